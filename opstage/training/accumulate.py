@@ -48,25 +48,25 @@ class Accumulate:
 
     @property
     def metric(self) -> str | None:
-        """The metric by which parts are weighed, if one is."""
+        """The name of the metric that weighs the parts, or None for ROWS and SUM."""
         return None if self.by in (ROWS, SUM) else self.by
 
 
 def as_accumulate(value: Any) -> Accumulate | None:
-    """The `Accumulate` that a number of parts means, or that it is already; None for one part."""
+    """Convert `value`, a number of parts or an `Accumulate`, to an `Accumulate`; return None for one part."""
     made = value if isinstance(value, Accumulate) else Accumulate(value)
     return made if made.parts > 1 else None
 
 
 class BatchPart(NamedTuple):
-    """A part of a batch: values of the interpreter, and how many rows it has."""
+    """A part of a batch: its values on the interpreter and its number of rows."""
 
     refs: tuple[Any, ...]
     rows: int
 
 
 class Summed(NamedTuple):
-    """All parts of a batch: their losses and metrics joined, the last state, sums of gradients, their whole weight."""
+    """The combined results of all parts: loss, metrics, last state, gradient sums and total weight."""
 
     loss: Any
     metrics: dict[str, Any]
@@ -77,7 +77,7 @@ class Summed(NamedTuple):
 
 @final
 class Rows:
-    """A batch as arrays that are cut along their first axis. Raises UsageError for one that has no rows."""
+    """A batch as arrays that can be cut along their first axis. Raises UsageError if it has no rows."""
 
     def __init__(self, running: Running, batch: tuple[Any, ...]):
         self._running = running
@@ -85,12 +85,12 @@ class Rows:
         self.count = _rows(self._arrays)
 
     def part(self, start: int, stop: int) -> BatchPart:
-        """These rows, on the interpreter."""
+        """Return rows `start` to `stop`, on the interpreter."""
         cut = unflatten(self.structure, [array[start:stop] for array in self._arrays])
         return BatchPart(self._running.batch(cut)[0], stop - start)
 
     def parts(self, count: int) -> list[BatchPart]:
-        """All rows in so many parts, or as many as there are rows."""
+        """Split all rows into `count` parts, or into one part per row if there are fewer rows."""
         count = min(count, self.count)
         return [self.part(*ends) for ends in pairwise([self.count * i // count for i in range(count + 1)])]
 
@@ -115,9 +115,9 @@ def _rows(arrays: Sequence[Any]) -> int:
 def summed(
     running: Running, layout: StepLayout, parts: Sequence[BatchPart], by: str, joins: Mapping[str, str]
 ) -> Summed:
-    """The gradients of all parts, added up on the interpreter; parameters and state stay as they are.
+    """Return the sum of the gradients of all parts, computed on the interpreter. Parameters and state do not change.
 
-    `joins` says of some metrics whether they are weighed by ROWS or a SUM; the others are joined as the loss is.
+    `joins` maps names of metrics to ROWS or SUM; the other metrics are combined like the loss.
     """
     held, interpreter = running.held, running.held.interpreter
     values, state = held.values(), held.state
@@ -141,7 +141,7 @@ def summed(
         end = result_of(ran).num_leaves
         loss, metrics, tree = unflatten(result_of(ran), outputs[:end])
         sums, state = tuple(outputs[end + 1 :]), flatten(tree)[0]
-        losses.append(held.host(loss))  # read before anything is updated: it says whether an index was out of range
+        losses.append(held.host(loss))  # read before any update: it raises if an index was out of range
         weights.append(held.host(outputs[end]))
         told.append({name: held.host(value) for name, value in metrics.items()})
     divisor: Any = Fraction(1) if layout.weigh is None else sum(each[()] for each in weights)
@@ -166,13 +166,13 @@ def summed(
 def _joined(values: Sequence[Any], weights: Sequence[Any], divisor: Any) -> Any:
     kind = np.asarray(values[0]).dtype
     wide = kind if kind.kind == "O" else np.dtype(np.float64)
-    counting = [(weight, value) for weight, value in zip(weights, values) if weight > 0]  # a mean of nothing is nan
+    counting = [(weight, value) for weight, value in zip(weights, values) if weight > 0]  # a mean of no rows is nan
     total = sum(np.asarray(weight, wide) * np.asarray(value, wide) for weight, value in counting)
     return np.asarray(total / (divisor if kind.kind == "O" else float(divisor)), kind)
 
 
 def _joined_metric(values: Sequence[Any], weights: Sequence[Any], divisor: Any) -> Any:
-    """Whole numbers are counts, and added; others are joined as the loss is."""
+    """Add integer metrics, which are counts; combine the others like the loss."""
     if np.asarray(values[0]).dtype.kind in "iub":
         return np.sum(np.asarray(values, np.int64), axis=0)
     if len({np.shape(value) for value in values}) > 1:
@@ -181,12 +181,12 @@ def _joined_metric(values: Sequence[Any], weights: Sequence[Any], divisor: Any) 
 
 
 def apply_row(layout: StepLayout, values: Sequence[Any], moments: Any, numbers: Sequence[Any], done: Summed) -> Any:
-    """The inputs of `StepLayout.apply`."""
+    """Pack the inputs of `StepLayout.apply`."""
     return layout.pack(values, (), (), moments, (*numbers, *done.sums, done.weight))
 
 
 def apply_donated(layout: StepLayout, alone: Sequence[bool], *, slots: bool) -> dict[int, bool]:
-    """The inputs of `StepLayout.apply` over which its results may be written; see `StepLayout.donated`."""
+    """Return which inputs of `StepLayout.apply` its results may overwrite; see `StepLayout.donated`."""
     given = dict(zip(layout.moved, alone))
     first = layout.counts[0]
     return given | (dict.fromkeys(range(first, first + layout.counts[3]), True) if slots else {})

@@ -23,28 +23,28 @@ from .sharding import fetched
 
 @final
 class RunningAverage:
-    """An average of the parameters of one trainer, which begins as they are when it is first placed or moved.
+    """An average of one trainer's parameters, equal to them when it is first placed or moved.
 
     e ← e + (1 - decay)·(p - e), in the dtype of the parameters, by a program of the trainer's interpreter; integer
-    tables are taken as they are.
+    tables are copied unchanged.
     """
 
     __slots__ = ("_home", "_given", "_values")
 
     def __init__(self, values: Mapping[str, Array] | None = None):
-        """`values` are those that `ScalarTrainer.export_average` gave out."""
+        """`values` are the arrays that `ScalarTrainer.export_average` returned."""
         self._given = None if values is None else {name: np.array(array) for name, array in values.items()}
         self._home: BaseInterpreter[Any] | None = None
         self._values: tuple[Any, ...] = ()  # of the parameters that are floats
 
     def values_on(self, held: Held) -> list[Any]:
-        """The average of each parameter, values of the interpreter of `held`."""
+        """Return the average of each parameter, as values of the interpreter of `held`."""
         self._place(held)
         own = iter(self._values)
         return [next(own) if is_float(p.dtype) else value for p, value in zip(held.params, held.values())]
 
     def move(self, held: Held, options: Options, decay: float) -> None:
-        """Towards the parameters; see `ScalarTrainer.average`."""
+        """Move the average towards the parameters; see `ScalarTrainer.average`."""
         self._place(held)
         interpreter = held.interpreter
         params = [value for p, value in zip(held.params, held.values()) if is_float(p.dtype)]
@@ -57,7 +57,7 @@ class RunningAverage:
         commit.run(program.finish)
 
     def export(self, held: Held) -> dict[str, Array]:
-        """The average of each parameter by path, arrays of the caller's own."""
+        """Return the average of each parameter by path, as arrays that the caller owns."""
         found = zip(held.names, held.params, self.values_on(held))
         return {name: owned(fetched(held.interpreter, value, param.shape)) for name, param, value in found}
 

@@ -1,4 +1,4 @@
-"""A data file held against the declared shapes of a batch, from its header where its format has one."""
+"""Check a data file against the declared shapes of a batch, from its header if its format has one."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ..interpreters.shape_check import Contract, Finding
 from ..ops.errors import LocatedError, OpstageError, UsageError, nearest
 from ..ops.spec import Spec
 
-_ROWS = 1000  # of a CSV file, to know how many columns it has and what is in them
+_ROWS = 1000  # read from a CSV file to find its columns and their dtypes
 _BATCH = 64
 
 
 def check_data(
     path: str | os.PathLike[str], batch: Mapping[str, Spec], batch_size: int | None = None
 ) -> tuple[Finding, ...]:
-    """Findings where the arrays of a data file do not fit the declared batches, by the names of the arguments.
+    """Return findings where the arrays of a data file do not fit the declared batches, by argument name.
 
     Of a .npz file only the headers are read, of a .csv file the first rows. Raises UsageError where it cannot be read.
     """
@@ -30,7 +30,7 @@ def check_data(
 def check_arrays(
     arrays: Mapping[str, ArrayHeader], batch: Mapping[str, Spec], origin: str, batch_size: int | None = None
 ) -> tuple[Finding, ...]:
-    """The same for arrays whose first axis counts rows; a batch has `batch_size` of them (at most 64 if not given)."""
+    """Do the same for arrays whose first axis counts rows; a batch has `batch_size` rows (default: at most 64)."""
     findings: list[Finding] = []
     fitting: list[tuple[str, Spec, ArrayHeader]] = []
     for name, spec in batch.items():
@@ -54,7 +54,7 @@ def check_arrays(
 
 
 def array_headers(path: str | os.PathLike[str]) -> dict[str, ArrayHeader]:
-    """Shape and dtype of the arrays of a data file by name. Raises UsageError."""
+    """Return the shape and dtype of each array of a data file, by name. Raises UsageError."""
     file = Path(path)
     if not file.is_file():
         raise UsageError(f"{path}: no such file")
@@ -66,7 +66,7 @@ def array_headers(path: str | os.PathLike[str]) -> dict[str, ArrayHeader]:
 
 
 def _taken(array: ArrayHeader, spec: Spec, batch_size: int | None) -> ArrayHeader:
-    """The array with as many rows as a batch has."""
+    """Return the header with the number of rows of a batch."""
     first = next(iter(spec.entries), None)
     if not array.shape or first is None:
         return array
@@ -79,7 +79,7 @@ def _taken(array: ArrayHeader, spec: Spec, batch_size: int | None) -> ArrayHeade
 def _mismatch(
     names: Sequence[str], specs: Sequence[Spec], arrays: Sequence[ArrayHeader], origin: str
 ) -> Finding | None:
-    """The error that a trainer with these Specs would raise for the batch, as a finding."""
+    """Return the error that a trainer with these Specs would raise for the batch, as a finding."""
     for name, array in zip(names, arrays):
         if array.dtype.kind not in "fiub":
             return _finding(
@@ -97,7 +97,7 @@ def _mismatch(
 
 
 class _Ref:
-    """An array for the contract."""
+    """An array as the contract check sees it: shape and dtype."""
 
     def __init__(self, header: ArrayHeader):
         self.shape, self.dtype = header

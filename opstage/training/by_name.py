@@ -1,4 +1,4 @@
-"""A batch whose arrays have names, and the arguments of a program that they go to."""
+"""Match the named arrays of a batch to the arguments of a program."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from ..ops.errors import UsageError, nearest
 
 
 def by_position(batch: tuple[Any, ...], program: Callable[..., Any], skip: int, called: str = "the loss") -> Any:
-    """The batch in the order of a program's batch arguments, where it is one dict of several of them, or one Dataset.
+    """Return the batch in the order of a program's batch arguments, if it is one dict of several of them or one
+    Dataset.
 
-    A program of one argument takes a dict as it is, a tree; so does one that does not name its arguments. `skip` of the
-    program's arguments are none of the batch's; `called` is for messages. Raises UsageError, with both sides, where
-    names and arguments do not go together.
+    A program with one argument, or with unnamed arguments, receives a dict unchanged, as a tree. The first `skip`
+    arguments of the program are not part of the batch; `called` names the program in messages. Raises UsageError,
+    listing both sides, if names and arguments do not match.
     """
     if len(batch) == 1 and isinstance(batch[0], Mapping):
         return _entries(batch[0], batch_arguments(program, skip=skip), called) or batch
@@ -33,7 +34,7 @@ def by_position(batch: tuple[Any, ...], program: Callable[..., Any], skip: int, 
 
 
 def _entries(given: Mapping[Any, Any], arguments: BatchArguments | None, called: str) -> tuple[Any, ...] | None:
-    """The values of a dict whose keys are arguments, in their order; None where the dict itself is the argument."""
+    """Return the values of a dict keyed by argument, in argument order, or None if the dict itself is the argument."""
     if arguments is None:
         return None
     required, optional = arguments

@@ -1,8 +1,8 @@
-"""`Callback`: what follows a training run and may act on it; its state is part of the checkpoint.
+"""`Callback`: observes a training run and may act on it; its state is part of the checkpoint.
 
-A callback sees the run through a `Loop`. What it lets the loop do (another learning rate, an end) is kept in the
-`Position`, and what it remembers itself is given out by `export` and taken back by `restore`, so that a run that was
-killed and resumed goes on as if it had never stopped, bit for bit.
+A callback sees the run through a `Loop`. Its effects on the loop (a new learning rate, a stop) are kept in the
+`Position`. Its own state is returned by `export` and loaded by `restore`, so a run that was killed and resumed
+continues as if it had never stopped, bit for bit.
 """
 
 from __future__ import annotations
@@ -24,57 +24,58 @@ from .trainer import ScalarTrainer
 
 
 class Callback:
-    """The base of callbacks: every method does nothing, so one overrides those that it needs.
+    """The base of callbacks. Every method does nothing; override those that you need.
 
-    SIGINT and SIGTERM are put off while `step` and `epoch` run, and while a checkpoint is saved after them: neither
-    comes between a callback's state and the trainer's.
+    SIGINT and SIGTERM are deferred while `step` and `epoch` run, and while a checkpoint is saved after them: neither
+    can separate a callback's state from the trainer's.
     """
 
     @property
     def name(self) -> str:
-        """Whose state it is in a checkpoint, another one for each callback of a run; empty for one without a state."""
+        """The key of this callback's state in a checkpoint, unique among a run's callbacks; empty if it has no
+        state."""
         return type(self).__name__.lower()
 
     def require(self, metrics: Sequence[str]) -> None:
-        """Raise a UsageError where it cannot follow a run with these metrics; asked before anything begins."""
+        """Raise a UsageError if the callback cannot follow a run with these metrics. Called before the run begins."""
 
     def begin(self, loop: Loop) -> None:
-        """Before the first step of this process; in a resumed run after `restore`.
+        """Called before the first step of this process; in a resumed run after `restore`.
 
-        At the position `Position()` a run begins: what a callback remembers of another one is to be forgotten.
+        Position `Position()` is the start of a run: reset any state that belongs to an earlier run.
         """
 
     def extend(self) -> None:
-        """Before `begin`, where a run that had ended goes on for longer: a rule that ends runs starts to count anew."""
+        """Called before `begin` if a finished run is extended: a rule that ends runs resets its counters."""
 
     def step(self, loop: Loop, loss: float) -> None:
-        """After each training step."""
+        """Called after each training step."""
 
     def evaluated(self, loop: Loop) -> Mapping[str, float]:
-        """After each epoch's evaluation: further held-out metrics. It changes nothing."""
+        """Called after each epoch's evaluation. Return further held-out metrics; change nothing."""
         return {}
 
     def gives(self, names: Sequence[str]) -> Sequence[str]:
-        """The names of the metrics that `evaluated` will give, beside those called `names`."""
+        """Return the names of the metrics that `evaluated` will add to those in `names`."""
         return ()
 
     def epoch(self, loop: Loop, result: EpochResult) -> None:
-        """After each epoch; `result` has the held-out metrics of all callbacks."""
+        """Called after each epoch; `result` has the held-out metrics of all callbacks."""
 
     def export(self) -> CallbackValues:
-        """All that it must remember from step to step, as plain data and arrays of the caller's own."""
+        """Return all state that must survive between steps, as plain data and arrays that the caller owns."""
         return CallbackValues()
 
     def restore(self, values: CallbackValues) -> None:
-        """Stand where `export` was called."""
+        """Restore the state that `export` returned."""
 
 
 @final
 class Loop:
     """A training run as its callbacks see it.
 
-    trainer, state    whose parameters are trained, and where the optimizer stands
-    position          the step boundary at which the run stands
+    trainer, state    the trainer, and the state of the optimizer
+    position          the step boundary that the run has reached
     """
 
     def __init__(
@@ -94,13 +95,13 @@ class Loop:
         self._given = optimizer
         self._scaled = 1.0, optimizer
         self.gradient_norm: float | None = None
-        """That of the last step, before clipping; None where the trainer does not compute it."""
+        """The global norm of the last step's gradient before clipping, or None if the trainer does not compute it."""
         self.last = optimizer
-        """The optimizer of the last step, with the learning rate that it was taken at."""
+        """The optimizer of the last step, with the learning rate of that step."""
 
     @property
     def optimizer(self) -> Optimizer:
-        """The optimizer of the next step: the one that was given, its learning rate scaled."""
+        """The optimizer of the next step: the given one with its learning rate scaled."""
         scale = self.position.lr_scale
         if self._scaled[0] != scale:
             self._scaled = scale, self._given.scaled(scale)
@@ -108,34 +109,34 @@ class Loop:
 
     @property
     def lr(self) -> float:
-        """The learning rate of the last step; before the first, that of the first."""
+        """The learning rate of the last step, or of the first if no step was taken yet."""
         return self.last.scalars(max(1, self.state.t))["lr"]
 
     def evaluate(self, average: RunningAverage | None = None) -> dict[str, float]:
-        """The held-out metrics of the parameters as they are now, or of an average of them."""
+        """Return the held-out metrics of the current parameters, or of an average of them."""
         return self._evaluate(average)
 
     def stop(self, reason: str) -> None:
-        """End the run with the step or epoch in which this is called; what it has trained so far is still evaluated.
+        """End the run with the current step or epoch. What it has trained so far is still evaluated.
 
-        `reason` is kept in the checkpoint: a resumed run has ended too, unless it is resumed for more epochs.
+        `reason` is kept in the checkpoint: a resumed run stays ended unless it is extended by more epochs.
         """
         if not self.position.stopped:
             self.position = replace(self.position, stopped=reason or "stopped by a callback")
 
     def scale_lr(self, factor: float) -> None:
-        """Multiply the learning rates of all later steps, whatever schedule they follow, by `factor`."""
+        """Multiply the learning rates of all later steps by `factor`, on top of any schedule."""
         scale = self.position.lr_scale * require_positive("scale_lr", "factor", factor)
         self.position = replace(self.position, lr_scale=scale)
 
     def snapshot(self, config: Mapping[str, Any] | None = None, *, fetched: bool = True) -> Snapshot:
-        """The run as it stands, to be saved as a checkpoint; unless `fetched` before the next step."""
+        """Take a snapshot of the run, to be saved as a checkpoint. Unless `fetched`, save it before the next step."""
         trainer, position = self.trainer, self.position
         return take_snapshot(trainer, self._given, self.state, position, config, self.callbacks, fetched=fetched)
 
 
 def require_names(callbacks: Sequence[Callback]) -> None:
-    """Raise a UsageError unless all are callbacks and of different names."""
+    """Raise a UsageError unless all are callbacks with distinct names."""
     seen: set[str] = set()
     for callback in callbacks:
         if not isinstance(callback, Callback):
@@ -150,7 +151,7 @@ def require_names(callbacks: Sequence[Callback]) -> None:
 
 
 def require_metrics(callbacks: Sequence[Callback], names: Callable[[], Sequence[str]]) -> None:
-    """Raise a UsageError where a callback cannot follow a run whose held-out metrics have these names."""
+    """Raise a UsageError if a callback cannot follow a run with held-out metrics of these names."""
     if all(type(callback).require is Callback.require for callback in callbacks):
         return
     own = tuple(names())
@@ -160,7 +161,7 @@ def require_metrics(callbacks: Sequence[Callback], names: Callable[[], Sequence[
 
 
 def require_restorable(callbacks: Sequence[Callback], saved: Mapping[str, CallbackValues]) -> None:
-    """Raise a UsageError where the callbacks are not those of which `saved` holds the states."""
+    """Raise a UsageError unless `saved` holds the states of exactly these callbacks."""
     require_names(callbacks)
     names = [callback.name for callback in callbacks if callback.name]
     for name in names:

@@ -38,7 +38,8 @@ _FALLING = ("loss", "error", "_l2", "perplexity", "mse", "mae", "rmse", "nll")
 
 
 def mode_of(owner: str, metric: str, mode: str | None) -> str:
-    """Whether a metric is best at its `max` or its `min`; None: as its name says. Raises UsageError where none does."""
+    """Return "max" or "min", the better end of a metric; None infers it from the name. Raises UsageError if that
+    fails."""
     if mode is not None:
         require_choice(owner, "mode", mode, _MODES)
         return mode
@@ -52,7 +53,7 @@ def mode_of(owner: str, metric: str, mode: str | None) -> str:
 
 
 class _Watching(Callback):
-    """One that watches a metric: its best value so far, and for how many epochs there has been no better one."""
+    """A callback that tracks a metric: its best value so far, and the number of epochs since."""
 
     def __init__(self, metric: str, mode: str | None, min_delta: float):
         self.metric = metric
@@ -74,7 +75,7 @@ class _Watching(Callback):
             self.best, self.best_epoch, self.waited = None, None, 0
 
     def improves(self, result: EpochResult) -> bool:
-        """Whether the metric is better than the best by more than `min_delta`, and then is the best. nan never is."""
+        """Whether the metric beats the best by more than `min_delta`; if so, record it as the best. nan never does."""
         value = result.train_loss if self.metric == "train_loss" else result.held_out[self.metric]
         if self.best is None:
             better = value == value
@@ -88,7 +89,7 @@ class _Watching(Callback):
         return better
 
     def told_best(self) -> str:
-        """`it was best, 0.61, in epoch 3`."""
+        """Describe the best value: `it was best, 0.61, in epoch 3`."""
         if self.best is None or self.best_epoch is None:
             return "it has been nan"
         return f"it was best, {self.best:.6g}, in epoch {self.best_epoch + 1}"
@@ -109,10 +110,10 @@ class _Watching(Callback):
 @final
 @made_by_users
 class EarlyStopping(_Watching):
-    """Ends the run when `metric` has not been better by more than `min_delta` for `patience` epochs.
+    """Ends the run when `metric` has not improved by more than `min_delta` for `patience` epochs.
 
     metric      a held-out metric, or `train_loss`
-    mode        "min" or "max", which of its values are good; None: as its name says, where it does
+    mode        "min" or "max", the better end; None: inferred from its name, if possible
     """
 
     def __init__(self, metric: str = "loss", *, patience: int, min_delta: float = 0.0, mode: str | None = None):
@@ -137,12 +138,12 @@ class EarlyStopping(_Watching):
 @final
 @made_by_users
 class BestCheckpoint(_Watching):
-    """Keeps a checkpoint of the epoch at which `metric` was best, in `folder`; without one in RUN/best of its run.
+    """Keeps a checkpoint of the epoch with the best `metric`, in `folder`, by default in RUN/best of its run.
 
     metric, mode    as of `EarlyStopping`
     config          plain JSON data, kept in the checkpoint; `identity`, of the run, is kept with it
 
-    Of the processes of a run the one that `writes` keeps it.
+    In a run of several processes, only the one that `writes` saves it.
     """
 
     writes = True
@@ -181,19 +182,19 @@ class BestCheckpoint(_Watching):
             folder = self.folder if self.folder is not None else self.of_run
             assert folder is not None
             snapshot = loop.snapshot({**self.identity, **self.config}, fetched=False)
-            # the metric is a number; whether parameters must be finite too is for who saves the run to say
+            # the metric is finite; whether parameters must be too is decided by whoever saves the run
             checkpoint.save(folder if self.writes else None, snapshot, require_finite=False)
 
 
 @final
 @made_by_users
 class ReduceOnPlateau(_Watching):
-    """Multiplies the learning rate by `factor` when `metric` has not been better for `patience` epochs.
+    """Multiplies the learning rate by `factor` when `metric` has not improved for `patience` epochs.
 
     metric, mode, min_delta    as of `EarlyStopping`
-    least                      the share of the rate below which it does not go
+    least                      the lower limit, as a fraction of the original rate
 
-    It scales whatever schedule the rate follows. Keras: ReduceLROnPlateau.
+    It applies on top of any schedule. Keras: ReduceLROnPlateau.
     """
 
     def __init__(
@@ -231,10 +232,10 @@ class ReduceOnPlateau(_Watching):
 @final
 @made_by_users
 class Ema(Callback):
-    """An exponential moving average of the parameters, evaluated beside them: metrics `ema_loss`, `ema_accuracy` ….
+    """An exponential moving average of the parameters, evaluated too: metrics `ema_loss`, `ema_accuracy` ….
 
     e ← decay·e + (1 - decay)·p after each step, from e = p before the first. It is computed where the parameters are,
-    and part of the checkpoint. The program's own state (running statistics) is that of the trainer. PyTorch:
+    and is part of the checkpoint. The program's own state (running statistics) is the trainer's. PyTorch:
     torch.optim.swa_utils.AveragedModel(multi_avg_fn=get_ema_multi_avg_fn(decay)), whose average begins after a step.
     """
 
@@ -251,7 +252,7 @@ class Ema(Callback):
 
     @property
     def values(self) -> dict[str, Any]:
-        """The average of each parameter by its path, arrays of the caller's own. Raises UsageError before a run."""
+        """The average of each parameter by path, as arrays that the caller owns. Raises UsageError before a run."""
         if self._trainer is None or self._average is None:
             raise UsageError("an average has values once a run has begun")
         return self._trainer.export_average(self._average)
@@ -261,7 +262,7 @@ class Ema(Callback):
         if loop.position == Position():  # it may have followed another run
             self._saved = None
         self._trainer, self._average = loop.trainer, RunningAverage(self._saved)
-        loop.trainer.export_average(self._average)  # it begins here, and an error comes now
+        loop.trainer.export_average(self._average)  # the average starts here, so that an error is raised now
 
     @override
     def step(self, loop: Loop, loss: float) -> None:
@@ -300,7 +301,7 @@ class _Calling(Callback):
 @final
 @made_by_users
 class EachStep(_Calling):
-    """Calls `function(loop, loss)` after each step. What it remembers is in no checkpoint: see `Callback`."""
+    """Calls `function(loop, loss)` after each step. Its state is not saved in checkpoints: see `Callback`."""
 
     @override
     def step(self, loop: Loop, loss: float) -> None:
@@ -310,7 +311,7 @@ class EachStep(_Calling):
 @final
 @made_by_users
 class EachEpoch(_Calling):
-    """Calls `function(loop, result)` after each epoch. What it remembers is in no checkpoint: see `Callback`."""
+    """Calls `function(loop, result)` after each epoch. Its state is not saved in checkpoints: see `Callback`."""
 
     @override
     def epoch(self, loop: Loop, result: EpochResult) -> None:

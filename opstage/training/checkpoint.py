@@ -45,12 +45,12 @@ __all__ = ["MANIFEST", "Snapshot", "exists", "load", "restore", "save", "take_sn
 
 
 def exists(directory: str | os.PathLike[str]) -> bool:
-    """Whether a checkpoint was saved in `directory`; `load` says whether it is a good one."""
+    """Whether `directory` holds a checkpoint; `load` says whether it is valid."""
     return os.path.isfile(Path(directory) / MANIFEST)
 
 
 def tensors_file(directory: str | os.PathLike[str]) -> Path:
-    """The safetensors file of the checkpoint in `directory`, as its manifest names it. Raises UsageError."""
+    """Return the safetensors file of the checkpoint in `directory`, as named by its manifest. Raises UsageError."""
     folder = Path(directory)
     return folder / str(_read_manifest(folder)["tensors"]["file"])
 
@@ -58,16 +58,16 @@ def tensors_file(directory: str | os.PathLike[str]) -> Path:
 def save(
     directory: str | os.PathLike[str] | None, snapshot: Snapshot, *, disk: Disk = DISK, require_finite: bool = True
 ) -> None:
-    """Write `snapshot` to `directory`, which is made if need be, in the place of the checkpoint that is there.
+    """Write `snapshot` to `directory`, creating it if needed, and replace the checkpoint that is there.
 
-    Its tensors are read one by one. Where the ranks of several processes have parts of them, all processes save at
-    once, those that do not write with None for the directory.
+    Tensors are read one at a time. If they are sharded over the ranks of several processes, all processes save
+    together; those that do not write pass None for the directory.
 
-    With `require_finite` one whose parameters, state or moments are not all finite is a NotFiniteError, and the
-    checkpoint that is there stays.
+    With `require_finite`, raises NotFiniteError if parameters, state or moments are not all finite; the existing
+    checkpoint stays.
 
-    Whatever fails, and if the machine loses power, a later `load` gives the old checkpoint or the new one, whole.
-    Raises UsageError: where the folder cannot be written or the disk is full, and for a config that is not JSON.
+    Whatever fails, even power, a later `load` returns either the old checkpoint or the new one, complete. Raises
+    UsageError if the folder cannot be written, the disk is full or the config is not JSON.
     """
     if require_finite:
         require_finite_values(snapshot.trainer, snapshot.optimizer)
@@ -85,7 +85,7 @@ def save(
         while left:
             read(left[0])
     except UsageError:
-        while left:  # the other processes still read them together with this one
+        while left:  # the other processes still read their parts together with this one
             read(left[0])
         raise
 
@@ -93,7 +93,7 @@ def save(
 def _write(
     folder: Path, tensors: Mapping[str, Array], read: Callable[[str], Array], document: dict[str, Any], disk: Disk
 ) -> None:
-    _json(document)  # what is wrong with it is said before anything is written
+    _json(document)  # raises for an invalid document before anything is written
     make_folder(folder, disk=disk)
     digest, count, name, was_there = hashlib.sha256(), 0, "", True
 
@@ -130,12 +130,12 @@ def _json(document: Mapping[str, Any]) -> bytes:
 
 
 def load(directory: str | os.PathLike[str], *, mapped: bool = False, verify: bool = True) -> Snapshot:
-    """The checkpoint in `directory`.
+    """Load the checkpoint in `directory`.
 
-    Of tensors that are `mapped` what is used comes into memory, when it is used: of parameters of which this process
-    keeps parts, those. Where several processes load one checkpoint, one of them may `verify` its checksum for all.
+    With `mapped`, tensors are memory-mapped and read when used: of sharded parameters only the shards of this process.
+    If several processes load one checkpoint, one of them may `verify` its checksum for all.
 
-    Raises UsageError, naming the file, where there is none, or it is truncated, altered, or not Opstage's.
+    Raises UsageError, naming the file, if it is missing, truncated, altered or not Opstage's.
     """
     folder = Path(directory)
     while True:
@@ -155,7 +155,7 @@ def load(directory: str | os.PathLike[str], *, mapped: bool = False, verify: boo
 
 
 def _digest(path: Path, data: bytes | None) -> str:
-    """The checksum of a file's bytes, `data` where they are at hand."""
+    """Return the checksum of a file's bytes, read from `data` if given."""
     if data is not None:
         return hashlib.sha256(data).hexdigest()
     try:
@@ -171,10 +171,10 @@ def restore(
     optimizer: Optimizer | None = None,
     callbacks: Sequence[Callback] | None = None,
 ) -> OptimizerState | None:
-    """Put `trainer` where the snapshot was taken; the state of `optimizer` there, None if none is asked for.
+    """Restore `trainer` from the snapshot, and return the state of `optimizer`, or None without an optimizer.
 
-    Without `callbacks` the states of callbacks are left alone. All is checked before the trainer is touched. Raises
-    UsageError, with paths and shapes, where the snapshot is one of another model, dtype, optimizer or other callbacks.
+    Without `callbacks`, their states are ignored. Everything is checked before the trainer changes. Raises UsageError,
+    with paths and shapes, if the snapshot has another model, dtype, optimizer or other callbacks.
     """
     state = None
     if callbacks is not None:
@@ -225,7 +225,7 @@ def _checksum(document: Mapping[str, Any]) -> str:
 
 
 def _remove_unused(folder: Path, name: str, disk: Disk) -> None:
-    """Remove the tensors file of a save that failed, unless the manifest names it after all."""
+    """Remove the tensors file of a failed save, unless the manifest names it after all."""
     with suppress(OSError):
         manifest = folder / MANIFEST
         if not manifest.exists() or name.encode() not in manifest.read_bytes():
@@ -233,7 +233,7 @@ def _remove_unused(folder: Path, name: str, disk: Disk) -> None:
 
 
 def _remove_others(folder: Path, name: str, disk: Disk) -> None:
-    """Remove what earlier saves left. One that stays takes space and is ignored."""
+    """Remove the files of earlier saves. One that cannot be removed is ignored."""
     with suppress(OSError):
         for path in folder.iterdir():
             unfinished = TEMPORARY.fullmatch(path.name)

@@ -1,4 +1,4 @@
-"""A checkpoint's header held against a model's parameters: names, shapes and dtypes, without reading any tensor."""
+"""Check a checkpoint's header against a model's parameters: names, shapes and dtypes, without reading any tensor."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def check_checkpoint(
 
 
 def _stored(path: Path) -> tuple[bool, dict[str, TensorHeader]]:
-    """Whether it is Opstage's own checkpoint, and its header."""
+    """Whether `path` is Opstage's own checkpoint, and its header."""
     for folder in (path, path / "checkpoint"):
         if (folder / MANIFEST).is_file():
             return True, read_header(tensors_file(folder))
@@ -60,7 +60,7 @@ def _stored(path: Path) -> tuple[bool, dict[str, TensorHeader]]:
 
 
 def _expected(kind: str, tree: Any) -> tuple[dict[str, Spec], dict[str, str]]:
-    """The Specs of a tree by name, one for each parameter; for its other places the name."""
+    """Return the Specs of a tree by name, one per parameter, and a map from its other places to that name."""
     tree = shapes_as_specs(tree)
     places = Places.of(tree)
     names = [f"{kind}.{name}" for name in places.names]
@@ -71,7 +71,7 @@ def _expected(kind: str, tree: Any) -> tuple[dict[str, Spec], dict[str, str]]:
 def _differences(
     expected: Mapping[str, Spec], found: Mapping[str, TensorHeader], options: Options, path: Path, *, exact: bool
 ) -> list[Finding]:
-    """`exact`: floats of another width do not fit either, since a run goes on in its own dtype alone."""
+    """Return the findings. `exact`: floats of another width do not fit, since a resumed run keeps its dtype."""
     findings = []
     missing = [name for name in expected if name not in found]
     unexpected = [name for name in found if name not in expected]
@@ -100,7 +100,7 @@ def _finding(name: str, reason: str) -> Finding:
 
 
 def _shape_difference(name: str, spec: Spec, tensor: TensorHeader, sizes: dict[str, tuple[int, str]]) -> str:
-    """Why a stored shape is not the one expected; a named dim has one size in the whole checkpoint."""
+    """Say why a stored shape differs from the expected one. A named dim has one size in the whole checkpoint."""
     entries = [str(entry) for entry in spec.entries]
     if len(entries) != len(tensor.shape):
         return f"the model has rank {len(entries)}, {_wanted(entries)}"

@@ -1,7 +1,7 @@
-"""Gradient clipping, as programs: `clip(ops, gradients)` gives the clipped gradients.
+"""Gradient clipping, as programs: `clip(ops, gradients)` returns the clipped gradients.
 
-Nothing is an error here: a nan in a gradient goes through the formulas. A norm that is infinite, or whose squares
-overflow, makes all gradients nan, where in PyTorch it makes zeros of finite ones: a step lost without a word.
+Nothing is an error here: a nan in a gradient propagates. A norm that is infinite, or that overflows, makes all
+gradients nan. In PyTorch it makes finite ones zero, which loses a step silently.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _GUARD = 1e-6  # PyTorch's, against a norm of 0
 
 
 class Clip(ABC):
-    """`clip(ops, gradients)`: all gradients of a step, clipped, in their order."""
+    """A program `clip(ops, gradients)` that returns all gradients of a step, clipped, in order."""
 
     @abstractmethod
     def __call__(self, ops: Ops[R], gradients: Sequence[R], /) -> list[R]: ...
 
 
 def global_norm(ops: Ops[R], gradients: Sequence[R]) -> R:
-    """√Σ g² over all elements of all gradients, a scalar; there must be a gradient."""
+    """Return √Σ g² over all elements of all gradients, a scalar. `gradients` must not be empty."""
     squares = [ops.sum(ops.mul(g, g)) for g in gradients]
     total = squares[0]
     for square in squares[1:]:
@@ -35,12 +35,12 @@ def global_norm(ops: Ops[R], gradients: Sequence[R]) -> R:
 
 
 def _factor(ops: Ops[R], norm: R, max_norm: float) -> R:
-    """min(1, max_norm/(norm + 1e-6)); nan where the norm is nan or infinite."""
+    """Return min(1, max_norm/(norm + 1e-6)), or nan if the norm is nan or infinite."""
 
     def number(value: float) -> R:
         return ops.full(shape=(), value=value, dtype=norm.dtype)
 
-    known = ops.add(norm, ops.sub(norm, norm))  # ∞ - ∞ is nan, anything else nothing
+    known = ops.add(norm, ops.sub(norm, norm))  # norm for finite values: ∞ - ∞ is nan
     return ops.minimum(ops.div(number(max_norm), ops.add(known, number(_GUARD))), number(1.0))
 
 
@@ -51,7 +51,7 @@ def _times(ops: Ops[R], g: R, factor: R) -> R:
 @final
 @dataclass(frozen=True)
 class ByValue(Clip):
-    """Each element limited to [-limit, limit]. PyTorch: torch.nn.utils.clip_grad_value_."""
+    """Limits each element to [-limit, limit]. PyTorch: torch.nn.utils.clip_grad_value_."""
 
     limit: float
 
@@ -65,7 +65,7 @@ class ByValue(Clip):
 @final
 @dataclass(frozen=True)
 class ByNorm(Clip):
-    """Each gradient by itself times min(1, max_norm/(‖g‖ + 1e-6)). PyTorch: clip_grad_norm_ of one parameter."""
+    """Multiplies each gradient by min(1, max_norm/(‖g‖ + 1e-6)). PyTorch: clip_grad_norm_ of one parameter."""
 
     max_norm: float
 
@@ -79,7 +79,8 @@ class ByNorm(Clip):
 @final
 @dataclass(frozen=True)
 class ByGlobalNorm(Clip):
-    """All gradients times min(1, max_norm/(‖all of them‖ + 1e-6)). PyTorch: torch.nn.utils.clip_grad_norm_."""
+    """Multiplies all gradients by min(1, max_norm/(‖all gradients‖ + 1e-6)). PyTorch:
+    torch.nn.utils.clip_grad_norm_."""
 
     max_norm: float
 

@@ -1,4 +1,4 @@
-"""`ComposedUpdate`: an optimizer's update as one op, whatever ops it is written in."""
+"""`ComposedUpdate`: an optimizer's update as one op, whichever ops it uses."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Update: TypeAlias = "Callable[[Any, Any, Any, tuple[Any, ...], Mapping[str, Any]
 
 @final
 class ComposedUpdate:
-    """The updates of parameters, as an `Update` for each within `with`, which is one step; where it gives up, it ends.
+    """A context manager for one step that yields an `Update` for each parameter. If composing fails, the block ends.
 
-    given_up    whether there is nothing to be composed: the updates are one op each already, or need values
+    given_up    whether there is nothing to compose: each update is already one op, or needs concrete values
     """
 
     __slots__ = ("given_up", "_composing", "_updates")
 
     def __init__(self, optimizers: Sequence[Optimizer]):
-        """`optimizers` are those of the parameters in their order."""
+        """`optimizers` are those of the parameters, in order."""
         self.given_up = False
         different = {id(optimizer): optimizer for optimizer in optimizers}
         self._composing = [Composing() for _ in different]

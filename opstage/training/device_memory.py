@@ -1,4 +1,4 @@
-"""The memory of a training step on a GPU, counted without one: the step is made on a device that computes nothing."""
+"""The memory of a training step on a GPU, counted without one by running the step on a device that computes nothing."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from ..options import Options
 from .step import UPDATE, StepLayout
 
 STEPS = 5
-"""After so many, compiled steps find all their memory where the one before had it."""
+"""After this many steps, compiled steps reuse all memory of the step before."""
 
 
 def device_memory(
     layout: StepLayout, options: Options, types: Sequence[TensorType], kinds: Sequence[MemoryKind]
 ) -> PeakMemory:
-    """The memory of a step at its peak. Its inputs are of these types, which are of numbers, and of these kinds.
+    """Return the peak memory of a step with numeric inputs of these types and kinds.
 
-    Raises ShapeError for sizes that a device's tensors cannot have.
+    Raises ShapeError if a tensor is too large for a device.
     """
     tally = Tally(grid=GRID)
     ops: Any = CompiledCudaOps(options, tally) if options.backend == "compiled" else CudaOps(options, tally)
@@ -58,7 +58,7 @@ def _advance(
     kinds: Sequence[MemoryKind],
     held: dict[int, DeviceBuffer],
 ) -> None:
-    """A step as a trainer makes it, with what is `held` from step to step; that holds what the step gave afterwards."""
+    """Run a step as a trainer does, with the buffers in `held`, and update them with its results."""
     refs = [held[i] if i in held else tally.taken(type_, kinds[i]) for i, type_ in enumerate(types)]
     program = BaseProgram(layout.program, None, "step", layout.donated())
     outputs = ops.execute(program, tuple(refs))

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @final
 class SharedLock:
-    """A reentrant lock. It is never copied or pickled: a copy of what it guards has its own."""
+    """A reentrant lock that is never copied or pickled: a copy of the object that it guards gets a new one."""
 
     __slots__ = ("lock",)
 
@@ -29,7 +29,7 @@ class SharedLock:
 
 @final
 class LockSet:
-    """Several locks acquired together, always in one order, so that there is no deadlock."""
+    """Several locks, always acquired in the same order to avoid deadlock."""
 
     __slots__ = ("_locks",)
 
@@ -37,7 +37,7 @@ class LockSet:
         self._locks = [shared.lock for shared in sorted(set(locks), key=id)]
 
     def run(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """`work(*args, **kwargs)` while all are held."""
+        """Return `work(*args, **kwargs)`, called while holding all locks."""
         return holding(self._locks, work, *args, **kwargs)
 
 
@@ -52,11 +52,11 @@ S = TypeVar("S", bound=Guarded)
 
 
 def exclusive(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
-    """Decorate a method to run in one thread at a time; others wait. Calls to the same object inside of it do not."""
+    """Decorate a method so that only one thread runs it at a time. Nested calls on the same object do not wait."""
 
     @wraps(method)
     def waiting(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        __tracebackhide__ = True  # pytest leaves such frames out
+        __tracebackhide__ = True  # hides these frames in pytest's tracebacks
         try:
             return self._locks.run(method, self, *args, **kwargs)
         except Exception as error:

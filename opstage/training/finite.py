@@ -1,4 +1,4 @@
-"""A run whose numbers are no longer finite has ended: the error that says so, and the search for such numbers."""
+"""The error for numbers that are no longer finite, and the search for such numbers."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ..ops.errors import OpstageError
 from ..ops.trees import show_path
 from .saved import OptimizerValues, TrainerValues
 
-_AT_A_TIME = 1 << 18  # elements: a mask of all of them would be a quarter of the array again
+_AT_A_TIME = 1 << 18  # elements: a mask for the whole array would take a quarter of its memory again
 
 
 @final
 class NotFiniteError(OpstageError, ArithmeticError):
     """A loss, a metric, a parameter or an optimizer's moment is nan or infinite.
 
-    reason   which of them
-    step     training steps that were taken until it was found; None where no step is to blame
+    reason   the value that is not finite
+    step     number of training steps taken until it was found; None if no step caused it
     """
 
     def __init__(self, reason: str, step: int | None = None):
@@ -36,12 +36,12 @@ class NotFiniteError(OpstageError, ArithmeticError):
 
     @property
     def place(self) -> str:
-        """`step 7: the loss is nan`."""
+        """The message: `step 7: the loss is nan`."""
         return self.reason if self.step is None else f"step {self.step}: {self.reason}"
 
 
 def require_finite_loss(loss: float, step: int, batch: Sequence[Any] = (), names: Sequence[str] = ()) -> None:
-    """Raise NotFiniteError unless the loss of `batch` is finite; says so where the batch is not."""
+    """Raise NotFiniteError unless the loss of `batch` is finite; the message also says if the batch is not."""
     if math.isfinite(loss):
         return
     for i, each in enumerate(batch):
@@ -55,16 +55,16 @@ def require_finite_loss(loss: float, step: int, batch: Sequence[Any] = (), names
 
 
 def require_finite_numbers(what: str, numbers: Mapping[str, float], step: int) -> None:
-    """Raise NotFiniteError for the first of `numbers` that is not finite, whose name follows `what`."""
+    """Raise NotFiniteError for the first of `numbers` that is not finite. The message is `what` and its name."""
     for name, number in numbers.items():
         if not math.isfinite(number):
             raise NotFiniteError(f"{what}{name} is {number}", step)
 
 
 def require_finite_values(trainer: TrainerValues, optimizer: OptimizerValues | None = None) -> None:
-    """Raise NotFiniteError where a parameter, the program's state or a moment is nan or infinite.
+    """Raise NotFiniteError if a parameter, the program's state or a moment is nan or infinite.
 
-    Parameters that no optimizer moves are let be: a mask may hold infinities on purpose.
+    Frozen parameters are not checked: a mask may hold infinities on purpose.
     """
     states = [*trainer.moments.values(), *([] if optimizer is None else [optimizer])]
     for name, each in _arrays(trainer, states):
@@ -75,7 +75,7 @@ def require_finite_values(trainer: TrainerValues, optimizer: OptimizerValues | N
 
 
 def first_not_finite(array: npt.NDArray[Any]) -> tuple[int, ...] | None:
-    """The index of the first element that is nan or infinite; None where there is none."""
+    """Return the index of the first element that is nan or infinite, or None."""
     if array.dtype.kind != "f":
         return None
     flat = array.reshape(-1)

@@ -1,8 +1,7 @@
 """The training loop: epochs over batches, evaluation after each, and observers of both.
 
-The loop can be left and entered at any step boundary: `Position` is where it is, a `Saver` receives every position
-with the optimizer state that belongs to it, and `fit(start=…)` goes on from one, bit for bit as if it had never
-stopped.
+The loop can stop and resume at any step boundary. `Position` is the current boundary, a `Saver` receives every position
+with its optimizer state, and `fit(start=…)` continues from one, bit for bit as if it had never stopped.
 """
 
 from __future__ import annotations
@@ -34,20 +33,20 @@ class Observer(Protocol):
     """Receives every step and epoch; see opstage.experiment.progress."""
 
     def step(self, epoch: int, step: int, loss: float, samples: int) -> None:
-        """After each training step."""
+        """Called after each training step."""
 
     def epoch(self, result: EpochResult) -> None:
-        """After each epoch's evaluation."""
+        """Called after each epoch's evaluation."""
 
 
 class Saver(Protocol):
-    """Receives the position of the loop, and may save it; SIGINT and SIGTERM are deferred while it does."""
+    """Receives each position of the loop and may save it; SIGINT and SIGTERM are deferred meanwhile."""
 
     def boundary(self, state: OptimizerState, position: Position) -> None:
-        """After each training step, and after each epoch's evaluation (`position.batch` is then 0)."""
+        """Called after each training step, and after each epoch's evaluation (`position.batch` is then 0)."""
 
     def interrupted(self, state: OptimizerState, position: Position) -> None:
-        """On KeyboardInterrupt, before it goes on its way. Trainer, state and position belong together."""
+        """Called on KeyboardInterrupt, before it is re-raised. Trainer, state and position are consistent."""
 
 
 def fit(
@@ -81,7 +80,7 @@ def fit(
     require_callbacks(callbacks, trainer, metrics, held_out)
     train = bind(train, trainer.batch_arguments, "the loss")
     if isinstance(train, (Loader, Prefetch)):
-        train = train.own(trainer.own_rows)  # on several processes each reads those of its ranks
+        train = train.own(trainer.own_rows)  # with several processes, each reads the rows of its own ranks
     arguments = trainer.batch_arguments
     names = (*arguments.required, *arguments.optional) if arguments is not None else ()
     state = state if state is not None else trainer.init_optim(optimizer)
@@ -96,7 +95,7 @@ def fit(
         callbacks,
         lambda average: evaluate(trainer, metrics, held_out, average=average),
     )
-    steps = trainer.steps_taken  # those that belong to the loop's position, with which the callbacks agree
+    steps = trainer.steps_taken  # the steps at the loop's position, with which the callbacks agree
     told = True
     for callback in callbacks:
         callback.begin(loop)
@@ -152,7 +151,7 @@ def fit(
                 if saver is not None:
                     saver.boundary(state, loop.position)
     except KeyboardInterrupt:
-        # an exception that no signal raised may come when a step is taken, but not yet reported
+        # an exception that is not from a signal may come when a step has been taken but not yet reported
         if saver is not None and told and steps == trainer.steps_taken:
             with uninterrupted():
                 saver.interrupted(state, loop.position)
@@ -163,7 +162,7 @@ def fit(
 def require_callbacks(
     callbacks: Sequence[Callback], trainer: ScalarTrainer, metrics: Callable[..., Any], held_out: Batches
 ) -> None:
-    """Raise a UsageError unless all are callbacks that can follow such a run; `fit` asks it before anything begins."""
+    """Raise a UsageError unless all are callbacks that can follow this run. `fit` calls this first."""
     require_names(callbacks)
     require_metrics(callbacks, lambda: list(evaluate(trainer, metrics, held_out, most=1)))
 
@@ -183,10 +182,10 @@ def evaluate(
     most: int | None = None,
     average: RunningAverage | None = None,
 ) -> dict[str, float]:
-    """Means over the samples of metrics that a program gives as sums over a batch; see `Model.metrics`.
+    """Return the mean per sample of metrics that a program returns as sums over a batch; see `Model.metrics`.
 
-    `most` is how many batches are looked at, None: all; `average` takes the place of the parameters.
-    Of a metric whose name ends in `_l2` the sum is one of squares, and the result the root of its mean.
+    `most` limits the number of batches (None: all); `average` replaces the parameters. A metric with a name that ends
+    in `_l2` is a sum of squares, and the result is the square root of its mean.
     """
     batches = bind(batches, batch_arguments(metrics, skip=trainer.batch_starts), "the program of the metrics")
     sums: dict[str, float] = {}

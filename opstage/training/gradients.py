@@ -19,8 +19,8 @@ from .refs import own_node, require_shape
 class Gradients:
     """The gradient of a result for refs and parameters: `gradients[ref]`.
 
-    dense    that of every ref of the tape; else that of leaves and parameters alone
-    moment   of the backward pass: numbers that were set later do not count
+    dense    whether every ref of the tape has one, or only leaves and parameters
+    moment   the time of the backward pass: numbers set later are ignored
     """
 
     __slots__ = ("dense", "moment", "_tape", "_base", "_found", "_used")
@@ -42,7 +42,7 @@ class Gradients:
         self._used = used
 
     def __getitem__(self, of: Node[Any] | Param) -> Any:
-        """An array of the caller's own, shaped like `of`; zeros where the result does not depend on it.
+        """Return an array that the caller owns, shaped like `of`; zeros if the result does not depend on it.
 
         Raises ProgramError for an intermediate ref after a sparse pass, for a ref of another session and for a
         parameter that was not used; DtypeError for integers and booleans, which have no gradient.
@@ -51,7 +51,7 @@ class Gradients:
         return owned(self._base.store.get(value))
 
     def cotangent(self, node: Node[Any]) -> Any:
-        """The gradient as a value of the base interpreter."""
+        """Return the gradient as a value of the base interpreter."""
         if not is_float(node.dtype):
             raise DtypeError(f"the ref is {dtype_name(node.dtype)}: integers and booleans have no gradient", op="grad")
         record = node.record
@@ -68,7 +68,7 @@ class Gradients:
             return self._base.full(shape=node.shape, value=0.0, dtype=node.dtype)
 
     def forget(self) -> None:
-        """Drop the gradients, and what the ops kept for the pass, which whoever still holds a ref would keep alive."""
+        """Drop the gradients and the values saved for the pass, which any ref still held would keep alive."""
         for record in self._found:
             record.forget()
         self._found.clear()
@@ -82,7 +82,7 @@ class Gradients:
 
 
 def aligned(base: Imperative[Any], value: Any, node: Node[Any], op: str, what: str) -> Any:
-    """A seed or tangent of a node as a value of `base`, of the node's shape and dtype."""
+    """Return a seed or tangent of a node as a value of `base`, with the node's shape and dtype."""
     array = own_array(value)
     if array.dtype.kind not in "fO":
         raise DtypeError(f"{what} must be float but is {array.dtype}", op=op)

@@ -1,4 +1,4 @@
-"""The table of what moves each parameter: its optimizer, rate and decay, or that it is frozen."""
+"""The table of how each parameter is updated: its optimizer, rate and decay, or that it is frozen."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .optimizer import Optimizer, peak
 @final
 @dataclass(frozen=True)
 class MovedParameter:
-    """A parameter and the numbers that it is moved with; `lr` is the peak of a schedule, None where it has none.
+    """A parameter and its hyperparameters; `lr` is the peak of a schedule, or None if that has none.
 
-    rules   the patterns of the groups that it is in
+    rules   the patterns of its groups
     """
 
     path: str
@@ -32,7 +32,7 @@ class MovedParameter:
 
     @property
     def numbers(self) -> str:
-        """`adamw, lr 0.001, weight_decay 0.01`, or `frozen`."""
+        """Format as `adamw, lr 0.001, weight_decay 0.01`, or `frozen`."""
         if self.frozen:
             return "frozen"
         lr = "scheduled" if self.lr is None else f"{self.lr:.6g}"
@@ -43,7 +43,7 @@ class MovedParameter:
 def group_table(
     optimizer: Optimizer, names: Sequence[str], shapes: Sequence[Shape], trained: Sequence[bool]
 ) -> list[MovedParameter]:
-    """A row for each parameter; `optimizer` is bound to them, see `Optimizer.bound`."""
+    """Return a row for each parameter. `optimizer` must be bound to them, see `Optimizer.bound`."""
     labels = dict(optimizer.which) if isinstance(optimizer, BoundGroups) else {}
     rows = []
     for name, shape, wanted in zip(names, shapes, trained, strict=True):
@@ -55,7 +55,7 @@ def group_table(
 
 
 def group_lines(rows: Sequence[MovedParameter]) -> list[str]:
-    """A line for each group: `*.bias: 4 tensors, 1,024 parameters: adamw, lr 0.001, weight_decay 0`."""
+    """Return a line for each group: `*.bias: 4 tensors, 1,024 parameters: adamw, lr 0.001, weight_decay 0`."""
     groups: dict[tuple[tuple[str, ...], str], list[MovedParameter]] = {}
     for row in rows:
         groups.setdefault((row.rules, row.numbers), []).append(row)
@@ -78,14 +78,14 @@ def _cells(row: MovedParameter) -> tuple[str, ...]:
 
 
 def group_text(rows: Sequence[MovedParameter]) -> str:
-    """The table with a line for each parameter."""
+    """Return the table as text, with a line for each parameter."""
     lines = [_HEAD, *map(_cells, rows)]
     widths = [max(map(len, column)) for column in zip(*lines)]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
 
 
 def group_html(rows: Sequence[MovedParameter]) -> str:
-    """The table as HTML."""
+    """Return the table as HTML."""
     head = "".join(f"<th>{name}</th>" for name in _HEAD)
     body = "".join(
         "<tr>" + "".join(f'<td class="code">{escape(cell)}</td>' for cell in _cells(row)) + "</tr>" for row in rows

@@ -1,4 +1,5 @@
-"""Optimizers of parameter groups: other numbers, or another optimizer, for the parameters that match a pattern."""
+"""Optimizers with parameter groups: other hyperparameters, or another optimizer, for parameters that match a
+pattern."""
 
 from __future__ import annotations
 
@@ -27,16 +28,16 @@ _WHAT = "optimizer group"
 
 @called_by_users
 def grouped(optimizer: Optimizer, groups: Mapping[str, Mapping[str, Any] | Optimizer]) -> Optimizer:
-    """`optimizer`, with other numbers for parameters whose paths match: `{"*.bias|*norm*": {"weight_decay": 0}}`.
+    """Return `optimizer` with other hyperparameters for paths that match: `{"*.bias|*norm*": {"weight_decay": 0}}`.
 
-    groups   patterns (see `training.rules`), each with numbers that the optimizer has, or with another optimizer
+    groups   patterns (see `training.rules`), each with hyperparameters of the optimizer, or with another optimizer
 
-    A number for `lr` takes the place of the rate, or of the peak of the schedule that it follows; a Schedule takes that
-    of the schedule, and `lr_scale` multiplies it at every step. Where patterns overlap, the numbers of both count.
-    Equal to one optimizer for each group of parameters, bit for bit. PyTorch: parameter groups.
+    A number for `lr` replaces the rate, or the peak of its schedule; a Schedule replaces the schedule, and `lr_scale`
+    multiplies the rate at every step. If patterns overlap, the hyperparameters of both apply. Equal to a separate
+    optimizer for each group, bit for bit. PyTorch: parameter groups.
 
-    Raises UsageError for a number that the optimizer has not; when it meets the parameters, for a pattern that matches
-    none, and for two that disagree.
+    Raises UsageError for a hyperparameter that the optimizer does not have. Binding it to parameters raises UsageError
+    for a pattern that matches none, and for two patterns that disagree.
     """
     if not isinstance(optimizer, Optimizer):
         raise UsageError(f"grouped takes an optimizer, such as adamw(1e-3), but got {optimizer!r}")
@@ -75,9 +76,9 @@ def _having(optimizer: Optimizer, values: Mapping[str, Any]) -> Optimizer:
 
 @dataclass(frozen=True)
 class _OfGroups(Optimizer):
-    """An optimizer by another one, its base, whose groups have others.
+    """An optimizer with a base for parameters outside groups.
 
-    A parameter is moved by the optimizer of its group, which its path leads to, so nothing is moved without a path.
+    The path of a parameter selects the optimizer of its group, so an update needs a path.
     """
 
     base: Optimizer
@@ -98,9 +99,9 @@ class _OfGroups(Optimizer):
 @final
 @dataclass(frozen=True)
 class Grouped(_OfGroups):
-    """An optimizer and the rules of its groups, before it has met any parameters; see `grouped`.
+    """An optimizer and the rules of its groups, not yet bound to parameters; see `grouped`.
 
-    factor   what `scaled` has multiplied all its rates by
+    factor   the product of the factors passed to `scaled`
     """
 
     rules: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]
@@ -154,10 +155,10 @@ class Grouped(_OfGroups):
 @final
 @dataclass(frozen=True)
 class BoundGroups(_OfGroups):
-    """An optimizer of groups that has met its parameters.
+    """An optimizer with groups, bound to parameters.
 
-    members   the optimizers of the groups, and `labels` the patterns that lead to each; none for the rest
-    which     of each parameter's first path the number of its optimizer
+    members   the optimizers of the groups, and `labels` the patterns of each; the base has no pattern
+    which     maps each parameter's first path to the index of its optimizer
     """
 
     members: tuple[Optimizer, ...]
@@ -167,7 +168,7 @@ class BoundGroups(_OfGroups):
     @cached_property
     @override
     def state_name(self) -> str:
-        """That of the base; where groups have another optimizer, with their paths, or a digest of very many."""
+        """The name of the base; if groups have another optimizer, also their paths, or a digest of very many."""
         others: dict[str, list[str]] = {}
         for path, i in self.which:
             if self.members[i].state_name != self.base.state_name:

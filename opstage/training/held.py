@@ -29,15 +29,15 @@ from .sharding import DATA, is_in_parts, is_shared, part_shape, placed
 from .sharing import require_apart
 
 _LAYOUTS = 8
-"""How many a trainer remembers: they follow from optimizers, of which a program may make a new one for every step."""
+"""How many layouts a trainer caches. They depend on the optimizer, and a program may make a new one each step."""
 
-# The optimizers behind the steps that keep their own moments; hyperparameters do not change which slots there are.
+# The optimizers behind the steps that keep their own moments; hyperparameters do not change the slots.
 _NAMED: dict[str, Optimizer] = {"sgd": optim.sgd(), "adam": optim.adam(), "adamw": optim.adamw()}
 
 
 @final
 class Held:
-    """Parameters, state and moments as values of one interpreter, and how many steps they have taken.
+    """Parameters, state and moments as values of one interpreter, and the number of steps taken.
 
     places, names, params    the places of the parameters in their tree, their paths, and each of them once
     state, structure         the program's own state: its leaves, values of the interpreter, and their tree
@@ -68,51 +68,51 @@ class Held:
 
     @property
     def trained(self) -> tuple[bool, ...]:
-        """Of each parameter, whether it is trained now."""
+        """For each parameter, whether it is trained now."""
         return trained_among(self.params)
 
     @property
     def tree(self) -> Any:
-        """The parameter tree, its leaves `Param`s."""
+        """The parameter tree, with `Param`s as leaves."""
         return self.places.tree(self.params)
 
     @property
     def batch_starts(self) -> int:
-        """Before which of the arguments of a program the batch begins: after ops, parameters and any state."""
+        """The index of a program's first batch argument: after ops, parameters and any state."""
         return 3 if self.has_state else 2
 
     def values(self) -> list[Any]:
-        """The parameters as values of the interpreter."""
+        """Return the parameters as values of the interpreter."""
         if True not in self.in_parts:
             return mirrors(self.params, self.interpreter)
         return [param.mirror(self.interpreter, parts=parts) for param, parts in zip(self.params, self.in_parts)]
 
     @property
     def in_parts(self) -> tuple[bool, ...]:
-        """Of each parameter, whether its values on the interpreter are the ranks' parts of it; see `sharding`."""
+        """For each parameter, whether its values on the interpreter are per-rank shards; see `sharding`."""
         return self._in_parts
 
     def parts_among(self, params: Sequence[Param]) -> list[bool]:
-        """`in_parts` of some of the parameters."""
+        """Return `in_parts` for some of the parameters."""
         found = dict(zip(map(id, self.params), self._in_parts))
         return [found[id(param)] for param in params]
 
     def put(self, array: Any, *, parts: bool) -> Any:
-        """An array like a parameter on the interpreter, `parts`: in parts."""
+        """Put an array shaped like a parameter on the interpreter, sharded if `parts`."""
         return placed(self.interpreter, array) if parts else self.interpreter.put(array)
 
     def host(self, ref: Any) -> Any:
-        """A value of the interpreter as an array of the caller's own."""
+        """Return a value of the interpreter as an array that the caller owns."""
         return owned(self.interpreter.get(ref))
 
     # The program's own state ----------------------------------------------------------------------------------------
 
     def get_state(self) -> Any:
-        """Its values, a tree of arrays of the caller's own."""
+        """Return the program's state as a tree of arrays that the caller owns."""
         return unflatten(self.structure, [self.host(leaf) for leaf in self.state])
 
     def set_state(self, state: Any) -> None:
-        """Overwrite it; structure, shapes and dtypes are checked before any is touched."""
+        """Overwrite the program's state. Structure, shapes and dtypes are checked before anything changes."""
         leaves = align(self.structure, state, "the trainer's state", "the new state")
         self.state = self._fitting_state("the values of the new state", leaves)
 
@@ -121,7 +121,8 @@ class Held:
         return {name: (ref.shape, ref.dtype) for name, ref in zip(names, self.state)}
 
     def _fitting_state(self, what: str, leaves: Sequence[Any]) -> list[Any]:
-        """Values of a new state, copies of `leaves` that fit those of the one before; integers are taken for floats."""
+        """Return copies of `leaves`, checked against the types of the current state; integers are accepted as
+        floats."""
         types, refs = self._state_types(), []
         for leaf, (_, dtype) in zip(leaves, types.values()):
             array = snapshot(leaf)
@@ -134,19 +135,20 @@ class Held:
     # Optimizers -----------------------------------------------------------------------------------------------------
 
     def bound(self, optimizer: Optimizer) -> Optimizer:
-        """The optimizer, its groups found among these parameters; see `Optimizer.bound`."""
+        """Bind the optimizer's groups to these parameters; see `Optimizer.bound`."""
         require_optimizer(optimizer)
         kept = self._bound.get(id(optimizer))
         if kept is None:
             kept = optimizer, optimizer.bound(self.places.all_paths)
-            if kept[1] is not optimizer:  # the first is kept too, so that its id stays its own
+            if kept[1] is not optimizer:  # the optimizer is kept too, so that its id is not reused
                 if len(self._bound) == _LAYOUTS:
                     self._bound.clear()
                 self._bound[id(optimizer)] = kept
         return kept[1]
 
     def layout(self, optimizer: Optimizer, trained: tuple[bool, ...] | None = None) -> StateLayout:
-        """Of the state in which `optimizer` moves the parameters that are trained; None: those that are so now."""
+        """Return the layout of the optimizer state for the `trained` parameters, by default those that are trained
+        now."""
         optimizer = self.bound(optimizer)
         if trained is None:
             trained = self.trained
@@ -162,7 +164,7 @@ class Held:
         return layout
 
     def init_optim(self, optimizer: Optimizer) -> OptimizerState:
-        """The state in which an optimizer starts: t = 0, slots as it declares them for each trained parameter."""
+        """Return the initial state of an optimizer: t = 0, and its declared slots for each trained parameter."""
         layout = self.layout(optimizer)
         bound = self.bound(optimizer)
         values = tuple(
@@ -172,28 +174,29 @@ class Held:
         return OptimizerState.on(self.interpreter, 0, values, layout)
 
     def _first_moment(self, slot: optim.Slot, optimizer: Optimizer, of: Shape) -> Any:
-        shape: Any = slot.shape  # of a parameter, so of numbers
+        shape: Any = slot.shape  # the shape of a parameter, so it has only numbers
         ranks = self.interpreter.mesh.size(DATA) if self._zero else 1
         if ranks != 1 and is_shared(of, optimizer):
             shape = part_shape(shape, ranks)
         return self.interpreter.fill(Constant(slot.fill), shape, slot.dtype)
 
     def export_optim(self, optimizer: Optimizer, state: OptimizerState) -> OptimizerValues:
-        """An optimizer's state on these parameters as arrays of the caller's own."""
+        """Return an optimizer's state on these parameters as arrays that the caller owns."""
         layout = self.layout(optimizer)
         require_state(state, layout)
         names = [each.path for each in layout.parameters]
         return OptimizerValues(layout.optimizer, state.t, dict(zip(names, state.slots, strict=True)))
 
     def unfetched_optim(self, optimizer: Optimizer, state: OptimizerState) -> OptimizerValues:
-        """`export_optim` of tensors that are fetched when they are read; see `Unfetched`."""
+        """Return the same as `export_optim`, with tensors that are fetched when read; see `Unfetched`."""
         layout = self.layout(optimizer)
         require_state(state, layout)
         names, slots = [each.path for each in layout.parameters], state.unfetched()
         return OptimizerValues(layout.optimizer, state.t, dict(zip(names, slots, strict=True)))
 
     def import_optim(self, optimizer: Optimizer, saved: OptimizerValues) -> OptimizerState:
-        """The state that `export_optim` gave out; a UsageError says where it fits neither optimizer nor parameters."""
+        """Return the state that `export_optim` exported. Raises UsageError if it does not fit optimizer and
+        parameters."""
         layout = self.layout(optimizer)
         if saved.name != layout.optimizer:
             raise UsageError(f"the saved optimizer state is that of {saved.name}, not of {layout.optimizer}")
@@ -215,16 +218,17 @@ class Held:
         return OptimizerState.on(self.interpreter, saved.t, tuple(slots), layout)
 
     def _put_slot(self, array: Any, optimizer: Optimizer, of: TrainedParameter) -> Any:
-        """A slot on the interpreter; of one that the ranks share out each has its part, as after a step."""
+        """Put a slot on the interpreter; if the ranks shard it, each gets its part, as after a step."""
         ranks = self.interpreter.mesh.size(DATA) if self._zero else 1
         if ranks != 1 and array.shape == tuple(of.shape) and is_shared(of.shape, optimizer):
             return placed(self.interpreter, array)
         return self.interpreter.put(np.array(array))
 
-    # Leaving and coming back ----------------------------------------------------------------------------------------
+    # Export and restore ---------------------------------------------------------------------------------------------
 
     def export(self) -> TrainerValues:
-        """All that the next step depends on besides loss, options and optimizer, as arrays of the caller's own."""
+        """Return all that the next step depends on except loss, options and optimizer, as arrays that the caller
+        owns."""
         return TrainerValues(
             {name: np.array(param.value) for name, param in zip(self.names, self.params)},
             dict(zip(structure_paths(self.structure), map(self.host, self.state))),
@@ -234,7 +238,7 @@ class Held:
         )
 
     def unfetched(self) -> TrainerValues:
-        """`export` of tensors that are fetched when they are read; see `Unfetched`."""
+        """Return the same as `export`, with tensors that are fetched when read; see `Unfetched`."""
         return TrainerValues(
             {name: param.unfetched() for name, param in zip(self.names, self.params)},
             dict(zip(structure_paths(self.structure), map(self.host, self.state))),
@@ -244,9 +248,9 @@ class Held:
         )
 
     def restore(self, saved: TrainerValues) -> None:
-        """Stand where `export` was called; all is checked, to the dtype, before any is touched.
+        """Restore the state that `export` returned. Everything, dtypes included, is checked before anything changes.
 
-        Values that were saved for each place of what is one parameter here must be the same.
+        Values saved for several places that are one shared parameter here must be equal.
         """
         values = self.places.collapsed(saved.params, "the saved parameters", same_bits)
         require_fit(

@@ -1,4 +1,4 @@
-"""Checks on the numbers that optimizers, schedules and clipping are made with."""
+"""Checks on the hyperparameters of optimizers, schedules and clipping."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..ops.numbers import plain
 
 
 def as_real(value: Any) -> float | Fraction | None:
-    """A finite number as a float, a Fraction as it is; None for anything else, booleans among them."""
+    """Return a finite number as a float and a Fraction unchanged, or None for anything else, including booleans."""
     value = plain(value)
     if isinstance(value, bool) or not isinstance(value, Real):
         return None
@@ -27,7 +27,7 @@ def as_real(value: Any) -> float | Fraction | None:
 
 
 def require_real(name: str, value: Any) -> Any:
-    """A number of a step, which a schedule or an optimizer of somebody's own may have computed, as a float."""
+    """Return a hyperparameter that a custom schedule or optimizer may have computed, as a float."""
     real, rate = as_real(value), name == "lr" or name.endswith(".lr")
     if real is None or (real < 0 and rate):
         what = "learning rate" if rate else f"number {name} of the optimizer's step"
@@ -36,7 +36,7 @@ def require_real(name: str, value: Any) -> Any:
 
 
 def require_nonnegative(owner: str, name: str, value: Any) -> Any:
-    """`value`, a finite number that is at least 0, as a float; a Fraction stays one."""
+    """Return `value` as a float, checked to be finite and at least 0; a Fraction stays one."""
     real = as_real(value)
     if real is None or real < 0:
         raise UsageError(f"{owner}: {name} must be a finite number that is at least 0 but is {_shown(value)}")
@@ -44,7 +44,7 @@ def require_nonnegative(owner: str, name: str, value: Any) -> Any:
 
 
 def require_positive(owner: str, name: str, value: Any) -> Any:
-    """`value`, a finite number above 0, as a float; a Fraction stays one."""
+    """Return `value` as a float, checked to be finite and above 0; a Fraction stays one."""
     real = as_real(value)
     if real is None or real <= 0:
         raise UsageError(f"{owner}: {name} must be a finite number above 0 but is {_shown(value)}")
@@ -52,7 +52,7 @@ def require_positive(owner: str, name: str, value: Any) -> Any:
 
 
 def require_fraction(owner: str, name: str, value: Any, *, closed: bool = False) -> Any:
-    """`value` in [0, 1), or with `closed` in [0, 1], as a float; a Fraction stays one."""
+    """Return `value` as a float, checked to be in [0, 1), or [0, 1] if `closed`; a Fraction stays one."""
     real = as_real(value)
     if real is None or not 0 <= real <= 1 or (real == 1 and not closed):
         raise UsageError(f"{owner}: {name} must be a number in [0, 1{']' if closed else ')'} but is {_shown(value)}")
@@ -60,7 +60,7 @@ def require_fraction(owner: str, name: str, value: Any, *, closed: bool = False)
 
 
 def require_count(owner: str, name: str, value: Any, least: int = 1) -> int:
-    """`value`, an integer that is at least `least`, as an int."""
+    """Return `value` as an int, checked to be at least `least`."""
     count = plain(value)
     if not isinstance(count, int) or isinstance(count, bool) or count < least:
         raise UsageError(f"{owner}: {name} must be an int that is at least {least} but is {_shown(value)}")
@@ -73,12 +73,12 @@ def _shown(value: Any) -> str:
 
 
 def keep(holder: object, name: str, value: Any) -> None:
-    """Set a field of a frozen dataclass that is being made."""
+    """Set a field of a frozen dataclass during its construction."""
     object.__setattr__(holder, name, value)
 
 
 def require_choice(owner: str, name: str, value: Any, choices: Iterable[str]) -> None:
-    """`value` must be one of `choices`."""
+    """Raise a UsageError unless `value` is one of `choices`."""
     known = tuple(choices)
     if value not in known:
         raise UsageError(f"{owner}: {name} must be one of {known} but is {value!r}{nearest(value, known)}")

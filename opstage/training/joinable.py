@@ -1,4 +1,5 @@
-"""Whether the loss of a batch follows from those of its parts: proved once, or seen anew of every batch."""
+"""Checks that the loss of a batch follows from the losses of its parts: by one proof, or by comparison in each
+batch."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ _WHAT = {ROWS: "a mean over the rows", SUM: "a sum over the rows"}
 
 @final
 class Joinable:
-    """Finds out how a loss joins, once for batches that are built alike."""
+    """Finds out how the loss of a batch combines those of its parts, once for batches of the same structure."""
 
     def __init__(self, running: Running, accumulate: Accumulate):
         self._running = running
@@ -27,9 +28,10 @@ class Joinable:
         self._joinings = Joinings()
 
     def require(self, rows: Rows, parts: list[BatchPart]) -> Joining:
-        """How the loss of these rows joins. Raises UsageError where that is not as `Accumulate.by` says.
+        """Return how the loss of these rows combines those of its parts. Raises UsageError unless `Accumulate.by`
+        agrees.
 
-        What is not proved is seen: the loss of the batch is compared with those of two parts of it, in evaluation form.
+        Without a proof, the loss of the batch is compared with those of two of its parts, in evaluation form.
         """
         by, metric = self._accumulate.by, self._accumulate.metric
         layout = self._running.layout(rows.structure)
@@ -53,7 +55,7 @@ class Joinable:
             return found
 
     def _see(self, rows: Rows, found: Joining, *, proved: bool) -> None:
-        """Compare the loss of rows with those of two parts of them: of some if it is proved, else of all."""
+        """Compare the loss of some rows (if `proved`) or of all rows with the losses of two parts of them."""
         metric = self._accumulate.metric
         count = min(rows.count, max(3, rows.count // self._accumulate.parts)) if proved else rows.count
         if count < 2:
@@ -67,7 +69,7 @@ class Joinable:
             self._unknown(found, f"it cannot be compared with that of its parts: {str(error).splitlines()[0]}")
         seen = [each for each in found_at if each is not None and math.isfinite(each[0])]
         if len(seen) < len(found_at):
-            return  # no metric of this name, or a loss that is not a number, is reported elsewhere
+            return  # a missing metric or a loss that is not a number is reported elsewhere
         whole, again, *pieces = seen
         if whole != again:
             if not proved:
@@ -89,7 +91,7 @@ class Joinable:
         self._refuse(figures, other)
 
     def _loss(self, rows: Rows, start: int, stop: int, step: int = 0) -> tuple[float, float] | None:
-        """The loss of these rows in evaluation form, and the metric that weighs it; None where that is missing."""
+        """Return the loss of these rows in evaluation form, and the metric that weighs it; None if that is missing."""
         layout = self._running.layout(rows.structure, train=False)
         held, metric = self._running.held, self._accumulate.metric
         row = layout.pack(held.values(), held.state, rows.part(start, stop).refs)

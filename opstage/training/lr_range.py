@@ -1,4 +1,4 @@
-"""The learning-rate range test: a short training at rates that rise, after which the trainer stands where it stood."""
+"""The learning-rate range test: a short training run at rising rates, after which the trainer is restored."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _SHOWN = 20
 @final
 @dataclass(frozen=True)
 class LrRange:
-    """The result of a range test: rates, the loss at each step, and their mean with exponential weights, unbiased.
+    """The result of a range test: rates, the loss at each step, and its bias-corrected exponential moving average.
 
-    suggestion   the rate at which that mean fell fastest, per factor of the rate; None where it did not fall
-    diverged     the rate at which it was four times its least, or not finite; None where it never was
+    suggestion   the rate at which that average fell fastest, per log of the rate; None if it did not fall
+    diverged     the rate at which it reached four times its minimum or was not finite; None if it never did
     """
 
     rates: tuple[float, ...]
@@ -100,9 +100,9 @@ def lr_range_test(
 
 
 def _steepest(rates: Sequence[float], smoothed: Sequence[float]) -> float | None:
-    """The rate at which the smoothed loss falls fastest along the logarithm of the rate.
+    """Return the rate at which the smoothed loss falls fastest against the logarithm of the rate.
 
-    By differences over a tenth of the steps, the first tenth left out: there the mean is one of a few batches.
+    Uses differences over a tenth of the steps, without the first tenth, where the average covers only a few batches.
     """
     finite = [value for value in smoothed if math.isfinite(value)]
     reach = max(1, len(finite) // 20)

@@ -1,7 +1,7 @@
-"""A snapshot taken apart into tensors by name and a JSON document, and put together again.
+"""Conversion of a snapshot to named tensors and a JSON document, and back.
 
 Names are `params/<path>`, `state/<path>`, `optimizer/<slot>/<path>` and `moments/<optimizer>/<slot>/<path>`;
-`callbacks/<number>/<array>` are those of the callback of that number in the document.
+`callbacks/<number>/<array>` are arrays of the callback with that index in the document.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .snapshot import Snapshot
 
 
 def to_document(snapshot: Snapshot) -> tuple[dict[str, Array], dict[str, Any]]:
-    """(tensors, document); floats survive the way through JSON bit for bit, those that are not finite as strings."""
+    """Return (tensors, document). Floats survive JSON bit for bit; those that are not finite become strings."""
     trainer, optimizer = snapshot.trainer, snapshot.optimizer
     tensors = {f"params/{path}": array for path, array in trainer.params.items()}
     tensors |= {f"state/{path}": array for path, array in trainer.state.items()}
@@ -28,7 +28,7 @@ def to_document(snapshot: Snapshot) -> tuple[dict[str, Array], dict[str, Any]]:
     if optimizer is not None:
         tensors |= _slot_tensors("optimizer", optimizer)
     callbacks = []
-    for i, (name, kept) in enumerate(snapshot.callbacks.items()):  # a number, since a name may hold anything
+    for i, (name, kept) in enumerate(snapshot.callbacks.items()):  # an index, since a name may contain anything
         tensors |= {f"callbacks/{i}/{path}": array for path, array in kept.arrays.items()}
         callbacks.append({"name": name, "data": _plain(kept.data), "arrays": list(kept.arrays)})
     return tensors, {
@@ -44,7 +44,7 @@ def to_document(snapshot: Snapshot) -> tuple[dict[str, Array], dict[str, Any]]:
 
 
 def from_document(tensors: Mapping[str, Array], document: Document) -> Snapshot:
-    """The snapshot. Raises UsageError, naming the place, for a document that is not one of `to_document`."""
+    """Return the snapshot. Raises UsageError, with the place, unless `to_document` could have written the document."""
     moments = {name: _optimizer(f"moments/{name}", m, tensors) for name, m in document["moments"].items()}
     optimizer, shared = document.get("optimizer"), document.get("tied")
     tied = {} if shared is None else _tied(shared, tensors)
@@ -76,7 +76,7 @@ def _callbacks(document: Document | None, tensors: Mapping[str, Array]) -> dict[
 
 
 def _tied(document: Document, tensors: Mapping[str, Array]) -> dict[str, tuple[str, ...]]:
-    """For each parameter at several places all of them: its own name first, and then none that another one has."""
+    """For each parameter with several places, return all of them, its own name first; no name may occur twice."""
     found: dict[str, tuple[str, ...]] = {}
     taken = set(_below("params", tensors))
     for name, places in document.items():
@@ -91,7 +91,7 @@ def _tied(document: Document, tensors: Mapping[str, Array]) -> dict[str, tuple[s
 
 
 def _position(document: Document) -> Position:
-    scale, stopped = document.get("lr_scale"), document.get("stopped")  # a run that was saved before they were has none
+    scale, stopped = document.get("lr_scale"), document.get("stopped")  # older runs were saved without these
     return Position(
         document["epoch"].count(),
         document["batch"].count(),
@@ -115,7 +115,7 @@ def _result(document: Document) -> EpochResult:
 
 
 def _plain(value: Any) -> Any:
-    """Plain data whose floats JSON can hold."""
+    """Return plain data with only floats that JSON can hold."""
     if isinstance(value, Mapping):
         return {key: _plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):

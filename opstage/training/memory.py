@@ -1,4 +1,4 @@
-"""The memory of a training step before there is one: predicted from shapes, and the largest size that fits."""
+"""The memory of a training step, predicted from shapes, and the largest size that fits."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from .validate import PlannedStep, training_step
 _TOO_MUCH = 1 << 62
 
 _KINDS = (MemoryKind.PARAMETERS, MemoryKind.STATE, MemoryKind.BATCH, MemoryKind.OPTIMIZER, MemoryKind.BATCH)
-"""Of the inputs of a step, part by part; its scalars come with the batch."""
+"""The kinds of the inputs of a step, group by group; its scalars count as batch."""
 
 
 @final
 class StepMemory:
-    """The tensor memory of one training step, forward, backward and update, in a run that has made steps before.
+    """The tensor memory of one training step (forward, backward and update) in steady state, after earlier steps.
 
-    `at` is the prediction at given sizes, `formula` the peak as a formula in the named dims, `largest` the greatest
+    `at` predicts for given sizes, `formula` returns the peak as a formula in the named dims, and `largest` the largest
     size of one of them that fits. Nothing is computed and no tensor is allocated.
 
-    On the cpu it is the memory of NumPy's arrays. What the process takes besides, the interpreter of Python, libraries,
-    machine code and what the C library keeps of memory that was given back, is not in it. On a device it is that of the
-    tensors there, and no GPU is needed; what the driver takes for itself is not in it.
+    On the cpu it counts NumPy's arrays, and not the Python interpreter, libraries, machine code or memory that the C
+    library retains after free. On a device it counts the tensors there, without the driver's own memory; no GPU is
+    needed.
     """
 
     def __init__(self, step: PlannedStep, options: Options):
-        """Raises UsageError for a dtype or a device whose memory is not predicted."""
+        """Raises UsageError if memory is not predicted for the dtype or device."""
         if as_dtype(options.dtype) == EXACT:
             raise UsageError("the numbers of dtype exact are objects of Python, whose memory is not predicted")
         if options.backend not in ("eager", "compiled"):
@@ -55,23 +55,23 @@ class StepMemory:
             raise UsageError("the memory of a rank of a mesh is predicted for backend 'eager' on the cpu alone")
         self.step = step
         self.options = options
-        # the names of a mesh's sizes are names of the step too: as of a tensor that nobody makes
+        # the sizes of a mesh are named dims of the step too, as if from a tensor that is never allocated
         self._specs = (*step.specs, *[Spec((name,), where=(f"{name} >= 2",)) for name in step.mesh.open])
         self.names = dim_names(self._specs)
         self._kinds = [kind for kind, count in zip(_KINDS, step.layout.counts) for _ in range(count)]
 
     @property
     def has_formula(self) -> bool:
-        """Whether the peak is known without numbers."""
+        """Whether the peak can be given as a formula."""
         return self.options.backend == "eager" and self.options.device == "cpu"
 
-    # What is asked --------------------------------------------------------------------------------------------------
+    # Queries ---------------------------------------------------------------------------------------------------------
 
     def at(self, **sizes: int) -> PeakMemory:
-        """The memory at its peak, with a size for every named dim.
+        """Return the peak memory, with a size for every named dim.
 
         Raises UsageError for a name that is missing or unknown, and for sizes that the Specs do not allow; ShapeError
-        for sizes that a device's tensors cannot have.
+        if a tensor is too large for the device.
         """
         self._require_all(sizes)
         if self.options.use_gpu:
@@ -81,11 +81,11 @@ class StepMemory:
         return PeakMemory.of(self._history(sizes, {}).peak({}))
 
     def formula(self, **sizes: int) -> Formula:
-        """The peak in bytes on the eager interpreter, as a formula in the named dims that are not given.
+        """Return the eager interpreter's peak in bytes, as a formula in the named dims that are not given.
 
-        Which of two kernels is used, and how one divides its work, depends on sizes; the formula takes it as it is at
-        moderate ones, which makes less than a percent. Raises UsageError for the compiled interpreter, whose memory is
-        planned at numbers, and for a device, whose memory is counted at numbers.
+        The choice and tiling of kernels depend on sizes; the formula assumes moderate sizes, an error below one
+        percent. Raises UsageError for the compiled interpreter, which plans memory for numeric sizes, and for a device,
+        which counts it at numeric sizes.
         """
         if not self.has_formula:
             how = "compiled interpreter is planned" if self.options.device == "cpu" else "device 'cuda' is counted"
@@ -94,10 +94,10 @@ class StepMemory:
         return self._history(sizes, sample).formula(sample)
 
     def largest(self, name: str, memory: str | int, **sizes: int) -> int:
-        """The largest size of `name` that needs no more than `memory`, such as "24GiB"; the others are given.
+        """Return the largest size of `name` that needs at most `memory`, such as "24GiB"; the other sizes are given.
 
-        It is solved from the formula, or where there is none from the line through two predictions, and then seen to
-        fit and to be the last that does. Raises UsageError where not even 1 fits.
+        Solved from the formula, or without one from the line through two predictions; then checked that it fits and the
+        next size does not. Raises UsageError if not even 1 fits.
         """
         limit = parse_bytes(memory)
         if name in sizes:
@@ -112,7 +112,7 @@ class StepMemory:
             raise UsageError(f"not even {name}=1{at} fits {show_bytes(limit)}: it takes {show_bytes(least)}")
         return found
 
-    # How it is found ------------------------------------------------------------------------------------------------
+    # How they are answered ------------------------------------------------------------------------------------------
 
     def _require_all(self, sizes: Mapping[str, int]) -> None:
         sized(self._specs, {name: size for name, size in sizes.items() if name not in self.names}, "the step")
@@ -121,14 +121,14 @@ class StepMemory:
             raise UsageError(f"the memory depends on {', '.join(missing)}: give a number, {missing[0]}=…")
 
     def _needed(self, sizes: Mapping[str, int]) -> int:
-        """The bytes that have to be free; more than exist where a device's tensors cannot be so large."""
+        """Return the bytes that must be free, or more than exist if a tensor is too large for the device."""
         try:
             return self.at(**sizes).needed
         except ShapeError:
             return _TOO_MUCH
 
     def _guess(self, name: str, limit: int, sizes: Mapping[str, int], predicted: Callable[[int], int]) -> int:
-        """About the largest size that needs no more than `limit`."""
+        """Return an estimate of the largest size that needs at most `limit`."""
         if self.has_formula:
             formula = self.formula(**sizes)
             guess = around(1, MOST, lambda size: formula({name: size}) <= limit)
@@ -145,7 +145,7 @@ class StepMemory:
         return first + (limit - predicted(first)) // max(1, slope)
 
     def _types(self, sizes: Mapping[str, int], scope: DimScope) -> list[TensorType]:
-        """The types of what a step is given."""
+        """Return the types of the inputs of a step."""
         specs = sized(self._specs, sizes, "the step")
         types = [spec.bind(scope, as_dtype(self.options.dtype)) for spec in specs]
         for spec in specs:
@@ -161,7 +161,7 @@ class StepMemory:
         self._history(sizes, {}, watch)
 
     def plan(self, **sizes: int) -> CpuPlan:
-        """The plan of the compiled step, with a size for every named dim; its kernels are not compiled."""
+        """Return the plan of the compiled step, with a size for every named dim. Its kernels are not compiled."""
         self._require_all(sizes)
         types = self._types(sizes, DimScope())
         graph = record(self._program, types, as_dtype(self.options.dtype), self.options.seed)
@@ -170,7 +170,8 @@ class StepMemory:
     def _history(
         self, sizes: Mapping[str, int], sample: Mapping[str, int], watch: Callable[[KernelRun], None] | None = None
     ) -> AllocationTrace:
-        """The allocations of a step on the eager interpreter; `sample` has sizes for the names left symbolic."""
+        """Return the allocations of a step on the eager interpreter; `sample` has sizes for the names that stay
+        symbolic."""
         scope = DimScope()
         types = self._types(sizes, scope)
         samples = [sample, *near(self._specs, sizes, sample)]
@@ -180,17 +181,17 @@ class StepMemory:
         refs = tuple([ops.new(type_, kind) for type_, kind in zip(types, self._kinds)])
         results = ops.execute_each(self._program, refs)
         history = ops.history()
-        del results  # which were there until now
+        del results  # alive until this point
         return history
 
     def _on_device(self, sizes: Mapping[str, int]) -> PeakMemory:
-        """The memory of a step on a device that only counts."""
+        """Return the memory of a step on a device that only counts."""
         from .device_memory import device_memory  # with the kernels
 
         return device_memory(self.step.layout, self.options, self._types(sizes, DimScope()), self._kinds)
 
     def _compiled(self, sizes: Mapping[str, int]) -> PeakMemory:
-        """The memory of the compiled step: its plan, and its inputs."""
+        """Return the memory of the compiled step: that of its plan and its inputs."""
         types, plan = self._types(sizes, DimScope()), self.plan(**sizes)
         given = dict.fromkeys([kind.name.lower() for kind in _KINDS], 0)
         for type_, kind in zip(types, self._kinds):
@@ -215,7 +216,7 @@ def step_memory(
     requires_grad: Any = None,
     clip: Clip | None = None,
 ) -> StepMemory:
-    """The memory of a training step of `loss(ops, params, *batch)`, from Specs: arguments are those of `check_step`."""
+    """Return the memory of a training step of `loss(ops, params, *batch)`, from Specs; arguments as in `check_step`."""
     options = options if options is not None else Options()
     step = training_step(
         loss, params, *batch, optimizer=optimizer, state=state, options=options, requires_grad=requires_grad, clip=clip
@@ -226,6 +227,6 @@ def step_memory(
 def model_memory(
     model: Model, optimizer: Optimizer, options: Options | None = None, clip: Clip | None = None
 ) -> StepMemory:
-    """The memory of a training step of a model, whose parameters are declared and not made."""
+    """Return the memory of a training step of a model with declared parameters, which are not created."""
     loss, more = model.require_loss(), {"state": model.state, "options": options, "clip": clip}
     return step_memory(loss, model.init, *model.batch, optimizer=optimizer, **more)

@@ -51,7 +51,7 @@ class ScalarModuleDef:
     def instantiate_with(
         self, cast: Callable[[Any], Any], options: Options | None = None, *, requires_grad: Any = None
     ) -> ScalarModule:
-        """Each parameter is `cast(array)` of its float64 initial value: another precision, say, or a perturbation."""
+        """Make each parameter from `cast(array)` of its float64 initial value, to change precision or to perturb it."""
         options = options if options is not None else Options()
         require_apart(self.init)
         values = build(self.init, dtype="float64", seed=options.seed) if self._declares() else self.init

@@ -133,7 +133,7 @@ class Rmsprop(Optimizer):
 
 @dataclass(frozen=True)
 class _WithMoments(Optimizer):
-    """Steps by running means of the gradient and of its square, corrected for their start at 0."""
+    """Updates by running means of the gradient and of its square, with bias correction."""
 
     elementwise = True
 
@@ -236,7 +236,7 @@ class Muon(Optimizer):
 
     @override
     def having(self, **numbers: Any) -> Optimizer:
-        """For all parameters, so `others` has the numbers too, as far as it knows them."""
+        """Change the hyperparameters of all parameters: those of `others` too, if it has them."""
         if self.others is None or "others" in numbers:
             return super().having(**numbers)
         own, theirs = ({f.name for f in fields(each) if f.init} for each in (self, self.others))
@@ -256,7 +256,7 @@ class Muon(Optimizer):
     @classmethod
     @override
     def of_all(cls, **numbers: Any) -> Optimizer:
-        """Muon for matrices, and adamw for every other parameter, with the same rate and decay."""
+        """Return Muon for matrices and adamw for every other parameter, with the same rate and decay."""
         return cls(
             **numbers, others=AdamW(**{name: numbers[name] for name in ("lr", "weight_decay") if name in numbers})
         )
@@ -308,7 +308,7 @@ SHIPPED: dict[str, type[Optimizer]] = {
     for name, value in list(globals().items())
     if name.islower() and isinstance(value, type) and issubclass(value, Optimizer)
 }
-"""By the names above, which are those of configurations and of the command line too."""
+"""The optimizers by the names above, which configurations and the command line use too."""
 
 __all__ = [  # type checkers read it, so the names of SHIPPED are written out
     "SHIPPED",

@@ -1,4 +1,4 @@
-"""`Optimizer`: a value that says which state a parameter needs and how one step moves it.
+"""`Optimizer`: a value that declares the state of a parameter and how one step updates it.
 
 An optimizer holds hyperparameters and no state. `init` declares the state (slots) of each parameter, `scalars` computes
 on the host what changes from step to step, and `update` is a program over Ops for one parameter, so that the same
@@ -29,7 +29,7 @@ Scalars: TypeAlias = Mapping[str, R]
 
 
 class Slot(NamedTuple):
-    """A state tensor of one parameter, before it is made: `fill` everywhere."""
+    """A state tensor of one parameter before allocation: `fill` everywhere."""
 
     shape: Shape
     dtype: DType
@@ -37,12 +37,12 @@ class Slot(NamedTuple):
 
 
 def number(check: Callable[[str, str, Any], Any], default: Any) -> Any:
-    """A hyperparameter: `check(optimizer, name, value)` gives its value as it is kept, or raises a UsageError."""
+    """Declare a hyperparameter; `check(optimizer, name, value)` returns the value to keep or raises a UsageError."""
     return field(default=default, metadata={_CHECK: check})
 
 
 def pair(owner: str, name: str, value: Any) -> tuple[Any, ...]:
-    """`value`, two numbers in [0, 1)."""
+    """Check that `value` is a pair of numbers in [0, 1) and return it as a tuple."""
     betas = plain_sequence(value)
     if not isinstance(betas, (tuple, list)) or len(betas) != 2:
         raise UsageError(f"{owner}: {name} must be a pair such as (0.9, 0.999) but is {value!r}")
@@ -55,7 +55,7 @@ share = partial(number, partial(require_fraction, closed=True))
 
 
 def scaled_rate(rate: Rate, factor: float) -> Rate:
-    """`factor` times a learning rate."""
+    """Return a learning rate multiplied by `factor`."""
     if factor == 1:
         return rate
     return schedule.scaled(rate, factor) if isinstance(rate, Schedule) else rate * factor
@@ -65,7 +65,7 @@ _PEAKS = ("lr", "max_lr")
 
 
 def peak(rate: Rate) -> Any:
-    """The number that a rate is made with, as it is named in tables; None where a schedule has no such one."""
+    """Return the peak of a rate, as shown in tables, or None for a schedule without a single peak."""
     if not isinstance(rate, Schedule):
         return rate
     if isinstance(rate, schedule.Scaled):
@@ -75,12 +75,13 @@ def peak(rate: Rate) -> Any:
 
 
 def peaking(owner: str, rate: Rate, to: Any) -> Rate:
-    """A schedule like `rate` whose peak is another; for a number, or where `to` is a schedule itself, `to`.
+    """Return the schedule `rate` with its peak replaced by `to`, or `to` itself if either `rate` is a number or `to` a
+    schedule.
 
-    Raises UsageError for a schedule that is not made with one peak, such as `cyclic`.
+    Raises UsageError for a schedule without a single peak, such as `cyclic`.
     """
     if isinstance(to, Schedule) or not isinstance(rate, Schedule):
-        return to  # type: ignore[no-any-return]  # whoever takes it checks it
+        return to  # type: ignore[no-any-return]  # checked by the constructor
     names: list[str] = [f.name for f in fields(rate)] if is_dataclass(rate) else []
     name = next((name for name in _PEAKS if name in names), None)
     if name is None or "base_lr" in names:
@@ -93,9 +94,9 @@ def peaking(owner: str, rate: Rate, to: Any) -> Rate:
 class Optimizer(ABC):
     """The base of optimizers: a learning rate, a number or a `Schedule`.
 
-    kept    how many tensors, 0 everywhere at first, it keeps of each parameter; for others override `slots`
-    elementwise   whether it moves each element by what it keeps of that alone, so that ranks of a mesh may share out
-                  its state; see `opstage.training.sharding`
+    kept    the number of zero-initialised slots per parameter; to initialise otherwise override `slots`
+    elementwise   whether the update of an element depends on slots of that element alone, so that its state can be
+    sharded; see `opstage.training.sharding`
     """
 
     kept: ClassVar[int] = 0
@@ -112,33 +113,33 @@ class Optimizer(ABC):
 
     @classmethod
     def of_all(cls, **numbers: Any) -> Optimizer:
-        """One with these numbers, for parameters of every shape."""
+        """Return an optimizer with these hyperparameters for parameters of every shape."""
         return cls(**numbers)
 
     @property
     def name(self) -> str:
-        """The name by which users make it."""
+        """The name under which users construct it."""
         return type(self).__name__.lower()
 
     @property
     def state_name(self) -> str:
-        """Whose state it goes on from: slots of an optimizer of another `state_name` have another meaning."""
+        """The kind of its state; states of another `state_name` are not compatible."""
         return self.name
 
     @cached_property
     def program_key(self) -> tuple[Hashable, ...]:
-        """A key of the program that `update` is: all hyperparameters but the learning rate.
+        """A cache key for `update` as a program: all hyperparameters but the learning rate.
 
-        What `update` of another package's optimizer reads is unknown: it is like itself alone.
+        What `update` reads in an optimizer of another package is unknown, so its key is its identity.
         """
         if type(self).__module__ != f"{__package__}.optim":
             return (Identity(self.update),)
         return (type(self), *((f.name, getattr(self, f.name)) for f in fields(self) if f.name != "lr"))
 
     def having(self, **numbers: Any) -> Optimizer:
-        """This optimizer with other numbers. Raises UsageError for one that it has not.
+        """Return this optimizer with other hyperparameters. Raises UsageError for an unknown one.
 
-        A number for `lr` where the rate is a schedule gives that schedule, with this as its peak.
+        If the rate is a schedule, a number for `lr` becomes its peak.
         """
         own = [f.name for f in fields(self) if f.init]
         for name in numbers:
@@ -149,40 +150,40 @@ class Optimizer(ABC):
         return replace(self, **numbers)
 
     def bound(self, places: Sequence[tuple[str, ...]]) -> Optimizer:
-        """The optimizer of parameters at these places, the paths of each; this one, but for one of groups.
+        """Bind to parameters, given the paths of each. Return self unless the optimizer has groups.
 
-        Of a bound optimizer `at` and `scalars_at` say what moves each parameter.
+        On a bound optimizer `at` and `scalars_at` return what updates each parameter.
         """
         return self
 
     def at(self, path: str) -> Optimizer:
-        """The optimizer that moves the parameter whose first path this is."""
+        """Return the optimizer of the parameter with this first path."""
         return self
 
     def scalars_at(self, path: str, scalars: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Those of a step's scalars that are for that parameter, by the names that its optimizer calls them."""
+        """Return the step's scalars for that parameter, under the names that its optimizer uses."""
         return scalars
 
     def mover(self, shape: Shape) -> Optimizer:
-        """The optimizer that moves a parameter of that shape; another one where shapes decide it."""
+        """Return the optimizer for parameters of this shape, if that depends on the shape."""
         return self
 
     def scaled(self, factor: float) -> Optimizer:
-        """This optimizer with `factor` times its learning rate, at every step of a schedule too.
+        """Return this optimizer with its learning rate multiplied by `factor`, at every step of a schedule too.
 
-        It goes on from the state of this one. One that keeps rates beside `lr` overrides it.
+        The state stays compatible. Override this in an optimizer with rates other than `lr`.
         """
         if factor == 1:
             return self
         try:
             return replace(self, lr=scaled_rate(self.lr, factor))
-        except TypeError as error:  # a class of somebody's own, with another __init__
+        except TypeError as error:  # a custom class with another __init__
             raise UsageError(
                 f"{self.name} cannot be made anew with another lr ({error}); define its `scaled`"
             ) from None
 
     def init(self, types: Sequence[tuple[Shape, DType]], names: Sequence[str] | None = None) -> list[tuple[Slot, ...]]:
-        """The slots of each parameter, from its shape and dtype; `names` are for errors alone.
+        """Return the slots of each parameter, from its shape and dtype; `names` are used in errors only.
 
         Raises UsageError for a parameter that this optimizer cannot update.
         """
@@ -190,14 +191,15 @@ class Optimizer(ABC):
         return [self.slots(shape, dtype, label) for (shape, dtype), label in zip(types, labels, strict=True)]
 
     def scalars(self, t: int) -> dict[str, float]:
-        """The scalars of step t, counted from 1: the learning rate, bias corrections."""
+        """Return the scalars of step t, counted from 1: the learning rate, bias corrections."""
         require_count(self.name, "t", t)
         return {"lr": self.lr(t - 1) if isinstance(self.lr, Schedule) else self.lr}
 
     def slots(self, shape: Shape, dtype: DType, label: str) -> tuple[Slot, ...]:
-        """The slots of the parameter called `label`."""
+        """Return the slots of the parameter called `label`."""
         return (Slot(shape, dtype, 0.0),) * self.kept
 
     @abstractmethod
     def update(self, ops: Ops[R], p: R, g: R, slots: Slots[R], scalars: Scalars[R], /) -> tuple[R, Slots[R]]:
-        """One step of one parameter: its new value and slots. `scalars` are those of the step, as scalar refs."""
+        """Compute one step of one parameter: its new value and slots. `scalars` are those of the step, as scalar
+        refs."""

@@ -1,4 +1,4 @@
-"""`OptimizerState`: where an optimizer stands, and whose state it is: of which optimizer, on which parameters."""
+"""`OptimizerState`: the state of an optimizer, and the optimizer and parameters that it belongs to."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Values: TypeAlias = "tuple[tuple[Any, ...], ...]"
 
 
 class TrainedParameter(NamedTuple):
-    """A parameter that an optimizer moves, and the types of the slots that it keeps for it."""
+    """A parameter that an optimizer updates, and the types of its slots."""
 
     path: str
     shape: Shape
@@ -31,14 +31,14 @@ class TrainedParameter(NamedTuple):
 
 
 class StateLayout(NamedTuple):
-    """Whose state it is: the optimizer by its `state_name`, and the trained parameters in order."""
+    """The owner of a state: the optimizer by its `state_name`, and the trained parameters in order."""
 
     optimizer: str
     parameters: tuple[TrainedParameter, ...]
 
     @classmethod
     def of(cls, optimizer: Optimizer, names: Sequence[str], types: Sequence[tuple[Shape, DType]]) -> StateLayout:
-        """That of the state in which `optimizer` moves parameters of these paths and types."""
+        """The layout of the state of `optimizer` for parameters of these paths and types."""
         parameters = [
             TrainedParameter(name, shape, dtype, tuple([(slot.shape, slot.dtype) for slot in slots]))
             for name, (shape, dtype), slots in zip(names, types, optimizer.init(types, names), strict=True)
@@ -46,11 +46,11 @@ class StateLayout(NamedTuple):
         return cls(optimizer.state_name, tuple(parameters))
 
     def declared(self, optimizer: Optimizer) -> list[tuple[Slot, ...]]:
-        """The slots of the parameters as `optimizer`, one of this layout, declares them."""
+        """Return the slots that `optimizer`, which must have this layout, declares for the parameters."""
         return optimizer.init([each[1:3] for each in self.parameters], [each.path for each in self.parameters])
 
     def require(self, other: StateLayout) -> None:
-        """Raise a UsageError that says where a state of layout `other` is not one of this layout."""
+        """Raise a UsageError that says how layout `other` differs from this one."""
         if other.optimizer != self.optimizer:
             raise UsageError(
                 f"the optimizer state is that of {other.optimizer}, but the optimizer is {self.optimizer}; "
@@ -73,21 +73,20 @@ class StateLayout(NamedTuple):
 
 @final
 class OptimizerState:
-    """Where an optimizer stands: steps taken, and each trained parameter's slots (moments).
+    """The state of an optimizer: the number of steps taken and each trained parameter's slots (moments).
 
     t        steps taken
-    layout   of which optimizer and parameters it is; a step refuses a state of others
+    layout   the optimizer and parameters that it belongs to; a step rejects a state of others
 
-    It is made by `init_optim` and by steps. `advance` moves it on, in the memory of its moments, so that it says where
-    that step ended; `step_with` and `train_step` leave it and give a new one. It can be copied and pickled, and a copy
-    has moments of its own. They stand on the interpreter of the trainer that made it; another trainer of the same
-    parameters may go on from it.
+    `init_optim` and steps create it. `advance` updates it in place, moments included; `step_with` and `train_step`
+    leave it unchanged and return a new one. Copies and pickles have moments of their own. The moments live on the
+    interpreter of the trainer that made them; another trainer of the same parameters may continue from them.
     """
 
     __slots__ = ("t", "layout", "_held")
 
     def __init__(self, t: int, slots: Sequence[Sequence[Any]], layout: StateLayout | None = None):
-        """From arrays of the host, which are copied. Without a layout no optimizer takes it."""
+        """Build from host arrays, which are copied. A state without a layout is rejected by every optimizer."""
         self.t = t
         self.layout = layout
         values = tuple([tuple([np.array(slot) for slot in each]) for each in slots])
@@ -95,14 +94,14 @@ class OptimizerState:
 
     @classmethod
     def on(cls, home: BaseInterpreter[Any], t: int, values: Values, layout: StateLayout) -> OptimizerState:
-        """From values of the interpreter `home`, which nobody else holds."""
+        """Build from values of the interpreter `home`; the caller must hold no other reference to them."""
         state = cls(t, (), layout)
         state._held = home, values
         return state
 
     @property
     def slots(self) -> Values:
-        """The slots of each trained parameter, arrays of the caller's own."""
+        """The slots of each trained parameter, as arrays that the caller owns."""
         home, values = self._held
         if home is None:
             return tuple([tuple([np.array(slot) for slot in each]) for each in values])
@@ -111,7 +110,7 @@ class OptimizerState:
         return tuple([tuple([_whole(home, *pair) for pair in zip(*pairs)]) for pairs in zip(values, shapes)])
 
     def unfetched(self) -> Values:
-        """`slots` as they stand, each brought to the host for whoever reads it; see `Param.unfetched`."""
+        """Return the current `slots`, each fetched to the host when it is read; see `Param.unfetched`."""
         held, (home, values) = self._held, self._held
         assert self.layout is not None
 
@@ -126,12 +125,12 @@ class OptimizerState:
         return tuple([tuple([one(ref, *t) for ref, t in zip(*pair)]) for pair in zip(values, types)])
 
     def values(self, home: BaseInterpreter[Any]) -> Values:
-        """The slots as values of `home`: those that the state holds, or copies put there."""
+        """Return the slots as values of `home`: those that the state holds, or copies put there."""
         here, values = self._held
         return values if here is home else tuple([tuple(map(home.put, each)) for each in self.slots])
 
     def prepare(self, commit: Commit, home: BaseInterpreter[Any], t: int, values: Values) -> None:
-        """Let `commit` move it on to step t, with these values of `home`."""
+        """Add the change to step t, with these values of `home`, to `commit`."""
         commit.set(self, "_held", (home, values))
         commit.set(self, "t", t)
 
@@ -145,12 +144,13 @@ class OptimizerState:
 
 
 def _whole(home: BaseInterpreter[Any], ref: Any, shape: Shape) -> Any:
-    """An array of the caller's own, of a slot or of the parts of one that ranks share out; see `sharding`."""
+    """Return a slot, joined from the ranks' parts if it is sharded, as an array that the caller owns; see
+    `sharding`."""
     return owned(fetched(home, ref, shape))
 
 
 def require_state(state: Any, layout: StateLayout) -> None:
-    """Raise a UsageError unless `state` is an optimizer's state of this layout."""
+    """Raise a UsageError unless `state` is an optimizer state of this layout."""
     if type(state) is not OptimizerState:
         raise UsageError(
             f"a step takes the optimizer's state before the batch, but got a {type(state).__name__}; "
@@ -166,7 +166,7 @@ def require_state(state: Any, layout: StateLayout) -> None:
 
 
 def require_optimizer(optimizer: Any) -> None:
-    """Raise a UsageError unless it is an optimizer."""
+    """Raise a UsageError unless `optimizer` is an Optimizer."""
     if not isinstance(optimizer, Optimizer):
         made = f"{optimizer.__name__} itself" if isinstance(optimizer, type) else f"a {type(optimizer).__name__}"
         raise UsageError(f"the optimizer must be one of opstage.optim, such as optim.adam(lr=1e-3), but is {made}")

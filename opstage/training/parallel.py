@@ -1,9 +1,9 @@
-"""`data_parallel`: the loss of a whole batch as a program of each rank, which takes its own rows.
+"""`data_parallel`: the loss of a whole batch as a per-rank program over that rank's rows.
 
 How the loss of the batch follows from those of the ranks' rows is proved on its trace, see row_terms: a mean over rows
 becomes the mean of the ranks' means, a sum their sum, and a mean over the rows that count (targets that are not
-ignored, weights) is divided by what counts on all ranks. What is not proved is an error. Gradients need nothing more:
-see interpreters/mesh/varying.py.
+ignored, weights) is divided by the count over all ranks. A loss without a proof is an error. Gradients need no further
+work: see interpreters/mesh/varying.py.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .sizes import in_numbers
 
 
 def shared_out(specs: tuple[Any, ...], mesh: Mesh) -> tuple[Any, ...]:
-    """The Specs of batches with the condition that the ranks can share out their rows."""
+    """Return the Specs of a batch with the constraint that the ranks can divide its rows evenly."""
     size = mesh.size(DATA)
     if size == 1:
         return specs
@@ -42,7 +42,7 @@ def shared_out(specs: tuple[Any, ...], mesh: Mesh) -> tuple[Any, ...]:
 def _divided(spec: Spec, size: int | str) -> Spec:
     rows = str(spec.entries[0])
     if isinstance(size, int) and rows.isdecimal():
-        return spec  # the step itself says whether they can
+        return spec  # the step itself checks whether they can
     condition = f"{rows if rows.isalnum() else f'({rows})'} % {size} == 0"
     scope = DimScope()
     with suppress(OpstageError):  # a Spec that cannot be read is refused where it is bound
@@ -54,10 +54,10 @@ def _divided(spec: Spec, size: int | str) -> Spec:
 
 @final
 class DataParallel:
-    """`loss(ops, params, [state,] *batch)` on the ranks of a mesh: each takes its part of the batch's rows.
+    """`loss(ops, params, [state,] *batch)` on the ranks of a mesh: each processes its share of the batch's rows.
 
     loss    the loss of a batch, in training form or in evaluation form
-    trees   how many of its arguments are no batch: 1, or 2 with a state
+    trees   the number of arguments before the batch: 1, or 2 with a state
     """
 
     def __init__(self, loss: Callable[..., Any], trees: int):
@@ -67,13 +67,14 @@ class DataParallel:
         self._varied = False
 
     def unsummed(self) -> DataParallel:
-        """The same of parameters that vary over the ranks of a batch already: nobody has summed their gradients."""
+        """Return the same program for parameters that already vary over the ranks of a batch, so their gradients are
+        unsummed."""
         made = DataParallel(self.loss, self._trees)
         made._joinings, made._varied = self._joinings, True
         return made
 
     def __call__(self, ops: Any, *arguments: Any) -> Any:
-        if ops.mesh.is_alone:  # traced for itself
+        if ops.mesh.is_alone:  # traced on its own
             return self.loss(ops, *arguments)
         split = frozenset({DATA} & {*ops.mesh.names})
         outer = Varying(ops, batch=split)
@@ -113,7 +114,7 @@ class DataParallel:
         return joined.value, Aux(state=kept, metrics=told)
 
     def _joins(self, flat: _Flat, types: Sequence[TensorType], first: int, ops: Any) -> Joining:
-        """How the loss joins; raises UsageError where that is not proved."""
+        """Return how the loss combines those of the ranks; raises UsageError if that is not proved."""
         types = in_numbers(types)
         key = tuple([(type_.shape, type_.dtype) for type_ in types])
         with self._joinings.proved(key, flat, types, slice(first, len(types)), ops) as (found, _):
@@ -127,7 +128,7 @@ class DataParallel:
 
 
 def _require_known(mesh: Mesh, known: set[str]) -> None:
-    """Raise UsageError for an axis of several ranks along which the program shares nothing out."""
+    """Raise UsageError for a mesh axis of several ranks along which the program divides nothing."""
     for axis, size in mesh.axes:
         if axis not in known and not (isinstance(size, int) and size == 1):
             raise UsageError(
@@ -137,7 +138,7 @@ def _require_known(mesh: Mesh, known: set[str]) -> None:
 
 
 def _alike(x: VaryingRef, what: str) -> VaryingRef:
-    """x, which all ranks must have alike."""
+    """Return x, which must be equal on all ranks."""
     if x.axes:
         axes = " and ".join(map(repr, sorted(x.axes)))
         raise MeshError(
@@ -150,7 +151,7 @@ def _alike(x: VaryingRef, what: str) -> VaryingRef:
 
 @final
 class Replicated:
-    """Another program of the parameters, run on whole batches as by one rank, whatever mesh is there."""
+    """Another program of the parameters, run on whole batches as if there were one rank, on any mesh."""
 
     def __init__(self, program: Callable[..., Any]):
         self._program = program
@@ -164,7 +165,7 @@ class Replicated:
 
 
 _SUMMED = Joining(ROWS)
-"""Of a loss that all ranks have alike, since its program has summed over them itself."""
+"""For a loss that is equal on all ranks, since its program has already summed over them."""
 
 
 class _Flat:
@@ -179,7 +180,7 @@ class _Flat:
 
 
 def _join(ops: Varying, x: VaryingRef, how: str, weight: VaryingRef | None) -> VaryingRef:
-    """A tensor of the ranks' rows as that of all rows."""
+    """Combine a tensor of each rank's rows into that of all rows."""
     x = ops.adopt(x)
     if DATA not in x.axes:
         return x
@@ -187,7 +188,7 @@ def _join(ops: Varying, x: VaryingRef, how: str, weight: VaryingRef | None) -> V
         return ops.all_reduce(x, axis=DATA)
     if how == DIVISOR and weight is not None:
         spread = ops.broadcast_to(weight, shape=x.shape)
-        nothing = ops.full(shape=x.shape, value=0.0, dtype=x.dtype)  # a mean over no row is 0/0, and counts nothing
+        nothing = ops.full(shape=x.shape, value=0.0, dtype=x.dtype)  # a mean over no rows is 0/0 and must not count
         product = ops.select(ops.less(nothing, spread), ops.mul(x, spread), nothing)
         count = ops.all_reduce(weight, axis=DATA)
         return ops.div(ops.all_reduce(product, axis=DATA), ops.broadcast_to(count, shape=x.shape))
@@ -195,13 +196,13 @@ def _join(ops: Varying, x: VaryingRef, how: str, weight: VaryingRef | None) -> V
 
 
 def _metric(ops: Varying, x: Any, how: str, weight: VaryingRef | None) -> VaryingRef:
-    """Whole numbers are counts, and added; others are joined as is proved of them, else as the loss is."""
+    """Combine a metric: integers are counts and added, others as proved of them, else like the loss."""
     ref = ops.adopt(x)
     return _join(ops, ref, SUM if ref.dtype.kind in "iu" else how, weight)
 
 
 def _state(ops: Varying, state: Any) -> Any:
-    """The program's new state, the mean over the ranks of what differs between them: of running statistics."""
+    """Return the program's new state; running statistics that differ between ranks are averaged."""
     leaves, structure = flatten(state)
     refs = [ops.adopt(leaf) for leaf in leaves]
     for ref, path in zip(refs, structure_paths(structure)):

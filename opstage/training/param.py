@@ -24,16 +24,16 @@ from .sharding import DATA, fetched, part_shape, placed
 Array = npt.NDArray[Any]
 
 _NOBODYS = SharedLock()
-"""For parameters that no trainer has, which threads cannot be using at once unless they mean to."""
+"""The lock of parameters that no trainer has; threads share those only if they mean to."""
 
 
 class _Value:
-    """A value of a parameter, wherever it is known.
+    """One version of a parameter's value, wherever it is stored.
 
-    first     how to make it, while it is nowhere
-    host      on the host; None also where it is known on an interpreter alone
+    first     how to create it, while it is stored nowhere
+    host      the host array; None if only an interpreter has the value
     mirror    an interpreter, and the value there
-    seen      whether an array of it may be held elsewhere
+    seen      whether another reference to the array may exist
     """
 
     __slots__ = ("version", "first", "host", "mirror", "seen")
@@ -97,7 +97,8 @@ class Param:
     def planned(
         cls, first: Placement, *, dtype: str | DType = "float32", name: str | None = None, requires_grad: bool = True
     ) -> Param:
-        """A parameter whose first value is made where it is first used: on an interpreter, no host array is made."""
+        """Return a parameter whose first value is created on the interpreter that first uses it, without a host
+        array."""
         param = cls.__new__(cls)
         param.name = name
         param._begin(first, first.shape, as_dtype(dtype), requires_grad)
@@ -106,15 +107,15 @@ class Param:
     def _begin(self, value: Array | Placement, shape: tuple[int, ...], dtype: DType, requires_grad: bool) -> None:
         self.shape = shape
         self.dtype = dtype
-        self.lock: SharedLock | None = None  # of the trainers and sessions that have used it, which threads may share
+        self.lock: SharedLock | None = None  # shared by all trainers and sessions that have used it
         self._now = _Value(0, first=value) if isinstance(value, Placement) else _Value(0, value)
         self.requires_grad = requires_grad
 
-    # What it is -----------------------------------------------------------------------------------------------------
+    # Flags and identity ---------------------------------------------------------------------------------------------
 
     @property
     def requires_grad(self) -> bool:
-        """Whether it takes a gradient and is updated; a frozen parameter is never touched."""
+        """Whether it has a gradient and is updated; a frozen parameter never changes."""
         return self._requires_grad
 
     @requires_grad.setter
@@ -128,14 +129,14 @@ class Param:
 
     @property
     def version(self) -> int:
-        """How often the value was replaced."""
+        """How often the value has been replaced."""
         return self._now.version
 
     def __str__(self) -> str:
         return f"parameter {self.name}" if self.name else f"parameter of shape {show_shape(self.shape)}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy, shallow or deep, and what a pickle gives are parameters of their own, in no memory of this one."""
+        """Copies, shallow or deep, and unpickled parameters are independent and share no memory with this one."""
         return _copied, (np.array(self.value), self.name, self._requires_grad)
 
     def __repr__(self) -> str:
@@ -147,7 +148,7 @@ class Param:
 
     @property
     def value(self) -> Array:
-        """The current value, a read-only array that later steps do not change. It is fetched first if need be."""
+        """The current value, a read-only array that later steps do not change. It is fetched first if needed."""
         return holding([(self.lock or _NOBODYS).lock], self._view)
 
     def _view(self) -> Array:
@@ -158,8 +159,8 @@ class Param:
         return view
 
     def unfetched(self) -> Any:
-        """The value as it stands, brought to the host for whoever reads it and not kept; where several processes host
-        the ranks that have parts of it, all of them read it together."""
+        """Return the current value, fetched to the host whenever it is read and not kept. If several processes host
+        ranks with parts of it, all of them must read it together."""
         now = self._now
 
         def fetch() -> Array:
@@ -174,7 +175,7 @@ class Param:
         return Unfetched(self.shape, self.dtype, fetch, lambda: self._now is now, joins=joins)
 
     def set(self, value: Any) -> None:
-        """Replace the value by one of the same shape, cast to this dtype; a mirror is forgotten."""
+        """Replace the value by one of the same shape, cast to this dtype; any mirror is dropped."""
         host = self.checked(value)
         holding([(self.lock or _NOBODYS).lock], self._replace, host)
 
@@ -182,19 +183,19 @@ class Param:
         self._now = _Value(self._now.version + 1, host)
 
     def prepare(self, commit: Commit, value: Array) -> None:
-        """Let `commit` do what `set` does; `value` is one that `checked` has made."""
+        """Add what `set` does to `commit`; `value` must come from `checked`."""
         commit.set(self, "_now", _Value(self._now.version + 1, value))
 
     def checked(self, value: Any) -> Array:
-        """The array that `set(value)` would put in place: a copy of the right dtype; changes nothing.
+        """Return the array that `set(value)` would store: a copy of the right dtype. Changes nothing.
 
-        Integers are taken for floats. Raises ShapeError for another shape, DtypeError where a cast would lose or invent
-        meaning: floats for integers, numbers for booleans and the reverse.
+        Integers are accepted as floats. Raises ShapeError for another shape and DtypeError for a cast that changes
+        meaning: from floats to integers, or between numbers and booleans.
         """
         return self._checked(_owned(value, self.dtype if is_float(self.dtype) else None, self))
 
     def prepare_parts(self, commit: Commit, interpreter: BaseInterpreter[Any], value: Array) -> None:
-        """Let `commit` do what `prepare` does, with a value that fits: of it the ranks on `interpreter` keep parts."""
+        """Do what `prepare` does, but keep a valid `value` sharded over the ranks of `interpreter`."""
         placed_parts = placed(interpreter, self._checked(np.asarray(value)))
         commit.set(self, "_now", _Value(self._now.version + 1, None, (interpreter, placed_parts)))
 
@@ -213,16 +214,16 @@ class Param:
 
     @property
     def host(self) -> Array | None:
-        """The host's copy as it is, None where there is none; to be looked at, not read or kept."""
+        """The current host copy, or None; for inspection only, not to be read or kept."""
         return self._now.host
 
     @property
     def host_stale(self) -> bool:
-        """Whether the host has no copy of the value: a mirror is newer, or it was made on an interpreter."""
+        """Whether the host has no current copy: a mirror is newer, or the value was created on an interpreter."""
         return self._now.host is None
 
     def mirror(self, interpreter: BaseInterpreter[Any], *, parts: bool = False) -> Any:
-        """The value on `interpreter`: the one that is there, or the host's value put there; `parts`: in parts."""
+        """Return the value on `interpreter`: the existing mirror, or the host's value put there, sharded if `parts`."""
         now = self._now
         mirror = now.mirror
         if mirror is not None and mirror[0] is interpreter:
@@ -241,7 +242,7 @@ class Param:
             value = interpreter.fill(now.first.initialiser, self.shape, self.dtype)
         else:
             value = interpreter.put(self._synchronised(now))
-            now.seen = now.seen or mirror is not None  # the one before may still compute with it
+            now.seen = now.seen or mirror is not None  # the old mirror may still be computing with it
         now.mirror = interpreter, value
         now.first = None
         return value
@@ -253,14 +254,14 @@ class Param:
         commit.run()
 
     def release_mirror(self) -> None:
-        """Give the interpreter's copy up; the host's copy is brought up to date first."""
+        """Drop the interpreter's copy, after fetching it to the host."""
         now = self._now
         self._synchronised(now)
         now.seen = True
         now.mirror = None
 
     def _synchronised(self, now: _Value) -> Array:
-        """The host's copy, brought up to date."""
+        """Return the host's copy, brought up to date."""
         if now.host is None:
             if now.first is not None:
                 now.host = now.first.materialise(self.dtype)
@@ -273,7 +274,7 @@ class Param:
 
 
 def trained_among(params: Iterable[Param]) -> tuple[bool, ...]:
-    """Of each parameter whether it takes a gradient."""
+    """For each parameter, whether it has a gradient."""
     return tuple(map(_REQUIRES_GRAD, params))
 
 
@@ -284,7 +285,7 @@ def mirrors(params: Iterable[Param], interpreter: BaseInterpreter[Any]) -> list[
 
 
 def alone(params: Iterable[Param], interpreter: BaseInterpreter[Any]) -> list[bool]:
-    """Of each parameter whether nobody else holds its mirror on `interpreter`, so that a step may write over it.
+    """For each parameter, whether nothing else holds its mirror on `interpreter`, so that a step may overwrite it.
 
     That step must then commit what it wrote.
     """
@@ -301,10 +302,10 @@ def prepare_moved(
     seen: bool = True,
     parts: Sequence[bool] = (),
 ) -> None:
-    """Let `commit` replace the values of parameters by those of `interpreter`; `seen`: others may hold them.
+    """Add the replacement of parameter values by those of `interpreter` to `commit`. `seen`: others may hold them.
 
-    Raises ShapeError for one that has not the shape and dtype of its parameter; on shapes alone that is all it does.
-    `parts` says of which the ranks keep parts: none, where it is empty.
+    Raises ShapeError for a value without the shape and dtype of its parameter; on a shapes-only interpreter it does
+    nothing else. `parts` says which values are sharded over the ranks; empty means none.
     """
     for param, value, part in zip(params, values, parts or [False] * len(params), strict=True):
         shape = part_shape(param.shape, interpreter.mesh.size(DATA)) if part else param.shape
@@ -330,7 +331,7 @@ def _copied(value: Array, name: str | None, requires_grad: bool) -> Param:
 
 
 def _owned(value: Any, dtype: DType | None, param: Param) -> Array:
-    """A copy of `value` as Opstage holds tensors, its floats in `dtype`."""
+    """Return a copy of `value` in the form in which Opstage holds tensors, with floats in `dtype`."""
     try:
         array = np.array(value)
         if dtype is None:

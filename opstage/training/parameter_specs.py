@@ -1,4 +1,4 @@
-"""The parameters that a program is checked with, from whatever its author has them in."""
+"""Specs for the parameters that a program is checked with, from whatever form they come in."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _SUPPLIED: dict[str, Callable[[], Any]] = {
     "rng": lambda: np.random.default_rng(0),
     "dtype": lambda: "float32",
 }
-"""The arguments that a function that makes parameters may take, by name."""
+"""The arguments that a function that creates parameters may have, by name."""
 
 
 def parameter_specs(source: Any, name: str = "params") -> Any:
     """A pytree of Specs from `source`, called `name` in messages: a pytree of Specs, arrays, declarations or shapes, a
     module with a `state_dict()`, or a function that returns one of these.
 
-    What is one thing at several places is left as it is, so that it can be seen: a Param, a tensor that a module has
+    Leaves shared by several places keep their identity, so that ties can be found: a Param, a tensor that a module has
     under several names, and arrays that share memory.
 
-    The function may take arguments called seed, key, rng or dtype, and others that have a default. Raises UsageError,
-    with the path, for what has no shape; what the function raises passes through.
+    The function may have arguments called seed, key, rng or dtype, and others with a default. Raises UsageError, with
+    the path, for a leaf without a shape; exceptions of the function propagate.
     """
     if _makes(source):
         source = source(**_arguments(source, name))
@@ -74,7 +74,7 @@ class _Tensor:
 
 
 def _with_tied(state: dict[str, Any]) -> dict[str, Any]:
-    """The tensors of a module by name, one object for those that look at the same memory in the same way."""
+    """Return the tensors of a module by name, with one object for all that are the same view of the same memory."""
     groups: dict[tuple[Any, ...], list[str]] = {}
     for name, tensor in state.items():
         if callable(getattr(tensor, "data_ptr", None)) and math.prod(tensor.shape):
@@ -87,7 +87,7 @@ def _with_tied(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _makes(source: Any) -> bool:
-    """Whether it is to be called for the parameters: a function or a class, not a module that is callable itself."""
+    """Whether `source` must be called to get the parameters: a function or class, but not a callable module."""
     if isinstance(source, type):
         return True
     return callable(source) and not hasattr(source, "state_dict") and not hasattr(source, "shape")
@@ -115,7 +115,7 @@ def _arguments(function: Any, name: str) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """The Spec of what has a shape, but for what is itself at several places."""
+    """Return the Spec of a value with a shape, unless its identity at several places matters."""
     if isinstance(value, Spec) or is_identified(value) or not isinstance(getattr(value, "shape", None), tuple):
         return value
     return as_specs(value)

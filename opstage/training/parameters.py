@@ -1,7 +1,7 @@
 """Trees of parameters: making, reading, writing and casting them, and one plain SGD step of a whole tree.
 
 A Param at several places of a tree is one parameter (`ops.places`): it has one flag, one value and one gradient, and
-what is made of it is one object at all of its places.
+results for it are one object at all of its places.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 
 def requires_grad_flags(params: Any, requires_grad: Any, options: Options) -> list[bool]:
-    """One flag for each parameter, from flags aligned with the tree or with a flat list of its parameters.
+    """Return one flag per parameter, from flags aligned with the tree or with a flat list of its parameters.
 
-    A dict of flags by patterns or prefixes of paths, `{"*.bias": False, "encoder": False}`, says it of the parameters
-    that match, see `training.rules`; the others stay as they usually are.
+    A dict of flags by patterns or prefixes of paths, `{"*.bias": False, "encoder": False}`, sets the parameters that
+    match, see `training.rules`; the others keep their defaults.
 
-    Raises UsageError, naming the parameter, where the flags stop fitting and where the places of one have both.
+    Raises UsageError, naming the parameter, if the flags do not fit, or differ between the places of one parameter.
     """
     leaves, structure = flatten(params)
     places = Places.among(structure, leaves)
@@ -67,8 +67,8 @@ def requires_grad_flags(params: Any, requires_grad: Any, options: Options) -> li
 
 
 def _are_rules(flags: Mapping[Any, Any], paths: Sequence[tuple[str, ...]]) -> bool:
-    """Whether a dict has flags by patterns or prefixes of paths. Of whole paths alone it is a tree of flags, which must
-    not leave a parameter out."""
+    """Whether a dict has flags by patterns or prefixes of paths. A dict of whole paths only is a tree of flags, which
+    must cover every parameter."""
     if any(map(is_pattern, flags)):
         return True
     plain = bool(flags) and all(isinstance(key, str) and isinstance(flag, bool) for key, flag in flags.items())
@@ -76,7 +76,7 @@ def _are_rules(flags: Mapping[Any, Any], paths: Sequence[tuple[str, ...]]) -> bo
 
 
 def as_param(leaf: Any, name: str, requires_grad: bool, options: Options) -> Param:
-    """A Param of its own: floats in the options' dtype; integer tables are never trained."""
+    """Return a new Param from `leaf`: floats in the options' dtype; integer tables are never trained."""
     if isinstance(leaf, Param):
         leaf.requires_grad = requires_grad
         return leaf
@@ -88,7 +88,7 @@ def as_param(leaf: Any, name: str, requires_grad: bool, options: Options) -> Par
 
 
 def make_params(values: Any, *, requires_grad: Any = None, options: Options | None = None) -> Any:
-    """A tree of Params from a tree of arrays, each called by its path; arrays are copied, Params taken as they are.
+    """Return a tree of Params from a tree of arrays, each named by its path. Arrays are copied; Params are kept.
 
     Raises UsageError for arrays of one memory at two places.
     """
@@ -101,10 +101,10 @@ def make_params(values: Any, *, requires_grad: Any = None, options: Options | No
 
 
 def plan_params(plan: Plan, parameters: Any, options: Options) -> Any:
-    """A tree like `parameters` (whatever has shapes) of Params that the plan gives their first values.
+    """Return a tree like `parameters` (anything with shapes) of Params that the plan initialises.
 
-    Each is made on the interpreter that first uses it. Raises UsageError where the plan does not fit, and for arrays of
-    one memory at two places.
+    Each is created on the interpreter that first uses it. Raises UsageError if the plan does not fit, and for arrays
+    that share memory.
     """
     require_apart(parameters)
     placements = plan.placements(parameters, seed=options.seed)
@@ -118,7 +118,7 @@ def plan_params(plan: Plan, parameters: Any, options: Options) -> Any:
 
 
 def together(params: Sequence[Param]) -> LockSet:
-    """The locks of parameters that are used together; those that have none yet get one in common."""
+    """Return the locks of parameters that are used together; those without one get a new common lock."""
     locks = [param.lock for param in params if param.lock is not None] or [SharedLock()]
     for param in params:
         if param.lock is None:
@@ -127,9 +127,9 @@ def together(params: Sequence[Param]) -> LockSet:
 
 
 def get_values(params: Any) -> Any:
-    """The values of a tree of Params, arrays of the caller's own; what a device holds is read back first.
+    """Return the values of a tree of Params as arrays that the caller owns, fetched from a device if needed.
 
-    Of a Param at several places it is one array, which is read-only.
+    A Param at several places gives one array, which is read-only.
     """
     leaves, structure = flatten(params)
     places = Places.among(structure, leaves)
@@ -137,7 +137,7 @@ def get_values(params: Any) -> Any:
 
 
 def set_values(params: Any, values: Any) -> None:
-    """Overwrite a tree of Params; structure, shapes and numbers are checked before any is touched.
+    """Overwrite a tree of Params. Structure, shapes and values are checked before anything changes.
 
     Raises UsageError where the places of one Param are given values that differ in any bit.
     """
@@ -157,16 +157,16 @@ def set_values(params: Any, values: Any) -> None:
 
 
 def same_bits(a: Array, b: Array) -> bool:
-    """Whether two arrays hold the same: nan is nan, and 0 is not -0."""
+    """Whether two arrays are bitwise equal: nan equals nan, and 0 is not -0."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     return bool((a == b).all()) if a.dtype.kind == "O" else a.tobytes() == b.tobytes()
 
 
 def cast(tree: Any, dtype: str) -> Any:
-    """The tree with its floating leaves in another dtype; integers and masks stay. Params give new Params.
+    """Return the tree with its floating leaves in another dtype; integers and masks are kept. Params become new Params.
 
-    What is at several places gives one result, which is at all of them.
+    A leaf at several places has one result at all of them.
     """
     target = as_dtype(dtype)
 
@@ -186,18 +186,18 @@ def cast(tree: Any, dtype: str) -> Any:
 
 
 def sgd_step(params: Any, lr: float, grads: Any, *, options: Options | None = None) -> None:
-    """p ← p - lr·g for every Param that requires a gradient, by the update's definition.
+    """Update p ← p - lr·g for every Param that requires a gradient, by the definition of the op.
 
-    `grads` is aligned with `params`, None at frozen ones; structure and shapes are checked before any is touched. A
-    Param at several places has one gradient: one array at all of them, as `ScalarTrainer.backward` gives it, or at one
-    of them and None at the others. Raises UsageError for different arrays there, such as the gradients of the places
-    that `value_and_grad` gives: their sum is the gradient.
+    `grads` is aligned with `params`, None at frozen ones; structure and shapes are checked before anything changes. A
+    Param at several places has one gradient: one array at all of them, as `ScalarTrainer.backward` returns it, or at
+    one of them and None at the others. Raises UsageError for different arrays there, such as the per-place gradients of
+    `value_and_grad`: the gradient is their sum.
     """
     _sgd_step(params, lr, grads, options, fused=False)
 
 
 def sgd_step_fast(params: Any, lr: float, grads: Any, *, options: Options | None = None) -> None:
-    """`sgd_step` by the interpreter's fused kernel; equal to it bit for bit."""
+    """Do the same as `sgd_step`, bit for bit, by the interpreter's fused kernel."""
     _sgd_step(params, lr, grads, options, fused=True)
 
 
@@ -253,7 +253,7 @@ def _aligned(params: Sequence[Param], places: Places, grads: Sequence[Any]) -> l
 
 
 def _gradients(places: Places, grads: Sequence[Any]) -> list[Any]:
-    """The gradient of each parameter, from what is given at its places."""
+    """Return the gradient of each parameter, from the gradients given at its places."""
     found: list[Any] = [None] * len(places)
     at: dict[int, str] = {}
     for path, owner, grad in zip(places.paths, places.owners, grads):
@@ -269,14 +269,14 @@ def _gradients(places: Places, grads: Sequence[Any]) -> list[Any]:
 
 
 def first_trees(model: Model, options: Options) -> tuple[Any, Any]:
-    """The parameters and the state of a model as training begins with them, `first_params` and `first_values`; the
-    state is None for a model without."""
+    """Return the initial parameters and state of a model, `first_params` and `first_values`; the state is None for a
+    model without one."""
     state = None if model.state is None else first_values(model.state, options)
     return first_params(model.init, options), state
 
 
 def first_params(tree: Any, options: Options) -> Any:
-    """A tree of new Params from a model's own, whose leaves are declarations, arrays or Params; it stays as it is.
+    """Return a tree of new Params from a model's tree of declarations, arrays or Params, which stays unchanged.
 
     A Param at several places is one Param in the result, which starts at its present value.
     """
@@ -296,7 +296,7 @@ def first_params(tree: Any, options: Options) -> Any:
 
 
 def first_values(tree: Any, options: Options) -> Any:
-    """A tree of new arrays from a program's own state, whose leaves are declarations or arrays; it stays as it is."""
+    """Return a tree of new arrays from a program's state, a tree of declarations or arrays, which stays unchanged."""
     leaves, structure = flatten(tree)
 
     def made(leaf: Any, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""`Position`: where a training loop stands, and what came of the epochs before."""
+"""`Position`: the step that a training loop has reached, and the results of the epochs before."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class EpochResult:
-    """One epoch: mean training loss, held-out metrics (means per sample), and how long its training took."""
+    """The result of one epoch: mean training loss, held-out metrics (means per sample), and training time."""
 
     epoch: int
     train_loss: float
@@ -21,9 +21,9 @@ class EpochResult:
 class Position:
     """A step boundary: `batch` steps of epoch `epoch` are done, both counted from 0, and the epochs of `results`.
 
-    loss_sum, samples, seconds    what the epoch has gathered so far; the loss is summed over samples
-    lr_scale                      what callbacks have multiplied the learning rate by
-    stopped                       why a callback has ended the run; empty while it goes on
+    loss_sum, samples, seconds    the totals of the epoch so far; the loss is summed over samples
+    lr_scale                      the factor by which callbacks have scaled the learning rate
+    stopped                       why a callback has ended the run; empty while it continues
     """
 
     epoch: int = 0

@@ -1,4 +1,4 @@
-"""`Predictor`: the predicting function of a model, its parameters inside, for any number of rows."""
+"""`Predictor`: the prediction function of a model, with its parameters, for any number of rows."""
 
 from __future__ import annotations
 
@@ -25,20 +25,21 @@ from .prepared import PreparedProgram
 from .trainer import ScalarTrainer
 
 _FEW = 1 << 16
-"""Bytes of inputs for which what a call takes in Python counts."""
+"""Inputs of fewer bytes than this use the prepared fast path, since Python's overhead per call matters."""
 _KINDS = 4
-"""Sizes of inputs that are quick at a time."""
+"""How many kinds of inputs have a prepared fast path at a time."""
 
 _MOST_KINDS = 256
 
 ROWS = 1024
-"""Rows that are computed at once, where nothing else is said."""
+"""The default number of rows per run."""
 
 
 def input_specs(model: Model) -> dict[str, Any]:
-    """The Specs of the arguments of a model's `outputs`, in their order: those of the batch that have their names.
+    """Return the Specs of the arguments of a model's `outputs`, in order: those of the batch arguments of the same
+    names.
 
-    Raises UsageError for a model that predicts nothing, and for an argument that is none of the batch's.
+    Raises UsageError for a model that predicts nothing, and for an argument that is not a batch argument.
     """
     if model.outputs is None:
         raise UsageError(
@@ -60,10 +61,10 @@ def input_specs(model: Model) -> dict[str, Any]:
 
 @final
 class Predictor:
-    """The predictions of a model with the parameters of a trainer, as they are at each call.
+    """The predictions of a model with the current parameters of a trainer.
 
     names   its inputs, in the order of the arguments of `Model.outputs`
-    specs   their Specs; types: of each array of them, sizes by their names
+    specs   their Specs; types: the type of each array in them, with sizes by name
     """
 
     def __init__(self, model: Model, trainer: ScalarTrainer):
@@ -79,8 +80,8 @@ class Predictor:
         scope = DimScope()
         self.types = [leaf.bind(scope, as_dtype(trainer.options.dtype)) for leaf in self._leaves]
         self._prepared: list[PreparedProgram] = []  # the latest first
-        self._never: set[Any] = set()  # kinds of inputs for which the interpreter has no quick call
-        self._apart = False  # rows have been seen not to depend on one another
+        self._never: set[Any] = set()  # kinds of inputs for which the interpreter has no prepared call
+        self._apart = False  # whether rows are known to be independent
 
     @property
     def parameter_count(self) -> int:
@@ -88,7 +89,7 @@ class Predictor:
         return self._trainer.parameter_count
 
     def arguments(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The inputs in order, from some by position and the others by name. Raises UsageError."""
+        """Return the inputs in order, given some by position and the others by name. Raises UsageError."""
         given = dict(zip(self.names, inputs))
         takes = f"model {self.model.name} predicts from {', '.join(self.names)}"
         if len(inputs) > len(self.names):
@@ -104,11 +105,10 @@ class Predictor:
         return tuple(given[name] for name in self.names)
 
     def __call__(self, *inputs: Any, rows: int = ROWS, **named: Any) -> Any:
-        """The outputs, a tree of arrays, for inputs by position or by name, `rows` of them at a time.
+        """Return the outputs, a tree of arrays, for inputs by position or by name, computed `rows` at a time.
 
-        Inputs are arrays, or lists of numbers, with a batch axis. Raises ShapeError and DtypeError for those that are
-        not what the model's Specs say, and UsageError for outputs that do not belong to rows where there are several
-        batches of them.
+        Inputs are arrays, or lists of numbers, with a batch axis. Raises ShapeError and DtypeError for inputs that do
+        not match the model's Specs, and UsageError if several batches are needed and the outputs are not per row.
         """
         if self._prepared and not named:
             if list in map(type, inputs) and len(inputs) == len(self._leaves):
@@ -129,7 +129,7 @@ class Predictor:
         leaves, structure = flatten(trees)
         for leaf, path in zip(leaves, structure_paths(structure)):
             _require_numbers(leaf, _named(self.names, path))
-        if len(leaves) == len(self._leaves):  # else the contract says what is missing
+        if len(leaves) == len(self._leaves):  # else the contract reports what is missing
             leaves = [_fitted(leaf, spec) for leaf, spec in zip(leaves, self._leaves)]
         self._contract.check(trees, leaves, leaves, _nothing)
         count = len(leaves[0]) if leaves and leaves[0].ndim else 1
@@ -150,7 +150,7 @@ class Predictor:
         return unflatten(made[0], [np.concatenate(column) for column in zip(*columns)])
 
     def _quick(self, inputs: Sequence[Any]) -> Any:
-        """The outputs, where there is a quick call for inputs like these; else None."""
+        """Return the outputs by a prepared call for such inputs, or None if there is none."""
         for prepared in self._prepared:
             if prepared.fits(inputs):
                 quick = self._trainer.evaluate_prepared(prepared, *inputs)
@@ -159,7 +159,7 @@ class Predictor:
         return None
 
     def _rounded(self, inputs: Sequence[Any]) -> list[Any] | None:
-        """The inputs with other floats in the dtype of the program, as every interpreter takes them."""
+        """Return the inputs with floats rounded to the dtype of the program, as every interpreter does."""
         made = [
             x.astype(kind.dtype)
             if type(x) is np.ndarray and x.dtype.kind == "f" and kind.dtype.kind == "f" and x.nbytes <= _FEW
@@ -169,7 +169,7 @@ class Predictor:
         return made if len(made) == len(inputs) == len(self.types) else None
 
     def _prepare(self, trees: tuple[Any, ...], leaves: list[Any]) -> None:
-        """Be quick the next time with inputs like these, if they are few."""
+        """Prepare a fast call for inputs like these, if they are small."""
         rounded = self._rounded(leaves)
         if rounded is None or len(leaves) != len(trees) or sum(leaf.nbytes for leaf in leaves) > _FEW:
             return
@@ -185,17 +185,17 @@ class Predictor:
 
     @property
     def held_names(self) -> tuple[str, ...]:
-        """The names under which the graph has the parameters and any state: those of the arguments of the outputs."""
+        """The names of parameters and any state in the graph: those of the arguments of the outputs."""
         assert self.model.outputs is not None
         return tuple(inspect.signature(self.model.outputs).parameters)[1 : self.model.batch_starts]
 
     @cached_property
     def graph(self) -> Graph:
-        """The predicting function, recorded: its inputs are the parameters, any state, and the model's inputs."""
+        """Record the prediction function: its inputs are the parameters, any state, and the model's inputs."""
         return self.record(lambda ops, inputs: inputs)
 
     def record(self, prepare: Callable[[Any, Sequence[Any]], Sequence[Any]]) -> Graph:
-        """The same, of inputs that `prepare(ops, inputs)` makes the model's."""
+        """Record it with inputs that `prepare(ops, inputs)` converts to the model's."""
         trees = [as_specs(self._trainer.get_params())]
         if self.model.state is not None:
             trees.append(as_specs(self._trainer.state))
@@ -209,7 +209,7 @@ class Predictor:
         return record(program, *trees, *self.specs.values(), options=self._trainer.options)
 
     def _require_rows(self) -> None:
-        """Raise where an input or an output has no axis of rows: batches of it cannot be put together."""
+        """Raise if an input or an output has no axis of rows, so that batches cannot be concatenated."""
         rows = str(self.types[0].shape[0]) if self.types[0].shape else None
         for name, spec, type_ in zip(self.names, self._leaves, self.types):
             if not type_.shape or str(type_.shape[0]) != rows:
@@ -226,9 +226,9 @@ class Predictor:
                 )
 
     def _require_apart(self, structure: Structure, part: Sequence[Any], predicted: Any) -> None:
-        """Raise where the first half of some rows is predicted otherwise when the other half is another one.
+        """Raise if the prediction for the first half of some rows changes when the second half is replaced.
 
-        Both are of one size, so that random draws are the same, and compiled code is.
+        Both runs have the same size, so that random draws and compiled code are the same.
         """
         half = len(part[0]) // 2
         other = [np.concatenate([leaf[:half], np.repeat(leaf[:1], len(leaf) - half, axis=0)]) for leaf in part]
@@ -253,16 +253,16 @@ def _named(names: Sequence[str], path: str) -> str:
 
 
 def _fitted(leaf: Any, spec: Spec) -> Any:
-    """An array of what was given; integers are taken for floats, which they are exactly, but bytes may be an image."""
+    """Convert to an array. Integers become floats, exactly, but bytes may be an image."""
     array = as_numpy(leaf)
     whole = array.dtype.kind in "iu" and array.dtype != np.uint8
     return array.astype(np.float64) if whole and is_float(as_dtype(spec.dtype or "float32")) else array
 
 
 def _require_numbers(leaf: Any, name: str) -> None:
-    """Raise UsageError for names, objects and dates, of which no tensor is made."""
+    """Raise UsageError for strings, objects and dates, which cannot become tensors."""
     dtype = getattr(leaf, "dtype", None)
-    dtype = dtype if isinstance(dtype, np.dtype) else None  # another library's array says so when it becomes NumPy's
+    dtype = dtype if isinstance(dtype, np.dtype) else None  # other libraries raise on conversion
     kind = dtype.kind if dtype is not None else "U" if isinstance(leaf, (str, bytes)) else ""
     if kind in tuple("USOmMc"):
         what = f"holds {dtype} values" if dtype is not None else f"is {brief(leaf)}"
@@ -270,4 +270,4 @@ def _require_numbers(leaf: Any, name: str) -> None:
 
 
 def _nothing(batch: tuple[Any, ...]) -> None:
-    """Inputs of a model that has none."""
+    """Accept the inputs of a model that has none."""

@@ -1,4 +1,4 @@
-"""`PreparedProgram`: a program of a trainer's parameters on one kind of batch, for who asks often and little."""
+"""`PreparedProgram`: a program of a trainer's parameters prepared for one kind of batch, for frequent small calls."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .param import mirrors
 
 @final
 class PreparedProgram:
-    """A quick call of a program on what a trainer holds, as it is at each call, and on arrays like those it is for.
+    """A fast call of a program on a trainer's current values and on arrays of the kind it was prepared for.
 
-    It gives None where it is not for these arrays, or what the program read or the trainer holds is elsewhere now;
-    then the program is to be run as any other.
+    Returns None if the arrays are of another kind, or if the state that the program read or the trainer's values have
+    been replaced; the caller then runs the program normally.
     """
 
     __slots__ = ("_held", "_values", "_state", "_kinds", "_call", "_unchanged", "_structure")
@@ -41,7 +41,7 @@ class PreparedProgram:
         self._structure = structure
 
     def fits(self, arrays: Sequence[Any]) -> bool:
-        """Whether these are arrays that it is for, as machine code reads them."""
+        """Whether these arrays are of the kind it was prepared for, as machine code reads them."""
         if len(arrays) != len(self._kinds):
             return False
         for array, (shape, dtype) in zip(arrays, self._kinds):
@@ -53,7 +53,7 @@ class PreparedProgram:
         return True
 
     def __call__(self, arrays: Sequence[Any]) -> Any:
-        """The program's result, for arrays that fit."""
+        """Return the program's result for arrays that fit."""
         held = self._held
         if not all(map(is_, mirrors(held.params, held.interpreter), self._values)):
             return None

@@ -1,4 +1,4 @@
-"""Checking a user's program from shapes by the names of its arguments: its forward pass, or a whole training step."""
+"""Check a user's program from shapes, given by argument name: its forward pass or a whole training step."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _PARAMETERS = ("params", "parameters", "weights", "variables", "theta")
 @final
 @dataclass(frozen=True)
 class Checked:
-    """A report, and what it is of.
+    """A report and the program that it is about.
 
     what            `FORWARD` or `STEP`
-    params, state   trees of Specs, and of what is one thing at several places, see `parameter_specs`; None without any
+    params, state   trees of Specs, with shared leaves kept identical, see `parameter_specs`; None without any
     batch           the Spec of every tensor of the batch by path
-    step            of a step, what it takes; its memory is predicted from that
+    step            the inputs of a step, from which its memory is predicted
     """
 
     report: Report
@@ -59,14 +59,14 @@ def check_program(
     step: bool | None = None,
     optimizer: Optimizer | None = None,
 ) -> Checked:
-    """Check `program(ops, [params, [state,]] *inputs)` for the shapes given, each by its argument's name.
+    """Check `program(ops, [params, [state,]] *inputs)` for the given shapes, each by argument name.
 
-    step   whether the backward pass and the update are checked too; None: where there are parameters and the program
-           in training form returns a float scalar. One that is called a loss, or returns an Aux, is held to that; of
-           any other a warning says that its forward pass alone was checked
+    step   whether the backward pass and the update are checked too; None: if there are parameters and the program in
+    training form returns a float scalar. A program that is named like a loss, or returns an Aux, must return one; for
+    any other a warning says that only its forward pass was checked
 
-    The claims of `shapes` are about the forward pass in evaluation form. Raises UsageError for shapes that do not go
-    with the program's arguments; what is wrong with the program itself is in the report.
+    The claims of `shapes` are about the forward pass in evaluation form. Raises UsageError for shapes that do not match
+    the program's arguments; errors of the program itself are in the report.
     """
     checked = _checked(program, shapes, options, train, step, optimizer)
     if not shapes.claims or checked.report.errors:
@@ -121,14 +121,14 @@ def _checked(
 
 
 def line_of(program: Any) -> SourceLine | None:
-    """Where a function is defined."""
+    """Return the line where a function is defined."""
     code = getattr(inspect.unwrap(program) if callable(program) else program, "__code__", None)
     return None if code is None else SourceLine(code.co_filename, code.co_firstlineno)
 
 
 @dataclass(frozen=True)
 class _Bound:
-    """held are the names of the arguments for parameters and state."""
+    """A program bound to its arguments; `held` names the arguments for parameters and state."""
 
     program: Callable[..., Any]
     params: Any
@@ -138,7 +138,7 @@ class _Bound:
 
 
 def _bind(program: Callable[..., Any], name: str, shapes: Shapes, train: bool) -> _Bound:
-    """The program as a function of what is given alone, in the order of its arguments."""
+    """Return the program as a function of the given arguments only, in order."""
     try:
         every = list(inspect.signature(program).parameters.values())
     except (TypeError, ValueError):
@@ -190,13 +190,13 @@ def _bind(program: Callable[..., Any], name: str, shapes: Shapes, train: bool) -
     labels = ["ops", *(p.name for p in before), *named]
     bound.__signature__ = inspect.Signature([kinds(n, kinds.POSITIONAL_ONLY) for n in labels])  # type: ignore[attr-defined]
     bound.__name__ = name
-    bound.__wrapped__ = program  # type: ignore[attr-defined]  # where its arguments are written
+    bound.__wrapped__ = program  # type: ignore[attr-defined]  # the source of its arguments
     trees = [given[p.name] for p in by_position] if in_order else []
     return _Bound(bound, params, state, (*trees, *named.values()), owners)
 
 
 def _require_readable(inputs: Mapping[str, Spec]) -> None:
-    """Raise UsageError for dims or constraints that cannot be read, or that contradict each other."""
+    """Raise UsageError for dims or constraints that cannot be parsed, or that contradict each other."""
     scope = DimScope()
     for path, spec in inputs.items():
         try:
@@ -224,7 +224,7 @@ def _missing(name: str, missing: list[str]) -> str:
 
 
 def nested(flat: Mapping[str, Any], whose: str) -> dict[str, Any]:
-    """A tree from leaves by dotted path; a node whose keys are 0, 1, 2 … is a tuple. Raises UsageError."""
+    """Return a tree from leaves by dotted path; a node with keys 0, 1, 2 … is a tuple. Raises UsageError."""
     tree: dict[str, Any] = {}
     for path, leaf in flat.items():
         *parents, last = path.split(".")
@@ -249,20 +249,20 @@ def _sequences(tree: Any) -> Any:
 
 
 def _is_loss(outputs: Any, has_state: bool) -> bool:
-    """Whether it is what a training program returns: a float scalar, alone or with an Aux."""
+    """Whether the outputs are those of a training loss: a float scalar, alone or with an Aux."""
     if isinstance(outputs, tuple) and not isinstance(outputs, TensorType) and len(outputs) == 2:
         outputs, aux = outputs
         if not isinstance(aux, Aux):
             return False
     elif has_state:
         return False
-    while isinstance(outputs, (dict, list)) and len(outputs) == 1:  # a tree of one tensor is as good
+    while isinstance(outputs, (dict, list)) and len(outputs) == 1:  # a tree of one tensor is accepted
         (outputs,) = outputs.values() if isinstance(outputs, dict) else outputs
     return isinstance(outputs, TensorType) and outputs.shape == () and is_float(outputs.dtype)
 
 
 def _means_a_loss(name: str, outputs: Any) -> bool:
-    """Whether a program that returns no scalar was to: it is called a loss, or returns what only a loss does."""
+    """Whether a program without a scalar result was meant as a loss: by its name, or because it returns an Aux."""
     returned = outputs if type(outputs) is tuple else (outputs,)
     return any(word in name.lower() for word in _LOSSES) or any(isinstance(each, Aux) for each in returned)
 

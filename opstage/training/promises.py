@@ -1,4 +1,4 @@
-"""The contract of a trainer's batches: Specs, the check of a whole step for them, and its open conditions."""
+"""The contract of a trainer's batches: their Specs, the check of a whole step for them, and its open conditions."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from .validate import report_on
 
 @final
 class Promises:
-    """The Specs of a loss's batches. Without any, with `options.validate`, each new batch shape is checked as it comes.
+    """The Specs of a loss's batches. Without any, `options.validate` checks each new batch shape when it arrives.
 
-    Raises ValidationError, with the report, for Specs with which the step cannot work.
+    Raises ValidationError, with the report, for Specs that the step cannot accept.
     """
 
     def __init__(
@@ -42,11 +42,11 @@ class Promises:
             self._validate(specs)
 
     def check(self, batch: tuple[Any, ...], arrays: list[Any], refs: Sequence[Any]) -> None:
-        """Raise for a batch outside the Specs; see `Contract.check`."""
+        """Raise for a batch that violates the Specs; see `Contract.check`."""
         self._contract.check(batch, arrays, refs, self._validate_batch)
 
     def report(self, *specs: Any, optimizer: Optimizer | None = None) -> Report:
-        """The shape checker's report on one whole training step, for batches of `specs`; see `check_step`."""
+        """Return the shape checker's report on a whole training step, for batches of `specs`; see `check_step`."""
         held = self._held
         state = unflatten(held.structure, [_type_spec(leaf) for leaf in held.state])
         return report_on(
@@ -69,7 +69,7 @@ class Promises:
         self._contract.assume(report.conditions)
 
     def _warn(self, finding: Finding) -> None:
-        """A Python warning at the user's line, once for each, however many shapes of batches come."""
+        """Issue a Python warning at the user's line, once per finding for all batch shapes."""
         key = (finding.rule, finding.op, finding.source)
         if key not in self._warned:
             self._warned.add(key)

@@ -28,13 +28,13 @@ def record_model(
     *,
     sizes: Mapping[str, int] | None = None,
 ) -> Graph:
-    """The graph of one training step: forward, backward, clipping and update; without an optimizer, of the loss
-    alone, and of the outputs of a model that has none.
+    """Return the graph of one training step: forward, backward, clipping and update; without an optimizer, of the loss
+    alone, or of the outputs if the model has no loss.
 
     sizes   numbers for named sizes of the batch, `{"B": 32}`; the others stay symbolic
 
     Inputs are called `params.<path>`, `state.<path>`, `slots.<path>.<i>`, by the names of the optimizer's scalars and
-    of the loss's arguments, and `step` where the program draws random bits; outputs likewise, beside `loss` and
+    of the loss's arguments, and `step` where the program draws random bits; outputs likewise, with `loss` and
     `metrics.<name>`. Raises UsageError for a size that the model does not have or does not allow.
     """
     if optimizer is None and model.loss is None:
@@ -67,7 +67,7 @@ def check_model(
     *,
     sizes: Mapping[str, int] | None = None,
 ) -> Report:
-    """The report of a check on what `record_model` records of the same arguments."""
+    """Return the report of a check on the graph that `record_model` records for the same arguments."""
     if optimizer is None and model.loss is None:
         trees = [as_specs(tree) for tree in (model.init, model.state) if tree is not None]
         return check(model.forward, *trees, *_batch(model, sizes), options=options, train=False)

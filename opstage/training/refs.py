@@ -1,6 +1,6 @@
 """Refs of a session: a tensor of its own live tape, or a handle of natural numbers.
 
-Natural numbers are indices and labels; they take no gradient and may be set anew between ops.
+Natural numbers are indices and labels; they have no gradient and may be replaced between ops.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LARGEST = 2**63 - 1
 
 
 class Nats:
-    """A handle of natural numbers; ops that come after `put` read the new ones, ops that were computed keep the old."""
+    """A handle of natural numbers. Ops after `put` read the new numbers; ops already computed keep the old."""
 
     __slots__ = ("ops", "_numbers", "_staged")
 
@@ -44,11 +44,11 @@ class Nats:
 
     @property
     def numbers(self) -> Words:
-        """The numbers as they are now, the caller's own."""
+        """The current numbers, as a copy."""
         return self._numbers.copy()
 
     def put(self, numbers: Words) -> None:
-        """Replace the numbers; their count stays what it is."""
+        """Replace the numbers; their count is fixed."""
         if numbers.shape != self.shape:
             raise ShapeError(
                 f"it holds {len(self._numbers)} numbers but {len(numbers)} were given; its length is fixed: make "
@@ -58,7 +58,7 @@ class Nats:
         self._numbers, self._staged = numbers, None
 
     def staged(self, base: Imperative[Any]) -> Any:
-        """The numbers as a ref of what the session stands on, put there once until they change."""
+        """Return the numbers as a ref of the session's base interpreter, put there once until they change."""
         if self._staged is None:
             self._staged = base.live(lambda: self._numbers)
         return self._staged
@@ -77,7 +77,7 @@ class NatVecRef(Nats):
 
 
 def natural(op: str, value: Any) -> Words:
-    """`value` as one natural number, int64; else a UsageError."""
+    """Return `value` as one natural number, int64; raises UsageError for anything else."""
     value = plain(value)
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool) and 0 <= value <= _LARGEST:
         return np.array(value, dtype=np.int64)
@@ -85,7 +85,7 @@ def natural(op: str, value: Any) -> Words:
 
 
 def naturals(op: str, values: Any) -> Words:
-    """`values` as a vector of natural numbers, int64; else a UsageError that says which is none."""
+    """Return `values` as a vector of natural numbers, int64; raises UsageError, with the entry, for anything else."""
     entries = list(values) if isinstance(values, (list, tuple, range, np.ndarray)) and np.ndim(values) == 1 else None
     if entries is None:
         raise UsageError(f"{op} takes a vector of natural numbers but got {values!r}")
@@ -96,7 +96,7 @@ def naturals(op: str, values: Any) -> Words:
 
 
 def own_node(tape: Tape[Any], ref: Any, op: str) -> Node[Any]:
-    """`ref` if it is a tensor of `tape` and the tape is live; else a ProgramError that says what it is instead."""
+    """Return `ref` if it is a tensor of `tape` and the tape is live; else raise a ProgramError that says what it is."""
     owner: Any = getattr(ref, "ops", None)
     if getattr(owner, "closed", None):
         raise ProgramError(owner.closed)
@@ -116,7 +116,7 @@ def own_node(tape: Tape[Any], ref: Any, op: str) -> Node[Any]:
 
 
 def own_nats(tape: Tape[Any], ref: Any, kind: type[Nats], op: str) -> Nats:
-    """A ref of natural numbers of this kind on `tape`. Raises ProgramError for anything else."""
+    """Return `ref` if it holds natural numbers of this kind on `tape`. Raises ProgramError for anything else."""
     if isinstance(ref, kind) and ref.ops is tape:
         return ref
     if isinstance(ref, Nats) and ref.ops is tape:
@@ -126,7 +126,7 @@ def own_nats(tape: Tape[Any], ref: Any, kind: type[Nats], op: str) -> Nats:
 
 
 def require_shape(op: str, what: str, shape: Sequence[Any], expected: Sequence[Any]) -> None:
-    """Raise a ShapeError of `op` where `what` has another shape than expected."""
+    """Raise a ShapeError of `op` if `what` has another shape than expected."""
     message = f"{what} is {show_shape(tuple(shape))} where {show_shape(tuple(expected))} is expected"
     if len(shape) != len(expected):
         raise ShapeError(message, op=op)

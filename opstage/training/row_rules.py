@@ -1,4 +1,4 @@
-"""Rules for the rows of a batch in each core op: the axis of its result along which they lie, or their sum."""
+"""Rules for the batch rows in each core op: the axis of its result that holds the rows, or that it sums over them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..ops.types import TensorType
 
 
 class TermKind(Enum):
-    """How a tensor depends on the rows of the batch."""
+    """How a tensor depends on the batch rows."""
 
     FIXED = "fixed"
     ROWS = "rows"
@@ -28,12 +28,12 @@ class Term:
     """The facts known about a tensor.
 
     data     whether it depends on no parameter, no state and no random draw
-    axis     of ROWS, the axis along which they lie, each row whole
-    outer    of ROWS, how often they follow each other in that axis, where it joins several; 1 where they are outermost
+    axis     of ROWS, the axis of the rows, each of them contiguous
+    outer    of ROWS, how often the rows repeat along a merged axis; 1 if they are outermost
     degree   of a SUM, the power of the number of rows by which it was multiplied: -1 for a mean
     affine   of a SUM, whether something fixed was added
     by       of a RATIO, the slot of the sum that it is divided by
-    where    of what is MIXED, the first op that made it so
+    where    of MIXED, the first op that mixed rows
     """
 
     kind: TermKind
@@ -49,7 +49,7 @@ class Term:
 SUMMED = -1
 
 RowRule = Callable[[Equation, Sequence[Term], Sequence[TensorType], TensorType], "int | None"]
-"""The axis of rows of a result, `SUMMED` where it is a sum over them, None where rows meet or that is unknown."""
+"""Returns the axis of the rows in a result, `SUMMED` for a sum over them, None if rows mix or that is unknown."""
 
 
 def all_along_one(equation: Equation, given: Sequence[Term], types: Any, out: TensorType) -> int | None:
@@ -66,7 +66,7 @@ def _broadcast(equation: Equation, given: Sequence[Term], types: Any, out: Tenso
 
 
 def _reshaped(equation: Equation, given: Sequence[Term], types: Any, out: TensorType) -> int | None:
-    """The axis in which the rows follow each other at the distance at which they did."""
+    """Return the axis in which the rows follow each other at the same stride as before."""
     axis, shape = given[0].axis, types[0].shape
     before = prod(shape[:axis]) * given[0].outer
     rows = shape[axis] // given[0].outer
@@ -80,7 +80,7 @@ def _reshaped(equation: Equation, given: Sequence[Term], types: Any, out: Tensor
 
 
 def outer(equation: Equation, given: Sequence[Term], types: Any, out: TensorType, axis: int) -> int:
-    """`Term.outer` of a result whose rows lie along `axis`."""
+    """Return `Term.outer` of a result with rows along `axis`."""
     first = next(term for term in given if term.kind is TermKind.ROWS)
     if equation.primitive.name != "reshape":
         return first.outer
@@ -117,7 +117,8 @@ def _one_axis(equation: Equation, given: Sequence[Term], types: Any, out: Tensor
 
 
 def _product(equation: Equation, given: Sequence[Term], types: Any, out: TensorType) -> int | None:
-    """(…, m, k) and (…, k, n): rows of the stack in both or beside what is fixed, or rows m or n; summed over k."""
+    """Handle (…, m, k) and (…, k, n): batch rows in the stack of both or next to a fixed one, or rows m or n; summed
+    over k."""
     (a, b), last = given, len(out.shape) - 1
     if a.kind is TermKind.ROWS and b.kind is TermKind.ROWS:
         if (a.axis, b.axis) == (last, last - 1):
@@ -129,7 +130,7 @@ def _product(equation: Equation, given: Sequence[Term], types: Any, out: TensorT
 
 
 def images(equation: Equation, given: Sequence[Term], types: Any, out: Any) -> int | None:
-    """A batch of images, its rows the first axis, beside what is fixed: kernels, scales, running statistics."""
+    """Handle a batch of images, with rows as the first axis, and fixed kernels, scales or running statistics."""
     moving = [term for term in given if term.kind is TermKind.ROWS]
     return 0 if len(moving) == 1 and moving[0].axis == 0 else None
 

@@ -1,4 +1,4 @@
-"""How the loss of a batch follows from terms of its rows, derived from the traced loss and not from numbers.
+"""How the loss of a batch follows from terms of its rows, derived from the traced loss, not from its values.
 
 The loss is traced with a prime number of rows, which no other axis has, so that every axis of rows is known by its
 size. Each tensor is then fixed (no batch in it), of rows (each row from that row alone), a sum over rows, a ratio of
@@ -49,7 +49,8 @@ class Divisor:
     names: tuple[str, ...]
 
     def value(self, ops: Any, program: Callable[..., Any], row: Sequence[Any], types: Sequence[TensorType]) -> Any:
-        """The divisor for the rows of `row`. It is traced anew: what the loss reads of Python may have changed."""
+        """Return the divisor for the rows of `row`. The loss is traced again, since Python state that it reads may have
+        changed."""
         body = _traced(program, types, ops)
         if tuple(e.primitive.name for e in body.equations[: len(self.names)]) != self.names:
             raise ProgramError(
@@ -65,9 +66,9 @@ class Joining(NamedTuple):
     """The proofs about a loss and its metrics.
 
     loss      how the loss of a batch follows from those of its parts: as a mean weighed by ROWS, a SUM, a mean weighed
-              by the DIVISOR; empty where nothing is proved, then `reason` says why
-    metrics   likewise of each metric, by its name
-    counts    the metrics that are that divisor
+              by the DIVISOR; empty if nothing is proved; `reason` then says why
+    metrics   the same for each metric, by name
+    counts    the metrics that equal the divisor
     """
 
     loss: str
@@ -78,7 +79,7 @@ class Joining(NamedTuple):
 
 
 def joining(program: Callable[..., Any], types: Sequence[TensorType], batch: slice, ops: Any) -> Joining:
-    """The proofs about a flat program of (loss, metrics); `batch` says which of its inputs have rows."""
+    """Prove how a flat program of (loss, metrics) combines; `batch` says which of its inputs have rows."""
     try:
         terms, body, result = _result(program, types, batch, ops)
     except OpstageError as error:
@@ -101,7 +102,7 @@ def joining(program: Callable[..., Any], types: Sequence[TensorType], batch: sli
 
 @final
 class Joinings:
-    """Proofs that are remembered, each with what the program has read of Python's state: a change makes it anew."""
+    """A cache of proofs, each valid while the Python state that the program has read is unchanged."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, tuple[Joining, Guard]] = {}
@@ -110,9 +111,10 @@ class Joinings:
     def proved(
         self, key: Hashable, program: Callable[..., Any], types: Sequence[TensorType], batch: slice, ops: Any
     ) -> Iterator[tuple[Joining, bool]]:
-        """`joining` of these, and whether it was proved now; then it is remembered by `key` if the block has no error.
+        """Yield `joining` of these arguments and whether it was proved now; it is cached by `key` if the block
+        succeeds.
 
-        State that cannot be compared, such as a large array, is not an error here: the proof is made in every call.
+        State that cannot be compared, such as a large array, is not an error here: the proof is repeated in every call.
         """
         kept = self._known.get(key)
         if kept is not None and kept[1].holds():
@@ -128,9 +130,9 @@ class Joinings:
 
 
 def means(program: Callable[..., Any], types: Sequence[TensorType], batch: slice, ops: Any) -> list[str]:
-    """The names of the entries of a flat program's dict that are proved to be means over rows, or over some of them.
+    """Return the names of a flat program's dict entries that are proved to be means over rows, or over some of them.
 
-    Raises OpstageError where it cannot be traced.
+    Raises OpstageError if it cannot be traced.
     """
     terms, _, slots = _result(program, types, batch, ops)
     of = {name: terms[slot] for name, slot in slots.items() if isinstance(slot, int)}
@@ -144,7 +146,7 @@ def means(program: Callable[..., Any], types: Sequence[TensorType], batch: slice
 def _result(
     program: Callable[..., Any], types: Sequence[TensorType], batch: slice, ops: Any
 ) -> tuple[dict[int, Term], Body, Any]:
-    """The terms of all tensors of a program by their slots, its body, and its result with slots for its tensors."""
+    """Return the terms of a program's tensors by slot, its body, and its result with slots for its tensors."""
     sizes = {size for type_ in types for size in type_.shape}
     rows = next((p for p in _PRIMES if all(size % p or not size for size in sizes)), 0)
     if not rows:
@@ -170,7 +172,7 @@ def _how(term: Term, by: int) -> str:
 def _traced(
     program: Callable[..., Any], types: Sequence[TensorType], ops: Any, built: list[Structure] | None = None
 ) -> Body:
-    """The program in ops without parts; how its result is built is added to `built`."""
+    """Trace the program into ops without bodies; append the structure of its result to `built`."""
 
     def outputs(traced: Any, *refs: Any) -> tuple[Any, ...]:
         leaves, structure = program(traced, *refs)
@@ -182,7 +184,7 @@ def _traced(
 
 
 def _stays(primitive: Primitive, operands: Any, static: Any) -> bool:
-    """Statistics of a batch are those of a part, knowingly: a batch norm takes rows to rows."""
+    """Keep batch norm whole: it maps rows to rows, and its statistics are deliberately those of a part."""
     return primitive.name == _BATCH_NORM
 
 
@@ -265,7 +267,7 @@ class _Terms:
         return Term(TermKind.ROWS, axis=axis, outer=times)
 
     def _of_loop(self, equation: Equation, given: Sequence[Term]) -> list[Term]:
-        """Of a scan: carries and columns stay of rows where one run of the body leaves them so."""
+        """Classify the results of a scan: carries and columns stay ROWS if one run of the body leaves them so."""
         static = equation.static
         body = expand(static["body"], _stays)
         carries, last = static["carries"], static["carries"] + static["entries"]
@@ -326,7 +328,7 @@ class _Terms:
 
 
 def _fraction(value: Any) -> Fraction:
-    """A number as the ratio of moderate integers that it was computed from; 1 for one that is no such ratio."""
+    """Return a number as the ratio of moderate integers that it was computed from; 1 if there is none."""
     if isinstance(value, (int, Fraction, np.integer, np.bool_)):
         return value if isinstance(value, Fraction) else Fraction(int(value))
     try:
@@ -337,7 +339,7 @@ def _fraction(value: Any) -> Fraction:
 
 
 def _power(factor: Fraction, rows: int) -> int:
-    """How often `rows` divides a factor; below 0 where it divides the denominator."""
+    """Return the power of `rows` in a factor; negative if it divides the denominator."""
     count, above, below = 0, abs(factor.numerator), factor.denominator
     while above and above % rows == 0:
         above, count = above // rows, count + 1

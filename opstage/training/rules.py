@@ -1,7 +1,7 @@
-"""Rules by path: what is said of the parameters whose paths match a pattern, and whether all that is said agrees.
+"""Rules by path: values for the parameters that match a pattern, and the check that overlapping rules agree.
 
-A pattern is one or several with `|` between them; in each `*` stands for any characters, dots too, `?` for one, and
-`[ab]` for one of those: `*.bias|*norm*`. It matches a parameter that has such a path among its places.
+A pattern is one or more alternatives separated by `|`. In each, `*` matches any characters, dots too, `?` one
+character, and `[ab]` one of those: `*.bias|*norm*`. It matches a parameter if it matches any of its paths.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _SPECIAL = re.compile(r"[*?|\[]")
 
 
 class Ruled(NamedTuple):
-    """The values by key that the rules give one parameter, and the patterns that match it, in their order."""
+    """The values by key that the rules set for one parameter, and the patterns that match it, in order."""
 
     values: dict[str, Any]
     patterns: tuple[str, ...]
 
 
 def is_pattern(text: Any) -> bool:
-    """Whether it is a text with a character that has a meaning in patterns alone."""
+    """Whether `text` is a string with a special character of patterns."""
     return isinstance(text, str) and _SPECIAL.search(text) is not None
 
 
@@ -36,11 +36,11 @@ def apply_rules(
     *,
     prefixes: bool = False,
 ) -> list[Ruled]:
-    """The values that `rules`, patterns with values by key, give each of the parameters with these paths.
+    """Return the values that `rules`, patterns with values by key, set for each of the parameters with these paths.
 
-    With `prefixes` a rule without a character of patterns matches all that is below it too: `encoder` is `encoder.*`.
+    With `prefixes` a rule without special characters also matches every path below it: `encoder` is `encoder.*`.
 
-    Raises UsageError for a rule that matches no parameter, and for two that give one parameter different values.
+    Raises UsageError for a rule that matches no parameter, and for two that set different values for one parameter.
     """
     found = [Ruled({}, ()) for _ in places]
     whose: list[dict[str, str]] = [{} for _ in places]
@@ -71,7 +71,8 @@ def flags_by_rules(
     *,
     prefixes: bool = False,
 ) -> list[bool]:
-    """One flag for each parameter: what the rules say, else its `default`. Raises UsageError as `apply_rules` does."""
+    """Return one flag per parameter: what the rules set, else its `default`. Raises UsageError as `apply_rules`
+    does."""
     for pattern, flag in rules.items():
         if not isinstance(flag, bool):
             raise UsageError(f"requires_grad of {pattern!r} must be a bool but is {flag!r}")
@@ -92,7 +93,7 @@ def _compiled(what: str, pattern: str, prefixes: bool = False) -> Any:
 
 
 def _nearest(pattern: str, places: Sequence[tuple[str, ...]]) -> str:
-    """` (did you mean …?)`: a path like the pattern, or a pattern with the part of a path that is like its own."""
+    """Return ` (did you mean …?)` with a similar path, or with the pattern changed to match one."""
     paths = [path for each in places for path in each]
     for text in pattern.split("|"):
         close = nearest(text.strip(), paths)

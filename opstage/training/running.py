@@ -1,4 +1,4 @@
-"""Programs run on what a trainer holds and on a batch, by layouts that are made once."""
+"""Run programs on a trainer's values and a batch, by cached layouts."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from .row_terms import Divisor
 from .step import Clip, Row, StepLayout
 
 _LAYOUTS = 32
-"""How many are remembered: they follow from what is trained, from optimizers and from how batches are built."""
+"""How many layouts are cached: they depend on the trained parameters, the optimizer and the structure of batches."""
 
 
 @final
 class Running:
-    """Runs the programs of a loss that take (parameters, state, batch, …), on the interpreter of what is held.
+    """Runs the programs of a loss that take (parameters, state, batch, …), on the interpreter of `held`.
 
-    loss, held   that loss, and what is held
+    loss, held   the loss, and the trainer's values
     """
 
     def __init__(
@@ -51,21 +51,21 @@ class Running:
         self._layouts: dict[Hashable, StepLayout] = {}
 
     def _shared_out(self, loss: Callable[..., Any]) -> Callable[..., Any]:
-        """The loss as a program of each rank of the mesh; itself where one rank takes all rows."""
+        """Return the loss as a program of each rank of the mesh, or unchanged if one rank processes all rows."""
         alone = self.held.interpreter.mesh.is_alone
         return loss if alone else DataParallel(loss, self.held.batch_starts - 1)
 
     def _whole(self, program: Callable[..., Any]) -> Callable[..., Any]:
-        """A program that takes whole batches, on a mesh too."""
+        """Return a program that accepts whole batches, also on a mesh."""
         return program if self.held.interpreter.mesh.ranks == 1 else Replicated(program)
 
     def batch(
         self, batch: tuple[Any, ...], other: Callable[..., Any] | None = None
     ) -> tuple[tuple[Any, ...], Structure]:
-        """A batch as values of the interpreter, and how it is built.
+        """Return a batch as values of the interpreter, and its structure.
 
-        `other` is the user's program that takes it, where that is not the loss; then the trainer's contract, which is
-        about the loss, is not asked.
+        `other` is the user's program for it, if that is not the loss; the trainer's contract, which is about the loss,
+        is then not checked.
         """
         held, program = self.held, self.loss if other is None else other
         called = "the loss" if other is None else "the program"
@@ -88,9 +88,9 @@ class Running:
         scalars: tuple[str, ...] = (),
         weigh: str | Divisor | None = None,
     ) -> StepLayout:
-        """That of the loss on batches that are built so; with an optimizer, of a step with these slots and scalars.
+        """Return the layout of the loss on such batches; with an optimizer, of a step with these slots and scalars.
 
-        `trained` says of each parameter whether it is; None: as the parameters themselves do now.
+        `trained` has a flag for each parameter; None: their current flags.
         """
         if trained is None:
             trained = self.held.trained
@@ -104,7 +104,7 @@ class Running:
         return layout
 
     def layout_of(self, program: Callable[..., Any], batch: Structure) -> StepLayout:
-        """That of another program of the parameters, in evaluation form."""
+        """Return the layout of another program of the parameters, in evaluation form."""
         trained = self.held.trained
         key = (Identity(program), trained, batch)
         layout = self._layouts.get(key)
@@ -115,11 +115,12 @@ class Running:
         )
 
     def prepared(self, program: Callable[..., Any], arrays: list[Any], batch: Structure) -> PreparedProgram | None:
-        """A quick call of another program on batches like these arrays; None where the interpreter has none."""
+        """Prepare fast calls of another program on arrays like these; return None if the interpreter has no such
+        calls."""
         held = self.held
         refs = tuple([held.interpreter.put(array) for array in arrays])
         if any(ref is not array for ref, array in zip(refs, arrays)):
-            return None  # they are made into others on the way
+            return None  # the arrays are converted first
         values, layout = held.values(), self.layout_of(program, batch)
         row = layout.pack(values, held.state, refs)
         ran = BaseProgram(layout.value, None, (layout.value.__name__, layout.key))
@@ -149,9 +150,10 @@ class Running:
         refs: tuple[Any, ...],
         values: Sequence[Any] | None = None,
     ) -> tuple[Any, list[Any]]:
-        """Run a program of a layout on (parameters, state, batch): its result and its other outputs, on the host.
+        """Run a program of a layout on (parameters, state, batch); return its result and its other outputs, on the
+        host.
 
-        `values` are those of the parameters, None: as they are.
+        `values` replaces the parameter values; None: the current ones.
         """
         held = self.held
         held_values = held.values() if values is None else values
@@ -167,9 +169,10 @@ class Running:
         donated: Mapping[int, bool] = MappingProxyType({}),
         step: int | None = None,
     ) -> tuple[BaseProgram, tuple[Any, ...]]:
-        """Run a program of a layout: what ran, and values of the interpreter once it is finished; see `BaseProgram`.
+        """Run a program of a layout; return what ran and values of the interpreter that are ready once it is finished;
+        see `BaseProgram`.
 
-        `step` is the number of the step, None: that of the steps taken.
+        `step` is the step number; None: the number of steps taken.
         """
         held = self.held
         ran = BaseProgram(program, None, (program.__name__, layout.key), donated)
@@ -179,6 +182,6 @@ class Running:
 
 
 def result_of(ran: BaseProgram) -> Structure:
-    """The structure of what a program returned."""
+    """Return the structure of a program's result."""
     assert ran.result is not None
     return ran.result

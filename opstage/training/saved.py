@@ -1,4 +1,4 @@
-"""The saved form of a trainer, as arrays of the host by dotted path, and the check of what is restored."""
+"""The saved form of a trainer, as host arrays by dotted path, and checks before restoring."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _SHOWN = 8
 
 @final
 class Unfetched:
-    """A tensor of a run that is brought to the host when it is read, and is held by nobody.
+    """A tensor of a run that is fetched to the host each time it is read, and not kept.
 
-    It can be read until the run takes its next step; then reading it is a UsageError. Where `joins`, the ranks of
-    several processes have parts of it, and all of these read it together.
+    It can be read until the run takes its next step; afterwards reading raises UsageError. If `joins`, it is sharded
+    over the ranks of several processes, which must all read it together.
     """
 
     __slots__ = ("shape", "dtype", "joins", "_fetch", "_stands")
@@ -59,12 +59,12 @@ class OptimizerValues:
 
 @dataclass(frozen=True, eq=False)
 class TrainerValues:
-    """All that a trainer's next step depends on besides its loss, its options and the optimizer that is passed in.
+    """All that a trainer's next step depends on, except its loss, its options and the optimizer that is passed in.
 
     params        parameter values by path
     state         the program's own state (running statistics) by path
-    steps_taken   steps so far; it numbers the random draws
-    moments       the states behind `adam_step` and its kin, by the optimizer's name
+    steps_taken   steps so far; part of the seed of random draws
+    moments       the states behind `adam_step` and the like, by the optimizer's name
     tied          for each parameter that is at several places the paths of all of them, the first as in `params`
     """
 
@@ -89,9 +89,9 @@ def require_fit(
     found: Mapping[str, Array | TensorType],
     tied: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> None:
-    """Raise a UsageError that lists where arrays are missing, unexpected, or of another shape or dtype.
+    """Raise a UsageError that lists arrays that are missing, unexpected, or of another shape or dtype.
 
-    tied   what was one parameter when the arrays were saved: its name -> its places
+    tied   parameters that were shared when the arrays were saved: name -> places
     """
     problems = []
     origin = {path: name for name, paths in tied.items() for path in paths}
@@ -115,7 +115,7 @@ def require_fit(
 
 
 def require_same_types(ops: Any, paths: Sequence[str], before: Sequence[Any], after: Sequence[Any]) -> None:
-    """Raise ShapeError where a new state is of another shape or dtype, as the next step would be another one."""
+    """Raise ShapeError if a new state changes shape or dtype, since the next step would then be another program."""
     for path, old, new in zip(paths, before, after):
         if not hasattr(new, "shape"):
             continue
@@ -127,7 +127,7 @@ def require_same_types(ops: Any, paths: Sequence[str], before: Sequence[Any], af
                 "must keep its shape and dtype from step to step"
             )
 
-        # sizes that are symbolic are left to the step: a condition on them would count as a use of the state
+        # symbolic sizes are checked by the step itself: a condition on them would count as a use of the state
         known = all(a == b for a, b in zip(new.shape, old.shape) if isinstance(a, int) and isinstance(b, int))
         if len(new.shape) != len(old.shape) or new.dtype != old.dtype or not known:
             error = ShapeError(message(), op="state")

@@ -1,8 +1,8 @@
 """Learning-rate schedules: pure functions from a step, counted from 0, to a rate, in float64 on the host.
 
-A schedule goes where an optimizer takes a learning rate: `adamw(lr=schedule.cosine(1e-3, total_steps=1000))`. Its
-value enters the compiled step as a scalar, so a schedule never recompiles anything. Formulas are PyTorch's where
-torch.optim.lr_scheduler has the schedule.
+Pass a schedule as an optimizer's learning rate: `adamw(lr=schedule.cosine(1e-3, total_steps=1000))`. Its
+value enters the compiled step as a scalar, so a schedule never recompiles anything. Formulas follow
+torch.optim.lr_scheduler if it has the schedule.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from .hyperparameters import (
 
 
 class Schedule(ABC):
-    """`schedule(step)` is the learning rate of a step, counted from 0."""
+    """A function `schedule(step)` that returns the learning rate of a step, counted from 0."""
 
     @abstractmethod
     def __call__(self, step: int) -> float: ...
 
 
 def _cosine(start: float, end: float, done: float) -> float:
-    """From start to end along half a cosine as `done` goes from 0 to 1."""
+    """Go from start to end along half a cosine as `done` goes from 0 to 1."""
     return end + (start - end) / 2 * (1 + math.cos(math.pi * done))
 
 
@@ -43,7 +43,7 @@ def _line(start: float, end: float, done: float) -> float:
 @made_by_users
 @dataclass(frozen=True)
 class ConstantRate(Schedule):
-    """lr."""
+    """A constant rate: lr."""
 
     lr: float
 
@@ -169,9 +169,9 @@ _CYCLIC_MODES = ("triangular", "triangular2", "exp_range")
 @made_by_users
 @dataclass(frozen=True)
 class Cyclic(Schedule):
-    """Up from base_lr to max_lr and down again, over and over (Smith 2017). PyTorch: CyclicLR.
+    """A triangular wave from base_lr to max_lr and back, repeated (Smith 2017). PyTorch: CyclicLR.
 
-    The height of a cycle stays ("triangular"), halves from one cycle to the next ("triangular2"), or is multiplied by
+    The height of a cycle is constant ("triangular"), halves with each cycle ("triangular2"), or is multiplied by
     gamma^step ("exp_range"). `step_size_down` is `step_size_up` unless given.
     """
 
@@ -212,8 +212,8 @@ _ANNEALINGS = {"cos": _cosine, "linear": _line}
 class OneCycle(Schedule):
     """From max_lr/div_factor up to max_lr, then down to max_lr/div_factor/final_div_factor (Smith & Topin 2019).
 
-    The rise takes the fraction `pct_start` of `total_steps`; with `three_phase` an equally long way back to the start
-    precedes the last descent. After `total_steps` the rate stays at its last value. PyTorch: OneCycleLR.
+    The rise takes the fraction `pct_start` of `total_steps`; with `three_phase` an equally long descent to the start
+    value precedes the last one. After `total_steps` the rate stays at its last value. PyTorch: OneCycleLR.
     """
 
     max_lr: float
@@ -240,7 +240,7 @@ class OneCycle(Schedule):
         begin = 0.0
         for start, end, until in zip(rates, rates[1:], ends):
             if step <= until:
-                # PyTorch divides by 0 where a rise ends at the step at which it begins
+                # PyTorch divides by 0 if a rise ends at the step at which it begins
                 done = (step - begin) / (until - begin) if until > begin else 1.0
                 return _ANNEALINGS[self.anneal_strategy](start, end, done)
             begin = until

@@ -1,4 +1,4 @@
-"""`Session`: ops called one by one, on a tape that a backward pass can go through at any time.
+"""`Session`: ops called one by one, on a tape that a backward pass can traverse at any time.
 
 A training loop reads like this:
 
@@ -50,7 +50,7 @@ _RESET = "this ref was made before reset_tape(), which ended its tape; make it a
 
 
 class _ParameterUse(NamedTuple):
-    """A parameter on the tape: its leaf, and which of its values that holds."""
+    """A parameter on the tape: its leaf, and the version of the value in it."""
 
     node: Ref
     version: int
@@ -136,7 +136,7 @@ class Session(Interpreter[Ref]):
         made = Param(init, name=name, requires_grad=wanted, dtype=self.options.dtype)
         shared = self._given.take(init, made)
         if shared is not None:
-            warnings.warn(ProgramWarning(str(shared), shared), stacklevel=3)  # behind the frame that folds tracebacks
+            warnings.warn(ProgramWarning(str(shared), shared), stacklevel=3)  # skips the frame that folds tracebacks
         return made
 
     def use(self, param: Param) -> Ref:
@@ -193,7 +193,7 @@ class Session(Interpreter[Ref]):
         base.admit(what)
         try:
             return base.lift(base.store.put(value if isinstance(value, Spec) else own_array(value)))
-        except DeviceError:  # not the value's fault
+        except DeviceError:  # not caused by the value
             raise
         except OpstageError as error:
             raise type(error)(f"{what}: {error}") from None
@@ -239,7 +239,7 @@ class Session(Interpreter[Ref]):
         self._tape.take()
         return own_nats(self._tape, ref, kind, op)
 
-    # The seam -------------------------------------------------------------------------------------------------------
+    # Interpreter methods ---------------------------------------------------------------------------------------------
 
     @override
     def adopt(self, ref: Any, /) -> Ref:
@@ -364,9 +364,9 @@ class Session(Interpreter[Ref]):
 
 
 def _end_at_the_users_line() -> None:
-    """Fold the tracebacks of what users call on a session: ops are called outside of any program.
+    """Fold the tracebacks of the methods that users call on a session, outside of any program.
 
-    The seam is left as it is: others call that, and for every op.
+    The interpreter methods stay as they are: other interpreters call them, for every op.
     """
     own = {name for name, method in vars(Session).items() if callable(method) and not name.startswith("_")}
     for name in (OPS | own | {"scan", "cond", "switch", "while_loop", "region"}) - {"adopt", "bind", "bind1", "bind2"}:

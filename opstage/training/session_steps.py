@@ -1,4 +1,4 @@
-"""The steps of a session: parameters that were used on its tape, moved by their gradients."""
+"""Optimizer steps of a session: update the parameters used on its tape by their gradients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .param import Param, prepare_moved
 
 
 class _State:
-    """Where one optimizer stands with one parameter: steps taken, and slots (moments) as values of the interpreter."""
+    """The state of one optimizer for one parameter: steps taken, and slots (moments) as values of the interpreter."""
 
     __slots__ = ("now",)
 
@@ -27,7 +27,7 @@ class _State:
 
 
 class _Updated(NamedTuple):
-    """The update of one parameter, by an optimizer of that name: its new value and slots, as refs of the base."""
+    """The update of one parameter by the optimizer of that name: its new value and slots, as refs of the base."""
 
     param: Param
     optimizer: str
@@ -38,7 +38,7 @@ class _Updated(NamedTuple):
 
 @final
 class SessionSteps:
-    """Where each optimizer stands with each parameter, as long as the session and the parameter live."""
+    """The state of each optimizer for each parameter, kept while the session and the parameter live."""
 
     __slots__ = ("_states",)
 
@@ -48,7 +48,7 @@ class SessionSteps:
     def take(
         self, base: Imperative[Any], nodes: Mapping[Param, Node[Any]], gradients: Gradients, optimizer: Optimizer
     ) -> None:
-        """Step the parameters that are trained, of `nodes` on the tape; all of them change, or none."""
+        """Step the trained parameters among `nodes` on the tape; either all of them change or none."""
         paths = {param: param.name or f"<{i}>" for i, param in enumerate(nodes)}
         optimizer = optimizer.bound([(path,) for path in paths.values()])
         store = base.store

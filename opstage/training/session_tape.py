@@ -1,4 +1,4 @@
-"""The tape of a session: one thread's at a time, and its refs are what users hold outside of any program."""
+"""The tape of a session, used by one thread at a time, with refs that users hold outside of any program."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from ..ops.tracebacks import called_by_users
 from .refs import Nats, own_node
 
 _claims = make_lock()
-"""Held while a thread takes a tape that nobody has."""
+"""Held while a thread claims a tape without an owner."""
 
 
 class SessionRef(Node[Any]):
-    """A ref of a session's tape. What its operators raise ends at the user's line, where no program is around it."""
+    """A ref of a session's tape. Errors of its operators point to the user's line, since no program surrounds it."""
 
     __slots__ = ()
 
 
 class SessionTape(Tape[Any]):
-    """A tape whose ops are one thread's, the first to use it, until it is `free`."""
+    """A tape owned by the first thread that uses it, until it is `free`."""
 
     __slots__ = ("_base", "_thread")
     ref_type = SessionRef
 
     def __init__(self, base: Imperative[Any]):
-        """Taken by the caller's thread."""
+        """Create the tape, owned by the calling thread."""
         super().__init__(base)
         self._base = base
         self._thread = get_ident()
 
     def free(self) -> None:
-        """Let the next thread that uses the tape have it."""
+        """Release the tape to the next thread that uses it."""
         self._thread = 0
 
     def take(self) -> None:
-        """Raise a ProgramError where another thread has begun the tape: two would mix their ops, unseen."""
+        """Claim the tape; raise a ProgramError if another thread owns it, since their ops would mix silently."""
         thread = get_ident()
         if self._thread != thread:
             with _claims:
@@ -56,7 +56,7 @@ class SessionTape(Tape[Any]):
                 self._thread = thread
 
     def _take_if_live(self) -> None:
-        """The same for an op, of which an ended tape has none: its refs raise that, whichever thread was its last."""
+        """Claim the tape for an op. An ended tape raises its own error, whichever thread owned it last."""
         if self.closed:
             raise ProgramError(self.closed)
         self.take()
@@ -96,7 +96,7 @@ class SessionTape(Tape[Any]):
         return super().const(value, dtype=dtype)
 
     def _undraw(self, static: Static) -> None:
-        """A draw that failed gives its site back to the next one."""
+        """Return the site of a failed draw to the next draw."""
         region = self.cursor.region
         if "site" in static and region.draws and static["site"] == site_of(region.path, region.draws - 1):
             region.draws -= 1

@@ -1,8 +1,9 @@
-"""ZeRO (Rajbhandari et al. 2020): which parts of an optimizer's state a rank keeps, and how a step moves them.
+"""ZeRO (Rajbhandari et al. 2020): which part of an optimizer's state a rank keeps, and how a step updates it.
 
-The elements of a parameter, as a row filled up with zeros, are cut into as many equal parts as there are ranks along
-the axis `data`. A rank keeps the moments of its own part, is given that part of the summed gradient (reduce_scatter),
-moves it, and the parts are joined (all_gather): the bytes of an all_reduce, and its bits, for a sum has one order.
+The elements of a parameter, flattened and zero-padded, are cut into equal parts, one per rank along the axis `data`. A
+rank keeps the moments of its part, receives that part of the summed gradient (reduce_scatter), updates it, and the
+parts are joined (all_gather). This moves as many bytes as an all_reduce and has the same bits, since the order of a sum
+is fixed.
 """
 
 from __future__ import annotations
@@ -22,49 +23,49 @@ if TYPE_CHECKING:
     from .optim import Optimizer
 
 DATA = ROWS
-"""The axis of a mesh whose ranks share out the rows of a batch, and with ZeRO what an optimizer keeps."""
+"""The mesh axis over which the rows of a batch are divided and, with ZeRO, the optimizer's state."""
 
 LEAST = 1024
-"""A parameter of fewer elements stays whole: it would be a message of few bytes."""
+"""A parameter of fewer elements is not sharded: its messages would be too small."""
 
 
 def is_shared(shape: Shape, optimizer: Optimizer) -> bool:
-    """Whether ranks share out the state that an optimizer keeps of a parameter: where it moves each element alone."""
+    """Whether the optimizer state of a parameter is sharded: if it is large and the update is elementwise."""
     count = prod(shape)
     return isinstance(count, int) and count >= LEAST and optimizer.mover(shape).elementwise
 
 
 def is_in_parts(shape: Shape, dtype: DType, zero: int) -> bool:
-    """Whether at this level ranks keep parts of a parameter too: of a large one, of floats, trained or not."""
+    """Whether the parameter itself is sharded at this ZeRO level: if it is large and float, trained or not."""
     count = prod(shape)
     return zero == 3 and dtype.kind == "f" and isinstance(count, int) and count >= LEAST
 
 
 def part_shape(shape: Shape, ranks: Dim) -> tuple[Dim]:
-    """The shape of a rank's part of a parameter."""
+    """Return the shape of a rank's part of a parameter."""
     return ((prod(shape) + ranks - 1) // ranks,)
 
 
 def part(ops: Any, x: Any) -> Any:
-    """The rank's own part of what all ranks have alike."""
+    """Return the rank's own part of a tensor that is equal on all ranks."""
     return ops.shard(_row(ops, x), axis=DATA)
 
 
 def part_of_sum(ops: Any, x: Any) -> Any:
-    """The rank's own part of the sum of the ranks' x."""
+    """Return the rank's own part of the sum of x over the ranks."""
     return ops.reduce_scatter(_row(ops, x), axis=DATA)
 
 
 def joined(ops: Any, x: Any, shape: Shape) -> Any:
-    """A whole tensor of this shape, from the ranks' parts of it."""
+    """Return a whole tensor of this shape from the ranks' parts."""
     row = ops.all_gather(x, axis=DATA, replicated=True)
     return ops.reshape(ops.slice(row, axis=0, start=0, length=prod(shape)), shape=shape)
 
 
 def gathered(ops: Any, row: Sequence[Any], whole: Sequence[Shape | None]) -> tuple[Any, Sequence[Any]]:
-    """An interpreter on which the parameters at the beginning of a row are whole where they are read, and its refs.
+    """Return an interpreter that gathers the sharded parameters at the start of a row when they are read, and its refs.
 
-    `whole` has the shapes of those of which ranks keep parts. Without any it is `ops` itself.
+    `whole` has the full shapes of the sharded parameters. If there are none, the interpreter is `ops` itself.
     """
     if not any(shape is not None for shape in whole):
         return ops, row
@@ -81,14 +82,14 @@ def _gathered(ops: Regathering, x: Any, shape: Shape) -> Regathered:
 
 
 def beneath(outer: Any, ops: Any, refs: Sequence[Any]) -> list[Any]:
-    """Refs of `outer`, which `gathered` gave, as refs of `ops`."""
+    """Convert refs of `outer`, the interpreter of `gathered`, to refs of `ops`."""
     return list(refs) if outer is ops else [outer.adopt(ref).value() for ref in refs]
 
 
 def fetched(home: BaseInterpreter[Any], ref: Any, shape: Shape) -> np.ndarray[Any, Any]:
-    """A tensor of this shape on the host, of its value on `home` or of the ranks' parts of it.
+    """Fetch a tensor of this shape to the host, from its value on `home` or from the ranks' parts.
 
-    Where several processes host the ranks all of them ask for it together.
+    If several processes host the ranks, all must call this together.
     """
     if tuple(ref.shape) != tuple(shape):
         (ref,) = home.execute_each(lambda ops, x: (joined(ops, x, shape),), (ref,))
@@ -96,7 +97,7 @@ def fetched(home: BaseInterpreter[Any], ref: Any, shape: Shape) -> np.ndarray[An
 
 
 def placed(home: BaseInterpreter[Any], array: Any) -> Any:
-    """The ranks' parts of an array of the host, a value of `home`; of several processes each reads its own."""
+    """Return the ranks' parts of a host array as a value of `home`; with several processes, each reads its own."""
     if type(home) is Ranks:
         (own,), row = part_shape(array.shape, home.mesh.size(DATA)), np.asarray(array).reshape(-1)
 
@@ -109,7 +110,7 @@ def placed(home: BaseInterpreter[Any], array: Any) -> Any:
 
 
 def _row(ops: Any, x: Any) -> Any:
-    """All elements in a row, and zeros behind them to a multiple of the ranks."""
+    """Flatten x, padded with zeros to a multiple of the number of ranks."""
     ranks, count = ops.mesh.size(DATA), prod(x.shape)
     (own,) = part_shape(x.shape, ranks)
     row = ops.reshape(x, shape=(count,))

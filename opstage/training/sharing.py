@@ -1,8 +1,8 @@
-"""Arrays of one memory at two places of a parameter tree, where nobody can know whether two parameters are meant.
+"""Arrays that share memory at two places of a parameter tree, which leaves open whether two parameters are meant.
 
-A `Param` is one parameter wherever it is (`ops.places`). An array is a value, of which a parameter gets a copy; so
-one array at two places may be meant as one parameter, as in libraries that tie weights so, or as two of the same first
-value. It is refused or reported, and never guessed.
+A `Param` is one parameter wherever it is (`ops.places`). An array is a value that a parameter copies, so one array at
+two places may be meant as one tied parameter or as two with the same initial value. It is rejected or reported, never
+guessed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ RULE = "shared-array"
 FIX = "make one Param of it and put that at both places for one parameter, or give one of them a copy for two"
 
 _SHOWN = 4
-_SWEEP = 256  # arrays after which those are forgotten that are gone
-_WORK = 10_000  # candidates that NumPy may look at to tell whether two strided views overlap
+_SWEEP = 256  # arrays between sweeps that drop dead entries
+_WORK = 10_000  # candidates that NumPy may examine to decide whether two strided views overlap
 
 
 class Shared(NamedTuple):
-    """Two places of a tree whose leaves are, or look at, the same memory; `same`: all of it, in the same way."""
+    """Two places of a tree with leaves that share memory; `same`: they are the same view of it."""
 
     first: str
     second: str
@@ -40,12 +40,12 @@ class Shared(NamedTuple):
 
 
 def shared_arrays(tree: Any) -> list[Shared]:
-    """The places of a tree whose arrays share memory with one at an earlier place, each once.
+    """Return the places of a tree with arrays that share memory with one at an earlier place, each once.
 
-    A Param counts by its value on the host, which an array may be a view of; Params at two places are no finding.
+    A Param counts by its host value, since an array may be a view of it; a Param at two places is not reported.
     """
     leaves, _ = flatten(tree)
-    known: dict[int, Array | None] = {}  # an array of another library may give a new copy each time
+    known: dict[int, Array | None] = {}  # an array of another library may return a new copy each time
     arrays = [known[id(leaf)] if id(leaf) in known else known.setdefault(id(leaf), _memory(leaf)) for leaf in leaves]
     held = [i for i, array in enumerate(arrays) if array is not None and array.size]
     found: dict[int, int] = {}
@@ -58,7 +58,7 @@ def shared_arrays(tree: Any) -> list[Shared]:
 
 
 def require_apart(tree: Any) -> None:
-    """Raise a UsageError that names the places, unless every array of a parameter tree has its own memory."""
+    """Raise a UsageError, with the places, if two arrays of a parameter tree share memory."""
     found = shared_arrays(tree)
     if found:
         shown = "; ".join(map(str, found[:_SHOWN])) + (f"; and {len(found) - _SHOWN} more" if found[_SHOWN:] else "")
@@ -66,7 +66,7 @@ def require_apart(tree: Any) -> None:
 
 
 def shared_findings(tree: Any) -> tuple[Finding, ...]:
-    """The same as warnings of a check, in which arrays may stand for their shapes alone."""
+    """Return the same as warnings of a check, in which arrays may only stand for their shapes."""
     return tuple(
         Finding(
             f"params.{shared.second}".removesuffix("."),
@@ -80,7 +80,7 @@ def shared_findings(tree: Any) -> tuple[Finding, ...]:
 
 
 def _memory(leaf: Any) -> Array | None:
-    """The array whose memory a leaf is; None for what has none that another could share: numbers, Specs."""
+    """Return an array over the leaf's memory, or None if nothing could share that: numbers, Specs."""
     if isinstance(leaf, Param):
         return leaf.host
     if isinstance(leaf, np.ndarray):
@@ -88,15 +88,15 @@ def _memory(leaf: Any) -> Array | None:
     if isinstance(leaf, np.generic) or not hasattr(leaf, "__array__"):
         return None
     try:
-        return np.asarray(leaf)  # of another library: a view of its memory, where that is the host's
+        return np.asarray(leaf)  # another library's array: a view, if its memory is on the host
     except Exception:
         return None
 
 
 def _overlapping(arrays: Sequence[Any], numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The pairs that share memory, by their numbers; those whose bounds are apart are never compared."""
+    """Yield the pairs that share memory, by index; arrays with disjoint bounds are never compared."""
     bounds = sorted((*np.lib.array_utils.byte_bounds(array), k) for k, array in enumerate(arrays))
-    open_: list[tuple[int, int]] = []  # those that end behind the current start: (end, which)
+    open_: list[tuple[int, int]] = []  # arrays that end after the current start: (end, index)
     for start, end, k in bounds:
         open_ = [(stop, other) for stop, other in open_ if stop > start]
         for _, other in open_:
@@ -109,7 +109,7 @@ def _share(a: Any, b: Any) -> bool:
     try:
         return np.shares_memory(a, b, max_work=_WORK)  # type: ignore[arg-type]  # NumPy takes any number
     except np.exceptions.TooHardError:
-        return True  # nobody can tell in reasonable time
+        return True  # undecidable in reasonable time
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -117,7 +117,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 class _View(NamedTuple):
-    """Where the elements of an array are in memory."""
+    """The memory layout of an array's elements."""
 
     address: int
     shape: tuple[int, ...]
@@ -130,7 +130,7 @@ class _View(NamedTuple):
         return cls(array.ctypes.data, array.shape, array.strides, array.flags.forc, array.nbytes)
 
     def meets(self, other: _View) -> bool:
-        """Whether both are one array, or blocks of memory that overlap."""
+        """Whether both are the same array, or blocks of memory that overlap."""
         if not (self.contiguous and other.contiguous):
             return self == other
         return self.address < other.address + other.nbytes and other.address < self.address + self.nbytes
@@ -142,7 +142,7 @@ _NOBODY: _Made = (None, [])
 
 @final
 class Given:
-    """The arrays of which parameters were made one by one, as long as those live that own the memory."""
+    """The arrays from which parameters were created one by one, tracked while the owner of their memory lives."""
 
     __slots__ = ("_known",)
 
@@ -150,12 +150,13 @@ class Given:
         self._known: dict[int, _Made] = {}
 
     def take(self, value: Any, param: Param) -> Finding | None:
-        """Note that `param` was made of `value`; a warning where another one was made of the same memory."""
+        """Record that `param` was created from `value`; return a warning if another was created from the same
+        memory."""
         if not isinstance(value, np.ndarray) or not value.size:
             return None
         owner = owner_of(value)
         known, made = self._known.get(id(owner), _NOBODY)
-        if known is None or known() is not owner:  # another array lived at this address
+        if known is None or known() is not owner:  # another array lived at this address before
             if len(self._known) % _SWEEP == 0:
                 self._known = {key: entry for key, entry in self._known.items() if entry[0] and entry[0]() is not None}
             made = []

@@ -1,4 +1,4 @@
-"""Numbers for the named dims of Specs: which there are, which are allowed, and the largest that passes a test."""
+"""Numeric sizes for the named dims of Specs: their names, the allowed values, and the largest that passes a test."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ..ops.spec import Spec, sized
 from ..ops.types import TensorType
 
 MOST = 1 << 40
-"""A size beyond which none is looked for."""
+"""The upper limit of searches for a size."""
 
 _SAMPLES = (32, 16, 8, 64, 4, 128, 2, 256, 1, 1024, 4096)
 _IN_A_ROW = 4096  # sizes that are tried for one that satisfies a constraint such as B % 8 == 0
 
 
 def dim_names(specs: Iterable[Spec]) -> tuple[str, ...]:
-    """The named dims of Specs, in the order in which they come."""
+    """Return the named dims of Specs, in order of appearance."""
     scope = DimScope()
     for spec in specs:
         for entry in spec.entries:
@@ -27,9 +27,9 @@ def dim_names(specs: Iterable[Spec]) -> tuple[str, ...]:
 
 
 def sample_sizes(specs: Sequence[Spec], sizes: Mapping[str, int]) -> dict[str, int]:
-    """Moderate sizes that the constraints allow for the names that have none in `sizes`.
+    """Return moderate sizes that the constraints allow for the names without one in `sizes`.
 
-    Raises UsageError where none are found, and for sizes that the Specs do not know or allow.
+    Raises UsageError if none are found, and for sizes that the Specs do not have or allow.
     """
     specs = sized(tuple(specs), sizes, "the step")
     free = dim_names(specs)
@@ -41,15 +41,16 @@ def sample_sizes(specs: Sequence[Spec], sizes: Mapping[str, int]) -> dict[str, i
 
 
 def in_numbers(types: Sequence[TensorType]) -> Sequence[TensorType]:
-    """The types at moderate sizes that what is declared of their named dims allows; types in numbers as they are.
+    """Return the types at moderate sizes that the constraints of their named dims allow; numeric types stay as they
+    are.
 
-    Raises UsageError where no such sizes are found.
+    Raises UsageError if no such sizes are found.
     """
     scope = next((d.scope for type_ in types for d in type_.shape if isinstance(d, DimExpr)), None)
     if scope is None:
         return types
     found = dict.fromkeys(scope.names, _SAMPLES[2])
-    for fact in scope.facts:  # a witness has the sizes of all names that facts tie together
+    for fact in scope.facts:  # a witness has the sizes of all names that the facts relate
         found |= scope.witness(fact.claim, wanted=True) or {}
     if not all(fact.holds(found) for fact in scope.facts):
         raise UsageError(f"no sizes were found for {', '.join(found)} that the constraints allow; give some numbers")
@@ -57,7 +58,7 @@ def in_numbers(types: Sequence[TensorType]) -> Sequence[TensorType]:
 
 
 def near(specs: Sequence[Spec], sizes: Mapping[str, int], sample: Mapping[str, int]) -> list[dict[str, int]]:
-    """Sizes a little above those of a `sample` that the constraints allow, enough for quadratic polynomials in two."""
+    """Return sizes slightly above a `sample` that the constraints allow, enough to fit quadratic polynomials in two."""
     held = [spec for spec in sized(tuple(specs), sizes) if spec.where]
     names = dim_names(held)
 
@@ -86,9 +87,9 @@ def allowed(specs: Sequence[Spec], sizes: Mapping[str, int]) -> bool:
 
 
 def largest(specs: Sequence[Spec], sizes: Mapping[str, int], name: str, fits: Callable[[int], bool], guess: int) -> int:
-    """The largest size of `name` that fits and that the constraints allow; 0 if none does.
+    """Return the largest size of `name` that fits and that the constraints allow, or 0.
 
-    `fits` holds up to some size and for none beyond. It is called with allowed sizes alone, from about `guess` on.
+    `fits` must hold up to some size and for none above. It is called with allowed sizes only, starting near `guess`.
     """
     left = sized(tuple(specs), sizes)
     bounds, others = _Constraints(left, name, bounds=True), _Constraints(left, name, bounds=False)
@@ -107,7 +108,7 @@ def largest(specs: Sequence[Spec], sizes: Mapping[str, int], name: str, fits: Ca
 
 
 class _Constraints:
-    """Of one name: its bounds, or the equalities that it is held to, such as B % 8 == 0."""
+    """The constraints of one name: either its bounds, or equalities such as B % 8 == 0."""
 
     def __init__(self, specs: Sequence[Spec], name: str, *, bounds: bool):
         kept = [Spec(s.shape, s.dtype, [c for c in s.where if ("==" in c) is not bounds]) for s in specs]
@@ -120,7 +121,7 @@ class _Constraints:
 
 
 def around(guess: int, bound: int, fits: Callable[[int], bool]) -> int:
-    """The last size up to `bound` that fits, looked for from `guess` on: two questions if that is right; 0 if none."""
+    """Return the last size up to `bound` that fits, or 0, starting from `guess`: two calls if that is right."""
     guess, step = max(1, min(guess, bound)), 1
     if fits(guess):
         low, high = guess, bound + 1

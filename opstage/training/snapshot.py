@@ -16,7 +16,7 @@ from .saved import CallbackValues, OptimizerValues, TrainerValues
 from .trainer import ScalarTrainer
 
 PACKAGES = ("opstage", "numpy", "numba", "safetensors")
-"""Packages whose version can change a run's bits."""
+"""Packages with versions that can change a run's bits."""
 
 
 def versions() -> dict[str, str]:
@@ -26,9 +26,9 @@ def versions() -> dict[str, str]:
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """A run: its trainer and optimizer, where its loop stands, what it was told to do, and what it ran on.
+    """A run: its trainer and optimizer, the position of its loop, its configuration, and the versions it ran on.
 
-    config      whatever describes the run, plain JSON data
+    config      a description of the run, plain JSON data
     callbacks   the states of its callbacks by name
     versions    of Python and the packages that computed it
     """
@@ -46,10 +46,10 @@ class Stateful(Protocol):
 
     @property
     def name(self) -> str:
-        """Whose state it is."""
+        """The key of its state."""
 
     def export(self) -> CallbackValues:
-        """All that it must remember."""
+        """Return all state to save."""
 
 
 def take_snapshot(
@@ -62,9 +62,10 @@ def take_snapshot(
     *,
     fetched: bool = True,
 ) -> Snapshot:
-    """The snapshot of a run as it stands; `state` is that of `optimizer`, and both are given or neither.
+    """Return the snapshot of the current run; `state` is that of `optimizer`, and both are given or neither.
 
-    Unless `fetched`, its tensors stay where they are and come one by one to whoever reads them, until the next step.
+    Unless `fetched`, its tensors stay on the interpreter and are fetched one by one as they are read, until the next
+    step.
     """
     if (optimizer is None) != (state is None):
         raise UsageError("a snapshot takes an optimizer together with its state, or neither")

@@ -1,7 +1,7 @@
-"""`StepLayout`: a training step, and its parts, as programs of tensors in a row; which of them go in and come out.
+"""`StepLayout`: a training step, and its parts, as flat programs, with the order of their inputs and outputs.
 
-The programs are pure: they take parameters, optimizer state and batch, and return new ones. Whoever runs a step commits
-its result, or does not. The checker, the recorder and the prediction of memory run the very programs of a trainer.
+The programs are pure: they take parameters, optimizer state and batch, and return new ones. The caller commits the
+result of a step, or drops it. The checker, the recorder and the memory prediction run the same programs as a trainer.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Row: TypeAlias = "tuple[list[Any], Structure]"
 class Stepped(NamedTuple):
     """The outputs of a step: trees of the loss, the metrics and the program's new state, and flat updated values.
 
-    norm   the norm of all gradients, before they are clipped; None where nobody asked for it
+    norm   the norm of all gradients before clipping; None unless requested
     """
 
     loss: Any
@@ -55,24 +55,20 @@ class Stepped(NamedTuple):
 class StepLayout:
     """The inputs and outputs of a step, in order, and its programs.
 
-    It takes the parameters, each once, the leaves of the program's own state and of the batch, the optimizer's slots
-    parameter by parameter, and its scalars. It gives loss, metrics and new state, the new trained parameters, and their
+    Inputs: the parameters, each once, the leaves of the program's own state and of the batch, the optimizer's slots
+    parameter by parameter, and its scalars. Outputs: loss, metrics and new state, the new trained parameters, and their
     new slots. Without an optimizer there are no slots, scalars and new parameters.
 
     loss        the user's program, `(ops, params, [state,] *batch)`
-    places      where the parameters stand in its tree: it gets one ref at all places of one, so that its gradient is
-                the sum over them
-    trained     for each parameter, whether it is trained
-    state       the structure of the program's own state; None for a program without one
-    batch       the structure of the tuple of its batch arguments
-    key         what tells it from other layouts of one trainer; None if unknown
-    slots       how many slots the optimizer keeps of each trained parameter
-    scalars     the names of what it computes for each step
-    weigh       by what parts of a batch are weighed, where they are computed one by one: a metric of this name, or what
-                the loss divides its sum over rows by; None: by a number that is given. See `accumulate`
-    zero        the level of ZeRO, see `sharding`
-    whole       for each parameter that comes and goes in parts the shape of the whole, None for another one
-    norm        whether the last output of a step is the norm of all gradients
+    places      the places of the parameters in its tree: a shared parameter is one ref at all its places, so that its
+    gradient is the sum over them trained     for each parameter, whether it is trained state       the structure of the
+    program's own state; None for a program without one batch       the structure of the tuple of its batch arguments
+    key         distinguishes the layouts of one trainer; None if unknown slots       the number of optimizer slots of
+    each trained parameter scalars     the names of the optimizer's scalars of each step weigh       the weight of a
+    part of a batch, if they are computed one by one: the metric of this name, or the divisor of the loss; None: a
+    number given as input. See `accumulate` zero        the level of ZeRO, see `sharding` whole       for each sharded
+    parameter its full shape, None for the others norm        whether the last output of a step is the norm of all
+    gradients
     """
 
     loss: Callable[..., Any]
@@ -90,22 +86,22 @@ class StepLayout:
     zero: int = 0
     whole: tuple[Shape | None, ...] = ()
 
-    # What is where ----------------------------------------------------------------------------------------------
+    # Inputs and outputs -----------------------------------------------------------------------------------------
 
     @cached_property
     def counts(self) -> tuple[int, int, int, int, int]:
-        """How many of the inputs are parameters, leaves of the state, leaves of the batch, slots and scalars."""
+        """The number of inputs that are parameters, leaves of the state, leaves of the batch, slots and scalars."""
         state = 0 if self.state is None else self.state.num_leaves
         return len(self.places), state, self.batch.num_leaves, sum(self.slots), len(self.scalars)
 
     @cached_property
     def moved(self) -> tuple[int, ...]:
-        """The numbers of the trained parameters."""
+        """The indices of the trained parameters."""
         return tuple([i for i, wanted in enumerate(self.trained) if wanted])
 
     @cached_property
     def _bounds(self) -> tuple[slice, ...]:
-        """Of each trained parameter, which of the inputs are its slots."""
+        """For each trained parameter, the slice of the inputs that holds its slots."""
         first = sum(self.counts[:3])
         return tuple([slice(*ends) for ends in pairwise(accumulate(self.slots, initial=first))])
 
@@ -115,10 +111,10 @@ class StepLayout:
         return (*self.trained, *[False] * sum(self.counts[1:3]))
 
     def donated(self, alone: Sequence[bool] | None = None, *, slots: bool = True) -> dict[int, bool]:
-        """The inputs over which results may be written, by their numbers: what a loop gives away from step to step.
+        """Return the inputs that results may overwrite, by index: those that a training loop donates in each step.
 
-        Those are the trained parameters, with False where others may hold one (`alone` says of each whether nobody
-        does; None: nobody holds any), and with `slots` the optimizer's state. See `BaseProgram`.
+        These are the trained parameters, False for one that others may hold (unless `alone` has True for it, or is
+        None), and with `slots` the optimizer's state. See `BaseProgram`.
         """
         given = dict.fromkeys(self.moved, True) if alone is None else dict(zip(self.moved, alone))
         if slots:
@@ -142,12 +138,12 @@ class StepLayout:
         return Stepped(loss, metrics, state, outputs[end:split], slots, outputs[-1] if self.norm else None)
 
     def tree(self, ops: Any, *row: Any) -> Any:
-        """The step's outputs, or without an optimizer the loss and metrics, as a pytree."""
+        """Return the step's outputs, or without an optimizer the loss and metrics, as a pytree."""
         outputs, structure = self.program(ops, *row)
         return unflatten(structure, outputs) if self.optimizer is None else tuple(self.unpack(outputs, structure))
 
     def input_names(self, batch: Sequence[str]) -> list[str]:
-        """`params.<path>`, `state.<path>`, the names of the batch's leaves, `slots.<path>.<i>`, the scalars."""
+        """Return `params.<path>`, `state.<path>`, the names of the batch's leaves, `slots.<path>.<i>`, the scalars."""
         trained = [self.places.names[i] for i in self.moved]
         return [
             *[named("params", path) for path in self.places.names],
@@ -158,7 +154,8 @@ class StepLayout:
         ]
 
     def output_names(self, structure: Structure) -> list[str]:
-        """`loss`, `metrics.accuracy`, `state.…`, `params.…`, `slots.…`, of results of this structure or of `tree`'s."""
+        """Return `loss`, `metrics.accuracy`, `state.…`, `params.…`, `slots.…` for results of this structure or of
+        `tree`."""
         parts = [path.partition(".") for path in structure_paths(structure)]
         trained = [self.places.names[i] for i in self.moved] if self.optimizer is not None else []
         return [
@@ -171,31 +168,32 @@ class StepLayout:
 
     @property
     def program(self) -> Callable[..., Row]:
-        """The step; without an optimizer the forward pass."""
+        """The step, or without an optimizer the forward pass."""
         return self.forward if self.optimizer is None else self.step
 
     def arguments(self, row: Sequence[Any]) -> tuple[Any, ...]:
-        """The trees that the user's program takes."""
+        """Return the trees that are the arguments of the user's program."""
         first, state, batch, _, _ = self.counts
         params, last = self.places.tree(row[:first]), first + state
         trees = unflatten(self.batch, row[last : last + batch])
         return (params, *trees) if self.state is None else (params, unflatten(self.state, row[first:last]), *trees)
 
     def value(self, ops: Any, *row: Any) -> Row:
-        """The result of the user's program on (parameters, state, batch), nothing differentiated."""
+        """Return the result of the user's program on (parameters, state, batch), without differentiation."""
         return self._undifferentiated(ops, lambda tape, *refs: self.loss(tape, *self.arguments(refs)), row)
 
     def forward(self, ops: Any, *row: Any) -> Row:
-        """(parameters, state, batch) -> (loss, metrics), nothing differentiated."""
+        """Compute (parameters, state, batch) -> (loss, metrics), without differentiation."""
         return self._undifferentiated(ops, lambda tape, *refs: self._run(tape, *refs)[:2], row)
 
     def gradient(self, ops: Any, *row: Any) -> Row:
-        """(parameters, state, batch) -> (loss, metrics), and the gradients of the trained parameters."""
+        """Compute (parameters, state, batch) -> (loss, metrics), and the gradients of the trained parameters."""
         values, structure, gradients = self._gradients(ops, lambda tape, *refs: self._run(tape, *refs)[:2], row)
         return [*values, *gradients], structure
 
     def step(self, ops: BaseInterpreter[Any], *row: Any) -> Row:
-        """(parameters, state, batch, slots, scalars) -> (loss, metrics, state), new trained parameters, new slots."""
+        """Compute (parameters, state, batch, slots, scalars) -> (loss, metrics, state), new trained parameters, new
+        slots."""
         refs = row[: len(self._wanted)]
         shares = self._shares(ops)
         run = self._unsummed if shares else self._run
@@ -204,7 +202,7 @@ class StepLayout:
 
     @property
     def _unsummed(self) -> Callable[..., Any]:
-        """`_run` of parameters that vary over the ranks already, whose gradients nobody has summed."""
+        """Return `_run` for parameters that already vary over the ranks, so their gradients stay unsummed."""
         return replace(self, loss=self.loss.unsummed())._run  # type: ignore[attr-defined]
 
     def _updated(self, ops: Any, row: tuple[Any, ...], gradients: Sequence[Any], unsummed: bool) -> Any:
@@ -215,7 +213,8 @@ class StepLayout:
     def _gradients(
         self, ops: Any, f: Callable[..., Any], row: Sequence[Any], *, varied: bool = False
     ) -> tuple[list[Any], Structure, list[Any]]:
-        """`row_gradients` of f; of parameters that vary over the ranks already the tape sums none if `varied`."""
+        """Run `row_gradients` of f. If `varied`, parameters already vary over the ranks and the tape sums no
+        gradients."""
         outer, refs = self._gathered(ops, row)
         if varied:
             first = self.counts[0]
@@ -230,21 +229,22 @@ class StepLayout:
 
     @property
     def of_whole(self) -> StepLayout:
-        """The same of parameters that come and go whole."""
+        """The same layout for parameters that are not sharded."""
         return replace(self, whole=()) if self.whole else self
 
     def _gathered(self, ops: Any, row: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
         return gathered(ops, row, self.whole)
 
     def _shares(self, ops: Any) -> bool:
-        """Whether the ranks share out what the optimizer keeps."""
+        """Whether the optimizer state is sharded over the ranks."""
         return bool(self.zero) and _several(ops)
 
     def part(self, ops: BaseInterpreter[Any], *row: Any) -> Row:
-        """A part of a batch: (parameters, state, batch, sums, number, weight) -> (loss, metrics, state), weight, sums.
+        """Compute a part of a batch: (parameters, state, batch, sums, number, weight) -> (loss, metrics, state),
+        weight, sums.
 
-        The sums, of the gradients of the trained parameters times the weights of the parts so far, have this part's
-        added; on a mesh they are those of a rank's own rows. The weight is the one that came in, or what `weigh` says.
+        The sums accumulate weight times gradient of the trained parameters over the parts so far; on a mesh, over a
+        rank's own rows. The weight is the given one, or computed as `weigh` says.
         """
         first = len(self._wanted)
         *sums, number, weight = row[first:]
@@ -270,7 +270,7 @@ class StepLayout:
         return [*values, weight, *new], structure
 
     def _weighed(self, ops: Any, weight: Any, gradient: Any) -> Any:
-        """weight·gradient; 0 for a part in which nothing counts, whose mean is 0/0."""
+        """Return weight·gradient, or 0 for a part of weight 0, where the mean is 0/0."""
         product = ops.mul(ops.broadcast_to(weight, shape=gradient.shape), gradient)
         if self.weigh is None:
             return product
@@ -278,9 +278,10 @@ class StepLayout:
         return ops.select(ops.less(zero, ops.broadcast_to(weight, shape=gradient.shape)), product, zero)
 
     def apply(self, ops: BaseInterpreter[Any], *row: Any) -> Row:
-        """(parameters, slots, scalars, sums, weight) -> new trained parameters and slots; gradients are sums/weight.
+        """Compute (parameters, slots, scalars, sums, weight) -> new trained parameters and slots; gradients are
+        sums/weight.
 
-        On a mesh they are summed over the ranks here, once for all parts.
+        On a mesh, the sums are reduced over the ranks here, once for all parts.
         """
         params, state, batch, slots, scalars = self.counts
         head, rest = row[:params], row[params : params + slots + scalars]
@@ -290,7 +291,7 @@ class StepLayout:
         return self._updated(ops, whole, gradients, _several(ops)), flatten((None, None, None))[1]
 
     def _update(self, ops: Any, row: tuple[Any, ...], gradients: Sequence[Any], unsummed: bool = False) -> list[Any]:
-        """New parameters and slots; gradients that are `unsummed` are those of a rank's own rows."""
+        """Return new parameters and slots; `unsummed` gradients cover a rank's own rows only."""
         assert self.optimizer is not None
         norm = [self._norm(ops, gradients)] if self.norm else []
         if self.clip is not None:
@@ -299,7 +300,7 @@ class StepLayout:
         composed = self._composed
         if not composed.given_up and ops.fuses:
             place = ops.cursor.mark()
-            with composed as updates:  # if it gives up now, the ops are bound as they come
+            with composed as updates:  # if composing fails here, the ops are bound one by one
                 return self._moved(ops, row, gradients, scalars, updates, unsummed) + norm
             ops.cursor.rewind(place)
         return self._moved(ops, row, gradients, scalars, [member.update for member in self._members], unsummed) + norm
@@ -309,7 +310,7 @@ class StepLayout:
 
     @cached_property
     def _members(self) -> tuple[Optimizer, ...]:
-        """Of each trained parameter, the optimizer that moves it."""
+        """For each trained parameter, its optimizer."""
         assert self.optimizer is not None
         return tuple([self.optimizer.at(self.places.names[i]) for i in self.moved])
 
@@ -326,13 +327,13 @@ class StepLayout:
         updates: Sequence[Update],
         unsummed: bool = False,
     ) -> list[Any]:
-        """New parameters, then new slots."""
+        """Return new parameters, then new slots."""
         optimizer = self.optimizer
         assert optimizer is not None
         new: list[Any] = []
         slots: list[Any] = []
         shares = self._shares(ops)
-        if unsummed:  # all of them before the first is read, so that they can be under way together
+        if unsummed:  # all before the first is read, so that the collectives can overlap
             gradients = [
                 part_of_sum(ops, g) if shares and is_shared(g.shape, member) else ops.all_reduce(g, axis=DATA)
                 for g, member in zip(gradients, self._members)
@@ -364,7 +365,7 @@ class StepLayout:
         return new + slots
 
     def _run(self, ops: Any, *row: Any) -> tuple[Any, dict[str, Any], Any]:
-        """Loss, metrics and new state, whatever form the user's program returns."""
+        """Return loss, metrics and new state, in whichever form the user's program returns them."""
         loss, aux = loss_and_aux(self.loss(ops, *self.arguments(row)))
         leaves = [loss] if type(loss) is Node else flatten(loss)[0]
         if len(leaves) != 1:
@@ -391,16 +392,16 @@ class StepLayout:
 
 
 def _several(ops: Any) -> bool:
-    """Whether several ranks share out a batch, or any number of them may."""
+    """Whether a batch is divided over several ranks, or over a symbolic number of them."""
     size = ops.mesh.size(DATA)
     return not (isinstance(size, int) and size == 1)
 
 
 def _is_part(slot: Any, shape: Any) -> bool:
-    """Whether a slot is a rank's part already; one that was put here anew is whole."""
+    """Whether a slot is already a rank's part; one that was just put here is whole."""
     return len(slot.shape) == 1 and (not isinstance(slot.shape[0], int) or tuple(slot.shape) != tuple(shape))
 
 
 def named(part: str, path: str) -> str:
-    """The name of a leaf of one of the trees of a step."""
+    """Return the name of a leaf of one of the trees of a step."""
     return f"{part}.{path}" if path else part

@@ -1,4 +1,4 @@
-"""Taking a step, of a whole batch or of its parts one after the other; nothing is changed until it is committed."""
+"""Take a step of a whole batch or of its parts in sequence; nothing changes until it is committed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .step import StepLayout, Stepped
 
 
 class UncommittedStep(NamedTuple):
-    """A step that was computed: what ran and is to be finished, what it gives, its parameters, values of its state."""
+    """A computed step: the run to finish, its outputs, its parameters and its new state."""
 
     ran: BaseProgram
     stepped: Stepped
@@ -32,7 +32,7 @@ class UncommittedStep(NamedTuple):
 
 @final
 class Stepping:
-    """Takes steps of a loss, its batches whole or in parts."""
+    """Takes steps of a loss, with batches whole or in parts."""
 
     def __init__(self, running: Running, accumulate: Accumulate | None):
         self._running = running
@@ -41,7 +41,7 @@ class Stepping:
 
     @property
     def in_parts(self) -> bool:
-        """Whether it takes batches in parts."""
+        """Whether batches are computed in parts."""
         return self._accumulate is not None
 
     def take(
@@ -53,7 +53,7 @@ class Stepping:
         *,
         moved: bool,
     ) -> UncommittedStep:
-        """Step `t` of a bound optimizer from these moments, which it may write over if they are `moved` on."""
+        """Step `t` of a bound optimizer from these moments, which it may overwrite if `moved`."""
         held, interpreter = self._running.held, self._running.held.interpreter
         scalars = {name: require_real(name, value) for name, value in optimizer.scalars(t).items()}
         trained, values = held.trained, held.values()
@@ -113,7 +113,7 @@ class Stepping:
         return UncommittedStep(ran, stepped, params, self._state_of(stepped, refs))
 
     def _state_of(self, stepped: Stepped, batch: Sequence[Any]) -> list[Any]:
-        """The new state, copied where it is arrays of the batch, which the caller may write over."""
+        """Return the new state, copied if it shares memory with the batch, which the caller may overwrite."""
         if not self._running.held.has_state:
             return []
 

@@ -1,7 +1,7 @@
 """`ScalarTrainer`: a scalar loss, its parameters, and the interpreter that the options name.
 
 Every method runs one base program on that interpreter. A step is all or nothing: the program computes new parameters
-and state beside the old ones, and only a `Commit`, which nothing can cut in two, puts them in their place.
+and state without touching the old ones, and only a `Commit`, which is atomic, replaces those.
 """
 
 from __future__ import annotations
@@ -293,16 +293,16 @@ class ScalarTrainer:
         if named is not None:
             commit.set(held, "moments", {**held.moments, named: following})
         if not ran.finishes:
-            result = self._read(stepped, following)  # what this raises has changed nothing
+            result = self._read(stepped, following)  # an error here has changed nothing
             commit.run()
         else:
-            with uninterrupted():  # a device may be given its work call by call
+            with uninterrupted():  # work may reach a device call by call
                 commit.run(ran.finish)
                 try:
                     result = self._read(stepped, following)
-                except DeviceError:  # it has written over what the step began with
+                except DeviceError:  # the step's inputs have been overwritten
                     raise
-                except LocatedError:  # it has not, seeing that an index was out of range
+                except LocatedError:  # the inputs are intact: an index was out of range
                     commit.undo()
                     raise
         self.last_metrics = result.metrics
@@ -328,7 +328,7 @@ class ScalarTrainer:
         self._held.interpreter = stand(self._interpreter)
         return self._interpreter
 
-    # Leaving and coming back ----------------------------------------------------------------------------------------
+    # Export and restore -------------------------------------------------------------------------------------------
 
     @exclusive
     def export(self) -> TrainerValues:
@@ -363,7 +363,7 @@ class ScalarTrainer:
         """
         self._held.restore(saved)
 
-    # How it is done -------------------------------------------------------------------------------------------------
+    # Implementation -------------------------------------------------------------------------------------------------
 
     @exclusive
     def _named_step(self, name: str, optimizer: Optimizer, batch: tuple[Any, ...]) -> Any:

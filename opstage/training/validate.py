@@ -49,12 +49,12 @@ def check_step(
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """A step, or without an optimizer the forward pass, before any tensor of it is made.
+    """A step, or without an optimizer the forward pass, before any tensor of it exists.
 
     specs     the type of each input, and their names, in the order of the layout
-    warnings  what is odd about the parameters, before anything runs
-    mesh      that of which a rank takes the step
-    kept      the tensors of which each rank keeps a part of its own, and the axis over which they differ
+    warnings  warnings about the parameters, found before anything runs
+    mesh      the mesh whose ranks run the step
+    kept      the sharded tensors, and the mesh axis over which they differ
     """
 
     layout: StepLayout
@@ -68,7 +68,8 @@ class PlannedStep:
 def report_on(
     loss: Callable[..., Any], params: Any, *batch: Any, options: Options | None = None, **step: Any
 ) -> tuple[Report, PlannedStep | None]:
-    """The report on the step that `training_step` gives for the same arguments, and that; None where it cannot be."""
+    """Return the report on the step that `training_step` returns for these arguments, and that step, or None on
+    failure."""
     options = options if options is not None else Options()
     try:
         made = training_step(loss, params, *batch, options=options, **step)
@@ -102,9 +103,9 @@ def training_step(
     clip: Clip | None = None,
     train: bool = True,
 ) -> PlannedStep:
-    """The step that `check_step` checks; with `train=False` the forward pass alone, in evaluation form.
+    """Return the step that `check_step` checks; with `train=False` only the forward pass, in evaluation form.
 
-    Raises UsageError for what cannot be read as specs.
+    Raises UsageError for arguments that cannot be read as Specs.
     """
     options = options if options is not None else Options()
     dtype = as_dtype(options.dtype)
@@ -156,7 +157,7 @@ def _slot(shape: Any, slot: Slot) -> Spec:
 def _in_parts(
     parameters: Sequence[Spec], dtype: DType, zero: int, ranks: int | str
 ) -> tuple[list[Spec], tuple[Any, ...]]:
-    """The Specs of parameters as ranks keep them, and the whole shapes of those of which they keep parts."""
+    """Return the Specs of parameters as ranks keep them, and the full shapes of those that are sharded."""
     kept = [
         is_in_parts(spec.entries, dtype if spec.dtype is None else as_dtype(spec.dtype), zero) for spec in parameters
     ]
@@ -168,7 +169,7 @@ def _in_parts(
 
 
 def _part_size(shape: tuple[Any, ...], ranks: int | str) -> int | str:
-    """The size of a rank's part, as an entry of a Spec: see `sharding.part_shape`."""
+    """Return the size of a rank's part, as an entry of a Spec: see `sharding.part_shape`."""
     count = prod(shape)
     if isinstance(ranks, int):
         return int((count + ranks - 1) // ranks)

@@ -1,4 +1,4 @@
-"""Weights of other libraries in and out: tensors in the safetensors format, mapped by names and shapes.
+"""Import and export of other libraries' weights: safetensors files, mapped by names and shapes.
 
 PyTorch writes and reads such files by `safetensors.torch.save_file(model.state_dict(), …)` and `load_file`.
 """
@@ -45,11 +45,11 @@ __all__ = [
 
 
 def read_state_dict(path: str | os.PathLike[str]) -> dict[str, Array]:
-    """The tensors of a safetensors file by name. Raises UsageError for a file that is not one.
+    """Return the tensors of a safetensors file by name. Raises UsageError for a file that is not one.
 
-    Of a folder of weights, or of the index of several files, those of all, mapped: see `read_weights`. A tensor that
-    two layers share, of which `safetensors.torch.save_model` keeps the second name in the metadata, is one array under
-    both names.
+    For a folder of weights, or the index of several files, the tensors of all files are memory-mapped: see
+    `read_weights`. A tensor that two layers share, for which `safetensors.torch.save_model` keeps the second name in
+    the metadata, is one array under both names.
     """
     if os.path.isdir(path) or Path(path).suffix == ".json":
         return read_weights(path)
@@ -58,7 +58,7 @@ def read_state_dict(path: str | os.PathLike[str]) -> dict[str, Array]:
 
 
 def write_state_dict(path: str | os.PathLike[str], tensors: Mapping[str, Array]) -> None:
-    """Write a safetensors file, whole or not at all.
+    """Write a safetensors file atomically.
 
     One array under several names is stored once, under the first of them; the others are kept in the metadata, as
     `safetensors.torch.load_model` and `read_state_dict` read them.
@@ -70,9 +70,9 @@ def write_state_dict(path: str | os.PathLike[str], tensors: Mapping[str, Array])
 def propose_for(
     values: TrainerValues, tensors: Mapping[str, Array], overrides: Mapping[str, str] | None = None
 ) -> WeightMap:
-    """A source among `tensors` for each parameter and running statistic, or why there is none; see `propose`.
+    """Propose a source among `tensors` for each parameter and running statistic, or a reason why not; see `propose`.
 
-    A parameter at several places has one row, by its name, and may be found by the name of any of the places.
+    A parameter at several places has one row, under its name, and can match by the name of any of its places.
     """
     shapes = {path: array.shape for path, array in _all(values).items()}
     return propose_tied(shapes, values.tied, tensors, overrides or {})
@@ -81,9 +81,9 @@ def propose_for(
 def import_weights(
     trainer: ScalarTrainer, tensors: Mapping[str, Array], overrides: Mapping[str, str] | None = None
 ) -> WeightMap:
-    """Give the trainer the weights of `tensors`, cast to its dtype; the map that did it.
+    """Load `tensors` into the trainer, cast to its dtype, and return the map that was used.
 
-    Raises UsageError, and changes nothing, where a parameter has no source or a tensor no taker.
+    Raises UsageError, and changes nothing, if a parameter has no source or a tensor is unused.
     """
     before = trainer.export()
     chosen = propose_for(before, tensors, overrides)
@@ -103,7 +103,7 @@ def import_weights(
 def export_weights(
     values: TrainerValues, like: Mapping[str, Array] | None = None, overrides: Mapping[str, str] | None = None
 ) -> dict[str, Array]:
-    """Parameters and running statistics as a state_dict: built like `like`, or else under PyTorch's usual names.
+    """Return parameters and running statistics as a state_dict: built like `like`, or else under PyTorch's usual names.
 
     A parameter at several places is one array under the names of all of them.
     """
@@ -124,7 +124,7 @@ def export_weights(
 
 
 def pytorch_names(values: Mapping[str, Array]) -> dict[str, Array]:
-    """The values under the names that PyTorch's layers give: weight, bias, running_mean, running_var, weight_ih_l0."""
+    """Return the values under the names of PyTorch's layers: weight, bias, running_mean, running_var, weight_ih_l0."""
     given = pytorch_cells(values)
     renamed = {pytorch_name(path): array for path, array in given.items()}
     if len(renamed) != len(given):

@@ -1,4 +1,4 @@
-"""Recurrent cells of PyTorch and ours: the same rows in the same order, but two biases there, whose sum is our one.
+"""Recurrent cells of PyTorch and Opstage: the same rows in the same order, but PyTorch has two biases that sum to ours.
 
 The rows are the gates input, forget, candidate, output in `torch.nn.LSTM` and in `opstage.models.lstm` alike.
 """
@@ -19,13 +19,14 @@ _MODULE = re.compile(r"(.*?)\.?\b(ih|hh)((?:_l\d+)?(?:_reverse)?)")
 
 
 def cell_and_side(module: str) -> tuple[str, str] | None:
-    """`lstm.hh_l0`, from `lstm.weight_hh_l0`, -> (`lstm_l0`, `recurrent`); None for what is not a part of a cell."""
+    """`lstm.hh_l0`, from `lstm.weight_hh_l0`, -> (`lstm_l0`, `recurrent`); None if it is not part of a cell."""
     match = _MODULE.fullmatch(module)
     return None if match is None else (match[1] + match[3], _SIDES[match[2]])
 
 
 def pytorch_cells(values: Mapping[str, Array]) -> dict[str, Array]:
-    """The values with every cell (`input`, `recurrent`, `bias`) as `torch.nn.LSTM` holds it; its second bias is 0."""
+    """Return the values with each cell (`input`, `recurrent`, `bias`) as `torch.nn.LSTM` stores it; its second bias is
+    0."""
     found: dict[str, Array] = {}
     for path, array in values.items():
         prefix, last = _split(path)

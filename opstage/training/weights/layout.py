@@ -1,4 +1,4 @@
-"""How the weight of a layer may lie in a file: as ours does, transposed, or with channels last."""
+"""The layouts of a layer's weight in a file: same as ours, transposed, or with channels last."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class WeightLayout(Enum):
     CHANNELS_LAST = "channels last"
 
     def axes(self, rank: int) -> tuple[int, ...] | None:
-        """The permutation that brings a weight of this layout to ours; None if there is nothing to do."""
+        """Return the permutation from this layout to ours, or None if it is the identity."""
         if self is WeightLayout.TRANSPOSED:
             return (1, 0)
         if self is WeightLayout.CHANNELS_LAST:
@@ -25,12 +25,12 @@ class WeightLayout(Enum):
 
 
 def square(weight: tuple[int, ...]) -> bool:
-    """Whether a weight's shape does not tell how it lies."""
+    """Whether a weight is square, so that its shape does not reveal its layout."""
     return len(weight) == 2 and weight[0] == weight[1]
 
 
 def layouts(ours: Shapes, theirs: Shapes) -> list[WeightLayout]:
-    """The layouts in which their layer can be ours, the likeliest first; none if shapes do not agree."""
+    """Return the layouts in which their layer can be ours, the most likely first; none if shapes do not match."""
     for role, shape in ours.items():
         if role != "weight" and role in theirs and theirs[role] != shape:
             return []

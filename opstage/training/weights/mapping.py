@@ -1,4 +1,4 @@
-"""`WeightMap`: which tensor of a file becomes which parameter, and how; it is read both ways."""
+"""`WeightMap`: maps tensors of a file to parameters, in both directions."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Source:
-    """A tensor of a file, or the `part`-th of the `parts` that it is cut into along `axis`, brought to our layout.
+    """A tensor of a file, or the `part`-th of the `parts` that it is cut into along `axis`, converted to our layout.
 
-    `plus` names another of its shape that is added to it; what is written is in the first, and 0 in the other.
-    `axes` permutes what was cut out; None leaves it. Afterwards it is reshaped to the parameter's shape, which adds or
-    drops axes of one element alone.
+    `plus` names another tensor of the same shape that is added; `write` stores the value in the first and 0 in the
+    other. `axes` permutes the part, unless None. Then it is reshaped to the parameter's shape, which only adds or drops
+    axes of size 1.
     """
 
     name: str
@@ -38,18 +38,18 @@ class Source:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The tensors that it takes."""
+        """The tensors that it reads."""
         return (self.name, self.plus) if self.plus else (self.name,)
 
     def read(self, tensors: Mapping[str, Array], shape: tuple[int, ...]) -> Array:
-        """The parameter's value."""
+        """Return the parameter's value."""
         piece = self._piece(tensors[self.name])
         if self.plus:
             piece = piece + self._piece(tensors[self.plus])
         return np.ascontiguousarray(piece if self.axes is None else piece.transpose(self.axes)).reshape(shape)
 
     def write(self, tensors: Mapping[str, Array], value: Array) -> None:
-        """Put the parameter's value where `read` would find it."""
+        """Store the parameter's value where `read` finds it."""
         place = self._piece(tensors[self.name])
         if self.plus:
             self._piece(tensors[self.plus])[...] = 0
@@ -58,7 +58,7 @@ class Source:
         place[...] = permuted.transpose(np.argsort(axes))
 
     def _piece(self, whole: Array) -> Array:
-        """A view of what the parameter takes."""
+        """Return a view of the part that the parameter uses."""
         return whole if self.parts == 1 else np.split(whole, self.parts, axis=self.axis)[self.part]
 
     def __str__(self) -> str:
@@ -71,7 +71,7 @@ class Source:
 
 @dataclass(frozen=True)
 class MappedParameter:
-    """One parameter: its source and why it is that one, or the error that it has none."""
+    """One parameter: its source and the reason for the match, or the error that it has none."""
 
     path: str
     shape: tuple[int, ...]
@@ -81,14 +81,14 @@ class MappedParameter:
 
 @dataclass(frozen=True)
 class WeightMap:
-    """A proposal for every parameter, and the tensors that none of them takes."""
+    """A proposal for every parameter, and the unused tensors."""
 
     rows: Sequence[MappedParameter]
     unused: Sequence[str] = ()
 
     @property
     def errors(self) -> list[str]:
-        """The reasons that keep the map from being applied, a line each."""
+        """The reasons why the map cannot be applied, one per line."""
         missing = [f"{show_path(row.path)} {show_shape(row.shape)}: {row.why}" for row in self.rows if not row.source]
         return missing + [f"{name}: no parameter takes it" for name in self.unused]
 
@@ -102,11 +102,11 @@ class WeightMap:
             )
 
     def read(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
-        """The parameters by path, of a file's tensors."""
+        """Return the parameters by path, read from a file's tensors."""
         return {row.path: row.source.read(tensors, row.shape) for row in self.rows if row.source is not None}
 
     def write(self, values: Mapping[str, Array], like: Mapping[str, Array]) -> dict[str, Array]:
-        """The tensors of a file built like `like` that holds these parameters: `read`'s inverse."""
+        """Return the tensors of a file like `like` that hold these parameters: the inverse of `read`."""
         tensors = {name: np.array(array) for name, array in like.items()}
         for row in self.rows:
             if row.source is not None:
@@ -114,7 +114,7 @@ class WeightMap:
         return tensors
 
     def table(self) -> Table:
-        """The proposal as a table for a terminal."""
+        """Return the proposal as a table for a terminal."""
         table = Table("parameter", "shape", "tensor", "its shape", "why")
         for row in self.rows:
             theirs = ("—", "") if row.source is None else (str(row.source), show_shape(row.source.shape))
@@ -127,5 +127,5 @@ class WeightMap:
 
 
 def _cell(text: str) -> Text:
-    """A text with names from a file, which is neither markup nor anything that a terminal obeys."""
+    """Return a text with names from a file, without markup or terminal control codes."""
     return Text(printable(text))

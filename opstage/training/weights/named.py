@@ -1,4 +1,4 @@
-"""Parameters by the names that another library gives them, where a model knows these: a table, read both ways."""
+"""Parameters by another library's names, by a table in the model that works in both directions."""
 
 from __future__ import annotations
 
@@ -50,13 +50,15 @@ def read_named(
 
 
 def write_named(params: Any, names: Mapping[str, str]) -> dict[str, Array]:
-    """The arrays of a tree by the names given: `read_named`'s inverse. Raises UsageError where one has no name."""
+    """Return the arrays of a tree by the given names: the inverse of `read_named`. Raises UsageError for a missing
+    name."""
     own = names_by_path(params, names)
     return {own[path]: np.asarray(leaf) for path, leaf in zip(paths(params), flatten(params)[0])}
 
 
 def names_by_path(tree: Any, names: Mapping[str, str]) -> dict[str, str]:
-    """The name of the tensor of each path of a tree. Raises UsageError where the table has none, or one for two."""
+    """Return the tensor name for each path of a tree. Raises UsageError if the table lacks one, or has one for two
+    paths."""
     found: dict[str, str] = {}
     for path in paths(tree):
         form = _NUMBERS.sub("{}", path)

@@ -1,7 +1,7 @@
-"""Names of tensors as other libraries write them, brought to a form in which they can be compared.
+"""Tensor names of other libraries, parsed into a form that can be compared.
 
-A name has three parts that mean something: the *role* of the tensor in its layer (weight, bias, mean, variance), the
-*words* that say which layer it is, and the *numbers* that say which of several.
+A name has three meaningful parts: the *role* of the tensor in its layer (weight, bias, mean, variance), the *words*
+that identify the layer, and the *numbers* that index it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ROLES = {
     "var": "variance",
 }
 
-# Words for one thing; "" for those that say nothing about which layer it is.
+# Synonyms; "" for words that do not help to identify a layer.
 _SAME = {
     **dict.fromkeys(("module", "model", "transformer", "net", "self", "c", "orig", "mod", "weight", "table"), ""),
     **dict.fromkeys(("linear", "dense", "conv", "lin", "features"), ""),
@@ -44,7 +44,7 @@ _OUT = {"proj", "o", "out", "wo"}
 
 
 class TensorName(NamedTuple):
-    """A tensor's name taken apart; `module` is the name without the role."""
+    """A parsed tensor name; `module` is the name without the role."""
 
     module: str
     role: str
@@ -55,7 +55,7 @@ class TensorName(NamedTuple):
 def read_name(name: str) -> TensorName:
     """`h.0.ln_1.bias` -> module `h.0.ln_1`, role bias, words (block, norm), numbers (0, 1).
 
-    A name without a role, such as `positions`, is all module, its role weight.
+    A name without a role, such as `positions`, is all module, with role weight.
     """
     module, role = _split_role(name)
     words: list[str] = []
@@ -67,7 +67,7 @@ def read_name(name: str) -> TensorName:
         word = part.lower()
         if word in _OUT and "attention" in words:
             word = "out"
-        elif "mlp" in words and word in ("up", "fc", "down", *_OUT):  # the two layers of a transformer's mlp
+        elif "mlp" in words and word in ("up", "fc", "down", *_OUT):  # the two linear layers of a transformer's MLP
             numbers.append(1 if word in ("up", "fc") else 2)
             continue
         if word in _ORDINALS:
@@ -78,14 +78,14 @@ def read_name(name: str) -> TensorName:
 
 
 def likeness(a: TensorName, b: TensorName) -> float:
-    """From 0 to 1: the share of the words that both have (Dice's coefficient)."""
+    """Return the similarity of the words, from 0 to 1 (Dice's coefficient)."""
     if not a.words and not b.words:
         return 0.5
     return 2 * len(set(a.words) & set(b.words)) / (len(a.words) + len(b.words))
 
 
 def pytorch_name(path: str) -> str:
-    """The name that PyTorch's layers would give: `blocks.0.norm.gamma` -> `blocks.0.norm.weight`."""
+    """Return the name in PyTorch's layers: `blocks.0.norm.gamma` -> `blocks.0.norm.weight`."""
     head, _, last = path.rpartition(".")
     theirs = {"kernel": "weight", "gamma": "weight", "beta": "bias", "mean": "running_mean", "variance": "running_var"}
     return f"{head}.{theirs.get(last, last)}" if head else theirs.get(last, last)

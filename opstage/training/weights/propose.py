@@ -1,8 +1,8 @@
-"""The proposal: parameters and tensors brought together by their names and shapes.
+"""The proposal: match parameters and tensors by their names and shapes.
 
-Tensors are matched by layer: the weight of a layer and its bias come from one place. A pair of layers is possible when
-their weights have one shape, or would after a transpose, and the biases agree. Of the possible pairs those are taken,
-again and again, of which each is the other's best by name. What has no single best is ambiguous, and left to the user.
+Tensors are matched by layer: the weight and bias of a layer have one source. A pair of layers is possible if their
+weights have the same shape, possibly after a transpose, and the biases agree. Pairs in which each is the other's best
+match by name are taken first, repeatedly. A layer without a unique best match is ambiguous, and left to the user.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _layers_of(parameters: Mapping[str, tuple[int, ...]]) -> list[_Layer]:
 
 
 def _with_statistics(layers: Sequence[_Layer]) -> list[_Layer]:
-    """Running statistics, which are in a tree of their own, join the normalisation beneath their path."""
+    """Move running statistics, which have a tree of their own, to the normalisation layer of the same path."""
     whole = [layer for layer in layers if "weight" in layer.shapes or "bias" in layer.shapes]
     rest = []
     for layer in layers:
@@ -132,7 +132,8 @@ def _tensor_layers(tensors: Mapping[str, Array], ours: Sequence[_Layer]) -> list
 
 
 def _as_cells(layers: Sequence[_Layer]) -> list[_Layer]:
-    """PyTorch's recurrent layers as ours are: a weight for the input, one for the state, the biases' sum."""
+    """Convert PyTorch's recurrent layers to our form: a weight for the input, one for the state, the sum of the
+    biases."""
     rest: list[_Layer] = []
     biases: dict[str, _Layer] = {}
     for layer in layers:
@@ -157,7 +158,7 @@ def _as_cells(layers: Sequence[_Layer]) -> list[_Layer]:
 
 
 def _cut(layer: _Layer) -> list[_Layer]:
-    """A layer that computes query, key and value at once as three layers."""
+    """Split a layer that computes query, key and value at once into three layers."""
     weight = layer.weight
     if len(weight) != 2:
         return [layer]
@@ -178,7 +179,7 @@ def _cut(layer: _Layer) -> list[_Layer]:
 
 
 def _pairs(ours: Sequence[_Layer], theirs: Sequence[_Layer]) -> dict[int, int | list[int]]:
-    """For each of our layers the number of theirs, or of several that are as good."""
+    """For each of our layers, return the index of the matching layer, or a list of equally good ones."""
     our_places, their_places = _places(ours), _places(theirs)
     scores: dict[int, dict[int, float]] = {}
     for i, a in enumerate(ours):
@@ -195,7 +196,7 @@ def _pairs(ours: Sequence[_Layer], theirs: Sequence[_Layer]) -> dict[int, int | 
         mutual = [(i, js[0]) for i, js in best.items() if len(js) == 1 and _best(columns[js[0]]) == [i]]
         if not mutual:
             return {**pairs, **best}
-        # The surest first; those of one score do not depend on each other's order.
+        # The surest first; pairs with equal scores do not depend on their order.
         surest = max(scores[i][j] for i, j in mutual)
         for i, j in mutual:
             if scores[i][j] == surest:
@@ -212,7 +213,7 @@ def _best(row: Mapping[int, float]) -> list[int]:
 
 
 def _score(a: _Layer, b: _Layer, place_a: tuple[int, ...], place_b: tuple[int, ...]) -> float:
-    """How well two layers agree: 10 for the same name, 2 for all the words and 1 for the same place."""
+    """Score how well two layers match: 10 for the same name, 2 for all the words and 1 for the same place."""
     same_name = 10.0 if a.name.module == b.name.module else 0.0
     if len(a.name.numbers) == len(b.name.numbers):
         place = 1.0 if place_a[:-1] == place_b[:-1] else -1.0
@@ -223,9 +224,10 @@ def _score(a: _Layer, b: _Layer, place_a: tuple[int, ...], place_b: tuple[int, .
 
 
 def _places(layers: Sequence[_Layer]) -> list[tuple[int, ...]]:
-    """Where each layer stands among those of its shape, found from its numbers: the rank of each, and of all together.
+    """Return the position of each layer among those of its shape, by its numbers: the rank of each, and of all
+    together.
 
-    Ranks make `features.0` and `features.3` the first and second, as `layers.0` and `layers.1` are.
+    Ranks make `features.0` and `features.3` the first and second, like `layers.0` and `layers.1`.
     """
     classes: dict[object, list[int]] = {}
     for i, layer in enumerate(layers):
@@ -273,11 +275,11 @@ def _why(a: _Layer, b: _Layer) -> str:
 
 
 def _layout(a: _Layer, b: _Layer, matched: Sequence[tuple[_Layer, _Layer]]) -> tuple[WeightLayout, str]:
-    """How their weight lies, and the doubt if nothing tells.
+    """Return the layout of their weight, and the doubt if nothing decides it.
 
-    A square weight fits either way. One that was cut out of a larger one lies as that was cut; any other lies as the
-    oblong weights of linear layers in the file do, and a layer with a bias is compared with those that have one:
-    embeddings, and heads that share theirs, have none and lie the same way everywhere.
+    A square weight fits either way. A part of a larger weight has that one's layout. Any other has the layout of the
+    non-square linear weights in the file; a layer with a bias is compared with those that have one, since embeddings,
+    and heads tied to them, have none and one layout everywhere.
     """
     possible = layouts(a.shapes, b.shapes)
     if not square(b.weight) or {"embedding", "position"} & set(a.name.words):
@@ -299,7 +301,7 @@ def _layout(a: _Layer, b: _Layer, matched: Sequence[tuple[_Layer, _Layer]]) -> t
 
 
 def _harmless(name: str, tensors: Mapping[str, Array], used: set[str]) -> bool:
-    """Counters and masks, and a tensor that is stored twice because two layers share it."""
+    """Whether a tensor may stay unused: counters, masks, and a second copy of a tensor that two layers share."""
     array = tensors[name]
     if name.endswith(_BOOKKEEPING) or array.dtype.kind in "bu" or name.endswith(("attn.bias", "attn.masked_bias")):
         return True

@@ -32,12 +32,12 @@ SHARD_SIZE = "5GB"
 
 
 def read_weights(path: str | os.PathLike[str]) -> dict[str, Array]:
-    """The tensors of a folder of weights, an index file or a safetensors file by name, mapped: arrays to be read only.
+    """Return the tensors of a folder of weights, an index file or a safetensors file by name, memory-mapped and
+    read-only.
 
-    A folder holds `model.safetensors.index.json` or `model.safetensors`. Brain floats are widened to float32, which
-    copies them. Raises UsageError for an index that is none, names a file that is not in its own folder, or does not
-    say of each tensor in which one file it is; nothing is read from outside of the folder, but through the links of
-    Hugging Face's cache.
+    A folder holds `model.safetensors.index.json` or `model.safetensors`. bfloat16 is widened to float32, which copies.
+    Raises UsageError for a file that is not an index, names a file outside its own folder, or does not map each tensor
+    to exactly one file. Nothing outside the folder is read, except through the links of Hugging Face's cache.
     """
     path = Path(path)
     if os.path.isdir(path):
@@ -51,7 +51,7 @@ def read_weights(path: str | os.PathLike[str]) -> dict[str, Array]:
 
 
 def read_config(folder: str | os.PathLike[str]) -> Document:
-    """The `config.json` beside a model's weights, whose values are read with their types checked."""
+    """Return the `config.json` next to a model's weights; its values are type-checked when read."""
     path = Path(folder) / "config.json"
     return Document.of(read_bytes(path), str(path))
 
@@ -63,11 +63,12 @@ def write_weights(
     shard_size: int | str = SHARD_SIZE,
     disk: Disk = DISK,
 ) -> list[Path]:
-    """Write weights to a new folder, in files of at most `shard_size` each and an index; the files, the index last.
+    """Write weights to a new folder, in files of at most `shard_size` each and an index; return the files, the index
+    last.
 
-    What fits into one file is `model.safetensors` alone, and a tensor that is larger than `shard_size` has a file of
-    its own. One array under several names is stored once, as in `write_state_dict`. The folder appears with all its
-    files or not at all. Raises UsageError where it exists and is not empty, and WriteError.
+    If all fits into one file, that is `model.safetensors` without an index. A tensor larger than `shard_size` has a
+    file of its own. One array under several names is stored once, as in `write_state_dict`. The folder appears with all
+    its files or not at all. Raises UsageError if it exists and is not empty, and WriteError.
     """
     folder = Path(os.path.abspath(folder))
     if os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir())):
@@ -114,7 +115,7 @@ def write_weights(
 
 
 def _shards(tensors: Mapping[str, Array], most: int) -> list[dict[str, Array]]:
-    """The tensors in their order, cut into parts of at most `most` bytes, or of one tensor."""
+    """Split the tensors, in order, into parts of at most `most` bytes or of one tensor."""
     shards: list[dict[str, Array]] = [{}]
     size = 0
     for name, array in tensors.items():
@@ -152,7 +153,7 @@ def _read_sharded(path: Path) -> dict[str, Array]:
 
 
 def _read_index(path: Path) -> dict[str, str]:
-    """The file of each tensor. Raises UsageError where the index is not one."""
+    """Return the file of each tensor. Raises UsageError if the file is not an index."""
     require_file(path)
     try:
         with open(path, "rb") as file:
@@ -182,7 +183,7 @@ class _TwiceError(ValueError):
 
 
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object whose keys differ, where Python would take the last of two."""
+    """Return a JSON object, checked for duplicate keys, of which Python would keep the last."""
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
@@ -192,9 +193,9 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _require_inside(index: Path, name: str) -> None:
-    """Raise UsageError unless `name` is a file's name, and of a file in the folder of the index.
+    """Raise UsageError unless `name` is the name of a file in the folder of the index.
 
-    In Hugging Face's cache `snapshots/REVISION/NAME` is a link to a file of `blobs/`, which is the same folder's.
+    In Hugging Face's cache `snapshots/REVISION/NAME` is a link to a file in `blobs/`, which belongs to the same folder.
     """
     plain = name not in ("", ".", "..") and not set(name) & {"/", "\\", "\0", ":"}
     if not plain or not name.endswith(".safetensors"):

@@ -1,8 +1,8 @@
 """Parameters at several places, and tensors under several names.
 
-In a state_dict one array under two names is one tensor that two layers share. The safetensors format has no such thing:
-`safetensors.torch.save_model` stores it once and keeps the other names, each with the one that is stored, in the file's
-metadata. Both are read and written so here.
+In a state_dict one array under two names is one tensor that two layers share. The safetensors format cannot express
+this: `safetensors.torch.save_model` stores the tensor once and maps its other names to the stored one in the file's
+metadata. This module reads and writes the same convention.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from .names import likeness, read_name
 from .propose import propose
 
 Tied = Mapping[str, tuple[str, ...]]
-"""For each parameter at several places its name -> the paths of all of them."""
+"""Maps the name of each parameter with several places to all their paths."""
 
-_FORMAT = "format"  # whose tensors a file holds, which is in the same metadata
+_FORMAT = "format"  # the format of the tensors in a file, stored in the same metadata
 
 
 def with_dropped_names(tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> dict[str, Array]:
-    """The tensors of a file, each under all the names that its metadata give it; one array under all of them."""
+    """Return a file's tensors under all the names in its metadata, as one array for all names of a tensor."""
     dropped = {
         name: tensors[stored]
         for name, stored in metadata.items()
@@ -34,9 +34,9 @@ def with_dropped_names(tensors: Mapping[str, Array], metadata: Mapping[str, str]
 
 
 def stored_once(tensors: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, str]]:
-    """The tensors, each under the first of its names, and for each other name that one.
+    """Return the tensors, each under its first name, and a map from each other name to that.
 
-    A tensor called `format` is kept: the metadata have another use for that name.
+    A tensor called `format` is always stored, since the metadata use that key otherwise.
     """
     firsts: dict[int, str] = {}
     for name, array in tensors.items():
@@ -46,7 +46,7 @@ def stored_once(tensors: Mapping[str, Array]) -> tuple[dict[str, Array], dict[st
 
 
 def everywhere(values: Mapping[str, Array], tied: Tied) -> dict[str, Array]:
-    """Values by name as values by place: one array at all places of a parameter."""
+    """Return values by place from values by name: one array at all places of a parameter."""
     found: dict[str, Array] = {}
     for name, array in values.items():
         found |= dict.fromkeys(tied.get(name, (name,)), array)
@@ -75,7 +75,7 @@ def propose_tied(
 
 
 def shared_as_in(written: Mapping[str, Array], like: Mapping[str, Array]) -> dict[str, Array]:
-    """`written` with one array under the names that have one in `like`. Raises UsageError where their values differ."""
+    """Return `written` with arrays shared as in `like`. Raises UsageError if their values differ."""
     result = dict(written)
     for name, stored in stored_once(like)[1].items():
         if not same_bits(result[name], result[stored]):
@@ -88,7 +88,8 @@ def shared_as_in(written: Mapping[str, Array], like: Mapping[str, Array]) -> dic
 
 
 def _likeliest(paths: tuple[str, ...], shape: tuple[int, ...], tensors: Mapping[str, Array]) -> str:
-    """The place whose name is most like that of a tensor of the shape, however it lies; the first of several."""
+    """Return the place with a name most similar to that of a tensor of the shape, in any layout; the first of
+    several."""
     fitting = [read_name(name) for name, array in tensors.items() if sorted(array.shape) == sorted(shape)]
 
     def likest(path: str) -> float:
@@ -107,9 +108,9 @@ def _row(row: MappedParameter, owners: Mapping[str, str], tied: Tied) -> MappedP
 
 
 def _with_parted(rows: Sequence[MappedParameter], tensors: Mapping[str, Array]) -> list[MappedParameter]:
-    """The rows, where those that take one tensor by two of its names say that the parameters are apart here."""
+    """Note in rows that use one tensor under two of its names that the parameters are separate here."""
     stored = stored_once(tensors)[1]
-    takers: dict[str, dict[str, str]] = {}  # of a shared tensor: its name -> the parameter that takes it by that one
+    takers: dict[str, dict[str, str]] = {}  # for each shared tensor, name -> the parameter that uses it under that name
     for row in rows:
         for name in row.source.names if row.source is not None else ():
             if name in stored or name in stored.values():
