@@ -1,4 +1,4 @@
-"""Experiments: one configuration, the run that it means, and the directory in which the run is kept."""
+"""Experiments: a configuration, the run that it describes, and the directory that keeps the run."""
 
 from typing import TYPE_CHECKING
 

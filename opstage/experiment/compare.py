@@ -1,4 +1,4 @@
-"""Two interpreters side by side: the first op of the first training steps whose results differ beyond rounding."""
+"""Compare two interpreters: find the first op of the first training steps with results that differ beyond rounding."""
 
 from __future__ import annotations
 
@@ -25,16 +25,15 @@ Array = npt.NDArray[Any]
 Phase: TypeAlias = Literal["forward", "gradient", "update"]
 
 _TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
-"""Of the largest magnitude in a result; what cancels within an op is allowed for beside it."""
+"""Relative to the largest magnitude in a result; cancellation within an op is allowed for separately."""
 
 
 @final
 @dataclass(frozen=True)
 class Divergence:
-    """Where two interpreters part. `values` are those at `index` of the op's output, one of each side.
+    """The first difference of two interpreters. `values` are the elements at `index` of the op's output, one per side.
 
-    isolated    whether the op gives different results on equal operands too; else the fault lies in what it depends on
-                beside its operands
+    isolated    whether the op differs on equal operands too; else the cause is something other than its operands
     """
 
     step: int
@@ -50,7 +49,7 @@ class Divergence:
     isolated: bool
 
     def describe(self, names: tuple[str, str]) -> str:
-        """Some lines of text: the op, its source line, both values."""
+        """Return a few lines of text: the op, its source line, both values."""
         belongs = {
             "forward": f"op {self.ordinal} of the program",
             "gradient": f"in the gradient of op {self.ordinal}",
@@ -76,9 +75,9 @@ class Divergence:
 @final
 @dataclass(frozen=True)
 class Comparison:
-    """The result of a comparison. `amplified` ops differ on their own operands but agree on equal ones.
+    """The result of a comparison. `amplified` counts ops that differ on their own operands but agree on equal ones.
 
-    not_finite    the first step whose loss is nan or infinite on both sides; nothing was compared beyond it
+    not_finite    the first step whose loss is nan or infinite on both sides; nothing after it was compared
     """
 
     names: tuple[str, str]
@@ -91,7 +90,7 @@ class Comparison:
 
     @property
     def agree(self) -> bool:
-        """Whether both sides gave the same, and numbers at that."""
+        """Whether both sides computed the same finite numbers."""
         return self.divergence is None and self.not_finite is None
 
     def __str__(self) -> str:
@@ -110,10 +109,10 @@ class Comparison:
 
 
 def compare(settings: Settings, sides: Sequence[str], *, steps: int = 3) -> Comparison:
-    """Run the first `steps` training steps on both sides, each `backend:device:dtype:option=value` in part or whole.
+    """Run the first `steps` training steps on both sides, each written as some of `backend:device:dtype:option=value`.
 
-    An op is found to differ when an element is off by more than rounding explains, and is so on equal operands, too.
-    The first such op is named; what follows from it, or from rounding that the program magnifies, is not.
+    An op differs if an element is off by more than rounding explains, on equal operands too. Only the first such op is
+    reported, not its consequences or rounding errors that the program magnifies.
     """
     if len(sides) != 2 or not all(sides):
         raise UsageError(f"a comparison needs two sides, as in eager,eager:float64; got {','.join(sides)!r}")
@@ -143,10 +142,10 @@ def compare(settings: Settings, sides: Sequence[str], *, steps: int = 3) -> Comp
 
 
 def side_options(side: str, options: Options) -> Options:
-    """The options of one side: `options` with what `side` names, e.g. `compiled`, `eager:float64`, `eager:seed=3`."""
+    """Return `options` changed as `side` says, e.g. `compiled`, `eager:float64`, `eager:seed=3`."""
     changes: dict[str, Any] = {}
     known = [*backends(), *DEVICES, "float32", "float64"]
-    for word in re.split(r":(?!\d+(?::|$))", side):  # the colon of cuda:1 is the device's own
+    for word in re.split(r":(?!\d+(?::|$))", side):  # the colon of cuda:1 belongs to the device
         name, given, text = word.partition("=")
         if given:
             changes[name] = _option(side, name, text)
@@ -165,7 +164,7 @@ def side_options(side: str, options: Options) -> Options:
 
 
 def _option(side: str, name: str, text: str) -> Any:
-    """The value of `name=text`, written as in the environment."""
+    """Parse `name=text`, written as in the environment."""
     try:
         return read_option(name, text)
     except UsageError as error:
@@ -174,11 +173,11 @@ def _option(side: str, name: str, text: str) -> Any:
 
 @final
 class _Side:
-    """One side's trainer, and what it computes."""
+    """The trainer of one side, and the ops that it runs."""
 
     def __init__(self, settings: Settings):
         self.dtype = settings.options.dtype
-        self.loss = 0.0  # of the step before
+        self.loss = 0.0  # of the previous step
         self.task: Task = prepare(settings)
         trails: list[Trail[Any]] = []
 
@@ -194,7 +193,7 @@ class _Side:
         return np.asarray(self.trail.get(ref))
 
     def steps(self, count: int) -> Iterator[list[BoundOp]]:
-        """The ops of each training step."""
+        """Yield the ops of each training step."""
         task = self.task
         state = task.trainer.init_optim(task.optimizer)
         with closing(task.batches.epoch(0)) as batches:
@@ -208,7 +207,7 @@ class _Side:
 @final
 @dataclass(frozen=True)
 class _Difference:
-    """Element `index` of output `output`: both values, and how far apart rounding may have put them."""
+    """Element `index` of output `output`: both values, and the difference that rounding allows."""
 
     output: int
     index: tuple[int, ...]
@@ -218,7 +217,7 @@ class _Difference:
 
 @final
 class _Judge:
-    """Tells what rounding explains from what it does not; the coarser of the two dtypes decides."""
+    """Decides whether rounding explains a difference, by the coarser of the two dtypes."""
 
     def __init__(self, left: _Side, right: _Side):
         self._left, self._right = left, right
@@ -227,10 +226,11 @@ class _Judge:
         self._epsilon = float(np.finfo(self._dtype.name).eps)
 
     def compare(self, a: BoundOp, b: BoundOp) -> tuple[_Difference | None, bool] | None:
-        """None where the results agree; else (the difference, whether equal operands show it), (None, …) if magnified.
+        """Return None if the results agree; else (the difference, whether equal operands show it), (None, …) if
+        magnified.
 
-        Both are run again on equal operands, those of the left, rounded to the coarser dtype. An op that agrees there
-        has magnified a difference of its operands, unless it gave another result than it gives again on its own.
+        Both are run again on the operands of the left side, rounded to the coarser dtype. If the op agrees there, it
+        has magnified a difference of its operands, unless its result is not reproducible.
         """
         mine = [self._left.host(operand) for operand in a.operands]
         found = self._difference(mine, a.outputs, b.outputs)
@@ -267,7 +267,7 @@ class _Judge:
 
 
 def _distance(x: Array, y: Array) -> npt.NDArray[np.float64]:
-    """|x - y| element by element; 0 where both are the same, not finite ones too, and inf where only one is finite."""
+    """Return |x - y| elementwise: 0 for equal values, also infinite ones, and inf if only one is finite."""
     a, b = x.astype(np.float64), y.astype(np.float64)
     with np.errstate(all="ignore"):
         distance: npt.NDArray[np.float64] = np.abs(a - b)
@@ -307,7 +307,7 @@ def _place(
 
 
 def _aligned(left: Sequence[BoundOp], right: Sequence[BoundOp]) -> Iterator[tuple[BoundOp, BoundOp]]:
-    """Pairs of the same op of both, in the order of `left`; what only one of them ran is left out."""
+    """Yield pairs of the same op on both sides, in the order of `left`; ops that only one of them ran are skipped."""
     theirs = dict(zip(_keys(right), right))
     for key, step in zip(_keys(left), left):
         other = theirs.get(key)

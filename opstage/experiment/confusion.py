@@ -1,4 +1,4 @@
-"""Which class a classifier took for which over held-out data, and where it was wrong and most certain."""
+"""The confusion matrix of a classifier on held-out data, and its most confident mistakes."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ MOST_MISTAKES = 12
 @final
 @dataclass(frozen=True)
 class Mistake:
-    """A sample that was taken for another class.
+    """A misclassified sample.
 
     row            its number in the held-out data, from 0
-    true, found    its class, and the one that it was taken for
-    probability    of the class found, as the model has it
+    true, found    its class, and the predicted class
+    probability    the predicted probability of the class found
     sample         its row of the batch's first array
     """
 
@@ -42,10 +42,10 @@ class Mistake:
 @final
 @dataclass(frozen=True)
 class Scores:
-    """How well each class is found: nan where there is nothing to divide by.
+    """Precision, recall and F1 of each class; nan if the divisor is 0.
 
-    precision    of the samples taken for the class, the share that are of it
-    recall       of the samples of the class, the share taken for it
+    precision    the fraction of the predictions of the class that are right
+    recall       the fraction of the samples of the class that are found
     f1           the harmonic mean of both: 2 tp/(samples + taken)
     """
 
@@ -60,7 +60,7 @@ class Classification:
     """The result of a classifier on held-out data.
 
     counts      counts (true class, predicted class)
-    mistakes    those it was most certain of, the most certain first
+    mistakes    the most confident mistakes, in descending order
     """
 
     counts: npt.NDArray[np.int64]
@@ -77,7 +77,7 @@ class Classification:
 
 @final
 class _Classifications(Transparent[Any]):
-    """Keeps the logits and labels that a program hands to cross_entropy."""
+    """Records the logits and labels that a program passes to cross_entropy."""
 
     __slots__ = ("seen",)
 
@@ -94,10 +94,10 @@ class _Classifications(Transparent[Any]):
 
 
 def classify(trainer: ScalarTrainer, metrics: Callable[..., Any], batches: Batches) -> Classification | None:
-    """Its result on `batches`; None for a model that is not a classifier of whole samples.
+    """Return the result on `batches`, or None if the model is not a classifier of whole samples.
 
-    A classifier is known by its metrics: they call cross_entropy once, on logits (B, classes) and labels (B). A
-    negative label is none, and its sample is left out.
+    A classifier is recognised by its metrics: they call cross_entropy once, on logits (B, classes) and labels (B).
+    Samples with a negative label are ignored.
     """
 
     def program(ops: Any, *trees: Any) -> Any:
@@ -135,7 +135,7 @@ def classify(trainer: ScalarTrainer, metrics: Callable[..., Any], batches: Batch
 
 
 def _probabilities(logits: npt.NDArray[Any], classes: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """softmax(logits)[class] of each row, where class is that of its greatest logit: 1/Σ exp(z - max z)."""
+    """Return softmax(logits)[class] of each row, for the class of its largest logit: 1/Σ exp(z - max z)."""
     z = logits.astype(np.float64)
     own = np.take_along_axis(z, classes[:, None], axis=1)
     shares: npt.NDArray[np.float64] = 1.0 / np.exp(z - own).sum(axis=1)

@@ -17,7 +17,7 @@ _MOST_NUMBERS = 12
 
 
 def classification_html(made: Classification, classes: Sequence[str] | None = None) -> str:
-    """The sections. `classes` are the names of the classes, where they are more than numbers."""
+    """Return the sections as HTML. `classes` are the names of the classes, if they have any."""
     names = list(classes) if classes is not None and len(classes) == len(made.counts) else None
     named = names if names is not None else [str(number) for number in range(len(made.counts))]
     return (
@@ -58,7 +58,7 @@ def _scores(made: Classification, names: Sequence[str]) -> str:
 
 
 def _mean(values: npt.NDArray[np.float64]) -> float:
-    """The mean of those that are there."""
+    """Return the mean of the values that are not nan."""
     known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else math.nan
 
@@ -82,7 +82,7 @@ def _mistakes(mistakes: Sequence[Mistake], names: Sequence[str]) -> str:
 
 
 def _sample(sample: npt.NDArray[Any]) -> str:
-    """An image, from its least value to its greatest; of anything else its first numbers."""
+    """Show an image, scaled to its value range; for any other sample its first numbers."""
     image = sample[0] if sample.ndim == 3 and sample.shape[0] == 1 else sample
     if image.ndim == 2 and min(image.shape) > 3 and image.dtype.kind in "fiu":
         values = image.astype(np.float64)

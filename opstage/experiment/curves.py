@@ -14,7 +14,7 @@ Point: TypeAlias = tuple[float, float]
 
 @dataclass(frozen=True)
 class Curve:
-    """Points (step, value) in the order of steps; `faint` for what is noisy."""
+    """Points (step, value) in the order of steps; `faint` for a noisy curve."""
 
     name: str
     points: tuple[Point, ...]
@@ -22,7 +22,7 @@ class Curve:
 
     @property
     def marker(self) -> str | None:
-        """A lone point needs one to be seen."""
+        """The marker: a single point needs one to be visible."""
         return "o" if len(self.points) == 1 else None
 
 
@@ -36,12 +36,13 @@ class Panel:
 
 @dataclass(frozen=True)
 class Curves:
-    """Loss of single steps, mean loss of epochs, held-out metrics after each epoch; and the rates of all that."""
+    """The loss of steps, mean loss of epochs, held-out metrics after each epoch, and rates over time."""
 
     lines: Sequence[Line]
 
     def panels(self) -> list[Panel]:
-        """A panel for the loss, and one for each other held-out metric; curves without a finite value are left out."""
+        """Return a panel for the loss and one for each other held-out metric; curves without a finite value are left
+        out."""
         steps = [line for line in self.lines if line["kind"] == "step"]
         epochs = [line for line in self.lines if line["kind"] == "epoch"]
         names = list(dict.fromkeys(name for line in epochs for name in line["held_out"]))
@@ -55,7 +56,7 @@ class Curves:
         return [Panel(name, tuple(c for c in curves if c.points)) for name, curves in panels]
 
     def rates(self) -> list[Panel]:
-        """Panels for the learning rate, the gradients' norm and the samples per second, where there are any."""
+        """Return panels for the learning rate, the gradient norm and the samples per second, if recorded."""
         steps = [line for line in self.lines if line["kind"] == "step"]
         named = {"learning rate": "lr", "gradient norm": "gradient_norm", "samples per second": "samples_per_second"}
         curves = [

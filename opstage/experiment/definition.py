@@ -1,4 +1,4 @@
-"""`Definition`: a model before it is configured, shipped or of a file of the user's."""
+"""`Definition`: a model before it is configured, either shipped or in a user's file."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from .parts_check import require_batch
 @final
 @dataclass(frozen=True, eq=False)
 class Definition:
-    """A model that is configured by a dataclass.
+    """A model with a dataclass for its configuration.
 
-    word     what a configuration calls it: `mlp`, `my_model.py`, `my_model.py:loss`
+    word     its name in a configuration: `mlp`, `my_model.py`, `my_model.py:loss`
     config   the dataclass of its settings
-    recipe   how it is trained where nothing else is said
+    recipe   how it is trained by default
     file     the user's file; None for a shipped model
-    texts    all files of the user's that it is made of, its own first, as they were when they were imported
+    texts    the contents of all user files that define it, its own first, as of their import
     """
 
     word: str
@@ -51,7 +51,7 @@ class Definition:
     _make: Callable[[Any], Any]
 
     def make(self, config: Any = None) -> Model:
-        """The model for a config, by default for that of all defaults. Raises UsageError."""
+        """Build the model for a config, by default with all defaults. Raises UsageError."""
         try:
             made = self._make(self.config() if config is None else config)
         except OpstageError:
@@ -65,25 +65,25 @@ class Definition:
 
     @property
     def called(self) -> str:
-        """Its name for people: `mlp`, `my_model`."""
+        """Its name in messages: `mlp`, `my_model`."""
         return self.word if self.file is None else self.file.stem
 
     def absolute(self) -> str:
-        """`word`, meaning the same from every directory."""
+        """Return `word` with an absolute path, valid from every directory."""
         if self.file is None:
             return self.word
         return f"{self.file.absolute()}{self.word.removeprefix(file_of(self.word) or '')}"
 
 
 def definition(word: str, origin: str = "", *, kept: Path | None = None) -> Definition:
-    """The model that `word` names: a shipped one, or `my_model.py`, `my_model.py:make`, `my_model.py:loss`.
+    """Return the model named by `word`: a shipped one, or `my_model.py`, `my_model.py:make`, `my_model.py:loss`.
 
-    origin   who says so, for errors
-    kept     a copy of the file to take in its place, beside copies of the files that it imports
+    origin   the source of the name, for errors
+    kept     a copy of the file to use instead, next to copies of the files that it imports
 
     A file has a model if it has `make(config) -> Model`, where `Config`, or the annotation, is a dataclass; or one
     `Model`; or one function with `@opstage.shapes(…)` whose parameters are declared. Raises UsageError, with the user's
-    line, for a file that cannot be imported, and one that has no model or several.
+    line, for a file that cannot be imported or does not have exactly one model.
     """
     if word in MODELS:
         return defined_in(word, None, MODELS[word], {})
@@ -115,7 +115,7 @@ def definition(word: str, origin: str = "", *, kept: Path | None = None) -> Defi
 
 
 def _imported(word: str, file: Path, path: Path) -> Definition:
-    """The model of an ONNX file, with the files that hold its weights, or of a file of torch.export.save."""
+    """Return the model of an ONNX file, with its weight files, or of a file of torch.export.save."""
     path = path.absolute()
     texts, config, make = _of_onnx(path) if path.suffix == ONNX else _of_torch(path)
     key = (word, *[f"{each} {hashlib.sha256(text).hexdigest()}" for each, text in texts.items()])
@@ -125,8 +125,8 @@ def _imported(word: str, file: Path, path: Path) -> Definition:
 
 
 def _of_onnx(path: Path) -> tuple[dict[Path, bytes], type, Callable[[Any], Model]]:
-    """The files of a model, the class of its settings, and what makes it of them."""
-    from ..onnx.file import read  # whoever has none needs none of it
+    """Return the files of a model, the class of its settings, and the function that builds it from them."""
+    from ..onnx.file import read  # imported lazily: only ONNX models need it
     from ..onnx.trainable import Config, configured
 
     found = read(path)
@@ -135,7 +135,7 @@ def _of_onnx(path: Path) -> tuple[dict[Path, bytes], type, Callable[[Any], Model
 
 
 def _of_torch(path: Path) -> tuple[dict[Path, bytes], type, Callable[[Any], Model]]:
-    """Likewise, of a file of torch.export.save."""
+    """Do the same for a file of torch.export.save."""
     from ..torch.trainable import Config, configured
 
     require_file(path)
@@ -144,18 +144,18 @@ def _of_torch(path: Path) -> tuple[dict[Path, bytes], type, Callable[[Any], Mode
 
 ONNX = ".onnx"
 IMPORTED = (ONNX, ".pt2")
-"""Suffixes of files of other libraries' models."""
+"""Suffixes of model files of other libraries."""
 WEIGHTS = ".safetensors"
-"""The suffix of the weights that a model file of the same name reads, as `opstage import` writes them."""
+"""The suffix of the weights file next to a model file of the same name, as `opstage import` writes it."""
 
 IN_PYTHON = "python:"
-"""Before the name of a model that a Python program made, which no file defines."""
+"""The prefix of the name of a model built in Python, which no file defines."""
 
 
 def defined_by(model: Model, recipe: Recipe | None = None) -> Definition:
-    """The definition of a model that is at hand: that of its file, where its file's `make` gives the same model.
+    """Return the definition of a model object: that of its file, if the file's `make` returns the same model.
 
-    A script that is running is no such file: to read it again would run it again.
+    A running script does not count, since importing it would run it again.
     """
     module = sys.modules.get(type(model.config).__module__)
     named = name_of(module)
@@ -174,7 +174,7 @@ def defined_by(model: Model, recipe: Recipe | None = None) -> Definition:
 
 
 def _alike(a: Any, b: Any) -> bool:
-    """Whether two models were made of the same functions, settings and declarations."""
+    """Whether two models were built from the same functions, settings and declarations."""
     if isinstance(a, Model) and isinstance(b, Model):
         return all(_alike(getattr(a, f.name), getattr(b, f.name)) for f in dataclasses.fields(Model))
     if isinstance(a, partial) and isinstance(b, partial):
@@ -191,11 +191,11 @@ def _alike(a: Any, b: Any) -> bool:
 
 
 _LOADED: dict[tuple[str, ...], Definition] = {}
-"""Files run once for one text of each: a second run would make another Config of the same name."""
+"""Files are run once per content: a second run would create another Config class of the same name."""
 
 
 def _texts(file: Path) -> dict[Path, bytes]:
-    """A file and those beside it that it is made of, as they are now."""
+    """Return the current contents of a file and of the files next to it that it imports."""
     texts = {each: each.read_bytes() for each in files_of(file) if each.is_file()}
     for each in list(texts):
         weights = each.with_suffix(WEIGHTS)
@@ -205,7 +205,7 @@ def _texts(file: Path) -> dict[Path, bytes]:
 
 
 def _texts_of(module: ModuleType) -> dict[Path, bytes]:
-    """The files of a module that has been imported. Raises UsageError where one is no longer what was imported."""
+    """Return the files of an imported module. Raises UsageError if one has changed since the import."""
     texts = _texts(Path(str(module.__file__)))
     for each in list(sys.modules.values()):
         name = getattr(each, "__file__", None)
@@ -219,7 +219,7 @@ def _texts_of(module: ModuleType) -> dict[Path, bytes]:
 
 
 def file_of(word: str) -> str | None:
-    """The path in a word that names a file; None where it names none."""
+    """Return the path in a word that names a file, or None."""
     place, colon, name = word.rpartition(":")
     if not colon or "/" in name or "\\" in name:
         place = word
@@ -229,10 +229,10 @@ def file_of(word: str) -> str | None:
 def defined_in(
     word: str, file: Path | None, module: ModuleType, texts: Mapping[Path, bytes] | None = None
 ) -> Definition:
-    """The model that `word` names in the module of its file. Raises Refusal where it has none, or several.
+    """Return the model that `word` names in the module of its file. Raises Refusal unless there is exactly one.
 
-    `file` is None for a shipped model. `texts` are those of the files that it was just loaded from; None for a module
-    that was imported some time ago.
+    `file` is None for a shipped model. `texts` are the contents of the files that it was just loaded from; None for a
+    module that was imported earlier.
     """
     recipe = getattr(module, "RECIPE", None)
     if recipe is not None and not isinstance(recipe, Recipe):
@@ -241,12 +241,12 @@ def defined_in(
     name = named or _only(module)
     found = find(module, name)
     config, make = _maker(found, name, module, word if file is None else file.stem)
-    fields_of(config)  # while the modules that its annotations name are at hand
+    fields_of(config)  # while the modules in its annotations are loaded
     return Definition(word, config, recipe or Recipe(), file, _texts_of(module) if texts is None else texts, make)
 
 
 def _only(module: ModuleType) -> str:
-    """The name of the one model in a module."""
+    """Return the name of the only model in a module."""
     names = models_in(module) or list(declaring(module))
     if not names:
         raise Refusal(
@@ -260,11 +260,11 @@ def _only(module: ModuleType) -> str:
 
 @dataclass(frozen=True)
 class NoSettings:
-    """The config of a model that has none."""
+    """The config of a model without settings."""
 
 
 def _maker(found: Any, name: str, module: ModuleType, called: str) -> tuple[type, Callable[[Any], Any]]:
-    """The class of a model's config, and what makes the model of one."""
+    """Return the class of a model's config, and the function that builds the model from one."""
     if isinstance(found, Model):
         return NoSettings, lambda _: found
     shapes = declared(found)
@@ -288,7 +288,7 @@ def _maker(found: Any, name: str, module: ModuleType, called: str) -> tuple[type
 
 
 def _of_program(program: Callable[..., Any], shapes: Shapes, called: str, _: Any) -> Model:
-    """A loss whose shapes are declared, as a model that predicts nothing."""
+    """Return a loss with declared shapes as a model without predictions."""
     trees = {}
     for name, source in (("params", shapes.params), ("state", shapes.state)):
         tree = source() if callable(source) else source

@@ -1,4 +1,4 @@
-"""The run directory: one process writes it at a time, and every file in it is whole."""
+"""The run directory: written by one process at a time, with files that are never partial."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ else:
 
 @final
 class RunDirectory:
-    """A directory held by this process from `create` or `reopen` to `close`, or to the end of a `with` block.
+    """A directory locked by this process from `create` or `reopen` until `close`, or the end of a `with` block.
 
-    Like a file it is let go, too, when nobody has this object any more.
+    As with a file, garbage collection releases it too.
 
-    The lock is the operating system's, on a file that holds our process id for whoever is refused; it dies with its
-    process, so what a killed run leaves behind is taken over.
+    It is an operating-system lock on a file that contains our process id, for the error in other processes. It ends
+    with the process, so the directory of a killed run can be taken over.
     """
 
     def __init__(self, path: Path, lock: FileIO, made: bool):
@@ -58,7 +58,7 @@ class RunDirectory:
         tell_in_child(self, RunDirectory._in_child)
 
     def _in_child(self) -> None:
-        """In a process forked from the one that holds it: the lock stays with that one, and ends with it."""
+        """Drop the lock in a forked child: it stays with the parent."""
         self._inherited = True
         if self._lock is not None:
             self._lock.close()
@@ -70,7 +70,7 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: Path) -> RunDirectory:
-        """A directory for a new run; a `UsageError` when it holds a run already or cannot be written."""
+        """Create the directory of a new run. Raises UsageError if it already holds a run or cannot be written."""
         made = not os.path.exists(path)
         try:
             make_folder(path)
@@ -90,18 +90,18 @@ class RunDirectory:
 
     @classmethod
     def reopen(cls, path: Path) -> RunDirectory:
-        """The directory of a run that is to be continued; a `UsageError` when it holds none."""
+        """Reopen the directory of a run to continue. Raises UsageError if it holds no run."""
         if not os.path.isfile(path / CONFIG):
             raise UsageError(f"{path} holds no run to resume: it has no {CONFIG}")
         directory = cls(path, _take(path), False)
         with suppress(OSError):
-            for left in path.iterdir():  # by a run that was killed while it wrote
+            for left in path.iterdir():  # by a run that was killed while writing
                 if TEMPORARY.fullmatch(left.name):
                     left.unlink()
         return directory
 
     def write(self, name: str, data: str | bytes) -> None:
-        """Write a file whole, or leave it as it was and raise a `UsageError`."""
+        """Write a file atomically. Raises UsageError, and leaves the old file, on failure."""
         self._require_own()
         if not (self.path / name).exists():
             self._written.append(name)
@@ -110,7 +110,7 @@ class RunDirectory:
         write_file(self.path / name, [data.encode() if isinstance(data, str) else data])
 
     def abandon(self) -> None:
-        """Take back what was written for a run that could not start, and let go of the directory."""
+        """Remove the files of a run that could not start, and release the directory."""
         self._require_own()
         for name in self._written:
             with suppress(OSError):
@@ -123,7 +123,7 @@ class RunDirectory:
                 self.path.rmdir()
 
     def close(self) -> None:
-        """Let another process have the directory."""
+        """Release the directory."""
         if self._lock is not None:
             with suppress(OSError):
                 (self.path / LOCK).unlink()
@@ -140,11 +140,11 @@ class RunDirectory:
 
 
 def _take(path: Path) -> FileIO:
-    """The locked lock file of a directory."""
+    """Return the locked lock file of a directory."""
     file = path / LOCK
     while True:
         try:
-            # in one bytecode: whatever is raised, nobody is left with an open file, and so a lock, that he cannot close
+            # in one bytecode, so that no exception can leak an open file, and with it the lock
             (lock,) = map(FileIO, map(os.open, [file], [os.O_RDWR | os.O_CREAT | NO_LINK], [0o644]), ["r+"])
         except OSError as error:
             raise WriteError(file, error) from error
@@ -153,7 +153,7 @@ def _take(path: Path) -> FileIO:
                 _lock(lock.fileno())
             except OSError:
                 raise UsageError(f"{path} is being written by another run{_owner(lock.fileno())}") from None
-            if not _is_at(lock.fileno(), file):  # the one who held it has removed it since we opened it
+            if not _is_at(lock.fileno(), file):  # the previous holder has removed it since we opened it
                 lock.close()
                 continue
             try:

@@ -1,4 +1,4 @@
-"""A trained model as an ONNX model of its predicting function, tried in onnxruntime before it is written."""
+"""Export a trained model, as the ONNX model of its prediction function, checked in onnxruntime first, or as weights."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from .trained import Trained
 FORMATS = ("onnx", "safetensors")
 
 _TRIED = 16
-"""Rows on which the model is tried, and half as many, for its sizes are symbolic."""
+"""The number of rows for the check; half as many are checked too, since sizes are symbolic."""
 
 _TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
-"""By which a runtime may differ, of the largest number in an output: it sums in another order."""
+"""The allowed difference of a runtime, relative to the largest number in an output: it sums in another order."""
 
 
 def export(trained: Trained, path: Path, form: str) -> None:
     """Write a trained model in one of `FORMATS`.
 
-    onnx           the predicting function: parameters inside, inputs and outputs by their names, sizes symbolic. It is
-                   run by onnxruntime on rows of the held-out data, and written if the numbers are ours
-    safetensors    the parameters and the state by PyTorch's usual names, as `opstage export-weights` writes them
+    onnx           the prediction function, with parameters included, named inputs and outputs and symbolic sizes. It is
+    written only if onnxruntime computes our numbers on rows of the held-out data safetensors    the parameters and the
+    state by PyTorch's usual names, as `opstage export-weights` writes them
 
-    Raises UsageError where the extra onnx is missing, and where onnxruntime has other numbers; then nothing is written.
+    Raises UsageError, and writes nothing, if the extra onnx is missing or onnxruntime computes other numbers.
     """
     if form == "safetensors":
         write_state_dict(path, export_weights(trained.trainer.export()))
@@ -56,13 +56,13 @@ def export(trained: Trained, path: Path, form: str) -> None:
 
 
 def metadata(trained: Trained) -> dict[str, str]:
-    """Names for an exported model's metadata, as JSON: what a tensor of numbers does not say.
+    """Return the names in an exported model's metadata, as JSON, which tensors alone do not carry.
 
     classes      the names of the classes, in the order of their numbers
-    columns      for each input the columns of the table that it is made of, in order
-    bytes        the inputs that were bytes, of which the model takes shares: x/255
-    categories   for each input that has any, for each column the names that it holds, in order; one_hot: which of these
-                 inputs have a column for each name
+    columns      for each input its table columns, in order
+    bytes        the inputs that were bytes, which the model expects as x/255
+    categories   for each input with categories, the names in each column, in order; one_hot: which of these inputs are
+    one-hot encoded
     """
     preparation = trained.preparation
     if preparation is None:
@@ -84,7 +84,7 @@ def metadata(trained: Trained) -> dict[str, str]:
 
 
 def _predicting(trained: Trained) -> Graph:
-    """The predicting function, recorded: of inputs in the units of the run's data, its outputs by their own names."""
+    """Record the prediction function, with inputs in the units of the run's data and named outputs."""
     predictor, scalings = trained.predictor, _scalings(trained)
     graph = predictor.graph
     if any(scaling is not None for scaling in scalings):
@@ -94,19 +94,19 @@ def _predicting(trained: Trained) -> Graph:
 
 
 def _scalings(trained: Trained) -> list[Scaling | None]:
-    """How each input of the model is scaled before it predicts."""
+    """Return the scaling of each input of the model."""
     parts = {} if trained.preparation is None else {part.argument: part for part in trained.preparation.parts}
     return [parts[name].scaling if name in parts else None for name in trained.predictor.names]
 
 
 def _scaled(inputs: Iterable[Any], scalings: Sequence[Scaling | None]) -> list[Any]:
-    """Arrays or refs as the model takes them."""
+    """Return arrays or refs scaled for the model."""
     return [x if scaling is None else scaling.apply(x) for x, scaling in zip(inputs, scalings)]
 
 
 def _sample(trained: Trained) -> list[Any]:
-    """Inputs to try the model on, in the units of the run's data: of the first rows that it held out, or numbers
-    between 0 and 1, and 0 for integers, where its data are not at hand."""
+    """Return inputs for the check, in the units of the run's data: the first held-out rows, or without data numbers
+    between 0 and 1, and 0 for integers."""
     names = trained.predictor.names
     try:
         held_out = trained.prepared_rows()
@@ -121,7 +121,7 @@ def _sample(trained: Trained) -> list[Any]:
 
 
 def _compare(trained: Trained, data: bytes, inputs: Sequence[Any]) -> None:
-    """Raise UsageError where onnxruntime computes other numbers than the model does."""
+    """Raise UsageError if onnxruntime computes other numbers than the model."""
     import onnxruntime
 
     dtype = trained.trainer.options.dtype
@@ -134,7 +134,7 @@ def _compare(trained: Trained, data: bytes, inputs: Sequence[Any]) -> None:
     theirs = session.run(list(expected), {taken.name: given[taken.name] for taken in session.get_inputs()})
     for (name, ours), other in zip(expected.items(), theirs):
         if ours.dtype.kind != "f":
-            continue  # a class may go the other way where two are as likely; their probabilities are compared
+            continue  # ties between classes may break differently; the probabilities are compared
         allowed = _TOLERANCE[dtype] * max(float(np.abs(ours).max(initial=0.0)), 1e-6)
         off = float(np.abs(ours - other).max(initial=0.0)) if ours.shape == other.shape else float("inf")
         if not off <= allowed:

@@ -19,16 +19,16 @@ def require_extra(package: str, extra: str, wanted_by: str) -> None:
 
 
 def is_installed(package: str) -> bool:
-    """Whether `package` can be imported; nothing is imported to find out."""
+    """Whether `package` can be imported, found out without importing it."""
     return find_spec(package) is not None
 
 
 @final
 class Events:
-    """TensorBoard's event file in a run directory."""
+    """A TensorBoard event file in a run directory."""
 
     def __init__(self, folder: Path, *, steps: int = 0):
-        """Events after `steps` steps; TensorBoard drops what an earlier process wrote beyond them."""
+        """Record events after `steps` steps; TensorBoard drops later events of an earlier process."""
         require_extra("tensorboard", "tensorboard", "run.tensorboard")
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from tensorboard.compat.proto.summary_pb2 import Summary
@@ -45,21 +45,21 @@ class Events:
             self._add(Event(step=steps + 1, session_log=SessionLog(status=SessionLog.START)))
 
     def scalar(self, tag: str, value: float, step: int) -> None:
-        """One point of the curve `tag`."""
+        """Add a point to the curve `tag`."""
         import time
 
         summary = self._summary(value=[self._summary.Value(tag=tag, simple_value=value)])
         self._add(self._event(wall_time=time.time(), step=step, summary=summary))
 
     def close(self) -> None:
-        """Write what is pending. Raises WriteError."""
+        """Write pending events. Raises WriteError."""
         try:
             self._writer.close()
         except OSError as error:
             raise WriteError(self._folder, error) from error
 
     def _add(self, event: Any) -> None:
-        """Write an event, in time. Raises WriteError, for an earlier one it may be."""
+        """Queue an event. Raises WriteError, possibly for an earlier one."""
         try:
             self._writer.add_event(event)
         except OSError as error:
@@ -67,7 +67,7 @@ class Events:
 
 
 def plot_png(curves: Curves, title: str) -> bytes:
-    """Loss over steps, and each held-out metric over steps, as a PNG."""
+    """Return the loss and each held-out metric over steps, as a PNG."""
     require_extra("matplotlib", "plot", "run.plot")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -91,5 +91,5 @@ def plot_png(curves: Curves, title: str) -> bytes:
 
 
 def _literal(name: str) -> str:
-    """A name as matplotlib shows it: what is between two dollars would be a formula."""
+    """Escape dollar signs, which delimit formulas in matplotlib."""
     return name.replace("$", r"\$")

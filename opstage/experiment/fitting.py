@@ -1,4 +1,4 @@
-"""`fit`: a model trained from Python, with all that `opstage train` does."""
+"""`fit`: train a model from Python, with all features of `opstage train`."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _unwatched(epochs: int, done: int, steps: int) -> Watcher:
 
 
 def _definition(model: Any, data: Data, metrics: Any, outputs: Any) -> tuple[Definition, Any]:
-    """The definition of what is to be trained, and its config where it is a model already."""
+    """Return the definition of the model to train, and its config if it is already built."""
     if isinstance(model, Model):
         return defined_by(model), model.config
     if isinstance(model, ScalarTrainer):
@@ -160,7 +160,7 @@ def _definition(model: Any, data: Data, metrics: Any, outputs: Any) -> tuple[Def
 
 
 def _fields(chosen: Definition, config: Any) -> dict[str, Any]:
-    """The settings of a model's config, by name."""
+    """Return the settings of a model's config, by name."""
     if config is None or chosen.config is NoSettings:
         return {}
     if not isinstance(config, chosen.config):
@@ -194,7 +194,7 @@ def _configured(
 
 
 def _split(data: Any, held_out: Any, model: Model, configuration: Configuration) -> tuple[Dataset, Dataset] | None:
-    """(training, held out); None where the settings say it."""
+    """Return (training, held out), or None if the settings determine the data."""
     if data is None or isinstance(data, (str, os.PathLike)):
         if held_out is not None and not isinstance(held_out, (int, float)):
             raise UsageError("held_out= is arrays, so data= must be arrays too: the rows to train on")
@@ -213,7 +213,7 @@ def _split(data: Any, held_out: Any, model: Model, configuration: Configuration)
 
 
 def _dataset(data: Any, model: Model) -> Dataset:
-    """Arrays by argument, or in the order of the arguments, as a dataset."""
+    """Convert arrays by argument, or in argument order, to a dataset."""
     if isinstance(data, Dataset):
         return data
     if isinstance(data, Mapping):
@@ -239,7 +239,7 @@ def _is_pair(data: Any) -> bool:
 def _require_kinds(
     optimizer: Any, held_out: Any, callbacks: Any, options: Any, settings: Any, out: Any, progress: Any
 ) -> None:
-    """Raise UsageError for an argument of another kind than its own, which else would not be heard."""
+    """Raise UsageError for an argument of the wrong type, which might otherwise be ignored."""
     arrays = (Dataset, Mapping, tuple, list)
     for name, value, kinds, expected in (
         ("optimizer", optimizer, (str, Optimizer), "an Optimizer such as optim.adamw(lr=1e-3), or its name"),
@@ -262,7 +262,7 @@ def _require_kinds(
 
 
 def _require_once(values: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any]) -> None:
-    """Raise UsageError for what an argument and `settings=` both say."""
+    """Raise UsageError for a setting that is both an argument and in `settings=`."""
     for table, own in values.items():
         given = settings.get(table)
         both = [name for name in own if isinstance(given, Mapping) and name in given]
@@ -271,7 +271,7 @@ def _require_once(values: Mapping[str, Mapping[str, Any]], settings: Mapping[str
 
 
 def _batch_specs(trainer: ScalarTrainer, data: Data) -> tuple[Any, ...]:
-    """The Specs of a trainer's batches: its own, or those of the data's arrays with any number of rows."""
+    """Return the Specs of a trainer's batches: its own, or those of the data's arrays with any number of rows."""
     if trainer.specs:
         return trainer.specs
     part: Any = data

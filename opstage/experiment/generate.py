@@ -1,4 +1,4 @@
-"""Texts of a trained gpt, byte by byte."""
+"""Generate text with a trained gpt, byte by byte."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SITE = site_of((("opstage.generate", 0),), 0)
 @dataclass(frozen=True)
 class Sampling:
     """How the next byte is drawn from the logits z: with probability softmax(z/temperature), among the `top_k` most
-    likely ones (None: all). Temperature 0 takes the most likely byte, the first of equals."""
+    likely ones (None: all). Temperature 0 selects the most likely byte, the first of equals."""
 
     temperature: float = 0.8
     top_k: int | None = None
@@ -47,7 +47,7 @@ class Sampling:
         require_seed(self.seed)
 
     def draw(self, logits: npt.NDArray[Any], position: int) -> int:
-        """The byte at `position` of the text: a function of logits, seed and position alone."""
+        """Return the byte at `position` of the text, a function of logits, seed and position only."""
         z = np.asarray(logits, np.float64)
         if first_not_finite(z) is not None:
             raise NotFiniteError(f"the logits of the byte at position {position} are not all finite")
@@ -61,10 +61,10 @@ class Sampling:
 
 
 def load_gpt(source: str | os.PathLike[str], config: gpt.Config | None = None) -> tuple[gpt.Config, Any]:
-    """Config and parameters from a run directory, or from a safetensors file of parameters by dotted path.
+    """Return config and parameters from a run directory, or from a safetensors file of parameters by dotted path.
 
-    A file says nothing of the config, which is then `config` or the default one. Raises `UsageError` where there are no
-    weights, they are of another model, or of another config.
+    A file has no config, so `config` or the default is used. Raises `UsageError` if there are no weights, or they
+    belong to another model or config.
     """
     path = Path(source)
     if path.is_dir():
@@ -95,10 +95,11 @@ def load_gpt(source: str | os.PathLike[str], config: gpt.Config | None = None) -
 def generate(
     config: gpt.Config, params: Any, prompt: bytes, length: int, sampling: Sampling, *, options: Options | None = None
 ) -> Iterator[int]:
-    """`length` bytes after `prompt`, one by one as they are drawn; each sees the last `config.length` bytes before it.
+    """Yield `length` bytes after `prompt`, one by one as they are drawn; each sees the last `config.length` bytes
+    before it.
 
-    The window has one size throughout, filled up behind the text, where nothing is seen: so no step has shapes that the
-    interpreter has not met. An empty prompt stands for a new line.
+    The window has a fixed size, padded after the text, where the padding is masked, so that all steps have the same
+    shapes. An empty prompt stands for a newline.
     """
     if length < 0:
         raise UsageError(f"length must be at least 0 but is {length}")

@@ -1,4 +1,4 @@
-"""Data that are at hand in Python, read as those of a file are: by the arguments, the columns and the classes."""
+"""Data given in Python, read like those of a file: by arguments, columns and classes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .sources import Loaded, argument_specs, label_arguments
 
 
 def load_given(training: Dataset, held_out: Dataset, model: Model) -> Loaded:
-    """Both parts; where the training rows know their columns or classes they are cast, and the held-out rows are read
-    as these are: their columns may have another order, and their classes other numbers.
+    """Load both parts. If the training rows have columns or classes, the data are cast, and the held-out rows are
+    converted to the same order of columns and numbering of classes.
 
-    Raises UsageError for held-out rows that cannot be read so.
+    Raises UsageError for held-out rows that cannot be converted.
     """
     preparation = preparation_of(training, model)
     if preparation is None:
@@ -40,7 +40,7 @@ def load_given(training: Dataset, held_out: Dataset, model: Model) -> Loaded:
 
 
 def preparation_of(dataset: Dataset, model: Model) -> Preparation | None:
-    """How new data are read as those of a dataset that knows its columns or its classes; None for any other."""
+    """Return how to read new data like a dataset with columns or classes, or None for any other dataset."""
     if not (dataset.columns or dataset.classes) or not all(isinstance(spec, Spec) for spec in model.batch):
         return None
     specs = argument_specs(model)
@@ -56,6 +56,6 @@ def preparation_of(dataset: Dataset, model: Model) -> Preparation | None:
 
 
 def _names(dataset: Dataset, model: Model) -> tuple[str, ...]:
-    """The names of a dataset's arrays in the order of the model's arguments, which have these names or others."""
+    """Return a dataset's array names in the order of the model's arguments, whether or not they have these names."""
     specs = argument_specs(model)
     return tuple(specs) if set(dataset.names) == set(specs) else dataset.names

@@ -1,4 +1,4 @@
-"""Parameter groups as configurations spell them: `*.bias|*norm*: weight_decay=0; emb.*: lr=1e-4`, or a table each."""
+"""Parameter groups as text in configurations: `*.bias|*norm*: weight_decay=0; emb.*: lr=1e-4`, or as tables."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ..ops.errors import UsageError
 from ..ops.untrusted import brief
 
 GROUPS = "optimizer.groups"
-"""The setting; in a file it may be tables, `[optimizer.groups."*.bias"]`."""
+"""The setting; a file may use tables, `[optimizer.groups."*.bias"]`."""
 
 _FORM = "expected PATTERN: NAME=NUMBER, …; for instance '*.bias|*norm*: weight_decay=0; emb.*: lr=1e-4'"
 
 
 def read_groups(text: str) -> dict[str, dict[str, float | bool]]:
-    """The groups that a text spells. Raises UsageError."""
+    """Parse groups. Raises UsageError."""
     groups: dict[str, dict[str, float | bool]] = {}
     for part in filter(None, map(str.strip, text.split(";"))):
         pattern, colon, numbers = (piece.strip() for piece in part.partition(":"))
@@ -36,7 +36,7 @@ def read_groups(text: str) -> dict[str, dict[str, float | bool]]:
 
 
 def write_groups(groups: Mapping[str, Mapping[str, Any]]) -> str:
-    """The text of groups, which `read_groups` reads back. Raises UsageError for what is none."""
+    """Format groups as `read_groups` parses them. Raises UsageError for values that are not groups."""
     parts = []
     for pattern, values in groups.items():
         if not isinstance(values, Mapping) or not values:
@@ -51,7 +51,7 @@ def write_groups(groups: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def with_group_text(layer: Layer) -> Layer:
-    """The layer, groups that are tables in it as a text."""
+    """Return the layer with groups that are tables converted to text."""
     groups = layer.values.get(GROUPS)
     if not isinstance(groups, Mapping):
         return layer

@@ -1,4 +1,4 @@
-"""`Journal`: writes down what happens in a run as it happens, and at its end what there is to look at."""
+"""`Journal`: records a run while it runs, and writes the report and plot at its end."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from .versions import read_run
 
 @final
 class Journal:
-    """An observer of the training loop that keeps metrics.jsonl and TensorBoard's events.
+    """An observer of the training loop that writes metrics.jsonl and TensorBoard events.
 
-    report.html it writes as the run goes, and with loss.png when its `with` block ends, by an error too.
+    It writes report.html during the run, and again with loss.png when its `with` block ends, even by an error.
     """
 
     def __init__(
@@ -46,10 +46,9 @@ class Journal:
         *,
         pace: Pace | None = None,
     ):
-        """`lines` of metrics.jsonl there were at the checkpoint that the run goes on from, where it says so.
+        """`lines` is the number of lines in metrics.jsonl at the checkpoint to resume from, if known.
 
-        `pace` says when the report is written while the run goes.
-        `gap` says in words which of them are lost.
+        `pace` decides when to write the report during the run.
         """
         self._task = task
         self._configuration = configuration
@@ -73,7 +72,7 @@ class Journal:
         self._cost = ""
         self.loop: Loop | None = None
         self.processes: Processes | None = None
-        """Those of the run, where it has several; they are told before the journal."""
+        """The processes of the run, if it has several; they are notified before the journal."""
 
     def __enter__(self) -> Self:
         return self
@@ -89,11 +88,11 @@ class Journal:
         elif isinstance(error, (KeyboardInterrupt, OpstageError)):
             try:
                 self._finish(error)
-            except OpstageError as another:  # a request for the run's end is raised first
+            except OpstageError as another:  # a request to end the run is raised first
                 self._say(f"no {REPORT}: {another}")
 
     def step(self, epoch: int, step: int, loss: float, samples: int) -> None:
-        """A line every `run.log_every` steps."""
+        """Write a line every `run.log_every` steps."""
         self._steps += 1
         self._samples += samples
         if self._steps % self._task.settings.run.log_every and math.isfinite(loss):
@@ -118,7 +117,7 @@ class Journal:
         self._show()
 
     def epoch(self, result: EpochResult) -> None:
-        """A line for the epoch."""
+        """Write a line for the epoch."""
         self._results.append(result)
         self._log.append(
             {
@@ -138,7 +137,7 @@ class Journal:
         self._since, self._samples = time.perf_counter(), 0
 
     def sync(self) -> int:
-        """How many lines there are, once they are on the disk. Raises WriteError."""
+        """Return the number of lines, once they are on disk. Raises WriteError."""
         self._log.sync()
         return self._log.count
 
@@ -148,10 +147,10 @@ class Journal:
                 self._events.scalar(tag, value, self._steps)
 
     def _show(self) -> None:
-        """Write the report of a run that goes on, if it is time. Where that fails the run goes on without."""
+        """Write the report of a running run if it is due. The run continues if that fails."""
         if self._pace.due:
             with suppress(OpstageError):
-                self._table()  # the end needs it too
+                self._table()  # needed at the end too
                 self._pace.spend(lambda: self._report(f"Running: {self._done()}.", running=True))
 
     def _done(self) -> str:
@@ -181,13 +180,13 @@ class Journal:
         self._report(status, whole=error is None, curves=curves)
 
     def _table(self) -> str:
-        """Shapes and cost, as HTML, worked out once."""
+        """Return shapes and cost as HTML, computed once."""
         if not self._cost:
             self._cost = self._task.trainer.report(*self._task.model.batch).table._repr_html_()
         return self._cost
 
     def _report(self, status: str, *, running: bool = False, whole: bool = False, curves: Curves | None = None) -> None:
-        """Write the report; of a whole run with what the model makes of the held-out data."""
+        """Write the report; for a complete run, with samples and classifications of the held-out data."""
         task = self._task
         content = ReportContent(
             title=self._title,
@@ -204,5 +203,5 @@ class Journal:
             processes=() if self.processes is None else self.processes.table,
             groups=group_html(task.trainer.moved_by(task.optimizer)),
         )
-        # run.json may hold half a character
+        # run.json may contain half a character
         self._directory.write(REPORT, report_html(content).encode(errors="replace"))

@@ -1,4 +1,4 @@
-"""source/: the files of the user's that a run's model is made of, kept with the run, which means what they say."""
+"""source/: copies of the user's files that define a run's model, from which the run is loaded again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FILES = "source"
 
 
 def keep_source(directory: RunDirectory, defined: Definition) -> dict[str, str]:
-    """Write the model's files beneath source/; the SHA-256 of each, by its path there. None for a shipped model."""
+    """Write the model's files to source/; return the SHA-256 of each, by its path there. Empty for a shipped model."""
     digests: dict[str, str] = {}
     late = None if defined.file is None else late_import(next(iter(defined.texts)))
     if late is not None:
@@ -36,9 +36,9 @@ def keep_source(directory: RunDirectory, defined: Definition) -> dict[str, str]:
 
 
 def kept_file(directory: Path) -> Path | None:
-    """The copy of the model's file in the run in `directory`; None for a run of a model that has none.
+    """Return the copy of the model's file in the run in `directory`, or None if its model has no file.
 
-    Raises UsageError where a copy is missing or is not what the run began with.
+    Raises UsageError if a copy is missing or has changed.
     """
     digests = _digests(directory)
     for name, digest in digests.items():
@@ -54,7 +54,8 @@ def kept_file(directory: Path) -> Path | None:
 
 
 def changes(directory: Path, defined: Definition) -> list[str]:
-    """The files, by their present paths, that have changed since the run in `directory` kept them, or are gone."""
+    """Return the files, by their original paths, that are gone or have changed since the run in `directory` kept
+    them."""
     digests = _digests(directory)
     if not digests or defined.file is None:
         return []
@@ -69,7 +70,7 @@ def changes(directory: Path, defined: Definition) -> list[str]:
 
 
 def _named(defined: Definition) -> Mapping[str, bytes]:
-    """The texts of the model's files by their paths from where its imports begin, its own first."""
+    """Return the contents of the model's files, its own first, by path relative to the root of its imports."""
     if defined.file is None:
         return {}
     root = source_root(next(iter(defined.texts)))

@@ -1,4 +1,4 @@
-"""When the report of a run that goes on is written anew: soon, and for a hundredth of the run's time at most."""
+"""When to rewrite the report of a running run: soon, but using at most a hundredth of the run's time."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Callable
 from typing import final
 
 SHARE = 0.01
-"""Of the time that a run has taken, so much may have been spent on its report."""
+"""The fraction of the run's time that may be spent on its report."""
 INTERVAL = 3.0
-"""Seconds between two writings, at least."""
+"""The minimum number of seconds between two writes."""
 _FIRST = 0.03
-"""Seconds that the first writing is taken to need."""
+"""The assumed cost of the first write, in seconds."""
 
 
 @final
 class Pace:
-    """Says when it is time, from what writing took before.
+    """Decides when a write is due, from the cost of earlier ones.
 
-    A writing is due `INTERVAL` seconds after the last one, once those so far and one more like the last are no
-    more than `SHARE` of all the time.
+    A write is due `INTERVAL` seconds after the last one, once the total cost, including another write like the last, is
+    at most `SHARE` of the elapsed time.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter):
@@ -30,12 +30,12 @@ class Pace:
 
     @property
     def due(self) -> bool:
-        """Whether it is time."""
+        """Whether a write is due."""
         now = self._clock()
         return now - self._last >= INTERVAL and self._spent + self._latest <= SHARE * (now - self._began)
 
     def spend(self, write: Callable[[], object]) -> None:
-        """Write, and note what it took."""
+        """Write, and record the cost."""
         since = self._clock()
         try:
             write()

@@ -1,4 +1,4 @@
-"""The program by which a model is judged: its metrics, or its loss, whose batches join as they did in the loss."""
+"""The program that evaluates a model: its metrics, or its loss with batches combined as in the loss."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from ..training.validate import training_step
 
 
 def measures_of(model: Model, options: Options) -> Callable[..., Any]:
-    """`Model.measures`. Of a model without metrics whose loss is a mean over rows that count (targets that are not
-    ignored, weights) its batches are weighed by what the loss divides by: so it is the loss of all rows."""
+    """Return `Model.measures`. For a model without metrics whose loss is a mean over counted rows (targets that are not
+    ignored, weights), weigh batches by the divisor of the loss, so that the result is the loss of all rows."""
     if model.metrics is not None or model.loss is None:
         return model.measures
     divisor = _divisor(model, options)
@@ -29,7 +29,7 @@ def measures_of(model: Model, options: Options) -> Callable[..., Any]:
 
 
 def _divisor(model: Model, options: Options) -> Divisor | None:
-    """The number that the loss of a batch is divided by; None where that is its rows, or that is unknown."""
+    """Return the divisor of the loss of a batch, or None if it is the number of rows or unknown."""
     try:
         made = training_step(
             model.require_loss(),
@@ -68,7 +68,7 @@ def _weighed(loss: Callable[..., Any], divisor: Divisor) -> Callable[..., Any]:
             ) from None
         count = ops.cast(counted, dtype=dtype_name(value.dtype))
         zero = ops.full(shape=(), value=0.0, dtype=dtype_name(value.dtype))
-        # a mean of nothing is nan, and counts for nothing
+        # a mean of no rows is nan, and has no weight
         return {"loss": ops.select(ops.less(zero, count), ops.mul(value, count), zero), "count": count}
 
     metrics.__signature__ = inspect.signature(loss)  # type: ignore[attr-defined]  # its batch is bound by these names

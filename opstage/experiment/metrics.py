@@ -1,9 +1,9 @@
 """metrics.jsonl: a line for each interval of steps and for each epoch, in the order in which they happened.
 
 A step's line:   {"kind": "step", "step": 20, "epoch": 0, "loss": …, "lr": …, "samples_per_second": …}
-                 and "gradient_norm": … where the run says `gradient_norm`
+                 and "gradient_norm": … if the run has `gradient_norm`
 An epoch's line: {"kind": "epoch", "step": 22, "epoch": 0, "train_loss": …, "held_out": {…}, "samples_per_second": …}
-                 and "processes": [{…}, …] where several host a mesh, what each has done so far: see `ProcessShare`
+                 and "processes": [{…}, …] if several host a mesh, with the work of each so far: see `ProcessShare`
 `step` counts training steps from 1, epochs are counted from 0. Rates and shares of processes are measurements; all else
 is the same for every run of one configuration, interrupted or not. A loss that is nan or infinite is null.
 """
@@ -27,15 +27,15 @@ Line: TypeAlias = dict[str, Any]
 
 @final
 class MetricLog:
-    """Appends lines to a file; a line that cannot be written whole is taken back, and is a `UsageError`.
+    """Appends lines to a file; a line that cannot be written completely is removed and raises UsageError.
 
-    count    the lines so far
+    count    the number of lines so far
     """
 
     def __init__(self, path: Path, *, steps: int = 0, epochs: int = 0, most: int | None = None):
-        """Continue after `steps` steps and `epochs` whole epochs; the lines of what came after them are dropped.
+        """Continue after `steps` steps and `epochs` complete epochs; later lines are dropped.
 
-        most    how many lines there were then, if that is known
+        most    the number of lines at that point, if known
         """
         self._path = path
         kept = [line for line in read_metrics(path, torn_end=True, most=most) if _is_before(line, steps, epochs)]
@@ -47,7 +47,7 @@ class MetricLog:
             raise WriteError(path, error) from error
 
     def append(self, line: Mapping[str, Any]) -> None:
-        """Add one line. Raises WriteError."""
+        """Append one line. Raises WriteError."""
         before = os.fstat(self._file).st_size
         rest = memoryview(_encode(line))
         try:
@@ -60,28 +60,28 @@ class MetricLog:
         self.count += 1
 
     def sync(self) -> None:
-        """Return when all lines are on the disk. Raises WriteError."""
+        """Wait until all lines are on disk. Raises WriteError."""
         try:
             os.fsync(self._file)
         except OSError as error:
             raise WriteError(self._path, error) from error
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         os.close(self._file)
 
 
 def read_metrics(path: Path, *, torn_end: bool = False, most: int | None = None) -> list[Line]:
-    """The lines of a metrics file, none where there is no file; `torn_end` forgives a last line that is cut short.
+    """Return the lines of a metrics file, none if there is no file; `torn_end` allows a truncated last line.
 
-    most    no more than so many are read; what comes after them may be anything
+    most    the maximum number of lines to read; later ones are not checked
 
-    Raises UsageError, naming the line, for one that is not as they are written.
+    Raises UsageError, naming the line, for one that this module would not write.
     """
     if not path.exists():
         return []
     rows = read_bytes(path).split(b"\n")
-    whole = len(rows) - 1  # what follows the last end of a line is cut short, or nothing
+    whole = len(rows) - 1  # text after the last newline is a truncated line, or empty
     lines: list[Line] = []
     for number, row in enumerate(rows[:most], start=1):
         if number > whole and (torn_end or not row):
@@ -94,12 +94,12 @@ _ADVICE = "restore the file from a copy, or remove it: the run goes on without i
 
 
 def show_value(name: str, value: float) -> str:
-    """The value of a metric: `98.33 %` of an accuracy, `0.0612` of any other."""
+    """Format a metric: `98.33 %` for an accuracy, `0.0612` for any other."""
     return f"{100 * value:.2f} %" if name in ("accuracy", "ema_accuracy") else f"{value:.4g}"
 
 
 def _checked(line: Document) -> Line:
-    """A line, its types as they are written."""
+    """Return a line after checking its types."""
     kind = line["kind"].text()
     if kind not in ("step", "epoch"):
         raise line["kind"].expected("'step' or 'epoch'")
@@ -111,7 +111,7 @@ def _checked(line: Document) -> Line:
     else:
         numbers += [line["train_loss"], *[value for _, value in line["held_out"].items()]]
     for value in numbers:
-        if isinstance(value.value, str):  # here null is what is not finite
+        if isinstance(value.value, str):  # null stands for a value that is not finite
             raise value.expected("a number or null")
         value.number_or_null()
     return line.object()
@@ -126,7 +126,7 @@ def _encode(line: Mapping[str, Any]) -> bytes:
 
 
 def _finite(value: Any) -> Any:
-    """`value` with null in the place of nan and infinities, for which JSON has no words."""
+    """Return `value` with null in place of nan and infinities, which JSON cannot represent."""
     if isinstance(value, Mapping):
         return {name: _finite(inner) for name, inner in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""Progress of a training run in the cell of a notebook: a row per epoch, and a bar beneath them."""
+"""Progress of a training run in a notebook cell: a row per epoch, with a bar below."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..training.fit import EpochResult
 from .progress import Rate, format_metric, short
 
 _INTERVAL = 0.2
-"""Seconds between two drawings, at least: each is a message to the browser."""
+"""The minimum number of seconds between two updates, each a message to the browser."""
 
 
 def in_notebook() -> bool:
@@ -24,10 +24,10 @@ def in_notebook() -> bool:
 
 @final
 class NotebookCell(AbstractContextManager["NotebookCell"]):
-    """A table of the epochs and a bar over all steps, drawn anew in one output of the cell."""
+    """A table of the epochs and a bar over all steps, redrawn in one output of the cell."""
 
     def __init__(self, epochs: int, done: int, steps: int, *, clock: Callable[[], float] = time.monotonic):
-        """`done` of all `steps` are done already."""
+        """`done` of all `steps` are already done."""
         self._epochs, self._steps, self._clock = epochs, steps, clock
         self._rate = Rate(done, steps, clock)
         self._rows: list[EpochResult] = []
@@ -48,7 +48,7 @@ class NotebookCell(AbstractContextManager["NotebookCell"]):
         self._output.update(self)
 
     def step(self, epoch: int, step: int, loss: float, samples: int) -> None:
-        """One step more; it is shown if the last drawing is some time ago."""
+        """Count a step; redraw if the last update is old enough."""
         rate = self._rate.step(samples)
         pace = "" if rate is None else f", {rate[0]:,.0f} samples/s, {rate[1]} left"
         self._epoch, self._status = epoch + 1, f"loss {short(loss)}{pace}"
@@ -57,7 +57,7 @@ class NotebookCell(AbstractContextManager["NotebookCell"]):
             self._output.update(self)
 
     def epoch(self, result: EpochResult) -> None:
-        """The epoch's row."""
+        """Add the epoch's row."""
         self._rows.append(result)
         self._output.update(self)
 

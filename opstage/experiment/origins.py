@@ -1,4 +1,4 @@
-"""origins.json: where each setting of a run came from when the run was started, kept for those who resume it."""
+"""origins.json: where each setting came from when the run was started, kept for resumed runs."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ _ADVICE = "without the file the run goes on, and names its config.toml as their 
 
 
 def origins_json(literals: Mapping[str, str], origins: Mapping[str, str]) -> str:
-    """By dotted path a value as TOML spells it, and its origin."""
+    """Map each dotted path to its value, spelled as TOML, and to where the value came from, as JSON."""
     return json.dumps({path: {"value": literals[path], "origin": origins[path]} for path in literals}, indent=1) + "\n"
 
 
 def first_origins(file: Path, literals: Mapping[str, str], origins: Mapping[str, str]) -> dict[str, str]:
-    """The origins that `file` keeps; for a value that is no longer the one kept, its present one in `origins`.
+    """Return the origins kept in `file`; for a value that has changed since, its current one in `origins`.
 
-    A run that was started before origins were kept has no such file, and the present ones then. Raises `UsageError` for
-    a file that cannot be read.
+    An older run has no such file and gets the current origins. Raises `UsageError` for a file that cannot be read.
     """
     if not file.exists():
         return dict(origins)

@@ -1,6 +1,6 @@
-"""The frame of a page of runs: one HTML file that needs nothing else, and says all it has to without its script.
+"""The frame of a page of runs: a self-contained HTML file, complete without its script.
 
-That adds what moves: values under the cursor, logarithmic axes, and while a run goes the page anew.
+The script adds interaction: values under the cursor, logarithmic axes, and reloading while a run is in progress.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from html import escape
 from .page_files import SCRIPT, STYLE
 
 REFRESH = 3
-"""After so many seconds the page of a run that goes on is loaded again."""
+"""The page of a running run is reloaded after this many seconds."""
 
 
 def page_html(title: str, body: str, *, written: float | None = None) -> str:
-    """The page. `written`, seconds since 1970, is when that of a run was written that still goes on."""
+    """Return the page. `written`, in seconds since 1970, is the time of writing if the run is still in progress."""
     live = "" if written is None else f' data-written="{1000 * written:.0f}" data-refresh="{1000 * REFRESH}"'
     again = "" if written is None else f'<noscript><meta http-equiv="refresh" content="{REFRESH}"></noscript>\n'
     return (

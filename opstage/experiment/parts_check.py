@@ -1,4 +1,4 @@
-"""The programs of a model beside its loss, its metrics and its outputs, checked before a run trains for nothing."""
+"""Check a model's metrics and outputs, in addition to its loss, before a run starts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..training.validate import training_step
 
 
 def require_batch(model: Model) -> None:
-    """Raise UsageError where a model's Specs are not as many as its loss takes arguments."""
+    """Raise UsageError unless a model has one Spec per batch argument of its loss."""
     known = batch_arguments(model.forward, skip=model.batch_starts)
     if known is None:
         return
@@ -37,9 +37,9 @@ def require_batch(model: Model) -> None:
 
 
 def check_parts(model: Model, options: Options) -> tuple[Finding, ...]:
-    """Errors of the metrics and the outputs, on shapes, in evaluation form; each says of which it is.
+    """Return errors of the metrics and the outputs, found on shapes in evaluation form; each names its program.
 
-    Raises UsageError for outputs whose arguments are none of the batch's.
+    Raises UsageError for outputs with arguments that are not in the batch.
     """
     held = [as_specs(tree) for tree in (model.init, model.state) if tree is not None]
     parts = [] if model.loss is None else [("metrics", model.measures, model.batch)]
@@ -53,7 +53,8 @@ def check_parts(model: Model, options: Options) -> tuple[Finding, ...]:
 
 
 def _means(model: Model, options: Options) -> list[Finding]:
-    """Metrics that are proved to be means over the rows of a batch, where sums are joined to the mean over all rows."""
+    """Find metrics that are proved to be means over the rows of a batch; they must be sums, to be averaged over all
+    rows."""
     try:
         made = training_step(
             model.measures,
@@ -70,7 +71,7 @@ def _means(model: Model, options: Options) -> list[Finding]:
         first, last = sum(made.layout.counts[:2]), sum(made.layout.counts[:3])
         names = means(made.layout.value, types[:last], slice(first, last), Recorder(dtype, options.seed))
     except OpstageError:
-        return []  # nothing is proved of what cannot be traced so
+        return []  # nothing is proved if it cannot be traced
     return [
         Finding(
             "metrics",

@@ -37,7 +37,7 @@ from .settings import Settings, configure, configure_kept
 from .sources import load_data
 
 CPU = "cpu"
-_SCHEDULE = 1000  # steps of the optimizer's schedule, whose rates are inputs of a step: their number changes no time
+_SCHEDULE = 1000  # steps of the optimizer's schedule; rates are inputs of a step, so this does not affect its time
 
 
 def plan(
@@ -78,7 +78,7 @@ def plan(
 
 
 def settings_of(model: str | None, file: Path | None = None, flags: Sequence[Layer] = ()) -> Settings:
-    """The settings of a model as train takes them, or of a run as it was configured."""
+    """Return the settings of a model as train uses them, or of a run as it was configured."""
     if model is not None and Path(model).is_dir():
         return configure_kept(Path(model), "plan").settings
     return configure(model, file=file, flags=flags).settings
@@ -94,7 +94,7 @@ def plan_settings(
     epochs: int | None = None,
     cluster: str | Machines | None = None,
 ) -> StepPlan:
-    """The plan of a configured model; see `plan`."""
+    """Return the plan of a configured model; see `plan`."""
     model = settings.defined.make(settings.model)
     if steps is not None and epochs is not None:
         raise UsageError("a run has either so many steps or so many epochs; give one of them")
@@ -121,9 +121,9 @@ def plan_settings(
 
 
 def measure_settings(settings: Settings, made: StepPlan) -> StepComparison:
-    """Run the planned step of a configured model on made-up inputs of the sizes of the plan.
+    """Run the planned step of a configured model on synthetic inputs of the plan's sizes.
 
-    Raises UsageError where the plan is for another device than this machine's CPU.
+    Raises UsageError if the plan is for another device than this machine's CPU.
     """
     settings.options.require_one_rank("plan --measure")
     if made.options.use_gpu or made.rates.origin != MEASURED:
@@ -132,7 +132,7 @@ def measure_settings(settings: Settings, made: StepPlan) -> StepComparison:
 
 
 def timed_step(settings: Settings, sizes: Mapping[str, int]) -> TimedStep:
-    """The step of a configured model on made-up inputs, to be timed."""
+    """Return the step of a configured model on synthetic inputs, to be timed."""
     model, options = settings.defined.make(settings.model), settings.options
     params, state = first_trees(model, options)
     clip = settings.optimizer.make_clip()
@@ -141,7 +141,7 @@ def timed_step(settings: Settings, sizes: Mapping[str, int]) -> TimedStep:
 
 
 def made_batch(model: Model, sizes: Mapping[str, int], options: Options) -> list[Any]:
-    """A batch of these sizes: random numbers between 0 and 1, and integers 0 and 1."""
+    """Return a batch of these sizes: random numbers between 0 and 1, and integers 0 and 1."""
     rng = np.random.default_rng(0)
     scope, dtype = DimScope(), as_dtype(options.dtype)
     types = [spec.bind(scope, dtype) for spec in sized(model.batch, sizes)]
@@ -152,7 +152,7 @@ def made_batch(model: Model, sizes: Mapping[str, int], options: Options) -> list
 
 
 def batch_size_name(model: Model) -> str | None:
-    """The named size that comes first in the first argument of the batch; None where that has no name."""
+    """Return the first named size of the first batch argument, or None if that size has no name."""
     entries = model.batch[0].entries if model.batch else ()
     return entries[0] if entries and entries[0] in dim_names(model.batch) else None
 
@@ -190,9 +190,7 @@ def _planned(
         if options.detect_anomaly:
             raise UsageError("a step is planned as it is, without a watch; leave detect_anomaly out")
         require_measurable(options)
-        step_memory(model, optimizer, clip, options).at(
-            **at
-        )  # sizes that are wrong are said before anything is measured
+        step_memory(model, optimizer, clip, options).at(**at)  # raises for wrong sizes before anything is measured
         rates = machine_rates(options.replace(mesh="", zero=0))
     else:
         device, origin = device_called(on)
@@ -211,7 +209,7 @@ def _wire(
     at: Mapping[str, int],
     cluster: str | Machines | None,
 ) -> Wire:
-    """The messages of a rank in a step, by the model of the machines that `cluster` describes."""
+    """Return the messages of a rank in a step, by the model of the machines in `cluster`."""
     more: dict[str, Any] = {"options": options, "state": model.state, "optimizer": optimizer, "clip": clip}
     report = check_step(model.require_loss(), model.init, *model.batch, **more)
     if not report.ok:
@@ -226,5 +224,5 @@ def _wire(
 
 
 def step_memory(model: Model, optimizer: Optimizer, clip: Clip | None, options: Options) -> StepMemory:
-    """The step whose time and memory are predicted."""
+    """Return the memory model of the step."""
     return model_memory(model, optimizer, options, clip)

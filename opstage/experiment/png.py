@@ -1,4 +1,4 @@
-"""Small grey images as PNG data URIs, so that a page can hold them itself."""
+"""Small grey images as PNG data URIs, to embed in a page."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 
 def data_uri(image: npt.NDArray[np.floating]) -> str:
-    """An image (height, width), 0 black and 1 white and what lies beyond cut off, as `data:image/png;base64,…`."""
+    """Encode an image (height, width), from 0 black to 1 white, clipped, as `data:image/png;base64,…`."""
     pixels = np.clip(np.rint(np.nan_to_num(image) * 255), 0, 255).astype(np.uint8)
     height, width = pixels.shape
-    rows = np.zeros((height, width + 1), np.uint8)  # each row begins with its filter, 0 for none
+    rows = np.zeros((height, width + 1), np.uint8)  # each row begins with its filter type, 0 for none
     rows[:, 1:] = pixels
     chunks = [
         _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)),

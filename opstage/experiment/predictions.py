@@ -1,4 +1,4 @@
-"""Predictions in a file: .csv for numbers and classes, .npz for arrays of any shape."""
+"""Write predictions to a file: .csv for numbers and classes, .npz for arrays of any shape."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ CLASS = "class"
 """The output that holds class numbers."""
 
 PATH = "path"
-"""The column that names the file of each row."""
+"""The column with the file name of each row."""
 
 SUFFIXES = (".csv", ".npz")
 
 
 def require_suffix(path: Path) -> None:
-    """Raise UsageError for a file whose name says neither of the formats."""
+    """Raise UsageError for a file with another suffix."""
     if path.suffix not in SUFFIXES:
         raise UsageError(f"{path}: predictions are written as {' or '.join(SUFFIXES)}; end the name with one of these")
 
@@ -33,11 +33,11 @@ def require_suffix(path: Path) -> None:
 def write_predictions(
     path: Path, outputs: Any, classes: Sequence[str] | None = None, files: Sequence[str] | None = None
 ) -> int:
-    """Write a tree of outputs, whose arrays have a row for each prediction; how many there are.
+    """Write a tree of outputs, whose arrays have a row per prediction; return the number of rows.
 
-    With `classes` the numbers in `class` become names, and a column of an array with as many columns as classes is
-    called by its class. `files`, one for each row, are a column `path`. Raises UsageError for arrays of more than two
-    axes in a .csv, and where nothing can be written.
+    With `classes`, the numbers in `class` become names, and arrays with one column per class have their columns named
+    by class. `files`, one per row, become a column `path`. Raises UsageError for arrays with more than two axes in a
+    .csv, and if the file cannot be written.
     """
     require_suffix(path)
     arrays = named_outputs(outputs)
@@ -70,7 +70,7 @@ def write_predictions(
 
 
 def named_outputs(outputs: Any) -> dict[str, npt.NDArray[Any]]:
-    """The arrays of a tree of outputs by their paths; a single one is called `output`."""
+    """Return the arrays of a tree of outputs by path; a single one is called `output`."""
     leaves, structure = flatten(outputs)
     return {path or "output": np.asarray(leaf) for path, leaf in zip(structure_paths(structure), leaves)}
 
@@ -96,5 +96,5 @@ def _csv(path: Path, arrays: dict[str, npt.NDArray[Any]], classes: Sequence[str]
 
 
 def _shown(value: Any) -> str:
-    """The shortest text that reads back as the same number."""
+    """Return the shortest text that reads back as the same number."""
     return str(value)

@@ -1,4 +1,4 @@
-"""`Processes`: what each process of a run does: its ranks, its time, how long it waits for others, what it sends."""
+"""`Processes`: statistics of each process of a run: its ranks, its time, its waiting, the bytes it sends."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .together import gathered, hostname
 @final
 @dataclass(frozen=True)
 class ProcessShare:
-    """The work of a process since the run, or this part of it, began.
+    """The work of a process since the start of the run, or of this part of it.
 
     ranks     the first and the last rank that it hosts
-    seconds   of training, waiting included
-    waited    seconds of waiting for others, in training and beside it
-    sent      bytes, of sums and of what processes tell each other
+    seconds   of training, including waiting
+    waited    seconds of waiting for others, in training and elsewhere
+    sent      bytes, for sums and for messages between processes
     """
 
     process: int
@@ -34,16 +34,16 @@ class ProcessShare:
 
     @property
     def name(self) -> str:
-        """`ranks 0-1`."""
+        """The label: `ranks 0-1`."""
         first, last = self.ranks
         return f"rank {first}" if first == last else f"ranks {first}-{last}"
 
 
 @final
 class Processes:
-    """An observer on every process of a run, which tells them all after each epoch.
+    """An observer in every process of a run that shares the statistics after each epoch.
 
-    table   the shares of all, by the numbers of the processes; empty for one process, and before the first epoch
+    table   the shares of all, in the order of the processes; empty for one process, and before the first epoch
     """
 
     def __init__(self, fabric: Fabric, mesh: Mesh):
@@ -55,10 +55,10 @@ class Processes:
         self.table: Sequence[ProcessShare] = ()
 
     def step(self, epoch: int, step: int, loss: float, samples: int) -> None:
-        """Nothing is told within an epoch."""
+        """Do nothing: statistics are only shared after epochs."""
 
     def epoch(self, result: EpochResult) -> None:
-        """All processes come here with the same epoch."""
+        """Gather the statistics; called by all processes for the same epoch."""
         self._seconds += result.seconds
         waited, sent = self._fabric.waited - self._before[0], self._fabric.sent - self._before[1]
         mine = [hostname(), *self._ranks, self._seconds, waited, sent]
@@ -78,12 +78,12 @@ class Processes:
         ]
 
     def data(self) -> list[dict[str, Any]]:
-        """The table as plain data."""
+        """Return the table as plain data."""
         return [{**asdict(share), "ranks": list(share.ranks)} for share in self.table]
 
 
 def processes_html(table: Sequence[ProcessShare]) -> str:
-    """The table of a report; nothing for one process."""
+    """Return the table of a report as HTML, or "" for one process."""
     if not table:
         return ""
     rows = "".join(

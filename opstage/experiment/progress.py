@@ -1,4 +1,4 @@
-"""Progress of a training run: a line per epoch, on a terminal with a bar beneath them; notebooks have a table."""
+"""Progress of a training run: a line per epoch, on a terminal with a bar below; a table in notebooks."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from .notebook import NotebookCell
 
 _WINDOW = 50
-"""How many steps the rate is measured over."""
+"""The number of steps over which the rate is measured."""
 
 _WIDE = 80
-"""From so many columns on, the bar says its units."""
+"""From this many columns on, the bar shows units."""
 
 
 @final
 class PlainLines(AbstractContextManager["PlainLines"]):
-    """One line an epoch, for logs and pipes."""
+    """One line per epoch, for logs and pipes."""
 
     def __init__(self, epochs: int):
         self._epochs = epochs
@@ -45,18 +45,18 @@ class PlainLines(AbstractContextManager["PlainLines"]):
 
 @final
 class Rate:
-    """Steps and samples per second, over the last `_WINDOW` steps of this process, and the time that is left."""
+    """Steps and samples per second over the last `_WINDOW` steps of this process, and the remaining time."""
 
     def __init__(self, done: int, steps: int, clock: Callable[[], float]):
         self.done, self._steps, self._clock = done, steps, clock
         self._times: deque[float] = deque(maxlen=_WINDOW)  # when the last steps ended; first, when the first began
 
     def begin(self) -> None:
-        """The first step begins now."""
+        """Mark the start of the first step."""
         self._times.append(self._clock())
 
     def step(self, samples: int) -> tuple[float, timedelta] | None:
-        """A step of so many samples has ended: samples per second, and the time left; None while nobody can say."""
+        """Record a finished step; return samples per second and the remaining time, or None while unknown."""
         self.done += 1
         self._times.append(self._clock())
         elapsed = self._times[-1] - self._times[0]
@@ -68,15 +68,15 @@ class Rate:
 
 @final
 class Bar(AbstractContextManager["Bar"]):
-    """A line per epoch, which stays, above a rich bar over all steps: loss, samples per second, time left.
+    """A permanent line per epoch above a rich progress bar over all steps: loss, samples per second, time left.
 
-    The bar is one row of any terminal of 60 columns; what does not fit into fewer is cut off.
+    The bar fits on one row of 60 columns; on a narrower terminal it is cut off.
     """
 
     def __init__(
         self, epochs: int, done: int, steps: int, *, clock: Callable[[], float] = time.monotonic, **progress: Any
     ):
-        """`done` of all `steps` are done already; `progress` is passed on to rich."""
+        """`done` of all `steps` are already done; `progress` is passed on to rich."""
         from rich.progress import BarColumn, Progress, TextColumn
         from rich.table import Column
 
@@ -104,7 +104,7 @@ class Bar(AbstractContextManager["Bar"]):
         self._progress.stop()
 
     def step(self, epoch: int, step: int, loss: float, samples: int) -> None:
-        """One step more. The rate is known from the first of them on."""
+        """Count a step. The rate is known after the first."""
         rate, pace = self._rate.step(samples), ""
         if rate is not None:
             wide = self._progress.console.width >= _WIDE
@@ -117,17 +117,17 @@ class Bar(AbstractContextManager["Bar"]):
         )
 
     def epoch(self, result: EpochResult) -> None:
-        """The epoch's line, above the bar."""
+        """Print the epoch's line above the bar."""
         line = epoch_line(result, self._epochs)
         self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def refresh(self) -> None:
-        """Draw now."""
+        """Redraw now."""
         self._progress.refresh()
 
 
 def make_watcher(epochs: int, done: int, steps: int) -> PlainLines | Bar | NotebookCell:
-    """A table in the cell of a notebook, a bar on a terminal, lines elsewhere; `done` of all `steps` are done."""
+    """Return a table in a notebook, a bar on a terminal, lines elsewhere; `done` of all `steps` are done."""
     from .notebook import NotebookCell, in_notebook
 
     if in_notebook():
@@ -136,22 +136,22 @@ def make_watcher(epochs: int, done: int, steps: int) -> PlainLines | Bar | Noteb
 
 
 def epoch_line(result: EpochResult, epochs: int) -> str:
-    """One line about one of so many epochs: mean loss, held-out metrics, rate."""
+    """Return a line about an epoch: mean loss, held-out metrics, rate."""
     pace = f"  {result.samples / result.seconds:,.0f} samples/s" if result.seconds else ""
     held_out = format_held_out(result.held_out)
     return printable(f"epoch {result.epoch + 1}/{epochs}  loss {result.train_loss:.4f}  held-out {held_out}{pace}")
 
 
 def format_held_out(means: Mapping[str, float]) -> str:
-    """`accuracy 98.33 %, loss 0.0612`."""
+    """Format as `accuracy 98.33 %, loss 0.0612`."""
     return ", ".join(f"{name} {format_metric(name, value)}" for name, value in sorted(means.items()))
 
 
 def format_metric(name: str, value: float) -> str:
-    """`98.33 %` of an accuracy, `0.0612` of others."""
+    """Format as `98.33 %` for an accuracy, `0.0612` for others."""
     return f"{100 * value:.2f} %" if name in ("accuracy", "ema_accuracy") else f"{value:.4f}"
 
 
 def short(value: float) -> str:
-    """At most nine characters."""
+    """Format a number in at most nine characters."""
     return f"{value:.4f}" if abs(value) < 1e4 else f"{value:.2e}"

@@ -23,12 +23,12 @@ from .svg import panel_svg
 class ReportContent:
     """The content of a report.
 
-    status     a sentence
+    status     a sentence about the state of the run
     cost       the table of shapes and cost, as HTML
-    classes    the names of a classifier's classes; None where they are numbers
+    classes    the names of a classifier's classes; None if they are numbers
     run        the content of run.json
-    written    seconds since 1970, where the run still goes on
-    groups     the table of what moves each parameter, as HTML
+    written    seconds since 1970, if the run is still in progress
+    groups     the table of each parameter's optimizer, as HTML
     processes  the shares of several processes
     """
 
@@ -48,7 +48,7 @@ class ReportContent:
 
 
 def report_html(content: ReportContent) -> str:
-    """The page."""
+    """Return the page."""
     age = '<p id="age" class="muted"></p>' if content.written is not None else ""
     sections = [
         f"<h1>{escape(content.title)}</h1>",
@@ -69,7 +69,7 @@ def report_html(content: ReportContent) -> str:
 
 
 def panels_html(panels: Iterable[Panel]) -> str:
-    """Panels side by side, where there is room."""
+    """Return panels side by side, if there is room."""
     return "".join(f"<div>{panel_svg(panel)}</div>" for panel in panels)
 
 

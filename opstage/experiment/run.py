@@ -1,4 +1,4 @@
-"""A run, from its configuration to its last file: data, trainer, loop, and what the directory keeps of it."""
+"""A run, from its configuration to its last file: data, trainer, loop, and the run directory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from .versions import UNSCALED, describe_run, other_version, read_digests, read_
 
 
 class Watcher(Observer, AbstractContextManager[Any], Protocol):
-    """Someone who is shown the progress of a run."""
+    """Displays the progress of a run."""
 
 
 @final
@@ -46,7 +46,7 @@ class Watcher(Observer, AbstractContextManager[Any], Protocol):
 class RunOutcome:
     """The result of a run: the results of its epochs, and the seconds that this process spent on it.
 
-    stopped   why a callback has ended it; empty where none has
+    stopped   why a callback has ended it; empty if none has
     shares    a line for each of several processes: its time, how long it waited, what it sent
     """
 
@@ -57,7 +57,7 @@ class RunOutcome:
 
 
 def train(settings: Settings | Configuration, *, resume: bool = False) -> RunOutcome:
-    """Train what the settings say, as `opstage train` does, without a word; with `resume` go on in `run.out`.
+    """Train as the settings say, like `opstage train` but silently; with `resume` continue the run in `run.out`.
 
     Raises `UsageError` for settings, data or a directory that cannot be used.
     """
@@ -75,13 +75,13 @@ def run_task(
     say: Callable[[str], None] | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> RunOutcome:
-    """Train, keeping what `run.out` asks for; with `resume` go on from the checkpoint there.
+    """Train, and keep the files that `run.out` asks for; with `resume` continue from the checkpoint there.
 
-    `say` receives in words what else there is to know; without it what is lost is a Python warning.
+    `say` receives messages; without it, messages about lost data become Python warnings.
 
-    `watch(steps done, all steps)` makes the one who is shown the progress. An interrupt saves a checkpoint, and then
-    goes on its way; so does an error. The callbacks of the settings and `callbacks` are followed and saved as in
-    `training.fit`; a resumed run takes the same ones, newly made.
+    `watch(steps done, all steps)` creates the progress display. An interrupt or an error saves a checkpoint and is then
+    re-raised. The callbacks of the settings and `callbacks` are called and saved as in `training.fit`; a resumed run
+    needs new instances of the same ones.
     """
     settings = task.settings
     if not task.trainer.executes:
@@ -115,7 +115,7 @@ def run_task(
                     task, settings.run.out / CHECKPOINT, _identity(task, configuration), callbacks
                 )
                 start = _prolonged(task, start, epochs, callbacks)
-            if word:  # a checkpoint is made by all, as each may keep parts, and all end where it cannot be written
+            if word:  # all take part in a checkpoint, since each may hold shards, and all end if it cannot be written
                 keeper = _Keeper(task, None, {}, callbacks=callbacks)
         if first and several and settings.run.out is None:
             told(fabric, 0)
@@ -140,13 +140,13 @@ def run_task(
                 if epochs != settings.run.epochs:
                     (say or _silent)(_extended(task, start, epochs))
                     start = _prolonged(task, start, epochs, callbacks)
-                    _keep(directory, configuration)  # from now on the run is that long
+                    _keep(directory, configuration)  # from now on, the run has this many epochs
             journal = stack.enter_context(Journal(task, configuration, directory, start, say or _silent, lines))
             if journal.gap:
                 (say or _warn)(journal.gap)
             keeper = _Keeper(task, directory.path / CHECKPOINT, identity, journal, callbacks)
         if keeper is not None and state is None:
-            # a folder without room for a checkpoint says so now, and a run that ends early has one
+            # a full disk is noticed now, and a run that ends early has a checkpoint
             state = task.trainer.init_optim(task.optimizer)
             keeper.interrupted(state, start)
         watcher: Watcher = Unwatched()
@@ -180,7 +180,7 @@ def run_task(
 
 
 def begin(task: Task, configuration: Configuration) -> Path:
-    """The directory of a run that has taken no step, its trainer as it is: `--resume` goes on from there."""
+    """Create the directory of a run without steps, with its trainer as it is, for `--resume`."""
     with _directory(task.settings, task, configuration, resume=False) as directory:
         keeper = _Keeper(task, directory.path / CHECKPOINT, _identity(task, configuration))
         try:
@@ -193,7 +193,7 @@ def begin(task: Task, configuration: Configuration) -> Path:
 
 @final
 class Unwatched(AbstractContextManager["Unwatched"]):
-    """Nobody is shown the progress."""
+    """A watcher that displays nothing."""
 
     def __exit__(self, *exception: object) -> None:
         return None
@@ -207,7 +207,7 @@ class Unwatched(AbstractContextManager["Unwatched"]):
 
 @final
 class _Following(Callback):
-    """Lets the journal see the run."""
+    """Gives the journal access to the loop."""
 
     def __init__(self, journal: Journal | None):
         self._journal = journal
@@ -247,9 +247,9 @@ class _Observers:
 
 @final
 class _Keeper:
-    """Saves a checkpoint after each epoch, every so many steps within one, and on an interrupt.
+    """Saves a checkpoint after each epoch, every `checkpoint_every` steps within one, and on an interrupt.
 
-    Without a folder it only takes part in making them, as do the processes of a run besides the first.
+    Without a folder it only takes part in the collective save, as all processes but the first do.
     """
 
     def __init__(
@@ -272,7 +272,7 @@ class _Keeper:
 
     def interrupted(self, state: OptimizerState, position: Position) -> None:
         task = self._task
-        # what the checkpoint says was written is on the disk before it is
+        # everything that the checkpoint refers to must be on disk before it
         lines = {} if self._journal is None else {_LINES: self._journal.sync()}
         identity = {**self._identity, **lines}
         snapshot = checkpoint.take_snapshot(
@@ -283,7 +283,7 @@ class _Keeper:
 
 
 def _directory(settings: Settings, task: Task, configuration: Configuration, *, resume: bool) -> RunDirectory:
-    """The run directory, held and with the files that a run begins with."""
+    """Return the locked run directory, with the files that a run starts with."""
     out = settings.run.out
     assert out is not None
     if settings.run.tensorboard:
@@ -293,7 +293,7 @@ def _directory(settings: Settings, task: Task, configuration: Configuration, *, 
     if resume:
         directory = RunDirectory.reopen(out)
         try:
-            read_preparation(out)  # without it a run that goes on could be asked nothing when it ends
+            read_preparation(out)  # without it, a resumed run could not be used when it ends
             _require_same_data(out, read_run(out / RUN)["data"], task.data)
         except UsageError:
             directory.close()
@@ -323,21 +323,21 @@ def _directory(settings: Settings, task: Task, configuration: Configuration, *, 
 
 
 def _keep(directory: RunDirectory, configuration: Configuration) -> None:
-    """Write down the configuration of a run."""
+    """Write the configuration of a run."""
     kept = configuration.from_anywhere()
     directory.write(ORIGINS, origins_json(kept.literals(), kept.origins))
     directory.write(CONFIG, kept.toml())
 
 
 _GOES_ON, _BEGINS = 1, 2
-"""The word of process 0, which has the run's directory: whether there is a checkpoint in it from which all go on."""
+"""Sent by process 0, which has the run directory: whether all resume from a checkpoint there."""
 
 _LINES = "metrics_lines"
 _OPTIMIZER = "optimizer"
 
 
 def _identity(task: Task, configuration: Configuration) -> dict[str, Any]:
-    """All that a resumed run must have as it was, beside the state of the loop."""
+    """Return all that a resumed run must have unchanged, except the state of the loop."""
     provided = {_OPTIMIZER: task.provided} if task.provided else {}
     return {"settings": configuration.literals(), "data": task.data, **provided}
 
@@ -347,13 +347,14 @@ def _warn(line: str) -> None:
 
 
 def _silent(line: str) -> None:
-    """For who asked for a run without a word."""
+    """Drop the line, for a silent run."""
 
 
 def _restore(
     task: Task, folder: Path, identity: Mapping[str, Any], callbacks: Sequence[Callback]
 ) -> tuple[Position, OptimizerState | None, int | None, int]:
-    """Where the checkpoint stands, the optimizer's state there, lines of metrics.jsonl, and the epochs of the run."""
+    """Restore the checkpoint; return its position, the optimizer's state, lines of metrics.jsonl, and the run's
+    epochs."""
     fabric = world()
     mapped = task.settings.options.zero > 0 or fabric.processes > 1
     snapshot = checkpoint.load(folder, mapped=mapped, verify=fabric.process == 0)
@@ -390,7 +391,7 @@ def _restore(
 
 
 def _prolonged(task: Task, start: Position, epochs: int, callbacks: Sequence[Callback]) -> Position:
-    """Where a run stands that is to have other epochs than it was: one that had ended goes on, if it is given more."""
+    """Return the start position for another number of epochs: a run that had ended continues if it has more."""
     if not start.stopped or task.settings.run.epochs <= epochs:
         return start
     for callback in callbacks:
@@ -399,7 +400,7 @@ def _prolonged(task: Task, start: Position, epochs: int, callbacks: Sequence[Cal
 
 
 def _extended(task: Task, at: Position, epochs: int) -> str:
-    """The line that says for how long a run goes on now."""
+    """Return the line that reports the new number of epochs."""
     done, optimizer = at.epoch * len(task.batches) + at.batch, task.settings.optimizer
     line = f"goes on to {task.settings.run.epochs} epochs, {task.steps:,} steps, where it was to have {epochs} epochs"
     if at.stopped and task.settings.run.epochs <= epochs:

@@ -1,6 +1,6 @@
-"""The settings of a run: its tables, filled from every source alike.
+"""The settings of a run: its tables, filled from all sources.
 
-From the weakest to the strongest: the defaults of the fields, the recipe of the model, a TOML file, the environment
+In order of increasing precedence: the defaults of the fields, the recipe of the model, a TOML file, the environment
 (`OPSTAGE_SEED` and the other options), flags (`--optimizer.lr 1e-3`).
 """
 
@@ -27,7 +27,7 @@ from .tables import DEFAULT_MODEL, CallbackSettings, DataSettings, OptimizerSett
 @final
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """A run, whole. `model` is the `Config` of the model that `run.model` names, which `defined` is."""
+    """All settings of a run. `model` is the `Config` of the model `run.model`, which is `defined`."""
 
     run: RunSettings = field(default_factory=RunSettings)
     options: Options = field(default_factory=Options)
@@ -36,26 +36,26 @@ class Settings:
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     callbacks: CallbackSettings = field(default_factory=CallbackSettings)
     given: InitVar[Definition | None] = None
-    """The definition of the model, where it is at hand."""
+    """The definition of the model, if already known."""
 
     def __post_init__(self, given: Definition | None) -> None:
-        object.__setattr__(self, "given", given)  # where `dataclasses.replace` looks for it
+        object.__setattr__(self, "given", given)  # stored where `dataclasses.replace` looks for it
 
     @property
     def defined(self) -> Definition:
-        """The definition of the model. Raises UsageError where there is none of its name."""
+        """The definition of the model. Raises UsageError if the name is unknown."""
         given: Definition | None = self.__dict__["given"]
         return given if given is not None else definition(self.run.model)
 
     def sections(self) -> dict[str, Any]:
-        """The tables, each a dataclass, by name."""
+        """Return the tables, each a dataclass, by name."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
 @final
 @dataclass(frozen=True)
 class Configuration:
-    """Settings, and by dotted path (`model.depth`) every value and where it came from."""
+    """Settings, with every value and its origin by dotted path (`model.depth`)."""
 
     settings: Settings
     values: Mapping[str, Any]
@@ -63,7 +63,8 @@ class Configuration:
 
     @classmethod
     def of(cls, settings: Settings) -> Configuration:
-        """The configuration of settings made in Python; a `UsageError` names a field of another type than its own."""
+        """Return the configuration of settings built in Python. Raises UsageError, with the name, for a field of the
+        wrong type."""
         name, defined = settings.run.model, settings.defined
         if not isinstance(settings.model, defined.config):
             where = f"opstage.models.{name}" if defined.file is None else defined.called
@@ -75,22 +76,23 @@ class Configuration:
         return configure(values=values, environ={}, defined=defined)
 
     def literals(self) -> dict[str, str]:
-        """Every value by dotted path as TOML spells it: plain data, to be kept and compared."""
+        """Return every value by dotted path, spelled as TOML: plain data to keep and compare."""
         values = {**self.values, "run.model": self.settings.defined.absolute()}
         return {path: toml_literal(value) for path, value in values.items()}
 
     def kept_in(self, directory: Path) -> Configuration:
-        """The same for a run that is now in `directory`."""
+        """Return the configuration with `directory` as the run directory."""
         settings = replace(self.settings, run=replace(self.settings.run, out=directory))
         return Configuration(settings, {**self.values, "run.out": directory}, self.origins)
 
     def from_anywhere(self) -> Configuration:
-        """The same with absolute paths, to be kept: it means the same from whatever directory it is read."""
+        """Return the configuration with absolute paths, so that it can be read from any directory."""
         values = {path: value.absolute() if isinstance(value, Path) else value for path, value in self.values.items()}
         return Configuration(self.settings, values | {"run.model": self.settings.defined.absolute()}, self.origins)
 
     def toml(self) -> str:
-        """The merged configuration as a TOML document with each value's origin beside it; a file to run again."""
+        """Return the merged configuration as a TOML document with each value's origin as a comment; it can be run
+        again."""
         lines = [f"{path.partition('.')[2]} = {toml_literal(value)}" for path, value in self.values.items()]
         width = min(44, max(map(len, lines)))
         text: list[str] = []
@@ -113,10 +115,10 @@ def configure(
     environ: Mapping[str, str] | None = None,
     defined: Definition | None = None,
 ) -> Configuration:
-    """The configuration of a run from every source; `values` is Python's own, `{"model": {"depth": 6}}`.
+    """Return the configuration of a run from all sources; `values` come from Python, `{"model": {"depth": 6}}`.
 
-    `defined` is the model, where it is at hand; else it is found by its name. Raises `UsageError` on whatever a source
-    has that the settings have not, naming the source.
+    `defined` is the model, if already known; else it is found by name. Raises `UsageError`, with the source, for an
+    entry that is not a setting.
     """
     layers: list[Layer] = []
     if file is not None:
@@ -144,10 +146,9 @@ def configure_resumed(
     environ: Mapping[str, str] | None = None,
     defined: Definition | None = None,
 ) -> Configuration:
-    """The configuration of the run in `directory`, which what else is given may repeat but not contradict.
+    """Return the configuration of the run in `directory`; other sources may repeat its values but not contradict them.
 
-    Values that are as they were keep the origins that they had when the run was started. Raises `UsageError` where a
-    source would have the run be another one.
+    Unchanged values keep their original origins. Raises `UsageError` if a source would change the run.
     """
     file = directory / CONFIG
     began = configure_kept(directory, "resume", defined=defined)
@@ -178,11 +179,11 @@ def configure_resumed(
 
 
 def configure_kept(directory: Path, purpose: str = "use", *, defined: Definition | None = None) -> Configuration:
-    """The configuration of the run in `directory`, its model that of the files that the run has kept.
+    """Return the configuration of the run in `directory`, with the model of the files that the run has kept.
 
-    defined   the model in place of that, for a run of one that was made in Python
+    defined   replaces that model, for a run of a model built in Python
 
-    Raises UsageError where there is no run, or one of another model; `purpose` says for what it is wanted.
+    Raises UsageError if there is no run, or one of another model; `purpose` is for messages.
     """
     file = directory / CONFIG
     if not os.path.isfile(file):
@@ -217,7 +218,7 @@ _NOWHERE = "default"
 
 
 def _chosen_model(layers: Sequence[Layer]) -> tuple[str, str]:
-    """The model that the last of `layers` to name one names, and where."""
+    """Return the model named by the last of `layers` that names one, and the origin."""
     name, origin = DEFAULT_MODEL, _NOWHERE
     for layer in layers:
         if isinstance(layer.values.get("run.model"), str):
@@ -235,7 +236,7 @@ _CLASSES: dict[str, type] = {
 
 
 def _from_anywhere(name: str) -> str:
-    """A model's name as a run keeps it."""
+    """Return a model's name with an absolute path, as a run keeps it."""
     file = file_of(name) if name not in MODELS else None
     return name if file is None else f"{Path(file).absolute()}{name[len(file) :]}"
 

@@ -1,4 +1,4 @@
-"""Several runs side by side: which of their settings and data differ, what they reached, and by which curves."""
+"""Compare several runs: differences in settings and data, their final results, and their curves."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ JUDGED_ON_OTHER_SCALES = "These runs were judged on the same held-out data, scal
 
 _ABSENT = "-"
 _THEIR_OWN = {"run.out"}
-"""Settings that no two runs share."""
+"""Settings that differ in any two runs."""
 
 
 @final
 @dataclass(frozen=True)
 class RunRecord:
-    """A run as its directory tells of it, whether it is finished, interrupted or still going on.
+    """A run as read from its directory, whether finished, interrupted or in progress.
 
-    name        what it is called beside the others
-    settings    its settings by their dotted paths, as TOML writes them
+    name        its name among the others
+    settings    its settings by dotted path, spelled as TOML
     run         the content of run.json
     curves      the lines of metrics.jsonl
     """
@@ -44,7 +44,7 @@ class RunRecord:
 
     @property
     def reached(self) -> dict[str, str]:
-        """Parameters, epochs, training loss and held-out metrics after the last epoch that is done."""
+        """Parameters, epochs, training loss and held-out metrics after the last finished epoch."""
         epochs = [line for line in self.curves.lines if line["kind"] == "epoch"]
         reached = {"parameters": f"{self.run['parameters']:,}"}
         reached["epochs"] = f"{len(epochs)} of {self.settings.get('run.epochs', '?')}"
@@ -56,9 +56,9 @@ class RunRecord:
 
 
 def read_record(directory: Path, name: str) -> RunRecord:
-    """The record of the run in a directory; none of the model's code is run.
+    """Read the record of the run in a directory, without running any of the model's code.
 
-    A last line of metrics.jsonl that is cut short is left out. Raises UsageError for a directory without a run, and for
+    A truncated last line of metrics.jsonl is ignored. Raises UsageError for a directory without a run, and for
     files that cannot be read.
     """
     if not os.path.isfile(directory / CONFIG):
@@ -75,13 +75,13 @@ def read_record(directory: Path, name: str) -> RunRecord:
 @final
 @dataclass(frozen=True)
 class SideBySide:
-    """Runs, each under a name of its own."""
+    """Runs, each under a unique name."""
 
     runs: tuple[RunRecord, ...]
 
     @property
     def reached(self) -> list[Cells]:
-        """A row per run below the names of the columns: what it reached."""
+        """A row of results per run, after a row of column names."""
         every = [run.reached for run in self.runs]
         columns = list(dict.fromkeys(name for reached in every for name in reached))
         rows = [(run.name, *(reached.get(c, _ABSENT) for c in columns)) for run, reached in zip(self.runs, every)]
@@ -89,13 +89,13 @@ class SideBySide:
 
     @property
     def settings(self) -> list[Cells]:
-        """A row per setting in which they differ, below the names of the runs."""
+        """A row per setting in which the runs differ, after a row of run names."""
         return self._differing([{k: v for k, v in r.settings.items() if k not in _THEIR_OWN} for r in self.runs])
 
     @property
     def data(self) -> list[Cells]:
-        """A row per part of the data, and per package's version, in which they differ, below the names of the runs; of
-        one run all of them."""
+        """A row per part of the data, and per package version, in which the runs differ, after a row of run names; for
+        a single run, all of them."""
         tables = [dict(_circumstances(run.run)) for run in self.runs]
         if len(tables) == 1:
             return [("", self.runs[0].name), *tables[0].items()]
@@ -103,19 +103,19 @@ class SideBySide:
 
     @property
     def judged_alike(self) -> bool:
-        """Whether all were judged on the same held-out data, however they were scaled."""
+        """Whether all were evaluated on the same held-out data, however scaled."""
         return len({repr(run.run.get(UNSCALED, run.run["data"].get("held_out"))) for run in self.runs}) == 1
 
     @property
     def judged(self) -> str:
-        """A sentence on the held-out data, where they are not one and the same for all; else ""."""
+        """A sentence if the runs do not share the same held-out data; else ""."""
         if not self.judged_alike:
             return JUDGED_OTHERWISE
         alike = len({repr(run.run["data"].get("held_out")) for run in self.runs}) == 1
         return "" if alike else JUDGED_ON_OTHER_SCALES
 
     def panels(self) -> list[Panel]:
-        """A panel for each curve that any of them has, the runs over each other."""
+        """Return a panel for each curve of any run, with the runs overlaid."""
         named: dict[str, dict[str, Curve]] = {}
         for run in self.runs:
             for title, curve in _curves(run):
@@ -132,9 +132,9 @@ class SideBySide:
 
 
 def side_by_side(directories: Iterable[Path]) -> SideBySide:
-    """The runs in some directories, called by the ends of their paths that tell them apart.
+    """Read the runs in some directories, named by the shortest path suffixes that are unique.
 
-    Raises UsageError where one is named twice, and as `read_record`.
+    Raises UsageError if one is given twice, and as `read_record`.
     """
     given = list(directories)
     whole = [directory.resolve() for directory in given]
@@ -145,7 +145,7 @@ def side_by_side(directories: Iterable[Path]) -> SideBySide:
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """As many of the last parts of each path as tell all apart."""
+    """Return the shortest suffixes of paths that are all unique, of the same depth."""
     depth = 1
     while len({path.parts[-depth:] for path in paths}) < len(paths):
         depth += 1
@@ -161,7 +161,7 @@ def _curves(run: RunRecord) -> Iterable[tuple[str, Curve]]:
 
 
 def _literal(value: Any) -> str:
-    """A setting as TOML writes it; one that no run writes, such as a date, as Python does."""
+    """Spell a setting as TOML, or, for a type that no run writes, such as a date, as Python."""
     try:
         return toml_literal(value)
     except TypeError:

@@ -1,4 +1,4 @@
-"""Runs side by side as a page: what they reached, in what they differ, their curves over each other."""
+"""A page that compares runs: results, differences, and overlaid curves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .side_by_side import Cells, SideBySide
 
 
 def side_by_side_html(runs: SideBySide) -> str:
-    """The page."""
+    """Return the page."""
     title = f"{len(runs.runs)} runs" if len(runs.runs) > 1 else runs.runs[0].name
     sections = [f"<h1>{escape(title)}</h1>", f'<p id="runs">{escape(", ".join(run.name for run in runs.runs))}</p>']
     if runs.judged:

@@ -1,4 +1,4 @@
-"""Where a run's data come from: the recipe of its model, or a file; and what was learnt from a file."""
+"""The data of a run: from the recipe of its model or from a file, with the preparation learned from a file."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from .tables import DataSettings
 from .versions import data_digest
 
 _JUDGED = 256
-"""Rows that are judged at once."""
+"""Rows per batch of an evaluation."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Loaded:
-    """The data of a run. `preparation` is None where they are the recipe's own.
+    """The data of a run. `preparation` is None if they come from the recipe.
 
-    `unscaled` is the digest of the held-out data before they were scaled; None where they are not.
+    `unscaled` is the digest of the held-out data before scaling; None if they are not scaled.
     """
 
     training: Dataset
@@ -48,10 +48,11 @@ class Loaded:
 
 
 def load_data(settings: Settings, model: Model, recipe: Recipe) -> Loaded:
-    """The data that settings mean: of a file, bound to the arguments of the model's batch, cast, checked and scaled.
+    """Load the data that the settings name: from a file, matched to the model's batch arguments, cast, checked and
+    scaled.
 
-    Raises UsageError for a file that cannot be read, and for one that does not fit the model: with the settings of the
-    model that would, where they follow from the data.
+    Raises UsageError for a file that cannot be read, and for one that does not fit the model; the message suggests
+    settings that would fit, if they follow from the data.
     """
     seed, file, data = settings.options.seed, settings.data.file, settings.data
     if recipe.read is not None:
@@ -109,7 +110,7 @@ def load_data(settings: Settings, model: Model, recipe: Recipe) -> Loaded:
 
 
 def require_file_for(data: DataSettings, cure: str) -> None:
-    """Raise UsageError for a setting that speaks of a data file, where there is none."""
+    """Raise UsageError for a setting about a data file if there is none."""
     usual = DataSettings()
     for name in ("label", "columns", "categories", "scale", "size"):
         if getattr(data, name) != getattr(usual, name):
@@ -117,12 +118,12 @@ def require_file_for(data: DataSettings, cure: str) -> None:
 
 
 def in_order(dataset: Dataset) -> Loader:
-    """All rows of a dataset, for judging by them."""
+    """Return a loader of all rows in order, for evaluation."""
     return Loader(dataset, min(_JUDGED, len(dataset)), shuffle=False)
 
 
 def arguments(model: Model) -> tuple[str, ...]:
-    """The names of the arguments of a model's batch."""
+    """Return the names of the arguments of a model's batch."""
     known = batch_arguments(model.forward, skip=model.batch_starts)
     if known is None:
         return tuple([f"batch{i}" for i in range(len(model.batch))])
@@ -130,7 +131,8 @@ def arguments(model: Model) -> tuple[str, ...]:
 
 
 def split(dataset: Dataset, label: str | None, held_out: float, seed: int) -> tuple[Dataset, Dataset]:
-    """(training, held out), stratified where the label is integers, of no more kinds than rows are held out."""
+    """Split into (training, held out), stratified if the label is integers with at most as many values as held-out
+    rows."""
     stratify = None
     if label is not None and label in dataset.names:
         labels = dataset[label]
@@ -141,7 +143,7 @@ def split(dataset: Dataset, label: str | None, held_out: float, seed: int) -> tu
 
 
 def argument_specs(model: Model) -> dict[str, Spec]:
-    """The Specs of a model's batch by argument. Raises UsageError for one that is a tree of arrays."""
+    """Return the Specs of a model's batch by argument. Raises UsageError for one that is a tree of arrays."""
     names = arguments(model)
     trees = [name for name, spec in zip(names, model.batch) if not isinstance(spec, Spec)]
     if trees:
@@ -153,7 +155,8 @@ def argument_specs(model: Model) -> dict[str, Spec]:
 
 
 def label_arguments(model: Model, names: Sequence[str]) -> tuple[str, ...]:
-    """The arguments that are to be predicted: those that `outputs` does not take; else the last of several."""
+    """Return the arguments to be predicted: those that are not arguments of `outputs`, or without it the last of
+    two."""
     if model.outputs is not None:
         inputs = input_specs(model)
         return tuple(name for name in names if name not in inputs)
@@ -161,7 +164,7 @@ def label_arguments(model: Model, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _label_left(data: DataSettings, names: Sequence[str]) -> tuple[str, ...]:
-    """The argument of `data.label` where the model does not say which is the label: the one without columns."""
+    """Return the argument of `data.label` if the model does not determine the label: the one without columns."""
     left = tuple(name for name in names if name not in read_columns(data.columns))
     return left if data.label and len(left) == 1 else ()
 
@@ -169,8 +172,8 @@ def _label_left(data: DataSettings, names: Sequence[str]) -> tuple[str, ...]:
 def _of_table(
     file: Path, data: DataSettings, specs: dict[str, Spec], labels: Sequence[str]
 ) -> tuple[Dataset, dict[str, ArgumentData]]:
-    """The arrays by argument, and the columns of each: those that the settings say, those of their names, or all but
-    the label and the label."""
+    """Return the arrays by argument, and the columns of each: those in the settings, those of the same name, or the
+    label and all the others."""
     found: dict[str, tuple[str, ...]] = {}
     may_name: dict[str, Named] = {}
     label, given = data.label, read_columns(data.columns)
@@ -224,7 +227,7 @@ def _of_table(
 
 
 def _scaled(part: ArgumentData, scale: ScaleName, training: Dataset) -> ArgumentData:
-    """The part with the scaling of its training rows; labels, and numbers of categories, are not scaled."""
+    """Return the part with the scaling of its training rows; labels and category numbers are not scaled."""
     if part.label or part.kind != "float":
         return part
     named = encoded_columns(part.categories, one_hot=part.one_hot)
@@ -241,7 +244,7 @@ def _form(file: Path) -> Form:
 def _of_images(
     settings: Settings, specs: dict[str, Spec], labels: Sequence[str]
 ) -> tuple[Dataset, dict[str, ArgumentData]]:
-    """Images, grey where the model takes one channel, and their classes."""
+    """Return images, grey if the model has one channel, and their classes."""
     file, data = settings.data.file, settings.data
     assert file is not None
     inputs = [name for name in specs if name not in labels]
@@ -265,7 +268,7 @@ def _of_images(
 
 
 def _of_arrays(file: Path, label: str, specs: dict[str, Spec]) -> tuple[Dataset, dict[str, ArgumentData]]:
-    """The arrays of the arguments' names; x and y for a model of two that calls them otherwise."""
+    """Return the arrays named like the arguments, or x and y for a model of two arguments."""
     if label:
         raise UsageError(f"{file}: data.label is the name of a column; arrays are known by the names of the arguments")
     has, names = array_names(file), tuple(specs)
@@ -277,7 +280,7 @@ def _of_arrays(file: Path, label: str, specs: dict[str, Spec]) -> tuple[Dataset,
 
 
 def _as_floats(dataset: Dataset, preparation: Preparation) -> Dataset:
-    """Inputs that will be scaled, as floats: bytes are no share of 255 then."""
+    """Convert inputs to floats before scaling: bytes are then not divided by 255."""
     arrays = [
         dataset[part.argument].astype(np.float64)
         if not part.label and part.kind == "float" and dataset[part.argument].dtype.kind in "iu"
@@ -301,7 +304,7 @@ def _check_shapes(
 
 
 def _fits(shape: Sequence[int], spec: Spec) -> bool:
-    """Whether sizes are those of a Spec, as far as it says numbers."""
+    """Whether a shape matches the numeric sizes of a Spec."""
     entries = spec.entries
     return len(shape) == len(entries) and all(
         not str(entry).isdecimal() or int(entry) == size for size, entry in zip(shape[1:], entries[1:])
@@ -311,7 +314,7 @@ def _fits(shape: Sequence[int], spec: Spec) -> bool:
 def _check_labels(
     dataset: Dataset, settings: Settings, model: Model, specs: dict[str, Spec], names: Sequence[str]
 ) -> None:
-    """A classifier's labels must be classes of it; an error names the row, which no error of a shuffled batch could."""
+    """Raise unless labels are valid classes; the error names the row, which is unknown once batches are shuffled."""
     classes = getattr(model.config, "classes", None)
     if not isinstance(classes, int):
         return
@@ -335,7 +338,7 @@ def _check_labels(
 
 
 def _cure(dataset: Dataset, settings: Settings, specs: dict[str, Spec], labels: Sequence[str]) -> str:
-    """The settings of the model with which the data would fit; nothing where there are none that are known to."""
+    """Suggest settings of the model with which the data would fit, or "" if none are known."""
     config = settings.model
     if not is_dataclass(config) or isinstance(config, type):
         return ""

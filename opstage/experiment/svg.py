@@ -1,7 +1,7 @@
-"""Curves as inline SVG: no fonts or files from elsewhere; colours are the page's, and so is what moves.
+"""Curves as inline SVG, without external fonts or files; the page provides colours and interaction.
 
-A panel is drawn once for each pair of scales, linear or logarithmic, so that a page shows one or the other and works
-out no position itself.
+A panel is drawn once for each pair of scales, linear or logarithmic, so that the page only switches between drawings
+and computes no positions.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from .curves import Curve, Panel, Point
 
 WIDTH, HEIGHT = 560, 300
 COLOURS = 8
-"""How many colours the page has for curves; further ones begin again."""
+"""The number of curve colours of the page, used in rotation."""
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 28, 40
 _MOST_POINTS = 1000
 _LOGARITHMIC = ("y", "x", "yx")
-"""Which axes are logarithmic, beside none."""
+"""The combinations of logarithmic axes, besides none."""
 
 
 def panel_svg(panel: Panel) -> str:
-    """One panel with axes, ticks, a legend, and for each curve a polyline whose tooltip is its last value.
+    """Draw a panel with axes, ticks, a legend, and for each curve a polyline with its last value as tooltip.
 
-    It is drawn with linear axes; `<template data-log>` elements hold it with logarithmic ones, and a script of type
-    application/json the name and the points of each curve, for the page's own script.
+    Axes are linear; `<template data-log>` elements contain the logarithmic versions, and a script of type
+    application/json the name and points of each curve, for the page's script.
     """
     drawn = [Curve(curve.name, tuple(thinned(curve)), curve.faint) for curve in panel.curves]
     if not any(curve.points for curve in drawn):
@@ -46,7 +46,7 @@ def panel_svg(panel: Panel) -> str:
 
 
 def _drawing(name: str, curves: Sequence[Curve], logarithmic: str) -> str:
-    """The panel with these axes logarithmic; empty where nothing can stand on them."""
+    """Draw the panel with these axes logarithmic; empty if no point is positive on them."""
     shown = [_positive(curve, logarithmic) for curve in curves]
     points = [point for curve in shown for point in curve.points]
     if not points:
@@ -73,7 +73,7 @@ def _drawing(name: str, curves: Sequence[Curve], logarithmic: str) -> str:
 
 
 def _line(curve: Curve, number: int, places: Sequence[Point]) -> str:
-    """A curve at its places; one without any is there all the same, so that the page counts them alike."""
+    """Draw a curve; one without points is emitted too, so that the page's indices agree."""
     style = f"curve c{number % COLOURS}" + (" faint" if curve.faint else "")
     label = escape(f"{curve.name}: {curve.points[-1][1]:.6g} at step {curve.points[-1][0]:g}") if places else ""
     if len(places) == 1:
@@ -84,7 +84,7 @@ def _line(curve: Curve, number: int, places: Sequence[Point]) -> str:
 
 
 def _positive(curve: Curve, logarithmic: str) -> Curve:
-    """The curve without the points that have no logarithm."""
+    """Return the curve without points that have no logarithm."""
     if not logarithmic:
         return curve
     axes = ["xy".index(axis) for axis in logarithmic]
@@ -92,7 +92,7 @@ def _positive(curve: Curve, logarithmic: str) -> Curve:
 
 
 def thinned(curve: Curve) -> Sequence[tuple[float, float]]:
-    """At most about a thousand points: of each stretch of a longer curve its lowest and its highest."""
+    """Return at most about a thousand points: the minimum and maximum of each stretch of a longer curve."""
     points = curve.points
     stretch = math.ceil(2 * len(points) / _MOST_POINTS)
     if stretch <= 2:
@@ -107,7 +107,7 @@ def thinned(curve: Curve) -> Sequence[tuple[float, float]]:
 def _axis(
     values: Sequence[float], first: float, last: float, logarithmic: bool
 ) -> tuple[Callable[[float], float], list[float]]:
-    """Where a value is between two ends of the drawing, and the ticks."""
+    """Return the function from value to position between two ends of the drawing, and the ticks."""
     low, high = min(values), max(values)
     if low == high:
         low, high = (low / 2, high * 2) if logarithmic else (low - (abs(low) / 2 or 0.5), high + (abs(low) / 2 or 0.5))
@@ -121,7 +121,7 @@ def _axis(
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Round numbers in [low, high], about five of them."""
+    """Return about five round numbers in [low, high]."""
     rough = (high - low) / 5
     power = 10 ** math.floor(math.log10(rough))
     step = next(m * power for m in (1, 2, 5, 10) if m * power >= rough)
@@ -131,7 +131,8 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def _logarithmic_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten in [low, high], twice and five times them where there is room; in a short one round numbers."""
+    """Return powers of ten in [low, high], with their multiples by 2 and 5 if there is room; round numbers if it is
+    short."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = [m * 10.0**power for power in powers for m in (1, 2, 5) if low <= m * 10.0**power <= high]
     if len(ticks) < 3:
@@ -143,7 +144,7 @@ def _logarithmic_ticks(low: float, high: float) -> list[float]:
 
 
 def _labels(ticks: Sequence[float], digits: int) -> list[str]:
-    """The numbers with so many digits, or as many as tell neighbours apart."""
+    """Format numbers with `digits` digits, or as many as distinguish neighbours."""
     for more in range(digits, 16):
         labels = [f"{tick:.0f}" if 1e4 <= abs(tick) < 1e7 else f"{tick:.{more}g}" for tick in ticks]
         if len(set(labels)) == len(labels):

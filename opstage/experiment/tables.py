@@ -1,4 +1,4 @@
-"""The tables of a run's configuration, one dataclass each: what is trained, on what, how it moves, who follows."""
+"""The tables of a run's configuration, one dataclass each: run, data, optimizer, callbacks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 else:
     OptimizerName = Literal[tuple(optim.SHIPPED)]
 _NUMBERS = ("weight_decay", "betas", "eps", "momentum")
-"""Those of an optimizer that can be set, where it has them."""
+"""The hyperparameters that can be set, for optimizers that have them."""
 ScheduleName: TypeAlias = Literal["constant", "cosine", "warmup_cosine", "linear_warmup", "one_cycle"]
 
 DEFAULT_MODEL = "cnn"
@@ -133,7 +133,7 @@ class OptimizerSettings:
         self.make(2)
 
     def make(self, steps: int) -> optim.Optimizer:
-        """The optimizer, its learning rate scheduled over `steps` steps."""
+        """Return the optimizer, with its learning rate scheduled over `steps` steps."""
         cls = optim.SHIPPED[self.name]
         own = {f.name for f in fields(cls)}
         chosen = {name: getattr(self, name) for name in _NUMBERS if getattr(self, name) is not None}
@@ -145,7 +145,7 @@ class OptimizerSettings:
         return optim.grouped(made, read_groups(self.groups)) if self.groups.strip() else made
 
     def make_clip(self) -> Any:
-        """The program that clips gradients, or None."""
+        """Return the gradient-clipping program, or None."""
         return None if self.clip_norm is None else optim.clip.by_global_norm(self.clip_norm)
 
     def _rate(self, steps: int) -> optim.Rate:
@@ -186,7 +186,7 @@ class CallbackSettings:
         self.make(Path())
 
     def make(self, folder: Path | None) -> list[callbacks.Callback]:
-        """The callbacks; `folder` is where the best epoch is kept."""
+        """Return the callbacks; `folder` keeps the best epoch."""
         watched: dict[str, Any] = {"mode": self.mode, "min_delta": self.min_delta}
         made: list[callbacks.Callback] = []
         if self.ema is not None:
@@ -197,13 +197,13 @@ class CallbackSettings:
             )
         if self.patience is not None:
             made.append(callbacks.EarlyStopping(self.metric, patience=self.patience, **watched))
-        if self.best is not None:  # last: all others have reported what it keeps
+        if self.best is not None:  # last, so that it saves the state that the others have updated
             made.append(callbacks.BestCheckpoint(self.best, folder, mode=self.mode))
         return made
 
 
 def _require_path(name: str, path: Path | None) -> None:
-    """Raise UsageError for a path that no file can have, or that the run's own files could not name."""
+    """Raise UsageError for an invalid path, or one that the run's own files could not contain."""
     text = "" if path is None else str(path)
     try:
         text.encode()

@@ -1,4 +1,4 @@
-"""`Task`: what a configuration means, made: model, data, trainer, optimizer."""
+"""`Task`: the objects that a configuration describes: model, data, trainer, optimizer."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 @final
 @dataclass(frozen=True)
 class Task:
-    """A run that is ready to start. `check_seconds` is what checking the shapes of the whole step took.
+    """A run that is ready to start. `check_seconds` is the time spent checking the shapes of the whole step.
 
-    provided      a text of the optimizer where it is not that of the settings, empty where it is
-    preparation   what was learnt from a data file, with which others are read alike
-    unscaled      the digest of the held-out data before they were scaled; None where they are not
+    provided      a description of the optimizer if it was passed in; empty if it comes from the settings
+    preparation   the preparation learned from a data file, for reading other data the same way
+    unscaled      the digest of the held-out data before scaling; None if they are not scaled
     """
 
     settings: Settings
@@ -56,12 +56,12 @@ class Task:
 
     @property
     def steps(self) -> int:
-        """Training steps of the whole run."""
+        """The number of training steps of the whole run."""
         return self.settings.run.epochs * len(self.batches)
 
     @property
     def left_out(self) -> str:
-        """A sentence about the samples that each epoch leaves out, too few for a batch; "" where there are none."""
+        """A sentence about the samples that each epoch omits, too few for a batch; "" if there are none."""
         size, rows = self.settings.data.batch_size, len(self.training)
         if rows % size == 0:
             return ""
@@ -79,7 +79,7 @@ class Task:
 @final
 @dataclass(frozen=True)
 class Provided:
-    """Parts of a task that are at hand, in place of those that settings would mean."""
+    """Parts of a task that are passed in, instead of built from the settings."""
 
     data: tuple[Dataset, Dataset] | None = None
     trainer: ScalarTrainer | None = None
@@ -87,7 +87,7 @@ class Provided:
 
 
 def least_batch(settings: Settings) -> int:
-    """The fewest rows that the ranks of the mesh can share, in as many parts as gradients are accumulated in."""
+    """Return the least number of rows that the ranks of the mesh can divide into the parts of gradient accumulation."""
     return _ranks(settings) * settings.run.accumulate
 
 
@@ -97,7 +97,7 @@ def _ranks(settings: Settings) -> int:
 
 
 def prepare(settings: Settings, given: Provided | None = None) -> Task:
-    """Load the data, make the trainer (which checks the shapes of the whole step) and the optimizer."""
+    """Load the data, and create the trainer (which checks the shapes of the whole step) and the optimizer."""
     given = Provided() if given is None else given
     run, options = settings.run, settings.options
     chosen, recipe = settings.defined.make(settings.model), settings.defined.recipe
@@ -152,7 +152,7 @@ def prepare(settings: Settings, given: Provided | None = None) -> Task:
     seconds = time.perf_counter() - start
     batches = bind(batches, trainer.batch_arguments, "the loss")
     test_batches = bind(test_batches, trainer.batch_arguments, "the loss")
-    trainer.moved_by(optimizer)  # groups that fit no parameter are an error now
+    trainer.moved_by(optimizer)  # raises for groups that match no parameter
     said = "" if made is None else _ADDRESS.sub("", repr(made))
     return Task(
         *(settings, chosen, recipe, training, held_out, trainer, optimizer, batches, test_batches, seconds),
@@ -163,7 +163,7 @@ def prepare(settings: Settings, given: Provided | None = None) -> Task:
 
 
 def _flags(pattern: str, params: Any, options: Options) -> list[bool] | None:
-    """Which parameters are trained where those that match a pattern are not; None: all that usually are."""
+    """Return which parameters are trained when those that match a pattern are frozen; None: the default."""
     if not pattern.strip():
         return None
     usual = requires_grad_flags(params, None, options)

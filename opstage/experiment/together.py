@@ -1,4 +1,4 @@
-"""A run on several processes: what they must have alike, and that all of them end with the same step."""
+"""A run on several processes: checks that they agree, and that all end at the same step."""
 
 from __future__ import annotations
 
@@ -30,16 +30,17 @@ from .task import Task
 from .versions import PACKAGES, THREADS
 
 _OWN = frozenset({"run.out", "data.file", "options.timeout"})
-"""Settings that each process may have in its own words; the data are compared by their content."""
+"""Settings that may differ between processes; data are compared by content."""
 
 
 @final
 class DisagreementError(UsageError):
-    """The processes of a run cannot begin it, as all of them know: one of them says so, and all end."""
+    """The processes of a run disagree; all processes raise this and end."""
 
 
 def agree(fabric: Fabric, document: Mapping[str, Any], error: str = "") -> None:
-    """Compare what the processes are about to do; all call it once, those with an error in place of anything to do.
+    """Compare the work that the processes are about to start. All call this once, with an error instead if they have
+    one.
 
     Raises DisagreementError, the same one on all.
     """
@@ -62,7 +63,7 @@ def agree(fabric: Fabric, document: Mapping[str, Any], error: str = "") -> None:
 
 
 def fingerprint(task: Task, configuration: Configuration) -> dict[str, Any]:
-    """All that the processes of a run must have alike, by its name."""
+    """Return everything that must be equal on all processes of a run, by name."""
     has: dict[str, Any] = {"opstage": __version__, "python": platform.python_version(), "CPU": platform.machine()}
     for name in PACKAGES:
         try:
@@ -80,13 +81,13 @@ def fingerprint(task: Task, configuration: Configuration) -> dict[str, Any]:
 
 
 def require_processes(task: Task, fabric: Fabric) -> None:
-    """Raise UsageError where these processes cannot host the mesh of a run."""
+    """Raise UsageError if these processes cannot host the mesh of a run."""
     if fabric.processes > 1:
         require_hosted(mesh_of(task.settings.options.mesh), fabric.processes)
 
 
 def told(fabric: Fabric, value: int) -> int:
-    """A number that process 0 has, on all of them; all wait for it."""
+    """Broadcast a number of process 0 to all processes; all wait for it."""
     here = np.array([value], np.int64)
     if fabric.process:
         fabric.exchange({}, {0: here}, "the word of process 0")
@@ -97,7 +98,7 @@ def told(fabric: Fabric, value: int) -> int:
 
 @contextmanager
 def written_together(fabric: Fabric) -> Iterator[None]:
-    """A block at whose end all processes know whether process 0, which writes, could; if not, all raise its error."""
+    """A block after which all processes raise the error of process 0, which writes, if it had one."""
     error: UsageError | None = None
     try:
         yield
@@ -113,14 +114,14 @@ def written_together(fabric: Fabric) -> Iterator[None]:
 
 @final
 class Voting:
-    """A Saver that lets all processes stop after the same step, once one of them was asked to; then `saver` saves."""
+    """A Saver that stops all processes after the same step once one of them was asked to; then `saver` saves."""
 
     def __init__(self, saver: Saver | None, fabric: Fabric):
         self._saver, self._fabric = saver, fabric
         self.asked = self._agreed = False
 
     def boundary(self, state: OptimizerState, position: Position) -> None:
-        """Stop everywhere, if anybody was asked to."""
+        """Stop everywhere if any process was asked to."""
         if self._saver is not None:
             self._saver.boundary(state, position)
         others = [process for process in range(self._fabric.processes) if process != self._fabric.process]
@@ -132,13 +133,13 @@ class Voting:
             raise KeyboardInterrupt
 
     def interrupted(self, state: OptimizerState, position: Position) -> None:
-        """See `Saver`; of an interrupt that the others know nothing of nothing is saved, as all do that together."""
+        """Save if the stop was agreed; saving is collective, so an interrupt of one process alone saves nothing."""
         if self._saver is not None and self._agreed:
             self._saver.interrupted(state, position)
 
     @contextmanager
     def heeding(self) -> Iterator[None]:
-        """In the block SIGINT, SIGTERM and SIGUSR1 ask for a stop; whoever is asked twice stops at once."""
+        """A block in which SIGINT, SIGTERM and SIGUSR1 request a stop; a second signal stops at once."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -159,7 +160,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGUSR1", signal.SIG
 
 
 def gathered(fabric: Fabric, document: Any) -> list[Any]:
-    """The documents of all processes, by their numbers."""
+    """Return the documents of all processes, in their order."""
     others = [process for process in range(fabric.processes) if process != fabric.process]
     text = np.frombuffer(json.dumps(document).encode(), np.uint8)
     sizes = {process: np.zeros(1, np.int64) for process in others}
@@ -171,7 +172,7 @@ def gathered(fabric: Fabric, document: Any) -> list[Any]:
 
 
 def hostname() -> str:
-    """That of this machine."""
+    """Return the host name of this machine."""
     return socket.gethostname()
 
 

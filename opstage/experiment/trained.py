@@ -1,4 +1,4 @@
-"""`Trained`: a run as a model, which predicts, is judged and is exported."""
+"""`Trained`: the model of a run, for prediction, evaluation and export."""
 
 from __future__ import annotations
 
@@ -110,9 +110,9 @@ class Trained:
 
     @called_by_users
     def prepared(self, source: Source) -> Dataset:
-        """Rows as `predictor` takes them: cast and scaled as those were that the run was trained on.
+        """Return rows cast and scaled for `predictor` like the run's training data.
 
-        `predict` does this itself, so what this gives is not for it.
+        `predict` does this itself; do not pass it the result.
         """
         names = self.predictor.names
         if self.preparation is not None:
@@ -126,9 +126,9 @@ class Trained:
 
     @called_by_users
     def prepared_rows(self, source: Source | None = None) -> Dataset:
-        """Rows with labels as the loss takes them, for `judge`; None: those that the run held out.
+        """Return rows with labels as the loss expects them, for `judge`; None: those that the run held out.
 
-        `evaluate` does this itself, so what this gives is not for it.
+        `evaluate` does this itself; do not pass it the result.
         """
         if source is None:
             return self._held_out_rows()
@@ -141,7 +141,7 @@ class Trained:
         return from_arrays(**source) if isinstance(source, Mapping) else source
 
     def _held_out_rows(self) -> Dataset:
-        """The rows that the run was not trained on. Raises UsageError where they have changed since."""
+        """Return the rows that the run was not trained on. Raises UsageError if they have changed since."""
         if self._held_out is not None:
             return self._held_out
         settings, directory = self.configuration.settings, self.directory
@@ -224,14 +224,14 @@ def load(
     trainer.restore(values)
     preparation = read_preparation(directory)
     if said := other_version(directory):
-        warnings.warn(said, OtherVersionWarning, stacklevel=3)  # behind the frame that folds tracebacks
+        warnings.warn(said, OtherVersionWarning, stacklevel=3)  # skips the frame that folds tracebacks
     results = snapshot.position.results
     return Trained(chosen, trainer, results, configuration.kept_in(directory), preparation=preparation)
 
 
 def _require_same_model(directory: Path, kept: Mapping[str, Any], configuration: Configuration) -> None:
-    """Raise UsageError where the run's configuration means another model than the one that was trained, as one does
-    that was cut or changed: parameters may fit all the same."""
+    """Raise UsageError if the run's configuration describes another model than the trained one, since parameters may
+    fit all the same."""
     document = Document(dict(kept), f"{directory / CHECKPOINT}: the run's identity", "it is not a checkpoint of a run")
     settings = document.get("settings")
     began: Mapping[str, Any] = {} if settings is None else settings.object()
@@ -244,7 +244,7 @@ def _require_same_model(directory: Path, kept: Mapping[str, Any], configuration:
 
 
 def _folder(directory: Path, which: str) -> Path:
-    """The checkpoint that holds these parameters. Raises UsageError where there is none."""
+    """Return the checkpoint that holds these parameters. Raises UsageError if there is none."""
     if which not in WHICH:
         raise UsageError(f"which={which!r}: expected one of {', '.join(WHICH)}{nearest(which, WHICH)}")
     folder = directory / (BEST if which == "best" else CHECKPOINT)

@@ -1,4 +1,4 @@
-"""A model as it is before any training, asked for what it predicts: what has no loss and no run has this."""
+"""A model with its initial parameters, for predictions without a loss or a run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .settings import Settings
 
 
 def untrained_predictor(settings: Settings) -> Predictor:
-    """The predicting function of a configured model with its first parameters.
+    """Return the prediction function of a configured model with its initial parameters.
 
     Raises UsageError for a model that predicts nothing, and for a backend that computes no values.
     """
@@ -31,7 +31,7 @@ def untrained_predictor(settings: Settings) -> Predictor:
 def predictor_of(model: Model, options: Options) -> Predictor:
     """See `untrained_predictor`."""
     params, state = first_trees(model, options)
-    # The loss is never run: a model that predicts only has none, and a trainer holds parameters for one.
+    # The loss is never run: a prediction-only model has none, but a trainer needs one.
     trainer = scalar_trainer(_no_loss, params, options=options.replace(validate=False), state=state)
     if not trainer.executes:
         raise UsageError(
@@ -45,9 +45,9 @@ def _no_loss(ops: Any, *_: Any, **__: Any) -> Any:
 
 
 def inputs_of(predictor: Predictor, path: Path) -> list[Any]:
-    """The inputs in a data file: arrays of their names, or for one input of rows the columns of a table.
+    """Return the inputs in a data file: arrays by name, or for a single input the columns of a table.
 
-    A table may have one column more, its label: the one that training would take, which is passed over.
+    A table may have an extra column, the label that training would use; it is skipped.
     """
     widths = [type_.shape[1] for type_ in predictor.types if len(type_.shape) == 2]
     if path.suffix in TABLES and len(predictor.types) == 1 and widths:
@@ -65,12 +65,12 @@ def inputs_of(predictor: Predictor, path: Path) -> list[Any]:
 
 
 def made_inputs(predictor: Predictor, rows: int, sizes: dict[str, int]) -> list[Any]:
-    """Inputs to time a model on: normal floats, zeros where integers are expected, which name a row of any table.
+    """Make inputs to time a model on: normal floats, and zeros for integers, which are valid indices into any table.
 
-    rows    of the first size of the first input, where it has a name
-    sizes   numbers of the other named sizes
+    rows    the first size of the first input, if it has a name
+    sizes   values of the other named sizes
 
-    Raises UsageError for a name that has no number, and for a number of no name.
+    Raises UsageError for a name without a value, and for an unknown name.
     """
     rng = np.random.default_rng(0)
     first = next((str(type_.shape[0]) for type_ in predictor.types if type_.shape), "")

@@ -1,4 +1,4 @@
-"""run.json: what a run was made with, so that it can be made again."""
+"""run.json: the versions, machine, seed and data of a run, so that it can be reproduced."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ PACKAGES = ("numpy", "numba", "llvmlite", "optree", "safetensors")
 THREADS = ("OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 UNSCALED = "held_out_unscaled"
-"""Where run.json has the digest of the held-out data before they were scaled, if they are."""
+"""The key in run.json of the digest of the held-out data before scaling, if they are scaled."""
 
 FORMAT = 1
-"""The format of a run directory; a description without one is of the first."""
+"""The format of a run directory; without an entry it is the first format."""
 
 _ROWS = 4096
 
@@ -36,8 +36,8 @@ _ROWS = 4096
 def describe_run(
     *, seed: int, model: str, parameters: int, data: Mapping[str, Any], source: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Everything beside the configuration: versions, machine, seed, the model's size and the digests of its files and
-    of the data."""
+    """Return everything but the configuration: versions, machine, seed, the model's size and the digests of its files
+    and of the data."""
     versions = {"opstage": __version__, "python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -59,9 +59,9 @@ def describe_run(
 
 
 def run_document(path: Path) -> Document:
-    """The description that `describe_run` made, as its file has it.
+    """Return the description that `describe_run` made, read from its file.
 
-    Raises `UsageError` for what is not JSON, and for a run directory of another format.
+    Raises `UsageError` for a file that is not JSON, and for a run directory of another format.
     """
     document = Document.of(
         read_bytes(path), f"{path}: cannot be read as the description of a run", "restore it from a copy"
@@ -76,9 +76,8 @@ def run_document(path: Path) -> Document:
 
 
 def other_version(directory: Path) -> str:
-    """A sentence where the run in a directory was started with another version of Opstage; else, and without a
-    description of it, empty. Raises `UsageError`.
-    """
+    """Return a sentence if the run in a directory was started with another version of Opstage; else, or without a
+    description, "". Raises `UsageError`."""
     path = directory / RUN
     began = _writer(run_document(path)) if path.exists() else __version__
     if began == __version__:
@@ -87,20 +86,20 @@ def other_version(directory: Path) -> str:
 
 
 def _writer(document: Document) -> str:
-    """The version of Opstage that a description names."""
+    """Return the version of Opstage in a description."""
     versions = document.get("versions")
     writer = None if versions is None else versions.get("opstage")
     return "of an unknown version" if writer is None else writer.text()
 
 
 def read_run(path: Path) -> dict[str, Any]:
-    """Read the description that `describe_run` made from its file. Raises `UsageError`."""
+    """Read the description made by `describe_run` from its file. Raises `UsageError`."""
     document = run_document(path)
     return {**document.object(), "data": read_digests(document["data"])}
 
 
 def read_preparation(directory: Path) -> Preparation | None:
-    """The preparation that a run has learnt from its data file; None where it had none. Raises UsageError."""
+    """Return the preparation that a run has learned from its data file, or None. Raises UsageError."""
     file = directory / PREPARATION
     if file.exists() and not (directory / RUN).exists():
         raise UsageError(
@@ -117,7 +116,7 @@ def read_preparation(directory: Path) -> Preparation | None:
 
 
 def read_digests(document: Document) -> dict[str, dict[str, Any]]:
-    """The digests of data by its part, each as `data_digest` gives them. Raises `UsageError`."""
+    """Return the digests of the data by part, as `data_digest` returns them. Raises `UsageError`."""
     return {
         part: {
             "rows": digest["rows"].count(),
@@ -128,7 +127,7 @@ def read_digests(document: Document) -> dict[str, dict[str, Any]]:
 
 
 def show_digest(part: Mapping[str, Any]) -> str:
-    """`1438 rows (x <f4 [1438, 64] sha256:0123456789ab)`: a part of the data, with the first digits of checksums."""
+    """Describe a part of the data, with abbreviated checksums: `1438 rows (x <f4 [1438, 64] sha256:0123456789ab)`."""
     arrays = ", ".join(f"{name} {_short(text)}" for name, text in part["arrays"].items())
     return f"{part['rows']} rows ({arrays})"
 
@@ -139,7 +138,8 @@ def _short(digest: str) -> str:
 
 
 def data_digest(dataset: Dataset) -> dict[str, Any]:
-    """Rows, and per array its type and the SHA-256 of its bytes: equal for equal data, wherever they lie."""
+    """Return the number of rows, and for each array its type and the SHA-256 of its bytes: equal for equal data,
+    wherever stored."""
     arrays = {
         name: f"{array.dtype.str} {list(array.shape)} sha256:{_digest(array)}"
         for name, array in zip(dataset.names, dataset.arrays)
@@ -148,7 +148,7 @@ def data_digest(dataset: Dataset) -> dict[str, Any]:
 
 
 def _digest(array: Any) -> str:
-    """Some rows at a time: the windows of a text overlap, and all at once would be many times the text."""
+    """Hash some rows at a time: the windows of a text overlap, and all at once would be many times the text."""
     digest = hashlib.sha256()
     for start in range(0, len(array), _ROWS):
         digest.update(np.ascontiguousarray(array[start : start + _ROWS]).tobytes())
