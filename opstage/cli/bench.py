@@ -1,4 +1,4 @@
-"""`opstage bench [MODEL]`: how long a training step of a shipped model takes, and what of it each kernel takes."""
+"""`opstage bench [MODEL]`: time a training step of a shipped model, and each of its kernels."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _require_kernels(settings: Settings) -> None:
 
 
 def _steps(task: Task) -> Callable[[], Any]:
-    """A function that does one training step after the other on the first batch; it returns the loss."""
+    """Return a function that runs successive training steps on the first batch and returns the loss."""
     if not task.trainer.executes:
         raise UsageError(
             f"backend {task.settings.options.backend!r} computes no values, so there are no steps to time; "
@@ -116,7 +116,7 @@ def _steps(task: Task) -> Callable[[], Any]:
 
 
 def _bench_predictions(settings: Settings, model: Model, sizes: dict[str, int], seconds: float, as_json: bool) -> None:
-    """Time a model that predicts only, on inputs of one row, or of `--batch-size`."""
+    """Time a prediction-only model, on inputs of one row or of `--batch-size` rows."""
     predictor = predictor_of(model, settings.options)
     inputs = made_inputs(predictor, settings.data.batch_size, sizes)
     rows = inputs[0].shape[0] if inputs and inputs[0].ndim else 1

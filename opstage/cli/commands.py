@@ -1,5 +1,5 @@
-"""The commands and how they end: 0 done, 1 findings, 2 unusable input, 130 interrupted, 141 nobody reads
-the output, 143 terminated.
+"""The commands and their exit codes: 0 done, 1 findings, 2 unusable input, 130 interrupted, 141 output closed, 143
+terminated.
 
 Numbers that are not finite are findings.
 """
@@ -42,11 +42,11 @@ COMMANDS = {
     "export-weights": "weights:export_command",
     "verify": "verify:verify",
 }
-"""Module and name of each; a command is imported when it is asked for."""
+"""The module and name of each command, imported when used."""
 
 
 class Commands(click.Group):
-    """A group that imports no command but the one that runs."""
+    """A group that imports only the command that runs."""
 
     @override
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -79,10 +79,10 @@ def cli() -> None:
 
 
 def run() -> int:
-    """Run the command of `sys.argv`; the exit code. Errors that Opstage raises on purpose become one message and 2."""
+    """Run the command of `sys.argv` and return the exit code. Opstage's own errors become one message and 2."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # what it cannot show ends no command
+            stream.reconfigure(errors="backslashreplace")  # characters that it cannot encode must not end a command
     try:
         code = cli.main(standalone_mode=False, prog_name="opstage")
         return code if isinstance(code, int) else 0
@@ -94,7 +94,7 @@ def run() -> int:
         command = context.command_path if context is not None else "opstage"
         return conclude(f"opstage: {printable(error.format_message())} (see {command} --help)", 2, error)
     except (click.Abort, KeyboardInterrupt) as error:
-        terminated = isinstance(error.__cause__, Terminated)  # click makes an Abort of every KeyboardInterrupt
+        terminated = isinstance(error.__cause__, Terminated)  # click turns every KeyboardInterrupt into Abort
         if speaks():
             click.echo("terminated" if terminated else "interrupted", err=True)
         return TERMINATED if terminated else INTERRUPTED

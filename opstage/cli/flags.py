@@ -1,4 +1,4 @@
-"""The flags that commands share, and flags by dotted path: `--model.depth 6` sets any field of the configuration."""
+"""Flags shared by commands, and flags by dotted path: `--model.depth 6` sets any field of the configuration."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _META = "opstage.dotted"
 
 
 class DottedCommand(click.Command):
-    """A command that takes `--table.field VALUE` and `--table.field=VALUE` beside its own flags."""
+    """A command that accepts `--table.field VALUE` and `--table.field=VALUE` in addition to its own flags."""
 
     @override
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -38,7 +38,7 @@ class DottedCommand(click.Command):
                 value = match[2]
                 if value is None and args and not args[0].startswith("--"):
                     value, *args = args
-                before = dotted.get(match[1])  # of groups all are meant, of others the last
+                before = dotted.get(match[1])  # of groups all apply, of other flags the last
                 joined = match[1] == GROUPS and before and value
                 dotted[match[1]] = f"{before}; {value}" if joined else value
         ctx.meta[_META] = dotted
@@ -46,9 +46,9 @@ class DottedCommand(click.Command):
 
 
 def flag_layer(paths: Mapping[str, str], given: Mapping[str, Any]) -> Layer:
-    """The flags as a layer: `paths` maps a flag's name to the path it sets, `given` to its value, None without one.
+    """Return the flags as a layer: `paths` maps a flag's name to the path it sets, `given` to its value or None.
 
-    The dotted flags of the running command come after them.
+    The dotted flags of the running command override them.
     """
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
@@ -61,7 +61,7 @@ def flag_layer(paths: Mapping[str, str], given: Mapping[str, Any]) -> Layer:
 
 
 def dotted_flags() -> Mapping[str, str | None]:
-    """The dotted flags of the running command."""
+    """Return the dotted flags of the running command."""
     given: Mapping[str, str | None] = click.get_current_context().meta.get(_META, {})
     return given
 
@@ -82,12 +82,12 @@ def with_option_flags(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _shown(entry: str) -> str:
-    """An entry as it was typed, unless it is long."""
+    """Return an entry as typed, shortened if long."""
     return entry if len(entry) <= 80 else brief(entry)
 
 
 def read_sizes(text: str) -> dict[str, int]:
-    """`B=32,T=16` as a mapping. Raises UsageError."""
+    """Parse `B=32,T=16` to a mapping. Raises UsageError."""
     sizes: dict[str, int] = {}
     for entry in filter(None, text.split(",")):
         name, equals, number = (part.strip() for part in entry.partition("="))

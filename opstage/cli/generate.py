@@ -1,4 +1,4 @@
-"""`opstage generate SOURCE`: text from a trained gpt."""
+"""`opstage generate SOURCE`: generate text with a trained gpt."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def generate(
 
 
 def _to_file(data: bytes, final: bool = False) -> None:
-    """The bytes themselves, and a new line at the end."""
+    """Write the bytes unchanged, and a newline at the end."""
     click.echo(data, nl=final)
 
 
 def _to_terminal() -> Callable[..., None]:
-    """Bytes as a terminal may have them: as UTF-8, and nothing in it that the terminal would obey."""
+    """Return a function that writes bytes to a terminal as UTF-8, with control codes escaped."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def write(data: bytes, final: bool = False) -> None:

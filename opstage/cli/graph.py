@@ -25,9 +25,9 @@ FORMATS = {
     "html": (".html", ".htm"),
     "onnx": (".onnx",),
 }
-"""Each format with the suffixes of its files."""
+"""Maps each format to its file suffixes."""
 
-_STEPS = 1000  # of a schedule; its rates are inputs of the graph, so their number changes nothing in it
+_STEPS = 1000  # steps of a schedule; its rates are inputs of the graph, so this does not change the graph
 
 
 @click.command(cls=DottedCommand)
@@ -84,7 +84,7 @@ def graph(
 
 
 def _format(form: str | None, output: Path | None) -> str:
-    """The format that is asked for, by its name or by the suffix of the file. Raises UsageError where they differ."""
+    """Return the requested format, by name or by the suffix of the file. Raises UsageError if they differ."""
     suffix = "" if output is None else output.suffix.lower()
     by_suffix = next((name for name, suffixes in FORMATS.items() if suffix in suffixes), None)
     if form is None and by_suffix is None and suffix:

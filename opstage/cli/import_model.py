@@ -28,7 +28,7 @@ def import_command(
     The file is a model of your own: opstage check FILE, opstage train FILE --data DATA, opstage graph FILE. It is
     proved to compute what MODEL computes, op by op, before it is written.
     """
-    from ..onnx.model import load  # whoever imports no model needs none of it
+    from ..onnx.model import load  # imported lazily, with onnx
     from ..onnx.source import write_source
     from ..onnx.trainable import fixed_values
 

@@ -34,7 +34,7 @@ def info() -> None:
 
 
 def blas_lines() -> list[str]:
-    """The BLAS that NumPy loaded, its threads and core type; a warning where the environment pins the core type."""
+    """Describe the BLAS that NumPy loaded, its threads and core type; warn if the environment pins the core type."""
     import numpy as np
     from threadpoolctl import threadpool_info
 
@@ -58,7 +58,7 @@ def blas_lines() -> list[str]:
 
 
 def cuda_lines() -> list[str]:
-    """The GPUs and what the driver runs; the packages and libraries that kernels need there."""
+    """Describe the GPUs and driver, and the packages and libraries that kernels need."""
     from ..interpreters.gpus import look
 
     machine = look()
@@ -85,12 +85,12 @@ def _version(package: str) -> str:
 
 
 def _library(name: str) -> str:
-    """Where a library of NVIDIA's lies."""
+    """Return the location of an NVIDIA library."""
     try:
         from cuda import pathfinder
 
         return str(pathfinder.load_nvidia_dynamic_lib(name).abs_path)
-    except Exception:  # nor is the package that looks for them always there
+    except Exception:  # the package that locates them may be missing too
         return "not found"
 
 

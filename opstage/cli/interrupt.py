@@ -1,7 +1,7 @@
-"""Ctrl-C while modules are imported, before anything is begun that would have to be ended with care.
+"""Handle Ctrl-C during imports, before anything has begun that needs cleanup.
 
-A KeyboardInterrupt that is raised in an import may be swallowed there, by a library that tries what it can import, or
-come out as a traceback from a place that catches nothing. So it is not raised: the process says one word and ends.
+A KeyboardInterrupt raised in an import may be swallowed by a library that probes for optional imports, or end in a
+traceback. So it is not raised: the process prints one word and ends.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ INTERRUPTED = 130
 
 
 def say_interrupted() -> None:
-    """One line on standard error, past Python's buffers."""
+    """Write one line to standard error, bypassing Python's buffers."""
     try:
         os.write(2, b"interrupted\n")
     except OSError:
@@ -20,7 +20,7 @@ def say_interrupted() -> None:
 
 
 class EndAtOnce:
-    """In a `with` block, an interrupt ends the process with exit code 130; unless somebody else handles interrupts."""
+    """A `with` block in which an interrupt ends the process with exit code 130, unless another handler is installed."""
 
     def __enter__(self) -> None:
         import signal

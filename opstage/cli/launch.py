@@ -1,4 +1,4 @@
-"""`opstage launch -n N train …`: the same command on N processes, which host the ranks of a mesh together."""
+"""`opstage launch -n N train …`: run a command on N processes, which host the ranks of a mesh together."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from ..options import Options
 from .interrupt import INTERRUPTED
 
 _ENDED = (0, 2, INTERRUPTED, 143)
-"""Exit codes of a run that has ended as it should: done, unusable input, interrupted, terminated."""
+"""Exit codes of a run that ended normally: done, unusable input, interrupted, terminated."""
 
 DIED = 137
-"""The exit code of a run whose processes were killed."""
+"""The exit code if processes of the run were killed."""
 
 _START = "from opstage.cli import main; main()"
 
@@ -70,7 +70,7 @@ def launch(processes: int, restarts: int, command: tuple[str, ...]) -> int:
 
 
 def _mpiexec() -> str:
-    """The launcher: the one installed beside this Python, else that of PATH. Raises UsageError where there is none."""
+    """Return the launcher next to this Python, else the one on PATH. Raises UsageError if there is none."""
     beside = Path(sysconfig.get_path("scripts")) / "mpiexec"
     found = str(beside) if os.access(beside, os.X_OK) else shutil.which("mpiexec")
     if found is None:
@@ -79,7 +79,7 @@ def _mpiexec() -> str:
 
 
 def _on_processes(mpiexec: str, processes: int, command: Sequence[str]) -> int:
-    """Run a command on processes, to its end; the exit code."""
+    """Run a command on the processes to its end and return the exit code."""
     words = [mpiexec, *_flags(mpiexec), "-n", str(processes), sys.executable, "-P", "-c", _START, *command]
     with tempfile.TemporaryDirectory(prefix="opstage-launch-") as folder:
         note = Path(folder) / "ended"
@@ -98,14 +98,14 @@ def _on_processes(mpiexec: str, processes: int, command: Sequence[str]) -> int:
                 running.kill()
         if note.exists():
             code = int(note.read_text() or code or 1)
-        elif code == 0:  # nobody has lived to say how it ended, and mpiexec says 0 of processes that have died
+        elif code == 0:  # no process reported how it ended; mpiexec returns 0 even if processes died
             click.echo("opstage: the processes of this run have died", err=True)
             code = DIED
     return code if code >= 0 else 128 - code
 
 
 def _flags(mpiexec: str) -> tuple[str, ...]:
-    """More processes than cores are allowed; Open MPI tells the others when one dies."""
+    """Allow more processes than cores, and let Open MPI notify the others when one dies."""
     told = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, env=_environment(), check=False)
     open_mpi = any(name in told.stdout for name in ("Open MPI", "OpenRTE", "PRRTE"))
     return ("--oversubscribe", "--bind-to", "none", "--with-ft", "ulfm") if open_mpi else ()
@@ -118,7 +118,7 @@ def _environment() -> Mapping[str, str]:
 
 
 def _end_with_parent() -> None:
-    """Have the kernel end mpiexec, and with it its processes, when this one ends."""
+    """Ask the kernel to end mpiexec, and with it its processes, when this process ends."""
     if sys.platform == "linux":
         parent_death_signal = 1
         ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGTERM)
@@ -126,7 +126,7 @@ def _end_with_parent() -> None:
 
 @contextmanager
 def _passing_on(running: subprocess.Popen[bytes]) -> Iterator[None]:
-    """In the block the first SIGINT or SIGTERM asks the processes to stop after a step; the next one ends them."""
+    """A block in which the first SIGINT or SIGTERM asks the processes to stop after a step, and the next ends them."""
     asked: list[int] = []
 
     def hear(number: int, frame: FrameType | None) -> None:
@@ -143,7 +143,7 @@ def _passing_on(running: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 def _run_of(command: Sequence[str]) -> Path | None:
-    """The directory of the run that a command begins or goes on with."""
+    """Return the directory of the run that a command starts or resumes."""
     for i, word in enumerate(command):
         name, equals, value = word.partition("=")
         if name in ("--out", "--resume", "--run.out"):
@@ -152,13 +152,13 @@ def _run_of(command: Sequence[str]) -> Path | None:
 
 
 def _checkpoint(run: Path | None) -> object:
-    """A value that changes whenever a checkpoint is written; None where there is none."""
+    """Return a value that changes whenever a checkpoint is written; None if there is none."""
     if run is None or not (run / CHECKPOINT).is_dir():
         return None
     return sorted((path.name, path.stat().st_mtime_ns) for path in (run / CHECKPOINT).iterdir())
 
 
 def _fewer(processes: int, run: Path) -> int:
-    """The largest number below `processes` that can host the ranks of a run; 1 is one."""
+    """Return the largest number below `processes` that can host the ranks of a run; 1 always can."""
     ranks = mesh_of(Options.from_toml(run / CONFIG).mesh).ranks
     return max((n for n in range(1, processes) if ranks % n == 0), default=1)

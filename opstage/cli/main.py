@@ -1,4 +1,4 @@
-"""The console script. It imports nothing but what ends a process on Ctrl-C before the commands are imported."""
+"""The console script. Before the commands, it imports only the Ctrl-C handling."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def __getattr__(name: str) -> object:
-    """`cli`, the group of the commands, when it is asked for."""
+    """Import `cli`, the group of commands, lazily."""
     if name != "cli":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from .commands import cli

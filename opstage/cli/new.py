@@ -1,4 +1,4 @@
-"""`opstage new NAME`: a model file to begin with."""
+"""`opstage new NAME`: write a model file to start from."""
 
 from __future__ import annotations
 

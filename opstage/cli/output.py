@@ -1,4 +1,4 @@
-"""Standard output that may end before the command does: a closed pipe, a full disk, a terminal that is gone."""
+"""Standard output that may fail before the command ends: a closed pipe, a full disk, a lost terminal."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ..ops.untrusted import printable
 from ..training.fit import EpochResult
 
 UNHEARD = 128 + getattr(signal, "SIGPIPE", 13)
-"""The exit code of a command whose output nobody reads: that of a process that SIGPIPE has ended."""
+"""The exit code of a command with closed output, as after SIGPIPE."""
 
 
 def silence() -> None:
-    """Let nobody hear what is still written, nor what is in the buffer."""
+    """Redirect standard output, with its buffered text, to the null device."""
     with suppress(OSError, ValueError, AttributeError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -29,9 +29,9 @@ def silence() -> None:
 
 @final
 class Voice:
-    """Says things on standard output as long as it takes them.
+    """Writes to standard output until that fails.
 
-    After that a run that is kept in a directory goes on without a word there; any other ends with exit code UNHEARD.
+    Then a run that is kept in a directory continues silently; any other ends with exit code UNHEARD.
     """
 
     def __init__(self, kept: os.PathLike[str] | None):
@@ -39,7 +39,7 @@ class Voice:
         self.heard = True
 
     def say(self, line: str) -> None:
-        """A line."""
+        """Write a line."""
         if self.heard:
             try:
                 click.echo(printable(line))
@@ -47,7 +47,7 @@ class Voice:
                 self.lost(error)
 
     def lost(self, error: OSError) -> None:
-        """Standard output has failed."""
+        """Handle a failure of standard output."""
         self.heard = False
         silence()
         if self._kept is None:
@@ -59,7 +59,7 @@ class Voice:
 
 @final
 class Audible(AbstractContextManager["Audible"]):
-    """A watcher that stops showing progress where standard output fails."""
+    """A watcher that stops showing progress once standard output fails."""
 
     def __init__(self, watcher: Watcher, voice: Voice):
         self._watcher = watcher

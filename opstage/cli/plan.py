@@ -1,4 +1,4 @@
-"""`opstage plan MODEL`: how long a training step will take, on what, and why."""
+"""`opstage plan MODEL`: predict the time of a training step on a device, with its causes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`opstage predict|evaluate|export RUN`: a run as a model."""
+"""`opstage predict|evaluate|export RUN`: use a run as a model."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from .train import say_changed
 
 
 def open_run(run: Path, flags: dict[str, Any]) -> Trained:
-    """The trained model of a run, on what the flags name; says which of its files have changed since."""
+    """Load the trained model of a run with the options of the flags; report which of its files have changed since."""
     given = {name: flags[name] for name in OPTION_PATHS if flags[name] is not None}
     options = configure_kept(run).settings.options.replace(**given) if given and run.is_dir() else None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", OtherVersionWarning)  # said below, as a line of its own
+        warnings.simplefilter("ignore", OtherVersionWarning)  # printed below, as a line of its own
         trained = load(run, which=flags["which"], options=options)
     if said := other_version(run):
         click.echo(said, err=True)
@@ -41,7 +41,7 @@ def open_run(run: Path, flags: dict[str, Any]) -> Trained:
 
 
 def _with_run(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add RUN, --which, and the options of the interpreter."""
+    """Add RUN, --which, and the interpreter options."""
     which = click.option(
         "--which",
         type=click.Choice(WHICH),
@@ -100,7 +100,7 @@ def evaluate(run: Path, data: str | None, **flags: Any) -> None:
         return
     layer = flag_layer({"data": "data.file", **OPTION_PATHS}, {**flags, "data": data})
     settings = configure(str(run), flags=[layer]).settings
-    if "data.batch_size" not in dotted_flags():  # nothing is trained, so rows too few for a batch will do
+    if "data.batch_size" not in dotted_flags():  # nothing is trained, so fewer rows than a batch are enough
         settings = replace(settings, data=replace(settings.data, batch_size=least_batch(settings)))
     task = prepare(settings)
     found = judge(task.trainer, measures_of(task.model, task.settings.options), task.test_batches)

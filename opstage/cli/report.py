@@ -1,4 +1,4 @@
-"""`opstage report RUN …`: runs side by side."""
+"""`opstage report RUN …`: compare runs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def report(runs: tuple[Path, ...], out: Path | None) -> None:
 
 
 def _text(rows: Sequence[Cells]) -> str:
-    """The rows in columns, the first one a heading."""
+    """Format the rows in columns, the first one as a heading."""
     shown = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*shown)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in shown]

@@ -1,4 +1,4 @@
-"""The end of a command that is one of several processes: one of them says why, and none of the others waits."""
+"""The end of a command that runs as several processes: one reports the reason, and no other waits forever."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from ..interpreters.mesh.processes import ENDED, launched
 from ..ops.errors import UsageError
 
 _PATIENCE = 5.0
-"""Seconds in which a process that fails has said so, and ended all others."""
+"""Seconds within which a failing process reports the error and ends all others."""
 
 
 def speaks() -> bool:
-    """Whether this process is the one that talks: the only one, or the first."""
+    """Whether this process prints messages: the only one, or the first."""
     return launched()[0] == 0
 
 
 def tell_launcher(code: int) -> None:
-    """Note how process 0 has ended, for `opstage launch`: once one has died, mpiexec says 0 whatever happens."""
+    """Record how process 0 has ended, for `opstage launch`: once one has died, mpiexec always returns 0."""
     if launched()[0] == 0 and (path := os.environ.get(ENDED)):
-        with suppress(OSError), open(path, "x") as file:  # what a process that failed has noted stays
+        with suppress(OSError), open(path, "x") as file:  # the record of an earlier failure stays
             file.write(str(code))
 
 
 def conclude(text: str, code: int, error: BaseException) -> int:
-    """Say on standard error why this command ends, in one of several processes; its exit code."""
+    """Report on standard error why one of several processes ends; return its exit code."""
     if launched()[1] == 1:
         click.echo(text, err=True)
         return code
@@ -40,10 +40,10 @@ def conclude(text: str, code: int, error: BaseException) -> int:
         fabric = world()
     except UsageError as missing:
         if not speaks():
-            time.sleep(_PATIENCE)  # if process 0 lacks it as well, it says so, and ends all
+            time.sleep(_PATIENCE)  # if process 0 has the same error, it reports it and ends all
         click.echo(f"opstage: {missing}", err=True)
         return 2
-    if not fabric.agreed:  # the others are about to say what they have, or why they end
+    if not fabric.agreed:  # the others are about to report what they have, or why they end
         try:
             agree(fabric, {}, text.removeprefix("opstage: "))
         except DisagreementError as known:
@@ -57,6 +57,6 @@ def conclude(text: str, code: int, error: BaseException) -> int:
     if fabric.fail(error):
         click.echo(f"{text}\n  (said by process {launched()[0]} of {launched()[1]})", err=True)
     else:
-        time.sleep(_PATIENCE)  # whoever failed ends all, with its exit code
+        time.sleep(_PATIENCE)  # the failing process ends all, with its exit code
     fabric.abort(code)
     return code

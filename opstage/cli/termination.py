@@ -1,4 +1,4 @@
-"""SIGTERM, which a batch system or a container sends before it ends a process, as an interrupt of its own kind."""
+"""Handle SIGTERM, sent by a batch system or a container before it ends a process, as a kind of interrupt."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from typing import NoReturn, final
 
 @final
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came. Whatever saves its work on Ctrl-C saves it on this."""
+    """SIGTERM was received. Code that saves its work on Ctrl-C also saves it on this."""
 
 
 @contextmanager
 def heeding_termination() -> Iterator[None]:
-    """In the block SIGTERM raises `Terminated` in the main thread, unless it is ignored or has a handler already."""
+    """A block in which SIGTERM raises `Terminated` in the main thread, unless it is ignored or already has a
+    handler."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return

@@ -1,4 +1,4 @@
-"""`opstage train [MODEL]`: check a shipped model's shapes, train it, keep and report what came of it."""
+"""`opstage train [MODEL]`: check a model's shapes, train it, keep and report the results."""
 
 from __future__ import annotations
 
@@ -119,13 +119,13 @@ _PATHS = {
 
 
 def say_changed(run: Path, configuration: Configuration) -> None:
-    """Say which files of a run's model are no longer what the run has kept of them, which is what it goes on with."""
+    """Report which files of a run's model differ from the copies that the run keeps and resumes with."""
     for file in changes(run, configuration.settings.defined):
         click.echo(f"{file} has changed since {run} was started, which means its own copy in {run / SOURCE}", err=True)
 
 
 def _range_test(settings: Settings, text: str) -> LrRange:
-    """The learning-rate range test of a run, which keeps nothing."""
+    """Run the learning-rate range test, which keeps nothing."""
     try:
         start, end = map(float, text.split(","))
     except ValueError:
@@ -153,7 +153,7 @@ def _announce(task: Task, voice: Voice) -> None:
 
 
 def _not_finite(error: NotFiniteError, settings: Settings) -> str:
-    """The message of a run stopped by nan or infinity: where, which checkpoint is kept, how to find out more."""
+    """Return the message of a run stopped by nan or infinity: where, which checkpoint is kept, how to find out more."""
     out = settings.run.out
     again = f"opstage train {settings.run.model} with the same settings and" if out is None else f"--resume {out} with"
     lines = [f"opstage: stopped at {error.place}"]

@@ -1,4 +1,4 @@
-"""`opstage verify MODEL.onnx PROPERTY.vnnlib`: whether any input that a property allows breaks it."""
+"""`opstage verify MODEL.onnx PROPERTY.vnnlib`: decide whether any allowed input violates a property."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def verify(model: Path, prop: Path, timeout: float, method: Any) -> None:
 
 
 def _in_onnxruntime(model: Path, shaped: Any) -> tuple[Any, str]:
-    """A run of the file in onnxruntime, and what is to be said of it; none where it is not installed."""
+    """Return a function that runs the file in onnxruntime, and a note on it; no function if that is not installed."""
     try:
         import onnxruntime
     except ImportError:

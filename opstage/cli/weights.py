@@ -1,4 +1,4 @@
-"""`opstage import-weights` and `opstage export-weights`: weights of other libraries, by safetensors files."""
+"""`opstage import-weights` and `opstage export-weights`: exchange weights with other libraries by safetensors files."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _weights_of(run: Path) -> TrainerValues:
 
 
 def _named(model: Model, tensors: Mapping[str, Any]) -> dict[str, str]:
-    """The tensors that the model itself says are its parameters, as far as the file has them."""
+    """Return the tensors that the model's own table maps to parameters, if the file has them."""
     if model.names is None:
         return {}
     return {path: name for path, name in names_by_path(model.init, model.names).items() if name in tensors}

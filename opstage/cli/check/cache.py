@@ -1,9 +1,9 @@
-"""Outcomes of earlier checks, kept in the user's cache and used while nothing that they depend on has changed.
+"""Outcomes of earlier checks, kept in the user's cache and used while none of their dependencies has changed.
 
-A check is known by its request (the target, the flags, options and limits), the working directory, the environment, the
-version of Opstage, Python itself and the machine. It holds while every file that it read, every folder that it listed
-and every path that it looked for is what it was: the file itself, all that it imports, Opstage's own modules, data. See
-`witness.py`. A check that could not be made is never kept, nor one for a device.
+The key of a check is its request (the target, the flags, options and limits), the working directory, the environment,
+the versions of Opstage and Python, and the machine. It is valid while every file that it read, every folder that it
+listed and every path that it looked up is unchanged: the file itself, its imports, Opstage's own modules, data. See
+`witness.py`. Failed checks and checks for a device are never kept.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from .fingerprint import OF, PYTHON, forget
 from .request import Request
 
 _FORMAT = 1
-_MOST = 2000  # kept checks; the oldest half goes when there are more
+_MOST = 2000  # the limit of kept checks; beyond it the oldest half is deleted
 _OF_THE_TERMINAL = frozenset({"_", "SHLVL", "OLDPWD", "PWD", "COLUMNS", "LINES"})
 
 
 class Cache:
-    """The kept checks; `folder` is None where nothing is kept."""
+    """The cache of checks; `folder` is None if nothing is kept."""
 
     def __init__(self, folder: Path | None):
         self._folder = folder
         forget()
 
     def get(self, request: Request) -> list[CheckOutcome] | None:
-        """The outcomes of an earlier check, if they still hold."""
+        """Return the outcomes of an earlier check if they are still valid."""
         if self._folder is None or _asks_a_device(request):
             return None
         try:
@@ -50,7 +50,7 @@ class Cache:
             return None
 
     def keep(self, request: Request, outcomes: Sequence[CheckOutcome], read: Any) -> None:
-        """Keep the outcomes of a check that has read what `read` says; not where one could not be made."""
+        """Keep the outcomes of a check with the dependencies in `read`, unless a check failed to run."""
         unusable = any(outcome.unusable is not None for outcome in outcomes)
         if self._folder is None or not read or unusable or _asks_a_device(request):
             return
@@ -60,7 +60,7 @@ class Cache:
             write_file(self._folder / _name(request), [json.dumps(kept).encode()])
 
     def trim(self) -> None:
-        """Let the oldest go where there are too many."""
+        """Delete the oldest checks if there are too many."""
         with suppress(OSError):
             every = os.listdir(self._folder) if self._folder is not None else []
             names = [name for name in every if name.endswith(".json")]
@@ -71,7 +71,7 @@ class Cache:
 
 
 def cache_folder() -> Path | None:
-    """Where checks are kept; None without a home."""
+    """Return the folder of the cache, or None without a home directory."""
     base = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or ""
     if not os.path.isabs(base):
         home = os.path.expanduser("~") if os.environ.get("HOME") != "" else ""
@@ -82,7 +82,7 @@ def cache_folder() -> Path | None:
 
 
 def _asks_a_device(request: Request) -> bool:
-    """Whether the answer depends on a device, which may be gone tomorrow."""
+    """Whether the answer depends on a device, which may not always be present."""
     asked = request.asked
     named = (asked.options.get("device"), asked.settings.get("options.device"), os.environ.get("OPSTAGE_DEVICE"))
     return asked.config is not None or any(device not in (None, "cpu") for device in named)
@@ -90,6 +90,6 @@ def _asks_a_device(request: Request) -> bool:
 
 def _name(request: Request) -> str:
     environment = sorted(item for item in os.environ.items() if item[0] not in _OF_THE_TERMINAL)
-    machine = [platform.node(), platform.machine(), os.cpu_count()]  # kernels, and so memory, are those of a processor
+    machine = [platform.node(), platform.machine(), os.cpu_count()]  # kernels, and so memory, depend on the processor
     parts = [_FORMAT, __version__, PYTHON, machine, os.getcwd(), request.text(), environment]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest() + ".json"

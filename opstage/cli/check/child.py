@@ -1,7 +1,7 @@
-"""The process that checks a user's file: it is given a request and writes the outcomes to a file.
+"""The process that checks a user's file: it receives a request and writes the outcomes to a file.
 
-A worker forks it. Where there are none it is started for that file: the first argument is then the folder, the request
-comes on the standard input, which stays open for as long as the parent lives.
+A worker forks it. Without workers it is started for that file: the first argument is then the folder, and the request
+comes on standard input, which stays open while the parent lives.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ READ = "read.json"
 
 
 def main() -> None:
-    """Check one file in a process that was started for it."""
+    """Check one file, in a process started for it."""
     folder = Path(sys.argv[1])
     text = sys.stdin.readline()
     _follow_parent()
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def run(folder: Path, request: Request) -> NoReturn:
-    """Check a file and end the process; the outcomes, or where it was when it could not go on, are in the folder."""
+    """Check a file and end the process; the folder then has the outcomes, or on a crash the stack trace."""
     _limit_memory(request.memory_limit)
     with open(folder / TRACE, "w") as trace:
         from ...loading import import_from_text
@@ -51,11 +51,11 @@ def run(folder: Path, request: Request) -> NoReturn:
         result = json.dumps(documents)
         (folder / f"{RESULT}.new").write_text(result)
         os.replace(folder / f"{RESULT}.new", folder / RESULT)
-    os._exit(0)  # threads that the user's file started do not keep the process
+    os._exit(0)  # threads started by the user's file do not keep the process alive
 
 
 def _follow_parent() -> None:
-    """End with the parent, and give the user's file an empty standard input."""
+    """End when the parent ends, and give the user's file an empty standard input."""
     lifeline = os.dup(0)
     empty = os.open(os.devnull, os.O_RDONLY)
     os.dup2(empty, 0)
@@ -72,7 +72,7 @@ def _follow_parent() -> None:
 
 
 def _limit_memory(limit: int | None) -> None:
-    """Let an allocation beyond `limit` bytes raise MemoryError, where the system has such a limit."""
+    """Make an allocation beyond `limit` bytes raise MemoryError, if the system supports such a limit."""
     if limit is None:
         return
     try:

@@ -1,4 +1,4 @@
-"""`--cluster`: the step of a mesh of 1 to 1,024 ranks by a model of machines."""
+"""`--cluster`: the predicted step on a mesh of 1 to 1,024 ranks, by a model of machines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RANKS = tuple([1 << power for power in range(11)])
 
 
 def cluster_section(checked: Checked, text: str, at: str) -> Section:
-    """The section `cluster` of a step that is right. `at` has all sizes but that of one axis, or that one too."""
+    """Return the section `cluster` of a step without errors. `at` has all sizes, or all but that of one axis."""
     report, cluster, sizes = checked.report, Machines.read(text), read_sizes(at)
     assert checked.step is not None
     mesh, names = checked.step.mesh, report.program.scope.names
@@ -36,13 +36,13 @@ def cluster_section(checked: Checked, text: str, at: str) -> Section:
 
 
 class _Line:
-    """One number of ranks: the same batch on all of them, and as many rows a rank as one has alone."""
+    """The predictions for one number of ranks: with a fixed total batch (strong), and fixed rows per rank (weak)."""
 
     def __init__(self, ranks: int, strong: Prediction | None, weak: Prediction | None, alone: Prediction | None):
         self.ranks, self.strong, self.weak, self._alone = ranks, strong, weak, alone
 
     def efficiencies(self) -> tuple[float | None, float | None]:
-        """Of each of the two, against the fewest ranks."""
+        """Return the efficiency of both, relative to the smallest number of ranks."""
         if self._alone is None:
             return None, None
         times = self.ranks / self._alone.ranks
@@ -51,7 +51,7 @@ class _Line:
         return strong, weak
 
     def data(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return the line as plain data."""
         pairs = zip(("strong", "weak"), (self.strong, self.weak), self.efficiencies())
         found = {name: {**p._asdict(), "seconds": p.seconds, "efficiency": e} for name, p, e in pairs if p is not None}
         return {"ranks": self.ranks, **found}
@@ -77,13 +77,13 @@ def _each(checked: Checked, cluster: Machines, mesh: Mesh, sizes: dict[str, int]
 
 
 def _rows(checked: Checked) -> str:
-    """The name of how many rows a batch has, where it is one."""
+    """Return the name of the number of rows of a batch, if it is a single name."""
     spec = next(iter(checked.batch.values()), None)
     return str(spec.entries[0]) if spec is not None and spec.entries else ""
 
 
 def _said_of(cluster: Machines) -> dict[str, Any]:
-    """The numbers of a cluster by name, those that are said."""
+    """Return the given numbers of a cluster by name."""
     every = {name: getattr(cluster, name) for name in Machines.__dataclass_fields__}
     return {name: value for name, value in every.items() if value is not None}
 
@@ -123,7 +123,7 @@ def _table(lines: list[_Line], rows: str, sizes: dict[str, int]) -> list[str]:
 
 
 def _time(seconds: float) -> str:
-    """`12.3 ms`."""
+    """Format a time: `12.3 ms`."""
     for unit, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
         if seconds >= unit:
             return f"{seconds / unit:.3g} {name}"

@@ -31,11 +31,11 @@ from .selection import Selection, selected
 from .target import CheckTarget, may_declare, read_target
 
 TIME_LIMIT = 60.0
-"""Seconds for each file, where nobody says."""
+"""The default number of seconds for each file."""
 
 
 def _seconds(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
-    """`60`, `60s`, `2m`, `500ms`."""
+    """Parse a duration: `60`, `60s`, `2m`, `500ms`."""
     found = None if text is None else seconds(text)
     if text is not None and found is None:
         raise click.BadParameter(f"{text!r} is not a duration; expected one such as 60s, 2m or 500ms")
@@ -43,13 +43,13 @@ def _seconds(context: click.Context, parameter: click.Parameter, text: str | Non
 
 
 def _rules(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
-    """Names of rules, separated by commas."""
+    """Parse rule names separated by commas."""
     names = [name.strip() for text in texts for name in text.split(",") if name.strip()]
     return rules_named(names, f"--{parameter.name}")
 
 
 def _claims(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
-    """Claims, separated by commas."""
+    """Parse claims separated by commas."""
     try:
         return tuple(map(str, read_claims(texts)))
     except UsageError as error:
@@ -57,7 +57,7 @@ def _claims(context: click.Context, parameter: click.Parameter, texts: tuple[str
 
 
 def _bytes(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
-    """`8GiB`, `500MB`, `1000000`; without it the machine's memory."""
+    """Parse an amount of memory: `8GiB`, `500MB`, `1000000`; by default the machine's memory."""
     if text is None:
         return _machine_memory()
     try:
@@ -171,7 +171,7 @@ def check(
     outcomes: dict[CheckTarget, list[CheckOutcome]] = {target: [] for target in chosen}
     for target in chosen:
         if target.model is not None:
-            from .shipped import check_configured  # with all that training needs
+            from .shipped import check_configured  # imports all that training needs
 
             layers = [flag_layer({**OPTION_PATHS, "mesh": "options.mesh", "zero": "options.zero"}, option_flags)]
             if project.options:
@@ -210,7 +210,8 @@ def check(
 def _targets(
     words: tuple[str, ...], project: Project, exclude: tuple[str, ...], skip_undeclared: bool
 ) -> list[CheckTarget]:
-    """The targets that the words stand for, each once; of none the project's own, else the default model."""
+    """Return the targets of the arguments, each once; without arguments those of the project, else the default
+    model."""
     excluded = (*project.exclude, *exclude)
     if not words and project.include:
         words = _included(project)
@@ -238,12 +239,12 @@ def _targets(
 
 
 def _included(project: Project) -> tuple[str, ...]:
-    """The words of `include` in the project file, as from the working directory."""
+    """Return the project's `include` entries, relative to the working directory."""
     return tuple([os.path.relpath(project.root / word) for word in project.include])
 
 
 def _why_none(words: Sequence[str], project: Project, exclude: Sequence[str]) -> str:
-    """Why there is nothing to check in folders and patterns."""
+    """Explain why folders and patterns contain nothing to check."""
     patterns = dict.fromkeys(project.exclude, "exclude of the project") | dict.fromkeys(exclude, "--exclude")
     for word in words:
         for file in with_programs(files_in(word, (), project.root)) if is_many(word) else ():
@@ -268,7 +269,7 @@ def _request(target: CheckTarget, asked: Asked, time_limit: float, memory_limit:
 def _conclude(
     outcomes: list[CheckOutcome], form: str, suggest: bool, warnings_as_errors: bool, *, verbose: bool, quiet: bool
 ) -> int:
-    """Print all outcomes; the exit code, which is the worst of theirs."""
+    """Print all outcomes and return the exit code, the worst of theirs."""
     code = max((outcome.exit_code(warnings_as_errors) for outcome in outcomes), default=0)
     if form != "terminal":
         click.echo(render(form, outcomes, code), nl=False)
@@ -290,13 +291,13 @@ def _conclude(
 
 
 def _has_colours(stream: Any) -> bool:
-    """A terminal on which NO_COLOR does not forbid colours (no-color.org)."""
+    """Whether `stream` is a terminal and NO_COLOR does not forbid colours (no-color.org)."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and bool(stream.isatty())
 
 
 def _options(config: Path | None, flags: dict[str, Any], project: Mapping[str, Any]) -> dict[str, Any]:
-    """The Options that the project, a file and the flags set, by name; those of the environment come before the
-    project's. Raises UsageError for values that are not allowed."""
+    """Return the Options set by flags, a file, the environment and the project, by name, in that order of precedence.
+    Raises UsageError for values that are not allowed."""
     base = Options()
     if project:
         merged = Options.from_env(base=Options.from_dict(project))
@@ -310,7 +311,7 @@ def _options(config: Path | None, flags: dict[str, Any], project: Mapping[str, A
 
 
 def _machine_memory() -> int | None:
-    """Bytes of memory that the machine has, where the system tells."""
+    """Return the bytes of memory of the machine, if the system reports them."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):

@@ -1,4 +1,4 @@
-"""The files that folders and patterns on a command line stand for."""
+"""The files that folders and patterns on a command line match."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from ...ops.errors import UsageError
 from .target import may_declare
 
 PASSED_OVER = ("__pycache__", "node_modules", "site-packages", "venv", "build", "dist")
-"""Folders in which nobody keeps programs of his own; so are those whose names begin with a dot."""
+"""Folders that are skipped because they hold no user code, as are those with a name that begins with a dot."""
 
 
 def matches(path: Path, pattern: str, root: Path) -> bool:
-    """Whether a file, or a folder that holds it, is one that `pattern` names from `root`; without a slash at any depth.
+    """Whether `pattern`, relative to `root`, matches a file or a folder above it; without a slash it matches at any
+    depth.
 
-    `*` stands for anything in a name, `**` for any number of folders.
+    `*` matches anything within a name, `**` any number of folders.
     """
     try:
         parts = Path(os.path.abspath(path)).relative_to(os.path.abspath(root)).parts
@@ -46,7 +47,7 @@ def is_many(word: str) -> bool:
 
 
 def files_in(word: str, exclude: Sequence[str], root: Path) -> Iterator[Path]:
-    """The Python files of a folder, or that match a pattern, in order, but for those that are excluded.
+    """Return the Python files of a folder, or those that match a pattern, in order, without excluded ones.
 
     Raises UsageError for a pattern that matches nothing.
     """
@@ -73,10 +74,10 @@ def files_in(word: str, exclude: Sequence[str], root: Path) -> Iterator[Path]:
 
 
 def excluded_by(path: Path, exclude: Sequence[str], root: Path) -> str | None:
-    """The first pattern of `exclude` that names a file, or a folder that holds it; None where there is none."""
+    """Return the first pattern of `exclude` that matches a file or a folder above it, or None."""
     return next((pattern for pattern in exclude if matches(path, pattern, root)), None)
 
 
 def with_programs(files: Iterator[Path]) -> list[Path]:
-    """Those in which a function declares its shapes, or that are model files, found without running anything."""
+    """Return the files with a function that declares its shapes, and model files, found without running anything."""
     return [file for file in files if may_declare(file)]

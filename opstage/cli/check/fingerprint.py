@@ -1,6 +1,6 @@
-"""The contents of a path, as text that is another one when it changes.
+"""Fingerprints of paths: text that changes when the content does.
 
-Files of one's own are read; those of Python, of installed libraries and of Opstage are known by their size and time.
+User files are hashed; those of Python, installed libraries and Opstage are identified by size and time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def is_installed(path: str) -> bool:
 
 @cache
 def content_of(path: str) -> str | None:
-    """Of a file that was read; None for one of Python itself, whose version says it."""
+    """Return the fingerprint of a file that was read; None for one of Python itself, which its version identifies."""
     if path.startswith(_PYTHON) and "site-packages" not in path and "dist-packages" not in path:
         return None
     try:
@@ -42,7 +42,7 @@ def content_of(path: str) -> str | None:
 
 @cache
 def folder_of(path: str) -> str | None:
-    """Of a folder whose entries were listed: their names; None for one of Python itself."""
+    """Return the fingerprint of a listed folder, the names in it; None for one of Python itself."""
     if f"{path}{os.sep}".startswith(_PYTHON) and "site-packages" not in path and "dist-packages" not in path:
         return None
     try:
@@ -54,7 +54,7 @@ def folder_of(path: str) -> str | None:
 
 @cache
 def status_of(path: str) -> str | None:
-    """Of a path that was looked for."""
+    """Return the fingerprint of a path that was looked up."""
     if path.startswith(_PYTHON):
         return None
     try:
@@ -65,12 +65,12 @@ def status_of(path: str) -> str | None:
 
 
 def forget() -> None:
-    """Look anew at every path."""
+    """Clear the caches, so that every path is examined again."""
     for known in (content_of, folder_of, status_of):
         known.cache_clear()
 
 
 OF = {"content": content_of, "folder": folder_of, "status": status_of}
-"""By the kind of question."""
+"""The functions by kind of access."""
 
 PYTHON = f"{sys.version} {sys.executable} {sys.prefix}"

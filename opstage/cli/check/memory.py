@@ -1,4 +1,4 @@
-"""The tensor memory of the checked step on each interpreter, and the largest size that fits into a given one."""
+"""The tensor memory of the checked step on each interpreter, and the largest size that fits into a given amount."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ BACKENDS = ("eager", "compiled")
 
 
 def checked_with(options: Options, asked: Asked) -> Options:
-    """The options with which shapes are checked: the memory on a device is predicted where there is none."""
+    """Return the options for checking shapes: memory on a device is predicted without one."""
     return options.replace(device="cpu") if asked.memory or asked.max_memory is not None else options
 
 
 def memory_section(
     checked: Checked, options: Options, sizes: Mapping[str, int], most: str | None
 ) -> tuple[Section, tuple[Finding, ...]]:
-    """The memory per interpreter of the device that `options` name, at `sizes`, as a formula where one is missing; and
-    findings where it exceeds `most`.
+    """Return the memory per interpreter of the device in `options`, at `sizes`, or as a formula if one is missing, and
+    findings if it exceeds `most`.
 
-    With `most` and one size left open, the largest that fits. Raises UsageError for a forward pass, and for `most` with
-    more than one size open.
+    With `most` and one open size, finds the largest that fits. Raises UsageError for a forward pass, and for `most`
+    with more than one size open.
     """
     from ...training.memory import StepMemory  # with the planner of the compiled interpreter
 
@@ -44,7 +44,7 @@ def memory_section(
     limit = None if most is None else parse_bytes(most)
     lines, data, findings = ["memory of tensors in a step:"], [], []
     alone = checked.step.mesh.is_alone
-    for backend in BACKENDS if alone else BACKENDS[:1]:  # the plan of a rank is made by whoever hosts it
+    for backend in BACKENDS if alone else BACKENDS[:1]:  # the plan of a rank depends on its host process
         step = StepMemory(checked.step, options.replace(backend=backend))
         open_ = [name for name in step.names if name not in given]
         where = f"{backend} on {options.device}" if alone else f"a rank, {backend} on {options.device}"

@@ -1,4 +1,4 @@
-"""The step of a rank of a mesh: what all ranks have, what differs, what they send each other, and what each keeps."""
+"""The step of a rank of a mesh: replicated and varying tensors, messages, and memory per rank."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...training.validate import PlannedStep
 
 
 def mesh_section(step: PlannedStep, report: Report) -> Section:
-    """The section `mesh` of a report on a step that is right."""
+    """Return the section `mesh` of a report on a step without errors."""
     traffic = report.traffic
     counts = step.layout.counts
     kept = [_bytes(report, sum(counts[:i]), sum(counts[: i + 1])) for i in (0, 1, 3)]
@@ -58,7 +58,7 @@ def mesh_section(step: PlannedStep, report: Report) -> Section:
 
 
 def _bytes(report: Report, first: int, last: int) -> Dim:
-    """Of these inputs of the step."""
+    """Return the bytes of these inputs of the step."""
     total: Dim = 0
     for type_ in report.program.body.input_types[first:last]:
         total = total + type_.nbytes
@@ -66,7 +66,7 @@ def _bytes(report: Report, first: int, last: int) -> Dim:
 
 
 def _share(report: Report, first: int) -> Dim:
-    """How many rows of the first tensor of a batch a rank has."""
+    """Return the number of rows of the first batch tensor on each rank."""
     rows = report.program.body.input_types[first].shape[0]
     share: Dim = rows // report.mesh.size(DATA)
     return share

@@ -1,25 +1,25 @@
-"""The beginning of what a file prints: all of it is read, so that the file never waits, and the rest is dropped."""
+"""The start of a file's output: all of it is read, so that the file never blocks, and the rest is dropped."""
 
 from __future__ import annotations
 
 from typing import final
 
 MOST = 64_000
-"""Bytes that are kept."""
+"""The number of bytes kept."""
 
 CHUNK = 1 << 16
-"""Bytes that are read at once."""
+"""The number of bytes read at once."""
 
 
 @final
 class Printed:
-    """The output of one file so far, of which `text` is the beginning."""
+    """The output of one file so far; `text` is its start."""
 
     def __init__(self) -> None:
         self._kept = bytearray()
 
     def take(self, chunk: bytes) -> None:
-        """Keep what there is room for."""
+        """Keep as much as fits."""
         self._kept += chunk[: MOST - len(self._kept)]
 
     @property
@@ -29,5 +29,5 @@ class Printed:
 
     @property
     def text(self) -> str:
-        """The beginning, as text."""
+        """The start of the output, as text."""
         return self._kept.decode(errors="replace")

@@ -1,4 +1,4 @@
-"""A process of its own for each file of the user's: whatever the file does, it does there, and not for too long."""
+"""A separate process for each user file, which isolates the effects of the file and limits its time."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _FRAME = re.compile(r'^  File "(.+)", line (\d+) in ', re.MULTILINE)
 
 
 def check_each(requests: Sequence[Request], cache: Cache) -> list[list[CheckOutcome]]:
-    """The outcomes of each request in order; of those that are not kept, as many processes at a time as there are
-    cores."""
+    """Return the outcomes of each request in order; those not in the cache run in as many processes at a time as there
+    are cores."""
     kept = [cache.get(request) for request in requests]
     made = iter(_check_each([request for request, found in zip(requests, kept) if found is None], cache))
     return [found if found is not None else next(made) for found in kept]
@@ -81,7 +81,8 @@ def _check_each(requests: Sequence[Request], cache: Cache) -> list[list[CheckOut
 
 @final
 class Worker:
-    """A process that forks one for each file, see `worker.py`. It is started, and started anew, when it is needed."""
+    """A process that forks a child for each file, see `worker.py`. It is started on first use, and again after a
+    crash."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -89,7 +90,7 @@ class Worker:
         self._ended = False
 
     def check(self, request: Request, cache: Cache) -> list[CheckOutcome]:
-        """The outcomes for one file."""
+        """Return the outcomes for one file."""
         with tempfile.TemporaryDirectory(prefix="opstage-check-") as name:
             folder = Path(name)
             report = self._ask(json.dumps({"folder": name, "request": request.text()}), request)
@@ -100,7 +101,7 @@ class Worker:
             return _kept(request, outcomes, report["printed"], folder, cache)
 
     def end(self) -> None:
-        """End it: without its standard input it ends its child and itself."""
+        """End the worker: when its standard input closes, it ends its child and itself."""
         self._ended = True
         process, self._process = self._process, None
         if process is None:
@@ -110,13 +111,13 @@ class Worker:
             process.stdin.close()
         with suppress(subprocess.TimeoutExpired):
             process.wait(_FAREWELL)
-        if self._child is not None:  # which outlives a worker that was killed
+        if self._child is not None:  # the child outlives a worker that was killed
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._child, signal.SIGKILL)
         _end(process)
 
     def _ask(self, task: str, request: Request) -> dict[str, Any]:
-        """The worker's words on the child's end; on its own, where that comes first."""
+        """Return the worker's report on the child, or a report on the worker if that ends first."""
         if self._process is None and not self._ended:
             self._process = _start("worker", "", subprocess.PIPE, subprocess.DEVNULL)
         process = self._process
@@ -151,7 +152,7 @@ def _start(module: str, folder: str, output: int, errors: int) -> subprocess.Pop
 
 
 def _check(request: Request, running: set[subprocess.Popen[bytes]], cache: Cache) -> list[CheckOutcome]:
-    """The outcomes for one file by a process that is started for it, where there are no workers."""
+    """Return the outcomes for one file from a process started for it, on systems without workers."""
     with tempfile.TemporaryDirectory(prefix="opstage-check-") as name:
         folder = Path(name)
         process = _start("child", name, subprocess.PIPE, subprocess.STDOUT)
@@ -183,7 +184,7 @@ def _check(request: Request, running: set[subprocess.Popen[bytes]], cache: Cache
 def _kept(
     request: Request, outcomes: list[CheckOutcome], printed: str, folder: Path, cache: Cache
 ) -> list[CheckOutcome]:
-    """The outcomes with what the file printed; they are kept if they can be."""
+    """Return the outcomes with the file's output, and cache them if possible."""
     first, *rest = outcomes
     outcomes = [replace(first, printed=printed), *rest]
     try:
@@ -195,13 +196,13 @@ def _kept(
 
 
 def _read(stream: IO[bytes], printed: Printed) -> None:
-    """Take all that the child prints: in a thread, as not every system waits for a pipe and a process at once."""
+    """Read all output of the child, in a thread, since not every system can wait for a pipe and a process at once."""
     while chunk := stream.read1(CHUNK):  # type: ignore[attr-defined]
         printed.take(chunk)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the process and all that it started."""
+    """End the process and everything that it started."""
     try:
         if hasattr(os, "killpg"):
             os.killpg(process.pid, signal.SIGKILL)
@@ -220,7 +221,7 @@ def _result(path: Path) -> list[CheckOutcome] | None:
 
 
 def _failure(request: Request, code: int, late: bool, trace: str) -> CheckOutcome:
-    """Why there is no result."""
+    """Explain why there is no result."""
     where = _place(trace, request)
     if late or trace.startswith("Timeout"):
         reason = f"was not done after {request.time_limit:g} s (--time-limit gives it longer)"
@@ -248,7 +249,7 @@ def _trace(path: Path) -> str:
 
 
 def _place(trace: str, request: Request) -> SourceLine | None:
-    """The innermost line of the user's in a dump of all threads."""
+    """Return the innermost line of the user's code in a stack dump of all threads."""
     file = None if request.file is None else Path(request.file).absolute()
     for name, line in _FRAME.findall(trace):
         if is_own_file(name, file):

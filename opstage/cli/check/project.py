@@ -1,7 +1,7 @@
 """The settings of checks in a project: `opstage.toml`, or `[tool.opstage]` in `pyproject.toml`.
 
-The nearest of them counts, upwards from the working directory; in one folder `opstage.toml` does. A pyproject.toml
-without that table is passed over. Flags come before all of it. Paths are those from the file's folder.
+The nearest file above the working directory applies; in one folder `opstage.toml` has precedence. A pyproject.toml
+without that table is skipped. Flags override all settings. Paths are relative to the file's folder.
 
     [tool.opstage.check]            # in opstage.toml: [check]
     include = ["models", "train/*.py"]
@@ -55,7 +55,7 @@ class Project:
 
 
 def find_project(start: Path) -> Project:
-    """The settings that hold in a folder. Raises UsageError, with file and key, for what cannot be read."""
+    """Return the settings for a folder. Raises UsageError, with file and key, for settings that cannot be read."""
     for folder in (start, *start.parents):
         for name, table in (("opstage.toml", ()), ("pyproject.toml", ("tool", "opstage"))):
             path = folder / name
@@ -69,7 +69,7 @@ def find_project(start: Path) -> Project:
 
 
 def rules_named(names: tuple[str, ...] | list[str], where: str) -> tuple[str, ...]:
-    """Names of rules, which must be some."""
+    """Check that all names are rules."""
     for name in names:
         if name not in RULES:
             raise UsageError(f"{where}: unknown rule {name!r}{nearest(name, RULES)}; opstage check --rules lists them")

@@ -7,13 +7,14 @@ from ...interpreters.shape_check.formats import Section
 from ...ops.errors import UsageError
 from .request import Asked
 
-_MOST = 6  # outputs that a terminal shows
+_MOST = 6  # outputs shown on a terminal
 
 
 def ranges_section(report: Report, asked: Asked) -> tuple[Report, Section]:
-    """The report with what its program's ranges show among its warnings and notes, and the ranges of its outputs.
+    """Return the report with warnings and notes from its program's ranges, and the section with the ranges of its
+    outputs.
 
-    Raises UsageError for bounds that cannot be read, or of an input that is not there.
+    Raises UsageError for bounds that cannot be parsed, or of an unknown input.
     """
     from ...facts import ranges_of, with_ranges
 
@@ -36,7 +37,7 @@ def ranges_section(report: Report, asked: Asked) -> tuple[Report, Section]:
 
 
 def _read(texts: tuple[str, ...]) -> dict[str, tuple[float, float]]:
-    """`x: 0 1`, a path or a pattern of paths and two numbers."""
+    """Parse `x: 0 1`, a path or a pattern of paths and two numbers."""
     found = {}
     for text in texts:
         path, colon, ends = text.rpartition(":")

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 GRACE = 10.0
-"""Seconds that a process has for its start and its end, beside the time limit of what it checks."""
+"""Seconds that a process has for start and end, in addition to the time limit of the check."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Request:
-    """One file or module, and in it one function, or all that declare their shapes."""
+    """A request to check one file or module: one of its functions, or all that declare their shapes."""
 
     label: str
     file: str | None

@@ -1,4 +1,4 @@
-"""Additions to a report that flags ask for: findings about files, and sections besides the findings."""
+"""Optional parts of a report: findings about files, and sections requested by flags."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .ranges import ranges_section
 from .request import Asked
 
 RECIPE = "recipe"
-"""As a data file, the data that a shipped model is trained on."""
+"""The `--data` value that means the training data of a shipped model's recipe."""
 
 
 def completed(
@@ -71,13 +71,13 @@ def completed(
 
 
 def _leaves_one_open(checked: Checked, asked: Asked) -> bool:
-    """Whether `--at` has all sizes but one, which `--max-memory` is to find, or for which `--cluster` takes many."""
+    """Whether `--at` has all sizes but one, which `--max-memory` finds or `--cluster` varies."""
     names = checked.report.program.scope.names
     return (asked.max_memory is not None or asked.cluster is not None) and len(names) - len(read_sizes(asked.at)) == 1
 
 
 def _at(report: Report, text: str) -> Report:
-    """The report with the sizes of `--at`; one on a program that has no dims because its shapes are wrong as it is."""
+    """Return the report with the sizes of `--at`; unchanged if shape errors left the program without dims."""
     sizes = read_sizes(text)
     if not sizes or (report.errors and not report.program.scope.names):
         return report
@@ -88,13 +88,13 @@ def _at(report: Report, text: str) -> Report:
 
 
 def _table(report: Report, columns: int | None) -> Section:
-    """The cost of each block and op; for a terminal, in its width."""
+    """Return the cost of each block and op, in the width of a terminal."""
     text = str(report.table) if columns is None else for_terminal(report.table, columns)
     return Section("table", table_as_dict(report), text.rstrip())
 
 
 def _where_it_runs(report: Report, options: Options) -> Section:
-    """On which interpreters, in which dtypes, and whether in ONNX."""
+    """Return the section on supported interpreters, dtypes and ONNX export."""
     answers = capabilities(report, options)
     data = [
         {
@@ -125,12 +125,12 @@ _YES = {True: "yes", False: "no"}
 
 
 def optimizer_called(name: str | None) -> Optimizer | None:
-    """The optimizer of that name with its own defaults."""
+    """Return the optimizer of that name with its defaults."""
     return None if name is None else optim.SHIPPED[name].of_all()
 
 
 def _stored(checked: Checked, options: Options, asked: Asked) -> tuple[Finding, ...]:
-    """Findings where the contents of files disagree with the types that the program was checked with."""
+    """Return findings if the contents of files disagree with the types that the program was checked with."""
     found: tuple[Finding, ...] = ()
     if asked.checkpoint is not None:
         found += check_checkpoint(asked.checkpoint, checked.params, checked.state, options)

@@ -1,6 +1,6 @@
-"""Which findings count: all errors, and warnings and notes of the rules that are chosen by name.
+"""Selects findings: all errors, and warnings and notes of the chosen rules.
 
-A comment `# opstage: ignore[rule]` takes those of its line, errors too: it stands where the error is, and is counted.
+A comment `# opstage: ignore[rule]` suppresses those of its line, errors too; an unused comment is reported.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Selection:
     per_file: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def counts(self, rule: str, file: str | None) -> bool:
-        """Whether a warning or note of a rule, at a line of a file, counts."""
+        """Whether a warning or note of a rule, at a line of a file, is selected."""
         if rule in self.ignore or (self.select is not None and rule not in self.select):
             return False
         if file is None:
@@ -45,7 +45,7 @@ class Selection:
 
 @dataclass
 class _Comment:
-    """A comment that suppresses rules on its line, all of them if it names none."""
+    """A comment that suppresses rules on its line, or all of them if it names none."""
 
     rules: tuple[str, ...]
     source: SourceLine
@@ -59,8 +59,8 @@ class _Comment:
 
 
 def selected(outcomes: Sequence[CheckOutcome], selection: Selection, whole: Sequence[str | None]) -> list[CheckOutcome]:
-    """The outcomes with the findings that count. `whole` has for each outcome the file that was checked with all that
-    it has, whose comments must all be of use; None where it was one function."""
+    """Return the outcomes with the selected findings. `whole` has for each outcome the file if it was checked
+    completely, so that unused comments in it are reported; None if only one function was checked."""
     comments: dict[str, dict[int, _Comment]] = {}
 
     def comments_of(file: str) -> dict[int, _Comment]:
@@ -100,7 +100,7 @@ def selected(outcomes: Sequence[CheckOutcome], selection: Selection, whole: Sequ
 
 
 def _comments(file: str) -> dict[int, _Comment]:
-    """The comments of a file by line; none of one that cannot be read."""
+    """Return the comments of a file by line; none if it cannot be read."""
     try:
         text = Path(file).read_bytes()
         if b"opstage:" not in text:
@@ -120,7 +120,7 @@ def _comments(file: str) -> dict[int, _Comment]:
 
 
 def _unused(comment: _Comment, selection: Selection) -> Iterator[Finding]:
-    """The oddities of a comment: rules that there are not, and those of which its line has no finding."""
+    """Report unknown rules in a comment, and rules without a finding on its line."""
     if not selection.counts(UNUSED_SUPPRESSION, comment.source.file):
         return
     for rule in comment.rules:

@@ -1,4 +1,4 @@
-"""A shipped model, checked: one whole training step, or its forward pass."""
+"""Check a shipped model: a whole training step, or its forward pass."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from .sections import RECIPE, completed, optimizer_called
 
 
 def check_configured(model: str | None, file: Path | None, flags: Sequence[Layer], asked: Asked) -> CheckOutcome:
-    """The outcome for a model, cnn if none is named, configured as by train."""
+    """Return the outcome for a model, by default cnn, configured as by train."""
     return check_shipped(configure(model, file=file, flags=flags).settings, asked)
 
 
 def check_shipped(settings: Settings, asked: Asked) -> CheckOutcome:
-    """The outcome for the model of `settings`. Raises UsageError for flags that speak of a program of the user's."""
+    """Return the outcome for the model of `settings`. Raises UsageError for flags about a user's program."""
     for flag, value in (
         ("--input", asked.inputs),
         ("--where", asked.where if not mesh_of(settings.options.mesh).open else ()),
@@ -47,7 +47,7 @@ def check_shipped(settings: Settings, asked: Asked) -> CheckOutcome:
         if value:
             raise UsageError(f"{flag} is for a program of your own; the model {settings.run.model} has its own shapes")
     options = checked_with(settings.options, asked)
-    make_interpreter(options)  # what is not here is no finding about the model
+    make_interpreter(options)  # raises if the backend or device is missing, which is not a finding about the model
     chosen = settings.defined.make(settings.model)
     step = (asked.train and chosen.loss is not None) if asked.step is None else asked.step
     if step and not asked.train:
@@ -80,7 +80,7 @@ def check_shipped(settings: Settings, asked: Asked) -> CheckOutcome:
 
 
 def _of_whole_batches(section: Section, parts: int) -> Section:
-    """The section of memory, with what it is not: a prediction of steps that compute a batch in parts."""
+    """Return the memory section with the note that it does not predict steps in parts."""
     if section.name != "memory":
         return section
     note = (
@@ -92,7 +92,7 @@ def _of_whole_batches(section: Section, parts: int) -> Section:
 
 
 def _declaring(batch: tuple[Any, ...], where: Sequence[str]) -> tuple[Any, ...]:
-    """The Specs of a batch, the first of which declares these constraints too."""
+    """Return the Specs of a batch with these constraints added to the first."""
     if not where:
         return batch
     leaves, structure = flatten(batch)
@@ -103,7 +103,7 @@ def _declaring(batch: tuple[Any, ...], where: Sequence[str]) -> tuple[Any, ...]:
 
 
 def _data_of_recipe(settings: Settings, model: Model, batch: Mapping[str, Spec], asked: Asked) -> tuple[Finding, ...]:
-    """Findings where the model's own data do not fit its declared batches."""
+    """Return findings if the model's own data do not fit its declared batches."""
     training = load_data(settings, model, settings.defined.recipe).training
     arrays = {name: ArrayHeader(array.shape, array.dtype) for name, array in zip(training.names, training.arrays)}
     size = asked.batch_size if asked.batch_size is not None else settings.data.batch_size

@@ -17,7 +17,7 @@ _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 @dataclass(frozen=True)
 class CheckTarget:
-    """A shipped model, or a file or module of the user's with a function of it, None for all that declare shapes."""
+    """A shipped model, or a user's file or module with one function, or None for all that declare shapes."""
 
     word: str
     model: str | None = None
@@ -27,7 +27,7 @@ class CheckTarget:
 
 
 def read_target(word: str) -> CheckTarget:
-    """`cnn`, `my_model.py`, `my_model.py:loss` or `package.module:loss`. Raises UsageError."""
+    """Parse `cnn`, `my_model.py`, `my_model.py:loss` or `package.module:loss`. Raises UsageError."""
     if word in MODELS:
         return CheckTarget(word, model=word)
     place, colon, function = word.rpartition(":")
@@ -56,11 +56,11 @@ def read_target(word: str) -> CheckTarget:
 
 
 def may_declare(file: Path) -> bool:
-    """Whether `file` has something to check without being given its shapes, found without running anything: a function
-    with a decorator called shapes, a model's `make` or a value `Model(…)`.
+    """Whether `file` has something to check without given shapes, found without running it: a function with a decorator
+    named shapes, a model's `make` or a value `Model(…)`.
 
-    pytest's mark of that name is no such decorator: it is for tests, which pytest checks. A file that cannot be read,
-    or not be parsed and names Opstage, may: importing it says what is wrong.
+    pytest's mark of that name does not count, since pytest checks tests. A file that cannot be read, or that mentions
+    Opstage but cannot be parsed, counts, since importing it reports the error.
     """
     try:
         text = file.read_bytes()
@@ -83,7 +83,7 @@ def _declares(node: ast.AST) -> bool:
 
 
 def _is_model(node: ast.stmt) -> bool:
-    """Whether a statement of a file defines what `models_in` finds there."""
+    """Whether a statement defines something that `models_in` would find."""
     if isinstance(node, ast.FunctionDef):
         return node.name == MAKE and len(node.args.args) <= 1
     value = getattr(node, "value", None) if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
@@ -91,7 +91,7 @@ def _is_model(node: ast.stmt) -> bool:
 
 
 def _words(node: ast.AST) -> list[str]:
-    """`pytest.mark.shapes` in parts; none for what is no such name."""
+    """Split `pytest.mark.shapes` into its parts; empty for any other expression."""
     if isinstance(node, ast.Name):
         return [node.id]
     return [*_words(node.value), node.attr] if isinstance(node, ast.Attribute) else []

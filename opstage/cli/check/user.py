@@ -1,4 +1,4 @@
-"""The functions of a user's file, checked. It runs in the process that `process.py` starts."""
+"""Check the functions of a user's file, in the process that `process.py` starts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .sections import RECIPE, completed, optimizer_called
 
 
 def check_user(request: Request) -> Iterator[CheckOutcome]:
-    """An outcome for each function asked for."""
+    """Yield an outcome for each requested function."""
     try:
         module = load_file(Path(request.file)) if request.file is not None else load_module(request.module or "")
         if request.function is not None:
@@ -64,8 +64,8 @@ def check_user(request: Request) -> Iterator[CheckOutcome]:
 
 
 def _check_model(word: str, module: ModuleType, request: Request) -> CheckOutcome:
-    """The outcome for a model of the file, configured by the flags that the request brings."""
-    from ...experiment.definition import defined_in  # with all that training needs
+    """Return the outcome for a model in the file, configured by the request's flags."""
+    from ...experiment.definition import defined_in  # imports all that training needs
     from ...experiment.settings import configure
     from .shipped import check_shipped
 
@@ -86,7 +86,7 @@ def _check(label: str, program: Callable[..., Any], module: ModuleType, request:
     asked = request.asked
     chosen = Options.from_env().replace(**asked.options)
     options = checked_with(chosen, asked)
-    make_interpreter(options)  # what is not here is no finding about the program
+    make_interpreter(options)  # raises if the backend or device is missing, which is not a finding about the program
     checked = check_program(
         program,
         _shapes(program, module, request),
@@ -102,7 +102,7 @@ def _check(label: str, program: Callable[..., Any], module: ModuleType, request:
 
 
 def _shapes(program: Callable[..., Any], module: ModuleType, request: Request) -> Shapes:
-    """The shapes given by flags; those left out come from the function's own declaration."""
+    """Return the shapes given by flags, completed by the function's own declaration."""
     asked, own = request.asked, declared(program) or Shapes({})
     given = read_inputs(asked.inputs)
     inputs = {**own.inputs, **given}
@@ -125,7 +125,7 @@ def _shapes(program: Callable[..., Any], module: ModuleType, request: Request) -
 
 
 def _value(name: str, module: ModuleType, request: Request, flag: str) -> Any:
-    """`init`, `my_model.py:init` or `package.module:init`."""
+    """Resolve `init`, `my_model.py:init` or `package.module:init`."""
     place, _, path = name.rpartition(":")
     try:
         if not place:
@@ -140,7 +140,7 @@ def _value(name: str, module: ModuleType, request: Request, flag: str) -> Any:
 
 
 def _called(source: Any, request: Request, name: str) -> Any:
-    """The Specs of parameters or state; what the user's own function raises is a refusal with its line."""
+    """Return the Specs of parameters or state. An exception in the user's function becomes a Refusal with its line."""
     from ...training.parameter_specs import parameter_specs
 
     if source is None:

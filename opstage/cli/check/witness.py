@@ -1,8 +1,8 @@
-"""All that a check of a file has read, so that it need not be made again while all of that is as it was.
+"""Records everything that a check of a file reads, so that its result can be reused while none of that changes.
 
-Python's audit hooks tell of every file that is opened and every folder that is listed, `os.stat` of files that are
-looked for; modules say where they came from. What no file can tell, a process or a connection or anything written,
-makes a check one that is never kept. The time of day and random numbers are not watched.
+Python's audit hooks report every opened file and listed folder, a wrapped `os.stat` every path that is looked up, and
+modules know their files. A check that starts a process, opens a connection or writes a file depends on more than files
+and is never kept. The time of day and random numbers are not tracked.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ _NOT_KEPT = (
     "winreg.",
 )
 _BYTECODE = f"{os.sep}__pycache__{os.sep}"
-_MARGIN = 20_000_000  # ns: clocks of file systems are a little behind
+_MARGIN = 20_000_000  # ns: file-system clocks lag slightly
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 @final
 class Witness:
-    """Watches this process from now on, which never ends: it is for one that checks one file."""
+    """Watches this process until it ends; use it in a process that checks one file."""
 
     def __init__(self, own: Path):
-        """Files in the folder `own` are the check's."""
+        """Files in the folder `own` belong to the check itself and are ignored."""
         self._own = f"{own}{os.sep}"
         self._started = time.time_ns()
         self._opened: set[str] = set()
@@ -68,8 +68,8 @@ class Witness:
         os.lstat = self._told(os.lstat)
 
     def read(self) -> dict[str, list[list[str]]] | None:
-        """All that the check has read: paths with what is there, by the kind of question; None where the
-        check is not to be kept."""
+        """Return everything that the check has read: paths with fingerprints, by kind of access; None if the check must
+        not be kept."""
         self._watching = False
         modules = {str(file) for m in list(sys.modules.values()) if (file := getattr(m, "__file__", None))}
         opened = {os.path.abspath(path) for path in self._opened | modules}
@@ -83,7 +83,7 @@ class Witness:
         return found
 
     def _is_new(self, path: str) -> bool:
-        """Whether a file was changed since the check began, so that it is not known what the check has read."""
+        """Whether a file was changed after the check began, so that the content that was read is unknown."""
         try:
             return os.stat(path).st_mtime_ns >= self._started - _MARGIN
         except OSError:
@@ -94,7 +94,7 @@ class Witness:
             return
         try:
             self._note(event, arguments)
-        except Exception:  # of paths that are none; whoever asked hears of it from the system
+        except Exception:  # an invalid path; the caller gets the system's error
             self._kept = False
 
     def _note(self, event: str, arguments: tuple[Any, ...]) -> None:

@@ -1,7 +1,7 @@
-"""A process that has Opstage imported and forks a child for each file: what a file does stays in its child.
+"""A process that has imported Opstage and forks a child for each file, so that a file's effects stay in its child.
 
-It reads tasks from its standard input, a line each: `{"folder": …, "request": …}`. Of each it writes the child's pid to
-its standard output, and when the child has ended, a report. It lives as long as whoever holds the other ends does.
+It reads tasks from standard input, one line each: `{"folder": …, "request": …}`. For each it writes the child's pid to
+standard output, and a report when the child has ended. It ends when the other ends of its pipes close.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .printed import CHUNK, Printed
 from .request import GRACE, Request
 
 CAN_FORK = hasattr(os, "fork") and hasattr(os, "killpg") and sys.platform != "darwin"
-"""Whether there are workers; macOS's own libraries do not survive a fork."""
+"""Whether workers are supported; macOS's system libraries do not survive a fork."""
 
 
 def main() -> None:
@@ -47,22 +47,22 @@ def main() -> None:
 
 
 def _warm() -> None:
-    """Import and do once what every check does, so that children begin with it."""
+    """Import and run once what every check needs, so that children inherit it."""
     from ...interpreters.shape_check.formats import CheckOutcome, to_document
     from ...ops.declared import Shapes, read_inputs
     from ...training.program_check import check_program
     from .user import check_user  # noqa: F401
 
-    with contextlib.suppress(Exception):  # it is for speed alone
+    with contextlib.suppress(Exception):  # only an optimisation
         shapes = Shapes(read_inputs(["x: B 2"]), read_inputs(["w: 2 2"]))
         checked = check_program(lambda ops, params, x: ops.sum(ops.linear(params["w"], None, x)), shapes)
         to_document(CheckOutcome.of(checked.report, "", checked.what))
     gc.collect()
-    gc.freeze()  # children do not look through what they share, and so do not copy it
+    gc.freeze()  # so that children do not traverse shared objects, which would copy their pages
 
 
 def _line(source: int) -> bytes:
-    """The next line; empty at the end."""
+    """Read the next line; empty at the end."""
     line = bytearray()
     while not line.endswith(b"\n"):
         chunk = os.read(source, 1 << 16)
@@ -73,7 +73,7 @@ def _line(source: int) -> bytes:
 
 
 def _serve(folder: Path, request: Request, tasks: int, reports: int, wake: int) -> dict[str, Any]:
-    """Have a child check one file: how it ended, and what it printed."""
+    """Check one file in a child; return how it ended and what it printed."""
     reads, writes = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of threads: NumPy's mind no fork, and there are no others
@@ -81,7 +81,7 @@ def _serve(folder: Path, request: Request, tasks: int, reports: int, wake: int) 
     if pid == 0:
         _be_child(folder, request, writes, (reads, tasks, reports, wake))
     with contextlib.suppress(OSError):
-        os.setpgid(pid, pid)  # here and there, as either may come first
+        os.setpgid(pid, pid)  # in both processes, since either may run first
     os.close(writes)
     os.write(reports, b"%d\n" % pid)
     printed, late, code = Printed(), False, None
@@ -89,7 +89,7 @@ def _serve(folder: Path, request: Request, tasks: int, reports: int, wake: int) 
     sources = [reads, tasks, wake]
     while code is None:
         ready = select.select(sources, [], [], max(0.0, deadline - time.monotonic()))[0]
-        if tasks in ready:  # no task comes while there is one: whoever gave it is gone
+        if tasks in ready:  # no task arrives during another: the parent has closed the pipe
             _end(pid)
             os.waitpid(pid, 0)
             os._exit(1)
@@ -105,7 +105,7 @@ def _serve(folder: Path, request: Request, tasks: int, reports: int, wake: int) 
             _end(pid)
         ended, status = os.waitpid(pid, 0 if late else os.WNOHANG)
         code = os.waitstatus_to_exitcode(status) if ended else None
-    _end(pid)  # and all that it started
+    _end(pid)  # and everything that it started
     os.set_blocking(reads, False)
     with contextlib.suppress(BlockingIOError):
         while not printed.is_full and (chunk := os.read(reads, CHUNK)):
@@ -131,6 +131,6 @@ def _be_child(folder: Path, request: Request, output: int, inherited: tuple[int,
 
 
 def _end(pid: int) -> None:
-    """End a child and all that it started."""
+    """End a child and everything that it started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
