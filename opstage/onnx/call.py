@@ -1,4 +1,4 @@
-"""`NodeCall`: a node on its inputs, as the rules of operators see it."""
+"""`NodeCall`: a node with its inputs, as seen by the operator rules."""
 
 from __future__ import annotations
 
@@ -18,46 +18,46 @@ from .values import KnownValue, TensorValue, Value, broadcast, held, ref_of
 
 
 class AroundNode(Protocol):
-    """The run around a node, of which it may ask these."""
+    """The run that a node is part of, as seen by its rule."""
 
     train: bool
     max_iterations: int | None
 
     def body(self, ops: Ops[Any], graph: OnnxGraph, inputs: Sequence[Value]) -> list[Value]:
-        """Those of one that is traced as a body of a loop or a branch, where no buffer may move."""
+        """Return the outputs of a graph traced as the body of a loop or a branch, in which no buffer may change."""
 
     def graph(self, ops: Ops[Any], graph: OnnxGraph, inputs: Sequence[Value]) -> list[Value]:
-        """The outputs of a graph of the node's."""
+        """Return the outputs of a subgraph of the node."""
 
     def outer(self, name: str) -> Any:
-        """The value of a name that a graph of the node's takes from around it; None where there is none."""
+        """Return the outer value that a subgraph of the node captures, or None."""
 
     def buffer(self, name: str) -> Any:
-        """The value of a buffer, such as a running mean."""
+        """Return the value of a buffer, such as a running mean."""
 
     def keep(self, name: str, value: Any) -> None:
-        """Its value after this step."""
+        """Set the value of a buffer after this step."""
 
 
 _WITHOUT_EFFECT = frozenset(
     {
-        *("kernel_shape", "hidden_size", "keepdims", "sorted"),  # said by what else there is
-        *("seed", "saturate", "softmax_precision"),  # of draws, of types and of a precision that are not here
+        *("kernel_shape", "hidden_size", "keepdims", "sorted"),  # determined by other attributes or inputs
+        *("seed", "saturate", "softmax_precision"),  # about draws, types and a precision that do not exist here
         *("auto_pad", "pads", "strides", "dilations", "axis", "ratio", "noop_with_empty_axes"),  # where others decide
         *("cubic_coeff_a", "nearest_mode", "exclude_outside", "extrapolation_value"),  # of a mode of resizing
         *("antialias", "keep_aspect_ratio_policy", "coordinate_transformation_mode"),
     }
 )
-"""Attributes that may stand at a node and mean nothing there."""
+"""Attributes that may be present on a node without an effect."""
 
 
 @final
 class NodeCall(Generic[R]):
-    """A node on its inputs.
+    """A node with its inputs.
 
     ops       the interpreter
-    inputs    one for each that the node names; None for one left out
-    version   that of its operator's domain
+    inputs    one for each input of the node; None for an omitted one
+    version   the version of its operator's domain
     """
 
     def __init__(self, ops: Ops[R], node: GraphNode, inputs: Sequence[Value | None], around: AroundNode):
@@ -71,7 +71,7 @@ class NodeCall(Generic[R]):
     # Attributes -----------------------------------------------------------------------------------------------------
 
     def attribute(self, name: str, default: Any = None) -> Any:
-        """The node's own, or `default`."""
+        """Return an attribute of the node, or `default`."""
         self._asked.add(name)
         value = self.node.attributes.get(name, default)
         if isinstance(value, Foreign):
@@ -79,13 +79,13 @@ class NodeCall(Generic[R]):
         return value
 
     def require_all_heard(self) -> None:
-        """Raise UnsupportedError for an attribute that nothing has asked for: it may change what the node means."""
+        """Raise UnsupportedError for an attribute that the rule has not read, since it may change the meaning."""
         for name in self.node.attributes:
             if name not in self._asked and name not in _WITHOUT_EFFECT:
                 raise UnsupportedError(f"its attribute {name} is not known")
 
     def as_op(self, op: str, inputs: Sequence[Value | None]) -> NodeCall[R]:
-        """The node as one of another operator on other inputs; what that asks of its attributes, this one has asked."""
+        """Return the node as a call of another operator with other inputs; attributes read there count as read here."""
         names = tuple(f"input_{i}" for i in range(len(inputs)))
         node = GraphNode(op, self.node.name, names, self.node.outputs, self.node.attributes, self.node.version)
         made = NodeCall(self.ops, node, inputs, self.around)
@@ -98,11 +98,11 @@ class NodeCall(Generic[R]):
         return len(self.inputs)
 
     def has(self, i: int) -> bool:
-        """Whether input i is given."""
+        """Whether input i is present."""
         return i < len(self.inputs) and self.inputs[i] is not None
 
     def value(self, i: int) -> KnownValue | TensorValue[R]:
-        """Input i, a tensor or known."""
+        """Return input i, a tensor or known value."""
         if not self.has(i):
             raise UnsupportedError(f"its input {i} is missing")
         found = self.inputs[i]
@@ -111,38 +111,38 @@ class NodeCall(Generic[R]):
         return found
 
     def x(self, i: int = 0) -> R:
-        """Input i as a tensor."""
+        """Return input i as a tensor."""
         return ref_of(self.ops, self.value(i))
 
     def xs(self) -> list[R]:
-        """All inputs as tensors."""
+        """Return all inputs as tensors."""
         return [self.x(i) for i in range(len(self.inputs))]
 
     def shape(self, i: int = 0) -> Shape:
-        """The shape of input i."""
+        """Return the shape of input i."""
         return self.value(i).shape
 
     def rank(self, i: int = 0) -> int:
-        """The number of its axes."""
+        """Return the number of axes of input i."""
         return len(self.shape(i))
 
     def dtype(self, i: int = 0) -> DType:
-        """The element type that the file gives input i."""
+        """Return the element type of input i in the file."""
         return self.value(i).dtype
 
     def known(self, i: int, what: str) -> npt.NDArray[Any]:
-        """Input i, which must be known before anything runs."""
+        """Return input i, which must be known before a run."""
         value = self.value(i)
         if isinstance(value, KnownValue):
             return value.array
         raise UnsupportedError(f"{what}, its input {i}, is computed from values; it must be known before a run")
 
     def ints(self, i: int, what: str) -> list[Dim]:
-        """Known input i as a list of integers and dims."""
+        """Return known input i as a list of integers and dims."""
         return list(self.known(i, what).ravel().tolist())
 
     def number(self, i: int, what: str, default: Any = None) -> Any:
-        """Known input i, of one element; `default` where it is left out."""
+        """Return known input i, which must have one element, or `default` if it is omitted."""
         if not self.has(i):
             return default
         array = self.known(i, what)
@@ -151,14 +151,14 @@ class NodeCall(Generic[R]):
         return array.reshape(()).item() if array.dtype != object else array.reshape(-1)[0]
 
     def axes(self, default: Sequence[int] | None, *, attribute: str = "axes", at: int = 1) -> list[int] | None:
-        """Axes, which operators took as an attribute before they took them as an input, counted from the front."""
+        """Return the axes, an attribute in older operators and an input in newer ones, counted from the front."""
         given = self.attribute(attribute)
         if given is None and self.has(at):
             given = self.ints(at, "axes")
         return list(default) if given is None and default is not None else given
 
     def axis(self, default: int, rank: int | None = None) -> int:
-        """The attribute `axis`, counted from the front."""
+        """Return the attribute `axis`, counted from the front."""
         rank = self.rank() if rank is None else rank
         axis = int(self.attribute("axis", default))
         if not -rank <= axis < max(rank, 1):
@@ -168,8 +168,8 @@ class NodeCall(Generic[R]):
     # Results --------------------------------------------------------------------------------------------------------
 
     def give(self, ref: R, dtype: DType | None = None) -> TensorValue[R]:
-        """A result of the element type of the first input, or another one. Short integers wrap around as the file's
-        do, whatever dtype holds them."""
+        """Return a result with the element type of the first input, or another one. Short integers wrap around as in
+        the file, whichever dtype holds them."""
         dtype = self.dtype() if dtype is None else dtype
         target = held(dtype, self.ops)
         if ref.dtype != target:
@@ -177,32 +177,32 @@ class NodeCall(Generic[R]):
         return TensorValue(ref, dtype)
 
     def wrap(self, ref: R, dtype: DType | None = None) -> TensorValue[R]:
-        """`give` for a result of arithmetic, which may leave the range of short integers."""
+        """Do the same as `give` for a result of arithmetic that may overflow short integers."""
         dtype = self.dtype() if dtype is None else dtype
         given = self.give(ref, dtype)
         return TensorValue(wrapped(self.ops, given.ref, dtype), dtype)
 
     def mask(self, ref: R) -> TensorValue[R]:
-        """A result of bools."""
+        """Return a result of bools."""
         return TensorValue(ref, BOOL)
 
     def index(self, ref: R) -> TensorValue[R]:
-        """A result of int64."""
+        """Return a result of int64."""
         return self.give(ref, INT64)
 
     def spread(self, *at: int) -> tuple[R, ...]:
-        """Inputs, by default all, stretched to one shape."""
+        """Return inputs, by default all, broadcast to a common shape."""
         return broadcast(self.ops, *[self.x(i) for i in at or range(len(self.inputs))])
 
 
 Rule = Callable[[NodeCall[Any]], "Value | tuple[Value | None, ...]"]
 RULES: dict[str, Rule] = {}
 HOST_INPUTS: dict[str, frozenset[int]] = {}
-"""By operator, which inputs must be known, or are buffers: an initializer among them is not a weight."""
+"""For each operator, the inputs that must be known or are buffers: an initializer among them is not a weight."""
 
 
 def rule(*ops: str, known: Sequence[int] = ()) -> Callable[[Rule], Rule]:
-    """Register a function as what operators mean. `known` are the inputs that are no weights."""
+    """Register a function as the rule of operators. `known` lists the inputs that are not weights."""
 
     def register(function: Rule) -> Rule:
         for op in ops:
@@ -214,7 +214,7 @@ def rule(*ops: str, known: Sequence[int] = ()) -> Callable[[Rule], Rule]:
 
 
 def pointwise(table: Mapping[str, Callable[..., Any]]) -> None:
-    """Register operators that are one op of one tensor each."""
+    """Register operators that map to one op with one tensor."""
     for name, function in table.items():
 
         def apply(call: NodeCall[Any], function: Callable[..., Any] = function) -> Value:

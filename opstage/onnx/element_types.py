@@ -23,16 +23,16 @@ NUMPY: dict[int, str] = {
     12: "uint32",
     13: "uint64",
 }
-"""Of the enumeration TensorProto.DataType."""
+"""Element types by their number in the enumeration TensorProto.DataType."""
 
-_BFLOAT16 = 16  # float32 holds each of its numbers, so it is float32 with a mark
+_BFLOAT16 = 16  # float32 represents all of its values, so it becomes float32 with a mark
 _MARK: dict[str, Any] = {"onnx": "bfloat16"}
 
 NAMES = {8: "string", 14: "complex64", 15: "complex128"}
 
 
 def dtype_of(element: int) -> DType:
-    """The dtype of an element type. Raises UnsupportedError."""
+    """Return the dtype of an element type. Raises UnsupportedError."""
     if element == _BFLOAT16:
         return np.dtype(np.float32, metadata=_MARK)
     if element not in NUMPY:
@@ -41,5 +41,5 @@ def dtype_of(element: int) -> DType:
 
 
 def is_bfloat16(dtype: DType) -> bool:
-    """Whether the file calls this float32 bfloat16."""
+    """Whether the file declares this float32 as bfloat16."""
     return dict(dtype.metadata or {}) == _MARK

@@ -1,4 +1,4 @@
-"""ONNX files read: protobuf messages to a `OnnxGraph`, with everything in them doubted."""
+"""Read ONNX files: convert protobuf messages to an `OnnxGraph`, with everything in them validated."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ DOMAINS = ("", "ai.onnx")
 """Names of ONNX's own domain."""
 
 OLDEST, NEWEST = 7, 28
-"""Versions of ONNX's operators: before them operands were repeated by other rules. The last is of onnx 1.23."""
+"""Supported opset versions: older ones have other broadcasting rules. The newest is that of onnx 1.23."""
 
-_MOST_LEVELS = 32  # of graphs in graphs, and of functions in functions
+_MOST_LEVELS = 32  # of nested graphs and of nested functions
 _MOST_NODES = 100_000
 
 
 @dataclass(frozen=True, eq=False)
 class File:
-    """A model file that was read.
+    """The content of a model file.
 
     graph     its main graph
-    name      that of the graph; of a graph without, the file's
-    producer, opset, metadata    what it says of itself
-    beside    the files that hold its weights
-    data      its bytes, as they were when it was read
+    name      the name of the graph, or of the file if that has none
+    producer, opset, metadata    its own metadata
+    beside    the files of its external weights
+    data      its bytes at the time of reading
     """
 
     graph: OnnxGraph
@@ -52,7 +52,8 @@ class File:
 
 
 def read(source: str | os.PathLike[str] | bytes) -> File:
-    """The model of a file, or of the bytes of one. Raises UsageError for what is not a model, or a damaged one."""
+    """Read a model from a file, or from the bytes of one. Raises UsageError for one that is not a model or is
+    damaged."""
     onnx = _package()
     if isinstance(source, bytes):
         where, stem, folder, data = "the ONNX model", "model", None, source
@@ -67,7 +68,7 @@ def read(source: str | os.PathLike[str] | bytes) -> File:
     model = onnx.ModelProto()
     try:
         model.ParseFromString(data)
-    except Exception as error:  # protobuf's own, of whichever implementation
+    except Exception as error:  # protobuf's own error, which depends on the implementation
         raise UsageError(f"{where} is not an ONNX model, or a damaged one: {brief(str(error))}") from None
     if not model.HasField("graph") or not model.opset_import:
         raise UsageError(f"{where} is not an ONNX model: it has no graph, or says no version of its operators")
@@ -87,12 +88,12 @@ def _package() -> Any:
 
 @dataclass(frozen=True)
 class _Standing:
-    """Where a message stands: in the main graph, or in a function that a node calls.
+    """The scope of a message: the main graph, or a function that a node calls.
 
-    names       what the function's own names are outside of it; None in a graph
-    attributes  the messages of the caller's attributes
-    versions    of operators, by domain
-    level       how deep it stands
+    names       maps the function's parameter names to outer names; None in a graph
+    attributes  the attribute messages of the calling node
+    versions    opset versions by domain
+    level       the nesting depth
     """
 
     names: Mapping[str, str] | None
@@ -147,7 +148,7 @@ class _Reader:
             if name in initializers:
                 self.refuse(f"the initializer {brief(name)} is there twice")
             initializers[name] = self.array(tensor, f"initializer {brief(name)}")
-        # before version 4 of the format each initializer is an input too, with the initializer for its default
+        # before version 4 of the format each initializer is also an input, with the initializer as its default
         inputs = tuple(self.declared(each, call) for each in proto.input if call.name(each.name) not in initializers)
         names = [each.name for each in inputs]
         if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -168,7 +169,7 @@ class _Reader:
         return OnnxGraph(_text(proto.name), inputs, outputs, initializers, ordered)
 
     def nodes(self, proto: Any, call: _Standing) -> Iterator[GraphNode]:
-        """The node of a message, or those of the function of the file that it calls."""
+        """Yield the node of a message, or those of the function that it calls."""
         self.count += 1
         if self.count > _MOST_NODES:
             self.refuse(f"it has more than {_MOST_NODES:,} nodes, a function's counted at each of its calls")
@@ -179,7 +180,7 @@ class _Reader:
             yield from self.expanded(function, proto, call)
 
     def expanded(self, function: Any, proto: Any, call: _Standing) -> Iterator[GraphNode]:
-        """The nodes of a function, in the place of the node that calls it."""
+        """Yield the nodes of a function, inlined at the node that calls it."""
         if call.level >= _MOST_LEVELS:
             self.refuse(f"functions call each other more than {_MOST_LEVELS} deep, {brief(proto.op_type)} among them")
         if len(proto.input) > len(function.input) or len(proto.output) > len(function.output):
@@ -201,7 +202,8 @@ class _Reader:
             yield from self.nodes(node, inner)
 
     def bound(self, attribute: Any, call: _Standing) -> Any:
-        """An attribute's message, or that of the caller's to which it refers; None where the caller gives none."""
+        """Return an attribute's message, or the caller's attribute that it refers to, or None if the caller has
+        none."""
         return call.attributes.get(attribute.ref_attr_name) if attribute.ref_attr_name else attribute
 
     def node(self, proto: Any, call: _Standing) -> GraphNode:
@@ -250,7 +252,7 @@ class _Reader:
         return Foreign(f"{what} is of a kind that is not read")
 
     def declared(self, proto: Any, call: _Standing) -> Declared:
-        """An input or output with its type, as far as the file says it."""
+        """Return an input or output with its type, as far as the file declares it."""
         name = call.name(proto.name)
         if not name:
             self.refuse("an input or output has no name")
@@ -270,21 +272,21 @@ class _Reader:
         sizes: list[int | str | None] = []
         for dim in tensor.shape.dim:
             which = dim.WhichOneof("value")
-            if which == "dim_value":  # -1, as some writers say that a size is open
+            if which == "dim_value":  # -1 is how some writers mark a size as open
                 sizes.append(int(dim.dim_value) if dim.dim_value >= 0 else None)
             else:
                 sizes.append(_text(dim.dim_param) or None)
         return Declared(name, dtype, tuple(sizes))
 
     def dtype(self, element: int) -> DType | str:
-        """NumPy's dtype of an element type, or why there is none."""
+        """Return NumPy's dtype of an element type, or the reason why there is none."""
         try:
             return dtype_of(element)
         except UnsupportedError as error:
             return error.reason
 
     def array(self, proto: Any, what: str) -> Any:
-        """The array of a tensor's message; a Foreign where its elements have no dtype here."""
+        """Return the array of a tensor message, or a Foreign if its elements have no dtype here."""
         dims = [int(d) for d in proto.dims]
         count = math.prod(dims)
         if any(d < 0 for d in dims) or len(dims) > 64:
@@ -308,7 +310,7 @@ class _Reader:
         return flat.reshape(dims) if flat.dtype == dtype else flat.astype(dtype).reshape(dims)
 
     def listed(self, proto: Any, stored: DType, count: int, what: str) -> npt.NDArray[Any]:
-        """The elements of a message that lists them one by one, in the field of their type."""
+        """Return the elements of a message that lists them one by one, in the field of their type."""
         fields = {"float32": "float_data", "float64": "double_data", "int64": "int64_data"}
         field = fields.get(stored.name, "int32_data")
         if proto.data_type in (self.onnx.TensorProto.UINT32, self.onnx.TensorProto.UINT64):
@@ -316,12 +318,13 @@ class _Reader:
         entries = getattr(proto, field)
         if len(entries) != count:
             self.refuse(f"{what} of shape {tuple(proto.dims)} lists {len(entries):,} elements, not {count:,}")
-        if stored.name in ("float16", "uint16"):  # the bits of the numbers
+        if stored.name in ("float16", "uint16"):  # stored as bit patterns
             return np.array(entries, np.uint32).astype(np.uint16).view(stored)
         return np.array(entries, np.dtype(np.int64) if field == "int32_data" else stored).astype(stored)
 
     def external(self, proto: Any, stored: DType, count: int, what: str) -> npt.NDArray[Any]:
-        """Elements in a file beside the model's, mapped: read where they are used, and never outside of its folder."""
+        """Return elements from a file next to the model's, memory-mapped: read when used, and never from outside its
+        folder."""
         entries = {_text(each.key): _text(each.value) for each in proto.external_data}
         location = entries.get("location", "")
         if self.folder is None:
@@ -356,7 +359,7 @@ class _Reader:
 
 @final
 class Foreign:
-    """Stands for a value of a kind that is not read; a node that uses it is one that cannot be imported."""
+    """A value of an unsupported kind; a node that uses it cannot be imported."""
 
     def __init__(self, why: str):
         self.why = why
@@ -368,14 +371,14 @@ class _NoTextError(Exception):
 
 
 def _text(field: str | bytes) -> str:
-    """A text of a message: protobuf gives the bytes of what is none."""
+    """Return a string field; protobuf returns bytes for invalid UTF-8."""
     if isinstance(field, bytes):
         raise _NoTextError(field)
     return field
 
 
 def _is_tensor(node: GraphNode) -> bool:
-    """Whether it is a Constant of several floats, which is an initializer by another spelling."""
+    """Whether a node is a Constant of several floats, which is equivalent to an initializer."""
     value = node.attributes.get("value") if node.op == "Constant" else None
     return isinstance(value, np.ndarray) and value.dtype.kind == "f" and value.size > 1
 

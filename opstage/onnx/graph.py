@@ -1,4 +1,4 @@
-"""A graph of ONNX nodes, checked: every value is given once, before it is read."""
+"""A validated graph of ONNX nodes: every value is defined once, before it is read."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from ..ops.untrusted import brief
 class GraphNode:
     """One node.
 
-    op           its operator, after the domain where that is not ONNX's own: `Conv`, `com.microsoft.Gelu`
+    op           its operator, with the domain if that is not ONNX's own: `Conv`, `com.microsoft.Gelu`
     attributes   numbers, texts, arrays, Graphs, and lists of them
-    version      the version of its domain's operators, which says what `op` means
+    version      the opset version of its domain, which determines the meaning of `op`
     """
 
     op: str
@@ -33,7 +33,7 @@ class GraphNode:
 
     @property
     def label(self) -> str:
-        """How messages name it."""
+        """The name in messages."""
         return f"node {self.name!r} ({self.op})" if self.name else f"the {self.op} that gives {self.outputs[0]!r}"
 
     @property
@@ -43,24 +43,25 @@ class GraphNode:
         return [each for values in lists for each in values if isinstance(each, OnnxGraph)]
 
     def reads(self) -> set[str]:
-        """The values it reads, those that its subgraphs take from outside included."""
+        """Return the values that it reads, including those captured by its subgraphs."""
         return {name for name in self.inputs if name}.union(*[graph.captured for graph in self.graphs])
 
 
 @dataclass(frozen=True, eq=False)
 class Declared:
-    """An input or output: its name, element type and sizes; None for a size, or a shape, that the file leaves open."""
+    """An input or output: its name, element type and sizes; None for a size, or a shape, that the file does not
+    declare."""
 
     name: str
     dtype: DType | None
     shape: tuple[int | str | None, ...] | None
     problem: str = ""
-    """Why its type has no meaning here."""
+    """The reason if its type is not supported."""
 
 
 @dataclass(frozen=True, eq=False)
 class OnnxGraph:
-    """Nodes in an order in which each reads only what is there."""
+    """Nodes in topological order."""
 
     name: str
     inputs: tuple[Declared, ...]
@@ -70,13 +71,13 @@ class OnnxGraph:
 
     @cached_property
     def captured(self) -> frozenset[str]:
-        """The values that it takes from the graphs around it."""
+        """The values that it captures from enclosing graphs."""
         given = {*[each.name for each in self.inputs], *self.initializers}
         given.update(name for node in self.nodes for name in node.outputs)
         return frozenset({each.name for each in self.outputs}.union(*[node.reads() for node in self.nodes]) - given)
 
     def within(self) -> Iterator[OnnxGraph]:
-        """This graph, and those inside of its nodes."""
+        """Yield this graph and all graphs nested in its nodes."""
         yield self
         for node in self.nodes:
             for graph in node.graphs:
@@ -84,15 +85,15 @@ class OnnxGraph:
 
 
 def all_nodes(graph: OnnxGraph) -> list[GraphNode]:
-    """The nodes of a graph and of the graphs inside of them."""
+    """Return the nodes of a graph and of all graphs nested in them."""
     return [node for each in graph.within() for node in each.nodes]
 
 
 def in_order(nodes: Iterable[GraphNode], given: set[str], where: str, *, inner: bool) -> tuple[GraphNode, ...]:
-    """The nodes so that each comes after those it reads; `given` are the values that are there before. An inner graph
-    may read others too, those of the graphs around it.
+    """Sort nodes topologically; `given` are the values defined before. An inner graph may also read values of enclosing
+    graphs.
 
-    Raises UsageError for a value given twice, one that nothing gives, and a cycle.
+    Raises UsageError for a value defined twice or not at all, and for a cycle.
     """
     nodes = list(nodes)
     givers: dict[str, int] = {}

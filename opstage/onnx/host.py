@@ -1,7 +1,6 @@
-"""Nodes whose inputs are all known, computed on the host: exporters write arithmetic on shapes as nodes.
+"""Nodes with known inputs, computed on the host: exporters write arithmetic on shapes as nodes.
 
-Integers and symbolic dims go through the same arithmetic, that of dims, so that what is known stays known for every
-size.
+Integers and symbolic dims use the same arithmetic, that of dims, so that known values stay known for every size.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from .element_types import dtype_of
 from .values import KnownValue, Value
 
 LARGEST = 1 << 16
-"""Elements up to which a result is computed on the host; larger ones are the interpreter's."""
+"""The largest number of elements of a result computed on the host; larger ones are left to the interpreter."""
 
 Host = Callable[[NodeCall[Any]], "Value | tuple[Value | None, ...] | None"]
 HOST: dict[str, Host] = {}
@@ -37,7 +36,7 @@ def host(*ops: str) -> Callable[[Host], Host]:
 
 
 def fold(call: NodeCall[Any]) -> Value | tuple[Value | None, ...] | None:
-    """The outputs of a node of which everything is known; None where that is not known on the host."""
+    """Return the outputs of a node with known inputs, or None if they cannot be computed on the host."""
     function = HOST.get(call.node.op)
     if function is None:
         return None
@@ -50,7 +49,7 @@ def fold(call: NodeCall[Any]) -> Value | tuple[Value | None, ...] | None:
 
 
 def of(entries: npt.NDArray[Any], dtype: DType) -> KnownValue:
-    """A KnownValue of an array of numbers and dims, or of one of them."""
+    """Return a KnownValue of numbers and dims, from an array or a scalar."""
     entries = np.asarray(entries)
     if entries.dtype == object and not any(isinstance(entry, (DimExpr, DimFloat)) for entry in entries.flat):
         return KnownValue(_narrowed(entries, dtype), dtype)
@@ -58,7 +57,7 @@ def of(entries: npt.NDArray[Any], dtype: DType) -> KnownValue:
 
 
 def _narrowed(entries: npt.NDArray[Any], dtype: DType) -> npt.NDArray[Any]:
-    """Python numbers in a dtype; integers wrap around as the file's do."""
+    """Convert Python numbers to a dtype; integers wrap around as in the file."""
     if dtype.kind in "iu":
         size, low = 1 << (8 * dtype.itemsize), int(np.iinfo(dtype).min)
         entries = _each(lambda e: (int(e) - low) % size + low, entries)
@@ -85,7 +84,7 @@ def _size(call: NodeCall[Any]) -> KnownValue:
 
 @host("Constant")
 def _constant(call: NodeCall[Any]) -> KnownValue:
-    """The value of a Constant node, of whichever attribute holds it."""
+    """Return the value of a Constant node, from whichever attribute holds it."""
     for name in ("value_int", "value_ints", "value_float", "value_floats"):
         if name in call.node.attributes:
             dtype = INT64 if "int" in name else FLOAT32
@@ -132,7 +131,7 @@ def _truncated(entry: Any) -> Any:
 
 
 def _floor(entry: Any) -> Any:
-    """The greatest integer that is not above a known number."""
+    """Return the floor of a known number."""
     if isinstance(entry, DimFloat):
         whole = entry.floor() if hasattr(entry, "floor") else None
         if whole is None:
@@ -142,7 +141,7 @@ def _floor(entry: Any) -> Any:
 
 
 def _each(function: Callable[..., Any], *arrays: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """A function of the entries, which are numbers and dims, by NumPy's rules of repeating."""
+    """Apply a function to entries, which are numbers and dims, with NumPy's broadcasting."""
     spread = np.broadcast_arrays(*[_objects(array) for array in arrays])
     result = np.empty(spread[0].shape, object)
     for at in np.ndindex(*spread[0].shape):
@@ -151,7 +150,7 @@ def _each(function: Callable[..., Any], *arrays: npt.NDArray[Any]) -> npt.NDArra
 
 
 def _quotient(a: Any, b: Any) -> Any:
-    """Integers divided as ONNX divides them, towards zero; sizes are never negative."""
+    """Divide integers towards zero, as ONNX does; sizes are never negative."""
     if isinstance(a, (DimExpr, DimFloat)) or isinstance(b, (DimExpr, DimFloat)):
         return dims.floor_div(a, b)
     if b == 0:
@@ -337,7 +336,7 @@ def _slice(call: NodeCall[Any]) -> KnownValue | None:
     for start, end, axis, step in zip(starts, ends, axes, steps):
         if not all(isinstance(each, int) for each in (start, end, step)):
             return None
-        if step < 0:  # ONNX clamps an end below the first entry; Python counts it from the last
+        if step < 0:  # ONNX clamps an end below the first entry; Python would count it from the last
             end = None if end < -x.shape[axis] else end
         at[axis] = slice(start, end, step)
     return of(x[tuple(at)], call.dtype())

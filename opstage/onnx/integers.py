@@ -1,4 +1,4 @@
-"""Short integers, and what their arithmetic wraps around to."""
+"""Short integers, and the wraparound of their arithmetic."""
 
 from ..imported.integers import wrapped
 

@@ -32,15 +32,13 @@ class OnnxModel(ImportedModel):
     name      that of the file's graph
     params    its weights, arrays by the names that the file gives them
     state     its buffers, such as running statistics; None for a model without. The program takes them after the
-              parameters, and gives (outputs, state after this step)
-    inputs    a Spec for each input, by the name of the program's argument
-    outputs   the names of the outputs
-    opset     the version of ONNX's operators that the file is written in
-    metadata  what the file says beside its graph
-    max_iterations  the bound of loops whose number of iterations is not known, as `load` was given it
+    parameters, and returns (outputs, state after this step) inputs    a Spec for each input, by the name of the
+    program's argument outputs   the names of the outputs opset     the version of ONNX's operators that the file is
+    written in metadata  what the file says beside its graph max_iterations  the bound of loops whose number of
+    iterations is not known, as `load` was given it
     """
 
-    one_size: ClassVar[bool] = False  # exporters call height and width by one name, and onnxruntime lets them differ
+    one_size: ClassVar[bool] = False  # exporters use one name for height and width, and onnxruntime lets them differ
     opset: int
     metadata: Mapping[str, str]
     graph: OnnxGraph = field(repr=False)
@@ -62,7 +60,7 @@ class OnnxModel(ImportedModel):
     def run(
         self, ops: Any, params: Any, state: Any, inputs: Any, run: GraphRun
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The outputs by name, and the buffers that this step moves, of a run of the caller's."""
+        """Return the outputs by name, and the buffers that this step updates, from a run created by the caller."""
         around: dict[str, Any] = dict(self._constants)
         own = self.graph.initializers
         around |= {name: TensorValue(ref, own[name].dtype) for name, ref in {**params, **state}.items() if name in own}
@@ -140,7 +138,7 @@ def load(
 
 
 def _with_fixed(graph: OnnxGraph, fixed: Mapping[str, Any]) -> OnnxGraph:
-    """The graph without the inputs that have values."""
+    """Return the graph without the inputs that have fixed values."""
     names = [each.name for each in graph.inputs]
     for name in fixed:
         if name not in names:
@@ -149,7 +147,7 @@ def _with_fixed(graph: OnnxGraph, fixed: Mapping[str, Any]) -> OnnxGraph:
 
 
 def _inputs(graph: OnnxGraph, where: tuple[str, ...]) -> dict[str, Spec]:
-    """A Spec for each input, by the name of its argument; the file's names of sizes, made names of dims."""
+    """Return a Spec for each input, by argument name; the file's names of sizes become names of dims."""
     specs: dict[str, Spec] = {}
     names: dict[str, str] = {}
     taken: dict[str, str] = {}

@@ -20,18 +20,18 @@ from .rules import RULES
 from .values import KnownValue, TensorValue, Value
 
 _MOST_INSIDE = 4_000
-"""Networks have a few hundred nodes; a file of loops in loops is refused before it has cost a second."""
+"""The limit of nodes run in nested graphs. Networks have a few hundred; nested loops are rejected within a second."""
 
 
 @dataclass
 class GraphRun:
     """One run of a model.
 
-    train      whether dropout drops and running statistics move
-    max_iterations  the bound of loops that have none of their own
-    buffers    values of the model's buffers by name
-    moved      those that this step gives
-    problems   where nodes that cannot be imported are gathered; without a list the first one is an error
+    train      whether dropout and updates of running statistics are on
+    max_iterations  the bound of loops without one of their own
+    buffers    the values of the model's buffers by name
+    moved      the new values from this step
+    problems   collects nodes that cannot be imported; if None, the first one raises
     """
 
     train: bool
@@ -41,12 +41,12 @@ class GraphRun:
     problems: list[Problem] | None = None
     around: MutableMapping[str, Any] = field(default_factory=dict)
     inner: Mapping[tuple[OnnxGraph, str], Any] = field(default_factory=dict)
-    """The parameters that stand in graphs of nodes, by those and their names there."""
+    """The parameters in subgraphs of nodes, by graph and name there."""
     inside: int = 0
-    """How many nodes have run in graphs of nodes, each as often as its loop is written out."""
+    """The number of nodes run in subgraphs so far, counting unrolled iterations."""
 
     def graph(self, ops: Ops[Any], graph: OnnxGraph, inputs: Sequence[Value]) -> list[Value]:
-        """The outputs of a graph inside of a node, which reads what is around it too."""
+        """Return the outputs of a subgraph, which also reads enclosing values."""
         own: dict[str, Any] = {each.name: value for each, value in zip(graph.inputs, inputs)}
         for name, array in graph.initializers.items():
             if isinstance(array, Foreign):
@@ -56,7 +56,7 @@ class GraphRun:
             else:
                 own[name] = KnownValue(array, array.dtype)
         self.inside += len(graph.nodes)
-        if self.inside > _MOST_INSIDE:  # loops in loops: a small file would be a program without end
+        if self.inside > _MOST_INSIDE:  # nested loops: a small file could be an enormous program
             raise UnsupportedError(f"with loops written out its graphs have more than {_MOST_INSIDE:,} nodes")
         outside, self.around = self.around, ChainMap(own, self.around)
         try:
@@ -66,7 +66,7 @@ class GraphRun:
             self.around = outside
 
     def body(self, ops: Ops[Any], graph: OnnxGraph, inputs: Sequence[Value]) -> list[Value]:
-        """`graph`, traced as a body of a loop or a branch."""
+        """Return the outputs of `graph`, traced as the body of a loop or a branch."""
         before = dict(self.moved)
         outputs = self.graph(ops, graph, inputs)
         if self.moved.keys() != before.keys() or any(self.moved[name] is not before[name] for name in before):
@@ -83,11 +83,11 @@ class GraphRun:
         return self.moved.get(name, self.buffers.get(name))
 
     def keep(self, name: str, value: Any) -> None:
-        if name in self.buffers:  # statistics that the file computes do not move
+        if name in self.buffers:  # statistics that are not buffers are not updated
             self.moved[name] = value
 
     def nodes(self, ops: Ops[Any], nodes: Sequence[GraphNode]) -> None:
-        """Nodes one after the other, those of one module of the writer's in one region."""
+        """Run nodes in order, grouped into regions by the writer's modules."""
         in_regions(ops, [(_modules(node), node) for node in nodes], self.node)
 
     def node(self, ops: Ops[Any], node: GraphNode) -> None:
@@ -133,12 +133,12 @@ class GraphRun:
 
 
 _OF_BAD_NODES = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
-"""Python's errors where a rule meets attributes or inputs of other kinds than its operator's."""
+"""Python errors of a rule that meets unexpected kinds of attributes or inputs."""
 
 
 def _raised_by_a_rule(error: Exception) -> bool:
-    """Whether the innermost line of Opstage's that an error comes from is a rule's: deeper down, where ops
-    have checked what they are given, such an error is Opstage's own fault."""
+    """Whether the innermost Opstage frame of an error is a rule. Deeper frames, where ops have validated their
+    arguments, indicate a bug in Opstage."""
     innermost, traceback = "", error.__traceback__
     while traceback is not None:
         name = str(traceback.tb_frame.f_globals.get("__name__", ""))
@@ -152,7 +152,7 @@ _RULES = (f"{_PACKAGE}.onnx.", f"{_PACKAGE}.imported.")
 
 
 def _meant(call: NodeCall[Any]) -> Any:
-    """A node's results: computed on the host where all is known, else by its operator's rule."""
+    """Return a node's results: computed on the host if all inputs are known, else by its operator's rule."""
     folded = fold(call)
     if folded is None:
         if call.node.op not in RULES:
@@ -163,7 +163,7 @@ def _meant(call: NodeCall[Any]) -> Any:
 
 
 def _at(error: LocatedError, node: GraphNode) -> LocatedError:
-    """The error, saying at which node: the innermost one that it passes."""
+    """Attach the node to the error, unless an inner node is already attached."""
     if not getattr(error, "node", None):
         error.node = node  # type: ignore[attr-defined]
         error.add_note(f"in {node.label} of the ONNX model")
@@ -171,7 +171,7 @@ def _at(error: LocatedError, node: GraphNode) -> LocatedError:
 
 
 def _modules(node: GraphNode) -> tuple[str, ...]:
-    """The modules in which the writer says that the node stands: `/encoder/layer.0/MatMul` -> encoder, layer.0."""
+    """Return the modules in a node's name: `/encoder/layer.0/MatMul` -> encoder, layer.0."""
     if "/" not in node.name:
         return ()
     return tuple(part for part in node.name.split("/")[:-1] if part and part.isprintable())[:16]

@@ -1,4 +1,4 @@
-"""The schemas of operators, as ONNX has them: how many inputs one takes, and of which kind its attributes are."""
+"""ONNX's operator schemas: the number of inputs and the kinds of attributes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..ops.untrusted import brief
 
 
 class Schema(NamedTuple):
-    """An operator of one version. `kinds` are numbers of AttributeProto.AttributeType by the attributes' names."""
+    """An operator of one version. `kinds` maps attribute names to numbers of AttributeProto.AttributeType."""
 
     fewest: int
     most: int
@@ -20,22 +20,22 @@ class Schema(NamedTuple):
 
 @cache
 def schema_of(op: str, domain: str, version: int) -> Schema | None:
-    """The operator as ONNX defines it; None for one that it does not know."""
+    """Return ONNX's schema of the operator, or None if it is unknown."""
     defs = import_module("onnx.defs")
     try:
         found = defs.get_schema(op, version, domain)
-    except Exception:  # SchemaError, which derives from none of Python's own in some versions
+    except Exception:  # SchemaError, which in some versions has no standard base class
         return None
     kinds = {name: int(each.type.value) for name, each in found.attributes.items()}
     return Schema(found.min_input, found.max_input, kinds)
 
 
 def mismatch(op: str, domain: str, version: int, inputs: int, attributes: Iterable[tuple[Any, Any]]) -> str:
-    """How a node departs from its operator's schema: "its attribute axis is …"; empty where it does not.
+    """Say how a node violates its operator's schema: "its attribute axis is …"; empty if it does not.
 
-    inputs      how many the node names
-    attributes  messages AttributeProto: the node's, and the one that it stands for, which is another within a function.
-                Those whose kind is not said are not judged, nor are unknown ones
+    inputs      the number of inputs of the node
+    attributes  messages AttributeProto: the node's, and the one that it refers to within a function. Attributes of
+    undeclared kind or unknown name are not checked
     """
     schema = schema_of(op, domain, version) if 0 < version < 1 << 31 else None
     if schema is None:

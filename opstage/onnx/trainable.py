@@ -1,4 +1,4 @@
-"""An ONNX model as a `Model`: what the commands and `opstage.fit` take."""
+"""An ONNX model as a `Model`, as the commands and `opstage.fit` expect it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .model import OnnxModel, load
 
 @dataclass(frozen=True)
 class Config:
-    """How an ONNX model is loaded and trained.
+    """Settings for loading and training an ONNX model.
 
     loss     cross_entropy, binary_cross_entropy (both of logits) or mse; left out, the model predicts only
     output   the output that is compared with the labels, by default the only one
@@ -31,17 +31,17 @@ class Config:
 
 
 def trainable(model: OnnxModel, config: Config) -> Model:
-    """The Model of a file: see `opstage.imported.network.supervised`. Raises UsageError for an unknown loss."""
+    """Return the Model of a file: see `opstage.imported.network.supervised`. Raises UsageError for an unknown loss."""
     return supervised(model.network, config, loss=config.loss, output=config.output)
 
 
 def configured(file: File, config: Config) -> Model:
-    """The Model of a file that was read, loaded as `config` says."""
+    """Return the Model of a file, loaded as `config` says."""
     return trainable(load(file, fixed=fixed_values(config.fixed), where=config.where), config)
 
 
 def fixed_values(words: Sequence[str]) -> dict[str, Any]:
-    """Values of inputs, written `sr=16000` or `shape=2 3`. Raises UsageError."""
+    """Parse values of inputs, `sr=16000` or `shape=2 3`. Raises UsageError."""
     fixed = {}
     for word in words:
         name, equals, value = word.partition("=")

@@ -1,4 +1,4 @@
-"""Which numbers of a file are parameters, which are buffers, and which say how the network works."""
+"""Classify the tensors of a file as parameters, buffers and constants."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .values import KnownValue
 
 @dataclass(frozen=True)
 class Weights:
-    """The numbers of a file.
+    """The tensors of a file.
 
-    params   arrays by name: of initializers, those of graphs within graphs too
+    params   arrays by name, from initializers of all nested graphs
     buffers  arrays by name, such as running statistics
-    known    what else the main graph has
-    inner    the names of parameters that are initializers of a graph within, by that graph and their name there
+    known    the other values of the main graph
+    inner    the names of parameters from nested graphs, by graph and name there
     """
 
     params: dict[str, Any]
@@ -35,9 +35,9 @@ class Weights:
 
 
 def weights_of(main: OnnxGraph, constants: tuple[str, ...], weights: tuple[str, ...]) -> Weights:
-    """The numbers of a graph, weights or constants; `constants` and `weights` are patterns of names that say otherwise.
+    """Classify the tensors of a graph. Names that match `constants` or `weights`, patterns, are forced to be such.
 
-    Raises UsageError for a pattern that no name has.
+    Raises UsageError for a pattern that matches no name.
     """
     graphs = list(main.within())
     names = [name for graph in graphs for name in graph.initializers]
@@ -72,7 +72,7 @@ def weights_of(main: OnnxGraph, constants: tuple[str, ...], weights: tuple[str, 
 
 
 def _settings(main: OnnxGraph) -> set[str]:
-    """The values from which shapes, axes and the like are computed, which must be known before a run."""
+    """Return the values from which shapes, axes and the like are computed, which must be known before a run."""
     givers: dict[str, list[Any]] = {}
     waiting: list[str] = []
     for node in all_nodes(main):
@@ -105,5 +105,5 @@ def _wide(array: Any) -> Any:
 
 
 def _is_named(name: str) -> bool:
-    """Whether a name is one that somebody gave, like `head.bias`, not one that a writer made up for a number."""
+    """Whether a name, like `head.bias`, was chosen by a person and not generated."""
     return re.fullmatch(r"[A-Za-z_]\w*(\.\w+)+", name) is not None

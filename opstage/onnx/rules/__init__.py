@@ -1,4 +1,4 @@
-"""The meaning of ONNX's operators: programs over Ops, a family a file."""
+"""The meaning of ONNX's operators: programs over Ops, one family per file."""
 
 from ..call import HOST_INPUTS, RULES
 from . import (

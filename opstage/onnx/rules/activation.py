@@ -87,7 +87,7 @@ def _swish(call: NodeCall[Any]) -> Value:
 
 @rule("Softmax", "LogSoftmax", "Hardmax")
 def _softmax(call: NodeCall[Any]) -> Value:
-    """Along one axis; before version 13 over all axes from `axis` on, as one."""
+    """Softmax along one axis; before version 13 over all axes from `axis` on, flattened."""
     ops, x = call.ops, call.x()
     axis = call.axis(-1 if call.version >= 13 else 1)
     if call.version < 13:
@@ -108,7 +108,7 @@ def _along(call: NodeCall[Any], x: Any, axis: int) -> Any:
 
 @rule("Dropout", known=(1, 2))
 def _dropout(call: NodeCall[Any]) -> tuple[Value | None, ...]:
-    """Drops in training alone; a node whose `training_mode` the file holds true draws other bits than any runtime."""
+    """Drop in training only. A node with a constant true `training_mode` draws other bits than any runtime."""
     ops, x = call.ops, call.x()
     ratio = call.number(1, "ratio", call.attribute("ratio", 0.5))
     everything = ops.full(shape=x.shape, value=True, dtype=BOOL)

@@ -14,7 +14,8 @@ from ..values import Value, stretched
 
 @rule("Attention")
 def _attention(call: NodeCall[Any]) -> tuple[Value | None, ...]:
-    """softmax(scale·q·kᵀ + bias)·v in heads; the fused op, unless scores are capped or asked for."""
+    """Compute softmax(scale·q·kᵀ + bias)·v in heads; by the fused op unless scores are capped or requested as
+    output."""
     ops = call.ops
     q, k, v = (_in_heads(call, i, name) for i, name in enumerate(("q_num_heads", "kv_num_heads", "kv_num_heads")))
     past: Dim = 0
@@ -48,7 +49,7 @@ def _attention(call: NodeCall[Any]) -> tuple[Value | None, ...]:
 
 
 def _in_heads(call: NodeCall[Any], i: int, name: str) -> Any:
-    """(B, T, heads·d) or (B, heads, T, d) as the latter."""
+    """Return (B, T, heads·d) or (B, heads, T, d) as the latter."""
     ops, x = call.ops, call.x(i)
     if len(x.shape) == 4:
         return x
@@ -60,7 +61,7 @@ def _in_heads(call: NodeCall[Any], i: int, name: str) -> Any:
 
 
 def _repeated(ops: Any, x: Any, times: Dim) -> Any:
-    """Each head as often as queries share it."""
+    """Repeat each head for the queries that share it."""
     if isinstance(times, int) and times == 1:
         return x
     b, heads, t, d = x.shape
@@ -69,7 +70,7 @@ def _repeated(ops: Any, x: Any, times: Dim) -> Any:
 
 
 def _bias(call: NodeCall[Any], q: Any, k: Any, past: Dim) -> tuple[Any, Any]:
-    """The number added to each score, and where a query may attend; None for neither."""
+    """Return the bias added to each score, and the mask of allowed positions; None for neither."""
     ops = call.ops
     b, n, m = q.shape[0], q.shape[2], k.shape[2]
     bias = mask = None
@@ -123,7 +124,7 @@ def _bias(call: NodeCall[Any], q: Any, k: Any, past: Dim) -> tuple[Any, Any]:
 
 
 def _weights(ops: Any, scores: Any) -> Any:
-    """softmax, and zeros where a query may attend to nothing."""
+    """Return the softmax, with zeros for a query whose positions are all masked."""
     peak = ops.reduce_max(scores, axis=-1, keepdims=True)
     dead = ops.equal(peak, ops.full(shape=peak.shape, value=-math.inf))
     dead = stretched(ops, dead, scores.shape)
@@ -133,7 +134,7 @@ def _weights(ops: Any, scores: Any) -> Any:
 
 @rule("RotaryEmbedding")
 def _rotary(call: NodeCall[Any]) -> Value:
-    """Pairs of entries of a head turned by the angle of their position (Su et al. 2021)."""
+    """Rotate pairs of entries of a head by the angle of their position (Su et al. 2021)."""
     ops, x = call.ops, call.x()
     whole = x.shape
     if len(whole) == 4:

@@ -19,7 +19,7 @@ from .trip_count import trip_count
 
 @rule("If")
 def _if(call: NodeCall[Any]) -> tuple[Any, ...]:
-    """The branch that is known to be taken, or a choice by value between both."""
+    """Run the branch that is known to be taken, or choose between both by value."""
     ops, condition = call.ops, call.value(0)
     branches: list[OnnxGraph] = [call.attribute("then_branch"), call.attribute("else_branch")]
     if isinstance(condition, KnownValue):
@@ -58,16 +58,16 @@ def _same(one: KnownValue, other: KnownValue) -> bool:
 
 
 class _LostError(Exception):
-    """A node of a body cannot be imported, which is noted."""
+    """Raised if a node of a body cannot be imported; the problem is recorded."""
 
 
 class _ByValueError(Exception):
-    """Whether a loop goes on is computed from values."""
+    """Raised if a loop's condition is computed from values."""
 
 
 @rule("Loop")
 def _loop(call: NodeCall[Any]) -> tuple[Any, ...]:
-    """A loop of a number of iterations that is known, or one that ends by a value."""
+    """Run a loop with a known number of iterations, or one that ends by a value."""
     carried = [call.inputs[i] for i in range(2, len(call))]
     trips = call.value(0) if call.has(0) else None
     first = call.value(1) if call.has(1) else KnownValue(np.array(True), BOOL)
@@ -87,11 +87,11 @@ def _loop(call: NodeCall[Any]) -> tuple[Any, ...]:
 
 
 _ENDLESS = 2**31 - 1
-"""A trip count of a writer that means none."""
+"""The trip count that writers use for an unbounded loop."""
 
 
 def _limited(call: NodeCall[Any], trips: KnownValue | TensorValue[Any] | None, count: Dim | None) -> Dim | None:
-    """The iterations of a condition, of which there are at most `trips`; None where these hang on values."""
+    """Return the iterations of the condition, limited by `trips`; None if these depend on values."""
     if trips is None or count is None:
         return count
     if not isinstance(trips, KnownValue):
@@ -101,7 +101,7 @@ def _limited(call: NodeCall[Any], trips: KnownValue | TensorValue[Any] | None, c
 
 
 def _counted(call: NodeCall[Any], trips: Any, carried: list[Any], *, told: bool = False) -> tuple[Value, ...]:
-    """So many iterations: `told` so, or because the condition stays true in each."""
+    """Run a known number of iterations: a given count (`told`), or as long as the condition is constantly true."""
     ops, body = call.ops, call.attribute("body")
     if isinstance(trips, int) and trips <= _UNROLLED:
         return _unrolled(call, body, trips, carried, told)
@@ -128,9 +128,9 @@ def _counted(call: NodeCall[Any], trips: Any, carried: list[Any], *, told: bool 
 def _until(
     call: NodeCall[Any], trips: KnownValue | TensorValue[Any] | None, first: Any, carried: list[Any]
 ) -> tuple[Value | None, ...]:
-    """A loop that ends by a value: the trip count, the condition, or both.
+    """Run a loop that ends by a value: the trip count, the condition, or both.
 
-    Known trips bound it for reverse mode too; else the bound of the whole model does, where one is declared.
+    Known trips also bound it for reverse mode; else the model's bound applies, if one is declared.
     """
     ops, body = call.ops, call.attribute("body")
     if any(call.node.outputs[len(carried) :]):
@@ -179,7 +179,7 @@ def _tensors(values: Any, otherwise: str = "a sequence is carried through its it
 
 
 def _unrolled(call: NodeCall[Any], body: OnnxGraph, trips: int, carried: list[Any], told: bool) -> tuple[Value, ...]:
-    """A loop of few iterations, one after the other."""
+    """Unroll a loop of few iterations."""
     ops, stacked = call.ops, [list[Any]() for _ in body.outputs[1 + len(carried) :]]
     for i in range(trips):
         condition: Any
@@ -242,7 +242,7 @@ def _scan(call: NodeCall[Any]) -> tuple[Any, ...]:
     return tuple(TensorValue(ref, dtype) for ref, dtype in zip(results, made))
 
 
-# Sequences, which are lists of values while the model runs -----------------------------------------------------------
+# Sequences: lists of values while the model runs -------------------------------------------------------------------
 
 
 def _sequence(call: NodeCall[Any]) -> list[Any]:

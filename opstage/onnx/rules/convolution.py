@@ -1,4 +1,4 @@
-"""Convolutions and pools, with the ways of padding that ONNX has."""
+"""Convolutions and pools, with ONNX's ways of padding."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Pairs = list[tuple[Dim, Dim]]
 
 
 def _pads(call: NodeCall[Any], sizes: Any, kernel: list[int], stride: list[int], dilation: list[int]) -> Pairs:
-    """Cells before and after each spatial axis, said by `pads` or by `auto_pad`."""
+    """Return the cells before and after each spatial axis, from `pads` or `auto_pad`."""
     mode, rank = call.attribute("auto_pad", "NOTSET"), len(kernel)
     if mode in ("NOTSET", "VALID", ""):
         pads = call.attribute("pads", [0] * (2 * rank)) if mode != "VALID" else [0] * (2 * rank)
@@ -91,7 +91,7 @@ def _conv_transpose(call: NodeCall[Any]) -> Value:
 
 
 def _pooled(call: NodeCall[Any]) -> tuple[Any, list[int], list[int], list[int], Pairs, Pairs]:
-    """x, kernel, stride, dilation, the padding, and what `ceil_mode` adds behind it."""
+    """Return x, kernel, stride, dilation, the padding, and the extra padding of `ceil_mode`."""
     x = call.x()
     kernel = call.attribute("kernel_shape")
     rank = len(kernel)
@@ -104,7 +104,7 @@ def _pooled(call: NodeCall[Any]) -> tuple[Any, list[int], list[int], list[int], 
             room = size + a + b - d * (k - 1) - 1
             count = floor_div(room + (s - 1), s) + 1
             if isinstance(count, int) and isinstance(size, int) and (count - 1) * s >= size + a:
-                count -= 1  # a window that would start in the padding behind
+                count -= 1  # a window that would start in the padding at the end
             elif not isinstance(count, int) and s > 1:
                 raise UnsupportedError("with ceil_mode and a stride above 1 every size must be known")
             behind.append((0, (count - 1) * s - room))
@@ -131,7 +131,7 @@ def _max_pool(call: NodeCall[Any]) -> tuple[Value, ...] | Value:
 
 
 def _in_whole(ops: Any, shape: Shape, places: Any, *, by_columns: bool) -> Any:
-    """Indices in the whole tensor of those in a plane, which in column-major order is transposed."""
+    """Convert indices in a plane to indices in the whole tensor; in column-major order the plane is transposed."""
 
     def full(value: Dim) -> Any:
         return ops.full(shape=places.shape, value=value, dtype=INT64)
@@ -148,7 +148,7 @@ def _in_whole(ops: Any, shape: Shape, places: Any, *, by_columns: bool) -> Any:
 
 @rule("MaxUnpool")
 def _max_unpool(call: NodeCall[Any]) -> Value:
-    """Zeros, but for x at the indices that MaxPool gave, which count in the shape that its attributes say."""
+    """Scatter x to zeros at the indices of MaxPool, which refer to the shape given by its attributes."""
     ops, x, places = call.ops, call.x(0), call.x(1)
     kernel = call.attribute("kernel_shape")
     rank = len(kernel)
@@ -174,7 +174,7 @@ def _average_pool(call: NodeCall[Any]) -> Value:
         padding: Any = tuple(a for a, _ in pairs)
         y = ops.avg_pool(x, kernel=tuple(kernel), stride=tuple(stride), padding=padding, count_include_pad=counted)
         return call.give(y)
-    # sums over windows, of x and of which cells count, whose quotient is the mean
+    # window sums of x and of the cells that count, with the mean as their quotient
     lead: Pairs = [(0, 0), (0, 0)]
     ones = ops.full(shape=(1, 1, *x.shape[2:]), value=1.0)
     ones = pad(ops, ones, padding=[*lead, *pairs], value=1.0 if counted else 0.0)

@@ -1,4 +1,4 @@
-"""Arithmetic, functions of one element, comparisons and masks."""
+"""Arithmetic, elementwise functions, comparisons and masks."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _div(call: NodeCall[Any]) -> Value:
     x, y = call.spread(0, 1)
     if x.dtype.kind == "f":
         return call.give(call.ops.div(x, y))
-    ops = call.ops  # towards zero, as C divides: up where rounding down made it less
+    ops = call.ops  # towards zero, as in C: one up if rounding down went below the quotient
     zero = ops.full(shape=x.shape, value=0, dtype=x.dtype)
     apart = ops.logical_xor(ops.less(x, zero), ops.less(y, zero))
     inexact = ops.logical_not(ops.equal(ops.mod(x, y), zero))

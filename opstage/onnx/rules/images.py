@@ -1,4 +1,4 @@
-"""Images resized, sampled and taken apart."""
+"""Resize, sample and reshape images."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MODES = {"nearest": "nearest", "linear": "linear", "bilinear": "linear", "cubic
 
 @rule("Resize", "Upsample", known=(1, 2, 3))
 def _resize(call: NodeCall[Any]) -> Value:
-    """Axes whose scale is not 1; of version 10 and of Upsample by the scales alone, which are then the second input."""
+    """Resize axes with a scale other than 1; version 10 and Upsample have only scales, as the second input."""
     ops, x = call.ops, call.x()
     old = call.node.op == "Upsample" or call.version < 11
     coordinates = "asymmetric" if old else call.attribute("coordinate_transformation_mode", "half_pixel")
@@ -71,14 +71,14 @@ _MOST_ENTRIES = 1 << 13
 
 
 def _require_reasonable(sizes: Iterable[Any]) -> None:
-    """Raise UnsupportedError for sizes that no image has: each entry's place and weights are worked out one by one."""
+    """Raise UnsupportedError for unreasonable sizes: the position and weights of each entry are computed one by one."""
     for size in sizes:
         if isinstance(size, (int, float)) and not size <= _MOST_ENTRIES:
             raise UnsupportedError(f"an axis of {size:,} entries is asked for; at most {_MOST_ENTRIES:,} are resampled")
 
 
 def _kept_in_proportion(call: NodeCall[Any], axes: list[int], sizes: Any) -> Any:
-    """The sizes, or those of one scale that are not larger, or not smaller, as the node asks."""
+    """Return the sizes, or those of the smallest or largest single scale, as the node's policy asks."""
     policy = call.attribute("keep_aspect_ratio_policy", "stretch")
     if policy == "stretch":
         return sizes

@@ -14,7 +14,7 @@ from ..values import KnownValue, Value
 
 
 def positive(call: NodeCall[Any], i: int, size: Any) -> Any:
-    """Indices, input i, counted from the front: those below 0 count from the end of an axis of `size`."""
+    """Return indices, input i, counted from the front: negative ones count from the end of an axis of `size`."""
     value, ops = call.value(i), call.ops
     if isinstance(value, KnownValue) and not value.is_symbolic:
         if value.array.size and value.array.min() >= 0:
@@ -48,7 +48,7 @@ def _gather_elements(call: NodeCall[Any]) -> Value:
 
 @rule("GatherND")
 def _gather_nd(call: NodeCall[Any]) -> Value:
-    """Slices at tuples of indices, the last axis of the indices; leading `batch_dims` axes are shared."""
+    """Gather slices at index tuples, the last axis of the indices; leading `batch_dims` axes are shared."""
     batch = int(call.attribute("batch_dims", 0))
     index = _counted(call, 1, call.shape()[batch : batch + _depth(call, 1)])
     return call.give(gather_nd(call.ops, call.x(), index, batch=batch))
@@ -68,13 +68,13 @@ def _scatter_nd(call: NodeCall[Any]) -> Value:
 
 
 def _reduction(call: NodeCall[Any]) -> str:
-    """How updates are combined with what is there."""
+    """Return how updates are combined with existing values."""
     word = str(call.attribute("reduction", "none"))
     return "set" if word == "none" else word
 
 
 def _depth(call: NodeCall[Any], i: int) -> int:
-    """How many axes the tuples of indices, input i, are about."""
+    """Return the number of axes addressed by the index tuples, input i."""
     depth = call.shape(i)[-1]
     if not isinstance(depth, int):
         raise UnsupportedError("how many axes its indices index is not known")
@@ -82,7 +82,7 @@ def _depth(call: NodeCall[Any], i: int) -> int:
 
 
 def _counted(call: NodeCall[Any], i: int, sizes: Any) -> Any:
-    """Tuples of indices counted from the front, each place by the size of its own axis."""
+    """Return index tuples counted from the front, each entry by the size of its own axis."""
     ops, index = call.ops, call.ops.cast(call.x(i), dtype="int64")
     behind = ops.concat([ops.full(shape=(1,), value=size, dtype="int64") for size in sizes], axis=0)
     moved = ops.add(index, ops.broadcast_to(behind, shape=index.shape))

@@ -1,4 +1,4 @@
-"""Shapes, axes, the order of elements, and tensors made from nothing."""
+"""Shapes, axes, the order of elements, and creation of tensors."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def _range(call: NodeCall[Any]) -> Value:
 
 
 def _whole(number: Any) -> Any:
-    """A float that is an integer as one; sizes stay what they are when a node casts them to floats."""
+    """Convert an integral float to int; sizes stay symbolic when a node casts them to floats."""
     return int(number) if isinstance(number, float) and number.is_integer() else number
 
 
@@ -205,7 +205,7 @@ def _pad(call: NodeCall[Any]) -> Value:
         pairs[axis] = (pads[i], pads[i + len(axes)])
     if mode == "constant":
         cells = call.value(2) if call.has(2) else None
-        if isinstance(cells, TensorValue):  # computed: written where the padding is
+        if isinstance(cells, TensorValue):  # computed: written to the padding
             there = pad(ops, ops.full(shape=x.shape, value=1, dtype="int64"), padding=pairs)
             wide = pad(ops, x, padding=pairs)
             inside = ops.equal(there, ops.full(shape=there.shape, value=1, dtype="int64"))

@@ -1,4 +1,4 @@
-"""Products of matrices, and determinants."""
+"""Matrix products and determinants."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _matmul(call: NodeCall[Any]) -> Value:
 
 
 def product(ops: Any, x: Any, y: Any) -> Any:
-    """NumPy's matmul; where the second is a matrix or a vector, of the rows of a whole batch at once."""
+    """Compute NumPy's matmul; if y is a matrix or a vector, on all rows of the batch at once."""
     if len(x.shape) < 3 or len(y.shape) > 2:
         return product_of_stacks(ops, x, y)
     column = len(y.shape) == 1
@@ -60,7 +60,7 @@ def _einsum(call: NodeCall[Any]) -> Value:
 
 
 def _spelled(equation: str, ranks: list[int]) -> str:
-    """The equation with letters for its ellipses, and with its result where it leaves that out."""
+    """Return the equation with letters for its ellipses, and with an explicit result."""
     left, arrow, right = equation.partition("->")
     terms = left.split(",")
     free = [letter for letter in ascii_letters if letter not in equation]

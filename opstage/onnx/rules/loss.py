@@ -1,4 +1,4 @@
-"""Losses of class numbers."""
+"""Losses on class indices."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..values import Value, stretched
 
 
 def _likelihood(call: NodeCall[Any], logs: Any) -> Any:
-    """-log p of each label, by the weight of its class; `mean` is over the weights of the labels that count."""
+    """Return -log p of each label, weighted by class; `mean` divides by the weights of labels that are not ignored."""
     ops, labels = call.ops, call.ops.cast(call.x(1), dtype="int64")
     spread = stretched(ops, ops.unsqueeze(labels, axis=1), logs.shape)
     own = ops.equal(spread, ops.iota(shape=logs.shape, axis=1))

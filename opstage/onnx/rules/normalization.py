@@ -15,9 +15,9 @@ from ..values import Value, stretched
 
 @rule("BatchNormalization")
 def _batch_norm(call: NodeCall[Any]) -> tuple[Value | None, ...] | Value:
-    """By running statistics, which are buffers of the model; in training by those of the batch, which move them.
+    """Normalise by running statistics, which are buffers of the model; in training by the batch's, which update them.
 
-    ONNX moves a running variance by the biased variance of the batch, PyTorch by the unbiased one.
+    ONNX updates a running variance with the biased variance of the batch, PyTorch with the unbiased one.
     """
     ops, x = call.ops, call.x()
     eps, momentum = call.attribute("epsilon", 1e-5), call.attribute("momentum", 0.9)
@@ -40,7 +40,8 @@ def _batch_norm(call: NodeCall[Any]) -> tuple[Value | None, ...] | Value:
 
 
 def _require_known_statistics(call: NodeCall[Any]) -> None:
-    """Statistics are of the program's dtype, as all floats are; those of a shorter one would round."""
+    """Raise UnsupportedError for statistics in shorter floats, which would round; here all floats have the program's
+    dtype."""
     dtype = dtype_of(int(call.attribute("stash_type", 1)))
     if dtype not in (FLOAT32, FLOAT64) or is_bfloat16(dtype):
         raise UnsupportedError("statistics of short floats would not round here, where all floats are of one dtype")
@@ -102,7 +103,7 @@ def _lp_norm(call: NodeCall[Any]) -> Value:
     ops, x, axis, p = call.ops, call.x(), call.axis(-1), int(call.attribute("p", 2))
     size = ops.reduce_sum(ops.abs(x) if p == 1 else ops.mul(x, x), axis=axis, keepdims=True)
     size = size if p == 1 else ops.sqrt(size)
-    nothing = ops.full(shape=size.shape, value=0.0)  # what has no length stays zeros
+    nothing = ops.full(shape=size.shape, value=0.0)  # rows of length 0 stay zeros
     size = ops.select(ops.equal(size, nothing), ops.full(shape=size.shape, value=1.0), size)
     return call.give(ops.div(x, stretched(ops, size, x.shape)))
 

@@ -1,4 +1,4 @@
-"""Quantised numbers: y = round(x / scale) + zero_point, and products of those, for inference."""
+"""Quantised numbers, y = round(x / scale) + zero_point, and products of them, for inference."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..values import TensorValue, Value, broadcast, stretched
 
 
 def _along(call: NodeCall[Any], x: Any, i: int, axis: int, block: int) -> Any:
-    """A scale or zero point, input i, for every element of x: one for all, one a channel, or one a block."""
+    """Broadcast a scale or zero point, input i, to x: one for all, one per channel, or one per block."""
     ops, y = call.ops, call.x(i)
     rank = len(x.shape)
     if not y.shape or (len(y.shape) == 1 and rank != 1 and isinstance(y.shape[0], int) and y.shape[0] == 1):
@@ -33,7 +33,7 @@ def _along(call: NodeCall[Any], x: Any, i: int, axis: int, block: int) -> Any:
 
 
 def _quantized(ops: Any, x: Any, scale: Any, zero: Any, dtype: DType) -> Any:
-    """Rounded half to even and limited to the range of `dtype`, as int64."""
+    """Round half to even and clamp to the range of `dtype`, as int64."""
     y = ops.round(ops.div(x, scale))
     y = y if zero is None else ops.add(y, ops.cast(zero, dtype=y.dtype))
     limits = np.iinfo(dtype)
@@ -84,7 +84,7 @@ def _dynamic(call: NodeCall[Any]) -> tuple[Value, ...]:
 
 
 def _shifted(call: NodeCall[Any], i: int, zero: int, *, rows: bool = False) -> Any:
-    """Integers less their zero point, which may be one for each row or column."""
+    """Subtract the zero point from integers; there may be one for each row or column."""
     ops, x = call.ops, call.ops.cast(call.x(i), dtype="int64")
     if not call.has(zero):
         return x
@@ -101,7 +101,7 @@ def _matmul_integer(call: NodeCall[Any]) -> Value:
 
 
 def _exact(ops: Any, a: Any, b: Any) -> Any:
-    """a·b of integers by sums of products, since products of matrices are of floats."""
+    """Compute a·b of integers by sums of products, since matrix products are in floats."""
     row, column = len(a.shape) == 1, len(b.shape) == 1
     a = ops.unsqueeze(a, axis=0) if row else a
     b = ops.unsqueeze(b, axis=1) if column else b
@@ -126,11 +126,11 @@ def _q_matmul(call: NodeCall[Any]) -> Value:
 
 
 _DIGIT = 16
-"""Half a byte: the base in which integers are written where their products have too many digits."""
+"""The base of the digits, half a byte, into which integers are split if their products need too many bits."""
 
 
 def _convolved(call: NodeCall[Any], x: Any, w: Any) -> Any:
-    """A convolution of integers of at most 9 bits, exactly, by convolutions of floats: no sum leaves their integers."""
+    """Convolve integers of at most 9 bits exactly, by float convolutions whose sums stay in the exact integer range."""
     from .convolution import _conv
 
     ops = call.ops
@@ -160,7 +160,7 @@ def _convolved(call: NodeCall[Any], x: Any, w: Any) -> Any:
 
 
 def _digits(ops: Any, x: Any) -> list[tuple[int, Any]]:
-    """x as a sum of multiples of digits; the first digit has the sign."""
+    """Return x as a sum of multiples of digits; the first digit has the sign."""
     base = ops.full(shape=x.shape, value=_DIGIT, dtype=x.dtype)
     return [(_DIGIT, ops.floor_divide(x, base)), (1, ops.mod(x, base))]
 

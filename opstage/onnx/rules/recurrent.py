@@ -12,7 +12,7 @@ from ..values import Value
 
 
 def _functions(call: NodeCall[Any], direction: int, defaults: list[str]) -> list[Callable[[Any, Any], Any]]:
-    """The activations of one direction."""
+    """Return the activations of one direction."""
     names = call.attribute("activations") or defaults * 2
     names = names[direction * len(defaults) :][: len(defaults)]
     alphas, betas = call.attribute("activation_alpha", []), call.attribute("activation_beta", [])
@@ -45,7 +45,7 @@ def _row(ops: Any, x: Any, i: int) -> Any:
 def _run(
     call: NodeCall[Any], layer: Callable[..., tuple[Any, Any]], gates: int, settings: Callable[[int], dict[str, Any]]
 ) -> tuple[Value, ...]:
-    """A layer in each of its directions: all outputs, and the last states."""
+    """Run a layer in each direction; return all outputs and the last states."""
     ops, x = call.ops, call.x()
     batch_first = bool(call.attribute("layout", 0))
     x = ops.permute(x, axes=(1, 0, 2)) if batch_first else x

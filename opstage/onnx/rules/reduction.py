@@ -1,4 +1,4 @@
-"""Sums, means and extrema over axes, cumulative sums, the places of extrema, sorting."""
+"""Sums, means and extrema over axes, cumulative sums, arg-extrema, sorting."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..values import Value
 
 
 def _axes(call: NodeCall[Any]) -> tuple[int, ...] | None:
-    """The axes of a reduction: all where none are given; none of them where the node says so."""
+    """Return the axes of a reduction: by default all, or none if the node says so."""
     axes = call.axes(None)
     if not axes:
         return () if call.attribute("noop_with_empty_axes", 0) else None
@@ -62,7 +62,7 @@ def _mean(call: NodeCall[Any]) -> Value:
 
 
 def _of_none(call: NodeCall[Any], x: Any, axes: tuple[int, ...], value: Any) -> Any:
-    """A reduction over no elements, as ONNX has it; None where there are some."""
+    """Return the value of a reduction over no elements, as ONNX defines it; None if there are elements."""
     if not any(isinstance(x.shape[axis], int) and x.shape[axis] == 0 for axis in axes):
         return None
     keep = bool(call.attribute("keepdims", 1))

@@ -1,4 +1,4 @@
-"""Parts of models of sequences: gates, caches, convolutions and attention with a state."""
+"""Parts of sequence models: gates, caches, convolutions and attention with a state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _swiglu(call: NodeCall[Any]) -> Value:
 
 @rule("CausalConvWithState")
 def _causal_conv(call: NodeCall[Any]) -> tuple[Value, ...]:
-    """A depthwise convolution over what came before, of which the last k - 1 entries are kept."""
+    """A causal depthwise convolution whose state is the last k - 1 entries."""
     ops, x, kernel = call.ops, call.x(0), call.x(1)
     batch, channels, length = x.shape
     size = kernel.shape[2]
@@ -37,7 +37,7 @@ def _causal_conv(call: NodeCall[Any]) -> tuple[Value, ...]:
 
 @rule("TensorScatter")
 def _tensor_scatter(call: NodeCall[Any]) -> Value:
-    """A cache with new entries from a place of each row on; where `circular`, over its end to its front."""
+    """Write new entries to a cache, from a position in each row on; if `circular`, wrapping around at the end."""
     ops, past, new = call.ops, call.x(0), call.x(1)
     rank = len(past.shape)
     axis = int(call.attribute("axis", -2)) % rank
@@ -54,7 +54,7 @@ def _tensor_scatter(call: NodeCall[Any]) -> Value:
 
 @rule("ReverseSequence")
 def _reverse_sequence(call: NodeCall[Any]) -> Value:
-    """The first entries of each sequence in the opposite order, as many as it has."""
+    """Reverse the first entries of each sequence, up to its length."""
     ops, x = call.ops, call.x()
     batch, time = int(call.attribute("batch_axis", 1)), int(call.attribute("time_axis", 0))
     lengths = ops.cast(call.x(1), dtype="int64")
@@ -87,14 +87,14 @@ def _center(call: NodeCall[Any]) -> Value:
 
 @rule("LinearAttention")
 def _linear_attention(call: NodeCall[Any]) -> tuple[Value, ...]:
-    """Attention without softmax, as a state (B, heads, dₖ, dᵥ) that each step decays, corrects and reads."""
+    """Attention without softmax: a state (B, heads, dₖ, dᵥ) that each step decays, corrects and reads."""
     ops = call.ops
     rule_name = call.attribute("update_rule", "gated_delta")
     heads, shared = int(call.attribute("q_num_heads")), int(call.attribute("kv_num_heads"))
     batch, time = call.shape(0)[:2]
 
     def steps(i: int, count: int) -> Any:
-        """(B, T, count·d) as (T, B, count, d)."""
+        """Return (B, T, count·d) as (T, B, count, d)."""
         x = call.x(i)
         x = ops.reshape(x, shape=(batch, time, count, floor_div(x.shape[2], count)))
         return ops.permute(x, axes=(1, 0, 2, 3))

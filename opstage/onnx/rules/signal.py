@@ -16,7 +16,7 @@ from ..values import KnownValue, Value, stretched
 
 
 def _window(op: str, terms: Callable[[], tuple[float, ...]]) -> None:
-    """Σ aₖ·cos(2πkn/N) for n = 0 … size - 1; N is the size, or one less where the window is not periodic."""
+    """Register the window Σ aₖ·cos(2πkn/N) for n = 0 … size - 1; N is size, or size - 1 if not periodic."""
 
     @rule(op, known=(0,))
     def apply(call: NodeCall[Any]) -> Value:
@@ -36,7 +36,7 @@ _window("BlackmanWindow", lambda: (0.42, -0.5, 0.08))
 
 
 def _fitted(ops: Any, x: Any, axis: int, length: Dim) -> Any:
-    """x cut to `length` along the axis, or padded with zeros."""
+    """Cut x to `length` along the axis, or pad it with zeros."""
     size = x.shape[axis]
     if equal(size, length) is Verdict.proved:
         return x
@@ -49,9 +49,9 @@ def _fitted(ops: Any, x: Any, axis: int, length: Dim) -> Any:
 
 
 def transformed(ops: Any, x: Any, axis: int, length: Dim, *, inverse: bool, onesided: bool) -> Any:
-    """The transform of x (…, 1 or 2) along an axis, which is cut or padded to `length`: (…, 2).
+    """Transform x (…, 1 or 2) along an axis, cut or padded to `length`: (…, 2).
 
-    One-sided it has `length // 2 + 1` bins, and the inverse of those is (…, 1).
+    A one-sided transform has `length // 2 + 1` bins, and its inverse is (…, 1).
     """
     parts, last = x.shape[-1], len(x.shape) - 1
     if inverse and onesided:
@@ -79,7 +79,7 @@ def _dft(call: NodeCall[Any]) -> Value:
 
 @rule("STFT", known=(1, 3))
 def _stft(call: NodeCall[Any]) -> Value:
-    """Transforms of frames, each times the window: (B, frames, bins, 2)."""
+    """Transform frames, each multiplied by the window: (B, frames, bins, 2)."""
     ops, x = call.ops, call.x()
     x = ops.unsqueeze(x, axis=2) if len(x.shape) == 2 else x
     step = int(call.number(1, "frame_step"))
@@ -102,7 +102,8 @@ def _stft(call: NodeCall[Any]) -> Value:
 
 @rule("MelWeightMatrix", known=(0, 1, 2, 3, 4))
 def _mel(call: NodeCall[Any]) -> Value:
-    """Triangles that are evenly spaced in mel, 2595·log₁₀(1 + f/700), over the bins of a spectrum: (bins, mel)."""
+    """Return triangular filters, evenly spaced in mel, 2595·log₁₀(1 + f/700), over the bins of a spectrum: (bins,
+    mel)."""
     count, length, rate, low, high = (call.number(i, "a number") for i in range(5))
     mel = np.linspace(2595 * np.log10(1 + low / 700), 2595 * np.log10(1 + high / 700), count + 3)[: count + 2]
     edges = (((length + 1) * 700 * np.expm1(mel / 2595 * np.log(10))) // rate).astype(int)

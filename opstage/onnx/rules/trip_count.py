@@ -1,7 +1,7 @@
-"""How often a Loop runs whose condition compares counters with bounds, as exporters of while loops write it.
+"""The trip count of a Loop with a condition that compares counters with bounds, as exporters of while loops write it.
 
-`i < n` in the condition, `i + 1` carried: n iterations, though no input of the Loop says so. tf2onnx writes recurrent
-layers of Keras like this.
+For example, `i < n` in the condition and `i + 1` carried mean n iterations, without a trip-count input. tf2onnx writes
+recurrent layers of Keras this way.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from ..graph import GraphNode, OnnxGraph
 from ..values import KnownValue
 
 _Line: TypeAlias = tuple[Any, int]
-"""(a, s) of a number that is a + s·i in iteration i, counted from 0; a is an int or a dim."""
+"""(a, s) stands for the value a + s·i in iteration i, counted from 0; a is an int or a dim."""
 
 _FORWARD = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape")
-"""Operators that leave a single number what it is."""
+"""Operators that do not change a single number."""
 
 _WIDE = (1, 6, 7, 11)
-"""Elements that a count is cast to without a change: float (below 2²⁴), int32, int64, double."""
+"""Element types to which a count casts without a change: float (below 2²⁴), int32, int64, double."""
 
 _AS_LESS = {"Less": (0, 1, 0), "LessOrEqual": (0, 1, 1), "Greater": (1, 0, 0), "GreaterOrEqual": (1, 0, 1)}
-"""The comparison as x < y + k: the places of x and y, and k."""
+"""The comparison in the form x < y + k: the positions of x and y, and k."""
 
 _DEEPEST = 50
 
 
 def trip_count(around: AroundNode, body: OnnxGraph, carried: Sequence[Any]) -> Dim | None:
-    """The number of iterations of a loop that has begun; None where it is not found, or hangs on values."""
+    """Return the number of iterations of a loop whose first condition holds; None if unknown or dependent on values."""
     return _Condition(around, body, carried).count(body.outputs[0].name, 0)
 
 
 class _Condition:
-    """The condition of a body as lines of the number of the iteration."""
+    """The condition of a body, as linear functions of the iteration number."""
 
     def __init__(self, around: AroundNode, body: OnnxGraph, carried: Sequence[Any]):
         self.around = around
@@ -47,7 +47,7 @@ class _Condition:
         self.next = dict(zip(names[2:], [each.name for each in body.outputs[1:]]))
 
     def count(self, name: str, depth: int) -> Dim | None:
-        """How many iterations run until the condition `name` is false."""
+        """Return the number of iterations until the condition `name` is false."""
         node = self.makers.get(name)
         if node is None or depth > _DEEPEST:
             return None
@@ -67,7 +67,7 @@ class _Condition:
         return maximum(floor_div(room + (step - 1), step) if step > 1 else room, 0) + 1
 
     def line(self, name: str, depth: int) -> _Line | None:
-        """The integer `name` as a line; None for another."""
+        """Return the integer `name` as a linear function, or None."""
         if depth > _DEEPEST:
             return None
         if name == self.number:
@@ -94,7 +94,7 @@ class _Condition:
         return None
 
     def _step(self, name: str, start: str, depth: int) -> int | None:
-        """The amount that an iteration adds to the carried `start` of which it makes `name`; None where that varies."""
+        """Return the constant that an iteration adds to the carried `start` to get `name`, or None."""
         if name == start:
             return 0
         node = self.makers.get(name)
@@ -115,7 +115,7 @@ class _Condition:
         return before + (more if node.op == "Add" else -more)
 
     def _constant(self, name: str, depth: int) -> int | None:
-        """The integer of a name that no iteration changes."""
+        """Return the integer of a name that is loop-invariant, or None."""
         if name in self.carried and self.next[name] != name:
             return None
         found = self.line(name, depth)
@@ -131,7 +131,7 @@ def _constant(node: GraphNode) -> Any:
 
 
 def _whole(value: Any) -> Any:
-    """A known value of one element that is an integer or a size; None for another."""
+    """Return the single element of a known value if it is an integer or a size, else None."""
     array = value.array if isinstance(value, KnownValue) else value
     size = getattr(array, "size", 1)
     if size != 1:

@@ -1,4 +1,4 @@
-"""An imported model written as Opstage source: `opstage import model.onnx`."""
+"""Write an imported model as Opstage source: `opstage import model.onnx`."""
 
 from .write import WrittenModel, write_source
 

@@ -32,7 +32,7 @@ class RegionBlock:
     key: int = -1
 
     def steps(self) -> list[Step]:
-        """All steps in it."""
+        """Return all steps in the region."""
         found: list[Step] = []
         for member in self.members:
             found += member.steps() if isinstance(member, RegionBlock) else [member]

@@ -1,4 +1,4 @@
-"""Loops and choices: their bodies as functions that stand beside the call of `ops.scan`, `while_loop` or `cond`."""
+"""Loops and choices: their bodies as functions defined before the call of `ops.scan`, `while_loop` or `cond`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from .scope import FunctionScope
 
 STRUCTURAL = frozenset({"scan", "switch", "while_loop"})
-"""Ops whose static parameters are bodies."""
+"""Ops with bodies as static parameters."""
 
 
 def structural_lines(scope: FunctionScope, step: CallStep, indent: int) -> list[str]:
-    """The functions of an op's bodies, and its call."""
+    """Return the functions of an op's bodies, and its call."""
     write = {"scan": _scan, "switch": _switch, "while_loop": _while}[step.primitive.name]
     return write(scope, step, indent)
 
@@ -64,7 +64,7 @@ def _switch(scope: FunctionScope, step: CallStep, indent: int) -> list[str]:
 
 def _while(scope: FunctionScope, step: CallStep, indent: int) -> list[str]:
     loop = WhileParameters(**dict(step.static))
-    carries = len(loop.body.outputs) - 1  # the last one counts the iterations, which the op does by itself
+    carries = len(loop.body.outputs) - 1  # the last one counts the iterations, which the op does itself
     outer = [scope.tensor(slot) if i != carries else "" for i, slot in enumerate(step.inputs)]
     text: list[str] = []
     names = []
@@ -102,10 +102,10 @@ def _function(
     *,
     after: bool = False,
 ) -> tuple[list[str], list[str]]:
-    """The lines of a function of trees of tensors up to its `return`, and the expressions of its results.
+    """Return the lines of a function of trees of tensors up to its `return`, and the expressions of its results.
 
     inner   the names of the body's inputs
-    after   whether a function is before it
+    after   whether a function precedes it
     """
     calls: list[Any] = [CallStep(e.primitive, e.static, e.inputs, e.outputs, ()) for e in body.equations]
     constants = {constant.slot: constant.value for constant in body.constants}

@@ -1,4 +1,4 @@
-"""Ops as calls of the methods that users write."""
+"""Ops as method calls, as users write them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _METHODS = {
     "scatter_add_rows": "scatter_add_row",
     "scatter_add_scalar": "scatter_add_vec",
 }
-"""The method of an op that has another name."""
+"""Methods with another name than their op."""
 
 _BY_FLAG = {"fft": ("inverse", "ifft")}
-"""The static flag of an op that has a method of its own where the flag is set."""
+"""Static flags that select a method of their own."""
 
 _SYNONYMS = {"axes": "axis"}
 DRAWN = frozenset({"rand_uniform", "rand_normal", "bernoulli_mask"})
@@ -44,20 +44,20 @@ def _parameters(method: str) -> tuple[inspect.Parameter, ...]:
 
 
 class CallTexts:
-    """Calls of ops, as text."""
+    """Formats calls of ops as text."""
 
     def __init__(self, expressions: SourceExpressions, names: TensorNames):
         self.expressions = expressions
         self.names = names
 
     def operand(self, operand: Any) -> Expression:
-        """An operand: a tensor, or a number in place of one."""
+        """Return an operand: a tensor, or a number instead of one."""
         if isinstance(operand, StaticNumber):
             return self.expressions.static(operand.value)
         return self.names.tensor(operand.slot if isinstance(operand, Spread) else operand)
 
     def expression(self, step: CallStep) -> Expression:
-        """The call of a step."""
+        """Return the call of a step."""
         primitive, static = step.primitive, step.static
         if any(isinstance(each, Spread) for each in step.inputs):
             x, y = (self.operand(each) for each in step.inputs)
@@ -83,7 +83,7 @@ class CallTexts:
             elif name in static:
                 used.add(name)
                 positional.append(self.expressions.static(static[name]))
-            elif parameter.default is not None or operands:  # another one is behind it
+            elif parameter.default is not None or operands:  # another argument follows
                 positional.append("None")
         unknown = [n for n in static if n not in used and not n.startswith("has_") and n not in _OF_DRAWS]
         if operands or unknown:
@@ -91,7 +91,7 @@ class CallTexts:
         return call(f"ops.{method}", positional, keywords)
 
     def _operands(self, step: CallStep) -> dict[str, Expression]:
-        """The operands of a step by the names of the method's parameters."""
+        """Return the operands of a step by the names of the method's parameters."""
         found: dict[str, Expression] = {}
         waiting = [self.operand(each) for each in step.inputs] if step.primitive.name not in DRAWN else []
         if step.primitive.name == "bernoulli_mask":

@@ -1,4 +1,4 @@
-"""Constants that are too large for the source: they stand in the file of the weights."""
+"""Constants that are too large for the source, stored in the weights file."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import numpy.typing as npt
 from ...interpreters.graph.notation import digest
 
 MOST_INLINE = 16
-"""Elements up to which a constant is in the source."""
+"""The largest number of elements of a constant in the source."""
 
 
 def is_small(array: npt.NDArray[Any]) -> bool:
-    """Whether a constant is in the source."""
+    """Whether a constant is written into the source."""
     return array.size <= MOST_INLINE and (array.size > 0 or array.ndim == 1)
 
 
 class LargeConstants:
-    """Large constants by name, each array once.
+    """Large constants by name, with each array stored once.
 
-    root   the beginning of their names, with which none of those that are `taken` begins
+    root   the prefix of their names, which no name in `taken` has
     """
 
     def __init__(self, taken: Collection[str]):
@@ -33,7 +33,7 @@ class LargeConstants:
         self._known: dict[str, str] = {}
 
     def name(self, array: npt.NDArray[Any]) -> str:
-        """The name of a constant in the file; floats that float32 holds exactly are kept as such."""
+        """Return the name of a constant in the file; floats that float32 represents exactly are stored as such."""
         key = digest(array)
         if key not in self._known:
             self._known[key] = f"{self.root}{len(self._known) + 1}"

@@ -18,10 +18,10 @@ from .layout import Bracketed, Expression, call, tuple_of
 
 
 class SourceExpressions:
-    """Expressions of one program.
+    """The expressions of one program.
 
     dims    the name of each size in the source, by its name in the file
-    used    names of `opstage.ops.dims` and modules that the source has to import
+    used    names of `opstage.ops.dims` and modules that the source must import
     """
 
     def __init__(self, dims: Mapping[str, str]):
@@ -30,7 +30,7 @@ class SourceExpressions:
         self.sizes: set[str] = set()
 
     def static(self, value: Any) -> Expression:
-        """A static parameter."""
+        """Format a static parameter."""
         if isinstance(value, (DimExpr, DimFloat)):
             return self.size(value)
         if type(value) is float:
@@ -45,20 +45,20 @@ class SourceExpressions:
         raise UnsupportedError(f"a static parameter of type {type(value).__name__} has no text in Python")
 
     def number(self, value: float) -> str:
-        """A float, whichever it is."""
+        """Format any float, including nan and infinity."""
         if math.isfinite(value):
             return repr(value)
         self.used.add("math")
         return "math.nan" if math.isnan(value) else "math.inf" if value > 0 else "-math.inf"
 
     def size(self, value: DimExpr | DimFloat) -> str:
-        """An expression in sizes; a real one so that it is rounded once, whatever the sizes are."""
+        """Format an expression in sizes; a real one is rounded only once, for any sizes."""
         tree = ast.parse(str(value), mode="eval").body
         made = _Sizes(self, real=isinstance(value, DimFloat)).visit(tree)
         return ast.unparse(made)
 
     def constant(self, array: npt.NDArray[Any]) -> Expression:
-        """`ops.const(…)` of a small array."""
+        """Format a small array as `ops.const(…)`."""
         entries = self._entries(array.tolist())
         keywords = [("dtype", _quoted(dtype_name(array.dtype)))] if array.dtype.kind in "iu" else []
         return call("ops.const", [entries], keywords if array.dtype != np.int64 or not array.size else [])
@@ -70,7 +70,7 @@ class SourceExpressions:
 
 
 class _Sizes(ast.NodeTransformer):
-    """The text of sizes as Python that gives the same for numbers and for symbolic sizes."""
+    """Converts size expressions to Python that is valid for numbers and for symbolic sizes."""
 
     def __init__(self, around: SourceExpressions, real: bool):
         self.around = around
@@ -110,7 +110,7 @@ class _Sizes(ast.NodeTransformer):
         return ast.BinOp(left, node.op, right)
 
     def visit_power(self, node: ast.BinOp) -> Any:
-        """The right operand; an exponent stays the number that it is."""
+        """Return the right operand; an exponent stays a plain number."""
         return node.right if isinstance(node.op, ast.Pow) else self.visit(node.right)
 
     def _as_real(self, node: ast.expr) -> ast.expr:
@@ -121,7 +121,7 @@ class _Sizes(ast.NodeTransformer):
 
 
 def _quoted(text: str) -> str:
-    """A string in double quotes."""
+    """Return a string literal in double quotes."""
     quoted = repr(text)
     if quoted.startswith("'") and '"' not in quoted:
         return f'"{quoted[1:-1]}"'

@@ -1,4 +1,4 @@
-"""Regions as functions: one for all regions that compute the same, and loops over those that follow each other."""
+"""Regions as functions: one for all regions with the same computation, and loops over consecutive ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .steps import Path, ProgramSteps, Step, gives, reads
 
 
 class Functions:
-    """The functions of a program. `texts` are those of the regions, in an order in which each calls earlier ones."""
+    """The functions of a program. `texts` are those of regions, in an order in which each calls only earlier ones."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Functions:
         self._describe(self._root)
 
     def program(self) -> FunctionBody:
-        """The body of the whole program; fills `texts`."""
+        """Return the body of the whole program; fills `texts`."""
         for member in self._root.members:
             if isinstance(member, RegionBlock):
                 self._key(member)
@@ -56,7 +56,7 @@ class Functions:
 
     def _fill(self) -> None:
         known: dict[Path, RegionBlock] = {(): self._root}
-        draws = any(draws_in(step) for step in self.found.steps)  # whose bits follow from the region they are in
+        draws = any(draws_in(step) for step in self.found.steps)  # draws depend on the region that they are in
         for i, step in enumerate(self.found.steps):
             block = self._root
             for depth in range(len(step.path)):
@@ -64,7 +64,7 @@ class Functions:
                 if key not in known:
                     before = block.members[-1] if block.members else None
                     if not draws and isinstance(before, RegionBlock) and before.name == key[-1][0]:
-                        known[key] = before  # nothing is between them but what was known before the run
+                        known[key] = before  # no other region lies between them
                     else:
                         known[key] = RegionBlock(key[-1][0], key, first=i)
                         block.members.append(known[key])
@@ -97,7 +97,7 @@ class Functions:
                 self._describe(member)
 
     def _is_global(self, slot: int, prefix: str | None) -> bool:
-        """Whether a function of that prefix finds the tensor by itself."""
+        """Whether a function with that prefix can reach the tensor without an argument."""
         if slot in self.found.constants:
             return True
         kind, name = self.found.inputs.get(slot, ("", ""))
@@ -106,7 +106,7 @@ class Functions:
         return kind == "params" and prefix is not None and name.startswith(f"{prefix}.")
 
     def _prefix(self, block: RegionBlock, outside: Sequence[int], steps: Sequence[Step]) -> str | None:
-        """The beginning of the names of the region's parameters: where its own path is in them, else all share."""
+        """Return the prefix of the region's parameter names: its own path if they contain it, else the common one."""
         given = [self.found.inputs[slot] for slot in outside if slot in self.found.inputs]
         names = [name for kind, name in given if kind in ("params", "state")]
         dotted = ".".join(name for name, _ in block.path)
@@ -128,7 +128,7 @@ class Functions:
     # Text -------------------------------------------------------------------------------------------------------------
 
     def _key(self, block: RegionBlock) -> None:
-        """Give a region and those within it the numbers of what they compute."""
+        """Number a region, and those within it, by what they compute."""
         for member in block.members:
             if isinstance(member, RegionBlock):
                 self._key(member)
@@ -141,7 +141,7 @@ class Functions:
         self._counts[block.key] += 1
 
     def function(self, block: RegionBlock, scope: FunctionScope) -> tuple[str, FunctionBody, bool]:
-        """The name of the function of a region, what it takes, and whether it takes a prefix."""
+        """Return the name of a region's function, its body, and whether it has a prefix argument."""
         if not scope.final:
             body = self._bodies[block.key]
             return f"f{block.key}", body, block.prefix is not None and is_prefixed(body)

@@ -1,4 +1,4 @@
-"""Python text of expressions, broken over lines as formatters break it."""
+"""Format Python expressions over lines, as formatters do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ WIDTH = 88
 @final
 @dataclass(frozen=True)
 class Bracketed:
-    """`before(parts, …)after`: a call, a tuple, a list or a dict; `comma` where one part alone needs one."""
+    """A bracketed expression `before(parts, …)after`: a call, tuple, list or dict; `comma` if a single part needs
+    one."""
 
     before: str
     parts: tuple[Expression, ...]
@@ -23,7 +24,7 @@ class Bracketed:
 @final
 @dataclass(frozen=True)
 class Prefixed:
-    """`name=expression`, `lambda ops: expression`, `"key": expression`."""
+    """A prefixed expression: `name=expression`, `lambda ops: expression`, `"key": expression`."""
 
     prefix: str
     inside: Expression
@@ -33,17 +34,17 @@ Expression: TypeAlias = "str | Bracketed | Prefixed"
 
 
 def call(function: str, positional: Sequence[Expression], keywords: Sequence[tuple[str, Expression]] = ()) -> Bracketed:
-    """A call of a function."""
+    """Return a call of a function."""
     return Bracketed(f"{function}(", (*positional, *[Prefixed(f"{name}=", value) for name, value in keywords]), ")")
 
 
 def tuple_of(parts: Sequence[Expression]) -> Bracketed:
-    """A tuple."""
+    """Return a tuple."""
     return Bracketed("(", tuple(parts), ")", comma=len(parts) == 1)
 
 
 def flat(expression: Expression) -> str:
-    """The expression on one line."""
+    """Return the expression on one line."""
     if isinstance(expression, str):
         return expression
     if isinstance(expression, Prefixed):
@@ -53,7 +54,7 @@ def flat(expression: Expression) -> str:
 
 
 def lines(start: str, expression: Expression, indent: int, end: str = "") -> list[str]:
-    """`start` and the expression, on one line where it fits."""
+    """Return `start` and the expression, on one line if it fits."""
     margin = " " * indent
     whole = f"{margin}{start}{flat(expression)}{end}"
     if len(whole) <= WIDTH or isinstance(expression, str):

@@ -1,4 +1,4 @@
-"""Blocks whose names count up, as one loop."""
+"""Blocks with consecutive numbers in their names, as one loop."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from .expressions import quoted
 
 
 def counted_loop(run: Sequence[RegionBlock]) -> tuple[str, str, str | None] | None:
-    """The head of a loop over regions whose names count up, their name in it, and the text of their prefix."""
+    """Return the head of a loop over regions with consecutive numbers, their name in it, and the text of their
+    prefix."""
     names = _pattern([block.name for block in run])
     prefixes = _pattern([block.prefix or "" for block in run])
     if names is None or prefixes is None:
@@ -27,7 +28,7 @@ def counted_loop(run: Sequence[RegionBlock]) -> tuple[str, str, str | None] | No
 
 
 def _pattern(texts: Sequence[str]) -> tuple[str, list[int] | None] | None:
-    """Texts that differ in one number, as one with `{i}` for it, and the numbers; None where they differ otherwise."""
+    """Return texts that differ in one number as one with `{i}`, and the numbers; None if they differ otherwise."""
     if len(set(texts)) == 1:
         return texts[0], None
     if any(re.search(r'[{}"\\]', text) for text in texts):

@@ -1,4 +1,4 @@
-"""The text of the module: what it imports, its inputs and weights, its functions, and `make`."""
+"""The text of the module: its imports, inputs and weights, functions, and `make`."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from .steps import ProgramSteps
 @final
 @dataclass(frozen=True)
 class ModuleText:
-    """A module, and the tensors of the file that it reads in the line `reading`.
+    """A module, and the tensors that it reads from the file in the line `reading`.
 
-    names   those of parameters that have other names than in the model
+    names   the new names of parameters that are renamed
     """
 
     text: str
@@ -38,7 +38,7 @@ class ModuleText:
 def module_text(
     model: OnnxModel, found: ProgramSteps, *, origin: str, weights: str, loss: str, output: str
 ) -> ModuleText:
-    """The source of a model whose steps these are, which reads its tensors from the file `weights` beside it."""
+    """Return the source of a model with these steps, which reads its tensors from the file `weights` next to it."""
     names = SourceNames()
     inputs = {name: names.take(identifier(name)) for name in model.inputs}
     dims = {name: names.take(identifier(name, "size")) for name in _dims(model)}
@@ -79,7 +79,7 @@ def module_text(
 
 
 def _dims(model: OnnxModel) -> list[str]:
-    """The names of sizes, in the order of the inputs."""
+    """Return the names of sizes, in the order of the inputs."""
     return list(dict.fromkeys(d for spec in model.inputs.values() for d in spec.entries if isinstance(d, str)))
 
 
@@ -89,7 +89,7 @@ def _docstring(model: OnnxModel, origin: str) -> list[str]:
 
 
 def _sorted_imports(text: Sequence[str]) -> list[str]:
-    """Standard modules in the order of their names."""
+    """Return imports of standard modules, sorted by name."""
     found = list(text)
     if "import math" in found:
         found.remove("import math")
@@ -124,7 +124,7 @@ def _renamed(relation: str, dims: Mapping[str, str]) -> str:
 
 
 def _trees(state: Sequence[str], constants: LargeConstants) -> list[str]:
-    """PARAMS, and where there are any STATE and the constants, of the tensors of the file."""
+    """Return PARAMS, and if present STATE and the constants, read from the tensors of the file."""
     text: list[str] = []
     conditions = []
     if state:
@@ -149,7 +149,7 @@ def _program(
     dims: Mapping[str, str],
     body: FunctionBody,
 ) -> list[str]:
-    """The function of the whole model: its sizes, its steps, its outputs by name."""
+    """Return the function of the whole model: its sizes, its steps, its outputs by name."""
     stateful = model.state is not None
     head = ["ops", "params", *(["state"] if stateful else []), *inputs.values(), "*", "train=False"]
     text = lines("def program", call("", head), 0, ":")

@@ -1,4 +1,4 @@
-"""Names for Python source: identifiers that nothing else has."""
+"""Unique identifiers for Python source."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ RESERVED = frozenset(
         *("maximum", "minimum", "ratio", "rsqrt", "tensors_beside"),
     }
 )
-"""Names that mean something in the source."""
+"""Names with a meaning in the source."""
 
 
 def identifier(name: str, fallback: str = "x") -> str:
-    """A name in ASCII letters, digits and `_` that begins with a letter; of what has none of them, `fallback`."""
+    """Return a name of ASCII letters, digits and `_` that begins with a letter; `fallback` if nothing remains."""
     plain = re.sub(r"[^A-Za-z0-9_]+", "_", name).strip("_") or fallback
     return plain if plain[0].isalpha() else f"{fallback}_{plain}"
 
 
 class SourceNames:
-    """Names of one scope, each given once."""
+    """Unique names of one scope."""
 
     def __init__(self, taken: Collection[str] = ()):
         self._taken = {*taken}
@@ -52,7 +52,7 @@ class SourceNames:
         return name in self._taken
 
     def take(self, name: str) -> str:
-        """`name`, with a number behind it where it is taken."""
+        """Return `name`, with a number appended if it is taken."""
         unique, i = name, 1
         while unique in self._taken or unique in RESERVED:
             i += 1

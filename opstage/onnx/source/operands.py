@@ -1,4 +1,5 @@
-"""Operands as a reader would write them: a number for a tensor full of it, an operator where a broadcast is implied."""
+"""Operands as a reader would write them: a number for a constant-filled tensor, an operator for an implied
+broadcast."""
 
 from __future__ import annotations
 
@@ -14,34 +15,35 @@ from ...ops.types import TensorType
 from .steps import CallStep, ChoiceStep, ProgramSteps, Step, gives, reads
 
 INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "less": "<", "less_equal": "<="}
-"""Ops that an operator spells, which broadcasts."""
+"""Ops with an infix operator, which broadcasts."""
 
 
 @final
 class StaticNumber(NamedTuple):
-    """A static number in place of a tensor."""
+    """A static number instead of a tensor."""
 
     value: Any
 
 
 @final
 class Spread(NamedTuple):
-    """A tensor that an operator repeats to the shape of the other one."""
+    """A tensor that an operator broadcasts to the shape of the other operand."""
 
     slot: int
 
 
 @cache
 def number_places(op: str) -> tuple[int, ...]:
-    """The operands of an op that may be numbers."""
+    """Return the operands of an op that may be numbers."""
     method = getattr(Ops, op, None)
     parameters = list(inspect.signature(method).parameters.values())[1:] if method is not None else []
     return tuple(i for i, p in enumerate(parameters) if p.kind is p.POSITIONAL_ONLY and "Number" in str(p.annotation))
 
 
 def uniform_values(found: ProgramSteps) -> dict[int, Any]:
-    """The numbers of tensors that `full` makes, as a method makes them of numbers; broadcast ones lie otherwise in
-    memory, which products round by. A real number of sizes beside integers is refused by a method."""
+    """Return the values of tensors made by `full`, in the form that methods accept as numbers. Broadcast ones have
+    another memory layout, which affects the rounding of products. Methods reject a real-valued size expression next to
+    integers."""
     fills = [step for step in _calls(found.steps) if step.primitive.name == "full"]
     return {
         step.outputs[0]: (step.static["value"],)
@@ -61,7 +63,7 @@ def _calls(steps: list[Step]) -> list[CallStep]:
 
 
 def simplified(found: ProgramSteps) -> ProgramSteps:
-    """The same program with numbers and operators in place of tensors that are full of one number or repeated."""
+    """Return the same program with numbers and operators instead of constant-filled and broadcast tensors."""
     values = uniform_values(found)
     steps: list[Step] = []
     for step in found.steps:
@@ -93,7 +95,7 @@ def _with_numbers(step: CallStep, types: dict[int, TensorType], values: dict[int
 
 
 def _with_operators(steps: list[Step], found: ProgramSteps) -> list[Step]:
-    """Operators for ops one operand of which is broadcast for this op alone."""
+    """Use operators for ops with an operand that is broadcast for this op only."""
     uses = Counter(slot for step in steps for slot in reads(step))
     uses.update(found.outputs.values())
     broadcasts = {
@@ -116,13 +118,13 @@ def _spread(operand: Any, step: CallStep, broadcasts: dict[int, CallStep], types
     before = broadcasts.get(operand) if type(operand) is int else None
     if before is None or before.path != step.path or isinstance(before.inputs[0], (StaticNumber, Spread)):
         return operand
-    if str(types[before.inputs[0]]) == str(types[operand]):  # which an operator would leave out
+    if str(types[before.inputs[0]]) == str(types[operand]):  # an operator would omit this one
         return operand
     return Spread(before.inputs[0])
 
 
 def _needed(steps: list[Step], found: ProgramSteps) -> list[Step]:
-    """The steps without ops that nothing reads any more."""
+    """Return the steps without ops whose results are unused."""
     wanted = {*found.outputs.values()}
     kept: list[Step] = []
     for step in reversed(steps):

@@ -1,4 +1,4 @@
-"""Proof that a written module computes what the model does: the terms of its graph are those of the model's."""
+"""Prove that a written module computes the model: the terms of both graphs are equal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .steps import WIDE, CallStep, text_of_static
 
 
 def require_same(made: ModuleText, model: OnnxModel) -> None:
-    """Raise UnsupportedError where the program of the source is not the model's, in evaluation or in training."""
+    """Raise UnsupportedError unless the program of the source equals the model's, in evaluation and in training."""
     program = _program(made, model.state is not None)
     trees: tuple[Any, ...] = (model.params,) if model.state is None else (model.params, model.state)
     for train in (False, True):
@@ -33,7 +33,7 @@ def require_same(made: ModuleText, model: OnnxModel) -> None:
 
 
 def _program(made: ModuleText, stateful: bool) -> Any:
-    """The program of a module whose tensors are at hand, on parameters by the names of the model."""
+    """Return the program of a module with given tensors, on parameters under the names of the model."""
     namespace: dict[str, Any] = {"__name__": __name__, "TENSORS": made.tensors}
     exec(compile(made.text.replace(made.reading, ""), "<imported>", "exec"), namespace)
 
@@ -49,13 +49,14 @@ def _program(made: ModuleText, stateful: bool) -> Any:
 
 
 def _outputs(graph: Graph, numbers: dict[Any, int]) -> list[tuple[str, int]]:
-    """A number for each output; equal terms have equal numbers, whatever the order and the regions of their ops."""
+    """Return a number for each output; equal terms have equal numbers, independent of order and regions of their
+    ops."""
     inputs = [numbers.setdefault(("input", i), len(numbers)) for i in range(len(graph.body.inputs))]
     return list(zip(graph.output_names, _terms(graph.body, inputs, numbers, 0)))
 
 
 def _terms(body: Body, inputs: Sequence[int], numbers: dict[Any, int], depth: int) -> list[int]:
-    """The numbers of a body's outputs, of those of its inputs."""
+    """Return the numbers of a body's outputs, given those of its inputs."""
     terms: dict[int, int] = {}
 
     def learn(slot: int, key: Any) -> None:
@@ -71,7 +72,7 @@ def _terms(body: Body, inputs: Sequence[int], numbers: dict[Any, int], depth: in
         for name, each in sorted(e.static.items()):
             if name != "site":
                 if e.primitive.name == "full" and name == "value":
-                    each = float(each) if type(each) in (int, bool) else each  # 0 in place of 0.0
+                    each = float(each) if type(each) in (int, bool) else each  # 0 and 0.0 are equal
                 static.append((name, text_of_static(each) if not _bodies(each) else None))
         key: tuple[Any, ...] = (e.primitive.name, tuple(static), read)
         if any(_bodies(each) for each in e.static.values()):
@@ -82,8 +83,8 @@ def _terms(body: Body, inputs: Sequence[int], numbers: dict[Any, int], depth: in
 
 
 def _closed(step: CallStep, read: tuple[int, ...], numbers: dict[Any, int], depth: int) -> tuple[Any, ...]:
-    """The operands of a loop or a choice that are its own, and its bodies, in which those captured are what they are
-    outside, in whatever order."""
+    """Return the operands of a loop or choice that it does not capture, and its bodies, with captures numbered as
+    outside, in any order."""
     static, name = step.static, step.primitive.name
     if name == "switch":
         own, captured = 0, read[1:]

@@ -1,4 +1,4 @@
-"""A model recorded, with what each of its nodes did, and both modes as one program."""
+"""Record a model with the ops of each of its nodes, in both modes as one program."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .steps import WIDE, CallStep, ChoiceStep, KeepStep, Path, ProgramSteps, Ste
 
 
 def steps_of(model: OnnxModel) -> ProgramSteps:
-    """The steps of a model, in evaluation and, where that is another program, in training."""
+    """Return the steps of a model, in evaluation and, if different, in training."""
     plain = _Recording(model, train=False)
     return _joined(plain, _Recording(model, train=True)) if _may_train(model) else plain.steps()
 
@@ -35,7 +35,7 @@ def _may_train(model: OnnxModel) -> bool:
 @final
 @dataclass
 class _NodeSpan:
-    """The ops of a node: their ordinals of its ops, and the slots of what it gave."""
+    """The ops of a node: the range of their ordinals, and the slots of its outputs."""
 
     node: GraphNode
     ordinals: range
@@ -46,7 +46,7 @@ class _NodeSpan:
 
 @dataclass
 class _WatchedRun(GraphRun):
-    """A run that notes what each node of the outermost graph did."""
+    """A run that records the ops of each node of the outermost graph."""
 
     spans: list[_NodeSpan] = field(default_factory=list)
 
@@ -65,19 +65,20 @@ class _WatchedRun(GraphRun):
 
 
 def _slot(ref: Any) -> int:
-    """The slot of the recorder's ref beneath those of the interpreters in front of it."""
+    """Return the slot of the recorder's ref under the wrapping interpreters."""
     while type(ref) is not Variable:
         ref = ref.value
     return ref.slot
 
 
 def specs_of(model: OnnxModel, train: bool) -> tuple[Spec, ...]:
-    """The Specs of the inputs; in training, where batch normalisation takes a variance, of batches of 2 or more."""
+    """Return the Specs of the inputs; in training, if batch normalisation computes a variance, for batches of 2 or
+    more."""
     return of_several(model.network) if train else model.batch
 
 
 class _Recording:
-    """The model recorded, with what each of its nodes did."""
+    """The recorded model with the ops of each of its nodes."""
 
     def __init__(self, model: OnnxModel, train: bool):
         state = model.state or {}
@@ -111,7 +112,7 @@ class _Recording:
         return CallStep(equation.primitive, equation.static, equation.inputs, equation.outputs, equation.region.path)
 
     def steps(self) -> ProgramSteps:
-        """The steps of this recording alone."""
+        """Return the steps of this recording only."""
         body = self.graph.body
         steps: list[Step] = [self.call(i) for i in range(len(body.equations))]
         steps += [KeepStep(n, slot, ()) for n, slot in self.kept.items() if slot != self.buffers[n]]
@@ -120,10 +121,10 @@ class _Recording:
 
 
 def _joined(plain: _Recording, trained: _Recording) -> ProgramSteps:
-    """Both recordings as one, node by node: what they share appears once, each other node is a choice.
+    """Merge both recordings, node by node: shared steps appear once, all other nodes become choices.
 
-    A tensor is a pair of slots, one in each recording: where dropout does nothing, one slot of evaluation is two
-    tensors in training.
+    A tensor is a pair of slots, one in each recording: if dropout does nothing in evaluation, one of its slots there
+    pairs with two in training.
     """
     joint = _Joint(plain, trained)
     spans = zip([*plain.spans, None], [*trained.spans, None])
@@ -140,7 +141,7 @@ def _joined(plain: _Recording, trained: _Recording) -> ProgramSteps:
 
 
 def _by_span(recording: _Recording) -> list[list[int]]:
-    """The numbers of the equations of each node, and last of those that belong to none."""
+    """Return the equation numbers of each node, and last of those without a node."""
     owner = {ordinal: i for i, span in enumerate(recording.spans) for ordinal in span.ordinals}
     found: list[list[int]] = [[] for _ in range(len(recording.spans) + 1)]
     for i, equation in enumerate(recording.graph.body.equations):
@@ -149,24 +150,24 @@ def _by_span(recording: _Recording) -> list[list[int]]:
 
 
 class _Joint:
-    """Two recordings, node after node.
+    """Two recordings, merged node by node.
 
     pairs     the slot of each pair of slots
-    first     for each recording the slot that stands for one of its own
+    first     for each recording, maps its own slots to merged ones
     """
 
     def __init__(self, plain: _Recording, trained: _Recording):
         self.found = plain.steps()
         self.found.steps = []
         self.pairs: dict[tuple[int, int], int] = {}
-        self._last = trained.kept  # where nodes share a buffer, the last one's value is its own
+        self._last = trained.kept  # if nodes share a buffer, the last value counts
         self.first: tuple[dict[int, int], dict[int, int]] = ({}, {})
         self._types = plain.graph.body.types, trained.graph.body.types
         self._next = len(plain.graph.body.types)
         others = {kind: slot for slot, kind in trained.inputs.items()}
         for slot, kind in plain.inputs.items():
             self._pair(slot, others.pop(kind, None), slot)
-        for kind, slot in others.items():  # the number of the step, which dropout reads
+        for kind, slot in others.items():  # the step number, which dropout reads
             self.found.inputs[self._alone(1, slot)] = kind
         known: dict[str, int] = {}
         for slot, array in self.found.constants.items():
@@ -184,7 +185,7 @@ class _Joint:
     def node(
         self, one: _NodeSpan | None, other: _NodeSpan | None, mine: list[CallStep], theirs: list[CallStep]
     ) -> None:
-        """Add what a node does in both."""
+        """Add a node's steps in both recordings."""
         path = one.path if one is not None else ()
         kept = {n: slot for n, slot in (other.kept if other is not None else {}).items() if self._last[n] == slot}
         if self._alike(mine, theirs) and all(name in one.kept for name in kept if one is not None):
@@ -205,13 +206,13 @@ class _Joint:
                 before = self.first[0][slot], self.first[1][there]
                 results.append((self._pair(slot, there), *before))
         if not results and not kept and not (evaluated and trained):
-            self.found.steps += [*evaluated, *trained]  # which only one of them reads
+            self.found.steps += [*evaluated, *trained]  # read by only one of them
             return
         moved = tuple(KeepStep(name, self.first[1][slot], path) for name, slot in kept.items())
         self.found.steps.append(ChoiceStep(tuple(evaluated), tuple(trained), tuple(results), moved, path))
 
     def _alike(self, mine: list[CallStep], theirs: list[CallStep]) -> bool:
-        """Whether a node does the same in both; then it is added."""
+        """Whether a node has the same steps in both; if so, add them."""
         if len(mine) != len(theirs):
             return False
         made: dict[tuple[int, int], int] = {}
@@ -240,7 +241,7 @@ class _Joint:
         return CallStep(call.primitive, call.static, tuple(first[slot] for slot in call.inputs), outputs, call.path)
 
     def _alone(self, side: int, slot: int) -> int:
-        """A new slot for one that only one of the recordings has."""
+        """Return a new slot for one that only one of the recordings has."""
         new, self._next = self._next, self._next + 1
         self.found.types[new] = self._types[side][slot]
         self.first[side][slot] = new

@@ -1,4 +1,4 @@
-"""Names of parameters and buffers that people read."""
+"""Readable names of parameters and buffers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _MADE_UP = re.compile(r"::|^\W*(val_|t_)?\d+$")
 
 
 def given_names(found: ProgramSteps) -> dict[str, str]:
-    """Better names of parameters and buffers, which it gives them: where a writer has made one up, `onnx::MatMul_12`,
-    after the module that reads it, `encoder.layer.0.query.weight`."""
+    """Return readable names of parameters and buffers: replace a generated one, `onnx::MatMul_12`, by the module that
+    reads it, `encoder.layer.0.query.weight`."""
     names = _without_roots(found)
     kinds = {slot: (kind, names.get(name, name)) for slot, (kind, name) in found.inputs.items()}
     taken = {name for kind, name in kinds.values() if kind in ("params", "state")}
@@ -32,7 +32,7 @@ def given_names(found: ProgramSteps) -> dict[str, str]:
 
 
 def _without_roots(found: ProgramSteps) -> dict[str, str]:
-    """Names without `params.` and `state.`, with which this package's own exports begin all of them."""
+    """Return names without the prefixes `params.` and `state.` of Opstage's own exports."""
     by_kind = {kind: [name for each, name in found.inputs.values() if each == kind] for kind in ("params", "state")}
     if not all(name.startswith(f"{kind}.") for kind, names in by_kind.items() for name in names):
         return {}

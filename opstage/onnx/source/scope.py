@@ -37,13 +37,13 @@ LOCALS = (
     "otherwise",
     "unfinished",
 )
-"""Names of tensors, beside those of the ops that give them; no function has one of them."""
+"""Names of tensors, in addition to names of ops; no function may have one of them."""
 
 
 @final
 @dataclass(frozen=True)
 class FunctionBody:
-    """The text of a region's function: its lines, and what it needs beside its tensors."""
+    """The text of a region's function: its lines, and its arguments other than tensors."""
 
     lines: tuple[str, ...]
     arguments: tuple[str, ...]
@@ -58,17 +58,17 @@ def is_prefixed(body: FunctionBody) -> bool:
 
 
 def first_arguments(body: FunctionBody, prefixed: bool) -> list[str]:
-    """The arguments of a function before its tensors."""
+    """Return the arguments of a function before its tensors."""
     found = ["ops"]
     found += [name for name in ("params", "state", "moved") if name in body.needs]
     return [*found, "prefix"] if prefixed else found
 
 
 class FunctionScope:
-    """The body of one function being written.
+    """The body of a function while it is written.
 
-    abstract   whether names of parameters follow its argument `prefix`
-    needs      what it needs of params, state, moved, prefix and train
+    abstract   whether parameter names depend on its argument `prefix`
+    needs      which of params, state, moved, prefix and train it needs
     """
 
     def __init__(self, around: Functions, block: RegionBlock, abstract: bool, final: bool):
@@ -99,7 +99,7 @@ class FunctionScope:
             self.argument_names.append(self.slots[slot])
 
     def body(self) -> list[str]:
-        """The lines of the function."""
+        """Return the lines of the function."""
         self.members(self.block.members)
         if not self.block.path:
             self.results = {name: self.tensor(slot) for name, slot in self.around.found.outputs.items()}
@@ -115,7 +115,7 @@ class FunctionScope:
     # Tensors ----------------------------------------------------------------------------------------------------------
 
     def tensor(self, slot: int) -> str:
-        """An expression for a tensor."""
+        """Return an expression for a tensor."""
         if slot in self.slots:
             return self.slots[slot]
         found = self.around.found
@@ -132,21 +132,21 @@ class FunctionScope:
         raise UnsupportedError("a tensor that only training computes is read by another node; it has no text here")
 
     def name_of(self, name: str) -> str:
-        """The name of a parameter as an expression."""
+        """Return the name of a parameter as an expression."""
         if self.prefix is not None and name.startswith(f"{self.prefix}."):
             self.needs.add("prefix")
             return self.joined(name)
         return quoted(name)
 
     def joined(self, name: str) -> str:
-        """A name that begins with this function's prefix."""
+        """Return the expression of a name that begins with this function's prefix."""
         rest = name[len(self.prefix or "") :]
         if re.fullmatch(r"[\w.:/\- ]*", rest, re.ASCII):
             return f'f"{{prefix}}{rest}"' if rest else "prefix"
         return f"prefix + {quoted(rest)}"
 
     def new(self, slot: int, base: str) -> str:
-        """A name for a new tensor."""
+        """Return a name for a new tensor."""
         name = self.slots[slot] = self.names.take(identifier(base))
         return name
 
@@ -182,7 +182,7 @@ class FunctionScope:
         self.lines += lines(f"{', '.join(self.target(slot, step, len(visible)) for slot in visible)} = ", text, indent)
 
     def target(self, slot: int, step: CallStep, among: int) -> str:
-        """The name of a result; `_` for one of several that nothing reads."""
+        """Return the name of a result; `_` for an unused one of several."""
         if slot in self.slots:
             return self.slots[slot]
         if among > 1 and not self.is_read(slot):
@@ -241,7 +241,7 @@ class FunctionScope:
         self.lines += lines(f"{', '.join(names)} = " if names else "", text, 4)
 
     def inline(self, block: RegionBlock) -> tuple[int, str, Expression] | None:
-        """The region of one op as an expression: its slot, a name for it, and the text."""
+        """Return a region of one op as an expression: its slot, a name for it, and the text."""
         if len(block.members) != 1 or len(block.results) != 1:
             return None
         (member,) = block.members
@@ -262,7 +262,7 @@ class FunctionScope:
         return slot, base, text
 
     def called(self, block: RegionBlock, name: str, prefix: str, tensors: Sequence[str]) -> Expression:
-        """A call of a region's function."""
+        """Return a call of a region's function."""
         function, body, prefixed = self.around.function(block, self)
         self.needs |= body.needs - {"prefix"}
         self.around.expressions.sizes.update(body.sizes)
@@ -271,7 +271,7 @@ class FunctionScope:
         return call("ops.region", [*words, *(["train"] if "train" in body.needs else [])])
 
     def prefix_text(self, block: RegionBlock) -> str:
-        """The prefix of a region as an expression of this function."""
+        """Return the prefix of a region as an expression in this function."""
         if block.prefix is None:
             return "None"
         if self.prefix is not None and (block.prefix == self.prefix or block.prefix.startswith(f"{self.prefix}.")):
@@ -282,7 +282,7 @@ class FunctionScope:
     # Loops ------------------------------------------------------------------------------------------------------------
 
     def around_run(self, members: Sequence[Member], i: int) -> int:
-        """How many regions from the i-th on are one loop."""
+        """Return how many regions, from the i-th on, form one loop."""
         first = members[i]
         if not isinstance(first, RegionBlock) or not first.results or self.inline(first) is not None:
             return 1
@@ -296,7 +296,7 @@ class FunctionScope:
         return len(run) if len(run) > 1 and counted_loop(run) is not None else 1
 
     def _carried(self, run: Sequence[RegionBlock]) -> dict[int, int] | None:
-        """By argument, which result of the region before it is; None where they are no loop."""
+        """Map each argument to the result of the previous region that it is; None if the regions form no loop."""
         carried: dict[int, int] = {}
         for before, after in pairwise(run):
             here = {j: before.results.index(slot) for j, slot in enumerate(after.arguments) if slot in before.results}
@@ -336,7 +336,7 @@ class FunctionScope:
             self.slots[slot] = target
 
     def _is_spent(self, slot: int, first: RegionBlock) -> bool:
-        """Whether a tensor of this function is read by the first region of a loop and by nothing else after it."""
+        """Whether a tensor of this function is last read by the first region of a loop."""
         name = self.slots.get(slot, "")
         if slot in self.around.found.inputs or slot in self.block.arguments or not name.startswith(_RESULT):
             return False

@@ -1,4 +1,4 @@
-"""An imported program as steps in regions: its ops, and where training differs from evaluation."""
+"""An imported program as steps in regions: its ops, and the differences between training and evaluation."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ...ops.types import TensorType
 from ...options import Options
 
 Path: TypeAlias = "tuple[tuple[str, int], ...]"
-"""That of a region: names, each with the number of its occurrence."""
+"""The path of a region: names, each with its occurrence number."""
 
 WIDE = Options(dtype="float64")
-"""A program is recorded in the dtype that holds every constant of a file, so that none of them is rounded."""
+"""Programs are recorded in the dtype that represents every constant of a file, so that none is rounded."""
 
 
 @final
 @dataclass(frozen=True)
 class CallStep:
-    """One op. Its inputs are slots, the numbers of tensors, or stand for other operands (see `operands`)."""
+    """One op. Its inputs are slots, the numbers of tensors, or other operands (see `operands`)."""
 
     primitive: Primitive
     static: Static
@@ -35,7 +35,7 @@ class CallStep:
 @final
 @dataclass(frozen=True)
 class KeepStep:
-    """A buffer of the model takes a new value."""
+    """An update of a buffer of the model."""
 
     name: str
     slot: int
@@ -47,8 +47,8 @@ class KeepStep:
 class ChoiceStep:
     """One node in evaluation and in training.
 
-    results   tensors that both give: the slot that later steps read, and what it is in each
-    kept      buffers that training moves
+    results   tensors that both compute: the slot that later steps read, and its slot in each
+    kept      buffers that training updates
     """
 
     evaluated: tuple[CallStep, ...]
@@ -78,7 +78,7 @@ class ProgramSteps:
 
 
 def reads(step: Step) -> Iterator[int]:
-    """The slots that a step reads from before it."""
+    """Yield the slots of earlier steps that a step reads."""
     if isinstance(step, CallStep):
         yield from _slots(step)
     elif isinstance(step, KeepStep):
@@ -99,20 +99,20 @@ def _slots(call: CallStep) -> Iterator[int]:
 
 
 def gives(step: Step) -> tuple[int, ...]:
-    """The slots that a step gives to those after it."""
+    """Return the slots that a step defines."""
     if isinstance(step, CallStep):
         return step.outputs
     return tuple(slot for slot, _, _ in step.results) if isinstance(step, ChoiceStep) else ()
 
 
 def same_static(a: Static, b: Static) -> bool:
-    """Whether two calls have the same static parameters, but for the sites of random draws."""
+    """Whether two calls have the same static parameters, except for the sites of random draws."""
     names = {*a, *b} - {"site"}
     return all(name in a and name in b and text_of_static(a[name]) == text_of_static(b[name]) for name in names)
 
 
 def text_of_static(value: Any) -> str:
-    """A static parameter as text, the bodies of loops included."""
+    """Return a static parameter as text, including the bodies of loops."""
     if value is None:
         return "None"
     bodies: list[Any] = []
@@ -121,7 +121,7 @@ def text_of_static(value: Any) -> str:
 
 
 def text_of_body(body: Any) -> str:
-    """The computation of a closed body, but for the regions and lines of its ops."""
+    """Return the computation of a closed body as text, without the regions and lines of its ops."""
     body = body.renumbered()
     lines = [f"{[str(t) for t in body.input_types]} {body.inputs} -> {body.outputs}"]
     lines += [f"{c.slot} {c.type} {digest(c.value)}" for c in body.constants]

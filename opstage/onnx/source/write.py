@@ -1,4 +1,4 @@
-"""`write_source`: an imported model as a Python file and the file of its weights."""
+"""`write_source`: write an imported model as a Python file and a weights file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .recording import steps_of
 @final
 @dataclass(frozen=True)
 class WrittenModel:
-    """The files of a model: its source and its weights, and how many parameters and lines it has."""
+    """The files of a model, its source and weights, with the numbers of parameters and lines."""
 
     source: Path
     weights: Path
@@ -40,14 +40,14 @@ def write_source(
     output: str = "",
     force: bool = False,
 ) -> WrittenModel:
-    """Write a model as Opstage source to `out`, a `.py` file, and its weights beside it, in the safetensors format.
+    """Write a model as Opstage source to `out`, a `.py` file, and its weights to a safetensors file next to it.
 
-    loss, output   what training compares, by default: see `opstage.imported.network.supervised`
-    force          write over files that are there
+    loss, output   the defaults for training: see `opstage.imported.network.supervised`
+    force          overwrite existing files
 
     The source is a model file: `opstage check`, `graph`, `train` and `predict` take it. It is proved to compute what
-    the model computes, op by op, before anything is written. Raises UsageError for a name that no module can have and
-    for files that are there, UnsupportedError for a program that has no text.
+    the model computes, op by op, before anything is written. Raises UsageError for an invalid module name and for
+    existing files, UnsupportedError for a program that cannot be written as text.
     """
     source = Path(out)
     if source.suffix != ".py" or not source.stem.isidentifier() or iskeyword(source.stem):
@@ -56,7 +56,7 @@ def write_source(
     for path in (source, weights):
         if not force and os.path.lexists(path):
             raise UsageError(f"{path} is there already; choose another name, or write over it with --force")
-    supervised(model.network, None, loss=loss, output=output)  # which says what is wrong with either
+    supervised(model.network, None, loss=loss, output=output)  # raises if either is wrong
     made = module_text(
         model, simplified(steps_of(model)), origin=origin, weights=weights.name, loss=loss, output=output
     )
@@ -67,7 +67,7 @@ def write_source(
 
 
 def _write_both(weights: Path, tensors: bytes, source: Path, text: bytes) -> None:
-    """Write two files, or leave both as they were."""
+    """Write two files, or leave both unchanged."""
     before = weights.read_bytes() if weights.is_file() else None
     write_file(weights, [tensors])
     try:
