@@ -42,6 +42,8 @@ def examples() -> dict[str, str]:
 
 def _paragraph(text: str) -> str:
     lines = text.split("\n")
+    if lines[0] == "Raises:":
+        return _errors(text)
     entries = [_ENTRY.fullmatch(line) for line in lines]
     if entries[0] is None or not all(e or _FURTHER.match(line) for e, line in zip(entries, lines)):
         return _literal(text)
@@ -52,6 +54,20 @@ def _paragraph(text: str) -> str:
         else:
             items.append(f"  {_literal(line.strip())}")
     return "\n".join(items)
+
+
+def _errors(section: str) -> str:
+    """The errors that a docstring states, each linked to its own entry."""
+    found = (" ".join(entry.split()) for entry in re.split(r"\n {4}(?! )", section)[1:])
+    items = (entry.partition(": ") for entry in found)
+    return "\n".join(["[Raises][causes]:", "", *[f"- {_linked(name)}: {_literal(cause)}" for name, _, cause in items]])
+
+
+def _linked(error: str) -> str:
+    """The name of an error: those of Opstage lead to what they are."""
+    import opstage
+
+    return f"[`{error}`][opstage.{error}]" if error in opstage.__all__ else f"`{error}`"
 
 
 def _literal(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -51,6 +52,17 @@ def require_labels(op: str, shape: tuple[int, ...], labels: Array, *, ignore_ind
         raise RangeError(
             f"label {label}{place} is out of range: logits are {show_shape(shape)} with {classes} classes on "
             f"axis {axis}, so labels are 0 … {classes - 1}, or ignore_index={ignore_index}",
+            op=op,
+        )
+
+
+def require_cells(op: str, cells: tuple[int, ...], index: Array) -> None:
+    """Every index of a pool must be a flat position in a plane of this shape: another one is of another plane."""
+    found = first_out_of_range(index, math.prod(cells))
+    if found is not None:
+        raise RangeError(
+            f"index {found[0]} at position {show_shape(found[1])} is out of range: planes are {show_shape(cells)}, so "
+            f"indices are 0 … {math.prod(cells) - 1}; they come from max_pool with the same windows",
             op=op,
         )
 

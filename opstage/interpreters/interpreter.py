@@ -25,6 +25,7 @@ from ..ops.mesh import Mesh
 from ..ops.primitive import Primitive, R, Static
 from ..ops.protocol import Ops
 from ..ops.types import EXACT, DType, Shape, TensorType, dtype_name
+from ..ops.untrusted import brief
 
 if TYPE_CHECKING:
     from ..ops.trees import Structure
@@ -80,6 +81,8 @@ class Interpreter(Ops[R]):
 
     @override
     def region(self, name: str, f: Callable[..., Any], /, *args: Any) -> Any:
+        if not isinstance(name, str) or not callable(f):
+            raise ProgramError(f"a region is a name and a function of ops, but was given {brief(name)} and {brief(f)}")
         cursor = self.cursor
         outside = cursor.region
         cursor.region = outside.child(name)

@@ -7,15 +7,19 @@ bound all the same: `Primitive.infer` raises it, so that it is placed and collec
 
 from __future__ import annotations
 
+import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from fractions import Fraction
-from typing import Any, TypeAlias
+from typing import Any, SupportsIndex, TypeAlias
+
+import numpy as np
 
 from .dims import Dim, DimExpr, DimFloat
 from .invalid_static import InvalidStatic
 from .numbers import plain, plain_sequence
 from .types import show_shape
+from .untrusted import brief
 
 Number: TypeAlias = "int | float | Fraction | DimFloat"
 ShapeLike: TypeAlias = "Sequence[Dim]"
@@ -80,12 +84,17 @@ def as_shape(op: str, shape: Sequence[Dim], *, inferred: bool = False) -> Any:
     shape = plain_sequence(shape)
     if isinstance(shape, (int, DimExpr)):
         shape = (shape,)
+    shape = as_sequence(op, "a shape", shape)
+    if isinstance(shape, InvalidStatic):
+        return shape
     result = tuple(int(d) if not isinstance(d, (int, DimExpr)) and hasattr(d, "__index__") else d for d in shape)
     for d in result:
         if not isinstance(d, (int, DimExpr)) or isinstance(d, bool):
             return InvalidStatic(f"a shape holds ints and dims but is {show_shape(result)}", op)
         if isinstance(d, int) and d < (-1 if inferred else 0):
             return InvalidStatic(f"a shape holds sizes that are at least 0 but is {show_shape(result)}", op)
+    if math.prod([d for d in result if isinstance(d, int) and d]) >= 2**63:
+        return InvalidStatic(f"a shape has fewer than 2**63 elements but is {brief(result)}", op)
     return result
 
 
@@ -93,9 +102,20 @@ def as_int(op: str, name: str, value: Any) -> Any:
     """An int, from whatever has an index."""
     if type(value) is int:
         return value
-    if not hasattr(value, "__index__") or isinstance(value, DimExpr):
-        return InvalidStatic(f"{name} must be an integer but is {value!r}", op)
+    value = plain(value)
+    if not isinstance(value, SupportsIndex) or isinstance(value, (DimExpr, np.ndarray)):
+        return InvalidStatic(f"{name} must be an integer but is {brief(value)}", op)
     return operator.index(value)
+
+
+def as_sequence(op: str, name: str, value: Any) -> Any:
+    """A tuple, from an array of one axis or what else has entries in an order."""
+    value = plain_sequence(value)
+    if isinstance(value, InvalidStatic):
+        return value
+    if not isinstance(value, Iterable) or isinstance(value, (str, Mapping, Set)):
+        return InvalidStatic(f"{name} must be a sequence but is {brief(value)}", op)
+    return tuple(value)
 
 
 def as_dim(op: str, name: str, value: Any) -> Any:

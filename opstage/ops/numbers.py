@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import UsageError
+from .untrusted import brief
 
 
 def plain(value: Any) -> Any:
@@ -19,7 +20,8 @@ def plain(value: Any) -> Any:
 
 def as_numpy(value: Any) -> npt.NDArray[Any]:
     """`np.asarray`. Raises UsageError where an array of another library refuses, such as one of torch's that wants a
-    gradient: it would end here, and nothing would ever say so. And for a masked array with masked entries."""
+    gradient: it would end here, and nothing would ever say so. And for a masked array with masked entries, and lists of
+    several lengths."""
     if hasattr(value, "filled") and np.ma.is_masked(value):
         raise UsageError("a masked array has entries that are masked; fill them first: x.filled(…)")
     try:
@@ -29,6 +31,8 @@ def as_numpy(value: Any) -> npt.NDArray[Any]:
             raise
         kind = f"{type(value).__module__.partition('.')[0]}'s {type(value).__name__}"
         raise UsageError(f"{kind} gives no NumPy array: {error}") from None
+    except ValueError as error:
+        raise UsageError(f"{brief(value)} is no array: {error}") from None
 
 
 def plain_sequence(value: Any) -> Any:

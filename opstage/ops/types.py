@@ -59,8 +59,9 @@ def as_dtype(name: str | DType) -> DType:
         if name in _NAMES:
             return name
         name = name.name
-    if name not in DTYPES:
-        raise UsageError(f"unknown dtype {name!r}{nearest(name, DTYPES)}; Opstage has {', '.join(DTYPES)}")
+    if not isinstance(name, str) or name not in DTYPES:
+        near = nearest(name, DTYPES) if isinstance(name, str) else ""
+        raise UsageError(f"unknown dtype {brief(name)}{near}; Opstage has {', '.join(DTYPES)}")
     return DTYPES[name]
 
 

@@ -74,6 +74,10 @@ def test_every_page_is_in_the_navigation() -> None:
         ("2*B*T and x_i of `2*B*T` <R>", r"2\*B\*T and x\_i of `2*B*T` &lt;R>"),
         ("A sum.\n\nx    the rows,\n     all\ny    1*2*3", "A sum.\n\n- `x`: the rows,\n  all\n- `y`: 1\\*2\\*3"),
         ("x    not a table\nbecause of this", "x    not a table\nbecause of this"),
+        (
+            "Raises:\n    ShapeError: x_i of\n        another shape.\n    OSError: no file.",
+            "[Raises][causes]:\n\n- [`ShapeError`][opstage.ShapeError]: x\\_i of another shape.\n- `OSError`: no file.",
+        ),
         ("ends here.  Two spaces", "- `ends here.`: Two spaces"),
     ],
 )

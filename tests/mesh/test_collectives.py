@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from opstage.interpreters.mesh.ranks import Ranks, RankValues, on_mesh
 from opstage.interpreters.mesh.varying import Varying, VaryingRef
 from opstage.interpreters.registry import make_interpreter
 from opstage.ops.methods.collective import CollectiveOps
+from opstage.ops.protocol import OPS
+from tests.conformance.raises import stated
 from tests.mesh.cases import AXIS, CASES, RANKS, Case
 
 SEED = 3
@@ -184,6 +187,34 @@ def test_collectives_of_what_is_alike_and_of_what_is_not(call: Any, varies: bool
     with pytest.raises(opstage.MeshError, match=message) as caught:
         ops.execute_each(run, (held(ops, [np.ones((8, 4))] * RANKS),))
     assert "test_collectives.py" in str(caught.value)
+
+
+OF_COLLECTIVES: dict[str, tuple[dict[str, Any], ...]] = {
+    "all_gather": ({}, {"dim": 3}),
+    "all_to_all": ({"split": 0, "join": 0}, {"split": 3, "join": 0}, {"split": 0, "join": 3}, {"split": 1, "join": 0}),
+    **dict.fromkeys(("reduce_scatter", "shard"), ({}, {"dim": 3}, {"dim": 1})),
+}
+
+
+@pytest.mark.parametrize("name", sorted(vars(CollectiveOps).keys() & OPS - {"axis_index"}))
+def test_docstrings_state_the_errors_of_collectives(name: str) -> None:
+    """Of numbers and masks, of what varies over the ranks and of what does not, along axes that fit and that do not."""
+    found: set[str] = set()
+    for value in (np.ones((8, 3)), np.ones((8, 3), bool)):
+        for varies in (True, False):
+            for static in OF_COLLECTIVES.get(name, ({},)):
+
+                def run(outer: Any, x: Any, varies: bool = varies, static: dict[str, Any] = static) -> Any:
+                    varying = Varying(outer, OVER)
+                    ref = VaryingRef(x, varying, OVER if varies else frozenset())
+                    return (getattr(varying, name)(ref, axis=AXIS, **static).value,)
+
+                ops = mesh_of()
+                try:
+                    ops.execute_each(run, (held(ops, [value] * RANKS),))
+                except opstage.OpstageError as error:
+                    found.add(type(error).__name__)
+    assert found == set(stated(inspect.getdoc(getattr(opstage.Ops, name)) or ""))
 
 
 def test_a_loop_with_a_collective_is_taken_by_all_ranks_together() -> None:

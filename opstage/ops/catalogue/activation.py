@@ -27,9 +27,9 @@ def _grad_shape(x: TensorType, g: TensorType, **static: Any) -> tuple[TensorType
     return (same_type(x, g, "x", "g"),)
 
 
-def _fused(name: str, first: str, decomposition: Any) -> Primitive:
+def _fused(name: str, first: str, decomposition: Any, shape: Any = _grad_shape) -> Primitive:
     """g · f' as one op: a kernel may do it in one pass; its own derivatives come from its decomposition."""
-    return Primitive(name, operands=(first, "g"), shape=_grad_shape, decomposition=decomposition, kind=Kind.POINTWISE)
+    return Primitive(name, operands=(first, "g"), shape=shape, decomposition=decomposition, kind=Kind.POINTWISE)
 
 
 def _relu_decomposition(ops: Ops[R], x: R, /) -> tuple[R, ...]:
@@ -131,7 +131,12 @@ def _gelu_grad_decomposition(ops: Ops[R], x: R, g: R, /, *, approximate: str) ->
     return (ops.mul(g, slope),)
 
 
-GELU_GRAD = _fused("gelu_grad", "x", _gelu_grad_decomposition)
+def _gelu_grad_shape(x: TensorType, g: TensorType, *, approximate: str) -> tuple[TensorType, ...]:
+    _require_gelu_form(approximate)
+    return _grad_shape(x, g)
+
+
+GELU_GRAD = _fused("gelu_grad", "x", _gelu_grad_decomposition, _gelu_grad_shape)
 
 # Pieces of lines and exponentials -----------------------------------------------------------------------------------
 

@@ -56,9 +56,13 @@ def _require_sizes(sizes: Shape) -> None:
         require_at_most(1, size, lambda: f"the kernel is empty: it has size {size} along spatial axis {axis}")
 
 
-def _require_groups(groups: int, channels: Dim, what: str) -> None:
+def _require_count(groups: int) -> None:
     if type(groups) is not int or groups < 1:
         raise ShapeError(f"groups must be an int that is at least 1 but is {groups!r}")
+
+
+def _require_groups(groups: int, channels: Dim, what: str) -> None:
+    _require_count(groups)
     require_divides(groups, channels, lambda: f"groups={groups} does not divide the {channels} {what} channels")
 
 
@@ -212,6 +216,7 @@ def _conv_transpose_shape(
     require_same_dtype(kernel, x, "kernel", "x")
     rank = len(sizes)
     spatial = _spatial(x, rank, "x", "inC")
+    _require_count(groups)
     channels_in, channels_out = kernel.shape[0], kernel.shape[1] * groups
     _require_groups(groups, channels_in, "input")
     _require_channels(x, rank, channels_in, kernel, groups)

@@ -16,6 +16,7 @@ from ..errors import ShapeError
 from ..primitive import Primitive, R
 from ..rules import same_type
 from ..types import TensorType, require_float, require_same_dtype, show_shape
+from ..untrusted import brief
 
 if TYPE_CHECKING:
     from ..protocol import Ops
@@ -43,6 +44,7 @@ def _update(decomposition: Callable[..., Any], *, flops: int, matrix: bool = Fal
         require_float(p, "p")
         if matrix:
             _require_matrix(p)
+            _require_iterations(**static)
         same_type(p, g, "p", "g")
         for x, operand in zip(rest, state):
             same_type(p, x, "p", operand)
@@ -222,6 +224,11 @@ def _require_matrix(p: TensorType) -> None:
         )
     for d in p.shape:
         require_at_most(1, d, f"p is {show_shape(p.shape)}, a matrix without entries")
+
+
+def _require_iterations(*, steps: int, **static: Any) -> None:
+    if type(steps) is not int or steps < 1:
+        raise ShapeError(f"steps must be an int that is at least 1 but is {brief(steps)}")
 
 
 def _is_tall(p: TensorType) -> bool:

@@ -51,6 +51,11 @@ class AttentionOps(Calls[R]):
         of -inf forbids too, and PyTorch has both in one argument. `scale` stands in the place of 1/√d. A query that may
         attend to nothing gives zeros and takes no gradient. Nothing of the n·m weights is kept (Rabe & Staats 2021, Dao
         et al. 2022).
+
+        Raises:
+            DtypeError: the bias a mask; q not a float tensor; mask not a mask; dtypes differ.
+            ShapeError: q, k and v do not fit; the mask does not broadcast; the bias does not broadcast; an invalid
+                argument.
         """
         if scale is not None:  # the primitives divide by √d themselves
             q = self._call(SCALE, (q,), {"c": _over_root(plain(scale), q.shape)})
@@ -67,6 +72,10 @@ class AttentionOps(Calls[R]):
 
         peak and total (..., n, 1). With the weights p = exp(q·kᵀ/√d - peak)/total, 0 where a query may not attend, and
         s = p·(g·vᵀ - Σ p·(g·vᵀ)): s·k/√d, sᵀ·q/√d, pᵀ·g.
+
+        Raises:
+            DtypeError: q not a float tensor; dtypes differ.
+            ShapeError: q, k and v do not fit; an invalid argument; peak, g, total of another shape.
         """
         refs = (q, k, v, peak, total, g) if mask is None else (q, k, v, mask, peak, total, g)
         static = {"has_mask": mask is not None, "causal": causal}
@@ -76,7 +85,13 @@ class AttentionOps(Calls[R]):
     def biased_attention_grad(
         self, q: R, k: R, v: R, bias: R, mask: R | None, peak: R, total: R, g: R, /, *, causal: bool = False
     ) -> tuple[R, R, R, R]:
-        """The same with a bias, whose cotangent comes last: s, summed over the axes along which it was broadcast."""
+        """The same with a bias, whose cotangent comes last: s, summed over the axes along which it was broadcast.
+
+        Raises:
+            DtypeError: the bias a mask; q not a float tensor; dtypes differ.
+            ShapeError: q, k and v do not fit; the bias does not broadcast; an invalid argument; g, peak, total of
+                another shape.
+        """
         refs = (q, k, v, bias, peak, total, g) if mask is None else (q, k, v, bias, mask, peak, total, g)
         static = {"has_mask": mask is not None, "causal": causal}
         dq, dk, dv, dbias = self._call_many(BIASED_ATTENTION_GRAD, refs, static)
@@ -100,6 +115,11 @@ class AttentionOps(Calls[R]):
         x (n, d) or (B, n, d). Of H heads, head i attends with columns i·h … (i+1)·h of x·wq, x·wk and x·wv, scale 1/√h;
         the heads side by side times wo; PyTorch has a bias, and weights transposed. mask (n, n) or (B, n, n), as in
         scaled_dot_product_attention.
+
+        Raises:
+            DtypeError: x not a float tensor; dtypes differ.
+            ShapeError: num_heads do not divide the columns; no position to attend to; an invalid argument; wq, wk, wv,
+                wo, x, mask of another shape.
         """
         refs = (wq, wk, wv, wo, x) if mask is None else (wq, wk, wv, wo, x, mask)
         static = {"has_mask": mask is not None, "num_heads": num_heads, "causal": causal}

@@ -11,6 +11,7 @@ from ..invalid_static import InvalidStatic
 from ..numbers import plain
 from ..operands import NUMBERS, with_numbers
 from ..primitive import NO_STATIC, Primitive, R, Static
+from ..untrusted import brief
 from .structure import Structure
 
 
@@ -69,7 +70,8 @@ class Calls(Structure[R]):
         if not cursor.quiet:
             cursor.ordinal += 1
             for name, value in static.items():
-                if type(value) not in _PLAIN or (type(value) is tuple and name in NUMERIC):
+                unusual = _UNUSUAL.get(type(value))
+                if unusual is None or name in unusual:
                     static = _plainly(static, primitive.name)
                     break
         return self.bind(primitive, refs, static)[0]
@@ -81,13 +83,12 @@ class Calls(Structure[R]):
         if not cursor.quiet:
             cursor.ordinal += 1
             for name, value in static.items():
-                if type(value) not in _PLAIN or (type(value) is tuple and name in NUMERIC):
+                unusual = _UNUSUAL.get(type(value))
+                if unusual is None or name in unusual:
                     static = _plainly(static, primitive.name)
                     break
         return self.bind(primitive, refs, static)[: len(primitive.outputs)]
 
-
-_PLAIN = frozenset((int, float, bool, tuple))
 
 NUMERIC = frozenset(
     (
@@ -97,12 +98,41 @@ NUMERIC = frozenset(
 )
 """Static parameters that are numbers, of whatever op has them."""
 
+FLAGS = frozenset(
+    (
+        *("keepdims", "exclusive", "reverse", "descending", "lower", "transpose", "count_include_pad", "causal"),
+        *("nesterov", "replicated"),
+    )
+)
+"""Static parameters that are True or False, of whatever op has them."""
+
+_UNUSUAL = {bool: frozenset[str](), int: FLAGS, float: FLAGS, tuple: NUMERIC | FLAGS}
+"""By the types that static parameters mostly have, the names of those that may not have it."""
+
 
 def _plainly(static: Static, op: str) -> Static:
-    """Static parameters of a user's call without NumPy's numbers; what should be a number and is none is invalid."""
-    return {
-        name: _number(plain(value), name, op) if name in NUMERIC else plain(value) for name, value in static.items()
-    }
+    """Static parameters of a user's call without NumPy's numbers; one that is not what it should be is invalid."""
+    return {name: _checked(plain(value), name, op) for name, value in static.items()}
+
+
+def _checked(value: Any, name: str, op: str) -> Any:
+    if name in NUMERIC:
+        return _number(value, name, op)
+    if name in FLAGS:
+        return _flag(value, name, op)
+    try:
+        hash(value)  # interpreters look up by it what they know of a call
+    except TypeError:
+        return InvalidStatic(f"{name} must be a value that never changes but is {brief(value)}", op)
+    return value
+
+
+def _flag(value: Any, name: str, op: str) -> Any:
+    if isinstance(value, InvalidStatic):
+        return value
+    if isinstance(value, int) and value in (0, 1):
+        return bool(value)
+    return InvalidStatic(f"{name} must be True or False but is {brief(value)}", op)
 
 
 def _number(value: Any, name: str, op: str) -> Any:

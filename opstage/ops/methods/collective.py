@@ -37,6 +37,9 @@ class CollectiveOps(Calls[R]):
 
         A program seldom says it: where an op meets a tensor that varies, those that do not are varied first. JAX:
         jax.lax.pvary.
+
+        Raises:
+            MeshError: x that varies over the axis already.
         """
         return self._over(VARY, x, axis)
 
@@ -44,6 +47,10 @@ class CollectiveOps(Calls[R]):
         """Σ of the ranks' x over the axis, the same bits on all of them. PyTorch: torch.distributed.all_reduce.
 
         Of floats and integers. JAX: jax.lax.psum. MPI: MPI_Allreduce.
+
+        Raises:
+            DtypeError: x a mask.
+            MeshError: x that all ranks have alike.
         """
         return self._over(ALL_REDUCE, x, axis)
 
@@ -51,6 +58,10 @@ class CollectiveOps(Calls[R]):
         """The largest of the ranks' x, element by element; nan where one has it; no gradient.
 
         JAX: jax.lax.pmax.
+
+        Raises:
+            DtypeError: x a mask.
+            MeshError: x that all ranks have alike.
         """
         return self._over(ALL_MAX, x, axis)
 
@@ -59,24 +70,42 @@ class CollectiveOps(Calls[R]):
 
         A rank may use the whole in its own way, so that gradients are added and shared out; with `replicated` all ranks
         do the same with it from here on, and each takes its own part of the one gradient. JAX: jax.lax.all_gather.
+
+        Raises:
+            MeshError: x that all ranks have alike.
+            ShapeError: dim that is no axis of x.
         """
-        return self._over(ALL_GATHER, x, axis, dim=dim, replicated=bool(replicated))
+        return self._over(ALL_GATHER, x, axis, dim=dim, replicated=replicated)
 
     def reduce_scatter(self, x: R, /, *, axis: str, dim: int = 0) -> R:
         """The rank's own part, along `dim`, of the sum of the ranks' x. PyTorch: torch.distributed.reduce_scatter.
 
         JAX: jax.lax.psum_scatter.
+
+        Raises:
+            DtypeError: x a mask.
+            MeshError: x that all ranks have alike.
+            ShapeError: dim that is no axis of x, or that the ranks cannot share equally.
         """
         return self._over(REDUCE_SCATTER, x, axis, dim=dim)
 
     def shard(self, x: R, /, *, axis: str, dim: int = 0) -> R:
-        """The rank's own part, along `dim`, of an x that all ranks have alike; no byte moves."""
+        """The rank's own part, along `dim`, of an x that all ranks have alike; no byte moves.
+
+        Raises:
+            MeshError: x that varies over the axis.
+            ShapeError: dim that is no axis of x, or that the ranks cannot share equally.
+        """
         return self._over(SHARD, x, axis, dim=dim)
 
     def all_to_all(self, x: R, /, *, axis: str, split: int, join: int) -> R:
         """Part i of x along `split` goes to rank i; the parts that come are joined along `join`.
 
         PyTorch: torch.distributed.all_to_all. JAX: jax.lax.all_to_all.
+
+        Raises:
+            MeshError: x that all ranks have alike.
+            ShapeError: split or join that is no axis of x, or a split that the ranks cannot share equally.
         """
         return self._over(ALL_TO_ALL, x, axis, split=split, join=join)
 
@@ -84,6 +113,9 @@ class CollectiveOps(Calls[R]):
         """The x of the rank that stands `by` places before, around the ring.
 
         JAX: jax.lax.ppermute. MPI: MPI_Sendrecv.
+
+        Raises:
+            MeshError: x that all ranks have alike.
         """
         return self._over(SHIFT, x, axis, by=by)
 

@@ -68,6 +68,11 @@ class ConvolutionOps(Calls[R]):
         y[n, o, i] = bias[o] + Σ_c Σ_j kernel[o, c, j] · x[n, c, i·stride + j·dilation - padding], padded with zeros;
         bias (outC), y ([N,] outC, *O), O = floor((S + 2·padding - dilation·(k - 1) - 1) / stride) + 1; any number of
         spatial axes. A kernel larger than its padded input is a ShapeError.
+
+        Raises:
+            DtypeError: kernel not a float tensor; dtypes differ.
+            ShapeError: the bias has another size than the output channels; x has other channels than the kernel; groups
+                do not divide the channels; an invalid argument; windows do not fit; x, kernel, bias of another shape.
         """
         static = _window("conv", kernel, stride, padding, dilation)
         static |= {"groups": groups, "has_bias": bias is not None}
@@ -91,6 +96,12 @@ class ConvolutionOps(Calls[R]):
         y[n, o, i·stride + j·dilation - padding] += kernel[c, o, j] · x[n, c, i], from the bias (outC) up; x ([N,] inC,
         *S), y ([N,] outC, *O), O = (S - 1)·stride - 2·padding + dilation·(k - 1) + output_padding + 1. An
         output_padding must be smaller than the stride or the dilation.
+
+        Raises:
+            DtypeError: kernel not a float tensor; dtypes differ.
+            ShapeError: the bias has another size than the output channels; x has other channels than the kernel; groups
+                do not divide the channels; no output_padding below the stride or dilation; an invalid argument; windows
+                do not fit; x, kernel, bias of another shape.
         """
         static = _window("conv_transpose", kernel, stride, padding, dilation)
         static |= {"output_padding": _output_padding(output_padding, len(kernel.shape) - 2)}
@@ -113,6 +124,11 @@ class ConvolutionOps(Calls[R]):
 
         From x ([N,] inC, *S) and the cotangent g of conv's result: out[o, c, j] = Σ_n Σ_i g[n, o, i] · x[n, c, i·stride
         + j·dilation - padding], (outC, inC/groups, *kernel).
+
+        Raises:
+            DtypeError: x not a float tensor; dtypes differ.
+            ShapeError: groups do not divide the channels; kernel and shape of other spatial axes; an invalid argument;
+                no such shape; windows do not fit; x, g of another shape.
         """
         sizes = as_shape("conv_kernel_grad", kernel)
         static = {
@@ -135,7 +151,13 @@ class ConvolutionOps(Calls[R]):
         dilation: IntOrTuple = 1,
         groups: int = 1,
     ) -> R:
-        """conv for images."""
+        """conv for images.
+
+        Raises:
+            DtypeError: kernel not a float tensor; dtypes differ.
+            ShapeError: the bias has another size than the output channels; x has other channels than the kernel; groups
+                do not divide the channels; an invalid argument; windows do not fit; kernel, bias, x of another shape.
+        """
         stride = _images("conv2d", kernel, x, stride)
         return self.conv(kernel, bias, x, stride=stride, padding=padding, dilation=dilation, groups=groups)
 
@@ -152,7 +174,14 @@ class ConvolutionOps(Calls[R]):
         dilation: IntOrTuple = 1,
         groups: int = 1,
     ) -> R:
-        """conv_transpose for images."""
+        """conv_transpose for images.
+
+        Raises:
+            DtypeError: kernel not a float tensor; dtypes differ.
+            ShapeError: the bias has another size than the output channels; x has other channels than the kernel; groups
+                do not divide the channels; no output_padding below the stride or dilation; an invalid argument; windows
+                do not fit; kernel, bias, x of another shape.
+        """
         stride = _images("conv_transpose2d", kernel, x, stride)
         return self.conv_transpose(
             kernel,

@@ -15,6 +15,10 @@ class DeterminantsOps(Calls[R]):
 
         Its gradient is `cofactor(x)`, of a singular x too; the second derivative needs a regular x, and is nan where x
         is singular. nan where x holds nan or inf.
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: x of another shape.
         """
         return self._call1(DET, x)
 
@@ -23,6 +27,10 @@ class DeterminantsOps(Calls[R]):
 
         Of a singular x too: 0 where its rank is less than n - 1. Its derivatives need a regular x, and are nan where x
         is singular. nan where x holds nan or inf. PyTorch has none.
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: x of another shape.
         """
         return self._call1(COFACTOR, x)
 
@@ -32,6 +40,10 @@ class DeterminantsOps(Calls[R]):
         Neither overflows where the determinant would. 0 and -inf where x is singular (a pivot is exactly 0), and nan
         where it holds nan or inf. The gradient of the logarithm is x⁻ᵀ, nan where x is singular; the sign has none.
         PyTorch: torch.linalg.slogdet.
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: x of another shape.
         """
         sign, logarithm = self._call_many(SLOGDET, (x,), NO_STATIC)
         return sign, logarithm

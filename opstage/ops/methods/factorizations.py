@@ -17,6 +17,10 @@ class FactorizationsOps(Calls[R]):
         greatest in magnitude is positive. The lower triangle of x is read; its gradient is symmetric. nan where the
         triangle holds nan or inf. Where eigenvalues are equal the derivatives of V are nan or inf; those of λ alone
         are right. PyTorch: torch.linalg.eigh. Source of its derivatives: Giles 2008.
+
+        Raises:
+            DtypeError: x not a float tensor; x a mask.
+            ShapeError: shapes differ; no such axis; x of another shape.
         """
         values, vectors = self._call_many(EIGH, (x,), NO_STATIC)
         return values, vectors
@@ -27,6 +31,10 @@ class FactorizationsOps(Calls[R]):
         The diagonal of R is not negative, so that Q and R are one and the same on every device. nan where x holds nan
         or inf. Where the first k columns of x are dependent, so that the diagonal has a 0, the derivatives are nan or
         inf. PyTorch: torch.linalg.qr. Source of its derivatives: Walter and Lehmann 2010.
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: x of another shape.
         """
         q, r = self._call_many(QR, (x,), NO_STATIC)
         return q, r
@@ -39,6 +47,10 @@ class FactorizationsOps(Calls[R]):
         sign. nan where x holds nan or inf. Where singular values are equal, or one is 0 and x is not square, the
         derivatives of U and V are nan or inf; those of S alone are finite. Source of its derivatives: Townsend 2016.
         PyTorch: torch.linalg.svd(x, full_matrices=False).
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: x of another shape.
         """
         u, s, vh = self._call_many(SVD, (x,), NO_STATIC)
         return u, s, vh

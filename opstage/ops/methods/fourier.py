@@ -20,12 +20,24 @@ class FourierOps(Calls[R]):
     __slots__ = ()
 
     def fft(self, x: R, /, *, axis: int = -2, norm: str = "backward") -> R:
-        """Σ x[j]·e^(-2πi·jk/n) over an axis of a complex x (..., 2), of its own shape. PyTorch: torch.fft.fft."""
+        """Σ x[j]·e^(-2πi·jk/n) over an axis of a complex x (..., 2), of its own shape. PyTorch: torch.fft.fft.
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: a transform along the real and imaginary parts; no such axis; an invalid argument; an axis is
+                empty; x of another shape.
+        """
         axis = normalize_axis("fft", axis, len(x.shape))
         return self._call(FFT, (x,), {"axis": axis, "inverse": False, "norm": norm})
 
     def ifft(self, x: R, /, *, axis: int = -2, norm: str = "backward") -> R:
-        """1/n·Σ x[k]·e^(2πi·jk/n) over an axis of a complex x (..., 2), of its own shape. PyTorch: torch.fft.ifft."""
+        """1/n·Σ x[k]·e^(2πi·jk/n) over an axis of a complex x (..., 2), of its own shape. PyTorch: torch.fft.ifft.
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: a transform along the real and imaginary parts; no such axis; an invalid argument; an axis is
+                empty; x of another shape.
+        """
         axis = normalize_axis("ifft", axis, len(x.shape))
         return self._call(FFT, (x,), {"axis": axis, "inverse": True, "norm": norm})
 
@@ -33,6 +45,10 @@ class FourierOps(Calls[R]):
         """The first n // 2 + 1 entries of the transform of a real x: the others follow. PyTorch: torch.fft.rfft.
 
         x (*a, n, *b) -> (*a, n // 2 + 1, *b, 2): real and imaginary parts along a new last axis.
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: no such axis; an invalid argument; an axis is empty.
         """
         return self._call(RFFT, (x,), {"axis": normalize_axis("rfft", axis, len(x.shape)), "norm": norm})
 
@@ -41,6 +57,11 @@ class FourierOps(Calls[R]):
 
         n is 2·(entries - 1) unless it is given; another one must agree with x, which is neither cut nor padded. The
         imaginary parts of the first entry, and of that in the middle of an even n, are not read.
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: n does not fit x; a transform along the real and imaginary parts; no such axis; an invalid
+                argument; an axis is empty; x of another shape.
         """
         axis = normalize_axis("irfft", axis, len(x.shape))
         if n is None:

@@ -27,21 +27,40 @@ class IndexingOps(Calls[R]):
     __slots__ = ()
 
     def gather_scalar(self, x: R, /, *, index: Dim, mode: str = "raise") -> R:
-        """x[index] of a vector (n), for a static index. PyTorch: x[index]."""
+        """x[index] of a vector (n), for a static index. PyTorch: x[index].
+
+        Raises:
+            ShapeError: an index out of range; an invalid argument; x of another shape.
+        """
         return self._call(GATHER_SCALAR, (x,), {"index": _static_index(index), "mode": mode})
 
     def gather_row(self, x: R, /, *, index: Dim, mode: str = "raise") -> R:
-        """x[index], a row, for a static index; x (n, *rest). PyTorch: x[index], torch.select."""
+        """x[index], a row, for a static index; x (n, *rest). PyTorch: x[index], torch.select.
+
+        Raises:
+            ShapeError: an index out of range; x has no first axis; an invalid argument.
+        """
         return self._call(GATHER_ROW, (x,), {"index": _static_index(index), "mode": mode})
 
     def gather_vec(self, x: R, idx: R, /, *, mode: str = "raise") -> R:
-        """x[idx] of a vector (n), for integers of any shape. PyTorch: x[idx], torch.take."""
+        """x[idx] of a vector (n), for integers of any shape. PyTorch: x[idx], torch.take.
+
+        Raises:
+            DtypeError: idx not an integer tensor.
+            RangeError: an index out of range, when it runs.
+            ShapeError: an invalid argument; x of another shape.
+        """
         return self._call(GATHER_VEC, (x, idx), {"mode": mode})
 
     def gather_rows(self, x: R, idx: R, /, *, mode: str = "raise") -> R:
         """Rows x[idx], for integers of any shape. PyTorch: torch.nn.functional.embedding(idx, x), x[idx].
 
         x (n, *rest) gives (*idx, *rest). Gradients of rows read twice add up.
+
+        Raises:
+            DtypeError: idx not an integer tensor.
+            RangeError: an index out of range, when it runs.
+            ShapeError: x has no first axis; an invalid argument.
         """
         return self._call(GATHER_ROWS, (x, idx), {"mode": mode})
 
@@ -49,6 +68,11 @@ class IndexingOps(Calls[R]):
         """The vector x (n) with v added at entries `index`. PyTorch: torch.index_add(x, 0, index, v).
 
         A static index: a scalar v. Integers of any shape: v of that shape, added in row-major order.
+
+        Raises:
+            DtypeError: x a mask; index not an integer tensor; dtypes differ.
+            RangeError: an index out of range, when it runs.
+            ShapeError: an index out of range; v does not fit x and the index; an invalid argument; x of another shape.
         """
         if isinstance(index, _STATIC):
             return self._call(SCATTER_ADD_SCALAR, (x, v), {"index": _static_index(index), "mode": mode})
@@ -59,6 +83,11 @@ class IndexingOps(Calls[R]):
 
         A static index: v (*rest). Integers of any shape: v (*index, *rest), added in row-major order; the adjoint of
         gather_rows.
+
+        Raises:
+            DtypeError: x a mask; index not an integer tensor; dtypes differ.
+            RangeError: an index out of range, when it runs.
+            ShapeError: an index out of range; x has no first axis; v does not fit x and the index; an invalid argument.
         """
         if isinstance(index, _STATIC):
             return self._call(SCATTER_ADD_ROW, (x, v), {"index": _static_index(index), "mode": mode})

@@ -32,43 +32,89 @@ class LogicOps(Calls[R]):
     __slots__ = ()
 
     def less(self, x: R | Number, y: R | Number, /) -> R:
-        """The mask x < y; no gradient. PyTorch: torch.lt."""
+        """The mask x < y; no gradient. PyTorch: torch.lt.
+
+        Raises:
+            DtypeError: x a mask; dtypes differ; a number that the dtype does not hold.
+            ShapeError: shapes differ.
+        """
         return self._pointwise2(LESS, x, y)
 
     def less_equal(self, x: R | Number, y: R | Number, /) -> R:
-        """The mask x <= y; no gradient. PyTorch: torch.le."""
+        """The mask x <= y; no gradient. PyTorch: torch.le.
+
+        Raises:
+            DtypeError: x a mask; dtypes differ; a number that the dtype does not hold.
+            ShapeError: shapes differ.
+        """
         return self._pointwise2(LESS_EQUAL, x, y)
 
     def equal(self, x: R | Number, y: R | Number, /) -> R:
-        """The mask x = y, of numbers or of masks; no gradient. PyTorch: torch.eq."""
+        """The mask x = y, of numbers or of masks; no gradient. PyTorch: torch.eq.
+
+        Raises:
+            DtypeError: dtypes differ; a number that the dtype does not hold.
+            ShapeError: shapes differ.
+        """
         return self._pointwise2(EQUAL, x, y)
 
     def logical_and(self, x: R | Number, y: R | Number, /) -> R:
-        """Both masks; no gradient. PyTorch: torch.logical_and."""
+        """Both masks; no gradient. PyTorch: torch.logical_and.
+
+        Raises:
+            DtypeError: x not a mask; dtypes differ; a number that the dtype does not hold.
+            ShapeError: shapes differ.
+        """
         return self._pointwise2(LOGICAL_AND, x, y)
 
     def logical_not(self, x: R, /) -> R:
-        """The opposite mask; no gradient. PyTorch: torch.logical_not."""
+        """The opposite mask; no gradient. PyTorch: torch.logical_not.
+
+        Raises:
+            DtypeError: x not a mask.
+        """
         return self._call1(LOGICAL_NOT, x)
 
     def logical_or(self, x: R, y: R, /) -> R:
-        """Either mask, or both; no gradient. PyTorch: torch.logical_or."""
+        """Either mask, or both; no gradient. PyTorch: torch.logical_or.
+
+        Raises:
+            DtypeError: x not a mask; dtypes differ.
+            ShapeError: shapes differ.
+        """
         return self._call2(LOGICAL_OR, x, y)
 
     def logical_xor(self, x: R, y: R, /) -> R:
-        """One mask and not the other; no gradient. PyTorch: torch.logical_xor."""
+        """One mask and not the other; no gradient. PyTorch: torch.logical_xor.
+
+        Raises:
+            DtypeError: x not a mask; dtypes differ.
+            ShapeError: shapes differ.
+        """
         return self._call2(LOGICAL_XOR, x, y)
 
     def isnan(self, x: R, /) -> R:
-        """The mask of numbers that are nan; no gradient. PyTorch: torch.isnan."""
+        """The mask of numbers that are nan; no gradient. PyTorch: torch.isnan.
+
+        Raises:
+            DtypeError: x a mask.
+        """
         return self._call1(ISNAN, x)
 
     def isinf(self, x: R, /) -> R:
-        """The mask of numbers that are infinite, of either sign; no gradient. PyTorch: torch.isinf."""
+        """The mask of numbers that are infinite, of either sign; no gradient. PyTorch: torch.isinf.
+
+        Raises:
+            DtypeError: x a mask.
+        """
         return self._call1(ISINF, x)
 
     def isfinite(self, x: R, /) -> R:
-        """The mask of numbers that are neither nan nor infinite; no gradient. PyTorch: torch.isfinite."""
+        """The mask of numbers that are neither nan nor infinite; no gradient. PyTorch: torch.isfinite.
+
+        Raises:
+            DtypeError: x a mask.
+        """
         return self._call1(ISFINITE, x)
 
     def detach(self, x: R, /) -> R:
@@ -80,6 +126,10 @@ class LogicOps(Calls[R]):
 
         The side not selected gets no gradient, whatever its value. Two numbers, one of which is a float, give the
         program's float dtype.
+
+        Raises:
+            DtypeError: mask not a mask; dtypes differ.
+            ShapeError: shapes differ.
         """
         if type(x) in NUMBERS or type(y) in NUMBERS:
             x, y = chosen_numbers(self, mask, x, y)
@@ -90,11 +140,20 @@ class LogicOps(Calls[R]):
 
         Float to integer truncates towards 0, number to bool is x != 0, bool to number is 0 or 1. Between floats the
         gradient is cast back; an integer result has none.
+
+        Raises:
+            UsageError: no such dtype.
         """
         return self._call(CAST, (x,), {"dtype": dtype_name(as_dtype(dtype))})
 
     def full(self, *, shape: ShapeLike, value: Number, dtype: str | DType | None = None) -> R:
-        """A tensor filled with one static number. PyTorch: torch.full."""
+        """A tensor filled with one static number. PyTorch: torch.full.
+
+        Raises:
+            DtypeError: a number that the dtype does not hold.
+            ShapeError: an invalid argument; no such shape.
+            UsageError: no such dtype.
+        """
         target = self.dtype if dtype is None else as_dtype(dtype)
         return self._call(FULL, (), {"shape": as_shape("full", shape), "value": value, "dtype": dtype_name(target)})
 
@@ -102,6 +161,10 @@ class LogicOps(Calls[R]):
         """Each element's own index along `axis`, which a vector alone may leave out. PyTorch: torch.arange, broadcast.
 
         A default axis of 0 would make zeros of `shape=(1, N)`, and no error would ever say so.
+
+        Raises:
+            ShapeError: the axis left out; no such axis; no such shape.
+            UsageError: no such dtype.
         """
         sizes = as_shape("iota", shape)
         along = only_axis("iota", axis, len(sizes))

@@ -13,7 +13,12 @@ class LossOps(Calls[R]):
     __slots__ = ()
 
     def mse_loss(self, x: R, y: R, /) -> R:
-        """Mean squared difference over all elements, x and y of one shape. PyTorch: torch.nn.functional.mse_loss."""
+        """Mean squared difference over all elements, x and y of one shape. PyTorch: torch.nn.functional.mse_loss.
+
+        Raises:
+            DtypeError: x not a float tensor; dtypes differ.
+            ShapeError: shapes differ; an axis is empty.
+        """
         return self._call2(MSE_LOSS, x, y)
 
     def cross_entropy(
@@ -34,6 +39,11 @@ class LossOps(Calls[R]):
         al. 2016), a position's loss is -(1 - ε)·log p[label] - ε·mean(log p), and 0 where it is ignored; "mean" divides
         their sum by the number of positions not ignored (0/0 = nan when all are). With `weight`, one number per class,
         see `derived.weighted_cross_entropy`.
+
+        Raises:
+            DtypeError: logits not a float tensor; labels not an integer tensor.
+            RangeError: an index out of range, when it runs.
+            ShapeError: labels do not fit the logits; the logits a scalar; an invalid argument; an axis is empty.
         """
         if weight is not None:
             from ..losses import weighted_cross_entropy  # made of this op and others
@@ -62,6 +72,12 @@ class LossOps(Calls[R]):
 
         w·(exp(logits - peak)/total - (1 - ε)·onehot(labels) - ε/C), where w is g at a position (over the number of
         positions not ignored with "mean") and 0 where it is ignored; peak and total have size 1 along the classes.
+
+        Raises:
+            DtypeError: logits not a float tensor; labels not an integer tensor; dtypes differ.
+            RangeError: an index out of range, when it runs.
+            ShapeError: labels do not fit the logits; the logits a scalar; an invalid argument; an axis is empty; peak,
+                total, g of another shape.
         """
         static = {"reduction": reduction, "ignore_index": ignore_index, "label_smoothing": label_smoothing}
         return self._call(CROSS_ENTROPY_GRAD, (logits, labels, peak, total, g), static)

@@ -31,6 +31,10 @@ class NormalizationOps(Calls[R]):
         """(x - mean)/√(var + eps) · gamma + beta over the last axis. PyTorch: torch.nn.functional.layer_norm.
 
         x (..., d), biased variance; gamma and beta (d,) (Ba et al. 2016).
+
+        Raises:
+            DtypeError: x not a float tensor; dtypes differ.
+            ShapeError: an invalid argument; an axis is empty; x, gamma, beta of another shape.
         """
         static = {"has_gamma": gamma is not None, "has_beta": beta is not None, "eps": eps}
         return self._call(LAYER_NORM, _present(x, gamma, beta), static)
@@ -39,6 +43,10 @@ class NormalizationOps(Calls[R]):
         """x/√(mean(x²) + eps) · gamma over the last axis. PyTorch: torch.nn.functional.rms_norm.
 
         x (..., d); gamma (d,) (Zhang & Sennrich 2019).
+
+        Raises:
+            DtypeError: x not a float tensor; dtypes differ.
+            ShapeError: an invalid argument; an axis is empty; x, gamma of another shape.
         """
         return self._call(RMS_NORM, _present(x, gamma), {"has_gamma": gamma is not None, "eps": eps})
 
@@ -47,6 +55,11 @@ class NormalizationOps(Calls[R]):
 
         Each of `groups` runs of C/groups channels is normalised over its channels and S; gamma and beta (C,) (Wu & He
         2018).
+
+        Raises:
+            DtypeError: x not a float tensor; dtypes differ.
+            ShapeError: groups do not divide the channels; an invalid argument; an axis is empty; gamma, x, beta of
+                another shape.
         """
         static = {"has_gamma": gamma is not None, "has_beta": beta is not None, "groups": groups, "eps": eps}
         return self._call(GROUP_NORM, _present(x, gamma, beta), static)
@@ -58,6 +71,10 @@ class NormalizationOps(Calls[R]):
 
         y = (x - mean)/√(biased variance + eps) · gamma + beta, with statistics (C,) over all axes but the channel;
         gamma and beta (C,) (Ioffe & Szegedy 2015). At least 2 values per channel.
+
+        Raises:
+            DtypeError: x not a float tensor; dtypes differ.
+            ShapeError: too few values for a variance; no such axis; an invalid argument; gamma, beta of another shape.
         """
         axis = normalize_axis("batch_norm", channel_axis, len(x.shape))
         static = {"has_gamma": gamma is not None, "has_beta": beta is not None, "channel_axis": axis, "eps": eps}
@@ -79,6 +96,10 @@ class NormalizationOps(Calls[R]):
         """Evaluation form, with running statistics. PyTorch: torch.nn.functional.batch_norm.
 
         (x - mean)/√(variance + eps) · gamma + beta with given statistics (C,), along the channel axis.
+
+        Raises:
+            DtypeError: x not a float tensor; dtypes differ.
+            ShapeError: no such axis; an invalid argument; gamma, beta, mean, variance of another shape.
         """
         axis = normalize_axis("batch_norm_eval", channel_axis, len(x.shape))
         static = {"has_gamma": gamma is not None, "has_beta": beta is not None, "channel_axis": axis, "eps": eps}
@@ -88,6 +109,10 @@ class NormalizationOps(Calls[R]):
         """Cotangents of layer_norm's x, gamma, beta; mean and rstd (..., 1).
 
         With y = (x - mean)·rstd and h = g·gamma: rstd·(h - mean(h) - y·mean(h·y)), Σ g·y, Σ g.
+
+        Raises:
+            DtypeError: x not a float tensor; dtypes differ.
+            ShapeError: shapes differ; an axis is empty; mean, x, gamma, rstd of another shape.
         """
         dx, dgamma, dbeta = self._call_many(
             LAYER_NORM_GRAD, _present(x, gamma, mean, rstd, g), {"has_gamma": gamma is not None}
@@ -98,6 +123,10 @@ class NormalizationOps(Calls[R]):
         """Cotangents of rms_norm's x, gamma; rstd (..., 1).
 
         With y = x·rstd and h = g·gamma: rstd·(h - y·mean(h·y)), Σ g·y.
+
+        Raises:
+            DtypeError: x not a float tensor; dtypes differ.
+            ShapeError: shapes differ; an axis is empty; rstd, x, gamma of another shape.
         """
         dx, dgamma = self._call_many(RMS_NORM_GRAD, _present(x, gamma, rstd, g), {"has_gamma": gamma is not None})
         return dx, dgamma
@@ -106,6 +135,11 @@ class NormalizationOps(Calls[R]):
         """Cotangents of group_norm's x, gamma, beta; mean and rstd (N, groups).
 
         The formulas are those of layer_norm_grad, with means over a group.
+
+        Raises:
+            DtypeError: x not a float tensor; dtypes differ.
+            ShapeError: groups do not divide the channels; shapes differ; an invalid argument; an axis is empty; gamma,
+                x, mean, rstd of another shape.
         """
         static = {"has_gamma": gamma is not None, "groups": groups}
         dx, dgamma, dbeta = self._call_many(GROUP_NORM_GRAD, _present(x, gamma, mean, rstd, g), static)
@@ -128,6 +162,11 @@ class NormalizationOps(Calls[R]):
 
         dx is that of layer_norm_grad, with means over a channel's n values, + g_mean/n + 2·g_variance·(x - mean)/(n -
         1).
+
+        Raises:
+            DtypeError: x not a float tensor; dtypes differ.
+            ShapeError: too few values for a variance; shapes differ; no such axis; gamma, mean, rstd, g_mean,
+                g_variance of another shape.
         """
         axis = normalize_axis("batch_norm_grad", channel_axis, len(x.shape))
         static = {"has_gamma": gamma is not None, "channel_axis": axis}

@@ -56,6 +56,11 @@ class PoolingOps(Calls[R]):
 
         x ([N,] C, *S) gives ([N,] C, *O), O = floor((S + 2·padding - kernel) / stride) + 1; the stride is by default
         the kernel, padding at most half of it. Padding never wins, nan wins over every number.
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: kernel and shape of other spatial axes; an invalid argument; windows do not fit; x of another
+                shape.
         """
         return self._call(MAX_POOL, (x,), _window("max_pool", kernel, stride, padding))
 
@@ -74,6 +79,12 @@ class PoolingOps(Calls[R]):
 
         Zeros ([N,] C, *shape) to which each window's element of g is added at flat position `index` of the channel's
         plane. The index comes from max_pool with the same windows, so it lies in its own window.
+
+        Raises:
+            DtypeError: g not a float tensor; index not an integer tensor.
+            RangeError: an index out of range, when it runs.
+            ShapeError: kernel and shape of other spatial axes; an invalid argument; no such shape; windows do not fit;
+                index, g of another shape.
         """
         static = _window("max_pool_scatter", kernel, stride, padding)
         return self._call(MAX_POOL_SCATTER, (g, index), {"shape": as_shape("max_pool_scatter", shape), **static})
@@ -84,6 +95,11 @@ class PoolingOps(Calls[R]):
         """The entries of x at the positions of the window maxima: the tangent of max_pool.
 
         The index comes from max_pool with the same windows: a flat position in the plane of the window's channel.
+
+        Raises:
+            DtypeError: x not a float tensor; index not an integer tensor.
+            RangeError: an index out of range, when it runs.
+            ShapeError: an invalid argument; windows do not fit; index, x of another shape.
         """
         return self._call(MAX_POOL_GATHER, (x, index), _window("max_pool_gather", kernel, stride, padding))
 
@@ -100,6 +116,11 @@ class PoolingOps(Calls[R]):
         """Mean over windows, their shapes as in max_pool. PyTorch: torch.nn.functional.avg_pool1d … 3d.
 
         Padded cells add 0 and are counted, unless count_include_pad is False.
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: kernel and shape of other spatial axes; an invalid argument; windows do not fit; x of another
+                shape.
         """
         static = _window("avg_pool", kernel, stride, padding)
         return self._call(AVG_POOL, (x,), static | {"count_include_pad": count_include_pad})
@@ -118,6 +139,11 @@ class PoolingOps(Calls[R]):
         """The adjoint of avg_pool.
 
         Each window's element of g is shared out evenly over its cells; shares of padded cells are lost.
+
+        Raises:
+            DtypeError: g not a float tensor.
+            ShapeError: kernel and shape of other spatial axes; an invalid argument; no such shape; windows do not fit;
+                g of another shape.
         """
         static = _window("avg_pool_grad", kernel, stride, padding)
         return self._call(
@@ -140,30 +166,60 @@ class PoolingOps(Calls[R]):
 
         Padded cells are left out. It exceeds the maximum by at most log(cells)/beta; a negative beta gives a smooth
         minimum. Shifted by the window's maximum (minimum for a negative beta), so it never overflows.
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: kernel and shape of other spatial axes; an invalid argument; windows do not fit; x of another
+                shape.
         """
         static = _window("smooth_max_pool", kernel, stride, padding)
         return self._call(SMOOTH_MAX_POOL, (x,), static | {"beta": beta})
 
     def max_pool2d(self, x: R, /, *, kernel: IntOrTuple, stride: IntOrTuple | None = None) -> R:
-        """max_pool for images, without padding."""
+        """max_pool for images, without padding.
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: an invalid argument; windows do not fit; x of another shape.
+        """
         return self.max_pool(x, kernel=_images("max_pool2d", x, kernel), stride=stride)
 
     def max_pool2d_pad(
         self, x: R, /, *, kernel: IntOrTuple, stride: IntOrTuple | None = None, padding: IntOrTuple
     ) -> R:
-        """max_pool for images."""
+        """max_pool for images.
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: an invalid argument; windows do not fit; x of another shape.
+        """
         return self.max_pool(x, kernel=_images("max_pool2d_pad", x, kernel), stride=stride, padding=padding)
 
     def avg_pool2d(self, x: R, /, *, kernel: IntOrTuple, stride: IntOrTuple | None = None) -> R:
-        """avg_pool for images, without padding."""
+        """avg_pool for images, without padding.
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: an invalid argument; windows do not fit; x of another shape.
+        """
         return self.avg_pool(x, kernel=_images("avg_pool2d", x, kernel), stride=stride)
 
     def avg_pool2d_pad(
         self, x: R, /, *, kernel: IntOrTuple, stride: IntOrTuple | None = None, padding: IntOrTuple
     ) -> R:
-        """avg_pool for images."""
+        """avg_pool for images.
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: an invalid argument; windows do not fit; x of another shape.
+        """
         return self.avg_pool(x, kernel=_images("avg_pool2d_pad", x, kernel), stride=stride, padding=padding)
 
     def smooth_max_pool2d(self, x: R, /, *, kernel: IntOrTuple, beta: Number, stride: IntOrTuple | None = None) -> R:
-        """smooth_max_pool for images."""
+        """smooth_max_pool for images.
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: an invalid argument; windows do not fit; x of another shape.
+        """
         return self.smooth_max_pool(x, kernel=_images("smooth_max_pool2d", x, kernel), beta=beta, stride=stride)

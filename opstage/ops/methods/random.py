@@ -44,6 +44,11 @@ class RandomOps(Calls[R]):
 
         On a mesh all ranks draw the same, unless `like` is a tensor that varies over them: then each has its own rows
         of the draw that one rank would make for all of them.
+
+        Raises:
+            DtypeError: a dtype of no floats.
+            ShapeError: an invalid argument; no such shape.
+            UsageError: no such dtype.
         """
         static = self._draw("rand_uniform", shape, seed, site)
         static["dtype"] = dtype_name(self.dtype if dtype is None else as_dtype(dtype))
@@ -62,6 +67,11 @@ class RandomOps(Calls[R]):
 
         √(-2 log(1 - u1))·cos(2π·u2), with u1 and u2 elements 2i and 2i + 1 of the uniform draw at `site`. Source: Box &
         Muller 1958.
+
+        Raises:
+            DtypeError: a dtype of no floats.
+            ShapeError: no such shape.
+            UsageError: no such dtype.
         """
         static = self._draw("rand_normal", shape, seed, site)
         static["dtype"] = dtype_name(self.dtype if dtype is None else as_dtype(dtype))
@@ -80,6 +90,10 @@ class RandomOps(Calls[R]):
         """1 where keep_prob > u, else 0, u uniform; no gradient. PyTorch: torch.bernoulli.
 
         keep_prob is a scalar, the result of its dtype; u the uniform draw at `site`.
+
+        Raises:
+            DtypeError: keep_prob not a float tensor.
+            ShapeError: no such shape; keep_prob of another shape.
         """
         static = self._draw("bernoulli_mask", shape, seed, site)
         return self._call(BERNOULLI_MASK, (keep_prob, *self._counters(like)), static)

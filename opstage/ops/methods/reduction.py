@@ -26,16 +26,30 @@ class ReductionOps(Calls[R]):
     __slots__ = ()
 
     def sum(self, x: R, /) -> R:
-        """Sum of all elements, a scalar. PyTorch: torch.sum."""
+        """Sum of all elements, a scalar. PyTorch: torch.sum.
+
+        Raises:
+            DtypeError: x a mask.
+        """
         return self._call1(SUM, x)
 
     def reduce_sum(self, x: R, /, *, axis: Axes = None, keepdims: bool = False) -> R:
-        """Sum over axes, all of them for None; 0 over an empty one. Integers are added in int64. PyTorch: torch.sum."""
+        """Sum over axes, all of them for None; 0 over an empty one. Integers are added in int64. PyTorch: torch.sum.
+
+        Raises:
+            DtypeError: x a mask.
+            ShapeError: no such axis; an invalid argument.
+        """
         axes = normalize_axes("reduce_sum", axis, len(x.shape))
         return self._call(REDUCE_SUM, (x,), {"axes": axes, "keepdims": keepdims})
 
     def reduce_mean(self, x: R, /, *, axis: Axes = None, keepdims: bool = False) -> R:
-        """Mean over axes, of at least one element. PyTorch: torch.mean."""
+        """Mean over axes, of at least one element. PyTorch: torch.mean.
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: no such axis; an invalid argument; an axis is empty.
+        """
         axes = normalize_axes("reduce_mean", axis, len(x.shape))
         return self._call(REDUCE_MEAN, (x,), {"axes": axes, "keepdims": keepdims})
 
@@ -43,30 +57,51 @@ class ReductionOps(Calls[R]):
         """Maximum over axes; ties share the gradient evenly. PyTorch: torch.amax.
 
         Over at least one element; nan if any is, and what nan came from has a gradient of nan.
+
+        Raises:
+            DtypeError: x a mask.
+            ShapeError: no such axis; an invalid argument; an axis is empty.
         """
         axes = normalize_axes("reduce_max", axis, len(x.shape))
         return self._call(REDUCE_MAX, (x,), {"axes": axes, "keepdims": keepdims})
 
     def argmax(self, x: R, /, *, axis: int = -1, keepdims: bool = False) -> R:
-        """Index of the first maximum along an axis, int64; no gradient. PyTorch: torch.argmax."""
+        """Index of the first maximum along an axis, int64; no gradient. PyTorch: torch.argmax.
+
+        Raises:
+            DtypeError: x a mask.
+            ShapeError: no such axis; an invalid argument; an axis is empty.
+        """
         return self._call(ARGMAX, (x,), {"axis": normalize_axis("argmax", axis, len(x.shape)), "keepdims": keepdims})
 
     def reduce_min(self, x: R, /, *, axis: Axes = None, keepdims: bool = False) -> R:
         """Minimum over axes; ties share the gradient evenly. PyTorch: torch.amin.
 
         Over at least one element; nan if any is, and what nan came from has a gradient of nan.
+
+        Raises:
+            DtypeError: x a mask.
+            ShapeError: no such axis; an invalid argument; an axis is empty.
         """
         axes = normalize_axes("reduce_min", axis, len(x.shape))
         return self._call(REDUCE_MIN, (x,), {"axes": axes, "keepdims": keepdims})
 
     def argmin(self, x: R, /, *, axis: int = -1, keepdims: bool = False) -> R:
-        """Index of the first minimum along an axis, int64; no gradient. PyTorch: torch.argmin."""
+        """Index of the first minimum along an axis, int64; no gradient. PyTorch: torch.argmin.
+
+        Raises:
+            DtypeError: x a mask.
+            ShapeError: no such axis; an invalid argument; an axis is empty.
+        """
         return self._call(ARGMIN, (x,), {"axis": normalize_axis("argmin", axis, len(x.shape)), "keepdims": keepdims})
 
     def reduce_any(self, x: R, /, *, axis: Axes = None, keepdims: bool = False) -> R:
         """Whether any element over axes is true, or not 0; False over an empty axis.
 
         A mask, without a gradient; nan is not 0. PyTorch: torch.any.
+
+        Raises:
+            ShapeError: no such axis; an invalid argument.
         """
         axes = normalize_axes("reduce_any", axis, len(x.shape))
         return self._call(REDUCE_ANY, (x,), {"axes": axes, "keepdims": keepdims})
@@ -75,22 +110,45 @@ class ReductionOps(Calls[R]):
         """Whether all elements over axes are true, or not 0; True over an empty axis.
 
         A mask, without a gradient; nan is not 0. PyTorch: torch.all.
+
+        Raises:
+            ShapeError: no such axis; an invalid argument.
         """
         axes = normalize_axes("reduce_all", axis, len(x.shape))
         return self._call(REDUCE_ALL, (x,), {"axes": axes, "keepdims": keepdims})
 
     def softmax(self, x: R, /, *, axis: int = -1) -> R:
-        """e^x / Σ e^x along an axis of at least one element, never overflowing. PyTorch: torch.softmax."""
+        """e^x / Σ e^x along an axis of at least one element, never overflowing. PyTorch: torch.softmax.
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: no such axis.
+        """
         return self._call(SOFTMAX, (x,), {"axis": normalize_axis("softmax", axis, len(x.shape))})
 
     def log_softmax(self, x: R, /, *, axis: int = -1) -> R:
-        """x - log Σ e^x along an axis of at least one element, never overflowing. PyTorch: torch.log_softmax."""
+        """x - log Σ e^x along an axis of at least one element, never overflowing. PyTorch: torch.log_softmax.
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: no such axis.
+        """
         return self._call(LOG_SOFTMAX, (x,), {"axis": normalize_axis("log_softmax", axis, len(x.shape))})
 
     def softmax_grad(self, y: R, g: R, /, *, axis: int) -> R:
-        """y · (g - Σ g·y), for y = softmax(x)."""
+        """y · (g - Σ g·y), for y = softmax(x).
+
+        Raises:
+            DtypeError: x not a float tensor; dtypes differ.
+            ShapeError: shapes differ; no such axis.
+        """
         return self._call(SOFTMAX_GRAD, (y, g), {"axis": normalize_axis("softmax_grad", axis, len(y.shape))})
 
     def log_softmax_grad(self, y: R, g: R, /, *, axis: int) -> R:
-        """g - e^y · Σ g, for y = log_softmax(x)."""
+        """g - e^y · Σ g, for y = log_softmax(x).
+
+        Raises:
+            DtypeError: x not a float tensor; dtypes differ.
+            ShapeError: shapes differ; no such axis.
+        """
         return self._call(LOG_SOFTMAX_GRAD, (y, g), {"axis": normalize_axis("log_softmax_grad", axis, len(y.shape))})

@@ -15,6 +15,10 @@ class SolvingOps(Calls[R]):
 
         Where a is singular (a pivot is exactly 0), or holds nan or inf, that result is nan. By elimination with row
         exchanges.
+
+        Raises:
+            DtypeError: a not a float tensor; dtypes differ.
+            ShapeError: b does not fit a; a of another shape.
         """
         return self._call2(SOLVE, a, b)
 
@@ -23,13 +27,21 @@ class SolvingOps(Calls[R]):
 
         a (..., n, n), of which the lower or the upper triangle is read; b (..., n, k) with the same leading axes. Where
         the diagonal has a 0 the result has inf and nan.
+
+        Raises:
+            DtypeError: a not a float tensor; dtypes differ.
+            ShapeError: b does not fit a; an invalid argument; a of another shape.
         """
-        return self._call(TRIANGULAR_SOLVE, (a, b), {"lower": bool(lower), "transpose": bool(transpose)})
+        return self._call(TRIANGULAR_SOLVE, (a, b), {"lower": lower, "transpose": transpose})
 
     def cholesky(self, x: R, /) -> R:
         """The lower triangular L with L·Lᵀ = x, of a symmetric positive definite x. PyTorch: torch.linalg.cholesky.
 
         x (..., n, n), of which the lower triangle is read; its gradient is symmetric. Where x is not positive definite,
         or the triangle holds nan or inf, L is nan. Source of its derivatives: Murray 2016.
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: shapes differ; no such axis; x of another shape.
         """
         return self._call1(CHOLESKY, x)

@@ -43,7 +43,12 @@ class Structure(ABC, Generic[R]):
 
     @abstractmethod
     def const(self, value: npt.ArrayLike | Fraction, /, *, dtype: str | DType | None = None) -> R:
-        """A constant from a Python number or NumPy array; floats take the program's dtype unless one is given."""
+        """A constant from a Python number or NumPy array; floats take the program's dtype unless one is given.
+
+        Raises:
+            DtypeError: a number that the dtype does not hold.
+            UsageError: no such dtype; what is no array of numbers, or has masked entries.
+        """
 
     @abstractmethod
     def step(self) -> R:
@@ -55,7 +60,11 @@ class Structure(ABC, Generic[R]):
 
     @abstractmethod
     def region(self, name: str, f: Callable[..., Any], /, *args: Any) -> Any:
-        """`f(ops, *args)` as a named part of the program."""
+        """`f(ops, *args)` as a named part of the program.
+
+        Raises:
+            ProgramError: a name that is no text; f that is no function.
+        """
 
     @abstractmethod
     def scan(
@@ -79,7 +88,11 @@ class Structure(ABC, Generic[R]):
         The y's are a pytree of refs (or None), stacked along a new leading axis. Reverse mode keeps xs, the carry of
         every iteration and, if the body has a product, what the derivatives of its ops read; a body without one it
         computes anew. A random op draws afresh in each iteration, by its position along xs. Without iterations the
-        carry comes back unchanged. Raises ShapeError where xs disagree or the carry changes its type. As jax.lax.scan.
+        carry comes back unchanged. As jax.lax.scan.
+
+        Raises:
+            ProgramError: f that does not return a pair of refs.
+            ShapeError: xs that disagree in their leading axis or have none; a carry that changes its structure or type.
         """
 
     @abstractmethod
@@ -93,16 +106,23 @@ class Structure(ABC, Generic[R]):
 
         Only the branch that is chosen runs, and derivatives are those of that branch: what the other would have given,
         nan among it, reaches nothing. The backward pass computes the branch anew. The cost is counted as that of the
-        dearest branch. Raises ShapeError, with both lines, where results differ in type; sizes that are names must be
-        provably equal. As jax.lax.cond and torch.cond.
+        dearest branch. As jax.lax.cond and torch.cond.
+
+        Raises:
+            DtypeError: pred not a mask.
+            ShapeError: pred that is no scalar; branches whose results differ in structure or type.
         """
 
     @abstractmethod
     def switch(self, index: R, branches: Sequence[Callable[..., Any]], /, *operands: Any) -> Any:
         """One of the branches, by its number: `cond` of any number of them.
 
-        index   an integer scalar from 0 to len(branches) - 1. Raises RangeError for any other when it runs, where
-                jax.lax.switch takes the nearest
+        index   an integer scalar from 0 to len(branches) - 1; jax.lax.switch takes the nearest where it is another
+
+        Raises:
+            ProgramError: no branches.
+            RangeError: an index without a branch, when it runs.
+            ShapeError: index that is no integer scalar; branches whose results differ in structure or type.
         """
 
     @abstractmethod
@@ -115,12 +135,17 @@ class Structure(ABC, Generic[R]):
         body             outside are constants of the loop, and have gradients all the same. cond gives a boolean
                          scalar, body a carry of the same structure, shapes and dtypes
         init             a pytree of refs
-        max_iterations   the most iterations that there may be. Where cond still holds after so many, RangeError
+        max_iterations   the most iterations that there may be
 
         Forward mode carries tangents along. Reverse mode needs `max_iterations`, and computes the loop anew as a scan
-        of that length whose iterations do nothing after the last one: it keeps a carry for each. Without a bound it
-        raises UnsupportedError. A random op draws afresh in each iteration. The cost is counted for `max_iterations`
-        iterations; for one where no bound is declared. As jax.lax.while_loop.
+        of that length whose iterations do nothing after the last one: it keeps a carry for each. A random op draws
+        afresh in each iteration. The cost is counted for `max_iterations` iterations; for one where no bound is
+        declared. As jax.lax.while_loop.
+
+        Raises:
+            RangeError: a condition that still holds after max_iterations, when it runs.
+            ShapeError: a condition that is no boolean scalar; a carry that changes its structure or type.
+            UnsupportedError: reverse mode without max_iterations.
         """
 
     @abstractmethod

@@ -31,7 +31,12 @@ class UpdateOps(Calls[R]):
         return self._call_many(primitive, refs, static)
 
     def sgd_update(self, p: R, g: R, lr: R, /, *, weight_decay: float = 0.0) -> R:
-        """p - lr·(g + weight_decay·p). PyTorch: torch.optim.SGD."""
+        """p - lr·(g + weight_decay·p). PyTorch: torch.optim.SGD.
+
+        Raises:
+            DtypeError: p not a float tensor; dtypes differ.
+            ShapeError: shapes differ; an invalid argument; lr of another shape.
+        """
         return self._update(SGD_UPDATE, (p, g, lr), {"weight_decay": weight_decay})[0]
 
     def momentum_update(
@@ -50,6 +55,10 @@ class UpdateOps(Calls[R]):
 
         g += weight_decay·p; velocity = momentum·velocity + g; p -= lr·velocity, or with `nesterov` p -= lr·(g +
         momentum·velocity).
+
+        Raises:
+            DtypeError: p not a float tensor; dtypes differ.
+            ShapeError: shapes differ; an invalid argument; lr of another shape.
         """
         static = {"momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
         new, velocity = self._update(MOMENTUM_UPDATE, (p, g, velocity, lr), static)
@@ -59,6 +68,10 @@ class UpdateOps(Calls[R]):
         """Adagrad: new p, sum of squares. PyTorch: torch.optim.Adagrad.
 
         g += weight_decay·p; total += g²; p -= lr·g/(√total + eps) (Duchi et al. 2011).
+
+        Raises:
+            DtypeError: p not a float tensor; dtypes differ.
+            ShapeError: shapes differ; an invalid argument; lr of another shape.
         """
         new, total = self._update(ADAGRAD_UPDATE, (p, g, total, lr), {"eps": eps, "weight_decay": weight_decay})
         return new, total
@@ -69,6 +82,10 @@ class UpdateOps(Calls[R]):
         """RMSprop: new p, mean square. PyTorch: torch.optim.RMSprop.
 
         g += weight_decay·p; square = alpha·square + (1 - alpha)·g²; p -= lr·g/(√square + eps) (Tieleman & Hinton 2012).
+
+        Raises:
+            DtypeError: p not a float tensor; dtypes differ.
+            ShapeError: shapes differ; an invalid argument; lr of another shape.
         """
         static = {"alpha": alpha, "eps": eps, "weight_decay": weight_decay}
         new, square = self._update(RMSPROP_UPDATE, (p, g, square, lr), static)
@@ -94,6 +111,10 @@ class UpdateOps(Calls[R]):
 
         g += weight_decay·p; m = beta1·m + (1 - beta1)·g; v = beta2·v + (1 - beta2)·g²; p -= lr·(m/c1)/(√(v/c2) + eps)
         (Kingma & Ba 2015).
+
+        Raises:
+            DtypeError: p not a float tensor; dtypes differ.
+            ShapeError: shapes differ; an invalid argument; lr, c1, c2 of another shape.
         """
         static = {"beta1": beta1, "beta2": beta2, "eps": eps, "weight_decay": weight_decay}
         new, m, v = self._update(ADAM_UPDATE, (p, g, m, v, lr, c1, c2), static)
@@ -118,6 +139,10 @@ class UpdateOps(Calls[R]):
         """AdamW (decoupled decay): new p, m, v. PyTorch: torch.optim.AdamW.
 
         p *= 1 - lr·weight_decay, then adam_update without decay (Loshchilov & Hutter 2019).
+
+        Raises:
+            DtypeError: p not a float tensor; dtypes differ.
+            ShapeError: shapes differ; an invalid argument; lr, c1, c2 of another shape.
         """
         static = {"beta1": beta1, "beta2": beta2, "eps": eps, "weight_decay": weight_decay}
         new, m, v = self._update(ADAMW_UPDATE, (p, g, m, v, lr, c1, c2), static)
@@ -130,6 +155,10 @@ class UpdateOps(Calls[R]):
 
         g += weight_decay·p; square = rho·square + (1 - rho)·g²; step = √(delta + eps)/√(square + eps)·g; delta =
         rho·delta + (1 - rho)·step²; p -= lr·step (Zeiler 2012).
+
+        Raises:
+            DtypeError: p not a float tensor; dtypes differ.
+            ShapeError: shapes differ; an invalid argument; lr of another shape.
         """
         static = {"rho": rho, "eps": eps, "weight_decay": weight_decay}
         new, square, delta = self._update(ADADELTA_UPDATE, (p, g, square, delta, lr), static)
@@ -154,6 +183,10 @@ class UpdateOps(Calls[R]):
         For a matrix p (r, c): b = momentum·b + (1 - momentum)·g; u = momentum·b + (1 - momentum)·g with `nesterov`,
         else b; u orthogonalised by `steps` Newton-Schulz iterations from u/max(‖u‖, eps); p = (1 - lr·weight_decay)·p -
         lr·√max(1, r/c)·u (Jordan et al. 2024). PyTorch iterates in bfloat16, this in p's dtype.
+
+        Raises:
+            DtypeError: p not a float tensor; dtypes differ.
+            ShapeError: p has no entries; shapes differ; an invalid argument; p, lr of another shape.
         """
         static = {
             "momentum": momentum,

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from ....ops.catalogue.pooling import AVG_POOL, AVG_POOL_GRAD, MAX_POOL, MAX_POOL_GATHER, MAX_POOL_SCATTER
 from ....ops.primitive import Primitive
 from ...host import address_of, packed
+from ...indices import require_cells
 from ...native import KernelSequence
 from ..loops import pooling as native
 from .windows import Sizes, reach, window_counts, zeros
@@ -99,8 +100,9 @@ def _first_ranks(counts: Sizes, kernel: Sizes, stride: Sizes, padding: Sizes) ->
     return _outer_sum([np.maximum(p - np.arange(count) * s, 0) * step for count, s, p, step in steps])
 
 
-def _flat(index: Array, spatial: Sizes) -> Array:
-    """Positions in all planes laid end to end, from positions in each."""
+def _flat(op: Primitive, index: Array, spatial: Sizes) -> Array:
+    """Positions in all planes laid end to end, from positions in each. Raises RangeError for one outside its plane."""
+    require_cells(op.name, spatial, index)
     planes = index.shape[: -len(spatial)]
     first = np.arange(math.prod(planes)) * math.prod(spatial)
     out: Array = index + first.reshape(*planes, *(1,) * len(spatial))
@@ -110,12 +112,12 @@ def _flat(index: Array, spatial: Sizes) -> Array:
 def max_pool_scatter(g: Array, index: Array, shape: Sizes, **window: Sizes) -> Array:
     planes = g.shape[: -len(shape)]
     out = zeros((math.prod(planes) * math.prod(shape),), g.dtype)
-    np.add.at(out, _flat(index, shape).reshape(-1), g.reshape(-1))
+    np.add.at(out, _flat(MAX_POOL_SCATTER, index, shape).reshape(-1), g.reshape(-1))
     return out.reshape(*planes, *shape)
 
 
 def max_pool_gather(x: Array, index: Array, kernel: Sizes, **window: Sizes) -> Array:
-    return x.reshape(-1).take(_flat(index, x.shape[-len(kernel) :]))
+    return x.reshape(-1).take(_flat(MAX_POOL_GATHER, index, x.shape[-len(kernel) :]))
 
 
 # Mean ---------------------------------------------------------------------------------------------------------------

@@ -97,6 +97,7 @@ _INSTEAD: tuple[tuple[Any, Any], ...] = (
     (product._product, lambda character: None),  # its result is like that of np.matmul
     (host.address_of, _nothing),
     (indices.require_in_range, _nothing),
+    (indices.require_cells, _nothing),
     (workspace.workspace, _workspace),
     (attention.blocks, _blocks),
     (convolution._runs, _runs),

@@ -1,0 +1,131 @@
+"""`python -m tests.conformance.raises --write`: the errors of each op, found by wrong calls, into its docstring.
+
+Without `--write` it prints the ops whose docstrings state others.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import opstage
+from opstage.ops.catalogue import primitives
+from opstage.ops.errors import OpstageError
+from opstage.ops.kinds import Effect
+from opstage.ops.methods.collective import CollectiveOps
+from opstage.ops.protocol import OPS, Ops
+from opstage.options import Options
+from tests.conformance.causes import CAUSES, Cause
+from tests.conformance.harness import cast_tree
+from tests.conformance.wrong_calls import far_indices, wrong_calls, wrong_numbers
+from tests.samples import BAD_CALLS, SAMPLES
+from tests.structure.test_completeness import BEHIND_A_METHOD
+
+MOST_SAMPLES = 3
+WIDTH = 120
+NAMED = sorted(OPS - {name for name in vars(CollectiveOps) if not name.startswith("_")})  # tests/mesh has theirs
+RUNS_INTO_ERRORS = {BEHIND_A_METHOD.get(name, name) for name, op in primitives().items() if Effect.RAISES in op.effects}
+
+Stated = dict[str, list[str]]
+
+
+def found(op: str) -> Stated:
+    """By the name of an error the words of its causes, in the order of the table."""
+    causes: dict[Cause, list[str]] = {}
+    for error in _errors(op):
+        cause, word = cause_of(op, error)
+        words = causes.setdefault(cause, [])
+        if word is not None and word not in words:
+            words.append(word)
+    stated: Stated = {}
+    for cause in CAUSES:
+        if cause in causes:
+            stated.setdefault(cause.error.__name__, []).append(cause.words.format(", ".join(causes[cause])))
+    return dict(sorted(stated.items()))
+
+
+def cause_of(op: str, error: Exception) -> tuple[Cause, str | None]:
+    """The cause of an error, and the word that its message gives."""
+    reason = getattr(error, "reason", str(error))
+    for cause in CAUSES:
+        match = re.search(cause.message, reason)
+        if match is not None and type(error) is cause.error:
+            return cause, match[1] if "{0}" in cause.words else None
+    raise AssertionError(f"{op} says {reason!r}: no cause of tests/conformance/causes.py has a message like that")
+
+
+def stated(docstring: str) -> Stated:
+    """The section `Raises:` of a docstring."""
+    _, _, section = docstring.partition("Raises:\n")
+    entries = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", section.split("\n\n")[0], re.MULTILINE)
+    return {name: " ".join(text.split()).rstrip(".").split("; ") for name, text in entries}
+
+
+def section(causes: Stated) -> str:
+    """The same as text, to be indented by 8 columns."""
+    lines = ["Raises:"]
+    for name, words in causes.items():
+        text = f"    {name}: {'; '.join(words)}."
+        lines += textwrap.wrap(text, WIDTH - 8, subsequent_indent=" " * 8)
+    return "\n".join(lines)
+
+
+def _errors(op: str) -> Iterator[OpstageError]:
+    samples = [sample for sample in SAMPLES if sample.op == op]
+    calls = [
+        (replace(sample, static=static), operands, "shape_check")
+        for sample in samples[:MOST_SAMPLES]
+        for operands, static in wrong_calls(sample)
+    ]
+    if op in RUNS_INTO_ERRORS:
+        calls += [(samples[0], operands, "eager") for operands, _ in far_indices(samples[0])]
+    calls += [(call, call.arrays(), "shape_check") for call in wrong_numbers(op)]
+    bad = [(call, cast_tree(call.arrays(), "float32"), "shape_check") for call in BAD_CALLS if call.op == op]
+    for call, operands, backend in (*calls, *bad):
+        try:
+            opstage.run(lambda ops, *refs: call.apply(ops, *refs), *operands, options=Options(backend=backend))
+        except OpstageError as error:
+            yield error
+        except Exception as error:
+            raise AssertionError(f"{op} lets {error!r} through, of {call.static}") from error
+
+
+def write(op: str, causes: Stated) -> None:
+    """Put the section into the docstring in the source."""
+    method = getattr(Ops, op)
+    lines, first = inspect.getsourcelines(method)
+    source = "".join(lines)
+    opening = source.index('"""')
+    closing = source.index('"""', opening + 3)
+    docstring = source[opening + 3 : closing].split("\n\n        Raises:\n")[0].rstrip()
+    indented = textwrap.indent(section(causes), " " * 8)
+    new = f"{docstring}\n\n{indented}\n        " if causes else docstring
+    file = Path(inspect.getsourcefile(method) or "")
+    text = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    text[first - 1 : first - 1 + len(lines)] = [source[: opening + 3] + new + source[closing:]]
+    file.write_text("".join(text), encoding="utf-8")
+
+
+def main(writes: bool) -> int:
+    """0 where every docstring states what is found."""
+    differing: dict[str, Any] = {}
+    for op in NAMED:
+        causes = found(op)
+        if causes != stated(inspect.getdoc(getattr(Ops, op)) or ""):
+            differing[op] = causes
+    for op in sorted(differing, key=lambda op: -inspect.getsourcelines(getattr(Ops, op))[1]):  # from below
+        if writes:
+            write(op, differing[op])
+        else:
+            print(f"{op}\n{section(differing[op])}")
+    return int(bool(differing) and not writes)
+
+
+if __name__ == "__main__":
+    sys.exit(main("--write" in sys.argv))
