@@ -64,15 +64,16 @@ def ranges_of(
     body, names = program.body, program.names
     limits = limits_of(dtype_name(program.dtype) if dtype is None else dtype)
     domain = Ranges(limits, _checked(bounds or {}), program.ranges, program.initial if initial else {})
-    found: dict[Finding, None] = {}
+    found: dict[Finding, int] = {}
 
     def after(equation: Equation) -> None:
         source = program.source(equation)
         for remark in dict.fromkeys(domain.remarks):
             op = equation.primitive.name
-            found[
-                Finding(op, remark.text, source=source, rule=remark.rule, severity=remark.severity, fix=remark.fix)
-            ] = None
+            finding = Finding(
+                op, remark.text, source=source, rule=remark.rule, severity=remark.severity, fix=remark.fix
+            )
+            found[finding] = domain.latest
         domain.remarks.clear()
 
     domain.run = Interpretation([domain], program.scope)
@@ -84,7 +85,9 @@ def ranges_of(
     facts: list[Any] = [known and known[0] for known in domain.run.run(body, sources, after)]
     paths = program.output_names() if body.outputs else []
     outputs = tuple([(path, facts[slot]) for path, slot in zip(paths, body.outputs)])
-    return RangeReport(limits.name, outputs, _once(tuple(found)), tuple(domain.given), tuple(domain.assumptions))
+    return RangeReport(
+        limits.name, outputs, _once(_hidden(domain, found)), tuple(domain.given), tuple(domain.assumptions)
+    )
 
 
 def with_ranges(report: Report, ranges: RangeReport) -> Report:
@@ -95,6 +98,16 @@ def with_ranges(report: Report, ranges: RangeReport) -> Report:
         warnings=(*report.warnings, *[f for f in findings if f.severity == "warning"]),
         notes=(*report.notes, *[f for f in findings if f.severity == "note"]),
     )
+
+
+def _hidden(domain: Ranges, found: Mapping[Finding, int]) -> tuple[Finding, ...]:
+    """The findings, those of another rule whose values a select drops wherever they are wrong."""
+    return tuple([_behind(f, domain.hidden[value]) if value in domain.hidden else f for f, value in found.items()])
+
+
+def _behind(finding: Finding, fix: str) -> Finding:
+    reason = f"{finding.reason}; select drops it there, but its gradient is 0 times infinity, and so nan"
+    return replace(finding, reason=reason, rule="nan-behind-select", fix=fix)
 
 
 def _once(findings: Sequence[Finding]) -> tuple[Finding, ...]:

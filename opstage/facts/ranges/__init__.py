@@ -53,6 +53,8 @@ class Ranges(Domain[ValueRange]):
     initial  an input's path -> (low, high) of its first value, where there is none of these
     given    the ranges of inputs that were used, in words
     remarks  what was seen on the way
+    hidden   by the values of results that are nan or infinite only where a select drops them: a fix that was tried
+    latest   the value of the result that was found last
     makers   for a value the op that made it, with its static parameters and the facts of its operands
     """
 
@@ -77,6 +79,8 @@ class Ranges(Domain[ValueRange]):
         self.assumptions: dict[str, None] = dict.fromkeys(ASSUMPTIONS)
         self.run: Interpretation | None = None  # by which fixes are tried
         self.makers: dict[int, tuple[OpCall, Sequence[ValueRange]]] = {}
+        self.hidden: dict[int, str] = {}
+        self.latest = 0
         self._values = 0
         self._known: dict[Any, int] = {}
 
@@ -202,6 +206,7 @@ class Ranges(Domain[ValueRange]):
     ) -> Sequence[ValueRange]:
         """The results with values: those of the same op on the same values are the same."""
         if any(not fact.value for fact in facts):
+            self.latest = 0
             return results
         static = tuple([(name, type(item), repr(item)) for name, item in call.static.items()])
         key = (call.primitive, static, tuple([fact.value for fact in facts]), tuple(map(str, call.inputs)))
@@ -215,6 +220,7 @@ class Ranges(Domain[ValueRange]):
             if not at and (call.primitive not in RULES or result.value not in self.makers):
                 self.makers[result.value] = (call, facts)
             valued.append(result)
+        self.latest = valued[0].value if valued else 0
         return valued
 
     @override

@@ -9,6 +9,7 @@ from ....ops.catalogue import logic
 from ....ops.types import is_float
 from ...domain import OpCall
 from ..fact import BOOLEAN, Facts, ValueRange, joined
+from .conditions import branch, hidden, where
 
 if TYPE_CHECKING:
     from .. import Ranges
@@ -38,12 +39,19 @@ def inverted(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 
 
 def select(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
+    """Either branch, each as it is where it is taken."""
     mask, x, y = facts
     if mask.low == 1:
         return [x.alone]
     if mask.high == 0:
         return [y.alone]
-    return [joined(x, y)]
+    taken = []
+    for chosen, holds in ((x, True), (y, False)):
+        known = where(domain, mask, holds)
+        taken.append(branch(domain, chosen, known) if known else chosen)
+        if known:
+            hidden(domain, chosen, known)
+    return [joined(*taken)]
 
 
 def cast(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
