@@ -15,6 +15,7 @@ from ...ops.types import EXACT
 from ...options import Options
 from ..at_once import Action, at_once
 from ..base_program import Finish
+from ..codegen.cpu.compilation import Compilation
 from ..eager_cpu.interpreter import NumpyOps
 from ..host import Array, packed
 from .bounds import kept_bytes
@@ -67,8 +68,10 @@ class CpuExecutor:
         self.seconds: list[float] | None = None
         if graph.dtype == EXACT or any(t.dtype.kind == "O" for t in graph.body.types):
             return
-        self.plan = plan = CpuPlan(hosted or optimise(graph)[0].body, donated=donated)
-        plan.compile()
+        body = hosted or optimise(graph)[0].body
+        with Compilation() as compilation:
+            self.plan = plan = CpuPlan(body, donated=donated, compilation=compilation)
+            plan.compile(compilation)
         self.nbytes = kept_bytes(graph.body, plan.equations, plan.constants) + plan.table_bytes
         self._scratch = CpuScratch() if scratch is None else scratch
         self._kinds = {slot: _kind(plan, slot) for slot in plan.results}

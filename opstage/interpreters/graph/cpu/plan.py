@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
 
 import numpy as np
@@ -12,9 +12,10 @@ from ....ops.closed import Body, Equation, ScanParameters
 from ...branching import SWITCH, branches_of
 from ...codegen.arena import Item, arrange
 from ...codegen.clusters import FusionGroup, Level, read_by
+from ...codegen.cpu.compilation import Compilation
 from ...codegen.cpu.overwritable import Overwritable
 from ...codegen.cpu.steps import NativeStep, cluster_steps
-from ...codegen.cpu.texts import LoopSource, compile_texts
+from ...codegen.cpu.texts import LoopSource
 from ...codegen.cpu.words import Address, ErrorFlag, WorkerScratch
 from ...codegen.fusion import fuse
 from ...codegen.lowered import Lowered
@@ -76,10 +77,18 @@ class CpuPlan:
     split       the first step that writes over an input; from there on no step can fail
     """
 
-    def __init__(self, program: Body | Hosted, *, own_outputs: bool = False, donated: Collection[int] = ()):
+    def __init__(
+        self,
+        program: Body | Hosted,
+        *,
+        own_outputs: bool = False,
+        donated: Collection[int] = (),
+        compilation: Compilation | None = None,
+    ):
         """With `own_outputs` every output is a result by itself, none an input, a constant or a part of another.
 
-        `donated` are the positions of inputs that results may be written over.
+        `donated` are the positions of inputs that results may be written over. A `compilation` begins as soon as the
+        texts are there.
         """
         if isinstance(program, Body):
             self.lowered = Lowered(program, CPU, own_outputs=own_outputs)
@@ -95,7 +104,17 @@ class CpuPlan:
         written = {slot for group in self.groups for e in group.equations for slot in e.outputs}
         self.results = {root: None for root in self.results if root in written}
         read = read_by(lowered, self.groups)
-        steps_of = [self._lower(group, number, read) for number, group in enumerate(self.groups)]
+        loops = {
+            number: cluster_steps(lowered, group, number, read, self.results)
+            for number, group in enumerate(self.groups)
+            if group.cluster is not None
+        }
+        if compilation is not None:
+            compilation.begin(_texts([step for steps in loops.values() for step in steps]))
+        steps_of = [
+            [*loops[number]] if number in loops else self._lower(group, number)
+            for number, group in enumerate(self.groups)
+        ]
         fallible = [number for number, steps in enumerate(steps_of) if any(map(_may_fail, steps))]
         inputs = {lowered.body.inputs[position] for position in donated}
         self.aliased, order = alias_results(lowered, self.groups, read, self.results, inputs, fallible)
@@ -184,21 +203,16 @@ class CpuPlan:
         inner = [plan.equations for step in self.steps for plan in inner_plans(step)]
         return len(self.lowered.body.equations) + sum(inner)
 
-    def compile(self) -> None:
+    def compile(self, compilation: Compilation) -> None:
         """Put kernels in the place of their texts, here and in the plans of loops."""
         plans = [self]
         for plan in plans:
             plans += [inner for step in plan.steps for inner in inner_plans(step)]
-        kernels = compile_texts([text for plan in plans for text in plan._texts()])
+        kernels = compilation.end([text for plan in plans for text in _texts(plan.steps)])
         for plan in plans:
             for i, step in enumerate(plan.steps):
                 if isinstance(step, NativeStep) and isinstance(step.loop.kernel, LoopSource):
                     plan.steps[i] = step._replace(loop=step.loop._replace(kernel=kernels[step.loop.kernel]))
-
-    def _texts(self) -> list[LoopSource]:
-        return [
-            s.loop.kernel for s in self.steps if isinstance(s, NativeStep) and isinstance(s.loop.kernel, LoopSource)
-        ]
 
     def _kept_in_registers(self, slot: int, group: FusionGroup, readers: set[int], number: int) -> bool:
         if group.cluster is None:
@@ -207,26 +221,29 @@ class CpuPlan:
             return False
         return not readers - {number}
 
-    def _lower(self, group: FusionGroup, number: int, read: dict[int, set[int]]) -> list[Step]:
-        """The steps of a group."""
+    def _lower(self, group: FusionGroup, number: int) -> list[Step]:
+        """The steps of a single equation outside of any cluster."""
         lowered = self.lowered
-        if group.cluster is None:
-            (e,) = group.equations
-            if e.primitive is ASSEMBLE:
-                return []
-            by_hand = library_loops(lowered, e, workers())
-            if by_hand is None and _is_product(lowered, e):
-                product = product_loop(lowered, e, workers())
-                by_hand = None if product is None else [(product, product.tasks > 1)]
-            if by_hand is None and e.primitive is SCAN and _can_be_planned(lowered, e):
-                return [LoopStep(e, CpuPlan(_computed(ScanParameters(**e.static)), own_outputs=True), number)]
-            if by_hand is None and e.primitive in CONTROL and _can_be_planned(lowered, e):
-                bodies = branches_of(e.static) if e.primitive is SWITCH else (e.static["test"], e.static["body"])
-                return [ControlStep(e, tuple([CpuPlan(body, own_outputs=True) for body in bodies]), number)]
-            if by_hand is None:
-                return [HostStep(e, number)]
-            return [NativeStep(loop, parallel, number) for loop, parallel in by_hand]
-        return [*cluster_steps(lowered, group, number, read, self.results)]
+        (e,) = group.equations
+        if e.primitive is ASSEMBLE:
+            return []
+        by_hand = library_loops(lowered, e, workers())
+        if by_hand is None and _is_product(lowered, e):
+            product = product_loop(lowered, e, workers())
+            by_hand = None if product is None else [(product, product.tasks > 1)]
+        if by_hand is None and e.primitive is SCAN and _can_be_planned(lowered, e):
+            return [LoopStep(e, CpuPlan(_computed(ScanParameters(**e.static)), own_outputs=True), number)]
+        if by_hand is None and e.primitive in CONTROL and _can_be_planned(lowered, e):
+            bodies = branches_of(e.static) if e.primitive is SWITCH else (e.static["test"], e.static["body"])
+            return [ControlStep(e, tuple([CpuPlan(body, own_outputs=True) for body in bodies]), number)]
+        if by_hand is None:
+            return [HostStep(e, number)]
+        return [NativeStep(loop, parallel, number) for loop, parallel in by_hand]
+
+
+def _texts(steps: Sequence[Step]) -> list[LoopSource]:
+    """The kernels that are still to be compiled."""
+    return [s.loop.kernel for s in steps if isinstance(s, NativeStep) and isinstance(s.loop.kernel, LoopSource)]
 
 
 def _may_fail(step: Step) -> bool:
