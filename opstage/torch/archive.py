@@ -1,4 +1,5 @@
-"""Files of torch.export.save, with everything in them doubted: what torch.export.load would run is refused before."""
+"""Read files of torch.export.save, with everything validated: content that torch.export.load would execute is
+rejected."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from .library import library
 _MOST_ENTRIES = 100_000
 _MOST_LEVELS = 200
 _TARGET = re.compile(r"torch\.ops(\.\w+)+|_operator\.\w+|math\.\w+|torch\._?sym_\w+")
-"""Names of functions that a graph may call."""
+"""The functions that a graph may call."""
 
 _EXPRESSIONS = (ast.Expression, ast.Constant, ast.Name, ast.Load, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Call)
 _FUNCTIONS = re.compile(
@@ -34,10 +35,10 @@ _FUNCTIONS = re.compile(
 
 
 def read(source: str | os.PathLike[str]) -> Any:
-    """The ExportedProgram of a file of torch.export.save.
+    """Return the ExportedProgram in a file of torch.export.save.
 
-    Nothing in the file is run: pickles are of tensors alone, functions are ops, and sizes are arithmetic. Raises
-    UsageError for everything else.
+    Nothing in the file is executed: pickles may contain only tensors, functions must be ops, and sizes arithmetic.
+    Raises UsageError for anything else.
     """
     path = Path(source)
     require_file(path)
@@ -51,13 +52,13 @@ def read(source: str | os.PathLike[str]) -> Any:
         with warnings.catch_warnings(), _silent("torch.export"):
             warnings.simplefilter("ignore")
             return torch.export.load(io.BytesIO(data))
-    except Exception as error:  # torch's own, of whichever kind
+    except Exception as error:  # torch's own errors, of any class
         _refuse(str(path), f"it is damaged, or written by another version of PyTorch: {brief(str(error))}")
 
 
 @contextmanager
 def _silent(name: str) -> Iterator[None]:
-    """A logger that says nothing: PyTorch logs the whole traceback of what is one error here."""
+    """Silence a logger: PyTorch logs the whole traceback of what becomes a single error here."""
     logger = logging.getLogger(name)
     before, logger.disabled = logger.disabled, True
     try:
@@ -116,12 +117,12 @@ def _require_harmless_entry(torch: Any, where: str, name: str, archive: Any, is_
 
 
 def _require_tensors(torch: Any, where: str, name: str, data: bytes) -> None:
-    """Refuse a pickle of something else than tensors: torch.export.load would run what it says."""
+    """Reject a pickle of anything but tensors, since torch.export.load would execute it."""
     if not data.startswith((b"PK", b"\x80")):
         return  # the bytes of a tensor
     try:
         torch.load(io.BytesIO(data), weights_only=True)
-    except Exception:  # torch's own, of whichever kind
+    except Exception:  # torch's own errors, of any class
         if "/sample_inputs/" in name or data.startswith(b"\x80") or zipfile.is_zipfile(io.BytesIO(data)):
             _refuse(where, f"{brief(name)} is a pickle of more than tensors, which may run any code")
 
@@ -134,7 +135,7 @@ def _parsed(where: str, data: bytes) -> Any:
 
 
 def _require_harmless_graph(where: str, data: bytes) -> None:
-    """Refuse functions that are not ops, and texts of sizes that are no arithmetic."""
+    """Reject functions that are not ops, and size expressions that are not arithmetic."""
     for key, value in _entries(where, _parsed(where, data), 0):
         if key == "target" and not isinstance(value, (dict, list)):
             if value is not None and "/" not in str(value) and _names_function(str(value)):
@@ -144,7 +145,7 @@ def _require_harmless_graph(where: str, data: bytes) -> None:
 
 
 def _names_function(target: str) -> bool:
-    """Whether the text is a name in a module that torch.export.load would look up, and not one of an op."""
+    """Whether the text names something in a module that torch.export.load would look up, other than an op."""
     return target.startswith(("torch.", "_operator.", "math.")) and not _TARGET.fullmatch(target)
 
 
@@ -168,7 +169,7 @@ def _is_arithmetic(text: str) -> bool:
         nodes = list(ast.walk(ast.parse(text, mode="eval")))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
-    texts: set[ast.AST] = set()  # names in quotes, as in Symbol('s0', positive=True); a walk meets the call first
+    texts: set[ast.AST] = set()  # names in quotes, as in Symbol('s0', positive=True); a walk visits the call first
     for node in nodes:
         if isinstance(node, (ast.operator, ast.unaryop, ast.cmpop, ast.keyword)):
             continue

@@ -1,4 +1,4 @@
-"""`AtenCall`: a node on its inputs, as the rules of ATen's ops see it."""
+"""`AtenCall`: a node with its inputs, as seen by the rules of ATen's ops."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from .graph import AtenGraph, AtenNode
 
 
 class AroundCall(Protocol):
-    """The run around a node, of which it may ask these."""
+    """The run that a node is part of, as seen by its rule."""
 
     def trains(self, node: AtenNode) -> bool:
-        """Whether the node, which acts otherwise in training, trains in this run."""
+        """Whether a node with a training mode is in training in this run."""
 
     def buffer(self, node: AtenNode, i: int) -> str | None:
-        """The name of the buffer that argument i of a node is; None for one that is none."""
+        """Return the name of the buffer that is argument i of a node, or None."""
 
     def value(self, name: str) -> Any:
-        """The value of a buffer."""
+        """Return the value of a buffer."""
 
     def keep(self, name: str, value: Any) -> None:
-        """Its value after this step."""
+        """Set the value of a buffer after this step."""
 
     def graph(self, ops: Ops[Any], graph: AtenGraph, inputs: Sequence[Any]) -> Any:
-        """The outputs of a graph inside of the program's."""
+        """Return the outputs of a subgraph of the program."""
 
 
 @final
 class AtenCall(Generic[R]):
-    """A node on its inputs.
+    """A node with its inputs.
 
     ops     the interpreter
-    node    says the types of its results
+    node    the node, with the types of its results
     """
 
     def __init__(self, ops: Ops[R], node: AtenNode, around: AroundCall):
@@ -48,7 +48,7 @@ class AtenCall(Generic[R]):
     # Types ----------------------------------------------------------------------------------------------------------
 
     def dtype(self, i: int | None = None) -> DType:
-        """The element type of the result, or of result i of several."""
+        """Return the element type of the result, or of result i of several."""
         return self.node.dtype(i or 0)
 
     @property
@@ -59,7 +59,7 @@ class AtenCall(Generic[R]):
     # Operands -------------------------------------------------------------------------------------------------------
 
     def tensor(self, value: Any, dtype: DType | None = None, shape: Shape = ()) -> R:
-        """A tensor or number as a tensor in which elements of `dtype`, by default its own, are held."""
+        """Convert a tensor or number to a tensor in the dtype that holds `dtype`, by default its own."""
         if isinstance(value, TensorValue):
             ref: R = value.ref
             return ref if dtype is None else self._as(ref, held(dtype, self.ops))
@@ -72,7 +72,7 @@ class AtenCall(Generic[R]):
         return self.ops.full(shape=shape, value=value, dtype=target)
 
     def together(self, *values: Any, dtype: DType | None = None) -> tuple[R, ...]:
-        """Tensors and numbers of one type, by default that of the result, stretched to one shape."""
+        """Convert tensors and numbers to one type, by default that of the result, and broadcast them."""
         dtype = self.dtype() if dtype is None else dtype
         shape = common_shape([value.shape for value in values if isinstance(value, TensorValue)])
         return broadcast(
@@ -81,11 +81,12 @@ class AtenCall(Generic[R]):
         )
 
     def compared(self, *values: Any) -> tuple[R, ...]:
-        """Tensors and numbers of the type in which PyTorch compares them, stretched to one shape."""
+        """Convert tensors and numbers to the type in which PyTorch compares them, and broadcast them."""
         return self.together(*values, dtype=self.promoted(*values))
 
     def promoted(self, *values: Any) -> DType:
-        """The type to which PyTorch's promotion brings operands: a number's kind counts where no tensor has it."""
+        """Return the type promotion of PyTorch: a Python number only counts if its kind is above that of all
+        tensors."""
         kinds = [self._rank(v) for v in values]
         highest = max(kinds)
         of_tensors = [v.dtype for v in values if isinstance(v, TensorValue) and self._rank(v) == highest]
@@ -102,14 +103,14 @@ class AtenCall(Generic[R]):
         return 0 if isinstance(value, bool) else 1 if isinstance(value, (int, DimExpr)) else 2
 
     def floats(self, value: Any) -> R:
-        """A tensor as floats of the program's dtype."""
+        """Convert a tensor to floats of the program's dtype."""
         return self._as(self.tensor(value), self.ops.dtype)
 
     def _as(self, ref: R, target: DType) -> R:
         return ref if ref.dtype == target else self.ops.cast(ref, dtype=target)
 
     def axes(self, given: Any, rank: int, *, empty_is_all: bool = True) -> tuple[int, ...]:
-        """Axes counted from the front; all where none are given."""
+        """Return axes counted from the front; all if none are given."""
         if given is None or (empty_is_all and isinstance(given, (list, tuple)) and not given):
             return tuple(range(rank))
         listed = given if isinstance(given, (list, tuple)) else [given]
@@ -118,30 +119,30 @@ class AtenCall(Generic[R]):
     # Results --------------------------------------------------------------------------------------------------------
 
     def give(self, ref: R, i: int | None = None) -> TensorValue[R]:
-        """A result, of the element type that the program says; short integers wrap around as PyTorch's do."""
+        """Return a result with the element type in the program; short integers wrap around as in PyTorch."""
         dtype = self.dtype(i)
         ref = self._as(ref, held(dtype, self.ops))
         return TensorValue(wrapped(self.ops, ref, dtype), dtype)
 
     def full(self, shape: Shape, value: Any) -> TensorValue[R]:
-        """A result of one number."""
+        """Return a result filled with one number."""
         dtype = self.dtype()
         return TensorValue(self.tensor(value, dtype, tuple(shape)), dtype)
 
     def stretched(self, ref: R, shape: Shape) -> R:
-        """The ref stretched to a shape."""
+        """Return the ref broadcast to a shape."""
         return stretched(self.ops, ref, shape)
 
 
 Rule = Callable[..., Any]
 RULES: dict[str, Rule] = {}
-"""By op and overload, `aten.add.Tensor`, a function of the call and the op's arguments in the order of its schema."""
+"""Maps an op with its overload, `aten.add.Tensor`, to a function of the call and the op's arguments in schema order."""
 COMPLEX_RULES: dict[str, Rule] = {}
-"""The same of ops one of whose arguments is complex."""
+"""The same for ops with a complex argument."""
 
 
 def rule(*ops: str) -> Callable[[Rule], Rule]:
-    """Register a function as what ATen's ops mean: `add.Tensor`."""
+    """Register a function as the rule of ATen ops, such as `add.Tensor`."""
 
     def register(function: Rule) -> Rule:
         for op in ops:
@@ -152,7 +153,7 @@ def rule(*ops: str) -> Callable[[Rule], Rule]:
 
 
 def pointwise(table: Mapping[str, Callable[..., Any]]) -> None:
-    """Register ops that are one op of one tensor each, in the type of the result."""
+    """Register ops that map to one op with one tensor, in the type of the result."""
     for name, function in table.items():
 
         def apply(call: AtenCall[Any], x: Any, function: Callable[..., Any] = function) -> Any:
@@ -162,5 +163,5 @@ def pointwise(table: Mapping[str, Callable[..., Any]]) -> None:
 
 
 def is_number(value: Any) -> bool:
-    """Whether an argument is a number, a symbolic one included."""
+    """Whether an argument is a number, possibly symbolic."""
     return isinstance(value, (int, float, DimExpr, DimFloat))

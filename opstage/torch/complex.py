@@ -11,31 +11,31 @@ from ..ops.types import DType, Shape
 
 
 class ComplexValue(NamedTuple):
-    """A complex tensor, or a number, as its real and its imaginary part."""
+    """A complex tensor or number as its real and imaginary part."""
 
     re: TensorValue[Any]
     im: TensorValue[Any]
 
     @property
     def shape(self) -> Shape:
-        """That of either part."""
+        """The shape of either part."""
         return self.re.shape
 
     @property
     def dtype(self) -> DType:
-        """The element type of a part."""
+        """The element type of either part."""
         return self.re.dtype
 
 
 def is_complex(value: Any) -> bool:
-    """Whether an argument is complex, or a list one of whose entries is."""
+    """Whether an argument is complex, or a list with a complex entry."""
     if isinstance(value, list):
         return any(is_complex(each) for each in value)
     return isinstance(value, (ComplexValue, complex))
 
 
 def parts(value: Any) -> tuple[Any, Any]:
-    """The real and the imaginary part of a tensor or number, which may be real: tensors or numbers again."""
+    """Return the real and imaginary part of a tensor or number, which may be real, as tensors or numbers."""
     if isinstance(value, ComplexValue):
         return value.re, value.im
     if isinstance(value, complex):
@@ -44,14 +44,14 @@ def parts(value: Any) -> tuple[Any, Any]:
 
 
 def part_of(value: Any, i: int) -> Any:
-    """Part i of complex values, and other values as they are; of lists entry by entry."""
+    """Return part i of complex values, also in lists, and other values unchanged."""
     if isinstance(value, list):
         return [part_of(each, i) for each in value]
     return parts(value)[i] if isinstance(value, (ComplexValue, complex)) else value
 
 
 def joined(re: Any, im: Any) -> Any:
-    """Complex results of real and imaginary ones, which may be several."""
+    """Combine real and imaginary results, single or several, to complex ones."""
     if isinstance(re, (list, tuple)) and not isinstance(re, TensorValue):
         return [joined(a, b) for a, b in zip(re, im, strict=True)]
     return ComplexValue(re, im)
@@ -60,7 +60,7 @@ def joined(re: Any, im: Any) -> Any:
 def as_declared(
     value: Any, complex_results: frozenset[int], zero: Callable[[TensorValue[Any]], TensorValue[Any]]
 ) -> Any:
-    """The results of a node, complex where the program says so. Raises UnsupportedError where they cannot be."""
+    """Return the results of a node, complex if the program declares them so. Raises UnsupportedError if that fails."""
     several = isinstance(value, list)
     found = list(value) if several else [value]
     for i, each in enumerate(found):

@@ -1,4 +1,4 @@
-"""The declarations of an exported program: its inputs with their sizes and ranges, its parameters and buffers."""
+"""The declarations of an exported program: its inputs with sizes and ranges, its parameters and buffers."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ..ops.spec import Spec
 from ..ops.types import BOOL, INT32, DType, dtype_name
 from .library import array_of, dtype_of
 
-_UNBOUNDED = 2**31 - 1  # where a range ends here or behind, nobody has said an end
+_UNBOUNDED = 2**31 - 1  # a range that ends here or above has no declared end
 _SYMBOL = re.compile(r"[A-Za-z_]\w*")
 
 
 class Sizes:
-    """Names for the symbols that stand for sizes in a program.
+    """Names for the size symbols of a program.
 
-    A symbol has the name of its torch.export.Dim, where the program still knows it; else the name of the first input
-    and axis that it is the size of, `x_0`. `given` maps those names to others.
+    A symbol is named after its torch.export.Dim, if the program still has it; else after the first input and axis with
+    that size, `x_0`. `given` maps those names to others.
     """
 
     def __init__(self, program: Any, given: Mapping[str, str]):
@@ -32,7 +32,7 @@ class Sizes:
         self.names: dict[str, str] = {}
 
     def entries(self, tensor: Any, name: str) -> tuple[int | str, ...]:
-        """The sizes of an input, numbers and texts."""
+        """Return the sizes of an input, as numbers and texts."""
         sizes: list[int | str] = []
         for axis, size in enumerate(tensor.shape):
             if isinstance(size, int):
@@ -58,7 +58,7 @@ class Sizes:
         return text.replace(" ", "")
 
     def where(self) -> Iterator[str]:
-        """The ranges of the sizes, as constraints."""
+        """Yield the ranges of the sizes, as constraints."""
         for expression, bounds in self.ranges.items():
             if not all(str(symbol) in self.names for symbol in expression.free_symbols):
                 continue
@@ -69,7 +69,7 @@ class Sizes:
                 yield f"{text} <= {high}"
 
     def require_all_known(self) -> None:
-        """Raise UsageError for a name in `sizes=` that no size has."""
+        """Raise UsageError for an unknown name in `sizes=`."""
         for name in self.given:
             if name not in self.asked:
                 there = ", ".join(self.asked) or "none"
@@ -84,7 +84,7 @@ def _int(bound: Any) -> int | None:
 
 
 def _name_of_dim(symbol: Any, shapes: Any) -> str | None:
-    """The name that the user gave a size, which PyTorch keeps beside the places where it is; a file has none."""
+    """Return the name that the user gave a size; PyTorch keeps it with its places, but files omit it."""
     names = getattr(shapes, "source_name_to_debug_name", None) or {}
     for source in (getattr(shapes, "var_to_sources", None) or {}).get(symbol, ()):
         own = getattr(source, "source_name", None)
@@ -97,14 +97,14 @@ def _name_of_dim(symbol: Any, shapes: Any) -> str | None:
 
 
 def spec_dtype(dtype: DType) -> str | None:
-    """The dtype of the Spec of an input: floats are of the program's, short integers are held in int64."""
+    """Return the dtype for the Spec of an input: floats have the program's, short integers are held in int64."""
     if dtype.kind == "f":
         return None
     return dtype_name(dtype) if dtype in (BOOL, INT32) else "int64"
 
 
 def spec_of(tensor: Any, name: str, sizes: Sizes) -> Spec:
-    """The Spec of an input."""
+    """Return the Spec of an input."""
     if not hasattr(tensor, "shape"):
         raise UnsupportedError(
             f"the input {name!r} is a number that may change from call to call; export the module with a fixed one"
@@ -113,16 +113,16 @@ def spec_of(tensor: Any, name: str, sizes: Sizes) -> Spec:
 
 
 def constrained(specs: list[Spec], where: Sequence[str]) -> list[Spec]:
-    """The Specs, the first of which says the constraints on all."""
+    """Return the Specs with the constraints added to the first."""
     if not specs or not where:
         return specs
     return [Spec(specs[0].shape, specs[0].dtype, (*specs[0].where, *where)), *specs[1:]]
 
 
 def arrays_of(tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Arrays by name, one for each tensor, and the first name of those that have several, by the others.
+    """Return arrays by name, one per tensor, and a map from alternative names to the first name of a tensor.
 
-    Raises UnsupportedError for tensors that share a part of their memory: they would be trained apart.
+    Raises UnsupportedError for tensors that share part of their memory, since they would be trained separately.
     """
     arrays: dict[str, Any] = {}
     first: dict[tuple[Any, ...], str] = {}
@@ -152,5 +152,5 @@ def _require_apart(name: str, tensor: Any, spans: dict[int, list[tuple[int, int,
 
 
 def is_float(array: Any) -> bool:
-    """Whether an array is of floats."""
+    """Whether an array has floats."""
     return bool(np.asarray(array).dtype.kind == "f")

@@ -1,4 +1,4 @@
-"""A graph of torch.fx read into nodes of plain values: a run of it needs nothing of PyTorch."""
+"""A torch.fx graph converted to nodes of plain values, which run without PyTorch."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from .library import library, part_dtype
 
 _WITHOUT_EFFECT = frozenset(
     {
-        *("layout", "device", "pin_memory", "memory_format", "non_blocking", "generator"),  # of memory and devices
-        *("dtype", "out_dtype", "output_dtype"),  # the result says it
+        *("layout", "device", "pin_memory", "memory_format", "non_blocking", "generator"),  # about memory and devices
+        *("dtype", "out_dtype", "output_dtype"),  # given by the result
         *("cudnn_enabled", "cudnn_enable", "implicit", "half_to_float", "benchmark", "deterministic", "allow_tf32"),
     }
 )
-"""Arguments of ATen's ops that rules are not given."""
+"""Arguments of ATen's ops that are not passed to rules."""
 
 
 @dataclass(frozen=True)
 class NodeResult:
-    """Stands in arguments for what another node gives."""
+    """A placeholder in arguments for the result of another node."""
 
     name: str
 
@@ -34,11 +34,11 @@ class AtenNode:
 
     op        `aten.add.Tensor`, `operator.add`, `higher_order.cond`
     args      in the order of the op's schema: NodeResults, numbers, texts, lists of them, and graphs
-    dtypes    the element type of each result, or why there is none; of a complex one that of a part
+    dtypes    the element type of each result, or the reason why there is none; for a complex one the type of its parts
     complex_results   which results are complex
-    used      which of several results are read
-    label     how messages name it: its name, op, module, and the user's line that made it
-    modules   those that it is in, outermost first
+    used      which of several results are used
+    label     its description in messages: name, op, module, and the user's line
+    modules   the modules that contain it, outermost first
     """
 
     op: str
@@ -52,7 +52,7 @@ class AtenNode:
     reads: tuple[str, ...]
 
     def dtype(self, i: int) -> DType:
-        """The element type of result i. Raises UnsupportedError."""
+        """Return the element type of result i. Raises UnsupportedError."""
         found = self.dtypes[i] if i < len(self.dtypes) else None
         if isinstance(found, str):
             raise UnsupportedError(found)
@@ -71,7 +71,7 @@ class AtenGraph:
 
 
 def graph_of(module: Any) -> AtenGraph:
-    """The graph of a torch.fx.GraphModule."""
+    """Return the graph of a torch.fx.GraphModule."""
     inputs, nodes = [], []
     graphs: dict[str, AtenGraph] = {}
     outputs: Any = ()
@@ -91,7 +91,7 @@ def graph_of(module: Any) -> AtenGraph:
 
 
 def op_of(node: Any) -> str:
-    """The name of what a node of torch.fx calls."""
+    """Return the name of the function that a torch.fx node calls."""
     target, torch = node.target, library()
     if isinstance(target, torch._ops.OpOverload):
         return str(target)
@@ -128,7 +128,7 @@ def _dtype(value: Any) -> DType | str | None:
 
 
 def _ordered(node: Any) -> list[Any]:
-    """The arguments in the order of the op's schema, its defaults filled in, without those that have no effect."""
+    """Return the arguments in schema order, with defaults filled in, without those that have no effect."""
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return [*node.args, *node.kwargs.values()]
@@ -142,7 +142,7 @@ def _ordered(node: Any) -> list[Any]:
 
 
 def _argument(value: Any, graphs: Mapping[str, AtenGraph]) -> Any:
-    """An argument as plain values."""
+    """Return an argument as plain values."""
     if isinstance(value, library().fx.Node):
         return graphs[value.name] if value.name in graphs else NodeResult(str(value.name))
     if isinstance(value, (list, tuple)):
@@ -152,7 +152,7 @@ def _argument(value: Any, graphs: Mapping[str, AtenGraph]) -> Any:
     return str(value)  # a dtype, device or layout
 
 
-# Where a node comes from ----------------------------------------------------------------------------------------------
+# Source locations of nodes --------------------------------------------------------------------------------------------
 
 
 def _label(node: Any) -> str:
@@ -162,14 +162,14 @@ def _label(node: Any) -> str:
 
 
 def _stack(node: Any) -> list[str]:
-    """The paths of the modules around a node, outermost first."""
+    """Return the paths of the modules around a node, outermost first."""
     stack = node.meta.get("nn_module_stack") or {}
     paths = [entry[0] for entry in stack.values() if isinstance(entry, tuple) and isinstance(entry[0], str)]
     return [path for path in paths if path and not path.startswith("_empty_nn_module")]
 
 
 def _modules(node: Any) -> tuple[str, ...]:
-    """The modules that a node is in, each named as in the one around it: encoder, layers.0, norm."""
+    """Return the modules that contain a node, each named relative to its parent: encoder, layers.0, norm."""
     names: list[str] = []
     before = ""
     for path in _stack(node):
@@ -184,7 +184,7 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
 def _line(node: Any) -> str:
-    """The innermost line outside of PyTorch that a node comes from."""
+    """Return the innermost source line of a node outside of PyTorch."""
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
     own = [frame for frame in frames if not re.search(r"(^|[/\\])torch[/\\]", frame[0])]
     return f"{own[-1][0]}:{own[-1][1]}, in {own[-1][2]}" if own else ""

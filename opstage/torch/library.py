@@ -1,4 +1,4 @@
-"""The torch library, imported when it is first needed."""
+"""The torch library, imported lazily."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NUMPY: dict[str, DType] = {
 
 @cache
 def library() -> Any:
-    """The package torch. Raises UsageError where it is not installed."""
+    """Return the package torch. Raises UsageError if it is not installed."""
     try:
         return import_module("torch")
     except ImportError:
@@ -38,7 +38,7 @@ def library() -> Any:
 
 
 def dtype_of(dtype: Any) -> DType:
-    """NumPy's dtype of one of PyTorch's; float32 with a mark for bfloat16. Raises UnsupportedError."""
+    """Return NumPy's dtype for one of PyTorch; marked float32 for bfloat16. Raises UnsupportedError."""
     name = str(dtype).removeprefix("torch.")
     if name not in _NUMPY:
         raise UnsupportedError(f"elements of type {name} have no dtype here")
@@ -46,17 +46,18 @@ def dtype_of(dtype: Any) -> DType:
 
 
 def part_dtype(dtype: Any) -> DType:
-    """That of the real part of PyTorch's complex ones, and of others their own. Raises UnsupportedError."""
+    """Return the dtype of the real part of a complex dtype, or any other dtype itself. Raises UnsupportedError."""
     return dtype_of(dtype.to_real() if dtype.is_complex else dtype)
 
 
 def is_bfloat16(dtype: DType) -> bool:
-    """Whether PyTorch calls this float32 bfloat16."""
+    """Whether PyTorch declares this float32 as bfloat16."""
     return dict(dtype.metadata or {}) == {"torch": "bfloat16"}
 
 
 def array_of(tensor: Any) -> Any:
-    """A tensor's elements as an array of their own memory. Raises UnsupportedError for elements without a dtype."""
+    """Return a tensor's elements as an array that owns its memory. Raises UnsupportedError for elements without a
+    dtype."""
     torch = library()
     if tensor.layout != torch.strided:
         raise UnsupportedError(f"its tensor is {tensor.layout}; only dense ones are read")
@@ -69,7 +70,7 @@ def array_of(tensor: Any) -> Any:
 
 
 def constant_of(tensor: Any) -> Any:
-    """The same, of complex tensors too."""
+    """Do the same as `array_of`, also for complex tensors."""
     if not tensor.is_complex():
         return array_of(tensor)
     real, imaginary = (array_of(each) for each in (tensor.real, tensor.imag.resolve_neg()))

@@ -50,14 +50,14 @@ class TorchModel(ImportedModel):
 
     @override
     def __call__(self, ops: Any, params: Any, /, *rest: Any, train: bool = False) -> Any:
-        """The program: the outputs in the module's structure; with buffers a pair of those and the buffers after
-        this step."""
+        """Return the outputs in the module's structure; with buffers a pair of those and the buffers after this
+        step."""
         values, state = self._values(ops, params, rest, train, None)
         outputs = filled(self._program.output, lambda at: _output(ops, values[at]))
         return outputs if state is None else (outputs, state)
 
     def by_name(self, ops: Any, params: Any, /, *rest: Any, train: bool = False) -> Any:
-        """The program with its outputs by name, those that are no tensors left out."""
+        """Return the outputs by name, without those that are not tensors."""
         values, state = self._values(ops, params, rest, train, None)
         named = {name: _output(ops, values[at]) for at, name in leaf_names(self._program.output, self._alone())}
         outputs = {name: named[name] for name in self.outputs}
@@ -69,7 +69,7 @@ class TorchModel(ImportedModel):
     def _values(
         self, ops: Any, params: Any, rest: Sequence[Any], train: bool, problems: list[Problem] | None
     ) -> tuple[list[Any], dict[str, Any] | None]:
-        """The outputs one by one, and the buffers after this step."""
+        """Return the outputs as a list, and the buffers after this step."""
         state, inputs = self.taken(ops, rest)
         given: dict[int, Any] = {}
         for (name, template), tree in zip(self._program.arguments.items(), inputs):
@@ -80,7 +80,7 @@ class TorchModel(ImportedModel):
 
 
 def _output(ops: Any, value: Any) -> Any:
-    """An output as a tensor; None for None."""
+    """Return an output as a tensor; None for None."""
     if isinstance(value, TensorValue):
         return value.ref
     if value is None or value is LOST:
@@ -129,7 +129,7 @@ def load(
 
 
 def _inputs(program: Program, specs: dict[int, Spec], where: Sequence[str]) -> dict[str, Any]:
-    """The trees of Specs by the names of arguments; the first Spec says the constraints."""
+    """Return the trees of Specs by argument name; the first Spec has the constraints."""
     if where:
         if not specs:
             raise UsageError("where= constrains sizes of inputs; the program has none")

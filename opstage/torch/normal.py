@@ -1,4 +1,4 @@
-"""An ExportedProgram brought to one form: functional, of ops that have rules, with what depends on training kept."""
+"""Normalise an ExportedProgram: functional, only ops with rules, and training-dependent ops preserved."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from .call import RULES
 from .library import library
 
 NAMESPACE = "opstage_import"
-"""Of the op that stands for dropout while a program is taken apart, which would else drop what only training does."""
+"""The namespace of an op that replaces dropout during decomposition, which would drop the training behaviour."""
 
 _DROPOUT = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
 _CHECKS = ("aten._assert_", "aten.sym_constrain_range", "aten._functional_assert", "aten._functional_sym_constrain")
-"""Ops that compute nothing: the shape rules of ops here say themselves what they need."""
+"""Ops that only check; the shape rules of Opstage's ops make such checks themselves."""
 
 
 @cache
 def _library_of_one_op() -> Any:
-    """The op opstage_import::dropout, for as long as the process lives."""
+    """Register the op opstage_import::dropout for the lifetime of the process."""
     torch = library()
     found = torch.library.Library(NAMESPACE, "FRAGMENT")
     found.define("dropout(Tensor x, float p, bool train, str kind) -> Tensor")
@@ -31,9 +31,9 @@ def _library_of_one_op() -> Any:
 
 
 def normal(program: Any) -> Any:
-    """The program without changes in place, its composite ops kept where there is a rule for them.
+    """Return the program without in-place changes; composite ops are kept if there is a rule for them.
 
-    The given program stays as it is. Raises UsageError for a program that PyTorch cannot take apart.
+    The given program is unchanged. Raises UsageError if PyTorch cannot decompose the program.
     """
     torch = library()
     try:
@@ -46,7 +46,7 @@ def normal(program: Any) -> Any:
             result = _prepared(program).run_decompositions(table)
     except UnsupportedError:
         raise
-    except Exception as error:  # torch's own, of whichever kind
+    except Exception as error:  # torch's own errors, of any class
         raise UsageError(f"PyTorch cannot bring the program to core ATen ops: {brief(str(error))}") from error
     for graph in _graphs(result.graph_module):
         _without_checks(graph)
@@ -63,7 +63,7 @@ def _without_checks(graph: Any) -> None:
 
 
 def _prepared(program: Any) -> Any:
-    """The program with each dropout as the one op that stays as it is, and what torch.no_grad computes detached."""
+    """Return the program with each dropout replaced by a preserved op, and results under torch.no_grad detached."""
     torch = library()
     found = [node for graph in _graphs(program.graph_module) for node in graph.nodes]
     if not any(_dropout_kind(node) or _without_gradient(node) for node in found):
@@ -73,7 +73,7 @@ def _prepared(program: Any) -> Any:
     module = copy.deepcopy(program.graph_module)
     for before, after in zip(_graphs(program.graph_module), _graphs(module)):
         for old, new in zip(before.nodes, after.nodes):
-            new.name = old.name  # a copy takes other names where one is Python's, like `input`
+            new.name = old.name  # copies get other names where one is reserved in Python, like `input`
     for graph in _graphs(module):
         for node in list(graph.nodes):
             kind = _dropout_kind(node)
@@ -96,7 +96,7 @@ def _without_gradient(node: Any) -> bool:
 
 
 def _detach_results(torch: Any, graph: Any, node: Any) -> None:
-    """Detach float results of a part without gradients, which PyTorch puts in line with what is around it."""
+    """Detach the float results of a part without gradients, which PyTorch inlines."""
     for result in list(node.users):
         value = result.meta.get("val")
         if getattr(value, "dtype", None) is not None and (value.is_floating_point() or value.is_complex()):
@@ -121,7 +121,7 @@ def _dropout_kind(node: Any) -> str | None:
 
 
 def _require_not_read_again(node: Any) -> None:
-    """Refuse a dropout in place whose tensor is read behind it by another name."""
+    """Raise UnsupportedError for an in-place dropout whose tensor is read later by another name."""
     given = node.args[0]
     while True:
         if given.op == "placeholder" or len(given.users) > 1:

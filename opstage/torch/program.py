@@ -1,4 +1,4 @@
-"""`Program`: what is read from an ExportedProgram, and its run."""
+"""`Program`: the content of an ExportedProgram, and its run."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _STATISTICS = {
 class Program:
     """A program in normal form.
 
-    params, state, constants   arrays by name; `places` says which node of the graph each is
+    params, state, constants   arrays by name; `places` maps each node of the graph to its array
     arguments, output          templates of its trees, whose leaves are counted from 0
-    specs                      those of the input tensors, by leaf
-    mutations                  for the first outputs, the buffer that each is the new value of
-    flags                      the nodes that act otherwise in training, and whether they were exported so
+    specs                      the Specs of the input tensors, by leaf
+    mutations                  for the first outputs, the buffer that each updates
+    flags                      the nodes with a training mode, and whether they were exported in it
     """
 
     name: str
@@ -63,7 +63,7 @@ class Program:
     def run(
         self, ops: Ops[Any], run: TorchRun, params: Mapping[str, Any], state: Mapping[str, Any], given: dict[int, Any]
     ) -> list[Any]:
-        """The outputs one by one; `run` has the buffers after it."""
+        """Return the outputs as a list; afterwards `run` has the buffers."""
         around = {name: self._placed(ops, name, params, state, given) for name in self.graph.inputs}
         outputs: list[Any] = run.nodes(ops, self.graph, around)
         for name, value in zip(self.mutations, outputs):
@@ -88,7 +88,7 @@ class Program:
 
 
 def programmed(source: Any, sizes: Mapping[str, str]) -> Program:
-    """The Program of an ExportedProgram or of a file of one."""
+    """Return the Program of an ExportedProgram or of a file."""
     torch = library()
     given = _exported(torch, source)
     program = normal(given)
@@ -160,7 +160,7 @@ def _tensor(program: Any, name: str) -> Any:
 
 
 def _moving(program: Any, signature: Any, buffers: Mapping[str, str]) -> set[str]:
-    """The buffers that a run may move: those that the program changes, and statistics with their counts."""
+    """Return the buffers that a run may update: those that the program changes, and statistics with their counts."""
     moving = set(signature.buffers_to_mutate.values())
     for node in program.graph.nodes:
         if node.op == "call_function" and op_of(node) in _STATISTICS:
@@ -173,8 +173,8 @@ def _moving(program: Any, signature: Any, buffers: Mapping[str, str]) -> set[str
 def _inputs(
     program: Any, signature: Any, kinds: Any, nodes: Mapping[str, Any], renamed: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[int, Spec], tuple[str, ...], dict[str, tuple[int, Any]]]:
-    """Templates of the arguments that hold tensors, Specs by leaf, constraints, and of each node its leaf and dtype, or
-    the number that it is."""
+    """Return templates of the arguments that hold tensors, Specs by leaf, constraints, and for each node its leaf and
+    dtype, or its number."""
     sizes = Sizes(program, renamed)
     users = [spec.arg for spec in signature.input_specs if spec.kind == kinds.USER_INPUT]
     call = program.module_call_graph[0].signature
@@ -203,7 +203,8 @@ def _has_any(template: Any, specs: Mapping[int, Spec]) -> bool:
 
 
 def _outputs(torch: Any, program: Any, signature: Any) -> tuple[Any, frozenset[int], tuple[str, ...]]:
-    """The template of the outputs, the leaves that are no tensors, and the buffers of the outputs before those."""
+    """Return the template of the outputs, the leaves that are not tensors, and the buffers of the outputs before
+    those."""
     kinds = torch.export.graph_signature.OutputKind
     mutations = tuple(s.target for s in signature.output_specs if s.kind == kinds.BUFFER_MUTATION)
     if any(s.kind == kinds.BUFFER_MUTATION for s in signature.output_specs[len(mutations) :]):
@@ -223,7 +224,7 @@ def _frozen(program: Any, params: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _flags(program: Any) -> dict[str, bool]:
-    """The nodes that act otherwise in training, and whether each was exported so."""
+    """Return the nodes with a training mode, and whether each was exported in it."""
     flags = {}
     for node in program.graph.nodes:
         if node.op != "call_function":
@@ -241,7 +242,7 @@ def _flags(program: Any) -> dict[str, bool]:
 
 
 def _class_name(program: Any) -> str:
-    """The name of the module's class, which nodes remember."""
+    """Return the name of the module's class, from the metadata of nodes."""
     for node in program.graph.nodes:
         stack = node.meta.get("nn_module_stack") or {}
         for path, kind in stack.values():

@@ -1,4 +1,4 @@
-"""A graph of ATen's ops run on an interpreter, node by node."""
+"""Run a graph of ATen ops on an interpreter, node by node."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from .rules.sizes import SIZES
 class TorchRun:
     """One run of a program.
 
-    train      whether dropout drops and batch normalisation takes the batch's statistics
-    flags      by name, the nodes that act otherwise in training, and whether they were exported so
+    train      whether dropout is on and batch normalisation uses the batch's statistics
+    flags      by name, the nodes with a training mode, and whether they were exported in it
     buffers    names of the buffers by node of the graph
-    values     those of the buffers by name
-    moved      those that this step gives
-    problems   where nodes that cannot be imported are gathered; without a list the first one is an error
+    values     the values of the buffers by name
+    moved      the new values from this step
+    problems   collects nodes that cannot be imported; if None, the first one raises
     """
 
     train: bool
@@ -38,7 +38,7 @@ class TorchRun:
     problems: list[Problem] | None = None
 
     def trains(self, node: AtenNode) -> bool:
-        """In training those that were exported so; all of them where none was."""
+        """Whether a node is in training: those exported in training mode, or all if none was."""
         return self.train and (self.flags.get(node.name, True) or not any(self.flags.values()))
 
     def buffer(self, node: AtenNode, i: int) -> str | None:
@@ -56,7 +56,7 @@ class TorchRun:
         return self.nodes(ops, graph, dict(zip(graph.inputs, inputs)))
 
     def nodes(self, ops: Ops[Any], graph: AtenGraph, around: MutableMapping[str, Any]) -> Any:
-        """The outputs of a graph, whose inputs are in `around`."""
+        """Return the outputs of a graph whose inputs are in `around`."""
 
         def run(inner: Ops[Any], node: AtenNode) -> None:
             around[node.name] = self._result(inner, node, around)
@@ -106,11 +106,11 @@ class TorchRun:
 
 
 _OF_BAD_NODES = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
-"""Python's errors where a node has other arguments than its op's rule expects."""
+"""Python errors of a rule that meets unexpected arguments."""
 
 
 def _resolved(argument: Any, around: Mapping[str, Any]) -> Any:
-    """The argument with values for results."""
+    """Return the argument with values instead of placeholders."""
     if isinstance(argument, NodeResult):
         return around[argument.name]
     if isinstance(argument, list):
@@ -119,7 +119,7 @@ def _resolved(argument: Any, around: Mapping[str, Any]) -> Any:
 
 
 def _at(error: LocatedError, node: AtenNode) -> LocatedError:
-    """The error, saying at which node: the innermost one that it passes."""
+    """Attach the node to the error, unless an inner node is already attached."""
     if not getattr(error, "node", None):
         error.node = node  # type: ignore[attr-defined]
         error.add_note(f"in {node.label} of the PyTorch program")

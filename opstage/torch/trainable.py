@@ -1,4 +1,4 @@
-"""A PyTorch program as a `Model`: what the commands and `opstage.fit` take."""
+"""A PyTorch program as a `Model`, as the commands and `opstage.fit` expect it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .model import TorchModel, load
 
 @dataclass(frozen=True)
 class Config:
-    """How a program of torch.export is loaded and trained.
+    """Settings for loading and training a program of torch.export.
 
     loss     cross_entropy, binary_cross_entropy (both of logits) or mse; left out, the model predicts only
     output   the output that is compared with the labels, by default the only one
@@ -28,8 +28,8 @@ class Config:
 
 
 def trainable(model: TorchModel, config: Config) -> Model:
-    """The Model of a program: see `opstage.imported.network.supervised`. Raises UsageError for an unknown loss, and
-    UnsupportedError for inputs that are trees."""
+    """Return the Model of a program: see `opstage.imported.network.supervised`. Raises UsageError for an unknown loss,
+    and UnsupportedError for inputs that are trees."""
     for name, spec in model.inputs.items():
         if not isinstance(spec, Spec):
             raise UnsupportedError(f"the input {name!r} is a {type(spec).__name__}; data are bound to single tensors")
@@ -37,7 +37,7 @@ def trainable(model: TorchModel, config: Config) -> Model:
 
 
 def configured(path: Path, config: Config) -> Model:
-    """The Model of a file, loaded as `config` says."""
+    """Return the Model of a file, loaded as `config` says."""
     sizes = {}
     for word in config.sizes:
         old, equals, new = word.partition("=")

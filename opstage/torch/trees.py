@@ -1,4 +1,4 @@
-"""PyTorch's trees of inputs and outputs as plain dicts, lists and tuples, whose leaves are numbers or values."""
+"""PyTorch's trees of inputs and outputs as dicts, lists and tuples, with numbers or values as leaves."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ..ops.errors import UnsupportedError, UsageError
 @final
 @dataclass(frozen=True)
 class TreeLeaf:
-    """A place in a tree: the number of the leaf, counted as PyTorch does."""
+    """A leaf of a tree, with its index in PyTorch's order."""
 
     at: int
 
 
 def template_of(spec: Any, count: Iterator[int]) -> Any:
-    """A tree of leaves for PyTorch's TreeSpec; a class that is none of Python's own becomes a dict or a tuple."""
+    """Return a tree of leaves for PyTorch's TreeSpec; other container classes become dicts or tuples."""
     if spec.is_leaf():
         return TreeLeaf(next(count))
     children = [template_of(child, count) for child in spec.children()]
@@ -36,7 +36,7 @@ def template_of(spec: Any, count: Iterator[int]) -> Any:
 
 
 def _keys(context: Any, count: int) -> list[str]:
-    """The names of a node's children in its context; none where it holds none."""
+    """Return the names of a node's children from its context, or an empty list."""
     for found in (context, *(context if isinstance(context, (list, tuple)) else ())):
         if (
             isinstance(found, (list, tuple))
@@ -48,7 +48,7 @@ def _keys(context: Any, count: int) -> list[str]:
 
 
 def filled(template: Any, value: Callable[[int], Any]) -> Any:
-    """The tree with values at its leaves."""
+    """Return the tree with values at its leaves."""
     if isinstance(template, TreeLeaf):
         return value(template.at)
     if isinstance(template, dict):
@@ -61,7 +61,7 @@ def filled(template: Any, value: Callable[[int], Any]) -> Any:
 
 
 def leaves(template: Any, tree: Any, name: str) -> Iterator[tuple[int, Any]]:
-    """The number and value of each leaf of a tree of that form. Raises UsageError for another form."""
+    """Yield the index and value of each leaf of a tree of that structure. Raises UsageError for another structure."""
     if isinstance(template, TreeLeaf):
         yield template.at, tree
         return
@@ -88,7 +88,7 @@ def _kind(tree: Any) -> str:
 
 
 def leaf_names(template: Any, name: str) -> Iterator[tuple[int, str]]:
-    """A name for each leaf, of the keys and places that lead to it: hidden_0."""
+    """Yield a name for each leaf from its path: hidden_0."""
     if isinstance(template, TreeLeaf):
         yield template.at, name
         return
@@ -99,7 +99,7 @@ def leaf_names(template: Any, name: str) -> Iterator[tuple[int, str]]:
 
 
 def arguments_of(in_spec: Any, names: Sequence[str]) -> dict[str, Any]:
-    """A template for each argument of a module's forward, by its name; leaves are counted through all of them."""
+    """Return a template for each argument of a module's forward, by name; leaves are numbered across all of them."""
     positional, keywords = in_spec.children()
     count = iter(range(in_spec.num_leaves))
     templates = [template_of(child, count) for child in positional.children()]

@@ -1,4 +1,4 @@
-"""The meaning of ATen's ops: programs over Ops, a family a file."""
+"""The meaning of ATen's ops: programs over Ops, one family per file."""
 
 from . import (
     activation,

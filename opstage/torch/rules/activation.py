@@ -120,7 +120,7 @@ def _glu(call: AtenCall[Any], x: Any, axis: int) -> Any:
     return call.give(glu(call.ops, x.ref, axis=axis))
 
 
-# Dropout: each call is a draw of its own, by seed and place, not PyTorch's bits ---------------------------------------
+# Dropout: each call draws anew, by seed and site, not with PyTorch's bits --------------------------------------------
 
 
 @rule("opstage_import.dropout.default")
@@ -154,7 +154,7 @@ def _native_dropout(call: AtenCall[Any], x: Any, p: float, train: Any) -> Any:
 
 @rule("rrelu_with_noise_functional.default", "rrelu.default", "rrelu_with_noise.default")
 def _rrelu(call: AtenCall[Any], x: Any, *rest: Any) -> Any:
-    """In evaluation a leaky ReLU of the mean slope."""
+    """In evaluation, a leaky ReLU with the mean slope."""
     low, high, trains = rest if call.name == "aten.rrelu" else rest[1:4]
     if trains:
         raise UnsupportedError("its slopes are drawn in training; export the module in evaluation")

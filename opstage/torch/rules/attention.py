@@ -17,7 +17,7 @@ from ..call import AtenCall, rule
 def _attention(
     call: AtenCall[Any], q: Any, k: Any, v: Any, mask: Any, p: float, causal: bool, scale: Any, grouped: bool
 ) -> Any:
-    """softmax(scale·q·kᵀ + bias)·v; the fused op where nothing is dropped."""
+    """Compute softmax(scale·q·kᵀ + bias)·v; by the fused op unless there is dropout."""
     ops = call.ops
     query, key, value = q.ref, k.ref, v.ref
     if grouped:
@@ -47,7 +47,7 @@ def _attention(
 
 
 def _repeated(ops: Any, x: Any, times: Any) -> Any:
-    """Each head as often as queries share it."""
+    """Repeat each head for the queries that share it."""
     if isinstance(times, int) and times == 1:
         return x
     *lead, heads, t, d = x.shape
@@ -56,7 +56,7 @@ def _repeated(ops: Any, x: Any, times: Any) -> Any:
 
 
 def _weights(ops: Any, scores: Any) -> Any:
-    """softmax, and zeros where a query may attend to nothing."""
+    """Return the softmax, with zeros for a query whose positions are all masked."""
     peak = ops.reduce_max(scores, axis=-1, keepdims=True)
     dead = ops.broadcast_to(ops.equal(peak, -math.inf), shape=scores.shape)
     return ops.select(dead, 0.0, ops.softmax(ops.select(dead, 0.0, scores), axis=-1))

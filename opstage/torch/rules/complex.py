@@ -1,6 +1,6 @@
 """Complex tensors: their parts, sums, products and Fourier transforms.
 
-What only moves elements, or is linear over the reals, is done to both parts by its own rule.
+Ops that only move elements, or are linear over the reals, apply their real rule to both parts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TOGETHER = "cat.default stack.default where.self add.Tensor add.Scalar sub.Tens
 
 
 def _complex(*ops: str) -> Callable[[Rule], Rule]:
-    """Register what ops mean where one of their arguments is complex."""
+    """Register the rule of ops with a complex argument."""
 
     def register(function: Rule) -> Rule:
         COMPLEX_RULES.update({f"aten.{op}": function for op in ops})
@@ -50,7 +50,7 @@ def _apart(call: AtenCall[Any], *args: Any) -> Any:
 
 @_complex(*_TOGETHER.split())
 def _together(call: AtenCall[Any], *args: Any) -> Any:
-    """Of operands any of which may be real, whose imaginary part is 0."""
+    """Apply to operands of which some may be real, with imaginary part 0."""
     first, end = {"aten.cat": (0, 1), "aten.stack": (0, 1), "aten.where": (1, 3)}.get(call.name, (0, 2))
     return _of_parts(
         call, *([*args[:first], *[_part(call, each, i) for each in args[first:end]], *args[end:]] for i in (0, 1))
@@ -127,7 +127,7 @@ def _angle(call: AtenCall[Any], z: Any) -> Any:
 
 
 def _bilinear(call: AtenCall[Any], product: Callable[[Any, Any], Any], z: Any, w: Any) -> ComplexValue:
-    """(a + bi)·(c + di) = (ac - bd) + (ad + bc)i, of whichever product; parts that are the number 0 give nothing."""
+    """Compute (a + bi)·(c + di) = (ac - bd) + (ad + bc)i for any product; parts that are the number 0 are skipped."""
     ops, (a, b), (c, d) = call.ops, parts(z), parts(w)
     absent = [isinstance(each, float) and each == 0 and not isinstance(whole, complex)
               for each, whole in ((b, z), (d, w))]  # fmt: skip
@@ -139,7 +139,7 @@ def _bilinear(call: AtenCall[Any], product: Callable[[Any, Any], Any], z: Any, w
     if not absent[0]:
         other = product(b, c)
         im = other if im is None else ops.add(im, other)
-    assert im is not None  # one of them is complex
+    assert im is not None  # at least one is complex
     return ComplexValue(call.give(re), call.give(im))
 
 
@@ -149,7 +149,7 @@ def _mul(call: AtenCall[Any], z: Any, w: Any) -> Any:
 
 
 def _spread(call: AtenCall[Any], *values: Any) -> tuple[Any, ...]:
-    """Parts as tensors of one shape, also where one is a number."""
+    """Return parts as tensors of one shape, also if one is a number."""
     return call.together(*[each if isinstance(each, TensorValue) else call.full((), each) for each in values])
 
 
@@ -161,7 +161,7 @@ def _products(call: AtenCall[Any], z: Any, w: Any) -> Any:
 
 @_complex("div.Tensor", "div.Scalar")
 def _div(call: AtenCall[Any], z: Any, w: Any) -> Any:
-    """z·w̄/|w|², of both divided by the larger part of w, so that no square overflows or vanishes."""
+    """Compute z·w̄/|w|² with both divided by the larger part of w, so that no square overflows or underflows."""
     ops, (c, d) = call.ops, parts(w)
     if not isinstance(w, (ComplexValue, complex)):
         a, b = parts(z)
@@ -226,7 +226,7 @@ def _ones(call: AtenCall[Any], z: Any) -> Any:
 # Fourier transforms ---------------------------------------------------------------------------------------------------
 
 _FORWARD = ("backward", "ortho", "forward")
-"""Where a transform has its factor, by ATen's number: nowhere, 1/√n, 1/n."""
+"""The norms by ATen's number: no factor, 1/√n, 1/n."""
 _INVERSE = ("forward", "ortho", "backward")
 
 

@@ -1,4 +1,4 @@
-"""Graphs inside of the program's: gradients switched off and on."""
+"""Subgraphs of the program: gradient mode and autocast."""
 
 from __future__ import annotations
 

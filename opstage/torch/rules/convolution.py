@@ -17,7 +17,7 @@ Numbers = tuple[int, ...]
 
 
 def _each(given: Any, rank: int, default: Any = None) -> Numbers:
-    """A number for each axis, of one for all or of several."""
+    """Return a number per axis, from one for all or from several."""
     if given is None or (isinstance(given, list) and not given):
         given = default
     listed = list(given) if isinstance(given, (list, tuple)) else [given]
@@ -88,7 +88,7 @@ def _conv_transpose(
 
 
 def _behind(x: Any, kernel: Numbers, stride: Numbers, padding: Numbers, dilation: Numbers) -> list[Dim]:
-    """How many cells behind the padded axes the windows reach, for which ceil_mode makes a window more."""
+    """Return how far the windows extend beyond the padded axes, for which ceil_mode adds a window."""
     reach: list[Dim] = []
     for size, k, s, p, d in zip(x.shape[-len(kernel) :], kernel, stride, padding, dilation):
         room = size + 2 * p - d * (k - 1) - 1
@@ -99,7 +99,7 @@ def _behind(x: Any, kernel: Numbers, stride: Numbers, padding: Numbers, dilation
             continue
         count = -(-room // s) + 1
         if (count - 1) * s >= size + p:
-            count -= 1  # a window that would begin in the padding behind
+            count -= 1  # a window that would start in the padding at the end
         reach.append((count - 1) * s - room)
     return reach
 
@@ -149,7 +149,7 @@ def _avg_pool(
         plain = counted or divisor is not None
         y = ops.avg_pool(x.ref, kernel=cells, stride=steps, padding=sides, count_include_pad=plain)
         return call.give(y if divisor is None else ops.scale(y, c=math.prod(cells) / divisor))
-    # sums over windows, of x and of which cells count, whose quotient is the mean
+    # window sums of x and of the cells that count, with the mean as their quotient
     lead = [(0, 0)] * (len(x.shape) - rank)
     around, after = [*lead, *[(p, p) for p in sides]], [*lead, *[(0, b) for b in behind]]
     ones = ops.full(shape=(*[1] * len(lead), *x.shape[-rank:]), value=1.0)

@@ -1,4 +1,4 @@
-"""Arithmetic, functions of one element, comparisons and masks, copies and casts."""
+"""Arithmetic, elementwise functions, comparisons and masks, copies and casts."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _detach(call: AtenCall[Any], x: Any) -> Any:
 @rule("_to_copy.default", "to.dtype", "to.dtype_layout", "to.device", "type_as.default")
 def _to(call: AtenCall[Any], x: Any, *_: Any) -> Any:
     target = call.dtype()
-    same = target == x.dtype and is_bfloat16(target) == is_bfloat16(x.dtype)  # equality does not see the mark
+    same = target == x.dtype and is_bfloat16(target) == is_bfloat16(x.dtype)  # equality ignores the mark
     if target.kind == "f" and x.dtype.kind == "f" and not same:
         narrow = "bfloat16" if is_bfloat16(target) else "float16" if target == np.float16 else ""
         if narrow:
@@ -86,7 +86,7 @@ def _copy(call: AtenCall[Any], target: Any, x: Any, *_: Any) -> Any:
 
 
 def _scaled(call: AtenCall[Any], y: Any, alpha: Any) -> Any:
-    """alpha · y of the type of the result, y a tensor or a number."""
+    """Return alpha · y in the type of the result; y is a tensor or a number."""
     if isinstance(alpha, (int, float)) and alpha == 1:
         return y
     if is_number(y):
@@ -135,7 +135,7 @@ def _div_mode(call: AtenCall[Any], x: Any, y: Any, rounding_mode: Any) -> Any:
     if a.dtype.kind == "f":
         quotient = ops.div(a, b)
         return call.give(quotient if rounding_mode is None else ops.trunc(quotient))
-    # integers towards zero: up where rounding down made the quotient less
+    # integers towards zero: one up if rounding down went below the quotient
     down = ops.floor_divide(a, b)
     inexact = ops.logical_not(ops.equal(ops.mul(down, b), a))
     apart = ops.logical_xor(ops.less(a, 0), ops.less(b, 0))
@@ -191,7 +191,7 @@ _binary("atan2", lambda ops, x, y: ops.atan2(x, y))
 
 
 def _numbers_first(op: str) -> Callable[[Any, Any, Any], Any]:
-    """maximum or minimum that takes the other operand where one is nan."""
+    """Return maximum or minimum, with the other operand if one is nan."""
 
     def apply(ops: Any, x: Any, y: Any) -> Any:
         found = getattr(ops, op)(x, y)
@@ -207,14 +207,14 @@ _binary("fmin", _numbers_first("minimum"))
 
 
 def _hypot(ops: Any, x: Any, y: Any) -> Any:
-    """√(x² + y²), infinite where one is, beside nan too."""
+    """Compute √(x² + y²), infinite if either is, even if the other is nan."""
     length = norm(ops, ops.stack([x, y], axis=0), axis=0)
     infinite = ops.logical_or(ops.isinf(x), ops.isinf(y))
     return ops.select(infinite, ops.full(shape=x.shape, value=math.inf, dtype=x.dtype), length)
 
 
 def _copysign(ops: Any, x: Any, y: Any) -> Any:
-    """|x| with the sign of y, that of -0 too."""
+    """Return |x| with the sign of y, including the sign of -0."""
     zero_below = ops.logical_and(ops.equal(y, 0), ops.less(ops.inv(y), 0))
     size = ops.abs(x)
     return ops.select(ops.logical_or(ops.less(y, 0), zero_below), ops.neg(size), size)
@@ -264,7 +264,7 @@ _compared("ge", lambda ops, x, y: ops.less_equal(y, x))
 
 
 def _mask(call: AtenCall[Any], x: Any) -> Any:
-    """Whether elements are not zero."""
+    """Return whether elements are not zero."""
     ref = call.tensor(x)
     return ref if ref.dtype == BOOL else call.ops.logical_not(call.ops.equal(ref, 0))
 
@@ -320,7 +320,7 @@ def _clamp(call: AtenCall[Any], x: Any, low: Any = None, high: Any = None) -> An
 
 
 def _limited(call: AtenCall[Any], ref: Any, bound: Any, op: Callable[..., Any], other: float) -> Any:
-    """The ref held at a bound; of floats by clamp, whose gradient at the bound is 1 as PyTorch's is."""
+    """Clamp the ref at a bound; floats use clamp, with gradient 1 at the bound as in PyTorch."""
     if bound is None:
         return ref
     if isinstance(bound, (int, float)) and ref.dtype.kind == "f":

@@ -1,4 +1,4 @@
-"""Images resized and sampled."""
+"""Resize and sample images."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _size_or_scale(size: Any, scales: Any) -> dict[str, Any]:
 
 
 def _given(scales: tuple[Any, ...], size: Any) -> dict[str, Any]:
-    """By the scales that were given, which say where entries stand, else by sizes."""
+    """Return the scales if given, since they determine the coordinates, else the sizes."""
     known = [scale for scale in scales if scale is not None]
     return {"scale": tuple(known)} if known and len(known) == len(size) else {"size": tuple(size)}
 

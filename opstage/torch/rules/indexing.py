@@ -16,14 +16,14 @@ from ..call import AtenCall, rule
 
 
 def _positive(call: AtenCall[Any], index: Any, size: Any) -> Any:
-    """Indices counted from the front: those below 0 count from the end."""
+    """Return indices counted from the front: negative ones count from the end."""
     ops, ref = call.ops, call.ops.cast(index.ref, dtype="int64")
     return ops.select(ops.less(ref, 0), ops.add(ref, ops.full(shape=ref.shape, value=size, dtype="int64")), ref)
 
 
 @rule("embedding.default")
 def _embedding(call: AtenCall[Any], table: Any, index: Any, padding_index: int, *_: Any) -> Any:
-    """Rows of the table; the gradient of the padding's row is none."""
+    """Look up rows of the table; the padding row has no gradient."""
     ops, idx = call.ops, call.ops.cast(index.ref, dtype="int64")
     rows = ops.gather_rows(table.ref, idx)
     if isinstance(padding_index, int) and padding_index >= 0:
@@ -48,7 +48,7 @@ def _embedding_bag(
     last: bool,
     padding: int,
 ) -> Any:
-    """The sum, mean or maximum of each bag's rows; bag i begins at offset i. Rows of the padding are in none."""
+    """Compute the sum, mean or maximum of each bag's rows; bag i begins at offset i. Padding rows are excluded."""
     ops, idx, starts = call.ops, *(call.ops.cast(each.ref, dtype="int64") for each in (index, offsets))
     if by_frequency or call.node.used - {0}:
         raise UnsupportedError("gradients by frequency and the bags themselves are not known")
@@ -59,7 +59,7 @@ def _embedding_bag(
     bag = ops.sub(searchsorted(ops, starts, ops.iota(shape=idx.shape), right=True), 1)
     if padding >= 0:
         bag = ops.select(ops.equal(idx, padding), ops.full(shape=idx.shape, value=bags, dtype="int64"), bag)
-    kind, count = _BAGS[mode], bags + 1  # one more for the padding, cut off again
+    kind, count = _BAGS[mode], bags + 1  # one more for the padding, removed below
     joined = (segment_max if kind == "max" else segment_sum)(ops, rows, bag, count=count)
     if kind == "mean":
         many = ops.cast(bincount(ops, bag, size=count), dtype=rows.dtype)
@@ -78,7 +78,7 @@ def _index_select(call: AtenCall[Any], x: Any, axis: int, index: Any) -> Any:
 
 @rule("gather.default")
 def _gather(call: AtenCall[Any], x: Any, axis: int, index: Any, sparse: bool) -> Any:
-    """Entries along an axis; the other sizes of the index may be smaller."""
+    """Gather entries along an axis; other axes of the index may be smaller."""
     ops, at = call.ops, axis % max(len(x.shape), 1)
     if not x.shape:
         return call.give(x.ref)
@@ -87,7 +87,7 @@ def _gather(call: AtenCall[Any], x: Any, axis: int, index: Any, sparse: bool) ->
 
 
 def _cut(ops: Any, x: Any, shape: Any, along: int) -> Any:
-    """x without what is beyond the sizes of an index, all but one axis."""
+    """Cut x to the sizes of an index in all axes but one."""
     for axis, size in enumerate(shape):
         if axis != along and x.shape[axis] is not size and not (type(size) is int and size == x.shape[axis]):
             x = ops.slice(x, axis=axis, start=0, length=size)
@@ -134,7 +134,7 @@ def _same(a: Dim, b: Dim) -> bool:
 
 
 def _corner(ops: Any, x: Any, part: Any) -> Any:
-    """x with `part` in its first corner."""
+    """Return x with `part` written to its first corner."""
     padding = [(0, size - own) for size, own in zip(x.shape, part.shape)]
     there = ops.pad(ops.full(shape=part.shape, value=1, dtype="int64"), padding=padding, value=0)
     return ops.select(ops.equal(there, 1), ops.pad(part, padding=padding, value=0), x)
@@ -148,7 +148,7 @@ def _index_add(call: AtenCall[Any], x: Any, axis: int, index: Any, source: Any, 
 
 
 def _indexed(call: AtenCall[Any], x: Any, indices: Any) -> tuple[list[int], list[Any]]:
-    """The axes that tensors index and those, stretched to one shape. Raises UnsupportedError for masks."""
+    """Return the indexed axes and their indices, broadcast to one shape. Raises UnsupportedError for masks."""
     if any(each is not None and each.dtype == BOOL for each in indices):
         raise UnsupportedError("it is indexed by a mask, so its size depends on values; torch.where chooses by one")
     axes = [axis for axis, each in enumerate(indices) if each is not None]
@@ -158,7 +158,8 @@ def _indexed(call: AtenCall[Any], x: Any, indices: Any) -> tuple[list[int], list
 
 @rule("index.Tensor", "_unsafe_index.Tensor")
 def _index(call: AtenCall[Any], x: Any, indices: Any) -> Any:
-    """x[…, i, j, …]: entries at integers, whose axes stand where the first index stands, or first if apart."""
+    """Compute x[…, i, j, …] for integer indices; their axes replace the first indexed axis, or come first if not
+    adjacent."""
     ops = call.ops
     axes, refs = _indexed(call, x, indices)
     rest = [axis for axis in range(len(x.shape)) if axis not in axes]
@@ -168,7 +169,7 @@ def _index(call: AtenCall[Any], x: Any, indices: Any) -> Any:
     flat = refs[0]
     for ref, size in zip(refs[1:], sizes[1:]):
         flat = ops.add(ops.mul(flat, ops.full(shape=flat.shape, value=size, dtype="int64")), ref)
-    for ref, size in zip(refs, sizes):  # an index out of range may be one of another row
+    for ref, size in zip(refs, sizes):  # an index out of range could be valid in another row
         flat = ops.select(_outside(ops, ref, size), ops.full(shape=flat.shape, value=count, dtype="int64"), flat)
     table = ops.reshape(moved, shape=(count, *[x.shape[axis] for axis in rest]))
     rows = ops.gather_rows(table, flat)
@@ -198,7 +199,7 @@ def _index_put(call: AtenCall[Any], x: Any, indices: Any, values: Any, accumulat
     axes, refs = _indexed(call, x, indices)
     places, rest = refs[0].shape, [axis for axis in range(len(x.shape)) if axis not in axes]
     together = axes == list(range(axes[0], axes[-1] + 1))
-    before = axes[0] if together else 0  # how many of the rest stand before the places in what is written
+    before = axes[0] if together else 0  # how many of the other axes precede the indexed ones in the written values
     sizes = [x.shape[axis] for axis in rest]
     updates = call.stretched(call.tensor(values, x.dtype), (*sizes[:before], *places, *sizes[before:]))
     if before:
@@ -212,7 +213,7 @@ def _index_put(call: AtenCall[Any], x: Any, indices: Any, values: Any, accumulat
 
 @rule("masked_scatter.default")
 def _masked_scatter(call: AtenCall[Any], x: Any, mask: Any, source: Any) -> Any:
-    """x with the elements of the source, in order, where the mask is true."""
+    """Return x with the source's elements, in order, where the mask is true."""
     ops = call.ops
     shape = common_shape([x.shape, mask.shape])
     ref, chosen = call.stretched(x.ref, shape), call.stretched(mask.ref, shape)

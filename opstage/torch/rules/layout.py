@@ -56,7 +56,7 @@ def _unsqueeze(call: AtenCall[Any], x: Any, axis: int) -> Any:
 
 @rule("squeeze.default", "squeeze.dim", "squeeze.dims", "squeeze_copy.dims")
 def _squeeze(call: AtenCall[Any], x: Any, axes: Any = None) -> Any:
-    """Axes of size 1 go; others stay, as PyTorch has it."""
+    """Remove axes of size 1; other axes stay, as in PyTorch."""
     gone = tuple(axis for axis in call.axes(axes, len(x.shape), empty_is_all=axes is None) if is_one(x.shape[axis]))
     return call.give(call.ops.squeeze(x.ref, axis=gone)) if gone and x.shape else call.give(x.ref)
 
@@ -149,7 +149,7 @@ def _narrow(call: AtenCall[Any], x: Any, axis: int, start: Any, length: Any) -> 
 
 @rule("slice_scatter.default")
 def _slice_scatter(call: AtenCall[Any], x: Any, source: Any, axis: int, start: Any, end: Any, step: int) -> Any:
-    """x with `source` where the slice is."""
+    """Return x with `source` written to the slice."""
     ops, at = call.ops, axis % len(x.shape)
     size = x.shape[at]
     start = 0 if start is None else start
@@ -169,7 +169,7 @@ def _select_scatter(call: AtenCall[Any], x: Any, source: Any, axis: int, index: 
 
 
 def _written(ops: Any, x: Any, part: Any, axis: int, start: Dim) -> Any:
-    """x with `part` from `start` on along an axis."""
+    """Return x with `part` written along an axis from `start` on."""
     behind = start + part.shape[axis]
     pieces = [
         ops.slice(x, axis=axis, start=0, length=start),
@@ -200,7 +200,7 @@ def _roll(call: AtenCall[Any], x: Any, shifts: Any, axes: Any) -> Any:
 
 @rule("unfold.default", "unfold_copy.default")
 def _unfold(call: AtenCall[Any], x: Any, axis: int, size: int, step: int) -> Any:
-    """Windows of `size` entries along an axis, in a new last axis."""
+    """Return windows of `size` entries along an axis, in a new last axis."""
     ops, at = call.ops, axis % len(x.shape)
     shape = (floor_div(x.shape[at] - size, step) + 1, size)
     first = ops.iota(shape=shape, axis=0)
@@ -237,7 +237,7 @@ def _border_pad(call: AtenCall[Any], x: Any, amounts: Any) -> Any:
 
 
 def _padded(call: AtenCall[Any], x: Any, amounts: Any, mode: str, value: Any) -> Any:
-    """x padded by pairs for the last axes, the last one first."""
+    """Pad x by pairs for the last axes, in reverse order."""
     ops = call.ops
     pairs = [(amounts[i], amounts[i + 1]) for i in range(0, len(amounts), 2)][::-1]
     padding = [(0, 0)] * (len(x.shape) - len(pairs)) + pairs
@@ -258,12 +258,12 @@ def _pixel_unshuffle(call: AtenCall[Any], x: Any, factor: int) -> Any:
     return call.give(pixel_unshuffle(call.ops, x.ref, factor=factor))
 
 
-# Tensors made from nothing --------------------------------------------------------------------------------------------
+# Creation of tensors -------------------------------------------------------------------------------------------------
 
 
 @rule("full.default", "new_full.default", "full_like.default", "scalar_tensor.default")
 def _full(call: AtenCall[Any], *values: Any) -> Any:
-    """Of a shape and a number; `full_like` has a tensor for a shape, `new_full` one before it that says nothing."""
+    """Fill a shape with a number; `full_like` has a tensor as its shape, `new_full` an unused one before it."""
     if "scalar_tensor" in call.name:
         return call.full((), values[0])
     if "full_like" in call.name:
@@ -331,6 +331,6 @@ def _numel(call: AtenCall[Any], x: TensorValue[Any]) -> Any:
 
 @rule("tril_indices.default", "triu_indices.default")
 def _triangle_indices(call: AtenCall[Any], rows: int, columns: int, offset: int) -> Any:
-    """The rows and columns of a triangle's elements, which are known before anything runs."""
+    """Return the rows and columns of a triangle's elements, known before a run."""
     found = (np.tril_indices if "tril" in call.name else np.triu_indices)(rows, offset, columns)
     return call.give(call.ops.const(np.stack(found).astype(np.int64), dtype="int64"))

@@ -1,4 +1,4 @@
-"""Products of matrices and linear layers."""
+"""Matrix products and linear layers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _product(call: AtenCall[Any], x: Any, y: Any) -> Any:
 
 @rule("_grouped_mm.default", "transformers.grouped_mm_fallback.default")
 def _grouped(call: AtenCall[Any], x: Any, w: Any, ends: Any, bias: Any = None, dtype: Any = None) -> Any:
-    """Rows times the matrix of their group; without ends a product of stacks."""
+    """Multiply rows by the matrix of their group; without ends, a product of stacks."""
     if bias is not None or (ends is not None and (len(x.shape) != 2 or len(w.shape) != 3)):
         raise UnsupportedError("of grouped products only those of rows by their matrices are known, without a bias")
     if ends is None:
@@ -42,7 +42,7 @@ def _grouped(call: AtenCall[Any], x: Any, w: Any, ends: Any, bias: Any = None, d
 
 @rule("addmm.default", "addbmm.default", "baddbmm.default", "addmv.default")
 def _added(call: AtenCall[Any], added: Any, x: Any, y: Any, beta: Any, alpha: Any) -> Any:
-    """beta · added + alpha · x·y."""
+    """Compute beta · added + alpha · x·y."""
     ops = call.ops
     product = product_of_stacks(ops, x.ref, y.ref)
     if call.name == "aten.addbmm":
@@ -102,7 +102,7 @@ def _slogdet(call: AtenCall[Any], x: Any) -> Any:
 
 @rule("logdet.default")
 def _logdet(call: AtenCall[Any], x: Any) -> Any:
-    """log det, nan where it is negative."""
+    """Compute log det, nan if it is negative."""
     ops = call.ops
     sign, logarithm = ops.slogdet(x.ref)
     return call.give(ops.select(ops.less(sign, 0), ops.full(shape=sign.shape, value=math.nan), logarithm))
@@ -110,13 +110,13 @@ def _logdet(call: AtenCall[Any], x: Any) -> Any:
 
 @rule("inverse.default", "linalg_inv.default")
 def _inverse(call: AtenCall[Any], x: Any) -> Any:
-    """Of a singular matrix nan, where PyTorch raises."""
+    """Invert a matrix; a singular one gives nan, where PyTorch raises."""
     return call.give(inverse(call.ops, x.ref))
 
 
 @rule("linalg_solve.default")
 def _solve(call: AtenCall[Any], a: Any, b: Any, left: bool) -> Any:
-    """x of a·x = b, of vectors too: b of one axis, or of the shape of a without its last."""
+    """Solve a·x = b, also for vectors: b with one axis, or with the shape of a without its last axis."""
     ops, n = call.ops, len(a.shape)
     same = len(b.shape) == n - 1 and all(equal(*pair) is Verdict.proved for pair in zip(b.shape, a.shape))
     vector = len(b.shape) == 1 or same
@@ -135,7 +135,7 @@ def _solve(call: AtenCall[Any], a: Any, b: Any, left: bool) -> Any:
 def _trilinear(
     call: AtenCall[Any], x: Any, y: Any, z: Any, of_x: Any, of_y: Any, of_z: Any, summed: Any, *_: Any
 ) -> Any:
-    """Sums of products of three tensors, each without the axes that are named beside it."""
+    """Sum products of three tensors, each without the axes in its own list."""
     letters = "abcdefgh"[: len(x.shape) + len(of_x)]
     own = ("".join(c for i, c in enumerate(letters) if i not in axes) for axes in (of_x, of_y, of_z))
     result = "".join(c for i, c in enumerate(letters) if i not in summed)
@@ -144,7 +144,7 @@ def _trilinear(
 
 @rule("_cdist_forward.default", "cdist.default")
 def _distances(call: AtenCall[Any], x: Any, y: Any, p: float, *_: Any) -> Any:
-    """The p-norm of the difference of each row of x and each of y."""
+    """Return the p-norm of the difference of each row of x and each row of y."""
     ops, rank = call.ops, len(x.shape)
     if p not in (1, 2, math.inf):
         raise UnsupportedError(f"with p={p} it is not known; there are 1, 2 and inf")

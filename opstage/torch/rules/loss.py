@@ -1,4 +1,4 @@
-"""Losses, where they are in the program itself."""
+"""Losses that are part of the program itself."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _cross_entropy(
 
 @rule("nll_loss_forward.default", "nll_loss2d_forward.default")
 def _nll(call: AtenCall[Any], logs: Any, labels: Any, weight: Any, reduction: int, ignored: int) -> Any:
-    """Of log-probabilities, which a softmax leaves as they are: their exponentials' sum is 1."""
+    """Compute the loss of log-probabilities, which softmax leaves unchanged since their exponentials sum to 1."""
     ops = call.ops
     axis = 0 if len(logs.shape) == 1 else 1
     idx = ops.cast(labels.ref, dtype="int64")

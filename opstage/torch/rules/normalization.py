@@ -21,7 +21,8 @@ def _ref(value: Any) -> Any:
 
 @rule("_native_batch_norm_legit_no_training.default")
 def _evaluated(call: AtenCall[Any], x: Any, g: Any, b: Any, mean: Any, var: Any, momentum: float, eps: float) -> Any:
-    """By running statistics; in training by those of the batch, which then move the buffers and count the batch."""
+    """Normalise by running statistics; in training by the batch's, which then update the buffers and the batch
+    count."""
     if not call.around.trains(call.node):
         return [_by(call, x, g, b, mean, var, eps), None, None]
     names = [call.around.buffer(call.node, i) for i in (3, 4)]
@@ -42,7 +43,7 @@ def _evaluated(call: AtenCall[Any], x: Any, g: Any, b: Any, mean: Any, var: Any,
 def _trained(
     call: AtenCall[Any], x: Any, g: Any, b: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
 ) -> Any:
-    """The result, what the gradient would want, and the statistics after this step."""
+    """Return the result, unused inputs of the gradient, and the statistics after this step."""
     if not (call.around.trains(call.node) and training):
         return [_by(call, x, g, b, mean, var, eps), None, None, mean, var]
     y, new_mean, new_var = _of_batch(call, x, g, b, mean.ref, var.ref, momentum, eps)
@@ -68,7 +69,8 @@ def _by(call: AtenCall[Any], x: Any, g: Any, b: Any, mean: Any, var: Any, eps: f
 def _of_batch(
     call: AtenCall[Any], x: Any, g: Any, b: Any, mean: Any, var: Any, momentum: float, eps: float
 ) -> tuple[Any, Any, Any]:
-    """By the batch's statistics, and running ones moved by `momentum`, the variance by the unbiased one."""
+    """Normalise by the batch's statistics, and update running ones by `momentum`, the variance with the unbiased
+    one."""
     ops = call.ops
     y, batch_mean, unbiased = ops.batch_norm(x.ref, _ref(g), _ref(b), channel_axis=1, eps=eps)
     moved = [
@@ -91,7 +93,7 @@ def _instance_norm(
 
 
 def _over_last(ops: Any, x: Any, count: int, inner: Any) -> Any:
-    """A function of the last axis, of the last `count` axes as one."""
+    """Apply a function of the last axis to the last `count` axes, flattened."""
     if count == 1:
         return inner(x)
     lead, last = x.shape[:-count], x.shape[-count:]

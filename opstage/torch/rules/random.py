@@ -1,4 +1,4 @@
-"""Random tensors: draws of one's own, by seed and place, not PyTorch's bits."""
+"""Random tensors: drawn by seed and site, not with PyTorch's bits."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def _recurrent(
     bidirectional: bool,
     batch_first: bool,
 ) -> Any:
-    """All outputs of the last layer, and the last states of every layer and direction."""
+    """Return all outputs of the last layer, and the last states of every layer and direction."""
     ops, layer = call.ops, _LAYERS[call.name.removeprefix("aten.")]
     first = [each.ref for each in (states if isinstance(states, list) else [states])]
     directions = 2 if bidirectional else 1

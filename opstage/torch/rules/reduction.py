@@ -43,7 +43,7 @@ def _extremum(call: AtenCall[Any], x: Any, axes: Any = None, keepdim: bool = Fal
 
 @rule("max.dim", "min.dim")
 def _extremum_and_place(call: AtenCall[Any], x: Any, axis: int, keepdim: bool) -> Any:
-    """The first extremum along an axis, which takes the gradient, and its place."""
+    """Return the first extremum along an axis, which has the gradient, and its index."""
     ops, greatest = call.ops, call.name == "aten.max"
     if not x.shape:
         return [call.give(x.ref, 0), call.give(ops.full(shape=(), value=0, dtype="int64"), 1)]
@@ -142,7 +142,7 @@ def _topk(call: AtenCall[Any], x: Any, k: Any, axis: int, largest: bool, ordered
 
 @rule("median.dim", "median.default")
 def _median(call: AtenCall[Any], x: Any, axis: Any = None, keepdim: bool = False) -> Any:
-    """The lower one of two in the middle."""
+    """Return the median, the lower of two middle elements."""
     ops, ref = call.ops, x.ref
     if axis is None:
         ref, at = ops.reshape(ref, shape=(-1,)), 0
@@ -160,7 +160,7 @@ def _median(call: AtenCall[Any], x: Any, axis: Any = None, keepdim: bool = False
 
 
 def _or_nan(ops: Any, value: Any, x: Any, axis: int, gone: bool) -> Any:
-    """nan where one of the entries is."""
+    """Return nan where one of the entries is nan."""
     if x.dtype.kind != "f":
         return value
     bad = ops.reduce_any(ops.isnan(x), axis=axis, keepdims=not gone)
@@ -169,7 +169,7 @@ def _or_nan(ops: Any, value: Any, x: Any, axis: int, gone: bool) -> Any:
 
 @rule("kthvalue.default")
 def _kth(call: AtenCall[Any], x: Any, k: int, axis: int, keepdim: bool) -> Any:
-    """The k-th least element of an axis, counted from 1, and its place."""
+    """Return the k-th smallest element along an axis, counted from 1, and its index."""
     ops = call.ops
     if not x.shape:
         return [call.give(x.ref, 0), call.give(ops.full(shape=(), value=0, dtype="int64"), 1)]
@@ -206,7 +206,7 @@ def _bucketize(call: AtenCall[Any], values: Any, ordered: Any, narrow: bool, rig
 
 @rule("histc.default")
 def _histc(call: AtenCall[Any], x: Any, bins: int = 100, low: Any = 0, high: Any = 0) -> Any:
-    """How many numbers are in each of `bins` equal parts of [low, high]; those outside, and nan, are in none."""
+    """Count the numbers in each of `bins` equal parts of [low, high]; those outside, and nan, are not counted."""
     ops = call.ops
     if not low < high:
         raise UnsupportedError("its range is that of its values, which is not known before a run; give it min and max")

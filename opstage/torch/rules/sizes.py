@@ -1,4 +1,4 @@
-"""Arithmetic on sizes and other numbers that are known before a run, in that of dims."""
+"""Arithmetic on sizes and other numbers that are known before a run, as dims."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _floor(x: Any) -> Any:
 
 
 def _whole(x: Any) -> Any:
-    """A size towards zero: sizes are never negative."""
+    """Truncate a size: sizes are never negative."""
     return _floor(x) if isinstance(x, (DimExpr, DimFloat)) else int(x)
 
 
@@ -91,4 +91,4 @@ SIZES: dict[str, Callable[..., Any]] = {
     "torch.sym_ite": lambda condition, a, b: a if condition else b,
     "torch._sym_sqrt": lambda x: x**0.5,
 }
-"""By function, what it is of numbers and dims; getitem takes one of several results."""
+"""Maps functions to their meaning on numbers and dims; getitem selects one of several results."""
