@@ -1,1 +1,1 @@
-"""Shared parts of importers of foreign models: values on edges, names, regions and the refusal of nodes."""
+"""Shared parts of model importers: values on edges, names, regions, and errors for unsupported nodes."""

@@ -1,7 +1,7 @@
-"""The inputs of an imported model held to what it declares of them: its exporter computed with those sizes.
+"""Check the inputs of an imported model against its declarations, since its exporter computed with those sizes.
 
-A size that was fixed when a model was exported is in it as a number wherever it was computed with, so another one
-would give wrong numbers without an error. PyTorch and onnxruntime refuse it too.
+A size that was fixed at export appears in the model as a number in every computation with it, so another size would
+silently give wrong results. PyTorch and onnxruntime reject it too.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from ..ops.types import as_dtype, dtype_name, show_shape
 
 _KINDS = {"f": "floats", "b": "booleans", "i": "integers"}
 _UNTRIED = 2
-"""The least size that exporters say of any that is open: they do not try 1, and PyTorch lets it pass."""
+"""The least open size that exporters assume: they do not try 1, and PyTorch allows it."""
 
 
 class _Unknown(Exception):
-    """The name appears in an expression alone."""
+    """A name that appears only inside expressions."""
 
 
 def require_declared(
     ops: Ops[R], whose: str, declared: Mapping[str, Any], given: Sequence[Any], *, one_size: bool = True
 ) -> None:
-    """Raise ShapeError or DtypeError where inputs are no such as the Specs declare, under the names of these.
+    """Raise ShapeError or DtypeError, with the name of the input, if inputs do not match the declared Specs.
 
-    one_size  whether a name stands for one size wherever it is; else only sizes that are numbers are held to
+    one_size  whether a name stands for the same size everywhere; else only numeric sizes are checked
 
-    A size that is an expression of a name standing nowhere alone is held to it where it is linear. Trees of another
-    structure are left to those who read them.
+    A size that is an expression in a name that never appears alone is checked if it is linear. Trees of another
+    structure are not checked here.
     """
     pairs = [pair for (name, specs), tree in zip(declared.items(), given) for pair in _pairs(name, specs, tree)]
     placed(ops, whose, lambda: _require(pairs, one_size))
@@ -90,7 +90,7 @@ def _require_dtype(name: str, spec: Spec, x: Any) -> None:
 
 
 def _size(entry: str, size: Dim, names: dict[str, Dim]) -> Dim | None:
-    """The size that an entry stands for; None where its name is not known."""
+    """Return the size of an entry, or None if its name is not bound."""
     if entry.isdecimal():
         return int(entry)
     if entry in names:
@@ -117,7 +117,7 @@ def _from(names: Mapping[str, Dim]) -> Any:
 
 @lru_cache(maxsize=256)
 def _line(entry: str, name: str) -> tuple[int, int] | None:
-    """(b, a) of an expression a · name + b of one name; None for another."""
+    """Return (b, a) of an expression a · name + b in one name, or None."""
     try:
         one, two, three = (parse_expression(entry, _from({name: n})) for n in (1, 2, 3))
     except _Unknown:

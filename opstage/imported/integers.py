@@ -1,4 +1,4 @@
-"""Short integers, which Opstage holds in int64: what their arithmetic wraps around to."""
+"""Short integers, which Opstage holds in int64, and the wraparound of their arithmetic."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..ops.types import DType
 
 
 def wrapped(ops: Ops[R], x: R, dtype: DType) -> R:
-    """x modulo 2ⁿ, in the range of an integer type of n bits; x of any other type is itself."""
+    """Return x modulo 2ⁿ, in the range of an integer type of n bits; x of any other type is unchanged."""
     if dtype.kind not in "iu" or dtype.itemsize > 4 or dtype == np.int32:
         return x
     size, low = 1 << (8 * dtype.itemsize), int(np.iinfo(dtype).min)

@@ -1,4 +1,4 @@
-"""`ImportedModel`: a model of another library as a program over Ops, and the proof that all of it has a meaning."""
+"""`ImportedModel`: a model of another library as a program over Ops, and the check that all of it is supported."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ from .problems import InternalError, Problem, require_none
 class ImportedModel(ABC):
     """A program `model(ops, params, [state,] *inputs, train=False)`, with its parameters.
 
-    name      as the model itself says it
-    params    its parameters by their names there
-    state     what a step moves, such as running statistics; None for a model without. The program takes it after the
-              parameters, and gives (outputs, state after this step)
-    inputs    a Spec, or a tree of them, for each input by the name of the program's argument
-    outputs   the names of the outputs
+    name      the model's own name
+    params    its parameters by their original names
+    state     the buffers that a step updates, such as running statistics, or None. The program takes it after the
+    parameters, and returns (outputs, state after this step) inputs    a Spec, or a tree of them, for each input by the
+    name of the program's argument outputs   the names of the outputs
     """
 
     one_size: ClassVar[bool] = True
-    """Whether a name of a size stands for one size wherever it is."""
+    """Whether a named size is the same everywhere."""
 
     name: str
     params: dict[str, Any]
@@ -46,12 +45,12 @@ class ImportedModel(ABC):
 
     @abstractmethod
     def __call__(self, ops: Any, params: Any, /, *rest: Any, train: bool = False) -> Any:
-        """The program: the outputs; with state a pair of those and the state after this step."""
+        """Run the program: return the outputs; with state a pair of those and the state after this step."""
 
     @property
     @abstractmethod
     def network(self) -> Network:
-        """The model as a program of outputs by name, of which a `Model` is made."""
+        """The model as a program with named outputs, for `supervised`."""
 
     @property
     def batch(self) -> tuple[Any, ...]:
@@ -60,13 +59,13 @@ class ImportedModel(ABC):
 
     @property
     def trees(self) -> tuple[Any, ...]:
-        """The arguments of the program before its inputs: parameters, and state where there is one."""
+        """The arguments of the program before its inputs: parameters, and state if there is one."""
         return (self.params,) if self.state is None else (self.params, self.state)
 
     def taken(self, ops: Any, rest: Sequence[Any]) -> tuple[dict[str, Any], Sequence[Any]]:
-        """The state, empty where there is none, and the inputs, of what follows the parameters.
+        """Return the state, empty if there is none, and the inputs, from the arguments after the parameters.
 
-        Raises UsageError for too few or too many, and ShapeError or DtypeError for inputs that the model does not take.
+        Raises UsageError for too few or too many, and ShapeError or DtypeError for inputs that do not match the model.
         """
         state, inputs = ({}, rest) if self.state is None else (rest[0], rest[1:])
         if len(inputs) != len(self.inputs):
@@ -75,15 +74,15 @@ class ImportedModel(ABC):
         return state, inputs
 
     def check(self, options: Options | None = None, *, train: bool = False) -> Any:
-        """`opstage.check` of the program, for every size that the model leaves open."""
+        """Run `opstage.check` on the program, for every open size of the model."""
         return check(self, *self.trees, *self.batch, options=options, train=train)
 
 
 def require_importable(model: ImportedModel, run: Callable[..., Any]) -> None:
-    """Raise UnsupportedError with all nodes that have no meaning here, found by running the model on shapes.
+    """Raise UnsupportedError with all unsupported nodes, found by running the model on shapes.
 
-    `run(ops, problems, params, [state,] *inputs)` gives the outputs, and adds what it finds to `problems`. A fault of
-    Opstage's own is an InternalError; one that a check of the model reports, of a size or an input, is left to that.
+    `run(ops, problems, params, [state,] *inputs)` returns the outputs, and adds to `problems`. A bug in Opstage raises
+    InternalError; errors about sizes or inputs are left to a check of the model.
     """
     runs: list[list[Problem]] = []
     faults: list[InternalError] = []
@@ -103,7 +102,7 @@ def require_importable(model: ImportedModel, run: Callable[..., Any]) -> None:
         return outputs or ops.full(shape=(), value=0.0)
 
     check(program, *model.trees, *model.batch)
-    if faults:  # a check keeps it as a finding, and nothing reads those here
+    if faults:  # a check would record it as a finding, which nothing reads here
         raise faults[0]
-    if runs:  # of which the first counts: a check may run it once more, on sizes that the model does not take
+    if runs:  # only the first counts: a check may run again on sizes that the model does not accept
         require_none(model.name, runs[0])

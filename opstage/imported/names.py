@@ -1,4 +1,4 @@
-"""Names of a foreign model as names of arguments and dims."""
+"""Convert names of an imported model to names of arguments and dims."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _TAKEN = ("ops", "params", "state", "train")
 
 
 def argument_name(name: str, taken: Container[str]) -> str:
-    """The name as a Python name, and one that no other has."""
+    """Return the name as a unique Python identifier."""
     plain = re.sub(r"\W+", "_", name).strip("_") or "x"
     plain = f"_{plain}" if plain[0].isdigit() or keyword.iskeyword(plain) else plain
     unique, i = plain, 1

@@ -1,4 +1,4 @@
-"""A network that predicts, made a `Model` by what its output is compared with."""
+"""A prediction network, made a `Model` by adding a loss."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOSSES = ("cross_entropy", "binary_cross_entropy", "mse")
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """A program that predicts, with its parameters.
+    """A prediction program with its parameters.
 
     program   (ops, params, [state,] *inputs, train=) -> outputs by name; with state a pair of those and the state
               after this step
@@ -49,7 +49,7 @@ class Network:
 
 
 def tensors_beside(file: str, name: str) -> dict[str, npt.NDArray[Any]]:
-    """The tensors of the safetensors file `name` in the folder of a module, as arrays that nobody writes to.
+    """Return the tensors of the safetensors file `name` in a module's folder, as read-only arrays.
 
     Raises UsageError for a file that is not one.
     """
@@ -61,11 +61,11 @@ def tensors_beside(file: str, name: str) -> dict[str, npt.NDArray[Any]]:
 
 
 def supervised(network: Network, config: Any, *, loss: str = "", output: str = "") -> Model:
-    """The Model of a network. Its labels are its last batch argument, `y`. Raises UsageError for an unknown loss.
+    """The Model of a network. The labels are the last batch argument, `y`. Raises UsageError for an unknown loss.
 
-    loss     cross_entropy, of logits (B, C, …) and class numbers (B, …); binary_cross_entropy, of logits and labels of
+    loss     cross_entropy, of logits (B, C, …) and class indices (B, …); binary_cross_entropy, of logits and labels of
              their shape, each 0 or 1; mse, of an output and values of its shape; empty, the model predicts only
-    output   the output that is compared with the labels, by default the only one
+    output   the output to compare with the labels, by default the only one
     """
     outputs = _evaluated(network)
     if output and output not in network.outputs:
@@ -83,7 +83,7 @@ def supervised(network: Network, config: Any, *, loss: str = "", output: str = "
 
 
 def of_several(network: Network) -> tuple[Spec, ...]:
-    """The inputs; where batch normalisation trains, of batches of at least 2, whose variance it takes."""
+    """Return the inputs; if batch normalisation trains, for batches of at least 2, so that the variance is defined."""
     if network.state is None or not network.batch:
         return network.batch
     first, *rest = network.batch
@@ -102,7 +102,7 @@ def _only(network: Network) -> str:
 
 
 def _labels(network: Network, output: str, loss: str) -> Spec:
-    """The Spec of the labels, from the shape of the output."""
+    """Return the Spec of the labels, from the shape of the output."""
     trees = [tree for tree in (network.params, network.state) if tree is not None]
 
     def alone(ops: Any, *args: Any) -> Any:
@@ -122,7 +122,7 @@ def _labels(network: Network, output: str, loss: str) -> Spec:
 
 
 def _signed(program: Callable[..., Any], network: Network, *labels: str, train: bool) -> Callable[..., Any]:
-    """The program with the names of its arguments, by which data are bound to it."""
+    """Return the program with a signature, by whose names data are bound."""
     kinds = inspect.Parameter
     names = ["ops", "params", *(["state"] if network.state is not None else []), *network.inputs, *labels]
     parameters = [kinds(name, kinds.POSITIONAL_OR_KEYWORD) for name in names]
@@ -133,7 +133,7 @@ def _signed(program: Callable[..., Any], network: Network, *labels: str, train: 
 
 
 def _evaluated(network: Network) -> Callable[..., Any]:
-    """The outputs by name, in evaluation form."""
+    """Return the program of the outputs by name, in evaluation form."""
 
     forward, stateful = network.program, network.state is not None
 
@@ -145,7 +145,7 @@ def _evaluated(network: Network) -> Callable[..., Any]:
 
 
 def _compared(network: Network, output: str, loss: str, label: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """The loss and the metrics of an output and labels."""
+    """Return the loss and the metrics of an output and labels."""
     forward, stateful = network.program, network.state is not None
 
     def of(ops: Any, y: Any, labels: Any, reduction: str) -> Any:
@@ -168,7 +168,7 @@ def _compared(network: Network, output: str, loss: str, label: str) -> tuple[Cal
         *inputs, labels = rest
         result = forward(ops, params, *inputs)
         y = (result[0] if stateful else result)[output]
-        sums = {"loss": of(ops, y, labels, "sum")}  # a mean counts each sample once, whatever its axes
+        sums = {"loss": of(ops, y, labels, "sum")}  # each sample counts once, whatever its axes
         if loss != "mse" and len(y.shape) > (1 if loss != "cross_entropy" else 2):
             sums["loss"] = ops.scale(of(ops, y, labels, "mean"), c=ratio(y.shape[0], 1))
         if loss == "cross_entropy":

@@ -1,4 +1,4 @@
-"""Windows of pools with gaps, and where in them the maxima are."""
+"""Pooling windows with dilation, and the indices of maxima."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from ..ops.functions.places import take_along_axis
 from ..ops.protocol import Ops, R
 
 Windows = tuple[Sequence[int], Sequence[int], Sequence[int]]
-"""The size, the stride and the dilation of a window, along each of the last axes."""
+"""The size, stride and dilation of a window along each of the last axes."""
 
 
 def windows(ops: Ops[R], x: R, sizes: Windows, join: Callable[[R, R], R]) -> R:
-    """The cells of each window, joined two by two, axis by axis; windows may have gaps."""
+    """Combine the cells of each window pairwise, axis by axis; windows may be dilated."""
     for axis, k, s, d in _axes(x, sizes):
         x = reduce(join, _cells(ops, x, axis, k, s, d))
     return x
 
 
 def maxima(ops: Ops[R], x: R, sizes: Windows, padding: Sequence[Any]) -> tuple[R, R]:
-    """The maximum of each window and its index in x, counted over the pooled axes as one.
+    """Return the maximum of each window and its index in x, flattened over the pooled axes.
 
-    Of equal ones the first, and the last nan where there is one. Padding is never a maximum. PyTorch:
+    Of equal elements the first, but of nans the last. Padding is never a maximum. PyTorch:
     max_pool2d(return_indices=True).
     """
     rank = len(sizes[0])
@@ -36,7 +36,7 @@ def maxima(ops: Ops[R], x: R, sizes: Windows, padding: Sequence[Any]) -> tuple[R
     around = [*[(0, 0)] * len(lead), *padding]
     best = pad(ops, ops.detach(x), padding=around, value=-math.inf)
     at = pad(ops, places, padding=around, value=-1)
-    # the last axis first, so that of equal cells the first in the order of x is taken
+    # the last axis first, so that the first of equal cells in the order of x is selected
     for axis, k, s, d in reversed(_axes(x, sizes)):
         cells, their = _cells(ops, best, axis, k, s, d), _cells(ops, at, axis, k, s, d)
         best, at = cells[0], their[0]
@@ -55,6 +55,6 @@ def _axes(x: R, sizes: Windows) -> list[tuple[int, int, int, int]]:
 
 
 def _cells(ops: Ops[R], x: R, axis: int, k: int, s: int, d: int) -> list[R]:
-    """Cell j of all windows along an axis, for each j."""
+    """Return cell j of all windows along an axis, for each j."""
     count = floor_div(x.shape[axis] - d * (k - 1) - 1, s) + 1
     return [ops.slice(x, axis=axis, start=j * d, length=count, step=s) for j in range(k)]

@@ -1,4 +1,4 @@
-"""Nodes that have no meaning here, gathered and refused in one error."""
+"""Unsupported nodes, collected and reported in one error."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _MOST_PROBLEMS = 200
 
 
 class Unimportable(UnsupportedError):
-    """Nodes that have no meaning here, all of them."""
+    """The error that lists all unsupported nodes."""
 
 
 class InternalError(OpstageError):
-    """A fault of Opstage's own, met while a model was run. It says nothing about the model."""
+    """A bug in Opstage, found while running a model. It says nothing about the model."""
 
     def __init__(self, where: str, cause: Exception):
         super().__init__(
@@ -28,7 +28,7 @@ class InternalError(OpstageError):
 
 @dataclass(frozen=True)
 class Problem:
-    """A node that cannot be imported, as messages name it, and why."""
+    """A node that cannot be imported, with its label in messages and the reason."""
 
     label: str
     why: str
@@ -36,14 +36,14 @@ class Problem:
 
 @final
 class Lost:
-    """Stands for the results of a node that cannot be imported."""
+    """A placeholder for the results of a node that cannot be imported."""
 
 
 LOST = Lost()
 
 
 def require_none(name: str, problems: Sequence[Problem]) -> None:
-    """Raise Unimportable with all problems of the model `name`, each on a line."""
+    """Raise Unimportable with all problems of the model `name`, one per line."""
     if not problems:
         return
     lines = [f"{problem.label}: {problem.why}" for problem in problems[:_MOST_PROBLEMS]]

@@ -1,4 +1,4 @@
-"""Nodes of an imported graph run in the regions of the modules that they come from."""
+"""Run nodes of an imported graph in regions, one per source module."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Node = TypeVar("Node")
 def in_regions(
     ops: Ops[Any], nodes: Sequence[tuple[tuple[str, ...], Node]], run: Callable[[Ops[Any], Node], None], level: int = 0
 ) -> None:
-    """Run nodes one after the other, those that follow each other in one module in one region.
+    """Run nodes in order, with consecutive nodes of one module in one region.
 
     nodes   pairs of the module's path and the node
     """

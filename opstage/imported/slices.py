@@ -1,4 +1,4 @@
-"""Slices by bounds that are numbers or symbolic dims, with negative ones as NumPy reads them."""
+"""Slices with numeric or symbolic bounds, with negative ones as in NumPy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..ops.functions.arrange import flip
 
 
 def sliced(ops: Any, x: Any, axis: int, start: Dim, end: Dim, step: Dim) -> Any:
-    """Entries start, start + step, … before end, both clamped to the axis as NumPy clamps them."""
+    """Return entries start, start + step, … before end, with both clamped to the axis as in NumPy."""
     size = x.shape[axis]
     if not isinstance(step, int) or step == 0:
         raise UnsupportedError(f"its step is {step}; it must be a number that is not 0")
@@ -28,7 +28,7 @@ def sliced(ops: Any, x: Any, axis: int, start: Dim, end: Dim, step: Dim) -> Any:
 
 
 def clamped(place: Dim, size: Dim, *, upper: Dim, lower: int) -> Dim:
-    """A place on an axis as NumPy reads it: from the end where it is negative, no further than the ends."""
+    """Return a position on an axis as in NumPy: counted from the end if negative, and clamped."""
     if isinstance(place, int):
         if place >= 2**31 - 1:
             return upper

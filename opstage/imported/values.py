@@ -1,4 +1,4 @@
-"""Values on the edges of an imported graph while it runs: numbers that are known, or a tensor of the interpreter."""
+"""Values on the edges of an imported graph while it runs: known numbers, or a tensor of the interpreter."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ..ops.types import BOOL, INT32, INT64, DType, Shape
 
 
 class KnownValue(NamedTuple):
-    """Numbers that are known without running anything: constants, shapes, and what is computed from those.
+    """Numbers that are known without a run: constants, shapes, and results computed from those.
 
-    array    of `dtype`, or of objects where sizes are symbolic, each an integer, a fraction or an expression in dims
-    dtype    the element type that the file gives them
+    array    of `dtype`, or of objects if sizes are symbolic, each an integer, a fraction or an expression in dims
+    dtype    their element type in the file
     """
 
     array: npt.NDArray[Any]
@@ -27,7 +27,7 @@ class KnownValue(NamedTuple):
 
     @property
     def shape(self) -> Shape:
-        """That of the array, whose own sizes are never symbolic."""
+        """The shape of the array, whose own sizes are never symbolic."""
         return self.array.shape
 
     @property
@@ -37,25 +37,25 @@ class KnownValue(NamedTuple):
 
 
 class TensorValue(NamedTuple, Generic[R]):
-    """A tensor of the interpreter, with the element type that the file gives it, which is not always the one held."""
+    """A tensor of the interpreter with its element type in the file, which may differ from the dtype that holds it."""
 
     ref: R
     dtype: DType
 
     @property
     def shape(self) -> Shape:
-        """That of the ref."""
+        """The shape of the ref."""
         shape: Shape = self.ref.shape
         return shape
 
 
 Value: TypeAlias = "KnownValue | TensorValue[Any] | list[Any]"
-"""A list is what ONNX calls a sequence."""
+"""A list represents an ONNX sequence."""
 
 
 def held(dtype: DType, ops: Ops[Any]) -> DType:
-    """The dtype in which the interpreter holds elements of a foreign type: floats in the program's, short integers in
-    int64."""
+    """Return the dtype in which the interpreter holds a foreign element type: floats in the program's, short integers
+    in int64."""
     if dtype.kind == "f":
         return ops.dtype
     if dtype in (BOOL, INT32, INT64):
@@ -66,7 +66,7 @@ def held(dtype: DType, ops: Ops[Any]) -> DType:
 
 
 def known(value: Any, dtype: Any = INT64) -> KnownValue:
-    """A KnownValue of numbers, dims, or nested lists of them."""
+    """Return a KnownValue of numbers, dims, or nested lists of them."""
     dtype = np.dtype(dtype)
     array = np.asarray(value, dtype=object)
     if any(isinstance(entry, (DimExpr, DimFloat)) for entry in array.flat):
@@ -75,7 +75,7 @@ def known(value: Any, dtype: Any = INT64) -> KnownValue:
 
 
 def ref_of(ops: Ops[R], value: KnownValue | TensorValue[R]) -> R:
-    """The tensor itself, or known numbers as a tensor."""
+    """Return the tensor itself, or known numbers as a tensor."""
     if isinstance(value, TensorValue):
         ref: R = value.ref
         return ref
@@ -90,13 +90,13 @@ def ref_of(ops: Ops[R], value: KnownValue | TensorValue[R]) -> R:
 
 
 def broadcast(ops: Ops[R], *refs: R) -> tuple[R, ...]:
-    """Refs stretched to one shape by NumPy's rules."""
+    """Broadcast refs to one shape by NumPy's rules."""
     shape = common_shape([ref.shape for ref in refs])
     return tuple(stretched(ops, ref, shape) for ref in refs)
 
 
 def common_shape(shapes: Sequence[Shape]) -> Shape:
-    """The shape to which NumPy's rules stretch tensors of these shapes."""
+    """Return the shape to which NumPy's rules broadcast tensors of these shapes."""
     shape: Shape = ()
     for each in shapes:
         shape = broadcast_shapes(shape, each)
@@ -104,7 +104,7 @@ def common_shape(shapes: Sequence[Shape]) -> Shape:
 
 
 def stretched(ops: Ops[R], ref: R, shape: Shape) -> R:
-    """The ref stretched to `shape`; itself where it has it."""
+    """Broadcast the ref to `shape`, or return it if it already has that shape."""
     own: Shape = ref.shape
     same = len(own) == len(shape) and all(a is b or (type(a) is type(b) is int and a == b) for a, b in zip(own, shape))
     return ref if same else ops.broadcast_to(ref, shape=shape)
