@@ -1,7 +1,7 @@
 """Configuration: typed fields of dataclasses, filled in layers (defaults, files, environment, flags) by dotted path.
 
-Parsers of command lines and settings libraries merge such layers too, but forget which layer a value came from; here
-every value keeps its origin, for error messages and for the merged configuration as it is shown and kept.
+Command-line parsers and settings libraries merge such layers too, but forget which layer a value came from. Here every
+value keeps its origin, for error messages and for the merged configuration as it is shown and saved.
 """
 
 from .convert import Mismatch, convert

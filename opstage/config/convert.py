@@ -1,4 +1,4 @@
-"""Values as a file or a command line spells them, turned into what a field's annotation says."""
+"""Convert values, as spelled in files and on command lines, to the types of annotations."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ..ops.errors import nearest
 from ..ops.untrusted import brief
 
 NONE = "none"
-"""None as files and flags spell it, for TOML has no word for it."""
+"""The spelling of None in files and flags, since TOML has none."""
 
 _BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
 class Mismatch(Exception):
-    """A value that is not of a field's type; the message says what it is and what was expected."""
+    """A value of the wrong type; the message has the value and the expected type."""
 
 
 def convert(value: Any, annotation: Any) -> Any:
-    """`value` as a value of type `annotation`. Raises `Mismatch`.
+    """Return `value` converted to type `annotation`. Raises `Mismatch`.
 
     Annotations are bool, int, float, str, Path, Literal, tuple[T, ...], tuple[T, U], and unions of these with None. A
     float may be written as an integer. A tuple is a sequence. Nothing else is reinterpreted: "3" is not an integer, see
@@ -58,7 +58,7 @@ def convert(value: Any, annotation: Any) -> Any:
 
 
 def read_text(text: str, annotation: Any) -> Any:
-    """The value of type `annotation` that a flag spells: `6`, `1e-3`, `true`, `64,128`, `none`. Raises `Mismatch`."""
+    """Parse a flag's text as type `annotation`: `6`, `1e-3`, `true`, `64,128`, `none`. Raises `Mismatch`."""
     origin = get_origin(annotation)
     if origin in (Union, types.UnionType):
         members = get_args(annotation)
@@ -86,7 +86,7 @@ def read_text(text: str, annotation: Any) -> Any:
 
 
 def describe(annotation: Any) -> str:
-    """`annotation` in words: "an integer", "a list of numbers"."""
+    """Describe `annotation` in words: "an integer", "a list of numbers"."""
     simple = {bool: "true or false", int: "an integer", float: "a number", str: "a string", Path: "a path"}
     if annotation in simple:
         return simple[annotation]
@@ -103,7 +103,7 @@ def describe(annotation: Any) -> str:
 
 
 def is_boolean(annotation: Any) -> bool:
-    """Whether a flag of this type may stand without a value, which then is true."""
+    """Whether a flag of this type may have no value, which means true."""
     return annotation is bool or bool in get_args(annotation)
 
 

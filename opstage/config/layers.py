@@ -1,4 +1,4 @@
-"""Layers of values over a schema of dataclasses, merged field by field, each value with its origin."""
+"""Layers of values for a schema of dataclasses, merged field by field, each value with its origin."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DEFAULT = "default"
 @final
 @dataclass(frozen=True)
 class Layer:
-    """Values by dotted path, and where each came from. With `text` they are spelled as on a command line."""
+    """Values and their origins by dotted path. With `text` values are spelled as on a command line."""
 
     values: Mapping[str, Any]
     origins: Mapping[str, str]
@@ -26,7 +26,8 @@ class Layer:
 
     @classmethod
     def of(cls, values: Mapping[str, Any], origin: str, whole: Collection[str] = ()) -> Layer:
-        """A layer whose values, in nested mappings or by dotted path, all have one origin; mappings in `whole` stay."""
+        """Return a layer of values, nested or by dotted path, with a single origin; mappings in `whole` are kept as
+        values."""
         flat: dict[str, Any] = {}
 
         def walk(table: Mapping[str, Any], prefix: str) -> None:
@@ -43,7 +44,8 @@ class Layer:
 @final
 @dataclass(frozen=True)
 class Merged:
-    """The result: an instance per section, and by dotted path every value and its origin, in the schema's order."""
+    """The result of a merge: an instance per section, and every value and its origin by dotted path, in schema
+    order."""
 
     sections: Mapping[str, Any]
     values: Mapping[str, Any]
@@ -51,12 +53,13 @@ class Merged:
 
 
 def merge(schema: Mapping[str, type], layers: Sequence[Layer], *, weak: Collection[str] = ()) -> Merged:
-    """An instance of each section's dataclass; a later layer wins over an earlier one, and all win over the defaults.
+    """Create an instance of each section's dataclass. Later layers override earlier ones, and all override the
+    defaults.
 
-    `weak` are origins that, like the defaults, are not to blame when a section's values do not go together.
+    `weak` are origins that, like the defaults, are not blamed if a section's values conflict.
 
-    Raises `UsageError`, beginning with the origin, on a key that no section has (with the nearest one), on a value of
-    another type than its field's, and on one that the dataclass itself refuses.
+    Raises `UsageError`, beginning with the origin, for an unknown key (with the nearest one), for a value of the wrong
+    type, and for one that the dataclass itself rejects.
     """
     fields = {f"{name}.{path}": field for name, cls in schema.items() for path, field in _leaves(cls).items()}
     values = {path: default for path, (_, default) in fields.items()}
@@ -98,13 +101,13 @@ _hints = cache(get_type_hints)
 
 
 def fields_of(cls: type) -> list[str]:
-    """The dotted paths of the fields of a dataclass; from then on its annotations are known."""
+    """Return the dotted paths of the fields of a dataclass, and cache its annotations."""
     return list(_leaves(cls))
 
 
 @cache
 def _leaves(cls: type) -> dict[str, tuple[Any, Any]]:
-    """Annotation and default of every field, those of nested dataclasses by dotted path."""
+    """Return annotation and default of every field; those of nested dataclasses by dotted path."""
     hints = _hints(cls)
     found: dict[str, tuple[Any, Any]] = {}
     for field in dataclasses.fields(cls):
@@ -141,7 +144,8 @@ def _build(cls: type, prefix: str, values: Mapping[str, Any], origins: Mapping[s
 def _culprits(
     cls: type, prefix: str, arguments: Mapping[str, Any], origins: Mapping[str, str], weak: Collection[str]
 ) -> str:
-    """Origin of the given value that alone makes `cls` refuse; else of all the given ones, which do so together."""
+    """Return the origin of the single value that makes `cls` raise, or of all given values if only their combination
+    does."""
     given = {n: v for n, v in arguments.items() if origins.get(f"{prefix}.{n}", _DEFAULT) not in weak}
     for name, value in given.items():
         try:

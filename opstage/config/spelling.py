@@ -1,4 +1,4 @@
-"""Settings as messages name them: as flags of the command line, and as Python has them."""
+"""Settings as spelled in messages: as command-line flags, and in Python."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .toml import toml_literal
 
 
 def spelled(settings: Mapping[str, Any]) -> str:
-    """Some settings by their dotted paths, as flags and for `opstage.fit`.
+    """Spell settings by dotted path as flags and as arguments of `opstage.fit`.
 
     `{"data.label": "kind"}` is `--data.label kind, in Python settings={'data': {'label': 'kind'}}`.
     """

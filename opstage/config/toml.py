@@ -1,4 +1,4 @@
-"""TOML files in, with the line of every key, and TOML literals out."""
+"""Read TOML files with the line of every key, and write TOML literals."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _ASSIGNMENT = re.compile(rf"^\s*({_DOTTED})\s*=")
 _LARGEST = 64 * 1024
 _DEEPEST = 64
 _MOST_DOTS = 64
-# closing quotes may be missing: then a reading that fails would begin again at the next quotes, and again
+# closing quotes may be missing: a failed match would restart at each of the next quotes
 _QUOTED = re.compile(
     r"""\"{3}(?:.*?\"{3}|.*)|'{3}(?:.*?'{3}|.*)|"(?:\\[^\n]|[^"\\\n])*+"?|'[^'\n]*+'?|#[^\n]*+""", re.DOTALL
 )
 
 
 def read_toml(path: str | os.PathLike[str], whole: Collection[str] = ()) -> Layer:
-    """The values of a TOML file by dotted path; their origins are `path:line`. `whole` are tables that are one value.
+    """Return the values of a TOML file by dotted path, with origins `path:line`. `whole` are tables that are one value.
 
-    Raises `UsageError`, naming the file and the line, when it cannot be read or is not TOML.
+    Raises `UsageError`, naming the file and the line, if it cannot be read or is not TOML.
     """
     require_file(path, streams=True)
     try:
@@ -46,7 +46,7 @@ def read_toml(path: str | os.PathLike[str], whole: Collection[str] = ()) -> Laye
         text = data.decode("utf-8")
         _require_flat(text)
         document = tomllib.loads(text)
-    except ValueError as error:  # of tomllib, of the decoder, and of int() for thousands of digits
+    except ValueError as error:  # from tomllib, the decoder, and int() for thousands of digits
         raise UsageError(f"{path}: not a TOML file: {error}") from error
     lines = _lines(text)
     values: dict[str, Any] = {}
@@ -67,8 +67,8 @@ def read_toml(path: str | os.PathLike[str], whole: Collection[str] = ()) -> Laye
 
 
 def _require_flat(text: str) -> None:
-    """Raises ValueError for brackets or keys nested deeper than anything here is: `tomllib` recurses, and takes time
-    in the square of a key's parts."""
+    """Raise ValueError for brackets or keys nested deeper than any configuration: `tomllib` recurses, and takes time
+    quadratic in the parts of a key."""
     bare = _QUOTED.sub("''", text)
     depth = 0
     for bracket in re.findall(r"[\[\]{}]", bare):
@@ -80,7 +80,7 @@ def _require_flat(text: str) -> None:
 
 
 def toml_literal(value: Any) -> str:
-    """`value`, made of booleans, numbers, strings, paths, None and sequences of these, as TOML spells it."""
+    """Spell `value`, made of booleans, numbers, strings, paths, None and sequences of these, as TOML."""
     if value is None:
         return toml_literal(NONE)
     if isinstance(value, bool):
@@ -95,13 +95,13 @@ def toml_literal(value: Any) -> str:
 
 
 def _lines(text: str) -> dict[str, int]:
-    """The line of each key by dotted path; what is inside multi-line values is skipped.
+    """Return the line of each key by dotted path, skipping the content of multi-line values.
 
-    `tomllib` gives no positions. A key that this reading misses is named in messages without its line.
+    `tomllib` reports no positions. A key that this parser misses is named in messages without its line.
     """
     found: dict[str, int] = {}
     table = ""
-    inside: str | int = 0  # the quotes of an open multi-line string, or how many brackets are open
+    inside: str | int = 0  # the quotes of an open multi-line string, or the number of open brackets
     for number, line in enumerate(text.splitlines(), start=1):
         if isinstance(inside, str):
             inside = 0 if inside in line else inside
