@@ -1,4 +1,4 @@
-"""Datasets, the files they come from, and the loaders that cut them into batches."""
+"""Datasets, the file formats that they are read from, and loaders that split them into batches."""
 
 from .any_file import from_file
 from .binding import bind

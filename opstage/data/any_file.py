@@ -1,4 +1,4 @@
-"""A dataset with inputs x and labels y from a file of any format, recognised by its name."""
+"""Read a dataset with inputs x and labels y from a file, in the format given by its name."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from .parquet_file import from_parquet
 
 @called_by_users
 def from_file(path: str | os.PathLike[str]) -> Dataset:
-    """x and y of a file of any format.
+    """Read x and y from a file in any supported format.
 
     .npz: its arrays x and y. .csv, .tsv and .parquet: y is the column of that name, else the last one, and x the
-    others; see `from_csv`. MNIST's images, with their labels beside them.
+    others; see `from_csv`. MNIST's image files, with the labels file next to them.
 
-    IDX files are known by `idx` or `ubyte` in their names; see `labels_beside` for those of the labels.
+    IDX files are recognised by `idx` or `ubyte` in their names; see `labels_beside` for the labels file.
     """
     file = Path(path)
     if file.suffix == ".npz":
@@ -39,12 +39,13 @@ def from_file(path: str | os.PathLike[str]) -> Dataset:
 
 
 def is_array_folder(path: Path) -> bool:
-    """Whether a folder holds .npy files, one for each argument."""
+    """Whether a folder holds .npy files, one per argument."""
     return path.is_dir() and any(path.glob("*.npy"))
 
 
 def array_names(path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """The names of the arrays in a file that is not a table: its own for .npz, x and y for IDX; () where it has one."""
+    """Return the array names of a file that is not a table: its own for .npz, x and y for IDX; () for a single
+    array."""
     file = Path(path)
     if file.suffix == ".npz":
         with open_npz(file) as archive:
@@ -55,7 +56,8 @@ def array_names(path: str | os.PathLike[str]) -> tuple[str, ...]:
 
 
 def read_arrays(path: str | os.PathLike[str], names: Sequence[str]) -> Dataset:
-    """The arrays called `names` of a file that is not a table, in that order; a .npy file has one, of any name."""
+    """Read the arrays in `names` from a file that is not a table, in that order; a .npy file has one, under any
+    name."""
     file = Path(path)
     if file.suffix == ".npz":
         return from_npz(file, keys=names)

@@ -1,4 +1,4 @@
-"""Binding the arrays of batches to the arguments of a program, by their names."""
+"""Bind the arrays of batches to the arguments of a program by name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .prefetch import Prefetch
 
 
 class Arguments(Protocol):
-    """The names of a program's batch arguments; the optional ones come last."""
+    """The names of a program's batch arguments; optional ones come last."""
 
     @property
     def required(self) -> tuple[str, ...]: ...
@@ -19,12 +19,12 @@ class Arguments(Protocol):
 
 
 def bind(batches: Batches, arguments: Arguments | None, program: str) -> Batches:
-    """The batches with their arrays in the order of a program's batch arguments, those of the same names.
+    """Return the batches with their arrays in the order of a program's batch arguments, matched by name.
 
-    Where the names are not those of the arguments, the arrays stay in the order that was asked for when the dataset was
-    made. Raises UsageError where that cannot be right: for another number of arrays, where some have the names of
-    arguments at other places, and where nobody has asked for an order. `arguments` is None where the program does not
-    say their names; batches that are nobody's dataset stay as they are.
+    If the names differ from the arguments, the arrays keep the order requested when the dataset was created. Raises
+    UsageError if that cannot be right: for a different number of arrays, for a name that is an argument at another
+    position, and if no order was requested. `arguments` is None if the program does not name them. Batches that do not
+    come from a Dataset are returned unchanged.
     """
     if not isinstance(batches, (Loader, Prefetch)) or not (names := batches.names):
         return batches
@@ -33,7 +33,7 @@ def bind(batches: Batches, arguments: Arguments | None, program: str) -> Batches
 
 
 def order(names: tuple[str, ...], ordered: bool, arguments: Arguments | None, program: str) -> tuple[str, ...]:
-    """The names of a dataset's arrays in the order in which `program` takes them; see `bind`."""
+    """Return the names of a dataset's arrays in the order of `program`'s arguments; see `bind`."""
     known: tuple[str, ...] = ()
     if arguments is not None:
         more = max(0, len(names) - len(arguments.required))

@@ -1,4 +1,4 @@
-"""Burgers' equation: its solution by the Cole-Hopf transformation, and points at which to train on it."""
+"""Burgers' equation: its solution by the Cole-Hopf transformation, and training points."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CHUNK = 4096
 
 
 def solution(x: npt.ArrayLike, t: npt.ArrayLike, *, viscosity: float = VISCOSITY) -> Floats:
-    """u(x, t) of u_t + u·u_x = ν·u_xx with u(x, 0) = -sin(πx) and u(±1, t) = 0, for x in [-1, 1] and t >= 0.
+    """Return u(x, t) of u_t + u·u_x = ν·u_xx with u(x, 0) = -sin(πx) and u(±1, t) = 0, for x in [-1, 1] and t >= 0.
 
     By the Cole-Hopf transformation u = -E[sin(π(x - η))·f(x - η)] / E[f(x - η)], f(y) = exp(-cos(πy)/(2πν)), η normal
     of variance 2νt; the expectations by Gauss-Hermite quadrature. Source: Basdevant et al. 1986, "Spectral and finite
@@ -38,15 +38,15 @@ def solution(x: npt.ArrayLike, t: npt.ArrayLike, *, viscosity: float = VISCOSITY
 
 
 def grid(nx: int = 129, nt: int = 33) -> Dataset:
-    """The solution on an even grid of [-1, 1] × [0, 1]: float64 arrays x, t, u of nx·nt points each."""
+    """Return the solution on a regular grid of [-1, 1] × [0, 1]: float64 arrays x, t, u of nx·nt points each."""
     t, x = np.meshgrid(np.linspace(0, 1, nt), np.linspace(-1, 1, nx), indexing="ij")
     return _dataset(x.ravel(), t.ravel())
 
 
 def points(count: int = 8192, *, near: float = 0.5, width: float = 0.1, seed: int = 0) -> Dataset:
-    """`count` points: t uniform in [0, 1]; x uniform in [-1, 1], or for the share `near` of them in ±`width`.
+    """Return `count` points: t uniform in [0, 1]; x uniform in [-1, 1], or for a fraction `near` of them in ±`width`.
 
-    The solution steepens into a front at x = 0, of a width of about ν, which uniform points would hardly see.
+    The solution steepens into a front at x = 0, with a width of about ν, which uniform points would rarely hit.
     """
     u = uniform_bits(stream_key(seed, 0, _SITE), 2 * count, np.float64).reshape(2, count)
     x = 2 * u[0] - 1

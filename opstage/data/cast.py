@@ -1,4 +1,4 @@
-"""The numbers of data files as a model's Specs want them: the casts that are exact or stated, and no others."""
+"""Cast the numbers of data files to the types of a model's Specs: only exact or documented casts."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ _EXACT = 2**53
 
 
 def kind_of(spec: Spec) -> Kind:
-    """The kind of numbers that a Spec declares."""
+    """Return the kind of numbers that a Spec declares."""
     dtype = as_dtype(spec.dtype or "float32")
     return "float" if is_float(dtype) else "bool" if dtype == np.bool_ else "int"
 
 
 def cast(array: Array, kind: Kind, *, image: bool, origin: str, start: int = 0) -> Array:
-    """The array as numbers of a kind. Raises UsageError, with the row, where that would lose something.
+    """Cast the array to a kind of numbers. Raises UsageError, with the row, if that would lose information.
 
-    float   integers become float64, exactly, so none beyond 2**53. With `image`, bytes (uint8, or integers from 0 to
-            255) become float32 between 0 and 1, x/255, and floats must lie there already
+    float   integers become float64, exactly, so they must be within 2**53. With `image`, bytes (uint8, or integers from
+    0 to
+            255) become float32 between 0 and 1, x/255, and floats must already be in that range
     int     floats must be whole, and become int64
 
     `start` is the number of the array's first row.
@@ -69,18 +70,18 @@ def _require(good: Array, array: Array, origin: str, expected: str, start: int) 
 @final
 @dataclass(frozen=True)
 class Scaling:
-    """(x - center)/width, for each column of a table, or for all numbers of an array of more axes as one."""
+    """The map (x - center)/width, per column of a table, or for an array of more axes with one pair of numbers."""
 
     center: tuple[float, ...]
     width: tuple[float, ...]
 
     @classmethod
     def of(cls, name: ScaleName, array: Array, *, fixed: Sequence[int] = ()) -> Scaling | None:
-        """The scaling of an array that has one row per example; a column that does not vary is moved to 0,
-        and those at the positions `fixed` stay as they are.
+        """Return the scaling of an array with one row per example. A constant column is shifted to 0, and columns at
+        positions in `fixed` are unchanged.
 
         standard   mean and standard deviation (over n, not n - 1)
-        minmax     the least number, and the greatest minus it: 0 … 1
+        minmax     the minimum, and the maximum minus it: 0 … 1
         """
         if name == "none":
             return None
@@ -96,29 +97,29 @@ class Scaling:
         return cls(tuple(center.tolist()), tuple(width.tolist()))
 
     def apply(self, x: Any) -> Any:
-        """x, scaled: an array as float64, a ref by infix."""
+        """Scale x, an array (as float64) or a ref."""
         center, width = self.numbers(len(x.shape))
         return (x - center) / width
 
     def undo(self, array: Array) -> Array:
-        """The array that was scaled, up to rounding."""
+        """Return the original array, up to rounding."""
         center, width = self.numbers(array.ndim)
         found: Array = array * width + center
         return found
 
     def numbers(self, rank: int) -> tuple[Any, Any]:
-        """Center and width as they meet a tensor of so many axes."""
+        """Return center and width in the form for a tensor of this rank."""
         if rank == 1 or len(self.center) == 1:
             return self.center[0], self.width[0]
         return np.array(self.center), np.array(self.width)
 
     def to_document(self) -> dict[str, Any]:
-        """Plain data that `of_document` reads."""
+        """Return plain data that `of_document` reads."""
         return {"center": list(self.center), "width": list(self.width)}
 
     @classmethod
     def of_document(cls, document: Document) -> Scaling:
-        """Raises UsageError."""
+        """Read the data of `to_document`. Raises UsageError."""
         parts = [tuple(each.number() for each in document[name].elements()) for name in ("center", "width")]
         if not parts[0] or len(parts[0]) != len(parts[1]) or not all(np.isfinite(parts).ravel()) or min(parts[1]) <= 0:
             raise document.expected("as many finite centers as widths above 0")
@@ -126,7 +127,7 @@ class Scaling:
 
 
 def fitted_shape(array: Array, shape: Sequence[Any]) -> Array:
-    """The array with rows of a Spec's shape where that only adds or drops an axis of size 1: (n,) and (n, 1)."""
+    """Return the array with rows of a Spec's shape if that only adds or drops an axis of size 1: (n,) and (n, 1)."""
     row = tuple(map(str, shape[1:]))
     if array.ndim == 1 and row == ("1",):
         return array[:, np.newaxis]

@@ -1,4 +1,4 @@
-"""Columns of names among the inputs: numbered, or a column of 0 and 1 for each name."""
+"""Input columns with names: numbered, or one-hot encoded."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .table import DataTable, numbered
 
 CategoriesName: TypeAlias = Literal["auto", "number", "one_hot"]
 Categories: TypeAlias = "tuple[tuple[str, ...], ...]"
-"""For each column its names in the order of their numbers, () for a column of numbers; () where no column has names."""
+"""For each column the names in the order of their numbers, or () for a column of numbers; () if no column has names."""
 
 MOST_ONE_HOT = 1000
-"""Names of one column of which one_hot makes columns: a column of identifiers is not a column of categories."""
+"""The most names in a column that is one-hot encoded: a column of identifiers is not categorical."""
 
 
 def learn_categories(table: DataTable, columns: Sequence[str], how: CategoriesName) -> Categories:
-    """The names in each column, sorted. Raises UsageError for more than `MOST_ONE_HOT` that would be a column each."""
+    """Return the sorted names in each column. Raises UsageError if a one-hot column has more than `MOST_ONE_HOT`."""
     found = tuple(_sorted_names(table, column) for column in columns)
     for column, names in zip(columns, found):
         if how == "one_hot" and len(names) > MOST_ONE_HOT:
@@ -34,9 +34,9 @@ def learn_categories(table: DataTable, columns: Sequence[str], how: CategoriesNa
 
 
 def encode(table: DataTable, columns: Sequence[str], categories: Categories, *, one_hot: bool) -> Array:
-    """float64 (rows, widths): the columns side by side, names as their numbers, or as 1 in the column of the name.
+    """Return float64 (rows, widths): the columns side by side, names as numbers or one-hot.
 
-    Raises UsageError, with row and column, for a name that is none of the categories.
+    Raises UsageError, with row and column, for an unknown name.
     """
     parts = []
     for column, names in zip(columns, categories or [()] * len(columns)):
@@ -49,7 +49,7 @@ def encode(table: DataTable, columns: Sequence[str], categories: Categories, *, 
 
 
 def encoded_columns(categories: Categories, *, one_hot: bool) -> tuple[int, ...]:
-    """The positions of `encode`'s columns that are made of names."""
+    """Return the positions of `encode`'s columns that encode names."""
     widths = [len(names) if names and one_hot else 1 for names in categories]
     named = np.repeat([bool(names) for names in categories], widths)
     return tuple(np.flatnonzero(named).tolist())

@@ -1,4 +1,4 @@
-"""Which columns of a table go to which argument, as settings spell it: `x=weight,height; kind=species`."""
+"""Assign columns of a table to arguments, as spelled in settings: `x=weight,height; kind=species`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ..ops.untrusted import brief, shown
 from .table import label_position, require_columns
 
 REST = "*"
-"""All columns that are named nowhere else."""
+"""All columns that are not named elsewhere."""
 
 
 def read_columns(text: str) -> dict[str, tuple[str, ...]]:
-    """Argument -> its columns. Raises UsageError for a text of another form, and for what is named twice."""
+    """Parse a map from argument to columns. Raises UsageError for other text, and for a name that occurs twice."""
     found: dict[str, tuple[str, ...]] = {}
     for part in filter(str.strip, text.split(";")):
         argument, equals, columns = (each.strip() for each in part.partition("="))
@@ -42,10 +42,10 @@ def assign(
     labels: Sequence[str],
     label: str,
 ) -> dict[str, tuple[str, ...]]:
-    """The columns of each argument, in the order of `arguments`, of a file whose columns are `names`.
+    """Return the columns of each argument, in the order of `arguments`, for a file with the columns `names`.
 
-    An argument that `given` does not name takes the column of its name; a label that has none `label`, or the column
-    that `label_position` finds. Raises UsageError for an unknown argument or column, and for one without columns.
+    An argument that is not in `given` gets the column of the same name; a label without one gets `label`, or the column
+    of `label_position`. Raises UsageError for an unknown argument or column, and for one without columns.
     """
     for argument in given:
         if argument not in arguments:

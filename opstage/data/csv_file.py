@@ -1,4 +1,4 @@
-"""Datasets from CSV files: a line of names, then a row of numbers for each example."""
+"""Read datasets from CSV files: a line of names, then a row of numbers for each example."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .dataset import Dataset
 from .table import Choice, DataTable, Named, with_label
 
 Row: TypeAlias = "tuple[int, list[str]]"
-"""A row's last line in the file, counted from 1, and its cells."""
+"""The number of a row's last line in the file, counted from 1, and its cells."""
 
 _AT_ONCE = 4096
 _DELIMITERS = (",", "\t", ";")
@@ -39,15 +39,15 @@ def from_csv(
     delimiter: str | None = None,
     limit: int | None = None,
 ) -> Dataset:
-    """x: float64 (rows, columns - 1), all columns but one; y: (rows,), the column `label`, int64 if all are whole.
+    """Read x: float64 (rows, columns - 1), all columns but one; y: (rows,), the column `label`, int64 if all are whole.
 
     `label` is a column's name or position (-1: the last). None takes the column called y if there is one, else the
-    last; where another one looks like the label by its name, that is an error. A label column may hold the names of
+    last; if the name of another one suggests a label, that is an error. A label column may hold the names of
     classes: y numbers them in their sorted order, and `classes` of the dataset are these names. Without `header` the
-    first line is a row as well, and columns have positions alone. Empty lines are passed over. With `limit` no more
-    than so many rows are read. Without `delimiter` it is a comma, a tab or `;`: that of which the first line has most.
-    Raises UsageError, naming file, line and column, for a row of another length, and for a
-    cell that is empty, no number, or not finite.
+    first line is a row as well, and columns only have positions. Empty lines are skipped. `limit` is the maximum number
+    of rows to read. The default `delimiter` is a comma, a tab or `;`, whichever is most frequent in the first line.
+    Raises UsageError, naming file, line and column, for a row of another length, and for a cell that is empty, not a
+    number, or not finite.
     """
 
     def read(choose: Choice) -> DataTable:
@@ -65,7 +65,7 @@ def read_csv(
     limit: int | None = None,
     hint: str = "",
 ) -> DataTable:
-    """The columns that `choose` takes of a file's; see `from_csv`. A column is of names if its first cell is one."""
+    """Read the columns selected by `choose`; see `from_csv`. A column has names if its first cell is one."""
     require_file(path, streams=True)
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
@@ -133,7 +133,7 @@ def _table(path: str | os.PathLike[str], rows: Iterator[Row], choose: Choice, he
 
 
 def _up_to_text(lines: Iterator[str]) -> Iterator[str]:
-    """The first lines of a file, up to one that is not empty."""
+    """Yield the first lines of a file, up to the first that is not empty."""
     for line in lines:
         yield line
         if line.strip("\r\n"):
@@ -141,7 +141,7 @@ def _up_to_text(lines: Iterator[str]) -> Iterator[str]:
 
 
 def _delimiter(path: str | os.PathLike[str], lines: Sequence[str]) -> str:
-    """The separator of a file that begins with these lines, of which the last has cells."""
+    """Return the delimiter of a file from its first lines, of which the last has cells."""
     if Path(path).suffix == ".tsv":
         return "\t"
     bare = _QUOTED.sub("", lines[-1]) if lines else ""
@@ -149,7 +149,7 @@ def _delimiter(path: str | os.PathLike[str], lines: Sequence[str]) -> str:
 
 
 def _other_separator(cells: Sequence[str]) -> str:
-    """The end of an error about cells that hold another separator."""
+    """Return the end of an error about cells that contain another delimiter."""
     mark = next((mark for mark in (";", "\t") if any(mark in cell for cell in cells)), None)
     return "" if mark is None else f"; does {'a tab' if mark != ';' else repr(mark)} separate the cells of this file?"
 
@@ -177,10 +177,10 @@ def _with_first(first: Row, rows: Iterator[Row]) -> Iterator[Row]:
 def _numbers(
     path: str | os.PathLike[str], at: dict[str, int], block: Sequence[Row], hint: str
 ) -> npt.NDArray[np.float64]:
-    """The block's cells in these columns; the fast way, and cell by cell to name the one at fault."""
+    """Convert the block's cells in these columns, quickly, or on failure cell by cell to report the invalid one."""
     as_they_are = list(at.values()) == list(range(len(block[0][1])))
     chosen = [cells if as_they_are else [cells[i] for i in at.values()] for _, cells in block]
-    if not any("_" in cell for cells in chosen for cell in cells):  # Python takes 1_000 for a number
+    if not any("_" in cell for cells in chosen for cell in cells):  # Python accepts 1_000 as a number
         try:
             table = np.array(chosen, np.float64).reshape(len(block), len(at))
         except ValueError:

@@ -1,4 +1,4 @@
-"""Datasets: named arrays with one row per example, and the stratified split into two."""
+"""Datasets: named arrays with one row per example, and stratified splitting."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _SPLIT_SITE = site_of((("opstage.split", 0),), 0)
 @made_by_users
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
-    """Arrays of equal length, row i of each belonging to example i; they are checked here and not copied; lists
-    become arrays.
+    """Arrays of equal length; row i of each belongs to example i. They are checked here and not copied; lists become
+    arrays.
 
-    `origins` says for each array where it comes from, for error messages. Raises `UsageError`, naming the origin, where
-    an array is empty, of another length than the first, of a dtype other than floats, integers and booleans, or holds a
-    number that is not finite (with its row).
+    `origins` are the sources of the arrays, for error messages. Raises `UsageError`, with the origin, if an array is
+    empty, has another length than the first or a dtype other than float, integer or boolean, or contains a number that
+    is not finite (with its row).
 
-    `ordered` says whether the order of the arrays was asked for. Where it is a file's own, they are known by name
-    alone: a training loop binds them to the arguments of its loss, and batches by position are an error.
+    `ordered` says whether the order of the arrays was requested. If it is a file's own, arrays are identified by name
+    only: a training loop binds them to the arguments of its loss, and batches by position are an error.
 
-    `classes` are the names of the classes that the labels number; None where labels are numbers by themselves.
+    `classes` are the names of the classes that the labels number; None if labels are plain numbers.
 
-    `columns` are, for each array that was made of a table, the names of its columns; () where there was no table. A run
-    that is trained on them takes new data by these names.
+    `columns` are, for each array built from a table, the names of its columns; () without a table. A run trained on
+    them matches new data by these names.
     """
 
     names: tuple[str, ...]
@@ -67,18 +67,18 @@ class Dataset:
         return len(self.arrays[0])
 
     def __getitem__(self, name: str) -> Array:
-        """The array called `name`; a `UsageError` suggests the nearest one."""
+        """Return the array called `name`. Raises UsageError, with the nearest name, if there is none."""
         if name not in self.names:
             raise UsageError(f"no array {name!r}{nearest(name, self.names)}; there are {', '.join(self.names)}")
         return self.arrays[self.names.index(name)]
 
     def take(self, rows: npt.NDArray[np.int64]) -> Dataset:
-        """The dataset of these rows, in this order; of an array in a file they are read when they are needed."""
+        """Return the dataset of these rows, in this order; rows of a memory-mapped array are read when used."""
         arrays: list[Any] = [row_view(array).take(rows) if is_mapped(array) else array[rows] for array in self.arrays]
         return replace(self, arrays=tuple(arrays))
 
     def only(self, *names: str) -> Dataset:
-        """The dataset of the arrays called `names`, in that order."""
+        """Return the dataset of the arrays in `names`, in that order."""
         if names == self.names and self.ordered:
             return self
         arrays = tuple(self[name] for name in names)
@@ -107,7 +107,7 @@ class Dataset:
 
 @called_by_users
 def from_arrays(**arrays: npt.ArrayLike) -> Dataset:
-    """A dataset of the arrays given, under the names given: `from_arrays(x=images, y=labels)`."""
+    """Return a dataset of the given arrays and names: `from_arrays(x=images, y=labels)`."""
     made: list[Any] = [array if is_mapped(array) else _as_array(array, name) for name, array in arrays.items()]
     return Dataset(tuple(arrays), tuple(made))
 
@@ -146,12 +146,12 @@ def train_test_split(
 
 
 def _has_dtype(value: Any) -> bool:
-    """Whether it is an array of NumPy's, or of rows in a file; those of other libraries have a dtype of their own."""
+    """Whether a value is a NumPy array or a RowView; other libraries have dtypes of their own."""
     return isinstance(getattr(value, "dtype", None), np.dtype)
 
 
 def _as_array(value: Any, origin: str) -> Array:
-    """The array of a list. Raises UsageError, with the row, where rows differ in shape."""
+    """Convert a list to an array. Raises UsageError, with the row, if rows differ in shape."""
     try:
         return value if _has_dtype(value) else as_numpy(value)
     except UsageError as error:
@@ -172,7 +172,7 @@ def _as_array(value: Any, origin: str) -> Array:
 
 
 def _shares(counts: npt.NDArray[np.int64], total: int) -> npt.NDArray[np.int64]:
-    """`total` in proportion to `counts`: floors, and one more for the largest remainders (the first on a tie)."""
+    """Divide `total` in proportion to `counts`: floors, plus one for the largest remainders (the first on a tie)."""
     shares: npt.NDArray[np.int64]
     shares, remainders = np.divmod(counts * total, counts.sum())
     shares[np.argsort(-remainders, kind="stable")[: total - shares.sum()]] += 1

@@ -13,7 +13,7 @@ _FILE = Path(__file__).with_name("digits.npz")
 
 
 def digits() -> Dataset:
-    """x: float32 (1797, 1, 8, 8), ink from 0 (none) to 1 (full) in steps of 1/16; y: int64 (1797,), the digit.
+    """Return x: float32 (1797, 1, 8, 8), ink from 0 (none) to 1 (full) in steps of 1/16; y: int64 (1797,), the digit.
 
     Source: E. Alpaydin, C. Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Learning Repository, 1998,
     doi:10.24432/C50P49 (its test part); the file DIGITS.md beside this one says more.
@@ -24,5 +24,5 @@ def digits() -> Dataset:
 
 
 def held_out_digits(seed: int) -> tuple[Dataset, Dataset]:
-    """The embedded digits, a stratified 20 % of them held out."""
+    """Return the embedded digits with a stratified 20 % of them held out."""
     return train_test_split(digits(), seed=seed)

@@ -1,4 +1,4 @@
-"""`FewRows`: a few rows of floats, prepared without looking for all else that data may be."""
+"""`FewRows`: a fast path to prepare a few rows of floats, without the checks for other kinds of data."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .cast import Array
 from .preparation import ArgumentData, Preparation
 
 _MOST = 1 << 16
-"""Bytes of an array up to which a call's own microseconds count."""
+"""The largest array, in bytes, for which the overhead of a call matters."""
 
 
 @final
 class FewRows:
-    """Prepares inputs as `Preparation.inputs` does, with the same bits, where they are a few rows of finite floats."""
+    """Prepares inputs like `Preparation.inputs`, with the same bits, if they are a few rows of finite floats."""
 
     def __init__(self, preparation: Preparation, names: Sequence[str]):
         parts = [part for name in names for part in preparation.parts if part.argument == name]
@@ -26,7 +26,7 @@ class FewRows:
         self._parts = [(part.shape, _scaling_of(part)) for part in parts] if plain else []
 
     def __call__(self, inputs: Sequence[Any]) -> list[Array] | None:
-        """The prepared arrays; None for what is to be read with care: other numbers, shapes, and what is an error."""
+        """Return the prepared arrays; None if the inputs need the general path: other types or shapes, or errors."""
         if len(inputs) != len(self._parts):
             return None
         made = []

@@ -1,4 +1,4 @@
-"""Datasets from NumPy's files. Pickled objects in a file are refused: reading them would run its code."""
+"""Read datasets from NumPy's files. Pickled objects in a file are rejected, since reading them would run code."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from .numpy_file import open_npz, read_npy
 
 @called_by_users
 def from_npy(**paths: str | os.PathLike[str]) -> Dataset:
-    """A dataset with one .npy file per array: `from_npy(x="images.npy", y="labels.npy")`.
+    """Read a dataset with one .npy file per array: `from_npy(x="images.npy", y="labels.npy")`.
 
-    Raises `UsageError`, naming the file, where one is missing or is no .npy file, and as `Dataset` does.
+    Raises `UsageError`, naming the file, if one is missing or not an .npy file, and as `Dataset` does.
     """
     return _dataset(paths, read_npy)
 
 
 @called_by_users
 def map_files(paths: Mapping[str, str | os.PathLike[str]]) -> Dataset:
-    """The same for files of any size: from 64 MiB on their rows are read as they are needed.
+    """Do the same for files of any size: from 64 MiB on, rows are read when they are used.
 
-    The files must stay as they are for as long as the dataset is used.
+    The files must not change while the dataset is in use.
     """
     return _dataset(paths, map_npy)
 
@@ -37,13 +37,14 @@ def _dataset(paths: Mapping[str, str | os.PathLike[str]], read: Callable[[str | 
 
 @called_by_users
 def from_npz(path: str | os.PathLike[str], keys: Sequence[str] | None = None) -> Dataset:
-    """A dataset of the arrays `keys` of one .npz file, in that order.
+    """Read a dataset of the arrays `keys` from one .npz file, in that order.
 
-    None takes all of them, by name alone: the file's own order says nothing, so it is not one for batches. `fit` binds
-    them to the arguments of the loss that have their names; elsewhere `dataset.only("x", "y")` puts them in order.
+    None selects all of them, identified by name only: the file's own order has no meaning, so it cannot be used for
+    batches. `fit` binds them to the arguments of the loss with the same names; elsewhere `dataset.only("x", "y")` sets
+    the order.
 
-    Raises `UsageError`, naming the file and the key, where the file is missing or is no .npz file, where it lacks a key
-    or has none at all, and as `Dataset` does.
+    Raises `UsageError`, naming the file and the key, if the file is missing or not an .npz file, lacks a key or has no
+    arrays, and as `Dataset` does.
     """
     with open_npz(path) as archive:
         names = tuple(archive.names if keys is None else keys)

@@ -1,4 +1,4 @@
-"""Datasets from IDX files, plain or gzipped: the format of MNIST.
+"""Read datasets from IDX files, plain or gzipped: the format of MNIST.
 
 Source: Y. LeCun, C. Cortes, C. J. C. Burges, "The MNIST database of handwritten digits": two bytes 0, a byte for the
 numbers' type, a byte for the number of axes, the size of each axis as four bytes, most significant first, and the
@@ -25,15 +25,15 @@ from .dataset import Array, Dataset
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _GZIP = b"\x1f\x8b"
 _BEST_GZIP = 1032
-"""Deflate makes of one byte at most so many."""
+"""The maximum expansion factor of deflate."""
 
 
 @called_by_users
 def from_idx(**paths: str | os.PathLike[str]) -> Dataset:
-    """A dataset with one IDX file per array, numbers as the files have them: `from_idx(x="images", y="labels")`.
+    """Read a dataset with one IDX file per array, with numbers as stored: `from_idx(x="images", y="labels")`.
 
-    Raises UsageError, naming the file: where it is missing, has a wrong magic number, or sizes that its length cannot
-    hold, and as `Dataset` does.
+    Raises UsageError, with the file, if it is missing, has a wrong magic number or sizes that exceed its length, and as
+    `Dataset` does.
     """
     arrays = tuple(read_idx(path) for path in paths.values())
     return Dataset(tuple(paths), arrays, tuple(str(path) for path in paths.values()))
@@ -41,7 +41,8 @@ def from_idx(**paths: str | os.PathLike[str]) -> Dataset:
 
 @called_by_users
 def idx_images(images: str | os.PathLike[str], labels: str | os.PathLike[str]) -> Dataset:
-    """x: float32 (n, 1, height, width), the bytes 0 … 255 of `images` as 0 … 1; y: int64 (n,), `labels`."""
+    """Read x: float32 (n, 1, height, width), bytes 0 … 255 of `images` scaled to 0 … 1; y: int64 (n,), from
+    `labels`."""
     raw = from_idx(x=images, y=labels)
     x, y = idx_x(images, raw["x"]), raw["y"]
     if y.ndim != 1 or y.dtype.kind not in "iu":
@@ -50,7 +51,8 @@ def idx_images(images: str | os.PathLike[str], labels: str | os.PathLike[str]) -
 
 
 def idx_x(path: str | os.PathLike[str], images: Array) -> Array:
-    """float32 (n, 1, height, width), 0 … 1, of the array of an IDX file. Raises UsageError where it is no images."""
+    """Return float32 (n, 1, height, width), 0 … 1, from the array of an IDX file. Raises UsageError if it is not
+    images."""
     if images.ndim != 3 or images.dtype != np.uint8:
         raise UsageError(
             f"{path}: holds {images.dtype} of shape {images.shape}; expected images, bytes of (n, height, width)"
@@ -60,7 +62,7 @@ def idx_x(path: str | os.PathLike[str], images: Array) -> Array:
 
 
 def read_idx(path: str | os.PathLike[str]) -> Array:
-    """The array of one IDX file, in the machine's byte order."""
+    """Read the array of one IDX file, in the machine's byte order."""
     try:
         if Path(path).exists() and not Path(path).is_file():
             raise UsageError(f"{path}: cannot be read: it is a folder, a pipe or a device; expected a file")
@@ -110,7 +112,7 @@ def _read(path: str | os.PathLike[str], file: IO[bytes] | io.BufferedIOBase, lim
 
 
 def labels_beside(images: Path) -> Path:
-    """The labels file that belongs to an images file named as MNIST's are: `train-images-idx3-ubyte.gz`."""
+    """Return the labels file of an images file that is named like MNIST's: `train-images-idx3-ubyte.gz`."""
     if "images" not in images.name:
         raise UsageError(
             f"{images}: no labels are known for it: expected a name with 'images', whose labels are beside it under "

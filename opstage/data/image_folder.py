@@ -1,4 +1,4 @@
-"""Datasets of images in files: a folder for each class, read by Pillow (extra `images`)."""
+"""Read datasets of images from a folder per class, with Pillow (extra `images`)."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def from_images(
     channels: int = 3,
     classes: Sequence[str] | None = None,
 ) -> Dataset:
-    """x: uint8 (n, channels, height, width); y: int64 (n,), the class; of a folder of images for each class.
+    """Read x: uint8 (n, channels, height, width); y: int64 (n,), the class; from a folder of images for each class.
 
     Classes are the folders' names in sorted order, or `classes`; images are in the order of their names. `channels` is
-    3 for red, green and blue, or 1 for grey (ITU-R 601). `size` is (height, width), to which images are resized
-    (bilinear); without it all must have one size. Photographs are turned as their EXIF data say. Files whose names
-    begin with a dot are passed over.
+    3 for RGB, or 1 for grey (ITU-R 601). `size` is (height, width), to which images are resized (bilinear); without it
+    all must have one size. Photographs are rotated as their EXIF data say. Files with a name that begins with a dot are
+    skipped.
 
     Raises UsageError, naming the file, for one that is not an image or a damaged one, of another size, of more than
     50 million pixels, of more than 8 bits a channel, of several frames, or not opaque; for a folder without images; and
@@ -63,7 +63,7 @@ def from_images(
 
 
 def image_paths(place: str | os.PathLike[str]) -> list[Path]:
-    """An image, the images of a folder, or those of the folders in it, in the order of their names."""
+    """Return an image, the images of a folder, or those of its subfolders, sorted by name."""
     path = Path(place)
     if not path.is_dir():
         return [path]
@@ -75,14 +75,14 @@ def image_paths(place: str | os.PathLike[str]) -> list[Path]:
 
 
 def image_names(place: str | os.PathLike[str]) -> tuple[str, ...]:
-    """The paths of these in the folder, as texts; bytes that are no UTF-8 are escaped."""
+    """Return the paths of these relative to the folder, as text; bytes that are not UTF-8 are escaped."""
     folder = Path(place) if Path(place).is_dir() else Path(place).parent
     names = [path.relative_to(folder).as_posix() for path in image_paths(place)]
     return tuple([os.fsencode(name).decode("utf-8", "backslashreplace") for name in names])
 
 
 def read_images(paths: Sequence[Path], *, size: tuple[int, int] | None, channels: int) -> Bytes:
-    """uint8 (n, channels, height, width); see `from_images`."""
+    """Read images as uint8 (n, channels, height, width); see `from_images`."""
     if find_spec("PIL") is None:
         raise UsageError(f"{paths[0]}: images need Pillow, which is not installed; pip install 'opstage[images]'")
     if channels not in (1, 3):
@@ -111,7 +111,7 @@ def _image(path: Path, size: tuple[int, int] | None, channels: int) -> Bytes:
         raise UsageError(f"{path}: " + ("is not a file that can be read" if path.exists() else "no such file"))
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of large images; they are held to a bound of ours
+            warnings.simplefilter("ignore")  # about large images; this module has its own limit
             with Image.open(path, formats=_FORMATS) as opened:
                 _require_usable(path, opened)
                 opened.load()
@@ -128,7 +128,7 @@ def _image(path: Path, size: tuple[int, int] | None, channels: int) -> Bytes:
         raise
     except MemoryError:
         raise UsageError(f"{path}: there is no memory for the image") from None
-    except Exception as error:  # whatever a decoder of a damaged file raises
+    except Exception as error:  # decoders raise anything for a damaged file
         first = (str(error).splitlines() or [""])[0][:200]
         raise UsageError(f"{path}: not an image that can be read: {first or type(error).__name__}") from error
     return array[np.newaxis] if channels == 1 else np.ascontiguousarray(array.transpose(2, 0, 1))
@@ -145,7 +145,7 @@ def _require_usable(path: Path, image: Any) -> None:
 
 
 def _grouped(folder: Path) -> dict[str, list[Path]]:
-    """The images in each folder of a folder, by its name; {} where there is none."""
+    """Return the images in each subfolder, by its name; {} if there are none."""
     if not folder.is_dir():
         raise UsageError(f"{folder}: " + ("is not a folder" if folder.exists() else "no such folder"))
     inner = [path for path in _entries(folder) if path.is_dir()]
@@ -160,7 +160,7 @@ def _grouped(folder: Path) -> dict[str, list[Path]]:
 
 
 def _images(folder: Path) -> list[Path]:
-    """The files of a folder, all of which must be images."""
+    """Return the files of a folder, which must all be images."""
     paths = _entries(folder)
     for path in paths:
         if path.is_dir() or not _is_image(path):

@@ -1,4 +1,4 @@
-"""The loader: a dataset in batches, in an order that depends on seed and epoch alone."""
+"""The loader: a dataset in batches, in an order that depends only on seed and epoch."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _SITE = site_of((("opstage.loader", 0),), 0)
 
 
 class Batches(Protocol):
-    """The input of a training loop: numbered epochs of numbered batches, the same ones at every request."""
+    """The input of a training loop: numbered epochs of numbered batches, identical each time they are requested."""
 
     def __len__(self) -> int:
         """The number of batches in an epoch."""
 
     def epoch(self, epoch: int, start: int = 0) -> Generator[tuple[Array, ...]]:
-        """The batches of epoch `epoch`, counted from 0, from number `start` on. Close it to stop early."""
+        """Return the batches of epoch `epoch`, counted from 0, from number `start` on. Close it to stop early."""
 
 
 class Iterated:
-    """`for batch in batches`: an epoch for each such loop, from epoch 0 on, so that each loop has an order of its own.
+    """The iteration `for batch in batches`: each such loop runs the next epoch, from epoch 0 on, with its own order.
 
-    A loop that is left early has had its epoch. The number is nowhere but in this object: `fit`, and whoever
-    resumes a run, asks for `epoch(k)`.
+    A loop that is left early still counts as an epoch. The number is kept in this object only: `fit` and resumed runs
+    call `epoch(k)`.
     """
 
     __slots__ = ("_entered",)
@@ -43,10 +43,10 @@ class Iterated:
 
     @abstractmethod
     def epoch(self, epoch: int, start: int = 0) -> Generator[tuple[Array, ...]]:
-        """The batches of an epoch, see `Batches`."""
+        """Return the batches of an epoch, see `Batches`."""
 
     def __iter__(self) -> Iterator[tuple[Array, ...]]:
-        """The batches of the next epoch."""
+        """Return the batches of the next epoch."""
         entered: int = getattr(self, "_entered", 0)
         batches = self.epoch(entered)
         self._entered = entered + 1
@@ -56,11 +56,11 @@ class Iterated:
 @final
 @made_by_users
 class Loader(Iterated):
-    """Batches of `batch_size` rows; the last one of an epoch is smaller, or left out with `drop_last`.
+    """Batches of `batch_size` rows; the last one of an epoch is smaller, or omitted with `drop_last`.
 
-    `for batch in loader` is the next epoch each time. `epoch(k)` can be asked for at any time, as often as one likes,
-    and a training run that is resumed in epoch k sees what it would have seen. Without `shuffle` the rows keep their
-    order and the batches are views of the dataset. Raises `UsageError` on a batch size that is not positive or is
+    Each `for batch in loader` runs the next epoch. `epoch(k)` can be called at any time and repeatedly, and a training
+    run that is resumed in epoch k sees the same batches as without the interruption. Without `shuffle` the rows keep
+    their order and the batches are views of the dataset. Raises `UsageError` for a batch size that is not positive or
     larger than the dataset.
     """
 
@@ -92,16 +92,16 @@ class Loader(Iterated):
         return self.dataset.names
 
     def only(self, *names: str) -> Loader:
-        """The same batches of the arrays called `names`, in that order."""
+        """Return the same batches with only the arrays in `names`, in that order."""
         dataset = self.dataset.only(*names)
         if dataset is self.dataset:
             return self
         return self._with(dataset, self._own)
 
     def own(self, rows: Own) -> Loader:
-        """The same batches, of which only some rows are read: those whose numbers `rows(rows of the batch)` gives.
+        """Return the same batches, but read only some rows: those with the indices `rows(batch size)`.
 
-        Its arrays are `OwnRows`; where `rows` gives None the batch is whole.
+        Their arrays are `OwnRows`; if `rows` returns None, the batch is whole.
         """
         return self._with(self.dataset, rows)
 
@@ -111,7 +111,7 @@ class Loader(Iterated):
         return made
 
     def order(self, epoch: int) -> npt.NDArray[np.int64]:
-        """The rows of the dataset in the order of epoch `epoch`, counted from 0."""
+        """Return the rows of the dataset in the order of epoch `epoch`, counted from 0."""
         if epoch < 0:
             raise UsageError(f"epoch={epoch} does not exist: epochs are counted from 0")
         if not self.shuffle:
@@ -120,9 +120,9 @@ class Loader(Iterated):
 
     @override
     def epoch(self, epoch: int, start: int = 0) -> Generator[tuple[Array, ...]]:
-        """The batches of epoch `epoch` from number `start` on, each with the dataset's arrays in its order.
+        """Return the batches of epoch `epoch` from number `start` on, each with the dataset's arrays in order.
 
-        Raises UsageError for a dataset that has none: one of a file whose arrays were not asked for by name.
+        Raises UsageError for a dataset without an order: one from a file, without a request for arrays by name.
         """
         if not self.dataset.ordered:
             names = self.dataset.names
@@ -145,11 +145,11 @@ class Loader(Iterated):
 
 
 def larger_batch(size: int, rows: int) -> str:
-    """The error of a batch of more rows than there are."""
+    """Return the error message for a batch larger than the dataset."""
     return f"batch_size={size} is larger than the dataset, which has {rows} rows; expected at most {rows}"
 
 
 def require_start(start: int, batches: int) -> None:
-    """`start` must be the number of a batch of an epoch, or their count: nothing is left then."""
+    """Raise a UsageError unless `start` is the number of a batch in an epoch, or their count."""
     if not 0 <= start <= batches:
         raise UsageError(f"start={start} is not a batch of an epoch, which has {batches}; expected 0 to {batches}")

@@ -1,4 +1,4 @@
-"""Arrays in files that are read row by row as they are needed, for data larger than memory."""
+"""Arrays in files whose rows are read when used, for data larger than memory."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ..ops.errors import UsageError
 Array: TypeAlias = "npt.NDArray[Any]"
 
 MAPPED_FROM = 64 * 2**20
-"""Bytes from which on a .npy file is not read whole."""
+"""From this many bytes on, a .npy file is memory-mapped."""
 
 _PIECE = 16 * 2**20
 
 
 @final
 class RowView:
-    """Rows of an array, read and changed when they are asked for: `view[3:5]`, `view[indices]` are arrays.
+    """A lazy view of rows of an array, read and transformed when indexed: `view[3:5]`, `view[indices]` are arrays.
 
-    `change` maps an array of rows to one of as many; `np.asarray(view)` reads all.
+    `change` maps an array of rows to one with as many rows; `np.asarray(view)` reads all.
     """
 
     __slots__ = ("_base", "_change", "_rows", "dtype", "shape")
@@ -61,27 +61,27 @@ class RowView:
         return np.asarray(self[:], dtype)
 
     def take(self, rows: npt.NDArray[np.int64]) -> RowView:
-        """These rows of it; nothing is read."""
+        """Return a view of these rows; nothing is read."""
         return RowView(self._base, rows if self._rows is None else self._rows[rows], self._change)
 
     def then(self, change: Callable[[Array], Array]) -> RowView:
-        """The same rows, changed further."""
+        """Return a view of the same rows with another transformation applied."""
         before = self._change
         return RowView(self._base, self._rows, change if before is None else lambda rows: change(before(rows)))
 
 
 def is_mapped(array: Any) -> bool:
-    """Whether an array is in a file, to be read as needed."""
+    """Whether an array is in a file and read when used."""
     return isinstance(array, (RowView, np.memmap))
 
 
 def row_view(array: Any) -> RowView:
-    """A view of an array in a file."""
+    """Return a view of an array in a file."""
     return array if isinstance(array, RowView) else RowView(array)
 
 
 def pieces(array: Any) -> Iterator[tuple[int, Array]]:
-    """(first row, rows) of an array, as many at a time as take some megabytes."""
+    """Yield (first row, rows) of an array, a few megabytes at a time."""
     row = max(1, array.nbytes // max(1, len(array)))
     step = max(1, _PIECE // row)
     for start in range(0, len(array), step):
@@ -89,7 +89,7 @@ def pieces(array: Any) -> Iterator[tuple[int, Array]]:
 
 
 def map_npy(path: str | os.PathLike[str]) -> Array:
-    """The array of a .npy file, whole if it is small, else mapped. Raises UsageError, naming the file."""
+    """Return the array of a .npy file, read if small, else memory-mapped. Raises UsageError, naming the file."""
     from .numpy_file import npy_layout, read_npy
 
     if not os.path.isfile(path) or os.path.getsize(path) < MAPPED_FROM:

@@ -1,4 +1,4 @@
-"""Noisy copies of a dataset's samples, to learn to remove the noise from."""
+"""Noisy copies of a dataset's samples, to train denoising."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ _SITE = site_of((("opstage.noise", 0),), 0)
 
 
 def noisy(dataset: Dataset, *, deviation: float, copies: int = 1, seed: int = 0, part: int = 0) -> Dataset:
-    """x: every sample of `dataset`, `copies` times over, with Gaussian noise of that standard deviation; y: without.
+    """Return x: each sample of `dataset`, `copies` times, with Gaussian noise of this standard deviation; y: without
+    noise.
 
-    The noise is a function of `seed`, `part` and the position alone; parts of one split take numbers of their own.
-    Raises `UsageError` for a deviation that is no finite number above 0 and for fewer copies than 1.
+    The noise is a function of `seed`, `part` and the position only; use another `part` for each part of a split. Raises
+    `UsageError` for a deviation that is not finite and above 0, and for less than 1 copy.
     """
     require_seed(seed)
     if not (math.isfinite(deviation) and deviation > 0):

@@ -1,7 +1,7 @@
-"""NumPy's files, read with a limit on what they may make of their bytes, and never with pickles.
+"""Read NumPy's files with a limit on unpacked size, and never with pickles.
 
-`np.load` believes what a header says: it asks for terabytes, unpacks whatever an archive holds, and gives the bytes of
-a member that is not an array. Here a header is held against the bytes that are there before an array is made.
+`np.load` trusts the header: it may allocate terabytes, unpack anything in an archive, and return the bytes of a member
+that is not an array. Here the header is checked against the available bytes before an array is allocated.
 
 Source: "NEP 1: a simple file format for NumPy arrays"; an .npz file is a zip archive of such files.
 """
@@ -32,9 +32,9 @@ _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 _READERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
-    (3, 0): np.lib.format.read_array_header_2_0,  # differs in the names of fields alone, which no dataset has
+    (3, 0): np.lib.format.read_array_header_2_0,  # differs only in the names of fields, which no dataset has
 }
-# What zipfile and zlib raise for archives that are damaged or of kinds they do not read, and NumPy for such headers.
+# The errors of zipfile and zlib for damaged or unsupported archives, and of NumPy for invalid headers.
 _UNREADABLE = (
     *(ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError),
     *(SyntaxError, TypeError, IndexError, KeyError, AttributeError, MemoryError, tokenize.TokenError),
@@ -45,8 +45,8 @@ _PIECE = 1 << 20
 
 UNPACKED_AT_LEAST = 100 * 2**20
 UNPACKED_AT_MOST = 100
-"""An archive may unpack to so many times its length, or to `UNPACKED_AT_LEAST` bytes. Measured data shrink to a tenth,
-masks to a hundredth; zeros, of which zip bombs are made, to a thousandth."""
+"""An archive may unpack to this multiple of its length, or to `UNPACKED_AT_LEAST` bytes. Measured data shrink to a
+tenth, masks to a hundredth; zeros, of which zip bombs are made, to a thousandth."""
 
 
 class ArrayHeader(NamedTuple):
@@ -74,16 +74,16 @@ class NpzFile:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of its arrays, in the file's own order."""
+        """The names of its arrays, in file order."""
         return tuple(self._members)
 
     def header(self, name: str) -> ArrayHeader:
-        """Shape and dtype of an array; nothing is read behind its header. Raises UsageError."""
+        """Return shape and dtype of an array, reading only its header. Raises UsageError."""
         with self._opened(name) as file:
             return _read_header(file)[0]
 
     def read(self, name: str) -> Array:
-        """An array. Raises UsageError."""
+        """Read an array. Raises UsageError."""
         with self._opened(name) as file:
             return _read_array(file, self._members[name].file_size)
 
@@ -116,10 +116,10 @@ class NpzFile:
 
 @contextmanager
 def open_npz(path: str | os.PathLike[str]) -> Iterator[NpzFile]:
-    """The arrays of a .npz file.
+    """Open the arrays of a .npz file.
 
-    Raises UsageError, naming the file, for one that is missing or no archive; for an array that is encrypted, packed
-    otherwise than NumPy does, or damaged; and for an archive that unpacks to far more than its length.
+    Raises UsageError, naming the file, if it is missing or not an archive; for an array that is encrypted, damaged, or
+    compressed by a method that NumPy does not use; and for an archive that unpacks to far more than its length.
     """
     with _opened(path, "npz") as file:
         kind = _kind(file)
@@ -139,7 +139,7 @@ def open_npz(path: str | os.PathLike[str]) -> Iterator[NpzFile]:
 
 
 def read_npy(path: str | os.PathLike[str]) -> Array:
-    """The array of a .npy file. Raises UsageError, naming the file."""
+    """Read the array of a .npy file. Raises UsageError, naming the file."""
     with _opened(path, "npy") as file:
         if _kind(file) == "npz":
             raise UsageError(f"{path}: is a .npz file; expected a .npy file")
@@ -150,7 +150,7 @@ def read_npy(path: str | os.PathLike[str]) -> Array:
 
 
 def npy_layout(path: str | os.PathLike[str]) -> tuple[ArrayHeader, bool, int]:
-    """(header, whether in Fortran's order, where the numbers begin) of a .npy file that has all of them.
+    """Return (header, whether in Fortran order, offset of the data) of a complete .npy file.
 
     Raises UsageError, naming the file.
     """
@@ -186,7 +186,7 @@ def _kind(file: IO[bytes]) -> str:
 
 
 def _read_header(file: IO[bytes]) -> tuple[ArrayHeader, bool, int]:
-    """(header, whether the array is in Fortran's order, how many bytes the header takes)."""
+    """Return (header, whether in Fortran order, size of the header in bytes)."""
     start = file.read(len(_MAGIC) + 2)
     if start[: len(_MAGIC)] != _MAGIC or len(start) < len(_MAGIC) + 2:
         raise ValueError("not an .npy header")
@@ -208,7 +208,7 @@ _VERSIONS = ", ".join(f"{major}.{minor}" for major, minor in _READERS)
 
 
 def _read_array(file: IO[bytes], size: int) -> Array:
-    """The array of a file of `size` bytes, which are there to be read or were promised by an archive."""
+    """Read the array of a file of `size` bytes, as on disk or as declared by an archive."""
     (shape, dtype), fortran, start = _read_header(file)
     count = math.prod(shape)
     expected = count * dtype.itemsize
@@ -224,7 +224,7 @@ def _read_array(file: IO[bytes], size: int) -> Array:
             raise ValueError(f"it is truncated: {at:,} of {expected:,} bytes")
         view[at : at + len(piece)] = piece
         at += len(piece)
-    while file.read(_PIECE):  # to the end, where an archive keeps a checksum
+    while file.read(_PIECE):  # to the end, where an archive has its checksum
         pass
     array = np.frombuffer(data, dtype, count)
     return array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
@@ -232,7 +232,7 @@ def _read_array(file: IO[bytes], size: int) -> Array:
 
 @final
 class _Counted:
-    """A file, and how many bytes were read from it."""
+    """A file that counts the bytes read from it."""
 
     def __init__(self, file: IO[bytes]):
         self._file = file
@@ -245,6 +245,6 @@ class _Counted:
 
 
 def _said(error: BaseException) -> str:
-    """The first line of what a library says of a file, which may quote as much of it as it likes."""
+    """Return the first line of a library's error, shortened, since it may quote any part of the file."""
     first = (str(error).splitlines() or [""])[0] or type(error).__name__
     return first if len(first) <= 300 else f"{first[:297]}..."

@@ -1,4 +1,4 @@
-"""`OwnRows`: an array of a batch of which a process has its own rows alone; other processes have the others."""
+"""`OwnRows`: a batch array of which a process holds only its own rows; other processes hold the others."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Array = npt.NDArray[Any]
 
 @final
 class OwnRows:
-    """An array of `shape` along whose first axis only some rows are here.
+    """An array of `shape`, of which only some rows along the first axis are stored.
 
-    rows    the numbers of those, ascending
-    held    they themselves, in that order
+    rows    their indices, ascending
+    held    the stored rows, in that order
 
-    Nothing stands for the others: whoever asks for one, or for the whole as an array, gets a UsageError.
+    Accessing another row, or converting the whole to an array, raises UsageError.
     """
 
     __slots__ = ("shape", "dtype", "rows", "held")
@@ -40,7 +40,7 @@ class OwnRows:
         return len(self.shape)
 
     def part(self, start: int, stop: int) -> Array:
-        """The rows from `start` on, before `stop`. Raises UsageError where one of them is not here."""
+        """Return rows `start` to `stop` (exclusive). Raises UsageError if one of them is not stored."""
         first = int(np.searchsorted(self.rows, start))
         found = self.rows[first : first + stop - start]
         if len(found) != stop - start or (len(found) and int(found[-1]) != stop - 1):

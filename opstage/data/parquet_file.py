@@ -1,4 +1,4 @@
-"""Tables in Parquet files, read by pyarrow (extra `parquet`)."""
+"""Read tables from Parquet files, with pyarrow (extra `parquet`)."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from .table import Choice, DataTable, Named, require_columns, with_label
 
 @called_by_users
 def from_parquet(path: str | os.PathLike[str], *, label: str | int | None = None) -> Dataset:
-    """x: float64 (rows, columns - 1), all columns but one; y: (rows,), the column `label`; see `from_csv`.
+    """Read x: float64 (rows, columns - 1), all columns but one; y: (rows,), the column `label`; see `from_csv`.
 
-    Raises UsageError as `read_parquet` does, and where no column, or more than one, can be the label.
+    Raises UsageError as `read_parquet` does, and if no column, or more than one, can be the label.
     """
     return with_label(path, lambda choose: read_parquet(path, choose), label)
 
 
 def read_parquet(path: str | os.PathLike[str], choose: Choice, hint: str = "") -> DataTable:
-    """The columns that `choose` takes of a file's: numbers, or texts where the choice allows them.
+    """Read the columns selected by `choose`: numbers, or texts if the choice allows them.
 
-    Raises UsageError without pyarrow; for a file that is missing or damaged; for a column of other values, and, with
-    the row, counted from 0, for an empty cell and a number that is not finite.
+    Raises UsageError without pyarrow; for a missing or damaged file; for a column of other types; and, with the row
+    counted from 0, for an empty cell or a number that is not finite.
     """
     if find_spec("pyarrow") is None:
         raise UsageError(f"{path}: Parquet needs pyarrow, which is not installed; pip install 'opstage[parquet]'")

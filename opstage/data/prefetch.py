@@ -1,4 +1,4 @@
-"""A loader whose batches are cut by another thread while this one computes."""
+"""A loader that prepares batches in another thread while this one computes."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from .loader import Batches, Iterated, Loader, Own
 
 Batch = tuple[Array, ...]
 
-_PATIENCE = 1.0  # seconds; a thread that reads from a stuck disk must not keep an interrupt from saving the run
+_PATIENCE = 1.0  # seconds; a thread that reads from a stuck disk must not prevent an interrupt from saving the run
 
 
 @final
 @made_by_users
 class Prefetch(Iterated):
-    """The batches of `batches` in their order, up to `depth` of them made ahead by a thread of each epoch.
+    """The batches of `batches` in order, with up to `depth` of them prepared ahead by one thread per epoch.
 
-    An error in the thread is raised here, at the batch that it struck. The thread ends with the epoch: when its last
-    batch was taken, and when the generator is closed or forgotten; `epoch(…).close()` waits until it is gone, but not
-    longer than a second for a batch that does not come.
+    An error in the thread is raised here, at its batch. The thread ends with the epoch, after its last batch, or when
+    the generator is closed or garbage-collected; `epoch(…).close()` waits for the thread, but at most one second for a
+    batch that hangs.
     """
 
     def __init__(self, batches: Batches, depth: int = 2):
@@ -42,23 +42,23 @@ class Prefetch(Iterated):
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """The names of the arrays in a batch, where `batches` has any."""
+        """The names of the arrays in a batch, if `batches` has any."""
         return getattr(self.batches, "names", None)
 
     def only(self, *names: str) -> Prefetch:
-        """The same batches of the arrays called `names`, in that order, if `batches` is a loader's."""
+        """Return the same batches with only the arrays in `names`, in that order, if `batches` is a loader."""
         if not isinstance(self.batches, (Loader, Prefetch)):
             raise UsageError(f"the batches of a {type(self.batches).__name__} have no names")
         batches = self.batches.only(*names)
         return self if batches is self.batches else Prefetch(batches, self.depth)
 
     def own(self, rows: Own) -> Prefetch:
-        """The same batches, of which only some rows are read, if `batches` is a loader's; see `Loader.own`."""
+        """Return the same batches, with only some rows read, if `batches` is a loader; see `Loader.own`."""
         return Prefetch(self.batches.own(rows), self.depth) if isinstance(self.batches, (Loader, Prefetch)) else self
 
     @override
     def epoch(self, epoch: int, start: int = 0) -> Generator[Batch]:
-        """The batches of epoch `epoch` from number `start` on; the thread starts when the first is asked for."""
+        """Return the batches of epoch `epoch` from number `start` on; the thread starts at the first request."""
         return self._taken(self.batches.epoch(epoch, start))
 
     def _taken(self, source: Generator[Batch]) -> Generator[Batch]:
@@ -70,13 +70,13 @@ class Prefetch(Iterated):
                 yield batch
         finally:
             ahead.stop()
-            if threading.current_thread() is not thread:  # it is when the thread itself collects a forgotten generator
+            if threading.current_thread() is not thread:  # the thread itself may collect an unreferenced generator
                 thread.join(_PATIENCE)
 
 
 @final
 class _Ahead:
-    """Batches between the thread that makes them and the one that takes them, `depth` at most."""
+    """A queue of at most `depth` batches between the producing and the consuming thread."""
 
     def __init__(self, source: Generator[Batch], depth: int):
         self._source = source
@@ -89,7 +89,7 @@ class _Ahead:
         tell_in_child(self, _Ahead._orphan)
 
     def _orphan(self) -> None:
-        """In a process that was forked from the one whose thread makes the batches."""
+        """Handle a fork: the child does not have the producing thread."""
         self._changed = threading.Condition()
         self._made.clear()
         self._ended = True
@@ -99,7 +99,7 @@ class _Ahead:
         )
 
     def fill(self) -> None:
-        """Make batches until there are no more, or nobody wants them."""
+        """Produce batches until there are no more, or it is stopped."""
         try:
             for batch in self._source:
                 with self._changed:
@@ -117,7 +117,7 @@ class _Ahead:
                 self._changed.notify_all()
 
     def take(self) -> Batch | None:
-        """The next batch, None after the last; raises what making it raised."""
+        """Return the next batch, None after the last; re-raises an error of the producer."""
         with self._changed:
             self._changed.wait_for(lambda: self._made or self._ended)
             if self._made:
@@ -129,7 +129,7 @@ class _Ahead:
         return None
 
     def stop(self) -> None:
-        """Let `fill` return."""
+        """Make `fill` return."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""`Preparation`: all that was learnt from the data of a run, with which new data are read alike."""
+"""`Preparation`: everything learned from the data of a run, to read new data the same way."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ FORMAT = 1
 @final
 @dataclass(frozen=True)
 class ArgumentData:
-    """How the array of one argument is made.
+    """How the array of one argument is built.
 
     argument   the model's argument
-    columns    those of a table that it is made of; of other data the name of its array
-    kind       the numbers that the model wants
-    shape      of a row
+    columns    its columns in a table; for other data the name of its array
+    kind       the kind of numbers that the model expects
+    shape      the shape of a row
     image      whether it was bytes, which are divided by 255
-    label      whether it is what is to be predicted
-    categories for each column the names that it holds; (): all hold numbers
-    one_hot    whether a column of names becomes one of 0 and 1 for each of them; else they are numbered
+    label      whether it is to be predicted
+    categories for each column its names; (): all hold numbers
+    one_hot    whether columns of names are one-hot encoded; else they are numbered
     """
 
     argument: str
@@ -57,11 +57,11 @@ class ArgumentData:
 @final
 @dataclass(frozen=True)
 class Preparation:
-    """The columns, names of classes, scaling and casts that were learnt from training data.
+    """The columns, class names, scaling and casts learned from training data.
 
-    form      of a table (.csv, .parquet), or of arrays
-    parts     one for each argument of the model's batch, in their order
-    classes   the names of the classes of the label, in the order of their numbers; None where it has numbers
+    form      the form of the data: a table (.csv, .parquet), arrays or images
+    parts     one for each argument of the model's batch, in order
+    classes   the names of the classes of the label, in the order of their numbers; None if it has numbers
     resized   whether images were resized
     """
 
@@ -72,23 +72,24 @@ class Preparation:
 
     @property
     def features(self) -> tuple[str, ...] | None:
-        """The columns of a table that the inputs are made of, in order; None for arrays."""
+        """The columns of a table that form the inputs, in order; None for arrays."""
         return tuple(c for part in self.parts if not part.label for c in part.columns) if self.form == "table" else None
 
     def inputs(self, source: Source, names: Sequence[str]) -> Dataset:
-        """New data for the model's arguments `names`: a file, or arrays by name or in the order of `names`.
+        """Read new data for the model's arguments `names`: a file, or arrays by name or in the order of `names`.
 
-        Labels may be there or not, columns and arrays beside them as well; what is missing is an error that names the
-        nearest. Raises UsageError.
+        Labels are optional, and further columns and arrays are ignored. Raises UsageError, with the nearest name, for
+        missing data.
         """
         return self._read(source, [self._part(name) for name in names])
 
     def labelled(self, source: Source) -> Dataset:
-        """New data with labels, for all arguments of the batch. Raises UsageError, with the row of an unknown class."""
+        """Read new data with labels, for all arguments of the batch. Raises UsageError, with the row, for an unknown
+        class."""
         return self._read(source, self.parts)
 
     def apply(self, dataset: Dataset) -> Dataset:
-        """Arrays named by the arguments, cast and scaled."""
+        """Cast and scale arrays named by the arguments."""
         made = []
         for part in self.parts:
             if part.argument in dataset.names:
@@ -117,14 +118,14 @@ class Preparation:
         return chosen.apply(_of_arrays(self._by_argument(source), parts, self.classes))
 
     def _by_argument(self, source: Any) -> Any:
-        """A dataset under the arguments' names, in whose order its arrays stand where it has none of these."""
+        """Return a dataset under the arguments' names; if it has none of these, its arrays are in their order."""
         own = tuple(part.argument for part in self.parts)
         if not isinstance(source, Dataset) or not source.ordered or len(source.names) != len(own):
             return source
         return source if set(source.names) & set(own) else replace(source, names=own)
 
     def files(self, source: Source) -> tuple[str, ...] | None:
-        """Of a folder of images, or of one image, the file of each row, by its path in the folder; else None."""
+        """Return the file of each row, by its path in the folder, for a folder of images or one image; else None."""
         if not isinstance(source, (str, os.PathLike)) or not self._is_of_images(source):
             return None
         return image_names(source)
@@ -133,7 +134,7 @@ class Preparation:
         return self.form == "images" and (Path(source).is_dir() or Path(source).suffix.lower() in SUFFIXES)
 
     def _of_images(self, path: str | os.PathLike[str], parts: Sequence[ArgumentData]) -> Dataset:
-        """Images and, where they are asked for, their classes."""
+        """Read images and, if requested, their classes."""
         channels, height, width = next(part.shape for part in self.parts if not part.label)
         size = (height, width) if self.resized else None
         if any(part.label for part in parts):
@@ -145,7 +146,7 @@ class Preparation:
         return Dataset(tuple(part.argument for part in parts), tuple(arrays), classes=self.classes)
 
     def to_document(self) -> dict[str, Any]:
-        """Plain data, for JSON, that `of` reads."""
+        """Return plain data, for JSON, that `of` reads."""
         parts = [
             {
                 "argument": part.argument,
@@ -165,7 +166,7 @@ class Preparation:
 
     @classmethod
     def of(cls, document: Document) -> Preparation:
-        """Read what `to_document` made. Raises UsageError."""
+        """Read the data of `to_document`. Raises UsageError."""
         if document["format"].count() != FORMAT:
             raise document["format"].expected(f"format {FORMAT}, that of this version of opstage")
         parts = []
@@ -199,10 +200,10 @@ class Preparation:
 def learn(
     dataset: Dataset, made: Mapping[str, ArgumentData], specs: Mapping[str, Spec], labels: Sequence[str], form: Form
 ) -> Preparation:
-    """The preparation of data whose arrays have the names of the arguments; nothing is scaled yet, see `scaled`.
+    """Return the preparation of data with arrays named like the arguments; without scaling yet, see `scaled`.
 
-    made      argument -> of what it was made: columns with their categories, or the name of an array
-    labels    the arguments that are to be predicted
+    made      argument -> its source: columns with their categories, or the name of an array
+    labels    the arguments to be predicted
     """
     parts = []
     for name, spec in specs.items():
@@ -221,10 +222,10 @@ def from_table(
     *,
     new: bool = True,
 ) -> Dataset:
-    """The columns of `parts` as arrays by argument: (rows,) for a label of one column, else (rows, columns).
+    """Return the columns of `parts` as arrays by argument: (rows,) for a label of one column, else (rows, columns).
 
-    `table` is what the file holds, where it has been read. `new` says whether a run was trained on other data, whose
-    classes are `classes`.
+    `table` is the content of the file, if already read. `new` says whether these are new data for a run that was
+    trained with `classes`.
     """
     wanted = [column for part in parts for column in part.columns]
     may_name: dict[str, Named] = {column: "class" for part in parts if part.label for column in part.columns}
@@ -254,7 +255,7 @@ def from_table(
 
 
 def _classes_of(source: Dataset, array: Array, part: ArgumentData, classes: tuple[str, ...] | None) -> Array:
-    """The labels of a dataset by the numbers of the run's own classes. Raises UsageError for a class of no number."""
+    """Return the labels of a dataset as numbers of the run's own classes. Raises UsageError for an unknown class."""
     numbered_label = part.label and part.kind == "int"
     if not numbered_label or (source.classes is None and classes is None) or source.classes == classes:
         return array
@@ -293,7 +294,7 @@ def _of_arrays(source: Any, parts: Sequence[ArgumentData], classes: tuple[str, .
 
 
 def _by_column(source: Dataset, part: ArgumentData) -> Array:
-    """A dataset's array for an argument, with its columns in the run's order where it knows them."""
+    """Return a dataset's array for an argument, with its columns in the run's order if they have names."""
     array = source[part.argument]
     at = source.names.index(part.argument)
     if part.label or not source.columns or array.ndim != 2 or source.columns[at] == part.columns:
@@ -313,7 +314,8 @@ def _is_table(source: Mapping[str, Any], parts: Sequence[ArgumentData]) -> bool:
 
 
 def _table_of(source: Mapping[str, Any], parts: Sequence[ArgumentData]) -> DataTable:
-    """The columns of a dict. Raises UsageError for one that is missing, and one of neither numbers nor names."""
+    """Return the columns of a dict as a table. Raises UsageError for a missing one, or one of neither numbers nor
+    names."""
     columns: dict[str, Any] = {}
     wanted = [column for part in parts for column in part.columns]
     require_columns("the columns", list(source), wanted)
@@ -336,7 +338,7 @@ def _table_of(source: Mapping[str, Any], parts: Sequence[ArgumentData]) -> DataT
 
 
 def arrays_named(source: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Those of the arrays that have these names. Raises UsageError, with the nearest name, for one that is missing."""
+    """Return the arrays with these names. Raises UsageError, with the nearest name, for a missing one."""
     for name in names:
         if name not in source:
             raise UsageError(f"no array {name!r}{nearest(name, source)}; there are {shown(list(source))}")
@@ -353,7 +355,7 @@ def _array(value: Any, name: str) -> Array:
 
 
 def _each_prepared(array: Array, part: ArgumentData, origin: str) -> Any:
-    """All rows, prepared; of an array in a file each is looked at now, and prepared again when it is needed."""
+    """Return all rows, prepared. Rows of a memory-mapped array are checked now, and prepared again when used."""
     if not is_mapped(array):
         return _prepared(array, part, origin)
     if part.label:

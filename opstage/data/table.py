@@ -1,4 +1,4 @@
-"""`DataTable`: columns of a file, each of numbers or of names."""
+"""`DataTable`: columns of a file, each with numbers or names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Names: TypeAlias = "list[str]"
 
 Named: TypeAlias = Literal["class", "category"]
 Choice: TypeAlias = Callable[[Sequence[str]], "tuple[Sequence[str], Mapping[str, Named]]"]
-"""The names of a file's columns -> (those to read, those of them that may hold names, and of what)."""
+"""Maps the names of a file's columns to (those to read, those of them that may hold names, and of what)."""
 
 TABLES = (".csv", ".tsv", ".parquet")
 _PLURAL: dict[Named, str] = {"class": "classes", "category": "categories"}
@@ -30,11 +30,11 @@ _LABELS = ("y", "label", "labels", "target", "targets", "class", "classes")
 @final
 @dataclass(frozen=True, eq=False)
 class DataTable:
-    """Columns that were read.
+    """Columns read from a file.
 
     path     the file, for errors
-    columns  by name, in the order asked for: finite numbers, or texts
-    place    row -> where it is in the file: `row at line 3`
+    columns  by name, in the requested order: finite numbers, or texts
+    place    row -> its place in the file: `row at line 3`
     """
 
     path: str
@@ -42,7 +42,7 @@ class DataTable:
     place: Callable[[int], str]
 
     def numbers(self, name: str) -> Numbers:
-        """A column of numbers. Raises UsageError for one of names."""
+        """Return a column of numbers. Raises UsageError for one of names."""
         values = self.columns[name]
         if isinstance(values, list):
             raise UsageError(
@@ -54,10 +54,10 @@ class DataTable:
 def numbered(
     table: DataTable, name: str, classes: Sequence[str] | None = None, what: Named = "class"
 ) -> tuple[Numbers, tuple[str, ...] | None]:
-    """A label column: (its numbers, None), or (class numbers, the names of the classes).
+    """Return a label column as (its numbers, None), or (class numbers, class names).
 
-    Names are numbered in their sorted order, or as `classes` says; then a column must be of names where `classes` are
-    given. Whole numbers are int64. Raises UsageError, with the row, for a name that is none of `classes`.
+    Names are numbered in sorted order, or in the order of `classes`, which requires a column of names. Whole numbers
+    become int64. Raises UsageError, with the row, for a name that is not in `classes`.
     """
     values = table.columns[name]
     if not isinstance(values, list):
@@ -81,7 +81,7 @@ def numbered(
 def with_label(
     path: str | os.PathLike[str], read: Callable[[Choice], DataTable], label: str | int | None, header: bool = True
 ) -> Dataset:
-    """x and y of a file that `read` reads: y is the column `label`, see `label_position`, and x all others."""
+    """Return x and y of a file that `read` reads: y is the column `label`, see `label_position`, and x all others."""
     chosen: list[str] = []
 
     def choose(names: Sequence[str]) -> tuple[Sequence[str], dict[str, Named]]:
@@ -98,7 +98,7 @@ def with_label(
 
 
 def as_labels(values: Numbers) -> Numbers:
-    """Labels as int64 if all are whole, else as they are."""
+    """Return labels as int64 if all are whole, else unchanged."""
     if values.dtype.kind != "f":
         return values
     whole = bool((values == np.floor(values)).all() and (np.abs(values) < 2.0**53).all())
@@ -106,7 +106,7 @@ def as_labels(values: Numbers) -> Numbers:
 
 
 def label_position(path: str | os.PathLike[str], names: Sequence[str], label: str | int | None, header: bool) -> int:
-    """Where the label's column is; 0 <= position < columns."""
+    """Return the position of the label's column, 0 <= position < columns."""
     columns = len(names)
     if columns < 2:
         raise UsageError(
@@ -135,7 +135,7 @@ def label_position(path: str | os.PathLike[str], names: Sequence[str], label: st
 
 
 def read_table(path: str | os.PathLike[str], choose: Choice, hint: str = "") -> DataTable:
-    """Columns of a .csv, .tsv or .parquet file. `hint` ends the error about a name in a column of numbers.
+    """Read columns of a .csv, .tsv or .parquet file. `hint` ends the error about a name in a column of numbers.
 
     Raises UsageError, naming file, row and column.
     """
@@ -149,7 +149,7 @@ def read_table(path: str | os.PathLike[str], choose: Choice, hint: str = "") -> 
 
 
 def require_columns(path: str | os.PathLike[str], names: Sequence[str], wanted: Sequence[str]) -> None:
-    """Raise UsageError where one of `wanted` is none of a file's columns, or two of them."""
+    """Raise UsageError unless each of `wanted` is exactly one of a file's columns."""
     for name in wanted:
         if names.count(name) != 1:
             found = "two columns are called" if name in names else "no column is called"

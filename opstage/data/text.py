@@ -1,4 +1,4 @@
-"""Text as bytes: files, the source of Python's standard library, and windows to learn the next byte from."""
+"""Text as bytes: files, the source of Python's standard library, and windows for predicting the next byte."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _HELD_OUT_EVERY = 20
 
 
 def read_text(path: str | os.PathLike[str]) -> Bytes:
-    """The bytes of a file, whatever they stand for; the file is mapped, not read whole.
+    """Return the bytes of a file, memory-mapped, in any encoding.
 
-    Raises `UsageError`, naming the file, where it is missing, cannot be read or is empty.
+    Raises `UsageError`, naming the file, if it is missing, unreadable or empty.
     """
     file = Path(path)
     require_file(file)
@@ -37,10 +37,11 @@ def read_text(path: str | os.PathLike[str]) -> Bytes:
 
 
 def windows(text: Bytes, length: int, *, stride: int | None = None, origin: str = "text") -> Dataset:
-    """x (N, length) and y (N, length), uint8: y is x one byte on; window n begins at byte n·stride (default: length).
+    """Return x (N, length) and y (N, length), uint8: y is x shifted by one byte; window n begins at byte n·stride
+    (default: length).
 
-    Both are views of `text`, which is not copied; what does not fill a window at the end is left out. Raises
-    `UsageError` where `text` is shorter than one window and the byte after it.
+    Both are views of `text`, not copies; an incomplete window at the end is dropped. Raises `UsageError` if `text` is
+    shorter than one window and the byte after it.
     """
     stride = length if stride is None else stride
     if length < 1 or stride < 1:
@@ -55,7 +56,8 @@ def windows(text: Bytes, length: int, *, stride: int | None = None, origin: str 
 
 
 def split_text(text: Bytes, *, test: float = 0.1, origin: str = "text") -> tuple[Bytes, Bytes]:
-    """(training, held out): the last `test` of the bytes is held out. Raises `UsageError` where a part is empty."""
+    """Return (training, held out): the last fraction `test` of the bytes is held out. Raises `UsageError` if a part is
+    empty."""
     kept = len(text) - round(test * len(text)) if 0 < test < 1 else 0
     if not 0 < kept < len(text):
         raise UsageError(f"{origin}: test={test} of {len(text)} bytes leaves one part empty")
@@ -63,10 +65,10 @@ def split_text(text: Bytes, *, test: float = 0.1, origin: str = "text") -> tuple
 
 
 def standard_library() -> tuple[Bytes, Bytes]:
-    """(training, held out): the source of Python's own standard library, its tests and tables left out.
+    """Return (training, held out): the source of Python's standard library, without its tests and tables.
 
     Every 20th file, in the order of their paths, is held out, so that no part of a held-out file is trained on. Raises
-    `UsageError` where this Python has no sources beside it.
+    `UsageError` if this Python has no sources.
     """
     root = Path(os.__file__).parent
     files = sorted(path for path in root.rglob("*.py") if _LEFT_OUT.isdisjoint(path.relative_to(root).parts))
