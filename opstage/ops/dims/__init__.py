@@ -1,8 +1,8 @@
 """Dims: integers and symbolic integer expressions, one arithmetic for both.
 
-A size is an int or a `DimExpr` in named dims, which live in a `DimScope`. Shape rules are written once: they compute
-with `+ - * // %`, `prod` and `exact_div`, compare through `require_equal`, `require_at_most` and `require_divides`, and
-take real constants from `ratio` and `rsqrt`.
+A size is an int or a `DimExpr` in named dims of a `DimScope`. Shape rules are written once for both: they compute with
+`+ - * // %`, `prod` and `exact_div`, compare through `require_equal`, `require_at_most` and `require_divides`, and get
+real constants from `ratio` and `rsqrt`.
 """
 
 from .arithmetic import evaluate, exact_div, floor_div, maximum, minimum, prod

@@ -1,4 +1,4 @@
-"""The arithmetic of dims that operators do not spell: products, required divisions, extrema and evaluation."""
+"""Arithmetic of dims without an operator: products, required divisions, extrema and evaluation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def prod(dims: Iterable[Dim]) -> Dim:
-    """The product of dims; 1 for none, so the number of elements of a shape."""
+    """Return the product of dims; 1 for none. This is the number of elements of a shape."""
     result: Dim = 1
     for d in dims:
         result = result * d
@@ -25,30 +25,31 @@ def prod(dims: Iterable[Dim]) -> Dim:
 
 
 def floor_div(a: Dim, b: Dim) -> Dim:
-    """`a // b`, rounded down. Raises `ShapeError` for b = 0; a symbolic b must be at least 1."""
+    """Return `a // b`, rounded down. Raises `ShapeError` for b = 0; a symbolic b must be at least 1."""
     if type(b) is int and b == 0:
         raise division_by_zero(a)
     return a // b
 
 
 def exact_div(a: Dim, b: Dim, message: Message) -> Dim:
-    """`a / b` where b must divide a. Raises `ShapeError` when it does not; records a condition when undecided."""
+    """Return `a / b`, where b must divide a. Raises `ShapeError` when it does not; records a condition when
+    undecided."""
     require_divides(b, a, message)
     return floor_div(a, b)
 
 
 def maximum(*dims: Dim) -> Dim:
-    """The greatest of one or more dims, less those that another one is shown to reach for every allowed value."""
+    """Return the greatest of one or more dims, without those that are proved never to exceed another one."""
     return _extremum(dims, greatest=True, declared=True)
 
 
 def minimum(*dims: Dim) -> Dim:
-    """The least of one or more dims, less those that are shown to reach another one for every allowed value."""
+    """Return the least of one or more dims, without those that are proved never to be below another one."""
     return _extremum(dims, greatest=False, declared=True)
 
 
 def written_extremum(dims: Iterable[Dim], greatest: bool) -> Dim:
-    """The least or greatest of one or more dims as its text is read: of one form, whatever was declared."""
+    """Return the extremum of one or more dims in the form for parsed text, independent of declared facts."""
     return _extremum(tuple(dims), greatest, declared=False)
 
 
@@ -84,9 +85,10 @@ def evaluate(x: tuple[Dim, ...], env: Mapping[str, int]) -> tuple[int, ...]: ...
 @overload
 def evaluate(x: T, env: Mapping[str, int]) -> T: ...
 def evaluate(x: Any, env: Mapping[str, int]) -> Any:
-    """`x` with sizes put in for names: an int for a dim, a float for a `DimFloat`, tuples element by element.
+    """Return `x` with sizes substituted for names: an int for a dim, a float for a `DimFloat`, tuples element by
+    element.
 
-    Anything else is returned as it is. Raises `MissingSizeError` for a name without a value, and `ShapeError` where an
+    Anything else is returned unchanged. Raises `MissingSizeError` for a name without a value, and `ShapeError` if an
     expression is undefined (a divisor below 1, the root of a negative number).
     """
     if isinstance(x, tuple):

@@ -1,8 +1,8 @@
 """A sound lower bound of a polynomial over a box of ranges.
 
-Every atom is shifted to start at 0: x = low + t with t >= 0, or x = low + (high - low)*t with t in [0, 1] where both
-ends are known. In the bounded variables the polynomial is written in the Bernstein basis, whose coefficients bound it
-from below (exactly so when it is linear in each variable). In the unbounded ones every coefficient must be >= 0.
+Every atom is shifted to start at 0: x = low + t with t >= 0, or x = low + (high - low)*t with t in [0, 1] if both ends
+are known. In the bounded variables the polynomial is written in the Bernstein basis, whose coefficients bound it from
+below (exactly so when it is linear in each variable). In the unbounded ones every coefficient must be >= 0.
 
 Source: J. Garloff, "Convergent bounds for the range of multivariate polynomials", 1985.
 """
@@ -23,14 +23,14 @@ _MOST_TERMS = 1024  # of a shifted polynomial; beyond it a coarser bound is used
 
 
 class Range(NamedTuple):
-    """The integers from `low` to `high`, both included; None where there is no end."""
+    """The integers from `low` to `high`, inclusive; None for an open end."""
 
     low: int | None
     high: int | None
 
 
 def lower_bound(p: poly.Polynomial, range_of: Callable[[poly.Atom], Range]) -> Fraction | None:
-    """A number that `p` never falls below while every atom stays in its range; None when there is none."""
+    """Return a number that `p` never falls below while every atom is in its range, or None."""
     bounded: dict[poly.Atom, int] = {}
     shifts: dict[poly.Atom, poly.Polynomial] = {}
     for atom in {atom: None for monomial in p for atom in monomial}:
@@ -69,12 +69,12 @@ def lower_bound(p: poly.Polynomial, range_of: Callable[[poly.Atom], Range]) -> F
 
 
 def _terms_of_shifted(monomial: poly.Monomial, shifts: Mapping[poly.Atom, poly.Polynomial]) -> int:
-    """At most how many terms the monomial has once its atoms are shifted."""
+    """Return an upper bound of the number of terms of the monomial after its atoms are shifted."""
     return math.prod([1 + sum(1 for _ in repeats) for atom, repeats in groupby(monomial) if len(shifts[atom]) > 1])
 
 
 def _term_by_term(p: poly.Polynomial, range_of: Callable[[poly.Atom], Range]) -> Fraction | None:
-    """The sum of what each term is at least, for atoms that are never negative; None where there is no such number."""
+    """Return the sum of lower bounds of the terms, for atoms that are never negative, or None."""
     least = 0
     for monomial, coefficient in p.items():
         for atom in monomial:
@@ -88,7 +88,7 @@ def _term_by_term(p: poly.Polynomial, range_of: Callable[[poly.Atom], Range]) ->
 
 
 def _least_on_unit_box(coefficients: dict[tuple[int, ...], int]) -> Fraction:
-    """The least Bernstein coefficient of a polynomial, given as coefficients by exponents, on [0, 1]^n."""
+    """Return the least Bernstein coefficient of a polynomial, given as coefficients by exponents, on [0, 1]^n."""
     if not coefficients:
         return Fraction(0)
     degrees = [max(exponents) for exponents in zip(*coefficients, strict=True)]

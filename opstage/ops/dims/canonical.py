@@ -1,7 +1,7 @@
-"""Floor quotients and minima in canonical form: whatever can be pulled out, cancelled or merged is.
+"""Floor quotients and minima in canonical form: common parts are factored out, cancelled and merged.
 
-Nothing here depends on what was declared: a name is taken to be a natural number and no more, so an expression keeps
-its form whatever is learnt about its names later. What follows from declared facts is the business of `proof`.
+Nothing here depends on declared facts: a name is only assumed to be a natural number, so an expression keeps its form
+when facts are added later. `proof` derives consequences of declared facts.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from . import polynomial as poly
 from .polynomial import Atom, AtomTable, Minimum, Monomial, NamedDim, Polynomial, Quotient
 from .problems import TooComplexError
 
-_MOST_ARGUMENTS = 8  # of a minimum that others are merged into
-_MOST_QUOTIENTS = 16  # into which a quotient of minima is broken
+_MOST_ARGUMENTS = 8  # of a minimum into which others are merged
+_MOST_QUOTIENTS = 16  # into which a quotient of minima is split
 
 
 def floor_divide(atoms: AtomTable, numerator: Polynomial, denominator: Polynomial) -> Polynomial:
-    """`numerator // denominator` in canonical form, for a denominator that is positive wherever it is defined.
+    """Return `numerator // denominator` in canonical form, for a denominator that is positive wherever it is defined.
 
-    Whatever the denominator divides is pulled out, common factors cancel, and nested quotients merge:
+    Multiples of the denominator are factored out, common factors cancel, and nested quotients merge:
     (x//m + y)//d = (x + m*y)//(m*d) for positive m, d, because y is an integer. A quotient of a minimum is the minimum
     of the quotients.
     """
@@ -58,10 +58,10 @@ def floor_divide(atoms: AtomTable, numerator: Polynomial, denominator: Polynomia
 
 
 def minimum(atoms: AtomTable, arguments: Iterable[Polynomial]) -> Polynomial:
-    """The least of one or more polynomials in canonical form.
+    """Return the least of one or more polynomials in canonical form.
 
-    What the arguments have in common is pulled out, min(a + c, b + c) = min(a, b) + c, and min(c*a, c*b) = c*min(a, b)
-    for a natural c; minima within merge; an argument that is another one plus something natural is left out.
+    Common parts are factored out: min(a + c, b + c) = min(a, b) + c, and min(c*a, c*b) = c*min(a, b) for a natural c.
+    Nested minima merge, and an argument that is another one plus a natural number is dropped.
     """
     arguments = list(arguments)
     if len(arguments) > poly.MOST_ARGUMENTS:
@@ -74,7 +74,7 @@ def minimum(atoms: AtomTable, arguments: Iterable[Polynomial]) -> Polynomial:
         lowest = min([p.get(monomial, 0) for p in distinct])
         if lowest:
             shift[monomial] = lowest
-    distinct = [poly.add(p, shift, -1) for p in distinct]  # now of natural coefficients
+    distinct = [poly.add(p, shift, -1) for p in distinct]  # now with natural coefficients
     factor = math.gcd(*(poly.content(p) for p in distinct))
     shared = tuple(atom for atom in poly.common_factor(*distinct) if _is_natural(atom))
     distinct = [{m: c // factor for m, c in poly.strip(p, shared).items()} for p in distinct]
@@ -84,7 +84,7 @@ def minimum(atoms: AtomTable, arguments: Iterable[Polynomial]) -> Polynomial:
 
 
 def maximum(atoms: AtomTable, arguments: Iterable[Polynomial]) -> Polynomial:
-    """The greatest of one or more polynomials, as a minimum."""
+    """Return the greatest of one or more polynomials, as a minimum."""
     return poly.scale(minimum(atoms, [poly.scale(p, -1) for p in arguments]), -1)
 
 
@@ -101,7 +101,7 @@ def substitute(atoms: AtomTable, p: Polynomial, image: Callable[[Atom], Polynomi
         if isinstance(atom, Minimum):
             return minimum(atoms, parts)
         if poly.constant_value(parts[1]) == 0:
-            return poly.variable(atom)  # undefined there, and left as it is
+            return poly.variable(atom)  # undefined there, so unchanged
         return floor_divide(atoms, *parts)
 
     result: Polynomial = {}
@@ -117,7 +117,7 @@ def substitute(atoms: AtomTable, p: Polynomial, image: Callable[[Atom], Polynomi
 
 
 def _cancel(numerator: Polynomial, denominator: Polynomial) -> tuple[Polynomial, Polynomial]:
-    """Cancel what both share, exactly, such that a positive denominator stays positive."""
+    """Cancel common factors exactly, such that a positive denominator stays positive."""
     common = math.gcd(poly.content(numerator), poly.content(denominator))
     if (poly.constant_value(denominator) or 1) < 0:
         common = -common
@@ -133,7 +133,7 @@ def _cancel(numerator: Polynomial, denominator: Polynomial) -> tuple[Polynomial,
 
 
 def _lone_quotient(p: Polynomial) -> Quotient | None:
-    """A quotient that is a term of `p` with coefficient 1."""
+    """Return a quotient that is a term of `p` with coefficient 1, or None."""
     for monomial, coefficient in p.items():
         if coefficient == 1 and len(monomial) == 1 and isinstance(monomial[0], Quotient):
             return monomial[0]
@@ -144,7 +144,7 @@ def _lone_quotient(p: Polynomial) -> Quotient | None:
 
 
 class _MinimumTerm(NamedTuple):
-    """A term that is a minimum times a coefficient and a natural cofactor."""
+    """A term that is a minimum multiplied by a coefficient and a natural cofactor."""
 
     minimum: Minimum
     cofactor: Monomial
@@ -164,7 +164,8 @@ def _minimum_terms(p: Polynomial) -> list[_MinimumTerm]:
 
 
 def least_of(p: Polynomial) -> list[Polynomial]:
-    """Polynomials of which `p` is the least: p itself, or what has no minimum with a positive coefficient any more."""
+    """Return polynomials whose minimum is `p`: p itself, or polynomials without a minimum with a positive
+    coefficient."""
     for term in _minimum_terms(p):
         if term.coefficient > 0:
             return [each for alternative in _alternatives(p, term) for each in least_of(alternative)]
@@ -172,14 +173,15 @@ def least_of(p: Polynomial) -> list[Polynomial]:
 
 
 def _alternatives(p: Polynomial, term: _MinimumTerm) -> list[Polynomial]:
-    """`p` with each argument in place of the minimum: p is the least of them, or the greatest for a negative term."""
+    """Return `p` with each argument substituted for the minimum: p is their minimum, or their maximum for a negative
+    term."""
     factor = {term.cofactor: term.coefficient}
     rest = poly.add(p, poly.multiply(factor, poly.variable(term.minimum)), -1)
     return [poly.add(rest, poly.multiply(factor, argument)) for argument in term.minimum.arguments]
 
 
 def _merged(arguments: list[Polynomial]) -> list[Polynomial] | None:
-    """The arguments with one that contains a minimum taken apart; None where there is none, or it is too large."""
+    """Return the arguments with one nested minimum expanded; None if there is none, or it is too large."""
     for index, p in enumerate(arguments):
         for term in _minimum_terms(p):
             if len(arguments) - 1 + len(term.minimum.arguments) <= _MOST_ARGUMENTS:
@@ -188,7 +190,7 @@ def _merged(arguments: list[Polynomial]) -> list[Polynomial] | None:
 
 
 def _least(arguments: list[Polynomial]) -> list[Polynomial]:
-    """The arguments, each once, without those that exceed another one by something natural."""
+    """Return the distinct arguments, without those that exceed another one by a natural number."""
     kept: list[Polynomial] = []
     for p in arguments:
         if not any(_is_natural_sum(poly.add(p, other, -1)) for other in kept):
@@ -202,7 +204,7 @@ def _is_natural_sum(p: Polynomial) -> bool:
 
 
 def _is_natural(atom: Atom) -> bool:
-    """Whether an atom is seen to be at least 0 wherever it is defined."""
+    """Whether an atom is visibly at least 0 wherever it is defined."""
     if isinstance(atom, Quotient):
         return _is_natural_sum(atom.numerator)
     return all(map(_is_natural_sum, poly.parts(atom)))

@@ -1,6 +1,6 @@
 """`DimExpr`: an integer expression in named dims that behaves like an int as far as that is sound.
 
-`Dim` is an int or a `DimExpr`; both take the same `+ - * // %`, and whatever comes out constant is a plain int. So a
+`Dim` is an int or a `DimExpr`; both support the same `+ - * // %`, and constant results are plain ints. So a
 shape rule is written once for both.
 """
 
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 
 
 class DimExpr:
-    """An immutable integer expression in the named dims of one scope, made by `DimScope.dim` and arithmetic.
+    """An immutable integer expression in the named dims of one scope, created by `DimScope.dim` and arithmetic.
 
-    Expressions of a scope that are written alike are the same object, in one canonical form: a polynomial with integer
+    Equal canonical expressions of a scope are the same object. The canonical form is a polynomial with integer
     coefficients over names, floor quotients and minima. `a % b` is `a - b*(a//b)`, and max(a, b) is a + b - min(a, b).
-    A symbolic divisor must be at least 1: where the declared facts do not say so it becomes a condition of the scope.
+    A symbolic divisor must be at least 1; if the declared facts do not imply that, it becomes a condition of the scope.
 
-    Comparisons speak of every allowed value: they return True when proved, False when no allowed value satisfies them,
-    and otherwise raise `UndecidedDimError`. The hash is that of the object, so expressions serve as dict keys.
+    Comparisons are about all allowed values: they return True when proved, False when no allowed value satisfies them,
+    and otherwise raise `UndecidedDimError`. The hash is by identity, so expressions can be dict keys.
     """
 
     __slots__ = ("_text", "polynomial", "scope")
 
     scope: DimScope
     polynomial: poly.Polynomial
-    _text: str | None  # made when it is first asked for
+    _text: str | None  # computed on first use
 
-    # NumPy leaves `np.int64(2) * T` to this class instead of making an object array of it.
+    # NumPy leaves `np.int64(2) * T` to this class instead of creating an object array.
     __array_ufunc__ = None
 
     def __init__(self, scope: DimScope, polynomial: poly.Polynomial):
@@ -161,14 +161,14 @@ class DimExpr:
     ) -> Dim:
         operand = polynomial_of(other, self)
         if operand is None:
-            return UNKNOWN if other is UNKNOWN else NotImplemented  # for the operator that called
+            return UNKNOWN if other is UNKNOWN else NotImplemented  # handled by the operator that called
         return self.scope.intern(on_polynomials(self.polynomial, operand))
 
     def _remainder(self, p: poly.Polynomial, q: poly.Polynomial) -> poly.Polynomial:
         return poly.add(p, poly.multiply(q, self.scope.floor_divide(p, q)), -1)
 
     def _real(self) -> DimFloat:
-        from .real import as_real  # that module is built on this one
+        from .real import as_real  # imported lazily, since that module depends on this one
 
         return as_real(self)
 
@@ -203,7 +203,7 @@ class DimExpr:
             other = int(other)
         operand = polynomial_of(other, self)
         if operand is None:
-            return NotImplemented  # type: ignore[no-any-return]  # for the operator that called
+            return NotImplemented  # type: ignore[no-any-return]  # handled by the operator that called
         return self.scope.truth(self, relation, self.scope.intern(operand))
 
     # ------------------------------------------------------------------ what only a number can do
@@ -257,11 +257,12 @@ class _UnknownDim(DimExpr):
 
 
 UNKNOWN: DimExpr = _UnknownDim()
-"""A dim that an earlier error left unknown: arithmetic gives it back, and every relation with it counts as proved."""
+"""A dim that is unknown after an earlier error: arithmetic returns it unchanged, and relations with it are proved."""
 
 
 def polynomial_of(value: object, beside: DimExpr) -> poly.Polynomial | None:
-    """The polynomial of an int or of a dim in the scope of `beside`; None for `UNKNOWN` and whatever is not a dim.
+    """Return the polynomial of an int or of a dim in the scope of `beside`; None for `UNKNOWN` and values that are not
+    dims.
 
     Raises `UsageError` for a dim of another scope.
     """
@@ -279,7 +280,7 @@ def polynomial_of(value: object, beside: DimExpr) -> poly.Polynomial | None:
 
 
 def as_dim(value: object) -> Dim:
-    """`value` as a plain int or dim; `UsageError` for anything else."""
+    """Return `value` as a plain int or dim; raises `UsageError` for anything else."""
     if type(value) is int or isinstance(value, DimExpr):
         return value
     if hasattr(type(value), "__index__"):
@@ -294,5 +295,5 @@ def _other_scope(a: DimExpr, b: DimExpr) -> UsageError:
 
 
 def division_by_zero(numerator: object) -> ShapeError:
-    """The error for `numerator // 0`, the same for ints and symbolic dims."""
+    """Return the error for `numerator // 0`, the same for ints and symbolic dims."""
     return ShapeError(f"{numerator} is divided by 0; a divisor of a size must be at least 1")

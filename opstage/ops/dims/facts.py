@@ -2,12 +2,12 @@
 
 A claim says that a polynomial is zero or that it is nonnegative. `Facts` turns the declared claims into
 
-* a range for every name (low >= 0; 1 where nothing else was declared),
+* a range for every name (low >= 0; 1 unless declared otherwise),
 * an image for every name that an equation determines: D == H*K gives D -> H*K, and N % 3 == 0 gives N -> 3*N', with a
-  new name N' (primed names never reach the user),
-* what is left: inequalities, and equations, which serve as rules that rewrite their leading monomial where they can.
+  new name N' (primed names are never shown to the user),
+* the remaining inequalities, and equations, used as rules that rewrite their leading monomial.
 
-`normal` rewrites a polynomial accordingly. Two polynomials of one normal form are equal wherever the facts hold.
+`normal` rewrites a polynomial accordingly. Two polynomials with the same normal form are equal wherever the facts hold.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ Key: TypeAlias = tuple[bool, frozenset[tuple[poly.Monomial, int]]]
 
 
 class Claim(NamedTuple):
-    """`polynomial == 0` when `is_zero`, else `polynomial >= 0`, for all values of its names."""
+    """The claim `polynomial == 0` if `is_zero`, else `polynomial >= 0`, for all values of its names."""
 
     is_zero: bool
     polynomial: poly.Polynomial
 
     def holds(self, values: Mapping[str, int]) -> bool | None:
-        """Whether the claim holds at these values; None where it is undefined there. KeyError for a missing one."""
+        """Whether the claim holds at these values; None if it is undefined there. KeyError for a missing value."""
         try:
             value = poly.evaluate(self.polynomial, values)
         except poly.Undefined:
@@ -43,12 +43,12 @@ class Claim(NamedTuple):
 
     @property
     def key(self) -> Key:
-        """A key of this claim, under which answers are cached."""
+        """Return a key of this claim, for caching answers."""
         return self.is_zero, frozenset(self.polynomial.items())
 
 
 class Congruence(NamedTuple):
-    """`dividend % divisor == remainder`; impossible unless the remainder lies in [0, divisor)."""
+    """The claim `dividend % divisor == remainder`; impossible unless the remainder is in [0, divisor)."""
 
     dividend: poly.Polynomial
     divisor: poly.Polynomial
@@ -60,7 +60,7 @@ class Contradiction(Exception):
 
 
 class Facts:
-    """The solved form of `claims`; raises `Contradiction` when they are seen to exclude each other."""
+    """The solved form of `claims`; raises `Contradiction` if they visibly exclude each other."""
 
     def __init__(self, atoms: poly.AtomTable, claims: Iterable[Claim] = ()):
         self.inequalities: list[poly.Polynomial] = []
@@ -79,7 +79,7 @@ class Facts:
             (equations if claim.is_zero else inequalities).append(claim.polynomial)
             single = _linear_in_one_name(claim.polynomial)
             if single is not None:
-                # A declared lower end or value takes the place of the default low, which is why these come first.
+                # A declared lower bound or value replaces the default, so these come first.
                 name, factor, offset = single
                 if claim.is_zero or factor > 0:
                     lows[name] = max(lows.get(name, 0), -(offset // abs(factor)) if factor > 0 else offset // -factor)
@@ -87,9 +87,9 @@ class Facts:
         self._add(equations, inequalities)
 
     def assuming(self, claims: Iterable[Claim], least: tuple[poly.Minimum, poly.Polynomial] | None = None) -> Facts:
-        """These facts and more: further claims, and which argument of a minimum is the `least`.
+        """Return these facts plus further claims, and the argument of a minimum that is the `least`.
 
-        Unlike declared claims they never widen a range. Raises `Contradiction` when all are seen to exclude each other.
+        Unlike declared claims they never widen a range. Raises `Contradiction` if they visibly exclude each other.
         """
         result = copy.copy(self)
         claims = tuple(claims)
@@ -109,16 +109,16 @@ class Facts:
         return result
 
     def range_of(self, name: poly.NamedDim) -> Range:
-        """The values that a name without an image may take, as far as its own range says."""
+        """Return the range of a name without an image."""
         return self._ranges.get(name, _DEFAULT)
 
     def image_of(self, name: poly.NamedDim) -> poly.Polynomial:
-        """The name itself, or what the equations say it equals."""
+        """Return the name itself, or the polynomial that the equations equate it with."""
         image = self._images.get(name)
         return poly.variable(name) if image is None else image
 
     def normal(self, p: poly.Polynomial) -> poly.Polynomial:
-        """`p` rewritten by the equations; equal to `p` wherever the facts hold."""
+        """Return `p` rewritten by the equations; equal to `p` wherever the facts hold."""
         if not self._images and not self.equations and all(isinstance(atom, poly.NamedDim) for m in p for atom in m):
             return p
         return self._reduce(substitute(self.atoms, p, self._normal_atom))
@@ -138,7 +138,7 @@ class Facts:
         return found
 
     def _normal_minimum(self, atom: poly.Minimum) -> poly.Polynomial:
-        """The least of those arguments that are not seen to reach another one."""
+        """Return the minimum of the arguments that do not visibly exceed another one."""
         kept: list[poly.Polynomial] = []
         for argument in map(self.normal, atom.arguments):
             if not any(self._is_seen(poly.add(argument, other, -1)) for other in kept):
@@ -147,7 +147,7 @@ class Facts:
         return minimum(self.atoms, kept)
 
     def _is_seen(self, p: poly.Polynomial) -> bool:
-        """Whether p >= 0 is one of the inequalities, or follows from the ranges of the names in it."""
+        """Whether p >= 0 is one of the inequalities, or follows from the ranges of its names."""
         if p in self.inequalities:
             return True
         least = lower_bound(
@@ -156,7 +156,7 @@ class Facts:
         return least is not None and least >= 0
 
     def _normal_quotient(self, quotient: poly.Quotient) -> poly.Polynomial:
-        # Exact division is looked for before the rules rewrite the dividend: (H*K)//H is K whatever H*K equals.
+        # Try exact division before the rules rewrite the dividend: (H*K)//H is K whatever H*K equals.
         substituted = substitute(self.atoms, quotient.numerator, self._normal_atom)
         denominator = self.normal(quotient.denominator)
         if poly.constant_value(denominator) == 0:
@@ -175,7 +175,7 @@ class Facts:
         return floor_divide(self.atoms, numerator, denominator)
 
     def _reduce(self, p: poly.Polynomial) -> poly.Polynomial:
-        """Rewrite leading monomials of the rules until none is left; each step lowers the monomials."""
+        """Rewrite leading monomials by the rules until none applies; each step lowers the monomials."""
         for rule in self._rules:
             quotient, remainder = poly.divide(p, rule)
             if quotient:
@@ -186,7 +186,7 @@ class Facts:
 
     def _add(self, equations: list[poly.Polynomial], inequalities: list[poly.Polynomial]) -> None:
         self._image_ranges: list[poly.Polynomial] = []
-        # Plain equations first: they may turn a congruence or an inequality into a simpler one.
+        # Plain equations first: they may simplify a congruence or an inequality.
         for p in sorted(equations, key=self._precedence):
             self._add_equation(p)
         for p in inequalities + self._image_ranges:
@@ -194,7 +194,7 @@ class Facts:
         self._normal_atoms.clear()  # minima may be simpler now
 
     def _precedence(self, p: poly.Polynomial) -> int:
-        """Equations that are solved first settle most: plain ones, then N % 3 == 0, then D % H == 0."""
+        """Return the order of solving, most informative first: plain equations, then N % 3 == 0, then D % H == 0."""
         congruence = as_congruence(self.atoms, p)
         if congruence is None:
             return 0
@@ -216,7 +216,7 @@ class Facts:
                 break
         self.equations.append(p)
         leading = poly.leading(p)
-        # A name stays what it is beside sums in which it stands too: B == min(A, B) is no simpler way to write B.
+        # Do not replace a name by an expression that contains it: B == min(A, B) does not simplify B.
         others = poly.names_of({monomial: 1 for monomial in p if monomial != leading})
         if p[leading] == 1 and (len(leading) > 1 or leading[0] not in set[poly.Atom](others)):
             self._rules.append(p)
@@ -226,12 +226,12 @@ class Facts:
                 self._normal_atoms.clear()
 
     def _without_positive(self, p: poly.Polynomial) -> poly.Polynomial:
-        """`p` without the positive names that divide it: B*M == B*N says that M == N."""
+        """Return `p` without the positive names that divide it: B*M == B*N implies M == N."""
         names = (atom for atom in poly.common_factor(p) if isinstance(atom, poly.NamedDim))
         return poly.strip(p, tuple([name for name in names if (self.range_of(name).low or 0) > 0]))
 
     def _solve_for_name(self, p: poly.Polynomial) -> bool:
-        """Use `p == 0` as `name = image` where a name is alone with coefficient 1 or -1."""
+        """Use `p == 0` as `name = image` if a name is a term of its own with coefficient 1 or -1."""
         solutions = [
             (name, poly.scale(poly.add(p, {(name,): p[(name,)]}, -1), -p[(name,)]))
             for name in _lone_names(p)
@@ -239,12 +239,12 @@ class Facts:
         ]
         if not solutions:
             return False
-        # Prefer an image that is seen to be nonnegative: N -> 2*M leaves less to check than M -> N - 1.
+        # Prefer an image that is visibly nonnegative: N -> 2*M leaves less to check than M -> N - 1.
         self._assign(*min(solutions, key=lambda solution: min(solution[1].values(), default=0) < 0))
         return True
 
     def _solve_congruence(self, p: poly.Polynomial) -> bool:
-        """Use what `p == 0` says about divisibility; False when that is nothing new."""
+        """Use the divisibility implied by `p == 0`; return False if that is nothing new."""
         congruence = as_congruence(self.atoms, p)
         if congruence is not None:
             dividend, divisor, remainder = congruence
@@ -254,14 +254,14 @@ class Facts:
             if modulus is not None:
                 return self._solve_modulo(poly.add(dividend, poly.constant(remainder), -1), modulus)
             if not remainder and (poly.constant_value(dividend) or 0) > 0:
-                self._image_ranges.append(poly.add(dividend, divisor, -1))  # what divides 4 is at most 4
+                self._image_ranges.append(poly.add(dividend, divisor, -1))  # a divisor of 4 is at most 4
             name = _single_name(dividend)
             if name is None or remainder or name in poly.names_of(divisor):
                 return False
             primed = self._primed(name, min(self.range_of(name).low or 0, 1))
             self._assign(name, poly.multiply(divisor, poly.variable(primed)))
             return True
-        # c*x + rest == 0 means that c divides the rest.
+        # c*x + rest == 0 implies that c divides the rest.
         for name in _lone_names(p):
             modulus = abs(p[(name,)])
             _, rest = poly.divide(p, poly.constant(modulus))
@@ -270,7 +270,7 @@ class Facts:
         return False
 
     def _solve_modulo(self, p: poly.Polynomial, modulus: int) -> bool:
-        """Use `p % modulus == 0` where p is a*name + b: then name = step*name' + first."""
+        """Use `p % modulus == 0` for p = a*name + b: then name = step*name' + first."""
         single = _linear_in_one_name(p)
         if single is None:
             return False
@@ -286,7 +286,7 @@ class Facts:
         return True
 
     def _primed(self, name: poly.NamedDim, low: int) -> poly.NamedDim:
-        """A new name for the quotient that `name` is solved by; its other bounds follow from the range of `name`."""
+        """Return a new name for the quotient that replaces `name`; its other bounds follow from the range of `name`."""
         primed = self.atoms.name(name.text + "'")
         self._ranges[primed] = Range(low, None)
         return primed
@@ -345,7 +345,7 @@ def as_congruence(atoms: poly.AtomTable, p: poly.Polynomial) -> Congruence | Non
                 divided = floor_divide(atoms, quotient.numerator, poly.constant(whole // part))
                 readings.append((divided, poly.constant(part)))
             for dividend, divisor in readings:
-                # Is `signed` dividend - divisor*(dividend//divisor) - remainder?
+                # Check whether `signed` is dividend - divisor*(dividend//divisor) - remainder.
                 rest = poly.add(dividend, poly.multiply(divisor, poly.variable(quotient)), -1)
                 remainder = poly.constant_value(poly.add(rest, signed, -1))
                 if remainder is not None:
@@ -354,7 +354,7 @@ def as_congruence(atoms: poly.AtomTable, p: poly.Polynomial) -> Congruence | Non
 
 
 def _primitive(p: poly.Polynomial) -> poly.Polynomial:
-    """`p` with coefficients without common divisor and a positive leading one; zero where `p` is."""
+    """Return `p` divided by the content of its coefficients, with a positive leading one; zero if `p` is zero."""
     if not p:
         return p
     common = poly.content(p)
@@ -363,7 +363,7 @@ def _primitive(p: poly.Polynomial) -> poly.Polynomial:
 
 
 def _linear_in_one_name(p: poly.Polynomial) -> tuple[poly.NamedDim, int, int] | None:
-    """(name, a, b) when `p` is a*name + b."""
+    """Return (name, a, b) if `p` is a*name + b, else None."""
     monomials = [monomial for monomial in p if monomial]
     if len(monomials) == 1 and len(monomials[0]) == 1 and isinstance(monomials[0][0], poly.NamedDim):
         return monomials[0][0], p[monomials[0]], p.get((), 0)
@@ -376,6 +376,6 @@ def _single_name(p: poly.Polynomial) -> poly.NamedDim | None:
 
 
 def _lone_names(p: poly.Polynomial) -> list[poly.NamedDim]:
-    """The names that occur in `p` exactly once, as a term of their own."""
+    """Return the names that occur in `p` exactly once, as a term of their own."""
     occurrences = [*poly.names_of(p)]
     return [m[0] for m in p if len(m) == 1 and isinstance(m[0], poly.NamedDim) and occurrences.count(m[0]) == 1]

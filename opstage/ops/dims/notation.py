@@ -1,4 +1,4 @@
-"""Reading dims as text: `B*T + 1`, `N//3`, `min(T, 8)`, and constraints such as `1 <= B <= 64` or `N % 3 == 0`."""
+"""Parse dims from text: `B*T + 1`, `N//3`, `min(T, 8)`, and constraints such as `1 <= B <= 64` or `N % 3 == 0`."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from .polynomial import MOST_BITS
 
 _RELATIONS: dict[type[ast.cmpop], str] = {ast.Eq: "==", ast.LtE: "<=", ast.Lt: "<", ast.GtE: ">=", ast.Gt: ">"}
 LARGEST_SIZE = 2**63 - 1
-"""No array has an axis that is longer."""
+"""The longest axis of any array."""
 
 _MOST_CHARACTERS = 2000
 _MOST_TERMS = 512
 _MOST_DIGITS = 100
 _LONGEST_REASON = 300
 _LARGEST_POWER = 16
-_DEEPEST = 50  # parentheses, calls and signs within each other
+_DEEPEST = 50  # nesting of parentheses, calls and signs
 _NUMBER = re.compile(r"(?<![\w.])\d\w*")
 _FOREIGN = re.compile(r"[^\w\s+\-*/%(),<=>!.]")
 
 
 def parse_expression(text: str, name: Callable[[str], Dim]) -> Dim:
-    """The dim that `text` denotes; `name` gives the dim of a name. Raises `UsageError`."""
+    """Return the dim that `text` denotes; `name` returns the dim of a name. Raises `UsageError`."""
     reader = _DimReader(text, "dim expression", name)
     tree = reader.tree()
     if isinstance(tree, ast.Compare):
@@ -40,7 +40,7 @@ def parse_expression(text: str, name: Callable[[str], Dim]) -> Dim:
 
 
 def parse_relations(text: str, name: Callable[[str], Dim]) -> list[tuple[Dim, str, Dim]]:
-    """The relations (left, operator, right) of a constraint; `1 <= B <= 64` gives two. Raises `UsageError`."""
+    """Return the relations (left, operator, right) of a constraint; `1 <= B <= 64` has two. Raises `UsageError`."""
     reader = _DimReader(text, "constraint", name)
     tree = reader.tree()
     if not isinstance(tree, ast.Compare):
@@ -55,7 +55,7 @@ def parse_relations(text: str, name: Callable[[str], Dim]) -> list[tuple[Dim, st
 
 
 def split_outside(text: str, separators: str) -> list[str]:
-    """The parts of a text between separators that do not stand in parentheses: `B min(T, 8)` has two between blanks."""
+    """Split a text at separators outside parentheses: `B min(T, 8)` has two parts, split at blanks."""
     parts, depth, start = [], 0, 0
     for position, character in enumerate(text):
         depth += (character == "(") - (character == ")")
@@ -71,7 +71,7 @@ _ALLOWED = "write names, integers, + - * // %, min, max, parentheses"
 
 
 class _DimReader:
-    """Walks the syntax tree of one text."""
+    """Evaluates the syntax tree of one text."""
 
     def __init__(self, text: str, kind: str, name: Callable[[str], Dim]):
         self.text = text
@@ -106,7 +106,7 @@ class _DimReader:
             self.fail(error.reason if len(error.reason) <= _LONGEST_REASON else f"{error.reason[:_LONGEST_REASON]}...")
 
     def _read(self, node: ast.expr) -> Dim:
-        """The dim of a node. A sum of many terms is one level: its syntax tree is as deep as it is long."""
+        """Return the dim of a node. A sum of many terms is one level: its syntax tree is as deep as it is long."""
         following = []
         while isinstance(node, ast.BinOp) and not isinstance(node.op, ast.Pow):
             following.append((node.op, node.right))
@@ -117,7 +117,7 @@ class _DimReader:
         return result
 
     def modest(self, size: Dim) -> Dim:
-        """A size that was put together. Numbers grow here and nowhere else; `polynomial` limits the expressions."""
+        """Check the size of a combined number, since numbers only grow here; `polynomial` limits expressions."""
         if isinstance(size, DimExpr):
             if len(size.polynomial) > _MOST_TERMS:
                 self.fail(f"it has more than {_MOST_TERMS} terms when it is multiplied out")

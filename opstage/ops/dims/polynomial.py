@@ -1,9 +1,9 @@
 """Polynomials with integer coefficients, the canonical form of every dim expression.
 
-A polynomial is a dict from monomial to nonzero coefficient, never changed once made. A monomial is a tuple of atoms
+A polynomial is an immutable dict from monomial to nonzero coefficient. A monomial is a tuple of atoms
 sorted by their text, repeated for powers; `()` is the constant. An atom is a name, or a floor quotient or a minimum
-that does not simplify (`canonical` makes these). Atoms come from one table, so equal atoms are one object and monomials
-compare by identity. A maximum is written through a minimum: max(a, b) is a + b - min(a, b).
+that does not simplify (created by `canonical`). Atoms are interned in a table, so equal atoms are one object and
+monomials compare by identity. A maximum is written through a minimum: max(a, b) is a + b - min(a, b).
 
 Monomials are ordered by degree, then alphabetically (graded lexicographic order). The order is preserved under
 multiplication, so division by one polynomial has a unique remainder, and that makes the quotients canonical.
@@ -20,8 +20,8 @@ from typing import TypeAlias
 
 from .problems import TooComplexError
 
-# What a person writes, or a model of many named sizes costs, is far below these limits. Whatever is beyond them would
-# take seconds and then minutes: the number of terms grows with every product, the text of an atom with every level.
+# Expressions that people write, and costs of models with many named sizes, are far below these limits. Beyond them
+# computation would take seconds and then minutes: terms grow with every product, the text of an atom with every level.
 MOST_PRODUCTS = 50_000  # of terms, in one multiplication
 MOST_FACTORS = 128  # in a monomial
 MOST_BITS = 2048  # of a coefficient
@@ -42,7 +42,7 @@ class NamedDim:
 
 
 class Quotient:
-    """`numerator // denominator` where nothing can be pulled out; undefined unless the denominator is positive."""
+    """The quotient `numerator // denominator` in lowest form; undefined unless the denominator is positive."""
 
     __slots__ = ("denominator", "numerator", "text")
 
@@ -56,7 +56,7 @@ class Quotient:
 
 
 class Minimum:
-    """The least of some `arguments` with natural coefficients, which have neither a term nor a factor in common."""
+    """The minimum of `arguments` with natural coefficients, which have neither a common term nor a common factor."""
 
     __slots__ = ("arguments", "text")
 
@@ -75,11 +75,11 @@ Polynomial: TypeAlias = dict[Monomial, int]
 
 
 class Undefined(ArithmeticError):
-    """A quotient was evaluated where its denominator is not positive."""
+    """A quotient was evaluated at a denominator that is not positive."""
 
 
 class AtomTable:
-    """Makes each atom once, so that equal atoms are the same object."""
+    """Interns atoms, so that equal atoms are the same object."""
 
     __slots__ = ("_minima", "_names", "_quotients")
 
@@ -89,14 +89,14 @@ class AtomTable:
         self._minima: dict[frozenset[frozenset[tuple[Monomial, int]]], Minimum] = {}
 
     def name(self, text: str) -> NamedDim:
-        """The atom of a name."""
+        """Return the atom of a name."""
         found = self._names.get(text)
         if found is None:
             found = self._names[text] = NamedDim(text)
         return found
 
     def quotient(self, numerator: Polynomial, denominator: Polynomial) -> Quotient:
-        """The atom of a quotient already in lowest form; `canonical.floor_divide` makes any other."""
+        """Return the atom of a quotient in lowest form; `canonical.floor_divide` handles any other."""
         key = (frozenset(numerator.items()), frozenset(denominator.items()))
         found = self._quotients.get(key)
         if found is None:
@@ -104,7 +104,7 @@ class AtomTable:
         return found
 
     def minimum(self, arguments: Iterable[Polynomial]) -> Minimum:
-        """The atom of a minimum already in lowest form; `canonical.minimum` makes any other."""
+        """Return the atom of a minimum in lowest form; `canonical.minimum` handles any other."""
         arguments = tuple(arguments)
         key = frozenset([frozenset(p.items()) for p in arguments])
         found = self._minima.get(key)
@@ -114,24 +114,24 @@ class AtomTable:
 
 
 def constant(value: int) -> Polynomial:
-    """The polynomial of an integer."""
+    """Return the polynomial of an integer."""
     return {(): value} if value else {}
 
 
 def variable(atom: Atom) -> Polynomial:
-    """The polynomial of a single atom."""
+    """Return the polynomial of a single atom."""
     return {(atom,): 1}
 
 
 def constant_value(p: Polynomial) -> int | None:
-    """The integer that `p` is, or None when it names an atom."""
+    """Return the integer that `p` equals, or None if it contains an atom."""
     if not p:
         return 0
     return p.get(()) if len(p) == 1 else None
 
 
 def add(p: Polynomial, q: Polynomial, factor: int = 1) -> Polynomial:
-    """`p + factor * q`."""
+    """Return `p + factor * q`."""
     result = dict(p)
     for monomial, coefficient in q.items():
         total = result.get(monomial, 0) + factor * coefficient
@@ -143,12 +143,12 @@ def add(p: Polynomial, q: Polynomial, factor: int = 1) -> Polynomial:
 
 
 def scale(p: Polynomial, factor: int) -> Polynomial:
-    """`factor * p`."""
+    """Return `factor * p`."""
     return {monomial: factor * coefficient for monomial, coefficient in p.items()} if factor else {}
 
 
 def multiply(p: Polynomial, q: Polynomial) -> Polynomial:
-    """`p * q`. Raises `TooComplexError`."""
+    """Return `p * q`. Raises `TooComplexError`."""
     if len(p) * len(q) > MOST_PRODUCTS:
         raise TooComplexError(f"a product of {len(p):,} terms and {len(q):,} terms")
     result: Polynomial = {}
@@ -160,7 +160,7 @@ def multiply(p: Polynomial, q: Polynomial) -> Polynomial:
 
 
 def power(p: Polynomial, exponent: int) -> Polynomial:
-    """`p ** exponent` for an exponent >= 0. Raises `TooComplexError`."""
+    """Return `p ** exponent` for an exponent >= 0. Raises `TooComplexError`."""
     result = constant(1)
     for _ in range(exponent):
         result = require_modest(multiply(result, p))
@@ -168,7 +168,7 @@ def power(p: Polynomial, exponent: int) -> Polynomial:
 
 
 def require_modest(p: Polynomial) -> Polynomial:
-    """`p` itself. Raises `TooComplexError` for one of huge coefficients or of a huge degree."""
+    """Return `p` itself. Raises `TooComplexError` for huge coefficients or a huge degree."""
     for monomial, coefficient in p.items():
         if len(monomial) > MOST_FACTORS:
             raise TooComplexError(f"a product of {len(monomial):,} names")
@@ -178,22 +178,22 @@ def require_modest(p: Polynomial) -> Polynomial:
 
 
 def ordered(p: Polynomial) -> Polynomial:
-    """`p` with its terms in order, so that what goes through them does so in the same way however p came about."""
+    """Return `p` with its terms sorted, so that iteration is deterministic however p was computed."""
     return {monomial: p[monomial] for monomial in sorted(p, key=_order)}
 
 
 def leading(p: Polynomial) -> Monomial:
-    """The greatest monomial of `p`."""
+    """Return the greatest monomial of `p`."""
     return min(p, key=_order)
 
 
 def content(p: Polynomial) -> int:
-    """The greatest common divisor of the coefficients; 0 for the zero polynomial."""
+    """Return the greatest common divisor of the coefficients; 0 for the zero polynomial."""
     return math.gcd(*p.values())
 
 
 def without(monomial: Monomial, factor: Monomial) -> Monomial | None:
-    """`monomial / factor`, or None when the factor does not divide it."""
+    """Return `monomial / factor`, or None if the factor does not divide it."""
     rest = list(monomial)
     for atom in factor:
         if atom not in rest:
@@ -203,14 +203,14 @@ def without(monomial: Monomial, factor: Monomial) -> Monomial | None:
 
 
 def common_factor(*polynomials: Polynomial) -> Monomial:
-    """The greatest monomial that divides every term of the polynomials."""
+    """Return the greatest monomial that divides every term of the polynomials."""
     monomials = [Counter(monomial) for p in polynomials for monomial in p]
     common = functools.reduce(operator.and_, monomials) if monomials else Counter[Atom]()
     return tuple(sorted(common.elements(), key=_text))
 
 
 def divide(p: Polynomial, divisor: Polynomial) -> tuple[Polynomial, Polynomial]:
-    """The unique (q, r) with `p = q * divisor + r` and nothing left in r to pull out.
+    """Return the unique (q, r) with `p = q * divisor + r` and r reduced.
 
     Every coefficient in r of a multiple of the divisor's leading monomial lies in [0, |c|), c its coefficient there.
     """
@@ -234,19 +234,19 @@ def divide(p: Polynomial, divisor: Polynomial) -> tuple[Polynomial, Polynomial]:
 
 
 def strip(p: Polynomial, factor: Monomial) -> Polynomial:
-    """`p / factor` for a factor of every term."""
+    """Return `p / factor` for a factor of every term."""
     return {rest: c for m, c in p.items() if (rest := without(m, factor)) is not None}
 
 
 def parts(atom: Atom) -> tuple[Polynomial, ...]:
-    """The polynomials that an atom is made of; none for a name."""
+    """Return the polynomials within an atom; none for a name."""
     if isinstance(atom, NamedDim):
         return ()
     return atom.arguments if isinstance(atom, Minimum) else (atom.numerator, atom.denominator)
 
 
 def names_of(p: Polynomial) -> Iterator[NamedDim]:
-    """Every name in `p`, inside other atoms too; repeated as often as it is there."""
+    """Yield every name in `p`, inside other atoms too, with repetitions."""
     for monomial in p:
         for atom in monomial:
             if isinstance(atom, NamedDim):
@@ -257,7 +257,7 @@ def names_of(p: Polynomial) -> Iterator[NamedDim]:
 
 
 def evaluate(p: Polynomial, values: Mapping[str, int]) -> int:
-    """The value of `p`; KeyError for a name without a value, `Undefined` for a divisor that is not positive."""
+    """Return the value of `p`; KeyError for a name without a value, `Undefined` for a divisor that is not positive."""
     total = 0
     for monomial, coefficient in p.items():
         for atom in monomial:
@@ -276,7 +276,7 @@ def _evaluate_atom(atom: Quotient | Minimum, values: Mapping[str, int]) -> int:
 
 
 def render(p: Polynomial) -> str:
-    """The canonical text, such as `B*T + 1`; parsing it gives the same polynomial back."""
+    """Return the canonical text, such as `B*T + 1`; parsing it returns the same polynomial."""
     if not p:
         return "0"
     p = _with_maxima(p)
@@ -309,7 +309,7 @@ def _render_term(monomial: Monomial, coefficient: int) -> str:
 
 
 def _with_maxima(p: Polynomial) -> Polynomial:
-    """`p` with names such as `max(T, 8)` in place of minima where that saves terms: T + 8 - min(T, 8)."""
+    """Return `p` with `max(T, 8)` instead of minima if that saves terms: T + 8 - min(T, 8)."""
     for monomial, coefficient in p.items():
         minima = [atom for atom in monomial if isinstance(atom, Minimum)]
         if len(minima) != 1:
@@ -328,7 +328,7 @@ def _with_maxima(p: Polynomial) -> Polynomial:
 
 
 def as_operand(p: Polynomial) -> str:
-    """The text of `p` beside an operator: in parentheses unless it is a name, a natural number or a minimum."""
+    """Return the text of `p` as an operand: in parentheses unless it is a name, a natural number or a minimum."""
     text = render(p)
     is_minimum = any(p == variable(atom) for atom in next(iter(p), ()) if isinstance(atom, Minimum))
     return text if text.isidentifier() or text.isdecimal() or is_minimum else f"({text})"

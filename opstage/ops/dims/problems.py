@@ -1,4 +1,4 @@
-"""The errors that are special to symbolic dims."""
+"""Errors specific to symbolic dims."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..errors import LocatedError, OpstageError, ShapeError, UsageError
 
 
 class SymbolicDimError(OpstageError, TypeError):
-    """A symbolic dim was used where only a number will do, such as `range(T)` or `float(T)`."""
+    """A symbolic dim was used where a number is required, such as `range(T)` or `float(T)`."""
 
     def __init__(self, text: str, use: str):
         super().__init__(
@@ -18,7 +18,7 @@ class SymbolicDimError(OpstageError, TypeError):
 
 
 class TooComplexError(ShapeError):
-    """An expression of sizes outgrew what is worked out: its limits stand beside the arithmetic in `polynomial`."""
+    """An expression of sizes exceeds a complexity limit; the limits are in `polynomial`."""
 
     def __init__(self, what: str):
         super().__init__(
@@ -27,7 +27,7 @@ class TooComplexError(ShapeError):
 
 
 class MissingSizeError(UsageError, KeyError):
-    """An expression was to be evaluated, but a name in it has no value."""
+    """An expression was evaluated without a value for one of its names."""
 
     def __init__(self, name: str, given: Iterable[str]):
         super().__init__(f"no value was given for the dim {name}; values were given for: {', '.join(given) or 'none'}")
@@ -37,8 +37,8 @@ class MissingSizeError(UsageError, KeyError):
 
 
 class UndecidedDimError(LocatedError, TypeError):
-    """A relation of dims was used as a truth value, but some allowed values satisfy it and others may not."""
+    """A relation of dims was used as a truth value, but holds for some allowed values and possibly not for others."""
 
 
 class UnknownDimError(UndecidedDimError):
-    """The value of `?` was asked for: a follow-up of an error that was already reported, not a fault of its own."""
+    """The value of `?` was requested: a consequence of an error that was already reported."""

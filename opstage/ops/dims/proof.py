@@ -3,8 +3,8 @@
 An inequality p >= 0 is shown by bounding p over the ranges of its atoms, less up to three known inequalities, each
 times a nonnegative term (so K <= T and T <= S give K <= S). A floor quotient q = n//d counts as an atom with a
 range of its own and the known inequalities d*q <= n <= d*q + d - 1; a minimum counts as one that is at most each of its
-arguments. What is not shown at once is shown case by case: which argument of a minimum is the least, what remains of a
-name that is divided by a number, which of a few values a name has. Every answer is sound; some truths are not found.
+arguments. Claims that this does not prove are split into cases: by the least argument of a minimum, by the remainder of
+a name modulo a number, or by the value of a name with few values. Every answer is sound; the method is incomplete.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from .facts import Claim, Contradiction, Facts
 from .problems import TooComplexError
 
 _MOST_COMBINED = 3  # known inequalities in one proof
-_MOST_BOUNDS = 120  # bounds computed to show one inequality
+_MOST_BOUNDS = 120  # bounds computed to prove one inequality
 _MOST_EFFORT = 600  # bounds computed for one claim, in all its cases
-_TERMS_OF_A_BOUND = 64  # a polynomial of more, written around the low ends of its names, counts as several bounds
+_TERMS_OF_A_BOUND = 64  # a polynomial with more, written around the low ends of its names, counts as several bounds
 _MOST_CASES = 64
-_MOST_VALUES = 400  # looked at one by one
+_MOST_VALUES = 400  # checked one by one
 
 
 class _Effort:
-    """How many bounds may yet be computed for a claim; its cases share one."""
+    """The number of bounds that may still be computed for a claim, shared by its cases."""
 
     __slots__ = ("left",)
 
@@ -38,10 +38,10 @@ class _Effort:
 
 
 class Prover:
-    """Decides claims from `facts`; remembers its answers."""
+    """Decides claims from `facts`, with a cache of answers."""
 
     def __init__(self, facts: Facts, within: Prover | None = None, cases: int = _MOST_CASES):
-        """At most `cases` cases are looked at in one proof; `within` is the prover that this one is a case of."""
+        """Allow at most `cases` cases in one proof; `within` is the prover that this one is a case of."""
         self.facts = facts
         self._within = within
         self._effort: _Effort = _Effort() if within is None else within._effort
@@ -52,7 +52,7 @@ class Prover:
         self._cases: dict[Hashable, Prover | None] = {}
 
     def always(self, claim: Claim) -> bool:
-        """Whether the claim is shown to hold for every allowed value."""
+        """Whether the claim is proved to hold for every allowed value."""
         key = claim.key
         found = self._proved.get(key)
         if found is None:
@@ -61,7 +61,7 @@ class Prover:
             try:
                 found = self._always(claim)
             except TooComplexError:
-                if self._within is not None:  # a case that is given up gives up the proof
+                if self._within is not None:  # giving up a case gives up the proof
                     raise
                 found = False
             self._proved[key] = found
@@ -75,7 +75,7 @@ class Prover:
         return either and self.always(Claim(False, p)) and self.always(Claim(False, poly.scale(p, -1)))
 
     def at_once(self, claim: Claim) -> bool:
-        """Whether the claim is shown to hold by the ranges of the names alone, or was shown before."""
+        """Whether the claim follows from the ranges of the names alone, or was proved before."""
         found = self._proved.get(claim.key)
         if found is not None:
             return found
@@ -85,7 +85,7 @@ class Prover:
             return False
 
     def never(self, claim: Claim) -> bool:
-        """Whether the claim is shown to fail for every allowed value."""
+        """Whether the claim is proved to fail for every allowed value."""
         p = claim.polynomial
         below = Claim(False, poly.add(poly.scale(p, -1), poly.constant(1), -1))
         if self.always(below):
@@ -97,7 +97,7 @@ class Prover:
     # ------------------------------------------------------------------ cases
 
     def _holds_by_cases(self, claim: Claim) -> bool:
-        """Whether the claim, in normal form, holds in each of some cases of which one is always so."""
+        """Whether the claim, in normal form, holds in each case of an exhaustive split."""
         found = self._holds_at_all_values(claim)
         if found is not None:
             return found
@@ -107,7 +107,7 @@ class Prover:
         return False
 
     def _holds_at_all_values(self, claim: Claim) -> bool | None:
-        """Whether a claim about a few values holds at each of them that the facts allow; None for one about many."""
+        """Whether a claim about few values holds at each of them that the facts allow; None if there are too many."""
         names = list(dict.fromkeys(poly.names_of(claim.polynomial)))
         ranges = [self.facts.range_of(name) for name in names]
         values = [range(low, high + 1) for low, high in ranges if low is not None and high is not None]
@@ -122,7 +122,7 @@ class Prover:
         return True
 
     def _splits(self, p: poly.Polynomial) -> Iterator[tuple[int, Iterator[Prover | None]]]:
-        """Numbers of cases, and the provers that assume them; None for one that never comes about."""
+        """Yield numbers of cases with the provers that assume them; None for an impossible case."""
         compounds = _compounds(p)
         moduli: dict[poly.NamedDim, int] = {}
         for atom in compounds:
@@ -194,7 +194,7 @@ class Prover:
         enough = self._effort.left - _MOST_BOUNDS
 
         def show(q: poly.Polynomial, multiple: int, to_combine: int) -> bool:
-            """Whether q > -multiple; as `multiple * p >= q` and p is an integer, p >= 0 follows."""
+            """Whether q > -multiple; since `multiple * p >= q` and p is an integer, p >= 0 follows."""
             if to_combine == 0:
                 self._effort.left -= 1 + _terms_around_low_ends(q) // _TERMS_OF_A_BOUND
                 least = lower_bound(q, self._range_of)
@@ -216,7 +216,8 @@ class Prover:
     def _eliminations(
         self, p: poly.Polynomial, known: list[poly.Polynomial]
     ) -> Iterator[tuple[int, poly.Polynomial, poly.Polynomial]]:
-        """The (times, inequality, factor) where `times*p - factor*inequality` lacks a term of p, worst terms first."""
+        """Yield the (times, inequality, factor) for which `times*p - factor*inequality` lacks a term of p, worst terms
+        first."""
         for monomial, coefficient in sorted(p.items(), key=lambda term: term[1] > 0):
             if not monomial:
                 continue
@@ -238,7 +239,7 @@ class Prover:
                             yield abs(c) * least // common, inequality, {(): abs(coefficient) // common}
 
     def _low(self, atom: poly.Atom) -> int:
-        """A lower end of the atom's range; -1 where none is known."""
+        """Return a lower end of the atom's range; -1 if unknown."""
         low = self._range_of(atom).low
         return -1 if low is None else low
 
@@ -258,7 +259,7 @@ class Prover:
         return Range(min(lows) if len(lows) == len(ranges) else None, min(highs, default=None))
 
     def _quotient_range(self, quotient: poly.Quotient) -> Range:
-        """The range of q = n//d from those of n and of d >= 1, and from what the facts say."""
+        """Return the range of q = n//d from those of n and of d >= 1, and from the facts."""
         n_low, n_high = self._range_of_polynomial(quotient.numerator)
         d_low, d_high = self._range_of_polynomial(quotient.denominator)
         d_low = max(d_low or 1, 1)
@@ -268,7 +269,7 @@ class Prover:
             low = n_low // d_low if n_low < 0 else 0 if d_high is None else n_low // d_high
         if n_high is not None:
             high = n_high // d_low if n_high >= 0 else -1 if d_high is None else n_high // d_high
-        # n >= k*d means q >= k, and n < k*d means q < k. This range holds while the two are looked for.
+        # n >= k*d means q >= k, and n < k*d means q < k. This range is used while both are computed.
         self._ranges[quotient] = Range(low, high)
         for k in (-1, 0, 1):
             if (low is None or low < k) and self._is_nonnegative(_minus_times(quotient, k), 1):
@@ -286,12 +287,12 @@ class Prover:
 
 
 def _terms_around_low_ends(p: poly.Polynomial) -> int:
-    """About how many terms `lower_bound` looks at: a product of n names has 2^n once each is low + t."""
+    """Return the approximate number of terms in `lower_bound`: a product of n names has 2^n once each is low + t."""
     return sum([1 << min(len(set(monomial)), 12) for monomial in p])
 
 
 def _compounds(*polynomials: poly.Polynomial) -> list[poly.Quotient | poly.Minimum]:
-    """The quotients and minima that are atoms of the polynomials, and those inside them."""
+    """Return the quotients and minima that are atoms of the polynomials, including nested ones."""
     found: dict[poly.Quotient | poly.Minimum, None] = {}
     waiting = list(polynomials)
     while waiting:
@@ -303,7 +304,7 @@ def _compounds(*polynomials: poly.Polynomial) -> list[poly.Quotient | poly.Minim
 
 
 def _defining_inequalities(atom: poly.Quotient | poly.Minimum) -> list[poly.Polynomial]:
-    """n - d*q >= 0 and d*q + d - 1 - n >= 0 for a quotient; a - m >= 0 for each argument of a minimum."""
+    """Return n - d*q >= 0 and d*q + d - 1 - n >= 0 for a quotient; a - m >= 0 for each argument of a minimum."""
     if isinstance(atom, poly.Minimum):
         return [poly.add(argument, poly.variable(atom), -1) for argument in atom.arguments]
     product = poly.multiply(atom.denominator, poly.variable(atom))
@@ -312,13 +313,14 @@ def _defining_inequalities(atom: poly.Quotient | poly.Minimum) -> list[poly.Poly
 
 
 def _multiplied_out(p: poly.Polynomial) -> Iterator[poly.Polynomial]:
-    """Polynomials that are nonnegative just where `p` is: n//d >= k is n >= k*d, and n//d <= k is n < (k + 1)*d."""
+    """Yield polynomials that are nonnegative exactly where `p` is: n//d >= k is n >= k*d, and n//d <= k is n < (k +
+    1)*d."""
     for monomial, coefficient in p.items():
         atom = monomial[0] if len(monomial) == 1 else None
         if not isinstance(atom, poly.Quotient) or coefficient not in (1, -1):
             continue
         if poly.constant_value(atom.denominator) is not None:
-            continue  # its two inequalities serve as well
+            continue  # its two inequalities are equivalent
         rest = poly.multiply(poly.add(p, {monomial: coefficient}, -1), atom.denominator)
         if coefficient == 1:
             yield poly.add(rest, atom.numerator)
@@ -328,11 +330,11 @@ def _multiplied_out(p: poly.Polynomial) -> Iterator[poly.Polynomial]:
 
 
 def _minus_times(quotient: poly.Quotient, k: int) -> poly.Polynomial:
-    """n - k*d."""
+    """Return n - k*d."""
     return poly.add(quotient.numerator, quotient.denominator, -k)
 
 
 def _has_no_root(p: poly.Polynomial) -> bool:
-    """Whether p is never 0 because what divides all other coefficients does not divide the constant one."""
+    """Whether p is never 0, because the gcd of all other coefficients does not divide the constant one."""
     others = poly.content({monomial: coefficient for monomial, coefficient in p.items() if monomial})
     return others > 0 and p.get((), 0) % others != 0

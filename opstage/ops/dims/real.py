@@ -25,9 +25,8 @@ _OnTerms: TypeAlias = Callable[[algebra.Terms, algebra.Terms], algebra.Terms]
 class DimFloat:
     """An exact real expression in the dims of one scope, closed under + - * / with ints, floats, Fractions and dims.
 
-    Exponents are multiples of 1/2. What comes out constant is a Fraction. Floats are rationals and enter exactly;
-    rounding happens once, in `evaluate`. Reals that are written alike are the same object, and only they are `==`;
-    whether one is greater than another is not decided.
+    Exponents are multiples of 1/2. Constant results are Fractions. Floats are converted exactly; rounding happens once,
+    in `evaluate`. Equal canonical expressions are the same object, and only those are `==`; order is not decided.
     """
 
     __slots__ = ("_text", "scope", "terms")
@@ -118,17 +117,18 @@ class DimFloat:
             if not math.isfinite(other):
                 raise UsageError(f"{self} cannot be combined exactly with {other}")
         elif not isinstance(other, Fraction):
-            return NotImplemented  # type: ignore[no-any-return]  # for the operator that called
+            return NotImplemented  # type: ignore[no-any-return]  # handled by the operator that called
         return self.scope.intern_real(function(self.terms, algebra.of_number(other)))
 
     # ------------------------------------------------------------------ what only a number can do
 
     def evaluate(self, env: Mapping[str, int]) -> float:
-        """The value at these sizes; KeyError for a name without one."""
+        """Return the value at these sizes; KeyError for a name without one."""
         return algebra.evaluate(self.terms, env)
 
     def require_defined(self) -> None:
-        """Require its divisors and radicands to be at least 1; where they are not, act as `require_at_most` does."""
+        """Require its divisors and radicands to be at least 1; see `require_at_most` for what happens if they are
+        not."""
         for p, text in algebra.divisors(self.terms):
             claim = claim_of(poly.constant(1), "<=", p)
             self.scope.require(claim, f"{self} needs {text} to be at least 1")
@@ -173,7 +173,7 @@ Number: TypeAlias = int | float | Fraction | DimFloat
 
 
 def as_real(dim: DimExpr) -> DimFloat:
-    """The real that a dim is."""
+    """Return a dim as a real."""
     if dim is UNKNOWN:
         return _UNKNOWN
     real = dim.scope.intern_real(algebra.of_polynomial(dim.polynomial))
@@ -182,7 +182,7 @@ def as_real(dim: DimExpr) -> DimFloat:
 
 
 def ratio(a: Dim, b: Dim) -> Fraction | DimFloat:
-    """`a / b` exactly: a Fraction of ints, else a `DimFloat`. Raises `ShapeError` for b = 0."""
+    """Return `a / b` exactly: a Fraction for ints, else a `DimFloat`. Raises `ShapeError` for b = 0."""
     a, b = as_dim(a), as_dim(b)
     if isinstance(a, DimExpr):
         return as_real(a) / b
@@ -194,7 +194,7 @@ def ratio(a: Dim, b: Dim) -> Fraction | DimFloat:
 
 
 def rsqrt(d: Dim) -> float | DimFloat:
-    """`1 / sqrt(d)`: a float for an int, else exact. Raises `ShapeError` for an int below 1."""
+    """Return `1 / sqrt(d)`: a float for an int, else exact. Raises `ShapeError` for an int below 1."""
     d = as_dim(d)
     if isinstance(d, DimExpr):
         result = as_real(d) ** Fraction(-1, 2)

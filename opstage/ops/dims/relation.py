@@ -1,8 +1,8 @@
-"""Statements about dims: what is proved, what is refuted and by which values, and what stays a condition.
+"""Statements about dims: proofs, counterexamples, and conditions for undecided ones.
 
-A statement speaks of every allowed value of the named dims. *Proved*: it holds for all of them. *Refuted*: some allowed
-value breaks it. *Undecided*: neither could be shown; then `require_…` records a condition, to be enforced when the
-values are known, and the check goes on.
+A statement is about every allowed value of the named dims. *Proved*: it holds for all of them. *Refuted*: some allowed
+value breaks it. *Undecided*: neither could be shown; then `require_…` records a condition, to be enforced once the
+values are known, and the check continues.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PROVED, _REFUTED = Verdict.proved, Verdict.refuted
 
 @dataclass(frozen=True, eq=False)
 class Condition:
-    """A relation that must hold at run time, in the user's names, with what to report where it does not."""
+    """A relation that must hold at run time, in the user's names, with the message if it does not."""
 
     relation: str
     claim: Claim
@@ -47,7 +47,7 @@ class Condition:
     source: SourceLine | None = None
 
     def holds(self, env: Mapping[str, int]) -> bool:
-        """Whether the relation holds at these sizes; `MissingSizeError` when a name has no value."""
+        """Whether the relation holds at these sizes; `MissingSizeError` if a name has no value."""
         try:
             return self.claim.holds(env) is True
         except KeyError as error:
@@ -58,7 +58,7 @@ class Condition:
 
 
 def claim_of(left: poly.Polynomial, operator: str, right: poly.Polynomial) -> Claim:
-    """The claim that `left operator right` makes, for one of == <= < >= >."""
+    """Return the claim `left operator right`, for one of == <= < >= >."""
     if operator in (">=", ">"):
         left, right = right, left
     difference = poly.add(right, left, -1)
@@ -68,7 +68,7 @@ def claim_of(left: poly.Polynomial, operator: str, right: poly.Polynomial) -> Cl
 
 
 def equal(a: Dim, b: Dim) -> Verdict:
-    """The verdict on `a == b` for every allowed value."""
+    """Return the verdict on `a == b` for every allowed value."""
     if a is b:
         return _PROVED
     if type(a) is int and type(b) is int:
@@ -77,17 +77,17 @@ def equal(a: Dim, b: Dim) -> Verdict:
 
 
 def at_most(a: Dim, b: Dim) -> Verdict:
-    """The verdict on `a <= b` for every allowed value."""
+    """Return the verdict on `a <= b` for every allowed value."""
     if type(a) is int and type(b) is int:
         return _PROVED if a <= b else _REFUTED
     return _verdict(a, "<=", b)
 
 
 def witness(a: Dim, operator: str, b: Dim) -> dict[str, int] | None:
-    """Allowed values at which `a operator b` fails, for one of == <= < >= >; None when a small search finds none.
+    """Return allowed values at which `a operator b` fails, for one of == <= < >= >; None if a small search finds none.
 
-    They include the values of every name that the declared facts tie to those of a and b. Two ints that break the
-    relation have the witness {}.
+    They include every name that the declared facts relate to those of a and b. Two ints that violate the relation have
+    the witness {}.
     """
     if operator not in ("==", "<=", "<", ">=", ">"):
         raise UsageError(f"a relation of sizes is one of ==, <=, <, >=, >, not {operator!r}")
@@ -127,7 +127,7 @@ def require_divides(k: Dim, n: Dim, message: Message) -> None:
 
 
 def is_one(d: Dim) -> bool:
-    """Whether `d` is literally 1; a named dim never is, whatever was declared of it."""
+    """Whether `d` is literally 1; a named dim never is, even if declared to be."""
     return isinstance(d, int) and d == 1
 
 
@@ -137,15 +137,15 @@ def is_zero(d: Dim) -> bool:
 
 
 def constraint_text(scope: DimScope, claim: Claim, declared: bool = False) -> str:
-    """The claim as the shortest constraint in the user's names, such as `M == N`, `T <= 1024` or `N % 3 == 0`.
+    """Return the claim as the shortest constraint in the user's names, such as `M == N`, `T <= 1024` or `N % 3 == 0`.
 
-    One that is `declared` says no less, and no more, where names that are positive so far may be 0 later.
+    If `declared`, the text stays equivalent even if names that are positive so far may be 0 later.
     """
     if not declared:
         claim = _without_minima(scope, claim)
     p = claim.polynomial
     if not declared:
-        # Whatever is positive and common to all terms says nothing: B*M == B*N is M == N.
+        # A positive factor common to all terms is redundant: B*M == B*N is M == N.
         p = poly.strip(p, tuple(atom for atom in poly.common_factor(p) if scope.is_positive(atom)))
     common = math.gcd(*(coefficient for monomial, coefficient in p.items() if monomial or claim.is_zero))
     if common > 1:
@@ -166,7 +166,7 @@ def constraint_text(scope: DimScope, claim: Claim, declared: bool = False) -> st
 
 
 def _without_minima(scope: DimScope, claim: Claim) -> Claim:
-    """The claim without a minimum where it says no more: T == min(T, 8) is T <= 8."""
+    """Return the claim without a redundant minimum: T == min(T, 8) is T <= 8."""
     p = claim.polynomial
     if not any(isinstance(atom, poly.Minimum) for monomial in p for atom in monomial):
         return claim
@@ -181,7 +181,7 @@ def _without_minima(scope: DimScope, claim: Claim) -> Claim:
 
 
 def values_text(values: Mapping[str, int], claim: Claim) -> str:
-    """`M=2, N=3`: the values of the names that the claim itself mentions."""
+    """Format the values of the names in the claim: `M=2, N=3`."""
     mentioned = {name.text for name in poly.names_of(claim.polynomial)}
     return ", ".join(f"{name}={value}" for name, value in values.items() if name in mentioned)
 
@@ -207,7 +207,7 @@ def _require(a: Dim, operator: str, b: Dim, message: Message) -> None:
 
 
 def _claim(a: Dim, operator: str, b: Dim) -> tuple[DimScope | None, Claim | None]:
-    """The claim and its scope: no claim when an operand is unknown, no scope between two ints."""
+    """Return the claim and its scope: no claim if an operand is unknown, no scope for two ints."""
     a, b = as_dim(a), as_dim(b)
     if a is UNKNOWN or b is UNKNOWN:
         return None, None

@@ -1,4 +1,4 @@
-"""`DimScope`: where named dims live, with what was declared about them and what stayed undecided."""
+"""`DimScope`: a set of named dims, with declared facts and undecided conditions."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class DimScope:
         equal(2*B + B, 3*B)          # Verdict.proved
         equal(B, T)                  # Verdict.refuted: witness(B, "==", T) is {"B": 2, "T": 3}
 
-    facts: what was declared, in order.
-    conditions: relations that were required but stayed undecided, in order, without those that earlier ones imply.
+    facts: the declared facts, in order.
+    conditions: required relations that are undecided, in order, without those that earlier ones imply.
     """
 
     def __init__(self) -> None:
@@ -44,16 +44,16 @@ class DimScope:
         self._expressions: dict[frozenset[tuple[poly.Monomial, int]], DimExpr] = {}
         self._reals: dict[frozenset[tuple[Factors, Fraction]], DimFloat] = {}
         self._prover = Prover(Facts(self.atoms))
-        self._assumed: Prover | None = None  # of the facts and conditions; made when it is first asked
+        self._assumed: Prover | None = None  # for facts and conditions; created on first use
         self._verdicts: dict[Key, tuple[Verdict, dict[str, int] | None]] = {}
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The named dims, in the order in which they were made."""
+        """The named dims, in order of creation."""
         return tuple(self._dims)
 
     def dim(self, name: str) -> DimExpr:
-        """The dim of a name, made on first use. Raises `UsageError` when the name is not an identifier."""
+        """Return the dim of a name, created on first use. Raises `UsageError` if the name is not an identifier."""
         found = self._dims.get(name)
         if found is None:
             if not name.isidentifier() or keyword.iskeyword(name):
@@ -63,14 +63,14 @@ class DimScope:
         return found
 
     def parse(self, text: str) -> Dim:
-        """The dim that a text such as `B*T + 1` or `min(T, 8)` denotes; new names are made. Raises `UsageError`."""
+        """Parse a dim such as `B*T + 1` or `min(T, 8)`, creating new names. Raises `UsageError`."""
         return parse_expression(text, self.dim)
 
     def declare(self, constraint: str) -> None:
         """Declare a fact: `T <= 1024`, `1 <= B < 64`, `D == H*K`, `N % 3 == 0`.
 
-        A declared lower end takes the place of the default 1; sizes are never negative. Raises `UsageError` for text
-        that is not a constraint, for a name that the scope does not know, and for a fact that contradicts earlier ones.
+        A declared lower end replaces the default 1; sizes are never negative. Raises `UsageError` for text that is not
+        a constraint, for an unknown name, and for a fact that contradicts earlier ones.
         """
         added = [claim for claim in self._claims(constraint) if poly.constant_value(claim.polynomial) is None]
         if not added:
@@ -103,10 +103,10 @@ class DimScope:
     def _declaring(self, claims: list[Claim]) -> Prover:
         return Prover(Facts(self.atoms, [*(fact.claim for fact in self.facts), *claims]))
 
-    # ------------------------------------------------------------------ what dims are made of
+    # ------------------------------------------------------------------ construction of dims
 
     def intern(self, p: poly.Polynomial) -> Dim:
-        """The one object for a polynomial: an int when it is constant."""
+        """Return the interned object for a polynomial: an int if it is constant."""
         value = poly.constant_value(p)
         if value is not None:
             return value
@@ -117,7 +117,7 @@ class DimScope:
         return found
 
     def intern_real(self, terms: Terms) -> Fraction | DimFloat:
-        """The one object for an exact real: a Fraction when it is constant."""
+        """Return the interned object for an exact real: a Fraction if it is constant."""
         terms = cancelled(terms)
         if not terms or terms.keys() == {()}:
             return terms.get((), Fraction(0))
@@ -128,7 +128,7 @@ class DimScope:
         return found
 
     def floor_divide(self, numerator: poly.Polynomial, denominator: poly.Polynomial) -> poly.Polynomial:
-        """`numerator // denominator`, requiring a symbolic denominator to be at least 1."""
+        """Return `numerator // denominator`, requiring a symbolic denominator to be at least 1."""
         divisor = poly.constant_value(denominator)
         if divisor == 0:
             raise division_by_zero(poly.render(numerator))
@@ -139,14 +139,14 @@ class DimScope:
             )
         return floor_divide(self.atoms, numerator, denominator)
 
-    # ------------------------------------------------------------------ what is known of a claim
+    # ------------------------------------------------------------------ decisions about claims
 
     def verdict(self, claim: Claim) -> Verdict:
-        """Proved for every allowed value, refuted by one, or undecided."""
+        """Return the verdict: proved for every allowed value, refuted by one, or undecided."""
         return self._decided(claim)[0]
 
     def witness(self, claim: Claim, wanted: bool = False) -> dict[str, int] | None:
-        """Allowed values at which the claim fails (or holds, where that is `wanted`), or None when none is found."""
+        """Return allowed values at which the claim fails (or holds, if `wanted`), or None if none are found."""
         return find_witness(self._prover.facts, claim, True) if wanted else self._decided(claim)[1]
 
     def _decided(self, claim: Claim) -> tuple[Verdict, dict[str, int] | None]:
@@ -166,16 +166,17 @@ class DimScope:
         return found
 
     def is_proved(self, claim: Claim) -> bool:
-        """Whether the claim is shown to hold for every allowed value."""
+        """Whether the claim is proved to hold for every allowed value."""
         return self._prover.at_once(claim) or self._prover.always(claim)
 
     def constraint_for(self, claim: Claim) -> str | None:
-        """A constraint that proves the claim once it is declared, and that some allowed values satisfy; else None."""
+        """Return a constraint that implies the claim if declared, and that some allowed values satisfy; else None."""
         text, prover = self._proving(claim)
         return text if prover is not None and find_witness(prover.facts, claim, True) is not None else None
 
     def _proving(self, claim: Claim) -> tuple[str, Prover | None]:
-        """The shortest text that proves the claim once it is declared, and what then decides; else the plain text."""
+        """Return the shortest text that implies the claim if declared, with the resulting prover; else the plain
+        text."""
         text = ""
         for plain in (False, True):
             text = constraint_text(self, claim, plain)
@@ -188,9 +189,9 @@ class DimScope:
         return text, None
 
     def require(self, claim: Claim, message: Message) -> None:
-        """Raise `ShapeError` when the claim is refuted, record it as a condition when it is undecided.
+        """Raise `ShapeError` if the claim is refuted; record it as a condition if it is undecided.
 
-        The error's `constraint` is what would make the claim right, where there is such a thing.
+        The error's `constraint` is a declaration that would imply the claim, if there is one.
         """
         verdict, broken_at = self._decided(claim)
         if verdict is Verdict.proved or (verdict is Verdict.undecided and self._is_assumed(claim)):
@@ -210,7 +211,7 @@ class DimScope:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Ask without assuming: an undecided relation in this block becomes no condition."""
+        """A block in which undecided relations do not become conditions."""
         kept, assumed = len(self.conditions), self._assumed
         try:
             yield
@@ -219,20 +220,21 @@ class DimScope:
             self._assumed = assumed
 
     def _is_assumed(self, claim: Claim) -> bool:
-        """Whether an undecided claim follows from the conditions so far, so that it need not be one."""
+        """Whether an undecided claim follows from the conditions so far."""
         if not self.conditions:
             return False
         if self._assumed is None:
             try:
                 facts = self._prover.facts.assuming(condition.claim for condition in self.conditions)
             except Contradiction:
-                facts = self._prover.facts  # nothing satisfies them all, and each is to be seen
+                facts = self._prover.facts  # the conditions are contradictory, but each one must still be reported
             self._assumed = Prover(facts)
         relation = constraint_text(self, claim)
         return any(condition.relation == relation for condition in self.conditions) or self._assumed.always(claim)
 
     def truth(self, left: DimExpr, operator: str, right: Dim) -> bool:
-        """The truth value of a comparison where it is the same for every allowed value; else `UndecidedDimError`."""
+        """Return the truth value of a comparison if it is the same for every allowed value; else raise
+        `UndecidedDimError`."""
         negated = operator == "!="
         claim = claim_of(left.polynomial, "==" if negated else operator, self._polynomial(right))
         if self._prover.always(claim):
@@ -242,7 +244,7 @@ class DimScope:
         raise UndecidedDimError(self._undecided_text(left, operator, right, claim, negated))
 
     def is_positive(self, atom: poly.Atom) -> bool:
-        """Whether the atom is shown to be at least 1."""
+        """Whether the atom is proved to be at least 1."""
         return self.is_proved(claim_of(poly.constant(1), "<=", poly.variable(atom)))
 
     def _undecided_text(self, left: DimExpr, operator: str, right: Dim, claim: Claim, negated: bool) -> str:

@@ -1,8 +1,8 @@
 """A deterministic search for allowed values at which a claim fails (or holds).
 
-The search runs over the names that the solved facts leave free, so that N % 1009 == 7 costs no luck; every candidate is
-then checked against the declared claims themselves. Small distinct values come first (M=2, N=3), then everything near
-the low ends, then ranges' ends, powers of two and pseudo-random mixtures of these. What is found is made small.
+The search runs over the names that the solved facts leave free, so that N % 1009 == 7 needs no luck; every candidate is
+checked against the declared claims. Small distinct values come first (M=2, N=3), then everything near the low ends,
+then ranges' ends, powers of two and pseudo-random mixtures of these. A result is then minimised.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53)
 _MOST_SMALL = 256  # points near the low ends
 _MOST_MIXED = 600  # points mixed from the ladders
 _LARGEST_POWER = 40
-_SMALL_ENOUGH = 16  # values up to here are not made smaller: M=2, N=3 tells more than M=1, N=2
+_SMALL_ENOUGH = 16  # values up to here are not reduced: M=2, N=3 is more informative than M=1, N=2
 
 
 def find_witness(facts: Facts, claim: Claim, wanted: bool, most: int | None = None) -> dict[str, int] | None:
-    """Allowed values of the claim's names (and of those the declared claims tie to them) at which it is `wanted`.
+    """Return allowed values of the claim's names (and of related ones) at which the claim is `wanted`.
 
-    None when the search, of at most `most` points, finds none, which proves nothing.
+    Returns None if the search, of at most `most` points, finds none; that proves nothing.
     """
     names, relevant = _connected(claim, facts.claims)
     images = {name: facts.image_of(name) for name in names}
@@ -52,7 +52,7 @@ def find_witness(facts: Facts, claim: Claim, wanted: bool, most: int | None = No
 
 
 def _constants(p: poly.Polynomial) -> Iterator[int]:
-    """The numbers in a polynomial, inside its atoms too."""
+    """Yield the constants in a polynomial, inside its atoms too."""
     for monomial, coefficient in p.items():
         yield abs(coefficient)
         for atom in monomial:
@@ -61,7 +61,7 @@ def _constants(p: poly.Polynomial) -> Iterator[int]:
 
 
 def _connected(claim: Claim, declared: Sequence[Claim]) -> tuple[list[poly.NamedDim], list[Claim]]:
-    """The claim's names with all that the declared claims tie to them, and those claims."""
+    """Return the claim's names with all that the declared claims relate to them, and those claims."""
     names = dict.fromkeys(poly.names_of(claim.polynomial))
     waiting = [(fact, dict.fromkeys(poly.names_of(fact.polynomial))) for fact in declared]
     relevant: list[Claim] = []
@@ -90,7 +90,7 @@ def _points(ranges: Sequence[Range], constants: Iterable[int]) -> Iterator[tuple
 
 
 def _ladder(r: Range, constants: Iterable[int]) -> list[int]:
-    """Values in a range from its low end up, near its ends, powers of two and the given constants."""
+    """Return values in a range from its low end up, near its ends, powers of two and the given constants."""
     low = r.low or 0
     steps = {low + step for step in range(8)} | {2**k + d for k in range(_LARGEST_POWER) for d in (-1, 0, 1)}
     steps |= {c + d for c in constants for d in (-1, 0, 1)}
@@ -102,7 +102,7 @@ def _ladder(r: Range, constants: Iterable[int]) -> list[int]:
 def _made_small(
     point: tuple[int, ...], ranges: Sequence[Range], works: Callable[[tuple[int, ...]], bool]
 ) -> tuple[int, ...]:
-    """Lower one coordinate after the other, by bisection, as long as the point still works."""
+    """Lower one coordinate after the other by bisection, while the point still works."""
     for index, r in enumerate(ranges):
         too_low = (r.low or 0) - 1
         while point[index] > max(too_low + 1, _SMALL_ENOUGH):

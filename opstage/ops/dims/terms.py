@@ -1,7 +1,7 @@
 """The algebra beneath `DimFloat`: sums of rational multiples of products of bases with half-integer exponents.
 
 A base is an atom, a dim expression of several terms in lowest form, a natural number under a root, or a whole sum that
-cannot be split. Beside a base stands twice its exponent, an int: (N, 2) is N and (N, -1) is 1/sqrt(N). Products of dim
+cannot be split. A base is paired with twice its exponent, an int: (N, 2) is N and (N, -1) is 1/sqrt(N). Products of dim
 expressions are multiplied out and exact quotients cancel, so that (n - 1)/n + 1/n is 1.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Opaque:
-    """A sum that is under a root or a fraction bar as a whole, such as 1 + 1/sqrt(N); compared by its text."""
+    """A sum under a root or a fraction bar as a whole, such as 1 + 1/sqrt(N); compared by its text."""
 
     __slots__ = ("terms", "text")
 
@@ -47,19 +47,20 @@ _UNIT: Terms = {(): _ONE}
 
 
 class _Split(NamedTuple):
-    """A sum as `outside * inside`: one term times a polynomial in lowest form with a positive leading coefficient."""
+    """A sum as `outside * inside`: one term multiplied by a polynomial in lowest form with a positive leading
+    coefficient."""
 
     outside: Terms
     inside: poly.Polynomial
 
 
 def of_number(value: int | float | Fraction) -> Terms:
-    """A rational number; a finite float is one."""
+    """Return the terms of a rational number or a finite float."""
     return {(): Fraction(value)} if value else {}
 
 
 def of_polynomial(p: poly.Polynomial) -> Terms:
-    """A polynomial, term by term."""
+    """Return the terms of a polynomial."""
     return {
         _factors([(atom, 2 * monomial.count(atom)) for atom in dict.fromkeys(monomial)]): Fraction(coefficient)
         for monomial, coefficient in p.items()
@@ -67,7 +68,7 @@ def of_polynomial(p: poly.Polynomial) -> Terms:
 
 
 def add(a: Terms, b: Terms, factor: int = 1) -> Terms:
-    """`a + factor * b`."""
+    """Return `a + factor * b`."""
     result = dict(a)
     for factors, coefficient in b.items():
         total = result.get(factors, 0) + factor * coefficient
@@ -79,7 +80,7 @@ def add(a: Terms, b: Terms, factor: int = 1) -> Terms:
 
 
 def multiply(a: Terms, b: Terms) -> Terms:
-    """`a * b`. Raises `TooComplexError`."""
+    """Return `a * b`. Raises `TooComplexError`."""
     if a == _UNIT:
         return b
     if b == _UNIT:
@@ -97,7 +98,7 @@ def multiply(a: Terms, b: Terms) -> Terms:
 
 
 def power(scope: DimScope, a: Terms, twice: int) -> Terms:
-    """`a ** (twice/2)`. Raises `ShapeError` for 1/0 and for the root of a negative number."""
+    """Return `a ** (twice/2)`. Raises `ShapeError` for 1/0 and for the root of a negative number."""
     if twice % 2:
         return multiply(power(scope, a, twice - 1), _root(scope, a))
     if twice < 0:
@@ -109,7 +110,7 @@ def power(scope: DimScope, a: Terms, twice: int) -> Terms:
 
 
 def cancelled(a: Terms) -> Terms:
-    """`a` with every exact division carried out: (N*M + M)/(N + 1) is M."""
+    """Return `a` with every exact division carried out: (N*M + M)/(N + 1) is M."""
     if not any(isinstance(base, DimExpr) and twice < 0 for factors in a for base, twice in factors):
         return a
     groups: dict[Factors, Terms] = {}
@@ -134,7 +135,7 @@ def cancelled(a: Terms) -> Terms:
 
 
 def divisors(a: Terms) -> list[tuple[poly.Polynomial, str]]:
-    """The dims that stand below a fraction bar or under a root, each with its text."""
+    """Return the dims under a fraction bar or root, each with its text."""
     found: dict[str, poly.Polynomial] = {}
     for factors in a:
         for base, twice in factors:
@@ -144,7 +145,7 @@ def divisors(a: Terms) -> list[tuple[poly.Polynomial, str]]:
 
 
 def evaluate(a: Terms, values: Mapping[str, int]) -> float:
-    """The value, rounded once where no root is involved. Raises `ShapeError` for 1/0 and roots of negative numbers."""
+    """Return the value, rounded once if there is no root. Raises `ShapeError` for 1/0 and roots of negative numbers."""
     exact = Fraction(0)
     rounded: list[float] = []
     for factors, coefficient in a.items():
@@ -175,7 +176,8 @@ def _value(base: Base, values: Mapping[str, int]) -> Fraction:
 
 
 def _term(coefficient: Fraction, exponents: dict[Base, int]) -> Terms:
-    """One product in normal form: numbers join the coefficient or one root, whole powers of sums are multiplied out."""
+    """Return one product in normal form: numbers join the coefficient or one root, whole powers of sums are
+    expanded."""
     factors: list[tuple[Base, int]] = []
     expanded = _UNIT
     radicand = 1
@@ -252,7 +254,7 @@ def _root(scope: DimScope, a: Terms) -> Terms:
 
 
 def _split(a: Terms) -> _Split | None:
-    """A sum as one term times a polynomial, over a common denominator; None where it is no such thing."""
+    """Return a sum as one term times a polynomial, over a common denominator, or None."""
     denominator: dict[Base, int] = {}
     for factors in a:
         for base, twice in factors:
@@ -294,7 +296,7 @@ def _expression(scope: DimScope, p: poly.Polynomial) -> DimExpr:
 
 
 def render(a: Terms) -> str:
-    """The text of a sum, such as `1 - 1/N` or `1/sqrt(H)`."""
+    """Return the text of a sum, such as `1 - 1/N` or `1/sqrt(H)`."""
     texts = sorted((-_degree(factors), _term_text(factors, abs(c)), c) for factors, c in a.items())
     first = next((index for index, term in enumerate(texts) if term[2] > 0), 0)
     texts.insert(0, texts.pop(first))
@@ -303,7 +305,7 @@ def render(a: Terms) -> str:
 
 
 def _degree(factors: Factors) -> int:
-    """By what power of the sizes a product grows, so that 1 is before 1/N."""
+    """Return the degree of a product in the sizes, so that 1 sorts before 1/N."""
     degree = 0
     for base, twice in factors:
         if not isinstance(base, (int, Opaque)):
@@ -315,7 +317,7 @@ def _term_text(factors: Factors, coefficient: Fraction) -> str:
     above: list[str] = []
     below: list[str] = []
     if coefficient.denominator > 1024 and Fraction(float(coefficient)) == coefficient:
-        above.append(repr(float(coefficient)))  # it came from a float
+        above.append(repr(float(coefficient)))  # a converted float
     else:
         above += [str(coefficient.numerator)] if coefficient.numerator != 1 else []
         below += [str(coefficient.denominator)] if coefficient.denominator != 1 else []
