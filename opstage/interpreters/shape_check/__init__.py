@@ -1,4 +1,4 @@
-"""The shape checker: the same programs on shapes alone, which may be symbolic; verdicts and a cost report."""
+"""The shape checker: runs programs on shapes, which may be symbolic, and reports verdicts and costs."""
 
 from typing import TYPE_CHECKING
 

@@ -1,6 +1,7 @@
-"""Where a checked program runs: which interpreter has a kernel for each op, in which dtype; whether ONNX can say it.
+"""Where a checked program runs: which interpreter has a kernel for each op, in which dtype, and whether it exports to
+ONNX.
 
-It is answered from what the check noted, the kernel tables and the table of ONNX rules; nothing is run for it.
+The answer comes from the check's trace, the kernel tables and the table of ONNX rules, without running anything.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _UPDATE = "update"
 
 @dataclass(frozen=True)
 class Obstacle:
-    """Why a program does not run somewhere: the op at fault and where the program calls it; no op where none is."""
+    """Why a program does not run somewhere: the op and its call in the program; no op if it is not about one."""
 
     reason: str
     op: str = ""
@@ -37,7 +38,7 @@ class Obstacle:
 
 @dataclass(frozen=True)
 class Answer:
-    """Whether a program runs on `where`, in `dtype`: `obstacle` is what keeps it from it, None for nothing."""
+    """Whether a program runs on `where`, in `dtype`: `obstacle` is the reason why not, or None."""
 
     where: str
     dtype: str
@@ -59,7 +60,7 @@ class _OpUse(NamedTuple):
 
 
 def capabilities(report: Report, options: Options) -> tuple[Answer, ...]:
-    """An answer for each interpreter, device and dtype, and for ONNX; `options` are those of the check."""
+    """Return an answer for each interpreter, device and dtype, and for ONNX; `options` are those of the check."""
     uses = list(_uses(report))
     answers = []
     for device in DEVICES:
@@ -94,7 +95,7 @@ def _in_onnx(uses: list[_OpUse], options: Options) -> Iterator[Answer]:
         if rule is not None and rule.says is not None:
             return ""
         if use.primitive not in memo:
-            memo[use.primitive] = ""  # a decomposition never comes back to its own op
+            memo[use.primitive] = ""  # a decomposition never contains its own op
             if rule is not None or use.primitive.decomposition is None:
                 memo[use.primitive] = f"ONNX cannot say {use.primitive}: {rule.note if rule else 'no rule says it'}"
             else:
@@ -116,7 +117,7 @@ def _first(uses: list[_OpUse], fault: Callable[[_OpUse], str]) -> Obstacle | Non
 
 
 def _lacks_kernel(interpreter: BaseInterpreter[Any], options: Options, use: _OpUse) -> str:
-    """Why an interpreter cannot compute an op, neither itself nor by its decomposition; empty where it can."""
+    """Return why an interpreter cannot compute an op, directly or by its decomposition; "" if it can."""
     if interpreter.has_kernel(use.primitive) or any(isinstance(value, Body) for value in use.static.values()):
         return ""  # the ops of a body are uses of their own
     if use.primitive.decomposition is None:
@@ -127,12 +128,12 @@ def _lacks_kernel(interpreter: BaseInterpreter[Any], options: Options, use: _OpU
     except UnsupportedError as error:
         return error.reason
     except OpstageError:
-        return ""  # found by the check itself
+        return ""  # reported by the check itself
     return ""
 
 
 def _parts(use: _OpUse, options: Options) -> list[_OpUse]:
-    """The ops that a composite is made of."""
+    """Return the ops of a composite."""
     parts = ShapeOps(options)
     try:
         parts.decompose(use.primitive, tuple([parts.input(type_) for type_ in use.types]), use.static)
@@ -146,7 +147,7 @@ def _parts(use: _OpUse, options: Options) -> list[_OpUse]:
 
 
 def _uses(report: Report) -> Iterator[_OpUse]:
-    """Each op that the program uses in each way, with the line that first does."""
+    """Yield each op with each way in which the program uses it, and the first line that does."""
     program = report.program
     met = set()
     for e in program.body.equations:
@@ -162,7 +163,7 @@ def _uses(report: Report) -> Iterator[_OpUse]:
 
 
 def _inside(use: _OpUse) -> Iterator[_OpUse]:
-    """The ops in the body of a loop."""
+    """Yield the ops in the body of a loop."""
     for body in use.static.values():
         if not isinstance(body, Body):
             continue

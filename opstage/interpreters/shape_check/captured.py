@@ -1,7 +1,7 @@
-"""Findings on captured state that others may change: lists, dicts, arrays, attributes of objects.
+"""Findings on captured mutable state: lists, dicts, arrays, attributes of objects.
 
-Such a program is right on every interpreter: an eager run sees a change by itself, and a compiled program is recorded
-anew. But each change costs a recording, and what is not an argument is neither in a checkpoint nor in a graph.
+Such a program is correct on every interpreter: an eager run sees a change by itself, and a compiled program is recorded
+again. But each change costs a recording, and state that is not an argument is neither in a checkpoint nor in a graph.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ABOUT = "The program reads state of Python's that may change between two runs."
 
 
 def with_captured(report: Report, *programs: Any) -> Report:
-    """The report, with a note for each place of such state that the programs can be seen to read."""
+    """Return the report with a note for each place of such state that the programs visibly read."""
     found: dict[tuple[str, object], Finding] = {}
     for program in programs:
         if program is None:

@@ -1,4 +1,4 @@
-"""Running a program on the shape checker, so that whatever it does becomes a report and never an exception."""
+"""Run a program on the shape checker, turning everything it does into a report and never an exception."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def check_base_program(
 
     The first `parameters` tensors are counted as the model's parameters; `tied` are the paths of each that is at
     several places; `step` says which are trained; `naming` gives the names of what it returns; `written` is the user's
-    own function, in whose signature arguments are found. The program is that of a rank of `mesh`, which
-    keeps some tensors for itself: `kept` has, by name, the axis over which they differ.
+    own function, used to locate arguments. The program runs on a rank of `mesh`; `kept` has, by name, the axis over
+    which sharded tensors differ.
     """
     try:
         runs_on = make_interpreter(options)
@@ -108,8 +108,8 @@ def _give_their_sizes(
     idle: Sequence[str],
     mesh: Mesh,
 ) -> set[str]:
-    """Of inputs of whose elements a program makes nothing, those whose sizes it needs: it is run once more, with sizes
-    for these inputs that nothing else has, and looked through for them."""
+    """Return which `idle` inputs, whose elements are unused, are needed for their sizes: runs the program again with
+    unique sizes for these inputs and looks for these in the result."""
     places = {name: at for at, name in enumerate(names)}
     fresh = {name: f"{_FRESH}{i}_" for i, name in enumerate(idle) if specs[places[name]].entries}
     if not fresh:
@@ -122,7 +122,7 @@ def _give_their_sizes(
             sizes = tuple([f"{prefix}{axis}" for axis in range(len(specs[at].entries))])
             (refs[at],) = ops.declare([Spec(sizes, specs[at].dtype)], [name])
         outputs = [ops.adopt(ref) for ref in flatten(ops.follow(program, refs))[0]]
-    except Exception:  # such as a loop over as many turns
+    except Exception:  # such as a loop with that many iterations
         if len(fresh) == 1:
             return set(fresh)
         each = [_give_their_sizes(program, specs, names, options, [name], mesh) for name in fresh]
@@ -138,13 +138,14 @@ def _give_their_sizes(
 
 
 def unusable(what: str, error: OpstageError, scope: DimScope | None = None) -> Report:
-    """The report on a program that could not even begin, because of its options or specs."""
+    """Return the report on a program that could not start, because of its options or specs."""
     program = CheckedProgram(scope=scope if scope is not None else DimScope())
     return Report((Finding(what, str(error), rule="spec"),), (), None, Cost(0, 0), 0, program=program)
 
 
 def _uncaught(error: Exception, ops: ShapeOps) -> Finding:
-    """The finding for an exception that ended the program: an error outside of any op, or of the user's own code."""
+    """Return the finding for an exception that ended the program: an error outside of any op, or in the user's own
+    code."""
     if isinstance(error, LocatedError):
         return Finding(
             error.op or "program",
@@ -162,7 +163,7 @@ def _uncaught(error: Exception, ops: ShapeOps) -> Finding:
 
 
 def _may_follow(error: Exception) -> bool:
-    """Whether an error may well be the consequence of an earlier finding, which left sizes unknown."""
+    """Whether an error may be a consequence of an earlier finding, which left sizes unknown."""
     if isinstance(error, UnknownDimError) or not isinstance(error, (LocatedError, UsageError)):
         return True
     return isinstance(error, LocatedError) and _UNKNOWN_SIZE.search(error.reason) is not None
@@ -181,7 +182,7 @@ def _declarations(specs: Sequence[Spec], names: Sequence[str]) -> tuple[Declared
 
 
 def _user_line(error: BaseException) -> SourceLine | None:
-    """The innermost line of the user's program in the traceback; one of a library where there is no other."""
+    """Return the innermost line of the user's program in the traceback, or of a library if there is none."""
     found: SourceLine | None = None
     own = False
     traceback = error.__traceback__

@@ -1,4 +1,4 @@
-"""The verdict on a claim about what a program's outputs read, as a report holds it."""
+"""The verdict on a claim about what a program's outputs read, as stored in a report."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ClaimVerdict:
     witness     (t, s): in a run, the output at t moved when the inputs at s did
     sizes       the sizes of that run
     reason      why it is not proved, and what is missing
-    assumptions what a proof takes for granted
+    assumptions the assumptions of a proof
     """
 
     claim: Claim
@@ -62,7 +62,7 @@ class ClaimVerdict:
 
     @property
     def finding(self) -> Finding | None:
-        """The error that it is; None for one that is proved."""
+        """The error for the verdict, or None if it is proved."""
         if self.state == "proved":
             return None
         refuted = self.state == "refuted"
@@ -76,7 +76,7 @@ class ClaimVerdict:
 
 
 def verdicts_as_data(verdicts: Sequence[ClaimVerdict]) -> list[dict[str, Any]]:
-    """Verdicts as plain JSON data."""
+    """Return verdicts as plain JSON data."""
     return [
         {
             "claim": str(verdict.claim),
@@ -92,7 +92,7 @@ def verdicts_as_data(verdicts: Sequence[ClaimVerdict]) -> list[dict[str, Any]]:
 
 
 def verdicts_as_text(verdicts: Sequence[ClaimVerdict]) -> str:
-    """Verdicts for a terminal: a line each, then what the proofs take for granted."""
+    """Return verdicts for a terminal: a line each, then the assumptions of the proofs."""
     lines = [f"{verdict.claim} is {verdict.state}{_sizes(verdict)}" for verdict in verdicts]
     given = dict.fromkeys(each for verdict in verdicts for each in verdict.assumptions)
     if given:

@@ -1,10 +1,9 @@
-"""`Machines`: a model of machines, by which the time of a step on many ranks is predicted.
+"""`Machines`: a model of machines that predicts the time of a step on many ranks.
 
-It is the alpha-beta model (Hockney 1994): a message of n bytes takes alpha + n/beta seconds, and a rank computes so
-many FLOP a second. One process hosts each rank; a process sends its messages one after the other, as
+It is the alpha-beta model (Hockney 1994): a message of n bytes takes alpha + n/beta seconds, and a rank computes a
+constant number of FLOP per second. One process hosts each rank; a process sends its messages one after the other, as
 `interpreters/mesh` does: to each other rank of the axis, in two rounds for a sum of more than 16 KiB and in one for any
-other collective. Nothing is taken to overlap. So this is a model and no measurement: caches, memory and contention are
-left out.
+other collective. Nothing overlaps. This is a model and not a measurement: caches, memory and contention are ignored.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ from .traffic import collectives
 @final
 @dataclass(frozen=True)
 class Machines:
-    """Machines alike.
+    """Identical machines.
 
     ranks_per_host   ranks, one a process, that share a host and its link
-    alpha            seconds that a message takes, whatever its length
-    beta             bytes a second that a host sends to others
-    flops            FLOP a second of a rank
-    alpha_within     the same of a message within a host; as alpha where it is not said
-    beta_within      bytes a second that a rank sends within its host; as beta where it is not said
+    alpha            seconds of latency per message
+    beta             bytes per second that a host sends to others
+    flops            FLOP per second of a rank
+    alpha_within     latency of a message within a host; default: alpha
+    beta_within      bytes per second that a rank sends within its host; default: beta
     """
 
     ranks_per_host: int
@@ -50,7 +49,7 @@ class Machines:
 
     @classmethod
     def read(cls, text: str) -> Machines:
-        """`ranks_per_host=8,alpha=5e-6,beta=12e9,flops=1e12`, or a TOML file of such values. Raises UsageError."""
+        """Read `ranks_per_host=8,alpha=5e-6,beta=12e9,flops=1e12`, or a TOML file of such values. Raises UsageError."""
         if "=" in text:
             pairs = [entry.partition("=") for entry in text.split(",") if entry.strip()]
             return cls.of({name.strip(): value.strip() for name, _, value in pairs}, f"cluster {brief(text)}")
@@ -65,7 +64,7 @@ class Machines:
 
     @classmethod
     def of(cls, values: Mapping[str, Any], origin: str | os.PathLike[str] = "cluster") -> Machines:
-        """From values by name, which may be texts. Raises UsageError, naming the origin."""
+        """Build from values by name, which may be texts. Raises UsageError, naming the origin."""
         names = [field.name for field in fields(cls)]
         made: dict[str, Any] = {}
         for name, value in values.items():
@@ -91,7 +90,7 @@ _ADVICE = (
 
 
 class Prediction(NamedTuple):
-    """The step of a rank of a mesh, by the model: seconds of computing, of messages' alpha and of their bytes."""
+    """The predicted step of a rank of a mesh: seconds of computing, of message latency and of transfer."""
 
     ranks: int
     computing: float
@@ -100,12 +99,12 @@ class Prediction(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """The step."""
+        """The total time of the step."""
         return self.computing + self.latency + self.transfer
 
 
 def predicted(report: Report, cluster: Machines, mesh: Mesh, sizes: Mapping[str, int]) -> Prediction:
-    """Of a report's step on a mesh of numbers, with `sizes` for the names that stand in its formulas."""
+    """Predict the step of a report on a mesh of numbers, with `sizes` for the names in its formulas."""
     latency = transfer = 0.0
     for call in _calls(report):
         nbytes, times = int(value_at(call.nbytes, sizes)), int(value_at(call.times, sizes))
@@ -124,7 +123,7 @@ def predicted(report: Report, cluster: Machines, mesh: Mesh, sizes: Mapping[str,
 
 
 def cost_of_call(name: str, nbytes: int, ranks: int) -> tuple[int, float]:
-    """The messages that a rank sends for one collective of an operand of so many bytes, and their bytes."""
+    """Return the number and bytes of the messages that a rank sends for one collective of an operand of `nbytes`."""
     others = ranks - 1
     if name == SHIFT.name:
         return 1, nbytes
@@ -145,7 +144,7 @@ class _Sending(NamedTuple):
 
 
 def _calls(report: Report) -> Iterator[_Sending]:
-    """The collectives of a step that move bytes."""
+    """Yield the collectives of a step that move bytes."""
     for equation, times, types in collectives(report.program.body, 1):
         if equation.inputs and not equation.primitive.view:
             static = equation.static
@@ -154,7 +153,8 @@ def _calls(report: Report) -> Iterator[_Sending]:
 
 
 def messages_of(report: Report) -> Dim:
-    """The messages that a rank sends in a step, a formula where an axis is open; every sum taken to be a large one."""
+    """Return the number of messages of a rank in a step, a formula for a symbolic axis, assuming every sum to be
+    large."""
     total: Dim = 0
     for call in _calls(report):
         each: Dim = 1 if call.name == SHIFT.name else call.size - 1

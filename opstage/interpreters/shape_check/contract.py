@@ -41,11 +41,11 @@ class Contract:
         self._bounded = [at for at, spec in enumerate(self._specs) if spec.range is not None]
 
     def assume(self, conditions: Sequence[Assumption]) -> None:
-        """Relations that the check could not decide: they are enforced for every batch."""
+        """Enforce relations that the check could not decide, for every batch."""
         self._conditions = [*self._conditions, *conditions]
 
     def arrays(self, batch: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The batch with arrays for lists of numbers, see `lists_by_specs`."""
+        """Return the batch with lists of numbers converted to arrays, see `lists_by_specs`."""
         made: tuple[Any, ...] = lists_by_specs(self._trees, batch)
         return made
 
@@ -56,7 +56,7 @@ class Contract:
         refs: Sequence[Any],
         unforeseen: Callable[[tuple[Any, ...]], None],
     ) -> None:
-        """Raise for a batch outside the Specs; where there are none, `unforeseen(batch)` validates a new signature."""
+        """Raise for a batch that violates the Specs; without Specs, `unforeseen(batch)` validates a new signature."""
         signature = tuple([(ref.shape, ref.dtype) for ref in refs])
         if signature not in self._known:
             self._check_signature(batch, arrays, refs, unforeseen)
@@ -89,7 +89,7 @@ class Contract:
                 raise
 
     def _check_specs(self, refs: Sequence[Any]) -> None:
-        """Shapes and dtypes, then what was declared of the named dims, then what the check left to be seen."""
+        """Check shapes and dtypes, then declared facts about named dims, then undecided conditions."""
         sizes: dict[str, int] = {}
         axes: list[_Axis] = []
         for name, spec, type_, ref in zip(self.names, self._specs, self._types, refs):
@@ -126,11 +126,11 @@ class Contract:
                 raise ShapeError(f"{assumption} does not hold at {at}")
 
 
-_FAR = 2**40  # min(N, 4) goes in even steps too, but not for long
+_FAR = 2**40  # min(N, 4) is linear at first too, but not this far
 
 
 class _Axis(NamedTuple):
-    """One axis of a batch argument and the dim that its Spec gives it."""
+    """One axis of a batch argument and the dim in its Spec."""
 
     name: str
     spec: Spec
@@ -143,7 +143,7 @@ class _Axis(NamedTuple):
         return self.shape[self.axis]
 
     def read(self, sizes: dict[str, int], names: Iterable[str]) -> bool:
-        """Take the size of a dim that is alone; False for what is left to `solve` and `compare`."""
+        """Record the size of a dim that is a plain name; return False for those left to `solve` and `compare`."""
         alone = str(self.dim)
         if alone not in names:
             return False
@@ -152,7 +152,7 @@ class _Axis(NamedTuple):
         return True
 
     def solve(self, sizes: dict[str, int], names: Iterable[str]) -> bool:
-        """Find the only unknown name of an expression such as 2*H or H + 1, which goes through it in even steps."""
+        """Solve for the only unknown name of a linear expression such as 2*H or H + 1."""
         for name in names:
             if name in sizes or self.value(sizes) is not None:
                 continue
@@ -170,7 +170,7 @@ class _Axis(NamedTuple):
 
     def compare(self, sizes: Mapping[str, int]) -> None:
         expected = self.value(sizes)
-        if expected is None:  # then what is known of all its values must do
+        if expected is None:  # then all its values must match
             fits = Verdict.proved not in (at_most(self.dim, self.size - 1), at_most(self.size + 1, self.dim))
         else:
             fits = expected == self.size
@@ -178,7 +178,7 @@ class _Axis(NamedTuple):
             raise self.mismatch(f"where {self.spec} wants {self.dim}")
 
     def value(self, sizes: Mapping[str, int]) -> int | None:
-        """The dim at these sizes; None where one is missing."""
+        """Return the dim at these sizes; None if one is missing."""
         try:
             return evaluate(self.dim, sizes)
         except MissingSizeError:
@@ -210,7 +210,7 @@ def _kind(dtype: DType) -> str:
 
 
 def _holds(holds: Callable[[dict[str, int]], bool], sizes: Mapping[str, int]) -> bool | None:
-    """None where a name has no size."""
+    """Return None if a name has no size."""
     try:
         return holds(dict(sizes))
     except MissingSizeError:

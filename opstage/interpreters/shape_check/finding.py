@@ -1,4 +1,4 @@
-"""`Finding`: one thing that a check has to say."""
+"""`Finding`: one result of a check."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Severity = Literal["error", "warning", "note"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong, as a `warning` odd, as a `note` worth knowing: what, where, in which tensors."""
+    """An error, a `warning` about something odd, or a `note`: what, where, in which tensors."""
 
     op: str
     reason: str

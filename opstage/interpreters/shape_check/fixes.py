@@ -1,8 +1,8 @@
-"""Fixes of a failed call: small changes to it, tried on the op's own shape rule.
+"""Fixes of a failed call: small changes to it, tested with the op's own shape rule.
 
-A change is suggested only where it makes the call right for every allowed size, where no other change of its kind does,
-and where something besides the shapes speaks for it: a name, a dtype, the place of an operand. Shapes that merely agree
-say little, and a wrong suggestion costs more than none.
+A change is suggested only if it makes the call valid for every allowed size, no other change of its kind does, and
+something besides the shapes supports it: a name, a dtype, the position of an operand. Matching shapes alone are weak
+evidence, and a wrong suggestion is worse than none.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from .written_call import WrittenCall, call_at
 _PARAMETERS = frozenset({"weight", "bias", "kernel", "gamma", "beta"})
 _BINARY = frozenset({ADD, SUB, MUL, DIV, MAXIMUM, MINIMUM})
 _ORDERED = frozenset({LINEAR, CONV, CONV_TRANSPOSE, CROSS_ENTROPY, GATHER_ROWS, LAYER_NORM, BATCH_NORM, GROUP_NORM})
-"""Ops whose operands each have a part of their own, so that another order can be recognised as the right one."""
+"""Ops whose operands have distinct roles, so that another order can be recognised as the right one."""
 
 
 @dataclass(frozen=True)
 class FailedCall:
-    """A call that its op's shape rule refused.
+    """A call that its op's shape rule rejected.
 
-    names     of the operands present; `origins` are the paths of those that the program was given, else empty
+    names     the names of the operands present; `origins` are the paths of program inputs, else empty
     source    the user's call
     dtype     the program's float dtype
-    makers    the op that made each operand, with its static parameters and its place; None where no op did
-    known     whether it is known where each operand came from: of what a scan hands to its body it is not
+    makers    the op that computed each operand, with its static parameters and place; None for inputs
+    known     whether the origin of each operand is known; it is not for operands that a scan passes to its body
     """
 
     primitive: Primitive
@@ -67,14 +67,14 @@ class FailedCall:
             del scope.conditions[noted:]
 
     def with_type(self, i: int, shape: Shape | None = None, dtype: DType | None = None) -> list[TensorType]:
-        """The operands, one of them with another shape or dtype."""
+        """Return the operands, with another shape or dtype for one of them."""
         old = self.types[i]
         new = TensorType(old.shape if shape is None else shape, old.dtype if dtype is None else dtype)
         return [*self.types[:i], new, *self.types[i + 1 :]]
 
 
 def suggest_fix(call: FailedCall, error: LocatedError, scope: DimScope) -> str:
-    """One instruction that mends the call, or nothing. `error` is what the rule said."""
+    """Return one instruction that fixes the call, or "". `error` is the rule's error."""
     if any(isinstance(value, InvalidStatic) for value in call.static.values()):
         return ""
     if any(d is UNKNOWN for type_ in call.types for d in type_.shape):
@@ -93,11 +93,11 @@ def suggest_fix(call: FailedCall, error: LocatedError, scope: DimScope) -> str:
 
 Fix = Callable[[FailedCall, DimScope, "WrittenCall"], Iterator[str]]
 
-# Kinds of mistakes, the surest first ----------------------------------------------------------------------------------
+# Kinds of mistakes, most certain first -----------------------------------------------------------------------------
 
 
 def _orders(call: FailedCall, scope: DimScope, written: WrittenCall) -> Iterator[str]:
-    """The operands in another order, where each then has the part that its path or its dtype speaks for."""
+    """The operands in another order, if each then matches the role that its path or dtype suggests."""
     if call.primitive not in _ORDERED:
         return
 
@@ -120,7 +120,7 @@ def _orders(call: FailedCall, scope: DimScope, written: WrittenCall) -> Iterator
 
 
 def _misplaced(name: str, type_: TensorType, origin: str) -> bool:
-    """Whether a parameter stands where data belong, data where a parameter does, or floats where integers do."""
+    """Whether a parameter is in a data position, data in a parameter position, or floats in an integer position."""
     if name in ("labels", "idx", "logits"):
         return is_float(type_.dtype) != (name == "logits")
     return name in _PARAMETERS and not origin.startswith("params")
@@ -131,7 +131,7 @@ def _named(origin: str, name: str) -> bool:
 
 
 def _casts(call: FailedCall, scope: DimScope, written: WrittenCall) -> Iterator[str]:
-    """Integers made floats; float labels and indices declared as the integers that they are."""
+    """Cast integers to floats; declare float labels and indices as integers."""
     for i, (type_, origin, name) in enumerate(zip(call.types, call.origins, call.names)):
         if call.known[i] and type_.dtype.kind in "iu" and call.passes(scope, call.with_type(i, dtype=call.dtype)):
             yield f"cast {written.operands[i]}: ops.cast({written.operands[i]}, dtype=ops.dtype)"
@@ -142,7 +142,7 @@ def _casts(call: FailedCall, scope: DimScope, written: WrittenCall) -> Iterator[
 
 
 def _classes(call: FailedCall, scope: DimScope, written: WrittenCall) -> Iterator[str]:
-    """Logits with the classes last, labels that are one-hot, in a column, or not flattened as the logits are."""
+    """Logits with the classes last; labels that are one-hot, in a column, or not flattened like the logits."""
     if call.primitive is not CROSS_ENTROPY:
         return
     (logits, labels), (x, y) = call.types, written.operands
@@ -162,13 +162,13 @@ def _classes(call: FailedCall, scope: DimScope, written: WrittenCall) -> Iterato
 
 
 def _transposes(call: FailedCall, scope: DimScope, written: WrittenCall) -> Iterator[str]:
-    """A matrix the other way round."""
+    """A matrix that must be transposed."""
     if call.primitive not in (MATMUL, BMM):
         return
     for i, type_ in enumerate(call.types):
         maker = call.makers[i]
         if maker is not None and maker[0] is UNSQUEEZE and maker[2] == call.source:
-            continue  # a vector, of which infix made a matrix
+            continue  # a vector, which infix converted to a matrix
         *lead, a, b = range(len(type_.shape)) if len(type_.shape) > 1 else (0, 0)
         turned = (*lead, b, a)
         if a != b and call.passes(scope, call.with_type(i, tuple(type_.shape[axis] for axis in turned))):
@@ -178,7 +178,7 @@ def _transposes(call: FailedCall, scope: DimScope, written: WrittenCall) -> Iter
 
 
 def _layouts(call: FailedCall, scope: DimScope, written: WrittenCall) -> Iterator[str]:
-    """Images that come with their channels last, and kernels with their two channel axes exchanged."""
+    """Images with channels last, and kernels with swapped channel axes."""
     if call.primitive not in (CONV, CONV_TRANSPOSE):
         return
     x, i = call.types[-1], len(call.types) - 1
@@ -187,7 +187,7 @@ def _layouts(call: FailedCall, scope: DimScope, written: WrittenCall) -> Iterato
         axes = (0, rank - 1, *range(1, rank - 1))
         if call.passes(scope, call.with_type(i, tuple(x.shape[axis] for axis in axes))):
             yield f"move the channels to axis 1: ops.permute({written.operands[i]}, axes={axes})"
-    if call.static["has_bias"]:  # which says how many channels come out
+    if call.static["has_bias"]:  # the bias determines the number of output channels
         kernel = call.types[0].shape
         axes = (1, 0, *range(2, len(kernel)))
         if len(kernel) > 2 and call.passes(scope, call.with_type(0, tuple(kernel[axis] for axis in axes))):
@@ -196,7 +196,7 @@ def _layouts(call: FailedCall, scope: DimScope, written: WrittenCall) -> Iterato
 
 
 def _columns(call: FailedCall, scope: DimScope, written: WrittenCall) -> Iterator[str]:
-    """An axis of size 1 that one of two operands has and the other has not."""
+    """An axis of size 1 that only one of two operands has."""
     if call.primitive not in _BINARY | {MSE_LOSS}:
         return
     x, y = call.types
@@ -211,7 +211,7 @@ def _columns(call: FailedCall, scope: DimScope, written: WrittenCall) -> Iterato
 
 
 def _repeats(call: FailedCall, scope: DimScope, written: WrittenCall) -> Iterator[str]:
-    """A parameter that is meant for every position."""
+    """A parameter that should be broadcast to every position."""
     if call.primitive not in _BINARY:
         return
     for i, (type_, origin) in enumerate(zip(call.types, call.origins)):
@@ -222,17 +222,17 @@ def _repeats(call: FailedCall, scope: DimScope, written: WrittenCall) -> Iterato
 
 
 def _shape_of(text: str, shape: Shape) -> str:
-    """The shape of an operand, by its name where it has a short one."""
+    """Return the shape of an operand, by its name if that is short."""
     return f"{text}.shape" if text.isidentifier() else show_shape(shape)
 
 
 def _fits_last(shape: Shape, whole: Shape) -> bool:
-    """Whether the axes agree, counted from the last."""
+    """Whether the axes match, counted from the last."""
     return all(_same(a, b) for a, b in zip(reversed(shape), reversed(whole)))
 
 
 def _kept_axes(call: FailedCall, scope: DimScope, written: WrittenCall) -> Iterator[str]:
-    """A reduction whose axis is missing when its result meets, by infix, what it was made from."""
+    """A reduction without keepdims whose result is combined by infix with its operand."""
     maker = call.makers[0] if call.primitive is BROADCAST_TO else None
     if maker is None or maker[0].kind is not Kind.REDUCTION or maker[1].get("keepdims") is not False:
         return
@@ -253,7 +253,7 @@ def _kept_axes(call: FailedCall, scope: DimScope, written: WrittenCall) -> Itera
 
 
 def _axes(call: FailedCall, scope: DimScope, written: WrittenCall) -> Iterator[str]:
-    """The one axis along which tensors can be joined, or that can be dropped."""
+    """The only axis along which tensors can be joined, or that can be dropped."""
     if call.primitive is CONCAT:
         for axis in range(len(call.types[0].shape)):
             if axis != call.static["axis"] and call.passes(scope, call.types, {**call.static, "axis": axis}):
@@ -265,7 +265,7 @@ def _axes(call: FailedCall, scope: DimScope, written: WrittenCall) -> Iterator[s
 
 
 def _sizes(call: FailedCall, scope: DimScope, written: WrittenCall) -> Iterator[str]:
-    """The one size of a reshape that is not the operand's own and could be another number; the batch left out."""
+    """The only size of a reshape, other than the batch, that could be another number."""
     if call.primitive is not RESHAPE or any(_same(d, -1) for d in call.static["shape"]):
         return
     x, shape = call.types[0], call.static["shape"]
@@ -290,21 +290,22 @@ def _sizes(call: FailedCall, scope: DimScope, written: WrittenCall) -> Iterator[
 
 
 def _reshape_text(written: WrittenCall, sizes: Sequence[str]) -> str:
-    """The call with these sizes, where the program has a name for each of them."""
+    """Return the call with these sizes, if the program has a name for each of them."""
     if not written.shape and any(not size.isdigit() and ".shape[" not in size for size in sizes):
         return ""
     return f": ops.reshape({written.operands[0]}, shape=({', '.join(sizes)}{',' if len(sizes) == 1 else ''}))"
 
 
 def _size_text(written: WrittenCall, shape: Shape, size: Dim) -> str:
-    """A size in the user's program: the operand's own where it is symbolic, as its names are none of Python's."""
+    """Return a size in the user's program: from the operand's shape if symbolic, since dim names are not Python
+    names."""
     if _is_int(size) or not written.operands[0].isidentifier():
         return str(size)
     return next((f"{written.operands[0]}.shape[{i}]" for i, d in enumerate(shape) if _same(d, size)), str(size))
 
 
 def _quotient(a: Dim, b: Dim, scope: DimScope) -> Dim | None:
-    """a / b where b divides a for every allowed size."""
+    """Return a / b if b divides a for every allowed size, else None."""
     noted = len(scope.conditions)
     try:
         size = exact_div(a, b, "")

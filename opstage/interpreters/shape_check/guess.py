@@ -1,4 +1,4 @@
-"""Types of the results of a refused call, with which a check goes on to the next error."""
+"""Guess the result types of a rejected call, so that a check can continue to the next error."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ...ops.types import FLOAT32, DType, TensorType
 
 
 def guess_types(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> tuple[TensorType, ...]:
-    """Types to go on with after an error, of unknown dims.
+    """Return result types of unknown dims for a failed call.
 
-    They are those that the op's rule gives operands of unknown dims, if need be of another dtype, with axis 0 for one
-    that it would not take; else the last operand's (x is last in linear and conv).
+    They are the results of the op's rule for operands of unknown dims, if needed with another dtype and with axis 0 for
+    an invalid axis; else the last operand's type (x is last in linear and conv).
     """
     model = next((t for t in reversed(types) if t.dtype.kind in "fO"), types[-1] if types else None)
     if model is None:
@@ -25,7 +25,7 @@ def guess_types(primitive: Primitive, types: tuple[TensorType, ...], static: Sta
     guess = _unknown(model)
     valid = {name: _valid(value) for name, value in static.items()}
     for operands in (tuple(map(_unknown, types)), (guess,) * len(types), (_unknown(model, FLOAT32),) * len(types)):
-        with suppress(Exception):  # the rule was not written for what it refuses
+        with suppress(Exception):  # the rule was not written for invalid operands
             return tuple(map(_unknown, primitive.infer(operands, valid)))
     return (guess,) * (len(primitive.outputs) + len(primitive.residuals))
 
@@ -35,7 +35,7 @@ def _unknown(type_: TensorType, dtype: DType | None = None) -> TensorType:
 
 
 def _valid(value: Any) -> Any:
-    """A static argument, the first axis in place of one that has no canonical form."""
+    """Return a static argument, with the first axis instead of an invalid one."""
     if isinstance(value, InvalidStatic):
         return 0
     return (0,) if isinstance(value, tuple) and any(isinstance(v, InvalidStatic) for v in value) else value

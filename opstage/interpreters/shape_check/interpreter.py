@@ -1,7 +1,7 @@
 """`ShapeOps`: an interpreter whose tensors have shapes and dtypes but no values.
 
-It runs the same shape rules as every other interpreter, on dims that may be symbolic. Where a program is wrong it
-notes the error, goes on with unknown dims, and so finds the next one.
+It runs the same shape rules as every other interpreter, on dims that may be symbolic. After an error it records a
+finding and continues with unknown dims, to find the next one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from .report import Assumption
 
 
 class _Inferred:
-    """The results and cost of a call, and the number of equal calls: formulas are summed once, at the end."""
+    """The results and cost of a call, and the number of equal calls: formulas are summed only once, at the end."""
 
     __slots__ = ("outputs", "cost", "calls")
 
@@ -65,7 +65,7 @@ _RULES: dict[type[LocatedError], str] = {
 
 @final
 class ShapeOps(Writing):
-    """With `collect` errors become findings and the program goes on; without, the first one is raised."""
+    """Collects errors as findings and continues if `collect`; else raises the first one."""
 
     __slots__ = (
         "options",
@@ -96,7 +96,7 @@ class ShapeOps(Writing):
     ):
         """`runs_on` is the interpreter for which the program is checked: an op that it cannot compute is an error.
 
-        The program is that of a rank of `mesh`; names that stand for its sizes become dims, of at least 2.
+        The program runs on a rank of `mesh`; names of its sizes become dims of at least 2.
         """
         super().__init__(as_dtype(options.dtype), options.seed)
         self.options = options
@@ -123,7 +123,7 @@ class ShapeOps(Writing):
     def mesh(self) -> Mesh:
         return self._mesh
 
-    # The host's side ------------------------------------------------------------------------------------------------
+    # Host interface -------------------------------------------------------------------------------------------------
 
     @property
     @override
@@ -135,7 +135,7 @@ class ShapeOps(Writing):
         return self.declare([value if isinstance(value, Spec) else as_specs(value)], [""])[0]
 
     def declare(self, specs: Sequence[Spec], origins: Sequence[str]) -> list[Variable]:
-        """Inputs of the program, called `origins` in messages."""
+        """Add inputs of the program, called `origins` in messages."""
         refs = [self._bound(spec, origin) for spec, origin in zip(specs, origins)]
         for spec in specs:
             spec.declare(self.scope)
@@ -156,10 +156,10 @@ class ShapeOps(Writing):
         return ref.type
 
     def follow(self, program: Callable[..., Any], refs: Sequence[Variable]) -> Any:
-        """`program(self, *refs)`; the lines that lead to an op begin here."""
+        """Return `program(self, *refs)`; call chains in findings start here."""
         return program(self, *refs)
 
-    # The seam -------------------------------------------------------------------------------------------------------
+    # Interpreter methods --------------------------------------------------------------------------------------------
 
     @override
     def bind(self, primitive: Primitive, refs: tuple[Variable, ...], static: Static, /) -> tuple[Variable, ...]:
@@ -213,7 +213,7 @@ class ShapeOps(Writing):
     def program(
         self, outputs: Sequence[Variable] = (), parameters: int = 0, output_names: Callable[[], list[str]] = list
     ) -> CheckedProgram:
-        """The trace so far, whose first inputs are the parameters."""
+        """Return the trace so far; its first inputs are the parameters."""
         trace = self.trace
         body = Body(
             tuple(self.origins),
@@ -239,7 +239,7 @@ class ShapeOps(Writing):
 
     @property
     def cost(self) -> Cost:
-        """Of everything so far."""
+        """Return the cost of everything so far."""
         flops: Any = 0
         bytes_: Any = 0
         for inferred in self._memo.values():
@@ -272,27 +272,27 @@ class ShapeOps(Writing):
         return bool(self.doubtful) and any(ref.slot in self.doubtful for ref in refs)
 
     def _stand(self) -> None:
-        """Count an op, and note its place: what its derivative rules do later, they do on its behalf."""
+        """Count an op and record its place, which its derivative rules later share."""
         self.bound_ops += 1
         if self.collect and not self.cursor.quiet:
             self.places[self.cursor.ordinal] = user_place()
 
     def _source(self) -> SourceLine | None:
-        """The user's call of the op at the cursor."""
+        """Return the user's call of the op at the cursor."""
         place = self.places.get(self.cursor.ordinal)
         return None if place is None else place.source
 
     def _require_kernel(self, primitive: Primitive, refs: tuple[Variable, ...], static: Static) -> None:
-        """The interpreter that is to run the program must have a kernel, or one for each part of a composite."""
+        """Require that the target interpreter has a kernel, or one for each part of a composite."""
         if self.runs_on is None or primitive.kind is Kind.COLLECTIVE or self.runs_on.has_kernel(primitive):
             return
         if any(isinstance(value, Body) for value in static.values()):
-            return  # kernels for the body were asked for when it was traced
+            return  # kernels for the body were required when it was traced
         try:
             if primitive.decomposition is None:
                 raise self.runs_on.unsupported(primitive)
             parts = ShapeOps(self.options, runs_on=self.runs_on)
-            with self.scope.aside(), suppress(ShapeError):  # sizes are what the op's own rule says
+            with self.scope.aside(), suppress(ShapeError):  # sizes are checked by the op's own rule
                 parts.decompose(primitive, tuple([parts.input(ref.type) for ref in refs]), static)
         except UnsupportedError as error:
             if not self.collect:
@@ -316,9 +316,9 @@ class ShapeOps(Writing):
     def _note_error(
         self, error: LocatedError, primitive: Primitive, refs: tuple[Variable, ...], static: Static
     ) -> None:
-        """Add a finding, unless it follows from an earlier one or was made before, where a line runs again.
+        """Add a finding, unless it follows from an earlier one or repeats one, as for a line that runs again.
 
-        Rules are right where the program is: an error in one is the consequence of another.
+        Derivative rules are correct for correct programs: an error in one is a consequence of another error.
         """
         if self.cursor.quiet and self.findings:
             return
@@ -327,7 +327,7 @@ class ShapeOps(Writing):
             self.findings.append(finding)
 
     def _as_written(self, error: LocatedError) -> list[tuple[str, Variable]]:
-        """The operands of the operator of which an error speaks; none where it speaks of the op."""
+        """Return the operands of the operator that an error is about; none if it is about the op."""
         operator = written()
         found = []
         for name, operand in (("x", operator.x), ("y", operator.y)) if operator and error.op == operator.symbol else ():
@@ -338,14 +338,14 @@ class ShapeOps(Writing):
         return found
 
     def line_of(self, ref: object) -> SourceLine | None:
-        """The user's line that made a tensor."""
+        """Return the user's line that computed a tensor."""
         while isinstance(ref, Holding):
             ref = ref.value
         maker = self._maker(ref) if isinstance(ref, Variable) else None
         return None if maker is None else maker[2]
 
     def _maker(self, ref: Variable) -> tuple[Primitive, Static, SourceLine | None] | None:
-        """The op that made a tensor, and where the user called it."""
+        """Return the op that computed a tensor, and the user's call."""
         for equation in reversed(self.trace.equations):
             if ref.slot in equation.outputs:
                 place = None if not self.rules.isdisjoint(equation.outputs) else self.places.get(equation.ordinal)
@@ -402,5 +402,5 @@ class ShapeOps(Writing):
 
 
 def rule_of(error: LocatedError) -> str:
-    """The kind of finding that an error at an op is."""
+    """Return the kind of finding for an error at an op."""
     return next((rule for kind, rule in _RULES.items() if isinstance(error, kind)), "program")

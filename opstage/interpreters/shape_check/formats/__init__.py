@@ -1,4 +1,4 @@
-"""Formats of a check's findings: for a terminal, for programs, and for services that show findings in the code."""
+"""Formats of findings: for a terminal, for programs, and for services that annotate code."""
 
 from .document import FORMAT, VERSION, from_document, to_document
 from .outcome import CheckOutcome, Section, Unusable

@@ -2,8 +2,8 @@
 
     {"format": "opstage check", "version": 1, "exit_code": 0, "errors": 0, "warnings": 0, "targets": [TARGET …]}
 
-A TARGET has the fields of `CheckOutcome`, a finding those of `Finding` with its place as `location`. Within a version
-fields may be added and none is changed or removed.
+A TARGET has the fields of `CheckOutcome`, a finding those of `Finding` with its place as `location`. Within a version,
+fields may be added but not changed or removed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VERSION = 1
 
 
 def render(outcomes: Sequence[CheckOutcome], exit_code: int) -> str:
-    """The document of all outcomes as text."""
+    """Return the document of all outcomes as text."""
     document = {
         "format": FORMAT,
         "version": VERSION,
@@ -35,7 +35,7 @@ def render(outcomes: Sequence[CheckOutcome], exit_code: int) -> str:
 
 
 def to_document(outcome: CheckOutcome) -> dict[str, Any]:
-    """One target as plain data."""
+    """Return one target as plain data."""
     return {
         "target": outcome.target,
         "what": outcome.what,
@@ -64,7 +64,7 @@ def to_document(outcome: CheckOutcome) -> dict[str, Any]:
 
 
 def from_document(document: Mapping[str, Any]) -> CheckOutcome:
-    """The outcome that `to_document` was given. Raises KeyError or TypeError for anything else."""
+    """Return the outcome that `to_document` converted. Raises KeyError or TypeError for anything else."""
     unusable = document["unusable"]
     return CheckOutcome(
         document["target"],
@@ -124,7 +124,8 @@ def _as_finding(document: Mapping[str, Any]) -> Finding:
 
 
 def _location(source: SourceLine | None) -> dict[str, Any] | None:
-    """Line and columns are counted from 1, the end column is the one behind; 0 where a column is not known."""
+    """Return the place as data. Lines and columns count from 1, the end column is exclusive; 0 for an unknown
+    column."""
     if source is None:
         return None
     return {

@@ -1,4 +1,4 @@
-"""The format of GitHub's workflow commands, which the service shows beside the lines of a pull request.
+"""The format of GitHub's workflow commands, which GitHub shows as annotations of a pull request.
 
 Source: "Workflow commands for GitHub Actions", GitHub's documentation: `::error file=…,line=…,col=…::message`, with
 percent signs, carriage returns and newlines escaped, in properties also colons and commas.
@@ -16,7 +16,7 @@ from .places import shown_path
 
 
 def render(outcomes: Sequence[CheckOutcome]) -> str:
-    """A command per finding, undecided condition and target that could not be checked."""
+    """Return a command per finding, undecided condition and target that could not be checked."""
     return "".join(f"{line}\n" for outcome in outcomes for line in _outcome(outcome))
 
 

@@ -1,4 +1,4 @@
-"""`CheckOutcome`: what came of checking one target, as plain data. Every format is written from it."""
+"""`CheckOutcome`: the result of checking one target, as plain data, from which every format is written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..report import Assumption, DeclaredConstraint, Report
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a report beside its findings: `data` is plain JSON data, `text` the same for a person."""
+    """A further part of a report: `data` is plain JSON data, `text` the same for a person."""
 
     name: str
     data: Any
@@ -22,7 +22,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Unusable:
-    """Why a target could not be checked at all, and where."""
+    """The reason why a target could not be checked, and its place."""
 
     reason: str
     source: SourceLine | None = None
@@ -33,13 +33,13 @@ class CheckOutcome:
     """The result of checking one target.
 
     target     what was checked: `model.py:loss`, `cnn`
-    what       which part of it: `one training step`, `the forward pass`
+    what       the checked part: `one training step`, `the forward pass`
     findings   errors, then warnings
-    outputs    the type of what the program returns, empty where that is not one tensor
-    tied       for each parameter that is at several places the paths of all of them, the first as in `inputs`
-    printed    what the target's file printed
-    unusable   why it could not be checked; all else is empty then
-    suppressed   the severities of findings that do not count
+    outputs    the type of the program's result, empty if that is not a single tensor
+    tied       for each parameter with several places, all their paths, the first as in `inputs`
+    printed    the output of the target's file
+    unusable   the reason if it could not be checked; all else is then empty
+    suppressed   the severities of suppressed findings
     """
 
     target: str
@@ -62,7 +62,7 @@ class CheckOutcome:
 
     @classmethod
     def of(cls, report: Report, target: str, what: str = "", sections: Sequence[Section] = ()) -> CheckOutcome:
-        """The outcome of a check that could be made."""
+        """Return the outcome of a completed check."""
         return cls(
             target,
             what,
@@ -94,7 +94,7 @@ class CheckOutcome:
         return self.unusable is None and not self.errors
 
     def exit_code(self, warnings_as_errors: bool = False) -> int:
-        """0 clean, 1 findings, 2 unusable."""
+        """Return the exit code: 0 clean, 1 findings, 2 unusable."""
         if self.unusable is not None:
             return 2
         return 1 if self.errors or (warnings_as_errors and self.warnings) else 0

@@ -1,4 +1,4 @@
-"""How a file is named: from the directory in which the command was started, where it lies in there."""
+"""File names in messages: relative to the working directory, for files below it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from pathlib import Path
 
 
 def shown_path(file: str) -> str:
-    """The path from the working directory, with forward slashes; the whole path for a file elsewhere."""
+    """Return the path relative to the working directory, with forward slashes; the absolute path for a file
+    elsewhere."""
     path = Path(file)
     try:
         return path.relative_to(Path.cwd()).as_posix()

@@ -1,4 +1,4 @@
-"""Which format a name means."""
+"""Select a format by name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def render(
     quiet: bool = False,
     warnings_as_errors: bool = False,
 ) -> str:
-    """The text of all outcomes in the format called `form`."""
+    """Return the text of all outcomes in the format called `form`."""
     match form:
         case "json":
             return _escaped(document.render(outcomes, exit_code))
@@ -37,5 +37,5 @@ def render(
 
 
 def _escaped(text: str) -> str:
-    """The same JSON with nothing in it that a terminal would obey: it can only stand in strings."""
+    """Escape control characters in JSON, which can only be inside strings."""
     return "".join([c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text])

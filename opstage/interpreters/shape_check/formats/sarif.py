@@ -20,7 +20,7 @@ _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sa
 
 
 def render(outcomes: Sequence[CheckOutcome], exit_code: int, version: str) -> str:
-    """The log of one run; a target that could not be checked is a notification of its invocation."""
+    """Return the log of one run; a target that could not be checked is a notification of its invocation."""
     met = {finding.rule: None for outcome in outcomes for finding in outcome.findings}
     rules = [*RULES, *(rule for rule in met if rule not in RULES)]
     results = [_result(finding, outcome.target, rules) for outcome in outcomes for finding in outcome.findings]

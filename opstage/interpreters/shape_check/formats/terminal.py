@@ -1,4 +1,4 @@
-"""The terminal format: each finding with its source line, as the best compilers show theirs."""
+"""The terminal format: each finding with its source line, as compilers show errors."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .outcome import CheckOutcome
 from .places import shown_path
 
 Paint = Callable[[str, str], str]
-"""(text, style) -> the text in that style."""
+"""A function (text, style) -> styled text."""
 
 _STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan", "rail": "blue", "good": "bold green"}
-_PRINTED, _WIDE = 20, 200  # lines and columns that are shown of what a target printed
+_PRINTED, _WIDE = 20, 200  # lines and columns shown of a target's output
 
 
 def render(
@@ -30,8 +30,8 @@ def render(
     quiet: bool = False,
     warnings_as_errors: bool = False,
 ) -> str:
-    """All outcomes. A program that is right is one line; `verbose` adds inputs and constraints, `quiet` leaves it out,
-    and the total of many. With `warnings_as_errors` a program with a warning is not right."""
+    """Return all outcomes. A clean program is one line; `verbose` adds inputs and constraints, `quiet` omits clean
+    programs and the total of many. With `warnings_as_errors`, a program with a warning is not clean."""
     paint = _painter() if colour else _plain
     shown = [outcome for outcome in outcomes if not quiet or outcome.findings or outcome.unusable or outcome.sections]
     parts = [_outcome(_shown(outcome), paint, verbose, warnings_as_errors) for outcome in shown]
@@ -42,7 +42,7 @@ def render(
 
 
 def _spaced(parts: Sequence[str]) -> Iterator[str]:
-    """Empty lines around what takes several lines, none between single ones."""
+    """Put blank lines around multi-line parts, and none between single lines."""
     for i, part in enumerate(parts):
         if i and (part.count("\n") > 1 or parts[i - 1].count("\n") > 1):
             yield "\n"
@@ -50,7 +50,7 @@ def _spaced(parts: Sequence[str]) -> Iterator[str]:
 
 
 def render_unusable(outcome: CheckOutcome, *, colour: bool = False) -> str:
-    """Why a target could not be checked."""
+    """Say why a target could not be checked."""
     outcome = _shown(outcome)
     assert outcome.unusable is not None
     paint = _painter() if colour else _plain
@@ -59,12 +59,12 @@ def render_unusable(outcome: CheckOutcome, *, colour: bool = False) -> str:
 
 
 def render_finding(finding: Finding, *, colour: bool = False) -> str:
-    """One finding."""
+    """Format one finding."""
     return "\n".join(_finding(finding, _painter() if colour else _plain))
 
 
 def suggestion(outcomes: Sequence[CheckOutcome]) -> str:
-    """All constraints that would settle what is refuted or undecided, as an argument to paste."""
+    """Return all constraints that would settle refuted or undecided relations, as an argument to paste."""
     every = dict.fromkeys(constraint for outcome in outcomes for constraint in outcome.suggestions)
     return f"where=[{', '.join(_quoted(constraint) for constraint in every)}]" if every else ""
 
@@ -99,7 +99,7 @@ def _outcome(outcome: CheckOutcome, paint: Paint, verbose: bool, strictly: bool)
 
 
 def _shown(outcome: CheckOutcome) -> CheckOutcome:
-    """The same with nothing in it that a terminal would obey, but for the sections, which may be coloured."""
+    """Return the outcome with control characters escaped, except in sections, which may be coloured."""
     document = _printable(to_document(replace(outcome, sections=())))
     return replace(from_document(document), sections=outcome.sections)
 
@@ -121,7 +121,7 @@ def _summary(outcome: CheckOutcome, paint: Paint, strictly: bool, title: str = "
     rest = f", {counts[1]}" if outcome.warnings else ""
     rest += f", {len(outcome.suppressed)} suppressed" if outcome.suppressed else ""
     work = f"{outcome.ops} ops, {_large(outcome.flops)} flops, {_large(outcome.bytes)} bytes moved{rest}"
-    if (hidden := outcome.suppressed.count("error")) > 0:  # after which what the program does is unknown
+    if (hidden := outcome.suppressed.count("error")) > 0:  # after an error the program's behaviour is unknown
         work = f"{_count(hidden, 'error')} suppressed"
     return f"{paint('ok', 'good')}: {title}{work}"
 
@@ -153,7 +153,7 @@ def _finding(finding: Finding, paint: Paint) -> Iterator[str]:
 
 
 def _excerpt(source: SourceLine | None, severity: str, paint: Paint, region: str = "") -> Iterator[str]:
-    """The place, the line, and carets beneath the part of it that is meant."""
+    """Return the place, the source line, and carets under the relevant part."""
     inside = f" ({region})" if region else ""
     if source is None:
         if region:

@@ -1,4 +1,4 @@
-"""Lints: what is odd about a program that is right by the rules of its ops, read from what it did.
+"""Lints: oddities of a program that is valid by the rules of its ops, found in its trace.
 
 A lint is a function from the `Subject` to findings. `LINTS` is the table of them.
 """

@@ -1,4 +1,4 @@
-"""Parameters on which the loss depends, but not along any path that carries a gradient."""
+"""Parameters on which the loss depends, but not along any path with a gradient."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _IDLE = "if that is meant, freeze what comes before it with requires_grad=False"
 def blocked_gradients(subject: Subject) -> Iterator[Finding]:
     """Trained parameters whose every path to the loss ends at an op without a derivative, a finding for each such op.
 
-    Where that is so of all parameters of a step, or none reaches the loss at all, the step could change nothing: an
-    error. Outside of a training step nobody asked for a gradient (an accuracy is a program as well), so some parameter
-    must have one before the lack of it in another is worth a warning.
+    If that applies to all parameters of a step, or none reaches the loss at all, the step could change nothing, which
+    is an error. Outside of a training step a gradient may not be wanted (an accuracy is a program as well), so the lack
+    of one is only a warning if another parameter has one.
     """
     if not subject.sound or subject.loss is None or not subject.trained:
         return
@@ -70,7 +70,7 @@ def _fix(call: Equation) -> str:
 
 
 def _blockers(subject: Subject, blocked: Sequence[Leaf]) -> list[tuple[Equation, list[Leaf]]]:
-    """The first op at which each parameter's gradient ends, and the parameters that end there."""
+    """Return the first op at which each parameter's gradient ends, with the parameters that end there."""
     found: dict[int, Equation] = {}
     bits = {named.slot: 1 << i for i, named in enumerate(blocked)}
     _follow(subject, subject.forward, subject.used_by_loss, bits, found)
@@ -88,9 +88,9 @@ def _follow(
     bits: dict[int, int],
     found: dict[int, Equation],
 ) -> None:
-    """Carry the bits of parameters along differentiable paths, and note in `found` where the way of each ends first.
+    """Propagate the bits of parameters along differentiable paths; record in `found` where each path ends first.
 
-    Of the program itself only what is `wanted` is followed; of a loop all.
+    In the program itself only `wanted` tensors are followed; in a loop all.
     """
     for call in equations:
         carried = 0
@@ -115,7 +115,7 @@ def _through_loop(subject: Subject, loop: Equation, bits: dict[int, int], found:
     iteration = subject.iterations.of(loop)
     for number, outside in zip(iteration.inputs, loop.inputs):
         bits[number] = bits.get(outside, 0)
-    for _ in range(2):  # once more for what the carry brings back
+    for _ in range(2):  # the second time for values that return through the carry
         _follow(subject, iteration.equations, None, bits, found)
         for i in range(loop.static["carries"]):
             bits[iteration.inputs[i]] |= bits.get(iteration.outputs[i], 0)

@@ -1,4 +1,4 @@
-"""Literal indices and labels that are out of range, whatever comes at run time."""
+"""Literal indices and labels that are out of range for any inputs."""
 
 from __future__ import annotations
 
@@ -23,20 +23,19 @@ from .subject import Subject
 RULE = "index-range"
 
 _POSITIONS = {GATHER_ROWS: 1, GATHER_VEC: 1, SCATTER_ADD_ROWS: 2, SCATTER_ADD_VEC: 2}
-"""Which operand holds the indices."""
+"""The position of the index operand."""
 
 
 class _Range(NamedTuple):
-    """The least and the greatest of the integers in a literal tensor."""
+    """The range of the integers in a literal tensor."""
 
     least: int
     greatest: Dim
 
 
 def index_ranges(subject: Subject) -> Iterator[Finding]:
-    """Indices and labels known from the program's text against the sizes that they go into: an error where they do not
-    fit for some allowed size, as the run would raise. Where it cannot be decided, the run will tell.
-    """
+    """Compare literal indices and labels with the sizes that they index: an error if they are out of range for some
+    allowed size, since the run would raise. Undecided cases are left to the run."""
     for call in subject.calls(*_POSITIONS):
         if call.static["mode"] == "raise":
             x, at = subject.type(call.inputs[0]), _POSITIONS[call.primitive]
@@ -72,7 +71,8 @@ def _compare(subject: Subject, call: Equation, what: str, found: _Range, extent:
 
 
 def _one_hot(subject: Subject, call: Equation) -> Iterator[Finding]:
-    """`ops.one_hot` compares labels, spread along an axis, with the positions along it: one too great has no equal."""
+    """`ops.one_hot` compares labels, broadcast along an axis, with positions along it: a label that is too large
+    matches none."""
     spread, positions = (subject.maker(number) for number in call.inputs)
     if spread is None or positions is None or spread.primitive is not BROADCAST_TO or positions.primitive is not IOTA:
         return
@@ -89,7 +89,7 @@ def _one_hot(subject: Subject, call: Equation) -> Iterator[Finding]:
 
 
 def _literal(subject: Subject, number: int, ignored: int | None = None) -> _Range | None:
-    """The range of a tensor that the program made from numbers alone, in the order it likes; None of any other."""
+    """Return the range of a tensor computed from constants alone, in any order; None for any other."""
     if any(is_zero(dim) for dim in subject.type(number).shape):
         return None
     number = unmoved(subject, number)

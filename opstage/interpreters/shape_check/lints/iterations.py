@@ -1,4 +1,4 @@
-"""The body of a loop as ops like any other, so that a lint sees into it."""
+"""The body of a loop as ordinary ops, so that lints apply to it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..program import CheckedProgram
 
 
 class Iteration(NamedTuple):
-    """One iteration of a loop: its ops, inputs and outputs. Captured tensors keep their slots from outside."""
+    """One iteration of a loop: its ops, inputs and outputs. Captured tensors keep their outer slots."""
 
     equations: tuple[Equation, ...]
     inputs: tuple[int, ...]
@@ -20,9 +20,9 @@ class Iteration(NamedTuple):
 
 @final
 class Iterations:
-    """The iterations of a program's scans, each made once; their tensors are numbered after those of the program.
+    """The iterations of a program's scans, each built once; their tensors are numbered after those of the program.
 
-    types, constants, doubtful   of both
+    types, constants, doubtful   for program and iterations together
     """
 
     def __init__(self, program: CheckedProgram):
@@ -32,14 +32,14 @@ class Iterations:
         self._made: dict[int, Iteration] = {}
 
     def of(self, loop: Equation) -> Iteration:
-        """One iteration of a scan."""
+        """Return one iteration of a scan."""
         iteration = self._made.get(id(loop))
         if iteration is None:
             iteration = self._made[id(loop)] = self._make(loop)
         return iteration
 
     def are_doubtful(self, slots: tuple[int, ...]) -> bool:
-        """Whether the types of some are guesses."""
+        """Whether the types of some of these are guesses."""
         return not self.doubtful.isdisjoint(slots)
 
     def _make(self, loop: Equation) -> Iteration:

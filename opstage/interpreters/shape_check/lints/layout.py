@@ -1,4 +1,4 @@
-"""Ops that give the same numbers in another shape."""
+"""Ops that only change the layout or shape of their operand."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MOVES = {
 
 
 def unmoved(subject: Subject, number: int) -> int:
-    """The tensor whose numbers these are, before they were laid out anew, repeated or cast from integer to integer."""
+    """Return the tensor with these values before ops that change the layout, repeat it or cast between integers."""
     maker = subject.maker(number)
     while maker is not None and (maker.primitive in _MOVES or _widens(subject, maker)):
         number = maker.inputs[0]

@@ -1,4 +1,4 @@
-"""Probabilities where scores are wanted, and dropout that drops everything."""
+"""Probabilities passed as logits, and dropout that drops everything."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ DROPOUT_RULE = "dropout-all"
 
 
 def probabilities_as_logits(subject: Subject) -> Iterator[Finding]:
-    """cross_entropy and softmax take scores of any size; of probabilities they make nearly equal ones, and the loss can
-    never come near 0.
-    """
+    """cross_entropy and softmax expect unbounded scores; probabilities become nearly equal ones, and the loss cannot
+    come near 0."""
     for call in subject.calls(CROSS_ENTROPY):
         maker = subject.maker(unmoved(subject, call.inputs[0]))
         if maker is not None and maker.primitive in (SOFTMAX, SIGMOID):
@@ -38,7 +37,7 @@ def probabilities_as_logits(subject: Subject) -> Iterator[Finding]:
 
 
 def log_of_probability(subject: Subject) -> Iterator[Finding]:
-    """A probability too small for its dtype is 0, and its logarithm -inf, with a gradient of nan."""
+    """A probability too small for its dtype is 0, its logarithm is -inf, and its gradient nan."""
     for call in subject.calls(LOG):
         maker = subject.maker(unmoved(subject, call.inputs[0]))
         if maker is not None and maker.primitive in (SOFTMAX, SIGMOID):
@@ -49,7 +48,7 @@ def log_of_probability(subject: Subject) -> Iterator[Finding]:
 
 
 def dropout_all(subject: Subject) -> Iterator[Finding]:
-    """A mask that keeps nothing: p is the probability to drop, and that of keeping was passed."""
+    """A mask that keeps nothing: p is the probability to drop, but that of keeping was passed."""
     for call in subject.calls(BERNOULLI_MASK):
         maker = subject.maker(call.inputs[0])
         if maker is not None and maker.primitive is FULL and maker.static["value"] == 0:

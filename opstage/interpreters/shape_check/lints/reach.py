@@ -1,4 +1,4 @@
-"""On which tensors others depend: by any path, or by one along which a gradient flows."""
+"""Dependencies between tensors: by any path, or by one with a gradient."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .iterations import Iterations
 def sources(
     equations: Sequence[Equation], targets: Iterable[int], iterations: Iterations, *, differentiably: bool = False
 ) -> set[int]:
-    """All tensors on which the targets depend, themselves among them.
+    """Return all tensors on which the targets depend, including the targets.
 
-    With `differentiably` only what takes a cotangent from them counts: floats, through ops that have derivatives.
+    With `differentiably`, only paths of cotangents count: floats, through ops with derivatives.
     """
     live = set(targets)
     for call in reversed(equations):
@@ -31,7 +31,7 @@ def sources(
 
 
 def _of_loop(loop: Equation, live: set[int], iterations: Iterations, differentiably: bool) -> list[int]:
-    """The operands of a loop on which its live outputs depend; a carry depends on the iteration before."""
+    """Return the operands of a loop on which its live outputs depend; a carry depends on the previous iteration."""
     iteration, carries = iterations.of(loop), loop.static["carries"]
     results = len(iteration.outputs)
     inside = {iteration.outputs[i] for i, n in enumerate(loop.outputs[:results]) if n in live}

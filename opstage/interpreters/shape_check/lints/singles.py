@@ -20,7 +20,7 @@ _GATE = "for one score use ops.sigmoid, and for its loss ops.softplus(x) - x * y
 
 
 def softmax_of_one(subject: Subject) -> Iterator[Finding]:
-    """A softmax over an axis of size 1 is 1 whatever it is given, its logarithm 0, and so is the cross-entropy."""
+    """A softmax over an axis of size 1 is always 1, and its logarithm and the cross-entropy are 0."""
     for call in subject.calls(SOFTMAX, LOG_SOFTMAX):
         axis = call.static["axis"]
         shape = subject.type(call.inputs[0]).shape
@@ -37,7 +37,7 @@ def softmax_of_one(subject: Subject) -> Iterator[Finding]:
 
 
 def norm_of_one(subject: Subject) -> Iterator[Finding]:
-    """A mean of one element is that element: what is left after it is taken off is 0, and beta all that comes out.
+    """The mean of one element is that element: centred it is 0, and only beta remains.
 
     A batch norm of one element is an error of the op itself.
     """
@@ -50,7 +50,7 @@ def norm_of_one(subject: Subject) -> Iterator[Finding]:
 
 
 def _count(subject: Subject, call: Equation) -> Dim:
-    """How many elements share a mean."""
+    """Return the number of elements per mean."""
     shape = subject.type(call.inputs[0]).shape
     if call.primitive is GROUP_NORM:
         groups: int = call.static["groups"]

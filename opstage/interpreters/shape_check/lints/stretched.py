@@ -1,4 +1,4 @@
-"""Infix arithmetic in which each operand is repeated along an axis of the other."""
+"""Infix arithmetic in which each operand is broadcast along an axis of the other."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _OPERATORS = {"BINARY_OP", "COMPARE_OP"}
 
 
 def stretched_both(subject: Subject) -> Iterator[Finding]:
-    """`x + y` that repeats both operands, such as (B,) + (B, 1), whose result is (B, B): mostly an axis too many or too
-    few, and no error ever says so. `ops.broadcast_to` says that it is meant.
+    """Find `x + y` that broadcasts both operands, such as (B,) + (B, 1), with result (B, B): usually an axis too many
+    or too few, which never raises an error. `ops.broadcast_to` makes the intent explicit.
 
     Infix inserts its broadcasts where the operator stands, so all three ops have the place of one `+` in the user's
     code; a broadcast that the user wrote has that of a call. An outer product is also meant where `unsqueeze` put in
@@ -41,7 +41,7 @@ def stretched_both(subject: Subject) -> Iterator[Finding]:
 
 
 def _is_outer(subject: Subject, left: int, right: int) -> bool:
-    """Whether the user put in the axes along which two tensors are stretched."""
+    """Whether the user inserted the axes along which two tensors are broadcast."""
     shapes = [subject.type(number).shape for number in (left, right)]
     put = [_is_unsqueezed(subject, number) for number in (left, right)]
     if any(any(map(is_one, shape)) and not explicit for shape, explicit in zip(shapes, put)):
@@ -50,7 +50,7 @@ def _is_outer(subject: Subject, left: int, right: int) -> bool:
 
 
 def _is_unsqueezed(subject: Subject, number: int) -> bool:
-    """Whether `unsqueeze` gave a tensor its axes, or what ops that work on each element made it of."""
+    """Whether a tensor got its axes from `unsqueeze`, directly or through elementwise ops."""
     maker = subject.maker(number)
     if maker is None or maker.primitive is UNSQUEEZE or maker.primitive.kind is not Kind.POINTWISE:
         return maker is not None and maker.primitive is UNSQUEEZE
@@ -66,12 +66,12 @@ def _stretched(subject: Subject, call: Equation, left: Equation, right: Equation
     out = subject.type(call.outputs[0]).shape
     reason = f"both operands are stretched: {show_shape(x.shape)} and {show_shape(y.shape)} become {show_shape(out)}"
     meant = "write ops.broadcast_to where the larger shape is meant"
-    bare = {show_shape(_bare(x.shape)), show_shape(_bare(y.shape))}  # sizes that look alike; == would ask for a proof
+    bare = {show_shape(_bare(x.shape)), show_shape(_bare(y.shape))}  # sizes are compared by text; == would need a proof
     fix = f"give both one shape, {bare.pop()}; {meant}" if len(bare) == 1 else meant
     operands = [("the left", left.inputs[0], x), ("the right", right.inputs[0], y)]
     return subject.at(call, RULE, reason, fix, operands=operands)
 
 
 def _bare(shape: Shape) -> Shape:
-    """The shape without its axes of size 1."""
+    """Return the shape without axes of size 1."""
     return tuple([dim for dim in shape if not is_one(dim)])

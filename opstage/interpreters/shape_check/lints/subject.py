@@ -1,4 +1,4 @@
-"""`Subject`: what a program did, as the lints ask for it: who made a tensor, what is a parameter, what is the loss."""
+"""`Subject`: a program's trace as the lints query it: the maker of a tensor, the parameters, the loss."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from .reach import sources
 
 @dataclass(frozen=True)
 class StepRoles:
-    """The roles of inputs and outputs where the program is a whole training step.
+    """The roles of inputs and outputs if the program is a whole training step.
 
     trained   for each parameter, whether it is trained
-    hidden    how many of the last inputs the optimizer takes: its slots and scalars
+    hidden    how many of the last inputs are the optimizer's slots and scalars
     new       how many of the last outputs are new parameters and slots
     """
 
@@ -35,7 +35,7 @@ class StepRoles:
 
 
 class Leaf(NamedTuple):
-    """A tensor that the program was given, and its path for messages."""
+    """An input tensor of the program, and its path for messages."""
 
     slot: int
     path: str
@@ -44,14 +44,14 @@ class Leaf(NamedTuple):
 
 @final
 class Subject:
-    """A program, and what its inputs and outputs are for.
+    """A program, with the roles of its inputs and outputs.
 
     parameters  the first argument's leaves, if it is a tree or is called `params`; one tensor of another name is an
                 input like the others
-    given       the other inputs that the user's program takes
-    results     what it returns
-    sound       whether there was no error: after one, what is unused may be its consequence
-    written     the user's own function, where it is known
+    given       the other inputs of the user's program
+    results     its outputs
+    sound       whether there was no error: unused inputs may be a consequence of one
+    written     the user's own function, if known
     """
 
     def __init__(self, program: CheckedProgram, step: StepRoles | None, *, sound: bool, written: Any = None):
@@ -61,7 +61,7 @@ class Subject:
         self.sound = sound and bool(program.body.outputs)
         self.iterations = Iterations(program)
         every = map(Leaf, program.body.inputs, program.names, program.body.input_types)
-        inputs = [named for named in every if named.path]  # the others are no arguments: the random step
+        inputs = [named for named in every if named.path]  # the others are not arguments: the random step
         parameters = program.parameters
         if step is None and not all("." in named.path or named.path == "params" for named in inputs[:parameters]):
             parameters = 0
@@ -72,7 +72,7 @@ class Subject:
 
     @property
     def trained(self) -> list[Leaf]:
-        """The float parameters whose gradient is wanted: where nothing says which, all of them."""
+        """The float parameters that are trained; all of them if that is not specified."""
         flags = self.step.trained if self.step else (True,) * len(self.parameters)
         return [named for named, wanted in zip(self.parameters, flags) if wanted and is_float(named.type.dtype)]
 
@@ -90,19 +90,19 @@ class Subject:
 
     @cached_property
     def used(self) -> set[int]:
-        """All on which some result depends."""
+        """All tensors on which some result depends."""
         return sources(self.forward, self.results, self.iterations)
 
     @cached_property
     def used_by_loss(self) -> set[int]:
-        """All on which the loss depends; the other results are metrics and state."""
+        """All tensors on which the loss depends; the other results are metrics and state."""
         if self.loss is None or self.results == (self.loss,):
             return self.used
         return sources(self.forward, [self.loss], self.iterations)
 
     @cached_property
     def forward(self) -> Sequence[Equation]:
-        """The forward ops of the program: of a step neither the backward pass nor the update."""
+        """The forward ops of the program: in a step without the backward pass and the update."""
         equations, last = self.program.body.equations, max(self.results, default=0)
         if self.step is None:
             return equations
@@ -112,18 +112,18 @@ class Subject:
         return equations[:end]
 
     def type(self, slot: int) -> TensorType:
-        """Of a tensor, those in loops too."""
+        """Return the type of a tensor, also inside loops."""
         return self.iterations.types[slot]
 
     @property
     def constants(self) -> Mapping[int, npt.NDArray[Any]]:
-        """The arrays that the program and its loops hold."""
+        """The constant arrays of the program and its loops."""
         return self.iterations.constants
 
     # Ops ------------------------------------------------------------------------------------------------------------
 
     def calls(self, *primitives: Primitive) -> Iterator[Equation]:
-        """The user's own calls of some ops, those in loops too; none whose types are guesses."""
+        """Yield the user's own calls of some ops, also inside loops, except those with guessed types."""
         for primitive in primitives:
             yield from self._calls.get(primitive, ())
 
@@ -142,7 +142,7 @@ class Subject:
         return found
 
     def maker(self, number: int) -> Equation | None:
-        """The op that made a tensor; None for an input or a constant."""
+        """Return the op that computed a tensor; None for an input or a constant."""
         return self._makers.get(number)
 
     @cached_property
@@ -162,7 +162,7 @@ class Subject:
     # Findings -------------------------------------------------------------------------------------------------------
 
     def source(self, call: Equation | None) -> SourceLine | None:
-        """The user's call that an op is, or serves."""
+        """Return the user's call that an op is, or implements."""
         return self.program.source(call)
 
     def at(
