@@ -1,7 +1,8 @@
 """Captured state: values that a program reads besides its arguments, which may change between two runs.
 
-An eager run sees such a change by itself. Whoever keeps what a program did, a compiled program or a report on one, asks
-here what it read: `observed` while it runs, `Capture` for the places, a `Guard` for whether they hold the same.
+An eager run sees such a change by itself. Cached results of a run, such as a compiled program or a report, must be
+invalidated: `observed` records a run, `Capture` returns the places that it read, and a `Guard` checks whether they are
+unchanged.
 """
 
 from .capture import Capture

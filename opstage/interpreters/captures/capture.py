@@ -1,4 +1,4 @@
-"""The Python state that a program has read, as places with the values that they held."""
+"""The Python state that a program has read, as places with their values."""
 
 from __future__ import annotations
 
@@ -24,16 +24,18 @@ from .slots import Absent, Attribute, CapturedSlot, Cell, Computed, DictEntry, M
 
 @final
 class Capture:
-    """The slots of all that a program reads, and the generators of random numbers that it reaches.
+    """The slots of everything that a program reads, and the random generators that it can reach.
 
-    With an `Observation` of a run, what the functions read that ran. Without one, what all those read that can be seen
-    to be called, whether or not a run comes to them; when that is for a list of them, what arrays hold is not taken.
+    With an `Observation` of a run, these are the reads of the functions that ran. Without one, they are the reads of
+    all functions that are visibly called, whether or not they would run. With `listing`, the contents of arrays are not
+    stored.
     """
 
     def __init__(self, program: Callable[..., Any], seen: Observation | None = None, *, listing: bool = False):
-        """`program` is what ran: the functions within it are found, however deep the framework has wrapped them."""
+        """`program` is the function that ran; functions that it wraps are found, however deep the framework has wrapped
+        them."""
         self._contents = Contents(self._function, listing=listing)
-        self._functions: dict[int, list[types.FunctionType]] = {}  # of a code object, by its id
+        self._functions: dict[int, list[types.FunctionType]] = {}  # by id of the code object
         self._ran: deque[Ran] | None = deque() if seen is None else None
         for function in _user_callables(program):
             self._ends_in(function, getattr(function, "__name__", "the program"), None, called=True)
@@ -49,7 +51,7 @@ class Capture:
 
     @property
     def generators(self) -> dict[str, Any]:
-        """Generators of random numbers, with their names."""
+        """Random generators by name."""
         return self._contents.generators
 
     @property
@@ -60,7 +62,7 @@ class Capture:
     # Functions --------------------------------------------------------------------------------------------------------
 
     def _read_all(self, seen: Observation) -> None:
-        """Read what ran. A function whose variables are not known yet may be found while others are read."""
+        """Add the reads of functions that ran. Reading one may reveal variables of another."""
         ran = list(seen.functions.values())
         made_here = {id(code) for each in ran for code in _nested(each.code)}
         for each in ran:
@@ -77,7 +79,7 @@ class Capture:
             r for r in ran if r.code.co_freevars and id(r.code) not in self._functions and id(r.code) not in made_here
         ]
         if lost:
-            gc.unfreeze()  # what a program has frozen before it forks, say, has no referrers that are found
+            gc.unfreeze()  # frozen objects, as before a fork, have no visible referrers
         for function in gc.get_referrers(*[each.code for each in lost]) if lost else ():
             for each in lost:
                 if isinstance(function, types.FunctionType) and function.__code__ is each.code:
@@ -93,20 +95,20 @@ class Capture:
             outlives = next((kept for kept in (array(), owner()) if kept is not None), None)
             if outlives is not None:
                 self._contents.whole(outlives, "an array that is given to ops.const", where)
-        for function in self._contents.remembered:  # it need not have run, nor those that it calls
+        for function in self._contents.remembered:  # neither it nor the functions that it calls need to have run
             self._contents.take(Capture(function)._contents)
 
     def _namespace(self, names: dict[str, Any], where: SourceLine | None) -> None:
-        """All names of a module, any of which may be read, and the containers among their values."""
+        """Add all names of a module, any of which may be read, and the containers among their values."""
         for name, value in list(names.items()):
             self._contents.add(DictEntry(names, name, f"globals()[{name!r}]", where), names, name)
             if isinstance(value, dict | list | set | np.ndarray) and not name.startswith("__"):
                 self._contents.whole(value, f"globals()[{name!r}]", where)
 
     def _read_reachable(self) -> None:
-        """Read the functions that are found, and those that are found in them."""
+        """Add the reads of the functions that are found, and those found in them."""
         assert self._ran is not None
-        done: set[int] = set()  # functions of one text are many, as those that a factory makes
+        done: set[int] = set()  # many functions share one code object, such as those made by a factory
         while self._ran:
             each = self._ran.popleft()
             self._read(each)
@@ -122,7 +124,7 @@ class Capture:
                     self._enclosed(function, Ran(code, each.globals, {}))
 
     def _function(self, function: types.FunctionType, bound: Any = None) -> None:
-        """Note a function, which may have been called, with `bound` as its first argument."""
+        """Record a function that may have been called, with `bound` as its first argument."""
         known = self._functions.setdefault(id(function.__code__), [])
         if function in known:
             return
@@ -140,7 +142,7 @@ class Capture:
             self._begin(ran, read)
 
     def _begin(self, ran: Ran, read: Read) -> None:
-        """One chain in the text of a function."""
+        """Start one chain in the code of a function."""
         where = SourceLine(ran.code.co_filename, read.line)
         if read.root == "global":
             if read.name in ran.globals:
@@ -160,7 +162,7 @@ class Capture:
                     self._method_of(value, ran.code)
 
     def _method_of(self, value: Any, code: types.CodeType) -> None:
-        """The function whose code ran with an object as its `self`, in whatever way it was called."""
+        """Find the function whose code ran with an object as its `self`, however it was called."""
         for base in type(value).__mro__:
             defined = vars(base).get(code.co_name)
             function = getattr(defined, "__func__", None) or getattr(defined, "fget", None) or defined
@@ -168,7 +170,7 @@ class Capture:
                 self._function(function, value)
 
     def _enclosed(self, function: types.FunctionType, ran: Ran) -> None:
-        """The variables of enclosing functions, the defaults and the text of a function that ran."""
+        """Add the enclosing variables, the defaults and the code of a function that ran."""
         where, name = SourceLine(ran.code.co_filename, ran.code.co_firstlineno), function.__name__
         for part in ("__code__", "__defaults__", "__kwdefaults__"):
             if getattr(function, part) is not None:
@@ -184,7 +186,7 @@ class Capture:
             where = SourceLine(ran.code.co_filename, read.line)
             try:
                 slot = Cell(cell, read.name, where)
-            except ValueError:  # empty
+            except ValueError:  # an empty cell
                 continue
             if not isinstance(slot.held, OF_THE_RUN):
                 self._contents.add(slot, cell)
@@ -213,7 +215,7 @@ class Capture:
         self._ends_in(value, what, where, called=read.called)
 
     def _ends_in(self, value: Any, what: str, where: SourceLine | None, *, called: bool) -> None:
-        """The value at the end of a chain. What an object reads of itself when it is called is seen as that runs."""
+        """Capture the value at the end of a chain. The reads of a called object are seen when its code runs."""
         call = getattr(type(value), "__call__", None) if called else None  # noqa: B004  # the function itself is wanted
         if isinstance(call, types.FunctionType) and not is_closed(call):
             self._function(call, value)
@@ -221,7 +223,7 @@ class Capture:
             self._contents.whole(value, what, where)
 
     def _attribute(self, value: Any, name: str, holder: str, what: str, where: SourceLine) -> tuple[Any] | None:
-        """The value of an attribute, in a tuple; None where there is nothing more to follow."""
+        """Return the value of an attribute, in a tuple; None if there is nothing more to follow."""
         if isinstance(value, types.ModuleType):
             if name not in vars(value):
                 return None
@@ -242,7 +244,7 @@ class Capture:
             self._contents.add(DictEntry(own, name, what, where), own, name)
             return (own[name],)
         if owner is None:
-            self._contents.whole(value, holder, where)  # by __getattr__
+            self._contents.whole(value, holder, where)  # through __getattr__
             return None
         if isinstance(own, dict) and not isinstance(defined, property | types.MemberDescriptorType):
             self._contents.add(Absent(own, name, what, where), own, name)
@@ -258,7 +260,7 @@ class Capture:
         if isinstance(defined, types.FunctionType):
             self._function(defined, value)
             if is_closed(defined):
-                self._contents.whole(value, holder, where)  # a method that is not looked into may read all of it
+                self._contents.whole(value, holder, where)  # a method whose code is not examined may read all of it
             return None
         getter = getattr(defined, "fget", None) or getattr(defined, "func", None)
         if isinstance(getter, types.FunctionType) and not is_closed(getter):
@@ -270,7 +272,7 @@ class Capture:
         return (defined,)
 
     def _computed(self, value: Any, name: str, what: str, where: SourceLine) -> tuple[Any] | None:
-        """An attribute that a library computes: a plain one is compared, what holds more is followed."""
+        """Follow an attribute that a library computes: a plain value is compared, others are followed."""
         try:
             result = getattr(value, name)
         except Exception:
@@ -289,11 +291,11 @@ def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 _OWN = f"{__name__.partition('.')[0]}."
-"""Modules of the framework, whose callable objects may hold a user's function."""
+"""Modules of the framework, whose callable objects may wrap a user's function."""
 
 
 def _user_callables(program: Any) -> list[Any]:
-    """The user's callables that a base program, made of the framework's own functions, can call."""
+    """Return the user's callables that a base program, made of the framework's own functions, can call."""
     found: list[Any] = []
     waiting, seen = [program], set()
     while waiting:
@@ -320,7 +322,7 @@ def _user_callables(program: Any) -> list[Any]:
 
 
 def _outer_values(function: types.FunctionType) -> Iterator[Any]:
-    """The values of a function's variables of enclosing functions, of those that have one."""
+    """Yield the values of a function's enclosing variables that are set."""
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents

@@ -1,4 +1,4 @@
-"""All that a value holds, however deep: the slots of lists, dicts, arrays and objects that may be changed in place."""
+"""The contents of a value, recursively: the slots of lists, dicts, arrays and objects that may be changed in place."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from .observation import is_program_file
 from .slots import Attribute, Bits, CapturedSlot, Computed, DictEntry, Elements, Method, at_line, is_plain
 
 LARGEST_ARRAY = 1 << 20
-"""Bytes of an array that is compared in every call; larger ones are refused, unless they are read-only."""
+"""The largest array, in bytes, that is compared in every call; larger ones are rejected, unless read-only."""
 
 _LARGEST_WITHIN = 1 << 26
-"""The same for arrays in an object that is read as a whole, of which the program may want something else."""
+"""The same limit for arrays in an object that is captured as a whole, of which the program may need other parts."""
 
 _MOST_VALUES = 100_000
 
@@ -34,19 +34,19 @@ OF_THE_RUN = (Infix, Ops, Primitive)
 _SEQUENCES = (list, deque, set, frozenset)
 _REMEMBERING = type(lru_cache(len))
 _TOOLS = {"_io", "_thread", "concurrent", "io", "logging", "multiprocessing", "queue", "socket", "threading"}
-"""Modules whose objects are tools of the process, not values of a program."""
+"""Modules with process-level objects that are not values of a program."""
 
 
 @final
 class Contents:
-    """The slots that are taken so far, each once.
+    """The slots added so far, each once.
 
-    slots       places
+    slots       the places
     generators  generators of random numbers, with their names
-    changeable  names of what others may change, what it is, and the line that reads it
-    function    is called with each function that is met, and the object it is bound to or None
-    listing     nothing will be compared: the bits of arrays, which may be large, are not taken
-    remembered  functions behind functools.cache or lru_cache, which need not run to answer
+    changeable  captured state that may change: its name, its kind, and the line that reads it
+    function    called with each function found, and the object it is bound to or None
+    listing     nothing will be compared, so the bits of arrays are not stored
+    remembered  functions wrapped by functools.cache or lru_cache, which may return without running
     """
 
     def __init__(self, function: Callable[[types.FunctionType, Any], None], *, listing: bool):
@@ -57,24 +57,24 @@ class Contents:
         self.listing = listing
         self.remembered: list[types.FunctionType] = []
         self._places: set[tuple[Any, ...]] = set()
-        self._entered: dict[int, Any] = {}  # objects of which all is taken, by id
+        self._entered: dict[int, Any] = {}  # objects that were captured as a whole, by id
         self._count = 0
 
     def add(self, slot: CapturedSlot, *place: Any) -> None:
-        """Take a slot, unless its place is known: an object, and what of it."""
+        """Add a slot, unless its place is known: an object, and which part of it."""
         key = (type(slot), *[part if isinstance(part, str) else id(part) for part in place])
         if key not in self._places:
             self._places.add(key)
             self.slots.append(slot)
 
     def take(self, other: Contents) -> None:
-        """Take the slots and generators of another one."""
+        """Add the slots and generators of another one."""
         self.slots += other.slots
         self.generators |= other.generators
         self.changeable += other.changeable
 
     def whole(self, value: Any, what: str, where: SourceLine | None) -> None:
-        """Take all that a value holds, however deep."""
+        """Add all contents of a value, recursively."""
         waiting = [(value, what, False)]
         named = len(self.changeable)
         while waiting:
@@ -82,7 +82,7 @@ class Contents:
             if is_plain(value) or id(value) in self._entered or isinstance(value, OF_THE_RUN):
                 continue
             self._entered[id(value)] = value
-            if len(self.changeable) == named and _is_changeable(value):  # the outermost says it
+            if len(self.changeable) == named and _is_changeable(value):  # only the outermost is listed
                 self.changeable.append((what, f"a {type(value).__name__}", where))
             within = within or not isinstance(value, (np.ndarray, tuple, dict, *_SEQUENCES))
             for entry in self._parts(value, what, where, within):
@@ -92,7 +92,7 @@ class Contents:
                 waiting.append((*entry, within))
 
     def _parts(self, value: Any, what: str, where: SourceLine | None, within: bool) -> Iterator[tuple[Any, str]]:
-        """The values within a value, with their names, once its slots are taken."""
+        """Yield the values within a value, with their names, after adding its slots."""
         if isinstance(value, types.FunctionType):
             self.function(value, None)
             if is_closed(value):
@@ -148,7 +148,7 @@ class Contents:
             yield type(value), what
 
     def _remembering(self, value: Any, what: str, where: SourceLine | None) -> Iterator[tuple[Any, str]]:
-        """A cached function. Its misses tell whether it has run since: only then may it answer anything else."""
+        """Add a cached function. If its misses are unchanged, it has not run since and returns the same values."""
         function = value.__wrapped__
         if isinstance(function, types.FunctionType) and not is_closed(function):
             self.function(function, None)
@@ -183,11 +183,11 @@ class Contents:
             yield from ((entry, what) for entry in value.flat)
 
     def _instance(self, value: Any, what: str, where: SourceLine | None) -> Iterator[tuple[Any, str]]:
-        """An object of some class: the memory that it shows as an array, and its attributes."""
+        """Add an object of any class: its memory if it exposes an array, and its attributes."""
         if hasattr(type(value), "__array__") or _shows_changeable_memory(value):
             try:
                 size = np.asarray(value).nbytes
-            except Exception as error:  # a tensor on a device, say
+            except Exception as error:  # such as a tensor on a device
                 _refuse(what, where, f"is a {type(value).__name__} that cannot be compared ({error})")
             if size > LARGEST_ARRAY:
                 _refuse(what, where, f"holds {size / 2**20:.1f} MiB, too much to compare in every call")
@@ -211,7 +211,7 @@ class Contents:
 
 
 def _shows_changeable_memory(value: Any) -> bool:
-    """Whether a value shows memory that it, or what that memory belongs to, can change: a bytearray, an array.array."""
+    """Whether a value exposes memory that can change: a bytearray, an array.array."""
     try:
         with memoryview(value) as view, memoryview(view.obj) as owner:
             return not owner.readonly
@@ -220,13 +220,13 @@ def _shows_changeable_memory(value: Any) -> bool:
 
 
 def is_frozen(value: Any) -> bool:
-    """Whether a dataclass lets nobody assign to an object of it."""
+    """Whether a value is an instance of a frozen dataclass."""
     parameters = getattr(type(value), "__dataclass_params__", None)
     return parameters is not None and bool(parameters.frozen)
 
 
 def _is_changeable(value: Any) -> bool:
-    """Whether a value is made to be changed, of those that are no parts of the language itself."""
+    """Whether a value is mutable, other than the built-in types."""
     if isinstance(value, np.ndarray):
         return bool(value.flags.writeable)
     if isinstance(value, list | dict | set | deque | bytearray):
@@ -238,14 +238,14 @@ def _is_changeable(value: Any) -> bool:
 
 
 def is_generator(value: Any) -> bool:
-    """Whether a value gives random numbers; NumPy's module of them is not imported to ask."""
+    """Whether a value is a random generator; this does not import numpy.random."""
     if "numpy.random" not in sys.modules or isinstance(value, random.Random):
         return isinstance(value, random.Random)
     return isinstance(value, np.random.Generator | np.random.RandomState | np.random.BitGenerator)
 
 
 def _data(names: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """The names and values that a class or module defines, without functions, classes and modules."""
+    """Return the names and values that a class or module defines, without functions, classes and modules."""
     return [
         (name, value)
         for name, value in names.items()
@@ -256,12 +256,12 @@ def _data(names: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def is_closed(function: types.FunctionType) -> bool:
-    """Whether a function is a library's or the framework's, whose own reads are not looked at."""
+    """Whether a function belongs to a library or the framework, whose own reads are ignored."""
     return not is_program_file(function.__code__.co_filename)
 
 
 def is_library_module(name: str) -> bool:
-    """The same of a module, by its name; one without a file may be a program's."""
+    """Whether a module, by name, belongs to a library; one without a file may belong to a program."""
     if name.partition(".")[0] in sys.stdlib_module_names and name != "__main__":
         return True
     module = sys.modules.get(name.partition(".")[0])
@@ -270,7 +270,7 @@ def is_library_module(name: str) -> bool:
 
 
 def slots_of(value: Any) -> list[str]:
-    """The names of an object's attributes that stand in slots."""
+    """Return the names of an object's attributes in __slots__."""
     return [
         name
         for base in type(value).__mro__

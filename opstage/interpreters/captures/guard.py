@@ -1,4 +1,4 @@
-"""`Guard`: whether what a recorded program read of Python's state is still what it was."""
+"""`Guard`: checks whether the Python state that a recorded program read is unchanged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SLOT_BYTES = 1000
 
 @final
 class Guard:
-    """Places that a program read, with what they held."""
+    """Places that a program read, with their values at that time."""
 
     __slots__ = ("slots", "_unchanged")
 
@@ -26,16 +26,17 @@ class Guard:
 
     @property
     def nbytes(self) -> int:
-        """About what it keeps: the places with what they held, and arrays, whose elements it has twice."""
+        """The approximate size of what it stores: the places with values, and arrays, stored twice."""
         arrays = [slot.held[2] for slot in self.slots if isinstance(slot, Bits)]
         return _SLOT_BYTES * len(self.slots) + 2 * sum(len(bits) for bits in arrays if isinstance(bits, bytes))
 
     def holds(self) -> bool:
-        """Whether a run of the program would read the same. Of most programs that is one expression of Python's."""
+        """Whether a run of the program would read the same values. For most programs this evaluates one Python
+        expression."""
         try:
             if self._unchanged():
                 return True
-        except Exception:  # a name that is gone, a comparison that fails: it is looked at again, one by one
+        except Exception:  # a missing name or a failing comparison: check the slots one by one
             pass
         if any(not slot.settle() for slot in self.slots):
             return False
@@ -43,17 +44,17 @@ class Guard:
         return True
 
     def changed(self) -> list[tuple[str, SourceLine | None]]:
-        """The places that hold something else now, and the lines that read them."""
+        """Return the places that have changed, and the lines that read them."""
         return [(slot.what, slot.where) for slot in self.slots if not slot.settle()]
 
 
 def _all(slots: list[CapturedSlot]) -> Callable[[], bool]:
-    """A function that checks all slots."""
+    """Return a function that checks all slots."""
     if not slots:
         return lambda: True
     names = Names()
     text = " and ".join([slot.check(names) for slot in slots])
-    arguments = ", ".join(f"{name}={name}" for name in names.values)  # as defaults they are the fastest to reach
+    arguments = ", ".join(f"{name}={name}" for name in names.values)  # default arguments are the fastest to access
     found: dict[str, Any] = {}
     names.values["__file__"] = __file__  # the framework's: a recording may ask a guard, and is not to read it
     exec(f"def unchanged({arguments}):\n    return {text}", names.values, found)
@@ -62,9 +63,9 @@ def _all(slots: list[CapturedSlot]) -> Callable[[], bool]:
 
 
 def state_of(generator: Any) -> Any:
-    """Where a generator of random numbers stands, comparable by ==."""
+    """Return the state of a random generator, comparable by ==."""
     if isinstance(generator, random.SystemRandom):
-        return None  # it has none
+        return None  # it has no state
     if isinstance(generator, random.Random):
         return generator.getstate()
     bits = getattr(generator, "bit_generator", None) or getattr(generator, "_bit_generator", generator)

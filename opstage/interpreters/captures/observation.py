@@ -1,7 +1,7 @@
-"""Observation of a recording: which functions ran that are not the framework's, and what they read of the world.
+"""Observation of a recording: which functions outside the framework ran, and what they read from outside.
 
-Python itself says which functions run, by `sys.setprofile`. So nothing is guessed: a helper is found however it was
-reached, and code that did not run is not looked at.
+`sys.setprofile` reports which functions run, so nothing is guessed: a helper is found however it was reached, and code
+that did not run is ignored.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .slots import is_plain
 
 
 class Ran(NamedTuple):
-    """A function that ran: its code, its globals, and values that its names had, `self` among them, while they live."""
+    """A function that ran: its code, its globals, and weak references to values of its names, such as `self`."""
 
     code: CodeType
     globals: dict[str, Any]
@@ -42,14 +42,14 @@ class Ran(NamedTuple):
 
 @final
 class Observation:
-    """The functions that ran in one thread, and what they read, while this was active; see `observed`.
+    """The functions that ran in one thread while this was active, and what they read; see `observed`.
 
     functions   by code and globals
-    asked       what was read from the world outside of the program, a clock or a file, and where
-    arrays      the owners of memory of the arrays that became constants, and where
+    asked       external inputs that were read, such as a clock or a file, and where
+    arrays      the owners of the memory of arrays that became constants, and where
     variables   the environment variables that were read
     modules     the modules that were imported by importlib.import_module
-    namespaces  the globals that were asked for as a whole, by their ids
+    namespaces  the globals that were read as a whole, by id
     """
 
     def __init__(self) -> None:
@@ -118,12 +118,12 @@ class Observation:
                     ran.values.setdefault((id(value), name), (name, _held(value)))
 
     def constant(self, value: Any) -> None:
-        """An array became a constant of the program: is it one that outlives the recording?"""
+        """Record an array that became a constant, if it may outlive the recording."""
         if isinstance(value, np.ndarray):
             owner = owner_of(value)
             if owner.base is None:
                 self.arrays.append((weakref.ref(value), weakref.ref(owner), user_frame()))
-            elif owner.flags.writeable:  # in memory of someone else's
+            elif owner.flags.writeable:  # in memory owned by another object
                 self.arrays.append((lambda: value, lambda: owner, user_frame()))
 
 
@@ -142,7 +142,7 @@ class _Kind:
     def __init__(self, code: CodeType, globals: dict[str, Any]):
         self.code = code
         file = code.co_filename
-        if file == "<string>":  # what a dataclass or a named tuple has generated is its module's
+        if file == "<string>":  # generated code of a dataclass or named tuple belongs to its module
             named_tuple = str(globals.get("__name__")).startswith("namedtuple_")
             file = "<frozen>" if named_tuple else str(globals.get("__file__", file))
         self.outside = is_user_file(file)
@@ -154,7 +154,7 @@ class _Kind:
 
 
 def _held(value: Any) -> Callable[[], Any]:
-    """The value, as long as somebody else holds it: what only the program held was made by it."""
+    """Return a weak reference to the value if possible: what only the program held was made by it."""
     try:
         return weakref.ref(value)
     except TypeError:
@@ -163,7 +163,7 @@ def _held(value: Any) -> Callable[[], Any]:
 
 _REFS = (Infix, Ops, tuple)
 _TREES = (dict, list, Scalars)
-"""The trees that a program receives or builds: of refs, of interpreters; a subclass of dict may hold more."""
+"""The trees that a program receives or builds, of refs or interpreters; a subclass of dict may hold more."""
 
 _WORLD = {
     name: frozenset(owners)
@@ -184,7 +184,7 @@ _BY_NAME = {type(os.environ).__getitem__.__code__: "key", import_module.__code__
 
 @cache
 def _folders() -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Folders of Python itself, those within them of what was installed, and among these what Opstage stands on."""
+    """Return the folders of Python, the site folders in them, and in these the dependencies of Opstage."""
     libraries, installed, ours = {"<frozen", "<__array_function__"}, set[str](), set[str]()
     for key, kept in (("stdlib", libraries), ("platstdlib", libraries), ("purelib", installed), ("platlib", installed)):
         path = sysconfig.get_path(key)
@@ -198,18 +198,19 @@ def _folders() -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
 
 
 def _is_library(file: str) -> bool:
-    """Whether a file is Python's own, or of what Opstage stands on; what else was installed may be a program."""
+    """Whether a file belongs to Python or a dependency of Opstage; other installed packages may be programs."""
     python, installed, ours = _folders()
     return file.startswith(ours) or file.startswith(python) and not file.startswith(installed)
 
 
 def is_program_file(file: str) -> bool:
-    """Whether the functions of a file are a program's own, whose reads are looked at; not a library's or Opstage's."""
+    """Whether the functions of a file belong to a program, whose reads are recorded, and not to a library or
+    Opstage."""
     return is_user_file(file) and not _is_library(file)
 
 
 def _program_line(frame: FrameType | None) -> SourceLine | None:
-    """The line of the program that a call comes from, through libraries; None if the framework's comes first."""
+    """Return the line of the program that a call comes from, through libraries; None if the framework's comes first."""
     while frame is not None:
         file = frame.f_code.co_filename
         if not is_user_file(file):
@@ -224,13 +225,13 @@ _here = threading.local()
 
 
 def observation() -> Observation | None:
-    """The one in force in this thread."""
+    """Return the observation that is active in this thread."""
     return getattr(_here, "current", None)
 
 
 @contextmanager
 def observed() -> Iterator[Observation]:
-    """Note what runs in this thread. A profiler that is at work is called as before, where Python lets it."""
+    """Record what runs in this thread. An active profiler is still called, if Python allows it."""
     found, outer = Observation(), observation()
     before: Any = sys.getprofile()
 
@@ -252,6 +253,6 @@ def observed() -> Iterator[Observation]:
 def _restore(profiler: Any) -> None:
     if profiler is None or callable(profiler):
         sys.setprofile(profiler)
-    else:  # cProfile's own, which is not a function and begins again by itself
+    else:  # cProfile's own, which is not a function and restarts itself
         sys.setprofile(None)
         profiler.enable()

@@ -1,7 +1,7 @@
-"""Which names of Python a function reads, from its bytecode: globals, variables of enclosing functions, attributes.
+"""The Python names that a function reads, from its bytecode: globals, enclosing variables, attributes.
 
-A read is a *chain*: a name and the attributes taken from it at once, `self.config.tau`. What happens to the value at
-the end of a chain (a call, a loop, an index) is not followed: whoever compares values takes the whole of that one.
+A read is a *chain*: a name and the attributes accessed from it directly, `self.config.tau`. The use of the value at the
+end of a chain (a call, a loop, an index) is not followed, so that value must be compared as a whole.
 """
 
 from __future__ import annotations
@@ -17,15 +17,12 @@ Root = Literal["global", "free", "local", "module"]
 
 
 class Read(NamedTuple):
-    """One chain in the text of a function.
+    """One chain in the code of a function.
 
-    root        what the name is: a global (or builtin), a variable of an enclosing function, an argument, a module that
-                the function imports
-    name        the name; of a module, its full name
-    attributes  those taken from it, first to last
-    writes      whether the last one is a method that changes a container, and its result is not used
-    called      whether what it ends in is called
-    line        where
+    root        the kind of name: a global (or builtin), an enclosing variable, an argument, or a module that the
+    function imports name        the name; of a module, its full name attributes  the attributes accessed, in order
+    writes      whether the last one is a method that mutates a container, with an unused result called
+    whether its end is called line        the line number
     """
 
     root: Root
@@ -36,7 +33,7 @@ class Read(NamedTuple):
     line: int
 
 
-_known: dict[int, tuple[CodeType, tuple[Read, ...]]] = {}  # by id: a code object hashes its whole text
+_known: dict[int, tuple[CodeType, tuple[Read, ...]]] = {}  # by id, since hashing a code object hashes all of its code
 
 _SILENT = {"CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL", "RESUME"}
 _ATTRIBUTES_HAVE_FLAGS = sys.version_info >= (3, 12)
@@ -44,7 +41,7 @@ _WRITERS = {"add", "append", "appendleft", "clear", "discard", "extend", "insert
 
 
 def reads_of(code: CodeType) -> tuple[Read, ...]:
-    """All chains of a function's own text; nested functions have code of their own."""
+    """Return all chains in a function's own code; nested functions have code of their own."""
     known = _known.get(id(code))
     if known is None:
         known = _known[id(code)] = code, tuple(dict.fromkeys(_chains(code)))
@@ -80,9 +77,9 @@ def _chains(code: CodeType) -> Iterator[Read]:
             attributes, end = _attributes(found, at + 1) if last else ((), at + 1)
             follows = found[end].opname if end < len(found) else ""
             if last and not attributes and follows in ("STORE_ATTR", "DELETE_ATTR"):
-                continue  # written to, not read
+                continue  # written, not read
             if last and root == "local" and follows == "LOAD_SUPER_ATTR":
-                continue  # a method of a base class, which is seen where it runs
+                continue  # a method of a base class, which is seen when it runs
             writes = bool(attributes) and attributes[-1] in _WRITERS and _result_unused(found, effects, end)
             called = last and _is_called(found[end - 1])
             yield Read(root, variable, (*before, *attributes), writes, called, line)
@@ -95,7 +92,7 @@ def _arguments(code: CodeType) -> set[str]:
 
 
 def _roots(instruction: dis.Instruction, code: CodeType) -> list[tuple[Root, str, bool]]:
-    """The names that an instruction loads, and whether the attributes that are taken next are those of this one."""
+    """Return the names that an instruction loads, and whether the next attributes belong to each."""
     name, value = instruction.opname, instruction.argval
     if name in ("LOAD_GLOBAL", "LOAD_NAME"):
         return [("global", value, True)]
@@ -110,7 +107,7 @@ def _roots(instruction: dis.Instruction, code: CodeType) -> list[tuple[Root, str
 
 
 def _attributes(found: list[dis.Instruction], at: int) -> tuple[tuple[str, ...], int]:
-    """The attributes taken from there on, and where that ends."""
+    """Return the attributes accessed from there on, and the position after them."""
     attributes: list[str] = []
     if at < len(found) and found[at].opname == "COPY" and at + 1 < len(found) and found[at + 1].opname == "LOAD_ATTR":
         at += 1  # the object is kept for the store of `o.name += 1`
@@ -121,13 +118,13 @@ def _attributes(found: list[dis.Instruction], at: int) -> tuple[tuple[str, ...],
 
 
 def _is_called(instruction: dis.Instruction) -> bool:
-    """Whether an instruction loads what a call follows for; of a local nobody can say."""
+    """Whether an instruction loads a callee; unknown for locals."""
     name, flag = instruction.opname, bool((instruction.arg or 0) & 1)
     return name == "LOAD_METHOD" or (flag and (name == "LOAD_GLOBAL" or name == "LOAD_ATTR" and _ATTRIBUTES_HAVE_FLAGS))
 
 
 def _instructions(code: CodeType) -> tuple[list[dis.Instruction], list[int]]:
-    """The instructions that say what is done, and by how much each makes the stack grow, with the silent before it."""
+    """Return the effective instructions, and the stack effect of each, including no-ops before it."""
     found, effects, before = [], [], 0
     for instruction in dis.get_instructions(code):
         effect = before + (
@@ -147,7 +144,7 @@ def _acts(instruction: dis.Instruction) -> bool:
 
 
 def _result_unused(found: list[dis.Instruction], effects: list[int], at: int) -> bool:
-    """Whether the result of the method call whose arguments begin there is dropped; no where there are branches."""
+    """Whether the result of the method call with arguments from there on is dropped; False if there are branches."""
     height = 0  # above the method and its object
     for i in range(at, len(found) - 1):
         height += effects[i]
@@ -159,6 +156,6 @@ def _result_unused(found: list[dis.Instruction], effects: list[int], at: int) ->
 
 
 def imported(name: str, globals: dict[str, object]) -> str:
-    """The full name of a module as an import in a function of these globals means it."""
+    """Return the full name of a module in an import by a function with these globals."""
     package = globals.get("__package__")
     return resolve_name(name, package) if name.startswith(".") and isinstance(package, str) else name

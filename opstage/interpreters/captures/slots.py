@@ -1,8 +1,8 @@
-"""Places from which a program reads a value, and what they held: a name, an attribute, the entries of a container.
+"""Places from which a program reads a value, and the value: a name, an attribute, the entries of a container.
 
-Each is an expression of Python's that is true while nothing has changed, so that many are checked by one function of
-one line. Identity is what is compared: it is quick, and right. Where another object has come, numbers and texts are
-compared by type and bits, for the same value may have been assigned anew.
+Each is a Python expression that is true while nothing has changed, so that one function with one expression checks
+many. Identity is compared first, which is fast and exact. For another object, numbers and texts are compared by type
+and bits, since an equal value may have been assigned.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ PLAIN = (
     bool, int, str, bytes, complex, type(None), type(...), range, slice, Fraction, Decimal, PurePath, enum.Enum, date,
     time, timedelta, np.generic, np.dtype,
 )  # fmt: skip
-"""Types, beside float, whose values never change."""
+"""Types, besides float, with immutable values."""
 
 
 class Names:
-    """The objects that the text of a check speaks of, and the names it has for them."""
+    """The objects in the text of a check, and their names there."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {"is_": is_}
         self._known: dict[int, str] = {}
 
     def of(self, value: Any) -> str:
-        """The name of an object."""
+        """Return the name of an object."""
         name = self._known.get(id(value))
         if name is None:
             name = self._known[id(value)] = f"v{len(self._known)}"
@@ -49,7 +49,7 @@ class Names:
 
 
 class CapturedSlot(Protocol):
-    """A place, and what it held.
+    """A place and its value.
 
     what, where     for messages: `self.tau`, and the line that reads it
     """
@@ -59,21 +59,21 @@ class CapturedSlot(Protocol):
 
     @abstractmethod
     def check(self, names: Names) -> str:
-        """An expression that is true if the same objects are there; raising means no."""
+        """Return an expression that is true if the same objects are there; an exception means False."""
 
     @abstractmethod
     def settle(self) -> bool:
-        """Whether what is there means the same; other objects of equal value are taken over."""
+        """Whether the current value is equivalent; other objects of equal value are adopted."""
 
 
 class _Single(CapturedSlot, Protocol):
-    """A place of one value."""
+    """A place with a single value."""
 
     held: Any
 
     @abstractmethod
     def read(self) -> Any:
-        """The present value."""
+        """Return the current value."""
 
     @override
     def settle(self) -> bool:
@@ -89,7 +89,7 @@ class _Single(CapturedSlot, Protocol):
 
 @final
 class DictEntry(_Single):
-    """An entry of a dict by a text: a global, a name in a module, an attribute in an object's own dict."""
+    """An entry of a dict with a string key: a global, a name in a module, an attribute in an object's own dict."""
 
     def __init__(self, of: dict[Any, Any], key: Any, what: str, where: SourceLine | None):
         self.of, self.key, self.what, self.where = of, key, what, where
@@ -106,7 +106,7 @@ class DictEntry(_Single):
 
 @final
 class Absent(CapturedSlot):
-    """A name that a dict has not: a builtin that no global hides, an attribute that no instance has."""
+    """A name that a dict does not have: a builtin that no global hides, an attribute that no instance has."""
 
     def __init__(self, of: dict[str, Any], key: str, what: str, where: SourceLine | None):
         self.of, self.key, self.what, self.where = of, key, what, where
@@ -139,7 +139,7 @@ class Cell(_Single):
 
 @final
 class Attribute(_Single):
-    """An attribute as Python finds it: of an instance, a class, a function."""
+    """An attribute as Python resolves it: of an instance, a class, a function."""
 
     def __init__(self, of: Any, name: str, what: str, where: SourceLine | None):
         self.of, self.name, self.what, self.where = of, name, what, where
@@ -176,7 +176,7 @@ class Method(_Single):
 
 @final
 class Computed(_Single):
-    """A value that is made anew whenever it is read, and compared by type and bits."""
+    """A value that is computed on each read, compared by type and bits."""
 
     def __init__(self, read: Callable[[], Any], what: str, where: SourceLine | None):
         self._read, self.what, self.where = read, what, where
@@ -193,9 +193,9 @@ class Computed(_Single):
 
 @final
 class Elements(CapturedSlot):
-    """The elements of a list, tuple, deque or set, or the keys or values of a dict, in their order.
+    """The elements of a list, tuple, deque or set, or the keys or values of a dict, in order.
 
-    Of a set that order is not its own; but one in which nothing has changed keeps it.
+    A set has no defined order, but an unchanged set keeps it.
     """
 
     def __init__(self, of: Any, what: str, where: SourceLine | None, view: str = ""):
@@ -222,7 +222,7 @@ class Elements(CapturedSlot):
 
 @final
 class Bits(CapturedSlot):
-    """The elements of a NumPy array that can be changed in place, or of whatever else shows its memory."""
+    """The elements of a NumPy array that can be changed in place, or of another object that exposes its memory."""
 
     def __init__(self, of: Any, what: str, where: SourceLine | None):
         self.of, self.what, self.where = of, what, where
@@ -252,12 +252,12 @@ def at_line(where: SourceLine | None) -> str:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value can never change, and can be compared by type and bits."""
+    """Whether a value is immutable, and comparable by type and bits."""
     return type(value) is float or isinstance(value, PLAIN)
 
 
 def same_value(a: Any, b: Any) -> bool:
-    """Whether b means what a does: the same object, or a plain value of the same type and bits."""
+    """Whether b is equivalent to a: the same object, or a plain value of the same type and bits."""
     if a is b:
         return True
     if type(a) is not type(b):
