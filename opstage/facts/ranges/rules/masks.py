@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ....ops.catalogue import logic
 from ....ops.types import is_float
 from ...domain import OpCall
-from ..fact import BOOLEAN, Facts, ValueRange, joined
+from ..fact import BOOLEAN, INFINITY, Facts, ValueRange, joined
 from .conditions import branch, hidden, where
 
 if TYPE_CHECKING:
@@ -24,7 +24,9 @@ def compared(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     else:
         strict = call.primitive is logic.LESS
         never = x.low >= y.high if strict else x.low > y.high
-        always = (x.high < y.low if strict else x.high <= y.low) and not x.nan and not y.nan
+        # Of what is finite and has no known bound the bound is infinite, as that of infinities is.
+        apart = y.low == INFINITY and not x.plus or x.high == -INFINITY and not y.minus
+        always = (x.high < y.low or apart if strict else x.high <= y.low) and not x.nan and not y.nan
     return [ValueRange(0, 0, integral=True) if never else ValueRange(1, 1, integral=True) if always else BOOLEAN]
 
 
@@ -42,9 +44,9 @@ def select(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     """Either branch, each as it is where it is taken."""
     mask, x, y = facts
     if mask.low == 1:
-        return [x.alone]
+        return [x]
     if mask.high == 0:
-        return [y.alone]
+        return [y]
     taken = []
     for chosen, holds in ((x, True), (y, False)):
         known = where(domain, mask, holds)

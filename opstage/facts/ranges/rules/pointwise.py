@@ -90,10 +90,11 @@ def div(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     if not is_float(call.outputs[0].dtype):
         return [ValueRange(integral=True)]
     share = _share_of(y, x, call)
-    quotient = divided(domain, call, facts)
-    if share is not None and share.total and x.low >= 0 and y.low > 0 and not x.plus:
-        quotient = quotient._replace(low=0.0, high=min(quotient.high, 1 + 1 / 32), minus=False, plus=False)
-    return [quotient]
+    if share is None or not share.total or x.low < 0 or y.low <= 0 or x.plus:
+        return [divided(domain, call, facts)]
+    found: list[ValueRange] = []
+    domain.holds(lambda: found.append(divided(domain, call, facts)))  # which knows nothing of the share
+    return [found[0]._replace(low=0.0, high=min(found[0].high, 1 + 1 / 32), minus=False, plus=False)]
 
 
 def divided(domain: Ranges, call: OpCall, facts: Facts) -> ValueRange:
