@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -64,6 +65,55 @@ def test_functions_stay_between_their_lines(name: str, dtype: Any) -> None:
     assert (box.lower >= plain.lower).all()
     assert (box.upper <= plain.upper).all()
     assert np.isfinite(box.lower).all()
+
+
+@pytest.mark.parametrize("name", ["tanh", "sigmoid", "erf", "atan"])
+def test_lines_of_s_shaped_functions_hold_where_these_are_flat(name: str) -> None:
+    """There a slope has lost its digits; exact values are the C library's in float64."""
+    rng = np.random.default_rng(0)
+    low = np.concatenate([rng.uniform(-100, 9, 60), rng.uniform(-10, -5, 60), rng.uniform(5, 10, 60)])
+    high = low + np.concatenate([rng.uniform(0, 100, 60), 10.0 ** rng.uniform(-5, 1, 120)])
+    low, high = low.astype("f4")[:, None], high.astype("f4")[:, None]
+    exact: Any = {
+        "tanh": math.tanh,
+        "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
+        "erf": math.erf,
+        "atan": math.atan,
+    }[name]
+
+    def program(ops: Any, x: Any) -> Any:
+        return ops.sub(ops.scale(FUNCTIONS[name](ops, x), c=4.0), ops.scale(x, c=0.5))
+
+    box = bounds(program, Box(low, high), method="crown")
+    for share in np.linspace(0, 1, 5, dtype="f4"):
+        x = np.clip(low + (high - low) * share, low, high)
+        assert outside(box, opstage.run(program, x)) is None
+        for i, at in enumerate(x[:, 0]):
+            value = 4 * exact(float(at)) - float(at) / 2
+            assert float(box.lower[i, 0]) <= value <= float(box.upper[i, 0]), (low[i], high[i], at)
+
+
+@pytest.mark.parametrize(("name", "radius"), [("relu", 0.01), ("tanh", 0.01), ("sigmoid", 0.01), ("sigmoid", 0.05)])
+def test_rounding_of_float32_hardly_loosens_bounds(name: str, radius: float) -> None:
+    """Two hidden layers of 30: within 1.05 of the bounds in float64, which lose next to nothing."""
+    rng = np.random.default_rng(0)
+    layers = [rng.standard_normal(shape).astype("f4") / np.float32(shape[1]) ** 0.5 for shape in SHAPES]
+    box = Box.around(rng.standard_normal((4, 8)).astype("f4"), np.float32(radius))
+
+    def network(ops: Any, layers: Any, x: Any) -> Any:
+        for weight in layers[:-1]:
+            x = FUNCTIONS[name](ops, ops.linear(weight, None, x))
+        return ops.linear(layers[-1], None, x)
+
+    double = Box(box.lower.astype("f8"), box.upper.astype("f8"))
+    found = bounds(network, [w.astype("f4") for w in layers], box, method="crown")
+    best = bounds(
+        network, [w.astype("f4").astype("f8") for w in layers], double, method="crown", options=Options(dtype="float64")
+    )
+    assert np.mean(found.upper - found.lower) <= 1.05 * np.mean(best.upper - best.lower)
+
+
+SHAPES = [(30, 8), (30, 30), (4, 30)]
 
 
 def weights(*shapes: tuple[int, ...]) -> list[Any]:

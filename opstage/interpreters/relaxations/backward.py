@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ...ops.types import BOOL
+from ...ops.types import BOOL, FLOAT64, DType
 from ..intervals import Interval
 from ..intervals.rounding import TINY, down, eps_of, gamma
 
@@ -51,9 +51,9 @@ def lower_bound(ops: Any, samples: int, ref: Related[Any], coefficients: Any) ->
         key = node.serial
         if key in arrived:
             before = arrived[key][1]
-            size = ops.add(ops.abs(before), ops.abs(a))
-            lost = ops.scale(ops.mul(size, _magnitude(ops, node.interval)), c=2 * eps_of(node.dtype))
-            terms.append(_summed(ops, samples, ops.neg(lost)))
+            size = ops.clamp(ops.add(ops.abs(before), ops.abs(a)), lo=TINY[a.dtype], hi=float("inf"))
+            size = ops.mul(_double(ops, size), _double(ops, _magnitude(ops, node.interval)))
+            terms.append(_summed(ops, samples, ops.scale(size, c=-2 * eps_of(a.dtype)), a.dtype))
             a = ops.add(before, a)
         arrived[key] = node, a
 
@@ -65,40 +65,49 @@ def lower_bound(ops: Any, samples: int, ref: Related[Any], coefficients: Any) ->
             leaves.append((node, a))
             continue
         if relation.below is not None:
-            terms.append(_summed(ops, samples, _at(ops, a, relation.below, relation.above)))
+            terms.append(_summed(ops, samples, _at(ops, a, relation.below, relation.above), a.dtype))
         for source, found in zip(relation.sources, relation.pull(ops, a)):
             if found is not None:
                 deposit(source, found)
     for node, a in leaves:
-        lower, upper = node.interval.lower, node.interval.upper
-        product = _at(ops, a, lower, upper)
-        terms.append(_summed(ops, samples, down(ops, product)))
+        terms.append(_summed(ops, samples, _at(ops, a, node.interval.lower, node.interval.upper), a.dtype))
     total = terms[0]
     for term in terms[1:]:
-        total = down(ops, ops.add(total, term))
-    return total
+        total = down(ops, ops.add(total, term), underflows=False)
+    if total.dtype == coefficients.dtype:
+        return total
+    return down(ops, ops.cast(total, dtype=coefficients.dtype), 0)
 
 
 def _at(ops: Any, a: Any, below: Any, above: Any) -> Any:
-    """a times `below` where a is positive, else a times `above`: nan in either is kept."""
+    """a times `below` where a is positive, else a times `above`, in float64; nan in either is kept."""
     positive = ops.less(ops.full(shape=a.shape, value=0.0, dtype=a.dtype), a)
-    return ops.mul(a, ops.select(positive, below, above))
+    return ops.mul(_double(ops, a), _double(ops, ops.select(positive, below, above)))
+
+
+def _double(ops: Any, x: Any) -> Any:
+    return x if x.dtype == FLOAT64 else ops.cast(x, dtype=FLOAT64)
 
 
 def _magnitude(ops: Any, x: Interval[Any]) -> Any:
     return ops.maximum(ops.abs(x.lower), ops.abs(x.upper))
 
 
-def _summed(ops: Any, samples: int, x: Any) -> Any:
-    """The sum of a sample's elements, rounded down: axis by axis, so that few roundings follow one another."""
+def _summed(ops: Any, samples: int, x: Any, dtype: DType) -> Any:
+    """The sum of a sample's elements, rounded down: axis by axis, so that few roundings follow one another.
+
+    x is in float64. An element may be off by its last digit, as a product of such numbers is, and by what underflow has
+    taken from one in `dtype`. Of numbers in float32 products are exact there, so their sum loses next to nothing.
+    """
     shape = tuple(int(size) for size in x.shape)
     count = _count(shape) // samples
     rows = max(1, round(count**0.5))
     while count % rows:
         rows -= 1
     x = ops.reshape(x, shape=(samples, rows, count // rows))
-    error = ops.scale(ops.abs(x), c=2 * gamma(x.dtype, rows + count // rows))
-    x = ops.sub(x, ops.add(error, TINY[x.dtype]))
+    g = gamma(x.dtype, rows + count // rows)
+    error = ops.scale(ops.abs(x), c=g * (1 + g) + 2 * eps_of(x.dtype))
+    x = ops.sub(x, ops.add(error, TINY[dtype]))
     return ops.reduce_sum(ops.reduce_sum(x, axis=2), axis=1)
 
 

@@ -18,11 +18,12 @@ def magnitude(ops: Any, x: Interval[Any]) -> Any:
 def rounded(ops: Any, below: Any, above: Any, size: Any, error: float) -> tuple[Any, Any]:
     """Constants moved apart by `error` times `size`, the sum of magnitudes of all that makes up a line.
 
-    With `error` at least twice the relative error of one evaluation, that covers the value of a run, the coefficients
-    that are computed in the backward pass, and their products with these constants.
+    `error` is the relative error of the value of a run, of the constants as computed here and of the coefficients of
+    the backward pass, together. Products of those with these constants round too, and so do `size` and this: for that
+    stand 4 eps more.
     """
     dtype = size.dtype
-    lost = ops.add(ops.scale(size, c=error + 16 * eps_of(dtype)), TINY[dtype])
+    lost = ops.add(ops.scale(size, c=error + 4 * eps_of(dtype)), TINY[dtype])
     if below is None:
         return ops.neg(lost), lost
     return ops.sub(below, lost), ops.add(above, lost)

@@ -10,6 +10,7 @@ from ....ops.catalogue.elementwise import COS, ERF, EXP, INV, LOG, POW, SIGMOID,
 from ....ops.catalogue.transcendental import ATAN
 from ....ops.primitive import Primitive, Static
 from ...intervals import Interval
+from ...intervals.rules.monotone import MONOTONE
 from ..interpreter import Related, Relaxed
 from .errors import magnitude, rounded
 
@@ -29,7 +30,10 @@ Function = Callable[[Any], Any]
 def _related(
     relaxed: Relaxed[Any], x: Related[Any], lines: Lines, ulps: float, out: Interval[Any], size: Any
 ) -> tuple[Related[Any]]:
-    """The ref of a function that stays between two lines, whose errors are added: `ulps` of all that makes them up."""
+    """The ref of a function that stays between two lines, whose errors are added: `ulps` of all that makes them up.
+
+    That is the slope times the operand, the constant, and `size`.
+    """
     ops = relaxed.inner
     slope = ops.maximum(ops.abs(lines.slope_below), ops.abs(lines.slope_above))
     constants = ops.maximum(ops.abs(lines.below), ops.abs(lines.above))
@@ -177,8 +181,29 @@ def _touching(ops: Any, f: Function, low: Any, high: Any) -> tuple[Any, Any]:
     return slope, below
 
 
-def _s_shaped(primitive: Primitive, centre: float) -> Callable[..., Any]:
-    """An S-shaped function that is odd about (0, centre)."""
+class Odd(NamedTuple):
+    """An S-shaped function that is odd about (0, centre), and how far its derivative as computed may be off.
+
+    off   in eps, without regard to how small the derivative is; 12 eps of the derivative itself are allowed for besides
+    """
+
+    centre: float = 0.0
+    off: float = 0.0
+
+
+ODD: dict[Primitive, Odd] = {TANH: Odd(off=12), SIGMOID: Odd(centre=0.5), ERF: Odd(off=2), ATAN: Odd()}
+"""1 - y² of tanh has twice the error of y, e^(-x²) of erf that of x²; the others are products of what is accurate."""
+_LINES = 12.0
+
+
+def _s_shaped(primitive: Primitive, odd: Odd) -> Callable[..., Any]:
+    """The rule of an S-shaped function.
+
+    Errors of its lines: the kernel's, of a run and of the constants; of the centre, taken off and added; of a tangent
+    whose slope is off by d, which another point than the one that was taken touches, d times the operand; and those of
+    the products, in `_LINES`.
+    """
+    kernel = 2 * MONOTONE[primitive].ulps
 
     def rule(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[Interval[Any]]) -> Any:
         (x,), ops = refs, relaxed.inner
@@ -187,13 +212,16 @@ def _s_shaped(primitive: Primitive, centre: float) -> Callable[..., Any]:
         low, high = interval.lower, interval.upper
 
         def f(ops: Any) -> Function:
-            return lambda x: ops.sub(ops.bind(primitive, (x,), static)[0], _number(ops, x, centre))
+            return lambda x: ops.sub(ops.bind(primitive, (x,), static)[0], _number(ops, x, odd.centre))
 
-        shift = _number(ops, low, centre)
+        shift = _number(ops, low, odd.centre)
         slope_below, below = _touching(ops, f, low, high)
         slope_above, above = _touching(ops, f, ops.neg(high), ops.neg(low))
         lines = Lines(slope_below, ops.add(below, shift), slope_above, ops.sub(shift, above))
-        return _related(relaxed, x, lines, 64, out, _number(ops, low, 1.0))
+        size = ops.add(ops.scale(magnitude(ops, out), c=kernel / _LINES), _number(ops, low, 4 * odd.centre / _LINES))
+        if odd.off:
+            size = ops.add(size, ops.scale(magnitude(ops, interval), c=odd.off / _LINES))
+        return _related(relaxed, x, lines, _LINES, out, size)
 
     return rule
 
@@ -278,9 +306,6 @@ RULES: dict[Primitive, Callable[..., Any]] = {
     SQRT: _curved(-1, 64)(SQRT),
     INV: _positive(_curved(1, 64)(INV)),
     POW: _pow,
-    TANH: _s_shaped(TANH, 0.0),
-    ERF: _s_shaped(ERF, 0.0),
-    ATAN: _s_shaped(ATAN, 0.0),
-    SIGMOID: _s_shaped(SIGMOID, 0.5),
+    **{primitive: _s_shaped(primitive, odd) for primitive, odd in ODD.items()},
     **{primitive: _smooth(primitive, curvature) for primitive, curvature in CURVATURES.items()},
 }
