@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import subprocess
-import sys
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +15,7 @@ import pytest
 import opstage
 from opstage import Spec
 from opstage.models import MODELS, model
+from tests.processes import COMMAND, python
 
 SCALES = [1.0, 2.0]
 CONFIG = {"tau": [1.0]}
@@ -148,7 +147,6 @@ def test_a_trainer_is_silent_about_it(recwarn: pytest.WarningsRecorder) -> None:
 def test_on_the_command_line(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text("SCALES = [1.0]\ndef loss(ops, x):\n    return ops.sum(x * SCALES[0])\n")
-    words = [sys.executable, "-c", "from opstage.cli import main; main()", "check", f"{path}:loss", "--input", "x: B 3"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    done = python(*COMMAND, "check", f"{path}:loss", "--input", "x: B 3")
     assert done.returncode == 0, done.stderr
     assert "note[captured-state]" in done.stdout and "SCALES" in done.stdout and "mine.py:3" in done.stdout

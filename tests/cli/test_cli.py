@@ -15,9 +15,10 @@ import pytest
 from opstage.cli.info import CUDA_LIBRARIES, CUDA_PACKAGES, cuda_lines
 from opstage.interpreters import gpus
 from tests.cli.conftest import Command
+from tests.processes import COMMAND, python
 
 TINY = ["--epochs", "1", "--model.hidden", "8"]
-PROCESS = [sys.executable, "-c", "from opstage.cli import main; main()"]
+PROCESS = [sys.executable, *COMMAND]
 
 
 def digits(**changes: Any) -> dict[str, Any]:
@@ -272,7 +273,7 @@ def test_the_environment_sets_options(opstage: Command, monkeypatch: pytest.Monk
 
 def test_exit_codes_of_the_process(tmp_path: Path) -> None:
     for words, code in ((["check", "mlp"], 0), (["check", "mlp", "--dtype", "exact"], 1), (["check", "mpl"], 2)):
-        ended = subprocess.run([*PROCESS, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+        ended = python(*COMMAND, *words, cwd=tmp_path)
         assert ended.returncode == code, ended.stderr
         assert "Traceback" not in ended.stderr
 

@@ -10,6 +10,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.processes import address, python
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 
@@ -50,22 +52,24 @@ def run_python(*arguments: str, cwd: Path, path: list[Path]) -> str:
     """What `python *arguments` prints, with `path` before all else; an AssertionError shows it when it fails."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("OPSTAGE_")}
     environment["PYTHONPATH"] = os.pathsep.join(map(str, path))
-    done = subprocess.run(
-        [sys.executable, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, check=False
-    )
+    if ROOT in path and arguments[0] not in ("-m", "-W"):
+        done = python(*arguments, cwd=cwd, env=environment)
+    else:  # of another Opstage, or with options
+        words = [sys.executable, *arguments]
+        done = subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 BETWEEN = "\x1e"
 _COMMAND = """
-import shlex, subprocess, sys
+import shlex
+from tests.processes import COMMAND, python
 for line in {text!r}.replace("\\\\\\n", " ").splitlines():
     name, *words = shlex.split(line)
     assert name == "opstage", line
-    done = subprocess.run(
-        [sys.executable, "-c", "from opstage.cli import main; main()", *words], capture_output=True, text=True
-    )
+    words = [*COMMAND, *words]
+    done = python(*words, server={server!r})
     print(done.stdout + done.stderr, end="")
 """
 
@@ -97,6 +101,9 @@ def run_steps(document: Path, folder: Path, name: str = "model.py") -> list[str]
     for block in blocks(document):
         if block.language == "python" and block.path:
             (folder / block.path).write_text(f"# {block.path}\n{block.text}")
-    parts = [step.code if step.language == "python" else _COMMAND.format(text=step.code) for step in steps(document)]
+    parts = [
+        step.code if step.language == "python" else _COMMAND.format(text=step.code, server=address())
+        for step in steps(document)
+    ]
     (folder / name).write_text(f"print({BETWEEN!r}, end='')\n".join(parts))
     return run_python(name, cwd=folder, path=[ROOT]).split(BETWEEN)

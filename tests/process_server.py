@@ -1,0 +1,127 @@
+"""The server of tests/processes.py: it imports, then forks a child for each request; it ends when its input does."""
+
+from __future__ import annotations
+
+import builtins
+import gc
+import json
+import os
+import random
+import select
+import socket
+import sys
+import threading
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+IMPORTED = (
+    "opstage.cli.main",
+    "opstage.cli.train",
+    "opstage.experiment.run",
+    "opstage.training.fit",
+    "opstage.training.optim",
+    "opstage.interpreters.eager_cpu",
+    "opstage.interpreters.graph.executor",
+    "opstage.interpreters.shape_check",
+    "matplotlib.figure",
+    "matplotlib.backends.backend_agg",
+)
+
+
+def main() -> Callable[[], None] | None:
+    """Serve; in a child, what it is to run, and None in the server itself, at its end."""
+    for name in IMPORTED:
+        __import__(name)
+    gc.collect()
+    gc.freeze()
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(sys.argv[1])
+        listening.listen()
+        print("ready", flush=True)
+        while True:
+            ready, _, _ = select.select([listening, sys.stdin], [], [])
+            _reap()
+            if sys.stdin in ready:
+                return None
+            line, _ = listening.accept()
+            with line:
+                if threading.active_count() > 1:
+                    raise RuntimeError(f"an import has started threads, which a fork loses: {threading.enumerate()}")
+                if os.fork() == 0:
+                    listening.close()
+                    return _attend(line)
+
+
+def _reap() -> None:
+    """Bury those children that have ended."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+
+def _attend(line: socket.socket) -> Callable[[], None]:
+    """Start the process that a line asks for and tell the line how it ended; in that process, what it is to run."""
+    head, streams, _, _ = socket.recv_fds(line, 8, 3)
+    left, parts = int.from_bytes(head, "big"), []
+    while left:
+        parts.append(line.recv(left))
+        left -= len(parts[-1])
+    request = json.loads(b"".join(parts))
+    child = os.fork()
+    if child == 0:
+        line.close()
+        return _become(request, streams)
+    _, status = os.waitpid(child, 0)
+    line.sendall(str(os.waitstatus_to_exitcode(status)).encode())
+    os._exit(0)
+
+
+def _become(request: dict[str, Any], streams: list[int]) -> Callable[[], None]:
+    """Take over arguments, folder, environment and streams; what is to be run in the new `__main__`."""
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    own = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.environ.clear()
+    os.environ.update(request["env"])
+    os.chdir(request["cwd"])
+    random.seed()
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed()
+
+    first, *rest = request["words"]
+    module = types.ModuleType("__main__")
+    vars(module).update(__annotations__={}, __builtins__=builtins)
+    if first == "-c":
+        text, *rest = rest
+        file, folder = "<string>", ""
+        sys.argv = ["-c", *rest]
+    else:
+        path = Path(first).absolute()
+        text, file, folder = path.read_text(), str(path), str(path.parent)
+        vars(module).update(__file__=file, __cached__=None)
+        sys.argv = [first, *rest]
+    given = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
+    sys.path[:] = [folder, *given, *[place for place in sys.path[1:] if place not in own]]
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
+        del sys.modules[name]
+    sys.modules["__main__"] = module
+
+    def run() -> None:
+        try:
+            exec(compile(text, file, "exec", dont_inherit=True), module.__dict__)
+        except Exception as error:
+            trace = error.__traceback__ and error.__traceback__.tb_next  # begins in the program
+            sys.excepthook(type(error), error.with_traceback(trace), trace)
+            sys.exit(1)
+
+    return run
+
+
+if __name__ == "__main__":
+    if (program := main()) is not None:
+        program()
