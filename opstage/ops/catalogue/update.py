@@ -227,8 +227,8 @@ def _require_matrix(p: TensorType) -> None:
 
 
 def _require_iterations(*, steps: int, **static: Any) -> None:
-    if type(steps) is not int or steps < 1:
-        raise ShapeError(f"steps must be an int that is at least 1 but is {brief(steps)}")
+    if type(steps) is not int or steps < 0:
+        raise ShapeError(f"steps must be an int that is at least 0 but is {brief(steps)}")
 
 
 def _is_tall(p: TensorType) -> bool:
