@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ....ops.catalogue import activation, elementwise, reduction
+from ....ops.catalogue.monotone import MONOTONE
 from ...domain import OpCall, Rule
 from ..fact import ANYTHING, INFINITY, Facts, ValueRange
 from .pointwise import divided, number
@@ -18,11 +19,11 @@ _ULPS = 8.0
 """Units in the last place within which functions of math libraries are taken to be."""
 
 
-def rising(function: Callable[[float], float], least: float = -INFINITY, most: float = INFINITY) -> Rule:
-    """A function that never falls, its values between `least` and `most`."""
+def rising(function: Callable[[float], float]) -> Rule:
+    """A function that never falls, its values between those limits that its op declares."""
 
     def rule(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
-        (x,) = facts
+        (x,), (least, most, _) = facts, MONOTONE[call.primitive]
         low, high = _at(function, x.low, least, most), _at(function, x.high, least, most)
         ends = domain.limits.widened(least, most, 0 if domain.exact(most) else 1)
         low, high = domain.limits.widened(low, high, _ULPS)
@@ -41,11 +42,11 @@ def _at(function: Callable[[float], float], x: float, least: float, most: float)
         return INFINITY
 
 
-def exponential(function: Callable[[float], float], least: float = 0.0) -> Rule:
-    """exp and its like: rises from `least`, and leaves the numbers of the dtype soon."""
+def exponential(function: Callable[[float], float]) -> Rule:
+    """exp and its like: rises from what its op declares, and leaves the numbers of the dtype soon."""
 
     def rule(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
-        (x,) = facts
+        (x,), least = facts, MONOTONE[call.primitive].least
         low, high = _at(function, x.low, least, INFINITY), _at(function, x.high, least, INFINITY)
         low, high = domain.limits.widened(low, high, _ULPS)
         if low < least + 2 * domain.limits.least:

@@ -10,7 +10,7 @@ from ....ops.catalogue.elementwise import COS, ERF, EXP, INV, LOG, POW, SIGMOID,
 from ....ops.catalogue.transcendental import ATAN
 from ....ops.primitive import Primitive, Static
 from ...intervals import Interval
-from ...intervals.rules.monotone import MONOTONE
+from ...intervals.rules.monotone import KERNEL_ERRORS
 from ..interpreter import Related, Relaxed
 from .errors import magnitude, rounded
 
@@ -203,7 +203,7 @@ def _s_shaped(primitive: Primitive, odd: Odd) -> Callable[..., Any]:
     whose slope is off by d, which another point than the one that was taken touches, d times the operand; and those of
     the products, in `_LINES`.
     """
-    kernel = 2 * MONOTONE[primitive].ulps
+    kernel = 2 * KERNEL_ERRORS[primitive].ulps
 
     def rule(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[Interval[Any]]) -> Any:
         (x,), ops = refs, relaxed.inner
