@@ -14,7 +14,7 @@ from opstage.ops.errors import ShapeError, UnsupportedError, UsageError
 from tests.certified.inside import check_inside, outside
 
 RNG = np.random.default_rng(5)
-W1, B1, W2, B2 = (RNG.standard_normal(shape).astype("float32") for shape in ((9, 6), (9,), (4, 9), (4,)))
+W1, B1, W2, B2 = (RNG.standard_normal(shape).astype("float32") for shape in ((5, 4), (5,), (3, 5), (3,)))
 
 
 def network(ops: Any, x: Any) -> Any:
@@ -39,7 +39,7 @@ def looped(ops: Any, x: Any) -> Any:
         h = ops.tanh(ops.add(ops.scale(h, c=0.5), row))
         return h, ops.mul(h, h)
 
-    return ops.scan(step, ops.full(shape=(6,), value=0.0), x)
+    return ops.scan(step, ops.full(shape=(4,), value=0.0), x)
 
 
 def gradient_of_loop(ops: Any, x: Any) -> Any:
@@ -71,7 +71,7 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("radius", [0.0, 0.01, 0.5])
 @pytest.mark.parametrize("method", ["interval", "crown"])
 def test_programs_stay_inside(name: str, method: Any, radius: float, backend: Any) -> None:
-    x = RNG.standard_normal((3, 6)).astype("float32")
+    x = RNG.standard_normal((3, 4)).astype("float32")
     box = Box.around(x, radius)
     options = Options(backend=backend)
     found = bounds(PROGRAMS[name], box, method=method, options=options)
@@ -79,14 +79,14 @@ def test_programs_stay_inside(name: str, method: Any, radius: float, backend: An
 
 
 def test_a_narrow_box_has_narrow_bounds() -> None:
-    x = RNG.standard_normal((3, 6))
+    x = RNG.standard_normal((3, 4))
     box = bounds(gradient, Box.around(x, 1e-9), options=Options(dtype="float64"))
     assert float(np.max(box.upper - box.lower)) < 1e-5
 
 
 def test_bounds_are_differentiated_as_any_program() -> None:
     """The gradient of a loss of bounds, against central differences."""
-    x = RNG.standard_normal((3, 6))
+    x = RNG.standard_normal((3, 4))
 
     def loss(ops: Any, w: Any, low: Any, high: Any) -> Any:
         box = transform.bounds(ops, lambda ops, w, x: ops.relu(ops.linear(w, None, x)), w, Box(low, high))
@@ -157,8 +157,18 @@ def test_masks_and_integers_have_bounds() -> None:
 
 @pytest.mark.parametrize("size", [0, 1])
 def test_small_sizes(size: int) -> None:
-    box = bounds(lambda ops, x: ops.softmax(ops.linear(ops.const(W1), None, x)), Box.around(np.ones((size, 6)), 0.1))
-    assert box.lower.shape == (size, 9)
+    box = bounds(lambda ops, x: ops.softmax(ops.linear(ops.const(W1), None, x)), Box.around(np.ones((size, 4)), 0.1))
+    assert box.lower.shape == (size, 5)
+
+
+@pytest.mark.parametrize("method", ["interval", "crown"])
+def test_softmax_of_a_wide_box_is_between_0_and_1(method: Any) -> None:
+    """Exponentials of both ends underflow beside the greatest."""
+    low, high = np.full((2, 3), -1500, "float32"), np.array([[1484, 1197, 1955], [-700, 3, 1500]], "float32")
+    box = bounds(lambda ops, x: ops.softmax(x), Box(low, high), method=method)
+    assert (box.lower >= 0).all()
+    assert (box.upper <= 1.00001).all()
+    check_inside(lambda ops, x: ops.softmax(x), box, [low], [high], np.random.default_rng(0), Options(), 8)
 
 
 def test_an_op_without_bounds_is_named_with_its_line() -> None:
@@ -214,7 +224,7 @@ def test_ends_of_different_types_are_refused_in_a_program() -> None:
 
 @pytest.mark.parametrize("method", ["interval", "crown"])
 def test_compiled_bounds_hold(method: Any) -> None:
-    x = RNG.standard_normal((3, 6)).astype("float32")
+    x = RNG.standard_normal((3, 4)).astype("float32")
     box = Box.around(x, 0.1)
     options = Options(backend="compiled")
     found = bounds(gradient, box, method=method, options=options)

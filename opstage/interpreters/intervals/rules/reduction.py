@@ -22,6 +22,7 @@ from ....ops.primitive import Primitive, Static
 from ....ops.types import BOOL, INT64, TensorType
 from ..interpreter import Interval, Intervals
 from ..rounding import down, eps_of, gamma, up
+from .elementwise import filled
 from .logic import known
 
 Refs = tuple[Interval[Any], ...]
@@ -131,7 +132,10 @@ def _softmax(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
         return _ends(SOFTMAX)(bounds, refs, static)
     e = _exponentials(ops, x, axis)
     lower = ops.div(e.at_low, ops.add(e.at_low, e.beside_low))
-    upper = ops.div(e.at_high, ops.add(e.at_high, e.beside_high))
+    above = ops.add(e.at_high, e.beside_high)
+    # 0 / 0 of a wide box, where all other exponentials may underflow: the result is any share of the row
+    one, vanishes = filled(ops, above, 1.0), ops.equal(above, filled(ops, above, 0.0))
+    upper = ops.select(vanishes, one, ops.div(e.at_high, ops.select(vanishes, one, above)))
     ulps = e.error / eps_of(x.dtype)
     lower, upper = down(ops, lower, ulps), up(ops, upper, ulps)
     return (bounds.between(ops.maximum(lower, 0.0), ops.minimum(upper, 1.0 + 4 * eps_of(x.dtype))),)
