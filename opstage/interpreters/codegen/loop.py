@@ -149,9 +149,15 @@ class LoopNest(NamedTuple):
     """All that a kernel does.
 
     columns     sums over rows, which begin before all rows and are complete after them
+    extent      elements of a row; None where single elements are gone through
+    lanes       whether rows are gone through side by side
+    run         elements of a row that are added in one running sum, those of runs in another one; None where all are
     """
 
     name: str
     space: IterationSpace
     passes: Sequence[Pass]
     columns: Sequence[Accumulator]
+    extent: int | None
+    lanes: bool
+    run: int | None

@@ -13,6 +13,16 @@ def indented(lines: Sequence[str], depth: int = 1) -> list[str]:
     return ["    " * depth + line for line in lines]
 
 
+def from_memory(element: str, *, mask: bool) -> str:
+    """An element of memory as it is computed with: those of a mask are bytes there."""
+    return f"({element} != 0)" if mask else element
+
+
+def to_memory(value: str, *, mask: bool) -> str:
+    """A value as it stands in memory."""
+    return f"uint8(1 if {value} else 0)" if mask else value
+
+
 class LoopPrinter(ABC):
     """Prints statements as lines. Numbers of formulas stand in `constants`; sizes and strides are arguments."""
 
@@ -27,13 +37,13 @@ class LoopPrinter(ABC):
     def divided(self, dividend: str, divisor: str) -> tuple[str, str]:
         """Quotient and remainder of two numbers that are not negative."""
 
-    @abstractmethod
     def get(self, local: Local) -> str:
-        """The value of a local."""
+        """The value of a local, a variable of its name."""
+        return local.name
 
-    @abstractmethod
     def set(self, local: Local, value: str) -> str:
         """A line that gives a local its value."""
+        return f"{local.name} = {value}"
 
     @abstractmethod
     def load(self, place: Place) -> str:
@@ -43,8 +53,8 @@ class LoopPrinter(ABC):
     def store(self, place: Place, value: str) -> list[str]: ...
 
     @abstractmethod
-    def out_of_range(self, index: str, size: str) -> list[str]:
-        """Lines that note an index that is not one of `size`."""
+    def noted(self, outside: str) -> list[str]:
+        """Lines that note an index out of range where `outside` holds."""
 
     @abstractmethod
     def accumulate(self, accumulator: Accumulator, value: str) -> list[str]: ...
@@ -67,8 +77,8 @@ class LoopPrinter(ABC):
             return self.store(s.place, self.get(s.local))
         if isinstance(s, Accumulation):
             return self.accumulate(s.accumulator, self.value(s.value))
-        checked = self.out_of_range(self.value(s.position), self.number(s.size))
-        return [*checked, self.set(s.local, self.value(s.value))]
+        index, size = self.value(s.position), self.number(s.size)
+        return [*self.noted(f"{index} < 0 or {index} >= {size}"), self.set(s.local, self.value(s.value))]
 
     def _formula(self, s: Assign) -> str:
         args = tuple(map(self.value, s.args))

@@ -33,11 +33,13 @@ class Scheduling(NamedTuple):
     recomputes      a pass makes again what it needs of earlier ones; else it reads what they have stored or kept
     loads_first     operands are read before anything is made of them, and results are written after all is made
     lanes           rows are gone through side by side, so that nothing is read once for a row of its own
+    runs            elements that are added in one running sum: where those of a row are neighbours, and elsewhere
     """
 
     recomputes: bool = False
     loads_first: bool = False
     lanes: bool = False
+    runs: tuple[int, int] | None = None
 
 
 def schedule(cluster: Cluster, equations: Sequence[Equation], space: IterationSpace, how: Scheduling) -> LoopNest:
@@ -45,11 +47,21 @@ def schedule(cluster: Cluster, equations: Sequence[Equation], space: IterationSp
     return _Scheduler(cluster, equations, space, how).loop()
 
 
+def side_by_side(cluster: Cluster, equations: Sequence[Equation], space: IterationSpace) -> bool:
+    """Whether neighbouring rows have their elements beside one another, as those along an inner axis have."""
+    if cluster.extent is None or len(space.sizes) < 2 or space.sizes[-2] < 8:
+        return False
+    if Level.COLUMN in cluster.levels.values() or any(e.primitive is INDEX_CHECK for e in equations):
+        return False
+    along = [o.strides for o in space.operands if o.local.level is Level.ELEMENT]
+    return all(s[-1] != 1 and s[-2] in (0, 1) for s in along) and any(s[-2] == 1 for s in along)
+
+
 @final
 class _Scheduler:
     def __init__(self, cluster: Cluster, equations: Sequence[Equation], space: IterationSpace, how: Scheduling):
         self.lowered = cluster.lowered
-        self.equations, self.space, self.how = equations, space, how
+        self.equations, self.space, self.how, self.extent = equations, space, how, cluster.extent
         self.maker = {e.outputs[0]: e for e in equations}
         self.stage = staged(cluster, equations)
         self.passes = [Pass([], [], []) for _ in range(max(self.stage.values(), default=0) + 1)]
@@ -70,7 +82,15 @@ class _Scheduler:
                 self._equation(e, at, each, stores if self.how.loads_first else each.inside)
         self.passes[-1].inside.extend(stores)
         name = "_".join(dict.fromkeys(e.primitive.name for e in self.equations))
-        return LoopNest(name[:60], self.space, self.passes, self.columns)
+        return LoopNest(name[:60], self.space, self.passes, self.columns, self.extent, self.how.lanes, self._run())
+
+    def _run(self) -> int | None:
+        """How many elements of a row are added in one running sum; None if that is all of them."""
+        if self.how.runs is None or self.extent is None:
+            return None
+        steps = [(o.strides[-1], o.strides[-2] if self.how.lanes else 0) for o in self.space.reads.values()]
+        run = self.how.runs[not all(step in ((0, 0), (1, 0)) for step in steps)]
+        return run if self.extent > 2 * run else None
 
     def _loads(self) -> None:
         """Read operands that have one element for a row; all of them where that is to be done first."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from ....ops.types import dtype_name
 from ..formulas import Constants
@@ -11,6 +11,7 @@ from ..loop import Accumulator
 from ..primitives import ROW_SUM
 from ..printing import indented
 from .memory import KernelMemory, rounded
+from .row_locals import RowLocals
 from .words import WorkerScratch
 
 BLOCK = 32
@@ -20,13 +21,6 @@ else a sum over n rows would be rounded n times in a row."""
 RUN, STRIDED_RUN = 1024, 64
 """Elements of a row that are added in running sums, many of them at a time; the sums of runs are added in float64.
 Where a row's elements are not neighbours there are no vector instructions, and so one running sum alone."""
-
-
-class RowLocals(Protocol):
-    """The values that a row has once, by name."""
-
-    def get(self, name: str) -> str: ...
-    def set(self, name: str, dtype: str, value: str) -> str: ...
 
 
 class Accumulating(NamedTuple):

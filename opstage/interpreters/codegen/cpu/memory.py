@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, final
 
 from ...native import access
+from ..printing import from_memory, to_memory
 from .words import ErrorFlag, Word, WorkerScratch
 
 
@@ -53,13 +54,13 @@ class KernelMemory:
         return self.elements(name, dtype, at, written=True)
 
     def load(self, elements: ScopedElements) -> str:
-        """An element as it is computed with: masks are bytes in memory."""
+        """An element as it is computed with."""
         text = f"{self._access('load', elements)}({elements.name}_at, {elements.at})"
-        return f"({text} != 0)" if elements.dtype == "bool" else text
+        return from_memory(text, mask=elements.dtype == "bool")
 
     def store(self, elements: ScopedElements, value: str) -> str:
-        value = f"uint8(1 if {value} else 0)" if elements.dtype == "bool" else value
-        return f"{self._access('store', elements)}({elements.name}_at, {elements.at}, {value})"
+        stored = to_memory(value, mask=elements.dtype == "bool")
+        return f"{self._access('store', elements)}({elements.name}_at, {elements.at}, {stored})"
 
     def flagged(self) -> str:
         """A line that notes an index out of range."""

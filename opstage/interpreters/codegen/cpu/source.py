@@ -18,85 +18,47 @@ from ....ops.types import dtype_name
 from ..axes import space_of
 from ..clusters import Cluster, Level
 from ..formulas import Constants
-from ..loop import Accumulator, IterationSpace, Local, LoopNest, LoopOperand, Pass, Place
-from ..primitives import INDEX_CHECK, ROW_SUM
+from ..loop import Accumulator, Local, LoopNest, LoopOperand, Pass, Place
 from ..printing import LoopPrinter, indented
-from ..schedule import Scheduling, schedule
+from ..schedule import Scheduling, schedule, side_by_side
 from .accumulators import BLOCK, RUN, STRIDED_RUN, Accumulating, of_columns, of_row
 from .memory import KernelMemory, ScopedElements
+from .row_locals import LANES, RowLocals
 from .texts import LoopSource
 from .words import Address, LoweredLoop
-
-_LANES = 64
-"""Rows that are gone through side by side where their first elements are neighbours, and so on, but not their own."""
 
 
 def cluster_loop(cluster: Cluster, equations: Sequence[Equation], stored: Collection[int]) -> LoweredLoop:
     """The kernel of a cluster that leaves the values of `stored` in memory."""
     space = space_of(cluster, stored)
-    lanes = cluster.extent is not None and _side_by_side(space, cluster, equations)
-    return _CpuPrinter(schedule(cluster, equations, space, Scheduling(lanes=lanes)), cluster.extent, lanes).kernel()
-
-
-def _side_by_side(space: IterationSpace, cluster: Cluster, equations: Sequence[Equation]) -> bool:
-    """Whether neighbouring rows have their elements beside one another, as those along an inner axis have."""
-    if len(space.sizes) < 2 or space.sizes[-2] < 8 or Level.COLUMN in cluster.levels.values():
-        return False
-    if any(e.primitive is INDEX_CHECK for e in equations):
-        return False
-    along = [o.strides for o in space.operands if o.local.level is Level.ELEMENT]
-    return all(s[-1] != 1 and s[-2] in (0, 1) for s in along) and any(s[-2] == 1 for s in along)
-
-
-@final
-class _RowLocals:
-    """The values that a row has once: variables, or those of the rows in lanes in memory side by side."""
-
-    def __init__(self, memory: KernelMemory, lanes: bool):
-        self._memory, self._lanes = memory, lanes
-        self.places: dict[str, ScopedElements] = {}
-
-    def get(self, name: str) -> str:
-        return self._memory.load(self.places[name]) if self._lanes else name
-
-    def set(self, name: str, dtype: str, value: str) -> str:
-        """A line that gives one its value."""
-        if not self._lanes:
-            return f"{name} = {value}"
-        if name not in self.places:
-            self.places[name] = self._memory.scratch(f"{name}s", dtype, 8 * _LANES, "l")
-        return self._memory.store(self.places[name], value)
+    how = Scheduling(lanes=side_by_side(cluster, equations, space), runs=(RUN, STRIDED_RUN))
+    return _CpuPrinter(schedule(cluster, equations, space, how)).kernel()
 
 
 @final
 class _CpuPrinter(LoopPrinter):
-    """Prints rows of `extent` elements, or single elements if that is None; with `lanes` so many rows side by side,
-    lane l of them in an inner loop.
-    """
+    """Prints rows, or single elements; where rows are side by side, lane l of them in an inner loop."""
 
-    def __init__(self, loop: LoopNest, extent: int | None, lanes: bool):
+    def __init__(self, loop: LoopNest):
         super().__init__(Constants())
-        self.loop, self.extent, self.lanes = loop, extent, lanes
+        self.loop, self.extent, self.lanes = loop, loop.extent, loop.lanes
         self.memory = KernelMemory()
-        self.row = _RowLocals(self.memory, lanes)
+        self.row = RowLocals(self.memory, self.lanes)
         self.places: dict[Place, ScopedElements] = {}
         self.taking: dict[Accumulator, Accumulating] = {}
         *self.outer, self.inner = loop.space.sizes
-        self.flat = not self.outer and extent is None
+        self.flat = not self.outer and self.extent is None
         self.count = "hi - lo" if self.flat else "n"
-        read = [o.strides for o in loop.space.reads.values()]
-        near = all((s[-1], s[-2] if lanes else 0) in ((0, 0), (1, 0)) for s in read)
-        self.run = RUN if near else STRIDED_RUN
 
     def kernel(self) -> LoweredLoop:
         memory, head = self.memory, self.memory.head
         if not self.flat:
             head.append(f"n = {self.number(self.inner)}")
-        turns = [*self.outer[:-1], -(-self.outer[-1] // _LANES)] if self.lanes else self.outer
+        turns = [*self.outer[:-1], -(-self.outer[-1] // LANES)] if self.lanes else self.outer
         body, places = self.coordinates("row", turns)
         if self.lanes:
-            body.append(f"first = {places[-1]} * {_LANES}")
-            body.append(f"wide = min({_LANES}, {self.number(self.outer[-1])} - first)")
+            body.append(f"first = {places[-1]} * {LANES}")
+            body.append(f"wide = min({LANES}, {self.number(self.outer[-1])} - first)")
             places[-1] = "first"
         for operand in self.loop.space.reads.values():
             self._place(operand, places, body, written=False)
@@ -149,13 +111,13 @@ class _CpuPrinter(LoopPrinter):
 
     @override
     def get(self, local: Local) -> str:
-        return local.name if local.level is Level.ELEMENT else self.row.get(local.name)
+        return self.row.get(local.name) if local.level is Level.ROW else super().get(local)
 
     @override
     def set(self, local: Local, value: str) -> str:
-        if local.level is Level.ELEMENT:
-            return f"{local.name} = {value}"
-        return self.row.set(local.name, dtype_name(local.dtype), value)
+        if local.level is Level.ROW:
+            return self.row.set(local.name, dtype_name(local.dtype), value)
+        return super().set(local, value)
 
     @override
     def load(self, place: Place) -> str:
@@ -168,16 +130,16 @@ class _CpuPrinter(LoopPrinter):
     def _elements(self, place: Place) -> ScopedElements:
         if place not in self.places:  # a row that is kept
             assert self.extent is not None
-            dtype, lanes = place.local.dtype, _LANES if self.lanes else 1
-            at = f"j * {_LANES} + l" if self.lanes else "j"
+            dtype, lanes = place.local.dtype, LANES if self.lanes else 1
+            at = f"j * {LANES} + l" if self.lanes else "j"
             self.places[place] = self.memory.scratch(
                 f"t{place.local.name}", dtype_name(dtype), self.extent * dtype.itemsize * lanes, at
             )
         return self.places[place]
 
     @override
-    def out_of_range(self, index: str, size: str) -> list[str]:
-        return [f"if {index} < 0 or {index} >= {size}:", f"    {self.memory.flagged()}"]
+    def noted(self, outside: str) -> list[str]:
+        return [f"if {outside}:", f"    {self.memory.flagged()}"]
 
     @override
     def accumulate(self, accumulator: Accumulator, value: str) -> list[str]:
@@ -191,16 +153,13 @@ class _CpuPrinter(LoopPrinter):
         for each in self.loop.passes:
             before = [*complete, *self.lines(each.before)]
             for accumulator in each.row:
-                runs = self._in_runs(accumulator)
+                runs = self.loop.run is not None
                 taking = self.taking[accumulator] = of_row(accumulator, self.row, self.constants, runs=runs)
                 before += taking.begin
             lines += self._each_lane(before)
             lines += self._elements_of(each)
             complete = [line for accumulator in each.row for line in self.taking[accumulator].end]
         return lines
-
-    def _in_runs(self, accumulator: Accumulator) -> bool:
-        return accumulator.primitive is ROW_SUM and self.extent is not None and self.extent > 2 * self.run
 
     def _elements_of(self, each: Pass) -> list[str]:
         """The loop through a row's elements, in runs where sums are taken in runs."""
@@ -210,9 +169,9 @@ class _CpuPrinter(LoopPrinter):
         if not begin:
             return [f"for j in range({self.count}):", *indented(inside)] if inside else []
         return [
-            f"for run in range(0, {self.count}, {self.run}):",
+            f"for run in range(0, {self.count}, {self.loop.run}):",
             *indented(self._each_lane(begin)),
-            f"    for j in range(run, min({self.count}, run + {self.run})):",
+            f"    for j in range(run, min({self.count}, run + {self.loop.run})):",
             *indented(inside, 2),
             *indented(self._each_lane(end)),
         ]

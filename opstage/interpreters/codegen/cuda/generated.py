@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
@@ -16,6 +16,21 @@ class Form(Enum):
     ELEMENTS = "count"
     ROWS = "rows"
     COLUMNS = "parts of columns"
+
+
+_SHORTEST, _THREADS = 16, 1 << 17
+"""Rows of a part of a column, at least; and with how many threads a GPU is busy, so that columns are cut no further."""
+
+_WHOLE = 64
+"""Rows that one thread goes down as fast as another launch would join parts of them."""
+
+
+def parts_of_columns(rows: int, extent: int) -> int:
+    """Into how many parts, a thread each, columns of so many rows are cut."""
+    if rows <= _WHOLE:
+        return 1
+    most = min(-(-rows // _SHORTEST), max(1, _THREADS // extent))
+    return -(-rows // -(-rows // most))
 
 
 class Pointer(NamedTuple):
@@ -38,6 +53,29 @@ class Watching(Enum):
 
 
 Argument = Pointer | Partial | Watching | np.generic
+
+
+@final
+class KernelArguments:
+    """The arguments of a kernel in the making, by name."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, Argument] = {}
+        self._pointers: dict[Pointer | Partial | Watching, str] = {}
+
+    def pointer(self, argument: Pointer | Partial | Watching) -> str:
+        """The name of one, of which there is but one."""
+        name = self._pointers.get(argument)
+        if name is None:
+            name = self._pointers[argument] = f"p{len(self.by_name)}"
+            self.by_name[name] = argument
+        return name
+
+    def number(self, value: Any) -> str:
+        """The name of a new one."""
+        name = f"n{len(self.by_name)}"
+        self.by_name[name] = value
+        return name
 
 
 class Generated(NamedTuple):

@@ -18,10 +18,10 @@ from ....ops.types import DType, TensorType
 from ..decomposition import Expander
 from ..formulas import FORMULAS, has_formula
 from ..lowered import Lowered
-from ..printing import indented
+from ..printing import from_memory, indented, to_memory
 from .numbers import Numbers
 from .target import CUDA
-from .texts import Text, load, store
+from .texts import Text
 
 _SIZE = 2
 """Elements of a tensor, of which the text knows only that they are more than a number's."""
@@ -132,13 +132,13 @@ def _made(
     parts = _Parts([], [], [], [], [], [], [])
     for i, slot in enumerate(lowered.outputs):
         type_ = lowered.types[slot]
-        parts.results.append(store(f"y{i}[i]", f"v{lowered.views[slot].root}", type_.dtype))
+        parts.results.append(f"y{i}[i] = {to_memory(f'v{lowered.views[slot].root}', mask=type_.dtype.kind == 'b')}")
         parts.pointers.append(f"y{i}")
     for i, slot in enumerate(lowered.body.inputs):
         type_ = lowered.types[slot]
         number = type_.size == 1
         (parts.once if number else parts.operands).append(
-            f"v{slot} = {load(f'x{i}[0]' if number else f'x{i}[i]', type_.dtype)}"
+            f"v{slot} = {from_memory(f'x{i}[0]' if number else f'x{i}[i]', mask=type_.dtype.kind == 'b')}"
         )
         parts.pointers.append(f"x{i}")
         if number:

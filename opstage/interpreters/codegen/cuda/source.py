@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from typing import Any, final
+from typing import final
 
 import numpy as np
 from typing_extensions import override
@@ -22,20 +22,14 @@ from ....ops.closed import Equation
 from ....ops.types import dtype_name
 from ..axes import as_written, space_of
 from ..clusters import Cluster, Level
-from ..loop import Accumulator, Assign, Check, Load, Local, LoopNest, LoopOperand, Pass, Place, Store
+from ..loop import Accumulator, Assign, Check, Load, LoopNest, LoopOperand, Pass, Place, Store
 from ..primitives import COLUMN_SUM, ROW_SUM
-from ..printing import LoopPrinter, indented
+from ..printing import LoopPrinter, from_memory, indented, to_memory
 from ..recompute import CHEAP
 from ..schedule import Scheduling, schedule
-from .generated import Argument, Form, Generated, Partial, Pointer, Watching
+from .generated import Form, Generated, KernelArguments, Partial, Pointer, Watching, parts_of_columns
 from .numbers import Numbers
-from .texts import Text, load, store
-
-SHORTEST, THREADS = 16, 1 << 17
-"""Rows of a part of a column, at least; and with how many threads a GPU is busy, so that columns are cut no further."""
-
-WHOLE = 64
-"""Rows that one thread goes down as fast as another launch would join parts of them."""
+from .texts import Text
 
 BLOCK = 128
 """Rows of a part that are added in one running sum; the sums of blocks are added in turn."""
@@ -56,15 +50,11 @@ def cluster_kernel(cluster: Cluster, equations: Sequence[Equation], stored: Coll
 @final
 class _CudaPrinter(LoopPrinter):
     def __init__(self, loop: LoopNest, form: Form, rows: int, extent: int):
-        super().__init__(Numbers(self._argument))
+        self.arguments = KernelArguments()
+        super().__init__(Numbers(self.arguments.number))
         self.loop, self.space, self.form, self.rows, self.extent = loop, loop.space, form, rows, extent
-        self.parts = 1
-        if form is Form.COLUMNS and rows > WHOLE:
-            most = min(-(-rows // SHORTEST), max(1, THREADS // extent))
-            self.parts = -(-rows // -(-rows // most))
+        self.parts = parts_of_columns(rows, extent) if form is Form.COLUMNS else 1
         self.blocks = form is Form.COLUMNS and -(-rows // self.parts) > 2 * BLOCK
-        self.pointers: dict[Pointer | Partial | Watching, str] = {}
-        self.arguments: dict[str, Argument] = {}
         self.index: dict[str, str] = {}  # where an element of an operand is in memory
         self.along: list[str] = []  # lines that say where an element is along a row's axes
         self.broken: set[str] = set()  # operands that need them, which have several strides along a row
@@ -72,9 +62,9 @@ class _CudaPrinter(LoopPrinter):
     def kernel(self) -> Generated:
         lines = {Form.ELEMENTS: self._by_element, Form.ROWS: self._by_row, Form.COLUMNS: self._by_column}[self.form]()
         first = ["rows", "lanes"] if self.form is Form.ROWS else ["count"]
-        head = f"def kernel({', '.join([*first, *self.arguments])}):"
+        head = f"def kernel({', '.join([*first, *self.arguments.by_name])}):"
         text = Text(self.loop.name, "\n".join(self.constants.definitions), "\n".join([head, *indented(lines)]))
-        arguments = tuple(self.arguments.values())
+        arguments = tuple(self.arguments.by_name.values())
         return Generated(text, self.form, self.rows, self.extent, self.parts, self._neighbours(), arguments)
 
     def _neighbours(self) -> bool:
@@ -83,58 +73,36 @@ class _CudaPrinter(LoopPrinter):
 
     # Arguments and statements ---------------------------------------------------------------------------------------
 
-    def _pointer(self, argument: Pointer | Partial | Watching) -> str:
-        name = self.pointers.get(argument)
-        if name is None:
-            name = self.pointers[argument] = f"p{len(self.arguments)}"
-            self.arguments[name] = argument
-        return name
-
-    def _argument(self, value: Any) -> str:
-        name = f"n{len(self.arguments)}"
-        self.arguments[name] = value
-        return name
-
     @override
     def number(self, value: int) -> str:
         """A size or a stride, an argument each: so the text does not tell which are equal."""
-        return self._argument(np.int32(value))
+        return self.arguments.number(np.int32(value))
 
     @override
     def divided(self, dividend: str, divisor: str) -> tuple[str, str]:
         return f"quotient({dividend}, {divisor})", f"remainder({dividend}, {divisor})"
 
     @override
-    def get(self, local: Local) -> str:
-        return local.name
-
-    @override
-    def set(self, local: Local, value: str) -> str:
-        return f"{local.name} = {value}"
-
-    @override
     def load(self, place: Place) -> str:
         assert isinstance(place, LoopOperand), "what an earlier pass has made is made again"
         if place.counted:
             return f"{dtype_name(place.local.dtype)}({self.index[place.name]})"
-        return load(self._element(place), place.local.dtype)
+        return from_memory(self._element(place), mask=place.local.dtype.kind == "b")
 
     @override
     def store(self, place: Place, value: str) -> list[str]:
         assert isinstance(place, LoopOperand), "what an earlier pass has made is made again"
-        line = store(self._element(place), value, place.local.dtype)
+        line = f"{self._element(place)} = {to_memory(value, mask=place.local.dtype.kind == 'b')}"
         return [line] if place.local.level is Level.ELEMENT else ["if lane == 0:", f"    {line}"]
 
     def _element(self, operand: LoopOperand) -> str:
-        return f"{self._pointer(Pointer(operand.view.root))}[{self.index[operand.name]}]"
+        return f"{self.arguments.pointer(Pointer(operand.view.root))}[{self.index[operand.name]}]"
 
     @override
-    def out_of_range(self, index: str, size: str) -> list[str]:
-        flag = self._pointer(Watching.FLAG)
-        return [
-            f"if ({index} < 0 or {index} >= {size}) and {flag}[0] == 0:",
-            f"    {flag}[0] = {self._pointer(Watching.ASKED)}",
-        ]
+    def noted(self, outside: str) -> list[str]:
+        flag = self.arguments.pointer(Watching.FLAG)
+        asked = self.arguments.pointer(Watching.ASKED)
+        return [f"if ({outside}) and {flag}[0] == 0:", f"    {flag}[0] = {asked}"]
 
     @override
     def accumulate(self, accumulator: Accumulator, value: str) -> list[str]:
@@ -234,5 +202,8 @@ class _CudaPrinter(LoopPrinter):
             f"    last = min({rows}, (part + 1) * {length})",
             *indented([self._begun(a, prefix) for a in self.loop.columns]),
             *indented(through),
-            *[f"    {self._pointer(Partial(a.slot))}[task] = {prefix}{a.local.name}" for a in self.loop.columns],
+            *[
+                f"    {self.arguments.pointer(Partial(a.slot))}[task] = {prefix}{a.local.name}"
+                for a in self.loop.columns
+            ],
         ]

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ....ops.types import DType
 from ...gpu import language
 from ...gpu.counting import quotient, remainder, steps, unrolled_steps
 from ...gpu.language import cuda, device_function
@@ -62,15 +61,6 @@ def _namespace() -> dict[str, Any]:
         **{name: getattr(language, name) for name in _FUNCTIONS},
         **{f"{name}_float32": device_function(formula) for name, formula in formulas.items()},
     }
-
-
-def load(element: str, dtype: DType) -> str:
-    """An element of memory as kernels compute with it: masks are bytes there."""
-    return f"({element} != 0)" if dtype.kind == "b" else element
-
-
-def store(element: str, value: str, dtype: DType) -> str:
-    return f"{element} = " + (f"uint8(1 if {value} else 0)" if dtype.kind == "b" else value)
 
 
 _FUNCTIONS = (
