@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
-from ..interpreters.graph.recorder import Recorder
 from ..models import Model
-from ..ops.dims import DimScope
 from ..ops.errors import OpstageError, ProgramError
-from ..ops.spec import sized
 from ..ops.trees import Structure, flatten, unflatten
-from ..ops.types import TensorType, as_dtype, dtype_name
+from ..ops.types import TensorType, dtype_name
 from ..options import Options
 from ..training.row_terms import Divisor, joining
-from ..training.sizes import sample_sizes
-from ..training.validate import training_step
+from .traced import proved_of_rows
 
 
 def measures_of(model: Model, options: Options) -> Callable[..., Any]:
@@ -31,23 +28,9 @@ def measures_of(model: Model, options: Options) -> Callable[..., Any]:
 def _divisor(model: Model, options: Options) -> Divisor | None:
     """Return the divisor of the loss of a batch, or None if it is the number of rows or unknown."""
     try:
-        made = training_step(
-            model.require_loss(),
-            model.init,
-            *model.batch,
-            state=model.state,
-            options=options,
-            requires_grad=True,
-            train=False,
-        )
-        specs = sized(made.specs, sample_sizes(made.specs, {}), model.name)
-        dtype = as_dtype(options.dtype)
-        types = [spec.bind(DimScope(), dtype) for spec in specs]
-        first, last = sum(made.layout.counts[:2]), sum(made.layout.counts[:3])
-        found = joining(made.layout.forward, types[:last], slice(first, last), Recorder(dtype, options.seed))
+        return proved_of_rows(joining, attrgetter("forward"), model.require_loss(), model, options).divisor
     except OpstageError:
         return None
-    return found.divisor
 
 
 def _weighed(loss: Callable[..., Any], divisor: Divisor) -> Callable[..., Any]:

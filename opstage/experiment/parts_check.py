@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import attrgetter
 
 from ..api import batch_arguments, check
-from ..interpreters.graph.recorder import Recorder
 from ..interpreters.shape_check import Finding
 from ..models import Model
-from ..ops.dims import DimScope
 from ..ops.errors import OpstageError, UsageError
-from ..ops.spec import as_specs, sized
-from ..ops.types import as_dtype
+from ..ops.spec import as_specs
 from ..options import Options
 from ..training.predictor import input_specs
 from ..training.row_terms import means
-from ..training.sizes import sample_sizes
-from ..training.validate import training_step
+from .traced import proved_of_rows
 
 
 def require_batch(model: Model) -> None:
@@ -56,20 +53,7 @@ def _means(model: Model, options: Options) -> list[Finding]:
     """Find metrics that are proved to be means over the rows of a batch; they must be sums, to be averaged over all
     rows."""
     try:
-        made = training_step(
-            model.measures,
-            model.init,
-            *model.batch,
-            state=model.state,
-            options=options,
-            requires_grad=True,
-            train=False,
-        )
-        specs = sized(made.specs, sample_sizes(made.specs, {}), model.name)
-        dtype = as_dtype(options.dtype)
-        types = [spec.bind(DimScope(), dtype) for spec in specs]
-        first, last = sum(made.layout.counts[:2]), sum(made.layout.counts[:3])
-        names = means(made.layout.value, types[:last], slice(first, last), Recorder(dtype, options.seed))
+        names = proved_of_rows(means, attrgetter("value"), model.measures, model, options)
     except OpstageError:
         return []  # nothing is proved if it cannot be traced
     return [

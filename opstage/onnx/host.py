@@ -196,16 +196,7 @@ def _div(call: NodeCall[Any]) -> KnownValue:
         if a.dtype != object and b.dtype != object:
             with np.errstate(all="ignore"):
                 return KnownValue(np.asarray(np.divide(a, b), dtype), dtype)
-        return of(
-            _each(
-                lambda x, y: (
-                    dims.ratio(x, y) if isinstance(x, (int, DimExpr)) and isinstance(y, (int, DimExpr)) else x / y
-                ),
-                a,
-                b,
-            ),
-            dtype,
-        )
+        return of(_each(_ratio, a, b), dtype)
     return of(_each(_quotient, a, b), dtype)
 
 

@@ -195,16 +195,12 @@ BY_NAME = {
 }
 
 
-def wire_bytes(primitive: Primitive, inputs: tuple[TensorType, ...], static: Static) -> Dim:
+def sent_bytes(primitive: Primitive, nbytes: Dim, size: Dim) -> Dim:
     """The bytes that one rank sends for a call: n·(N - 1)/N to be given a part of a sum, the same to gather it.
 
-    n are the bytes of x, N the ranks of the axis. A sum is an exchange of parts and a gathering of them, so both.
+    n are the bytes of the operands in all, N = `size` the ranks of the axis. A sum is an exchange of parts and a
+    gathering of them, so both.
     """
-    return sent_bytes(primitive, inputs[0].nbytes if inputs else 0, static["size"])
-
-
-def sent_bytes(primitive: Primitive, nbytes: Dim, size: Dim) -> Dim:
-    """The same for operands of so many bytes in all, over an axis of `size` ranks."""
     if primitive in (VARY, SHARD, AXIS_INDEX):
         return 0
     if primitive is ALL_GATHER:

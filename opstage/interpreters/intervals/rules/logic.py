@@ -27,7 +27,7 @@ from ....ops.catalogue.logic import (
 )
 from ....ops.catalogue.random import RAND_UNIFORM
 from ....ops.primitive import Primitive, Static
-from ....ops.types import BOOL, TensorType, as_dtype, is_float
+from ....ops.types import BOOL, as_dtype, is_float
 from ..interpreter import Interval, Intervals
 from ..rounding import EPS, down, up
 from .elementwise import filled
@@ -163,11 +163,6 @@ def _truncated(bounds: Intervals[Any], x: Interval[Any], dtype: Any) -> Interval
 def _pad(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
     lower, upper = (bounds.inner.bind(PAD, (end,), static)[0] for end in (refs[0].lower, refs[0].upper))
     return (bounds.between(lower, upper),)
-
-
-def false_or_true(bounds: Intervals[Any], type: TensorType) -> Interval[Any]:
-    """A mask of which nothing is known."""
-    return bounds.between(*[bounds.inner.full(shape=type.shape, value=value, dtype=BOOL) for value in (False, True)])
 
 
 _COMPARISONS: dict[Primitive, Callable[..., Refs]] = {
