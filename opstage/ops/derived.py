@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
+import numpy as np
+
 from .catalogue.loss import class_axis
 from .dims import Dim
 from .einsum import einsum
@@ -60,6 +62,7 @@ from .functions.pools import (
 from .functions.recurrent import bidirectional, gru, lstm, rnn
 from .functions.resample import resize
 from .functions.statistics import median, norm, quantile, std, var
+from .functions.tools import int_of
 from .losses import binary_cross_entropy_with_logits, cosine_similarity, huber, kl_div, weighted_cross_entropy
 from .protocol import Axes, Ops, R
 from .types import DType, show_shape
@@ -156,8 +159,11 @@ def dropout(ops: Ops[R], x: R, p: float | Fraction, train: bool, *, seed: int | 
 
     Each call is a draw of its own, which a later step makes afresh; p = 1 drops everything.
     PyTorch: torch.nn.functional.dropout. Source: Srivastava et al. 2014. Raises ShapeError for p outside [0, 1].
+
+    Raises:
+        ShapeError: an invalid argument.
     """
-    if not 0 <= p <= 1:
+    if not isinstance(p, int | float | Fraction | np.number) or not 0 <= p <= 1:
         raise ShapeError(
             f"p must be a probability from 0 to 1 but is {p!r}", op="dropout", region=ops.cursor.region.name
         )
@@ -172,6 +178,11 @@ def one_hot(ops: Ops[R], labels: R, /, *, classes: Dim, dtype: str | DType | Non
     """1 at each label's own class, else 0: labels of any shape, a result (*labels, classes) in the program's dtype.
 
     A label that is not in [0, classes) gives zeros. PyTorch: torch.nn.functional.one_hot.
+
+    Raises:
+        DtypeError: a result that is a mask.
+        ShapeError: no such shape.
+        UsageError: no such dtype.
     """
     axis = len(labels.shape)
     shape = (*labels.shape, classes)
@@ -181,12 +192,23 @@ def one_hot(ops: Ops[R], labels: R, /, *, classes: Dim, dtype: str | DType | Non
 
 
 def embedding(ops: Ops[R], table: R, idx: R, /, *, mode: str = "raise") -> R:
-    """Rows of `table` (n, d) at integers of any shape: (*idx, d). PyTorch: torch.nn.functional.embedding."""
+    """Rows of `table` (n, d) at integers of any shape: (*idx, d). PyTorch: torch.nn.functional.embedding.
+
+    Raises:
+        DtypeError: idx not an integer tensor.
+        RangeError: an index out of range, when it runs.
+        ShapeError: x has no first axis; an invalid argument.
+    """
     return ops.gather_rows(table, idx, mode=mode)
 
 
 def logsumexp(ops: Ops[R], x: R, /, *, axis: Axes = None, keepdims: bool = False) -> R:
-    """log Σ e^x over axes, never overflowing; -inf where all are. PyTorch: torch.logsumexp."""
+    """log Σ e^x over axes, never overflowing; -inf where all are. PyTorch: torch.logsumexp.
+
+    Raises:
+        DtypeError: x a mask; a number that the dtype does not hold.
+        ShapeError: no such axis; an axis is empty.
+    """
     # The shift cancels out of the result, so no derivative of it is wanted; an infinite one would make inf - inf.
     peak = ops.detach(ops.reduce_max(x, axis=axis, keepdims=True))
     finite = ops.less(ops.abs(peak), ops.full(shape=peak.shape, value=math.inf, dtype=x.dtype))
@@ -200,8 +222,12 @@ def global_avg_pool(ops: Ops[R], x: R, /, *, spatial: int = 2) -> R:
     """The mean over the last `spatial` axes: (C, *S) -> (C), (N, C, *S) -> (N, C).
 
     PyTorch: torch.nn.functional.adaptive_avg_pool2d(x, 1), flattened. Raises ShapeError for any other rank of x.
+
+    Raises:
+        DtypeError: x not a float tensor.
+        ShapeError: an invalid argument; an axis is empty; x of another shape.
     """
-    rank = len(x.shape)
+    rank, spatial = len(x.shape), int_of(ops, "global_avg_pool", "spatial", spatial)
     if rank not in (spatial + 1, spatial + 2):
         raise ShapeError(
             f"x must be (C, *S) or (N, C, *S) with {spatial} spatial axes, so of rank {spatial + 1} or {spatial + 2}, "
@@ -216,6 +242,10 @@ def correct_count(ops: Ops[R], logits: R, labels: R, /, *, ignore_index: int = -
     """How many positions have their greatest logit at their label, a scalar of logits' dtype; ignored ones never do.
 
     Logits (C), (N, C) or (N, C, *D) and labels the same without C, as in cross_entropy. No gradient.
+
+    Raises:
+        DtypeError: x a mask; a number that the dtype does not hold.
+        ShapeError: shapes differ; no such axis; an invalid argument; an axis is empty.
     """
     predicted = ops.cast(ops.argmax(logits, axis=class_axis(len(logits.shape))), dtype=labels.dtype)
     correct = ops.logical_and(ops.equal(predicted, labels), _counted(ops, labels, ignore_index))
@@ -223,7 +253,12 @@ def correct_count(ops: Ops[R], logits: R, labels: R, /, *, ignore_index: int = -
 
 
 def accuracy(ops: Ops[R], logits: R, labels: R, /, *, ignore_index: int = -100) -> R:
-    """`correct_count` over the number of positions not ignored, nan when all are."""
+    """`correct_count` over the number of positions not ignored, nan when all are.
+
+    Raises:
+        DtypeError: x not a float tensor; x a mask; a number that the dtype does not hold.
+        ShapeError: shapes differ; no such axis; an invalid argument; an axis is empty.
+    """
     counted = ops.sum(ops.cast(_counted(ops, labels, ignore_index), dtype=logits.dtype))
     return ops.div(correct_count(ops, logits, labels, ignore_index=ignore_index), counted)
 

@@ -9,6 +9,7 @@ from .errors import LocatedError, ShapeError
 from .protocol import Ops, R
 from .rules import zeros_like
 from .types import Shape, show_shape
+from .untrusted import brief
 
 
 def einsum(ops: Ops[R], equation: str, /, *operands: R) -> R:
@@ -17,6 +18,10 @@ def einsum(ops: Ops[R], equation: str, /, *operands: R) -> R:
     Each letter names an axis; a letter that the right side lacks is summed over, one that stands twice in an operand
     takes its diagonal. Without `->` the result has the letters that stand once, in alphabetical order. Operands are
     contracted from left to right. Raises ShapeError where the equation does not fit the operands.
+
+    Raises:
+        DtypeError: x not a float tensor; dtypes differ.
+        ShapeError: an invalid argument; operands that do not fit each other.
     """
     try:
         terms, output = _parse(equation, len(operands))
@@ -37,6 +42,8 @@ def einsum(ops: Ops[R], equation: str, /, *operands: R) -> R:
 
 def _parse(equation: str, count: int) -> tuple[list[str], str]:
     """The letters of each operand and those of the result."""
+    if not isinstance(equation, str):
+        raise ShapeError(f"the equation must be a text such as 'ij,jk->ik' but is {brief(equation)}")
     text = equation.replace(" ", "")
     left, arrow, output = text.partition("->")
     terms = left.split(",")

@@ -28,6 +28,12 @@ def weighted_cross_entropy(
     -(1 - ε)·weight[label]·log p[label] - ε/C·Σ weight[c]·log p[c], and 0 where it is ignored; "mean" divides their sum
     by the sum of weight[label] over the positions not ignored. PyTorch: torch.nn.functional.cross_entropy(weight=).
     Raises what cross_entropy raises, and ShapeError for a weight that is not one number per class.
+
+    Raises:
+        DtypeError: logits not a float tensor; labels not an integer tensor; dtypes differ.
+        RangeError: an index out of range, when it runs.
+        ShapeError: labels do not fit the logits; the logits a scalar; an invalid argument; an axis is empty;
+            operands that do not fit each other.
     """
     op = "weighted_cross_entropy"
     require_reduction(ops, op, reduction, REDUCTIONS)
@@ -84,6 +90,10 @@ def binary_cross_entropy_with_logits(
     Targets are probabilities in the dtype of the logits; `weight` and `pos_weight` are broadcast to their shape. "mean"
     divides the sum by the number of elements, whatever the weights. PyTorch:
     torch.nn.functional.binary_cross_entropy_with_logits.
+
+    Raises:
+        DtypeError: x not a float tensor; x a mask; dtypes differ.
+        ShapeError: shapes differ; an invalid argument.
     """
     require_reduction(ops, "binary_cross_entropy_with_logits", reduction, REDUCTIONS)
     one = ops.full(shape=logits.shape, value=1.0, dtype=logits.dtype)
@@ -101,6 +111,10 @@ def huber(ops: Ops[R], x: R, y: R, /, *, delta: float | Fraction = 1.0, reductio
     """½·d² where |d| <= δ, else δ·(|d| - ½·δ), with d = x - y of one shape and δ = delta > 0.
 
     PyTorch: torch.nn.functional.huber_loss. Source: Huber 1964. Raises ShapeError for another delta.
+
+    Raises:
+        DtypeError: x not a float tensor; x a mask; dtypes differ.
+        ShapeError: shapes differ; an invalid argument.
     """
     require_reduction(ops, "huber", reduction, REDUCTIONS)
     if not isinstance(delta, (int, float, Fraction)) or isinstance(delta, bool) or not delta > 0:
@@ -121,6 +135,10 @@ def kl_div(ops: Ops[R], x: R, y: R, /, *, log_target: bool = False, reduction: s
 
     "mean" divides by the number of elements, "batchmean" by the size of axis 0, which is the divergence of a batch.
     At y = 0 the gradient of y leaves out that of y·log y, which is infinite. PyTorch: torch.nn.functional.kl_div.
+
+    Raises:
+        DtypeError: x not a float tensor; dtypes differ.
+        ShapeError: shapes differ; an invalid argument.
     """
     require_reduction(ops, "kl_div", reduction, (*REDUCTIONS, "batchmean"))
     if log_target:
@@ -143,6 +161,10 @@ def cosine_similarity(ops: Ops[R], x: R, y: R, /, *, axis: int = 1, eps: float =
 
     The derivative is that of this formula, so that a norm below eps is a constant; of a zero vector it is finite.
     PyTorch: torch.nn.functional.cosine_similarity.
+
+    Raises:
+        DtypeError: x a mask; a number that the dtype does not hold.
+        ShapeError: shapes differ; no such axis; an invalid argument.
     """
     if not isinstance(eps, (int, float, Fraction)) or isinstance(eps, bool) or not eps >= 0:
         raise _error(ops, "cosine_similarity", f"eps must be a number that is at least 0 but is {eps!r}")

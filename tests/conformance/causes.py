@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from opstage import DtypeError, RangeError, ShapeError, UsageError
+from opstage import DtypeError, ProgramError, RangeError, ShapeError, UsageError
 
 
 class Cause(NamedTuple):
@@ -114,5 +114,22 @@ OWN = (
 )
 """Those of few."""
 
-CAUSES = OWN + SHARED
+OF_FUNCTIONS = (
+    Cause(
+        "an operand of another dtype", ShapeError, r"must be of dtype bool|must have one dtype|of integers|integers but"
+    ),
+    Cause("an operand of another dtype", ShapeError, r"must be a tensor of numbers"),
+    Cause("a result that is a mask", DtypeError, r"^the result must be a tensor of numbers"),
+    Cause("an operand that is no tensor", ProgramError, r"where it needs a ref"),
+    Cause(
+        "an invalid argument",
+        ShapeError,
+        r"^(a repeat|a size|a pair|the factor|the equation|interpolation|scale|size, scale|indexing|ord|p|gates"
+        r"|kernel) (must|and)|is about \d+ operands",
+    ),
+    Cause("operands that do not fit each other", ShapeError, r"^(?!.*internal).* (is|are|needed|axes|has|have|be) "),
+)
+"""Those of derived functions, which say more in words of their own."""
+
+CAUSES = OWN + SHARED + OF_FUNCTIONS
 """All of them: the first that matches is the cause."""

@@ -14,7 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import opstage
+from opstage import derived
 from opstage.ops.catalogue import primitives
 from opstage.ops.errors import OpstageError
 from opstage.ops.kinds import Effect
@@ -22,13 +25,16 @@ from opstage.ops.methods.collective import CollectiveOps
 from opstage.ops.protocol import OPS, Ops
 from opstage.options import Options
 from tests.conformance.causes import CAUSES, Cause
+from tests.conformance.derived_calls import ODD as ODD_OF_FUNCTIONS
+from tests.conformance.derived_calls import derived_samples
 from tests.conformance.harness import cast_tree
-from tests.conformance.wrong_calls import far_indices, wrong_calls, wrong_numbers
+from tests.conformance.wrong_calls import ODD, far_indices, wrong_calls, wrong_numbers
 from tests.samples import BAD_CALLS, SAMPLES
 from tests.structure.test_completeness import BEHIND_A_METHOD
 
 MOST_SAMPLES = 3
 WIDTH = 120
+DERIVED = sorted(f"derived.{name}" for name in derived.__all__)
 NAMED = sorted(OPS - {name for name in vars(CollectiveOps) if not name.startswith("_")})  # tests/mesh has theirs
 RUNS_INTO_ERRORS = {BEHIND_A_METHOD.get(name, name) for name, op in primitives().items() if Effect.RAISES in op.effects}
 
@@ -46,7 +52,9 @@ def found(op: str) -> Stated:
     stated: Stated = {}
     for cause in CAUSES:
         if cause in causes:
-            stated.setdefault(cause.error.__name__, []).append(cause.words.format(", ".join(causes[cause])))
+            words = cause.words.format(", ".join(causes[cause]))
+            if words not in stated.setdefault(cause.error.__name__, []):
+                stated[cause.error.__name__].append(words)
     return dict(sorted(stated.items()))
 
 
@@ -76,16 +84,25 @@ def section(causes: Stated) -> str:
     return "\n".join(lines)
 
 
+def documented(op: str) -> Any:
+    """The method of `Ops`, or the derived function."""
+    return getattr(derived, op.removeprefix("derived.")) if op.startswith("derived.") else getattr(Ops, op)
+
+
 def _errors(op: str) -> Iterator[OpstageError]:
-    samples = [sample for sample in SAMPLES if sample.op == op]
+    is_derived = op.startswith("derived.")
+    samples = [derived_samples()[op]] if is_derived else [sample for sample in SAMPLES if sample.op == op]
     calls = [
         (replace(sample, static=static), operands, "shape_check")
         for sample in samples[:MOST_SAMPLES]
-        for operands, static in wrong_calls(sample)
+        for operands, static in wrong_calls(sample, ODD_OF_FUNCTIONS if is_derived else ODD)
     ]
-    if op in RUNS_INTO_ERRORS:
+    if is_derived or op in RUNS_INTO_ERRORS:
         calls += [(samples[0], operands, "eager") for operands, _ in far_indices(samples[0])]
-    calls += [(call, call.arrays(), "shape_check") for call in wrong_numbers(op)]
+    if is_derived and type(samples[0].static.get("size")) is int:  # room for what is found when it runs
+        less = replace(samples[0], static={**samples[0].static, "size": 1})
+        calls.append((less, samples[0].arrays(np.random.default_rng(0)), "eager"))
+    calls += [(call, call.arrays(), "shape_check") for call in (() if is_derived else wrong_numbers(op))]
     bad = [(call, cast_tree(call.arrays(), "float32"), "shape_check") for call in BAD_CALLS if call.op == op]
     for call, operands, backend in (*calls, *bad):
         try:
@@ -98,14 +115,14 @@ def _errors(op: str) -> Iterator[OpstageError]:
 
 def write(op: str, causes: Stated) -> None:
     """Put the section into the docstring in the source."""
-    method = getattr(Ops, op)
+    method = documented(op)
+    pad = " " * (4 if op.startswith("derived.") else 8)
     lines, first = inspect.getsourcelines(method)
     source = "".join(lines)
     opening = source.index('"""')
     closing = source.index('"""', opening + 3)
-    docstring = source[opening + 3 : closing].split("\n\n        Raises:\n")[0].rstrip()
-    indented = textwrap.indent(section(causes), " " * 8)
-    new = f"{docstring}\n\n{indented}\n        " if causes else docstring
+    docstring = source[opening + 3 : closing].split(f"\n\n{pad}Raises:\n")[0].rstrip()
+    new = f"{docstring}\n\n{textwrap.indent(section(causes), pad)}\n{pad}" if causes else docstring
     file = Path(inspect.getsourcefile(method) or "")
     text = file.read_text(encoding="utf-8").splitlines(keepends=True)
     text[first - 1 : first - 1 + len(lines)] = [source[: opening + 3] + new + source[closing:]]
@@ -115,11 +132,11 @@ def write(op: str, causes: Stated) -> None:
 def main(writes: bool) -> int:
     """0 where every docstring states what is found."""
     differing: dict[str, Any] = {}
-    for op in NAMED:
+    for op in [*NAMED, *DERIVED]:
         causes = found(op)
-        if causes != stated(inspect.getdoc(getattr(Ops, op)) or ""):
+        if causes != stated(inspect.getdoc(documented(op)) or ""):
             differing[op] = causes
-    for op in sorted(differing, key=lambda op: -inspect.getsourcelines(getattr(Ops, op))[1]):  # from below
+    for op in sorted(differing, key=lambda op: -inspect.getsourcelines(documented(op))[1]):  # from below
         if writes:
             write(op, differing[op])
         else:

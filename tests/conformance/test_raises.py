@@ -8,17 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from opstage.ops.protocol import Ops
 from tests.conformance.causes import SHARED
-from tests.conformance.raises import NAMED, found, section, stated
+from tests.conformance.raises import DERIVED, NAMED, documented, found, section, stated
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "api" / "errors.md"
 
 
-@pytest.mark.parametrize("op", NAMED)
+@pytest.mark.parametrize("op", [*NAMED, *DERIVED])
 def test_docstring_states_what_the_op_refuses(op: str) -> None:
     causes = found(op)
-    assert stated(inspect.getdoc(getattr(Ops, op)) or "") == causes, (
+    assert stated(inspect.getdoc(documented(op)) or "") == causes, (
         f"`python -m tests.conformance.raises --write` puts this at the end of its docstring:\n{section(causes)}"
     )
 

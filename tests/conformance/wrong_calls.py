@@ -21,7 +21,7 @@ ODD: tuple[Any, ...] = (
 DTYPES = ("int64", "bool", "float64", "int32", "float32")
 
 
-def wrong_calls(sample: Sample) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+def wrong_calls(sample: Sample, odd: tuple[Any, ...] = ODD) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
     """Operands and static arguments. Some calls are right: not everything odd is wrong everywhere."""
     operands = inputs(sample, "float32")
     for i, operand in enumerate(operands):
@@ -36,7 +36,7 @@ def wrong_calls(sample: Sample) -> Iterator[tuple[tuple[Any, ...], dict[str, Any
     for dtype in DTYPES:
         yield tuple(_cast_all(operand, dtype) for operand in operands), dict(sample.static)
     for name in _static_names(sample):
-        for value in ODD:
+        for value in odd:
             yield operands, {**sample.static, name: value}
 
 

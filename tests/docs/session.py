@@ -27,8 +27,8 @@ def read(file: Path) -> list[tuple[str, list[str]]]:
     return [(name, lines) for name, *lines in found]
 
 
-def answered(lines: list[str]) -> list[str]:
-    """The lines of an example with the answers that it gives now."""
+def answered(lines: list[str], **known: Any) -> list[str]:
+    """The lines of an example with the answers that it gives now; `known` stands in the place of names of its own."""
     statements: list[list[str]] = []
     for line in lines:
         if line.startswith(">>> "):
@@ -42,6 +42,7 @@ def answered(lines: list[str]) -> list[str]:
         os.chdir(folder)
         try:
             exec(first, names)
+            names |= known
             for statement in statements:
                 said = io.StringIO()
                 with contextlib.redirect_stdout(said):

@@ -15,7 +15,20 @@ from ..arguments import Axes
 from ..dims import Dim, DimExpr, is_one, is_zero, maximum, minimum
 from ..protocol import Ops, R
 from ..types import EXACT, as_dtype, show_shape
-from .tools import axes_of, axis_of, count_of, dim_of, error, int_of, known, to_front, whole, zeros
+from .tools import (
+    axes_of,
+    axis_of,
+    count_of,
+    dim_of,
+    error,
+    int_of,
+    known,
+    number_of,
+    sequence_of,
+    to_front,
+    whole,
+    zeros,
+)
 
 
 def take(ops: Ops[R], x: R, idx: R, /, *, axis: int = 0, mode: str = "raise") -> R:
@@ -23,6 +36,11 @@ def take(ops: Ops[R], x: R, idx: R, /, *, axis: int = 0, mode: str = "raise") ->
 
     x (*a, n, *b) gives (*a, *idx, *b). An index below 0 is out of range, as in gather_rows: a RangeError, or zeros with
     mode="zero". PyTorch: torch.index_select. NumPy: np.take. ONNX: Gather.
+
+    Raises:
+        DtypeError: idx not an integer tensor.
+        RangeError: an index out of range, when it runs.
+        ShapeError: no such axis; an invalid argument.
     """
     rank, added = len(x.shape), len(idx.shape)
     axis = axis_of(ops, "take", axis, rank)
@@ -34,7 +52,11 @@ def take(ops: Ops[R], x: R, idx: R, /, *, axis: int = 0, mode: str = "raise") ->
 
 
 def flip(ops: Ops[R], x: R, /, *, axis: Axes = None) -> R:
-    """The entries of axes in reverse order, of all axes for None. PyTorch: torch.flip. NumPy: np.flip."""
+    """The entries of axes in reverse order, of all axes for None. PyTorch: torch.flip. NumPy: np.flip.
+
+    Raises:
+        ShapeError: no such axis.
+    """
     for along in axes_of(ops, "flip", axis, len(x.shape)):
         size = x.shape[along]
         if not is_one(size) and not is_zero(size):
@@ -47,6 +69,9 @@ def roll(ops: Ops[R], x: R, /, *, shift: int, axis: int) -> R:
     """Entries moved by `shift` places along an axis; what leaves at one end comes in at the other.
 
     Entry i goes to (i + shift) mod n. PyTorch: torch.roll. NumPy: np.roll, with an axis.
+
+    Raises:
+        ShapeError: no such axis; an invalid argument.
     """
     axis = axis_of(ops, "roll", axis, len(x.shape))
     shift, size = int_of(ops, "roll", "shift", shift), x.shape[axis]
@@ -66,8 +91,11 @@ def tile(ops: Ops[R], x: R, /, *, repeats: Sequence[Dim]) -> R:
     """The whole tensor repeated: repeats[i] times along axis i, new axes in front for further ones.
 
     Size n becomes repeats · n. PyTorch: torch.tile, Tensor.repeat. NumPy: np.tile. ONNX: Tile.
+
+    Raises:
+        ShapeError: an invalid argument.
     """
-    counts: list[Dim] = [count_of(ops, "tile", "a repeat", r) for r in repeats]
+    counts: list[Dim] = [count_of(ops, "tile", "a repeat", r) for r in sequence_of(ops, "tile", "repeats", repeats)]
     shape = [*[1] * (len(counts) - len(x.shape)), *x.shape]
     counts = [*[1] * (len(shape) - len(counts)), *counts]
     apart = [d for size in shape for d in (1, size)]
@@ -80,6 +108,9 @@ def repeat_interleave(ops: Ops[R], x: R, /, *, repeats: int | Sequence[int], axi
     """Each entry along an axis repeated where it is, `repeats` times or each its own number of times.
 
     Without an axis x is flattened first. PyTorch: torch.repeat_interleave. NumPy: np.repeat.
+
+    Raises:
+        ShapeError: no such axis; an invalid argument.
     """
     op = "repeat_interleave"
     if axis is None:
@@ -103,7 +134,11 @@ def repeat_interleave(ops: Ops[R], x: R, /, *, repeats: int | Sequence[int], axi
 
 
 def moveaxis(ops: Ops[R], x: R, /, *, source: int, target: int) -> R:
-    """One axis moved to another place, the order of the others kept. PyTorch: torch.movedim. NumPy: np.moveaxis."""
+    """One axis moved to another place, the order of the others kept. PyTorch: torch.movedim. NumPy: np.moveaxis.
+
+    Raises:
+        ShapeError: no such axis.
+    """
     rank = len(x.shape)
     source, target = axis_of(ops, "moveaxis", source, rank), axis_of(ops, "moveaxis", target, rank)
     if source == target:
@@ -113,7 +148,11 @@ def moveaxis(ops: Ops[R], x: R, /, *, source: int, target: int) -> R:
 
 
 def swapaxes(ops: Ops[R], x: R, /, *, first: int, second: int) -> R:
-    """Two axes exchanged. PyTorch: torch.transpose. NumPy: np.swapaxes."""
+    """Two axes exchanged. PyTorch: torch.transpose. NumPy: np.swapaxes.
+
+    Raises:
+        ShapeError: no such axis.
+    """
     axes = list(range(len(x.shape)))
     first, second = (axis_of(ops, "swapaxes", a, len(axes)) for a in (first, second))
     axes[first], axes[second] = second, first
@@ -124,6 +163,9 @@ def chunk(ops: Ops[R], x: R, /, *, chunks: int, axis: int = 0) -> tuple[R, ...]:
     """Slices of ceil(n / chunks) entries along an axis, the last one shorter, fewer where they suffice.
 
     The axis must be a number, since how many slices there are depends on it. PyTorch: torch.chunk.
+
+    Raises:
+        ShapeError: no such axis; an invalid argument.
     """
     axis = axis_of(ops, "chunk", axis, len(x.shape))
     chunks = int_of(ops, "chunk", "chunks", chunks, 1)
@@ -135,7 +177,11 @@ def chunk(ops: Ops[R], x: R, /, *, chunks: int, axis: int = 0) -> tuple[R, ...]:
 
 
 def unbind(ops: Ops[R], x: R, /, *, axis: int = 0) -> tuple[R, ...]:
-    """The entries along an axis, each without it; the axis must be a number. PyTorch: torch.unbind."""
+    """The entries along an axis, each without it; the axis must be a number. PyTorch: torch.unbind.
+
+    Raises:
+        ShapeError: no such axis.
+    """
     axis = axis_of(ops, "unbind", axis, len(x.shape))
     n = known(ops, "unbind", x.shape[axis], lambda: f"tensors are counted on axis {axis} of x, {show_shape(x.shape)}")
     return tuple(ops.squeeze(ops.slice(x, axis=axis, start=i, length=1), axis=axis) for i in range(n))
@@ -158,12 +204,20 @@ def _distance(ops: Ops[R], shape: Any) -> R:
 
 
 def tril(ops: Ops[R], x: R, /, *, k: Dim = 0) -> R:
-    """The lower triangle of the last two axes: x where column - row <= k, else 0. PyTorch: torch.tril."""
+    """The lower triangle of the last two axes: x where column - row <= k, else 0. PyTorch: torch.tril.
+
+    Raises:
+        ShapeError: an invalid argument; x of another shape.
+    """
     return _triangle(ops, "tril", x, k, lower=True)
 
 
 def triu(ops: Ops[R], x: R, /, *, k: Dim = 0) -> R:
-    """The upper triangle of the last two axes: x where column - row >= k, else 0. PyTorch: torch.triu."""
+    """The upper triangle of the last two axes: x where column - row >= k, else 0. PyTorch: torch.triu.
+
+    Raises:
+        ShapeError: an invalid argument; x of another shape.
+    """
     return _triangle(ops, "triu", x, k, lower=False)
 
 
@@ -178,6 +232,10 @@ def eye(ops: Ops[R], rows: Dim, columns: Dim | None = None, /, *, k: int = 0, dt
     """1 where column - row = k, else 0, in the program's dtype unless one is given; square by default.
 
     PyTorch: torch.eye. NumPy: np.eye. ONNX: EyeLike.
+
+    Raises:
+        ShapeError: an invalid argument; no such shape.
+        UsageError: no such dtype.
     """
     shape = (rows, rows if columns is None else columns)
     own = ops.equal(_distance(ops, shape), whole(ops, shape, int_of(ops, "eye", "k", k)))
@@ -188,6 +246,9 @@ def diagonal(ops: Ops[R], x: R, /, *, k: int = 0, first: int = 0, second: int = 
     """The elements with second index - first index = k, along a new last axis in place of both.
 
     PyTorch: torch.diagonal. NumPy: np.diagonal.
+
+    Raises:
+        ShapeError: no such axis; an invalid argument.
     """
     op, rank = "diagonal", len(x.shape)
     k, first, second = int_of(ops, op, "k", k), axis_of(ops, op, first, rank), axis_of(ops, op, second, rank)
@@ -207,7 +268,11 @@ def diagonal(ops: Ops[R], x: R, /, *, k: int = 0, first: int = 0, second: int = 
 
 
 def diag(ops: Ops[R], x: R, /, *, k: int = 0) -> R:
-    """A vector on the k-th diagonal of a square of zeros; of a matrix its k-th diagonal. PyTorch: torch.diag."""
+    """A vector on the k-th diagonal of a square of zeros; of a matrix its k-th diagonal. PyTorch: torch.diag.
+
+    Raises:
+        ShapeError: an invalid argument; operands that do not fit each other.
+    """
     if len(x.shape) == 2:
         return diagonal(ops, x, k=k)
     if len(x.shape) != 1:
@@ -221,13 +286,23 @@ def diag(ops: Ops[R], x: R, /, *, k: int = 0) -> R:
 
 
 def trace(ops: Ops[R], x: R, /, *, k: int = 0) -> R:
-    """The sum of the k-th diagonal of a matrix, or of each of a stack of them. PyTorch: torch.trace."""
+    """The sum of the k-th diagonal of a matrix, or of each of a stack of them. PyTorch: torch.trace.
+
+    Raises:
+        DtypeError: x a mask.
+        ShapeError: an invalid argument; x of another shape.
+    """
     _matrix(ops, "trace", x)
     return ops.reduce_sum(diagonal(ops, x, k=k, first=-2, second=-1), axis=-1)
 
 
 def masked_fill(ops: Ops[R], x: R, mask: R, /, *, value: float) -> R:
-    """`value` where the mask is true, else x, whose gradient is 0 there; the mask broadcasts. PyTorch: masked_fill."""
+    """`value` where the mask is true, else x, whose gradient is 0 there; the mask broadcasts. PyTorch: masked_fill.
+
+    Raises:
+        DtypeError: mask not a mask.
+        ShapeError: x does not broadcast to the shape; an invalid argument.
+    """
     mask = ops.broadcast_to(mask, shape=x.shape)
     return ops.select(mask, ops.full(shape=x.shape, value=value, dtype=x.dtype), x)
 
@@ -239,6 +314,9 @@ def meshgrid(ops: Ops[R], /, *xs: R, indexing: str = "ij") -> tuple[R, ...]:
     """Each vector along an axis of its own of one grid; with "xy" the first two axes are exchanged.
 
     PyTorch: torch.meshgrid. NumPy: np.meshgrid, whose default is "xy".
+
+    Raises:
+        ShapeError: an invalid argument; operands that do not fit each other.
     """
     if indexing not in ("ij", "xy"):
         raise error(ops, "meshgrid", f"indexing must be 'ij' or 'xy' but is {indexing!r}")
@@ -262,6 +340,10 @@ def arange(ops: Ops[R], start: Any, stop: Any = None, /, *, step: int = 1, dtype
     """start, start + step, … before stop; one number is the stop. Integers or sizes; the step is an int, not 0.
 
     ceil((stop - start) / step) entries, none where that is below 0. PyTorch: torch.arange. NumPy: np.arange.
+
+    Raises:
+        ShapeError: an invalid argument.
+        UsageError: no such dtype.
     """
     if stop is None:
         start, stop = 0, start
@@ -289,9 +371,13 @@ def linspace(ops: Ops[R], start: float, stop: float, /, *, num: int, dtype: Any 
     """num numbers in even steps from start to stop, both included; each is rounded once.
 
     Entry i is start + i·(stop - start)/(num - 1); num = 1 gives start. PyTorch: torch.linspace. NumPy: np.linspace.
+
+    Raises:
+        ShapeError: an invalid argument.
+        UsageError: no such dtype.
     """
     num = int_of(ops, "linspace", "num", num, 0)
-    first, last = Fraction(start), Fraction(stop)
+    first, last = (Fraction(number_of(ops, "linspace", *end)) for end in (("start", start), ("stop", stop)))
     values = [first + (last - first) * Fraction(i, max(num - 1, 1)) for i in range(num)]
     target = ops.dtype if dtype is None else as_dtype(dtype)
     return ops.const(np.array(values if target == EXACT else list(map(float, values))), dtype=target)

@@ -9,7 +9,7 @@ from ..errors import nearest
 from ..protocol import Ops, R
 from ..types import show_shape
 from .arrange import flip
-from .tools import at_most, dim_of, error
+from .tools import at_most, dim_of, error, sequence_of
 
 MODES = ("constant", "edge", "reflect", "symmetric", "wrap")
 
@@ -21,11 +21,15 @@ def pad(ops: Ops[R], x: R, /, *, padding: Sequence[tuple[Dim, Dim]], mode: str =
     "symmetric", 1 1 | … | 3 3 for "edge", 2 3 | … | 1 2 for "wrap", and `value` for "constant". Reflected cells must
     exist: at most n - 1 of them, n of symmetric and wrapped ones. Gradients add up at the entries that they are copies
     of. PyTorch: torch.nn.functional.pad, whose "replicate" is "edge" and whose "circular" is "wrap". NumPy: np.pad.
+
+    Raises:
+        ShapeError: an invalid argument; operands that do not fit each other.
     """
     rank = len(x.shape)
     if mode not in MODES:
         raise error(ops, "pad", f"mode must be one of {MODES} but is {mode!r}{nearest(mode, MODES)}")
-    pairs = [tuple(dim_of(ops, "pad", "padding", amount) for amount in pair) for pair in padding]
+    entries = [sequence_of(ops, "pad", "a pair", pair) for pair in sequence_of(ops, "pad", "padding", padding)]
+    pairs = [tuple(dim_of(ops, "pad", "padding", amount) for amount in pair) for pair in entries]
     if len(pairs) != rank or any(len(pair) != 2 for pair in pairs):
         raise error(ops, "pad", f"padding takes a pair (before, after) for each of the {rank} axes but is {padding!r}")
     added: list[tuple[Dim, Dim]] = []

@@ -21,6 +21,10 @@ def batch_mean(ops: Ops[R], total: R, count: R, /, *, axis: str) -> R:
 
     The mean of the ranks' means is another number where some rows count on one rank and not on another one. total and
     count are of one shape and dtype. 0/0 is nan.
+
+    Raises:
+        DtypeError: x not a float tensor; dtypes differ.
+        ShapeError: shapes differ.
     """
     return ops.div(ops.all_reduce(total, axis=axis), ops.all_reduce(count, axis=axis))
 

@@ -40,6 +40,11 @@ def ctc_loss(
     An alignment has a label or blank at each step; labels that follow each other and are equal have a blank between
     them. Lengths and labels out of range are errors of the run. PyTorch: torch.nn.functional.ctc_loss.
     Source: Graves et al. 2006.
+
+    Raises:
+        RangeError: an index out of range, when it runs.
+        ShapeError: an invalid argument; input_lengths, log_probs, target_lengths, targets of another shape; an
+            operand of another dtype; operands that do not fit each other.
     """
     _require(ops, log_probs, targets, input_lengths, target_lengths, reduction)
     time, batch, classes = log_probs.shape

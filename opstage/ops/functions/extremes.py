@@ -21,12 +21,19 @@ def cummax(ops: Ops[R], x: R, /, *, axis: int) -> tuple[R, R]:
 
     Values of x's shape, and int64. Gradients go to where values came from. PyTorch: torch.cummax. NumPy:
     np.maximum.accumulate.
+
+    Raises:
+        ShapeError: no such axis; an operand of another dtype.
     """
     return _so_far(ops, "cummax", x, axis, greatest=True)
 
 
 def cummin(ops: Ops[R], x: R, /, *, axis: int) -> tuple[R, R]:
-    """The least element so far along an axis, and its index, as `cummax`. PyTorch: torch.cummin."""
+    """The least element so far along an axis, and its index, as `cummax`. PyTorch: torch.cummin.
+
+    Raises:
+        ShapeError: no such axis; an operand of another dtype.
+    """
     return _so_far(ops, "cummin", x, axis, greatest=False)
 
 
@@ -35,12 +42,25 @@ def segment_max(ops: Ops[R], x: R, segments: R, /, *, count: Dim, fill: float = 
 
     (count, *d), `fill` where there is no row; nan where one is nan. Equal greatest ones share the gradient. A segment
     outside of [0, count) is a RangeError. PyTorch: torch.scatter_reduce(…, "amax"). JAX: jax.ops.segment_max.
+
+    Raises:
+        DtypeError: x not an integer tensor.
+        RangeError: an index out of range, when it runs.
+        ShapeError: an invalid argument; no such shape; segments of another shape; an operand of another dtype;
+            operands that do not fit each other.
     """
     return _of_segments(ops, "segment_max", x, segments, count, fill, greatest=True)
 
 
 def segment_min(ops: Ops[R], x: R, segments: R, /, *, count: Dim, fill: float = 0) -> R:
-    """The least x[i] of each segment, as `segment_max`. PyTorch: torch.scatter_reduce(…, "amin")."""
+    """The least x[i] of each segment, as `segment_max`. PyTorch: torch.scatter_reduce(…, "amin").
+
+    Raises:
+        DtypeError: x not an integer tensor.
+        RangeError: an index out of range, when it runs.
+        ShapeError: an invalid argument; no such shape; segments of another shape; an operand of another dtype;
+            operands that do not fit each other.
+    """
     return _of_segments(ops, "segment_min", x, segments, count, fill, greatest=False)
 
 

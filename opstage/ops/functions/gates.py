@@ -21,6 +21,9 @@ def nan_to_num(
     """x with `nan` for nan, `posinf` for inf and `neginf` for -inf: None is the greatest and the least finite number.
 
     What is replaced has no gradient. Integers have neither, and stay. PyTorch: torch.nan_to_num. NumPy: np.nan_to_num.
+
+    Raises:
+        ShapeError: an invalid argument.
     """
     if x.dtype.kind != "f" or x.dtype == EXACT:
         return x
@@ -39,6 +42,10 @@ def prelu(ops: Ops[R], x: R, weight: R, /, *, axis: int = 1) -> R:
 
     The weight is a scalar, one number (1), one for each entry of `axis` of x, or of x's rank, each axis 1 or x's own.
     PyTorch: torch.nn.functional.prelu. ONNX: PRelu. Source: He et al. 2015.
+
+    Raises:
+        DtypeError: x a mask; dtypes differ.
+        ShapeError: x does not broadcast to the shape; no such axis; operands that do not fit each other.
     """
     op = "prelu"
     rank = len(x.shape)
@@ -72,6 +79,10 @@ def glu(ops: Ops[R], x: R, /, *, axis: int = -1) -> R:
     """a·σ(b) of the halves a and b of an axis, whose size must be even: half as long.
 
     PyTorch: torch.nn.functional.glu. Source: Dauphin et al. 2017.
+
+    Raises:
+        DtypeError: x not a float tensor.
+        ShapeError: no such axis; operands that do not fit each other.
     """
     op = "glu"
     axis = axis_of(ops, op, axis, len(x.shape))

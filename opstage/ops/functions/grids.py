@@ -11,7 +11,7 @@ from ..dims import Dim, is_one, is_zero, prod, ratio
 from ..errors import nearest
 from ..protocol import Ops, R
 from ..types import require_same_dtype, show_shape
-from .tools import dim_of, equal_sizes, error, whole
+from .tools import dim_of, equal_sizes, error, sequence_of, whole
 
 MODES = ("linear", "nearest", "cubic")
 PADDINGS = ("zeros", "border", "reflection")
@@ -28,6 +28,10 @@ def grid_sample(
     border, or reflected there. A position of nan gives nan. Its gradient is that of the weights, 0 for "nearest", and
     what is held at a border has none. PyTorch: torch.nn.functional.grid_sample, of "bilinear" and "bicubic". ONNX:
     GridSample. Source: Jaderberg et al. 2015.
+
+    Raises:
+        DtypeError: x not a float tensor; dtypes differ.
+        ShapeError: an invalid argument; x of another shape; operands that do not fit each other.
     """
     op = "grid_sample"
     for name, value, allowed in (("mode", mode, MODES), ("padding", padding, PADDINGS)):
@@ -79,8 +83,13 @@ def affine_grid(ops: Ops[R], theta: R, /, *, size: Sequence[Dim], align_corners:
 
     Position p of the result, as grid_sample counts, is mapped to theta · (p, 1). PyTorch:
     torch.nn.functional.affine_grid. ONNX: AffineGrid.
+
+    Raises:
+        DtypeError: x not a float tensor.
+        ShapeError: an invalid argument; theta of another shape; operands that do not fit each other.
     """
     op = "affine_grid"
+    size = sequence_of(ops, op, "size", size)
     batch, _, *sizes = (dim_of(ops, op, "a size", d) for d in size) if len(size) > 2 else (0, 0)
     if len(theta.shape) != 3 or not sizes:
         raise error(

@@ -18,6 +18,10 @@ def grouped_matmul(ops: Ops[R], x: R, w: R, ends: R, /) -> R:
     (n, m). Rows at ends[-1] and behind are of no group and 0. The loop over the groups multiplies all rows in each:
     2·groups·n·k·m flops, and never more than one group's product in memory. PyTorch:
     torch.nn.functional.grouped_mm, where rows of no group are not written. JAX: jax.lax.ragged_dot.
+
+    Raises:
+        DtypeError: x not a float tensor; ends not an integer tensor; dtypes differ.
+        ShapeError: ends, w, x of another shape; operands that do not fit each other.
     """
     op = "grouped_matmul"
     for value, rank, name in ((x, 2, "x"), (w, 3, "w"), (ends, 1, "ends")):

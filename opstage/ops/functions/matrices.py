@@ -13,6 +13,10 @@ def inverse(ops: Ops[R], x: R, /) -> R:
 
     Where x is singular (a pivot is exactly 0), or holds nan or inf, it is nan. To apply it, `ops.solve(x, b)` is
     quicker and more accurate. `ops.inv` is 1/x of each element. Raises ShapeError unless x is square.
+
+    Raises:
+        DtypeError: x not a float tensor.
+        ShapeError: x of another shape.
     """
     placed(ops, "inverse", lambda: require_square(type_of(x), "x"))
     return inverse_of(ops, x)

@@ -14,6 +14,9 @@ def sort(ops: Ops[R], x: R, /, *, axis: int = -1, descending: bool = False) -> t
 
     nan is greater than any number. Gradients go to where elements came from. PyTorch: torch.sort(stable=True). NumPy:
     np.sort, np.argsort.
+
+    Raises:
+        ShapeError: no such axis; an invalid argument.
     """
     axis = axis_of(ops, "sort", axis, len(x.shape))
     places = ops.argsort(x, axis=axis, descending=descending)
@@ -25,6 +28,9 @@ def top_k(ops: Ops[R], x: R, /, *, k: Dim, axis: int = -1, largest: bool = True)
 
     Of equal elements the first ones come first; nan is greater than any number. k is at most the size of the axis.
     PyTorch: torch.topk, which leaves open which of equal elements it takes. ONNX: TopK.
+
+    Raises:
+        ShapeError: no such axis; an invalid argument; operands that do not fit each other.
     """
     axis = axis_of(ops, "top_k", axis, len(x.shape))
     k, length = dim_of(ops, "top_k", "k", k), x.shape[axis]
@@ -44,6 +50,10 @@ def searchsorted(ops: Ops[R], ordered: R, values: R, /, *, right: bool = False) 
     It is where the value belongs: before equal ones, or behind them; the result has values' shape. Rows that are sorted
     each, (*B, n), are searched for the values (*B, m) of the same row. nan is greater than any number. Every value is
     compared with every element. NumPy: np.searchsorted. PyTorch: torch.searchsorted.
+
+    Raises:
+        DtypeError: x a mask; dtypes differ.
+        ShapeError: ordered of another shape.
     """
     op = "searchsorted"
     batch = ordered.shape[:-1]
@@ -66,6 +76,11 @@ def bincount(ops: Ops[R], x: R, /, *, size: Dim, weights: R | None = None) -> R:
 
     (size), int64 or of the weights' dtype. A number outside of [0, size) is a RangeError. NumPy: np.bincount. PyTorch:
     torch.bincount, where the size is a least one.
+
+    Raises:
+        DtypeError: x not an integer tensor.
+        RangeError: an index out of range, when it runs.
+        ShapeError: an invalid argument; no such shape.
     """
     op = "bincount"
     placed(ops, op, lambda: require_integer(type_of(x), "x"))
@@ -85,6 +100,12 @@ def segment_sum(ops: Ops[R], x: R, segments: R, /, *, count: Dim) -> R:
 
     (count, *d), of zeros where there is no row; a segment outside of [0, count) is a RangeError. PyTorch:
     torch.zeros(count, *d).index_add(0, segments, x). JAX: jax.ops.segment_sum.
+
+    Raises:
+        DtypeError: x a mask; index not an integer tensor.
+        RangeError: an index out of range, when it runs.
+        ShapeError: an invalid argument; no such shape; segments of another shape; operands that do not fit each
+            other.
     """
     shape = (segment_count(ops, "segment_sum", x, segments, count), *x.shape[1:])
     add = ops.scatter_add_vec if len(shape) == 1 else ops.scatter_add_row
@@ -112,6 +133,10 @@ def unique(ops: Ops[R], x: R, /, *, size: Dim, fill: float = 0) -> tuple[R, R, R
     Values (size), `fill` behind the last; counts (size) int64, 0 there; and their number, an int64 scalar. More than
     `size` of them are a RangeError at run time. All nan are one. x is of numbers in any shape. PyTorch: torch.unique.
     NumPy: np.unique.
+
+    Raises:
+        RangeError: an index out of range, when it runs.
+        ShapeError: an invalid argument; no such shape; an operand of another dtype.
     """
     op = "unique"
     size, count = dim_of(ops, op, "size", size), prod(x.shape)

@@ -11,13 +11,16 @@ from ..dims import Dim, exact_div, prod
 from ..errors import ShapeError
 from ..protocol import Ops, R
 from ..types import Shape, show_shape
-from .tools import dim_of, equal_sizes, error, int_of, valid
+from .tools import dim_of, equal_sizes, error, int_of, sequence_of, valid
 
 
 def pixel_shuffle(ops: Ops[R], x: R, /, *, factor: int) -> R:
     """(*, C·r², H, W) -> (*, C, H·r, W·r): element (c, h·r + i, w·r + j) is channel c·r² + i·r + j at (h, w).
 
     PyTorch: torch.nn.functional.pixel_shuffle. ONNX: DepthToSpace, mode CRD. Source: Shi et al. 2016.
+
+    Raises:
+        ShapeError: x of another shape; an invalid argument; operands that do not fit each other.
     """
     return _to_space(ops, "pixel_shuffle", x, factor, channels_first=True)
 
@@ -26,6 +29,9 @@ def pixel_unshuffle(ops: Ops[R], x: R, /, *, factor: int) -> R:
     """(*, C, H·r, W·r) -> (*, C·r², H, W), the inverse of pixel_shuffle.
 
     PyTorch: torch.nn.functional.pixel_unshuffle.
+
+    Raises:
+        ShapeError: x of another shape; an invalid argument; operands that do not fit each other.
     """
     return _to_depth(ops, "pixel_unshuffle", x, factor, channels_first=True)
 
@@ -34,12 +40,19 @@ def depth_to_space(ops: Ops[R], x: R, /, *, block: int) -> R:
     """(*, r²·C, H, W) -> (*, C, H·r, W·r): element (c, h·r + i, w·r + j) is channel (i·r + j)·C + c at (h, w).
 
     ONNX: DepthToSpace, mode DCR; mode CRD is pixel_shuffle. TensorFlow: depth_to_space, of NCHW.
+
+    Raises:
+        ShapeError: x of another shape; an invalid argument; operands that do not fit each other.
     """
     return _to_space(ops, "depth_to_space", x, block, channels_first=False)
 
 
 def space_to_depth(ops: Ops[R], x: R, /, *, block: int) -> R:
-    """(*, C, H·r, W·r) -> (*, r²·C, H, W), the inverse of depth_to_space. ONNX: SpaceToDepth."""
+    """(*, C, H·r, W·r) -> (*, r²·C, H, W), the inverse of depth_to_space. ONNX: SpaceToDepth.
+
+    Raises:
+        ShapeError: x of another shape; an invalid argument; operands that do not fit each other.
+    """
     return _to_depth(ops, "space_to_depth", x, block, channels_first=False)
 
 
@@ -103,6 +116,9 @@ def unfold(
     Row c·K + k of column l is cell k, in row-major order, of window l of channel c; windows are numbered in row-major
     order, and cells beyond the edge are 0. Any number of spatial axes, as many as the kernel has.
     PyTorch: torch.nn.functional.unfold.
+
+    Raises:
+        ShapeError: an invalid argument; windows do not fit; x of another shape.
     """
     windows = _windows(ops, "unfold", kernel, stride, padding, dilation)
     sizes, steps, around, apart = windows
@@ -140,10 +156,15 @@ def fold(
     """The sum of windows put where unfold takes them from (col2im), its adjoint: ([N,] C·K, L) -> ([N,] C, *size).
 
     PyTorch: torch.nn.functional.fold. ONNX: Col2Im.
+
+    Raises:
+        DtypeError: x a mask.
+        ShapeError: an invalid argument; windows do not fit; x of another shape; operands that do not fit each
+            other.
     """
     windows = _windows(ops, "fold", kernel, stride, padding, dilation)
     sizes, steps, around, apart = windows
-    image = tuple(dim_of(ops, "fold", "a size", d) for d in size)
+    image = tuple(dim_of(ops, "fold", "a size", d) for d in sequence_of(ops, "fold", "size", size))
     if len(x.shape) not in (2, 3) or len(image) != len(sizes):
         raise error(
             ops,

@@ -26,6 +26,11 @@ def take_along_axis(ops: Ops[R], x: R, idx: R, /, *, axis: int, mode: str = "rai
 
     PyTorch: torch.gather, which takes the first entries of the other axes where idx has fewer: slice x for that. NumPy:
     np.take_along_axis. ONNX: GatherElements. TensorFlow: tf.gather with batch_dims.
+
+    Raises:
+        RangeError: an index out of range, when it runs.
+        ShapeError: no such axis; an invalid argument; an operand of another dtype; operands that do not fit each
+            other.
     """
     op = "take_along_axis"
     axis = axis_of(ops, op, axis, len(x.shape))
@@ -41,6 +46,11 @@ def put_along_axis(ops: Ops[R], x: R, idx: R, v: R, /, *, axis: int, reduce: str
     of them with what is there. For the last three the number of updates must be known. Gradients go to x and v as far
     as they are in the result; a tie of maxima shares them out. PyTorch: torch.scatter, torch.scatter_reduce. NumPy:
     np.put_along_axis. ONNX: ScatterElements.
+
+    Raises:
+        RangeError: an index out of range, when it runs.
+        ShapeError: no such axis; an invalid argument; an operand of another dtype; operands that do not fit each
+            other.
     """
     op = "put_along_axis"
     axis = axis_of(ops, op, axis, len(x.shape))
@@ -55,6 +65,10 @@ def gather_nd(ops: Ops[R], x: R, idx: R, /, *, batch: int = 0, mode: str = "rais
     """x[idx[…, 0], …, idx[…, k - 1]], the last axis of idx an index of k axes: (*B, *I, k) gives (*B, *I, *rest).
 
     x is (*B, n1, …, nk, *rest), with `batch` axes B that both have. ONNX: GatherND. TensorFlow: tf.gather_nd.
+
+    Raises:
+        RangeError: an index out of range, when it runs.
+        ShapeError: an invalid argument; an operand of another dtype; operands that do not fit each other.
     """
     op = "gather_nd"
     batch = int_of(ops, op, "batch", batch, 0)
@@ -71,6 +85,10 @@ def scatter_nd(ops: Ops[R], x: R, idx: R, v: R, /, *, reduce: str = "set", mode:
     """x (n1, …, nk, *rest) with v (*I, *rest) at the indices idx (*I, k), combined as in put_along_axis.
 
     ONNX: ScatterND. TensorFlow: tf.tensor_scatter_nd_update. PyTorch: x[idx[:, 0], …] = v, index_put.
+
+    Raises:
+        RangeError: an index out of range, when it runs.
+        ShapeError: an invalid argument; an operand of another dtype; operands that do not fit each other.
     """
     op = "scatter_nd"
     k = _depth(ops, op, x, idx, 0)
@@ -83,7 +101,13 @@ def scatter_nd(ops: Ops[R], x: R, idx: R, v: R, /, *, reduce: str = "set", mode:
 
 
 def index_add(ops: Ops[R], x: R, idx: R, v: R, /, *, axis: int, mode: str = "raise") -> R:
-    """x with v added at the entries idx (m) of an axis; v has x's shape with m there. PyTorch: torch.index_add."""
+    """x with v added at the entries idx (m) of an axis; v has x's shape with m there. PyTorch: torch.index_add.
+
+    Raises:
+        DtypeError: x a mask; index not an integer tensor; dtypes differ.
+        RangeError: an index out of range, when it runs.
+        ShapeError: no such axis; an invalid argument; operands that do not fit each other.
+    """
     op = "index_add"
     axis = axis_of(ops, op, axis, len(x.shape))
     if len(idx.shape) != 1:
@@ -99,6 +123,11 @@ def nonzero(ops: Ops[R], mask: R, /, *, size: Dim, fill: int = -1) -> tuple[R, R
     (size, rank) int64, rows of `fill` behind the last, which -1 makes out of range everywhere; and an int64 scalar.
     More than `size` of them are a RangeError at run time. PyTorch: torch.nonzero. NumPy: np.argwhere. JAX:
     jnp.nonzero(size=).
+
+    Raises:
+        DtypeError: a number that the dtype does not hold.
+        RangeError: an index out of range, when it runs.
+        ShapeError: an invalid argument; no such shape; an operand of another dtype.
     """
     places, found, size = _true(ops, "nonzero", mask, size)
     count = prod(mask.shape)
@@ -114,6 +143,11 @@ def masked_select(ops: Ops[R], x: R, mask: R, /, *, size: Dim, fill: float = 0) 
 
     (size), `fill` behind the last, and an int64 scalar; more than `size` are a RangeError at run time. Gradients go to
     where the elements came from. PyTorch: torch.masked_select. NumPy: x[mask]. ONNX: Compress.
+
+    Raises:
+        RangeError: an index out of range, when it runs.
+        ShapeError: an invalid argument; no such shape; an operand of another dtype; operands that do not fit each
+            other.
     """
     op = "masked_select"
     _require_shape(ops, op, mask, x.shape)

@@ -9,7 +9,7 @@ from ..arguments import IntOrTuple
 from ..dims import Dim
 from ..protocol import Ops, R
 from ..types import show_shape
-from .tools import dim_of, error, int_of, known, weighted, zeros
+from .tools import dim_of, error, int_of, known, number_of, sequence_of, weighted, zeros
 
 
 def adaptive_avg_pool(ops: Ops[R], x: R, /, *, size: Sequence[int | None]) -> R:
@@ -18,6 +18,10 @@ def adaptive_avg_pool(ops: Ops[R], x: R, /, *, size: Sequence[int | None]) -> R:
     Part j of m covers the entries floor(j·n/m) … ceil((j + 1)·n/m) - 1 of n, so parts may share entries; None leaves an
     axis as it is. An axis with more than one part must be a number.
     PyTorch: torch.nn.functional.adaptive_avg_pool1d … 3d.
+
+    Raises:
+        DtypeError: x not a float tensor.
+        ShapeError: an invalid argument; operands that do not fit each other.
     """
     op = "adaptive_avg_pool"
     for axis, parts in _targets(ops, op, x, size):
@@ -40,6 +44,10 @@ def adaptive_max_pool(ops: Ops[R], x: R, /, *, size: Sequence[int | None]) -> R:
     """The maximum of the windows of adaptive_avg_pool; nan where a window has one. Equal maxima share the gradient.
 
     PyTorch: torch.nn.functional.adaptive_max_pool1d … 3d, where the first one takes it.
+
+    Raises:
+        DtypeError: x a mask.
+        ShapeError: an invalid argument; operands that do not fit each other.
     """
     op = "adaptive_max_pool"
     for axis, parts in _targets(ops, op, x, size):
@@ -54,6 +62,7 @@ def adaptive_max_pool(ops: Ops[R], x: R, /, *, size: Sequence[int | None]) -> R:
 
 def _targets(ops: Ops[R], op: str, x: R, size: Sequence[int | None]) -> list[tuple[int, int]]:
     """The axes to pool, and into how many parts."""
+    size = sequence_of(ops, op, "size", size)
     rank, spatial = len(x.shape), len(size)
     if rank not in (spatial + 1, spatial + 2):
         raise error(
@@ -79,8 +88,13 @@ def _bounds(n: int, parts: int) -> tuple[list[int], list[int], int]:
 
 
 def global_max_pool(ops: Ops[R], x: R, /, *, spatial: int = 2) -> R:
-    """The maximum over the last `spatial` axes: (C, *S) -> (C), (N, C, *S) -> (N, C). ONNX: GlobalMaxPool."""
-    rank = len(x.shape)
+    """The maximum over the last `spatial` axes: (C, *S) -> (C), (N, C, *S) -> (N, C). ONNX: GlobalMaxPool.
+
+    Raises:
+        DtypeError: x a mask.
+        ShapeError: an invalid argument; an axis is empty; x of another shape.
+    """
+    rank, spatial = len(x.shape), int_of(ops, "global_max_pool", "spatial", spatial)
     if rank not in (spatial + 1, spatial + 2):
         raise error(
             ops,
@@ -105,6 +119,10 @@ def lp_pool(
 
     PyTorch: torch.nn.functional.lp_pool1d … 3d, which takes x^p, so nan may come of odd p, and nan is its derivative
     there. ONNX: LpPool.
+
+    Raises:
+        DtypeError: x not a float tensor; x a mask.
+        ShapeError: an invalid argument; windows do not fit; x of another shape.
     """
     if not isinstance(p, (int, float, Fraction)) or not p >= 1:
         raise error(ops, "lp_pool", f"p must be a number that is at least 1 but is {p!r}")
@@ -126,6 +144,10 @@ def instance_norm(ops: Ops[R], x: R, gamma: R | None, beta: R | None, /, *, eps:
     """Each channel of each sample normalised over its own S, of (N, C, *S); gamma and beta (C,).
 
     group_norm with a group for each channel. PyTorch: torch.nn.functional.instance_norm. Source: Ulyanov et al. 2016.
+
+    Raises:
+        DtypeError: x not a float tensor.
+        ShapeError: an invalid argument; an axis is empty; x of another shape.
     """
     if len(x.shape) < 3:
         raise error(ops, "instance_norm", f"x must be (N, C, *S) but is {show_shape(x.shape)}")
@@ -148,11 +170,15 @@ def local_response_norm(
 
     `before` of them stand before a channel, by default size // 2. PyTorch: torch.nn.functional.local_response_norm.
     ONNX: LRN, with before = (size - 1) // 2, which differs for an even size. Source: Krizhevsky et al. 2012.
+
+    Raises:
+        DtypeError: x not a float tensor; x a mask.
+        ShapeError: an invalid argument; x of another shape.
     """
     op = "local_response_norm"
     if len(x.shape) < 3:
         raise error(ops, op, f"x must be (N, C, *S) but is {show_shape(x.shape)}")
-    size = int_of(ops, op, "size", size, 1)
+    size, rate = int_of(ops, op, "size", size, 1), Fraction(number_of(ops, op, "alpha", alpha))
     before = int_of(ops, op, "before", size // 2 if before is None else before, 0)
     if before >= size:
         raise error(ops, op, f"before must be less than size, which is {size}, but is {before}")
@@ -162,5 +188,8 @@ def local_response_norm(
     total = ops.slice(squares, axis=1, start=0, length=channels)
     for i in range(1, size):
         total = ops.add(total, ops.slice(squares, axis=1, start=i, length=channels))
-    base = ops.add(ops.full(shape=x.shape, value=k, dtype=x.dtype), ops.scale(total, c=Fraction(alpha) / size))
+    base = ops.add(
+        ops.full(shape=x.shape, value=k, dtype=x.dtype),
+        ops.scale(total, c=rate / size),
+    )
     return ops.div(x, ops.pow(base, exponent=beta))

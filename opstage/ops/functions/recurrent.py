@@ -44,6 +44,10 @@ def rnn(
     activation   a function (ops, x) -> y in place of tanh
 
     PyTorch: torch.nn.RNN. Source: Elman 1990.
+
+    Raises:
+        DtypeError: weight not a float tensor; dtypes differ.
+        ShapeError: bias, input, recurrent, x of another shape.
     """
     layer = _Recurrence(ops, "rnn", x, params, 1)
     recurrent = params["recurrent"]
@@ -78,6 +82,10 @@ def gru(
     activations   functions (ops, x) -> y in place of σ and tanh
 
     PyTorch: torch.nn.GRU. Source: Cho et al. 2014.
+
+    Raises:
+        DtypeError: weight not a float tensor; dtypes differ.
+        ShapeError: input, recurrent, x of another shape; an invalid argument; operands that do not fit each other.
     """
     if gates not in ("rzn", "zrn"):
         raise error(ops, "gru", f'gates must be "rzn" or "zrn" but is {gates!r}')
@@ -127,8 +135,12 @@ def lstm(
     activations   functions (ops, x) -> y in place of σ, of tanh for g, and of tanh of c
 
     PyTorch: torch.nn.LSTM. Source: Hochreiter, Schmidhuber 1997; forget gates by Gers et al. 2000.
+
+    Raises:
+        DtypeError: weight not a float tensor; dtypes differ.
+        ShapeError: input, recurrent, x of another shape; an invalid argument; operands that do not fit each other.
     """
-    if sorted(gates) != sorted("ifgo"):
+    if not isinstance(gates, str) or sorted(gates) != sorted("ifgo"):
         raise error(ops, "lstm", f"gates must be the letters i, f, g and o in some order but is {gates!r}")
     f, g, out = activations
     layer = _Recurrence(ops, "lstm", x, params, 4, "peephole")
@@ -173,6 +185,10 @@ def bidirectional(
     """`rnn`, `gru` or `lstm` in both directions: outputs (T, B, 2·H), the forward ones first, and both last states.
 
     `forward` and `backward` are parameters of the layer, `state` the pair of first states; settings are the layer's.
+
+    Raises:
+        DtypeError: weight not a float tensor; dtypes differ.
+        ShapeError: bias, input, recurrent, x of another shape.
     """
     y, last = layer(ops, x, forward, state=state[0], lengths=lengths, **settings)
     z, first = layer(ops, x, backward, state=state[1], lengths=lengths, reverse=True, **settings)

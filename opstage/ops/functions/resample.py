@@ -14,7 +14,7 @@ from ..errors import nearest
 from ..protocol import Ops, R
 from ..types import show_shape
 from .arrange import repeat_interleave
-from .tools import axis_of, dim_of, error, known, weighted
+from .tools import axis_of, dim_of, error, known, number_of, sequence_of, weighted
 
 Coordinates = Callable[[int, int, int, Fraction], Fraction]
 """(j, n, m, m/n or the scale that was given) -> where entry j of m stands among n."""
@@ -72,6 +72,10 @@ def resize(
     PyTorch: torch.nn.functional.interpolate: "bilinear" is "linear", align_corners=True "align_corners", "nearest" has
     coordinates="asymmetric" and rounding="floor", "nearest-exact" rounding="round_prefer_ceil". ONNX: Resize. Source:
     Keys 1981.
+
+    Raises:
+        DtypeError: x a mask; a number that the dtype does not hold.
+        ShapeError: no such axis; an invalid argument; operands that do not fit each other.
     """
     op = "resize"
     for name, value, allowed in (("mode", mode, MODES), ("coordinates", coordinates, COORDINATES)):
@@ -81,7 +85,13 @@ def resize(
         raise error(ops, op, f"rounding must be one of {tuple(ROUNDINGS)} but is {rounding!r}")
     if antialias and mode == "nearest":
         raise error(ops, op, 'antialias is of mode "linear" and "cubic"; the nearest entry is not filtered')
-    a = Fraction(cubic) if cubic is not None else Fraction(-1, 2) if antialias else Fraction(-3, 4)
+    a = (
+        Fraction(number_of(ops, op, "cubic", cubic))
+        if cubic is not None
+        else Fraction(-1, 2)
+        if antialias
+        else Fraction(-3, 4)
+    )
     for axis, result, factor in _targets(ops, x, size, scale, axes):
         repeats = _repeats(factor, coordinates, rounding) if mode == "nearest" and size is None else None
         if repeats is not None:
@@ -116,6 +126,9 @@ def _targets(
     op, rank = "resize", len(x.shape)
     if size is None and scale is None:
         raise error(ops, op, "size or scale must be given")
+    size, axes = (
+        None if given is None else sequence_of(ops, op, name, given) for name, given in (("size", size), ("axes", axes))
+    )
     several = scale if isinstance(scale, Sequence) else None
     count = len(size) if size is not None else len(several) if several is not None else len(axes or range(2, rank))
     chosen = [axis_of(ops, op, axis, rank) for axis in (range(rank - count, rank) if axes is None else axes)]

@@ -20,12 +20,21 @@ def var(ops: Ops[R], x: R, /, *, axis: Axes = None, correction: int = 1, keepdim
 
     correction=1 is the sample's variance, 0 that of the whole. ShapeError unless n > correction, where PyTorch gives
     nan or inf. PyTorch: torch.var. NumPy: np.var, with ddof=correction.
+
+    Raises:
+        DtypeError: x not a float tensor.
+        ShapeError: no such axis; an invalid argument; operands that do not fit each other.
     """
     return _variance(ops, "var", x, axis, correction, keepdims)
 
 
 def std(ops: Ops[R], x: R, /, *, axis: Axes = None, correction: int = 1, keepdims: bool = False) -> R:
-    """√var, of the same arguments; where all elements are equal it and its gradient are 0. PyTorch: torch.std."""
+    """√var, of the same arguments; where all elements are equal it and its gradient are 0. PyTorch: torch.std.
+
+    Raises:
+        DtypeError: x not a float tensor.
+        ShapeError: no such axis; an invalid argument; operands that do not fit each other.
+    """
     return _root(ops, _variance(ops, "std", x, axis, correction, keepdims))
 
 
@@ -34,6 +43,10 @@ def norm(ops: Ops[R], x: R, /, *, ord: float = 2, axis: Axes = None, keepdims: b
 
     Of numbers whose squares overflow or vanish too. At 0 the gradient of the 2-norm is 0. Over an axis of size 0 the
     norm is 0, and for ±inf a ShapeError. PyTorch: torch.linalg.vector_norm. ONNX: ReduceL1, ReduceL2.
+
+    Raises:
+        DtypeError: x not a float tensor.
+        ShapeError: no such axis; an invalid argument.
     """
     _require_float(ops, "norm", x)
     axes = axes_of(ops, "norm", axis, len(x.shape))
@@ -72,6 +85,10 @@ def quantile(
     Between two places: "linear" weighs the elements there, "lower", "higher" and "midpoint" take one or both. q is from
     0 to 1, and the decimal number that it is written as. nan where an element is. PyTorch: torch.quantile. NumPy:
     np.quantile.
+
+    Raises:
+        DtypeError: x not a float tensor.
+        ShapeError: no such axis; an invalid argument; an axis is empty.
     """
     op = "quantile"
     _require_float(ops, op, x)
@@ -108,6 +125,10 @@ def median(ops: Ops[R], x: R, /, *, axis: int | None = None, keepdims: bool = Fa
 
     nan where an element is. NumPy: np.median. PyTorch's torch.median is the lower of the two: quantile(q=0.5,
     interpolation="lower").
+
+    Raises:
+        DtypeError: x not a float tensor.
+        ShapeError: no such axis; an axis is empty.
     """
     return quantile(ops, x, q=Fraction(1, 2), axis=axis, keepdims=keepdims, interpolation="midpoint")
 

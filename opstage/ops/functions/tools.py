@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from ..arguments import Axes, as_dim, as_int, normalize_axes, normalize_axis
+from ..arguments import Axes, as_dim, as_int, as_sequence, normalize_axes, normalize_axis
 from ..dims import Dim, DimExpr, ratio, require_at_most, require_equal
 from ..errors import LocatedError, ShapeError
 from ..invalid_static import InvalidStatic
+from ..numbers import plain
 from ..protocol import Ops, R
 from ..types import EXACT, DType, TensorType
+from ..untrusted import brief
 
 
 def error(ops: Ops[R], op: str, reason: str) -> ShapeError:
@@ -45,6 +49,20 @@ def int_of(ops: Ops[R], op: str, name: str, value: Any, least: int | None = None
     if least is not None and found < least:
         raise error(ops, op, f"{name} must be at least {least} but is {found}")
     return found
+
+
+def sequence_of(ops: Ops[R], op: str, name: str, value: Any) -> tuple[Any, ...]:
+    """The entries of a sequence."""
+    found: tuple[Any, ...] = valid(ops, op, as_sequence(op, name, value))
+    return found
+
+
+def number_of(ops: Ops[R], op: str, name: str, value: Any) -> Any:
+    """A finite number."""
+    number = plain(value)
+    if isinstance(number, int | float | Fraction) and math.isfinite(number):
+        return number
+    raise error(ops, op, f"{name} must be a number that is finite but is {brief(value)}")
 
 
 def dim_of(ops: Ops[R], op: str, name: str, value: Any) -> Dim:
