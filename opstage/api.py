@@ -30,7 +30,7 @@ from .ops.places import Places, is_identified
 from .ops.spec import Spec, as_specs, lists_by_specs, shapes_as_specs
 from .ops.tracebacks import called_by_users
 from .ops.trees import NUMBERS, Structure, flatten, lists_as_arrays, map_leaves, paths, unflatten, with_scalars
-from .options import Options
+from .options import Options, options_of
 
 Program = Callable[..., Any]
 BaseFunction = Callable[..., Any]
@@ -43,6 +43,10 @@ def run(program: Program, *args: Any, options: Options | None = None, train: boo
     Arguments are pytrees of arrays and numbers; floats are cast to `options.dtype`. A list of numbers, or of such
     lists, is one tensor here and wherever arguments are given, unless `shapes` declares a list of them; a tuple is
     always a tree. `train` is passed on to a program that declares a keyword of that name.
+
+    Raises:
+        ProgramError: a program that returns what is no tensor, or mixes interpreters.
+        UsageError: an argument that is no array of numbers, or options that are none.
     """
     key = ("run", Identity(program), train)
     args = with_arrays(program, args)
@@ -59,6 +63,11 @@ def value_and_grad(
 
     Every place of a tree has a gradient of its own, whatever array is at it: one array at two places is two
     arguments here, and the derivative for both together is the sum of their gradients.
+
+    Raises:
+        ProgramError: a result of integers.
+        ShapeError: a program that returns no scalar.
+        UsageError: wrt that names no argument.
     """
     wrt = plain_sequence(wrt)
     wrt = tuple([plain(position) for position in wrt]) if isinstance(wrt, (tuple, list)) else wrt
@@ -84,6 +93,9 @@ def vjp(
 
     The pullback runs forward and backward as one program, at the arguments as they are now, so that it works alike on
     every interpreter; `vjp` itself runs the forward part alone, for the value.
+
+    Raises:
+        ShapeError: a cotangent of another shape.
     """
     key = ("vjp", Identity(program), train)
     args = with_arrays(program, args)
@@ -109,7 +121,11 @@ def jvp(
     options: Options | None = None,
     train: bool = False,
 ) -> tuple[Any, Any]:
-    """`(value, J · tangents)`; tangents are shaped like args, None where zero (and at integers)."""
+    """`(value, J · tangents)`; tangents are shaped like args, None where zero (and at integers).
+
+    Raises:
+        ShapeError: tangents of other shapes or another number.
+    """
     key = ("jvp", Identity(program), train)
     args, tangents = with_arrays(program, args), with_arrays(program, tangents)
     program = called_with(program, train, tuple(args))
@@ -126,7 +142,11 @@ def hvp(
     options: Options | None = None,
     train: bool = False,
 ) -> Any:
-    """Hessian-vector product of a scalar program, forward over reverse: a tuple shaped like args, None at integers."""
+    """Hessian-vector product of a scalar program, forward over reverse: a tuple shaped like args, None at integers.
+
+    Raises:
+        ShapeError: a program that returns no scalar; tangents of other shapes.
+    """
     key = ("hvp", Identity(program), train)
     args, tangents = with_arrays(program, args), with_arrays(program, tangents)
     program = called_with(program, train, tuple(args))
@@ -155,9 +175,12 @@ def check(
     places is one tensor. `claims` are statements about what the outputs read, such as `Causal("T")` of `opstage.facts`
     or the text "causal:T": the verdicts are in `Report.claims`, and each that is not proved is an error. Raises
     UsageError for a text that is no claim.
+
+    Raises:
+        UsageError: options that are none; what is wrong with the program is in the report.
     """
     stated = read_claims(claims)
-    options = options if options is not None else Options()
+    options = options_of(options)
     try:
         specs = with_arrays(program, specs)
         written, program = program, called_with(program, train, specs)
@@ -276,7 +299,7 @@ def execute(
     base: Callable[..., Any], args: tuple[Any, ...], options: Options | None, program: Program, key: Hashable = None
 ) -> Any:
     """Carry pytrees in, run a base program on them, carry its result out; `key` is the base program's identity."""
-    options = options if options is not None else Options()
+    options = options_of(options)
     options.require_one_rank("this")
     interpreter = watched(shared_interpreter(options), options)
     leaves, structure = flatten(args)

@@ -37,7 +37,7 @@ from .ops.spec import as_specs
 from .ops.tracebacks import called_by_users
 from .ops.trees import flatten, map_leaves, output_names, structure_paths, unflatten
 from .ops.types import as_dtype, is_float
-from .options import Options
+from .options import Options, options_of
 
 
 @called_by_users
@@ -49,9 +49,13 @@ def record(program: Program, *specs: Any, options: Options | None = None, train:
     tree. A program that draws has a last input `step`, the number of the training step. Of the options dtype and seed
     matter. Raises what the program raises: a ShapeError at the line of an op, a ProgramError where the structure of
     the program depends on values.
+
+    Raises:
+        ShapeError: a program whose shapes are wrong.
+        UsageError: Specs that do not fit the arguments.
     """
     specs = with_arrays(program, specs)
-    return _recorded(program, specs, options if options is not None else Options(), train, record_base)
+    return _recorded(program, specs, options_of(options), train, record_base)
 
 
 def _recorded(
@@ -87,8 +91,12 @@ def compile(
     what is wrong with it is raised here. Machine code is made when it is first asked for: once per question (forward,
     backward, …) and signature, the shapes and dtypes of the arguments. Options are those of any run, but for
     `backend`, which is "compiled".
+
+    Raises:
+        ShapeError: a program whose shapes are wrong.
+        UsageError: Specs that do not fit the arguments.
     """
-    options = (options if options is not None else Options()).replace(backend="compiled")
+    options = options_of(options).replace(backend="compiled")
     specs = with_arrays(program, specs)
     graph = _recorded(program, specs, options, train, lambda *base: record_pure(*base)[0])
     (kind, *more) = graph.output_types or (None,)
@@ -175,12 +183,21 @@ class _Compiled:
 
 @final
 class CompiledOut(_Compiled):
-    """A compiled program of any outputs, by `opstage.compile`."""
+    """A compiled program of any outputs, by `opstage.compile`.
+
+    Raises:
+        ShapeError: an argument of another shape than its Spec.
+    """
 
 
 @final
 class CompiledScalar(_Compiled):
-    """A compiled program whose value is one float, by `opstage.compile`: it has a gradient."""
+    """A compiled program whose value is one float, by `opstage.compile`: it has a gradient.
+
+    Raises:
+        ShapeError: an argument of another shape than its Spec.
+        UsageError: another number of arguments, or one that is no array of numbers.
+    """
 
     @called_by_users
     def backward(self, *args: Any) -> tuple[Any, ...]:

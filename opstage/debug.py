@@ -36,6 +36,9 @@ def show(ops: Ops[R], x: R, name: str = "x", *, values: bool = False, gradient: 
     A check prints the shape, with its named sizes; a session computes x at once, and has the gradient itself, so that
     there gradient=True is a UsageError. A program compiled for a GPU prints when its launches are done, in their
     order, before any parameter is changed. Where it goes: `sys.stderr`, or what `showing_to` says.
+
+    Raises:
+        ProgramError: what is no tensor.
     """
     if not isinstance(name, str):
         raise UsageError(f"show takes ops, a tensor and its name, not the name {name!r}")

@@ -16,7 +16,7 @@ from .ops.errors import ShapeError, UsageError
 from .ops.numbers import as_numpy
 from .ops.tracebacks import called_by_users
 from .ops.trees import flatten, map_leaves, unflatten
-from .options import Options
+from .options import Options, options_of
 
 
 @called_by_users
@@ -25,6 +25,9 @@ def jacobian(program: Program, *args: Any, wrt: int = 0, options: Options | None
 
     It takes a backward pass for each element of the value. PyTorch: torch.func.jacrev. Raises UsageError where
     the argument has a leaf that is not a float.
+
+    Raises:
+        UsageError: wrt that names no argument, or one of integers.
     """
     args = with_arrays(program, args)
     leaves = _float_leaves(args, wrt)
@@ -49,6 +52,10 @@ def hessian(program: Program, *args: Any, wrt: int = 0, options: Options | None 
     """∂²value/∂args[wrt]² of a scalar program: a tree like the argument of trees like it, of shape (*leaf, *leaf).
 
     It takes a Hessian-vector product for each element of the argument. PyTorch: torch.func.hessian.
+
+    Raises:
+        ShapeError: a program that returns no scalar.
+        UsageError: wrt that names no argument, or one of integers.
     """
     args = with_arrays(program, args)
     leaves = _float_leaves(args, wrt)
@@ -75,6 +82,9 @@ def per_sample_gradients(
 
     The program sees batches of one sample, the leading axis kept. PyTorch: torch.func.vmap(torch.func.grad(…)). Raises
     ShapeError where the leaves of the batch do not share their leading size.
+
+    Raises:
+        ShapeError: a program that returns no scalar for one row; batches that share no leading size.
     """
     params, *rest = with_arrays(program, (params, *batch))
     batch = tuple(map_leaves(as_numpy, tree) for tree in rest)
@@ -93,7 +103,7 @@ def per_sample_gradients(
 
 
 def _dtype(options: Options | None) -> Any:
-    dtype = (options if options is not None else Options()).dtype
+    dtype = options_of(options).dtype
     return object if dtype == "exact" else dtype
 
 

@@ -16,6 +16,7 @@ from .ops.amounts import parse_bytes
 from .ops.errors import UsageError, nearest
 from .ops.mesh import mesh_of
 from .ops.splitmix import is_seed
+from .ops.untrusted import brief
 from .readable import require_file
 
 DEVICES = ("cpu", "cuda")
@@ -35,6 +36,9 @@ class Options:
     """Everything that decides how a program is run, and nothing that decides what it means.
 
     A value that no field allows is a `UsageError`, here and in every constructor below.
+
+    Raises:
+        UsageError: an option of no such value.
     """
 
     backend: str = "eager"
@@ -306,3 +310,12 @@ def read_option(name: str, text: str) -> Any:
     if reason is not None:
         raise UsageError(reason)
     return value
+
+
+def options_of(options: Options | None) -> Options:
+    """The options of a call, the default ones for None. Raises UsageError for anything else."""
+    if options is None:
+        return Options()
+    if not isinstance(options, Options):
+        raise UsageError(f"options must be opstage.Options(…) but are {brief(options)}")
+    return options

@@ -12,7 +12,7 @@ from ..interpreters.relaxations.bounded import bounds as linear_bounds
 from ..ops.errors import UsageError
 from ..ops.tracebacks import called_by_users
 from ..ops.types import as_dtype
-from ..options import Options
+from ..options import Options, options_of
 from .boxes import declared_boxes, outward
 
 Method: TypeAlias = Literal["interval", "crown"]
@@ -41,10 +41,13 @@ def bounds(
     outward. An element from -inf to inf is one of which nothing is known: it may be nan. Masks and integers have boxes
     too; those that the inputs leave open serve comparisons, `select` and `cast` alone. Raises UnsupportedError at an op
     that has no bounds, and for products in tf32 or bf16.
+
+    Raises:
+        UsageError: an unknown method; a box that is none.
     """
     if method not in METHODS:
         raise UsageError(f"method is one of {', '.join(map(repr, METHODS))}, not {method!r}")
-    options = options if options is not None else Options()
+    options = options_of(options)
     require_plain_products(options)
     args = with_arrays(program, args)
     written, program = program, called_with(program, train, args)

@@ -25,6 +25,9 @@ def from_file(path: str | os.PathLike[str]) -> Dataset:
     others; see `from_csv`. MNIST's image files, with the labels file next to them.
 
     IDX files are recognised by `idx` or `ubyte` in their names; see `labels_beside` for the labels file.
+
+    Raises:
+        UsageError: a file that is missing, damaged or of no known format.
     """
     file = Path(path)
     if file.suffix == ".npz":

@@ -25,6 +25,9 @@ def bind(batches: Batches, arguments: Arguments | None, program: str) -> Batches
     UsageError if that cannot be right: for a different number of arrays, for a name that is an argument at another
     position, and if no order was requested. `arguments` is None if the program does not name them. Batches that do not
     come from a Dataset are returned unchanged.
+
+    Raises:
+        UsageError: names of arrays that are no arguments, or stand elsewhere.
     """
     if not isinstance(batches, (Loader, Prefetch)) or not (names := batches.names):
         return batches

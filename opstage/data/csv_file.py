@@ -48,6 +48,9 @@ def from_csv(
     of rows to read. The default `delimiter` is a comma, a tab or `;`, whichever is most frequent in the first line.
     Raises UsageError, naming file, line and column, for a row of another length, and for a cell that is empty, not a
     number, or not finite.
+
+    Raises:
+        UsageError: a file that is missing or no CSV; no such column; a cell that is no number.
     """
 
     def read(choose: Choice) -> DataTable:

@@ -36,6 +36,9 @@ class Dataset:
 
     `columns` are, for each array built from a table, the names of its columns; () without a table. A run trained on
     them matches new data by these names.
+
+    Raises:
+        UsageError: no arrays; rows that differ in number; what is no number or not finite.
     """
 
     names: tuple[str, ...]
@@ -107,7 +110,11 @@ class Dataset:
 
 @called_by_users
 def from_arrays(**arrays: npt.ArrayLike) -> Dataset:
-    """Return a dataset of the given arrays and names: `from_arrays(x=images, y=labels)`."""
+    """Return a dataset of the given arrays and names: `from_arrays(x=images, y=labels)`.
+
+    Raises:
+        UsageError: rows that differ in number; what is no array of numbers.
+    """
     made: list[Any] = [array if is_mapped(array) else _as_array(array, name) for name, array in arrays.items()]
     return Dataset(tuple(arrays), tuple(made))
 
@@ -120,6 +127,9 @@ def train_test_split(
 
     Each value of the integer array `stratify` has its proportional share of the held-out rows, rounded by the largest
     remainders; with None the rows are drawn from all. Raises `UsageError` where a part would be empty.
+
+    Raises:
+        UsageError: a part without rows; labels that cannot be stratified by.
     """
     require_seed(seed)
     rows = len(dataset)

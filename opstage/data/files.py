@@ -17,6 +17,9 @@ def from_npy(**paths: str | os.PathLike[str]) -> Dataset:
     """Read a dataset with one .npy file per array: `from_npy(x="images.npy", y="labels.npy")`.
 
     Raises `UsageError`, naming the file, if one is missing or not an .npy file, and as `Dataset` does.
+
+    Raises:
+        UsageError: a file that is missing, damaged or no .npy.
     """
     return _dataset(paths, read_npy)
 
@@ -26,6 +29,9 @@ def map_files(paths: Mapping[str, str | os.PathLike[str]]) -> Dataset:
     """Do the same for files of any size: from 64 MiB on, rows are read when they are used.
 
     The files must not change while the dataset is in use.
+
+    Raises:
+        UsageError: a file that is missing, damaged or no .npy.
     """
     return _dataset(paths, map_npy)
 
@@ -45,6 +51,9 @@ def from_npz(path: str | os.PathLike[str], keys: Sequence[str] | None = None) ->
 
     Raises `UsageError`, naming the file and the key, if the file is missing or not an .npz file, lacks a key or has no
     arrays, and as `Dataset` does.
+
+    Raises:
+        UsageError: a file that is missing, damaged or no .npz; no such array.
     """
     with open_npz(path) as archive:
         names = tuple(archive.names if keys is None else keys)

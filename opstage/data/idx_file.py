@@ -34,6 +34,9 @@ def from_idx(**paths: str | os.PathLike[str]) -> Dataset:
 
     Raises UsageError, with the file, if it is missing, has a wrong magic number or sizes that exceed its length, and as
     `Dataset` does.
+
+    Raises:
+        UsageError: a file that is missing, damaged or no IDX.
     """
     arrays = tuple(read_idx(path) for path in paths.values())
     return Dataset(tuple(paths), arrays, tuple(str(path) for path in paths.values()))
@@ -42,7 +45,11 @@ def from_idx(**paths: str | os.PathLike[str]) -> Dataset:
 @called_by_users
 def idx_images(images: str | os.PathLike[str], labels: str | os.PathLike[str]) -> Dataset:
     """Read x: float32 (n, 1, height, width), bytes 0 … 255 of `images` scaled to 0 … 1; y: int64 (n,), from
-    `labels`."""
+    `labels`.
+
+    Raises:
+        UsageError: a file that is missing, damaged or of no images or labels.
+    """
     raw = from_idx(x=images, y=labels)
     x, y = idx_x(images, raw["x"]), raw["y"]
     if y.ndim != 1 or y.dtype.kind not in "iu":

@@ -43,6 +43,9 @@ def from_images(
     Raises UsageError, naming the file, for one that is not an image or a damaged one, of another size, of more than
     50 million pixels, of more than 8 bits a channel, of several frames, or not opaque; for a folder without images; and
     without Pillow.
+
+    Raises:
+        UsageError: no folder of images for each class; images of several sizes; no Pillow.
     """
     groups = _grouped(Path(folder))
     if not groups:

@@ -62,6 +62,9 @@ class Loader(Iterated):
     run that is resumed in epoch k sees the same batches as without the interruption. Without `shuffle` the rows keep
     their order and the batches are views of the dataset. Raises `UsageError` for a batch size that is not positive or
     larger than the dataset.
+
+    Raises:
+        UsageError: a batch size that is no integer > 0.
     """
 
     __slots__ = ("batch_size", "dataset", "drop_last", "seed", "shuffle", "_own")

@@ -19,9 +19,12 @@ def noisy(dataset: Dataset, *, deviation: float, copies: int = 1, seed: int = 0,
 
     The noise is a function of `seed`, `part` and the position only; use another `part` for each part of a split. Raises
     `UsageError` for a deviation that is not finite and above 0, and for less than 1 copy.
+
+    Raises:
+        UsageError: a deviation that is no finite number > 0; no copies; another seed than an integer >= 0.
     """
     require_seed(seed)
-    if not (math.isfinite(deviation) and deviation > 0):
+    if not isinstance(deviation, int | float) or not (math.isfinite(deviation) and deviation > 0):
         raise UsageError(f"deviation={deviation} is not a standard deviation; expected a finite number > 0")
     if copies < 1:
         raise UsageError(f"copies={copies} leaves no sample; expected an integer > 0")

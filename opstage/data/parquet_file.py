@@ -22,6 +22,9 @@ def from_parquet(path: str | os.PathLike[str], *, label: str | int | None = None
     """Read x: float64 (rows, columns - 1), all columns but one; y: (rows,), the column `label`; see `from_csv`.
 
     Raises UsageError as `read_parquet` does, and if no column, or more than one, can be the label.
+
+    Raises:
+        UsageError: a file that is missing, damaged or no Parquet; no such column; no pyarrow.
     """
     return with_label(path, lambda choose: read_parquet(path, choose), label)
 

@@ -28,6 +28,9 @@ class Prefetch(Iterated):
     An error in the thread is raised here, at its batch. The thread ends with the epoch, after its last batch, or when
     the generator is closed or garbage-collected; `epoch(…).close()` waits for the thread, but at most one second for a
     batch that hangs.
+
+    Raises:
+        UsageError: a depth that is no integer > 0.
     """
 
     def __init__(self, batches: Batches, depth: int = 2):

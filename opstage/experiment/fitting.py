@@ -80,6 +80,9 @@ def fit(
     Numbers are those of `opstage train` with the same settings, bit for bit. An interrupt saves a checkpoint, where the
     run is kept, before it goes on its way. Raises UsageError for what cannot be used, before anything is written, and
     NotFiniteError where a loss is nan.
+
+    Raises:
+        UsageError: a model, data or settings that there are not, or that do not fit.
     """
     if isinstance(model, ScalarTrainer):
         if options is not None or config is not None:

@@ -18,7 +18,7 @@ from ..models import gpt
 from ..ops.errors import UsageError
 from ..ops.splitmix import require_seed, site_of, stream_key, uniform_bits
 from ..ops.trees import flatten, paths, unflatten
-from ..options import Options
+from ..options import Options, options_of
 from ..tensors import read_tensors
 from ..training import checkpoint
 from ..training.finite import NotFiniteError, first_not_finite
@@ -103,7 +103,7 @@ def generate(
     """
     if length < 0:
         raise UsageError(f"length must be at least 0 but is {length}")
-    options = options if options is not None else Options()
+    options = options_of(options)
     program = partial(gpt.next_logits, config=config)
     text = bytearray(prompt or b"\n")
     start = len(text)

@@ -62,6 +62,9 @@ def plan(
     cluster     of a rank of a mesh, `Options(mesh="data=8")`: the machines, as for `opstage check --cluster`
 
     Raises UsageError for what there is no prediction for.
+
+    Raises:
+        UsageError: a model, size or device that there is not.
     """
     if isinstance(model, Model):
         if optimizer is None:

@@ -187,6 +187,9 @@ def load(
 
     Raises UsageError for a directory that holds no run, a half-written or damaged one, one of another format,
     and one of another model. Warns where another version of Opstage has trained it.
+
+    Raises:
+        UsageError: no run directory, or one that is damaged or of another version.
     """
     for name, value, kinds, expected in (
         ("run", run, (str, os.PathLike), "the path of a run directory"),

@@ -12,18 +12,26 @@ from typing import Any, final
 from ..ops import trees
 from ..ops.errors import UsageError
 from ..ops.places import Places
-from ..ops.splitmix import site_of, splitmix64
+from ..ops.splitmix import require_seed, site_of, splitmix64
 from ..ops.types import DType
 from .schemes import Array, Elementary, Flat, Initialiser, checked_shape
 
 
 def parameter_seed(seed: int, path: str) -> int:
-    """The seed of the parameter at dotted `path` under the base `seed`: splitmix64(splitmix64(seed) + hash of path)."""
-    return splitmix64(splitmix64(seed) + site_of(((path, 0),), 0))
+    """The seed of the parameter at dotted `path` under the base `seed`: splitmix64(splitmix64(seed) + hash of path).
+
+    Raises:
+        UsageError: another seed than an integer >= 0.
+    """
+    return splitmix64(splitmix64(require_seed(seed)) + site_of(((path, 0),), 0))
 
 
 def keys(seed: int, tree: Any) -> Any:
-    """A tree like `tree` that holds every parameter's `parameter_seed`, by its first place."""
+    """A tree like `tree` that holds every parameter's `parameter_seed`, by its first place.
+
+    Raises:
+        UsageError: another seed than an integer >= 0.
+    """
     places = Places.of(tree)
     return places.tree([parameter_seed(seed, name) for name in places.names])
 
@@ -36,6 +44,9 @@ class Declaration:
 
     It is a recipe: one Declaration at two places declares two parameters, with values of their own. Two layers share a
     weight where they read it from one place, or where one `Param` is at both.
+
+    Raises:
+        UsageError: a shape of other than integers >= 0.
     """
 
     shape: tuple[int, ...]
@@ -77,6 +88,9 @@ class Plan:
     A `Param` that is at several places is one parameter, and its places must have one initialiser.
 
     Raises `UsageError` where an initialiser is none.
+
+    Raises:
+        UsageError: what is no initialiser.
     """
 
     __slots__ = ("_leaves", "_ordered", "initialisers")
@@ -136,7 +150,11 @@ class Plan:
 
 
 def build(declarations: Any, *, dtype: str | DType = "float32", seed: int = 0) -> Any:
-    """A tree like `declarations` of new arrays: the first values of the parameters that it declares."""
+    """A tree like `declarations` of new arrays: the first values of the parameters that it declares.
+
+    Raises:
+        UsageError: a leaf that is no Declaration; no such dtype; another seed than an integer >= 0.
+    """
     return Plan.of(declarations).materialise(declarations, dtype=dtype, seed=seed)
 
 

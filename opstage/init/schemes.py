@@ -112,7 +112,11 @@ class Constant(Elementary):
 @final
 @dataclass(frozen=True, slots=True)
 class Uniform(Elementary):
-    """U[low, high): element i is low + (high - low) * u_i, u the uniform stream of `key`. PyTorch: `uniform_`."""
+    """U[low, high): element i is low + (high - low) * u_i, u the uniform stream of `key`. PyTorch: `uniform_`.
+
+    Raises:
+        UsageError: bounds that are not finite, or low above high.
+    """
 
     low: float
     high: float
@@ -148,7 +152,11 @@ class Uniform(Elementary):
 @final
 @dataclass(frozen=True, slots=True)
 class Normal(Elementary):
-    """N(mean, std^2): element i is mean + std * z_i, z the normal stream of `key`. PyTorch: `torch.nn.init.normal_`."""
+    """N(mean, std^2): element i is mean + std * z_i, z the normal stream of `key`. PyTorch: `torch.nn.init.normal_`.
+
+    Raises:
+        UsageError: a std that is no finite number >= 0.
+    """
 
     mean: float
     std: float
@@ -188,6 +196,9 @@ class XavierUniform(Initialiser):
     """U(-a, a) with a = gain * sqrt(6 / (fan_in + fan_out)), fans inferred where None.
 
     PyTorch: `torch.nn.init.xavier_uniform_`. Source: X. Glorot, Y. Bengio, AISTATS 2010.
+
+    Raises:
+        UsageError: a number of units that is none.
     """
 
     fan_in: int | None = None
@@ -218,6 +229,9 @@ class KaimingUniform(Initialiser):
 
     PyTorch: `torch.nn.init.kaiming_uniform_(a=negative_slope)`; its Linear and Conv layers take sqrt(5).
     Source: K. He, X. Zhang, S. Ren, J. Sun, ICCV 2015.
+
+    Raises:
+        UsageError: a number of units that is none.
     """
 
     fan_in: int | None = None
@@ -271,31 +285,51 @@ ones = Constant(1.0)
 
 
 def uniform(low: float, high: float, seed: int | None = None) -> Uniform:
-    """U[low, high); see `Uniform`."""
+    """U[low, high); see `Uniform`.
+
+    Raises:
+        UsageError: bounds that are not finite, or low above high.
+    """
     return Uniform(low, high, seed)
 
 
 def normal(mean: float = 0.0, std: float = 1.0, seed: int | None = None) -> Normal:
-    """N(mean, std^2); see `Normal`."""
+    """N(mean, std^2); see `Normal`.
+
+    Raises:
+        UsageError: a std that is no finite number >= 0.
+    """
     return Normal(mean, std, seed)
 
 
 def xavier_uniform(
     fan_in: int | None = None, fan_out: int | None = None, seed: int | None = None, *, gain: float = 1.0
 ) -> XavierUniform:
-    """U(-a, a) with a = gain * sqrt(6 / (fan_in + fan_out)); see `XavierUniform`."""
+    """U(-a, a) with a = gain * sqrt(6 / (fan_in + fan_out)); see `XavierUniform`.
+
+    Raises:
+        UsageError: a number of units that is none.
+    """
     return XavierUniform(fan_in, fan_out, seed, gain)
 
 
 def kaiming_uniform(
     fan_in: int | None = None, seed: int | None = None, *, negative_slope: float = 0.0
 ) -> KaimingUniform:
-    """U(-a, a) with a = sqrt(6 / ((1 + negative_slope^2) * fan_in)); see `KaimingUniform`."""
+    """U(-a, a) with a = sqrt(6 / ((1 + negative_slope^2) * fan_in)); see `KaimingUniform`.
+
+    Raises:
+        UsageError: a number of units that is none.
+    """
     return KaimingUniform(fan_in, seed, negative_slope)
 
 
 def flat(values: npt.ArrayLike | Sequence[Fraction | float]) -> Flat:
-    """Exactly `values` (integers, floats or fractions), row-major, copied; see `Flat`."""
+    """Exactly `values` (integers, floats or fractions), row-major, copied; see `Flat`.
+
+    Raises:
+        UsageError: what is no list of numbers.
+    """
     array = np.array(values)
     if array.dtype.kind == "O":
         try:
@@ -309,7 +343,11 @@ def flat(values: npt.ArrayLike | Sequence[Fraction | float]) -> Flat:
 
 
 def fans(shape: Sequence[int]) -> tuple[int, int]:
-    """(fan_in, fan_out) of a weight (out, in, *k): (in * prod k, out * prod k), as PyTorch counts them."""
+    """(fan_in, fan_out) of a weight (out, in, *k): (in * prod k, out * prod k), as PyTorch counts them.
+
+    Raises:
+        UsageError: a shape of rank below 2.
+    """
     if len(shape) < 2:
         raise UsageError(
             f"fans are inferred from a weight of shape (out, in, *k), and {tuple(shape)} has rank {len(shape)}; "

@@ -89,6 +89,9 @@ def custom_op(
 
     Raises UsageError for a name that is taken and for kernels of an unknown kind, ProgramError for rules that do not go
     together.
+
+    Raises:
+        UsageError: a name that is none or taken; an op that nothing computes; rules that do not fit.
     """
     given = dict(kernels or {})
     unknown = [kind for kind in given if kind not in ("cpu", "cuda")]
@@ -187,6 +190,9 @@ def custom_vjp(f: Callable[..., Any]) -> CustomVjp:
     f takes tensors and static parameters by name, and returns a tensor or a tuple of them. Its derivative is used
     wherever one is taken: forward mode, and with it hvp, uses a `defjvp`, or the transpose of the vjp. A vjp that is
     not linear in the cotangents has none, and says so. f reads no tensor but its arguments.
+
+    Raises:
+        ProgramError: a call without defvjp.
     """
     return CustomVjp(f)
 

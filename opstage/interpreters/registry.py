@@ -41,6 +41,9 @@ def register_interpreter(name: str, factory: Factory) -> None:
     """Have `Options(backend=name)` mean `factory(options)` in this process, without an entry point.
 
     Raises UsageError where the name is taken, by Opstage, an installed package or an earlier call.
+
+    Raises:
+        UsageError: a name that is taken; no factory.
     """
     if not isinstance(name, str) or not name or not callable(factory):
         raise UsageError(f"register_interpreter takes a name and a factory, not {name!r} and {factory!r}")

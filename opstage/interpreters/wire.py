@@ -26,6 +26,9 @@ def register_wire_format(dtype: str, encode: Callable[[Array], Array]) -> None:
     encode  array -> array of the same shape, float32, int32, int64 or bool
 
     What comes back from the device stays in its own dtype. Raises UsageError for a dtype that has a device form.
+
+    Raises:
+        UsageError: no such dtype, or one that a device has.
     """
     source = as_dtype(dtype)
     if source in DEVICE_DTYPES:

@@ -34,6 +34,9 @@ class Model:
               None for a model that predicts nothing
     names     what files of another library call the parameters, path -> name with `{}` for the number of a layer, as
               `opstage.training.weights.read_named` takes them; `opstage import-weights` goes by it
+
+    Raises:
+        UsageError: init, loss, metrics or specs that are none.
     """
 
     name: str

@@ -49,7 +49,11 @@ def name_of(module: ModuleType | None) -> str | None:
 
 
 def model(name: str, config: Any = None) -> Model:
-    """The shipped model called `name`; a UsageError names the nearest when there is none."""
+    """The shipped model called `name`; a UsageError names the nearest when there is none.
+
+    Raises:
+        UsageError: an unknown model or field of its Config.
+    """
     if name not in MODELS:
         raise UsageError(f"unknown model {name!r}{nearest(name, MODELS)}; shipped are {', '.join(sorted(MODELS))}")
     module = MODELS[name]

@@ -17,6 +17,9 @@ class Box:
     """The tensors x with lower <= x <= upper, element by element; both ends are of one shape.
 
     An element from -inf to inf is one of which nothing is known, not even that it is a number.
+
+    Raises:
+        UsageError: ends of other shapes, or lower above upper, where it is used.
     """
 
     lower: Any

@@ -54,6 +54,9 @@ def shapes(
     claims   statements about what its outputs read in evaluation form, which a check proves: `"causal:T"`
 
     `opstage check FILE` checks every function of a file that has it. Raises UsageError for a text that cannot be read.
+
+    Raises:
+        UsageError: declarations that cannot be read.
     """
     read, stated = read_inputs(inputs, where), read_claims(claims)
 

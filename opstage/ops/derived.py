@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-import numpy as np
-
 from .catalogue.loss import class_axis
 from .dims import Dim
 from .einsum import einsum
@@ -64,6 +62,7 @@ from .functions.resample import resize
 from .functions.statistics import median, norm, quantile, std, var
 from .functions.tools import int_of
 from .losses import binary_cross_entropy_with_logits, cosine_similarity, huber, kl_div, weighted_cross_entropy
+from .numbers import plain
 from .protocol import Axes, Ops, R
 from .types import DType, show_shape
 
@@ -163,7 +162,8 @@ def dropout(ops: Ops[R], x: R, p: float | Fraction, train: bool, *, seed: int | 
     Raises:
         ShapeError: an invalid argument.
     """
-    if not isinstance(p, int | float | Fraction | np.number) or not 0 <= p <= 1:
+    p = plain(p)
+    if not isinstance(p, int | float | Fraction) or not 0 <= p <= 1:
         raise ShapeError(
             f"p must be a probability from 0 to 1 but is {p!r}", op="dropout", region=ops.cursor.region.name
         )

@@ -34,6 +34,9 @@ class Spec:
     where   constraints on the names: `"T <= 1024"`, `"D % H == 0"`
     range   (low, high), between which every element is, both included, and finite: what `opstage check --ranges` goes
             by, and data are held to
+
+    Raises:
+        UsageError: a shape or dtype that there is not; dims that cannot be read, where it is used.
     """
 
     shape: str | tuple[Any, ...]

@@ -18,17 +18,29 @@ __all__ = ["bounds", "grad", "jvp", "vjp"]
 
 
 def vjp(ops: Ops[R], f: Callable[..., Any], *refs: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
-    """`(f(ops', *refs), pullback)`; `pullback(cotangent)` gives a tuple aligned with refs, None at integers."""
+    """`(f(ops', *refs), pullback)`; `pullback(cotangent)` gives a tuple aligned with refs, None at integers.
+
+    Raises:
+        ShapeError: a cotangent of another shape.
+    """
     return ops.vjp_of(f, *refs)
 
 
 def jvp(ops: Ops[R], f: Callable[..., Any], refs: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
-    """`(f(ops', *refs), J · tangents)`; a tangent is None where it is zero."""
+    """`(f(ops', *refs), J · tangents)`; a tangent is None where it is zero.
+
+    Raises:
+        ShapeError: tangents of other shapes or another number.
+    """
     return ops.jvp_of(f, tuple(refs), tuple(tangents))
 
 
 def grad(ops: Ops[R], f: Callable[..., Any], *refs: Any) -> Any:
-    """Gradient of a scalar f for its refs: shaped like the one ref, or a tuple of gradients when there are several."""
+    """Gradient of a scalar f for its refs: shaped like the one ref, or a tuple of gradients when there are several.
+
+    Raises:
+        ProgramError: f that returns no scalar.
+    """
     value, pullback = ops.vjp_of(f, *refs)
     leaves, _ = flatten(value)
     if len(leaves) != 1 or len(leaves[0].shape) != 0:
@@ -41,5 +53,9 @@ def bounds(ops: Ops[R], f: Callable[..., Any], *trees: Any) -> Any:
     """Interval bounds of `f(ops', *trees)`, a pytree of `Box`; arguments hold boxes of refs among refs.
 
     They are computed by `ops`, so they are differentiated, compiled and bounded as whatever else it computes.
+
+    Raises:
+        ShapeError: a box whose ends differ in type.
+        UnsupportedError: an op that has no bounds.
     """
     return ops.bounds_of(f, *trees)

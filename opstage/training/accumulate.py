@@ -35,6 +35,9 @@ class Accumulate:
     The gradient is Σ w·g / Σ w over parts, which is that of the whole batch but for rounding. It cannot be where rows
     meet in another way: statistics of a batch are those of a part (running ones move once a part), and random draws
     are others than those of the whole batch, though no part shares them with another one.
+
+    Raises:
+        UsageError: parts that are no integer >= 1.
     """
 
     parts: int

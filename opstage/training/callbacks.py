@@ -114,6 +114,9 @@ class EarlyStopping(_Watching):
 
     metric      a held-out metric, or `train_loss`
     mode        "min" or "max", the better end; None: inferred from its name, if possible
+
+    Raises:
+        UsageError: an unknown mode, or none for a metric of no known sense; numbers out of bounds.
     """
 
     def __init__(self, metric: str = "loss", *, patience: int, min_delta: float = 0.0, mode: str | None = None):
@@ -144,6 +147,9 @@ class BestCheckpoint(_Watching):
     config          plain JSON data, kept in the checkpoint; `identity`, of the run, is kept with it
 
     In a run of several processes, only the one that `writes` saves it.
+
+    Raises:
+        UsageError: an unknown mode, or none for a metric of no known sense.
     """
 
     writes = True
@@ -195,6 +201,9 @@ class ReduceOnPlateau(_Watching):
     least                      the lower limit, as a fraction of the original rate
 
     It applies on top of any schedule. Keras: ReduceLROnPlateau.
+
+    Raises:
+        UsageError: an unknown mode, or none for a metric of no known sense; numbers out of bounds.
     """
 
     def __init__(
@@ -237,6 +246,9 @@ class Ema(Callback):
     e ← decay·e + (1 - decay)·p after each step, from e = p before the first. It is computed where the parameters are,
     and is part of the checkpoint. The program's own state (running statistics) is the trainer's. PyTorch:
     torch.optim.swa_utils.AveragedModel(multi_avg_fn=get_ema_multi_avg_fn(decay)), whose average begins after a step.
+
+    Raises:
+        UsageError: a decay outside [0, 1).
     """
 
     def __init__(self, decay: float = 0.999):
@@ -301,7 +313,11 @@ class _Calling(Callback):
 @final
 @made_by_users
 class EachStep(_Calling):
-    """Calls `function(loop, loss)` after each step. Its state is not saved in checkpoints: see `Callback`."""
+    """Calls `function(loop, loss)` after each step. Its state is not saved in checkpoints: see `Callback`.
+
+    Raises:
+        UsageError: what is no function.
+    """
 
     @override
     def step(self, loop: Loop, loss: float) -> None:
@@ -311,7 +327,11 @@ class EachStep(_Calling):
 @final
 @made_by_users
 class EachEpoch(_Calling):
-    """Calls `function(loop, result)` after each epoch. Its state is not saved in checkpoints: see `Callback`."""
+    """Calls `function(loop, result)` after each epoch. Its state is not saved in checkpoints: see `Callback`.
+
+    Raises:
+        UsageError: what is no function.
+    """
 
     @override
     def epoch(self, loop: Loop, result: EpochResult) -> None:

@@ -13,7 +13,7 @@ from ..ops.places import Places
 from ..ops.spec import Spec, as_specs, shapes_as_specs
 from ..ops.trees import flatten
 from ..ops.types import as_dtype
-from ..options import Options
+from ..options import Options, options_of
 from ..tensors import TensorHeader, read_header
 from .checkpoint import MANIFEST, tensors_file
 
@@ -29,7 +29,7 @@ def check_checkpoint(
 
     Raises UsageError where there is nothing that can be read.
     """
-    options = options if options is not None else Options()
+    options = options_of(options)
     ours, header = _stored(Path(path))
     expected, tied = _expected("params", params)
     expected |= _expected("state", state)[0]

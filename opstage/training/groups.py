@@ -38,6 +38,9 @@ def grouped(optimizer: Optimizer, groups: Mapping[str, Mapping[str, Any] | Optim
 
     Raises UsageError for a hyperparameter that the optimizer does not have. Binding it to parameters raises UsageError
     for a pattern that matches none, and for two patterns that disagree.
+
+    Raises:
+        UsageError: what is no optimizer; a rule that matches nothing, or sets what there is not.
     """
     if not isinstance(optimizer, Optimizer):
         raise UsageError(f"grouped takes an optimizer, such as adamw(1e-3), but got {optimizer!r}")

@@ -12,6 +12,7 @@ from typing import Any, final
 from ..data import Batches, bind
 from ..ops.errors import UsageError
 from ..ops.tracebacks import called_by_users
+from ..ops.untrusted import brief
 from .hyperparameters import require_count, require_positive
 from .optimizer import Optimizer
 from .schedule import Schedule
@@ -66,7 +67,12 @@ def lr_range_test(
     Rates of groups keep their ratios to that of `optimizer`. It ends where the smoothed loss is four times its least,
     or not finite. Parameters, the program's state, moments and the number of steps are what they were before, then.
     Source: Smith 2017, Cyclical Learning Rates. Raises UsageError for an optimizer whose rate is a schedule, or 0.
+
+    Raises:
+        UsageError: what is no trainer; rates that are none.
     """
+    if not isinstance(trainer, ScalarTrainer) or not isinstance(optimizer, Optimizer):
+        raise UsageError(f"lr_range_test takes a trainer and an optimizer, not {brief(trainer)} and {brief(optimizer)}")
     start = float(require_positive("lr_range_test", "start", start))
     end = float(require_positive("lr_range_test", "end", end))
     steps = require_count("lr_range_test", "steps", steps, least=2)

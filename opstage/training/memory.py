@@ -17,7 +17,7 @@ from ..ops.dims import DimScope
 from ..ops.errors import ShapeError, UsageError
 from ..ops.spec import Spec, sized
 from ..ops.types import EXACT, TensorType, as_dtype
-from ..options import Options
+from ..options import Options, options_of
 from .optim import Optimizer
 from .sizes import MOST, around, dim_names, largest, near, sample_sizes
 from .step import UPDATE, Clip
@@ -217,7 +217,7 @@ def step_memory(
     clip: Clip | None = None,
 ) -> StepMemory:
     """Return the memory of a training step of `loss(ops, params, *batch)`, from Specs; arguments as in `check_step`."""
-    options = options if options is not None else Options()
+    options = options_of(options)
     step = training_step(
         loss, params, *batch, optimizer=optimizer, state=state, options=options, requires_grad=requires_grad, clip=clip
     )

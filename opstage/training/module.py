@@ -12,7 +12,7 @@ from ..init import Declaration, Initialiser, Plan, build
 from ..ops.errors import UsageError
 from ..ops.places import Places
 from ..ops.trees import flatten
-from ..options import Options
+from ..options import Options, options_of
 from .accumulate import Accumulate
 from .finite import require_finite_loss, require_finite_values
 from .optim import Optimizer
@@ -37,6 +37,9 @@ class ScalarModuleDef:
 
     Arrays are copied. A Param stays the one that it is: at several places it is one parameter, and modules that
     `instantiate` makes share it. An array at several places is an error.
+
+    Raises:
+        UsageError: instantiate: parameters that are no arrays of numbers; options that are none.
     """
 
     init: Any
@@ -44,7 +47,7 @@ class ScalarModuleDef:
 
     def instantiate(self, options: Options | None = None, *, requires_grad: Any = None) -> ScalarModule:
         """The module with the parameters of `init`, in `options.dtype`."""
-        options = options if options is not None else Options()
+        options = options_of(options)
         params = plan_params(Plan.of(self.init), self.init, options) if self._declares() else self.init
         return ScalarModule.create(self.loss, params, options, requires_grad=requires_grad)
 
@@ -52,7 +55,7 @@ class ScalarModuleDef:
         self, cast: Callable[[Any], Any], options: Options | None = None, *, requires_grad: Any = None
     ) -> ScalarModule:
         """Make each parameter from `cast(array)` of its float64 initial value, to change precision or to perturb it."""
-        options = options if options is not None else Options()
+        options = options_of(options)
         require_apart(self.init)
         values = build(self.init, dtype="float64", seed=options.seed) if self._declares() else self.init
         leaves, structure = flatten(values)
@@ -84,7 +87,11 @@ class ScalarModuleDef:
 
 @final
 class ScalarModule:
-    """A loss with parameters on an interpreter: `ScalarTrainer` with the methods of a module."""
+    """A loss with parameters on an interpreter: `ScalarTrainer` with the methods of a module.
+
+    Raises:
+        ValidationError: a loss that is no scalar, or whose shapes are wrong.
+    """
 
     def __init__(self, trainer: ScalarTrainer):
         self.trainer = trainer

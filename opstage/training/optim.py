@@ -23,7 +23,11 @@ from .schedule import Schedule
 @made_by_users
 @dataclass(frozen=True)
 class Sgd(Optimizer):
-    """Gradient descent, see sgd_update. PyTorch: torch.optim.SGD."""
+    """Gradient descent, see sgd_update. PyTorch: torch.optim.SGD.
+
+    Raises:
+        UsageError: a number out of bounds.
+    """
 
     elementwise = True
 
@@ -62,7 +66,11 @@ class _WithVelocity(Optimizer):
 @made_by_users
 @dataclass(frozen=True)
 class Momentum(_WithVelocity):
-    """Gradient descent with momentum (Polyak 1964). PyTorch: torch.optim.SGD(momentum=0.9)."""
+    """Gradient descent with momentum (Polyak 1964). PyTorch: torch.optim.SGD(momentum=0.9).
+
+    Raises:
+        UsageError: a number out of bounds.
+    """
 
     _looks_ahead = False
 
@@ -71,7 +79,11 @@ class Momentum(_WithVelocity):
 @made_by_users
 @dataclass(frozen=True)
 class Nesterov(_WithVelocity):
-    """Gradient descent with Nesterov's momentum (1983). PyTorch: torch.optim.SGD(momentum=0.9, nesterov=True)."""
+    """Gradient descent with Nesterov's momentum (1983). PyTorch: torch.optim.SGD(momentum=0.9, nesterov=True).
+
+    Raises:
+        UsageError: a number out of bounds.
+    """
 
     _looks_ahead = True
 
@@ -80,7 +92,11 @@ class Nesterov(_WithVelocity):
 @made_by_users
 @dataclass(frozen=True)
 class Adagrad(Optimizer):
-    """See adagrad_update; the rate of step t is lr/(1 + (t - 1)·lr_decay). PyTorch: torch.optim.Adagrad."""
+    """See adagrad_update; the rate of step t is lr/(1 + (t - 1)·lr_decay). PyTorch: torch.optim.Adagrad.
+
+    Raises:
+        UsageError: a number out of bounds.
+    """
 
     elementwise = True
 
@@ -110,7 +126,11 @@ class Adagrad(Optimizer):
 @made_by_users
 @dataclass(frozen=True)
 class Rmsprop(Optimizer):
-    """See rmsprop_update. PyTorch: torch.optim.RMSprop, without its momentum and centred forms."""
+    """See rmsprop_update. PyTorch: torch.optim.RMSprop, without its momentum and centred forms.
+
+    Raises:
+        UsageError: a number out of bounds.
+    """
 
     elementwise = True
 
@@ -164,7 +184,11 @@ class _WithMoments(Optimizer):
 @made_by_users
 @dataclass(frozen=True)
 class Adam(_WithMoments):
-    """See adam_update; weight decay is part of the gradient. PyTorch: torch.optim.Adam."""
+    """See adam_update; weight decay is part of the gradient. PyTorch: torch.optim.Adam.
+
+    Raises:
+        UsageError: a number out of bounds.
+    """
 
     _decoupled = False
 
@@ -173,7 +197,11 @@ class Adam(_WithMoments):
 @made_by_users
 @dataclass(frozen=True)
 class AdamW(_WithMoments):
-    """See adamw_update; weight decay shrinks the parameter directly. PyTorch: torch.optim.AdamW."""
+    """See adamw_update; weight decay shrinks the parameter directly. PyTorch: torch.optim.AdamW.
+
+    Raises:
+        UsageError: a number out of bounds.
+    """
 
     _decoupled = True
     weight_decay: float = at_least_0(1e-2)
@@ -183,7 +211,11 @@ class AdamW(_WithMoments):
 @made_by_users
 @dataclass(frozen=True)
 class Adadelta(Optimizer):
-    """See adadelta_update. PyTorch: torch.optim.Adadelta."""
+    """See adadelta_update. PyTorch: torch.optim.Adadelta.
+
+    Raises:
+        UsageError: a number out of bounds.
+    """
 
     elementwise = True
 
@@ -215,6 +247,9 @@ class Muon(Optimizer):
 
     `others` updates the parameters that are not matrices: `muon(others=adamw(3e-4))`. Without it such a parameter is an
     error.
+
+    Raises:
+        UsageError: a number out of bounds.
     """
 
     kept = 1

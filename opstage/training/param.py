@@ -65,6 +65,9 @@ class Param:
     mirror alone, and the host copy is made when someone asks for `value`, and given up when the mirror is newer. A new
     value replaces the old one, so whoever still holds the old one holds it unchanged; only a mirror that nobody else
     has seen is written over (`alone`).
+
+    Raises:
+        UsageError: values that are no numbers; no such dtype.
     """
 
     __slots__ = (

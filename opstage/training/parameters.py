@@ -21,7 +21,7 @@ from ..ops.numbers import as_numpy
 from ..ops.places import Places
 from ..ops.trees import align, flatten, show_path, structure_paths, unflatten
 from ..ops.types import as_dtype, is_float, show_shape
-from ..options import Options
+from ..options import Options, options_of
 from .commit import Commit
 from .exclusion import LockSet, SharedLock
 from .hyperparameters import require_nonnegative
@@ -92,7 +92,7 @@ def make_params(values: Any, *, requires_grad: Any = None, options: Options | No
 
     Raises UsageError for arrays of one memory at two places.
     """
-    options = options if options is not None else Options()
+    options = options_of(options)
     require_apart(values)
     leaves, structure = flatten(values)
     places = Places.among(structure, leaves)
@@ -209,9 +209,7 @@ def _sgd_step(params: Any, lr: float, grads: Any, options: Options | None, *, fu
     if not pairs:
         return
     dtype = {param.dtype.name for param, _ in pairs}
-    options = (options if options is not None else Options()).replace(
-        dtype="exact" if "object" in dtype else next(iter(dtype))
-    )
+    options = options_of(options).replace(dtype="exact" if "object" in dtype else next(iter(dtype)))
     interpreter = make_interpreter(options)
     refs = [ref for param, grad in pairs for ref in (param.mirror(interpreter), interpreter.put(grad))]
     rate = interpreter.put(np.asarray(lr))

@@ -32,7 +32,7 @@ from ..ops.protocol import OPS
 from ..ops.spec import Spec
 from ..ops.tracebacks import called_by_users
 from ..ops.types import DType, dtype_name, is_float, show_shape
-from ..options import Options
+from ..options import Options, options_of
 from . import optim
 from .gradients import Gradients, aligned
 from .optim import Optimizer
@@ -69,6 +69,10 @@ class Session(Interpreter[Ref]):
 
     A tape is one thread's, that which begins it; any may take the session after `reset_tape`. Give each thread a
     session of its own: sessions may share parameters, and their steps wait for each other.
+
+    Raises:
+        ProgramError: a tensor of another session, or of before reset_tape.
+        UsageError: input: values that are no numbers.
     """
 
     __slots__ = (
@@ -85,7 +89,7 @@ class Session(Interpreter[Ref]):
 
     def __init__(self, options: Options | None = None):
         """Raises UsageError for a backend and device that are not there."""
-        self.options = options if options is not None else Options()
+        self.options = options_of(options)
         base: Imperative[Any] = make_imperative(self.options)
         self._base = base
         super().__init__(base.cursor, base.dtype, base.seed, depth=1, differentiates=True)

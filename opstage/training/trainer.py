@@ -20,7 +20,7 @@ from ..ops.errors import DeviceError, LocatedError, UsageError
 from ..ops.mesh import mesh_of
 from ..ops.tracebacks import called_by_users
 from ..ops.trees import flatten
-from ..options import Options
+from ..options import Options, options_of
 from . import optim
 from .accumulate import Accumulate, as_accumulate
 from .average import RunningAverage
@@ -58,6 +58,10 @@ class ScalarTrainer:
 
     Threads may share it: its methods run one at a time, as do those of all trainers and sessions with a parameter in
     common.
+
+    Raises:
+        UsageError: step: a rate that is no finite number.
+        ValidationError: step: a loss that is no scalar, or whose shapes are wrong.
     """
 
     def __init__(
@@ -414,6 +418,9 @@ def scalar_trainer(
 
     With `options.validate` the whole training step is checked on shapes first; a ValidationError holds the report. What
     is merely odd, such as a parameter that never reaches the loss, is a ProgramWarning.
+
+    Raises:
+        UsageError: parameters that are no arrays of numbers; options that are none.
     """
-    options = options if options is not None else Options()
+    options = options_of(options)
     return ScalarTrainer(loss, params, specs, options, requires_grad, state, clip, accumulate, gradient_norm)

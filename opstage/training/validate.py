@@ -15,7 +15,7 @@ from ..ops.places import Places
 from ..ops.spec import Spec, as_specs, shapes_as_specs
 from ..ops.trees import flatten
 from ..ops.types import DType, as_dtype, dtype_name, is_float
-from ..options import Options
+from ..options import Options, options_of
 from . import optim
 from .by_name import by_position
 from .optim import Optimizer
@@ -42,6 +42,9 @@ def check_step(
     Arguments are those of `scalar_trainer`, but nothing in them needs to exist: parameters, state and batch are pytrees
     of Specs, arrays, declared parameters and tuples of sizes. The optimizer is SGD if none is given, whose update has
     the shapes of every other. Raises nothing: what is wrong is in the report.
+
+    Raises:
+        UsageError: options that are none; what is wrong with the step is in the report.
     """
     step: dict[str, Any] = {"optimizer": optimizer, "state": state, "requires_grad": requires_grad, "clip": clip}
     return with_captured(report_on(loss, params, *batch, options=options, **step)[0], loss, clip)
@@ -70,7 +73,7 @@ def report_on(
 ) -> tuple[Report, PlannedStep | None]:
     """Return the report on the step that `training_step` returns for these arguments, and that step, or None on
     failure."""
-    options = options if options is not None else Options()
+    options = options_of(options)
     try:
         made = training_step(loss, params, *batch, options=options, **step)
     except OpstageError as error:
@@ -107,7 +110,7 @@ def training_step(
 
     Raises UsageError for arguments that cannot be read as Specs.
     """
-    options = options if options is not None else Options()
+    options = options_of(options)
     dtype = as_dtype(options.dtype)
     params = shapes_as_specs(params)
     places = Places.of(params)

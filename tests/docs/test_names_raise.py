@@ -1,0 +1,680 @@
+"""Every public name that is no op states its errors, and each stated one is what a wrong call raises.
+
+The errors of ops and derived functions are found: tests/conformance/test_raises.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import opstage
+from opstage import Options, Spec, callbacks, data, init, optim, transform
+from opstage.api import batch_arguments
+from tests.conformance.raises import stated
+from tests.docs.test_api_pages import public
+
+MISSING = "missing.file"
+
+
+class Wrong(NamedTuple):
+    """A wrong call of a public name: the error and words of its docstring, the call, how the message begins."""
+
+    name: str
+    error: str
+    words: str
+    call: Callable[[], Any]
+    message: str
+
+
+def square(ops: Any, x: Any) -> Any:
+    return ops.sum(x * x)
+
+
+def elements(ops: Any, x: Any) -> Any:
+    return x * x
+
+
+def mismatched(ops: Any, x: Any) -> Any:
+    return ops.matmul(x, x)
+
+
+def loss(ops: Any, w: Any, x: Any) -> Any:
+    return ops.sum(ops.matmul(x, w))
+
+
+def trainer() -> Any:
+    return opstage.scalar_trainer(square, [1.0, 2.0])
+
+
+def inside(program: Any) -> Any:
+    return opstage.run(program, [1.0, 2.0])
+
+
+def rows(count: int = 4) -> data.Dataset:
+    return data.from_arrays(x=np.ones((count, 2), np.float32))
+
+
+ANY: Any = 3
+"""What no argument takes, whatever its annotation says."""
+NO_TENSOR = "an argument that is no array of numbers, or options that are none"
+NO_SCALAR = "a program that returns no scalar"
+
+WRONG = (
+    Wrong(
+        "run", "UsageError", NO_TENSOR, lambda: opstage.run(elements, "abc"), "argument x: a tensor must hold numbers"
+    ),
+    Wrong("run", "UsageError", NO_TENSOR, lambda: opstage.run(elements, 1.0, options=ANY), "options must be"),
+    Wrong(
+        "run",
+        "ProgramError",
+        "a program that returns what is no tensor, or mixes interpreters",
+        lambda: opstage.run(lambda ops, x: 3, 1.0),
+        "an op got a int where it needs a ref",
+    ),
+    Wrong(
+        "value_and_grad", "ShapeError", NO_SCALAR, lambda: opstage.value_and_grad(elements, [1.0]), "a program to take"
+    ),
+    Wrong(
+        "value_and_grad",
+        "ProgramError",
+        "a result of integers",
+        lambda: opstage.value_and_grad(square, [1]),
+        "a program to",
+    ),
+    Wrong(
+        "value_and_grad",
+        "UsageError",
+        "wrt that names no argument",
+        lambda: opstage.value_and_grad(square, [1.0], wrt=3),
+        "wrt=3 is out of range",
+    ),
+    Wrong(
+        "vjp",
+        "ShapeError",
+        "a cotangent of another shape",
+        lambda: opstage.vjp(elements, [1.0])[1]([1.0, 2.0]),
+        "a cotangent is",
+    ),
+    Wrong(
+        "jvp",
+        "ShapeError",
+        "tangents of other shapes or another number",
+        lambda: opstage.jvp(elements, ([1.0],), ()),
+        "there are 0",
+    ),
+    Wrong(
+        "hvp",
+        "ShapeError",
+        NO_SCALAR + "; tangents of other shapes",
+        lambda: opstage.hvp(elements, ([1.0],), ([1.0],)),
+        "a program to",
+    ),
+    Wrong("hessian", "ShapeError", NO_SCALAR, lambda: opstage.hessian(elements, [1.0]), "a program to take"),
+    Wrong(
+        "hessian",
+        "UsageError",
+        "wrt that names no argument, or one of integers",
+        lambda: opstage.hessian(square, [1.0], wrt=9),
+        "wrt is the",
+    ),
+    Wrong(
+        "jacobian",
+        "UsageError",
+        "wrt that names no argument, or one of integers",
+        lambda: opstage.jacobian(elements, [1]),
+        "argument 0 has",
+    ),
+    Wrong(
+        "per_sample_gradients",
+        "ShapeError",
+        NO_SCALAR + " for one row; batches that share no leading size",
+        lambda: opstage.per_sample_gradients(lambda ops, w, x: w * x, [1.0], [[1.0]]),
+        "a program to take",
+    ),
+    Wrong(
+        "check",
+        "UsageError",
+        "options that are none; what is wrong with the program is in the report",
+        lambda: opstage.check(elements, Spec("B"), options=ANY),
+        "options must be",
+    ),
+    Wrong(
+        "check_step",
+        "UsageError",
+        "options that are none; what is wrong with the step is in the report",
+        lambda: opstage.check_step(loss, {"w": Spec("3 1")}, Spec("B 3"), options=ANY),
+        "options must be",
+    ),
+    Wrong(
+        "compile",
+        "UsageError",
+        "Specs that do not fit the arguments",
+        lambda: opstage.compile(elements),
+        "the program takes x",
+    ),
+    Wrong(
+        "compile",
+        "ShapeError",
+        "a program whose shapes are wrong",
+        lambda: opstage.compile(mismatched, Spec("n")),
+        "x must be a matrix",
+    ),
+    Wrong(
+        "record",
+        "UsageError",
+        "Specs that do not fit the arguments",
+        lambda: opstage.record(elements),
+        "the program takes x",
+    ),
+    Wrong(
+        "record",
+        "ShapeError",
+        "a program whose shapes are wrong",
+        lambda: opstage.record(mismatched, Spec("n")),
+        "x must be a matrix",
+    ),
+    Wrong(
+        "CompiledOut",
+        "ShapeError",
+        "an argument of another shape than its Spec",
+        lambda: opstage.compile(elements, Spec("n")).forward([[1.0]]),
+        "x is (1, 1): it has rank 2",
+    ),
+    Wrong(
+        "CompiledScalar",
+        "ShapeError",
+        "an argument of another shape than its Spec",
+        lambda: opstage.compile(square, Spec("n")).forward([[1.0]]),
+        "x is (1, 1): it has rank 2",
+    ),
+    Wrong(
+        "CompiledScalar",
+        "UsageError",
+        "another number of arguments, or one that is no array of numbers",
+        lambda: opstage.compile(square, Spec("n")).forward(),
+        "the call does not have",
+    ),
+    Wrong(
+        "bounds",
+        "UsageError",
+        "an unknown method; a box that is none",
+        lambda: opstage.bounds(elements, 1.0, method=ANY),
+        "method is one of",
+    ),
+    Wrong(
+        "Box",
+        "UsageError",
+        "ends of other shapes, or lower above upper, where it is used",
+        lambda: opstage.bounds(elements, opstage.Box([2.0], [1.0])),
+        "argument 0: a box has lower <= upper",
+    ),
+    Wrong(
+        "Spec",
+        "UsageError",
+        "a shape or dtype that there is not; dims that cannot be read, where it is used",
+        lambda: Spec("B", "foo"),
+        "unknown dtype",
+    ),
+    Wrong(
+        "shapes",
+        "UsageError",
+        "declarations that cannot be read",
+        lambda: opstage.shapes("x B 4")(loss),
+        "'x B 4': expected a name",
+    ),
+    Wrong(
+        "Declaration",
+        "UsageError",
+        "a shape of other than integers >= 0",
+        lambda: init.Declaration((-1,), init.ones),
+        "a parameter's shape",
+    ),
+    Wrong("Options", "UsageError", "an option of no such value", lambda: Options(dtype="foo"), "option dtype: 'foo'"),
+    Wrong(
+        "Param",
+        "UsageError",
+        "values that are no numbers; no such dtype",
+        lambda: opstage.Param("abc"),
+        "a parameter: a tensor",
+    ),
+    Wrong(
+        "scalar_trainer",
+        "UsageError",
+        "parameters that are no arrays of numbers; options that are none",
+        lambda: opstage.scalar_trainer(square, "a"),
+        "a parameter: a tensor",
+    ),
+    Wrong(
+        "ScalarTrainer",
+        "UsageError",
+        "step: a rate that is no finite number",
+        lambda: trainer().step("a"),
+        "sgd: lr must be",
+    ),
+    Wrong(
+        "ScalarTrainer",
+        "ValidationError",
+        "step: a loss that is no scalar, or whose shapes are wrong",
+        lambda: opstage.scalar_trainer(elements, [1.0]).step(0.1),
+        "error: loss",
+    ),
+    Wrong(
+        "Accumulate",
+        "UsageError",
+        "parts that are no integer >= 1",
+        lambda: opstage.Accumulate(0),
+        "accumulate: parts must be",
+    ),
+    Wrong(
+        "plan",
+        "UsageError",
+        "a model, size or device that there is not",
+        lambda: opstage.plan("nosuch", at={"B": 3}),
+        "the argument MODEL",
+    ),
+    Wrong(
+        "load",
+        "UsageError",
+        "no run directory, or one that is damaged or of another version",
+        lambda: opstage.load(MISSING),
+        f"{MISSING}: no such run",
+    ),
+    Wrong(
+        "fit",
+        "UsageError",
+        "a model, data or settings that there are not, or that do not fit",
+        lambda: opstage.fit("nosuch", rows()),
+        "unknown model",
+    ),
+    Wrong(
+        "Session",
+        "UsageError",
+        "input: values that are no numbers",
+        lambda: opstage.Session().input("abc"),
+        "input: a tensor",
+    ),
+    Wrong(
+        "Session",
+        "ProgramError",
+        "a tensor of another session, or of before reset_tape",
+        lambda: opstage.Session().backward(ANY),
+        "backward got a int",
+    ),
+    Wrong(
+        "Model",
+        "UsageError",
+        "init, loss, metrics or specs that are none",
+        lambda: opstage.Model("a", None, ANY, ANY, ANY, ANY),
+        "model a: ",
+    ),
+    Wrong(
+        "models.model",
+        "UsageError",
+        "an unknown model or field of its Config",
+        lambda: opstage.models.model("nosuch"),
+        "unknown model",
+    ),
+    Wrong(
+        "custom_vjp",
+        "ProgramError",
+        "a call without defvjp",
+        lambda: inside(lambda ops, x: opstage.custom_vjp(elements)(ops, x)),
+        "elements is a custom_vjp",
+    ),
+    Wrong(
+        "register_interpreter",
+        "UsageError",
+        "a name that is taken; no factory",
+        lambda: opstage.register_interpreter("eager", lambda o: o),
+        "there is a backend",
+    ),
+    Wrong(
+        "register_wire_format",
+        "UsageError",
+        "no such dtype, or one that a device has",
+        lambda: opstage.register_wire_format("foo", ANY),
+        "unknown dtype",
+    ),
+    Wrong(
+        "lr_range_test",
+        "UsageError",
+        "what is no trainer; rates that are none",
+        lambda: opstage.lr_range_test(ANY, [1], optim.sgd()),
+        "lr_range_test takes",
+    ),
+    Wrong(
+        "transform.grad",
+        "ProgramError",
+        "f that returns no scalar",
+        lambda: inside(lambda o, x: transform.grad(o, lambda i, x: x, x)),
+        "grad takes a function",
+    ),
+    Wrong(
+        "transform.vjp",
+        "ShapeError",
+        "a cotangent of another shape",
+        lambda: inside(lambda o, x: transform.vjp(o, elements, x)[1](o.const(1.0))),
+        "a cotangent is",
+    ),
+    Wrong(
+        "transform.jvp",
+        "ShapeError",
+        "tangents of other shapes or another number",
+        lambda: inside(lambda o, x: transform.jvp(o, elements, (x,), ())),
+        "there are 0",
+    ),
+    Wrong(
+        "debug.show",
+        "ProgramError",
+        "what is no tensor",
+        lambda: inside(lambda o, x: opstage.debug.show(o, ANY)),
+        "an op got a int",
+    ),
+    Wrong(
+        "callbacks.BestCheckpoint",
+        "UsageError",
+        "an unknown mode, or none for a metric of no known sense",
+        lambda: callbacks.BestCheckpoint("a", mode=ANY),
+        "best_checkpoint: mode",
+    ),
+    Wrong(
+        "callbacks.EarlyStopping",
+        "UsageError",
+        "an unknown mode, or none for a metric of no known sense; numbers out of bounds",
+        lambda: callbacks.EarlyStopping(metric="a", patience=3),
+        "early_stopping: it is not",
+    ),
+    Wrong(
+        "callbacks.ReduceOnPlateau",
+        "UsageError",
+        "an unknown mode, or none for a metric of no known sense; numbers out of bounds",
+        lambda: callbacks.ReduceOnPlateau("a"),
+        "reduce_on_plateau: it",
+    ),
+    Wrong("callbacks.Ema", "UsageError", "a decay outside [0, 1)", lambda: callbacks.Ema(ANY), "ema: decay must be"),
+    Wrong(
+        "callbacks.EachEpoch",
+        "UsageError",
+        "what is no function",
+        lambda: callbacks.EachEpoch(ANY),
+        "EachEpoch takes a function",
+    ),
+    Wrong(
+        "callbacks.EachStep",
+        "UsageError",
+        "what is no function",
+        lambda: callbacks.EachStep(ANY),
+        "EachStep takes a function",
+    ),
+    Wrong(
+        "data.Dataset",
+        "UsageError",
+        "no arrays; rows that differ in number; what is no number or not finite",
+        lambda: data.Dataset((), (), ()),
+        "a dataset needs",
+    ),
+    Wrong(
+        "data.Loader",
+        "UsageError",
+        "a batch size that is no integer > 0",
+        lambda: data.Loader(rows(), 0),
+        "batch_size=0",
+    ),
+    Wrong(
+        "data.Prefetch", "UsageError", "a depth that is no integer > 0", lambda: data.Prefetch([], depth=0), "depth=0"
+    ),
+    Wrong(
+        "data.bind",
+        "UsageError",
+        "names of arrays that are no arguments, or stand elsewhere",
+        lambda: data.bind(data.Loader(rows(), 2), batch_arguments(lambda ops, params, y, z: y, skip=2), "the loss"),
+        "",
+    ),
+    Wrong(
+        "data.from_parquet",
+        "UsageError",
+        "a file that is missing, damaged or no Parquet; no such column; no pyarrow",
+        lambda: data.from_parquet(MISSING),
+        "",
+    ),
+    Wrong(
+        "data.noisy",
+        "UsageError",
+        "a deviation that is no finite number > 0; no copies; another seed than an integer >= 0",
+        lambda: data.noisy(rows(), deviation=-1.0),
+        "deviation=-1.0",
+    ),
+    Wrong(
+        "init.build",
+        "UsageError",
+        "a leaf that is no Declaration; no such dtype; another seed than an integer >= 0",
+        lambda: init.build({"w": ANY}),
+        "parameter w is not declared",
+    ),
+    Wrong("init.flat", "UsageError", "what is no list of numbers", lambda: init.flat("a"), "flat takes"),
+    Wrong("init.keys", "UsageError", "another seed than an integer >= 0", lambda: init.keys(-1, {"w": 1.0}), "seed=-1"),
+    Wrong(
+        "init.parameter_seed",
+        "UsageError",
+        "another seed than an integer >= 0",
+        lambda: init.parameter_seed(-1, "w"),
+        "seed=-1",
+    ),
+    Wrong(
+        "custom_op",
+        "UsageError",
+        "a name that is none or taken; an op that nothing computes; rules that do not fit",
+        lambda: opstage.custom_op("a b", operands=("x",), shape=ANY),
+        "an op's name",
+    ),
+    Wrong(
+        "transform.bounds",
+        "UnsupportedError",
+        "an op that has no bounds",
+        lambda: opstage.run(lambda o, x: transform.bounds(o, lambda i, b: i.eigh(b)[0], opstage.Box(x, x)), np.eye(2)),
+        "there are no bounds of eigh",
+    ),
+    Wrong(
+        "transform.bounds",
+        "ShapeError",
+        "a box whose ends differ in type",
+        lambda: inside(lambda o, x: transform.bounds(o, elements, opstage.Box(x, o.const(1.0)))),
+        "the ends of a box",
+    ),
+    Wrong(
+        "ScalarModuleDef",
+        "UsageError",
+        "instantiate: parameters that are no arrays of numbers; options that are none",
+        lambda: opstage.ScalarModuleDef("a", square).instantiate(),
+        "a parameter: a tensor",
+    ),
+    Wrong(
+        "ScalarModule",
+        "ValidationError",
+        "a loss that is no scalar, or whose shapes are wrong",
+        lambda: opstage.ScalarModuleDef([1.0], elements).instantiate().forward(),
+        "error: loss",
+    ),
+    Wrong(
+        "data.from_arrays",
+        "UsageError",
+        "rows that differ in number; what is no array of numbers",
+        lambda: data.from_arrays(x=np.ones(4), y=np.ones(3)),
+        "y: has 3 rows",
+    ),
+    Wrong(
+        "data.from_file",
+        "UsageError",
+        "a file that is missing, damaged or of no known format",
+        lambda: data.from_file("a.foo"),
+        "a.foo: of no known format",
+    ),
+    Wrong(
+        "data.from_csv",
+        "UsageError",
+        "a file that is missing or no CSV; no such column; a cell that is no number",
+        lambda: data.from_csv(MISSING),
+        f"{MISSING}: no such file",
+    ),
+    Wrong(
+        "data.from_idx",
+        "UsageError",
+        "a file that is missing, damaged or no IDX",
+        lambda: data.from_idx(x=MISSING),
+        f"{MISSING}: no such file",
+    ),
+    Wrong(
+        "data.from_images",
+        "UsageError",
+        "no folder of images for each class; images of several sizes; no Pillow",
+        lambda: data.from_images(MISSING),
+        f"{MISSING}: no such folder",
+    ),
+    Wrong(
+        "data.from_npy",
+        "UsageError",
+        "a file that is missing, damaged or no .npy",
+        lambda: data.from_npy(x=MISSING),
+        f"{MISSING}: no such file",
+    ),
+    Wrong(
+        "data.from_npz",
+        "UsageError",
+        "a file that is missing, damaged or no .npz; no such array",
+        lambda: data.from_npz(MISSING),
+        f"{MISSING}: no such file",
+    ),
+    Wrong(
+        "data.idx_images",
+        "UsageError",
+        "a file that is missing, damaged or of no images or labels",
+        lambda: data.idx_images(MISSING, MISSING),
+        f"{MISSING}: no such file",
+    ),
+    Wrong(
+        "data.map_files",
+        "UsageError",
+        "a file that is missing, damaged or no .npy",
+        lambda: data.map_files({"x": MISSING}),
+        f"{MISSING}: ",
+    ),
+    Wrong(
+        "data.train_test_split",
+        "UsageError",
+        "a part without rows; labels that cannot be stratified by",
+        lambda: data.train_test_split(rows(), test=2.0),
+        "test=2.0",
+    ),
+    *(
+        Wrong(
+            f"optim.{name}",
+            "UsageError",
+            "a number out of bounds",
+            lambda name=name: getattr(optim, name)(lr=-1.0),
+            f"{name}: lr must be",
+        )
+        for name in ("sgd", "momentum", "nesterov", "adam", "adamw", "adagrad", "adadelta", "rmsprop", "muon")
+    ),
+    Wrong(
+        "optim.grouped",
+        "UsageError",
+        "what is no optimizer; a rule that matches nothing, or sets what there is not",
+        lambda: optim.grouped(ANY, {}),
+        "grouped takes an optimizer",
+    ),
+    Wrong(
+        "init.Normal",
+        "UsageError",
+        "a std that is no finite number >= 0",
+        lambda: init.Normal(0.0, -1.0),
+        "normal needs",
+    ),
+    Wrong(
+        "init.normal",
+        "UsageError",
+        "a std that is no finite number >= 0",
+        lambda: init.Normal(0.0, -1.0),
+        "normal needs",
+    ),
+    Wrong(
+        "init.Uniform",
+        "UsageError",
+        "bounds that are not finite, or low above high",
+        lambda: init.Uniform(3.0, 2.0),
+        "uniform needs",
+    ),
+    Wrong(
+        "init.uniform",
+        "UsageError",
+        "bounds that are not finite, or low above high",
+        lambda: init.uniform(3.0, 2.0),
+        "uniform needs",
+    ),
+    *(
+        Wrong(
+            f"init.{name}",
+            "UsageError",
+            "a number of units that is none",
+            lambda name=name: getattr(init, name)(fan_in=ANY / 2),
+            "fan_in=1.5 is not",
+        )
+        for name in ("xavier_uniform", "kaiming_uniform", "XavierUniform", "KaimingUniform")
+    ),
+    Wrong("init.fans", "UsageError", "a shape of rank below 2", lambda: init.fans((3,)), "fans are inferred"),
+    Wrong("init.Plan", "UsageError", "what is no initialiser", lambda: init.Plan("a"), "the plan at the root"),
+)
+
+
+def value_of(name: str) -> Any:
+    value: Any = opstage
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def raises_nothing(value: Any) -> bool:
+    """Errors, constants, protocols, abstract classes, classes that check nothing, functions that take nothing."""
+    if not callable(value) or not (inspect.isclass(value) or inspect.isroutine(value)):
+        return True
+    if inspect.isroutine(value):
+        return not inspect.signature(value).parameters
+    if issubclass(value, BaseException) or inspect.isabstract(value) or getattr(value, "_is_protocol", False):
+        return True
+    if value is callbacks.Loop:  # which fit makes, and hands to callbacks
+        return True
+    made_by_dataclass = dataclasses.is_dataclass(value) or hasattr(value, "_fields")
+    return not hasattr(value, "__post_init__") and (made_by_dataclass or value.__init__ is object.__init__)
+
+
+NAMES = sorted(
+    name.removeprefix("opstage.") for name in public() if not name.startswith(("opstage.Ops", "opstage.derived"))
+)
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: f"{wrong.name}-{wrong.error}")
+def test_wrong_call(wrong: Wrong, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(opstage.OpstageError) as caught:
+        wrong.call()
+    assert type(caught.value).__name__ == wrong.error or wrong.error in [t.__name__ for t in type(caught.value).__mro__]
+    assert re.match(re.escape(wrong.message), getattr(caught.value, "reason", str(caught.value)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_docstring_states_what_is_refused(name: str) -> None:
+    value = value_of(name)
+    wanted: dict[str, list[str]] = {}
+    for wrong in WRONG:
+        if value_of(wrong.name) is value:
+            words = wanted.setdefault(wrong.error, [])
+            words += [each for each in wrong.words.split("; ") if each not in words]
+    assert stated(inspect.getdoc(value) or "") == wanted
+    assert wanted or raises_nothing(value), f"{name} states no error: give it one in WRONG and in its docstring"
