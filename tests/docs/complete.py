@@ -1,4 +1,7 @@
-"""`python -m tests.docs.complete FOLDER`: every public name stands in a built site, with its example."""
+"""`python -m tests.docs.complete FOLDER`: every public name stands in a built site, with its example.
+
+What docstrings state under `Raises:` leads to the page of errors.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +31,13 @@ def main(folder: str) -> int:
     lacking = [name for name in names if "language-pycon" not in pages.get(name, "")]
     for name in lacking:
         print(f"{name} has no example on the API's pages")
+    unlinked = [
+        name for name, text in pages.items() if "Raises:" in re.sub("<[^>]+>", "", text) and "#causes" not in text
+    ]
+    for name in unlinked:
+        print(f"{name} states errors that lead nowhere")
     print(f"{len(names) - len(lacking)} of {len(names)} public names have an example in {folder}")
-    return int(bool(lacking))
+    return int(bool(lacking or unlinked))
 
 
 if __name__ == "__main__":
