@@ -19,7 +19,7 @@ DOCUMENT = DOCS / "adding-an-op.md"
 COPIED = (
     "opstage",
     "docs",
-    *(f"tests/{name}" for name in ("samples", "conformance", "structure", "graph", "memory", "cuda")),
+    *(f"tests/{name}" for name in ("samples", "conformance", "structure", "graph", "memory", "cuda", "docs")),
 )
 OPS = ("logit", "lisht")
 
