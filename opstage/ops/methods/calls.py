@@ -70,8 +70,8 @@ class Calls(Structure[R]):
         if not cursor.quiet:
             cursor.ordinal += 1
             for name, value in static.items():
-                unusual = _UNUSUAL.get(type(value))
-                if unusual is None or name in unusual:
+                kind = type(value)
+                if kind is not bool and (kind not in _PLAIN or name in FLAGS or (kind is tuple and name in NUMERIC)):
                     static = _plainly(static, primitive.name)
                     break
         return self.bind(primitive, refs, static)[0]
@@ -83,8 +83,8 @@ class Calls(Structure[R]):
         if not cursor.quiet:
             cursor.ordinal += 1
             for name, value in static.items():
-                unusual = _UNUSUAL.get(type(value))
-                if unusual is None or name in unusual:
+                kind = type(value)
+                if kind is not bool and (kind not in _PLAIN or name in FLAGS or (kind is tuple and name in NUMERIC)):
                     static = _plainly(static, primitive.name)
                     break
         return self.bind(primitive, refs, static)[: len(primitive.outputs)]
@@ -106,8 +106,7 @@ FLAGS = frozenset(
 )
 """Static parameters that are True or False, of whatever op has them."""
 
-_UNUSUAL = {bool: frozenset[str](), int: FLAGS, float: FLAGS, tuple: NUMERIC | FLAGS}
-"""By the types that static parameters mostly have, the names of those that may not have it."""
+_PLAIN = frozenset((int, float, bool, tuple))
 
 
 def _plainly(static: Static, op: str) -> Static:
