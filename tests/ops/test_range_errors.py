@@ -51,6 +51,21 @@ def test_scatter_add() -> None:
     fails(lambda ops, x, v, i: ops.scatter_add_vec(x, v, i), vec, v, idx, match="^scatter_add_vec at .*index 3 at")
 
 
+@pytest.mark.parametrize("index", [6, 11, -1, -7])
+def test_positions_of_a_pool_in_the_next_plane_or_before_the_first(index: int) -> None:
+    places = np.array([[[0, 2, index], [0, 2, 4]]])
+    window = {"kernel": (2,), "stride": 2, "padding": 0}
+    match = rf"index {index} at position \(0, 0, 2\) is out of range: planes are \(6,\), so indices are 0 … 5"
+    x = np.arange(12.0).reshape(1, 2, 6)
+    fails(lambda ops, x, i: ops.max_pool_gather(x, i, **window), x, places, match=f"^max_pool_gather at .*{match}")
+    fails(
+        lambda ops, g, i: ops.max_pool_scatter(g, i, shape=(6,), **window),
+        x[:, :, :3],
+        places,
+        match=f"^max_pool_scatter at .*{match}",
+    )
+
+
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_labels(reduction: str) -> None:
     def program(ops: Any, logits: Any, labels: Any) -> Any:
