@@ -189,6 +189,11 @@ def _all_ones(*shapes: tuple[int, ...]) -> Callable[[], tuple[Any, ...]]:
 _part = {"axis": 0, "start": 0, "length": 1}
 
 BAD_CALLS = [
+    BadCall(
+        "permute", "no order", lambda: (np.ones((2, 3)),), "axes must be a sequence but is {0, 1}", {"axes": {0, 1}}
+    ),
+    BadCall("reshape", "no sizes", lambda: (np.ones((2, 3)),), "a shape must be a sequence but is 1.5", {"shape": 1.5}),
+    BadCall("broadcast_to", "too many", lambda: (np.ones(1),), r"fewer than 2\*\*63 elements", {"shape": (2**70,)}),
     BadCall("broadcast_to", "size", _ones(2, 3), r"cannot become \(2, 4\): axis 1 has 3 where 4", {"shape": (2, 4)}),
     BadCall(
         "broadcast_to",

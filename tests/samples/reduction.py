@@ -205,6 +205,15 @@ BAD_CALLS = [
     BadCall("reduce_sum", "twice", lambda: (_matrix,), "names an axis twice", {"axis": (1, -1)}),
     BadCall("reduce_sum", "scalar", lambda: (np.ones(()),), "it is a scalar", {"axis": 0}),
     BadCall("reduce_sum", "axis no int", lambda: (_matrix,), "axis must be an int but is 1.5", {"axis": (1.5,)}),
+    BadCall(
+        "reduce_sum", "no flag", lambda: (_matrix,), "keepdims must be True or False but is 'no'", {"keepdims": "no"}
+    ),
+    BadCall(
+        "reduce_sum", "half a flag", lambda: (_matrix,), "keepdims must be True or False but is 0.5", {"keepdims": 0.5}
+    ),
+    BadCall(
+        "reduce_sum", "a list for a flag", lambda: (_matrix,), r"keepdims must be True or False", {"keepdims": [1]}
+    ),
     BadCall("reduce_mean", "integers", lambda: (np.arange(3),), "must be a float tensor but is .* int64"),
     BadCall("reduce_mean", "empty", lambda: (_empty,), r"x is \(2, 0\), so the mean over axis 1", {"axis": 1}),
     BadCall("reduce_mean", "empty, all", lambda: (_empty,), r"the mean over axes \(0, 1\) is one of no elements"),
