@@ -18,7 +18,10 @@ MINIMUMS := .minimums
 MINIMUMS_STAMP := $(MINIMUMS)/.made-$(KEY)
 
 # what meets other packages: the command line and its terminal, runs with plots and events, machine code, ONNX, arrays
-MINIMUM_TESTS := $(addprefix tests/,cli run structure graph conformance native eager_cpu ops scan dims training data files config device benchmarks)
+# (and not what reads our sources, or holds the algebra of dims to SymPy's: that is the same beside any of them)
+MINIMUM_TESTS := $(addprefix tests/,cli run structure/test_imports.py structure/test_kernel_sources.py \
+  structure/test_minimums.py graph conformance native eager_cpu ops scan dims/test_dims.py dims/test_symbolic_windows.py \
+  training data files config device benchmarks)
 
 # tests start hundreds of processes: what the first one has compiled the others read
 unexport PYTHONDONTWRITEBYTECODE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,12 @@ def trained(
     return losses, hashlib.sha256(b"".join(leaf.tobytes() for leaf in leaves)).hexdigest()
 
 
+@cache
+def on_one(name: str, mesh: str, backend: str = "eager") -> tuple[list[float], str]:
+    """The same on one process that hosts all ranks, which several tests compare with."""
+    return trained(name, mesh, backend)
+
+
 @pytest.mark.parametrize(
     "name, mesh, backend",
     [
@@ -87,7 +94,7 @@ def trained(
 )
 @pytest.mark.filterwarnings("ignore:.*is never used")
 def test_training_has_the_bits_of_one_process(name: str, mesh: str, backend: str) -> None:
-    alone = trained(name, mesh, backend)
+    alone = on_one(name, mesh, backend)
     count = 2 if mesh != "data=6" else 3
     assert on_processes(count, lambda fabric: trained(name, mesh, backend)) == [alone] * count
 
@@ -95,7 +102,7 @@ def test_training_has_the_bits_of_one_process(name: str, mesh: str, backend: str
 @pytest.mark.parametrize("mesh", ["data=4", "data=2,model=2", "model=2,data=2"])
 def test_parts_on_several_processes_have_the_bits_of_what_is_whole_on_one(mesh: str) -> None:
     name = "gpt" if "model" in mesh else "mlp"
-    alone = trained(name, mesh)
+    alone = on_one(name, mesh)
     for zero in (2, 3):
         assert on_processes(2, lambda fabric, zero=zero: trained(name, mesh, zero=zero)) == [alone] * 2  # type: ignore[misc]
 
@@ -116,7 +123,7 @@ BUCKETED = (
 @pytest.mark.parametrize("name, mesh, backend, zero", BUCKETED)
 def test_a_bucket_of_any_size_has_the_same_bits(name: str, mesh: str, backend: str, zero: int) -> None:
     """Of batch norm and dropout too, whose sums are read at once; of 4 processes, whose sums take two exchanges."""
-    alone = trained(name, mesh, backend)
+    alone = on_one(name, mesh, backend)
     count = Mesh.parse(mesh).ranks
     for bucket in ("1B", "3KiB", "1GiB") if backend == "eager" else ("3KiB",):
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import opstage
@@ -112,6 +113,7 @@ def part_of(module: str, house: tuple[str, ...]) -> str | None:
     return first if first in house else None
 
 
+@cache
 def imports_of(path: Path, package: tuple[str, ...]) -> list[tuple[int, str]]:
     """(line, dotted path beneath opstage) of every import of Opstage's own, wherever it stands in the file."""
     found = []
@@ -186,13 +188,10 @@ def upward_within_interpreters(path: Path) -> list[str]:
     module = path.relative_to(ROOT).with_suffix("").parts
     mine = floor_of(".".join(module))
     assert mine is not None, f"{path.relative_to(ROOT)} has no floor"
-    unseen = lines_for_type_checkers(path)
     found = [(line, to, floor_of(to)) for line, to in imports_of(path, module[:-1]) if to.startswith("interpreters.")]
-    return [
-        f"{path.relative_to(ROOT)}:{line} imports {to}"
-        for line, to, theirs in found
-        if line not in unseen and theirs is not None and theirs < mine
-    ]
+    wrong = [(line, to) for line, to, theirs in found if theirs is not None and theirs < mine]
+    unseen = lines_for_type_checkers(path) if wrong else ()
+    return [f"{path.relative_to(ROOT)}:{line} imports {to}" for line, to in wrong if line not in unseen]
 
 
 def test_no_import_points_up_within_interpreters() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -16,8 +17,12 @@ SHARED = {
 """Names of several classes that are one concept each time."""
 
 
-def classes(tree: ast.Module) -> Iterator[ast.ClassDef]:
-    return (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+@cache
+def words_of(file: Path) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
+    """The names of the classes of a file, and its docstrings, with their lines."""
+    tree = ast.parse(file.read_text())
+    names = [(node.lineno, node.name) for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    return names, list(docstrings(tree))
 
 
 def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -34,8 +39,8 @@ def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
 def test_no_two_classes_have_one_name() -> None:
     found: dict[str, list[str]] = defaultdict(list)
     for file in FILES:
-        for node in classes(ast.parse(file.read_text())):
-            found[node.name].append(f"{file.relative_to(ROOT)}:{node.lineno}")
+        for line, name in words_of(file)[0]:
+            found[name].append(f"{file.relative_to(ROOT)}:{line}")
     assert {name: places for name, places in found.items() if len(places) > 1 and name not in SHARED} == {}
 
 
@@ -44,7 +49,7 @@ def test_docstrings_say_what_a_thing_is() -> None:
     found = [
         f"{file.relative_to(ROOT)}:{line}: {text.splitlines()[0]}"
         for file in FILES
-        for line, text in docstrings(ast.parse(file.read_text()))
+        for line, text in words_of(file)[1]
         if text.lstrip().startswith("What")
     ]
     assert found == []
