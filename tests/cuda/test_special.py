@@ -56,7 +56,7 @@ def assert_none(found: list[str]) -> None:
 
 
 def test_one_nan_and_one_infinity() -> None:
-    assert_none([d for s in REST[::12] for d in differences(s, cuda(), (np.nan, np.inf), 1)])
+    assert_none([d for s in REST[::12] for d in differences(s, {"cuda": cuda()}, (np.nan, np.inf), 1)])
 
 
 @pytest.mark.parametrize("by_product", [False, True], ids=["directly", "by products"])
@@ -64,7 +64,11 @@ def test_padding_of_convolutions(by_product: bool, monkeypatch: pytest.MonkeyPat
     if by_product:
         monkeypatch.setattr(convolution, "by_product", lambda g: bool(g.windows and g.outputs and g.inputs))
     assert_none(
-        [d for s in CONVOLUTIONS[:: 8 if by_product else 2] for d in differences(s, cuda(), (np.nan, np.inf), 1)]
+        [
+            d
+            for s in CONVOLUTIONS[:: 8 if by_product else 2]
+            for d in differences(s, {"cuda": cuda()}, (np.nan, np.inf), 1)
+        ]
     )
 
 
@@ -95,12 +99,12 @@ def by_products(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("sample", HEADS[1:4:2], ids=lambda s: s.id)
 def test_tiles_that_nobody_sees_are_left_out_of_numbers_alone(sample: Sample) -> None:
-    assert_none(list(differences(sample, cuda(), (np.inf,), 1)))
+    assert_none(list(differences(sample, {"cuda": cuda()}, (np.inf,), 1)))
 
 
 @pytest.mark.parametrize("sample", [s for s in HEADS_ALONE if s.case in ("one head", "mask")], ids=lambda s: s.id)
 def test_attention_by_tiles(sample: Sample) -> None:
-    assert_none(list(differences(sample, cuda(), (np.nan, np.inf), 1)))
+    assert_none(list(differences(sample, {"cuda": cuda()}, (np.nan, np.inf), 1)))
 
 
 @pytest.mark.parametrize("count", [16, 21])
@@ -128,7 +132,7 @@ def test_chunks_of_numbers_have_no_flag(count: int) -> None:
 @pytest.mark.parametrize("sample", HEADS_ALONE[::4], ids=lambda s: s.id)
 def test_attention_by_products(sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
     by_products(monkeypatch)
-    assert_none(list(differences(sample, cuda(), (np.nan, np.inf), 1)))
+    assert_none(list(differences(sample, {"cuda": cuda()}, (np.nan, np.inf), 1)))
 
 
 @pytest.mark.slow
@@ -137,13 +141,13 @@ def test_attention_by_products(sample: Sample, monkeypatch: pytest.MonkeyPatch) 
 def test_attention_of_many(sample: Sample, tiles: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not tiles:
         by_products(monkeypatch)
-    assert_none(list(differences(sample, cuda(), (np.nan, np.inf, -np.inf), 2)))
+    assert_none(list(differences(sample, {"cuda": cuda()}, (np.nan, np.inf, -np.inf), 2)))
 
 
 @pytest.mark.slow
 def test_padding_of_every_convolution(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convolution, "by_product", lambda g: bool(g.windows and g.outputs and g.inputs))
-    assert_none([d for s in CONVOLUTIONS for d in differences(s, cuda(), (np.nan, np.inf), 2)])
+    assert_none([d for s in CONVOLUTIONS for d in differences(s, {"cuda": cuda()}, (np.nan, np.inf), 2)])
 
 
 @pytest.mark.slow
@@ -154,4 +158,4 @@ def test_every_value_at_every_operand(sample: Sample, backend: str, monkeypatch:
     values = SPECIAL if sample.op in OF_SPECTRA or sample.id in BUT_FOR_ROUNDING else (*SPECIAL, LARGE)
     if sample.op in VALUES_ALONE:  # what it is given as a sum of exponentials is never below 1
         values = tuple(v for v in values if not abs(v) < 1)
-    assert_none(list(differences(sample, cuda(backend), values, 1 if sample.op in WITHOUT_KERNELS else 2)))
+    assert_none(list(differences(sample, {"cuda": cuda(backend)}, values, 1 if sample.op in WITHOUT_KERNELS else 2)))
