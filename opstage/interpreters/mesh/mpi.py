@@ -18,8 +18,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, final
 
-import numpy as np
-
 from ...ops.errors import OpstageError, RankError, UsageError
 from ..host import Array
 from .processes import ENDED
@@ -28,6 +26,10 @@ from .progress import Progress
 HEAD, BODY = 1, 2
 FAILED, ASK, ANSWER = 1, 2, 3
 _HEAD_BYTES = 160
+_BRIEF = 5e-5
+"""Seconds for which a wait looks again at once, and only gives way to whom else this core has: then it pauses."""
+_PAUSE = 2e-5
+"""Seconds between two looks from then on; the kernel adds the slack of timers, 50 µs unless less is asked for."""
 _LOOK = 0.05
 """Seconds between two looks for the word of others."""
 _PATIENCE = 5.0
@@ -36,26 +38,32 @@ _ANSWERS = 1.5
 """Seconds that a process which is waiting has to say so."""
 
 
+give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))
+
+
 def _nothing() -> None:
     """Does nothing: no process waits for the end of an exchange."""
 
 
 @final
 class MpiFlight:
-    """An exchange under way: its number and name, its requests, and the arrays that these read and write."""
+    """An exchange under way: its number and name, its requests, and the arrays that these read and write.
+
+    words   what each process is told that it is for; heads: what each of them has said
+    """
 
     def __init__(
         self,
         fabric: MpiFabric,
         called: tuple[int, str],
-        head: Array,
-        heads: Mapping[int, Array],
+        words: Mapping[int, bytes],
+        heads: Mapping[int, bytearray],
         first: Mapping[int, Any],
         rest: Mapping[int, Any],
         arrays: Any,
         over: Callable[[], None],
     ):
-        self._fabric, self.called, self.head, self.heads = fabric, called, head, heads
+        self._fabric, self.called, self.words, self.heads = fabric, called, words, heads
         self.first, self.rest, self._arrays, self._over = first, rest, arrays, over
 
     def wait(self) -> None:
@@ -76,6 +84,7 @@ class MpiFabric:
 
     def __init__(self, timeout: float = 60.0):
         _end_with_launcher()
+        _pause_to_the_microsecond()
         mpi = _wait_until_all_processes_have_started(timeout)
         atexit.register(_end_at_last, timeout)
         self._mpi: Any = mpi
@@ -91,8 +100,9 @@ class MpiFabric:
         self.heard: tuple[int, str] | None = None
         self.waited = 0.0
         self.sent = 0
-        self._count = self._number = 0
-        self._progress = Progress(mpi, self._words)
+        self._counts: dict[int, int] = {}  # exchanges with each process
+        self._number = 0
+        self._progress = Progress(mpi, self._words) if len({*self.hosts}) > 1 else None
         self._now = ""
         self._answers: dict[int, str] = {}
         self._told: list[Any] = []
@@ -106,6 +116,8 @@ class MpiFabric:
 
     def start(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> MpiFlight:
         """See `Fabric.start`."""
+        if self._progress is None:  # a host's memory needs nobody's help
+            return self._begun(parts, room, called)
         self._progress.begin()
         return self._begun(parts, room, called, self._progress.end)
 
@@ -114,24 +126,24 @@ class MpiFabric:
     ) -> MpiFlight:
         if self.heard is not None:
             raise self._from_other(*self.heard)
-        self._count += 1
-        self._number, self._now = self._count, called
-        head = np.zeros(_HEAD_BYTES, np.uint8)
-        text = f"{self._number} {called}".encode()[:_HEAD_BYTES]
-        head[: len(text)] = np.frombuffer(text, np.uint8)
-        heads = {process: np.empty(_HEAD_BYTES, np.uint8) for process in room}
+        words = {}
+        for p in parts.keys() | room.keys():
+            self._number = self._counts[p] = self._counts.get(p, 0) + 1
+            words[p] = f"{self._number} {called}".encode()[:_HEAD_BYTES].ljust(_HEAD_BYTES, b"\0")
+        self._now = called
+        heads = {process: bytearray(_HEAD_BYTES) for process in room}
         world, byte = self._world, self._mpi.BYTE
         try:
             first = {p: world.Irecv([heads[p], byte], p, HEAD) for p in room}
             bodies = {p: world.Irecv([out, byte], p, BODY) for p, out in room.items()}
             sends = []
             for p, part in parts.items():
-                sends += [world.Isend([head, byte], p, HEAD), world.Isend([part, byte], p, BODY)]
+                sends += [world.Isend([words[p], byte], p, HEAD), world.Isend([part, byte], p, BODY)]
                 self.sent += part.nbytes
         except self._mpi.Exception as error:
             raise self._lost(error) from None
         rest = {**bodies, **{-1 - i: send for i, send in enumerate(sends)}}
-        return MpiFlight(self, (self._number, called), head, heads, first, rest, (parts, room), over)
+        return MpiFlight(self, (self._number, called), words, heads, first, rest, (parts, room), over)
 
     def land(self, flight: MpiFlight) -> None:
         """Wait for an exchange, and see that all that came was sent for it."""
@@ -139,8 +151,8 @@ class MpiFabric:
         try:
             self._wait(flight.first)
             for p, found in flight.heads.items():
-                if found.tobytes() != flight.head.tobytes():
-                    raise self._elsewhere(p, found.tobytes().rstrip(b"\0").decode(errors="replace"))
+                if found != flight.words[p]:
+                    raise self._elsewhere(p, found.rstrip(b"\0").decode(errors="replace"))
             self._wait(flight.rest)
         except self._mpi.Exception as error:
             raise self._lost(error) from None
@@ -152,25 +164,25 @@ class MpiFabric:
     # Waiting ----------------------------------------------------------------------------------------------------------
 
     def _wait(self, requests: Mapping[int, Any]) -> None:
-        left = dict(requests)
-        began = time.perf_counter()
-        looked, spins = began, 0
+        left = [*requests.items()]
+        began = looked = now = time.perf_counter()
         while True:
-            for process in [p for p, request in left.items() if request.Test()]:
-                del left[process]
+            while left and left[-1][1].Test():
+                left.pop()
             if not left:
                 break
-            spins += 1
-            if spins < 20:
-                continue
             now = time.perf_counter()
+            if now - began < _BRIEF:
+                give_way()
+                continue
+            time.sleep(_PAUSE)
             if now - looked > _LOOK:
                 looked = now
                 self.listen()
+                left = [each for each in left if not each[1].Test()]
                 if now - began > self.timeout:
-                    raise self._standstill(now - began, [p for p in left if p >= 0])
-            time.sleep(2e-5)  # others may share this core
-        self.waited += time.perf_counter() - began
+                    raise self._standstill(now - began, [process for process, _ in left if process >= 0])
+        self.waited += now - began
 
     def listen(self) -> None:
         """Hear what others say of themselves. Raises RankError where one fails."""
@@ -327,6 +339,13 @@ def _note(code: int, mode: str) -> None:
     if path:
         with suppress(OSError), open(path, mode) as file:
             file.write(str(code))
+
+
+def _pause_to_the_microsecond() -> None:
+    """Have the kernel end the pauses of this thread when they are over."""
+    if sys.platform == "linux":
+        timer_slack, nanoseconds = 29, 1000
+        ctypes.CDLL(None).prctl(timer_slack, nanoseconds)
 
 
 def _end_with_launcher() -> None:
