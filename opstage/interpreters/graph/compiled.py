@@ -15,7 +15,7 @@ from ...options import Options
 from ..base_program import BaseProgram
 from ..eager_cpu.interpreter import HostArrays, NumpyOps
 from ..host import Array
-from ..mesh.meeting import Hosting
+from ..mesh.hosting import Hosting
 from .cpu.scratch import CpuScratch
 from .executor import CpuExecutor
 from .graph import Graph

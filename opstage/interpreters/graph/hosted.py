@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
@@ -20,10 +21,11 @@ from ...ops.types import INT64, TensorType
 from ..codegen import views
 from ..codegen.clusters import Cluster, FusionGroup, roots_read
 from ..codegen.lowered import Lowered, Part
-from ..codegen.primitives import CONTIGUOUS
+from ..codegen.primitives import ASSEMBLE, CONTIGUOUS, PRODUCTS
 from ..codegen.views import View
 from ..mesh.fabric import handle_of
-from ..mesh.meeting import MEET, MEET_BEGIN, MEET_END, Hosting, Joint, joint, meeting
+from ..mesh.hosting import Hosting
+from ..mesh.meeting import MEET, MEET_BEGIN, MEET_END, Joint, joint, meeting
 from ..mesh.ranks import Ranks, in_parts
 from .overlap import Begin, Calls, Ordered
 
@@ -80,6 +82,7 @@ class _Hosting:
         self._slots: dict[tuple[int, int], int] = {}
         self._literals: dict[int, int] = {}
         self._flights: dict[int, tuple[int, tuple[int, ...], Joint]] = {}
+        self._looped: set[int] = set()  # what loops make, which write it wherever it stands
         self._shared: set[tuple[int, int]] = set()  # roots of a rank that are a part of what all have
         self._outside = {lowered.views[slot].root for slot in lowered.outputs if slot in lowered.views}
 
@@ -260,6 +263,8 @@ class _Hosting:
         made = FusionGroup(equations[0], len(self._made), self._cluster(group.cluster, rank))
         made.equations = equations
         self._new.equations += equations
+        if made.cluster is not None or equations[0].primitive in PRODUCTS:
+            self._looped.update(slot for e in equations for slot in e.outputs)
         return made
 
     def _cluster(self, cluster: Cluster | None, rank: int) -> Cluster | None:
@@ -290,9 +295,13 @@ class _Hosting:
             self._add(e._replace(primitive=MEET, static=static, inputs=inputs, outputs=outputs), None)
 
     def _begin(self, calls: Calls) -> None:
-        operands = tuple([self._slot(e.inputs[0], rank) for e in calls for rank in range(self._count)])
         (*_, last), lowered = calls, self._lowered
-        told = joint([(e.primitive, e.static, lowered.types[e.inputs[0]], firsts(self._of(*e.outputs))) for e in calls])
+        if self._joins(calls):
+            operands, told = self._joined(calls)
+        else:
+            operands = tuple([self._slot(e.inputs[0], rank) for e in calls for rank in range(self._count)])
+            types = [lowered.types[e.inputs[0]] for e in calls]
+            told = joint([(e.primitive, e.static, t, firsts(self._of(*e.outputs))) for e, t in zip(calls, types)])
         flight = self._new.fresh((), TensorType((), INT64))
         self._flights[last.outputs[0]] = flight, operands, told
         static = {"ranks": handle_of(self._ranks), "calls": told}
@@ -301,9 +310,77 @@ class _Hosting:
     def _end(self, calls: Calls) -> None:
         (*_, last) = calls
         flight, operands, told = self._flights.pop(last.outputs[0])
-        outputs = tuple([self._own(out, rank) for e in calls for out in e.outputs for rank in firsts(self._of(out))])
+        if self._joins(calls):
+            outputs = self._cut(calls)
+        else:
+            outputs = tuple(
+                [self._own(out, rank) for e in calls for out in e.outputs for rank in firsts(self._of(out))]
+            )
         made = last._replace(primitive=MEET_END, static={"calls": told}, inputs=(flight, *operands), outputs=outputs)
         self._add(made, None)
+
+    def _joins(self, calls: Calls) -> bool:
+        """Whether sums are one sum of a vector: what is summed is written where it stands in that, and read there."""
+        sizes = [self._lowered.views[e.outputs[0]].size for e in calls]
+        outside = any(self._outside.intersection(e.outputs) for e in calls)
+        return calls[0].primitive is ALL_REDUCE and min(sizes) > 0 and not outside
+
+    def _joined(self, calls: Calls) -> tuple[tuple[int, ...], Joint]:
+        """For each rank the vector of what it adds, and the sum of these vectors as a call."""
+        made: dict[tuple[int, ...], int] = {}
+        vectors = []
+        for rank in range(self._count):
+            parts = tuple([self._slot(e.inputs[0], rank) for e in calls])
+            if parts not in made:
+                made[parts] = self._vector(calls, parts)
+            vectors.append(made[parts])
+        (first, *_) = calls
+        gives = firsts(self._of(*first.outputs))
+        return tuple(vectors), joint([(first.primitive, first.static, self._new.types[vectors[0]], gives)])
+
+    def _vector(self, calls: Calls, slots: Sequence[int]) -> int:
+        """A vector of these tensors, one after the other."""
+        new = self._new
+        vector = new.fresh((sum(math.prod(new.shape(slot)) for slot in slots),), new.types[slots[0]])
+        start, parts = 0, list[int]()
+        for e, slot in zip(calls, slots):
+            part = new.views[slot].root if self._movable(e, slot) else self._copied(e, slot)
+            new.parts[part] = Part(vector, start, views.packed(new.shape(part)))
+            parts.append(part)
+            start += math.prod(new.shape(part))
+        self._add(calls[-1]._replace(primitive=ASSEMBLE, static={}, inputs=tuple(parts), outputs=(vector,)), None)
+        return vector
+
+    def _movable(self, e: Equation, slot: int) -> bool:
+        """Whether a loop makes the elements of a tensor, all that it makes, and in memory that can be anywhere."""
+        new = self._new
+        if slot in new.literals or self._lowered.views[e.inputs[0]].root in self._outside:
+            return False
+        view = new.views[slot]
+        whole = view.contiguous and view.offset == 0 and view.size == new.views[view.root].size
+        return whole and view.root in self._looped and view.root not in new.parts
+
+    def _copied(self, e: Equation, slot: int) -> int:
+        """A copy of a tensor, in memory that can be anywhere."""
+        new = self._new
+        copy = new.fresh(new.shape(slot), new.types[slot])
+        copied = e._replace(primitive=CONTIGUOUS, static={}, inputs=(slot,), outputs=(copy,))
+        cluster = Cluster(new, new.views[copy].size)
+        self._add(copied, cluster if cluster.admit(copied) else None)
+        return copy
+
+    def _cut(self, calls: Calls) -> tuple[int, ...]:
+        """For each rank that has another one the vector of the sums, which from now on are its parts."""
+        lowered = self._lowered
+        sizes = [math.prod(lowered.shape(e.outputs[0])) for e in calls]
+        outputs = []
+        for rank in firsts(self._of(*calls[0].outputs)):
+            vector = self._new.fresh((sum(sizes),), lowered.types[calls[0].outputs[0]])
+            outputs.append(vector)
+            for start, e in zip(accumulate(sizes, initial=0), calls):
+                self._roots[e.outputs[0], rank] = vector, start
+                self._shared.add((e.outputs[0], rank))
+        return tuple(outputs)
 
     def _share(self, e: Equation, rank: int) -> None:
         """A rank's part of what all have: where that stands if it lies there in one piece, else a copy."""

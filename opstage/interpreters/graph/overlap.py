@@ -13,11 +13,12 @@ from typing import NamedTuple, TypeAlias, final
 
 from ...ops.catalogue.collective import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from ...ops.closed import Equation
-from ...ops.kinds import Effect
+from ...ops.kinds import Effect, Kind
 from ..codegen.clusters import FusionGroup, roots_read
 from ..codegen.lowered import Lowered
-from ..codegen.primitives import ASSEMBLE, CONTIGUOUS
-from ..mesh.meeting import Hosting
+from ..codegen.primitives import ASSEMBLE, CONTIGUOUS, PRODUCTS
+from ..control import bodies_of
+from ..mesh.hosting import Hosting
 
 Calls: TypeAlias = tuple[Equation, ...]
 
@@ -95,13 +96,29 @@ class _Overlap:
         return self._prefetched()
 
     def _is_sum(self, i: int) -> bool:
-        """Whether it sums over processes what the backward pass made, so that there is more to do meanwhile."""
+        """Whether it sums over processes what the backward pass made, so that there is more to do meanwhile, or what
+        nothing but the step's results is made of, such as its loss."""
         e = self._groups[i].equations[0]
         if e.primitive is ALL_REDUCE:
             maker = self._maker.get(self._lowered.views[e.inputs[0]].root) if self._has_memory(e) else None
             of_gradient = maker is not None and self._groups[maker].equations[-1].backward
-            return (e.backward or of_gradient) and self._crosses(e)
+            return (e.backward or of_gradient or not self._goes_on(i)) and self._crosses(e)
         return e.primitive is REDUCE_SCATTER and self._crosses(e)
+
+    def _goes_on(self, i: int) -> bool:
+        """Whether a product, or a collective, is made of what it makes."""
+        found, waiting = {i}, [i]
+        while waiting:
+            for j in self._readers.get(waiting.pop(), set()) - found:
+                if self._is_much(j):
+                    return True
+                found.add(j)
+                waiting.append(j)
+        return False
+
+    def _is_much(self, i: int) -> bool:
+        e = self._groups[i].equations[0]
+        return e.primitive in PRODUCTS or e.primitive.kind is Kind.COLLECTIVE or any(bodies_of(e.static))
 
     def _is_last(self, i: int) -> bool:
         """Whether it gathers what is given out as it is."""

@@ -16,8 +16,9 @@ from ..codegen.fusion import fuse
 from ..codegen.lowered import Lowered
 from ..eager_cpu.interpreter import NumpyOps
 from ..host import Array
+from ..mesh.arrays import Arrays
 from ..mesh.fabric import Silent
-from ..mesh.meeting import Hosting
+from ..mesh.hosting import Hosting
 from ..mesh.ranks import Parts, Ranks, RankValues
 from .bounds import kept_bytes
 from .cpu.optimise import optimise
@@ -73,11 +74,12 @@ class RankExecutor:
         self.graph = graph
         self._options, self._hosting, self._donated, self._scratch = options, hosting, donated, scratch
         self.nbytes = kept_bytes(graph.body, 0)
-        self._ranks = Ranks(NumpyOps(options), *hosting)
+        exact = graph.dtype == EXACT or any(t.dtype.kind == "O" for t in graph.body.types)
+        self._ranks = Ranks(NumpyOps(options) if exact else Arrays(options), *hosting)
         self._ranks.begin(graph.body.input_types)
         self._hosted: dict[tuple[RankInput, ...], tuple[CpuExecutor, tuple[tuple[int, ...], ...]]] = {}
         self._fused: tuple[Lowered, list[FusionGroup], list[Ordered]] | None = None
-        if graph.dtype != EXACT and all(t.dtype.kind != "O" for t in graph.body.types):
+        if not exact:
             lowered = Lowered(optimise(graph)[0].body, CPU)
             groups = fuse(lowered)
             self._fused = lowered, groups, overlapped(lowered, groups, hosting, bucket)

@@ -28,23 +28,31 @@ Exchange = tuple[Mapping[int, Any], Mapping[int, int], DType, str]
 Steps = Generator[Exchange, dict[int, Any], Any]
 
 
+def name_of(primitive: Primitive, axis: str, shape: tuple[int, ...], dtype: DType) -> str:
+    """What an exchange is called, alike by all who take part in it."""
+    return f"{primitive.name} over {axis} of {show_shape(shape)} {dtype_name(dtype)}"
+
+
 @final
 class Crossing:
-    """Collectives of `inner` over `fabric`, whose processes have `hosted` ranks each."""
+    """Collectives of `inner` over `fabric`, whose processes have `hosted` ranks each.
 
-    __slots__ = ("inner", "fabric", "hosted", "_token", "_types")
+    program     of what program they are, in words
+    """
+
+    __slots__ = ("inner", "fabric", "hosted", "_token", "program")
 
     def __init__(self, inner: BaseInterpreter[Any], fabric: Fabric, hosted: int):
         self.inner, self.fabric, self.hosted = inner, fabric, hosted
         self._token: Any = None
-        self._types = ""
+        self.program = ""
 
     def begin(self, types: Iterable[TensorType]) -> None:
         """A program begins, on inputs of these types, which must be those of all processes."""
         self._token = None
         if self.fabric.processes > 1:
             told = " ".join(f"{show_shape(type_.shape)} {dtype_name(type_.dtype)}" for type_ in types)
-            self._types = f" (inputs {crc32(told.encode()):08x})"
+            self.program = f" (inputs {crc32(told.encode()):08x})"
 
     def within(self, primitive: Primitive, group: Sequence[int], own: Values, static: Static) -> Values:
         """The results of the ranks here of one group, from their operands, each by its index in the group."""
@@ -77,7 +85,7 @@ class Crossing:
         if self._token is None:
             self._token = self.inner.const(0, dtype="int64")
         come = tuple([(process, size, dtype_name(dtype)) for process, size in sizes.items()])
-        return {"fabric": handle_of(self.fabric), "to": tuple(parts), "come": come, "called": called + self._types}
+        return {"fabric": handle_of(self.fabric), "to": tuple(parts), "come": come, "called": called + self.program}
 
     def swap(self, parts: Mapping[int, Any], sizes: Mapping[int, int], dtype: DType, called: str) -> dict[int, Any]:
         """Send a vector to each process of `parts`; those that come, of these sizes, by process."""
@@ -129,7 +137,7 @@ class _Group:
         self._shape: tuple[int, ...] = tuple(x.shape)
         self._dtype = x.dtype
         self._size = int(prod(self._shape))
-        self._called = f"{primitive.name} over {static['axis']} of {show_shape(self._shape)} {dtype_name(self._dtype)}"
+        self._called = name_of(primitive, static["axis"], self._shape, self._dtype)
 
     def run(self) -> Values:
         steps = self.steps()

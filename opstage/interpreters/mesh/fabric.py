@@ -208,13 +208,19 @@ def _started(token: TensorType, *parts: TensorType, **static: Any) -> tuple[Tens
 
 
 def _start(token: Array, *parts: Array, fabric: int, to: Any, come: Any, called: str) -> tuple[Array, ...]:
+    # what they stand in may be written over before they are sent
+    return begin_exchange(token, *map(np.array, parts), fabric=fabric, to=to, come=come, called=called)
+
+
+def begin_exchange(token: Array, *parts: Array, fabric: int, to: Any, come: Any, called: str) -> tuple[Array, Array]:
+    """`exchange_start` of parts over which nobody writes until it is over."""
     room = tuple([np.empty(size, dtype) for _, size, dtype in come])
-    sent = tuple([np.array(part) for part in parts])  # what they stand in may be written over before they are sent
+    sent = tuple(map(packed, parts))
     processes = [process for process, _, _ in come]
     flight = _HANDLES[fabric].start(dict(zip(to, sent, strict=True)), dict(zip(processes, room)), called)
     number = next(_NUMBERS)
     _FLYING[number] = flight, room, sent
-    return np.array(token), np.array(number, token.dtype)
+    return token, np.array(number, token.dtype)
 
 
 EXCHANGE_START = engine_op("exchange_start", ("token", "*parts"), _started, _start, outputs=("token", "flight"))

@@ -13,42 +13,15 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from ...ops.catalogue.collective import BY_NAME
+from ...ops.catalogue.collective import ALL_REDUCE, BY_NAME
 from ...ops.closed import Body
 from ...ops.errors import MeshError
 from ...ops.kinds import Kind
-from ...ops.mesh import Mesh
 from ...ops.primitive import Primitive, Static
 from ...ops.types import INT64, TensorType, dtype_name
 from ..host import Array
-from .fabric import Fabric, engine_op, handle_of, held_by
-from .processes import require_hosted
-
-
-class Hosting(NamedTuple):
-    """A mesh, and the processes that host its ranks."""
-
-    mesh: Mesh
-    fabric: Fabric
-
-    @property
-    def ranks(self) -> range:
-        """Those that this process hosts."""
-        count = require_hosted(self.mesh, self.fabric.processes)
-        return range(self.fabric.process * count, (self.fabric.process + 1) * count)
-
-    def along(self, axis: str) -> tuple[int, ...]:
-        """Where each of them stands along an axis."""
-        return tuple([self.mesh.coordinate(rank, axis) for rank in self.ranks])
-
-    def crosses(self, axis: str) -> bool:
-        """Whether the ranks along an axis are of several processes."""
-        group = self.mesh.group(self.ranks[0], axis)
-        return group[-1] > self.ranks[-1] or group[0] < self.ranks[0]
-
-    def groups(self, axis: str) -> tuple[int, ...]:
-        """The first rank of the group of each of them along an axis: those of one group differ along it alone."""
-        return tuple([self.mesh.group(rank, axis)[0] for rank in self.ranks])
+from .fabric import engine_op, handle_of, held_by
+from .sums import Sum, SumUnderWay
 
 
 def meeting(ranks: Any, primitive: Primitive, static: Static, gives: Sequence[int]) -> Static:
@@ -144,6 +117,48 @@ MEET_BEGIN = engine_op("meet_begin", ("x", "*more"), _begun, _begin, outputs=("f
 
 MEET_END = engine_op("meet_end", ("flight", "*values"), _ended, _end)
 """The end of a flight. Its operands are those of the beginning too: until then nobody may write over them."""
+
+MEETINGS = (MEET, MEET_BEGIN, MEET_END)
+
+
+def meet(primitive: Primitive, values: Sequence[Array], places: Sequence[Array], static: Static) -> None:
+    """Do one of MEETINGS, and write the results in their places.
+
+    Sums that a process sends whole are made there at once, see `Sum`, anything else by `Ranks`, and copied.
+    """
+    if primitive is MEET_END:
+        flight, *_ = values
+        under_way = _UNDER_WAY.get(int(flight))
+        if isinstance(under_way, SumUnderWay):
+            del _UNDER_WAY[int(flight)]
+            under_way.end(dict(zip(static["calls"].gives[0], places)))
+            return
+        results = _end(*values, **static)
+    else:
+        sum_ = _prepared(primitive, values[0], static)
+        if sum_ is None:
+            results = (_meet if primitive is MEET else _begin)(*values, **static)
+        elif primitive is MEET:
+            sum_.begin(values).end(dict(zip(static["gives"], places)))
+            return
+        else:
+            number = next(_FLIGHTS)
+            _UNDER_WAY[number] = sum_.begin(values)
+            results = (np.array(number),)
+    for place, result in zip(places, results):
+        np.copyto(place, result)
+
+
+def _prepared(primitive: Primitive, x: Array, static: Static) -> Sum | None:
+    """The sum that a meeting is, or the only one that it begins."""
+    if primitive is MEET:
+        called, given = static["call"], static["given"]
+    else:
+        joint = static["calls"]
+        if len(joint.types) > 1:
+            return None
+        called, given = joint.call, joint.given
+    return held_by(static["ranks"]).prepared_sum(dict(given)["axis"], x) if called == ALL_REDUCE.name else None
 
 
 def communicates(static: Static) -> bool:

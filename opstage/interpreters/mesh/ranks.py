@@ -41,13 +41,16 @@ from ...ops.types import DType, TensorType
 from ...options import Options
 from ..base_program import BaseProgram
 from ..branching import SWITCH, run_switch
+from ..host import Array
 from ..interpreter import BaseInterpreter, Typed
 from ..structural import SCAN, run_loop
 from .buckets import JOINED, Bucket
 from .crossing import Crossing
 from .fabric import ALONE, Fabric
-from .meeting import Hosting, apart, communicates
+from .hosting import Hosting
+from .meeting import apart, communicates
 from .processes import require_joined, world
+from .sums import Sum
 from .tree import total
 
 ROWS = "data"
@@ -140,6 +143,7 @@ class Ranks(BaseInterpreter[RankValues]):
         "_crossing",
         "_filling",
         "_programs",
+        "_sums",
     )
 
     def __init__(self, inner: BaseInterpreter[Any], mesh: Mesh, fabric: Fabric = ALONE, bucket: int = 0):
@@ -156,6 +160,7 @@ class Ranks(BaseInterpreter[RankValues]):
         self.bucket = bucket
         self._filling: dict[tuple[Primitive, str, DType], Bucket] = {}
         self._indices: dict[str, RankValues] = {}
+        self._sums: dict[tuple[str, tuple[int, ...], DType], Sum | None] = {}
 
     @property
     @override
@@ -267,7 +272,16 @@ class Ranks(BaseInterpreter[RankValues]):
     def begin(self, types: Sequence[TensorType]) -> None:
         """A program of inputs of these types begins, on all processes."""
         self._filling.clear()
+        self._sums.clear()
         self._crossing.begin(types)
+
+    def prepared_sum(self, axis: str, x: Array) -> Sum | None:
+        """The sum of tensors like x, to be made at once; None where it goes over several messages, or none."""
+        key = axis, x.shape, x.dtype
+        if key not in self._sums:
+            made = Sum(self._hosting, axis, x.shape, x.dtype, self._crossing.program) if x.size else None
+            self._sums[key] = made if made is not None and made.sent_whole else None
+        return self._sums[key]
 
     @override
     def step(self) -> RankValues:
@@ -358,13 +372,17 @@ class Ranks(BaseInterpreter[RankValues]):
 
     def _begun(self, primitive: Primitive, vectors: Sequence[Any], static: Static) -> Callable[[], Sequence[Any]]:
         values = dict(zip(self.hosted, vectors, strict=True))
-        begun = []
+        begun, inside = [], dict[int, Any]()
         for group in dict.fromkeys(self._mesh.group(rank, static["axis"]) for rank in self.hosted):
             own = {index: values[rank] for index, rank in enumerate(group) if rank in values}
-            begun.append((group, self._crossing.begun(primitive, group, own, static)))
+            if len(own) == len(group):
+                inside.update(zip(group, self._within(primitive, list(own.values()), static)))
+            else:
+                begun.append((group, self._crossing.begun(primitive, group, own, static)))
 
         def finish() -> Sequence[Any]:
             found = {group[index]: out for group, each in begun for index, out in each.finish().items()}
+            found.update(inside)
             return [found[rank] for rank in self.hosted]
 
         return finish

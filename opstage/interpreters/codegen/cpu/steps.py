@@ -12,7 +12,7 @@ from ..clusters import FusionGroup, left_in_memory
 from ..lowered import Lowered
 from .source import cluster_loop
 from .totals import total_loop
-from .words import LoweredLoop
+from .words import LoweredLoop, address_in
 
 _FEW = 1 << 13
 """Elements; a loop over fewer is not divided among the workers."""
@@ -37,6 +37,7 @@ def cluster_steps(
     steps = [NativeStep(loop, parallel, number)]
     for scratch, slot in loop.totals:
         count = math.prod(lowered.views[slot].shape)
-        total = total_loop(scratch, slot, count, workers() if parallel else 1, dtype_name(lowered.types[slot].dtype))
+        out = address_in(lowered, lowered.views[slot])
+        total = total_loop(scratch, out, count, workers() if parallel else 1, dtype_name(lowered.types[slot].dtype))
         steps.append(NativeStep(total, False, number))
     return steps

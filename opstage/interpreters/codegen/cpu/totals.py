@@ -7,8 +7,8 @@ from .texts import LoopSource
 from .words import Address, LoweredLoop, WorkerScratch
 
 
-def total_loop(scratch: WorkerScratch, slot: int, count: int, parts: int, dtype: str) -> LoweredLoop:
-    """Adds up the workers' sums over rows, in the order of the workers."""
+def total_loop(scratch: WorkerScratch, out: Address, count: int, parts: int, dtype: str) -> LoweredLoop:
+    """Adds up the workers' sums over rows, in the order of the workers, to `count` elements from `out` on."""
     text = """def kernel(lo, hi, worker, arguments):
     w = int64s(arguments, 4)
     for j in range(lo, hi):
@@ -17,6 +17,4 @@ def total_loop(scratch: WorkerScratch, slot: int, count: int, parts: int, dtype:
             total = total + load(w[0] + part * w[3], j)
         store(w[1], j, total)"""
     accesses = (("load", "load", dtype, access.READ), ("store", "store", dtype, access.written(0)))
-    return LoweredLoop(
-        LoopSource("total", "", text, accesses), count, (scratch, Address(slot, 0), parts, scratch.nbytes), ()
-    )
+    return LoweredLoop(LoopSource("total", "", text, accesses), count, (scratch, out, parts, scratch.nbytes), ())

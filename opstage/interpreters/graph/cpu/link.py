@@ -4,24 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from time import perf_counter
-from typing import Any, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 
 from ....ops.closed import ScanParameters, WhileParameters
 from ....ops.errors import LocatedError, SourceLine
+from ....ops.types import DType
 from ...at_once import Action, at_once
 from ...branching import SWITCH, chosen
 from ...codegen.cpu.arguments import ArgumentTable
+from ...codegen.views import View
 from ...eager_cpu.interpreter import NumpyOps
 from ...host import Array, address_of, packed
 from ...looping import passed
+from ...mesh.meeting import MEETINGS, meet
 from ...native.compiler import Kernel
 from ...native.pool import KernelCall, KernelSequence
 from .plan import ControlStep, CpuPlan, HostStep, LoopStep, NativeStep, inner_plans
 
 Addresses = npt.NDArray[np.int64]
+
+
+class _Place(NamedTuple):
+    """Where the elements of a tensor stand.
+
+    root    a constant, whose elements they are; None: they are in the arena
+    at      of which of the arrays that move, -1 of none
+    offset  in bytes, as strides are
+    """
+
+    root: int | None
+    at: int
+    shape: tuple[int, ...]
+    dtype: DType
+    offset: int
+    strides: tuple[int, ...]
+
+
 Segment: TypeAlias = "KernelSequence | HostStep | LoopStep | ControlStep"
 
 
@@ -53,6 +74,7 @@ class Linked:
         "_segments",
         "_split",
         "_inner",
+        "_places",
     )
 
     def __init__(self, plan: CpuPlan, error: Array, eager: NumpyOps, lines: Mapping[int, SourceLine | None]):
@@ -65,6 +87,7 @@ class Linked:
         self._constants: dict[int, Array] = {slot: packed(value) for slot, value in plan.lowered.constants.items()}
         self.moving = {slot: i for i, slot in enumerate([*plan.lowered.body.inputs, *plan.results])}
         self._inner: dict[int, tuple[Linked, ...]] = {}
+        self._places: dict[int, _Place] = {}
         self._link()
 
     # Addresses ------------------------------------------------------------------------------------------------------
@@ -235,25 +258,26 @@ class Linked:
         shape: Any = type_.shape
         if slot in lowered.literals:
             return np.full(shape, lowered.literals[slot], type_.dtype)
-        view = lowered.views[slot]
-        if not view.size:
-            return np.empty(view.shape, type_.dtype)
-        view = lowered.in_memory(view)
-        memory = self._memory(view.root, moving)
-        size = memory.itemsize
-        return np.ndarray(view.shape, memory.dtype, memory, view.offset * size, tuple([s * size for s in view.strides]))
+        place = self._places.get(slot)
+        if place is None:
+            view = lowered.views[slot]
+            if not view.size:
+                return np.empty(view.shape, type_.dtype)
+            place = self._places[slot] = self._place(lowered.in_memory(view))
+        root, at, shape, dtype, offset, strides = place
+        memory = moving[at] if at >= 0 else self._arena if root is None else self._constants[root]
+        return np.ndarray(shape, dtype, memory, offset, strides)
 
-    def _memory(self, slot: int, moving: Sequence[Array]) -> Array:
-        """The elements of a root as a vector."""
-        at = self.moving.get(slot)
-        if at is not None:
-            return moving[at].reshape(-1)
-        constant = self._constants.get(slot)
-        if constant is not None:
-            return constant.reshape(-1)
-        type_ = self.plan.lowered.types[slot]
-        nbytes: Any = type_.nbytes
-        return self._part(slot, nbytes).view(type_.dtype)
+    def _place(self, view: View) -> _Place:
+        """Where the elements of a view stand, which is the same in every run."""
+        dtype = self.plan.lowered.types[view.root].dtype
+        at = self.moving.get(view.root, -1)
+        inside = at < 0 and view.root not in self._constants
+        first = int(self.plan.offsets[view.root]) if inside else 0
+        strides = tuple([s * dtype.itemsize for s in view.strides])
+        return _Place(
+            None if inside else view.root, at, view.shape, dtype, first + view.offset * dtype.itemsize, strides
+        )
 
     def _host(self, step: HostStep, moving: Sequence[Array]) -> None:
         e = step.equation
@@ -264,13 +288,29 @@ class Linked:
             return ops.bind(e.primitive, refs, e.static)
 
         try:
+            if e.primitive in MEETINGS:
+                meet(e.primitive, operands, [self._result(slot, moving) for slot in e.outputs], e.static)
+                return
             results = self._eager.execute_each(program, operands)
         except LocatedError as error:
+            error.place(e.primitive.name, e.region.name)
             error.relocate(self._lines.get(e.ordinal), e.region.name)
             raise
         for slot, result in zip(e.outputs, results):
-            if result.size and (slot in self.plan.results or slot in self.plan.offsets):
+            if result.size and self._has_place(slot):
                 np.copyto(self.value(slot, moving), result)
+
+    def _has_place(self, slot: int) -> bool:
+        """Whether it is kept, which what nobody reads is not."""
+        plan = self.plan
+        return slot in plan.results or slot in plan.offsets or slot in plan.lowered.parts
+
+    def _result(self, slot: int, moving: Sequence[Array]) -> Array:
+        """Where a result is to stand, as a packed array."""
+        if self._has_place(slot):
+            return self.value(slot, moving)
+        type_ = self.plan.lowered.types[slot]
+        return np.empty(self.plan.lowered.shape(slot), type_.dtype)
 
     # Choices and loops ----------------------------------------------------------------------------------------------
 

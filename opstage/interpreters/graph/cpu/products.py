@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ....ops.closed import Equation
 from ....ops.types import dtype_name
-from ...codegen.cpu.words import Address, LoweredLoop, Word, address_in
+from ...codegen.cpu.words import LoweredLoop, Word, address_in
 from ...codegen.lowered import Lowered
 from ...codegen.matrices import batch_axes, leading_dimension
 from ...native.gemm import gemm_kernel, gemm_words
@@ -28,7 +28,11 @@ def product_loop(lowered: Lowered, e: Equation, workers: int) -> LoweredLoop | N
     batch = outer * inner
     size = lowered.types[e.outputs[0]].dtype.itemsize
     parts = 1 if batch >= 2 * workers or 2 * m * n * k < _SMALL else workers
-    at: tuple[Word, Word, Word] = address_in(lowered, a), address_in(lowered, b), Address(e.outputs[0], 0)
+    at: tuple[Word, Word, Word] = (
+        address_in(lowered, a),
+        address_in(lowered, b),
+        address_in(lowered, lowered.views[e.outputs[0]]),
+    )
     transposed, leading = (left.transposed, right.transposed), (left.dimension, right.dimension)
     steps = a_outer * size, a_inner * size, b_outer * size, b_inner * size
     words = gemm_words(dtype, at, (m, n, k), transposed, leading, parts, inner=inner, steps=steps)
