@@ -73,10 +73,9 @@ class Options:
     zero: int = 0
     """On a mesh: 2 shares the state of the optimizer out over the axis `data` (ZeRO), with the bits of 0, which keeps
     all of it on every rank; 3 shares out the parameters too, which are gathered where they are read."""
-    bucket: str = "0"
-    """On several processes: gradients are summed over them joined in buckets of about so much, such as "1MiB", each
-    begun as soon as it is full, while the backward pass goes on; "0" sums each by itself and waits for it. No size
-    moves a bit."""
+    bucket: str = "1MiB"
+    """On several processes: gradients are summed over them joined in buckets of about so much, each begun as soon as it
+    is full, while the backward pass goes on; "0" sums each by itself and waits for it. No size moves a bit."""
     timeout: int = 60
     """On several processes: the seconds in which nothing comes from another one, after which a run ends with an error
     that says which process stands still."""

@@ -27,7 +27,7 @@ DEFAULTS = {
     "program_memory": "128MiB",
     "mesh": "",
     "zero": 0,
-    "bucket": "0",
+    "bucket": "1MiB",
     "timeout": 60,
 }
 BOOLEANS = [name for name, value in DEFAULTS.items() if isinstance(value, bool)]
@@ -207,7 +207,7 @@ def test_from_env_reads_every_field() -> None:
         "OPSTAGE_PROGRAM_MEMORY": "2GiB",
         "OPSTAGE_MESH": "data=4",
         "OPSTAGE_ZERO": "2",
-        "OPSTAGE_BUCKET": "1MiB",
+        "OPSTAGE_BUCKET": "2MiB",
         "OPSTAGE_TIMEOUT": "90",
     }
     assert dataclasses.asdict(Options.from_env(environment)) == {
@@ -226,7 +226,7 @@ def test_from_env_reads_every_field() -> None:
         "program_memory": "2GiB",
         "mesh": "data=4",
         "zero": 2,
-        "bucket": "1MiB",
+        "bucket": "2MiB",
         "timeout": 90,
     }
 

@@ -11,9 +11,10 @@ from opstage.interpreters.codegen.clusters import FusionGroup
 from opstage.interpreters.graph import rank_programs
 from opstage.interpreters.graph.executor import CpuExecutor
 from opstage.interpreters.graph.overlap import Begin, End
+from opstage.interpreters.mesh.sums import Sum
 from opstage.ops.kinds import Kind
 from tests.mesh.test_processes import trained
-from tests.mesh.threads import on_processes
+from tests.mesh.threads import Threads, on_processes
 
 
 class Seen:
@@ -72,3 +73,37 @@ def test_all_that_can_be_done_meanwhile_is_done_meanwhile(zero: int, monkeypatch
 def test_a_parameter_in_parts_is_dropped_behind_its_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     gathers = [call for call in Seen(monkeypatch, 3, "0").calls if call.startswith("all_gather")]
     assert len(gathers) > len([call for call in Seen(monkeypatch, 2, "0").calls if call.startswith("all_gather")])
+
+
+@pytest.mark.parametrize("backend", ["eager", "compiled"])
+def test_a_small_step_is_two_exchanges_of_what_its_targets_count_and_of_all_the_rest(backend: str) -> None:
+    def run(fabric: Threads) -> list[int]:
+        said: list[str] = []
+        start = fabric.start
+
+        def counted(parts: Any, room: Any, called: str) -> Any:
+            said.append(called.partition(" (")[0])
+            return start(parts, room, called)
+
+        fabric.start = counted  # type: ignore[method-assign]
+        trained("mlp", "data=2", backend, bucket="1MiB", steps=3)
+        return [len(said), len({*said})]
+
+    for exchanges, kinds in on_processes(2, run):
+        assert exchanges == 3 * 2
+        assert kinds <= 3
+
+
+def test_sums_of_ranks_are_written_where_they_stand_in_one_vector(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    begin = Sum.begin
+
+    def begun(this: Sum, values: Sequence[Any]) -> Any:
+        seen.extend(values)
+        return begin(this, values)
+
+    monkeypatch.setattr(Sum, "begin", begun)
+    on_processes(2, lambda _: trained("mlp", "data=4", "compiled", bucket="1MiB", steps=1))
+    vectors = [value for value in seen if value.ndim == 1 and value.size > 1000]
+    assert len(vectors) == 4  # a rank's on each of two that each process hosts
+    assert all(vector.base is not None for vector in vectors)  # of the program's memory: nothing was copied together

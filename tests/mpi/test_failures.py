@@ -35,10 +35,10 @@ def left_behind(word: str) -> list[str]:
     [
         ("raise", 2, "eager", "KeyError: 'a file of the data set is gone'"),
         ("raise", 4, "compiled", "KeyError: 'a file of the data set is gone'"),
-        ("kill", 2, "eager", f"process 1 of 2 on {HOST} has died in collective 7, all_reduce over data of () float32"),
+        ("kill", 2, "eager", f"1 of 2 on {HOST} has died in collective 4, all_reduce over data of (16,) float32"),
         ("kill", 2, "compiled", f"process 1 of 2 on {HOST} has died in collective "),
         ("stop", 2, "eager", f"process 1 of 2 on {HOST} does not answer"),
-        ("elsewhere", 2, "eager", f"process 1 of 2 on {HOST} is in another collective: it is in number 7 something"),
+        ("elsewhere", 2, "eager", f"process 1 of 2 on {HOST} is in another collective: it is in number 4 something"),
         ("rows", 2, "eager", "is in another collective"),
         ("leave", 2, "eager", f"process 1 of 2 on {HOST} does not answer"),
     ],
