@@ -16,7 +16,6 @@ from ..codegen.fusion import fuse
 from ..codegen.lowered import Lowered
 from ..eager_cpu.interpreter import NumpyOps
 from ..host import Array
-from ..mesh.arrays import Arrays
 from ..mesh.fabric import Silent
 from ..mesh.hosting import Hosting
 from ..mesh.ranks import Parts, Ranks, RankValues
@@ -27,6 +26,7 @@ from .cpu.target import CPU
 from .executor import CpuExecutor
 from .graph import Graph
 from .hosted import RankInput, firsts, host
+from .meeting_arrays import MeetingArrays
 from .overlap import Ordered, overlapped
 from .programs import Programs
 from .replay import replay
@@ -75,7 +75,7 @@ class RankExecutor:
         self._options, self._hosting, self._donated, self._scratch = options, hosting, donated, scratch
         self.nbytes = kept_bytes(graph.body, 0)
         exact = graph.dtype == EXACT or any(t.dtype.kind == "O" for t in graph.body.types)
-        self._ranks = Ranks(NumpyOps(options) if exact else Arrays(options), *hosting)
+        self._ranks = Ranks(NumpyOps(options) if exact else MeetingArrays(options), *hosting)
         self._ranks.begin(graph.body.input_types)
         self._hosted: dict[tuple[RankInput, ...], tuple[CpuExecutor, tuple[tuple[int, ...], ...]]] = {}
         self._fused: tuple[Lowered, list[FusionGroup], list[Ordered]] | None = None

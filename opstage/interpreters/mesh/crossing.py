@@ -29,7 +29,7 @@ Steps = Generator[Exchange, dict[int, Any], Any]
 
 
 def name_of(primitive: Primitive, axis: str, shape: tuple[int, ...], dtype: DType) -> str:
-    """What an exchange is called, alike by all who take part in it."""
+    """The name of an exchange, alike for all who take part in it."""
     return f"{primitive.name} over {axis} of {show_shape(shape)} {dtype_name(dtype)}"
 
 

@@ -24,7 +24,7 @@ At = tuple[int, int]
 """A node of the tree: its level, and its place there."""
 
 
-class _Group(NamedTuple):
+class _SumGroup(NamedTuple):
     """Ranks that add up, as this process sees them.
 
     ranks   how many; own: by its index the number of each that is here
@@ -37,10 +37,10 @@ class _Group(NamedTuple):
     come: Mapping[int, Sequence[At]]
 
 
-class _Sent(NamedTuple):
-    """What a group has sent, and where what comes will be."""
+class _SumSent(NamedTuple):
+    """A group's part of a sum under way: its flight, the nodes known here, room for those that come."""
 
-    group: _Group
+    group: _SumGroup
     flight: Flight
     known: dict[At, Array]
     room: Mapping[int, Array]
@@ -50,7 +50,7 @@ class _Sent(NamedTuple):
 class SumUnderWay:
     """A sum that was begun."""
 
-    def __init__(self, shape: tuple[int, ...], groups: Sequence[_Sent]):
+    def __init__(self, shape: tuple[int, ...], groups: Sequence[_SumSent]):
         self._shape, self._groups = shape, groups
 
     def end(self, out: Mapping[int, Array]) -> None:
@@ -86,7 +86,7 @@ class Sum:
         mesh, self._fabric = hosting.mesh, hosting.fabric
         self._shape, self._dtype, self._size = shape, dtype, int(prod(shape))
         self._called = name_of(ALL_REDUCE, axis, shape, dtype) + program
-        self._groups: list[_Group] = []
+        self._groups: list[_SumGroup] = []
         here = hosting.ranks
         for group in dict.fromkeys(mesh.group(rank, axis) for rank in here):
             spread: dict[int, list[int]] = {}
@@ -94,7 +94,7 @@ class Sum:
                 spread.setdefault(rank // len(here), []).append(index)
             cover = {process: covering(indices[0], indices[-1] + 1) for process, indices in spread.items()}
             own = {index: rank - here[0] for index, rank in enumerate(group) if rank in here}
-            self._groups.append(_Group(len(group), own, cover.pop(self._fabric.process), cover))
+            self._groups.append(_SumGroup(len(group), own, cover.pop(self._fabric.process), cover))
 
     @property
     def sent_whole(self) -> bool:
@@ -106,7 +106,7 @@ class Sum:
         """Send what the ranks here have, over which nobody writes until the end."""
         return SumUnderWay(self._shape, [self._begun(group, values) for group in self._groups])
 
-    def _begun(self, group: _Group, values: Sequence[Array]) -> _Sent:
+    def _begun(self, group: _SumGroup, values: Sequence[Array]) -> _SumSent:
         leaves = {(0, index): values[number] for index, number in group.own.items()}
         with np.errstate(all="ignore"):
             known = {at: node(group.ranks, *at, lambda *at: leaves.get(at), np.add) for at in group.nodes}
@@ -114,4 +114,4 @@ class Sum:
         sent = vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
         room = {process: np.empty(len(nodes) * self._size, self._dtype) for process, nodes in group.come.items()}
         flight = self._fabric.start(dict.fromkeys(group.come, sent), room, self._called)
-        return _Sent(group, flight, known, room)
+        return _SumSent(group, flight, known, room)

@@ -1,4 +1,4 @@
-"""`Arrays`: the ops of which collectives are made, on arrays of the host, each no more than a call of its kernel.
+"""`MeetingArrays`: the ops of which collectives are made, on arrays of the host, each a call of its kernel and no more.
 
 A compiled step has loops of its own for everything else; between them it cuts, joins and adds up what ranks send each
 other. The kernels are those of the eager interpreter, and so are the bits. It also checks the shapes of every op, which
@@ -18,11 +18,11 @@ from ...options import Options
 from ..eager_cpu.interpreter import HostArrays
 from ..eager_cpu.kernels import kernel_table
 from ..host import Array
-from .fabric import EXCHANGE_START, begin_exchange
+from ..mesh.fabric import EXCHANGE_START, begin_exchange
 
 
 @final
-class Arrays(HostArrays):
+class MeetingArrays(HostArrays):
     """The eager interpreter of who meets in a compiled step. Nobody writes over what is sent until it has come."""
 
     __slots__ = ("_kernels",)
