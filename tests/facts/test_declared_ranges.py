@@ -29,7 +29,7 @@ def test_proofs_go_by_them() -> None:
     (_, range_), *_ = found.outputs
     assert found.safe and range_.low <= 1 and np.e <= range_.high < 2.75
     assert found.given == ("x is in [0, 1], as its Spec declares, to which runs are held",)
-    assert "x in [0, 1]" in str(report) and "as its Spec declares" in str(found)
+    assert "as its Spec declares" in str(found)
     assert ranges_of(report.at(B=3), dtype="float16").given == found.given
 
 

@@ -114,3 +114,11 @@ def test_many_random_programs_stay_in_their_ranges(seed: int) -> None:
         names = drawn(rng, rng.choice([2, 3, 4]))
         x = np.random.default_rng(rng.randrange(1000)).normal(size=(2, 3, D)) * rng.choice([0.01, 1, 100, 1e4])
         assert wrong(program_of(names), [x], rng.choice(["float32", "float64"]), [SPEC]) == [], names
+
+
+def test_subnormal_numbers_have_fewer_digits() -> None:
+    """Half of three times the least number is a number of no float dtype, and is rounded up or down."""
+    for dtype, least in (("float32", 2.0**-149), ("float64", 5e-324)):
+        for count in (1, 3, 5, 7):
+            x, half = np.full(2, count * least, dtype), np.full(2, 0.5, dtype)
+            assert wrong(lambda ops, x, y: x * y, [x, half], dtype) == []

@@ -16,10 +16,10 @@ from ...ops.types import Shape, TensorType
 from ..domain import Domain, OpCall
 from .constants import known_numbers
 from .cuts import aligned, recut
-from .fact import Fact, Span, hull, joined_values, plain, reading, reduced, relayed, same_fact, settled
+from .fact import Affine, Fact, Span, hull, joined_values, plain, reading, reduced, relayed, same_fact, settled
 from .regions import ANYWHERE, NONE, NOWHERE, Region, closed
 from .rules.table import KINDS, RULES
-from .sizes import alike, at_most_proved, equal_proved, same
+from .sizes import alike, as_size, at_most_proved, equal_proved, same
 
 __all__ = ["FINITE_MASK", "MASKED_ROW", "Dependence", "Fact"]
 
@@ -70,7 +70,11 @@ class Dependence(Domain[Fact]):
     @override
     def constant(self, constant: BodyConstant) -> Fact:
         fact = plain(constant.type.shape, self.outer)
-        return settled(fact._replace(outside=known_numbers(constant.value, len(self.outer))))
+        outside = known_numbers(constant.value, len(self.outer))
+        alone = next((value for value, where in outside if where == NOWHERE and type(value) is not bool), None)
+        size = None if alone is None else as_size(alone)
+        value = None if size is None else Affine(size, ())
+        return settled(fact._replace(outside=outside, value=value))
 
     @override
     def top(self, type: TensorType, operands: Sequence[Fact]) -> Fact:

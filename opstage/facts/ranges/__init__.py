@@ -125,7 +125,11 @@ class Ranges(Domain[ValueRange]):
         known = numbers[~np.isnan(numbers)]
         if not known.size:
             return ValueRange(nan=True)
-        low, high = self.limits.widened(float(known.min()), float(known.max()), 1)
+        low, high = float(known.min()), float(known.max())
+        low, high = (
+            low if self.exact(low) else self.limits.widened(low, low, 1)[0],
+            high if self.exact(high) else self.limits.widened(high, high, 1)[1],
+        )
         minus, plus = bool((known == -INFINITY).any()), bool((known == INFINITY).any())
         return ValueRange(low, high, known.size < numbers.size, minus, plus, array.dtype.kind != "f", self.fresh())
 
@@ -192,7 +196,9 @@ class Ranges(Domain[ValueRange]):
         """Whether the dtype holds the number as it is."""
         mantissa, _ = math.frexp(value)
         return math.isinf(value) or (
-            (mantissa / self.limits.epsilon).is_integer() and abs(value) <= self.limits.largest
+            (mantissa / self.limits.epsilon).is_integer()
+            and abs(value) <= self.limits.largest
+            and not math.fmod(value, self.limits.least)  # a subnormal number has fewer digits
         )
 
     def fresh(self) -> int:

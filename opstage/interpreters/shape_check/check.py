@@ -93,7 +93,7 @@ def check_base_program(
         outputs=outputs,
         cost=ops.cost,
         ops=ops.bound_ops,
-        declarations=_declarations(specs, names),
+        declarations=_declarations(specs),
         warnings=tuple([finding for finding in odd if finding.severity == "warning"]),
         program=traced,
         mesh=ops.mesh,
@@ -169,13 +169,10 @@ def _may_follow(error: Exception) -> bool:
     return isinstance(error, LocatedError) and _UNKNOWN_SIZE.search(error.reason) is not None
 
 
-def _declarations(specs: Sequence[Spec], names: Sequence[str]) -> tuple[DeclaredConstraint, ...]:
-    """The constraints of the Specs, each once, where it was written first, and the ranges."""
+def _declarations(specs: Sequence[Spec]) -> tuple[DeclaredConstraint, ...]:
+    """The constraints of the Specs, each once, where it was written first."""
     found: dict[str, DeclaredConstraint] = {}
-    for spec, name in zip(specs, names):
-        if spec.range is not None:
-            text = "{} in [{:g}, {:g}]".format(name, *spec.range)
-            found[text] = DeclaredConstraint(text, spec.source)
+    for spec in specs:
         for constraint in spec.where:
             found.setdefault(constraint, DeclaredConstraint(constraint, spec.source))
     return tuple(found.values())

@@ -60,8 +60,10 @@ class CheckedProgram:
 
     def source(self, equation: Equation | None) -> SourceLine | None:
         """The user's call that an op is, or serves."""
-        place = None if equation is None else self.places.get(equation.ordinal)
-        return None if place is None else place.source
+        if equation is None:
+            return None
+        place = self.places.get(equation.ordinal)
+        return self.body.lines.get(equation.ordinal) if place is None else place.source
 
     def types(self, slots: tuple[int, ...]) -> tuple[TensorType, ...]:
         """Of these tensors."""

@@ -44,7 +44,7 @@ class Assumption:
 
 @dataclass(frozen=True)
 class DeclaredConstraint:
-    """A constraint or a range that a Spec declares; every run is held to it."""
+    """A constraint that a Spec declares; every run is held to it."""
 
     constraint: str
     source: SourceLine | None = None
@@ -68,7 +68,7 @@ class Report:
     """How many primitives the program binds."""
     warnings: tuple[Finding, ...] = ()
     declarations: tuple[DeclaredConstraint, ...] = ()
-    """The constraints and ranges that the Specs declare."""
+    """The constraints that the Specs declare."""
     program: CheckedProgram = field(default_factory=CheckedProgram, repr=False, compare=False)
     """The program, op by op."""
     sizes: Mapping[str, int] = field(default_factory=dict, hash=False)

@@ -1,0 +1,27 @@
+"""Recorded graphs as programs that facts are proved of."""
+
+from __future__ import annotations
+
+from ..interpreters.graph.graph import Graph
+from ..interpreters.shape_check import Report
+from ..interpreters.shape_check.program import CheckedProgram
+from ..ops.dims import DimExpr, DimScope
+from ..ops.kinds import Effect
+
+
+def report_of(graph: Graph) -> Report:
+    """The report on a recorded graph: for `ranges_of` and `with_claims`, as that of `opstage.check` is on a program.
+
+    Findings are at the lines that the graph has of its source. What Specs declared is not in a graph: state bounds of
+    its inputs where they matter.
+    """
+    body = graph.body
+    scope = next((size.scope for type_ in body.types for size in type_.shape if isinstance(size, DimExpr)), DimScope())
+    names = list(graph.input_names)
+    if names and names[-1] == "step" and Effect.DRAWS in body.effects:
+        names[-1] = ""  # the number of the training step, which is no argument
+    program = CheckedProgram(
+        body, tuple(names), lambda: list(graph.output_names), scope=scope, dtype=graph.dtype, seed=graph.seed
+    )
+    outputs = tuple([body.types[slot] for slot in body.outputs])
+    return Report((), (), outputs, body.cost(), len(body.equations), program=program)
