@@ -38,7 +38,7 @@ def scan(run: Interpretation, equation: Equation, read: Sequence[Facts], types: 
         type_ = loop.body.input_types[at]
         return tuple([d.invariant(d.anything(type_), length) for d in domains])
 
-    outs = _fixpoint(run, init, step, unknown)
+    outs = _fixpoint(run, init, step, unknown, length if isinstance(length, int) else None)
     for domain in domains:
         domain.leave()
     final = [
@@ -83,15 +83,22 @@ def _fixpoint(
     init: Sequence[Facts],
     step: Callable[[Sequence[Facts]], tuple[list[Facts], list[Facts]]],
     unknown: Callable[[int], Facts],
+    iterations: int | None = None,
 ) -> list[Facts]:
-    """The results of `step` for carries that hold before every iteration; it gives results, and what comes in next."""
+    """The results of `step` for carries that hold before every iteration; it gives results, and what comes in next.
+
+    Of as few iterations as rounds are taken nothing is widened: after so many rounds the carries hold before each.
+    """
     carried = list(init)
+    few = iterations is not None and 1 <= iterations <= _MOST
     for turn in range(_MOST):
         outs, following = step(carried)
         joined = [_join(run, a, b) for a, b in zip(carried, following)]
         if all(d.leq(a, b) for new, old in zip(joined, carried) for d, a, b in zip(run.domains, new, old)):
             return outs
-        if turn >= _EXACT:
+        if few and turn + 1 == iterations:
+            return outs
+        if turn >= _EXACT and not few:
             joined = [
                 tuple([d.widen(a, b) for d, a, b in zip(run.domains, old, new)]) for old, new in zip(carried, joined)
             ]

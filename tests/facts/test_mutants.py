@@ -226,7 +226,7 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Sequence[str]]] = {
         ["scan", "scan reverse"],
     ),
     "loops end at once": (
-        _attribute(loops, "_fixpoint", lambda right: lambda run, init, step, unknown: step(list(init))[0]),
+        _attribute(loops, "_fixpoint", lambda right: lambda run, init, step, *more: step(list(init))[0]),
         ["scan", "total of samples", "counted"],
     ),
     "choices of nothing": (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
@@ -54,6 +54,7 @@ class Ranges(Domain[ValueRange]):
     given    the ranges of inputs that were used, in words
     remarks  what was seen on the way
     hidden   by the values of results that are nan or infinite only where a select drops them: a fix that was tried
+    attended the attentions so far, by their operands and by what is kept for their gradients
     latest   the value of the result that was found last
     makers   for a value the op that made it, with its static parameters and the facts of its operands
     """
@@ -81,6 +82,7 @@ class Ranges(Domain[ValueRange]):
         self.makers: dict[int, tuple[OpCall, Sequence[ValueRange]]] = {}
         self.hidden: dict[int, str] = {}
         self.latest = 0
+        self.attended: set[Hashable] = set()
         self._values = 0
         self._known: dict[Any, int] = {}
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
 from ....ops.dims import Dim
+from ....ops.splitmix import LARGEST_NORMAL
 from ....ops.types import is_float
 from ...dependence.sizes import at_most_proved
 from ...domain import OpCall
@@ -136,7 +137,27 @@ def attention(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     unknown = scores.nan or scores.infinite or v.nan or v.infinite or any(fact.nan or fact.plus for fact in rest)
     if unknown or overflows(domain, v, keys, (v,)):
         return [ANYTHING] * len(call.outputs)
-    return [mean_or_zero(domain, call, v), *[ANYTHING] * (len(call.outputs) - 1)]
+    kept = [ANYTHING] * 2
+    if not any(fact.minus for fact in rest):
+        # Of each query the greatest score, and the sum of exponentials, one of which is 1; 0 and 1 of a blank one.
+        kept = [ValueRange(), ValueRange(1 - _ROUNDING, keys * (1 + _ROUNDING))]
+        kept = [fact._replace(value=domain.fresh()) for fact in kept]
+        domain.attended.add(_attended(call, (q, k, *rest, *kept)))
+    return [mean_or_zero(domain, call, v), *kept]
+
+
+def attention_grad(domain: Ranges, call: OpCall, facts: Facts) -> Facts | None:
+    """Sums of products of weights between 0 and 1 with what comes in, where what was kept is of the same scores."""
+    q, k, v, *rest, g = facts
+    if not all(fact.value for fact in facts[:-1]) or _attended(call, (q, k, *rest)) not in domain.attended:
+        return None
+    domain.assumptions["scores of attention are the same when the backward pass computes them again"] = None
+    return linear_finite(domain, call, (q, k, v, g))
+
+
+def _attended(call: OpCall, facts: Facts) -> Hashable:
+    """By which tensors and static parameters a gradient of attention belongs to it."""
+    return (tuple(sorted(call.static.items())), tuple([fact.value for fact in facts]))
 
 
 def mean_or_zero(domain: Ranges, call: OpCall, x: ValueRange) -> ValueRange:
@@ -259,3 +280,9 @@ def iota(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 def uniform(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     """24 bits over 2^24."""
     return [ValueRange(0, 1 - 2.0**-24 if domain.limits.epsilon <= 2.0**-23 else 1.0)]
+
+
+def normal(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
+    """Box and Muller's numbers of such bits, which end where the radius of the largest one does."""
+    low, high = domain.limits.widened(-LARGEST_NORMAL, LARGEST_NORMAL, 8)
+    return [ValueRange(low, high)]
