@@ -151,6 +151,23 @@ def test_the_first_op_with_a_bad_index_is_named_when_a_value_is_read_back() -> N
     opstage.run(program, args[0], args[1], args[1], options=CUDA)  # the error is over
 
 
+@pytest.mark.parametrize("index", [6, 11, -1, -7])
+def test_positions_of_a_pool_outside_of_their_planes_are_said_as_on_the_cpu(index: int) -> None:
+    places, x = np.array([[[0, 2, index], [0, 2, 4]]]), np.arange(12, dtype=np.float32).reshape(1, 2, 6)
+    window = {"kernel": (2,), "stride": 2, "padding": 0}
+    programs: list[tuple[Any, Any]] = [
+        (lambda ops, x, i: ops.max_pool_gather(x, i, **window), x),
+        (lambda ops, g, i: ops.max_pool_scatter(g, i, shape=(6,), **window), x[:, :, :3]),
+    ]
+    for program, operand in programs:
+        messages = []
+        for options in (Options(), CUDA):
+            with pytest.raises(RangeError, match=rf"index {index} at position") as caught:
+                opstage.run(program, operand, places, options=options)
+            messages.append(str(caught.value))
+        assert messages[0] == messages[1]
+
+
 def test_a_bad_index_leaves_the_parameters_as_they_were() -> None:
     def loss(ops: Any, params: Any, idx: Any) -> Any:
         return ops.sum(ops.gather_rows(params, idx))

@@ -14,6 +14,7 @@ from ...gpu.buffer import DeviceBuffer
 from ...gpu.counting import quotient, steps
 from ...gpu.device.interface import Device
 from ...gpu.language import cuda, device_function
+from ...indices import require_cells
 from .launches import Entry, Kernel, Types
 from .windows import (
     OUTSIDE,
@@ -57,8 +58,14 @@ def _greater(state: Any, at: Any, cell: Any, begins: Any, w: Any, data: Any) -> 
 def scatter_kernel(rank: int) -> Kernel:
     indices, add_windows = padded_indices(rank), over_windows(rank, _add_where_chosen, dilated=False)
 
-    def max_pool_scatter(count: Any, out: Any, g: Any, index: Any, w: Any, places: Any, plane: Any) -> None:
-        """out[cell] = Σ g over the windows whose index is that cell."""
+    def max_pool_scatter(
+        count: Any, out: Any, g: Any, index: Any, number: Any, w: Any, places: Any, plane: Any, flag: Any, asked: Any
+    ) -> None:
+        """out[cell] = Σ g over the windows whose index is that cell. Of the `number` of windows all are looked at for
+        an index outside of its plane."""
+        for window in steps(cuda.grid(1), number, cuda.gridsize(1)):
+            if (index[window] < 0 or index[window] >= plane) and flag[0] == NOTHING:
+                flag[0] = asked
         for t in steps(cuda.grid(1), count, cuda.gridsize(1)):
             channel = quotient(t, plane)
             at = t - channel * plane
@@ -74,10 +81,16 @@ def _add_where_chosen(total: Any, place: Any, cell: Any, indices: Any, w: Any, d
     return total + g[first + place] if index[first + place] == at else total
 
 
-def gather_kernel(count: Any, out: Any, x: Any, index: Any, places: Any, plane: Any) -> None:
-    """out[window] = x at the window's index."""
+def gather_kernel(count: Any, out: Any, x: Any, index: Any, places: Any, plane: Any, flag: Any, asked: Any) -> None:
+    """out[window] = x at the window's index, and 0 where that is outside of the plane."""
     for window in steps(cuda.grid(1), count, cuda.gridsize(1)):
-        out[window] = x[quotient(window, places) * plane + index[window]]
+        at = index[window]
+        if at >= 0 and at < plane:
+            out[window] = x[quotient(window, places) * plane + at]
+        else:
+            out[window] = ZERO
+            if flag[0] == NOTHING:
+                flag[0] = asked
 
 
 @cache
@@ -156,7 +169,8 @@ def max_pool_scatter(
 ) -> Any:
     out, rank = device.empty(types[0]), len(kernel)
     w = _windows(device, shape, g.shape[-rank:], kernel, stride, padding)
-    device.each(scatter_kernel(rank), out.size, out, g, index, *_planes(w))
+    asked = np.int32(device.watched(tuple(shape), index, require_cells))
+    device.each(scatter_kernel(rank), out.size, out, g, index, np.int32(index.size), *_planes(w), device.flag, asked)
     return (out,)
 
 
@@ -164,8 +178,9 @@ def max_pool_gather(
     device: Device, types: Types, x: DeviceBuffer, index: DeviceBuffer, kernel: Any, stride: Any, padding: Any
 ) -> Any:
     out, rank = device.empty(types[0]), len(kernel)
-    places, plane = math.prod(out.shape[-rank:]), math.prod(x.shape[-rank:])
-    device.each(gather_kernel, out.size, out, x, index, np.int32(places), np.int32(plane))
+    places, plane = np.int32(math.prod(out.shape[-rank:])), np.int32(math.prod(x.shape[-rank:]))
+    asked = np.int32(device.watched(x.shape[-rank:], index, require_cells))
+    device.each(gather_kernel, out.size, out, x, index, places, plane, device.flag, asked)
     return (out,)
 
 
