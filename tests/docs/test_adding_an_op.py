@@ -62,7 +62,10 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("op")
     for folder in COPIED:
         shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in ("setup.cfg", "tests/__init__.py", "tests/conftest.py"):
+    for file in (
+        "setup.cfg",
+        *(f"tests/{name}.py" for name in ("__init__", "conftest", "processes", "process_server")),
+    ):
         shutil.copy(ROOT / file, root / file)
     shutil.copy(ROOT / "tests/docs/whole_op.py", root)
     for block in blocks(DOCUMENT):
