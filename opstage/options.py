@@ -76,6 +76,9 @@ class Options:
     bucket: str = "1MiB"
     """On several processes: gradients are summed over them joined in buckets of about so much, each begun as soon as it
     is full, while the backward pass goes on; "0" sums each by itself and waits for it. No size moves a bit."""
+    accumulate: int = 1
+    """In how many parts a training step computes its batch, one after the other: the memory of a part, the gradient of
+    all. See `Accumulate`."""
     timeout: int = 60
     """On several processes: the seconds in which nothing comes from another one, after which a run ends with an error
     that says which process stands still."""
@@ -239,6 +242,12 @@ def _is_level(value: Any) -> str | None:
     return None
 
 
+def _is_parts(value: Any) -> str | None:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return None
+    return f"{value!r} is not a number of parts; expected an integer that is at least 1"
+
+
 def _is_bucket(value: Any) -> str | None:
     return None if value == "0" else _is_amount(value)
 
@@ -284,6 +293,7 @@ _CHECKS: dict[str, _Check] = {
     "mesh": _is_mesh,
     "zero": _is_level,
     "bucket": _is_bucket,
+    "accumulate": _is_parts,
     "timeout": _is_seconds,
     "program_memory": _is_amount,
 }
@@ -303,7 +313,12 @@ def read_option(name: str, text: str) -> Any:
         value = {"true": True, "1": True, "false": False, "0": False}.get(value.lower(), text)
         if value is text:
             raise UsageError(f"{text!r} is not a boolean; expected true, false, 1 or 0")
-    elif check in (_is_seed, _is_seconds, _is_level) and value.isascii() and value.isdigit() and len(value) <= 20:
+    elif (
+        check in (_is_seed, _is_seconds, _is_level, _is_parts)
+        and value.isascii()
+        and value.isdigit()
+        and len(value) <= 20
+    ):
         value = int(value)
     reason = check(value)
     if reason is not None:

@@ -105,8 +105,8 @@ def plan_settings(
         if count is not None and count < 1:
             raise UsageError(f"{name} = {count}: a run has at least one")
     model.require_loss()
-    if settings.optimizer.freeze.strip() or settings.run.accumulate != 1:
-        what = "optimizer.freeze" if settings.optimizer.freeze.strip() else "run.accumulate"
+    if settings.optimizer.freeze.strip() or settings.parts != 1:
+        what = "optimizer.freeze" if settings.optimizer.freeze.strip() else "accumulate"
         raise UsageError(f"a step is planned whole, with every parameter trained; leave {what} out")
     batch = batch_size_name(model)
     if epochs is not None:

@@ -16,6 +16,7 @@ from ..config import Layer, merge, read_toml, toml_literal
 from ..models import MODELS
 from ..ops.errors import UsageError
 from ..options import Options
+from ..training.accumulate import require_one_meaning
 from .definition import Definition, definition, file_of
 from .directory import CONFIG, ORIGINS
 from .group_text import GROUPS, with_group_text
@@ -39,6 +40,8 @@ class Settings:
     """The definition of the model, if already known."""
 
     def __post_init__(self, given: Definition | None) -> None:
+        if self.run.accumulate > 1:
+            require_one_meaning("run.accumulate", self.run.accumulate, self.options)
         object.__setattr__(self, "given", given)  # stored where `dataclasses.replace` looks for it
 
     @property
@@ -46,6 +49,11 @@ class Settings:
         """The definition of the model. Raises UsageError if the name is unknown."""
         given: Definition | None = self.__dict__["given"]
         return given if given is not None else definition(self.run.model)
+
+    @property
+    def parts(self) -> int:
+        """The number of parts in which a step computes its batch: run.accumulate, or the option of that name."""
+        return max(self.run.accumulate, self.options.accumulate)
 
     def sections(self) -> dict[str, Any]:
         """Return the tables, each a dataclass, by name."""

@@ -88,7 +88,7 @@ class Provided:
 
 def least_batch(settings: Settings) -> int:
     """Return the least number of rows that the ranks of the mesh can divide into the parts of gradient accumulation."""
-    return _ranks(settings) * settings.run.accumulate
+    return _ranks(settings) * settings.parts
 
 
 def _ranks(settings: Settings) -> int:
@@ -114,7 +114,7 @@ def prepare(settings: Settings, given: Provided | None = None) -> Task:
         )
     ranks, least = _ranks(settings), least_batch(settings)
     if ranks > 1 and size % least:
-        parts = f" in {run.accumulate} parts" if run.accumulate > 1 else ""
+        parts = f" in {settings.parts} parts" if settings.parts > 1 else ""
         raise UsageError(
             f"mesh {options.mesh!r}: {ranks} ranks cannot share batches of {size} samples{parts} equally; give batches "
             f"of {-(-size // least) * least}, or another mesh"
@@ -133,7 +133,7 @@ def prepare(settings: Settings, given: Provided | None = None) -> Task:
         clip, (params, state) = settings.optimizer.make_clip(), first_trees(chosen, options)
         flags = _flags(settings.optimizer.freeze, params, options)
         more: dict[str, Any] = {"options": options, "state": state, "clip": clip, "requires_grad": flags}
-        more["accumulate"] = Accumulate(run.accumulate, run.accumulate_by)
+        more["accumulate"] = Accumulate(settings.parts, run.accumulate_by)
         more["gradient_norm"] = run.gradient_norm
         trainer = scalar_trainer(chosen.require_loss(), params, *chosen.batch, **more)
     elif settings.optimizer.freeze or run.accumulate != 1 or run.gradient_norm:

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..ops.errors import UsageError
 from ..ops.trees import Structure, flatten, lists_as_arrays, unflatten
+from ..options import Options
 from .by_name import by_position
 from .hyperparameters import keep, require_count
 from .row_terms import ROWS, SUM
@@ -55,10 +56,26 @@ class Accumulate:
         return None if self.by in (ROWS, SUM) else self.by
 
 
-def as_accumulate(value: Any) -> Accumulate | None:
-    """Convert `value`, a number of parts or an `Accumulate`, to an `Accumulate`; return None for one part."""
-    made = value if isinstance(value, Accumulate) else Accumulate(value)
+def as_accumulate(value: int | Accumulate | None, options: Options) -> Accumulate | None:
+    """Convert a number of parts or an `Accumulate` to an `Accumulate`; return None for one part.
+
+    None stands for the parts of the options. Raises UsageError if both give another number.
+    """
+    if value is None:
+        made = Accumulate(options.accumulate)
+    else:
+        made = value if isinstance(value, Accumulate) else Accumulate(value)
+        require_one_meaning("accumulate", made.parts, options)
     return made if made.parts > 1 else None
+
+
+def require_one_meaning(name: str, parts: int, options: Options) -> None:
+    """Raise UsageError if the option accumulate gives another number of parts than the setting `name`."""
+    if options.accumulate not in (1, parts):
+        raise UsageError(
+            f"{name} is {parts}, but the options have accumulate={options.accumulate}; give one of them, or the same "
+            "number in both"
+        )
 
 
 class BatchPart(NamedTuple):

@@ -104,7 +104,7 @@ class ScalarModule:
         options: Options | None = None,
         *specs: Any,
         requires_grad: Any = None,
-        accumulate: int | Accumulate = 1,
+        accumulate: int | Accumulate | None = None,
     ) -> ScalarModule:
         """From an explicit loss and parameter values; see `opstage.scalar_trainer`."""
         more: dict[str, Any] = {"requires_grad": requires_grad, "accumulate": accumulate}

@@ -73,7 +73,7 @@ class ScalarTrainer:
         requires_grad: Any,
         state: Any,
         clip: Clip | None,
-        accumulate: int | Accumulate = 1,
+        accumulate: int | Accumulate | None = None,
         gradient_norm: bool = False,
     ):
         self._held = Held(params, state, requires_grad, options)
@@ -84,7 +84,7 @@ class ScalarTrainer:
         self.specs = shared_out(specs, mesh_of(options.mesh))
         self._promises = Promises(loss, self.specs, options, self._held, clip)
         self._running = Running(loss, self._held, self._promises, options, clip, gradient_norm)
-        self._stepping = Stepping(self._running, as_accumulate(accumulate))
+        self._stepping = Stepping(self._running, as_accumulate(accumulate, options))
 
     def own_rows(self, count: int) -> Any:
         """Which rows of a batch of `count` the ranks of this process read, an array of numbers; None: all of them.
@@ -394,7 +394,7 @@ def scalar_trainer(
     requires_grad: Any = None,
     state: Any = None,
     clip: Clip | None = None,
-    accumulate: int | Accumulate = 1,
+    accumulate: int | Accumulate | None = None,
     gradient_norm: bool = False,
 ) -> ScalarTrainer:
     """A trainer for `loss(ops, params, *batch) -> scalar`, on the interpreter that `options` name.

@@ -28,6 +28,7 @@ DEFAULTS = {
     "mesh": "",
     "zero": 0,
     "bucket": "1MiB",
+    "accumulate": 1,
     "timeout": 60,
 }
 BOOLEANS = [name for name, value in DEFAULTS.items() if isinstance(value, bool)]
@@ -208,6 +209,7 @@ def test_from_env_reads_every_field() -> None:
         "OPSTAGE_MESH": "data=4",
         "OPSTAGE_ZERO": "2",
         "OPSTAGE_BUCKET": "2MiB",
+        "OPSTAGE_ACCUMULATE": "4",
         "OPSTAGE_TIMEOUT": "90",
     }
     assert dataclasses.asdict(Options.from_env(environment)) == {
@@ -227,6 +229,7 @@ def test_from_env_reads_every_field() -> None:
         "mesh": "data=4",
         "zero": 2,
         "bucket": "2MiB",
+        "accumulate": 4,
         "timeout": 90,
     }
 

@@ -324,3 +324,21 @@ def test_a_module_takes_steps_in_parts() -> None:
     for module in (whole, parts):
         module.step(0.5, X, LABELS)
     np.testing.assert_allclose(parts.params()["w"], whole.params()["w"], rtol=1e-12)
+
+
+def test_options_say_in_how_many_parts_too() -> None:
+    def trained(**more: Any) -> Any:
+        trainer = opstage.scalar_trainer(mean_loss, {"w": np.ones((1, 4), np.float32)}, **more)
+        x = np.arange(24, dtype=np.float32).reshape(6, 4) / 24
+        trainer.step(0.1, x)
+        assert trainer._stepping.in_parts
+        return trainer.get_params()["w"].tobytes()
+
+    def mean_loss(ops: Any, params: Any, x: Any) -> Any:
+        return ops.reduce_mean(ops.linear(params["w"], None, x))
+
+    three = Options(accumulate=3)
+    assert trained(options=three) == trained(accumulate=3) == trained(options=three, accumulate=3)
+    for other in (1, 2):
+        with pytest.raises(UsageError, match=f"accumulate is {other}, but the options have accumulate=3"):
+            trained(options=three, accumulate=other)

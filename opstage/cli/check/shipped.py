@@ -74,8 +74,8 @@ def check_shipped(settings: Settings, asked: Asked) -> CheckOutcome:
         claimed = check(predicts, *held, *inputs, options=options, train=False, claims=asked.prove)
         checked = replace(checked, report=checked.report.with_verdicts(claimed))
     report, sections = completed(checked, settings.options, asked, found)
-    if settings.run.accumulate > 1:
-        sections = [_of_whole_batches(each, settings.run.accumulate) for each in sections]
+    if settings.parts > 1:
+        sections = [_of_whole_batches(each, settings.parts) for each in sections]
     return CheckOutcome.of(report, settings.run.model, checked.what, sections)
 
 
@@ -84,7 +84,7 @@ def _of_whole_batches(section: Section, parts: int) -> Section:
     if section.name != "memory":
         return section
     note = (
-        f"  These are steps of whole batches. In {parts} parts (run.accumulate) a step keeps the batch and a sum of\n"
+        f"  These are steps of whole batches. In {parts} parts (accumulate) a step keeps the batch and a sum of\n"
         "  each gradient, and takes for the rest what the rows of a part take: --at with their number."
     )
     data = [{**entry, "of": "whole batches"} for entry in section.data]
