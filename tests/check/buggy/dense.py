@@ -77,7 +77,7 @@ DENSE = (
     Bug(
         "mlp-labels-are-floats",
         "label dtype",
-        'Spec("B", dtype="int64")',
+        'Spec("B", dtype="int64", range=(0, config.classes - 1))',
         'Spec("B")',
         op="cross_entropy",
         says="labels must be an integer tensor but is (B,) float32",
@@ -87,7 +87,7 @@ DENSE = (
     Bug(
         "mlp-labels-one-hot",
         "label shape",
-        'Spec("B", dtype="int64")',
+        'Spec("B", dtype="int64", range=(0, config.classes - 1))',
         'Spec(("B", config.classes), dtype="int64")',
         op="cross_entropy",
         says="labels are (B, 10) but logits (B, 10)",

@@ -203,7 +203,7 @@ SEQUENCES = (
     Bug(
         "vit-label-for-each-patch",
         "label shape",
-        'Spec("B", dtype="int64")',
+        'Spec("B", dtype="int64", range=(0, config.classes - 1))',
         'Spec(("B", config.patches), dtype="int64")',
         op="cross_entropy",
         says="labels are (B, 24) but logits (B, 10)",
@@ -314,7 +314,7 @@ SEQUENCES = (
     Bug(
         "gpt-length-not-declared",
         "positional embedding length",
-        'dtype="int64", where=(f"T <= {config.length}",))',
+        'dtype="int64", where=(f"T <= {config.length}",), range=(0, BYTES - 1))',
         'dtype="int64")',
         op="slice",
         says='fails at T=65; add where=["T <= 64"]',
