@@ -12,11 +12,11 @@ from opstage.interpreters.gpu.device import driver as device
 from opstage.interpreters.gpu.device.failures import OF_KERNELS, OF_THE_MACHINE
 
 MEMBERS = {
-    "Device": ("set_current", "create_stream", "device_id", "compute_capability", "name", "properties"),
+    "Device": ("set_current", "create_stream", "device_id", "compute_capability", "name", "properties", "uuid"),
     "DeviceMemoryResource": ("allocate", "attributes", "handle"),
     "Buffer": ("handle", "close", "fill", "from_handle"),
-    "Stream": ("handle", "record", "sync", "create_graph_builder"),
-    "Event": ("sync",),
+    "Stream": ("handle", "record", "sync", "wait", "create_graph_builder"),
+    "Event": ("sync", "is_done"),
     "ObjectCode": ("from_cubin", "get_kernel"),
     "DeviceMemoryResourceOptions": (),
 }

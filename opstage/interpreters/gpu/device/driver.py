@@ -25,9 +25,10 @@ from .compile import compile_kernel
 from .failures import GO_ON, Failures
 from .gemm import Gemm, ProductFailed, Shape, alignment
 from .grid import Grid
-from .interface import Device
+from .interface import Device, bytes_of
 from .matrices import MatrixLayout, layout_of
 from .script import Call, Script
+from .side import Aside, PatientEvent
 from .signature import Kernel, Pointers, Signature, signature_of
 from .staging import Staging
 
@@ -63,6 +64,8 @@ class Gpu(Device):
         self._staging = Staging(self)
         self._gemm: Gemm | None = None
         self._workspace: Any = None
+        self._side: Any = None
+        self._flights: dict[int, Any] = {}
         self._gave_up = False
         self._kernels: dict[tuple[Kernel, Signature], Any] = {}
         self._configurations: dict[tuple[int, int], Any] = {}
@@ -77,6 +80,15 @@ class Gpu(Device):
         self.cc = int(capability[0]), int(capability[1])
         self.name = self._failures.gpu = str(self._gpu.name)
         self.grid = Grid(most_blocks=BLOCKS_OF_A_PROCESSOR * int(self._gpu.properties.multiprocessor_count))
+
+    @property
+    @override
+    def identity(self) -> str:
+        return f"{self.name} {self._gpu.uuid}"
+
+    @override
+    def enter(self) -> None:
+        self._enter()
 
     def _enter(self) -> None:
         """The driver wants each thread to say which device it means, again after it meant another one."""
@@ -134,6 +146,7 @@ class Gpu(Device):
             self._enter()
             self._take_back()
             kept = self._buckets.trim()
+            self._watched()
             self._stream.sync()
             self._done(self._driver.cuMemPoolTrimTo(self._resource.handle, 0))
         except Exception as error:
@@ -187,7 +200,8 @@ class Gpu(Device):
 
     def event(self) -> Any:
         """Record an event that completes when all work launched so far is done."""
-        return self._stream.record()
+        recorded = self._stream.record()
+        return recorded if self.patience is None else PatientEvent(recorded, self.patience)
 
     # Kernels --------------------------------------------------------------------------------------------------------
 
@@ -332,6 +346,38 @@ class Gpu(Device):
                 stacklevel=2,
             )
 
+    # Work on a stream of its own -----------------------------------------------------------------------------------
+
+    @override
+    @alone
+    def aside(self, number: int, work: Aside, *buffers: DeviceBuffer) -> None:
+        places = [(int(each.handle.handle), bytes_of(each)) for each in buffers]  # which launches what they wait for
+        try:
+            self._enter()
+            if self._side is None:
+                self._side = self._gpu.create_stream()
+            self._side.wait(self._stream.record())
+            work(self._side, places)
+            self._flights[number] = self._side.record()
+        except Exception as error:
+            self._explain(error, "an exchange was begun", at_op=True)
+            raise
+
+    @override
+    @alone
+    def joined(self, number: int, *buffers: DeviceBuffer) -> None:
+        try:
+            self._enter()
+            self._stream.wait(self._flights.pop(number))
+        except Exception as error:
+            self._explain(error, "an exchange was waited for", at_op=True)
+            raise
+
+    def _watched(self) -> None:
+        """Wait for the work of other GPUs that this one's waits for, as long as there is hope for it."""
+        if self.patience is not None:
+            self.event().sync()
+
     # Waiting --------------------------------------------------------------------------------------------------------
 
     @override
@@ -339,6 +385,7 @@ class Gpu(Device):
     def synchronize(self) -> None:
         try:
             self._enter()
+            self._watched()
             self._stream.sync()
         except Exception as error:
             self._explain(error, "its work was waited for")

@@ -14,7 +14,7 @@ from weakref import WeakSet
 import numpy as np
 import numpy.typing as npt
 
-from ....ops.errors import LocatedError, OutOfMemoryError, user_frame
+from ....ops.errors import LocatedError, OutOfMemoryError, ProgramError, user_frame
 from ....ops.types import DType, TensorType
 from ....options import CudaGraphs
 from ...indices import require_in_range
@@ -25,6 +25,7 @@ from .deferred import DeferredLaunch, DeferredLaunches
 from .grid import GRID, Grid
 from .matrices import MatrixLayout
 from .script import Call, Script
+from .side import Aside, Patience
 from .watch import Require, Watch, Watched, range_error
 
 _MOST_NUMBERS = 4096
@@ -50,9 +51,13 @@ class Device(ABC):
     context         of the last op that was served, to which errors that are found later belong
     grid            with how many threads kernels are started
     computes        whether what it gives back was computed; a device that only counts memory gives zeros
+    notes           whether it only notes what it is asked for, to be done later
+    patience        by whom a wait for work is watched that may never come to an end; None: nobody, it is waited for
     """
 
     computes = True
+    notes = False
+    patience: Patience | None = None
 
     def __init__(self, grid: Grid = GRID, number: int = 0) -> None:
         self.number = number
@@ -68,6 +73,18 @@ class Device(ABC):
 
     def __str__(self) -> str:
         return f"cuda:{self.number}"
+
+    @property
+    def identity(self) -> str:
+        """The GPU, in words that are the same in all processes of a machine that have it, and in no other ones."""
+        return str(self)
+
+    def enter(self) -> None:  # noqa: B027  one that no driver knows has nothing to say to it
+        """Have calls of the driver in this thread mean this device, those of other libraries too."""
+
+    def holds(self, buffer: DeviceBuffer) -> bool:
+        """Whether what is asked of this device may read a buffer."""
+        return buffer.memory.device is self
 
     def serve(self, context: OpContext, work: Callable[..., T], /, *args: Any, **more: Any) -> T:
         """`work(*args, **more)`, all of whose launches are for this op, and errors too. The caller holds the lock."""
@@ -261,6 +278,20 @@ class Device(ABC):
         """Calls of this device's methods, to be made again and again; captured as `graphs` says, where it can."""
         return Script(self, calls)
 
+    # Work on a stream of its own -----------------------------------------------------------------------------------
+
+    def aside(self, number: int, work: Aside, *buffers: DeviceBuffer) -> None:
+        """Begin `work` on a stream beside this device's, once all is done that was asked for before.
+
+        What is begun so is done in its order. Until `joined` with the same number and buffers nobody may write over
+        what it reads, or read what it writes. Raises ProgramError on a device that has no such stream.
+        """
+        raise ProgramError(f"{self} has no stream on which processes send each other something")
+
+    def joined(self, number: int, *buffers: DeviceBuffer) -> None:
+        """Have all that is asked for from now on wait for what was begun as `number`."""
+        raise ProgramError(f"{self} has no stream on which processes send each other something")
+
     # Indices out of range ------------------------------------------------------------------------------------------
 
     @property
@@ -305,3 +336,8 @@ class Device(ABC):
 def pointer_type(dtype: DType) -> DType:
     """The dtype as kernels see it: masks are bytes."""
     return np.dtype(np.uint8) if dtype.kind == "b" else dtype
+
+
+def bytes_of(buffer: DeviceBuffer) -> int:
+    """How many bytes the elements of a buffer take."""
+    return buffer.size * pointer_type(buffer.dtype).itemsize

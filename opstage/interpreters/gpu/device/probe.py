@@ -38,6 +38,13 @@ def find_device(number: int = 0) -> Device:
         return _found(number)
 
 
+def gpus_seen() -> int:
+    """How many GPUs this process sees, simulated ones where CUDA is simulated."""
+    from ..language import SIMULATED
+
+    return visible(os.environ.get(_VISIBLE), SIMULATED_GPUS) if SIMULATED else len(look().gpus)
+
+
 @cache
 def _found(number: int) -> Device:
     from ..language import SIMULATED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any, final
 
@@ -15,8 +16,9 @@ from ..buffer import DeviceBuffer, Memory
 from ..scheduler import launch
 from .alone import alone, opened
 from .grid import WARP, Grid
-from .interface import Device, pointer_type
+from .interface import Device, bytes_of, pointer_type
 from .product import launch_product
+from .side import Aside
 
 SMALL = Grid(threads=WARP, block=2 * WARP, longest=127, most_blocks=2)
 """Two blocks and one warp, or two warps for a long row, show every way to go wrong, and are quick."""
@@ -27,11 +29,16 @@ class Simulator(Device):
     """Memory is bytes of the host, filled with a pattern when it is given out, so that what was not written is seen.
 
     limit   how many bytes it gives out at most; None: as many as the host has
+    late    whether work aside is done no sooner than somebody waits for it, or else as soon as it is begun: a program
+            must be right either way
     """
+
+    late = True
 
     def __init__(self, limit: int | None = None, number: int = 0) -> None:
         super().__init__(SMALL, number)
         self.limit = limit
+        self._aside: deque[tuple[int, Aside, list[tuple[int, int]]]] = deque()
         opened(self)
 
     @override
@@ -69,6 +76,26 @@ class Simulator(Device):
     @alone
     def product(self, out: DeviceBuffer, x: DeviceBuffer, y: DeviceBuffer, **more: Any) -> None:
         launch_product(self, out, x, y, **more)
+
+    @override
+    @alone
+    def aside(self, number: int, work: Aside, *buffers: DeviceBuffer) -> None:
+        self._aside.append((number, work, [(each.handle.ctypes.data, bytes_of(each)) for each in buffers]))
+        if not self.late:
+            self._catch_up(number)
+
+    @override
+    @alone
+    def joined(self, number: int, *buffers: DeviceBuffer) -> None:
+        if any(waiting == number for waiting, *_ in self._aside):
+            self._catch_up(number)
+
+    def _catch_up(self, number: int) -> None:
+        """Do what was begun up to this number."""
+        done = None
+        while done != number:
+            done, work, places = self._aside.popleft()
+            work(None, places)
 
     @override
     def part(self, memory: Memory, offset: int, nbytes: int) -> Any:

@@ -15,6 +15,7 @@ from typing_extensions import override
 from ...gpu.buffer import DeviceBuffer, Memory
 from ...gpu.device import Device
 from ...gpu.device.script import Call
+from ...gpu.device.side import Aside
 
 
 class Spot(NamedTuple):
@@ -32,11 +33,17 @@ class LaunchRecorder(Device):
     blocks      the bytes of each numbered block
     """
 
+    notes = True
+
     def __init__(self, device: Device):
         super().__init__(device.grid)
         self.device = device
         self.calls: list[Call] = []
         self.blocks: list[int] = []
+
+    @override
+    def holds(self, buffer: DeviceBuffer) -> bool:
+        return buffer.memory.device in (self, self.device)
 
     @override
     def allocate(self, nbytes: int) -> Any:
@@ -73,6 +80,14 @@ class LaunchRecorder(Device):
     @override
     def product(self, out: DeviceBuffer, x: DeviceBuffer, y: DeviceBuffer, **more: Any) -> None:
         self._note("product", (out, x, y), more)
+
+    @override
+    def aside(self, number: int, work: Aside, *buffers: DeviceBuffer) -> None:
+        self._note("aside", (number, work, *buffers), {})
+
+    @override
+    def joined(self, number: int, *buffers: DeviceBuffer) -> None:
+        self._note("joined", (number, *buffers), {})
 
     def _note(self, method: str, arguments: tuple[Any, ...], more: Mapping[str, Any]) -> None:
         tuple(spots((arguments, more)))  # asked for its handle, a buffer has what it waits for noted first
