@@ -71,9 +71,11 @@ def looped(ops: Any, x: Any, w: Any) -> tuple[Any, ...]:
 PROGRAMS = (joined, cut_elsewhere, numbered, two_rounds, looped)
 
 
-def results(program: Program, mesh: str, backend: str, alike: bool = True) -> list[list[np.ndarray[Any, Any]]]:
+def results(
+    program: Program, mesh: str, backend: str, alike: bool = True, device: str = "cpu"
+) -> list[list[np.ndarray[Any, Any]]]:
     """The results of each rank here, of inputs that all have alike or of x of a rank's own."""
-    how = Options(mesh=mesh, backend=backend)  # type: ignore[arg-type]
+    how = Options(mesh=mesh, backend=backend, device=device)  # type: ignore[arg-type]
     ops = on_mesh(make_interpreter(how), how)
     assert isinstance(ops, Ranks)
     rng = np.random.default_rng(3)

@@ -20,6 +20,8 @@ class Target(NamedTuple):
                     reduced along an axis that others follow is a row of it
     broken_rows     whether the elements of a row may lie in memory with several strides
     joins_rows      whether a loop over elements may also do what is done once for each of its rows, before or after
+    anywhere        whether loops and products do the same, to the bit, wherever the memory of a tensor begins, which so
+                    may be a part of another one
     """
 
     by_hand: frozenset[Primitive]
@@ -31,3 +33,4 @@ class Target(NamedTuple):
     turns: bool
     broken_rows: bool
     joins_rows: bool
+    anywhere: bool

@@ -18,12 +18,13 @@ from ...options import Options
 from ..codegen.cuda.fused import fused
 from ..codegen.decomposition import distinct, is_fixed
 from ..gpu.buffer import DeviceBuffer
-from ..gpu.device import Device, find_device
+from ..gpu.device import Device, find_device, gpus_seen
 from ..gpu.device.context import OpContext
 from ..gpu.device.watch import Watch
 from ..host import as_array
 from ..indices import indices_of
 from ..interpreter import BaseInterpreter
+from ..mesh.processes import own_number
 from ..tracer import Composite
 from ..wire import DEVICE_DTYPES, has_wire_form, no_wire_form, to_wire
 from .kernels import KERNELS
@@ -66,7 +67,7 @@ class OnDevice(BaseInterpreter[DeviceBuffer]):
 
     def __init__(self, options: Options, device: Device | None = None):
         super().__init__(as_dtype(options.dtype), options.seed)
-        self.device = device if device is not None else find_device(options.device_number)
+        self.device = device if device is not None else find_device(own_number(options, gpus_seen))
         self._watch = Watch()
 
     @property
@@ -152,7 +153,7 @@ def elsewhere(ref: DeviceBuffer, device: Device) -> ProgramError:
 class CudaOps(OnDevice):
     """Refs are buffers of the device. There is no fallback to the CPU: an op without a kernel is an error."""
 
-    __slots__ = ("kernels", "_generates", "_precision", "_known")
+    __slots__ = ("kernels", "_options", "_generates", "_precision", "_known")
 
     def __init__(
         self,
@@ -163,10 +164,15 @@ class CudaOps(OnDevice):
     ):
         """A composite that has none of the `kernels` gets generated ones, if it `generates` them, or is decomposed."""
         super().__init__(options, device)
+        self._options = options
         self._generates = generates
         self._precision = options.matmul_precision
         self.kernels = kernels
         self._known: dict[Any, tuple[TensorType, ...]] = {}
+
+    def at(self, device: Device) -> CudaOps:
+        """The same on another device, such as one that only notes what it is asked for."""
+        return CudaOps(self._options, device, self.kernels, self._generates)
 
     @override
     def has_kernel(self, primitive: Primitive) -> bool:
@@ -194,7 +200,7 @@ class CudaOps(OnDevice):
             return self.decompose(primitive, refs, static)
         device = self.device
         for ref in refs:
-            if ref.memory.device is not device:
+            if not device.holds(ref):
                 raise elsewhere(ref, device)
         context = OpContext(primitive.name, self.cursor.region.name, self._precision, self._watch)
         with device.lock:

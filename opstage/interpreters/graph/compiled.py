@@ -20,7 +20,7 @@ from .cpu.scratch import CpuScratch
 from .executor import CpuExecutor
 from .graph import Graph
 from .programs import Programs
-from .rank_programs import RankPrograms
+from .rank_programs import CpuRanks, RankPrograms
 
 
 @final
@@ -42,7 +42,7 @@ class CompiledOps(HostArrays):
 
     def on_ranks(self, hosting: Hosting, bucket: int) -> RankPrograms:
         """The programs of the ranks of a mesh, that send each other buckets of about so many bytes; 0: one by one."""
-        return RankPrograms(self.options, hosting, bucket, self.cursor, self._scratch)
+        return RankPrograms(self.options, hosting, bucket, self.cursor, CpuRanks(self.options, self._scratch))
 
     @override
     def has_kernel(self, primitive: Primitive) -> bool:

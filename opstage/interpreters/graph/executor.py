@@ -31,7 +31,7 @@ from .replay import replay
 Prepared: TypeAlias = "Callable[[Sequence[Array]], list[Array] | None]"
 """See `CpuExecutor.prepared`."""
 
-Failed: TypeAlias = "Callable[[Sequence[Array], int], None]"
+Failed: TypeAlias = "Callable[[Sequence[Any], int], None]"
 """Raises the first error of a run on these inputs, at a step."""
 
 

@@ -284,7 +284,7 @@ class _Hosting:
         alike = self._of(out)
         if e.primitive is AXIS_INDEX:
             for rank, index in zip(firsts(alike), dict.fromkeys(self._mesh.along(e.static["axis"]))):
-                self._new.constants[self._own(out, rank)] = np.array(index, np.int64)
+                self._number(e, rank, index)
         elif e.primitive is SHARD:
             for rank in firsts(alike):
                 self._share(e, rank)
@@ -293,6 +293,22 @@ class _Hosting:
             outputs = tuple([self._own(out, rank) for rank in firsts(alike)])
             static = meeting(self._ranks, e.primitive, e.static, firsts(alike))
             self._add(e._replace(primitive=MEET, static=static, inputs=inputs, outputs=outputs), None)
+
+    def _number(self, e: Equation, rank: int, index: int) -> None:
+        """The index of a rank, a constant; where it is given out, a copy of one."""
+        (out,) = e.outputs
+        made = self._own(out, rank)
+        if out not in self._outside:
+            self._new.constants[made] = np.array(index, np.int64)
+            return
+        source = self._new.fresh((), self._lowered.types[out])
+        self._new.constants[source] = np.array(index, np.int64)
+        self._copy(e, source, made)
+
+    def _copy(self, e: Equation, source: int, out: int) -> None:
+        copied = e._replace(primitive=CONTIGUOUS, static={}, inputs=(source,), outputs=(out,))
+        cluster = Cluster(self._new, self._new.views[out].size)
+        self._add(copied, cluster if cluster.admit(copied) else None)
 
     def _begin(self, calls: Calls) -> None:
         (*_, last), lowered = calls, self._lowered
@@ -323,7 +339,8 @@ class _Hosting:
         """Whether sums are one sum of a vector: what is summed is written where it stands in that, and read there."""
         sizes = [self._lowered.views[e.outputs[0]].size for e in calls]
         outside = any(self._outside.intersection(e.outputs) for e in calls)
-        return calls[0].primitive is ALL_REDUCE and min(sizes) > 0 and not outside
+        anywhere = self._lowered.target.anywhere
+        return anywhere and calls[0].primitive is ALL_REDUCE and min(sizes) > 0 and not outside
 
     def _joined(self, calls: Calls) -> tuple[tuple[int, ...], Joint]:
         """For each rank the vector of what it adds, and the sum of these vectors as a call."""
@@ -364,9 +381,7 @@ class _Hosting:
         """A copy of a tensor, in memory that can be anywhere."""
         new = self._new
         copy = new.fresh(new.shape(slot), new.types[slot])
-        copied = e._replace(primitive=CONTIGUOUS, static={}, inputs=(slot,), outputs=(copy,))
-        cluster = Cluster(new, new.views[copy].size)
-        self._add(copied, cluster if cluster.admit(copied) else None)
+        self._copy(e, slot, copy)
         return copy
 
     def _cut(self, calls: Calls) -> tuple[int, ...]:
@@ -383,10 +398,10 @@ class _Hosting:
         return tuple(outputs)
 
     def _share(self, e: Equation, rank: int) -> None:
-        """A rank's part of what all have: where that stands if it lies there in one piece, else a copy."""
+        """A rank's part of what all have: where that stands if it lies there in one piece and may, else a copy."""
         (x,), (out,) = e.inputs, e.outputs
-        shape, size = self._lowered.shape(out), self._lowered.views[out].size
-        if not size:
+        shape = self._lowered.shape(out)
+        if not self._lowered.views[out].size:
             self._own(out, rank)
             return
         dim = e.static["dim"] % len(shape)
@@ -400,15 +415,15 @@ class _Hosting:
             self._new.literals[source] = self._lowered.literals[x]
             self._new.views[source] = views.whole(source, shape)
         else:
-            if dim == 0 and view.contiguous and view.root not in self._new.parts and out not in self._outside:
-                self._roots[out, rank] = view.root, view.offset + start * math.prod(shape[1:])
+            first = start * math.prod(shape[1:])
+            there = dim == 0 and view.contiguous and (first == 0 or self._lowered.target.anywhere)
+            if there and view.root not in self._new.parts and out not in self._outside:
+                self._roots[out, rank] = view.root, view.offset + first
                 self._shared.add((out, rank))
                 return
             source = self._fresh(out)
             self._new.views[source] = views.cut(view, dim, start, shape[dim], 1)
-        copied = e._replace(primitive=CONTIGUOUS, static={}, inputs=(source,), outputs=(self._own(out, rank),))
-        cluster = Cluster(self._new, size)
-        self._add(copied, cluster if cluster.admit(copied) else None)
+        self._copy(e, source, self._own(out, rank))
 
     def _add(self, e: Equation, cluster: Cluster | None) -> None:
         self._made.append(FusionGroup(e, len(self._made), cluster))

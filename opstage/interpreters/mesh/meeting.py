@@ -45,7 +45,15 @@ def _meet(*values: Array, ranks: int, call: str, given: Any, gives: Sequence[int
     return tuple([found[number] for number in gives])
 
 
-MEET = engine_op("meet", ("x", "*more"), _shape, _meet)
+def _meet_on_device(
+    device: Any, types: Any, *values: Any, ranks: int, call: str, given: Any, gives: Sequence[int]
+) -> tuple[Any, ...]:
+    ops = held_by(ranks).at(device)
+    found = ops.collective(BY_NAME[call], (ops.each(values),), dict(given)).values
+    return tuple([found[number] for number in gives])
+
+
+MEET = engine_op("meet", ("x", "*more"), _shape, _meet, _meet_on_device)
 
 
 class Joint(NamedTuple):
@@ -88,15 +96,29 @@ def _begun(*values: TensorType, ranks: int, calls: Joint) -> tuple[TensorType, .
     return (TensorType((), INT64),)
 
 
-def _begin(*values: Array, ranks: int, calls: Joint) -> tuple[Array, ...]:
-    ops, given = held_by(ranks), dict(calls.given)
-    bucket, each = ops.empty_bucket(BY_NAME[calls.call], given), len(ops.hosted)
+def _joined(ops: Any, values: Sequence[Any], calls: Joint) -> Any:
+    """A bucket of calls of a collective, begun."""
+    bucket, each = ops.empty_bucket(BY_NAME[calls.call], dict(calls.given)), len(ops.hosted)
     for i, (type_, dim) in enumerate(zip(calls.operands, calls.dims)):
         bucket.add(values[i * each : (i + 1) * each], type_, {"dim": dim})
     bucket.begin()
+    return bucket
+
+
+def _begin(*values: Array, ranks: int, calls: Joint) -> tuple[Array, ...]:
     number = next(_FLIGHTS)
-    _UNDER_WAY[number] = bucket
+    _UNDER_WAY[number] = _joined(held_by(ranks), values, calls)
     return (np.array(number),)
+
+
+_ALOFT: dict[Any, Any] = {}
+"""Buckets under way on a device, by the memory of the tensor that stands for each: its element is never read."""
+
+
+def _begin_on_device(device: Any, types: Any, *values: Any, ranks: int, calls: Joint) -> tuple[Any, ...]:
+    flight = device.empty(types[0])
+    _ALOFT[flight.memory] = _joined(held_by(ranks).at(device), values, calls)
+    return (flight,)
 
 
 def _ended(flight: TensorType, *values: TensorType, calls: Joint) -> tuple[TensorType, ...]:
@@ -107,15 +129,22 @@ def _ended(flight: TensorType, *values: TensorType, calls: Joint) -> tuple[Tenso
     return tuple(made)
 
 
-def _end(flight: Array, *values: Array, calls: Joint) -> tuple[Array, ...]:
-    bucket = _UNDER_WAY.pop(int(flight))
+def _results(bucket: Any, calls: Joint) -> tuple[Any, ...]:
     return tuple([bucket.result(i)[rank] for i, gives in enumerate(calls.gives) for rank in gives])
 
 
-MEET_BEGIN = engine_op("meet_begin", ("x", "*more"), _begun, _begin, outputs=("flight",))
+def _end(flight: Array, *values: Array, calls: Joint) -> tuple[Array, ...]:
+    return _results(_UNDER_WAY.pop(int(flight)), calls)
+
+
+def _end_on_device(device: Any, types: Any, flight: Any, *values: Any, calls: Joint) -> tuple[Any, ...]:
+    return _results(_ALOFT.pop(flight.memory), calls)
+
+
+MEET_BEGIN = engine_op("meet_begin", ("x", "*more"), _begun, _begin, _begin_on_device, outputs=("flight",))
 """The beginning of several meetings at once, which go on while the program does."""
 
-MEET_END = engine_op("meet_end", ("flight", "*values"), _ended, _end)
+MEET_END = engine_op("meet_end", ("flight", "*values"), _ended, _end, _end_on_device)
 """The end of a flight. Its operands are those of the beginning too: until then nobody may write over them."""
 
 MEETINGS = (MEET, MEET_BEGIN, MEET_END)

@@ -8,9 +8,8 @@ the mesh, each does this with its own ranks, and `Crossing` with what others hav
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, cast, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +30,7 @@ from ...ops.catalogue.collective import (
     VARY,
 )
 from ...ops.cursor import Quietly
-from ...ops.errors import MeshError, UsageError
+from ...ops.errors import MeshError
 from ...ops.kinds import Kind
 from ...ops.lists import no_ref
 from ...ops.mesh import Mesh, mesh_of
@@ -39,7 +38,6 @@ from ...ops.primitive import Primitive, Static
 from ...ops.trees import flatten
 from ...ops.types import DType, TensorType
 from ...options import Options
-from ..base_program import BaseProgram
 from ..branching import SWITCH, run_switch
 from ..host import Array
 from ..interpreter import BaseInterpreter, Typed
@@ -49,7 +47,7 @@ from .crossing import Crossing
 from .fabric import ALONE, Fabric
 from .hosting import Hosting
 from .meeting import apart, communicates
-from .processes import require_joined, world
+from .processes import require_hosted, require_joined, world
 from .sums import Sum
 from .tree import total
 
@@ -57,7 +55,6 @@ ROWS = "data"
 """The axis of a mesh over which the rows of a batch are shared out."""
 
 Values = tuple[Any, ...]
-Places = tuple[tuple[int, ...], ...]
 
 
 class Parts(NamedTuple):
@@ -144,6 +141,7 @@ class Ranks(BaseInterpreter[RankValues]):
         "_filling",
         "_programs",
         "_sums",
+        "_types",
     )
 
     def __init__(self, inner: BaseInterpreter[Any], mesh: Mesh, fabric: Fabric = ALONE, bucket: int = 0):
@@ -161,6 +159,7 @@ class Ranks(BaseInterpreter[RankValues]):
         self._filling: dict[tuple[Primitive, str, DType], Bucket] = {}
         self._indices: dict[str, RankValues] = {}
         self._sums: dict[tuple[str, tuple[int, ...], DType], Sum | None] = {}
+        self._types: Sequence[TensorType] = ()
 
     @property
     @override
@@ -237,23 +236,8 @@ class Ranks(BaseInterpreter[RankValues]):
     def execute(self, program: Callable[..., Values], refs: Values, step: int = 0) -> Values:
         """On an interpreter that compiles, a program is recorded for one rank, and compiled for those here."""
         if self._programs is None:
-            if not hasattr(self.inner, "programs"):
-                return self.execute_each(program, refs, step)
-            return self._joint(program, refs, step)
+            return self.execute_each(program, refs, step)
         return tuple([self.each(values) for values in self._programs.execute(program, refs, step)])
-
-    def _joint(self, program: Callable[..., Values], refs: Values, step: int) -> Values:
-        """On a GPU the program of all ranks is one program of their distinct values."""
-        hosted = _Hosted(program, self._mesh, self.fabric, refs)
-        key = program.key if isinstance(program, BaseProgram) else None
-        whole = BaseProgram(
-            hosted, None, None if key is None else (key, self._mesh, hosted.where, hosted.cut), hosted.donated(program)
-        )
-        outs = self.inner.execute(whole, tuple(hosted.values), step)
-        places, result = cast("tuple[Places, Any]", whole.result)
-        if isinstance(program, BaseProgram):
-            program.result, program.finish = result, whole.finish
-        return tuple([self.each([outs[place] for place in each]) for each in places])
 
     @override
     def execute_each(self, program: Callable[..., Values], refs: Values, step: int = 0) -> Values:
@@ -269,8 +253,22 @@ class Ranks(BaseInterpreter[RankValues]):
 
         return self.inner.execute_each(beneath, (), step)
 
+    def at(self, device: Any) -> Ranks:
+        """The same ranks in the same program, on another device of the interpreter beneath."""
+        inner: Any = self.inner
+        made = Ranks(inner.at(device), self._mesh, self.fabric, self.bucket)
+        made.begin(self._types)
+        return made
+
+    def connect(self) -> None:
+        """Join the GPUs of all processes, if they have some; all call it. Raises UsageError where they cannot be."""
+        join, device = getattr(self.fabric, "connect", None), getattr(self.inner, "device", None)
+        if join is not None and device is not None:
+            join(device)
+
     def begin(self, types: Sequence[TensorType]) -> None:
         """A program of inputs of these types begins, on all processes."""
+        self._types = types
         self._filling.clear()
         self._sums.clear()
         self._crossing.begin(types)
@@ -426,51 +424,6 @@ class Ranks(BaseInterpreter[RankValues]):
         return total(len(values), lambda level, i: None if level else values[i], self.inner.add)
 
 
-@final
-class _Hosted:
-    """A program of ranks as a program of their values, of which those that several ranks share come once.
-
-    values   those values
-    where    for each ref of the program, where the ranks' values stand among them
-    cut      for each ref the type of the whole of which they are the ranks' own rows; None where they are its values
-    """
-
-    def __init__(self, program: Callable[..., Values], mesh: Mesh, fabric: Fabric, refs: Sequence[RankValues]):
-        self._program = program
-        self._mesh = mesh
-        self._fabric = fabric
-        self.values, self.where = _distinct(refs)
-        self.cut = tuple([None if ref.parts is None else (ref.type, ref.parts.axis) for ref in refs])
-
-    def donated(self, program: Callable[..., Values]) -> dict[int, bool]:
-        """The values over which results may be written: of a ref that may be, no other one having the value too."""
-        given = program.donated if isinstance(program, BaseProgram) else {}
-        readers = Counter(place for places in self.where for place in set(places))
-        return {place: free for i, free in given.items() for place in set(self.where[i]) if readers[place] == 1}
-
-    def __call__(self, ops: BaseInterpreter[Any], *values: Any) -> tuple[list[Any], Any]:
-        ranks = Ranks(ops, self._mesh, self._fabric)
-        refs = []
-        for places, cut in zip(self.where, self.cut):
-            own = tuple([values[place] for place in places])
-            refs.append(ranks.each(own) if cut is None else RankValues.of_parts(ranks, cut[0], Parts(cut[1], own)))
-        ranks.begin([ref.type for ref in refs])
-        outs = self._program(ranks, *refs)
-        each, where = _distinct(outs)
-        return each, (where, self._program.result if isinstance(self._program, BaseProgram) else None)
-
-
-def _distinct(refs: Sequence[RankValues]) -> tuple[list[Any], Places]:
-    """The values of all refs, each once, and where those of each ref stand among them."""
-    numbers: dict[int, int] = {}
-    values: list[Any] = []
-    each = [ref.held for ref in refs]
-    for value in (value for of_ref in each for value in of_ref):
-        if numbers.setdefault(id(value), len(values)) == len(values):
-            values.append(value)
-    return values, tuple([tuple([numbers[id(value)] for value in of_ref]) for of_ref in each])
-
-
 def on_mesh(base: BaseInterpreter[Any], options: Options) -> BaseInterpreter[Any]:
     """The ranks of the options' mesh, each on `base`; that itself for one rank, and where it computes no numbers."""
     mesh = mesh_of(options.mesh)
@@ -479,6 +432,9 @@ def on_mesh(base: BaseInterpreter[Any], options: Options) -> BaseInterpreter[Any
     require_joined(mesh)
     fabric = world()
     if fabric.processes > 1 and options.use_gpu:
-        raise UsageError(f"several processes host a mesh on the CPU alone so far, not on device {options.device!r}")
+        from .nccl import on_gpus
+
+        require_hosted(mesh, fabric.processes)
+        fabric = on_gpus(fabric, options.timeout)
     fabric.wait_at_most(options.timeout)
     return Ranks(base, mesh, fabric, 0 if options.bucket == "0" else parse_bytes(options.bucket))

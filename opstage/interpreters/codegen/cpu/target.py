@@ -14,4 +14,5 @@ LOOPS = Target(
     turns=False,
     broken_rows=False,
     joins_rows=False,
+    anywhere=True,
 )

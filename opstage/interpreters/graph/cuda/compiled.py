@@ -13,9 +13,12 @@ from ...eager_cuda.interpreter import CudaOps, OnDevice
 from ...gpu.buffer import DeviceBuffer
 from ...gpu.device import Device
 from ...gpu.device.alone import require_own_process
+from ...mesh.hosting import Hosting
 from ..graph import Graph
 from ..programs import Programs
+from ..rank_programs import RankPrograms
 from .executor import CudaExecutor
+from .ranks import CudaRanks
 from .scratch import CudaScratch
 from .stepwise import StepwiseExecutor, chooses
 
@@ -42,6 +45,11 @@ class CompiledCudaOps(OnDevice):
         if chooses(graph.body):
             return StepwiseExecutor(graph, self._eager)
         return CudaExecutor(graph, self._eager, self.options, donated, self._scratch, self._waiting)
+
+    def on_ranks(self, hosting: Hosting, bucket: int) -> RankPrograms:
+        """The programs of the ranks of a mesh, that send each other buckets of about so many bytes; 0: one by one."""
+        target = CudaRanks(self.options, self._eager, self._scratch, self._waiting)
+        return RankPrograms(self.options, hosting, bucket, self.cursor, target)
 
     @override
     def has_kernel(self, primitive: Primitive) -> bool:

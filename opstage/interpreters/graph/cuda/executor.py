@@ -30,7 +30,9 @@ from ...gpu.device.script import Call, Script
 from ...transparent import Transparent
 from ...wire import to_wire
 from ..bounds import kept_bytes
+from ..executor import Failed
 from ..graph import Graph
+from ..hosted import Hosted
 from ..replay import replay
 from .lower import HostCall
 from .plan import CudaPlan
@@ -51,16 +53,23 @@ class CudaExecutor:
         donated: Collection[int],
         scratch: CudaScratch,
         waiting: list[CudaExecutor],
+        hosted: Hosted | None = None,
+        failed: Failed | None = None,
     ):
-        """`waiting` is where it puts itself when it has run and may have met an index out of range."""
+        """`waiting` is where it puts itself when it has run and may have met an index out of range.
+
+        `hosted` is the program of several ranks, whose inputs and outputs then are theirs; where it met such an index
+        `failed` raises that error.
+        """
         self.graph = graph
+        self._failed = failed
         self._scratch = scratch
         self._waiting = waiting
         self._unsettled: tuple[Sequence[DeviceBuffer], int] | None = None
         self._eager = eager
         self._device: Device = eager.device
         self._graphs = options.cuda_graphs
-        self.plan = plan = CudaPlan(optimise(graph).body, self._device, options.matmul_precision, donated)
+        self.plan = plan = CudaPlan(hosted or optimise(graph).body, self._device, options.matmul_precision, donated)
         self.nbytes = kept_bytes(graph.body, len(plan.calls), plan.constants.values())
         self._arena: Any = None  # the handle of the scratch memory, as the scripts know it
         self._constants = {b: self._device.upload(to_wire(value)) for b, value in plan.constants.items()}
@@ -155,8 +164,11 @@ class CudaExecutor:
         flag = self.plan.flag
         assert flag is not None
         if int(self._device.download(flag)[0]):
-            replay(_Prompt(self._eager), self.graph, *unsettled)  # raises the first error, and says where
+            (self._failed or self._replayed)(*unsettled)
             raise AssertionError("an index is out of range that in the program itself is not")
+
+    def _replayed(self, inputs: Sequence[DeviceBuffer], step: int) -> None:
+        replay(Prompt(self._eager), self.graph, inputs, step)  # raises the first error, and says where
 
     def trim(self) -> None:
         """Give back places that nobody else holds; a later run takes them anew.
@@ -273,7 +285,7 @@ class CudaExecutor:
 
 
 @final
-class _Prompt(Transparent[DeviceBuffer]):
+class Prompt(Transparent[DeviceBuffer]):
     """Tells of an index out of range as soon as the op is bound that has it."""
 
     __slots__ = ()

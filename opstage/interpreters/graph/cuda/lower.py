@@ -26,9 +26,12 @@ from ...codegen.views import View
 from ...eager_cuda.kernels import KERNELS, update
 from ...eager_cuda.kernels.linalg import by_even_rows
 from ...eager_cuda.kernels.reduction import total
+from ...eager_cuda.kernels.strided import copy, row_major
 from ...gpu.buffer import DeviceBuffer
 from ...gpu.device.context import OpContext
 from ...gpu.device.matrices import MatrixLayout
+from ...mesh.meeting import MEETINGS
+from ..hosted import Hosted
 from .recorder import LaunchRecorder
 
 _FEW = 1 << 10
@@ -55,10 +58,20 @@ class Lowering:
                 they have begun
     """
 
-    def __init__(self, body: Body, recorder: LaunchRecorder, precision: MatmulPrecision, donated: Collection[int] = ()):
+    def __init__(
+        self,
+        program: Body | Hosted,
+        recorder: LaunchRecorder,
+        precision: MatmulPrecision,
+        donated: Collection[int] = (),
+    ):
         """`donated` are the places of inputs that may be written over."""
-        self.lowered = lowered = Lowered(body, CUDA, own_outputs=True)
-        self.groups = fuse(lowered)
+        if isinstance(program, Body):
+            self.lowered = Lowered(program, CUDA, own_outputs=True)
+            self.groups = fuse(self.lowered)
+        else:
+            self.lowered, self.groups = program.lowered, program.groups
+        lowered = self.lowered
         self._device = recorder
         self._precision = precision
         self._read = read_by(lowered, self.groups)
@@ -173,8 +186,12 @@ class Lowering:
         if e.primitive is ASSEMBLE:
             self._own(e.outputs[0])  # its parts are there
             return
-        if e.primitive is CONTIGUOUS:  # what is not empty is copied by a cluster
+        if e.primitive is CONTIGUOUS:
+            assert not lowered.views[e.outputs[0]].size, "what is not empty is copied by a cluster"
             self._own(e.outputs[0])
+            return
+        if e.primitive in MEETINGS:
+            self._meeting(e)
             return
         a_product = e.primitive in PRODUCTS and all(lowered.views[slot].size for slot in (*e.inputs, *e.outputs))
         self._device.serve(self._context(e), self._product if a_product else self._by_kernel, e)
@@ -195,6 +212,30 @@ class Lowering:
             return
         results = kernel(self._device, types, *map(self._operand, e.inputs), **e.static)
         self._buffers.update(zip(e.outputs, results))
+
+    def _meeting(self, e: Equation) -> None:
+        """A collective of the ranks here, in the calls that the eager interpreter makes of it."""
+        device = self._device
+        watch = device.context.watch  # which that interpreter has one of its own in place of
+        device.context = self._context(e)
+        types = tuple([self.lowered.types[slot] for slot in e.outputs])
+        operands = list(map(self._operand, e.inputs))
+        found = KERNELS[e.primitive](device, types, *operands, **e.static)
+        device.context = device.context._replace(watch=watch)
+        taken = {buffer.handle.block for buffer in operands}
+        for slot, buffer in zip(e.outputs, found):
+            if buffer.handle.block in taken:  # it is what a rank has already: a result is nobody else's
+                buffer = self._copied(e, buffer)
+            taken.add(buffer.handle.block)
+            self._buffers[slot] = buffer
+
+    def _copied(self, e: Equation, buffer: DeviceBuffer) -> DeviceBuffer:
+        made = self._device.empty(TensorType(buffer.shape, buffer.dtype))
+        if buffer.size:
+            self._device.serve(
+                self._context(e), copy, self._device, buffer.shape, made, buffer, strides=row_major(buffer.shape)
+            )
+        return made
 
     def _product(self, e: Equation) -> None:
         a, b = (self.lowered.views[slot] for slot in e.inputs)

@@ -14,6 +14,7 @@ from ...eager_cuda.kernels.logic import fill_kernel
 from ...gpu.buffer import DeviceBuffer
 from ...gpu.device import Device
 from ...gpu.device.script import Call
+from ..hosted import Hosted
 from .lower import Lowering
 from .recorder import LaunchRecorder, Spot, spots
 
@@ -32,16 +33,20 @@ class CudaPlan:
     aliased         outputs that are written over a donated input: their places, and that input's
     constants       blocks that hold what never changes
     offsets         of blocks that are in the arena, of `arena_bytes` in all
+    sent            bytes that a run sends to other processes
     flag            a number on the device, not 0 once an index was out of range; None if no call has indices
     """
 
-    def __init__(self, body: Body, device: Device, precision: MatmulPrecision, donated: Collection[int] = ()):
+    def __init__(
+        self, program: Body | Hosted, device: Device, precision: MatmulPrecision, donated: Collection[int] = ()
+    ):
         recorder = LaunchRecorder(device)
-        lowering = Lowering(body, recorder, precision, donated)
+        lowering = Lowering(program, recorder, precision, donated)
         taken = lowering.inputs()
         self.inputs = [_block(buffer) for buffer in taken]
         self.split, self.outputs = lowering.ask()
         self.calls: list[Call] = recorder.calls
+        self.sent = sum(call.arguments[1].sent for call in self.calls if call.method == "aside")
         self.constants = {_block(buffer): value for buffer, value in lowering.constants}
         self.blocks = recorder.blocks
         self.aliased = lowering.aliased
