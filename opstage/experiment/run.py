@@ -33,7 +33,7 @@ from .origins import origins_json
 from .processes import Processes
 from .settings import MAY_CHANGE, Configuration, Settings
 from .task import Task, prepare
-from .together import Voting, agree, fingerprint, require_processes, told, written_together
+from .together import Voting, agree, connect, fingerprint, require_processes, told, written_together
 from .versions import UNSCALED, describe_run, other_version, read_digests, read_preparation, read_run, show_digest
 
 
@@ -102,6 +102,7 @@ def run_task(
     if several:
         require_processes(task, fabric)
         agree(fabric, fingerprint(task, configuration))
+        connect(task)
     for callback in callbacks:
         if isinstance(callback, BestCheckpoint):
             callback.writes = first

@@ -86,6 +86,14 @@ def require_processes(task: Task, fabric: Fabric) -> None:
         require_hosted(mesh_of(task.settings.options.mesh), fabric.processes)
 
 
+def connect(task: Task) -> None:
+    """Join the GPUs of all processes, if they have some. Raises DisagreementError, the same one on all."""
+    try:
+        task.trainer.connect()
+    except UsageError as error:  # the processes have compared what each has
+        raise DisagreementError(str(error)) from error
+
+
 def told(fabric: Fabric, value: int) -> int:
     """Broadcast a number of process 0 to all processes; all wait for it."""
     here = np.array([value], np.int64)

@@ -94,6 +94,15 @@ class ScalarTrainer:
         interpreter = self._held.interpreter
         return interpreter.own_rows(count) if type(interpreter) is Ranks and not self._stepping.in_parts else None
 
+    def connect(self) -> None:
+        """On a mesh of several processes with a GPU each: join these, which the first step does otherwise. All call it.
+
+        Raises UsageError where two of them have one GPU.
+        """
+        interpreter = self._held.interpreter
+        if type(interpreter) is Ranks:
+            interpreter.connect()
+
     # Reading and writing parameters ---------------------------------------------------------------------------------
 
     @property

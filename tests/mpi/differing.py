@@ -11,7 +11,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-KINDS = ("plain", "version", "option", "no-engine", "no-engine-on-one", "full-disk", "full-disk-late")
+KINDS = (
+    "plain",
+    "version",
+    "option",
+    "no-engine",
+    "no-engine-on-one",
+    "simulated",
+    "nccl",
+    "full-disk",
+    "full-disk-late",
+)
 
 
 def main(kind: str, folder: str, *words: str) -> None:
@@ -23,6 +33,13 @@ def main(kind: str, folder: str, *words: str) -> None:
     sys.argv = ["opstage", *words]
     if kind == "no-engine" or (kind == "no-engine-on-one" and process == 1):
         sys.modules["mpi4py"] = None  # type: ignore[assignment]  # which Python takes for one that is not there
+    if kind in ("simulated", "nccl"):
+        os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
+    if kind == "nccl":
+        from opstage.interpreters.mesh import nccl
+        from tests.cuda.nccl import Nccl
+
+        nccl.load = Nccl
     if kind == "option" and process == 1:
         sys.argv += ["--lr", "0.625"]
     if kind == "version" and process == 1:

@@ -32,6 +32,11 @@ CASES = {
     "other code": Case("plain", ("train", "own.py", *TRAIN[2:]), "the processes of this run differ: run.model is "),
     "no file on one": Case("plain", (*TRAIN, "--data", "one.npz"), "process 1 of 2: one.npz"),
     "no mpi4py": Case("no-engine", TRAIN, "but mpi4py, by which they meet, cannot be used"),
+    "no nccl4py": Case(
+        "simulated", (*TRAIN, "--device", "cuda"), "but nccl4py, by which their GPUs meet, cannot be used"
+    ),
+    "more processes than GPUs": Case("simulated", (*TRAIN, "--device", "cuda"), "4 of 4 processes are on ", 4),
+    "one GPU for two processes": Case("nccl", (*TRAIN, "--device", "cuda:1"), "processes 0 and 1 of 2 have one GPU"),
     "no mpi4py on one": Case("no-engine-on-one", TRAIN, "but mpi4py, by which they meet, cannot be used"),
     "a full disk at the first checkpoint": Case("full-disk", (*TRAIN, "--out", "run"), "No space left on device"),
     "a full disk later": Case(

@@ -11,7 +11,13 @@ import pytest
 from tests.minimums import SETUP, declared, lowest, pins
 
 PACKAGE = SETUP.parent / "opstage"
-NAMES = {"cuda": "cuda-core", "typing_extensions": "typing-extensions", "numba_cuda": "numba-cuda", "PIL": "pillow"}
+NAMES = {
+    "cuda": "cuda-core",
+    "typing_extensions": "typing-extensions",
+    "numba_cuda": "numba-cuda",
+    "PIL": "pillow",
+    "nccl": "nccl4py",
+}
 """Distributions that are called otherwise than what is imported."""
 OPTIONAL = {"IPython", "torch", "jax", "pytest"}
 """What is imported where it is there: to take it apart, or because who imports it has it."""

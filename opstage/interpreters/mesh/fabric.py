@@ -5,7 +5,7 @@ An engine only moves: every sum is added up here, in the order of the tree, so n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any, Protocol, final
 from weakref import WeakValueDictionary
@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from ...forks import make_lock
+from ...ops.errors import UsageError
 from ...ops.kinds import Effect
 from ...ops.primitive import Primitive, no_flops
 from ...ops.registered import register
@@ -35,12 +36,16 @@ class Fabric(Protocol):
     agreed      whether they have compared what they are about to do
     waited      seconds that this one has waited for others, in all
     sent        bytes that it has sent them, in all, headers left out
+    hosts       the machine of each
     """
 
     agreed: bool
-    waited: float
     sent: int
 
+    @property
+    def waited(self) -> float: ...
+    @property
+    def hosts(self) -> Sequence[str]: ...
     @property
     def process(self) -> int: ...
     @property
@@ -61,6 +66,10 @@ class Fabric(Protocol):
         """
         ...
 
+    def watch(self, done: Callable[[], bool], called: str) -> None:
+        """Return once `done()` says so of work that others have a part in; the errors of `exchange`."""
+        ...
+
     def fail(self, error: BaseException) -> bool:
         """Tell all others that this process fails, before it leaves; whether it is the one to say so to the user."""
         ...
@@ -74,6 +83,20 @@ class Fabric(Protocol):
         ...
 
 
+class DeviceFabric(Protocol):
+    """A `Fabric` whose processes have a GPU each, between whose memories it moves bytes."""
+
+    def begin_on_device(
+        self, device: Any, number: int, parts: Mapping[int, Any], room: Mapping[int, Any], called: str
+    ) -> None:
+        """Begin an exchange of buffers of a device as its work aside of this number; see `Fabric.start`.
+
+        On a device that only notes what it is asked for it is noted, and done whenever that is. Raises UsageError
+        where the processes cannot reach each other's GPUs.
+        """
+        ...
+
+
 @final
 class Alone:
     """One process, which hosts all ranks."""
@@ -83,6 +106,7 @@ class Alone:
     agreed = True
     waited = 0.0
     sent = 0
+    hosts: Sequence[str] = ("",)
 
     def exchange(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> None:
         """There is nobody to send to."""
@@ -90,6 +114,10 @@ class Alone:
 
     def start(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> Flight:
         """There is nobody to send to."""
+        raise AssertionError(called)
+
+    def watch(self, done: Callable[[], bool], called: str) -> None:
+        """Nobody else has a part in anything."""
         raise AssertionError(called)
 
     def fail(self, error: BaseException) -> bool:
@@ -115,7 +143,7 @@ class Silent:
     sent = 0
 
     def __init__(self, fabric: Fabric):
-        self.process, self.processes = fabric.process, fabric.processes
+        self.process, self.processes, self.hosts = fabric.process, fabric.processes, fabric.hosts
 
     def exchange(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> None:
         """Nothing comes."""
@@ -130,6 +158,15 @@ class Silent:
     def wait(self) -> None:
         """It is over at once."""
 
+    def watch(self, done: Callable[[], bool], called: str) -> None:
+        """Nothing of others is waited for."""
+
+    def begin_on_device(
+        self, device: Any, number: int, parts: Mapping[int, Any], room: Mapping[int, Any], called: str
+    ) -> None:
+        """Nothing comes."""
+        device.aside(number, _NOWHERE, *room.values())
+
     def fail(self, error: BaseException) -> bool:
         """There is nobody to tell."""
         return True
@@ -139,6 +176,18 @@ class Silent:
 
     def wait_at_most(self, seconds: float) -> None:
         """There is nobody to wait for."""
+
+
+class _Nowhere:
+    """Work aside that does nothing."""
+
+    sent = 0
+
+    def __call__(self, stream: Any, places: Sequence[tuple[int, int]]) -> None:
+        """Nothing comes."""
+
+
+_NOWHERE = _Nowhere()
 
 
 _HANDLES: WeakValueDictionary[int, Any] = WeakValueDictionary()
@@ -166,10 +215,14 @@ def engine_op(
     operands: tuple[str, ...],
     shape: Callable[..., tuple[TensorType, ...]],
     kernel: Callable[..., tuple[Array, ...]],
+    on_device: Callable[..., tuple[Any, ...]] | None = None,
     *,
     outputs: tuple[str, ...] = ("out",),
 ) -> Primitive:
-    """A call between processes or ranks as an op of compiled programs, which no program of a user's makes."""
+    """A call between processes or ranks as an op of compiled programs, which no program of a user's makes.
+
+    `on_device` is its entry in the table of kernels of a GPU.
+    """
     primitive = Primitive(
         name,
         operands=operands,
@@ -179,7 +232,10 @@ def engine_op(
         effects={Effect.EXTERNAL},
         flops=no_flops,
     )
-    register(name, primitive, {"cpu": kernel}, ())
+    kernels: dict[str, Callable[..., Any]] = {"cpu": kernel}
+    if on_device is not None:
+        kernels["cuda"] = on_device
+    register(name, primitive, kernels, ())
     return primitive
 
 
@@ -193,7 +249,27 @@ def _exchange(token: Array, *parts: Array, fabric: int, to: Any, come: Any, call
     return (np.array(token), *room.values())
 
 
-EXCHANGE = engine_op("exchange", ("token", "*parts"), _shape, _exchange, outputs=("token",))
+def _on_device(device: Any, parts: Any, fabric: int, to: Any, come: Any, called: str) -> tuple[int, tuple[Any, ...]]:
+    """Begin an exchange of buffers of a device: its number, and what it fills."""
+    engine = held_by(fabric)
+    if not hasattr(engine, "begin_on_device"):
+        raise UsageError(
+            f"no engine between processes reaches the memory of a GPU here, so {called} cannot be done on {device}"
+        )
+    room = tuple([device.empty(TensorType((size,), np.dtype(dtype))) for _, size, dtype in come])
+    number = next(_NUMBERS)
+    from_whom = [process for process, _, _ in come]
+    engine.begin_on_device(device, number, dict(zip(to, parts, strict=True)), dict(zip(from_whom, room)), called)
+    return number, room
+
+
+def _exchange_on_device(device: Any, types: Any, token: Any, *parts: Any, **static: Any) -> tuple[Any, ...]:
+    number, room = _on_device(device, parts, **static)
+    device.joined(number, *parts, *room)
+    return (token, *room)
+
+
+EXCHANGE = engine_op("exchange", ("token", "*parts"), _shape, _exchange, _exchange_on_device, outputs=("token",))
 """Vectors to and from other processes: `to` says to whom each part goes, `come` (process, size, dtype) what comes.
 
 The token of one is an operand of the next, so that no pass can change their order.
@@ -223,7 +299,20 @@ def begin_exchange(token: Array, *parts: Array, fabric: int, to: Any, come: Any,
     return token, np.array(number, token.dtype)
 
 
-EXCHANGE_START = engine_op("exchange_start", ("token", "*parts"), _started, _start, outputs=("token", "flight"))
+_ALOFT: dict[Any, tuple[int, tuple[Any, ...], tuple[Any, ...]]] = {}
+"""Exchanges under way between devices, by the memory of the tensor that stands for each, of which nothing is read."""
+
+
+def _start_on_device(device: Any, types: Any, token: Any, *parts: Any, **static: Any) -> tuple[Any, ...]:
+    number, room = _on_device(device, parts, **static)
+    flight = device.empty(types[1])
+    _ALOFT[flight.memory] = number, parts, room  # which stand where they are until it is over
+    return token, flight
+
+
+EXCHANGE_START = engine_op(
+    "exchange_start", ("token", "*parts"), _started, _start, _start_on_device, outputs=("token", "flight")
+)
 """The beginning of an `exchange`, which goes on while the program does; the flight is waited for once."""
 
 
@@ -237,5 +326,11 @@ def _wait(token: Array, flight: Array, *, come: Any) -> tuple[Array, ...]:
     return (np.array(token), *room)
 
 
-EXCHANGE_WAIT = engine_op("exchange_wait", ("token", "flight"), _arrived, _wait, outputs=("token",))
+def _wait_on_device(device: Any, types: Any, token: Any, flight: Any, *, come: Any) -> tuple[Any, ...]:
+    number, parts, room = _ALOFT.pop(flight.memory)
+    device.joined(number, *parts, *room)
+    return (token, *room)
+
+
+EXCHANGE_WAIT = engine_op("exchange_wait", ("token", "flight"), _arrived, _wait, _wait_on_device, outputs=("token",))
 """The end of an exchange: the vectors that came."""

@@ -88,7 +88,7 @@ class MpiFabric:
         mpi = _wait_until_all_processes_have_started(timeout)
         atexit.register(_end_at_last, timeout)
         self._mpi: Any = mpi
-        with _at_most(timeout):
+        with at_most(timeout):
             self._world = mpi.COMM_WORLD.Dup()
             self._words = mpi.COMM_WORLD.Dup()
             self.hosts: Sequence[str] = mpi.COMM_WORLD.allgather(socket.gethostname())
@@ -163,14 +163,29 @@ class MpiFabric:
 
     # Waiting ----------------------------------------------------------------------------------------------------------
 
+    def watch(self, done: Callable[[], bool], called: str) -> None:
+        """See `Fabric.watch`."""
+        self._now = called
+        self._until(done, list)
+
     def _wait(self, requests: Mapping[int, Any]) -> None:
         left = [*requests.items()]
-        began = looked = now = time.perf_counter()
-        while True:
+
+        def done() -> bool:
             while left and left[-1][1].Test():
                 left.pop()
-            if not left:
-                break
+            return not left
+
+        def missing() -> list[int]:
+            left[:] = [each for each in left if not each[1].Test()]
+            return [process for process, _ in left if process >= 0]
+
+        self._until(done, missing)
+
+    def _until(self, done: Callable[[], bool], missing: Callable[[], list[int]]) -> None:
+        """Look again and again, until it is done, another process fails, or `missing` ones stand still."""
+        began = looked = now = time.perf_counter()
+        while not done():
             now = time.perf_counter()
             if now - began < _BRIEF:
                 give_way()
@@ -179,9 +194,9 @@ class MpiFabric:
             if now - looked > _LOOK:
                 looked = now
                 self.listen()
-                left = [each for each in left if not each[1].Test()]
+                late = missing()
                 if now - began > self.timeout:
-                    raise self._standstill(now - began, [process for process, _ in left if process >= 0])
+                    raise self._standstill(now - began, late)
         self.waited += now - began
 
     def listen(self) -> None:
@@ -307,7 +322,7 @@ def _wait_until_all_processes_have_started(seconds: float) -> Any:
     Where one has died before, the others wait for it in C, and hear nothing. After so many seconds this process is
     ended there, with a traceback in which the name of this function stands.
     """
-    with _at_most(seconds):
+    with at_most(seconds):
         try:
             from mpi4py import MPI
         except (ImportError, RuntimeError) as error:
@@ -319,7 +334,7 @@ def _wait_until_all_processes_have_started(seconds: float) -> Any:
 
 
 @contextmanager
-def _at_most(seconds: float) -> Iterator[None]:
+def at_most(seconds: float) -> Iterator[None]:
     """A block that ends the process if it takes longer: whatever it waits for, Python's lock held, will not come."""
     faulthandler.dump_traceback_later(seconds, exit=True)
     try:

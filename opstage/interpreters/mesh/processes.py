@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from ...ops.errors import UsageError
-from ...ops.mesh import Mesh
+from ...ops.mesh import Mesh, mesh_of
+from ...options import Options
 from .fabric import ALONE, Fabric
 
 _COUNTS = (
@@ -80,6 +81,28 @@ def using(fabric: Fabric) -> Iterator[None]:
         yield
     finally:
         _LOCAL.fabric = before
+
+
+def own_number(options: Options, seen: Callable[[], int]) -> int:
+    """The number of the GPU that these options mean for this process, of those that it sees.
+
+    On a mesh of several processes each has one of its own: where no number is named, that of its place among the
+    processes of its host, or the only one that it sees, as launchers may show each process another one. Raises
+    UsageError where more processes than GPUs are on a host.
+    """
+    if options.device != "cuda" or mesh_of(options.mesh).ranks == 1:
+        return options.device_number
+    fabric = world()
+    host, count = fabric.hosts[fabric.process], 1 if fabric.processes == 1 else seen()
+    if count <= 1:
+        return 0
+    here = list(fabric.hosts).count(host)
+    if here > count:
+        raise UsageError(
+            f"{here} of {fabric.processes} processes are on {host}, where they see {count} GPUs, and on device 'cuda' "
+            f"each process of a mesh has a GPU of its own; start at most {count} there, each of which hosts more ranks"
+        )
+    return list(fabric.hosts[: fabric.process]).count(host)
 
 
 def require_hosted(mesh: Mesh, processes: int) -> int:

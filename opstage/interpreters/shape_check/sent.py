@@ -6,7 +6,7 @@ is counted. So this is exact for any number of processes, where `Traffic` has th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -105,6 +105,7 @@ class _Process:
     agreed = True
     waited = 0.0
     sent = 0
+    hosts: Sequence[str] = ()
 
     def __init__(self, process: int, processes: int):
         self.process, self.processes = process, processes
@@ -113,6 +114,9 @@ class _Process:
         raise AssertionError(called)
 
     def start(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> Flight:
+        raise AssertionError(called)
+
+    def watch(self, done: Callable[[], bool], called: str) -> None:
         raise AssertionError(called)
 
     def fail(self, error: BaseException) -> bool:
