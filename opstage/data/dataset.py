@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..ops.errors import UsageError, nearest
-from ..ops.numbers import as_numpy
+from ..ops.numbers import NotAnArrayError, as_numpy
 from ..ops.splitmix import permutation, require_seed, site_of, stream_key
 from ..ops.tracebacks import called_by_users, made_by_users
 from .mapped import RowView, is_mapped, pieces, row_view
@@ -164,9 +164,7 @@ def _as_array(value: Any, origin: str) -> Array:
     """Convert a list to an array. Raises UsageError, with the row, if rows differ in shape."""
     try:
         return value if _has_dtype(value) else as_numpy(value)
-    except UsageError as error:
-        raise UsageError(f"{origin}: {error}") from None
-    except ValueError as error:
+    except NotAnArrayError as error:
         shapes = []
         for row, each in enumerate(value if isinstance(value, (list, tuple)) else ()):
             try:
@@ -178,7 +176,9 @@ def _as_array(value: Any, origin: str) -> Array:
                     f"{origin}: row {row} is of shape {shapes[row]}, but row 0 of {shapes[0]} (rows are counted from "
                     "0); all must be alike"
                 ) from None
-        raise UsageError(f"{origin}: is not an array: {error}") from None
+        raise UsageError(f"{origin}: is not an array: {error.reason}") from None
+    except UsageError as error:
+        raise UsageError(f"{origin}: {error}") from None
 
 
 def _shares(counts: npt.NDArray[np.int64], total: int) -> npt.NDArray[np.int64]:

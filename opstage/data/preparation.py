@@ -12,7 +12,7 @@ import numpy as np
 
 from ..documents import Document
 from ..ops.errors import UsageError, nearest
-from ..ops.numbers import as_numpy
+from ..ops.numbers import NotAnArrayError, as_numpy
 from ..ops.spec import Spec
 from ..ops.untrusted import brief, shown
 from .any_file import read_arrays
@@ -348,10 +348,10 @@ def arrays_named(source: Mapping[str, Any], names: Sequence[str]) -> dict[str, A
 def _array(value: Any, name: str) -> Array:
     try:
         return as_numpy(value)
+    except NotAnArrayError as error:
+        raise UsageError(f"{name}: is not an array of numbers: {error.reason}") from None
     except UsageError as error:
         raise UsageError(f"{name}: {error}") from None
-    except ValueError as error:
-        raise UsageError(f"{name}: is not an array of numbers: {error}") from None
 
 
 def _each_prepared(array: Array, part: ArgumentData, origin: str) -> Any:

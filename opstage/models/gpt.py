@@ -126,13 +126,14 @@ def outputs(ops: Ops[R], params: Tree, x: R, *, config: Config) -> dict[str, R]:
 def make(config: Config) -> Model:
     """The model for one config."""
     text = Spec("B T", dtype="int64", where=(f"T <= {config.length}",), range=(0, BYTES - 1))
+    labels = text.changed(range=None)  # those that are ignore_index do not count
     return Model(
         "gpt",
         config,
         init(config),
         partial(loss, config=config),
         partial(metrics, config=config),
-        (text, text),
+        (text, labels),
         outputs=partial(outputs, config=config),
     )
 

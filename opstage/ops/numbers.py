@@ -11,6 +11,14 @@ from .errors import UsageError
 from .untrusted import brief
 
 
+class NotAnArrayError(UsageError):
+    """A value of which NumPy makes no array, such as lists of several lengths, and why, in NumPy's words."""
+
+    def __init__(self, value: Any, reason: str):
+        super().__init__(f"{brief(value)} is not an array: {reason}")
+        self.reason = reason
+
+
 def plain(value: Any) -> Any:
     """A NumPy scalar, or array without axes, as the Python number that it holds; anything else as it is."""
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and not value.ndim):
@@ -20,8 +28,8 @@ def plain(value: Any) -> Any:
 
 def as_numpy(value: Any) -> npt.NDArray[Any]:
     """`np.asarray`. Raises UsageError where an array of another library refuses, such as one of torch's that wants a
-    gradient: it would end here, and nothing would ever say so. And for a masked array with masked entries, and lists of
-    several lengths."""
+    gradient: it would end here, and nothing would ever say so. And for a masked array with masked entries; and
+    NotAnArrayError for lists of several lengths."""
     if hasattr(value, "filled") and np.ma.is_masked(value):
         raise UsageError("a masked array has entries that are masked; fill them first: x.filled(…)")
     try:
@@ -31,8 +39,10 @@ def as_numpy(value: Any) -> npt.NDArray[Any]:
             raise
         kind = f"{type(value).__module__.partition('.')[0]}'s {type(value).__name__}"
         raise UsageError(f"{kind} gives no NumPy array: {error}") from None
+    except UsageError:
+        raise
     except ValueError as error:
-        raise UsageError(f"{brief(value)} is no array: {error}") from None
+        raise NotAnArrayError(value, str(error)) from None
 
 
 def plain_sequence(value: Any) -> Any:

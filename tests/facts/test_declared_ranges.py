@@ -10,7 +10,10 @@ import pytest
 
 import opstage
 from opstage import Options, Spec, init
+from opstage.data.own_rows import OwnRows
 from opstage.facts import ranges_of
+from opstage.interpreters.shape_check.contract import Contract
+from opstage.models.gpt import Config, make
 from opstage.ops.declared import read_inputs
 from opstage.ops.errors import RangeError, UsageError
 from opstage.ops.spec import sized
@@ -150,3 +153,16 @@ def test_a_box_of_bounds_may_be_declared(method: Any) -> None:
     box = opstage.bounds(program, Spec("2 4", range=(0, 1)), np.ones((2, 4), "int64"), method=method)
     assert box.lower.shape == (2, 4) and (box.lower <= 0).all() and (np.tanh(1) <= box.upper).all()
     assert (box.upper < 1).all() and (box.lower > -0.5).all()
+
+
+def test_rows_that_a_process_holds_are_held_to_it_by_their_numbers_in_the_batch() -> None:
+    contract = Contract((Spec("B", dtype="int64", range=(0, 9)),), ["y"], "the trainer", "batch")
+    rows = np.array([2, 3])
+    contract.check_values([OwnRows(4, rows, np.array([0, 9]))])
+    with pytest.raises(RangeError, match=r"y is 11 at \(3,\)"):
+        contract.check_values([OwnRows(4, rows, np.array([0, 11]))])
+
+
+def test_labels_of_text_that_do_not_count_may_be_any() -> None:
+    text, labels = make(Config()).batch
+    assert text.range == (0, 255) and labels.range is None

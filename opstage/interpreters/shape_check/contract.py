@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...data.own_rows import OwnRows
 from ...ops.dims import Dim, DimScope, MissingSizeError, Verdict, at_most, evaluate
 from ...ops.errors import DtypeError, LocatedError, RangeError, ShapeError
 from ...ops.numbers import as_numpy
@@ -69,7 +70,7 @@ class Contract:
         """Raise RangeError for an element outside the range that its Spec declares, and for one that is not finite."""
         for at in self._bounded:
             if not isinstance(arrays[at], Spec):
-                _require_within(self.names[at], self._specs[at], as_numpy(arrays[at]), self._given)
+                _require_within(self.names[at], self._specs[at], arrays[at], self._given)
 
     def _check_signature(
         self,
@@ -188,7 +189,9 @@ class _Axis(NamedTuple):
         return _mismatch(self.name, self.shape, f"has {self.size} on axis {self.axis} {why}")
 
 
-def _require_within(name: str, spec: Spec, array: Any, given: str) -> None:
+def _require_within(name: str, spec: Spec, given: Any, owner: str) -> None:
+    """Of rows of which this process holds its own, these are looked at."""
+    array = given.held if isinstance(given, OwnRows) else as_numpy(given)
     if spec.range is None or not array.size:
         return
     low, high = spec.range
@@ -197,8 +200,9 @@ def _require_within(name: str, spec: Spec, array: Any, given: str) -> None:
         return
     bad = ~((array >= low) & (array <= high) & (array > -math.inf) & (array < math.inf))
     at = tuple(map(int, np.argwhere(bad)[0]))
-    place = f" at {at}" if at else ""
-    raise RangeError(f"{name} is {array[at]}{place}, outside of what {spec} declares", op=given)
+    where = (int(given.rows[at[0]]), *at[1:]) if isinstance(given, OwnRows) else at
+    place = f" at {where}" if where else ""
+    raise RangeError(f"{name} is {array[at]}{place}, outside of what {spec} declares", op=owner)
 
 
 def _mismatch(name: str, shape: tuple[int, ...], why: str) -> ShapeError:

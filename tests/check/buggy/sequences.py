@@ -458,7 +458,7 @@ SEQUENCES = (
     Bug(
         "gpt-labels-of-another-length",
         "two sizes for one",
-        "partial(metrics, config=config),\n        (text, text)",
+        "partial(metrics, config=config),\n        (text, labels)",
         'partial(metrics, config=config),\n        (text, Spec("B L", dtype="int64"))',
         op="cross_entropy",
         says='fails at B=2, L=3, T=5; add where=["L == T"]',
