@@ -48,7 +48,7 @@ def test_memory_with_accumulation_says_that_it_is_of_whole_batches(opstage: Comm
     plain = opstage(*flags)[1]
     code, out, err = opstage(*flags, "--run.accumulate", "4")
     assert (code, err) == (0, "") and "whole batches" not in plain
-    assert out.startswith(plain.rstrip()) and "steps of whole batches. In 4 parts (run.accumulate)" in out
+    assert out.startswith(plain.rstrip()) and "steps of whole batches. In 4 parts (accumulate)" in out
     (target,) = json.loads(opstage(*flags, "--run.accumulate", "4", "--format", "json")[1])["targets"]
     assert all(entry["of"] == "whole batches" for entry in target["sections"]["memory"]["data"])
 
