@@ -1,4 +1,4 @@
-"""A program as a check traced it: its equations, and what only a check knows of them."""
+"""A program as traced by a check: its equations, and information that only a check has."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class CheckedProgram:
     initial: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def is_rule(self, equation: Equation) -> bool:
-        """Whether a rule or a decomposition bound it."""
+        """Whether a derivative rule or a decomposition bound it."""
         return not self.rules.isdisjoint(equation.outputs)
 
     def is_doubtful(self, equation: Equation) -> bool:
@@ -55,23 +55,23 @@ class CheckedProgram:
         return not self.doubtful.isdisjoint(equation.outputs)
 
     def place(self, equation: Equation) -> Place | None:
-        """Where the user's program called the op; None for what a rule bound."""
+        """Return the place of the op's call in the user's program; None for ops bound by a rule."""
         return None if self.is_rule(equation) else self.places.get(equation.ordinal)
 
     def source(self, equation: Equation | None) -> SourceLine | None:
-        """The user's call that an op is, or serves."""
+        """Return the user's call that an op is, or implements."""
         if equation is None:
             return None
         place = self.places.get(equation.ordinal)
         return self.body.lines.get(equation.ordinal) if place is None else place.source
 
     def types(self, slots: tuple[int, ...]) -> tuple[TensorType, ...]:
-        """Of these tensors."""
+        """Return the types of these tensors."""
         types = self.body.types
         return tuple([types[slot] for slot in slots])
 
     def graph(self) -> Graph:
-        """The ops on which the outputs depend, as `record` gives them."""
+        """Return the ops on which the outputs depend, like `record`."""
         from ..graph.graph import Graph
         from ..graph.passes.dead_code import dead_code
 

@@ -1,4 +1,4 @@
-"""The rules of findings about the ranges of numbers, a sentence on each."""
+"""The rules of findings about value ranges, with a sentence on each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every kind of finding, by the name that formats and filters use."""
+"""Every kind of finding, by the name in formats and filters."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The bytes that each process of a mesh sends in a step, before anything is sent.
+"""Predict the bytes that each process of a mesh sends in a step.
 
-A rank's collectives are run on shapes by the very code that sends them, once for each process, and what it would send
-is counted. So this is exact for any number of processes, where `Traffic` has the formulas of one rank a process.
+A rank's collectives run on shapes through the code that sends them, once for each process, and the bytes are counted.
+So this is exact for any number of processes, while `Traffic` has formulas for one rank per process.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from .traffic import collectives
 
 
 def sent_by_processes(program: CheckedProgram, mesh: Mesh, processes: int) -> tuple[int, ...]:
-    """The bytes that each of so many processes sends in one run of a rank's program, whose sizes are all numbers.
+    """Return the bytes that each process sends in one run of a rank's program with numeric sizes.
 
-    Sums are taken to be sent one by one, not in buckets; those of two processes are as many bytes in buckets too.
+    Assumes that sums are sent one by one, not in buckets; for two processes the bytes are the same.
     """
     calls = [
         (equation.primitive, tuple([types[slot] for slot in equation.inputs]), equation.static, times)
@@ -50,7 +50,7 @@ def _sent(calls: list[Any], mesh: Mesh, process: int, processes: int) -> int:
 
 @final
 class _Awaited(Typed):
-    """A tensor of which only the type is known."""
+    """A tensor with only a type."""
 
     __slots__ = ("type", "ops")
 
@@ -60,7 +60,7 @@ class _Awaited(Typed):
 
 @final
 class _Counting(BaseInterpreter[_Awaited]):
-    """Knows types alone, and counts the bytes of exchanges."""
+    """An interpreter on types that counts the bytes of exchanges."""
 
     __slots__ = ("sent",)
 
@@ -100,7 +100,7 @@ class _Counting(BaseInterpreter[_Awaited]):
 
 @final
 class _Process:
-    """A fabric of which only is known which process this is."""
+    """A fabric that only knows the number of this process."""
 
     agreed = True
     waited = 0.0

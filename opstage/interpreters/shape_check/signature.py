@@ -1,4 +1,4 @@
-"""Where a program's own arguments are written."""
+"""Locate a program's arguments in its source."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 from ...ops.errors import SourceLine
 
-_LONGEST = 100  # lines of a signature, its decorators among them
+_LONGEST = 100  # lines of a signature, including decorators
 
 
 def argument_line(program: Any, path: str) -> SourceLine | None:
-    """The argument to which a path such as `x`, `batch.x` or `rest[0]` belongs; None where it cannot be found."""
+    """Return the line of the argument with a path such as `x`, `batch.x` or `rest[0]`; None if it is not found."""
     while isinstance(program, functools.partial) or hasattr(program, "__wrapped__"):
         program = program.func if isinstance(program, functools.partial) else inspect.unwrap(program)
     code = getattr(program, "__code__", None)

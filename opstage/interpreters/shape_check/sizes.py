@@ -1,4 +1,4 @@
-"""Sizes put in for the named dims of what a check found."""
+"""Substitute sizes for the named dims in a check's results."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from .report import Assumption
 def allowed_sizes(
     scope: DimScope, conditions: Sequence[Assumption], sizes: Mapping[str, Any], names: Sequence[str]
 ) -> dict[str, int]:
-    """The sizes, one for each of `names`, as ints. UsageError for a name too few or too many, ShapeError where they
-    break what was declared of the dims, or what the check left to be seen."""
+    """Return the sizes, one for each of `names`, as ints. Raises UsageError for a missing or unknown name, ShapeError
+    if they violate a declared fact or an undecided condition."""
     for name in sizes:
         if name not in names:
             known = f"the dims are: {', '.join(names)}" if names else "the program has no named dims"
@@ -56,17 +56,17 @@ def _as_size(name: str, size: Any) -> int:
 
 
 def program_at(program: CheckedProgram, sizes: Mapping[str, int]) -> CheckedProgram:
-    """The same program on tensors with sizes."""
+    """Return the same program on tensors with numeric sizes."""
     return replace(program, body=_Put(sizes).body(program.body))
 
 
 def value_at(tree: Any, sizes: Mapping[str, int]) -> Any:
-    """A dim, a type or a tuple of them with sizes; what an error left unknown stays so."""
+    """Return a dim, a type or a tuple of them with sizes substituted; unknown dims stay unknown."""
     return _Put(sizes).value(tree)
 
 
 class _Put:
-    """Puts sizes in; what comes many times is evaluated once."""
+    """Substitutes sizes; repeated values are evaluated once."""
 
     def __init__(self, sizes: Mapping[str, int]):
         self._sizes = sizes

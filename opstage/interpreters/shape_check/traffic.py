@@ -20,8 +20,8 @@ from .program import CheckedProgram
 class Sending(NamedTuple):
     """Calls of one collective over one axis.
 
-    calls    how many there are, in the order in which the ranks make them
-    nbytes   of all their operands on one rank
+    calls    their number
+    nbytes   bytes of all their operands on one rank
     sent     bytes that a rank sends for them
     """
 
@@ -41,9 +41,9 @@ class Sending(NamedTuple):
 class Traffic:
     """The bytes that a rank sends in one run of a program; all ranks make the same calls in order.
 
-    sendings      the collectives that move bytes, by name and axis, in the order in which they first come
-    sent          the bytes that a rank sends in all
-    fingerprint   of the calls in order, with their axes and the types of their operands
+    sendings      the collectives that move bytes, by name and axis, in the order of first use
+    sent          the total bytes that a rank sends
+    fingerprint   a digest of the calls in order, with their axes and the types of their operands
     """
 
     sendings: tuple[Sending, ...]
@@ -52,7 +52,7 @@ class Traffic:
 
     @classmethod
     def of(cls, program: CheckedProgram) -> Traffic:
-        """That of a checked program; of ops on which no output depends too, as the checker runs them."""
+        """Return the traffic of a checked program, including ops on which no output depends."""
         body = program.body
         found: dict[tuple[str, str], Sending] = {}
         total: Dim = 0
@@ -77,7 +77,8 @@ class Traffic:
 
 
 def collectives(body: Body, times: Dim) -> Iterator[tuple[Equation, Dim, tuple[TensorType, ...]]]:
-    """The collectives of a body and of those in it, how often each is called, and the types of the body's slots."""
+    """Yield the collectives of a body and nested bodies, how often each is called, and the types of the body's
+    slots."""
     for equation in body.equations:
         if equation.primitive.kind is Kind.COLLECTIVE:
             yield equation, times, body.types

@@ -1,4 +1,4 @@
-"""`WrittenCall`: how the user wrote the call of an op, so that a fix can be said in the user's own words."""
+"""`WrittenCall`: the source of an op's call, so that a fix can use the user's own names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...ops.primitive import Primitive
 
 @dataclass(frozen=True)
 class WrittenCall:
-    """The texts of a call's operands and keywords; its operands' own names where the call cannot be read."""
+    """The texts of a call's operands and keywords; names of the operands if the call cannot be parsed."""
 
     operands: tuple[str, ...]
     positional: tuple[str, ...] = ()
@@ -22,7 +22,7 @@ class WrittenCall:
 
     @staticmethod
     def of(primitive: Primitive, names: tuple[str, ...], source: SourceLine | None) -> WrittenCall:
-        """The call of an op at a line; `names` are those of the operands present."""
+        """Return the call of an op at a line; `names` are those of the operands present."""
         unread = WrittenCall(names)
         text, node = call_at(source)
         if isinstance(node, ast.BinOp) and len(names) == 2:
@@ -49,7 +49,7 @@ class WrittenCall:
         )
 
     def reordered(self, order: Sequence[int]) -> str:
-        """The call with its operands in another order."""
+        """Return the call with its operands in another order."""
         texts = [self.operands[i] for i in order]
         for i in [i for i, text in enumerate(self.positional) if text == "None"]:
             texts.insert(i, "None")
@@ -61,7 +61,7 @@ def _text(text: str, node: ast.expr) -> str:
 
 
 def call_at(source: SourceLine | None) -> tuple[str, ast.Call | ast.BinOp | None]:
-    """The call or the operator that a line underlines; None where it goes on over the next line."""
+    """Return the call or operator that a line underlines; None if it continues on the next line."""
     if source is None or not source.carets:
         return "", None
     start = len(source.carets) - len(source.carets.lstrip())

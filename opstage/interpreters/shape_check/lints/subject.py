@@ -176,7 +176,8 @@ class Subject:
         operands: Sequence[tuple[str, int, TensorType]] | None = None,
         constraint: str | None = None,
     ) -> Finding:
-        """A finding at an op, with the paths of its operands: name, number and type of each, by default its own."""
+        """Return a finding at an op, with the paths of its operands: name, number and type of each, by default its
+        own."""
         if operands is None:
             names = call.primitive.operand_names(call.static, len(call.inputs))
             operands = list(zip(names, call.inputs, map(self.type, call.inputs)))

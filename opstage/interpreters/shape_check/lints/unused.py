@@ -1,12 +1,12 @@
 """Parameters that never reach the loss, and inputs on which nothing depends.
 
 Both are warnings. A trained parameter whose gradient is always zero is nearly always a mistake (a layer that was made
-and not called, `wq` read where `wk` was meant), yet such a program runs and trains, and some are written on purpose: a
-switch turns a block off and leaves its weights, so that checkpoints still fit; two losses take turns over one tree; a
-frozen tree is loaded whole and used in part. A check that refused them would be turned off. Only where *no* trained
-parameter has a gradient is there nothing that the step could do, and that is an error: `blocked-gradient` says it.
+and not called, `wq` read where `wk` was meant), but such a program runs and trains, and some are intended: a switch
+disables a block but keeps its weights, so that checkpoints still fit; two losses alternate over one tree; a frozen tree
+is loaded completely and used in part. A check that rejected them would be disabled. Only if *no* trained parameter has
+a gradient can the step do nothing, and that is an error: `blocked-gradient`.
 
-A name that begins with `_` says, as elsewhere in Python, that what it stands for is given and not wanted: silence.
+A name that begins with `_` marks its value as intentionally unused, as elsewhere in Python, and is not reported.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ INPUT = "unused-input"
 
 
 def unused_parameters(subject: Subject) -> Iterator[Finding]:
-    """A parameter on which the loss does not depend, or a whole branch of them; of a program without loss, no result.
+    """Find parameters on which the loss does not depend, or whole branches of them; without a loss, on which no result
+    does.
 
-    A frozen parameter is used wherever a result depends on it. A step that reads no trained parameter at all is an
+    A frozen parameter is used if any result depends on it. A step that reads no trained parameter at all is an
     error already, see `blocked-gradient`.
     """
     if not subject.sound:
@@ -46,7 +47,7 @@ def unused_parameters(subject: Subject) -> Iterator[Finding]:
 
 
 def unused_inputs(subject: Subject) -> Iterator[Finding]:
-    """An argument of the program, or a leaf of its state, on which no result depends."""
+    """Find arguments of the program, or leaves of its state, on which no result depends."""
     if not subject.sound:
         return
     for named in subject.given:
@@ -63,12 +64,12 @@ def unused_inputs(subject: Subject) -> Iterator[Finding]:
 
 
 def _is_meant(path: str) -> bool:
-    """Whether a name says that what it stands for is given and not wanted."""
+    """Whether a name marks its value as intentionally unused."""
     return any(part.startswith("_") for part in path.split("."))
 
 
 def _branches(unused: Sequence[Leaf], every: Sequence[Leaf]) -> list[tuple[str, list[Leaf]]]:
-    """The unused leaves, those of a branch that is unused as a whole together, under its path."""
+    """Return the unused leaves; those of a branch that is entirely unused are grouped under its path."""
     total, missing = (Counter(p for named in leaves for p in _prefixes(named.path)) for leaves in (every, unused))
     branches: dict[str, list[Leaf]] = {}
     for named in unused:
@@ -78,13 +79,13 @@ def _branches(unused: Sequence[Leaf], every: Sequence[Leaf]) -> list[tuple[str, 
 
 
 def _prefixes(path: str) -> list[str]:
-    """`params`, `params.blocks`, `params.blocks.0`, …: the branches that hold a leaf, and the leaf itself."""
+    """Return `params`, `params.blocks`, `params.blocks.0`, …: the branches that contain a leaf, and the leaf itself."""
     parts = path.split(".")
     return [".".join(parts[: i + 1]) for i in range(len(parts))]
 
 
 def _parameter(subject: Subject, path: str, leaves: Sequence[Leaf]) -> Finding:
-    """The finding on one branch; beside a leaf of the same type that is read twice, where it was probably meant."""
+    """Return the finding on one branch; it mentions a leaf of the same type that is read twice, possibly by mistake."""
     goal = "any result" if subject.loss is None else "the loss"
     reader = _reader(subject, leaves)
     what = str(leaves[0].type) if len(leaves) == 1 else f"{len(leaves)} tensors"
@@ -108,18 +109,19 @@ def _fate(subject: Subject, named: Leaf, reader: Equation | None) -> str:
 
 
 def _line(subject: Subject, reader: Equation | None) -> SourceLine | None:
-    """The op that reads it in vain; else the one that made the result which it was to reach."""
+    """Return the op that reads it in vain; else the one that computed the result it should reach."""
     return subject.source(reader if reader is not None else subject.maker(subject.results[0]))
 
 
 def _reader(subject: Subject, leaves: Sequence[Leaf]) -> Equation | None:
-    """The first op of the program that reads one of these."""
+    """Return the first op of the program that reads one of these."""
     numbers = {named.slot for named in leaves}
     return next((e for e in subject.forward if not (e.backward or numbers.isdisjoint(e.inputs))), None)
 
 
 def _read_twice(subject: Subject, unused: Leaf) -> tuple[Leaf, Equation, Equation] | None:
-    """A parameter whose path differs in one step, of the same type, that two calls read; and the first two."""
+    """Return a parameter of the same type, with a path that differs in one part, that two calls read, and those
+    calls."""
     for named in subject.parameters:
         if str(named.type) == str(unused.type) and _differ_once(named.path, unused.path):
             calls = {e.ordinal: e for e in reversed(subject.forward) if named.slot in e.inputs and not e.backward}

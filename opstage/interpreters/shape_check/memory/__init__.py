@@ -1,4 +1,4 @@
-"""The memory that a program takes on the eager interpreter, from its shapes alone."""
+"""The memory of a program on the eager interpreter, predicted from shapes."""
 
 from .formula import Formula
 from .interpreter import KernelRun, MemoryOps, Tensor

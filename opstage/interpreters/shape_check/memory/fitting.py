@@ -1,4 +1,4 @@
-"""Numbers at a few sizes, and the polynomial in the named dims that they are values of."""
+"""Fit a polynomial in the named dims to values at a few sizes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ....ops.dims.polynomial import Monomial
 
 
 def fitted(values: Sequence[int], samples: Sequence[Mapping[str, int]], parts: Sequence[Dim], scope: DimScope) -> Dim:
-    """The polynomial of the monomials in `parts` that has these values at the samples.
+    """Return the polynomial of the monomials in `parts` with these values at the samples.
 
-    The first value where there is none: then it is not a polynomial, and is taken as it is at the first sample.
+    Returns the first value if there is no such polynomial.
     """
     if all(value == values[0] for value in values):
         return values[0]

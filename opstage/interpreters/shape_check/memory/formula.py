@@ -1,4 +1,4 @@
-"""A peak as a formula: the greatest of a few polynomials in the named dims."""
+"""A peak as a formula: the maximum of a few polynomials in the named dims."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Rows = npt.NDArray[np.int64]
 
 
 Kept: TypeAlias = Callable[[Mapping[str, int]], int]
-"""Bytes of the workspace that is kept between kernels, at given sizes."""
+"""Returns the bytes of the workspace kept between kernels, at given sizes."""
 
 
 @final
 class Formula:
-    """max(p, q, …) of polynomials in named dims, and the workspace that is kept, which follows caches and threads.
+    """The maximum of polynomials in named dims, plus the kept workspace, which depends on caches and threads.
 
-    `str` is its text, with the workspace as it is at moderate sizes; called with sizes it gives the number there.
+    `str` shows the workspace at moderate sizes; a call with sizes returns the number for those.
     """
 
     __slots__ = ("terms", "_kept", "_usually_kept")
@@ -34,10 +34,9 @@ class Formula:
 
     @classmethod
     def greatest(cls, rows: Rows, monomials: Sequence[Monomial], scope: Any, kept: Kept, usually_kept: int) -> Formula:
-        """Of polynomials given by their coefficients, a row each, those that are greatest somewhere.
+        """Build from polynomials, given as rows of coefficients, those that are the maximum somewhere.
 
-        A polynomial is left out that is nowhere greater than another one, or than a mean of two others; names stand for
-        no negative numbers.
+        A polynomial is dropped if it never exceeds another one, or a mean of two others; names are nonnegative.
         """
         terms: list[Dim] = []
         for row in _upper(rows).tolist():
@@ -47,7 +46,7 @@ class Formula:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The named dims that it speaks of."""
+        """The named dims in it."""
         found: dict[str, None] = {}
         for term in self.terms:
             if isinstance(term, DimExpr):
@@ -55,7 +54,7 @@ class Formula:
         return tuple(found)
 
     def __call__(self, sizes: Mapping[str, int]) -> int:
-        """The number of bytes at given sizes; raises MissingSizeError for a name without one."""
+        """Return the number of bytes at given sizes; raises MissingSizeError for a name without one."""
         return max(evaluate(term, sizes) for term in self.terms) + self._kept(sizes)
 
     def __str__(self) -> str:
@@ -67,12 +66,12 @@ class Formula:
 
 
 def _upper(rows: Rows) -> Rows:
-    """The rows that are not, in every column, at most another row, nor at most a mean of two other rows."""
+    """Return the rows that are not dominated, in every column, by another row or by a mean of two other rows."""
     rows = _undominated(rows)
     first = _greatest_somewhere(rows)
     rows = np.concatenate([rows[first], rows[~first & ~_under_a_mean(rows, rows[first])]])
     i = int(first.sum())
-    while i < len(rows):  # the others, and there are few left
+    while i < len(rows):  # only few are left
         others = np.delete(rows, i, axis=0)
         if _under_a_mean(rows[i : i + 1], others)[0]:
             rows = others
@@ -82,7 +81,7 @@ def _upper(rows: Rows) -> Rows:
 
 
 def _undominated(rows: Rows) -> Rows:
-    """The rows that are not in every column at most another one."""
+    """Return the rows that are not dominated in every column by another one."""
     rows = np.unique(rows, axis=0)
     rows = rows[np.argsort(-rows.sum(axis=1, dtype=np.float64), kind="stable")]
     kept = []
@@ -93,7 +92,7 @@ def _undominated(rows: Rows) -> Rows:
 
 
 def _greatest_somewhere(rows: Rows) -> npt.NDArray[np.bool_]:
-    """Rows that are greatest for one of some weights of the columns; not all that are so for any."""
+    """Mark rows that are the maximum for one of some weights of the columns; a sufficient test only."""
     scale = rows.max(axis=0).astype(np.float64)
     weights = np.exp(np.random.default_rng(0).normal(0, 3, (_TRIALS, rows.shape[1]))) / np.maximum(scale, 1)
     found = np.zeros(len(rows), np.bool_)
@@ -105,7 +104,7 @@ _TRIALS = 64
 
 
 def _under_a_mean(rows: Rows, others: Rows) -> npt.NDArray[np.bool_]:
-    """For each row whether s·p + (1 - s)·q is at least it in every column, for two of the others and an s in [0, 1]."""
+    """For each row, whether s·p + (1 - s)·q dominates it in every column, for two of the others and an s in [0, 1]."""
     found = np.zeros(len(rows), np.bool_)
     for i, q in enumerate(others):
         slope = (others[:i] - q)[:, None].astype(np.float64)  # s·(p - q) ≥ row - q, in every column

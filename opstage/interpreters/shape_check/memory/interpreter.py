@@ -1,7 +1,7 @@
-"""`MemoryOps`: an interpreter whose tensors are memory that is taken and given back, with nothing in it.
+"""`MemoryOps`: an interpreter whose tensors are allocations without content.
 
-A program runs on it as on the eager interpreter, the same tape and the same optimizers on top: what they hold on to is
-what they would hold there. The kernels themselves are run on such tensors, at a few sizes of the named dims.
+A program runs on it as on the eager interpreter, with the same tape and optimizers on top, which keep the same
+references as there. The kernels themselves run on such tensors, at a few sizes of the named dims.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from .fitting import fitted
 from .timeline import AllocationTrace, Buffer, MemoryKind, Timeline
 
 _TURNS = 3
-"""Of a loop that are gone through: the memory of all later ones is that of the third."""
+"""Iterations of a loop that are run; all later ones use the memory of the third."""
 
 Layout: TypeAlias = tuple[Sizes | None, ...]
-"""Strides in bytes, of a tensor at each of the samples or of several tensors; None where they are row-major."""
+"""Strides in bytes for one or several tensors at each of the samples; None for row-major ones."""
 
 
 @final
 class Tensor(Typed):
-    """A type, and the memory in which it lies."""
+    """A type, and its allocation."""
 
     __slots__ = ("type", "ops", "buffer", "layout")
 
@@ -59,13 +59,13 @@ class Tensor(Typed):
 
 
 class KernelRun(NamedTuple):
-    """A kernel that the eager interpreter would run: operands and results, and how often it runs in a row.
+    """A kernel that the eager interpreter would run: operands and results, and the number of consecutive runs.
 
-    A choice and a loop whose length nobody knows come without results, before what their bodies run.
+    Choices, and loops of unknown length, are reported without results, before the kernels of their bodies.
 
-    backward    whether it carries cotangents back
-    looped      whether it stands in the body of a loop
-    part_of     the composite that the interpreter was asked for, where it has no kernel for that
+    backward    whether it is part of a backward pass
+    looped      whether it is in the body of a loop
+    part_of     the composite that it is part of, if the interpreter has no kernel for that
     """
 
     primitive: Primitive
@@ -80,7 +80,8 @@ class KernelRun(NamedTuple):
 
 
 class _Result(NamedTuple):
-    """A result of an op: in the memory `of` an operand, or behind these of an earlier result, or in its own."""
+    """A result of an op: in the memory `of` an operand or of an earlier result (numbered after the operands), or in its
+    own."""
 
     type: TensorType
     layout: Layout
@@ -98,23 +99,23 @@ class _OpFootprint(NamedTuple):
 def _at(
     types: tuple[TensorType, ...], static: Static, sizes: Mapping[str, int]
 ) -> tuple[tuple[TensorType, ...], Static]:
-    """Operands and static parameters in numbers."""
+    """Return operands and static parameters with numeric sizes."""
     numbers = tuple([TensorType(evaluate(type_.shape, sizes), type_.dtype) for type_ in types])
     return numbers, {name: evaluate(value, sizes) for name, value in static.items()}
 
 
 def _sized(primitive: Primitive, sizes: Mapping[str, int]) -> Primitive:
-    """The op whose parts have numbers where they had sizes."""
+    """Return the op with numeric sizes in its parts."""
     return primitive.at(sizes) if type(primitive) is Composite else primitive
 
 
 def _form(call: Taken) -> tuple[Any, ...]:
-    """The part of a call that is the same for calls that differ in sizes alone."""
+    """Return the part of a call that is equal for calls that differ only in sizes."""
     return tuple([result.of for result in call.results]), len(call.beside)
 
 
 def _numbers(call: Taken) -> list[int]:
-    """Bytes of each result, then of what is beside them."""
+    """Return the bytes of each result, then of other allocations."""
     return [*[result.nbytes for result in call.results], *call.beside]
 
 
@@ -122,13 +123,12 @@ def _numbers(call: Taken) -> list[int]:
 class MemoryOps(BaseInterpreter[Tensor]):
     """The memory of the eager interpreter on the CPU.
 
-    timeline    what has happened
-    kind        of the memory that is taken while neither a backward pass nor an update runs
-    samples     for every named dim a size that decides what has no formula: views, blocks, the fitting kernel;
-                then others near those, from which it is seen what depends on them as a polynomial
-    regions     the kind of what is made in regions of some names
-    mesh        that of which a rank runs the program: the memory of a rank in a process of its own
-    watch       called with every kernel that would run, and not to keep it: its memory lives as long
+    timeline    the events so far
+    kind        the kind of memory allocated outside of backward passes and updates
+    samples     for every named dim a size that decides choices without a formula: views, blocks, the kernel; then
+    others near those, to fit polynomials regions     the kind of memory allocated in regions with these names mesh
+    the mesh whose rank runs the program: the memory is that of a rank in a process of its own watch       called with
+    every kernel that would run; it must not keep its argument, which would keep the memory alive
     """
 
     __slots__ = (
@@ -203,7 +203,7 @@ class MemoryOps(BaseInterpreter[Tensor]):
         return pays_fused(_sized(primitive, sizes), _at(types, NO_STATIC, sizes)[0])
 
     def new(self, type: TensorType, kind: MemoryKind | None = None) -> Tensor:
-        """A tensor with memory of its own."""
+        """Return a tensor with memory of its own."""
         return Tensor(type, self, self.timeline.take(type.nbytes, self.kind if kind is None else kind), self._rows)
 
     @property
@@ -230,7 +230,7 @@ class MemoryOps(BaseInterpreter[Tensor]):
             self.kind = outside
 
     def history(self) -> AllocationTrace:
-        """The allocations and releases so far."""
+        """Return the allocations and releases so far."""
         keeping = tuple(self._keeping)
 
         def kept(sizes: Mapping[str, int]) -> int:
@@ -238,7 +238,7 @@ class MemoryOps(BaseInterpreter[Tensor]):
 
         return self.timeline.close(kept)
 
-    # The seam -------------------------------------------------------------------------------------------------------
+    # Interpreter methods --------------------------------------------------------------------------------------------
 
     @override
     def bind(self, primitive: Primitive, refs: tuple[Tensor, ...], static: Static, /) -> tuple[Tensor, ...]:
@@ -298,7 +298,7 @@ class MemoryOps(BaseInterpreter[Tensor]):
     def _asked(
         self, primitive: Primitive, refs: tuple[Tensor, ...], types: tuple[TensorType, ...], static: Static
     ) -> _OpFootprint | None:
-        """The memory of the op's kernel, fitted to the samples; None without a kernel."""
+        """Return the memory of the op's kernel, fitted to the samples; None without a kernel."""
         types_in = tuple([ref.type for ref in refs])
         found: list[Taken] = []
         call: Any = None
@@ -327,23 +327,23 @@ class MemoryOps(BaseInterpreter[Tensor]):
     def _taken(
         self, primitive: Primitive, types: tuple[TensorType, ...], static: Static, layout: Layout
     ) -> Taken | None:
-        """The memory of the op's kernel for concrete operand types; None without a kernel."""
+        """Return the memory of the op's kernel for numeric operand types; None without a kernel."""
         kernel = kernel_of(primitive, types, static, self._options)
         return None if kernel is None else taken(kernel, types, layout, static)
 
     def _stays(self, primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> bool:
-        """Whether eager_cpu has a kernel for an op, at the sizes that were given first."""
+        """Whether eager_cpu has a kernel for an op, at the first sample of sizes."""
         return kernel_of(primitive, *_at(types, static, self.samples[0]), self._options) is not None
 
     def _kept(
         self, primitive: Primitive, types: tuple[TensorType, ...], static: Static, sizes: Mapping[str, int]
     ) -> int:
-        """The bytes of workspace kept at other sizes; the layout of operands does not change them."""
+        """Return the bytes of workspace kept at other sizes; operand layouts do not affect it."""
         found = self._taken(_sized(primitive, sizes), *_at(types, static, sizes), (None,) * len(types))
         return 0 if found is None else found.kept
 
     def _collective(self, primitive: Primitive, refs: tuple[Tensor, ...], static: Static) -> Tensor:
-        """A rank's own part is a slice, `vary` its operand; of all else a rank has a result of its own."""
+        """Return the result: `shard` is a slice, `vary` its operand, any other collective a new tensor."""
         (type_,) = self.infer(primitive, tuple([ref.type for ref in refs]), static)
         if primitive is SHARD:
             axis = static["dim"] % len(type_.shape)
@@ -352,18 +352,18 @@ class MemoryOps(BaseInterpreter[Tensor]):
         return Tensor(type_, self, refs[0].buffer, refs[0].layout) if primitive.view else self.new(type_, kind)
 
     def _row(self, x: Tensor) -> Tensor:
-        """A view of one entry along the leading axis."""
+        """Return a view of one entry along the leading axis."""
         layout = tuple([None if strides is None else strides[1:] for strides in x.layout])
         return Tensor(TensorType(x.shape[1:], x.dtype), self, x.buffer, layout)
 
     def _choice(self, operands: tuple[Tensor, ...], branches: tuple[Body, ...]) -> tuple[Tensor, ...]:
-        """Every branch, one after the other and each let go, so that the peak is that of the largest; then results."""
+        """Run every branch and free it, so that the peak is that of the largest; then allocate the results."""
         for body in branches:
             evaluate_body(self, body, operands, constants(self, body))
         return tuple([self.new(type_) for type_ in branches[0].output_types])
 
     def _while(self, operands: tuple[Tensor, ...], loop: WhileParameters) -> tuple[Tensor, ...]:
-        """The first iterations of a loop that runs for as long as a condition holds."""
+        """Run the first iterations of a while loop."""
         carries = len(loop.body.outputs)
         state, captured = operands[:carries], operands[carries:]
         test, body = (written_out(part, self._stays) for part in (loop.test, loop.body))
@@ -375,7 +375,7 @@ class MemoryOps(BaseInterpreter[Tensor]):
         return tuple(state)
 
     def _loop(self, operands: tuple[Tensor, ...], loop: ScanParameters) -> tuple[Tensor, ...]:
-        """The first iterations of a loop; stacked outputs are allocated at the start, as eager_cpu does."""
+        """Run the first iterations of a loop; stacked outputs are allocated at the start, as in eager_cpu."""
         body, carries, split = loop.body, loop.carries, loop.carries + loop.entries
         state, xs, captured = operands[:carries], operands[carries:split], operands[split:]
         body = written_out(body, self._stays)

@@ -1,4 +1,4 @@
-"""`PeakMemory`: the tensor memory of a training step at its peak, and what it is made of."""
+"""`PeakMemory`: the tensor memory of a training step at its peak, by purpose."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from .timeline import Moment
 
 @dataclass(frozen=True)
 class PeakMemory:
-    """Bytes of tensors at the moment of a step when they are most, in a run that has made steps before.
+    """Bytes of tensors at the peak of a step, in steady state.
 
     parameters    the values from which the step starts
-    optimizer     moments and the like, as the step finds them
+    optimizer     moments and the like, before the step
     state         the program's own state, such as running statistics
-    batch         what comes from outside
-    activations   what the forward pass made and is still there
-    gradients     what the backward pass made and is still there
-    results       new parameters and moments, where they stand beside the old ones until the step is committed
-    workspace     what kernels work in; of the compiled interpreter constants, and the addresses of arguments
-    arena         of the compiled interpreter: activations, gradients and what kernels work in, in one block
-    blocks        on a device, and no part of the peak: the blocks in which all this lies, whose sizes are rounded up,
-                  and the workspace of its library
+    batch         inputs from outside
+    activations   live results of the forward pass
+    gradients     live results of the backward pass
+    results       new parameters and moments, if they coexist with the old ones until the step is committed
+    workspace     workspace of kernels; for the compiled interpreter constants, and the addresses of arguments
+    arena         for the compiled interpreter: activations, gradients and workspace, in one block
+    blocks        on a device, not part of the peak: the allocated blocks that contain all this, with rounded sizes, and
+    the workspace of its library
     """
 
     parameters: int = 0
@@ -38,17 +38,17 @@ class PeakMemory:
 
     @classmethod
     def of(cls, moment: Moment) -> PeakMemory:
-        """Of one moment of an eager step."""
+        """Return the memory at one moment of an eager step."""
         return cls(**{kind.name.lower(): nbytes for kind, nbytes in moment.of.items()})
 
     @property
     def peak(self) -> int:
-        """All of it together."""
+        """The sum of all parts."""
         return sum(self._parts().values())
 
     @property
     def needed(self) -> int:
-        """The bytes that have to be free: the peak, or on a device its blocks."""
+        """The bytes that must be free: the peak, or on a device its blocks."""
         return max(self.peak, self.blocks)
 
     def _parts(self) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""When memory was taken and given back: the events of a run, and its peak as a number and as a formula."""
+"""Allocations and releases of a run in order, and its peak as a number and as a formula."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class MemoryKind(IntEnum):
     GRADIENTS = 5
     """Results of the backward pass: cotangents, of parameters and in between."""
     RESULTS = 6
-    """New parameters and slots, beside the old ones."""
+    """New parameters and slots, next to the old ones."""
     WORKSPACE = 7
     """Workspaces of kernels."""
 
 
 class Moment(NamedTuple):
-    """How much memory there is at one time, in bytes, and of which kind."""
+    """The memory at one time, in bytes, in total and by kind."""
 
     total: int
     of: Mapping[MemoryKind, int]
@@ -42,7 +42,7 @@ class Moment(NamedTuple):
 
 @final
 class Buffer:
-    """A run of memory: counted when it is made, given back when the last reference to it is gone."""
+    """An allocation: recorded when created, and released when the last reference is gone."""
 
     __slots__ = ("_events", "_code")
 
@@ -57,10 +57,10 @@ class Buffer:
 
 @final
 class Timeline:
-    """Buffers taken and given back, in order.
+    """Allocations and releases, in order.
 
-    CPython gives an object back as soon as the last reference is gone, so with the code of the interpreters above,
-    which holds buffers in the place of arrays, the lives of buffers are those that the arrays would have.
+    CPython frees an object as soon as the last reference is gone. The interpreters on top hold buffers instead of
+    arrays, so buffers live exactly as long as the arrays would.
     """
 
     __slots__ = ("_events", "_sizes", "_number")
@@ -71,11 +71,11 @@ class Timeline:
         self._number: dict[Dim, int] = {}
 
     def take(self, nbytes: Dim, kind: MemoryKind) -> Buffer:
-        """Memory that lives as long as the result."""
+        """Allocate memory that lives as long as the result."""
         return Buffer(self._events, self._code(nbytes, kind))
 
     def work_in(self, nbytes: Dim) -> None:
-        """Memory that is taken for a moment."""
+        """Record memory that is allocated and freed at once."""
         if not isinstance(nbytes, int) or nbytes:
             code = self._code(nbytes, MemoryKind.WORKSPACE)
             self._events += (code, -code)
@@ -88,13 +88,13 @@ class Timeline:
         return number * len(MemoryKind) + kind + 1
 
     def close(self, kept: Kept) -> AllocationTrace:
-        """The trace so far, frozen; `kept` is there all the time."""
+        """Return the trace so far, frozen; `kept` is allocated all the time."""
         return AllocationTrace(np.array(self._events, np.int64), tuple(self._sizes), kept)
 
 
 @final
 class AllocationTrace:
-    """The events of a run, their sizes in named dims or in numbers, and the workspace that is kept between kernels."""
+    """The events of a run, their sizes in named dims or numbers, and the workspace kept between kernels."""
 
     __slots__ = ("_number", "_kind", "_sign", "_sizes", "_kept")
 
@@ -106,7 +106,7 @@ class AllocationTrace:
         self._kept = kept
 
     def peak(self, sizes: Mapping[str, int]) -> Moment:
-        """The moment with the most memory, the first of them."""
+        """Return the moment with the most memory, the first of them."""
         value = np.array([evaluate(size, sizes) for size in self._sizes], np.int64)
         change = self._sign * value[self._number]
         at = int(np.argmax(np.cumsum(change))) + 1
@@ -115,7 +115,8 @@ class AllocationTrace:
         return Moment(sum(of.values()), of)
 
     def formula(self, sample: Mapping[str, int]) -> Formula:
-        """The peak as the greatest of polynomials in the named dims; its text has the kept workspace at a `sample`."""
+        """Return the peak as the maximum of polynomials in the named dims; its text has the kept workspace at a
+        `sample`."""
         monomials: dict[Monomial, int] = {(): 0}
         terms: list[tuple[int, int, int]] = []
         scope: Any = None
@@ -129,5 +130,5 @@ class AllocationTrace:
         for row, column, coefficient in terms:
             table[row, column] = coefficient
         levels = np.cumsum(self._sign[:, None] * table[self._number], axis=0)
-        tops = np.flatnonzero((self._sign > 0) & (np.append(self._sign[1:], -1) < 0))  # before something is given back
+        tops = np.flatnonzero((self._sign > 0) & (np.append(self._sign[1:], -1) < 0))  # just before a release
         return Formula.greatest(levels[tops], tuple(monomials), scope, self._kept, self._kept(sample))

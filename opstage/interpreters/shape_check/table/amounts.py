@@ -13,9 +13,9 @@ class Amounts(NamedTuple):
     forward, backward, update
                     FLOPs of the three phases of a training step
     forward_bytes, backward_bytes, update_bytes
-                    bytes read and written by its kernels: every operand once, every result once, none for a view
-    saved           bytes that stay from the forward pass until the backward pass has read them, parameters and inputs
-                    aside; a tensor that several ops keep is counted at the first, and views as what they look at
+                    bytes read and written by its kernels: every operand and result once, none for a view
+    saved           bytes kept from the forward pass until the backward pass has read them, without parameters and
+    inputs; a tensor kept by several ops is counted at the first, and a view as its base
     """
 
     parameters: Dim = 0
@@ -29,22 +29,22 @@ class Amounts(NamedTuple):
 
     @property
     def flops(self) -> Dim:
-        """All three phases."""
+        """The sum over the three phases."""
         return self.forward + self.backward + self.update
 
     @property
     def moved(self) -> Dim:
-        """All three phases."""
+        """The sum over the three phases."""
         return self.forward_bytes + self.backward_bytes + self.update_bytes
 
     @property
     def intensity(self) -> float | None:
-        """FLOPs per byte moved; None while there are names in it, or where nothing moves."""
+        """FLOPs per byte moved; None if it has names, or nothing is moved."""
         flops, moved = self.flops, self.moved
         return flops / moved if isinstance(flops, int) and isinstance(moved, int) and moved else None
 
     def times(self, count: int) -> Amounts:
-        """Of `count` of them."""
+        """Return the amounts of `count` of them."""
         return self if count == 1 else Amounts(*[count * amount for amount in self])
 
 
@@ -54,7 +54,7 @@ def is_nothing(amount: Dim) -> bool:
 
 
 def total(parts: Iterable[Amounts]) -> Amounts:
-    """The sum, equal parts being multiplied."""
+    """Return the sum; equal parts are multiplied."""
     counts: dict[Amounts, int] = {}
     for part in parts:
         counts[part] = counts.get(part, 0) + 1

@@ -1,4 +1,4 @@
-"""The columns of a table: which there are, and what is in them."""
+"""The columns of a table and their contents."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .table import Table
 
 
 class Column(NamedTuple):
-    """A heading, and the text for some amounts; empty where there is nothing to say."""
+    """A heading, and a function from amounts to the text of a cell, possibly empty."""
 
     heading: str
     show: Callable[[Amounts], str]
 
 
 def columns_of(table: Table) -> list[Column]:
-    """Those in which anything stands. The share of the forward pass and the intensity need numbers."""
+    """Return the columns that are not empty. The share of the forward pass and the intensity need numbers."""
     whole = table.total
     columns: list[Column] = []
     for heading, field, show in _COLUMNS:
@@ -36,7 +36,7 @@ def columns_of(table: Table) -> list[Column]:
 
 
 def result_of(row: Row) -> str:
-    """The shapes that an op makes."""
+    """Return the shapes of an op's results."""
     return ", ".join(show_shape(result.type.shape) for result in row.results)
 
 

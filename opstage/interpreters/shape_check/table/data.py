@@ -10,8 +10,8 @@
                {"kind": "block", "name", "path", "count", "amounts": AMOUNTS, "members": [ITEM …]}
     TENSOR     {"path": the parameter or input, else "", "shape": [AMOUNT …], "dtype"}
 
-A block with a count above 1 stands for so many neighbours of one form: `name` says which, `amounts` is of all of them
-together, `path` and `members` are those of the first.
+A block with a count above 1 stands for that many equal neighbours: `name` has their range, `amounts` is the sum over
+all of them, `path` and `members` are those of the first.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NAMES = {"forward": "forward_flops", "backward": "backward_flops", "update": "u
 
 
 def table_as_dict(report: Report) -> dict[str, Any]:
-    """The table of a report as plain data; see above."""
+    """Return the table of a report as plain data; see above."""
     table = report.table
     return {
         "sizes": dict(report.sizes),

@@ -1,4 +1,4 @@
-"""A table, and a report with its findings, as HTML that needs nothing else: blocks open and close, no script."""
+"""A table, and a report with its findings, as self-contained HTML with collapsible blocks and without scripts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ STYLE = """
 
 
 def report_html(report: Report) -> str:
-    """A check's report as HTML: findings with their lines, undecided conditions, then the table."""
+    """Return a check's report as HTML: findings with their lines, undecided conditions, then the table."""
     parts = [
         f'<pre class="finding {finding.severity}">{escape(f"{finding.severity}: {finding}")}</pre>'
         for finding in report.findings
@@ -54,7 +54,7 @@ def report_html(report: Report) -> str:
 
 
 def table_html(table: Table) -> str:
-    """The table alone."""
+    """Return only the table."""
     return _framed(_table(table))
 
 
@@ -101,7 +101,7 @@ def _tensors(tensors: Sequence[Operand]) -> str:
 
 
 def _line(cells: Sequence[str], kind: str = "", depth: int = 0) -> str:
-    """Three cells of text and the amounts, each HTML."""
+    """Return three cells of text and the amounts, each as HTML."""
     name, operands, results, *amounts = cells
     shown = "".join(f'<span class="amount">{cell}</span>' for cell in amounts)
     return (

@@ -1,4 +1,4 @@
-"""The ops of a checked program, each with all that is done on its behalf: forward, backward and update."""
+"""The ops of a checked program, each with the work done for it in forward pass, backward pass and update."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .amounts import Amounts
 
 
 class Operand(NamedTuple):
-    """A tensor that an op reads or makes; `path` is empty unless the program was given it."""
+    """A tensor that an op reads or computes; `path` is empty unless it is a program input."""
 
     path: str
     type: TensorType
@@ -30,10 +30,10 @@ class Operand(NamedTuple):
 class Row:
     """One op that the program calls.
 
-    op          its name; where a tape took it apart, the names of the parts
-    region      that in which it was called
-    operands    what it reads; results: what it makes that users see
-    form        a number that is the same for ops that do the same on tensors of the same types
+    op          its name; if a tape decomposed it, the names of the parts
+    region      the region of its call
+    operands    its operands; results: its visible results
+    form        a number that is equal for ops that do the same on tensors of the same types
     """
 
     __slots__ = ("op", "region", "operands", "results", "amounts", "form", "place")
@@ -58,12 +58,12 @@ class Row:
 
     @property
     def region_name(self) -> str:
-        """Such as `blocks.0.attention`."""
+        """The name of its region, such as `blocks.0.attention`."""
         return self.region.name
 
 
 class _Draft:
-    """A row under construction: its equations by phase, parameters and saved tensors that are counted with it."""
+    """A row under construction: its equations by phase, and the parameters and saved tensors counted with it."""
 
     __slots__ = ("forward", "backward", "update", "parameters", "saved")
 
@@ -76,8 +76,8 @@ class _Draft:
 
 
 def rows_of(program: CheckedProgram) -> tuple[list[Row], list[Row], Dim]:
-    """The ops of the program; those of the update that serve no single op (clipping); elements of parameters that no op
-    reads."""
+    """Return the ops of the program, those of the update that belong to no single op (clipping), and the number of
+    elements of parameters that no op reads."""
     found = _Reading(program)
     finish = _Finish(program)
     return (
@@ -88,10 +88,10 @@ def rows_of(program: CheckedProgram) -> tuple[list[Row], list[Row], Dim]:
 
 
 class _Reading:
-    """One walk over the equations.
+    """One pass over the equations.
 
-    What the backward pass does for an op has the op's ordinal. What the update does belongs to the op that reads the
-    parameter first, else to the op whose gradient it works on.
+    Backward equations have the ordinal of their forward op. Update equations belong to the op that reads the parameter
+    first, else to the op whose gradient they use.
     """
 
     def __init__(self, program: CheckedProgram):
@@ -101,7 +101,7 @@ class _Reading:
         self.shared: list[_Draft] = []
         given = program.body.inputs[: program.parameters]
         parameters = {slot: type_.size for slot, type_ in zip(given, program.types(given)) if is_float(type_.dtype)}
-        owners: dict[int, int] = {}  # of a parameter, or of a gradient and what the update makes of it
+        owners: dict[int, int] = {}  # of a parameter, or of a gradient and results computed from it in the update
         drafts = self.drafts
         for i, call in enumerate(program.body.equations):
             path, ordinal = call.region.path, call.ordinal
@@ -143,7 +143,7 @@ class _Reading:
             return
         cut = min((call.outputs[0] for call in equations[start : self.stop] if call.outputs), default=0)
         not_made = {*body.inputs, *[constant.slot for constant in body.constants]}
-        of: dict[int, int] = {}  # a view and what it looks at
+        of: dict[int, int] = {}  # maps a view to its base
         sizes: dict[int, TensorType] = {}
         for call in equations[:start]:
             if call.primitive.view:
@@ -161,8 +161,8 @@ class _Reading:
 
 
 def last_backward_pass(program: CheckedProgram) -> tuple[int, int]:
-    """Where among the equations the last run of backward ones starts and stops, the cotangent from which it starts and
-    zeros for what it does not reach included; (0, 0) where there is none."""
+    """Return the range of the last run of backward equations, including the initial cotangent and zeros for unreached
+    tensors; (0, 0) if there is none."""
     equations = program.body.equations
     last = next((i for i in range(len(equations) - 1, -1, -1) if equations[i].backward), None)
     if last is None:
@@ -182,14 +182,14 @@ def _is_filling(program: CheckedProgram, call: Equation) -> bool:
 
 
 class _Form(NamedTuple):
-    """One kind of call. `number` tells it from others; of a call whose types are guesses nothing is counted."""
+    """One kind of call, identified by `number`; calls with guessed types have no cost."""
 
     number: int
     cost: Cost
 
 
 class _Finish:
-    """Drafts made into rows. Ops with the same equations share their amounts, so what repeats is summed once."""
+    """Converts drafts to rows. Ops with the same equations share their amounts, so repeated ones are summed once."""
 
     def __init__(self, program: CheckedProgram):
         self._program = program
@@ -225,7 +225,7 @@ class _Finish:
         )
 
     def _form(self, e: Equation) -> _Form:
-        """A key of equal calls; the site of a random draw is not part of it."""
+        """Return a key of equal calls; the site of a random draw is not part of it."""
         primitive, static, inputs, outputs = e[:4]
         types, doubtful = self._program.body.types, self._program.is_doubtful(e)
         if "site" in static:

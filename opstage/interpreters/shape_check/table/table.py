@@ -1,4 +1,4 @@
-"""`Table`: the cost of a program by block and by op, read from a checked program."""
+"""`Table`: the cost of a program by block and by op, computed from a checked program."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Item: TypeAlias = "Row | Group[Row] | Fold[Row]"
 
 
 class Line(NamedTuple):
-    """A line of the table as it is shown: an op, a block, or `times` neighbours of one form.
+    """A displayed line of the table: an op, a block, or `times` equal neighbours.
 
-    Beneath a line that stands for several the first of them is shown, the amounts being of that one alone.
+    A line for several is followed by the first of them, with the amounts of that one only.
     """
 
     name: str
@@ -38,9 +38,9 @@ class Line(NamedTuple):
 class Table:
     """The cost of each block and op of a program; printed as text, in a terminal with rich, in a notebook as HTML.
 
-    The ops stand in the regions in which the program calls them; neighbours of one form are one line. What a backward
-    pass and an update do is counted with the op on whose behalf they do it. All amounts are exact: integers, or
-    formulas in the named dims; `report.at(B=64)` puts sizes in.
+    Ops are grouped by the regions of the program; equal neighbours are one line. Backward and update work is counted
+    with the forward op that it belongs to. All amounts are exact: integers, or formulas in the named dims;
+    `report.at(B=64)` substitutes sizes.
     """
 
     def __init__(self, program: CheckedProgram):
@@ -54,22 +54,22 @@ class Table:
         self.rows: tuple[Row, ...] = (*rows, *shared)
         """Every op, in the order in which the program calls them."""
         self.tied = program.tied
-        """For each parameter that is at several places, and is counted once, the paths of all of them."""
+        """For each parameter with several places, which is counted once, all their paths."""
         self._known: dict[object, Amounts] = {}
 
     @cached_property
     def total(self) -> Amounts:
-        """Of the whole program. Its parameters include those that no op reads."""
+        """The amounts of the whole program. Its parameters include those that no op reads."""
         found = self.amounts(self.root)
         return found._replace(parameters=found.parameters + self.unread)
 
     @property
     def unread_amounts(self) -> Amounts:
-        """Of the parameters that no op reads."""
+        """The amounts of parameters that no op reads."""
         return Amounts(parameters=self.unread)
 
     def amounts(self, item: Item) -> Amounts:
-        """The sum over an op, a block, or blocks of one form."""
+        """Return the sum over an op, a block, or equal blocks."""
         if isinstance(item, Row):
             return item.amounts
         if isinstance(item, Fold):
@@ -80,7 +80,7 @@ class Table:
         return found
 
     def lines(self) -> Iterator[Line]:
-        """Blocks and their ops from the top down."""
+        """Yield blocks and their ops, depth first."""
         yield from self._lines(self.root.members, 0)
 
     def _lines(self, members: Sequence[Row | Group[Row]], depth: int) -> Iterator[Line]:

@@ -19,9 +19,9 @@ from .table import Line, Table
 _GAP = "  "
 _INDENT = "  "
 _NARROW = 16
-"""In a terminal a formula that is wider goes over several lines."""
+"""In a terminal, a wider formula is wrapped."""
 _SPARED = ("FLOP/byte", "result", "update FLOPs", "share", "bytes moved")
-"""Columns that a narrow terminal leaves out, in this order."""
+"""Columns that a narrow terminal omits, in this order."""
 
 
 class _Cells(NamedTuple):
@@ -29,11 +29,11 @@ class _Cells(NamedTuple):
 
     texts: list[str]
     op: bool
-    """Whether it is that of an op."""
+    """Whether the line is for an op."""
 
 
 def plain(table: Table) -> str:
-    """Columns divided by spaces: the block or op, what it makes, then its amounts, from the right."""
+    """Return columns separated by spaces: the block or op, its results, then its amounts, right-aligned."""
     headings, lines, total = _read(table)
     rows = [headings, *[line.texts for line in lines], total]
     widths = _widths(rows)
@@ -46,12 +46,12 @@ def plain(table: Table) -> str:
 
 
 def tied_lines(table: Table) -> list[str]:
-    """The lines beneath the total: parameters at several places."""
+    """Return the lines after the total: parameters with several places."""
     return [f"tied, counted once: {printable(show_tied(paths))}" for paths in table.tied]
 
 
 def rich_table(table: Table, width: int) -> RichTable:
-    """The same with colours, in as many columns as a terminal of that width has room for."""
+    """Return the table with colours, in as many columns as fit a terminal of that width."""
     headings, lines, total = _read(table)
     widths = [min(w, _NARROW) if i else w for i, w in enumerate(_widths([headings, *[x.texts for x in lines], total]))]
     shown = list(range(len(headings)))
@@ -72,7 +72,7 @@ def rich_table(table: Table, width: int) -> RichTable:
 
 
 def for_terminal(table: Table, width: int) -> str:
-    """The table as rich prints it in a terminal of so many columns, with colours."""
+    """Return the table as rich prints it in a terminal of this width, with colours."""
     console = Console(width=width, force_terminal=True, file=io.StringIO())
     with console.capture() as capture:
         console.print(rich_table(table, width))
@@ -82,7 +82,7 @@ def for_terminal(table: Table, width: int) -> str:
 
 
 def _read(table: Table) -> tuple[list[str], list[_Cells], list[str]]:
-    """Headings, lines and the totals."""
+    """Return headings, lines and totals."""
     columns = columns_of(table)
     lines = []
     for line in table.lines():
@@ -100,7 +100,7 @@ def _widths(rows: list[list[str]]) -> list[int]:
 
 
 def _name(line: Line) -> str:
-    """`blocks.0 … blocks.47 (48 x)`, and for the first of them `each: blocks.0`."""
+    """Return `blocks.0 … blocks.47 (48 x)`, and for the first of them `each: blocks.0`."""
     name = printable(line.name)
     if line.times > 1:
         return f"{name} ({line.times} x)"
