@@ -1,4 +1,4 @@
-"""Numbers read and written by address, with what a compiler needs to know to use vector instructions.
+"""Read and write numbers by address, with the alias information needed for vector instructions.
 
 Every access belongs to a *scope*, and memory of two scopes never overlaps, or only at the very element that is read and
 then written. Without this LLVM would compare all addresses before every loop, and give up where there are many.
@@ -14,20 +14,20 @@ from importlib import import_module
 from typing import Any
 
 READ = "read"
-"""The scope of what is only read."""
+"""The scope of read-only memory."""
 
 WRITTEN = 48
-"""How many scopes there are for what is written, `written(0)` and so on."""
+"""The number of scopes for written tensors, `written(0)` and so on."""
 
 
 def written(i: int) -> str:
-    """The scope of the i-th tensor that a kernel writes."""
+    """Return the scope of the i-th tensor that a kernel writes."""
     return f"written {i}"
 
 
 @cache
 def load(dtype: str, scope: str = READ) -> Any:
-    """`load(address, i)`: number i from an address."""
+    """Return the function `load(address, i)`: number i from an address."""
     kinds = import_module(f"{__package__}.frontend.kinds")
     kind = _kind(dtype)
 
@@ -43,7 +43,7 @@ def load(dtype: str, scope: str = READ) -> Any:
 
 @cache
 def store(dtype: str, scope: str) -> Any:
-    """`store(address, i, x)`: x as number i from an address."""
+    """Return the function `store(address, i, x)`: write x as number i from an address."""
     kinds = import_module(f"{__package__}.frontend.kinds")
     kind = _kind(dtype)
 
@@ -61,13 +61,13 @@ def _intrinsic(*kinds: Any) -> Any:
 
 
 def _kind(dtype: str) -> Any:
-    """A dtype's kind in memory."""
+    """Return a dtype's kind in memory."""
     kinds = import_module(f"{__package__}.frontend.kinds")
     return getattr(kinds, "UINT8" if dtype == "bool" else dtype.upper())
 
 
 def _mark(module: Any, instruction: Any, scope: str) -> None:
-    known = vars(module).setdefault("opstage_scopes", {})  # metadata of a module, which lives as long as it
+    known = vars(module).setdefault("opstage_scopes", {})  # metadata of a module, with its lifetime
     if scope not in known:
         domain = module.add_metadata(["opstage"])
         scopes = {name: module.add_metadata([name, domain]) for name in (READ, *map(written, range(WRITTEN)))}

@@ -1,4 +1,4 @@
-"""The BLAS that NumPy came with: where its functions stand in memory, and how many threads it may use.
+"""The BLAS of NumPy: the addresses of its functions, and its number of threads.
 
 Kernels call it by address. NumPy's wheels bring OpenBLAS under names of their own, with 64-bit integers; other builds
 have the plain names with 32-bit ones.
@@ -22,8 +22,8 @@ class Blas(NamedTuple):
     """Addresses of C functions.
 
     sgemm, dgemm   cblas_?gemm
-    set_threads    sets the number of threads that a call may use; 0 when it is not known how
-    get_threads    tells it
+    set_threads    sets the number of threads that a call may use; 0 if unknown
+    get_threads    returns it
     wide           whether sizes are 64-bit integers
     """
 
@@ -45,7 +45,7 @@ _NAMES = (
 
 @cache
 def find_blas() -> Blas | None:
-    """NumPy's BLAS; None if it has no OpenBLAS that can be called from outside."""
+    """Return NumPy's BLAS, or None if it has no OpenBLAS that can be called from outside."""
     for library in _libraries():
         for gemm, setter, getter, wide in _NAMES:
             try:
@@ -61,9 +61,10 @@ def find_blas() -> Blas | None:
 
 @final
 class OneThread:
-    """`with one_thread:` OpenBLAS uses the calling thread alone: its own and the pool's would wait for each other.
+    """A context in which OpenBLAS uses only the calling thread, since its threads and the pool's would block each
+    other.
 
-    The number is one for the process: of several that overlap, the first sets it and the last one puts it back.
+    The setting is per process: of overlapping contexts, the first sets it and the last restores it.
     """
 
     __slots__ = ("_lock", "_inside", "_before", "__weakref__")
@@ -74,7 +75,7 @@ class OneThread:
         self._before = 1
 
     def in_child(self) -> None:
-        """Put the number back for threads that stayed behind in the parent, if there were some."""
+        """Restore the number in a forked child, if threads of the parent were inside."""
         switches = _switches()
         if self._inside and switches is not None:
             self._inside = 0
@@ -104,7 +105,7 @@ tell_in_child(one_thread, OneThread.in_child)
 
 @cache
 def _switches() -> tuple[Callable[[], int], Callable[[int], None]] | None:
-    """Functions that tell and set the number of threads."""
+    """Return functions that get and set the number of threads."""
     blas = find_blas()
     if blas is None:
         return None
@@ -115,7 +116,7 @@ def _switches() -> tuple[Callable[[], int], Callable[[int], None]] | None:
 
 
 def _libraries() -> list[ctypes.CDLL]:
-    """Libraries that NumPy has loaded already, its own first."""
+    """Return libraries that NumPy has already loaded, its own first."""
     package = os.path.dirname(np.__file__)
     bundled = glob.glob(os.path.join(package, os.pardir, "numpy.libs", "*openblas*"))
     bundled += glob.glob(os.path.join(package, ".dylibs", "*openblas*"))
@@ -129,7 +130,7 @@ def _libraries() -> list[ctypes.CDLL]:
 
 
 def _mapped() -> list[str]:
-    """Files of OpenBLAS that this process has mapped, on systems that can tell."""
+    """Return the OpenBLAS files mapped by this process, on systems that report them."""
     try:
         with open("/proc/self/maps", encoding="utf-8") as maps:
             paths = {line.split(maxsplit=5)[-1].strip() for line in maps if "openblas" in line}

@@ -1,7 +1,7 @@
-"""The bound of what is kept on disk: the files that were not used for longest are removed first.
+"""The size limit of the disk cache: the least recently used files are removed first.
 
-Several processes may write and remove at once. Each looks at what there is, and a file that another one has removed
-meanwhile is gone; whoever misses a kernel compiles it again. So there is nothing to lock.
+Several processes may write and remove files at once. A file removed by another process is simply gone, and a process
+that misses a kernel compiles it again, so no lock is needed.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ...options import KERNEL_CACHE
 _log = logging.getLogger(__name__)
 
 DEFAULT = 512 << 20
-_FOLDER = re.compile(r"opstage-[0-9a-f]{16}")  # of this environment and of others, earlier ones too
-_SHARE = 16  # the sixteenth part of the bound is written between one look at the folders and the next
+_FOLDER = re.compile(r"opstage-[0-9a-f]{16}")  # of this environment and of others, including earlier ones
+_SHARE = 16  # a sixteenth of the limit may be written between two scans of the folders
 
 _written: dict[Path, int] = {}
-"""Bytes written since the last look, by the folder above those for machine code."""
+"""Bytes written since the last scan, by the parent of the cache folders."""
 
 
 class _File(NamedTuple):
@@ -36,7 +36,8 @@ class _File(NamedTuple):
 
 
 def limit() -> int:
-    """Bytes of machine code that are kept on disk, 0 for none. Raises UsageError if the variable is not an amount."""
+    """Return the limit of machine code on disk in bytes, 0 for none. Raises UsageError if the variable is not an
+    amount."""
     text = os.environ.get(KERNEL_CACHE, "").strip()
     if not text or text == "0":
         return 0 if text else DEFAULT
@@ -47,7 +48,7 @@ def limit() -> int:
 
 
 def note_written(folder: Path, nbytes: int) -> None:
-    """So many bytes were written to `folder`: look whether it is too much by now, at the first ones too."""
+    """Record that bytes were written to `folder`, and scan if that may exceed the limit, also the first time."""
     bound, base = limit(), folder.parent
     since = _written.get(base)
     if since is not None and since + nbytes < bound // _SHARE:
@@ -58,7 +59,7 @@ def note_written(folder: Path, nbytes: int) -> None:
 
 
 def shrink(base: Path, bound: int) -> None:
-    """Remove files from the folders for machine code in `base`, down to `bound` bytes less what may come unnoticed."""
+    """Remove files from the cache folders in `base`, down to `bound` bytes minus what may be written unnoticed."""
     files = sorted(file for folder in _folders(base) for file in _files(folder))
     total = sum(file.nbytes for file in files)
     if total <= bound:
@@ -73,7 +74,7 @@ def shrink(base: Path, bound: int) -> None:
 
 
 def _folders(base: Path) -> Iterator[str]:
-    """This user's own."""
+    """Yield this user's cache folders."""
     user = os.geteuid() if hasattr(os, "geteuid") else None
     with suppress(OSError), os.scandir(base) as entries:
         for entry in entries:

@@ -1,7 +1,7 @@
-"""Object code of kernels: from their source by the front end, optimised by LLVM.
+"""Generate object code of kernels: from source by the front end, optimised by LLVM.
 
-It is optimised in a context of its own, which goes with it: what LLVM's passes make would stay in the one that all
-share, 0.8 MB a kernel.
+Each kernel is optimised in its own context, which is freed with it: in a shared context, LLVM's passes would leave 0.8
+MB per kernel.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 
 
 def object_code(function: Any, entry: str) -> bytes:
-    """Object code named `entry` of a kernel `(lo, hi, worker, arguments)`, a function or its `FunctionSource`."""
+    """Return the object code, with symbol `entry`, of a kernel `(lo, hi, worker, arguments)`, a function or its
+    `FunctionSource`."""
     frontend = import_module(f"{__package__}.frontend")
     source = function if isinstance(function, frontend.FunctionSource) else frontend.source_of(function)
     llvm, machine = llvm_binding(), target_machine()
@@ -28,9 +29,9 @@ def object_code(function: Any, entry: str) -> bytes:
 
 
 def _run(passes: Any, builder: Any, module: Any) -> None:
-    """Run passes that a builder made, and dispose of them.
+    """Run the passes of a builder, and dispose of them.
 
-    llvmlite does not: their `_dispose` is the empty one of the first of their two base classes.
+    llvmlite does not dispose of them: they inherit an empty `_dispose` from the first of two base classes.
     """
     passes.run(module, builder)
     managers = import_module("llvmlite.binding.newpassmanagers")
@@ -40,7 +41,7 @@ def _run(passes: Any, builder: Any, module: Any) -> None:
 
 @cache
 def llvm_binding() -> Any:
-    """llvmlite, ready to make code for this machine."""
+    """Return llvmlite, initialised to generate code for this machine."""
     llvm = import_module("llvmlite.binding")
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
@@ -49,7 +50,7 @@ def llvm_binding() -> Any:
 
 @cache
 def target_machine() -> Any:
-    """This machine, with all its features."""
+    """Return the target machine: this processor with all its features."""
     llvm = llvm_binding()
     return llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
         cpu=llvm.get_host_cpu_name(),
@@ -62,6 +63,7 @@ def target_machine() -> Any:
 
 
 def relocation() -> str:
-    """Absolute addresses on x86: code, constants and the C library may lie further apart than 2 GB."""
+    """Return the relocation model. On x86 addresses are absolute: code, constants and the C library may be over 2 GB
+    apart."""
     triple: str = llvm_binding().get_process_triple()
     return "static" if triple.startswith(("x86", "i386", "i686", "amd64")) else "default"

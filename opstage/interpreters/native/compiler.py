@@ -1,7 +1,7 @@
-"""Kernels from functions: compiled once, kept on disk as object code, loaded without LLVM.
+"""Compile functions to kernels: compiled once, cached on disk as object code, loaded without LLVM.
 
-An entry on disk is named after the digest of all that decides it: the function's source and the `environment`, which
-is the sources of what it may call, versions, the processor and settings.
+A cache entry is named by the digest of everything it depends on: the function's source and the `environment`, which
+covers the sources of functions that it may call, versions, the processor and settings.
 
 A process that finds every kernel on disk does not import LLVM, which takes 40 MB.
 """
@@ -34,7 +34,7 @@ _ENTRY = "opstage_kernel"
 class Kernel:
     """Machine code: the address of `void f(int64 lo, int64 hi, int64 worker, uint64 arguments)`.
 
-    Whoever has the address alone must know that somebody holds the kernel: its memory may be given back with it.
+    Code that only has the address must keep the kernel alive, since its memory may be freed with it.
     """
 
     __slots__ = ("name", "address", "__weakref__")
@@ -46,17 +46,18 @@ class Kernel:
 
 _RECENT = 1024
 
-_kernels: dict[str, Kernel] = {}  # for as long as the process lives
-_passing: WeakValueDictionary[str, Kernel] = WeakValueDictionary()  # for as long as somebody holds them
-_recent: deque[Kernel] = deque(maxlen=_RECENT)  # of those: some 16 MB, lest what comes back be loaded anew
-_engines: dict[int, Any] = {}  # they own the code that LLVM has loaded, by its address
+_kernels: dict[str, Kernel] = {}  # for the lifetime of the process
+_passing: WeakValueDictionary[str, Kernel] = WeakValueDictionary()  # while referenced
+_recent: deque[Kernel] = deque(maxlen=_RECENT)  # of these the last 16 MB or so, to avoid reloading
+_engines: dict[int, Any] = {}  # they own code loaded by LLVM, by address
 
 
 def compile_kernel(name: str, content: str, function: Callable[[], Any], *, passing: bool = False) -> Kernel:
-    """The kernel of the Python function that `function()` gives; `content` is text that decides what it does.
+    """Return the kernel of the Python function that `function()` returns; `content` is text that determines its
+    behaviour.
 
-    It is compiled if neither this process nor the disk has a kernel of that content. Its code is in memory until the
-    process ends or, if it is `passing`, for as long as somebody holds the kernel or it is one of the last to be loaded.
+    It is compiled if neither this process nor the disk has a kernel of that content. Its code stays in memory until the
+    process ends or, if `passing`, while the kernel is referenced or among the last loaded.
     """
     key = _key(content)
     kernel = _loaded(key)
@@ -86,12 +87,13 @@ def _loaded(key: str) -> Kernel | None:
 
 
 def import_numba() -> Any:
-    """numba, imported whole: were its import broken off by an interrupt, no second one in this process would succeed.
+    """Import all of numba, in a thread that receives no signals: after an interrupted import, no second one would
+    succeed.
 
     So another thread does it, to which no signal is delivered.
     """
     if "numba" not in sys.modules:
-        with compiling:  # a fork waits for it: a child could not go on with an import of its parent's
+        with compiling:  # a fork waits for it, since a child could not complete its parent's import
             thread = threading.Thread(target=_try_numba, name="import numba")
             thread.start()
             thread.join()
@@ -99,12 +101,12 @@ def import_numba() -> Any:
 
 
 def _try_numba() -> None:
-    with suppress(Exception):  # whoever wants it imports it once more, and sees the error
+    with suppress(Exception):  # the caller imports it again and sees the error
         import_module("numba")
 
 
 def is_known(content: str) -> bool:
-    """Whether this process or the disk has a kernel of that content, or had one a moment ago."""
+    """Whether this process or the disk has, or recently had, a kernel of that content."""
     key = _key(content)
     path = _path(key)
     return _loaded(key) is not None or (path is not None and path.exists())
@@ -117,14 +119,14 @@ def _key(content: str) -> str:
 def _load(code: bytes, entry: str) -> int:
     try:
         return objects.load(code, entry)
-    except objects.CannotLoad as error:  # another system or processor
+    except objects.CannotLoad as error:  # on another system or processor
         _log.debug("LLVM loads %s: %s", entry, error)
         return _load_by_llvm(code, entry)
 
 
 def _load_by_llvm(code: bytes, entry: str) -> int:
     llvm = llvm_binding()
-    # A machine of its own: an engine takes it over.
+    # an engine owns its target machine
     machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
         reloc=relocation(), codemodel="jitdefault", jit=True
     )
@@ -137,7 +139,7 @@ def _load_by_llvm(code: bytes, entry: str) -> int:
 
 
 def _unload(address: int) -> None:
-    """Give back the memory of code that nobody runs any more."""
+    """Free the memory of code that no thread runs any more."""
     if _engines.pop(address, None) is None:
         objects.unload(address)
 

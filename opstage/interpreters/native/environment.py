@@ -1,8 +1,8 @@
-"""All that decides which machine code a source becomes, beside the source itself, as one digest.
+"""A digest of everything that machine code depends on, except the source itself.
 
-Kept machine code is found under a name that holds this digest, so code of another Opstage, compiler, processor or
-setting is not found at all. The files are taken whole: numba itself looks at the file of the outermost function alone,
-and would not notice a change in a formula that this calls.
+Cached machine code is named by this digest, so code of another Opstage, compiler, processor or setting is never found.
+Whole files are hashed: numba itself checks only the file of the outermost function, and would not notice a change in a
+formula that this calls.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ SOURCES = (
     "interpreters/graph/cpu",
     "ops/splitmix.py",
 )
-"""The folders and files of the package that are compiled, or that generate the source of what is."""
+"""The folders and files of the package that are compiled, or that generate compiled source."""
 
 _COMPILERS = ("numba", "llvmlite")
-_ELSEWHERE = (  # places, what GPUs do, and threads, among which a step is divided when it runs
+_ELSEWHERE = (  # paths, GPU settings, and threads, over which a step is divided at run time
     "NUMBA_CACHE_",
     "NUMBA_CUDA_",
     "NUMBA_DEBUG_CACHE",
@@ -51,7 +51,7 @@ _SETTINGS_FILE = ".numba_config.yaml"  # which numba reads from the current fold
 
 @cache
 def environment() -> str:
-    """The digest, hexadecimal; "" where the package's sources cannot be read, as in a zip file."""
+    """Return the digest, hexadecimal; "" if the package's sources cannot be read, as in a zip file."""
     sources = compiled_sources()
     if not sources:
         return ""
@@ -60,7 +60,7 @@ def environment() -> str:
 
 
 def compiled_sources(package: Path = PACKAGE) -> str:
-    """A digest of the names and contents of SOURCES; "" where one of them is missing."""
+    """Return a digest of the names and contents of SOURCES; "" if one of them is missing."""
     digest = hashlib.sha256()
     for name in SOURCES:
         place = package / name
@@ -78,7 +78,7 @@ def compiled_sources(package: Path = PACKAGE) -> str:
 
 
 def numba_settings(environ: Mapping[str, str]) -> list[str]:
-    """Numba's settings, but for those that do not change code; one that is not known here is taken to change it."""
+    """Return numba's settings, except those that do not affect code; an unknown one is assumed to affect it."""
     found = [f"{name}={value}" for name, value in environ.items() if name.startswith("NUMBA_")]
     found = sorted(setting for setting in found if not setting.startswith(_ELSEWHERE))
     try:
@@ -95,12 +95,12 @@ def _versions() -> Iterator[str]:
     for name in _COMPILERS:
         yield f"{name} {_version_of(name)}"
     prefix = os.path.dirname(os.path.dirname(sys.executable or ""))
-    vector_math = Path(prefix, "lib", "libsvml.so")  # numba makes calls of it where there is one
+    vector_math = Path(prefix, "lib", "libsvml.so")  # numba calls it if present
     yield f"svml {vector_math.stat().st_size if vector_math.exists() else None}"
 
 
 def _version_of(name: str) -> str:
-    """Of the package that an import would find, which need not be the one that was installed; without importing it."""
+    """Return the version of the package that an import would find, without importing it."""
     spec = find_spec(name)
     for folder in (spec.submodule_search_locations if spec is not None else None) or ():
         try:

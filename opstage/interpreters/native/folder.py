@@ -1,10 +1,10 @@
-"""The folder in which machine code is kept between processes, and whether it can be trusted.
+"""The cache folder for machine code, and whether it can be trusted.
 
-Kept code is run, so a folder is used only if nobody but this user (and the superuser) can have put anything into it:
-it is the user's, has the rights 0700, and no one else can rename or replace a folder above it.
+Cached code is executed, so a folder is used only if nobody but this user (and the superuser) could have written to it:
+the user owns it, its mode is 0700, and no one else can rename or replace a folder above it.
 
-It lies in NUMBA_CACHE_DIR if that is set, else beside this file, else in the user's cache, and is named after the
-digest of all that decides the code. If there is none to be had, a warning says why and code is kept in memory.
+It is in NUMBA_CACHE_DIR if that is set, else next to this file, else in the user's cache, and is named by the digest of
+the environment. If none can be used, a warning says why and code is kept in memory only.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ _HERE = Path(__file__).resolve().parent
 _HAS_USERS = hasattr(os, "geteuid")
 
 compiling = make_lock(waits_for_others=False)
-"""Held by whoever compiles: LLVM and numba have state that is one for the process."""
+"""Held while compiling: LLVM and numba have process-wide state."""
 
 
 class Unsafe(Exception):
-    """A folder that somebody else could write to."""
+    """A folder that another user could write to."""
 
 
 def cache_folder() -> Path | None:
-    """The folder for machine code, made if need be; None, with a warning, when there is none that can be used.
+    """Return the folder for machine code, created if needed; None, with a warning, if none can be used.
 
-    None without a warning if the user wants nothing kept: a bound of 0 bytes.
+    None without a warning if the user disabled the cache by a limit of 0 bytes.
     """
     if limit() == 0:
         return None
     places = (os.environ.get(name) for name in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME"))
-    home = os.path.expanduser("~") if os.environ.get("HOME") != "" else ""  # which would be expanded to /
+    home = os.path.expanduser("~") if os.environ.get("HOME") != "" else ""  # it would be expanded to /
     return _cache_folder(os.geteuid() if _HAS_USERS else 0, home, *places)
 
 
 @cache
 def _cache_folder(user: int, home: str, chosen: str | None, caches: str | None) -> Path | None:
-    """As this user, whose home is `home`, with those two variables."""
+    """Do this for a user with home `home` and these two variables."""
     digest = environment()
     if not digest:
         bases, reasons = [], [f"the sources of Opstage, at {_HERE}, cannot be read"]
@@ -57,7 +57,7 @@ def _cache_folder(user: int, home: str, chosen: str | None, caches: str | None) 
         bases, reasons = [_HERE / "__pycache__"], []
         if caches and os.path.isabs(caches):  # "if relative, ignore it": the XDG Base Directory Specification
             bases.append(Path(caches))
-        elif os.path.isabs(home) and os.path.isdir(home):  # one like /nonexistent is not meant to be made
+        elif os.path.isabs(home) and os.path.isdir(home):  # one like /nonexistent must not be created
             bases.append(Path(home, ".cache"))
         else:
             reasons.append(f"there is no home folder {home!r}")
@@ -79,7 +79,7 @@ def _cache_folder(user: int, home: str, chosen: str | None, caches: str | None) 
 
 
 def _prepared(folder: Path) -> Path:
-    """The folder by its real path, made if need be, and one to which files can be written. Raises OSError, Unsafe."""
+    """Return the real path of the folder, created if needed, and checked to be writable. Raises OSError, Unsafe."""
     if not folder.is_absolute():
         raise Unsafe(f"{folder.parent} is not an absolute path")
     missing = []
@@ -101,10 +101,9 @@ def _prepared(folder: Path) -> Path:
 
 
 def require_ours_alone_above(folder: Path) -> None:
-    """Raise Unsafe where another user could put something of theirs in the place of an entry of `folder`.
+    """Raise Unsafe if another user could replace an entry of `folder`.
 
-    That is where one of the folders above belongs to them, or can be written by them and is not sticky, and where they
-    own a link on the way.
+    They could if they own a folder above, can write to one that is not sticky, or own a link on the path.
     """
     if not _HAS_USERS:
         return
@@ -132,7 +131,7 @@ def _writable_by_others(status: os.stat_result) -> bool:
 
 
 def _is_own_group(group: int) -> bool:
-    """Whether it is the group of this user alone, of the same name, with which many systems set up their users."""
+    """Whether the group contains only this user, with the same name, as many systems set up."""
     import grp
     import pwd
 
@@ -145,9 +144,9 @@ def _is_own_group(group: int) -> bool:
 
 @contextmanager
 def opened(folder: Path) -> Iterator[int | None]:
-    """A descriptor of a folder that is this user's, with no rights to write for others; None where there are no users.
+    """Open a folder of this user that others cannot write to, and yield a descriptor; None on systems without users.
 
-    What is looked at is what was opened. Raises OSError, Unsafe.
+    The checks apply to the opened folder. Raises OSError, Unsafe.
     """
     if not _HAS_USERS:
         yield None
@@ -166,7 +165,7 @@ def opened(folder: Path) -> Iterator[int | None]:
 
 
 def require_ours(status: os.stat_result, path: Path | str) -> None:
-    """Raise Unsafe unless a file or folder of that status is this user's, and no one else can write to it."""
+    """Raise Unsafe unless a file or folder with that status is this user's and no one else can write to it."""
     if _HAS_USERS:
         if status.st_uid != os.geteuid():
             raise Unsafe(f"{path} belongs to another user ({status.st_uid})")

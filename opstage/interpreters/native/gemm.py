@@ -1,7 +1,7 @@
-"""Products of matrices, divided among the workers: C[i, j] = op(A[i, j]) · op(B[i, j]) for i, j in a stack of matrices.
+"""Matrix products, divided among the workers: C[i, j] = op(A[i, j]) · op(B[i, j]) for i, j in a stack of matrices.
 
-Workers take rows of C, or its columns where it has more of them, from as many matrices of the stack as there are: the
-tasks of a step are the matrices times the parts of one.
+Workers compute rows of C, or columns if it has more of those; the tasks of a step are all parts of all matrices of the
+stack.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ W = TypeVar("W")
 
 @cache
 def gemm_kernel(dtype: str) -> Kernel | None:
-    """The kernel for float32 or float64; None without a BLAS that can be called."""
+    """Return the kernel for float32 or float64; None without a BLAS that can be called."""
     blas = find_blas()
     if blas is None:
         return None
@@ -42,13 +42,13 @@ def gemm_words(
     inner: int = 1,
     steps: tuple[int, int, int, int] = (0, 0, 0, 0),
 ) -> tuple[W | int, ...]:
-    """The kernel's words.
+    """Return the kernel's arguments.
 
     at          the addresses of A, B and C; C (m, n) is packed, and so is the stack of them
     sizes       m, n and k
     transposed  whether A and B are stored transposed; `leading` are their leading dimensions, in elements
-    parts       how many parts a matrix is cut into, along its longer side
-    inner       how many matrices the inner axis of the stack has
+    parts       the number of parts of a matrix, along its longer side
+    inner       the size of the inner axis of the stack
     steps       bytes from one matrix to the next, along the outer and the inner axis of A, then of B
     """
     blas = find_blas()
@@ -73,7 +73,7 @@ def _function(dtype: str, wide: bool) -> Any:
         task = lo
         while task < hi:
             matrix, first = task // parts, task % parts
-            last = min(parts, first + hi - task)  # neighbouring parts of one matrix are one product
+            last = min(parts, first + hi - task)  # adjacent parts of one matrix are one product
             i, j = matrix // inner, matrix % inner
             at, bt, ct = a + i * w[12] + j * w[13], b + i * w[14] + j * w[15], c + matrix * m * n * size
             if m >= n:

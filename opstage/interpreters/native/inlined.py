@@ -1,4 +1,4 @@
-"""Functions of one number, inlined into the loops that call them: a formula for each type."""
+"""Scalar functions, inlined into the loops that call them: a formula for each type."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Function = Callable[..., Any]
 
 
 def inlined(*, fastmath: Any = False) -> Callable[[Function], Function]:
-    """Decorates a factory `(real) -> formula`: the name becomes a function for loops to call, which is inlined there.
+    """Decorate a factory `(real) -> formula`: the name becomes a function that loops can call, inlined there.
 
-    `real` is the type of its first argument, or of that array's elements; `fastmath` says how far LLVM may depart from
-    what is written there.
+    `real` is the type of its first argument, or of that array's elements; `fastmath` has the flags that allow LLVM to
+    deviate from the written formula.
     """
     flags = tuple(sorted(fastmath)) if fastmath else ()
 

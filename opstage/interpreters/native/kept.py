@@ -1,7 +1,7 @@
-"""Machine code in a file: a digest and what it is the digest of, so that a damaged file is noticed and made anew.
+"""Machine code in a file: the content and its digest, so that a damaged file is detected and compiled again.
 
-It is written under a name that nobody can guess and renamed, so two processes may write one file, and no reader sees
-half of it. A file that another user owns or could have changed is not read; a link is not followed.
+It is written under a random name and renamed, so that two processes may write one file, and no reader sees a partial
+one. A file that another user owns or could have changed is not read; links are not followed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _OPEN = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os,
 
 
 def _digest(key: str, code: bytes) -> bytes:
-    """Of the key too: code under another one's name is damage as well."""
+    """Hash the key too: code under another key's name is damage as well."""
     return hashlib.sha256(key.encode() + code).digest()
 
 
 def read_kept(path: Path, key: str) -> bytes | None:
-    """The code that was kept at `path` under `key`; None where there is none, or a damaged one."""
+    """Return the code stored at `path` under `key`; None if it is missing or damaged."""
     try:
         with opened(path.parent) as folder:
             kept = _content(path, folder)
@@ -54,12 +54,12 @@ def _content(path: Path, folder: int | None) -> bytes:
         require_ours(status, path)
         if os.utime in os.supports_fd:
             with suppress(OSError):
-                os.utime(descriptor)  # what was not used for longest is removed first
+                os.utime(descriptor)  # the least recently used files are removed first
         return file.read()
 
 
 def write_kept(path: Path, key: str, code: bytes) -> None:
-    """Keep the code; a disk that is full or read-only only means that the next process compiles it again."""
+    """Store the code; if the disk is full or read-only, the next process compiles it again."""
     try:
         with opened(path.parent) as folder:
             temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}")

@@ -1,6 +1,6 @@
-"""Intrinsics of kernels beyond Python: memory by address, and calls by address.
+"""Intrinsics for memory and calls by address.
 
-Who compiles kernels imports this, and nobody before: it imports LLVM's types.
+Only code that compiles kernels imports this module, since it imports LLVM's types.
 """
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def"
@@ -18,19 +18,20 @@ _WORD, _NUMBER = ir.IntType(64), ir.IntType(32)
 
 @intrinsic(WORDS, UINT64, INT64)
 def int64s(builder, address, count):
-    """`count` signed 64-bit integers from an address: a kernel's arguments, a table."""
+    """Return `count` signed 64-bit integers at an address: a kernel's arguments, a table."""
     return builder.inttoptr(address, WORDS.type)
 
 
 @intrinsic(VOID, UINT64, INT64, INT64, INT64, UINT64)
 def call_kernel(builder, address, lo, hi, worker, arguments):
-    """A kernel, by address."""
+    """Call a kernel by address."""
     _call(builder, ir.FunctionType(ir.VoidType(), [_WORD] * 4), address, [lo, hi, worker, arguments])
 
 
 @intrinsic(VOID, *[UINT64] * 6, INT32)
 def call_team(builder, address, function, arguments, counts, strides, data, threads):
-    """`parallel_for` of numba's pools, by address: `function(arguments, counts, strides, data)` on so many threads."""
+    """Call `parallel_for` of numba's pools by address: `function(arguments, counts, strides, data)` on `threads`
+    threads."""
     inner_dimensions, arrays = _WORD(0), _WORD(1)
     given = [function, arguments, counts, strides, data, inner_dimensions, arrays, threads]
     _call(builder, ir.FunctionType(ir.VoidType(), [*[_WORD] * 7, _NUMBER]), address, given)
@@ -38,13 +39,13 @@ def call_team(builder, address, function, arguments, counts, strides, data, thre
 
 @intrinsic(VOID, UINT64, INT32)
 def call_number(builder, address, number):
-    """`void f(int)`, by address."""
+    """Call `void f(int)` by address."""
     _call(builder, ir.FunctionType(ir.VoidType(), [_NUMBER]), address, [number])
 
 
 @intrinsic(INT32, UINT64)
 def ask_number(builder, address):
-    """`int f(void)`, by address."""
+    """Call `int f(void)` by address."""
     return _call(builder, ir.FunctionType(_NUMBER, []), address, [])
 
 
@@ -53,7 +54,8 @@ def _call(builder: Any, function: Any, address: Any, arguments: list[Any]) -> An
 
 
 def gemm_by_address(real: ScalarKind, wide: bool) -> Any:
-    """`gemm(f, transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc)`: C <- alpha·A·B + beta·C.
+    """Return `gemm(f, transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc)`: C <- alpha·A·B +
+    beta·C.
 
     Row-major, cblas_?gemm at address f; matrices by address, sizes and leading dimensions in elements.
     """

@@ -1,8 +1,8 @@
-"""Object code put into memory: what a linker does, for the little that compiled kernels need of it.
+"""A minimal linker: loads the object code of compiled kernels into memory.
 
 A kernel is one object file of the format ELF for x86-64 (System V ABI, AMD64 supplement, chapter 4), in which every
-reference is an address of 64 bits (R_X86_64_64), to itself or to a function of the C library. So loading it is: copy
-the sections, put in the addresses, make it executable. LLVM could do it too, but costs 40 MB of memory to import.
+reference is an address of 64 bits (R_X86_64_64), to itself or to a function of the C library. Loading means: copy the
+sections, write the addresses, make the memory executable. LLVM could do it too, but importing it costs 40 MB.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import NamedTuple
 ADDRESS, RELATIVE = 1, 24  # R_X86_64_64, R_X86_64_PC64
 _UNDEFINED, _ABSOLUTE, _COMMON = 0, 0xFFF1, 0xFFF2
 _COMMON_LARGE = 0xFF02
-_TABLE, _ADDENDS, _EMPTY, _UNWIND = 2, 4, 8, 0x70000001  # kinds of sections: SHT_SYMTAB, SHT_RELA, SHT_NOBITS, …
+_TABLE, _ADDENDS, _EMPTY, _UNWIND = 2, 4, 8, 0x70000001  # section types: SHT_SYMTAB, SHT_RELA, SHT_NOBITS, …
 _ALLOCATED = 2
 _X86_64, _RELOCATABLE = 62, 1
 
 
 class CannotLoad(Exception):
-    """Something in the object code is not of the little that is known here; LLVM may know it."""
+    """The object code uses a feature that is not supported here; LLVM may support it."""
 
 
 class _Section(NamedTuple):
@@ -43,24 +43,24 @@ class _Symbol(NamedTuple):
     size: int
 
 
-_mappings: dict[int, tuple[int, int]] = {}  # address and bytes of the memory in which a function is, by its address
+_mappings: dict[int, tuple[int, int]] = {}  # maps a function's address to the address and size of its memory
 
 
 def load(code: bytes, entry: str) -> int:
-    """The address of the function `entry` of an object file, loaded until `unload`. Raises CannotLoad."""
+    """Load an object file until `unload`; return the address of its function `entry`. Raises CannotLoad."""
     try:
         sections = list(_sections(code))
         return _placed(code, sections, _symbols(code, sections), entry)
-    except (struct.error, IndexError, ValueError, OSError) as error:  # cut off, or no memory may become executable
+    except (struct.error, IndexError, ValueError, OSError) as error:  # truncated, or executable memory is not allowed
         raise CannotLoad(str(error)) from error
 
 
 def _placed(code: bytes, sections: list[_Section], symbols: list[_Symbol], entry: str) -> int:
-    places: dict[int, int] = {}  # of sections that are copied
-    commons: dict[int, int] = {}  # of symbols that are numbers of their own
+    places: dict[int, int] = {}  # of copied sections
+    commons: dict[int, int] = {}  # of symbols with an address of their own
     end = 0
     for i, section in enumerate(sections):
-        if section.flags & _ALLOCATED and section.kind != _UNWIND:  # kernels raise nothing, so nothing is unwound
+        if section.flags & _ALLOCATED and section.kind != _UNWIND:  # kernels raise nothing, so no unwinding
             places[i] = end = _aligned(end, section.alignment)
             end += section.size
     for i, symbol in enumerate(symbols):
@@ -79,7 +79,7 @@ def _placed(code: bytes, sections: list[_Section], symbols: list[_Symbol], entry
 
 
 def unload(address: int) -> None:
-    """Give back the memory of a function that was loaded, and that no thread runs any more."""
+    """Free the memory of a loaded function that no thread runs any more."""
     _unmap(*_mappings.pop(address))
 
 
@@ -93,7 +93,7 @@ def _linked(
     base: int,
     end: int,
 ) -> int:
-    """Copy the sections to their places from `base` to `end` and put in the addresses; that of the function."""
+    """Copy the sections to `base` … `end` and relocate them; return the address of the function."""
     memory = memoryview((ctypes.c_ubyte * end).from_address(base)).cast("B")
     for i, place in places.items():
         section = sections[i]
@@ -153,7 +153,7 @@ def _symbols(code: bytes, sections: list[_Section]) -> list[_Symbol]:
 
 @cache
 def _outside(name: str) -> int:
-    """The address of a function of the C library or its mathematics."""
+    """Return the address of a function of the C library or its math library."""
     for library in _libraries():
         try:
             return ctypes.cast(library[name], ctypes.c_void_p).value or 0
@@ -167,13 +167,13 @@ def _libraries() -> tuple[ctypes.CDLL, ...]:
     found = [ctypes.CDLL(None)]
     try:
         found.append(ctypes.CDLL("libm.so.6"))
-    except OSError:  # another C library, which has it in one
+    except OSError:  # another C library, with both in one
         pass
     return tuple(found)
 
 
 def _mapped(nbytes: int) -> int:
-    """The address of so many bytes."""
+    """Map memory of `nbytes` and return its address."""
     allocate = ctypes.CDLL(None, use_errno=True).mmap
     allocate.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
     allocate.restype = ctypes.c_void_p
@@ -191,7 +191,7 @@ def _unmap(base: int, nbytes: int) -> None:
 
 
 def _make_executable(base: int, nbytes: int) -> None:
-    """From here on it can be run and read, no longer written."""
+    """Make the memory executable and read-only."""
     protect = ctypes.CDLL(None, use_errno=True).mprotect
     protect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     if protect(base, nbytes, mmap.PROT_READ | mmap.PROT_EXEC) != 0:

@@ -1,7 +1,7 @@
-"""Threads of numba's, for systems on which there is no team: reached by `parallel_for` of an extension module.
+"""numba's threads, for systems without a team: called through `parallel_for` of an extension module.
 
-That of OpenMP comes with numba and needs nothing of it, so it is loaded without numba, which takes 70 MB to load a
-function that is compiled for parallel execution.
+The OpenMP module of numba has no dependencies, so it is loaded without importing numba, which would take 70 MB to load
+a parallel function.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _lock = make_lock()
 
 @cache
 def parallel_for(workers: int) -> int:
-    """The address of `parallel_for`, its threads started."""
+    """Start the threads and return the address of `parallel_for`."""
     with _lock:
         chosen = os.environ.get("NUMBA_THREADING_LAYER") not in (None, "default", "omp")
         layer = None if chosen or "numba" in sys.modules else _openmp()
@@ -39,7 +39,7 @@ def parallel_for(workers: int) -> int:
 
 
 def has_started() -> bool:
-    """Whether threads were started, by this or by another user of numba."""
+    """Whether threads were started, here or by another user of numba."""
     parallel: Any = sys.modules.get("numba.np.ufunc.parallel")
     return bool(parallel_for.cache_info().currsize) or (
         parallel is not None and getattr(parallel, "_is_initialized", True)
@@ -47,7 +47,7 @@ def has_started() -> bool:
 
 
 def _openmp() -> Any:
-    """numba's module for OpenMP, without numba; None where there is none."""
+    """Load numba's OpenMP module without numba; None if it is missing."""
     found = find_spec("numba")
     for folder in (found.submodule_search_locations if found is not None else None) or ():
         for suffix in machinery.EXTENSION_SUFFIXES:
@@ -64,7 +64,7 @@ def _openmp() -> Any:
 
 
 def _choose_layer(numba: Any) -> None:
-    """OpenMP where there is one: it starts a step in 1 µs, numba's own work queue in 80."""
+    """Choose OpenMP if available: it starts a step in 1 µs, numba's own work queue in 80."""
     if numba.config.THREADING_LAYER != "default":
         return  # the user's choice
     try:

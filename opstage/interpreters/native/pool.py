@@ -1,7 +1,7 @@
-"""The pool of threads, and schedules of kernels that it runs.
+"""The thread pool, and schedules of kernels that it runs.
 
-The pool is a `team`; on systems on which there is none, numba's OpenMP. What goes through a schedule is a kernel too.
-So a process that finds its kernels on disk runs them without a compiler.
+The pool is a `team`, or numba's OpenMP on systems without one. The loop over a schedule is a kernel too, so a process
+with cached kernels needs no compiler.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -27,7 +27,7 @@ from .compiler import Kernel, compile_kernel, import_numba
 
 
 class KernelCall(NamedTuple):
-    """A kernel with its tasks 0 … tasks, divided among the workers if `parallel`, and its arguments' words."""
+    """A kernel with its tasks 0 … tasks, divided among the workers if `parallel`, and its argument words."""
 
     kernel: Kernel
     tasks: int
@@ -37,12 +37,12 @@ class KernelCall(NamedTuple):
 
 @final
 class KernelSequence:
-    """Steps to be run one after the other, all by one call. Memory that the arguments point to must stay alive."""
+    """Steps to run in order by a single call. Memory that the arguments point to must stay alive."""
 
     __slots__ = ("_steps", "_table", "_words", "action")
 
     def __init__(self, steps: Sequence[KernelCall]):
-        self._steps = tuple(steps)  # their kernels and arguments are only pointed to below
+        self._steps = tuple(steps)  # the table only points to their kernels and arguments
         self._table = np.array(
             [
                 (step.kernel.address, step.tasks if step.parallel else -step.tasks, step.arguments.ctypes.data)
@@ -55,23 +55,23 @@ class KernelSequence:
         self.action: Action = partial(_drive()[1], 0, len(self._steps), 0, self._words.ctypes.data)
 
     def run(self) -> None:
-        """Do all steps. Python's lock is released meanwhile."""
+        """Run all steps, without the GIL."""
         self.action()
 
 
 def call(kernel: Kernel, tasks: int, arguments: npt.NDArray[np.uint64]) -> None:
-    """Do one step now."""
+    """Run one step now."""
     KernelSequence((KernelCall(kernel, tasks, arguments),)).run()
 
 
 @cache
 def thread_switches() -> tuple[int, int]:
-    """The addresses by which OpenBLAS is set to one thread while a schedule runs, and as many as before after."""
+    """Return the addresses of the functions that set and get OpenBLAS's number of threads."""
     blas = find_blas()
     return (blas.set_threads, blas.get_threads) if blas is not None else (0, 0)
 
 
-# What goes through a schedule ----------------------------------------------------------------------------------------
+# The kernel that runs a schedule -------------------------------------------------------------------------------------
 
 _WORDS = 14
 """The words of a schedule.
@@ -129,7 +129,8 @@ def _part_factory() -> Any:
     int64s, call_kernel = memory.int64s, memory.call_kernel
 
     def kernel(arrays, counts, strides, given):
-        """As `parallel_for` calls it: with pointers to an array, its length and its stride, for one worker or more."""
+        """Run a part, called by `parallel_for` with pointers to an array, its length and its stride, for one or more
+        workers."""
         w = int64s(given, 4)
         count = int64s(counts, 1)[0]
         workers = int64s(int64s(arrays, 1)[0], count)
@@ -142,19 +143,20 @@ def _part_factory() -> Any:
 
 @cache
 def _drive() -> tuple[int, Callable[[int, int, int, int], None]]:
-    """The kernel that does the steps of a schedule: its address, and a function."""
+    """Return the kernel that runs the steps of a schedule: its address, and a function."""
     kernel = compile_kernel("drive", inspect.getsource(_drive_factory), _drive_factory)
     integer = ctypes.c_int64
     return kernel.address, ctypes.CFUNCTYPE(None, integer, integer, integer, ctypes.c_uint64)(kernel.address)
 
 
 def drive() -> int:
-    """The address of the kernel whose tasks are the steps of a schedule, and its arguments the schedule's words."""
+    """Return the address of the kernel whose tasks are the steps of a schedule; its arguments are the schedule's
+    words."""
     return _drive()[0]
 
 
 def schedule_words() -> npt.NDArray[np.int64]:
-    """The words of a schedule, without its table."""
+    """Return the words of a schedule, without its table."""
     return _fixed_words().copy()
 
 
@@ -188,7 +190,7 @@ _lock = make_lock()
 
 
 _alone = np.zeros(1, np.int64)
-"""Not 0 in a process whose threads stayed behind in its parent: what the workers do is done one after the other."""
+"""Nonzero in a forked process without the pool's threads: steps then run on one thread."""
 
 
 def _in_child() -> None:
@@ -202,7 +204,7 @@ if hasattr(os, "register_at_fork"):
 
 @cache
 def workers() -> int:
-    """How many threads the pool has: as many as numba would, and read from numba only where it has been imported."""
+    """Return the pool's number of threads: the same as numba's, read from numba only if it is imported."""
     if "numba" in sys.modules:
         numba = import_numba()
         return int(numba.get_num_threads() if openmp.has_started() else numba.config.NUMBA_NUM_THREADS)

@@ -1,4 +1,4 @@
-"""The processor's name and features, without LLVM where the system reports them: importing that costs 40 MB."""
+"""The processor's name and features, read without LLVM where possible: importing that costs 40 MB."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAMING = ("vendor_id", "cpu family", "model", "stepping", "model name")
 
 @cache
 def processor() -> tuple[str, ...]:
-    """Names that differ between processors for which LLVM makes different code."""
+    """Return names that differ between processors for which LLVM generates different code."""
     found = _told() if sys.platform == "linux" and platform.machine() == "x86_64" else {}
     if "flags" in found:
         return ("linux", "x86_64", *(found.get(name, "") for name in _NAMING), " ".join(sorted(found["flags"].split())))
@@ -32,7 +32,7 @@ def has_avx512() -> bool:
 
 
 def _told() -> dict[str, str]:
-    """The system's description of the first processor, by name."""
+    """Return the system's description of the first processor, by name."""
     try:
         first = _INFORMATION.read_text().partition("\n\n")[0]
     except OSError:

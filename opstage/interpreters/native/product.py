@@ -1,4 +1,4 @@
-"""The product of two arrays now, as one step of the pool."""
+"""The product of two arrays, computed at once as one step of the pool."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .blas import find_blas
 from .gemm import WORDS, gemm_kernel, gemm_words
 from .pool import KernelCall, KernelSequence, workers
 
-LEAST = 1 << 20  # multiplications; below, the call itself costs more than a second thread gives
+LEAST = 1 << 20  # multiplications; below, the overhead exceeds the gain of a second thread
 
-_MOST_IDLE = 8  # threads of Python's that each have words of their own
+_MOST_IDLE = 8  # idle calls kept for reuse, one per concurrent Python thread
 
 
 def multiply(x: Array, y: Array) -> Array:
-    """x·y, of matrices of one float dtype: divided among the workers if it is large enough, else by NumPy."""
+    """Return x·y for matrices of one float dtype: divided among the workers if large enough, else by NumPy."""
     if x.shape[0] * y.size >= LEAST:
         product = _product(x.dtype.char)
         if product is not None:
@@ -30,7 +30,7 @@ def multiply(x: Array, y: Array) -> Array:
 
 
 def _stored(x: Array) -> tuple[bool, int] | None:
-    """Whether a matrix is stored transposed, and its leading dimension; None if it is not packed."""
+    """Return whether a matrix is stored transposed, and its leading dimension; None if it is not packed."""
     (rows, columns), size = x.shape, x.itemsize
     if x.strides == (columns * size, size):
         return False, columns
@@ -45,7 +45,7 @@ def _product(character: str) -> _Product | None:
 
 @final
 class _Product:
-    """Products of one dtype; the words of a call are used again by later ones."""
+    """Products of one dtype; argument words are reused by later calls."""
 
     __slots__ = ("_dtype", "_idle")
 
@@ -57,7 +57,7 @@ class _Product:
         out = np.empty((x.shape[0], y.shape[1]), x.dtype)
         try:
             call = self._idle.pop()
-        except IndexError:  # the first one, or other threads are in one
+        except IndexError:  # the first one, or other threads are using all
             call = _Call(self._dtype)
         at = address_of(x), address_of(y), address_of(out)
         sizes = x.shape[0], y.shape[1], x.shape[1]
@@ -70,7 +70,7 @@ class _Product:
 
 @final
 class _Call:
-    """A schedule of one product: `write` puts its words in, `action` does it."""
+    """A schedule of one product: `write` sets its arguments, `action` runs it."""
 
     __slots__ = ("write", "action", "_kept")
 

@@ -1,9 +1,9 @@
-"""Vectors of 64 bytes as values of kernels: what a loop keeps in registers from iteration to iteration.
+"""Vectors of 64 bytes as values of kernels, which a loop keeps in registers between iterations.
 
-A mask is an integer whose bit i says whether lane i takes part; memory at lanes that do not is not touched. LLVM makes
-of all this what the processor has: one instruction each with AVX-512, several elsewhere.
+A mask is an integer with bit i set for each active lane i; memory of inactive lanes is not accessed. LLVM selects the
+processor's instructions: one each with AVX-512, several elsewhere.
 
-As `memory`, this module is imported by what compiles, not before.
+Like `memory`, this module is imported only to compile.
 """
 
 # mypy: disable-error-code="attr-defined, no-untyped-call, no-untyped-def"
@@ -24,14 +24,14 @@ _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
 @cache
 def vector_kind(dtype: str, lanes: int) -> ScalarKind:
-    """The type of a vector of numbers."""
+    """Return the type of a vector of numbers."""
     scalar = {"float32": FLOAT32, "float64": FLOAT64, "int64": INT64}[dtype]
     return ScalarKind(f"{dtype} x {lanes}", ir.VectorType(scalar.type, lanes))
 
 
 @cache
 def registers(dtype: str) -> SimpleNamespace:
-    """The functions for numbers of one dtype. Addresses are in bytes; `v` and `w` are vectors, `m` is a mask.
+    """Return the functions for numbers of one dtype. Addresses are in bytes; `v` and `w` are vectors, `m` is a mask.
 
     load(a), store(a, v)          all lanes
     load_some(a, m)               lanes of m, 0 elsewhere
@@ -106,7 +106,7 @@ def registers(dtype: str) -> SimpleNamespace:
 
     @intrinsic(kind, address)
     def load_all_pairs(builder, at):
-        # The second half starts with the last number of the first, so that nothing behind the last pair is read.
+        # The second half starts with the last number of the first, so that nothing after the last pair is read.
         halves = [
             builder.load(pointer(builder, builder.add(at, _I64(start * size))), align=size) for start in (0, lanes - 1)
         ]
@@ -176,12 +176,12 @@ def registers(dtype: str) -> SimpleNamespace:
 
 
 def splatted(builder: Any, number: Any, vector: Any) -> Any:
-    """A vector with the number in every lane."""
+    """Return a vector with the number in every lane."""
     first = builder.insert_element(ir.Constant(vector, ir.Undefined), number, _I32(0))
     zeros = ir.Constant(ir.VectorType(_I32, vector.count), None)
     return builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), zeros)
 
 
 def masked(builder: Any, mask: Any, lanes: int) -> Any:
-    """A mask as a vector of flags."""
+    """Return a mask as a vector of flags."""
     return builder.bitcast(builder.trunc(mask, ir.IntType(lanes)), ir.VectorType(ir.IntType(1), lanes))

@@ -1,6 +1,6 @@
 """Intrinsics of a team's threads: atomic updates of numbers, and waiting until one changes.
 
-As `memory`, this module is imported by what compiles, not before. All accesses are sequentially consistent.
+Like `memory`, this module is imported only to compile. All accesses are sequentially consistent.
 """
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def"
@@ -16,7 +16,7 @@ from .frontend import allocated, intrinsic
 from .frontend.kinds import BOOL, INT32, INT64, UINT64, VOID
 from .memory import call_kernel, int64s
 
-# Places on the board; unsigned, as addresses are.
+# Offsets on the board; unsigned, like addresses.
 _OWNED, _MARK, _DONE, _WAITING, _ASLEEP, _JOB = (
     np.uint64(at) for at in (team.OWNED, team.MARK, team.DONE, team.WAITING, team.ASLEEP, team.JOB)
 )
@@ -39,31 +39,31 @@ def _at(builder: Any, address: Any) -> Any:
 
 @intrinsic(INT64, UINT64)
 def load(builder, address):
-    """The integer at an address."""
+    """Return the integer at an address."""
     return builder.load_atomic(_at(builder, address), _ORDER, 8)
 
 
 @intrinsic(VOID, UINT64, INT64)
 def store(builder, address, value):
-    """Put an integer there."""
+    """Store an integer."""
     builder.store_atomic(value, _at(builder, address), _ORDER, 8)
 
 
 @intrinsic(VOID, UINT64, INT64)
 def increase(builder, address, by):
-    """Add to the integer there."""
+    """Add to an integer in memory."""
     builder.atomic_rmw("add", _at(builder, address), by, _ORDER)
 
 
 @intrinsic(BOOL, UINT64, INT64, INT64)
 def replace(builder, address, old, new):
-    """Put `new` there if `old` is there; whether it was."""
+    """Store `new` if the value is `old`; return whether it was."""
     return builder.extract_value(builder.cmpxchg(_at(builder, address), old, new, _ORDER, _ORDER), 1)
 
 
 @intrinsic(INT64, UINT64, INT32)
 def _time(builder, clock_gettime, clock):
-    """Nanoseconds on a clock of the system, whose function is at an address."""
+    """Return the nanoseconds of a system clock, by the function at an address."""
     function = ir.FunctionType(_NUMBER, [_NUMBER, _PAIR.as_pointer()])
     place = allocated(builder, _PAIR)
     builder.call(builder.inttoptr(clock_gettime, function.as_pointer()), [clock, place])
@@ -74,7 +74,7 @@ def _time(builder, clock_gettime, clock):
 
 @intrinsic(VOID, UINT64, INT64)
 def _pause(builder, nanosleep, nanoseconds):
-    """So many nanoseconds, by the system's function at an address."""
+    """Sleep for nanoseconds, by the system function at an address."""
     function = ir.FunctionType(_NUMBER, [_PAIR.as_pointer(), _PAIR.as_pointer()])
     place, second = allocated(builder, _PAIR), _WORD(10**9)
     parts = builder.udiv(nanoseconds, second), builder.urem(nanoseconds, second)
@@ -86,7 +86,7 @@ def _pause(builder, nanosleep, nanoseconds):
 
 @intrinsic(VOID, UINT64, INT64, UINT64, INT64, INT64)
 def _futex(builder, syscall, number, address, operation, value):
-    """The system call futex(2) without a time limit."""
+    """Make the system call futex(2) without a time limit."""
     function = ir.FunctionType(_WORD, [_WORD], var_arg=True)
     none = _WORD(0)
     given = [number, address, operation, value, none, none, none]
@@ -94,42 +94,43 @@ def _futex(builder, syscall, number, address, operation, value):
 
 
 def now(board):
-    """Nanoseconds that have passed."""
+    """Return the current time in nanoseconds."""
     return _time(load(board + _CLOCK), _MONOTONIC)
 
 
 def _worked(board):
-    """Nanoseconds for which this thread has had a core."""
+    """Return the CPU time of this thread in nanoseconds."""
     return _time(load(board + _CLOCK), _OF_THIS_THREAD)
 
 
 def _sleep(board, address, value):
-    """Until `wake` is called for this address; not at all if `value` is not there any more. It may end early."""
+    """Sleep until `wake` for this address, unless the value has changed. It may end early."""
     _futex(load(board + _SYSCALL), load(board + _FUTEX), address, _WAIT, value & 0xFFFFFFFF)
 
 
 def _wake(board, address, count):
-    """So many of those who sleep there."""
+    """Wake up to `count` threads that sleep there."""
     _futex(load(board + _SYSCALL), load(board + _FUTEX), address, _WAKE, count)
 
 
-# What the threads of a team do ---------------------------------------------------------------------------------------
+# The threads of a team ----------------------------------------------------------------------------------------------
 
 
 def take(board):
-    """Whether the team is this thread's from now on, until it gives it back."""
+    """Acquire the team for this thread; return whether it was free."""
     return replace(board + _OWNED, 0, 1)
 
 
 def give(board):
-    """Give the team back."""
+    """Release the team."""
     store(board + _OWNED, 0)
 
 
 def do_parts(board, mark, me, count):
-    """Do those parts of the job `mark` that nobody has begun, one's own first; how many they were.
+    """Run the parts of the job `mark` that no thread has begun, one's own first; return their number.
 
-    A part that was begun keeps the job what it is until it is counted as done. So what is read after that is of it.
+    The job cannot be replaced while a begun part is not counted as done, so the data read after claiming a part belong
+    to it.
     """
     done = 0
     for i in range(count):
@@ -146,7 +147,7 @@ def do_parts(board, mark, me, count):
 
 
 def do_job(board, count, function, tasks, own):
-    """Have all parts of a job done, by whoever has the team."""
+    """Run all parts of a job, from the thread that owns the team."""
     job = int64s(board + _JOB, 3)
     job[0], job[1], job[2] = function, tasks, own
     store(board + _DONE, 0)
@@ -167,7 +168,7 @@ def do_job(board, count, function, tasks, own):
 
 
 def be_member(board, me):
-    """Do parts of jobs as long as the process lives."""
+    """Run parts of jobs for the lifetime of the process."""
     count = load(board + _COUNT)
     seen, rest, rested = 0, 0, 0
     known = now(board), _worked(board)
@@ -199,7 +200,7 @@ def be_member(board, me):
             moment, worked = now(board), _worked(board)
             lost = (moment - known[0]) - (worked - known[1])
             if lost > _LOST:
-                # For a time in proportion to what was lost; twice as long as before if that was over only now.
+                # Rest in proportion to the lost time; twice as long as before if the last rest ended just now.
                 rest = min(max(_FACTOR * lost, 2 * rest if moment - rested < rest else 0), _LONGEST)
                 _pause(load(board + _NANOSLEEP), rest)
                 moment = rested = now(board)

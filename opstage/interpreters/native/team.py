@@ -1,12 +1,12 @@
-"""The team: threads that wait for jobs, and a board in memory on which they find them.
+"""The team: threads that wait for jobs, and a shared board in memory that holds the job.
 
-A job is a kernel with its tasks in as many parts as there are workers. Whoever comes first begins a part, its own
-before those of others: so the thread that has the job waits for nobody who has not begun, and where the system gives
-the others no core it does all parts by itself. Which parts there are does not depend on that, so neither do the bits.
+A job is a kernel with its tasks in as many parts as there are workers. Any thread may claim a part, its own first: so
+the owner of the job never waits for threads that have not started, and if they get no core it runs all parts itself.
+The parts do not depend on which thread runs them, so neither do the result bits.
 
-Waiting is spinning for a moment and then sleep. A member that sees that it was put off its core, in the midst of a part
-or while it waited, rests for a while, longer each time, and the others do its parts: to be put off costs those who wait
-for it a time slice, milliseconds, where a job may take microseconds.
+Threads wait by spinning briefly and then sleeping. A member that was preempted, in a part or while waiting, rests for a
+while, longer each time, and the others run its parts: a preemption costs the waiting threads a time slice of
+milliseconds, while a job may take microseconds.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -24,19 +24,19 @@ from typing import Any
 
 from .compiler import compile_kernel
 
-# The board, in bytes; what different threads write stands on lines of the cache of its own.
+# Offsets on the board, in bytes; data written by different threads are on separate cache lines.
 LINE = 64
 OWNED, MARK, DONE, WAITING, ASLEEP, JOB, FIXED = range(0, 7 * LINE, LINE)
-"""Whether a thread has the team; the number of the last job; how many of its parts are done by members; whether the
-thread that has the job sleeps until they are; how many members sleep; the job; what never changes."""
+"""Whether a thread owns the team; the number of the last job; how many of its parts members have finished; whether the
+owner sleeps until they are finished; how many members sleep; the job; constants."""
 COUNT, CLOCK, NANOSLEEP, SYSCALL, FUTEX = range(FIXED, FIXED + 40, 8)
 CLAIMS = FIXED + LINE
-"""A line for each part: the number of the last job of which it was begun."""
+"""A cache line for each part: the number of the last job for which it was claimed."""
 
-SPIN, JOIN = 1_000_000, 150_000  # nanoseconds for which a member waits for a job, and who has a job for members, awake
+SPIN, JOIN = 1_000_000, 150_000  # nanoseconds of spinning: of a member for a job, and of the owner for members
 LOST = 80_000  # nanoseconds without a core that mean that another has it; less than JOIN, for that may be who waits
 REST_FACTOR, LONGEST_REST = 10, 320_000_000  # for how many times as long a member then rests; nanoseconds at most
-_FUTEX_CALLS = {"x86_64": 202, "aarch64": 98}  # the number of futex(2), by the processor
+_FUTEX_CALLS = {"x86_64": 202, "aarch64": 98}  # the number of futex(2), by processor
 
 
 def _member_factory() -> Any:
@@ -44,7 +44,7 @@ def _member_factory() -> Any:
     address, int64s, be_member = import_module("numpy").uint64, memory.int64s, shared.be_member
 
     def kernel(lo, hi, worker, arguments):
-        """As a thread begins: with the address of its number and the board's address, and nothing else."""
+        """Start a thread, with the addresses of its number and of the board."""
         given = int64s(address(lo), 2)
         be_member(address(given[1]), given[0])
 
@@ -52,13 +52,13 @@ def _member_factory() -> Any:
 
 
 def has_team() -> bool:
-    """Whether there can be one on this system."""
+    """Whether this system supports a team."""
     return sys.platform == "linux" and platform.machine() in _FUTEX_CALLS and ctypes.sizeof(ctypes.c_void_p) == 8
 
 
 @cache
 def board(workers: int) -> int:
-    """The address of the board of so many workers, one less of which are started. It is never given back."""
+    """Start `workers` - 1 threads and return the address of their board, which is never freed."""
     kernel = compile_kernel("member", inspect.getsource(_member_factory), _member_factory)
     library = ctypes.CDLL(None)
     size = CLAIMS + LINE * workers
@@ -72,7 +72,7 @@ def board(workers: int) -> int:
         (FUTEX, _FUTEX_CALLS[platform.machine()]),
     ):
         words[place // 8] = value
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are for Python's threads
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are for Python's threads
     try:
         for member in range(1, workers):
             given = (ctypes.c_int64 * 2).from_address(at + size + 16 * member)
@@ -81,7 +81,7 @@ def board(workers: int) -> int:
             create = library.pthread_create
             create.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
             if create(ctypes.byref(thread), None, kernel.address, ctypes.addressof(given)) != 0:
-                break  # no more threads are to be had: the others do the parts
+                break  # no more threads are available: the others run the parts
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return at
@@ -92,7 +92,7 @@ def _address(function: Any) -> int:
 
 
 def _immortal(size: int) -> int:
-    """The address of zeros that stay until the process ends, when members may still look at them."""
+    """Return the address of zeroed memory that is never freed, since members may read it until the process ends."""
     allocate = ctypes.CDLL(None).mmap
     allocate.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
     allocate.restype = ctypes.c_void_p

@@ -1,7 +1,7 @@
-"""Tiles of sums kept in registers: products of neighbouring numbers, read where they are, by numbers from a panel.
+"""Tiles of sums kept in registers: products of contiguous numbers, read in place, with numbers from a packed panel.
 
-A tile has `rows` x `vectors` sums, each a vector. A step reads `vectors` vectors from places of their own, and `rows`
-numbers from a panel in which they stand one after another, and adds all their products.
+A tile has `rows` x `vectors` sums, each a vector. A step reads `vectors` vectors at given offsets and `rows`
+consecutive numbers from a panel, and adds all their products.
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -23,7 +23,7 @@ _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
 @cache
 def tiles(dtype: str, rows: int, vectors: int) -> SimpleNamespace:
-    """The functions for tiles of one size; addresses, and what `places` gives, are in bytes.
+    """Return the functions for tiles of one size; addresses, and the values of `places`, are in bytes.
 
     places(at)                              a tuple of `vectors` words, from memory
     start(panel)                            every vector of row i is the panel's number i
@@ -63,7 +63,7 @@ def tiles(dtype: str, rows: int, vectors: int) -> SimpleNamespace:
         return builder.shuffle_vector(left, right, ir.Constant(ir.VectorType(_I32, lanes), order))
 
     def below(builder: Any, count: Any) -> Any:
-        """The mask of the first `count` lanes, from 0 to all of them."""
+        """Return the mask of the first `count` lanes, from 0 to all of them."""
         some = builder.icmp_signed(">", count, _I64(0))
         most = builder.icmp_signed(">=", count, _I64(lanes))
         mask = builder.sub(builder.shl(_I64(1), builder.select(most, _I64(0), count)), _I64(1))
@@ -95,7 +95,7 @@ def tiles(dtype: str, rows: int, vectors: int) -> SimpleNamespace:
         return array(builder, vector, parts)
 
     def each(builder: Any, values: tuple[Any, ...], write: Callable[[Any, Any, Any], None]) -> None:
-        """`write(value, address, mask)` for every vector of a tile."""
+        """Call `write(value, address, mask)` for every vector of a tile."""
         sums, to, places, apart, masks, count = values
         for row in range(rows):
             there = builder.icmp_signed("<", _I64(row), count)
@@ -134,7 +134,7 @@ def tiles(dtype: str, rows: int, vectors: int) -> SimpleNamespace:
         each(builder, values[:-1], write)
 
     def zipped(builder: Any, parts: list[list[Any]]) -> list[Any]:
-        """The numbers of several rows of vectors, those of one place together."""
+        """Interleave the numbers of several rows of vectors."""
         if len(parts) == 1:
             return parts[0]
         out = []
@@ -174,7 +174,7 @@ def tiles(dtype: str, rows: int, vectors: int) -> SimpleNamespace:
 
 @cache
 def correlations(dtype: str, rows: int, columns: int) -> SimpleNamespace:
-    """The functions for tiles of rows x columns sums of products of vectors with vectors.
+    """Return the functions for tiles of rows x columns sums of products of vectors with vectors.
 
     places(at)                              a tuple of `columns` words, from memory
     spread(to, source, m)                   a vector at `to`: numbers from `source` on at lanes of m, 0 elsewhere
@@ -222,7 +222,7 @@ def correlations(dtype: str, rows: int, columns: int) -> SimpleNamespace:
     def build_totals(builder: Any, sums: Any, to: Any) -> None:
         parts = [builder.extract_value(sums, i) for i in range(rows * columns)]
         order = [ir.Constant(ir.VectorType(_I32, lanes), list(range(first, 2 * lanes, 2))) for first in range(2)]
-        # Two vectors become one with the sums of their neighbouring lanes, until every lane is a total.
+        # Two vectors become one with the sums of adjacent lanes, until every lane is a total.
         for _ in range(lanes.bit_length() - 1):
             parts += [ir.Constant(vector, None)] * (len(parts) % 2)
             parts = [

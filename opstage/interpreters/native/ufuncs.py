@@ -1,4 +1,4 @@
-"""Ufuncs of NumPy whose loops are kernels."""
+"""NumPy ufuncs with kernels as loops."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from . import access
 from .compiler import compile_kernel
 
-# A loop of a ufunc has the arguments of a kernel: pointers, the count, the strides, and data that nobody needs.
+# A ufunc loop has the arguments of a kernel: pointers, the count, the strides, and unused data.
 _TEXT = """def kernel(pointers, counts, strides, data):
     a, n, s = int64s(pointers, {count}), int64s(counts, 1)[0], int64s(strides, {count})
     {packed}:
@@ -23,11 +23,12 @@ _TEXT = """def kernel(pointers, counts, strides, data):
             store(a[{last}] + j * s[{last}], 0, formula({strided}))
 """
 
-_kept: list[Any] = []  # what the ufuncs point to
+_kept: list[Any] = []  # keeps alive what the ufuncs point to
 
 
 def ufunc(name: str, content: str, formula: Any, dtype: str, operands: int) -> Any:
-    """The ufunc of a formula of numbers of one float dtype, all of `content`: it broadcasts, and takes any strides."""
+    """Return the ufunc of a scalar formula in one float dtype, determined by `content`; it broadcasts and accepts any
+    strides."""
     size, names = np.dtype(dtype).itemsize, [f"x{i}" for i in range(operands)]
     text = _TEXT.format(
         count=operands + 1,
@@ -54,7 +55,7 @@ def ufunc(name: str, content: str, formula: Any, dtype: str, operands: int) -> A
 
 
 def _from_loops() -> Any:
-    """PyUFunc_FromFuncAndData, the second entry of NumPy's table of C functions for ufuncs (NumPy's C API)."""
+    """Return PyUFunc_FromFuncAndData, the second entry of NumPy's table of C functions for ufuncs (NumPy's C API)."""
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.argtypes, pointer.restype = (ctypes.py_object, ctypes.c_char_p), ctypes.c_void_p
     table = (ctypes.c_size_t * 2).from_address(pointer(np._core._multiarray_umath._UFUNC_API, None))  # type: ignore[attr-defined]

@@ -1,9 +1,9 @@
-"""Runs of numbers as vectors of 64 bytes, by address: what copies, adds and clears a row whose ends are ragged.
+"""Rows of numbers as vectors of 64 bytes, by address: copy, add and clear rows of any length.
 
-A mask is an integer whose bit i says whether lane i takes part; memory at lanes that do not is not touched. LLVM makes
-of it what the processor has: one instruction with AVX-512, several elsewhere.
+A mask is an integer with bit i set for each active lane i; memory of inactive lanes is not accessed. LLVM selects the
+processor's instructions: one with AVX-512, several elsewhere.
 
-As `memory`, this module is imported by what compiles, not before.
+Like `memory`, this module is imported only to compile.
 """
 
 # mypy: disable-error-code="attr-defined, no-untyped-call, no-untyped-def"
@@ -22,7 +22,7 @@ from .registers import BYTES, masked, splatted
 
 @cache
 def vectors(dtype: str) -> SimpleNamespace:
-    """The functions for numbers of one dtype; addresses are in bytes, counts and strides in numbers.
+    """Return the functions for numbers of one dtype; addresses are in bytes, counts and strides in numbers.
 
     between(lo, hi)                   the mask of lanes lo … hi, each clipped to what there is
     move(to, source, read, write)     lanes of `read` are copied, other lanes of `write` become 0

@@ -1,7 +1,7 @@
-"""Arithmetic on values: which kind a result has, and the instructions.
+"""Arithmetic on values: the kind of a result, and the instructions.
 
-Integers are computed in 64 bits; an integer and a float meet in float64, as numba has it. So what is to stay in 32 bits
-says so: `int32(a + b)`, and constants of a float32 formula are float32.
+Integers are computed in 64 bits; an integer and a float are combined in float64, as in numba. So 32-bit results need a
+cast: `int32(a + b)`, and constants of a float32 formula are float32.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COMPARISONS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "
 
 
 def common(left: ScalarKind, right: ScalarKind) -> ScalarKind | None:
-    """The kind in which two numbers meet; None where there is none."""
+    """Return the common kind of two numbers, or None."""
     if left is right and left.family == "float":
         return left
     if "other" in (left.family, right.family):
@@ -41,7 +41,7 @@ def common(left: ScalarKind, right: ScalarKind) -> ScalarKind | None:
 
 
 def converted(builder: Any, value: Value, kind: ScalarKind) -> Value | None:
-    """A number as one of another kind; None where there is no such."""
+    """Convert a number to another kind; None if that is not possible."""
     at, source, to = value.ir, value.kind, kind
     if source is to:
         return value
@@ -66,7 +66,7 @@ def converted(builder: Any, value: Value, kind: ScalarKind) -> Value | None:
 
 
 def truth(builder: Any, value: Value) -> Value | None:
-    """Whether a number is not 0."""
+    """Return whether a number is not 0."""
     kind = value.kind
     if kind is BOOL:
         return value
@@ -80,7 +80,7 @@ def truth(builder: Any, value: Value) -> Value | None:
 def binary(
     builder: Any, operation: type[ast.operator], left: Value, right: Value, flags: tuple[str, ...]
 ) -> Value | None:
-    """`left operation right`; None where the front end does not know it."""
+    """Return `left operation right`; None if it is not supported."""
     kind = common(left.kind, right.kind)
     if kind is None:
         return None
@@ -103,11 +103,11 @@ def binary(
 
 
 def _divided(builder: Any, kind: ScalarKind, x: Any, y: Any, remainder: bool) -> Any:
-    """The quotient rounded down, or the remainder that has the divisor's sign; 0 where the divisor is 0."""
+    """Return the quotient rounded down, or the remainder with the divisor's sign; 0 if the divisor is 0."""
     zero = ir.Constant(kind.type, 0)
     known = isinstance(y, ir.Constant) and y.constant > 0
     one, negative_one = ir.Constant(kind.type, 1), ir.Constant(kind.type, -1)
-    # a processor traps at a divisor of 0, and at -1 for the least integer, which has no opposite
+    # processors trap at a divisor of 0, and at -1 for the minimal integer, which has no negative
     special = opposite = None
     if not known:
         special = builder.icmp_signed("==", y, zero)
@@ -132,7 +132,7 @@ def _divided(builder: Any, kind: ScalarKind, x: Any, y: Any, remainder: bool) ->
 
 
 def compared(builder: Any, operation: type[ast.cmpop], left: Value, right: Value) -> Value | None:
-    """Whether `left operation right`; with a nan only != holds."""
+    """Return whether `left operation right`; with a nan only != is true."""
     kind, sign = common(left.kind, right.kind), COMPARISONS.get(operation)
     if kind is None or sign is None:
         return None
@@ -161,7 +161,7 @@ def negative(builder: Any, value: Value) -> Value | None:
 
 
 def magnitude(builder: Any, value: Value) -> Value | None:
-    """|x| of an integer; the least one, which has no opposite, stays what it is."""
+    """Return |x| of an integer; the minimal one, which has no negative, is unchanged."""
     opposite = negative(builder, value)
     if opposite is None:
         return None
@@ -172,7 +172,8 @@ def magnitude(builder: Any, value: Value) -> Value | None:
 
 
 def math_call(builder: Any, name: str, value: Value, *others: Value) -> Value | None:
-    """A function of floats, all of the first one's kind: `llvm.sqrt`, or the C library's, with an f for float32."""
+    """Call a function of floats, all of the first one's kind: `llvm.sqrt`, or the C library's, with an f for
+    float32."""
     kind = value.kind if value.kind in (FLOAT32, FLOAT64) else FLOAT64
     given = [converted(builder, each, kind) for each in (value, *others)]
     if None in given:

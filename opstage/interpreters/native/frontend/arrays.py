@@ -26,7 +26,7 @@ def is_array(value: Any) -> bool:
 
 
 def attribute(builder: Any, array: Any, name: str) -> Any:
-    """`shape`, `size` or `dtype`; None for another one."""
+    """Return `shape`, `size` or `dtype`; None for any other."""
     packed, _, *shape = array
     if name == "shape":
         return tuple(shape)
@@ -39,7 +39,7 @@ def attribute(builder: Any, array: Any, name: str) -> Any:
 
 
 def place(builder: Any, array: Any, index: Any) -> Any:
-    """The number, in row-major order, of the element at an index, an integer for each axis; None for other indices."""
+    """Return the row-major position of the element at an index, an integer per axis; None for other indices."""
     _, _, *shape = array
     indices = index if type(index) is tuple else (index,)
     if len(indices) != len(shape) or not all(isinstance(i, Value) for i in indices):
@@ -59,7 +59,7 @@ def load(builder: Any, array: Any, at: Any) -> Value:
 
 
 def store(builder: Any, array: Any, at: Any, value: Any) -> bool:
-    """Put a number there; False if it is none of the array's."""
+    """Store a number; return False if it cannot be an element of the array."""
     packed, address, *_ = array
     write = access.store(packed.dtype, packed.scope)
     of = write.operands[-1]

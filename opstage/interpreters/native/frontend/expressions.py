@@ -1,4 +1,4 @@
-"""Expressions to LLVM's instructions."""
+"""Translate expressions to LLVM instructions."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ MATHS = {
     np.log10: "log10",
     math.erf: "erf",
 }
-"""Functions of floats, with LLVM's name or the C library's."""
+"""Functions of floats, with the name in LLVM or the C library."""
 
 
 class Expressions(ABC):
-    """The expressions of a function. `evaluate` gives a Value, a tuple, or an object known at compile time."""
+    """The expressions of a function. `evaluate` returns a Value, a tuple, or an object known at compile time."""
 
     source: FunctionSource
     builder: Any
@@ -51,7 +51,7 @@ class Expressions(ABC):
         return write(node)
 
     def number(self, value: Any, kind: ScalarKind, node: ast.AST) -> Value:
-        """A number as one of that kind. A float becomes an integer only where a cast says so."""
+        """Convert to a number of that kind. A float becomes an integer only by a cast."""
         found = None
         if isinstance(value, Value) and not (value.kind.family == "float" and kind.whole):
             found = converted(self.builder, value, kind)
@@ -66,26 +66,26 @@ class Expressions(ABC):
         return found
 
     def condition(self, node: ast.expr) -> Value:
-        """Whether an expression is true."""
+        """Return whether an expression is true."""
         found = truth(self.builder, self.value(node))
         if found is None:
             raise self.source.fail(node, "what is neither true nor false")
         return found
 
     def element(self, node: ast.Subscript, words: Any) -> Any:
-        """The address of an element of words."""
+        """Return the address of an element of words."""
         if not isinstance(words, Value) or words.kind is not WORDS:
             raise self.source.fail(node, f"an element of {words!r}")
         return self.builder.gep(words.ir, [self.number(self.evaluate(node.slice), INT64, node).ir])
 
     def place(self, node: ast.Subscript, array: Any) -> Any:
-        """The number of an array's element."""
+        """Return the position of an array's element."""
         found = arrays.place(self.builder, array, self.evaluate(node.slice))
         if found is None:
             raise self.source.fail(node, "an index that is not an integer for each axis")
         return found
 
-    # One method for each kind of node --------------------------------------------------------------------------------
+    # One method per kind of node -------------------------------------------------------------------------------------
 
     def _name_(self, node: ast.Name) -> Any:
         if node.id in self.kinds:
@@ -153,7 +153,8 @@ class Expressions(ABC):
         return holds
 
     def _boolop_(self, node: ast.BoolOp) -> Value:
-        """A truth value, never one of the operands; later ones are computed only if the earlier do not decide."""
+        """Return a truth value, never an operand; later operands are computed only if the earlier ones do not
+        decide."""
         builder, stops = self.builder, isinstance(node.op, ast.Or)
         after, arrivals = builder.append_basic_block("decided"), []
         for i, each in enumerate(node.values):
@@ -268,7 +269,7 @@ class Expressions(ABC):
         return None if function.result is VOID else Value(function.result, found)
 
     def _extreme(self, node: ast.Call, sign: str, arguments: list[Any]) -> Value:
-        """The least or greatest of some integers."""
+        """Return the least or greatest of some integers."""
         best, *others = [self.number(each, INT64, node) for each in arguments]
         for other in others:
             first = self.builder.icmp_signed(sign, other.ir, best.ir)
@@ -284,7 +285,7 @@ class Expressions(ABC):
 
 
 def _known(found: Any) -> Any:
-    """A number as a value; tuples likewise, part by part; other objects as they are."""
+    """Convert a number to a value, also within tuples; other objects are unchanged."""
     if type(found) is tuple:
         return tuple([_known(each) for each in found])
     value = constant(found)

@@ -1,4 +1,4 @@
-"""Functions to LLVM's: their variables, statements and calls of one another."""
+"""Translate functions to LLVM: their variables, statements and calls of each other."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from .source import CannotCompile, FunctionSource, source_of
 
 
 class _Restart(Exception):
-    """A variable or the result has another kind than was thought before."""
+    """Raised if a variable or the result has another kind than assumed."""
 
 
 @final
 class Module:
-    """A module of LLVM, and the functions in it by what they are made of."""
+    """An LLVM module, and the functions in it by source and argument kinds."""
 
     def __init__(self) -> None:
         self.module = ir.Module("kernel")
         self._made: dict[Any, tuple[Any, Kinds]] = {}
-        self._held: list[Any] = []  # what keys name by its identity
+        self._held: list[Any] = []  # objects that keys refer to by id
 
     def function(
         self, source: FunctionSource, key: Any, arguments: tuple[Kinds, ...], flags: tuple[str, ...]
     ) -> tuple[Any, Kinds]:
-        """The function for arguments of these kinds, and the kind of its result."""
+        """Return the function for arguments of these kinds, and the kind of its result."""
         full = (key, arguments, flags)
         if full not in self._made:
             if len(arguments) != len(source.parameters):
@@ -42,7 +42,7 @@ class Module:
 
 
 def lowered(source: FunctionSource, entry: str) -> str:
-    """LLVM's text of a kernel `(lo, hi, worker, arguments)`, as the function `entry`, and of what it calls."""
+    """Return the LLVM text of a kernel `(lo, hi, worker, arguments)`, as the function `entry`, with its callees."""
     module = Module()
     function, _ = module.function(source, source.name, (INT64, INT64, INT64, UINT64), ())
     function.name = entry
@@ -88,7 +88,7 @@ class _Function(Expressions):
         self.function.attributes.add("alwaysinline")
         self.function.attributes.add("nounwind")
         self.places: dict[str, Any] = {}
-        self.loops: list[tuple[Any, Any]] = []  # where `continue` and `break` go
+        self.loops: list[tuple[Any, Any]] = []  # the targets of `continue` and `break`
         self.entry = self.function.append_basic_block("entry")
         self.allocations = ir.IRBuilder(self.entry)
         self.builder = ir.IRBuilder(self.function.append_basic_block("body"))
@@ -285,7 +285,7 @@ class _Function(Expressions):
         builder.position_at_end(after)
 
     def _iterations(self, start: Any, stop: Any, step: Any) -> Any:
-        """How many there are where the step's sign is not known; a step of 0 has none."""
+        """Return the number of iterations if the step's sign is unknown; a step of 0 has none."""
         builder, zero, one = self.builder, ir.Constant(INT64.type, 0), ir.Constant(INT64.type, 1)
         up = builder.icmp_signed(">", step, zero)
         ahead = builder.select(up, builder.sub(stop, start), builder.sub(start, stop))
@@ -305,7 +305,7 @@ class _Function(Expressions):
     # Kinds -----------------------------------------------------------------------------------------------------------
 
     def joined(self, left: Kinds, right: Kinds) -> Kinds | None:
-        """The kind of a variable that is both."""
+        """Return the common kind of a variable with both kinds."""
         if left == right:
             return left
         if isinstance(left, tuple) and isinstance(right, tuple) and len(left) == len(right):

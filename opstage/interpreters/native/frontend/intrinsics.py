@@ -1,4 +1,4 @@
-"""Functions that write instructions themselves, for what the front end has no words for."""
+"""Functions that emit instructions directly, for operations that the front end cannot express."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from .kinds import ScalarKind
 
 
 class Intrinsic(NamedTuple):
-    """`build(builder, *operands)` writes instructions with llvmlite's IRBuilder and gives their result, or None."""
+    """A function `build(builder, *operands)` that emits instructions with llvmlite's IRBuilder and returns the result
+    or None."""
 
     name: str
     result: ScalarKind
@@ -20,17 +21,17 @@ class Intrinsic(NamedTuple):
 
 
 def intrinsic(result: ScalarKind, *operands: ScalarKind) -> Callable[[Callable[..., Any]], Any]:
-    """Decorates `build(builder, *operands)`, which becomes an `Intrinsic`: a function for kernels to call."""
+    """Decorate `build(builder, *operands)` to become an `Intrinsic`, a function that kernels can call."""
     return lambda build: Intrinsic(build.__name__, result, operands, build)
 
 
 def declared(builder: Any, kind: Any, name: str) -> Any:
-    """A function that is defined elsewhere: LLVM's own, or the C library's."""
+    """Declare an external function: LLVM's own, or the C library's."""
     module = builder.module
     return module.globals.get(name) or ir.Function(module, kind, name)
 
 
 def allocated(builder: Any, kind: Any) -> Any:
-    """The address of memory on the stack, one however often it is gone through."""
+    """Allocate memory on the stack once per call, and return its address."""
     with builder.goto_entry_block():
         return builder.alloca(kind)

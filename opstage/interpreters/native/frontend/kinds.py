@@ -10,7 +10,7 @@ from llvmlite import ir
 
 @final
 class ScalarKind:
-    """A type. `type` is LLVM's; `family` is "int", "uint", "bool", "float", or "other": for intrinsics alone."""
+    """A type. `type` is LLVM's; `family` is "int", "uint", "bool", "float", or "other", for intrinsics only."""
 
     __slots__ = ("name", "type", "family", "bits")
 
@@ -34,14 +34,14 @@ FLOAT32 = ScalarKind("float32", ir.FloatType(), "float", 32)
 FLOAT64 = ScalarKind("float64", ir.DoubleType(), "float", 64)
 VOID = ScalarKind("void", ir.VoidType())
 WORDS = ScalarKind("words", ir.IntType(64).as_pointer())
-"""Signed integers of 64 bits, one after another: `w[i]`, by address."""
+"""64-bit signed integers in consecutive memory: `w[i]`, by address."""
 
 OF_NUMPY = {getattr(np, kind.name): kind for kind in (UINT8, INT32, INT64, UINT64, FLOAT32, FLOAT64)} | {np.bool_: BOOL}
 
 
 @final
 class Value:
-    """A value of a running kernel. All else that a kernel's text names is known while it is compiled."""
+    """A run-time value of a kernel. Everything else in a kernel's text is known at compile time."""
 
     __slots__ = ("kind", "ir")
 
@@ -53,13 +53,13 @@ class Value:
 
     @property
     def constant(self) -> Any:
-        """The number, where it is known; else None."""
+        """The number, if it is constant; else None."""
         return self.ir.constant if isinstance(self.ir, ir.Constant) else None
 
 
 @final
 class Known:
-    """The kind of an object that is known while a kernel is compiled: a function, a type, a namespace."""
+    """The kind of an object known at compile time: a function, a type, a namespace."""
 
     __slots__ = ("object",)
 
@@ -74,7 +74,8 @@ class Known:
 
 
 def constant(number: Any) -> Value | None:
-    """A number of Python's or NumPy's as a value, a plain int as an int64, a float as a float64; None for the rest."""
+    """Convert a number to a value: an int to int64, a float to float64, NumPy scalars to their type; None for the
+    rest."""
     if isinstance(number, (bool, np.bool_)):
         return Value(BOOL, ir.Constant(BOOL.type, int(number)))
     if isinstance(number, np.generic):
@@ -93,4 +94,4 @@ def constant(number: Any) -> Value | None:
 
 
 Kinds: TypeAlias = "ScalarKind | Known | tuple[Kinds, ...]"
-"""The kind of a variable: of a value, of an object known at compile time, of a tuple of these."""
+"""The kind of a variable: of a value, of an object known at compile time, or of a tuple of these."""

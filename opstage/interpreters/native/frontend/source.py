@@ -1,4 +1,4 @@
-"""The text of a function, parsed, and what the names in it mean."""
+"""The parsed source of a function, and the objects that its names refer to."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 
 class CannotCompile(Exception):
-    """A kernel has something in it that the front end does not know; says where."""
+    """A kernel uses something that the front end does not support; the message has the place."""
 
 
 class FunctionSource(NamedTuple):
-    """A function: its parameters, its body, and the objects that names have which are not its own.
+    """A function: its parameters, its body, and the objects that its free names refer to.
 
-    meaning    the object of a name that is not its own; AttributeError for one that has none
+    meaning    returns the object of a free name; AttributeError if there is none
     """
 
     name: str
@@ -31,13 +31,13 @@ class FunctionSource(NamedTuple):
 
 
 def source_of_text(text: str, space: Mapping[str, Any]) -> FunctionSource:
-    """The only function of a text."""
+    """Return the only function in a text."""
     (function,) = ast.parse(text).body
     return _source(function, "<kernel>", lambda name: space[name] if name in space else getattr(builtins, name))
 
 
 def source_of(function: Any) -> FunctionSource:
-    """A function of a module, or a function or lambda within another."""
+    """Return the source of a module-level function, or of a nested function or lambda."""
     code: CodeType = function.__code__
     cells = dict(zip(code.co_freevars, function.__closure__ or ()))
     names = function.__globals__
@@ -78,7 +78,7 @@ _parsed: dict[str, dict[int, list[Any]]] = {}
 
 
 def _functions(file: str, names: dict[str, Any]) -> dict[int, list[Any]]:
-    """The functions of a file, a module of these names, by the line on which they start, with their decorators."""
+    """Return the functions of a file by first line, including decorators; `names` are the globals of its module."""
     if file not in _parsed:
         found: dict[int, list[Any]] = {}
         for node in ast.walk(ast.parse("".join(linecache.getlines(file, names)))):
