@@ -1,4 +1,4 @@
-"""`NumpyOps`: each op at once, on NumPy arrays. Beneath a tape it is the eager CPU interpreter."""
+"""`NumpyOps`: runs each op at once on NumPy arrays. Under a tape it is the eager CPU interpreter."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _INFERRED: dict[Any, tuple[TensorType, ...]] = {}  # result types by (primitive,
 _INFERRED_LIMIT = 1 << 13  # some 6 MB
 
 _NEW: Any = object()
-_SHAPE, _DTYPE = attrgetter("shape"), attrgetter("dtype")  # a comprehension is a call of Python's
-_FUSED: dict[Any, FusedLoops | None] = {}  # generated kernels by the same keys, None where there can be none
+_SHAPE, _DTYPE = attrgetter("shape"), attrgetter("dtype")  # a comprehension would be a Python call
+_FUSED: dict[Any, FusedLoops | None] = {}  # generated kernels by the same keys, None if there is none
 _FUSED_LIMIT = 1 << 11
-_WORTH = 1 << 12  # elements; ops on fewer take less than it takes to write them down and to call what was made of them
+_WORTH = 1 << 12  # elements; recording and calling generated code costs more than ops on fewer
 
 
 def kernel_of(
@@ -54,17 +54,17 @@ def _loops_of(primitive: Primitive, types: tuple[TensorType, ...], static: Stati
 
 
 def pays_fused(primitive: Primitive, types: tuple[TensorType, ...]) -> bool:
-    """Whether loops are generated from a composite, and save more than it costs to call them."""
+    """Whether loops can be generated for a composite, and save more than their call costs."""
     return max([type_.size for type_ in types]) >= _WORTH and _loops_of(primitive, types, NO_STATIC) is not None
 
 
 def _told_apart(key: Any, static: Static) -> Any:
-    """A key in which -0.0 is another number than 0.0, which have to have loops of their own."""
+    """Return a key that distinguishes -0.0 from 0.0, which need different loops."""
     return key if all(static.values()) else (*key, *distinct(static))
 
 
 def _in_loops(primitive: Primitive, static: Static) -> bool:
-    """Whether loops may be generated from an op: a composite that moves elements is a view, and bodies are no keys."""
+    """Whether loops may be generated for an op: not for composites that only move elements (views), nor with bodies."""
     return (
         is_fixed(primitive)
         and primitive.kind is not Kind.LAYOUT
@@ -73,7 +73,7 @@ def _in_loops(primitive: Primitive, static: Static) -> bool:
 
 
 def _generated(key: Any, primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> FusedLoops | None:
-    """The loops that are generated from a composite, None where they cannot do all of it."""
+    """Return the loops generated for a composite, or None if they cannot compute all of it."""
     kernel = _FUSED.get(key, _NEW)
     if kernel is _NEW:
         if not _in_loops(primitive, static):
@@ -86,7 +86,7 @@ def _generated(key: Any, primitive: Primitive, types: tuple[TensorType, ...], st
 
 
 class HostArrays(BaseInterpreter[Array]):
-    """A base interpreter whose values are arrays of the host, so that nothing is carried in or out."""
+    """A base interpreter whose values are host arrays, without conversion."""
 
     __slots__ = ()
 
@@ -111,7 +111,7 @@ class HostArrays(BaseInterpreter[Array]):
 
 @final
 class NumpyOps(HostArrays):
-    """Refs are arrays. Shapes and dtypes are checked by each op's rule, once per combination of them."""
+    """Computes on arrays as refs. Shapes and dtypes are checked by each op's rule, once per combination."""
 
     __slots__ = ("_kernels", "_fast", "_generated")
 
@@ -121,11 +121,12 @@ class NumpyOps(HostArrays):
         kernels: Mapping[Primitive, Callable[..., Any]] | None = None,
         generated: bool | None = None,
     ):
-        """`kernels` in place of the table that the options choose; a composite without a kernel is decomposed.
+        """`kernels` replaces the table chosen by the options; a composite without a kernel is decomposed.
 
-        With `generated` its loops are made where they can do all of it; None is as `fast_kernels`, without `kernels`.
+        `generated` enables generated loops for composites; None enables them if `fast_kernels` is set and `kernels` is
+        not.
 
-        Raises UsageError for a `matmul_precision` that a CPU has not.
+        Raises UsageError for a `matmul_precision` that the CPU does not support.
         """
         if options.matmul_precision != "fp32":
             raise UsageError(
@@ -140,7 +141,7 @@ class NumpyOps(HostArrays):
             generated = kernels is None and options.fast_kernels
         self._generated = generated and self.dtype != EXACT
 
-    # The host's side ------------------------------------------------------------------------------------------------
+    # Host interface -------------------------------------------------------------------------------------------------
 
     @override
     def has_kernel(self, primitive: Primitive) -> bool:
@@ -159,7 +160,7 @@ class NumpyOps(HostArrays):
     def execute_each(
         self, program: Callable[..., tuple[Array, ...]], refs: tuple[Array, ...], step: int = 0
     ) -> tuple[Array, ...]:
-        # log 0 is -inf and sqrt -1 is nan, without a warning; fast kernels divide products among their own threads
+        # log 0 is -inf and sqrt -1 is nan, without a warning; fast kernels use their own threads for products
         with np.errstate(all="ignore"), one_thread if self._fast else nullcontext():
             return super().execute_each(program, refs, step)
 
@@ -168,7 +169,7 @@ class NumpyOps(HostArrays):
         give_back_workspace()
         give_back_freed_memory()
 
-    # The seam -------------------------------------------------------------------------------------------------------
+    # Interpreter methods --------------------------------------------------------------------------------------------
 
     @override
     def bind1(self, primitive: Primitive, x: Array, /) -> Array:
@@ -217,7 +218,7 @@ class NumpyOps(HostArrays):
 
     @override
     def row(self, x: Array, index: int, /) -> Array:
-        row: Array = x[index, ...]  # a view, also where x is a vector
+        row: Array = x[index, ...]  # a view, also for a vector
         return row
 
     @override
@@ -232,7 +233,7 @@ class NumpyOps(HostArrays):
         types = tuple(TensorType(r.shape, r.dtype) for r in refs)
         outputs = primitive.infer(types, static, self.cursor.region.name)
         if any(isinstance(value, Body) for value in static.values()):
-            return  # a body is made anew by every call of scan, and would be kept alive here
+            return  # scan creates a new body in every call, which the cache would keep alive
         if len(_INFERRED) >= _INFERRED_LIMIT:
             _INFERRED.clear()
         _INFERRED[key] = outputs
@@ -241,12 +242,13 @@ class NumpyOps(HostArrays):
     def prepare_body(
         self, body: Body, varying: int, /
     ) -> Callable[[Sequence[Array]], Callable[[Sequence[Array]], Sequence[Array]]]:
-        if self.dtype == EXACT:  # decompositions are written out for floats
+        if self.dtype == EXACT:  # decompositions are for floats
             return super().prepare_body(body, varying)
         return prepare_body(self, body, varying)
 
     def kernel(self, primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> Callable[..., Any] | None:
-        """The kernel of an op for operands of these types, called with its static parameters; None without one."""
+        """Return the kernel of an op for operands of these types, to call with its static parameters; None without
+        one."""
         kernel = self._kernels.get(primitive)
         if kernel is None and self._generated:
             loops = _loops_of(primitive, types, static)
@@ -254,7 +256,7 @@ class NumpyOps(HostArrays):
         return kernel
 
     def _composed(self, key: Any, primitive: Primitive, refs: tuple[Array, ...], static: Static) -> tuple[Array, ...]:
-        """A composite that has no kernel: by loops that are generated from it, or op by op."""
+        """Run a composite without a kernel: by generated loops, or op by op."""
         kernel: FusedLoops | None = None
         if self._generated:
             key = _told_apart(key, static)
@@ -273,7 +275,7 @@ class NumpyOps(HostArrays):
     ) -> tuple[Array, ...]:
         try:
             return loops(*refs)
-        except RangeError:  # which index, and of what, is said by what follows
+        except RangeError:  # the following calls raise with the index and tensor
             self._require_indices(primitive, refs, static)
             return self.decompose(primitive, refs, static)
 

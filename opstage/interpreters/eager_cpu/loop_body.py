@@ -1,4 +1,4 @@
-"""Bodies of loops, prepared to run many times: kernels are looked up and types inferred once, not per iteration."""
+"""Loop bodies prepared to run many times: kernels are looked up and types inferred once, not per iteration."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 def prepare_body(
     ops: NumpyOps, body: Body, varying: int
 ) -> Callable[[Sequence[Array]], Callable[[Sequence[Array]], Sequence[Array]]]:
-    """See `BaseInterpreter.prepare_body`. Loop invariants are computed once, in the layout that products prefer."""
+    """Implement `BaseInterpreter.prepare_body`. Loop invariants are computed once, in the layout that products
+    prefer."""
     body = written_out(body, lambda primitive, types, static: ops.kernel(primitive, types, static) is not None)
     parts = hoisted(body, varying)
     if parts is None:
@@ -42,16 +43,17 @@ def _packed(x: Array) -> Array:
 
 
 def written_out(body: Body, has_kernel: Keep) -> Body:
-    """The body in ops that have kernels, products by themselves: apart from them a weight is transposed but once."""
+    """Decompose the body into ops with kernels, with products separate from biases: a weight is then transposed only
+    once."""
     keep: Keep = lambda primitive, types, static: primitive is not LINEAR and has_kernel(primitive, types, static)  # noqa: E731
     return Expander(keep, loops=False).written_out(body)
 
 
 @final
 class _PreparedBody:
-    """`evaluate` of a body that holds no composite but those with kernels, at the cost of the kernels alone.
+    """Evaluates a body of ops with kernels, without other overhead.
 
-    The slots are numbers in the order in which values come: inputs, constants, results.
+    Slots are numbered in order: inputs, constants, results.
     """
 
     __slots__ = ("_ops", "_body", "_constants", "_steps", "_results")
@@ -91,7 +93,7 @@ class _PreparedBody:
 
 
 def _kernel(ops: NumpyOps, body: Body, e: Equation) -> Callable[..., Any]:
-    """The kernel of an equation, as a function of its operands alone."""
+    """Return the kernel of an equation, as a function of its operands only."""
     if e.primitive is SCAN:
         loop = ScanParameters(**e.static)
         return partial(run_iterations, ops, loop, ops.prepare_body(loop.body, loop.carries + loop.entries))
@@ -117,7 +119,7 @@ def _branch(branches: Sequence[Any], index: Array, /, *operands: Array) -> tuple
 
 
 def _bound(ops: NumpyOps, e: Equation, /, *refs: Array) -> tuple[Array, ...]:
-    """An op without a kernel, which `bind` says."""
+    """Run an op without a kernel through `bind`."""
     ops.cursor.region = e.region
     return ops.bind(e.primitive, refs, e.static)
 
@@ -130,5 +132,5 @@ def _operands(slots: Sequence[int]) -> Callable[[list[Any]], Sequence[Array]]:
 
 
 def zero_dim(value: Any) -> Array:
-    """NumPy gives scalars for zero-dimensional results; refs are always arrays."""
+    """Convert to an array: NumPy returns scalars for zero-dimensional results."""
     return np.asarray(value) if isinstance(value, np.generic) else np.array(value, dtype=object)

@@ -1,4 +1,4 @@
-"""How the C library treats the memory of results, which come and go with every op."""
+"""The C library's handling of memory for results, which are allocated and freed by every op."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from functools import cache
 
 import numpy as np
 
-_LARGEST = (32 << 20) - (64 << 10)  # bytes; glibc learns from no block above 32 MiB, its own words included
+_LARGEST = (32 << 20) - (64 << 10)  # bytes; glibc adapts only to blocks up to 32 MiB, including its own header
 
 
 @cache
 def keep_freed_memory() -> None:
     """Have glibc reuse freed blocks of up to 32 MiB instead of giving each one back to the system.
 
-    It maps a large block anew for each request, so each page of a result is faulted in when it is first written, which
-    was a third of the time of a small transformer's step. But it learns: after a mapped block of some size has been
-    freed, requests up to that size come from the heap, of which it then keeps up to twice that size (mallopt(3),
+    It maps a large block for each request, so each page of a result faults on its first write, which took a third of
+    the time of a small transformer's step. But its threshold adapts: after a mapped block of some size is freed,
+    requests up to that size come from the heap, of which it then keeps up to twice that size (mallopt(3),
     "M_MMAP_THRESHOLD"). So one is freed here. No page of it is touched; other C libraries are not affected.
     """
     np.empty(_LARGEST, np.uint8)
 
 
 def give_back_freed_memory() -> None:
-    """Have glibc give the system what it keeps of freed blocks, before much is asked for at one time.
+    """Have glibc return retained free memory to the system, before a large allocation.
 
-    A large request is mapped anew and so leaves the heap as it is: what was freed there, such as the arrays from which
-    a model was made, would stay resident beside it. Other C libraries are not affected.
+    A large request is mapped and does not use the heap, so free memory there, such as the arrays from which a model was
+    created, would stay resident. Other C libraries are not affected.
     """
     trim = _trim()
     if trim is not None:
@@ -38,5 +38,5 @@ def give_back_freed_memory() -> None:
 def _trim() -> Callable[[int], int] | None:
     try:
         return ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_size_t)(("malloc_trim", ctypes.CDLL(None)))
-    except (AttributeError, OSError, TypeError):  # another C library; there the process itself is not a library
+    except (AttributeError, OSError, TypeError):  # another C library, or a process that cannot be opened as a library
         return None

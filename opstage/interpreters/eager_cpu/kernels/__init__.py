@@ -1,10 +1,10 @@
-"""The kernel tables of eager_cpu: which function computes which primitive, per dtype.
+"""The kernel tables of eager_cpu: the function that computes each primitive, per dtype.
 
 Each family file has `KERNELS` for float32, float64, integers and masks, and `EXACT_KERNELS` for arrays of fractions;
-a family that has compiled kernels names them in `FAST_KERNELS`, which take the place of the NumPy ones when
-`Options.fast_kernels` is set. A composite without an entry runs by loops that are generated from its decomposition,
-where `fast_kernels` is set and they can do all of it; else op by op. Families without a file have no kernel here.
-The table also has the kernels of ops that other packages declare.
+a family with compiled kernels has them in `FAST_KERNELS`, which replace the NumPy ones if `Options.fast_kernels` is
+set. A composite without an entry runs by loops generated from its decomposition, if `fast_kernels` is set and they
+support all of it; else op by op. Families without a file have no kernel here. The table also has the kernels of ops
+declared by other packages.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _GENERATED = frozenset({"loss", "normalization", "update"})
 
 @cache
 def kernel_table(dtype: str, fast: bool) -> Mapping[Primitive, Callable[..., Any]]:
-    """The kernels for programs that compute in `dtype`."""
+    """Return the kernels for programs that compute in `dtype`."""
     table: dict[Primitive, Callable[..., Any]] = {}
     for family in (f for f in FAMILIES if f not in _GENERATED):
         module = import_module(f".{family}", __package__)

@@ -1,8 +1,8 @@
 """Kernels: scaled dot-product attention and its fused cotangents. Multi-head attention runs by decomposition.
 
-The weights of a few matrices at a time, or of a few queries of one, as many as stay in the cache, are computed where
-those of the ones before stood; and once more for the cotangents, so that they are never kept.
-Rabe & Staats, Self-attention does not need O(n²) memory, 2021; Dao et al., FlashAttention, 2022.
+Weights are computed for a few matrices at a time, or a few queries of one, as many as fit in the cache, in the same
+memory; they are recomputed for the cotangents and never stored. Rabe & Staats, Self-attention does not need O(n²)
+memory, 2021; Dao et al., FlashAttention, 2022.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from .finite import only_numbers
 Array = npt.NDArray[Any]
 Sizes = tuple[int, ...]
 
-_WEIGHTS_BYTES = 1 << 20  # what the weights of one block may take; the caches of a core hold about as much
+_WEIGHTS_BYTES = 1 << 20  # limit of the weights of one block; about the cache of a core
 
 
 class ScoreTile(NamedTuple):
-    """Weights that are computed together: of the queries `at` of some matrices, for the first keys of each.
+    """A tile of weights computed together: for the queries `at` of some matrices, and the first keys of each.
 
     at      a slice of every leading axis, then of the queries
     shape   of the weights
-    causal  whether query i sees no more than the keys j <= i
+    causal  whether query i attends only to keys j <= i
     """
 
     at: tuple[slice, ...]
@@ -42,31 +42,31 @@ class ScoreTile(NamedTuple):
 
     @property
     def keys(self) -> tuple[slice, ...]:
-        """The keys, and the values, of these weights."""
+        """The slices of the keys and values of these weights."""
         return *self.at[:-1], slice(0, self.shape[-1])
 
     @property
     def first(self) -> int:
-        """The number of the first query in its matrix."""
+        """The index of the first query in its matrix."""
         start: int = self.at[-1].start
         return start
 
     def of(self, mask: Array, shape: Sizes) -> Array:
-        """The tile's part of a mask, or a bias, that broadcasts to `shape`, that of all weights."""
+        """Return the tile's part of a mask or bias that broadcasts to `shape`, that of all weights."""
         part: Array = np.broadcast_to(mask, shape)[*self.at, slice(0, self.shape[-1])]
         return part
 
     def add_to(self, cotangent: Array, s: Array) -> None:
-        """Add the tile's cotangents to those of a bias, which has the weights' rank: sums where it was broadcast."""
+        """Add the tile's cotangents to those of a bias of the same rank: summed over broadcast axes."""
         one = [n == 1 for n in cotangent.shape]
         at = tuple([slice(0, 1) if alone else part for alone, part in zip(one, (*self.at, slice(0, self.shape[-1])))])
         cotangent[at] += s.sum(axis=tuple([i for i, alone in enumerate(one) if alone]), keepdims=True)
 
 
 def blocks(shape: Sizes, causal: bool, itemsize: int, every_key: bool = False) -> Iterator[ScoreTile]:
-    """Blocks that go through all weights of `shape` (..., n, m) in order, each of one query at least.
+    """Yield blocks that cover all weights of `shape` (..., n, m) in order, each with at least one query.
 
-    Keys that `causal` allows to no query of a block are left out of it, unless `every_key` is wanted.
+    Keys that `causal` forbids for all queries of a block are omitted, unless `every_key` is set.
     """
     room = _WEIGHTS_BYTES // itemsize
     apart = _apart(shape, room)
@@ -81,22 +81,22 @@ def blocks(shape: Sizes, causal: bool, itemsize: int, every_key: bool = False) -
 
 
 def _apart(shape: Sizes, room: int) -> int:
-    """How many leading axes are gone through one entry at a time, as an entry of the next one has no room."""
+    """Return how many leading axes are iterated entry by entry, because an entry of the next one does not fit."""
     return next((axis for axis in range(len(shape) - 2) if math.prod(shape[axis + 1 :]) <= room), len(shape) - 2)
 
 
 def different_blocks(shape: Sizes, causal: bool, itemsize: int) -> list[ScoreTile]:
-    """The blocks of the first entry of axes that are gone through one entry at a time; the others are like them."""
+    """Return the blocks of the first entry of iterated axes; those of other entries are the same."""
     return list(blocks(shape[_apart(shape, _WEIGHTS_BYTES // itemsize) :], causal, itemsize))
 
 
 def most_weights(shape: Sizes, causal: bool, itemsize: int) -> int:
-    """How many weights the largest block has."""
+    """Return the number of weights in the largest block."""
     return max(math.prod(block.shape) for block in different_blocks(shape, causal, itemsize))
 
 
 def keys_in_one_block(shape: Sizes, causal: bool, itemsize: int) -> bool:
-    """Whether every key is in one block, and no more than one."""
+    """Whether each block has all queries and keys of its matrices."""
     return all(block.shape[-2:] == shape[-2:] for block in different_blocks(shape, causal, itemsize))
 
 
@@ -117,12 +117,12 @@ def attended(
     causal: bool,
     bias: Array | None = None,
 ) -> tuple[Array, Array, Array]:
-    """`exponentials` makes them of products of queries and keys, and notes of each query its peak and total."""
+    """Compute attention. `exponentials` converts scores to exponentials, and stores each query's maximum and total."""
     shape = (*q.shape[:-1], k.shape[-2])
     out = np.empty((*q.shape[:-1], v.shape[-1]), q.dtype)
     peak, total = (np.empty((*q.shape[:-1], 1), q.dtype) for _ in range(2))
     shorter = causal and not keys_in_one_block(shape, causal, q.itemsize)
-    every_key = shorter and not only_numbers(v)  # of a value that is none, a weight of 0 makes nan
+    every_key = shorter and not only_numbers(v)  # a weight of 0 makes nan of a value that is not finite
     room = np.empty(most_weights(shape, causal and not every_key, q.itemsize), q.dtype)
     for block in blocks(shape, causal, q.itemsize, every_key):
         at, keys = block.at, block.keys
@@ -149,10 +149,11 @@ def cotangents(
     bias: Array | None = None,
     dbias: Array | None = None,
 ) -> tuple[Array, Array, Array]:
-    """`weights` makes them of products of queries and keys, and of their cotangents those of these products.
+    """Compute cotangents. `weights` recomputes weights from scores, and converts their cotangents to those of the
+    scores.
 
-    Cotangents of keys and values are sums over blocks, unless each key is in one block alone. That of a bias is added
-    to `dbias`, of the weights' rank.
+    Cotangents of keys and values are sums over blocks, unless each key is in a single block. That of a bias is added to
+    `dbias`, which has the weights' rank.
     """
     shape = (*q.shape[:-1], k.shape[-2])
     whole = keys_in_one_block(shape, causal, q.itemsize)
@@ -163,7 +164,7 @@ def cotangents(
     for block in blocks(shape, causal, q.itemsize, every_key):
         at, keys = block.at, block.keys
         p, s = (part[: math.prod(block.shape)].reshape(block.shape) for part in room)
-        scaled = np.multiply(q[at], _factor(q), out=dq[at])  # where its cotangent comes to stand
+        scaled = np.multiply(q[at], _factor(q), out=dq[at])  # in the memory of its later cotangent
         np.matmul(scaled, _turned(k[keys]), out=p)
         np.matmul(g[at], _turned(v[keys]), out=s)
         if bias is not None:
@@ -180,11 +181,11 @@ def cotangents(
     return np.multiply(dq, _factor(q), out=dq), np.multiply(dk, _factor(q), out=dk), dv
 
 
-# By NumPy ------------------------------------------------------------------------------------------------------------
+# With NumPy -----------------------------------------------------------------------------------------------------------
 
 
 def _forbid(block: ScoreTile, mask: list[Array], scores: Array) -> None:
-    """-inf where a query may not attend."""
+    """Write -inf where a query may not attend."""
     for m in mask:
         np.copyto(scores, -np.inf, where=~m)
     if block.causal:
@@ -198,7 +199,7 @@ def numpy_exponentials(
     _forbid(block, mask, e)
     e.max(axis=-1, keepdims=True, out=peak)
     if mask or may_be_blank:
-        np.copyto(peak, 0, where=peak == -np.inf)  # a query that may attend to nothing
+        np.copyto(peak, 0, where=peak == -np.inf)  # a query with all positions masked
     np.exp(np.subtract(e, peak, out=e), out=e)
     e.sum(axis=-1, keepdims=True, out=total)
     if mask or may_be_blank:
@@ -230,7 +231,7 @@ KERNELS: dict[Primitive, Callable[..., Any]] = {
 }
 
 
-# By loops ------------------------------------------------------------------------------------------------------------
+# With loops -----------------------------------------------------------------------------------------------------------
 
 
 def fast_exponentials(

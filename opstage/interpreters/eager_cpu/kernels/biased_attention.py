@@ -1,4 +1,4 @@
-"""Kernels: attention with a bias, and its fused cotangents. The bias is read by blocks, and never broadcast whole."""
+"""Kernels: attention with a bias, and its fused cotangents. The bias is read by blocks and never fully broadcast."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Kernels: convolutions as products of matrices.
+"""Kernels: convolutions as matrix products.
 
 The windows of a few images at a time, or of a few rows of one, are copied into the columns of a matrix (im2col), as
-many as stay in the cache, and one product with the kernel, whose rows are its output channels, gives their results. The
-kernel's gradient is the product with the columns transposed; the adjoint makes columns by a product and adds them up
-where they came from (col2im). The fast kernels do the same in machine code, from the size on at which that pays.
-Chellapilla et al., High performance convolutional neural networks for document processing, 2006.
+many as stay in the cache, and multiplied by the kernel, whose rows are its output channels. The kernel's gradient is
+the product with the transposed columns; the adjoint computes columns by a product and adds them to their sources
+(col2im). The fast kernels do the same in machine code, above a size at which that pays off. Chellapilla et al., High
+performance convolutional neural networks for document processing, 2006.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from .windows import Sizes, reaches, window_counts, zeros
 
 Array = npt.NDArray[Any]
 
-_COLUMN_BYTES = 1 << 20  # what the columns of one product may take; the caches of a core hold about as much
+_COLUMN_BYTES = 1 << 20  # limit of the columns of one product; about the cache of a core
 
 
 def _images(x: Array, rank: int) -> Array:
-    """(N, C, *S), with N = 1 for a single image."""
+    """Return (N, C, *S), with N = 1 for a single image."""
     return x if x.ndim == rank + 2 else x[np.newaxis]
 
 
 class _Blocks(NamedTuple):
-    """Which images, and which rows of their windows, one product takes: all rows, unless one image is too much."""
+    """The images and rows of windows of one product: all rows, unless one image is too large."""
 
     images: list[slice]
     rows: list[slice]
 
 
 def _blocks(images: int, counts: Sizes, depth: int, kernel_bytes: int, itemsize: int) -> _Blocks:
-    """Blocks whose columns, `depth` numbers for each window, stay in the cache or are no larger than the kernel."""
+    """Return blocks whose columns, `depth` numbers per window, fit in the cache or are no larger than the kernel."""
     room = _room(kernel_bytes)
     row_bytes = depth * math.prod(counts[1:]) * itemsize
     return _Blocks(_runs(images, counts[0] * row_bytes, room), _runs(counts[0], row_bytes, room))
@@ -62,7 +62,7 @@ def _runs(count: int, bytes_each: int, room: int) -> list[slice]:
 
 
 def _windows(x: Array, kernel: Sizes, counts: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> Array:
-    """A view (C, *k, N, *O) of the windows of x (N, C, *S), padded with zeros."""
+    """Return a view (C, *k, N, *O) of the windows of x (N, C, *S), padded with zeros."""
     if any(padding):
         padded = zeros((*x.shape[:2], *(n + 2 * p for n, p in zip(x.shape[2:], padding))), x.dtype)
         inside: tuple[Any, ...] = (..., *(slice(p, p + n) for n, p in zip(x.shape[2:], padding)))
@@ -83,23 +83,23 @@ def _windows(x: Array, kernel: Sizes, counts: Sizes, stride: Sizes, padding: Siz
 
 
 def _columns(windows: Array, images: slice, rows: slice) -> Array:
-    """The windows (C, *k, n, *O) of a block, copied."""
+    """Copy the windows (C, *k, n, *O) of a block."""
     at: tuple[Any, ...] = (*(slice(None),) * (windows.ndim // 2), images, rows)
     return np.ascontiguousarray(windows[at])
 
 
 def _channels_first(x: Array, images: slice, rows: slice) -> Array:
-    """(C, n, *S) of a block of (N, C, *S), copied."""
+    """Copy a block of (N, C, *S) to (C, n, *S)."""
     return np.ascontiguousarray(x[images, :, rows].swapaxes(0, 1))
 
 
 def _split(operands: tuple[Array, ...], has_bias: bool) -> tuple[Array | None, Array]:
-    """The bias, if there is one, and x."""
+    """Return the bias, or None, and x."""
     return (operands[0], operands[1]) if has_bias else (None, operands[0])
 
 
 def _place(out: Array, result: Array, bias: Array | None) -> None:
-    """Write a result (C, n, *S) with its bias to a run of images (n, C, *S)."""
+    """Write a result (C, n, *S) with its bias to a range of images (n, C, *S)."""
     images_first = result.swapaxes(0, 1)
     if bias is None:
         out[...] = images_first
@@ -148,7 +148,7 @@ def conv_kernel_grad(
 def _adjoint_cells(
     spatial: Sizes, kernel: Sizes, stride: Sizes, padding: Sizes, output_padding: Sizes, dilation: Sizes
 ) -> Sizes:
-    """The spatial sizes of the result of conv_transpose."""
+    """Return the spatial sizes of the result of conv_transpose."""
     return tuple(
         (n - 1) * s - 2 * p + d * (k - 1) + extra + 1
         for n, k, s, p, extra, d in zip(spatial, kernel, stride, padding, output_padding, dilation)
@@ -171,9 +171,9 @@ def conv_transpose(
     border = tuple(d * (k - 1) - p for k, p, d in zip(sizes, padding, dilation))
     turns = max(stride) == 1 and not any(output_padding) and min(border) >= 0 and kernel.shape[0] <= 2 * channels
     if turns and only_numbers(kernel):
-        # Without strides the adjoint is a conv with the kernel turned round. It moves more cells where x has more
-        # channels than the result, but copying windows is faster than adding them up, by about two to one. Its padding
-        # is zeros that the adjoint has not; a weight that is not a number would make nan of them.
+        # Without strides the adjoint is a conv with the flipped kernel. It moves more cells if x has more channels than
+        # the result, but copying windows is about twice as fast as adding them. Its padding consists of zeros, which
+        # the adjoint does not have, and a weight that is not finite would turn them into nan.
         turned = np.flip(by_group, tuple(range(3, by_group.ndim))).swapaxes(1, 2)
         turned = turned.reshape(channels, kernel.shape[0] // groups, *sizes)
         return conv(
@@ -222,7 +222,7 @@ KERNELS: dict[Primitive, Callable[..., Any]] = {
 
 # In machine code ------------------------------------------------------------------------------------------------------
 
-_WORTH_A_CALL = 1 << 14  # multiplications from which on the pool is faster than NumPy
+_WORTH_A_CALL = 1 << 14  # multiplications above which the pool is faster than NumPy
 
 
 def _worth(geometry: ConvGeometry) -> ConvGeometry | None:
@@ -230,7 +230,7 @@ def _worth(geometry: ConvGeometry) -> ConvGeometry | None:
 
 
 def _memory(plan: ConvTiling) -> tuple[int, int]:
-    """Addresses of the workspace and the partial sums of a plan."""
+    """Return the addresses of the workspace and the partial sums of a plan."""
     own = workers() * plan.workspace
     at = workspace(own + plan.partial)
     return at, at + own

@@ -1,4 +1,4 @@
-"""Kernels: determinants and cofactors, by LAPACK."""
+"""Kernels: determinants and cofactors, with LAPACK."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Array = npt.NDArray[Any]
 
 
 def without_others(x: Array) -> tuple[Array, Array]:
-    """x with zeros for each matrix that is not finite, of which LAPACKs differ in what they make; and which are."""
+    """Return x with zeros for matrices that are not finite, for which LAPACKs differ, and the mask of finite ones."""
     finite: Array = np.asarray(np.isfinite(x).all(axis=(-2, -1)))
     return (x if finite.all() else np.where(finite[..., None, None], x, np.zeros((), x.dtype))), finite
 
@@ -34,10 +34,10 @@ def slogdet(x: Array) -> tuple[Array, Array]:
 
 
 def cofactor(x: Array) -> Array:
-    """By elimination with exchanges of rows and columns: R·x·Q = U with det(R·Q) = ±1, so adj(x) = ±Q·adj(U)·R.
+    """Compute cofactors by elimination with full pivoting: R·x·Q = U with det(R·Q) = ±1, so adj(x) = ±Q·adj(U)·R.
 
-    U = [[U₁, u], [0, d]] has the adjugate p·[[d·U₁⁻¹, -U₁⁻¹·u], [0, 1]], p = det(U₁): d, which vanishes where x is
-    singular, divides nothing.
+    U = [[U₁, u], [0, d]] has the adjugate p·[[d·U₁⁻¹, -U₁⁻¹·u], [0, 1]], p = det(U₁): there is no division by d, which
+    is 0 for a singular x.
     """
     n = x.shape[-1]
     if not x.size:

@@ -1,4 +1,4 @@
-"""Kernels: arithmetic and functions of one element."""
+"""Kernels: arithmetic and elementwise functions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def scale(x: Array, c: Any) -> Array:
 
 
 def sigmoid(x: Array) -> Array:
-    """1/(1 + e⁻ˣ) by way of e^-|x|, which cannot overflow."""
+    """Compute 1/(1 + e⁻ˣ) from e^-|x|, which cannot overflow."""
     z = np.exp(-np.abs(x))
     out: Array = np.where(x >= 0, 1, z)
     out /= 1 + z
@@ -75,7 +75,7 @@ def power(x: Array, exponent: Any) -> Array:
 
 
 def powers(x: Array, y: Array) -> Array:
-    """C's pow. NumPy takes a square root where all of y is one 0.5 in memory, another number at -inf and -0."""
+    """Compute C's pow. NumPy uses a square root if all of y is a single 0.5 in memory, which differs at -inf and -0."""
     out: Array = np.power(x.reshape(x.shape or 1), np.ascontiguousarray(y))
     return out.reshape(x.shape)
 

@@ -12,6 +12,6 @@ _erf = np.frompyfunc(math.erf, 1, 1)
 
 
 def erf(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """erf to the accuracy of the C library, one element at a time; the compiled loop takes its place when allowed."""
+    """Compute erf with the accuracy of the C library, element by element; the compiled loop replaces it if allowed."""
     out: npt.NDArray[Any] = np.asarray(_erf(x), dtype=x.dtype)
     return out

@@ -1,4 +1,4 @@
-"""Kernels: orthogonal factors, by LAPACK, with signs fixed."""
+"""Kernels: orthogonal factors, with LAPACK, with fixed signs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from .determinants import without_others
 Array = npt.NDArray[Any]
 
 LEADING = 0.618
-"""From this part of a vector's greatest entry on an entry is great. Two may be the greatest, but for rounding."""
+"""An entry counts as large from this fraction of a vector's maximum on, since rounding may change which of two is the
+maximum."""
 
 
 def signs_of(vectors: Array) -> Array:
-    """The signs of the columns of matrices, by the first great entry of each: (..., m, k) -> (..., 1, k)."""
+    """Return the signs of the columns of matrices, from the first large entry of each: (..., m, k) -> (..., 1, k)."""
     if not vectors.size:
         return np.ones((*vectors.shape[:-2], 1, vectors.shape[-1]), vectors.dtype)
     sizes = np.abs(vectors)
@@ -31,14 +32,14 @@ def signs_of(vectors: Array) -> Array:
 
 
 def without_answer(finite: Array, *factors: Array) -> None:
-    """nan for the matrices that are not finite."""
+    """Write nan for the matrices that are not finite."""
     if not finite.all():
         for factor in factors:
             factor[~finite] = np.nan
 
 
 def _each(f: Callable[[Array], tuple[Array, ...]], x: Array) -> tuple[Array, ...]:
-    """f of whole stacks; where a matrix does not converge, of one after the other, with nan for that one."""
+    """Apply f to whole stacks; if a matrix does not converge, one by one, with nan for that one."""
     try:
         return f(x)
     except np.linalg.LinAlgError:
@@ -70,7 +71,7 @@ def qr(x: Array) -> tuple[Array, Array]:
     signs = np.where(diagonal < 0, -one, one)
     q *= signs[..., None, :]
     r *= signs[..., None]
-    r += zero  # no -0 below the diagonal
+    r += zero  # removes -0 below the diagonal
     without_answer(finite, q, r)
     return q, r
 

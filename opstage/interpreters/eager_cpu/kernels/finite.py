@@ -1,4 +1,4 @@
-"""Whether operands are numbers all through: where one is not, a product with 0 is nan and may not be left out."""
+"""Whether all operands are finite: otherwise a product with 0 is nan and must not be skipped."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ....ops.types import EXACT
 
 
 def only_numbers(*operands: npt.NDArray[Any]) -> bool:
-    """Whether there is neither a nan nor an infinity in them.
+    """Whether the operands have neither nan nor infinity.
 
-    No is also said of numbers so large that their sum overflows: who asks then takes the longer way for nothing.
+    Also returns False for numbers so large that their sum overflows; the caller then takes the slower path needlessly.
     """
     return all(x.dtype == EXACT or np.isfinite(np.add.reduce(x, axis=None)) for x in operands)

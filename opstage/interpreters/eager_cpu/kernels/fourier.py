@@ -1,4 +1,4 @@
-"""Kernels: discrete Fourier transforms, by NumPy."""
+"""Kernels: discrete Fourier transforms, with NumPy."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def _parts(y: Array, dtype: Any) -> Array:
 
 
 def _nan_unless_finite(out: Array, finite: Array) -> Array:
-    """out, with nan for each line that is not finite: which of its entries are nan would depend on the algorithm."""
+    """Return out with nan for each line that is not finite: which of its entries are nan depends on the algorithm."""
     return out if finite.all() else np.where(finite, out, np.full((), np.nan, out.dtype))
 
 
 def _all(mask: Any, axis: int) -> Any:
-    """Whether all are true along an axis, which stays as one of size 1."""
+    """Return whether all are true along an axis, which is kept with size 1."""
     return np.expand_dims(mask.all(axis=axis), axis)
 
 

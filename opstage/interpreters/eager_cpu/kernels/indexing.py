@@ -1,4 +1,4 @@
-"""Kernels: reading entries at indices, and adding to them."""
+"""Kernels: read entries at indices, and add to them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def scatter_add(op: str) -> Callable[..., Array]:
             idx, v = idx[valid], v[valid]
         out = np.array(x, order="C")
         width = out[:1].size
-        # NumPy adds at the indices of a vector, one after another, far faster than at those of a matrix.
+        # NumPy adds at the indices of a vector, one by one, far faster than at those of a matrix.
         cells = idx.astype(np.intp).reshape(-1, 1) * width + np.arange(width)
         np.add.at(out.reshape(-1), cells.reshape(-1), v.reshape(-1))
         return out

@@ -70,7 +70,7 @@ def stack(*xs: Array, axis: int) -> Array:
 
 
 def _cells(axis: int, start: int, count: int, step: int) -> tuple[slice, ...]:
-    """The index of `count` cells from `start` in steps along `axis`."""
+    """Return the index of `count` cells from `start` along `axis`, with a step."""
     stop = start + (count - 1) * step + 1 if count else start
     return (slice(None),) * axis + (slice(start, stop, step),)
 

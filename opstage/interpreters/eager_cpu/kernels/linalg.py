@@ -1,4 +1,4 @@
-"""Kernels: products of matrices."""
+"""Kernels: matrix products."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Array = npt.NDArray[Any]
 
 
 def linear(weight: Array, *rest: Array, has_bias: bool, product: Callable[[Array, Array], Array] = np.matmul) -> Array:
-    """One product for all leading axes of x, and the bias added in place."""
+    """Compute one product for all leading axes of x, with the bias added in place."""
     x = rest[-1]
     rows = x if x.ndim == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
     out = product(rows, weight.T)
@@ -42,7 +42,7 @@ FAST_KERNELS: dict[Primitive, Callable[..., Any]] = {
 
 
 def exact_matmul(x: Array, y: Array) -> Array:
-    """NumPy's product; its empty sum is the integer 0."""
+    """Compute NumPy's product; its empty sum would be the integer 0."""
     return np.matmul(x, y) if x.shape[-1] else np.full((*x.shape[:-1], y.shape[-1]), Fraction(0), dtype=object)
 
 

@@ -1,4 +1,4 @@
-"""NumPy kernels: masks, dtypes, and tensors made from nothing."""
+"""NumPy kernels: masks, dtypes, and creation of tensors."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def iota(shape: Any, axis: int, dtype: str) -> Array:
 
 
 def comparison(compare: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
-    """On arrays of fractions NumPy answers with objects; a mask is boolean."""
+    """Return a comparison with a boolean result; on arrays of fractions NumPy returns objects."""
     return lambda x, y: np.asarray(compare(x, y), dtype=np.bool_)
 
 

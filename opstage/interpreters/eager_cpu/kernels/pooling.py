@@ -29,7 +29,7 @@ def _counts(spatial: Sizes, kernel: Sizes, stride: Sizes, padding: Sizes) -> Siz
 
 
 def _outer_sum(per_axis: list[Array]) -> Array:
-    """out[i, j, …] = a[i] + b[j] + …"""
+    """Return out[i, j, …] = a[i] + b[j] + …"""
     return reduce(np.add.outer, per_axis)
 
 
@@ -37,9 +37,11 @@ def _outer_sum(per_axis: list[Array]) -> Array:
 
 
 def max_pool(x: Array, kernel: Sizes, stride: Sizes, padding: Sizes) -> tuple[Array, Array]:
-    """Maxima and their flat positions. While it looks, it knows a cell by its rank in the window, in a byte or two.
+    """Return maxima and their flat positions. Until the end, a cell is identified by its rank in the window, in 1 or 2
+    bytes.
 
-    A later cell wins only if it is greater; its rank is then the greatest so far, so a maximum of ranks keeps it.
+    A later cell replaces the maximum only if it is greater; its rank is then the greatest so far, so a maximum of ranks
+    selects it.
     """
     spatial = x.shape[-len(kernel) :]
     counts = _counts(spatial, kernel, stride, padding)
@@ -49,7 +51,7 @@ def max_pool(x: Array, kernel: Sizes, stride: Sizes, padding: Sizes) -> tuple[Ar
     rank = np.empty(best.shape, rank_type)
     rank[...] = _first_ranks(counts, kernel, stride, padding)
     for i, offset in enumerate(np.ndindex(kernel)):
-        cell = _cell(source, offset, counts, stride).copy()  # the three steps that follow read it with unit strides
+        cell = _cell(source, offset, counts, stride).copy()  # the next three steps read it with unit strides
         greater = np.greater(cell, best).astype(np.bool_, copy=False)
         np.maximum(best, cell, out=best)
         np.maximum(rank, np.multiply(greater.view(np.uint8), rank_type(i)), out=rank)
@@ -63,7 +65,7 @@ def max_pool(x: Array, kernel: Sizes, stride: Sizes, padding: Sizes) -> tuple[Ar
 
 
 def _with_padding(x: Array, spatial: Sizes, padding: Sizes) -> Array:
-    """x within cells of -inf, which are greater than nothing."""
+    """Pad x with -inf, which is never greater."""
     shape = (*x.shape[: -len(padding)], *(n + 2 * p for n, p in zip(spatial, padding)))
     padded = np.full(shape, -math.inf, x.dtype)
     inside: tuple[Any, ...] = (..., *(slice(p, p + n) for n, p in zip(spatial, padding)))
@@ -72,7 +74,7 @@ def _with_padding(x: Array, spatial: Sizes, padding: Sizes) -> Array:
 
 
 def _cell(x: Array, offset: Sizes, counts: Sizes, stride: Sizes) -> Array:
-    """The cell `offset` of every window, as a view."""
+    """Return the cell `offset` of every window, as a view."""
     along = (slice(o, o + (count - 1) * s + 1, s) for o, count, s in zip(offset, counts, stride))
     at: tuple[Any, ...] = (..., *along)
     cells: Array = x[at]
@@ -84,18 +86,18 @@ def _plane_steps(spatial: Sizes) -> list[int]:
 
 
 def _positions(spatial: Sizes, kernel: Sizes) -> Array:
-    """The flat position of each cell of a window relative to the first."""
+    """Return the flat position of each cell of a window relative to the first."""
     return _outer_sum([np.arange(k) * step for k, step in zip(kernel, _plane_steps(spatial))]).reshape(-1)
 
 
 def _window_positions(spatial: Sizes, counts: Sizes, stride: Sizes, padding: Sizes) -> Array:
-    """The flat position of the first cell of each window, which may be padding."""
+    """Return the flat position of the first cell of each window, which may be padding."""
     steps = zip(counts, stride, padding, _plane_steps(spatial))
     return _outer_sum([(np.arange(count) * s - p) * step for count, s, p, step in steps])
 
 
 def _first_ranks(counts: Sizes, kernel: Sizes, stride: Sizes, padding: Sizes) -> Array:
-    """The rank of each window's first cell that is no padding."""
+    """Return the rank of each window's first cell that is not padding."""
     steps = zip(counts, stride, padding, _plane_steps(kernel))
     return _outer_sum([np.maximum(p - np.arange(count) * s, 0) * step for count, s, p, step in steps])
 
@@ -126,7 +128,7 @@ def max_pool_gather(x: Array, index: Array, kernel: Sizes, **window: Sizes) -> A
 def _divisor(
     spatial: Sizes, counts: Sizes, kernel: Sizes, stride: Sizes, padding: Sizes, count_include_pad: bool, like: Array
 ) -> Any:
-    """How many cells each window's mean is over."""
+    """Return the number of cells in each window's mean."""
     if count_include_pad or not any(padding):
         return math.prod(kernel)
     inside = []
@@ -137,12 +139,12 @@ def _divisor(
 
 
 def _along(rank: int, axis: int, part: slice) -> tuple[Any, ...]:
-    """An index that takes `part` of one of the last `rank` axes."""
+    """Return an index with `part` for one of the last `rank` axes."""
     return (..., part, *(slice(None),) * (rank - 1 - axis))
 
 
 def avg_pool(x: Array, kernel: Sizes, stride: Sizes, padding: Sizes, count_include_pad: bool) -> Array:
-    """Sums along one axis after another, so k + k additions for a window of k · k."""
+    """Sum along one axis after another: k + k additions for a window of k · k."""
     rank = len(kernel)
     spatial = x.shape[-rank:]
     counts = _counts(spatial, kernel, stride, padding)
@@ -162,7 +164,7 @@ def avg_pool(x: Array, kernel: Sizes, stride: Sizes, padding: Sizes, count_inclu
 def avg_pool_grad(
     g: Array, shape: Sizes, kernel: Sizes, stride: Sizes, padding: Sizes, count_include_pad: bool
 ) -> Array:
-    """The steps of avg_pool backwards: the last axis first, while the others are still short."""
+    """Run the steps of avg_pool backwards: the last axis first, while the others are still short."""
     rank = len(kernel)
     counts = g.shape[-rank:]
     share: Array = np.divide(g, _divisor(shape, counts, kernel, stride, padding, count_include_pad, g))
@@ -190,7 +192,7 @@ KERNELS: dict[Primitive, Callable[..., Any]] = {
 
 # In machine code ------------------------------------------------------------------------------------------------------
 
-# Cells from which on the pool of threads is faster than NumPy.
+# Cells above which the thread pool is faster than NumPy.
 _WORTH_A_CALL = {MAX_POOL: 1 << 8, MAX_POOL_SCATTER: 1 << 14, MAX_POOL_GATHER: 1 << 14, AVG_POOL: 1 << 12}
 
 
@@ -210,7 +212,7 @@ def _do(
     padding: Sizes,
     count_include_pad: bool = True,
 ) -> bool:
-    """Whether every position of `index` was in its plane. All arrays are packed."""
+    """Run the pool; return whether every position of `index` was in its plane. All arrays must be packed."""
     outside = np.zeros(1, np.int64)
     planes = math.prod(x.shape[: x.ndim - len(kernel)])
     index_at = 0 if index is None else address_of(index)

@@ -25,15 +25,15 @@ Axes = tuple[int, ...]
 _add: Callable[..., Array] = np.add.reduce
 _max: Callable[..., Array] = np.maximum.reduce
 
-_LEAST_FOR_BLAS = 1024  # elements; below, the call itself costs more than the loop
-_BLOCK = 128  # rows added in one running sum; sums of blocks are added likewise, so rounding grows with log n
-_LONGEST_ROW = 4096  # above, NumPy's pairwise sum of a row is as fast, and more accurate
+_LEAST_FOR_BLAS = 1024  # elements; below, the call costs more than the loop
+_BLOCK = 128  # rows added in one running sum; sums of blocks are added the same way, so rounding grows with log n
+_LONGEST_ROW = 4096  # above, NumPy's pairwise sum of a row is as fast and more accurate
 
 
 def reduce_sum(x: Array, axes: Axes, keepdims: bool) -> Array:
-    """Sums over leading or trailing axes, as products with a vector of ones: 2 to 15 times as fast as NumPy's loop.
+    """Sum over leading or trailing axes by products with a vector of ones: 2 to 15 times as fast as NumPy's loop.
 
-    That loop also adds all rows to one running sum, which in float32 loses digits when they are many; blocks do not.
+    That loop also adds all rows to one running sum, which in float32 loses digits if there are many; blocks avoid this.
     """
     kept = x.ndim - len(axes)
     if x.dtype.kind == "f" and x.size >= _LEAST_FOR_BLAS and kept and axes and x.flags.c_contiguous:
@@ -52,7 +52,7 @@ def reduce_sum(x: Array, axes: Axes, keepdims: bool) -> Array:
 
 
 def _sum_by_axes(x: Array, axes: Axes, keepdims: bool) -> Array:
-    """By NumPy, which adds all rows to one running sum: so one run of neighbouring axes after the other, by blocks."""
+    """Sum with NumPy, which adds all rows to one running sum: so by runs of adjacent axes, and by blocks."""
     shape = tuple([1 if axis in axes else n for axis, n in enumerate(x.shape) if keepdims or axis not in axes])
     runs: list[list[int]] = []
     for axis in axes:
@@ -70,7 +70,7 @@ def _sum_by_axes(x: Array, axes: Axes, keepdims: bool) -> Array:
 
 
 def _sum_along(x: Array, axis: int) -> Array:
-    """Along one axis, block by block; a row whose elements are neighbours NumPy adds up pairwise."""
+    """Sum along one axis, block by block; NumPy sums a contiguous row pairwise."""
     length = x.shape[axis]
     blocks = length // _BLOCK
     if blocks < 2 or x.strides[axis] == x.itemsize:
@@ -81,7 +81,7 @@ def _sum_along(x: Array, axis: int) -> Array:
 
 
 def _sum_of_rows(x: Array) -> Array:
-    """Σᵢ x[i] of a matrix, block by block."""
+    """Return Σᵢ x[i] of a matrix, block by block."""
     rows, columns = x.shape
     blocks = rows // _BLOCK
     if blocks < 2:

@@ -1,4 +1,4 @@
-"""Kernels: rounding, division of whole numbers, bits."""
+"""Kernels: rounding, integer division, bits."""
 
 from __future__ import annotations
 

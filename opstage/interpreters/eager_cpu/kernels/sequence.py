@@ -1,4 +1,4 @@
-"""Kernels: cumulative sums and products, recurrences, and the order of sorted elements."""
+"""Kernels: cumulative sums and products, recurrences, and sorting."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _product: Callable[..., Array] = np.multiply.reduce
 
 
 def _along(x: Array, axis: int, reverse: bool) -> Array:
-    """x with this axis in front, in the order in which its elements are taken."""
+    """Return x with this axis in front, in the order of accumulation."""
     moved = np.swapaxes(x, 0, axis)
     return moved[::-1] if reverse else moved
 
@@ -26,7 +26,7 @@ def _along(x: Array, axis: int, reverse: bool) -> Array:
 def _accumulated(
     accumulate: Callable[..., Any], start: int, x: Array, axis: int, exclusive: bool, reverse: bool
 ) -> Array:
-    """Written into new memory of x's own layout, from whichever end."""
+    """Accumulate into new memory with x's own layout, from either end."""
     dtype: Any = np.int64 if x.dtype.kind == "i" else x.dtype
     out = np.empty(x.shape, dtype)
     terms, results = _along(x, axis, reverse), _along(out, axis, reverse)
@@ -42,7 +42,8 @@ def cumsum(x: Array, axis: int, exclusive: bool, reverse: bool) -> Array:
 
 
 def argsort(x: Array, axis: int, descending: bool) -> Array:
-    """Descending, the last of equal elements would be first: so the elements are sorted from the last one on."""
+    """Sort stably. In descending order the last of equal elements would come first, so the elements are reversed
+    before."""
     if not descending:
         return np.argsort(x, axis=axis, kind="stable")
     places = np.argsort(np.flip(x, axis), axis=axis, kind="stable")

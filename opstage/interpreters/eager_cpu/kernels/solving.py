@@ -15,7 +15,7 @@ Array = npt.NDArray[Any]
 
 
 def _each(f: Callable[..., Array], *stacks: Array) -> Array:
-    """f of whole stacks; where a matrix has no answer, of one after the other, with nan for that one."""
+    """Apply f to whole stacks; if a matrix has no solution, one by one, with nan for that one."""
     try:
         return f(*stacks)
     except np.linalg.LinAlgError:
@@ -29,7 +29,7 @@ def _each(f: Callable[..., Array], *stacks: Array) -> Array:
 
 
 def nan_unless_finite(out: Array, x: Array) -> Array:
-    """out, with nan for each matrix of which x is not finite throughout: LAPACKs differ in what they make of one."""
+    """Return out with nan for each matrix of x that is not finite: LAPACKs differ in their results for those."""
     finite = np.isfinite(x).all(axis=(-2, -1))
     if not finite.all():
         out[~finite] = np.nan
@@ -46,7 +46,7 @@ def cholesky(x: Array) -> Array:
 
 
 def triangular_solve(a: Array, b: Array, lower: bool, transpose: bool) -> Array:
-    """One row after the other, of all matrices and columns at once."""
+    """Substitute row by row, for all matrices and columns at once."""
     if transpose:
         a = np.swapaxes(a, -1, -2)
     n = a.shape[-1]

@@ -1,4 +1,4 @@
-"""Windows of convolutions and pools: zero padding, and which cells the windows along an axis reach."""
+"""Windows of convolutions and pools: zero padding, and the cells that the windows along an axis cover."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ Reach = tuple[slice, slice]
 
 
 def zeros(shape: Sizes, dtype: np.dtype[Any]) -> Array:
-    """Zeros to add to: fractions where the dtype is exact."""
+    """Return zeros to accumulate into: fractions if the dtype is exact."""
     return np.full(shape, Fraction(0), dtype=dtype) if dtype.kind == "O" else np.zeros(shape, dtype)
 
 
 def window_counts(spatial: Sizes, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> Sizes:
-    """How many windows there are along each axis."""
+    """Return the number of windows along each axis."""
     return tuple(
         (n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in zip(spatial, kernel, stride, padding, dilation)
     )
 
 
 def reach(offset: int, cells: int, windows: int, stride: int, padding: int) -> Reach:
-    """The windows along an axis whose cell `offset` is no padding, and those cells."""
+    """Return the windows along an axis whose cell `offset` is not padding, and those cells."""
     first = max(0, -((offset - padding) // stride))
     last = min(windows - 1, (cells - 1 + padding - offset) // stride)
     if last < first:
@@ -40,7 +40,8 @@ def reach(offset: int, cells: int, windows: int, stride: int, padding: int) -> R
 def reaches(
     spatial: Sizes, counts: Sizes, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes
 ) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-    """For each cell of the kernel in row-major order: the windows in which it is no padding, and those cells."""
+    """Yield for each cell of the kernel, in row-major order, the windows in which it is not padding, and those
+    cells."""
     along = [
         [reach(j * d, n, count, s, p) for j in range(k)]
         for n, count, k, s, p, d in zip(spatial, counts, kernel, stride, padding, dilation)

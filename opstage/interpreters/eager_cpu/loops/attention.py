@@ -1,7 +1,7 @@
-"""The weights of attention, and their cotangents, in place: rows of products of queries and keys.
+"""Attention weights and their cotangents, computed in place on rows of scores.
 
-Row i is of query `first + i % queries` of its matrix, which with `causal` sees the keys up to its own number. A weight
-of 0 is multiplied as any other: where a row or what it meets is nan or infinite, so is what comes of it.
+Row i belongs to query `first + i % queries` of its matrix, which with `causal` attends to keys up to its own index. A
+weight of 0 is multiplied like any other, so that nan and infinity propagate.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from ...codegen.cpu.functions import add, exp, peak
 from ...host import Array
 from .jit import loop
 
-_WIDTH = 64  # keys taken together; a shorter rest is done one by one, which is slower than a few in vain
+_WIDTH = 64  # keys processed together; a shorter rest is processed one by one, which is slower than a few wasted ones
 
 
 @loop(results=3)
 def exponentials(
     first: int, queries: int, causal: bool, may_be_blank: bool, tops: Array, totals: Array, e: Array
 ) -> None:
-    """exp(score - top) of each row, with the greatest score `top` and their total; 0 for keys that it does not see.
+    """Compute exp(score - top) for each row, with its maximal score `top` and the total; 0 for masked keys.
 
-    Of a row that may be blank, of no score but -inf, a top of 0 and a total of 1.
+    If rows may be blank, a row with only -inf has top 0 and total 1.
     """
     real, keys = e.dtype.type, e.shape[1]
     for i in range(e.shape[0]):
@@ -47,7 +47,7 @@ def exponentials(
 def masked_exponentials(
     mask: Array, first: int, queries: int, causal: bool, tops: Array, totals: Array, e: Array
 ) -> None:
-    """The same over the keys that the mask allows as well; a top of 0 and a total of 1 where nothing is allowed."""
+    """Do the same for keys that the mask also allows; top is 0 and total 1 if all are masked."""
     real, keys = e.dtype.type, e.shape[1]
     for i in range(e.shape[0]):
         for j in range(keys):
@@ -68,7 +68,7 @@ def masked_exponentials(
 
 @loop(results=2)
 def weights(tops: Array, totals: Array, first: int, queries: int, causal: bool, p: Array, s: Array) -> None:
-    """p becomes the weights again, and s, their cotangents, those of the products of queries and keys."""
+    """Recompute the weights in p, and convert their cotangents in s to those of the scores."""
     real, keys = s.dtype.type, s.shape[1]
     for i in range(p.shape[0]):
         allowed = min(first + i % queries + 1, keys) if causal else keys
@@ -96,7 +96,7 @@ def masked_weights(
     p: Array,
     s: Array,
 ) -> None:
-    """The same over the keys that the mask allows as well."""
+    """Do the same for keys that the mask also allows."""
     real, keys = s.dtype.type, s.shape[1]
     for i in range(p.shape[0]):
         allowed = min(first + i % queries + 1, keys) if causal else keys

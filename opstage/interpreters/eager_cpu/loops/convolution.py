@@ -1,12 +1,12 @@
-"""Convolutions as products of matrices, inside the pool: a block of windows at a time, in the cache of the core.
+"""Convolutions as matrix products in the thread pool: a block of windows at a time, in the cache of a core.
 
 A worker copies the windows of a block into the rows of a matrix, one for each cell of the kernel (im2col), and
 multiplies it by the kernel, whose rows are its output channels; a bias is added while the result is still in the cache.
-The kernel's gradient is the product with those rows transposed, and the adjoint makes rows by a product and adds them
-up where they came from (col2im).
-Chellapilla et al., High performance convolutional neural networks for document processing, 2006.
+The kernel's gradient is the product with those rows transposed, and the adjoint computes rows by a product and adds
+them to their sources (col2im). Chellapilla et al., High performance convolutional neural networks for document
+processing, 2006.
 
-Sizes are named from the side of conv: x (images, groups·channels_in, D, H, W), kernel (groups·channels_out,
+Sizes are named as in conv: x (images, groups·channels_in, D, H, W), kernel (groups·channels_out,
 channels_in, *kernel), result (images, groups·channels_out, *counts). A *line* is a row of windows along the last axis.
 """
 
@@ -24,10 +24,10 @@ from ...native.blas import find_blas
 from ...native.compiler import Kernel, compile_kernel
 
 WORDS = 36
-"""The words of every kernel here: addresses, and then what `geometry.Geometry` says of sizes.
+"""The arguments of all kernels here: addresses, then the sizes of `geometry.ConvGeometry`.
 
 0 cblas_?gemm, 1 x, 2 kernel, 3 result, 4 bias or 0, 5 workspace, 6 partial sums;
-7 bytes of workspace a worker has, 8 where in it the tile stands, 9 images a block, 10 lines or channels a block,
+7 bytes of workspace per worker, 8 the offset of the tile in it, 9 images per block, 10 lines or channels per block,
 11 parts, 12 images, 13 groups, 14 channels_in, 15 channels_out, 16 … 18 cells, 19 … 21 kernel, 22 … 24 counts,
 25 … 27 stride, 28 … 30 padding, 31 … 33 dilation, 34 whether x itself is the matrix of windows, 35 lines a block
 """
@@ -35,7 +35,7 @@ WORDS = 36
 
 @cache
 def convolution_kernel(name: str, dtype: str) -> Kernel | None:
-    """`conv`, `conv_kernel_grad`, `combine`, `col2im` or `turn`, for float32 or float64; None without a BLAS."""
+    """Return `conv`, `conv_kernel_grad`, `combine`, `col2im` or `turn`, for float32 or float64; None without a BLAS."""
     blas = find_blas()
     if blas is None:
         return None
@@ -52,7 +52,7 @@ def convolution_kernel(name: str, dtype: str) -> Kernel | None:
 
 
 def _modules(dtype: str, wide: bool) -> tuple[Any, Any, Any]:
-    """The functions for vectors, for memory, and the product of matrices."""
+    """Return the functions for vectors, for memory, and the matrix product."""
     memory = import_module("opstage.interpreters.native.memory")
     kinds = import_module("opstage.interpreters.native.frontend.kinds")
     vectors = import_module("opstage.interpreters.native.vectors").vectors(dtype)
@@ -61,7 +61,8 @@ def _modules(dtype: str, wide: bool) -> tuple[Any, Any, Any]:
 
 def _reach() -> Any:
     def reach(left, cells, count, stride):
-        """The windows lo … hi along an axis whose cell `left` before the window's own start is no padding."""
+        """Return the windows lo … hi along an axis for which the cell `left` before the window's start is not
+        padding."""
         lo = min(max(0, -((-left) // stride)), count)
         return lo, max(lo, min(count, (cells - 1 + left) // stride + 1))
 
@@ -69,7 +70,8 @@ def _reach() -> Any:
 
 
 def _im2col(dtype: str) -> Any:
-    """`fill(columns, x, w, n0, n1, group, l0, l1)`: a row for each cell of the kernel, the block's windows along it."""
+    """Return `fill(columns, x, w, n0, n1, group, l0, l1)`: write a row of the block's windows for each cell of the
+    kernel."""
     v, reach = import_module("opstage.interpreters.native.vectors").vectors(dtype), _reach()
     lanes, size, between, move, load, store = v.lanes, v.size, v.between, v.move, v.load, v.store
     zero = getattr(np, dtype)(0)
@@ -167,7 +169,7 @@ def _conv(dtype: str, wide: bool) -> Any:
 
 
 def _conv_kernel_grad(dtype: str, wide: bool) -> Any:
-    """Word 2 is the cotangent of conv's result, word 3 the kernel's; parts after the first go to the partial sums."""
+    """Argument 2 is the cotangent of conv's result, 3 the kernel's; parts after the first go to the partial sums."""
     v, memory, gemm = _modules(dtype, wide)
     size, copy_row, clear_row = v.size, v.copy_row, v.clear_row
     words, word_count, fill = memory.int64s, WORDS, _im2col(dtype)
@@ -218,7 +220,7 @@ def _conv_kernel_grad(dtype: str, wide: bool) -> Any:
 
 
 def _combine(dtype: str, wide: bool) -> Any:
-    """Adds the partial sums to the result, in their order; a task is a row of the kernel."""
+    """Add the partial sums to the result, in order; a task is a row of the kernel."""
     v, memory, _ = _modules(dtype, wide)
     size, add_row = v.size, v.add_row
     words, word_count = memory.int64s, WORDS
@@ -234,9 +236,9 @@ def _combine(dtype: str, wide: bool) -> Any:
 
 
 def _turn(dtype: str, wide: bool) -> Any:
-    """The kernel of the conv that is a conv's adjoint in x, in the partial sums: [c, o, -j] = kernel[o, c, j].
+    """Write the kernel of the conv that is a conv's adjoint in x to the partial sums: [c, o, -j] = kernel[o, c, j].
 
-    Behind it a note for each c: 1 if some weight is not a number, else 0.
+    After it comes a flag for each c: 1 if some weight is not finite, else 0.
     """
     v, memory, _ = _modules(dtype, wide)
     size, load, store = v.size, v.load, v.store
@@ -263,10 +265,11 @@ def _turn(dtype: str, wide: bool) -> Any:
 
 
 def _col2im(dtype: str, wide: bool) -> Any:
-    """conv's adjoint: word 1 is the result, with the bias of its channels, word 3 what has conv's counts.
+    """Compute conv's adjoint: argument 1 is the result, with the bias of its channels, 3 the operand with conv's
+    counts.
 
-    Word 34 is a number of notes, which stand in word 6 from byte word 8 on. If there are some and all are 0, nothing is
-    done: the result is there, computed with the kernel turned round.
+    Argument 34 is the number of flags, stored in argument 6 from byte offset argument 8 on. If there are flags and all
+    are 0, nothing is done: the result was already computed with the flipped kernel.
     """
     v, memory, gemm = _modules(dtype, wide)
     lanes, size, between, accumulate = v.lanes, v.size, v.between, v.accumulate

@@ -1,6 +1,6 @@
-"""Steps of the pool for convolutions, from sizes and addresses: what they need of workspace, and how they are divided.
+"""Pool steps for convolutions, from sizes and addresses: their workspace and division.
 
-Results are the same from run to run: how a sum is cut into parts depends on sizes and the number of workers alone.
+Results are reproducible: the division of a sum into parts depends only on sizes and the number of workers.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from .direct_steps import (
 )
 from .geometry import ConvGeometry, ConvTiling, Sizes, Words, rounded_up
 
-_COLUMN_BYTES = 512 << 10  # of the windows of a block; beside them the kernel and the result stay in a cache of 1 MB
-_FEW_WINDOWS = 128  # of an image, for a product of matrices: then a block has more than one image
+_COLUMN_BYTES = 512 << 10  # for the windows of a block; the kernel and the result also fit in a cache of 1 MB
+_FEW_WINDOWS = 128  # per image, too few for a matrix product: then a block has more than one image
 _RANK = 3
 
 
@@ -66,7 +66,7 @@ def _gemm_grad_plan(geometry: ConvGeometry) -> ConvTiling:
 
 @lru_cache(1024)
 def col2im_plan(geometry: ConvGeometry) -> ConvTiling:
-    """The adjoint in x. A task has some channels of an image, so that tasks add to cells of their own."""
+    """Plan the adjoint in x. A task has some channels of an image, so that tasks write disjoint cells."""
     line_bytes = math.prod(geometry.kernel) * geometry.counts[-1] * geometry.itemsize
     all_lines, channels_in = math.prod(geometry.counts[:-1]), geometry.channels_in // geometry.groups
     lines = max(1, min(all_lines, _COLUMN_BYTES // max(1, line_bytes)))
@@ -79,7 +79,7 @@ def col2im_plan(geometry: ConvGeometry) -> ConvTiling:
 
 
 def _blocks(geometry: ConvGeometry) -> tuple[int, int]:
-    """How many images, and how many lines of windows, a block has: more than one image only if all its lines fit."""
+    """Return the images and lines of windows per block: more than one image only if all its lines fit."""
     line_bytes = max(1, geometry.depth * geometry.counts[-1] * geometry.itemsize)
     all_lines = max(1, math.prod(geometry.counts[:-1]))
     lines = max(1, min(all_lines, _COLUMN_BYTES // line_bytes))
@@ -92,7 +92,7 @@ def _blocks(geometry: ConvGeometry) -> tuple[int, int]:
 
 
 def _is_pointwise(geometry: ConvGeometry) -> bool:
-    """Whether the planes of an image are the windows already, one image to a block."""
+    """Whether the planes of an image are already the matrix of windows, with one image per block."""
     return (
         max(geometry.kernel) == 1
         and max(geometry.stride) == 1
@@ -102,7 +102,7 @@ def _is_pointwise(geometry: ConvGeometry) -> bool:
 
 
 def _workspace(geometry: ConvGeometry, images: int, lines: int, pointwise: bool) -> tuple[int, int]:
-    """Bytes that a worker needs, and where among them the tile stands, behind the windows."""
+    """Return the bytes per worker, and the offset of the tile, after the windows."""
     length = images * lines * geometry.counts[-1] * geometry.itemsize
     columns = 0 if pointwise else rounded_up(geometry.depth * length)
     tile = rounded_up(geometry.channels_out // geometry.groups * length) if images > 1 else 0
@@ -147,9 +147,9 @@ def _words(
 def conv_steps(
     geometry: ConvGeometry, x: int, kernel: int, bias: int, out: int, workspace: int, partial: int
 ) -> tuple[KernelCall, ...]:
-    """conv(kernel, bias, x) at `out`, from addresses; bias is 0 if there is none.
+    """Return the steps of conv(kernel, bias, x) at `out`, from addresses; bias is 0 if there is none.
 
-    `workspace` has conv_plan(geometry).workspace bytes for each of `workers()`, and `partial` has .partial in all.
+    `workspace` has conv_plan(geometry).workspace bytes per worker, and `partial` has .partial bytes in total.
     """
     if is_direct(geometry):
         return direct_steps(geometry, x, kernel, bias, out, workspace, partial)
@@ -164,7 +164,7 @@ def _gemm_steps(g: ConvGeometry, x: int, kernel: int, bias: int, out: int, works
 def conv_kernel_grad_steps(
     geometry: ConvGeometry, x: int, cotangent: int, out: int, workspace: int, partial: int
 ) -> tuple[KernelCall, ...]:
-    """conv_kernel_grad(x, cotangent) at `out`."""
+    """Return the steps of conv_kernel_grad(x, cotangent) at `out`."""
     plan = conv_kernel_grad_plan(geometry)
     if is_grad_direct(geometry):
         main = direct_grad_step(geometry, x, cotangent, out, workspace, partial)
@@ -179,10 +179,10 @@ def conv_kernel_grad_steps(
 
 
 def conv_transpose_plan(geometry: ConvGeometry) -> ConvTiling:
-    """Of conv's adjoint in x. It is computed as a conv with the kernel turned round where that is faster.
+    """Plan conv's adjoint in x, as a conv with the flipped kernel if that is faster.
 
-    That conv has a padding of zeros, which the adjoint has not. Where a weight is not finite, of which zeros make nan,
-    the adjoint is computed once more; notes say where, and stand behind the kernel that was turned.
+    That conv has zero padding, which the adjoint does not have. A weight that is not finite turns those zeros into nan,
+    so the adjoint is then recomputed; flags after the flipped kernel say where.
     """
     adjoint = col2im_plan(geometry)
     if is_direct(geometry, True):
@@ -197,14 +197,15 @@ def conv_transpose_plan(geometry: ConvGeometry) -> ConvTiling:
 
 
 def _notes(turned: ConvGeometry) -> tuple[int, int]:
-    """How many notes there are of a kernel that is turned round, and the bytes of that, behind which they stand."""
+    """Return the number of flags of a flipped kernel, and the kernel's size in bytes, which is their offset."""
     return turned.channels_out, turned.channels_out * turned.depth * turned.itemsize
 
 
 def conv_transpose_steps(
     geometry: ConvGeometry, x: int, kernel: int, bias: int, out: int, workspace: int, partial: int
 ) -> tuple[KernelCall, ...]:
-    """conv_transpose(kernel, bias, x) at `out`; `geometry` is that of the conv whose adjoint in x it is."""
+    """Return the steps of conv_transpose(kernel, bias, x) at `out`; `geometry` is that of the conv whose adjoint it
+    is."""
     plan = col2im_plan(geometry)
     again = _placed(plan, out, kernel, x, bias, workspace, partial)
     mend = KernelCall(_kernel("col2im", geometry), plan.tasks, again, parallel=False)
@@ -225,7 +226,7 @@ def conv_transpose_steps(
 
 @lru_cache(1024)
 def _turned(geometry: ConvGeometry) -> ConvGeometry | None:
-    """The conv that is the adjoint in x, if there is one and it has not many more products than that."""
+    """Return the conv that is the adjoint in x, if there is one without many more products."""
     g = geometry
     border = tuple(d * (k - 1) - p for k, p, d in zip(g.kernel, g.padding, g.dilation))
     reached = tuple(n + 2 * p - d * (k - 1) for n, k, p, d in zip(g.cells, g.kernel, g.padding, g.dilation))

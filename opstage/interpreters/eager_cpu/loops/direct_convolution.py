@@ -1,11 +1,11 @@
-"""Convolution without a matrix of windows: a vector of neighbouring windows reads its cells as they are in a copy.
+"""Convolution without a matrix of windows: vectors of adjacent windows read their cells from a padded copy.
 
 The sums of a tile, some windows by some output channels, stay in registers over all cells of the kernel. A worker
-copies the lines that it needs within their padding. Cells that lie `stride` apart stand together in the copy, each
-remainder in a plane of its own, so that neighbouring windows read neighbouring cells whatever the stride; and where
-lines are short, vectors run on over their ends. The kernel is laid out once, so that the numbers of a step stand one
-after another. The adjoint is one such convolution for each remainder of its result's cells by the stride.
-Georganas et al., Anatomy of high-performance deep learning convolutions on SIMD architectures, 2018.
+copies the lines that it needs, with padding. Cells that are `stride` apart are contiguous in the copy, with one plane
+per remainder, so that adjacent windows read adjacent cells for any stride; if lines are short, vectors extend over line
+ends. The kernel is packed once, so that the numbers of a step are contiguous. The adjoint is one such convolution for
+each remainder of its result's cells modulo the stride. Georganas et al., Anatomy of high-performance deep learning
+convolutions on SIMD architectures, 2018.
 """
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def"
@@ -23,7 +23,8 @@ from ...native.processor import has_avx512
 from .pooling import cells_loader
 
 VECTORS = {1: (8, 2, 1), 4: (6, 2, 1), 8: (3, 2, 1)}
-"""Output channels of a tile, and how many vectors of neighbouring windows it has: the most, and fewer for the rest."""
+"""Maps the output channels of a tile to its numbers of vectors of adjacent windows: the largest, and smaller for the
+rest."""
 WORDS = 45
 """The words of every kernel here and in `direct_kernel_grad`. The *source* is what is copied, conv's x or its adjoint's
 operand, the *target* the result; channels are those of a group.
@@ -47,7 +48,7 @@ def has_registers() -> bool:
 
 @cache
 def direct_kernel(name: str, dtype: str, rows: int) -> Kernel:
-    """`direct` or `lay_out`, for float32 or float64 and tiles of so many output channels."""
+    """Return `direct` or `lay_out`, for float32 or float64 and tiles of `rows` output channels."""
     factory = {"direct": _direct, "lay_out": _lay_out}[name]
     return compile_kernel(
         f"{name}_{dtype}_{rows}",
@@ -62,7 +63,8 @@ def _native(name: str) -> Any:
 
 @cache
 def _plane_shift() -> Any:
-    """`shift(plane, before, apart, step, own, back)`: where a plane of the copy starts, from its first window on."""
+    """Return `shift(plane, before, apart, step, own, back)`: the start of a plane of the copy, relative to its first
+    window."""
 
     def shift(plane, before, apart, step, own, back):
         if not own:
@@ -74,7 +76,8 @@ def _plane_shift() -> Any:
 
 @cache
 def planes_copier(dtype: str) -> Any:
-    """`copy(to, plane, w, first, lines)`: what windows of `lines` lines from `first` on read, within its padding."""
+    """Return `copy(to, plane, w, first, lines)`: copy what windows of `lines` lines from `first` on read, with
+    padding."""
     r, v = _native("registers").registers(dtype), _native("vectors").vectors(dtype)
     lanes, size, between, load_cells = r.lanes, r.size, v.between, cells_loader(r)
     store, zeros, zero, shift = r.store, r.splat, getattr(np, dtype)(0), _plane_shift()
@@ -105,10 +108,11 @@ def planes_copier(dtype: str) -> Any:
 
 @cache
 def windows_placer(dtype: str) -> Any:
-    """`place(at, w, images, lines, ry, rx)`: vectors of windows of a block, written at `at`; gives how many there are.
+    """Return `place(at, w, images, lines, ry, rx)`: write the vectors of windows of a block at `at`; returns their
+    number.
 
-    Where each reads, in bytes from the first window's first cell, where it writes, from the block's first element, and
-    the mask of its lanes: three runs of w[30] words.
+    The read offset of each in bytes from the first window's first cell, the write offset from the block's first
+    element, and the mask of its lanes: three arrays of w[30] words.
     """
     v, int64s = _native("vectors").vectors(dtype), _native("memory").int64s
     lanes, size, between = v.lanes, v.size, v.between
@@ -146,15 +150,15 @@ def windows_placer(dtype: str) -> Any:
 
 @cache
 def cells_placer(dtype: str) -> Any:
-    """`place(at, w, ry, rx, first, lines)`: the cells of the kernel that windows have, first those that are more than
-    padding in some line of a block; gives how many those are, and how many all.
+    """Return `place(at, w, ry, rx, first, lines)`: list the kernel cells of windows, first those that are not only
+    padding in some line of a block; returns the number of those, and of all.
 
-    Where each reads, in bytes from a window's place in the copy of a channel, and which it is: pairs of words.
+    The read offset of each in bytes from a window's position in the copy of a channel, and its number: pairs of words.
     """
     size, int64s, shift = _native("vectors").vectors(dtype).size, _native("memory").int64s, _plane_shift()
 
     def along(k, r, step, before, apart, planes, own, back):
-        """The plane of the copy and the cell there, along one axis; -1 where no window has it."""
+        """Return the plane of the copy and the cell there, along one axis; -1 if no window has it."""
         if own:
             return k, 0
         if back:
@@ -185,9 +189,9 @@ def cells_placer(dtype: str) -> Any:
 
 
 def _lay_out(dtype: str, rows: int) -> Any:
-    """For each block of output channels its biases, and then for each cell of the kernel a number for each of them.
+    """Pack for each block of output channels its biases, and then for each cell of the kernel a number per channel.
 
-    Behind all of them stands a note for each block: 1 if some weight is not a number, else 0.
+    After all of them comes a flag for each block: 1 if some weight is not finite, else 0.
     """
     r, v, words, word_count, block = (
         _native("registers").registers(dtype), _native("vectors").vectors(dtype), _native("memory").int64s, WORDS, rows
@@ -198,7 +202,7 @@ def _lay_out(dtype: str, rows: int) -> Any:
     load_some, fma, between = r.load_some, r.fma, v.between
 
     def add_padding(to, row, w):
-        """Adds weights of cells that are padding to every window, times 0: nan if one of them is not a number."""
+        """Add weights of cells that are padding for all windows, times 0: nan if one of them is not finite."""
         depth, whole = w[7] * w[39] * w[40], w[39] * w[40]
         zeros = splat(zero)
         all_of_them = zeros
@@ -217,7 +221,7 @@ def _lay_out(dtype: str, rows: int) -> Any:
         channels_in, channels_out, cells, whole = w[7], w[8], w[11] * w[12], w[39] * w[40]
         blocks = (channels_out + block - 1) // block
         block_bytes = (channels_in * cells + 1) * block * size
-        # A run: numbers that stand together both in the kernel and in the panel.
+        # A run: numbers that are contiguous both in the kernel and in the panel.
         if cells < whole:
             planes, lines, run = channels_in, w[11], w[12]
         elif back:
@@ -252,7 +256,8 @@ def _lay_out(dtype: str, rows: int) -> Any:
 
 
 def _tile_of(dtype: str, rows: int, vectors: int) -> Any:
-    """`compute(panel, lines, w, places, cells, count, into, apart, present)`: a tile, from its biases to its result."""
+    """Return `compute(panel, lines, w, places, cells, count, into, apart, present)`: compute a tile, from biases to
+    result."""
     t = _native("tiles").tiles(dtype, rows, vectors)
     at_places, start, step, finish, finish_apart = t.places, t.start, t.step, t.finish, t.finish_apart
     size, int64s = _native("vectors").vectors(dtype).size, _native("memory").int64s
@@ -295,7 +300,7 @@ def _direct(dtype: str, rows: int) -> Any:
         blocks = (channels_out + block - 1) // block
         panel_bytes = (channels_in * cells + 1) * block * size
         notes = panels + groups * blocks * panel_bytes
-        # The description of each remainder: how many vectors, how many cells inside and in all, the places of vectors
+        # The description of each remainder: the number of vectors, of cells inside and in total, the offsets of vectors
         # and of cells.
         remainders, remainder_bytes = step_y * step_x, 8 * (3 + 3 * w[30] + 2 * cells)
         lines_at = own + (remainders * remainder_bytes + 63) // 64 * 64
@@ -320,7 +325,7 @@ def _direct(dtype: str, rows: int) -> Any:
                     count, cells_at = told[0], at + 24 + 24 * w[30]
                     for o in range(blocks):
                         panel = panels + (group * blocks + o) * panel_bytes
-                        # Weights that are not numbers make nan of padding; the adjoint has none, and is mended then.
+                        # Weights that are not finite make nan of padding; the adjoint has none, and is then corrected.
                         is_finite = w[32] or load(notes + (group * blocks + o) * size) == zero
                         of_cells = told[1] if is_finite else told[2]
                         into, present = image + o * block * plane * size, channels_out - o * block

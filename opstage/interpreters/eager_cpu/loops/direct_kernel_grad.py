@@ -1,9 +1,9 @@
 """The kernel's gradient without a matrix of windows.
 
-An element is the product of a plane of the cotangent with a plane of x, some cells away. A tile has some output
-channels by some cells of the kernel; each of its sums is a vector that adds up neighbouring windows. It stays in
-registers over as many images as stay in the cache, and only then are its lanes added up. Images are copied, a few
-channels at a time, and windows placed as in `direct_convolution`.
+An element is the product of a plane of the cotangent with a shifted plane of x. A tile has some output channels by some
+cells of the kernel; each of its sums is a vector over adjacent windows. It stays in registers over as many images as
+fit in the cache, and its lanes are summed only then. Images are copied, a few channels at a time, and windows are
+placed, as in `direct_convolution`.
 """
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def"
@@ -20,15 +20,16 @@ from ...native.compiler import Kernel, compile_kernel
 from .direct_convolution import WORDS, cells_placer, planes_copier, windows_placer
 
 COLUMNS = {1: 9, 4: 5}
-"""Output channels of a tile, and its cells of the kernel."""
+"""Maps the output channels of a tile to its number of cells of the kernel."""
 SCRATCH = 512
-"""Bytes at the start of a workspace, for the sums of a tile."""
+"""Bytes at the start of a workspace for the sums of a tile."""
 
 
 @cache
 def direct_grad_kernel(dtype: str, rows: int) -> Kernel:
-    """For float32 or float64, with the words of `direct_convolution`, but 1 partial sums, 2 the cotangent, 31 the
-    result, 33 channels of x and 34 of the cotangent that are taken together, 35 how many parts the sum has."""
+    """Return the kernel for float32 or float64, with the arguments of `direct_convolution`, except 1 partial sums, 2
+    the cotangent, 31 the result, 33 channels of x and 34 of the cotangent per block, 35 the number of parts of the
+    sum."""
     return compile_kernel(
         f"direct_kernel_grad_{dtype}_{rows}",
         inspect.getsource(_factory) + f"{dtype} {rows} {COLUMNS[rows]}",
@@ -56,7 +57,7 @@ def _factory(dtype: str, rows: int) -> Any:
     step_bytes, zero = rows * lanes * size, getattr(np, dtype)(0)
 
     def zeros_times(at, count):
-        """0, or nan if one of the numbers is none."""
+        """Return 0, or nan if one of the numbers is not finite."""
         zeros = splat(zero)
         products = zeros
         for i in range(0, count, lanes):
@@ -64,7 +65,7 @@ def _factory(dtype: str, rows: int) -> Any:
         return total(products)
 
     def add_padding(into, row, w):
-        """Adds the cotangents of an output channel times 0, where `row` is nan, at cells that are only padding."""
+        """Add the cotangents of an output channel times 0, where `row` is nan, at cells that are only padding."""
         whole = w[39] * w[40]
         for i in range(w[7] * whole):
             y, x = i % whole // w[40] - w[41], i % w[40] - w[42]
@@ -72,7 +73,7 @@ def _factory(dtype: str, rows: int) -> Any:
                 store(into + i * size, load(into + i * size) + row)
 
     def compute(lines, laid, windows, count, most, at):
-        """The sums of a tile over `count` vectors of windows."""
+        """Return the sums of a tile over `count` vectors of windows."""
         table, cells, tile = words(windows, 3 * most), at_places(at), empty()
         for i in range(count):
             tile = correlate(tile, laid + i * step_bytes, lines + table[i], cells, table[2 * most + i])
@@ -86,7 +87,7 @@ def _factory(dtype: str, rows: int) -> Any:
         sums = groups * channels_out * channels_in * whole
         line_blocks = (w[13] + w[37] - 1) // w[37]
         blocks = (w[5] + w[38] - 1) // w[38] * line_blocks
-        # Where vectors of windows are, where cells of the kernel, of some channels too, and which those are.
+        # The offsets of vectors of windows and of kernel cells, for some channels, and the numbers of those.
         windows_at = scratch + scratch_bytes
         cells_at = windows_at + 24 * most
         depth_at, padded = cells_at + 16 * cells, w[33] * cells + tile_columns
@@ -119,7 +120,7 @@ def _factory(dtype: str, rows: int) -> Any:
                                     add_padding(of_group + o * channels_in * whole * size, padding, w)
                     for o0 in range(0, channels_out, w[34]):
                         o1 = min(o0 + w[34], channels_out)
-                        # So that what a step reads is together: [output channels, vector, output channel, lane].
+                        # So that a step reads contiguous memory: [output channels, vector, output channel, lane].
                         to = laid_at
                         for o in range(o0, o1, tile_rows):
                             for i in range(count):

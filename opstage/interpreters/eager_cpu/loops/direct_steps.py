@@ -1,4 +1,4 @@
-"""Steps for convolutions without a matrix of windows: which there are, what they need of workspace, and their words."""
+"""Steps for convolutions without a matrix of windows: their choice, workspace and arguments."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from .direct_kernel_grad import COLUMNS, SCRATCH, direct_grad_kernel
 from .geometry import ConvGeometry, ConvTiling, Sizes, Words, rounded_up
 
 _VECTOR_BYTES = 64
-_BLOCK_BYTES = 512 << 10  # of the copied lines of a block; beside them panels and the result stay in a cache of 1 MB
-_GRAD_BYTES = 640 << 10  # of what the kernel's gradient reads again and again; more images, fewer last sums
-_GRAD_CHANNELS = 32  # of the cotangent that are laid out together
-_GRAD_CELLS = 24  # of the kernel, in a few channels: enough that few of a tile's are none
-_MANY_VECTORS = 12  # of an image; with fewer a block has more than one image
-_FEW_CHANNELS = 4  # of a result, with which a product of matrices is slow
-_SOME_CHANNELS = 32  # with which copying windows for it takes a good part of the time
-_FULL_ENOUGH = 0.6  # of the lanes have a window, for a tile to beat a product of matrices
+_BLOCK_BYTES = 512 << 10  # of the copied lines of a block; panels and the result also fit in a cache of 1 MB
+_GRAD_BYTES = 640 << 10  # of data that the kernel's gradient reads repeatedly; more images mean fewer final sums
+_GRAD_CHANNELS = 32  # of the cotangent, packed together
+_GRAD_CELLS = 24  # of the kernel, in a few channels: enough to waste few of a tile's
+_MANY_VECTORS = 12  # per image; with fewer, a block has more than one image
+_FEW_CHANNELS = 4  # of a result, for which a matrix product is slow
+_SOME_CHANNELS = 32  # for which copying windows takes a good part of the time of a matrix product
+_FULL_ENOUGH = 0.6  # the fraction of lanes with a window for a tile to beat a matrix product
 _LINE_FULL_ENOUGH = 0.8
-_MOST_COPIED = 2.8  # times the cells of an image, padding among them, or
-_CHANNELS_A_COPY = 8  # of the result, for each time
-_FEW_VECTORS = 6  # of a block, so that few of their lanes have no window
+_MOST_COPIED = 2.8  # times the cells of an image, including padding, or
+_CHANNELS_A_COPY = 8  # of the result, for each copy
+_FEW_VECTORS = 6  # per block, so that few of their lanes are unused
 
 
 class _PlaneGeometry(NamedTuple):
@@ -51,7 +51,7 @@ def _side(g: ConvGeometry, back: bool) -> _PlaneGeometry:
     padding = _two(g.padding, 0)
     reach = [(k - 1) * d for k, d in zip(kernel, dilation)]
     sources, targets = (counts, cells) if back else (cells, counts)
-    # Where a line would be padding for a good part of it, what windows have of each cell of the kernel is kept apart.
+    # If a line would be mostly padding, the cells that windows read for each kernel cell are stored separately.
     worth = _channels(g, back)[1] >= _CHANNELS_A_COPY
     own = tuple(
         worth and d > 2 and n <= 2 * (r // s) and (s == 1 or not back)
@@ -62,7 +62,7 @@ def _side(g: ConvGeometry, back: bool) -> _PlaneGeometry:
         planes = tuple(k if o else min(k, s // math.gcd(s, d)) for k, s, d, o in zip(kernel, stride, dilation, own))
         beyond = tuple(0 if o else r // s for r, s, o in zip(reach, stride, own))
         return _PlaneGeometry(sources, targets, once, stride, padding, planes, beyond, (0, 0), own)
-    # Cell a·s + r of the result has the windows a + (r + p - k·d)/s, for the k for which that is a whole number.
+    # Cell a·s + r of the result has the windows a + (r + p - k·d)/s, for the k for which that is an integer.
     before = tuple(-p if o else max(0, -((p - r) // s)) for r, s, p, o in zip(reach, stride, padding, own))
     counted_from = tuple(0 if o else p + b * s for p, b, s, o in zip(padding, before, stride, own))
     beyond = tuple(0 if o else (s - 1 + c) // s for s, c, o in zip(stride, counted_from, own))
@@ -72,7 +72,7 @@ def _side(g: ConvGeometry, back: bool) -> _PlaneGeometry:
 
 @lru_cache(1024)
 def _reached(g: ConvGeometry) -> tuple[ConvGeometry, Sizes]:
-    """A conv with the cells of the kernel alone that are more than padding to some window, and the first of them."""
+    """Return the conv without kernel cells that are padding for all windows, and the first of the remaining cells."""
     kernel, padding, first = list(g.kernel), list(g.padding), [0] * len(g.kernel)
     for axis in range(max(0, len(kernel) - 2), len(kernel)):
         n, k, count = g.cells[axis], kernel[axis], g.counts[axis]
@@ -85,13 +85,13 @@ def _reached(g: ConvGeometry) -> tuple[ConvGeometry, Sizes]:
 
 
 def _channels(g: ConvGeometry, back: bool) -> Sizes:
-    """Of a group: those of the source, and of the target."""
+    """Return the channels per group of the source and of the target."""
     channels = g.channels_in // g.groups, g.channels_out // g.groups
     return channels[::-1] if back else channels
 
 
 def _rows(g: ConvGeometry, back: bool) -> int:
-    """The output channels of a tile: as few as need no more tiles than fewer would."""
+    """Return the output channels of a tile: the least that do not need more tiles."""
     channels = _channels(g, back)[1]
     if channels == 1:
         return 1
@@ -99,7 +99,7 @@ def _rows(g: ConvGeometry, back: bool) -> int:
 
 
 class _Tile(NamedTuple):
-    """Lines and images that are taken together, and the vectors of their windows."""
+    """Lines and images processed together, and the vectors of their windows."""
 
     lines: int
     images: int
@@ -109,7 +109,7 @@ class _Tile(NamedTuple):
 
 
 def _vectors(side: _PlaneGeometry, lines: int, pitch: int, lanes: int) -> tuple[bool, int]:
-    """Whether vectors run on over the ends of lines, and how many they are."""
+    """Return whether vectors extend over line ends, and their number."""
     width = -(-side.target[1] // side.target_step[1])
     in_lines, over_ends = lines * -(-width // lanes), -(-((lines - 1) * pitch + width) // lanes)
     flat = max(side.target_step) == 1 and over_ends < in_lines
@@ -118,12 +118,12 @@ def _vectors(side: _PlaneGeometry, lines: int, pitch: int, lanes: int) -> tuple[
 
 @lru_cache(1024)
 def _block(g: ConvGeometry, back: bool) -> _Tile:
-    """Of a geometry that is `_reached`."""
+    """Return the block of a geometry after `_reached`."""
     side, lanes = _side(g, back), 64 // g.itemsize
     all_lines, width = (-(-n // s) for n, s in zip(side.target, side.target_step))
     pitch = width + side.beyond[1]
     line_bytes = _channels(g, back)[0] * math.prod(side.planes) * pitch * g.itemsize
-    # Lines are read by several windows, so a block that has not many more than those is mostly copies of them.
+    # Lines are read by several windows, so a block with few lines consists mostly of copies.
     lines = max(2 * side.beyond[0], -(-_FEW_VECTORS * lanes // width), _BLOCK_BYTES // line_bytes - side.beyond[0])
     lines = min(lines, all_lines)
     if g.images < workers():
@@ -138,13 +138,13 @@ def _block(g: ConvGeometry, back: bool) -> _Tile:
 
 @lru_cache(1024)
 def is_direct(g: ConvGeometry, back: bool = False) -> bool:
-    """Whether conv, or its adjoint in x, is computed so: where most lanes of vectors have a window."""
+    """Whether conv, or its adjoint in x, is computed this way: if most lanes of vectors have a window."""
     return _is_possible(g) and (_channels(g, back)[1] == 1 or _is_full(g, back))
 
 
 @lru_cache(1024)
 def is_grad_direct(g: ConvGeometry) -> bool:
-    """Whether the kernel's gradient is computed so; a product of matrices with many rows is worth its windows."""
+    """Whether the kernel's gradient is computed this way; a matrix product with many rows is worth its windows."""
     channels, lanes = g.channels_out // g.groups, 64 // g.itemsize
     if not _is_possible(g) or channels < _FEW_CHANNELS:
         return _is_possible(g)
@@ -187,7 +187,7 @@ def direct_plan(g: ConvGeometry, back: bool = False) -> ConvTiling:
 
 
 def _channel_bytes(g: ConvGeometry, side: _PlaneGeometry, block: _Tile) -> int:
-    """Of the copy of a channel."""
+    """Return the bytes of the copy of a channel."""
     return math.prod(side.planes) * (block.lines + side.beyond[0]) * block.pitch * g.itemsize
 
 
@@ -211,7 +211,7 @@ def _words(g: ConvGeometry, back: bool, block: _Tile, own: int) -> Words:
 
 
 def direct_panels(g: ConvGeometry, back: bool) -> int:
-    """Bytes of the kernel that is laid out; behind them stand the notes, one for each of `direct_notes`."""
+    """Return the bytes of the packed kernel; after it come the flags, one for each of `direct_notes`."""
     rows = _rows(g, back)
     channels_in, _ = _channels(g, back)
     return direct_notes(g, back) * (channels_in * math.prod(_reached(g)[0].kernel) + 1) * rows * g.itemsize
@@ -224,7 +224,7 @@ def direct_notes(g: ConvGeometry, back: bool) -> int:
 def direct_steps(
     g: ConvGeometry, source: int, kernel: int, bias: int, target: int, workspace: int, panels: int, back: bool = False
 ) -> tuple[KernelCall, ...]:
-    """conv(kernel, bias, source) at `target`, or its adjoint in x, of an operand `source`."""
+    """Return the steps of conv(kernel, bias, source) at `target`, or of its adjoint in x for an operand `source`."""
     plan, rows = direct_plan(g, back), _rows(g, back)
     words = plan.words.copy()
     words[:4] = source, panels, target, workspace
@@ -252,7 +252,7 @@ class _GradBlock(NamedTuple):
 
 @lru_cache(1024)
 def _grad_block(g: ConvGeometry) -> _GradBlock:
-    """Of a geometry that is `_reached`."""
+    """Return the block of a geometry after `_reached`."""
     side, lanes = _side(g, False), 64 // g.itemsize
     all_lines, width = side.target
     pitch, rows = width + side.beyond[1], _grad_rows(g)
@@ -293,7 +293,8 @@ def direct_grad_plan(g: ConvGeometry) -> ConvTiling:
 
 
 def direct_grad_step(g: ConvGeometry, x: int, cotangent: int, out: int, workspace: int, partial: int) -> KernelCall:
-    """conv_kernel_grad(x, cotangent) at `out`, but for the sums of the plan's other parts, at `partial`."""
+    """Return the step of conv_kernel_grad(x, cotangent) at `out`, with the sums of the plan's other parts at
+    `partial`."""
     plan = direct_grad_plan(g)
     words = plan.words.copy()
     words[:4] = x, partial, cotangent, workspace

@@ -1,4 +1,4 @@
-"""Functions of one element."""
+"""Elementwise functions."""
 
 from __future__ import annotations
 

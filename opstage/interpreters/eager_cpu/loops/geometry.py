@@ -1,4 +1,4 @@
-"""The sizes of a convolution, and how its work is divided."""
+"""The sizes of a convolution, and its division into tasks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ALIGNED = 64
 
 class ConvGeometry(NamedTuple):
     """A conv: x (images, channels_in, *cells), kernel (channels_out, channels_in/groups, *kernel), result
-    (images, channels_out, *counts). The sizes along axes have one length, 1, 2 or 3.
+    (images, channels_out, *counts). The tuples of sizes have the same length, 1, 2 or 3.
     """
 
     dtype: str
@@ -37,7 +37,7 @@ class ConvGeometry(NamedTuple):
 
     @property
     def depth(self) -> int:
-        """How many products make an element of the result."""
+        """The number of products in an element of the result."""
         return self.channels_in // self.groups * math.prod(self.kernel)
 
     @property
@@ -46,12 +46,12 @@ class ConvGeometry(NamedTuple):
 
 
 class ConvTiling(NamedTuple):
-    """How one of the convolutions is divided.
+    """The division of a convolution or one of its derivatives.
 
-    workspace     bytes that each worker needs
-    partial       bytes that all need together, for partial sums or the turned kernel
-    tasks         of the main step
-    words         of all steps; addresses are still 0
+    workspace     bytes per worker
+    partial       bytes shared by all workers, for partial sums or the flipped kernel
+    tasks         number of tasks of the main step
+    words         arguments of all steps; addresses are still 0
     """
 
     workspace: int
@@ -61,5 +61,5 @@ class ConvTiling(NamedTuple):
 
 
 def rounded_up(size: int) -> int:
-    """Bytes with which the next run of memory is at a multiple of 64."""
+    """Round up to a multiple of 64 bytes."""
     return -(-size // _ALIGNED) * _ALIGNED

@@ -8,7 +8,7 @@ from .jit import loop
 
 @loop()
 def scatter_add_rows(v: Array, idx: Array, out: Array) -> None:
-    """out[idx[i]] += v[i], one after another; an index that names no row is left out."""
+    """Compute out[idx[i]] += v[i] in order; indices out of range are skipped."""
     for i in range(idx.size):
         row = idx[i]
         if 0 <= row < out.shape[0]:

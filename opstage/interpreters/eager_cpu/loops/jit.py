@@ -1,4 +1,4 @@
-"""Functions of arrays that are compiled when they are first called, once per dtype, and kept on disk as kernels are."""
+"""Functions of arrays, compiled on the first call per dtype, and cached on disk as kernels."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from ...native.ufuncs import ufunc
 
 
 def flat(x: Array) -> Array:
-    """The elements of x in row-major order, as a vector."""
+    """Return the elements of x in row-major order as a vector."""
     return packed(x).reshape(-1)
 
 
 def integers(x: Array) -> Array:
-    """The elements of an integer array as a vector of int64."""
+    """Return the elements of an integer array as a vector of int64."""
     return flat(x.astype(np.int64, copy=False))
 
 
 def rows(x: Array) -> Array:
-    """x as a matrix whose rows run along its last axis, which is not empty."""
+    """Return x as a matrix with rows along its last axis, which must not be empty."""
     return packed(x).reshape(-1, x.shape[-1])
 
 
@@ -38,7 +38,7 @@ def rows(x: Array) -> Array:
 class JitLoop:
     """A function of packed arrays and numbers; the last `results` arguments are the arrays that it writes.
 
-    No array is another one's memory. Every operation is rounded as written and in its order, but for `functions.add`.
+    The arrays must not overlap. Every operation is rounded as written and in order, except `functions.add`.
     """
 
     __slots__ = ("function", "__wrapped__", "_results", "_compiled")
@@ -83,7 +83,7 @@ class JitLoop:
 
 
 def _bits(number: Any) -> int:
-    """A number as a word."""
+    """Return the bits of a number as a word."""
     if isinstance(number, int):
         return number
     found = np.asarray(number)
@@ -92,7 +92,7 @@ def _bits(number: Any) -> int:
 
 
 def _kernel(function: Function, parameters: Sequence[tuple[str, int, str]]) -> Any:
-    """A kernel that calls the function with what its words say."""
+    """Return a kernel that calls the function with its argument words."""
     frontend = import_module("opstage.interpreters.native.frontend")
     space: dict[str, Any] = {
         "int64s": import_module("opstage.interpreters.native.memory").int64s,
@@ -119,18 +119,18 @@ def _kernel(function: Function, parameters: Sequence[tuple[str, int, str]]) -> A
 
 
 def loop(*, results: int = 1) -> Callable[[Function], JitLoop]:
-    """Decorates a function that is to become a `JitLoop`."""
+    """Decorate a function to become a `JitLoop`."""
     return lambda function: JitLoop(function, results)
 
 
 @final
 class Elementwise:
-    """A NumPy ufunc of a formula: it broadcasts, and takes arrays of any strides."""
+    """A NumPy ufunc of a formula: it broadcasts, and accepts arrays with any strides."""
 
     __slots__ = ("_factory", "_functions", "_operands", "_compiled")
 
     def __init__(self, factory: Function, *functions: Function, operands: int = 1):
-        """`factory(real, *functions)` makes the formula of `operands` numbers of type `real`."""
+        """`factory(real, *functions)` returns the formula of `operands` numbers of type `real`."""
         self._factory = factory
         self._functions = functions
         self._operands = operands

@@ -1,4 +1,4 @@
-"""Pools in machine code: a task is a plane of cells, and a vector has neighbouring windows of a line.
+"""Pools in machine code: a task is a plane of cells, and a vector has adjacent windows of a line.
 
 Every kernel has the same words, of which it reads what it needs:
 0 x or the cotangent, 1 result, 2 positions of maxima, 3 where a 1 is written if one of them is not in the plane,
@@ -49,7 +49,8 @@ def pool_step(
     padding: Sizes,
     count_include_pad: bool = True,
 ) -> KernelCall:
-    """The step of `max_pool`, `max_pool_scatter`, `max_pool_gather`, `avg_pool` or `avg_pool_grad`, from addresses.
+    """Return the step of `max_pool`, `max_pool_scatter`, `max_pool_gather`, `avg_pool` or `avg_pool_grad`, from
+    addresses.
 
     `x` is the first operand. `index` is 0 for means; `flag` is the address of a word that scatter and gather set to 1
     at a position outside the plane, with the result unfinished.
@@ -70,7 +71,7 @@ def _words(cells: Sizes, kernel: Sizes, counts: Sizes, stride: Sizes, padding: S
 
 @cache
 def pool_kernel(primitive: Primitive, dtype: str) -> Kernel:
-    """The kernel of an op, for float32 or float64."""
+    """Return the kernel of an op, for float32 or float64."""
     factory = _FACTORIES[primitive]
     return compile_kernel(f"{primitive.name}_{dtype}", inspect.getsource(factory) + dtype, lambda: factory(dtype))
 
@@ -85,7 +86,7 @@ def _modules(dtype: str) -> tuple[Any, Any, Any]:
 
 
 def cells_loader(r: Any) -> Any:
-    """`load(address, stride, mask)`: the cells of neighbouring windows."""
+    """Return `load(address, stride, mask)`: load the cells of adjacent windows."""
     load, load_some, load_all_pairs, load_pairs = r.load, r.load_some, r.load_all_pairs, r.load_pairs
     load_apart, size, every = r.load_apart, r.size, (1 << r.lanes) - 1
 
@@ -100,7 +101,8 @@ def cells_loader(r: Any) -> Any:
 
 
 def _max_pool(dtype: str) -> Any:
-    """A later cell wins only if it is greater, but nan wins over every number, the last one first."""
+    """A later cell replaces the maximum only if it is greater, but nan exceeds every number, the last one of
+    several."""
     r, v, words = _modules(dtype)
     word_count = WORDS
     lanes, size, between, load_cells = r.lanes, r.size, v.between, cells_loader(r)
@@ -124,7 +126,7 @@ def _max_pool(dtype: str) -> Any:
                         first = j * step - w[19]
                         windows = between(0, ox_count - j)
                         best = splat(lowest)
-                        # The first cell that is no padding, for windows of -inf alone.
+                        # The first cell that is not padding, for windows with only -inf.
                         row = (max(z0, 0) * height + max(y0, 0)) * width
                         place = positions(row + first, step)
                         if first < 0:
@@ -134,7 +136,7 @@ def _max_pool(dtype: str) -> Any:
                             for y in range(max(y0, 0), min(y0 + w[9], height)):
                                 row = (z * height + y) * width
                                 for cell in range(first, first + w[10]):
-                                    # Windows whose cell lies in the row.
+                                    # Windows whose cell is in the row.
                                     mask = windows
                                     if cell < 0:
                                         mask &= ~between(0, (step - 1 - cell) // step)
@@ -153,7 +155,7 @@ def _max_pool(dtype: str) -> Any:
 
 
 def _max_pool_scatter(dtype: str) -> Any:
-    """result[position] += cotangent, one after another."""
+    """Compute result[position] += cotangent, in order."""
     _, v, words = _modules(dtype)
     word_count, size, load, store, clear_row = WORDS, v.size, v.load, v.store, v.clear_row
 
@@ -179,7 +181,7 @@ def _max_pool_scatter(dtype: str) -> Any:
 
 
 def _max_pool_gather(dtype: str) -> Any:
-    """result = x[position]."""
+    """Compute result = x[position]."""
     _, v, words = _modules(dtype)
     word_count, size, load, store = WORDS, v.size, v.load, v.store
 
@@ -204,7 +206,7 @@ def _max_pool_gather(dtype: str) -> Any:
 
 def _inside() -> Any:
     def inside(start, length, cells):
-        """How many of the cells start … start + length are no padding."""
+        """Return the number of cells in start … start + length that are not padding."""
         return min(start + length, cells) - max(start, 0)
 
     return inside
@@ -280,7 +282,7 @@ def _avg_pool_grad(dtype: str) -> Any:
                 z0 = oz * w[14] - w[17]
                 for oy in range(oy_count):
                     y0 = oy * w[15] - w[18]
-                    if tiled:  # each cell has one window: one row of them is made, and copied to the others
+                    if tiled:  # each cell has one window: one row is computed and copied to the others
                         first = out + (z0 * height + y0) * width * size
                         at = first
                         for _ in range(ox_count):

@@ -14,13 +14,13 @@ from .jit import loop
 
 @inlined()
 def splitmix64(word: Any) -> Function:
-    """The finalizer of one word."""
+    """Return the finalizer of one word."""
     return random.splitmix64(np.uint64)
 
 
 @inlined()
 def uniform_integer(word: Any) -> Function:
-    """Element i of the stream of a key, as an integer in [0, 2^24)."""
+    """Return the function of element i in the stream of a key, as an integer in [0, 2^24)."""
     return random.uniform_integer(np.uint64, splitmix64)
 
 
@@ -28,13 +28,13 @@ def uniform_integer(word: Any) -> Function:
 def uniform(key: Any, out: Array) -> None:
     unit = out.dtype.type(2.0**-24)
     for i in range(out.size):
-        # from signed integers the conversion is a vector instruction
+        # converting signed integers is a vector instruction
         out[i] = out.dtype.type(np.int64(uniform_integer(key, np.uint64(i)))) * unit
 
 
 @loop()
 def bernoulli(key: Any, keep_prob: Any, out: Array) -> None:
-    """1 where the draw is less than keep_prob, else 0."""
+    """Write 1 where the draw is less than keep_prob, else 0."""
     real = out.dtype.type
     unit = real(2.0**-24)
     for i in range(out.size):

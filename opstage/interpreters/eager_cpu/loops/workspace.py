@@ -1,4 +1,4 @@
-"""Memory that kernels work in between reading and writing: one run of bytes for each thread of Python, kept."""
+"""Workspace of kernels: one block of memory per Python thread, kept for reuse."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _own = threading.local()
 
 
 def workspace(size: int) -> int:
-    """The address of `size` bytes, at a multiple of 64; the same memory as of this thread's call before."""
+    """Return the address of `size` bytes, aligned to 64; the same memory as in this thread's last call."""
     kept = getattr(_own, "bytes", None)
     if kept is None or kept[0] < size:
         memory = np.empty(size + ALIGNED, np.uint8)
@@ -23,5 +23,5 @@ def workspace(size: int) -> int:
 
 
 def give_back_workspace() -> None:
-    """Let go of this thread's memory; the next call takes it anew."""
+    """Free this thread's workspace; the next call allocates it again."""
     _own.__dict__.pop("bytes", None)

@@ -2,8 +2,8 @@
 
 phantom.py      an array that has a shape, strides and memory, and no elements
 functions.py    NumPy's functions on those
-world.py        kernels as they are, in a world in which nothing is computed
-taken.py        what one call takes
+world.py        unchanged kernels, with globals replaced so that nothing is computed
+taken.py        the memory of one call
 """
 
 from .phantom import Sizes

@@ -1,6 +1,6 @@
-"""NumPy's functions on phantoms: the shape of what they give, and what they take for themselves meanwhile.
+"""NumPy's functions on phantoms: the shape of their results, and their temporary memory.
 
-A function that a kernel uses and that is missing here raises NotImplementedError, which names it.
+A function that a kernel uses but that is missing here raises NotImplementedError with its name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .phantom import Phantom, Sizes, computed, in_order_of, reduced, together
 
 
 def _new(shape: Sizes, function: Callable[..., Any], *args: Any, **options: Any) -> Phantom:
-    """A result of this shape, its dtype and its order of axes those of what `function` makes of a few elements."""
+    """Return a result of this shape, with the dtype and axis order of the result of `function` on a few elements."""
     few = computed(function, *args, **options)
     return Phantom.new(shape, few.dtype, in_order_of(few, shape, few.itemsize))
 
@@ -44,7 +44,7 @@ def _stack(parts: Sequence[Phantom], axis: int = 0) -> Phantom:
 
 
 def take(x: Any, indices: Any, axis: int | None = None) -> Phantom:
-    """From a row-major copy, at indices that are words."""
+    """Take from a row-major copy, at indices in machine words."""
     rows = x if x.flags.c_contiguous else Phantom.new(x.shape, x.dtype)
     words = indices.astype(np.intp, copy=False)
     at = 0 if axis is None else axis
@@ -62,14 +62,14 @@ def _take_along_axis(x: Phantom, indices: Phantom, axis: int) -> Phantom:
 
 
 def _argmax(x: Phantom, axis: int, keepdims: bool = False) -> Phantom:
-    """The axis is brought to the end, in a copy unless it is there."""
+    """The axis is moved to the end, with a copy unless it is already there."""
     last = axis % x.ndim == x.ndim - 1 and x.flags.c_contiguous
     rows = x if last else Phantom.new(x.shape, x.dtype)
     return Phantom.new(reduced(rows.shape, axis, keepdims), np.intp)
 
 
 def _argsort(x: Phantom, axis: int, kind: str) -> Phantom:
-    """Places of x's own shape, and a second set for what a stable sort merges."""
+    """Return indices in x's shape, and allocate a second buffer for the merges of a stable sort."""
     places = Phantom.new(x.shape, np.intp)
     Phantom.new(x.shape, np.intp)
     return places
@@ -84,7 +84,8 @@ def _number_each(x: Phantom) -> Phantom:
 
 
 def _factors(x: Phantom, dtype: np.dtype[Any], *shapes: Sizes) -> tuple[Phantom, ...]:
-    """Of each matrix of a stack, found in float64, of a copy where x is not, and then rounded one by one."""
+    """Return factors of each matrix of a stack, computed in float64, on a copy if x has another dtype, and rounded one
+    by one."""
     copied = x.astype(np.float64, copy=False)
     factors = [Phantom.new((*x.shape[:-2], *shape), copied.dtype) for shape in shapes]
     del copied
@@ -105,7 +106,7 @@ def _eigenvectors(x: Phantom) -> tuple[Phantom, ...]:
 
 
 def _orthogonal_triangular(x: Phantom) -> tuple[Phantom, ...]:
-    """Of a copy that is written over, with a number for each reflection."""
+    """Return factors of an overwritten copy, with a number per reflection."""
     m, n = x.shape[-2:]
     k = min(m, n)
     copied = x.astype(np.float64)
@@ -116,7 +117,7 @@ def _orthogonal_triangular(x: Phantom) -> tuple[Phantom, ...]:
 
 
 def _half(y: Phantom) -> Phantom:
-    """The real or the imaginary parts, where they are."""
+    """Return a view of the real or imaginary parts."""
     return Phantom.on(y.memory, y.shape, y.strides, np.empty(0, y.dtype).real.dtype)
 
 
@@ -139,7 +140,7 @@ def _mean(x: Phantom) -> Any:
 
 
 def _einsum(text: str, *operands: Phantom) -> Phantom:
-    """Of operands whose letters follow three dots."""
+    """Handle operands with letters after an ellipsis."""
     inputs, output = text.split("->")
     sizes: dict[str, int] = {}
     for letters, x in zip(inputs.split(","), operands):
@@ -190,7 +191,7 @@ FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
 }
 
 
-# What makes arrays ---------------------------------------------------------------------------------------------------
+# Functions that create arrays -----------------------------------------------------------------------------------------
 
 
 def _shape(shape: Any) -> Sizes:
@@ -236,4 +237,4 @@ MAKERS: dict[Any, Any] = {
     np.asarray: lambda x, dtype=None: _array(x, dtype, copy=False),
     np.ascontiguousarray: lambda x: _array(x, order="C", copy=False),
 }
-"""The replacements of functions of NumPy that make arrays."""
+"""The replacements of NumPy functions that create arrays."""

@@ -1,8 +1,8 @@
 """`Phantom`: an array without elements. It has a shape, a dtype, strides and memory, and every element is 0.
 
-NumPy's own protocols hand it what a kernel does with arrays. Where a result lies in memory NumPy says itself: views are
-taken of an array of the same strides, of which nothing is read, and the axes of a new array are ordered as in what
-NumPy computes of a few elements, two along each axis.
+It receives a kernel's operations on arrays through NumPy's protocols. NumPy itself determines the layout of results:
+views are taken of an array with the same strides, which is never read, and the axes of a new array are ordered as in
+NumPy's result on a few elements, two along each axis.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ Array: TypeAlias = npt.NDArray[Any]
 Sizes: TypeAlias = tuple[int, ...]
 
 _NOWHERE = np.zeros(64, np.uint8)
-"""Where all phantoms are said to be."""
+"""The address of all phantoms."""
 
 
 class Count:
-    """Memory taken and given back: blocks by number, those of the moment when they were most, and what is `kept`.
+    """Allocated blocks by number, with the blocks at the peak, and the memory `kept` between calls.
 
-    live       bytes of each block that is there
-    at_peak    the same at the moment when they were most, in all `peak` bytes
-    kept       the most that was wanted of what stays from call to call
+    live       bytes of each live block
+    at_peak    the same at the peak, `peak` bytes in total
+    kept       the maximum of memory that is kept between calls
     """
 
     __slots__ = ("at_peak", "kept", "live", "peak", "taken", "total")
@@ -43,7 +43,7 @@ class Count:
         self.taken = self.total = self.peak = self.kept = 0
 
     def take(self, nbytes: int) -> int:
-        """The number of a new block."""
+        """Allocate a block and return its number."""
         number = self.taken = self.taken + 1
         self.live[number] = nbytes
         self.total += nbytes
@@ -58,7 +58,7 @@ class Count:
 
 @final
 class CountedMemory:
-    """Bytes that are counted from now until nobody holds them any more."""
+    """Bytes that are counted until the object is freed."""
 
     __slots__ = ("_count", "nbytes", "number")
 
@@ -76,7 +76,7 @@ class _Current(threading.local):
 
 
 current = _Current()
-"""Where this thread counts what is taken."""
+"""Has `count`, which records this thread's allocations."""
 
 
 class _Interface:
@@ -94,13 +94,13 @@ class _Interface:
 
 @lru_cache(4096)
 def _carrier(shape: Sizes, strides: Sizes | None, size: int) -> Array:
-    """An array of which views may be taken and nothing else."""
+    """Return an array that supports only views."""
     return np.asarray(_Interface(shape, strides, size))
 
 
 @lru_cache(4096)
 def _few(shape: Sizes, strides: Sizes, dtype: np.dtype[Any]) -> Array:
-    """An array of no more than two elements along each axis, its axes in the order of these strides."""
+    """Return an array of at most two elements along each axis, with the axis order of these strides."""
     ranks = {stride: rank for rank, stride in enumerate(sorted({abs(s) for s in strides if s}))}
     sizes = [min(n, 2) for n in shape]
     steps = [0 if not s or n < 2 else 1 << ranks[abs(s)] for n, s in zip(shape, strides)]
@@ -109,7 +109,7 @@ def _few(shape: Sizes, strides: Sizes, dtype: np.dtype[Any]) -> Array:
 
 
 def in_order_of(few: Array, shape: Sizes, itemsize: int) -> Sizes | None:
-    """Strides without gaps of a new array, its axes ordered as those of `few`; None for row-major order."""
+    """Return dense strides of a new array with the axis order of `few`; None for row-major order."""
     if few.flags.c_contiguous:
         return None
     result, step = [0] * len(shape), itemsize
@@ -124,7 +124,7 @@ def in_order_of(few: Array, shape: Sizes, itemsize: int) -> Sizes | None:
 class Phantom(NDArrayOperatorsMixin):
     """An array without elements, on `memory` that others may share.
 
-    answer      what it says when a kernel asks whether it is true
+    answer      its truth value, if a kernel tests it
     """
 
     __slots__ = ("answer", "carrier", "dtype", "memory")
@@ -137,17 +137,18 @@ class Phantom(NDArrayOperatorsMixin):
 
     @classmethod
     def new(cls, shape: Iterable[Any], dtype: Any, strides: Sizes | None = None, answer: bool = False) -> Phantom:
-        """In memory of its own."""
+        """Return a phantom with memory of its own."""
         sizes, kind = tuple(map(int, shape)), np.dtype(dtype)
         memory = CountedMemory(math.prod(sizes) * kind.itemsize, current.count)
         return cls(_carrier(sizes, strides, kind.itemsize), kind, memory, answer)
 
     @classmethod
     def on(cls, memory: CountedMemory, shape: Sizes, strides: Sizes | None, dtype: np.dtype[Any]) -> Phantom:
-        """In memory that is there."""
+        """Return a phantom on existing memory."""
         return cls(_carrier(shape, strides, dtype.itemsize), dtype, memory)
 
-    # What it is -----------------------------------------------------------------------------------------------------
+    # Properties
+    # ---------------------------------------------------------------------------------------------------------
 
     @property
     def shape(self) -> Sizes:
@@ -178,7 +179,7 @@ class Phantom(NDArrayOperatorsMixin):
         return self.carrier.flags
 
     def few(self) -> Array:
-        """Some of its elements."""
+        """Return a small array in its place."""
         return _few(self.shape, self.strides, self.dtype)
 
     def __len__(self) -> int:
@@ -198,7 +199,7 @@ class Phantom(NDArrayOperatorsMixin):
     # Views ----------------------------------------------------------------------------------------------------------
 
     def seen(self, carrier: Array) -> Phantom:
-        """A view."""
+        """Return a view."""
         return Phantom(carrier, self.dtype, self.memory, self.answer)
 
     @property
@@ -216,18 +217,18 @@ class Phantom(NDArrayOperatorsMixin):
         return Phantom(self.carrier, np.dtype(dtype), self.memory)
 
     def reshape(self, *shape: Any) -> Phantom:
-        """A view, or a copy where the axes do not lie in memory as they would have to."""
+        """Return a view, or a copy if strides do not allow a view."""
         wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
         rows = _carrier(self.shape, None, self.itemsize).reshape(wanted)
         if self.carrier.flags.c_contiguous:
             return self.seen(rows)
         seen = views.reshape(views.View(0, 0, self.shape, self.strides), rows.shape)
-        if seen is None:  # np.reshape says so since 2.1, and would copy elements before
+        if seen is None:  # np.reshape reports this since 2.1, and would copy elements before
             return Phantom.new(rows.shape, self.dtype)
         return self.seen(_carrier(seen.shape, seen.strides, self.itemsize))
 
     def __getitem__(self, key: Any) -> Phantom:
-        """A view, a number of its own, or for a mask as many elements as it could choose."""
+        """Return a view, a number, or for a mask the maximal number of selected elements."""
         if isinstance(key, Phantom):
             many = (key.size,) if key.dtype == np.bool_ else key.shape
             return Phantom.new((*many, *self.shape[key.ndim if key.dtype == np.bool_ else 1 :]), self.dtype)
@@ -236,7 +237,7 @@ class Phantom(NDArrayOperatorsMixin):
         return self.seen(carrier) if carrier.ndim or Ellipsis in parts else Phantom.new((), self.dtype)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """Nothing is written."""
+        """Do nothing."""
 
     # Copies ---------------------------------------------------------------------------------------------------------
 
@@ -309,7 +310,7 @@ def _reduce(ufunc: Any, x: Phantom, **options: Any) -> Any:
 
 
 def computed(function: Callable[..., Any], *args: Any, **options: Any) -> Array:
-    """Apply a function of NumPy to a few elements of each phantom."""
+    """Apply a NumPy function to a few elements of each phantom."""
     with np.errstate(all="ignore"):
         return np.asarray(function(*[_some(arg) for arg in args], **options))
 
@@ -323,12 +324,12 @@ def _some(value: Any) -> Any:
 
 
 def together(*operands: Any) -> Sizes:
-    """The shape to which operands broadcast."""
+    """Return the shape to which operands broadcast."""
     return np.broadcast_shapes(*[x.shape if isinstance(x, Phantom) else np.shape(x) for x in operands])
 
 
 def reduced(shape: Sizes, axis: Any, keepdims: Any) -> Sizes:
-    """The shape that remains when axes are reduced."""
+    """Return the shape after reducing axes."""
     axes = range(len(shape)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     gone = {a % len(shape) for a in axes}
     return tuple([1 if a in gone else n for a, n in enumerate(shape) if keepdims or a not in gone])

@@ -1,4 +1,4 @@
-"""`Taken`: the memory that one call of a kernel takes."""
+"""`Taken`: the memory of one call of a kernel."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from .world import results_of
 class Result(NamedTuple):
     """A result of a kernel.
 
-    of       whose memory it shares: the number of an operand, or behind these of an earlier result; None for its own
-    nbytes   of its own memory
-    strides  in bytes; None where they are row-major
+    of       the owner of its memory: the number of an operand or, counted after these, of an earlier result; None for
+    its own nbytes   of its own memory strides  in bytes; None if row-major
     """
 
     type: TensorType
@@ -32,9 +31,9 @@ class Taken(NamedTuple):
     """The memory of one call of a kernel.
 
     results     outputs, then residuals
-    beside      bytes of what there is besides the operands and all results, block by block, at the moment when it is
-                most; given back before the call returns. Results that are not yet there count as less than nothing.
-    kept        bytes in which it works and that stay from call to call, as many as any call wants
+    beside      bytes allocated in addition to the operands and all results, block by block, at the peak; freed before
+    the call returns. Results not yet allocated count as negative. kept        bytes of workspace kept between calls,
+    the maximum over calls
     """
 
     results: tuple[Result, ...]
@@ -43,14 +42,14 @@ class Taken(NamedTuple):
 
     @property
     def workspace(self) -> int:
-        """Bytes besides the operands and the results."""
+        """Bytes in addition to the operands and the results."""
         return sum(self.beside) + self.kept
 
 
 def taken(
     kernel: Callable[..., Any], types: Sequence[TensorType], strides: Sequence[Sizes | None], static: Static
 ) -> Taken:
-    """The memory that `kernel` takes for operands of these concrete types and strides. Nothing is computed."""
+    """Return the memory of `kernel` for operands of these concrete types and strides. Nothing is computed."""
     current.count = Count()
     memory: list[CountedMemory] = [CountedMemory(0, current.count) for _ in types]
     shapes: Any = [type_.shape for type_ in types]

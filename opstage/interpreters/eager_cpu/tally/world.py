@@ -1,9 +1,8 @@
-"""Kernels as they are, in a world in which nothing is computed.
+"""Run unchanged kernels with replaced globals, so that nothing is computed.
 
-A kernel's function is taken with other globals: NumPy makes phantoms there, machine code does nothing, and whoever asks
-for an element, an address or whether indices are in range gets the answer of an ordinary run. What a kernel calls is
-taken the same way. So memory is taken and given back by the lines that take it in a run, and nobody who runs them
-meanwhile can notice.
+A kernel's function is copied with other globals: NumPy creates phantoms, machine code does nothing, and queries for
+elements, addresses or valid indices return the answers of an ordinary run. Callees are copied the same way. So memory
+is allocated and freed by the same lines as in a run, without affecting concurrent runs.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _OPSTAGE = __name__.split(".")[0]
 
 
 class _Numpy:
-    """NumPy, whose new arrays are phantoms."""
+    """NumPy with phantoms as new arrays."""
 
     def __getattr__(self, name: str) -> Any:
         real = getattr(np, name)
@@ -44,7 +43,7 @@ def _nothing(*args: Any, **options: Any) -> int:
 
 
 class _Idle:
-    """A schedule with nothing to do."""
+    """A schedule that does nothing."""
 
     def __init__(self, steps: Any):
         pass
@@ -59,13 +58,13 @@ def _workspace(size: int) -> int:
 
 
 def _runs(*args: Any) -> list[slice]:
-    """Two runs of one length, where the second takes its memory while the first still has its own, and the last."""
+    """Return two runs of equal length, where the second allocates while the first is still alive, and the last."""
     every = convolution._runs(*args)
     return every if len(every) < 4 else [*every[:2], every[-1]]
 
 
 def _blocks(*args: Any) -> Iterator[attention.ScoreTile]:
-    """Two blocks of each shape: the others take no more."""
+    """Yield two blocks of each shape: others need no more memory."""
     seen: Counter[Any] = Counter()
     for block in attention.blocks(*args):
         seen[block.shape] += 1
@@ -79,7 +78,7 @@ def _fused(primitive: Primitive, types: tuple[TensorType, ...], static: Static) 
 
 
 def results_of(kernel: Callable[..., Any], /, *operands: Any, **static: Any) -> Any:
-    """Run a kernel on phantoms: its results, of which nothing is computed."""
+    """Run a kernel on phantoms; return its results."""
     if isinstance(kernel, FusedLoops):
         return twin(FusedLoops.memory)(kernel, *operands)[0]
     return twin(kernel)(*operands, **static)
@@ -103,11 +102,11 @@ _INSTEAD: tuple[tuple[Any, Any], ...] = (
     (convolution._runs, _runs),
 )
 _BY_ID = {id(value): instead for value, instead in _INSTEAD}
-_twins: dict[int, tuple[Any, Any]] = {}  # by the id of what they are the twins of, which is held
+_twins: dict[int, tuple[Any, Any]] = {}  # by id of the original, which is kept alive
 
 
 def twin(value: Any) -> Any:
-    """`value` in the world in which nothing is computed."""
+    """Return `value` with replaced globals, so that nothing is computed."""
     if id(value) in _BY_ID:
         return _BY_ID[id(value)]
     if not isinstance(value, (FunctionType, ModuleType, partial, jit.JitLoop, jit.Elementwise)):
@@ -131,7 +130,7 @@ def _made(value: Any) -> Any:
 
 
 def _elementwise(*operands: Any) -> Any:
-    """A ufunc of arrays of one dtype."""
+    """Stands for a ufunc of arrays of one dtype."""
     ufunc: Any = np.maximum if len(operands) == 2 else np.negative
     return ufunc(*operands)
 
@@ -146,7 +145,7 @@ def _function(function: FunctionType) -> Callable[..., Any]:
 
 @final
 class _TwinGlobals(dict[str, Any]):
-    """The globals of a module, in place of what would compute its twin, made when it is first looked up."""
+    """The globals of a module, with computing functions replaced by twins, made on first lookup."""
 
     __slots__ = ("_real",)
 
@@ -160,7 +159,7 @@ class _TwinGlobals(dict[str, Any]):
             return value
         real = self._real[name]
         value = twin(real)
-        if value is not real:  # what is the same is looked up every time, as it may change
+        if value is not real:  # unchanged values are looked up each time, since they may change
             self[name] = value
         return value
 
@@ -176,7 +175,7 @@ def _globals_of(function: FunctionType) -> _TwinGlobals:
 
 
 class _Module:
-    """A module of Opstage, twins of what it has."""
+    """A module of Opstage with twins of its attributes."""
 
     def __init__(self, real: ModuleType):
         self._real = real
