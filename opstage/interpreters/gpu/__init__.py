@@ -1,1 +1,1 @@
-"""A GPU, and what its kernels are written in: `device/` is the machine behind one interface, real or simulated."""
+"""A GPU and the language of its kernels: `device/` is one interface to a real or simulated machine."""

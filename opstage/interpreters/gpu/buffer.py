@@ -14,9 +14,9 @@ LARGEST = 2**31 - 1
 
 @final
 class Memory:
-    """Bytes of a device, given back when nobody holds them any more or when `free` is called, whichever is first.
+    """Bytes of a device, freed by garbage collection or by `free`, whichever comes first.
 
-    job   the deferred launch that will write them; None without one
+    job   the deferred launch that will write them, or None
     """
 
     __slots__ = ("device", "handle", "nbytes", "job", "__weakref__")
@@ -28,7 +28,7 @@ class Memory:
         self.job: Any = None
 
     def free(self) -> None:
-        """Give the bytes back; a second time does nothing."""
+        """Free the bytes; a second call does nothing."""
         handle, self.handle = self.handle, None
         if handle is not None:
             self.device.release(handle, self.nbytes)
@@ -39,7 +39,7 @@ class Memory:
 
 @final
 class DeviceBuffer:
-    """Elements of one dtype in a shape. Several buffers may share one memory, as a reshaped tensor does."""
+    """Elements of one dtype in a shape. Several buffers may share memory, as reshaped tensors do."""
 
     __slots__ = ("shape", "dtype", "size", "memory")
 
@@ -64,7 +64,8 @@ class DeviceBuffer:
 
     @property
     def handle(self) -> Any:
-        """The device's handle of this memory, its deferred work launched. Raises ProgramError once it was freed."""
+        """The device's handle of this memory, after launching deferred work on it. Raises ProgramError if it was
+        freed."""
         memory = self.memory
         if memory.job is not None:
             memory.device.flush()
@@ -73,12 +74,12 @@ class DeviceBuffer:
         return memory.handle
 
     def reshaped(self, shape: tuple[int, ...]) -> DeviceBuffer:
-        """The same elements in another shape of as many, sharing the memory."""
+        """Return the same elements in another shape of the same size, sharing the memory."""
         return DeviceBuffer(shape, self.dtype, self.memory)
 
     def free(self) -> None:
-        """Give the memory back now, for all who share it; a second time does nothing."""
+        """Free the memory now, for all buffers that share it; a second call does nothing."""
         device = self.memory.device
         with device.lock:
-            device.flush()  # which may read it
+            device.flush()  # deferred work may read it
             self.memory.free()

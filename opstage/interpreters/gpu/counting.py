@@ -1,10 +1,9 @@
-"""Counts in kernels: divisions and loops in 32 bits, where numba would take 64.
+"""Counts in kernels: division and loops in 32 bits, where numba would use 64.
 
-A GPU has no instruction that divides integers. By a number known only when a kernel runs, it takes some 20 instructions
-in 32 bits, several times as many in 64, and more where the quotient is rounded down, not towards 0. Numba divides int32
-by int32 in 64 bits, rounding down, and every thread finds by such a division how often a `range` with such a step
-repeats. Elements are counted in 32 bits (LARGEST in buffer.py) and no count is negative, so kernels divide and step by
-what is here.
+A GPU has no instruction for integer division. Division by a number known only at run time takes about 20 instructions
+in 32 bits, several times as many in 64, and more to round down instead of towards 0. Numba divides int32 by int32 in 64
+bits, rounding down, and uses such a division in every thread to count the iterations of a `range` with a variable step.
+Elements are counted in 32 bits (LARGEST in buffer.py) and counts are nonnegative, so kernels use the functions here.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ from .language import SIMULATED, cuda, device_function
 
 @device_function
 def quotient(x: Any, y: Any) -> Any:
-    """x // y, of numbers from 0 to 2^32 - 1."""
+    """Return x // y, for numbers from 0 to 2^32 - 1."""
     return np.int64(np.uint32(x) // np.uint32(y))
 
 
 @device_function
 def remainder(x: Any, y: Any) -> Any:
-    """x % y, of numbers from 0 to 2^32 - 1."""
+    """Return x % y, for numbers from 0 to 2^32 - 1."""
     return np.int64(np.uint32(x) % np.uint32(y))
 
 
 def _stepping(counted: bool) -> Any:
-    """`range(start, stop, step)` as an iterator of compiled code, in 32 bits: it compares with the stop, or, `counted`,
-    divides once for the number of steps. Then the compiler knows that number, and unrolls the loop."""
+    """Return `range(start, stop, step)` as an iterator of compiled code, in 32 bits. It compares with the stop or, if
+    `counted`, divides once to get the number of steps, which lets the compiler unroll the loop."""
     types, extending, imputils = cuda.types, cuda.extending, cuda.core.imputils
     structure, variable = cuda.cgutils.create_struct_proxy, cuda.cgutils.alloca_once_value
     number = types.uint32
@@ -80,8 +79,8 @@ def _stepping(counted: bool) -> Any:
 
 
 steps: Any = range if SIMULATED else _stepping(counted=False)
-"""range(start, stop, step), of numbers from 0 to 2^31 - 1: of loops that write, or do much."""
+"""range(start, stop, step), for numbers from 0 to 2^31 - 1: for loops that write or have a large body."""
 unrolled_steps: Any = range if SIMULATED else _stepping(counted=True)
-"""The same, several at a time: of short loops that only read, which then wait for several elements at once."""
+"""The same, unrolled: for short loops that only read, so that several loads are in flight at once."""
 
 __all__ = ["quotient", "remainder", "steps", "unrolled_steps"]

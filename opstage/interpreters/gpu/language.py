@@ -1,7 +1,7 @@
-"""The language in which kernels are written: numba.cuda, or `scheduler.py` in its place where kernels are simulated.
+"""The language of kernels: numba.cuda, or `scheduler.py` instead of it if kernels are simulated.
 
-A kernel is a Python function of pointers and numbers that many threads run at once; a pointer is read and written by
-index. Each kernel file imports `cuda` from here.
+A kernel is a Python function of pointers and numbers that many threads run at once; pointers are indexed. Kernel files
+import `cuda` from here.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import numpy as np
 
 from ...ops.errors import UsageError
 
-if find_spec("numba_cuda") is None:  # numba has a cuda of its own, an older one
+if find_spec("numba_cuda") is None:  # numba has an older cuda of its own
     raise UsageError("device 'cuda' needs the package numba-cuda; install it with: pip install 'opstage[cuda]'")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM", "0") == "1"
-"""Whether kernels run in Python. Numba decides that when it is first imported."""
+"""Whether kernels run in Python, which numba decides at its first import."""
 
 cuda: Any
 if SIMULATED:
@@ -36,11 +36,11 @@ else:
     cuda = numba.cuda
 
 ALIGNED = None if SIMULATED else 16
-"""Bytes to which shared memory is aligned where four numbers are to be read at once; Python's memory is as it is."""
+"""The alignment of shared memory in bytes for vector loads of four numbers; unused in simulation."""
 
 
 def device_function(function: F) -> F:
-    """A function that kernels call: compiled into them, or called as it is where kernels run in Python."""
+    """Decorate a function that kernels call: inlined by the compiler, or called directly in simulation."""
     return function if SIMULATED else cuda.jit(device=True, inline="always")(function)
 
 
@@ -53,17 +53,17 @@ def _shuffle(value: Any, distance: Any) -> Any:
 
 
 barrier: Any = device_function(_barrier)
-"""Wait until every thread of the block is here."""
+"""Wait for all threads of the block."""
 shuffle: Any = device_function(_shuffle)
-"""The value of the thread of the same warp whose number differs by exactly the bits of `distance`."""
+"""Return the value of the thread of the same warp whose number differs exactly in the bits of `distance`."""
 
 
 def _simulated_power(x: Any, y: Any) -> Any:
-    """C's pow: of arrays, because NumPy takes a square root for a number 0.5, and at -inf that is another result."""
+    """C's pow. Uses arrays, because NumPy computes a scalar 0.5 power as a square root, which differs at -inf."""
     return np.power(np.atleast_1d(x), np.atleast_1d(y))[0]
 
 
-# Functions of one number, float32 to float32. Python's own raise for what IEEE arithmetic has a result for.
+# Scalar functions, float32 to float32. Python's own raise errors where IEEE arithmetic has a result.
 _library: Any = np if SIMULATED else math
 exp: Any = _library.exp
 log: Any = _library.log
@@ -88,7 +88,7 @@ def _cos_pi(x: Any) -> Any:
 
 
 cos_pi: Any = _cos_pi if SIMULATED else numba.cuda.libdevice.cospif
-"""cos(π·x), which reduces its argument exactly, where cos keeps a table of the digits of 2/π for great ones."""
+"""cos(π·x), with exact argument reduction, where cos needs a table of the digits of 2/π for large arguments."""
 
 __all__ = [
     "ALIGNED",

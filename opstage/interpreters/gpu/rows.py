@@ -1,11 +1,11 @@
-"""Rows that several threads, its lanes, work on together: what they find of it is joined here.
+"""Rows processed by several threads, the lanes, with functions that combine their results.
 
 `lanes` is 1, a warp's 32, or all threads of a block; `device.each_row` chooses. A kernel begins
 
     lane = remainder(cuda.threadIdx.x, lanes)
     for row in steps(quotient(cuda.grid(1), lanes), rows, quotient(cuda.gridsize(1), lanes)):
 
-and goes through a row from `lane` on in steps of `lanes`. The order of every sum is fixed by the row's length alone.
+and strides over a row from `lane` in steps of `lanes`. The order of every sum depends only on the row's length.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .device.grid import WARP
 from .language import barrier, device_function, exp, shuffle
 
 MOST_WARPS = 32
-"""Of a block, so the length of the shared memory `parts` in which they join: one number for each."""
+"""The warps of a block, and the length of the shared memory `parts`, with one number for each."""
 
 ZERO, ONE = np.float32(0), np.float32(1)
 LOWEST = np.float32(-np.inf)
@@ -27,7 +27,7 @@ HALF_WARP = np.int32(WARP // 2)
 
 @device_function
 def joined_sum(value: Any, parts: Any, thread: Any, lanes: Any) -> Any:
-    """Σ of the lanes' values, in each of them; `thread` is the number of this one in its block."""
+    """Return Σ of the lanes' values, in each lane; `thread` is this thread's number in its block."""
     if lanes >= WARP:
         distance = HALF_WARP
         while distance > 0:
@@ -46,7 +46,7 @@ def joined_sum(value: Any, parts: Any, thread: Any, lanes: Any) -> Any:
 
 @device_function
 def joined_max(value: Any, parts: Any, thread: Any, lanes: Any) -> Any:
-    """The greatest of the lanes' values, nan if there is one, in each of them."""
+    """Return the greatest of the lanes' values, nan if there is one, in each lane."""
     if lanes >= WARP:
         distance = HALF_WARP
         while distance > 0:
@@ -67,7 +67,7 @@ def joined_max(value: Any, parts: Any, thread: Any, lanes: Any) -> Any:
 
 @device_function
 def joined_best(value: Any, at: Any, parts: Any, places: Any, thread: Any, lanes: Any) -> Any:
-    """The place of the greatest of the lanes' values, the first of equal ones, and nan before any number."""
+    """Return the position of the greatest of the lanes' values, the first of equal ones, with nan above all numbers."""
     if lanes >= WARP:
         distance = HALF_WARP
         while distance > 0:
@@ -91,7 +91,7 @@ def joined_best(value: Any, at: Any, parts: Any, places: Any, thread: Any, lanes
 
 @device_function
 def comes_before(x: Any, i: Any, y: Any, j: Any) -> Any:
-    """Whether x at i, rather than y at j, is the maximum."""
+    """Whether x at i is the maximum, rather than y at j."""
     if x != x or y != y:
         return x != x and (y == y or i < j)
     return x > y or (x == y and i < j)
@@ -99,9 +99,9 @@ def comes_before(x: Any, i: Any, y: Any, j: Any) -> Any:
 
 @device_function
 def online(peak: Any, total: Any, x: Any) -> Any:
-    """The maximum and Σ exp(xₖ - maximum) once x is among the xₖ (Milakov & Gimelshein 2018): one exp for each.
+    """Update the maximum and Σ exp(xₖ - maximum) with x (Milakov & Gimelshein 2018): one exp per element.
 
-    They begin as -inf and 0; an x of -inf counts as 1 until a greater one comes, which makes it nothing.
+    They start as -inf and 0; an x of -inf adds 1 until a greater x scales that to 0.
     """
     if x > peak:
         return x, total * exp(peak - x) + ONE

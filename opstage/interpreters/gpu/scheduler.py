@@ -1,14 +1,13 @@
-"""Threads of simulated CUDA as greenlets: one switch per barrier, where numba's simulator has an OS thread each.
+"""Simulated CUDA threads as greenlets: one switch per barrier, where numba's simulator has an OS thread each.
 
-It also has the warp's shuffles and votes, which numba's lacks, and says which threads wait at different barriers.
+It also supports warp shuffles and votes, which numba's lacks, and reports threads that wait at different barriers.
 
-A warp runs as far as it can go alone, to the next barrier of its block, before another one does: the first warp before
-the second in every other block, and after it in those between. So what one warp reads before another has written it, or
-overwrites before another has read it, is wrong here as it may be on a GPU. A scheduler that let all warps wait at every
-shuffle would hide most of that. Memory that a kernel has not written holds nan.
+A warp runs up to the next barrier of its block before another warp runs: the first warp before the second in every
+other block, and after it in the rest. So a race between warps gives wrong results here, as it may on a GPU. A scheduler
+that synchronised all warps at every shuffle would hide most races. Unwritten memory holds nan.
 
-Most threads never wait, and most of those have nothing to do, so a greenlet runs one thread after the other until one
-waits: that one keeps it, and the next gets another.
+Most threads never wait, and many do nothing, so a greenlet runs threads in order until one waits: that thread keeps the
+greenlet, and the next gets another.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ class DivergenceError(RuntimeError):
 
 
 class _Thread:
-    """One thread of a block: where it is, the barrier at which it waits, and what it brings there.
+    """One thread of a block: its indices, the barrier at which it waits, and the value that it exchanges there.
 
-    number    of those of its block
+    number    its index in the block
     run       the greenlet in which it waits, once it has waited
     """
 
@@ -60,12 +59,12 @@ _current: _Thread
 
 @cache
 def _indices(threads: int) -> list[Any]:
-    """Of the threads of a block."""
+    """Return the indices of the threads of a block."""
     return [kernelapi.Dim3(x, 0, 0) for x in range(threads)]
 
 
 class _Block:
-    """A block of threads, run to its end."""
+    """A block of threads, run to completion."""
 
     def __init__(self, kernel: Callable[..., None], at: Any, threads: int, arguments: tuple[Any, ...]):
         self._kernel = kernel
@@ -91,7 +90,7 @@ class _Block:
                 raise DivergenceError(f"{_BLOCK} was reached by {reached} of {len(self.threads)} threads; others ended")
 
     def _run_warp(self, warp: Sequence[_Thread], started: bool) -> None:
-        """Run a warp as far as it goes alone: until all its threads have ended or wait for the block."""
+        """Run a warp until all its threads have ended or wait at a block barrier."""
         try:
             if started:
                 self._go_on(warp)
@@ -113,18 +112,18 @@ class _Block:
         raise DivergenceError(f"threads of one block wait at different barriers: {', '.join(places)}")
 
     def _start(self, warp: Sequence[_Thread]) -> None:
-        """Run every thread to its first barrier, or to its end."""
+        """Run every thread to its first barrier or its end."""
         waiting = iter(warp)
         while True:
             run = greenlet(self._run_threads, self.main)
-            run.gr_context = copy_context()  # in which NumPy keeps what it does about overflow
+            run.gr_context = copy_context()  # it holds NumPy's error state
             run.switch(waiting)
             if run.dead:
                 return
             _current.run = run
 
     def _run_threads(self, waiting: Iterator[_Thread]) -> None:
-        """One thread after the other, until one has waited."""
+        """Run threads in order, until one has waited."""
         for thread in waiting:
             _become(thread)
             self._kernel(*self._arguments)
@@ -133,20 +132,20 @@ class _Block:
                 return
 
     def _go_on(self, ready: Sequence[_Thread]) -> None:
-        """Run every thread from its barrier to its next one, or to its end."""
+        """Run every thread from its barrier to its next one or its end."""
         for thread in ready:
             thread.run.switch()
 
 
 def _become(thread: _Thread) -> None:
-    """Show kernels where this thread is."""
+    """Set the thread and block indices that kernels see."""
     global _current
     _current = thread
     cuda.threadIdx, cuda.blockIdx = thread.threadIdx, thread.blockIdx
 
 
 def last_warp_first(block: Sequence[int]) -> bool:
-    """In which order the warps of a block run."""
+    """Whether the warps of a block run in reverse order."""
     return sum(block) % 2 == 1
 
 
@@ -158,7 +157,7 @@ def _wait(barrier: str) -> None:
 
 
 def wait_for_block() -> None:
-    """syncthreads."""
+    """Implements syncthreads."""
     _wait(_BLOCK)
 
 
@@ -174,12 +173,12 @@ def _shuffled(value: Any, source: Callable[[int], int]) -> Any:
 
 
 def exchange(value: Any, distance: int) -> Any:
-    """shfl_xor_sync, with all of a warp."""
+    """Implements shfl_xor_sync, with all threads of a warp."""
     return _shuffled(value, lambda own: own ^ distance)
 
 
 def _unwritten(shape: Any, dtype: Any) -> Any:
-    """Memory that holds what nobody would take for a result: nan, or the least integer."""
+    """Return memory with values that are unlikely results: nan, or the minimal integer."""
     return np.full(shape, _fill(dtype), dtype)
 
 
@@ -190,7 +189,7 @@ def _fill(dtype: Any) -> Any:
 
 
 class _Shared:
-    """`cuda.shared`: an array for each line that asks for one, common to the threads of a block."""
+    """Implements `cuda.shared`: an array per source line, shared by the threads of a block."""
 
     def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> Any:
         frame = sys._getframe(1)
@@ -201,7 +200,7 @@ class _Shared:
 
 
 class _Local:
-    """`cuda.local`: an array of a thread's own."""
+    """Implements `cuda.local`: an array per thread."""
 
     def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> Any:
         return _unwritten(shape, dtype)
@@ -209,7 +208,7 @@ class _Local:
 
 @final
 class _Cuda(kernelapi.FakeCUDAModule):  # type: ignore[misc]  # numba is not typed
-    """`numba.cuda` as kernels see it: it knows where the thread is that runs; of one launch at a time."""
+    """Implements `numba.cuda` for kernels, with the indices of the current thread; supports one launch at a time."""
 
     threadIdx: Any = None  # noqa: N815  # the names of CUDA
     blockIdx: Any = None  # noqa: N815
@@ -221,7 +220,7 @@ class _Cuda(kernelapi.FakeCUDAModule):  # type: ignore[misc]  # numba is not typ
         super().__init__((1, 1, 1), (1, 1, 1), 0)
 
     def __getattr__(self, name: str) -> Any:
-        """An attribute of numba.cuda that this class has not."""
+        """Return an attribute of numba.cuda that this class does not define."""
         return getattr(numba.cuda, name)
 
     @override
@@ -275,7 +274,7 @@ _launching = threading.Lock()
 
 
 def launch(kernel: Callable[..., None], blocks: int, threads: int, *arguments: Any) -> None:
-    """Run a kernel, whose pointers are vectors, on so many blocks of so many threads."""
+    """Run a kernel, with vectors as pointers, on `blocks` blocks of `threads` threads."""
     with _launching, np.errstate(all="ignore"):
         cuda.gridDim, cuda.blockDim = kernelapi.Dim3(blocks, 1, 1), kernelapi.Dim3(threads, 1, 1)
         for block in range(blocks):

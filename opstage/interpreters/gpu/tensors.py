@@ -1,4 +1,4 @@
-"""Kernels of `device.each_tensor`, which go through many tensors: where a row of lanes stands."""
+"""Functions for kernels of `device.each_tensor`, which process many tensors: the position of a row of lanes."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ FIRST = np.int32(0)
 
 @device_function
 def going(rows: Any, stop: Any) -> Any:
-    """The rows to go through: none once an index was out of range, so nothing has changed when that is reported."""
+    """Return the rows to process: none after an index was out of range, so that nothing changes before the error."""
     return rows if stop[0] == 0 else FIRST
 
 
 @device_function
 def part_of(row: Any, part: Any, table: Any) -> Any:
-    """Which of the tensors a row is part of, and where in that it begins and ends.
+    """Return the tensor of a row, with the range of its elements.
 
-    Their number is read for each row, so that the compiler makes no second loop of other rounding for one tensor alone.
+    The number of tensors is read for each row, so that the compiler cannot specialise the loop for one tensor with
+    different rounding.
     """
     count = table[0]
     tensor, above = FIRST, count

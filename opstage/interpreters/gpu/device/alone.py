@@ -1,11 +1,11 @@
-"""Who may work with a device: one thread at a time, and only of the process that opened it.
+"""Exclusive use of a device: by one thread at a time, and only in the process that opened it.
 
-A device is one stream, one pinned memory, one set of plans of products, and the op it works for. So
-every method that touches them holds the device's lock from the first of its calls of the driver to the last. An
-interpreter holds it for a whole op, and a compiled program for a whole run, so that what is set before a launch is that
-launch's own and a capture takes in nobody else's work. Whoever holds it may ask for it again.
+A device has one stream, one pinned buffer, one set of matmul plans, and one current op. So every method that uses them
+holds the device's lock from its first to its last driver call. An interpreter holds it for a whole op, and a compiled
+program for a whole run, so that state set before a launch belongs to that launch and a capture contains no other work.
+The lock is reentrant.
 
-What is collected as garbage may be so in any thread at any moment, so a finalizer never waits for the lock.
+Garbage may be collected in any thread at any time, so a finalizer never waits for the lock.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _inherited = False  # whether a device was in use when this process was forked
 
 
 def alone(method: F) -> F:
-    """A method of a device that holds its lock."""
+    """Decorate a method of a device to hold its lock."""
 
     @wraps(method)
     def locked(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -40,20 +40,20 @@ def alone(method: F) -> F:
 
 @final
 class Inherited:
-    """The lock of a device in a process that was forked from the one that opened it: nobody gets it."""
+    """The lock of a device in a process forked from the one that opened it: acquiring it raises."""
 
     def __enter__(self) -> NoReturn:
         raise _forked()
 
     def __exit__(self, *_: object) -> None:
-        """Nobody has it."""
+        """Do nothing: the lock is never acquired."""
 
 
 Lock: TypeAlias = AbstractContextManager[object]
 
 
 def opened(device: Device) -> None:
-    """A device that is this process's own; children that it forks get an error from it."""
+    """Mark a device as owned by this process; using it in a forked child raises."""
     tell_in_child(device, _inherit)
 
 
@@ -63,7 +63,7 @@ def _inherit(device: Device) -> None:
 
 
 def require_own_process() -> None:
-    """Raises DeviceError in a process that was forked from one which used CUDA."""
+    """Raise DeviceError in a process forked from one that used CUDA."""
     if _inherited or inherited():
         raise _forked()
 

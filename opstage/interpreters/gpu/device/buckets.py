@@ -1,7 +1,7 @@
-"""Memory that was given back, kept by size for the next who asks.
+"""Freed memory, kept by size for reuse.
 
-Sizes are rounded up to one of eight between a power of two and the next, so at most an eighth is wasted and a step of
-training, whose tensors have the same sizes as those of the step before, finds each of them.
+Sizes are rounded up to one of eight between consecutive powers of two, so at most an eighth is wasted. A training step
+has tensors of the same sizes as the previous step, and reuses all blocks.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Generic, TypeVar, final
 Block = TypeVar("Block")
 
 SMALLEST = 512
-"""Bytes. What the driver aligns allocations to, at least."""
+"""Bytes: the minimal alignment of the driver's allocations."""
 
 
 def rounded(nbytes: int) -> int:
-    """The size of the bucket from which so many bytes are taken."""
+    """Return the size of the bucket for `nbytes`."""
     if nbytes <= SMALLEST:
         return SMALLEST
     below = 1 << ((nbytes - 1).bit_length() - 1)
@@ -26,10 +26,10 @@ def rounded(nbytes: int) -> int:
 
 @final
 class Buckets(Generic[Block]):
-    """Blocks that nobody uses now, by their rounded size.
+    """Unused blocks by their rounded size.
 
-    allocate, free   how a block of so many bytes is made, and how it ends
-    kept             bytes of the blocks that nobody uses
+    allocate, free   allocate a block of a size, and free a block
+    kept             total bytes of unused blocks
     """
 
     def __init__(self, allocate: Callable[[int], Block], free: Callable[[Block], None]):
@@ -39,7 +39,7 @@ class Buckets(Generic[Block]):
         self.kept = 0
 
     def take(self, nbytes: int) -> Block:
-        """A block of at least so many bytes."""
+        """Return a block of at least `nbytes`."""
         size = rounded(nbytes)
         blocks = self._blocks.get(size)
         if blocks:
@@ -48,13 +48,13 @@ class Buckets(Generic[Block]):
         return self._allocate(size)
 
     def give(self, block: Block, nbytes: int) -> None:
-        """Keep a block that was taken for so many bytes."""
+        """Keep a block that was taken for `nbytes`."""
         size = rounded(nbytes)
         self.kept += size
         self._blocks.setdefault(size, []).append(block)
 
     def trim(self) -> int:
-        """End every block that is kept; how many bytes that were."""
+        """Free all unused blocks; return their total size."""
         blocks, self._blocks = self._blocks, {}
         kept, self.kept = self.kept, 0
         for each in blocks.values():

@@ -1,4 +1,4 @@
-"""Calls as a CUDA graph: captured once, then launched as one."""
+"""Capture calls as a CUDA graph once, then launch the graph."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from .script import Call, Script
 
 
 class Captures(Protocol):
-    """A device that can capture what it is asked for."""
+    """A device that can capture calls."""
 
     def load(self, call: Call) -> None:
-        """Compile the kernel of a launch, if it is one, and bring it to the device."""
+        """Compile the kernel of a launch, if it is one, and load it on the device."""
         ...
 
     def captured(self, work: Callable[[], None]) -> Any:
-        """Capture the launches of `work` as a graph; none of them is run."""
+        """Capture the launches of `work` as a graph, without running them."""
         ...
 
     def replay(self, graph: Any) -> None:
-        """Do what was captured; returns before it is done."""
+        """Launch a captured graph; returns before it is done."""
         ...
 
     def gave_up(self, error: DeviceError) -> None:
-        """A capture failed with this error, and its calls were made one by one."""
+        """Report that a capture failed with this error and its calls were made one by one."""
         ...
 
 
 @final
 class Captured(Script):
-    """The first run makes the calls one by one, so that kernels are loaded and algorithms of products chosen: neither
-    may happen within a capture. The second one is captured. From then on a run is one launch.
+    """The first run makes the calls one by one, so that kernels are loaded and matmul algorithms chosen, which is not
+    allowed within a capture. The second run is captured. From then on a run is one launch.
 
-    A capture that the driver refuses has done nothing, so the calls can be made one by one instead; with `graphs`
-    "always" it is an error. It is not tried again once they could.
+    A capture that the driver rejects has run nothing, so the calls are made one by one instead; with `graphs` "always"
+    that is an error. Capturing is not retried once the calls have succeeded.
     """
 
     def __init__(self, device: Device, captures: Captures, calls: Sequence[Call], graphs: CudaGraphs = "auto"):
@@ -76,7 +76,7 @@ class Captured(Script):
                 return
             refused = self._refused
             if self._ran:
-                self._refused = None  # if the calls fail as well, it was not the capture
+                self._refused = None  # if the calls fail as well, the capture was not the cause
             super().run()
             self._ran, self._refused = True, refused
             if refused is not None:

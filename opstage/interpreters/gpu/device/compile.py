@@ -1,8 +1,8 @@
-"""Kernels to machine code of a GPU, without one: Python to PTX by numba-cuda, PTX to a cubin by nvJitLink.
+"""Compile kernels to machine code without a GPU: Python to PTX by numba-cuda, PTX to a cubin by nvJitLink.
 
-A cubin is kept on disk under the digest of all that decides it: what the kernel computes, its signature, the GPU's
-architecture, the versions of Python and of the compilers, and how this file asks them. The compilers are those that are
-loaded: a library need not be of the wheel that is installed, nor any wheel be.
+A cubin is cached on disk under a digest of everything it depends on: the kernel's code, its signature, the GPU's
+architecture, the versions of Python and of the compilers, and the options in this file. The compilers are identified by
+the loaded libraries, which need not come from an installed wheel.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ ComputeCapability = tuple[int, int]
 
 _PACKAGES = ("numba", "numba_cuda", "llvmlite", "cuda.core", "cuda.bindings")
 _HOW = (Path(__file__), Path(__file__).parents[1] / "language.py")
-"""The files that say with which options all is compiled, and what is kept of it."""
+"""The files that determine compiler options and the cached content."""
 _LIBRARIES = ("nvvm", "libdevice", "nvJitLink")
 _ENTRY = re.compile(r"\.visible \.entry (\w+)\(")
-_ENVIRONMENT = re.compile(r"^\.common \.global .*NumbaEnv.*\n", re.MULTILINE)  # of Python's, which kernels do not read
+_ENVIRONMENT = re.compile(r"^\.common \.global .*NumbaEnv.*\n", re.MULTILINE)  # Python's, unused by kernels
 _SHARED = re.compile(r"\.shared \.align \d+ \.b8 \w+\[(\d+)\]")
 _DOUBLE = re.compile(r"\.f64\b")
 _DIVISION = re.compile(r"\b(div|rem)\.[su]64\b")
 
 _compiling = threading.Lock()
-"""numba compiles one function at a time."""
+"""Held while compiling: numba compiles one function at a time."""
 
 
 class Resources(NamedTuple):
     """The resources of a compiled kernel.
 
-    registers, stack, spilled   of a thread: registers, bytes of its stack, bytes of registers that did not fit
-    shared                      bytes of a block
+    registers, stack, spilled   per thread: registers, bytes of stack, bytes of spilled registers
+    shared                      bytes per block
     doubles                     instructions with float64
-    divisions                   of integers of 64 bits
+    divisions                   64-bit integer divisions
     """
 
     registers: int
@@ -56,7 +56,7 @@ class Resources(NamedTuple):
 
 
 class CompiledKernel(NamedTuple):
-    """A cubin and the name in it of its one kernel."""
+    """A cubin and the name of its only kernel."""
 
     name: str
     cubin: bytes
@@ -64,9 +64,9 @@ class CompiledKernel(NamedTuple):
 
 
 def compile_kernel(kernel: Kernel, signature: Signature, cc: ComputeCapability) -> CompiledKernel:
-    """The kernel for a signature, on GPUs of compute capability `cc`, as (9, 0) for sm_90; from disk if it is there.
+    """Return the kernel for a signature and GPUs of compute capability `cc`, (9, 0) for sm_90, from disk if cached.
 
-    Raises UnsupportedError, with the kernel's name and what the compiler said, where it does not compile.
+    Raises UnsupportedError, with the kernel's name and the compiler's message, if it does not compile.
     """
     how = [text_of(str(path)) for path in _HOW]
     key = digest_of(kernel, *signature, f"sm_{cc[0]}{cc[1]}", platform.python_version(), compilers(), *how)
@@ -83,7 +83,7 @@ def compile_kernel(kernel: Kernel, signature: Signature, cc: ComputeCapability) 
 
 
 def to_ptx(kernel: Kernel, signature: Signature, cc: ComputeCapability) -> str:
-    """The PTX of a kernel, the input of nvJitLink. Raises whatever numba does."""
+    """Return the PTX of a kernel, the input of nvJitLink. Numba's errors propagate."""
     from ..language import cuda
 
     text, _ = cuda.compile_ptx(kernel, tuple(map(_numba_type, signature)), cc=cc)
@@ -103,7 +103,7 @@ def _compiled(kernel: Kernel, signature: Signature, cc: ComputeCapability) -> Co
 
 
 def _renamed(ptx: str, kernel: Kernel) -> tuple[str, str]:
-    """The kernel under the name by which profilers show it. Numba's own counts how often it compiled the function."""
+    """Rename the kernel for profilers. Numba's own name has a counter of compilations."""
     entry = _ENTRY.search(ptx)
     assert entry is not None, "PTX without a kernel"
     name = "opstage_" + re.sub(r"\W", "_", kernel.__name__)
@@ -123,7 +123,7 @@ def _linked(ptx: str, cc: ComputeCapability) -> tuple[bytes, str]:
 
 
 def resources(log: str, ptx: str) -> Resources:
-    """The resources of a kernel, parsed from the log of `ptxas -v` and from its PTX."""
+    """Parse the resources of a kernel from the log of `ptxas -v` and from its PTX."""
 
     def number(pattern: str) -> int:
         return sum(map(int, re.findall(pattern, log)))
@@ -132,7 +132,7 @@ def resources(log: str, ptx: str) -> Resources:
         registers=number(r"Used (\d+) registers"),
         stack=number(r"(\d+) bytes stack frame"),
         spilled=number(r"(\d+) bytes spill"),
-        shared=sum(map(int, _SHARED.findall(ptx))),  # ptxas gives room to arrays that others might see only when linked
+        shared=sum(map(int, _SHARED.findall(ptx))),  # ptxas allocates externally visible arrays only when linking
         doubles=sum(1 for line in ptx.splitlines() if _DOUBLE.search(line) and ".reg" not in line),
         divisions=len(_DIVISION.findall(ptx)),
     )
@@ -150,7 +150,7 @@ def _numba_type(name: str) -> Any:
 
 @cache
 def compilers() -> str:
-    """The compilers in use: packages by their versions, NVIDIA's libraries by their files."""
+    """Describe the compilers in use: packages by version, NVIDIA's libraries by file."""
     packages = [f"{name} {_version(name)}" for name in _PACKAGES]
     return ", ".join([*packages, *(f"{name} {_identity(library_path(name))}" for name in _LIBRARIES)])
 
@@ -163,18 +163,18 @@ def _version(package: str) -> str:
 
 
 def library_path(name: str) -> str | None:
-    """The file of one of NVIDIA's libraries that numba or cuda.core loads to compile; None where there is none."""
+    """Return the file of an NVIDIA library that numba or cuda.core loads to compile; None if there is none."""
     try:
         if name == "nvJitLink":
             return str(import_module("cuda.pathfinder").load_nvidia_dynamic_lib(name).abs_path)
         libraries = import_module("numba.cuda.cudadrv.libs")
         return str(libraries.get_libdevice() if name == "libdevice" else libraries.get_cudalib(name))
-    except Exception:  # who looks for one that is not there raises an error of its own kind
+    except Exception:  # the search raises errors of its own types
         return None
 
 
 def _identity(path: str | None) -> str:
-    """A file by its size and the time of its last change: the versions that libraries tell are too coarse."""
+    """Return a file's size and modification time, since library versions are too coarse."""
     try:
         found = None if path is None else Path(path).stat()
     except OSError:
@@ -183,7 +183,7 @@ def _identity(path: str | None) -> str:
 
 
 def _packed(compiled: CompiledKernel) -> bytes:
-    """A line that says what it is, and the cubin."""
+    """Return a header line with the metadata, followed by the cubin."""
     return json.dumps([compiled.name, *compiled.resources]).encode() + b"\n" + compiled.cubin
 
 

@@ -1,6 +1,6 @@
-"""A digest of a kernel's content: its code, and that of all it calls, with the constants that they read.
+"""A digest of a kernel's content: its code and that of its callees, with the constants that they read.
 
-Two functions of the same content compile to the same machine code, wherever and when they were defined.
+Functions with the same content compile to the same machine code, wherever they were defined.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 
 def digest_of(function: Callable[..., Any], *more: str) -> str:
-    """Hexadecimal, of a function that kernels are compiled from, and of what else decides the outcome."""
+    """Return the hexadecimal digest of a function from which kernels are compiled, and of other inputs."""
     digest = hashlib.sha256()
     for part in (*_function(function, set()), *more):
         digest.update(part.encode() + b"\0")
@@ -53,8 +53,8 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 def _value(value: Any, seen: set[int]) -> Iterator[str]:
-    """A function by its content, an intrinsic (which writes instructions) by the text of its file, all else by how it
-    is written: numbers, types, modules."""
+    """Yield a function's content, an intrinsic's source file (it emits instructions), or the repr of anything else:
+    numbers, types, modules."""
     inner = getattr(value, "py_func", value)  # of a function that numba compiles into its callers
     if isinstance(inner, FunctionType):
         yield from _function(inner, seen)
@@ -68,5 +68,5 @@ def _value(value: Any, seen: set[int]) -> Iterator[str]:
 
 @cache
 def text_of(path: str) -> str:
-    """A source file as it was when it was first asked for."""
+    """Return the text of a source file at the first request."""
     return Path(path).read_text("utf-8")

@@ -1,4 +1,4 @@
-"""The op that launches serve."""
+"""The op on whose behalf kernels are launched."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from .watch import Watch
 
 
 class OpContext(NamedTuple):
-    """An op and how it is computed, passed to a device with the work that launches its kernels.
+    """An op and its settings, passed to a device with the work that launches its kernels.
 
-    op, region      its name and region, for errors, some of which are found later
-    precision       of float32 products, as Options.matmul_precision says
-    watch           the index checks of the interpreter that asks
+    op, region      its name and region, for errors, which may be detected later
+    precision       the precision of float32 products, see Options.matmul_precision
+    watch           the index checks of the calling interpreter
     """
 
     op: str

@@ -1,9 +1,8 @@
-"""Deferred launches: updates of parameters wait, so that one multi-tensor launch does all of them.
+"""Deferred launches: parameter updates are collected and run by one multi-tensor launch.
 
-An op writes no memory but that of its results. So a launch may wait until somebody reads one of them, which is when
-`DeviceBuffer.handle` is asked for; then everything that waits is launched, those of one kernel and the same numbers
-together. A result keeps its deferred launch alive, and the list of them does not: what nobody can read any more is not
-computed, so a step that was cut short leaves nothing behind.
+An op only writes its own results. So a launch can wait until a result is read, through `DeviceBuffer.handle`; then all
+deferred launches run, grouped by kernel and scalar arguments. A result keeps its deferred launch alive, but the list
+does not: unreachable results are never computed, so an interrupted step leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ if TYPE_CHECKING:
     from .interface import Device
 
 MOST = 1024
-"""The most deferred launches; one launch of so many is long enough."""
+"""The limit of deferred launches; at this number they run, since one launch is then large enough."""
 
 
 @final
 class DeferredLaunch:
-    """The deferred launch of one op: results from operands, by a kernel that gets `shared` besides."""
+    """The deferred launch of one op: results from operands, by a kernel with additional `shared` arguments."""
 
     __slots__ = ("kernel", "results", "operands", "shared", "context", "__weakref__")
 
@@ -48,7 +47,7 @@ class DeferredLaunch:
 
     @property
     def kind(self) -> Hashable:
-        """Equal for those that one launch can do; numbers by their bits, since 0 is not -0."""
+        """A key, equal for launches that can be combined; numbers by their bits, since 0 is not -0."""
         shared = [a.memory if type(a) is DeviceBuffer else (type(a), a.tobytes()) for a in self.shared]
         return (self.kernel, self.results[0].dtype, self.context.watch, *shared)
 
@@ -59,7 +58,7 @@ class DeferredLaunch:
 
 @final
 class DeferredLaunches:
-    """The deferred launches of a device. The caller holds the device's lock."""
+    """The deferred launches of a device. The caller must hold the device's lock."""
 
     def __init__(self, device: Device):
         self._device = device
@@ -67,10 +66,10 @@ class DeferredLaunches:
         self._launching = False
 
     def add(self, job: DeferredLaunch) -> None:
-        """Defer a launch. Its operands are not deferred any more."""
+        """Defer a launch, after launching deferred work on its operands."""
         for buffer in (*job.operands, *job.shared):
             if type(buffer) is DeviceBuffer:
-                buffer.handle  # noqa: B018  # launches what it waits for
+                buffer.handle  # noqa: B018  # launches the work that produces it
         if len(self._jobs) >= MOST:
             self.launch()
         self._jobs.append(ref(job))
@@ -78,8 +77,8 @@ class DeferredLaunches:
             result.memory.job = job
 
     def launch(self) -> None:
-        """Launch all that are deferred. Where one fails, it and those after it stay deferred."""
-        if self._launching or not self._jobs:  # a launch asks for the handles of the results itself
+        """Launch all deferred work. If a launch fails, it and those after it stay deferred."""
+        if self._launching or not self._jobs:  # a launch itself accesses the handles of the results
             return
         device = self._device
         asking = device.context
@@ -100,7 +99,7 @@ class DeferredLaunches:
         self._jobs.clear()
 
     def _alike(self) -> list[list[DeferredLaunch]]:
-        """The deferred launches by the multi-tensor launch that does them, in order."""
+        """Group the deferred launches into multi-tensor launches, in order."""
         found: dict[Hashable, list[DeferredLaunch]] = {}
         for waiting in self._jobs:
             job = waiting()

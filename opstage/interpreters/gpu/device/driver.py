@@ -1,4 +1,4 @@
-"""A GPU, by cuda.core: one stream, memory from a pool of its own, kernels that were compiled to machine code."""
+"""A GPU, through cuda.core: one stream, a memory pool, and kernels compiled to machine code."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from .signature import Kernel, Pointers, Signature, signature_of
 from .staging import Staging
 
 BLOCKS_OF_A_PROCESSOR = 32
-"""More blocks of a kernel that steps through its elements would only wait for a place on a multiprocessor."""
+"""Further blocks of a kernel that strides over its elements would only queue for a multiprocessor."""
 
 
 _entered = threading.local()
-"""`gpu`: the current device of this thread."""
+"""Has `gpu`, the current device of this thread."""
 
 
 @final
 class Gpu(Device):
-    """A GPU that this process sees. A handle of memory is a Buffer of cuda.core.
+    """A GPU visible to this process. Memory handles are Buffers of cuda.core.
 
-    core, driver   the modules cuda.core and cuda.bindings.driver, or what a test puts in their place
-    library        how cuBLASLt is found
-    number         in the order of the driver, which lists what CUDA_VISIBLE_DEVICES lets it
+    core, driver   the modules cuda.core and cuda.bindings.driver, or test doubles
+    library        loads cuBLASLt
+    number         its index in the driver's list, which CUDA_VISIBLE_DEVICES restricts
     """
 
     def __init__(self, core: Any = None, driver: Any = None, library: Callable[[], Any] = gemm.load, number: int = 0):
@@ -91,7 +91,8 @@ class Gpu(Device):
         self._enter()
 
     def _enter(self) -> None:
-        """The driver wants each thread to say which device it means, again after it meant another one."""
+        """Make this the thread's current device, which the driver requires in each thread and after using another
+        device."""
         if getattr(_entered, "gpu", None) is not self:
             self._gpu.set_current()
             _entered.gpu = self
@@ -107,7 +108,7 @@ class Gpu(Device):
             if not _is_out_of_memory(error):
                 self._explain(error, "memory was asked for")
                 raise
-        self.trim()  # blocks of other sizes may make room for this one
+        self.trim()  # freeing blocks of other sizes may make room
         try:
             return self._buckets.take(nbytes)
         except Exception as error:
@@ -156,7 +157,7 @@ class Gpu(Device):
 
     @property
     def held(self) -> int:
-        """Bytes that the driver has given out to this device's pool and not got back."""
+        """Return the bytes that the driver has allocated to this device's pool."""
         with self.lock:
             return int(self._resource.attributes.used_mem_current)
 
@@ -186,16 +187,16 @@ class Gpu(Device):
         return array
 
     def pinned(self, nbytes: int) -> int:
-        """The address of so many bytes of the host, which are this device's until the process ends."""
+        """Allocate pinned host memory until the process ends, and return its address."""
         (address,) = self._done(self._driver.cuMemAllocHost(nbytes))
         return int(address)
 
     def copy_in(self, target: int, host: int, nbytes: int) -> None:
-        """From pinned memory to the GPU; returns before it is done."""
+        """Copy from pinned memory to the GPU; returns before it is done."""
         self._done(self._driver.cuMemcpyHtoDAsync(target, host, nbytes, self._stream.handle))
 
     def copy_out(self, host: int, source: int, nbytes: int) -> None:
-        """From the GPU to pinned memory; returns before it is done."""
+        """Copy from the GPU to pinned memory; returns before it is done."""
         self._done(self._driver.cuMemcpyDtoHAsync(host, source, nbytes, self._stream.handle))
 
     def event(self) -> Any:
@@ -224,7 +225,7 @@ class Gpu(Device):
             raise
 
     def _with_tables(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments of a launch, tuples of buffers as addresses on the device."""
+        """Return the arguments of a launch, with tuples of buffers as tables of addresses on the device."""
         return tuple([self._pointers(a) if type(a) is tuple else a for a in arguments])
 
     def _pointers(self, buffers: tuple[DeviceBuffer, ...]) -> Pointers:
@@ -268,7 +269,7 @@ class Gpu(Device):
                 *addresses, shape, self.context.precision, None if bias is None else int(bias.handle.handle)
             )
         except ProductFailed as error:
-            self.synchronize()  # an error that the driver knows of is raised instead
+            self.synchronize()  # raises the driver's own error instead, if there is one
             raise DeviceError(f"the {self.name} failed when a product was asked for: {error}; {GO_ON}") from error
         except LocatedError as error:
             error.place(self.context.op, self.context.region)
@@ -284,7 +285,7 @@ class Gpu(Device):
     @override
     @alone
     def script(self, calls: Sequence[Call], graphs: CudaGraphs = "auto") -> Script:
-        # what a capture reads stands on the device before it begins, and stays
+        # uploaded before the capture, and kept alive for it
         ready = [
             call._replace(arguments=self._with_tables(call.arguments)) if call.method == "launch" else call
             for call in calls
@@ -293,7 +294,7 @@ class Gpu(Device):
 
     @alone
     def load(self, call: Call) -> None:
-        """Compile the kernel of a launch, if it is one, and bring it to the GPU."""
+        """Compile the kernel of a launch, if it is one, and load it on the GPU."""
         if call.method != "launch":
             return
         kernel, _, _, *arguments = call.arguments
@@ -307,7 +308,7 @@ class Gpu(Device):
 
     @alone
     def captured(self, work: Callable[[], None]) -> Any:
-        """Capture the launches of `work` as a graph; none of them is run."""
+        """Capture the launches of `work` as a graph, without running them."""
         try:
             self._enter()
             builder = self._stream.create_graph_builder()
@@ -315,7 +316,7 @@ class Gpu(Device):
                 builder.begin_building()
                 try:
                     work()
-                finally:  # the stream is of no other use before the capture ends
+                finally:  # the stream is unusable until the capture ends
                     builder.end_building()
                 return builder.complete()
             finally:
@@ -326,7 +327,7 @@ class Gpu(Device):
 
     @alone
     def replay(self, graph: Any) -> None:
-        """Do what was captured; returns before it is done."""
+        """Launch a captured graph; returns before it is done."""
         try:
             self._enter()
             graph.launch(self._stream)
@@ -335,7 +336,7 @@ class Gpu(Device):
             raise
 
     def gave_up(self, error: DeviceError) -> None:
-        """Say, the first time, that a capture failed and its calls are made one by one."""
+        """Warn, once, that a capture failed and its calls are made one by one."""
         if not self._gave_up:
             self._gave_up = True
             warnings.warn(
@@ -394,14 +395,14 @@ class Gpu(Device):
     # Errors of the driver ------------------------------------------------------------------------------------------
 
     def _done(self, outcome: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The results of a driver call. Raises RuntimeError, with the name of its status, where it failed."""
+        """Return the results of a driver call. Raises RuntimeError, with the name of its status, if it failed."""
         status, *values = outcome
         if int(status):
             raise RuntimeError(f"the CUDA driver says {getattr(status, 'name', status)}")
         return tuple(values)
 
     def _explain(self, error: Exception, when: str, at_op: bool = False) -> None:
-        """Raise a DeviceError from an error of the driver; leave others as they are, with the op where it is one's."""
+        """Raise a DeviceError for an error of the driver; leave others unchanged, adding the op if `at_op`."""
         op, region, *_ = self.context
         found = self._failures.error(error, when, op, region)
         located = found if found is not None else error

@@ -1,7 +1,7 @@
-"""Failures that a GPU's driver reports, as one error of Opstage: whether the process can go on, and what to do.
+"""Failures reported by a GPU's driver, as one Opstage error that says whether the process can continue, and how.
 
-Some of the driver's errors end a GPU's use by the process: every later call gives the same one, and memory cannot be
-read any more. Those of kernels are found by whatever call comes next, not by the one that was at fault.
+Some driver errors make the GPU unusable for the process: every later call returns the same error, and memory cannot be
+read. Errors of kernels are reported by a later call, not by the launch that caused them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OF_KERNELS = frozenset(
         "CUDA_ERROR_TENSOR_MEMORY_LEAK",
     }
 )
-"""Errors that end a GPU's use by the process, and that a kernel makes."""
+"""Errors that make the GPU unusable for the process, caused by kernels."""
 
 OF_THE_MACHINE = frozenset(
     {
@@ -39,7 +39,7 @@ OF_THE_MACHINE = frozenset(
         "CUDA_ERROR_UNKNOWN",
     }
 )
-"""Errors that end it too, and that no program makes."""
+"""Errors that do the same, but are never caused by programs."""
 
 GO_ON = "no step is half done, and the process can go on"
 _START_AGAIN = "start the process again, from the last checkpoint if there is one"
@@ -53,9 +53,9 @@ _NAME = re.compile(r"\bCUDA_ERROR_\w+")
 
 @final
 class Failures:
-    """Of one GPU, called `gpu`.
+    """The failures of one GPU, called `gpu`.
 
-    lost    what was found when this process lost the GPU; empty before that
+    lost    the error with which this process lost the GPU; empty before
     """
 
     def __init__(self, gpu: str):
@@ -63,9 +63,10 @@ class Failures:
         self.lost = ""
 
     def error(self, found: Exception, when: str, op: str, region: str) -> DeviceError | None:
-        """The error to raise for what was found `when` something was asked for; None where it is not of the driver.
+        """Return the error to raise for `found`, detected `when` something was called; None if it is not a driver
+        error.
 
-        op, region   of what was asked for last
+        op, region   the last op that ran
         """
         name = _NAME.search(str(found))
         if name is None or isinstance(found, DeviceError):

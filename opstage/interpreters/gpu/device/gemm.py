@@ -1,8 +1,8 @@
-"""Products of matrices by cuBLASLt, called through ctypes.
+"""Matrix products by cuBLASLt, called through ctypes.
 
-cuBLASLt stores matrices column by column, so a row-major matrix is to it the transpose. The product out = x·y is thus
-computed as outᵀ = yᵀ·xᵀ: the operands change places, nothing is transposed. Values and layouts are those of cublasLt.h
-of CUDA 13, which are the same in CUDA 11 and 12.
+cuBLASLt is column-major, so it sees a row-major matrix as its transpose. The product out = x·y is thus computed as outᵀ
+= yᵀ·xᵀ: the operands are swapped, and nothing is transposed. Constants and layouts are those of cublasLt.h in CUDA 13,
+equal in CUDA 11 and 12.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ COMPUTE_TYPES: dict[MatmulPrecision, int] = {"fp32": 68, "tf32": 77, "bf16": 75}
 LAYOUT_BATCH_COUNT, LAYOUT_BATCH_STRIDE = 5, 6
 PREFERENCE_MOST_WORKSPACE, PREFERENCE_REDUCTIONS = 1, 3
 PREFERENCE_ALIGNMENTS = (5, 6, 7, 8)  # of A, B, C and D
-MOST_ALIGNED = 256  # bytes: what the library takes for granted
+MOST_ALIGNED = 256  # bytes: the alignment that the library assumes
 TRANSPOSE_A, TRANSPOSE_B, EPILOGUE, BIAS_POINTER = 3, 4, 7, 8
 TRANSPOSED = 1  # CUBLAS_OP_T
-WITH_BIAS = 4  # CUBLASLT_EPILOGUE_BIAS: one number for each row of a column-major matrix, so for each column of ours
-REDUCTION_IN_WORKSPACE = 2  # CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE: parts of sums in float32, added in one order
+WITH_BIAS = 4  # CUBLASLT_EPILOGUE_BIAS: a number per row of a column-major matrix, so per column of ours
+REDUCTION_IN_WORKSPACE = 2  # CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE: partial sums in float32, added in a fixed order
 
 
 class Algorithm(ctypes.Structure):
@@ -53,18 +53,18 @@ class Heuristic(ctypes.Structure):
 
 
 VECTOR = 16
-"""Bytes that a thread reads at once, and to which a bias is best aligned."""
+"""Bytes that a thread reads at once, and the best alignment of a bias."""
 
 MOST_MATRICES = 65_535
-"""Of one call: the library numbers them by an axis of the grid that goes no further."""
+"""The limit per call: the library indexes matrices by a grid axis of this size."""
 PART = 1 << 15
-"""Matrices of a call where there are more: their addresses are as aligned as the first one's."""
+"""Matrices per call if there are more; chosen such that all parts have aligned addresses."""
 
 REFUSED = frozenset({7, 8, 15})
-"""CUBLAS_STATUS_INVALID_VALUE, _ARCH_MISMATCH and _NOT_SUPPORTED: of what was asked for. Others are of the GPU."""
+"""CUBLAS_STATUS_INVALID_VALUE, _ARCH_MISMATCH and _NOT_SUPPORTED: the request is at fault. Others are GPU errors."""
 
 
-# Of each function, the types of its arguments.
+# The argument types of each function.
 SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cublasLtCreate": (c_void_p,),
     "cublasLtMatmulDescCreate": (c_void_p, c_int, c_int),
@@ -81,16 +81,16 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 
 class ProductFailed(RuntimeError):
-    """The library could not do what it otherwise does; what the driver knows of it is asked for by who catches it."""
+    """A call of the library failed; the handler queries the driver for the cause."""
 
 
 class Shape(NamedTuple):
     """out (batch, rows, columns) = x (batch, rows, extent) · y (batch, extent, columns).
 
-    x_transposed, y_transposed   the operand lies in memory as its transpose
-    x_layout, y_layout   how the operands lie in memory, if not one matrix after the other
-    out_layout           how the result does
-    aligned              bytes of which all addresses are multiples
+    x_transposed, y_transposed   the operand is stored transposed
+    x_layout, y_layout   the layout of the operands, if their matrices are not contiguous
+    out_layout           the layout of the result
+    aligned              the common alignment of all addresses in bytes
     """
 
     batch: int
@@ -120,12 +120,12 @@ class Shape(NamedTuple):
 
 
 def _stored(given: MatrixLayout | None, rows: int, columns: int) -> MatrixLayout:
-    """How matrices lie: as given, or one after the other."""
+    """Return the layout of matrices: the given one, or contiguous."""
     return given if given is not None else MatrixLayout(rows, columns, columns, rows * columns)
 
 
 class GemmPlan(NamedTuple):
-    """The descriptors and the algorithm of cuBLASLt for a product of one shape and precision; made once."""
+    """The cuBLASLt descriptors and algorithm for a product of one shape and precision; created once."""
 
     operation: Any
     x: Any
@@ -135,7 +135,7 @@ class GemmPlan(NamedTuple):
 
 
 def load() -> Any:
-    """The library. Raises UsageError where it is not found."""
+    """Load the library. Raises UsageError if it is not found."""
     from cuda import pathfinder
 
     try:
@@ -149,7 +149,7 @@ def load() -> Any:
 
 
 def typed(library: Any) -> Any:
-    """The library, the argument types of its functions declared."""
+    """Return the library after declaring the argument types of its functions."""
     for name, types in SIGNATURES.items():
         function = getattr(library, name)
         function.argtypes, function.restype = types, c_int
@@ -162,10 +162,10 @@ _SET_OPERATION = "cublasLtMatmulDescSetAttribute"
 
 @final
 class Gemm:
-    """Products on one stream of the current device.
+    """Matrix products on one stream of the current device.
 
-    workspace   gives the address of so many bytes of the device, once
-    stream      the address of the CUstream
+    workspace   returns the address of device memory of a size; called once
+    stream      the CUstream as an integer
     """
 
     def __init__(self, library: Any, workspace: Callable[[int], int], stream: int):
@@ -181,9 +181,9 @@ class Gemm:
     def product(
         self, out: int, x: int, y: int, shape: Shape, precision: MatmulPrecision, bias: int | None = None
     ) -> None:
-        """out = x·y + bias, of row-major float32 matrices at these addresses; returns before it is done.
+        """Compute out = x·y + bias for row-major float32 matrices at these addresses; returns before it is done.
 
-        Raises UnsupportedError for what the library refuses, and ProductFailed.
+        Raises UnsupportedError for a request that the library rejects, and ProductFailed.
         """
         if shape.batch <= MOST_MATRICES:
             self._product(out, x, y, shape, precision, bias)
@@ -197,7 +197,7 @@ class Gemm:
             self._product(out_at, x_at, y_at, part, precision, bias)
 
     def _product(self, out: int, x: int, y: int, shape: Shape, precision: MatmulPrecision, bias: int | None) -> None:
-        # an algorithm is chosen for a bias as aligned as the first one, and serves all that are at least that
+        # the algorithm is chosen for the alignment of the first bias, and valid for any with at least that
         key = shape, precision, 0 if bias is None else min(alignment(bias), VECTOR)
         plan = self._plans.get(key)
         if plan is None:
@@ -218,7 +218,7 @@ class Gemm:
         for attribute, transposed in ((TRANSPOSE_A, shape.y_transposed), (TRANSPOSE_B, shape.x_transposed)):
             if transposed:
                 self._set(_SET_OPERATION, operation, attribute, c_int32(TRANSPOSED), shape)
-        if bias is not None:  # the heuristic looks at its address
+        if bias is not None:  # the heuristic checks its address
             self._set(_SET_OPERATION, operation, EPILOGUE, c_uint32(WITH_BIAS), shape)
             self._set(_SET_OPERATION, operation, BIAS_POINTER, c_void_p(bias), shape)
         y, x, out = (self._layout(stored, shape) for stored in (shape.y_stored, shape.x_stored, shape.out_stored))
@@ -240,7 +240,7 @@ class Gemm:
         return GemmPlan(operation, x, y, out, byref(best.algorithm))
 
     def _layout(self, stored: MatrixLayout, shape: Shape) -> Any:
-        """Of column-major matrices, whose columns are our rows."""
+        """Create the layout of column-major matrices, whose columns are our rows."""
         layout, sizes = c_void_p(), (stored.columns, stored.rows, stored.row)
         self._call("cublasLtMatrixLayoutCreate", byref(layout), CUDA_R_32F, *sizes, shape=shape)
         if shape.batch > 1:
@@ -264,7 +264,7 @@ class Gemm:
 
 
 def alignment(*addresses: int) -> int:
-    """The power of two, up to what the library takes for granted, of which all of them are multiples."""
+    """Return the largest power of two, up to the alignment that the library assumes, that divides all addresses."""
     together = MOST_ALIGNED
     for address in addresses:
         together |= address

@@ -1,4 +1,4 @@
-"""With how many threads a kernel is started."""
+"""Launch sizes of kernels."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ WARP = 32
 
 
 class Grid(NamedTuple):
-    """Launch sizes that suit a device.
+    """Launch sizes for a device.
 
-    threads        of a block that steps through elements
-    block          of a block that works on one thing alone
-    shortest       numbers of a row from which on a warp works on it; a shorter one takes one thread
-    longest        numbers of a row at which a warp still works; a longer one takes a block
-    most_blocks    of a kernel that steps through what it has to do
+    threads        threads of a block in kernels that stride over elements
+    block          threads of a block that processes a single item
+    shortest       minimal row length for a warp per row; shorter rows use one thread
+    longest        maximal row length for a warp per row; longer rows use a block
+    most_blocks    maximal number of blocks of a kernel that strides over its items
     """
 
     threads: int = 256
@@ -24,17 +24,18 @@ class Grid(NamedTuple):
     most_blocks: int = 2**31 - 1
 
     def each(self, count: int) -> tuple[int, int]:
-        """(blocks, threads) for so many elements."""
+        """Return (blocks, threads) for `count` elements."""
         return min(-(-count // self.threads), self.most_blocks), self.threads
 
     def each_row(self, rows: int, extent: int) -> tuple[int, int, int]:
-        """(blocks, threads, lanes) for `rows` rows of `extent` numbers, with `lanes` threads side by side on each."""
+        """Return (blocks, threads, lanes) for `rows` rows of `extent` numbers, with `lanes` threads on each row."""
         lanes = 1 if extent < self.shortest else WARP if extent <= self.longest else self.block
         threads = max(lanes, self.threads)
         return min(-(-rows * lanes // threads), self.most_blocks), threads, lanes
 
     def part(self, count: int) -> int:
-        """Elements of a row, of so many in all: one for each lane of a warp, or more, so that the blocks suffice."""
+        """Return the elements per row of `count` elements in total: one per lane of a warp, or more to limit the
+        blocks."""
         steps = -(-count // (self.most_blocks * self.threads))
         return WARP * min(steps, self.longest // WARP)
 

@@ -35,10 +35,10 @@ T = TypeVar("T")
 
 
 class Idle(Protocol):
-    """Who holds memory between runs."""
+    """Holds memory between runs."""
 
     def trim(self) -> None:
-        """Give it back, unless a run is under way."""
+        """Free that memory, unless a run is in progress."""
         ...
 
 
@@ -87,7 +87,8 @@ class Device(ABC):
         return buffer.memory.device is self
 
     def serve(self, context: OpContext, work: Callable[..., T], /, *args: Any, **more: Any) -> T:
-        """`work(*args, **more)`, all of whose launches are for this op, and errors too. The caller holds the lock."""
+        """Return `work(*args, **more)`, attributing its launches and errors to this op. The caller must hold the
+        lock."""
         self.context = context
         try:
             return work(*args, **more)
@@ -98,13 +99,13 @@ class Device(ABC):
     # Memory ---------------------------------------------------------------------------------------------------------
 
     def empty(self, type: TensorType) -> DeviceBuffer:
-        """A buffer of this type, its elements whatever they are."""
+        """Return an uninitialised buffer of this type."""
         shape: Any = type.shape
         return DeviceBuffer(shape, type.dtype, self.memory(int(type.nbytes)))
 
     @alone
     def memory(self, nbytes: int) -> Memory:
-        """So many bytes of the device. Raises OutOfMemoryError where there is no room, even after a `shrink`."""
+        """Allocate `nbytes` on the device. Raises OutOfMemoryError if that fails, even after a `shrink`."""
         self._take_back()
         try:
             handle = self.allocate(nbytes)
@@ -117,19 +118,19 @@ class Device(ABC):
         return memory
 
     def release(self, handle: Any, nbytes: int) -> None:
-        """Take memory back; called once for each by its `Memory`, by whatever thread collects that as garbage, and so
-        without the lock: it is of use again when the next memory is asked for."""
+        """Queue memory for reuse; called once by each `Memory`, in any thread that collects it as garbage, and so
+        without the lock. It is reused by the next allocation."""
         self._returned.append((handle, nbytes))
 
     @property
     def used(self) -> int:
-        """The bytes that are held now."""
+        """The bytes in use now."""
         with self.lock:
             self._take_back()
             return self._used
 
     def _take_back(self) -> None:
-        """Have what was released ready for the next who asks."""
+        """Make released memory available for the next allocation."""
         while self._returned:
             handle, nbytes = self._returned.popleft()
             self._used -= nbytes
@@ -137,30 +138,29 @@ class Device(ABC):
 
     @abstractmethod
     def allocate(self, nbytes: int) -> Any:
-        """A handle of so many bytes. Raises OutOfMemoryError where there is no room."""
+        """Allocate `nbytes` and return a handle. Raises OutOfMemoryError."""
 
     @abstractmethod
     def deallocate(self, handle: Any, nbytes: int) -> None:
-        """The handle is of no more use; work that was asked for before may still use its bytes."""
+        """Free a handle; work launched earlier may still use its bytes."""
 
     @abstractmethod
     def part(self, memory: Memory, offset: int, nbytes: int) -> Any:
-        """A handle of so many bytes of a memory, which stay its own."""
+        """Return a handle of a part of a memory, which keeps owning it."""
 
     @abstractmethod
     def trim(self) -> int:
-        """Return memory that is kept for reuse to whom it came from; how many bytes that was."""
+        """Free memory that is kept for reuse; return its size in bytes."""
 
     @alone
     def add_idle(self, who: Idle) -> None:
-        """Have `shrink` ask for what it holds between runs, as long as somebody knows it."""
+        """Register an object for `shrink` to trim; it is held weakly."""
         self._idle.add(who)
 
     @alone
     def shrink(self) -> int:
-        """`trim`, once what is idle or only cycles of objects hold was let go, and what can be uploaded again was
-        forgotten."""
-        with suppress(OutOfMemoryError):  # what waits waits on, where there is no room for it either
+        """Free idle memory and garbage cycles, drop uploaded constants, then `trim`."""
+        with suppress(OutOfMemoryError):  # deferred launches stay deferred if there is no memory for them either
             self.flush()
         for each in list(self._idle):
             each.trim()
@@ -172,15 +172,16 @@ class Device(ABC):
 
     @abstractmethod
     def upload(self, array: npt.NDArray[Any]) -> DeviceBuffer:
-        """A buffer with the elements of a host array, which may be changed as soon as this returns."""
+        """Return a buffer with the elements of a host array, which may be changed after this returns."""
 
     @abstractmethod
     def download(self, buffer: DeviceBuffer) -> npt.NDArray[Any]:
-        """A host array of the caller's own, once everything asked for before is done."""
+        """Return a host array that the caller owns, after waiting for all earlier work."""
 
     @alone
     def numbers(self, *values: int) -> DeviceBuffer:
-        """These numbers as int32 on the device, such as the sizes and steps of a window; uploaded once and kept."""
+        """Return these numbers as int32 on the device, such as sizes and strides of a window; uploaded once and
+        cached."""
         found = self._numbers.get(values)
         if found is None:
             if len(self._numbers) >= _MOST_NUMBERS:
@@ -192,25 +193,25 @@ class Device(ABC):
 
     @abstractmethod
     def launch(self, kernel: Callable[..., None], blocks: int, threads: int, *arguments: Any) -> None:
-        """Run a kernel. Arguments are buffers, for which it gets pointers, tuples of buffers of one dtype, for which it
-        gets a pointer to pointers, and numbers, which have NumPy's types.
+        """Launch a kernel. Buffers are passed as pointers, tuples of buffers of one dtype as a pointer to pointers, and
+        NumPy numbers by value.
 
-        Raises OpstageError with the kernel's name where it does not compile.
+        Raises OpstageError with the kernel's name, if it does not compile.
         """
 
     def each(self, kernel: Callable[..., None], count: int, *arguments: Any) -> None:
-        """Run `kernel(count, *arguments)`, which goes through `count` elements in steps of the whole grid."""
+        """Launch `kernel(count, *arguments)`, which strides over `count` elements by the size of the grid."""
         if count:
             self.launch(kernel, *self.grid.each(count), np.int32(count), *arguments)
 
     @property
     def block(self) -> int:
-        """How many threads a block has that works on one thing alone."""
+        """The number of threads of a block that processes a single item."""
         return self.grid.block
 
     def each_row(self, kernel: Callable[..., None], rows: int, extent: int, *arguments: Any) -> None:
-        """Run `kernel(rows, lanes, *arguments)`, which goes through `rows` rows of `extent` numbers, `lanes` threads
-        side by side on each: one thread where rows are short, a warp, or the whole block."""
+        """Launch `kernel(rows, lanes, *arguments)`, which strides over `rows` rows of `extent` numbers with `lanes`
+        threads per row: one thread for short rows, a warp, or a whole block."""
         if rows:
             blocks, threads, lanes = self.grid.each_row(rows, extent)
             self.launch(kernel, blocks, threads, np.int32(rows), np.int32(lanes), *arguments)
@@ -218,11 +219,12 @@ class Device(ABC):
     def each_tensor(
         self, kernel: Callable[..., None], tensors: Sequence[tuple[DeviceBuffer, ...]], *arguments: Any
     ) -> None:
-        """Run `kernel(rows, lanes, part, table, buffers, flag, *arguments)` on tensors, each with what goes with it.
+        """Launch `kernel(rows, lanes, part, table, buffers, flag, *arguments)` on many tensors, each a tuple of related
+        buffers.
 
-        The buffers of a tuple have one size, and all tuples as many; none is empty. A row of lanes goes through `part`
-        elements of one tensor. The table is the number of tensors, the first row of each, and the size of each. Where
-        the flag is not 0 an index was out of range, and the kernel leaves everything as it is.
+        The buffers of a tuple have the same size, all tuples have the same length, and none is empty. A row of lanes
+        processes `part` elements of one tensor. The table has the number of tensors, the first row of each, and the
+        size of each. If the flag is not 0, an index was out of range, and the kernel changes nothing.
         """
         sizes = [buffers[0].size for buffers in tensors]
         part = self.grid.part(sum(sizes))
@@ -242,14 +244,14 @@ class Device(ABC):
         operands: tuple[DeviceBuffer, ...],
         *arguments: Any,
     ) -> None:
-        """Defer a launch that computes results from operands of their size, to be one `each_tensor` with others of its
-        kind that are deferred before anybody reads a result."""
+        """Defer a launch that computes results from operands of the same size; it is combined into one `each_tensor`
+        with others of its kind that are deferred before a result is read."""
         if results[0].size:
             self._deferred.add(DeferredLaunch(kernel, results, operands, arguments, self.context))
 
     @alone
     def flush(self) -> None:
-        """Launch all that was deferred."""
+        """Launch all deferred work."""
         self._deferred.launch()
 
     @abstractmethod
@@ -266,16 +268,15 @@ class Device(ABC):
         out_layout: MatrixLayout | None = None,
         bias: DeviceBuffer | None = None,
     ) -> None:
-        """out = x·y, of float32 matrices or stacks of as many: (..., m, k) · (..., k, n) -> (..., m, n), none empty.
+        """Compute out = x·y for float32 matrices or equal stacks: (..., m, k) · (..., k, n) -> (..., m, n), none empty.
 
-        A transposed operand is the transpose of what it stands for: x (..., k, m), y (..., n, k). An operand with a
-        layout is all the elements that the layout reaches, in whatever shape; so is out, whose shape then says how many
-        matrices there are, and its layout their sizes. A bias (n) is added to each row, of one
-        product alone.
+        A transposed operand is stored transposed: x (..., k, m), y (..., n, k). An operand with a layout may have any
+        shape that covers the layout; so may out, whose shape then determines the number of matrices, and its layout
+        their sizes. A bias (n) is added to each row, only for a single product.
         """
 
     def script(self, calls: Sequence[Call], graphs: CudaGraphs = "auto") -> Script:
-        """Calls of this device's methods, to be made again and again; captured as `graphs` says, where it can."""
+        """Return calls of this device's methods to be repeated, captured as a graph as `graphs` says, if supported."""
         return Script(self, calls)
 
     # Work on a stream of its own -----------------------------------------------------------------------------------
@@ -296,27 +297,27 @@ class Device(ABC):
 
     @property
     def flag(self) -> DeviceBuffer:
-        """A number: 0, or that of the first op of this watch that met an index out of range."""
+        """A number on the device: 0, or that of the first op of this watch with an index out of range."""
         watch = self.context.watch
         if watch.flag is None:
             watch.flag = self.upload(np.zeros(1, np.int32))
         return watch.flag
 
     def watched(self, shape: tuple[int, ...], idx: DeviceBuffer, require: Require = require_in_range) -> int:
-        """The number to which a kernel sets the flag if `require(op, shape, idx)` would raise, by default because an
-        index names no row of a tensor of this shape."""
+        """Return the number to which a kernel sets the flag if `require(op, shape, idx)` would raise, by default for an
+        index out of range."""
         op, region, _, watch = self.context
         watch.watched.append(Watched(op, region, user_frame(), shape, idx, require))
         return len(watch.watched)
 
     @property
     def watches(self) -> bool:
-        """Whether an op was asked for that may have an index out of range."""
+        """Whether an op that may have an index out of range has been launched."""
         return bool(self.context.watch.watched)
 
     @alone
     def raise_flagged(self, watch: Watch | None = None) -> None:
-        """Raise RangeError if an index was out of range in anything that a watch is for, by default the last op's."""
+        """Raise RangeError if an index was out of range in an op of a watch, by default the last op's."""
         self.flush()
         watch = self.context.watch if watch is None else watch
         self.context = self.context._replace(watch=watch)
@@ -330,11 +331,11 @@ class Device(ABC):
 
     @abstractmethod
     def synchronize(self) -> None:
-        """Wait until everything asked for is done."""
+        """Wait until all work is done."""
 
 
 def pointer_type(dtype: DType) -> DType:
-    """The dtype as kernels see it: masks are bytes."""
+    """Return the dtype as seen by kernels: masks are bytes."""
     return np.dtype(np.uint8) if dtype.kind == "b" else dtype
 
 

@@ -1,4 +1,4 @@
-"""Where the matrices of a stack stand in memory."""
+"""The memory layout of the matrices in a stack."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..buffer import DeviceBuffer
 
 
 class MatrixLayout(NamedTuple):
-    """rows, columns    of one matrix as it lies in memory
+    """rows, columns    of one matrix as stored
     row, matrix      elements from one row to the next, and from one matrix to the next
     """
 
@@ -19,7 +19,7 @@ class MatrixLayout(NamedTuple):
 
 
 def layout_of(operand: DeviceBuffer, given: MatrixLayout | None) -> MatrixLayout:
-    """That given, or that of matrices which lie one after the other."""
+    """Return the given layout, or that of contiguous matrices."""
     if given is not None:
         return given
     rows, columns = operand.shape[-2:]

@@ -1,4 +1,4 @@
-"""Which devices there are, each opened once, and what is missing where there is none."""
+"""Find devices, opening each once, or report what is missing."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .alone import require_own_process
 from .interface import Device
 
 OLDEST_DRIVER = (13, 0)
-"""The CUDA for which kernels are compiled; a driver of 580 or newer runs it."""
+"""The CUDA version that kernels are compiled for; it needs driver 580 or newer."""
 
 OLDEST_GPU = (7, 5)
-"""The compute capability from which on CUDA 13 compiles."""
+"""The lowest compute capability that CUDA 13 supports."""
 
 SIMULATED_GPUS = 2
-"""How many the simulated machine has: programs that mix up two of them are found out."""
+"""The number of simulated GPUs: programs that confuse two of them are detected."""
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _opening = threading.Lock()
@@ -27,14 +27,14 @@ _PACKAGES = ("cuda.core", "cuda.bindings", "cuda.pathfinder")
 
 
 def find_device(number: int = 0) -> Device:
-    """The GPU of this number among those that the process sees, or a simulated one where numba simulates CUDA
+    """Return the GPU of this number among those visible to the process, or a simulated one if numba simulates CUDA
     (NUMBA_ENABLE_CUDASIM=1).
 
     Raises UsageError, naming what is missing and how to get it, and DeviceError in a process that was forked from one
     with a device. Never falls back.
     """
     require_own_process()
-    with _opening:  # of one GPU there is one device
+    with _opening:  # there is one device object per GPU
         return _found(number)
 
 
@@ -67,15 +67,15 @@ def _found(number: int) -> Device:
 
 
 def require_simulated(number: int) -> None:
-    """Raises UsageError where the simulated machine shows no GPU of this number."""
+    """Raise UsageError if the simulated machine shows no GPU of this number."""
     seen = visible(os.environ.get(_VISIBLE), SIMULATED_GPUS)
     if number >= seen:
         raise UsageError(f"{_no_gpu(number, seen)}; the simulated machine has {SIMULATED_GPUS}, and {_shows()}")
 
 
 def visible(said: str | None, count: int) -> int:
-    """How many of `count` GPUs a process sees where CUDA_VISIBLE_DEVICES says this: those up to the first word that
-    names none. A name of another kind than a number may be of any of them."""
+    """Return how many of `count` GPUs a process sees for this CUDA_VISIBLE_DEVICES: those before the first entry that
+    is invalid. An entry that is not a number may name any of them."""
     if said is None:
         return count
     seen: list[str] = []
@@ -98,7 +98,7 @@ def _shows() -> str:
 
 
 def require_gpu(machine: Machine, number: int = 0) -> None:
-    """Raises UsageError where `machine` has no driver, one too old, no GPU of this number, or one too old."""
+    """Raise UsageError if `machine` has no driver, one too old, no GPU of this number, or one too old."""
     if machine.version is None:
         raise UsageError(
             "device 'cuda' needs an NVIDIA driver, and this machine has none (libcuda was not found); "
@@ -132,5 +132,5 @@ def _dotted(version: tuple[int, int]) -> str:
 def _installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # nor is the package around it
+    except ModuleNotFoundError:  # the package that contains it is missing too
         return False

@@ -1,4 +1,4 @@
-"""Products of matrices by a kernel, where there is no library: tile by tile through the memory of a block."""
+"""Matrix products by a kernel, for devices without a library: tile by tile through shared memory."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ ZERO = np.float32(0)
 
 @cache
 def product_kernel(x_transposed: bool, y_transposed: bool, side: int) -> Callable[..., None]:
-    """out[b] = x[b]·y[b] + bias, in tiles of side² elements; a transposed operand lies in memory as its transpose."""
-    width = side + 1  # of a tile's row in shared memory, whose 32 banks its columns then spread over
+    """Return the kernel of out[b] = x[b]·y[b] + bias, in tiles of side² elements; operands may be stored transposed."""
+    width = side + 1  # of a tile row in shared memory, so that columns spread over the 32 banks
 
     def product(
         rows: Any,
@@ -40,9 +40,9 @@ def product_kernel(x_transposed: bool, y_transposed: bool, side: int) -> Callabl
         biased: Any,
         tiles: Any,
     ) -> None:
-        """Block (matrix, tile of rows, tile of columns); each thread adds up one element.
+        """Compute a tile: block (matrix, tile of rows, tile of columns), one element per thread.
 
-        Both operands are read along their rows, by neighbouring threads, and transposed on the way to shared memory.
+        Both operands are read along their rows, coalesced, and transposed when written to shared memory.
         """
         left = cuda.shared.array((side, width), np.float32)
         right = cuda.shared.array((side, width), np.float32)
@@ -89,7 +89,7 @@ def launch_product(
     out_layout: MatrixLayout | None = None,
     bias: DeviceBuffer | None = None,
 ) -> None:
-    """out = x·y + bias, as `Device.product` says."""
+    """Compute out = x·y + bias, see `Device.product`."""
     to = layout_of(out, out_layout)
     rows, columns = to.rows, to.columns
     left, right = layout_of(x, x_layout), layout_of(y, y_layout)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Call(NamedTuple):
-    """One call: the method's name and its arguments, the op that it serves, and the precision of products."""
+    """One call: the method's name and arguments, its op, and the precision of products."""
 
     method: str
     arguments: tuple[Any, ...]
@@ -23,7 +23,7 @@ class Call(NamedTuple):
     precision: MatmulPrecision
 
     def context(self, device: Device) -> OpContext:
-        """The op that it serves, for whoever asks the device for it."""
+        """Return the op context of the call."""
         return OpContext(self.op, self.region, self.precision, device.context.watch)
 
     def ask(self, device: Device) -> None:
@@ -31,17 +31,17 @@ class Call(NamedTuple):
 
 
 class Script:
-    """Calls that are made one after the other whenever it is run, on memory that whoever runs it keeps."""
+    """Calls that are repeated in order on memory that the caller keeps."""
 
     def __init__(self, device: Device, calls: Sequence[Call]):
         self.device = device
         self.calls = tuple(calls)
 
     def prepare(self) -> None:
-        """Do what may fail of the next run."""
+        """Do everything in the next run that may fail."""
 
     def run(self) -> None:
-        """Ask for all of them; returns before they are done."""
+        """Make all calls; returns before the work is done."""
         with self.device.lock:
             for call in self.calls:
                 call.ask(self.device)

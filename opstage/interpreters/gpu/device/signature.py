@@ -1,7 +1,7 @@
 """The signature of a launch: the type of each argument, by name.
 
-A buffer is a pointer, `float32*`, a tuple of buffers a pointer to pointers, `float32**`, a number of NumPy's its dtype,
-`int32`. A kernel is compiled once for each signature.
+A buffer is a pointer, `float32*`, a tuple of buffers a pointer to pointers, `float32**`, a NumPy number its dtype,
+`int32`. A kernel is compiled once per signature.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..buffer import DeviceBuffer
 
 
 class Pointers(NamedTuple):
-    """The addresses of buffers of one dtype, on the device: what a tuple of buffers becomes there."""
+    """The addresses of buffers of one dtype, on the device: the device form of a tuple of buffers."""
 
     table: DeviceBuffer
     dtype: DType
@@ -35,7 +35,7 @@ _NUMBERS = {t: np.dtype(t).name for t in (np.float32, np.int32, np.int64, np.uin
 
 
 def signature_of(arguments: tuple[Any, ...]) -> Signature:
-    """The type of each argument of a launch: buffers, tuples of them, and numbers that have NumPy's types."""
+    """Return the type of each argument of a launch: buffers, tuples of buffers, and NumPy numbers."""
     return tuple([_POINTERS[a.dtype] if type(a) is DeviceBuffer else _other(a) for a in arguments])
 
 
@@ -46,5 +46,5 @@ def _other(argument: Any) -> str:
 
 
 def show(kernel: Kernel, signature: Signature) -> str:
-    """`max_pool_kernel(int32, float32*)`."""
+    """Format a kernel with its signature: `max_pool_kernel(int32, float32*)`."""
     return f"{kernel.__name__}({', '.join(signature)})"

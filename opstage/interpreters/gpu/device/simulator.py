@@ -1,4 +1,4 @@
-"""A device whose kernels run in Python, thread by thread: everything but speed can be seen on it, without a GPU."""
+"""A device whose kernels run in Python, thread by thread: for testing everything but speed without a GPU."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .product import launch_product
 from .side import Aside
 
 SMALL = Grid(threads=WARP, block=2 * WARP, longest=127, most_blocks=2)
-"""Two blocks and one warp, or two warps for a long row, show every way to go wrong, and are quick."""
+"""Two blocks of one warp, or two warps for a long row, suffice to expose errors, and are fast."""
 
 
 @final
@@ -111,14 +111,14 @@ class Simulator(Device):
 
 
 def pointers_of(argument: Any) -> Any:
-    """The kernel's argument for an argument of a launch, where memory is bytes of the host."""
+    """Return the kernel argument for an argument of a launch, with host memory."""
     if isinstance(argument, DeviceBuffer):
         return elements_of(argument)
     return tuple(map(elements_of, argument)) if type(argument) is tuple else argument
 
 
 def elements_of(buffer: DeviceBuffer) -> npt.NDArray[Any]:
-    """Memory that is bytes of the host, as the pointer that a kernel gets."""
+    """Return host memory as the pointer that a kernel receives."""
     dtype = pointer_type(buffer.dtype)
     elements: npt.NDArray[Any] = buffer.handle[: buffer.size * dtype.itemsize].view(dtype)
     return elements

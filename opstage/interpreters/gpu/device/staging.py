@@ -1,7 +1,7 @@
-"""Copies between arrays of the host and memory of a GPU, through pinned memory that the GPU reads by itself.
+"""Copies between host arrays and GPU memory, through pinned memory that the GPU accesses directly.
 
-The pinned memory is two halves, each with the event after which it may be used again: while the GPU copies out of one,
-the host fills the other, and a caller's array is free as soon as its bytes stand there.
+The pinned memory has two halves, each with the event after which it may be reused: while the GPU copies from one, the
+host fills the other, and a caller's array is free as soon as its bytes are copied there.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ import numpy as np
 import numpy.typing as npt
 
 HALF = 4 << 20
-"""Bytes: a copy takes 80 µs by PCIe 5, long enough to hide what starts it."""
+"""Bytes: copying them takes 80 µs by PCIe 5, enough to hide the launch overhead."""
 
 
 class Copies(Protocol):
-    """The driver's copies, in the order of one stream."""
+    """The driver's copies, ordered on one stream."""
 
     def pinned(self, nbytes: int) -> int:
-        """The address of so many bytes of the host that stay where they are."""
+        """Allocate pinned host memory and return its address."""
 
     def copy_in(self, target: int, host: int, nbytes: int) -> None:
-        """From the host to the GPU; returns before it is done."""
+        """Copy from the host to the GPU; returns before it is done."""
 
     def copy_out(self, host: int, source: int, nbytes: int) -> None:
-        """From the GPU to the host; returns before it is done."""
+        """Copy from the GPU to the host; returns before it is done."""
 
     def event(self) -> Any:
         """Record an event that completes when all work launched so far is done; its `sync()` waits for it."""
 
     def synchronize(self) -> None:
-        """Wait until everything asked for is done."""
+        """Wait until all work is done."""
 
 
 @final
 class Everything:
-    """An event of all launched work, by synchronising; for when there is no event, or its wait was interrupted."""
+    """An event that synchronises everything, for when no event can be recorded, or its wait was interrupted."""
 
     def __init__(self, copies: Copies):
         self._copies = copies
@@ -48,7 +48,7 @@ class Everything:
 
 @final
 class Staging:
-    """Pinned memory, made when the first copy is."""
+    """Pinned memory, allocated for the first copy."""
 
     def __init__(self, copies: Copies, half: int = HALF):
         self._copies = copies
@@ -60,18 +60,18 @@ class Staging:
         self._next = 0
 
     def write(self, target: int, array: npt.NDArray[Any]) -> None:
-        """Copy a contiguous array to the GPU. The array may be changed as soon as this returns."""
+        """Copy a contiguous array to the GPU. The array may be changed after this returns."""
         source = array.reshape(-1).view(np.uint8)
         for at in range(0, source.size, self._half):
             piece = source[at : at + self._half]
             half, start = self._take()
             self._memory[start : start + piece.size] = piece
-            self._free_at[half] = self._everything  # if no event can be had for this copy
+            self._free_at[half] = self._everything  # in case no event can be recorded for this copy
             self._copies.copy_in(target + at, self._address + start, piece.size)
             self._free_at[half] = self._copies.event()
 
     def read(self, source: int, array: npt.NDArray[Any]) -> None:
-        """Copy from the GPU into a contiguous array, once everything asked for before is done."""
+        """Copy from the GPU to a contiguous array, after all earlier work is done."""
         target = array.reshape(-1).view(np.uint8)
         for at in range(0, target.size, self._half):
             piece = target[at : at + self._half]
@@ -83,7 +83,7 @@ class Staging:
             piece[:] = self._memory[start : start + piece.size]
 
     def _take(self) -> tuple[int, int]:
-        """A half that the GPU is done with, and where it starts."""
+        """Return a half that the GPU has finished with, and its offset."""
         if not self._address:
             size = 2 * self._half
             self._address = self._copies.pinned(size)

@@ -1,7 +1,7 @@
-"""A device that computes nothing and counts the memory that it is asked for: what a program takes, without a GPU.
+"""A device that computes nothing and counts allocated memory, to predict a program's memory without a GPU.
 
-The entries of the kernel tables ask for memory by shapes and static arguments alone. So this device
-receives the calls that a GPU receives, in the same order.
+The functions in the kernel tables allocate memory by shapes and static arguments only. So this device receives the same
+calls as a GPU, in the same order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .interface import Device
 
 @final
 class _TallyHandle:
-    """A handle of memory that is nowhere."""
+    """A memory handle without memory."""
 
     __slots__ = ("kind",)
 
@@ -34,11 +34,11 @@ class _TallyHandle:
 
 @final
 class Tally(Device):
-    """Every element is 0. Beside `used` and `peak` it has
+    """All elements are 0. In addition to `used` and `peak` it has
 
-    kind      says what memory is for that is asked for now
-    at_peak   the bytes of each kind when they were most in all
-    blocks    the bytes, at most, of the blocks in which a GPU has all this, and of its library's workspace
+    kind      returns the purpose of memory that is allocated now
+    at_peak   the bytes of each kind at the peak of the total
+    blocks    the maximum of bytes in blocks that a GPU would allocate, including its library's workspace
     """
 
     computes = False
@@ -53,11 +53,11 @@ class Tally(Device):
         self._multiplies = False
 
     def begin(self) -> None:
-        """Look for the peak from now on."""
+        """Start recording the peak now."""
         self.peak, self.at_peak, self.blocks = self.used, Counter(self._now), self._blocks_now
 
     def taken(self, type: TensorType, kind: Hashable) -> DeviceBuffer:
-        """A tensor in memory of this kind."""
+        """Return a tensor in memory of this kind."""
         usual, self.kind = self.kind, lambda: kind
         try:
             return self.empty(type)
@@ -65,7 +65,7 @@ class Tally(Device):
             self.kind = usual
 
     def rename(self, memory: Memory, kind: Hashable) -> None:
-        """Count this memory as of another kind from now on."""
+        """Count this memory under another kind from now on."""
         block: _TallyHandle = memory.handle
         self._now[block.kind] -= memory.nbytes
         self._now[kind] += memory.nbytes
@@ -99,7 +99,7 @@ class Tally(Device):
     def trim(self) -> int:
         return 0
 
-    # All else -------------------------------------------------------------------------------------------------------
+    # Everything else -------------------------------------------------------------------------------------------------
 
     @override
     def upload(self, array: npt.NDArray[Any]) -> DeviceBuffer:
@@ -111,7 +111,7 @@ class Tally(Device):
 
     @override
     def launch(self, kernel: Callable[..., None], blocks: int, threads: int, *arguments: Any) -> None:
-        """Nothing is computed."""
+        """Do nothing."""
 
     @override
     def product(self, out: DeviceBuffer, x: DeviceBuffer, y: DeviceBuffer, **more: Any) -> None:
@@ -121,4 +121,4 @@ class Tally(Device):
 
     @override
     def synchronize(self) -> None:
-        """Nothing is under way."""
+        """Do nothing."""

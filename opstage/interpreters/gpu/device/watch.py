@@ -1,8 +1,8 @@
-"""Indices that kernels found out of range: noted on the device, raised when a value is next read back.
+"""Out-of-range indices in kernels: recorded on the device, and raised when a value is next read back.
 
-A kernel that meets such an index sets a flag to the number of its op, unless an earlier op did. Looking at the flag is
-a copy of four bytes; only when it is set is more done, and the error is then that of every interpreter. Each
-interpreter has a watch of its own, so an index that another one got wrong, perhaps in another thread, is raised there.
+A kernel that finds such an index sets a flag to the number of its op, unless an earlier op did. Checking the flag
+copies four bytes; only if it is set is more work done, to raise the same error as other interpreters. Each interpreter
+has its own watch, so an error of another one, perhaps in another thread, is raised there.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from ....ops.errors import RangeError, SourceLine
 from ..buffer import DeviceBuffer
 
 Require = Callable[[str, tuple[int, ...], Any], None]
-"""`(op, shape of a tensor, indices into it)`: raises RangeError if one of them is out of range."""
+"""A function `(op, shape of a tensor, indices into it)` that raises RangeError if an index is out of range."""
 
 
 class Watched(NamedTuple):
-    """An op that reads or writes at indices: what it is called, where, with what, and what it asks of them."""
+    """An op that reads or writes at indices: its name, place and operands, and its requirement on them."""
 
     op: str
     region: str
@@ -30,10 +30,10 @@ class Watched(NamedTuple):
 
 @final
 class Watch:
-    """The index checks of one interpreter on a device, whose `watch` it is while that interpreter has its lock.
+    """The index checks of one interpreter on a device, active while that interpreter holds its lock.
 
-    flag      0, or the number of the first op in `watched` that met an index out of range; None before it is asked for
-    watched   the ops that may have met one since the flag was last looked at
+    flag      0, or the number of the first op in `watched` with an index out of range; None before the first use
+    watched   the ops since the last check of the flag that may have had one
     """
 
     __slots__ = ("flag", "watched")
@@ -44,7 +44,7 @@ class Watch:
 
 
 def range_error(watched: Watched, download: Callable[[DeviceBuffer], Any]) -> RangeError:
-    """The error of an op whose index was out of range."""
+    """Return the error of an op whose index was out of range."""
     try:
         watched.require(watched.op, watched.shape, download(watched.idx))
     except RangeError as error:
