@@ -1,4 +1,4 @@
-"""Each op at once, on an NVIDIA GPU: `kernels/` has what computes each op, a family a file, on buffers of `gpu`."""
+"""Runs each op at once on an NVIDIA GPU; `kernels/` has the kernels on device buffers, one family per file."""
 
 from ..gpu.buffer import DeviceBuffer
 from .interpreter import CudaOps

@@ -1,4 +1,4 @@
-"""`CudaOps`: each op at once, on buffers of a device. Beneath a tape it is the eager CUDA interpreter."""
+"""`CudaOps`: runs each op at once on device buffers. Under a tape it is the eager CUDA interpreter."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _FUSED: dict[Any, Callable[..., Any] | None] = {}  # by (primitive, operand type
 
 
 def _entry(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> Callable[..., Any] | None:
-    """The generated kernels of a composite as an entry of a table; None where they cannot do all of it."""
+    """Return the generated kernels of a composite as a table entry; None if they do not support all of it."""
     update = of_composite(primitive) if type(primitive) is Composite else None
     if update is not None:
         return update
@@ -47,7 +47,7 @@ def _entry(primitive: Primitive, types: tuple[TensorType, ...], static: Static) 
     if not made.checks:
         return lambda device, types, *operands, **static: made(device, operands, total)
     if indices_of(primitive, types, static) is None:
-        return None  # nobody could say which index it was
+        return None  # the index at fault could not be reported
 
     def watching(device: Device, types: Any, *operands: DeviceBuffer, **static: Any) -> tuple[DeviceBuffer, ...]:
         named = indices_of(primitive, operands, static)
@@ -58,9 +58,9 @@ def _entry(primitive: Primitive, types: tuple[TensorType, ...], static: Static) 
 
 
 class OnDevice(BaseInterpreter[DeviceBuffer]):
-    """A base interpreter whose values are buffers of a device: what goes in and out.
+    """A base interpreter whose values are device buffers: transfers and checks.
 
-    Raises UsageError where there is no device.
+    Raises UsageError if there is no device.
     """
 
     __slots__ = ("device", "_watch")
@@ -116,7 +116,7 @@ class OnDevice(BaseInterpreter[DeviceBuffer]):
         self, program: Callable[..., tuple[DeviceBuffer, ...]], refs: tuple[DeviceBuffer, ...], step: int = 0
     ) -> tuple[DeviceBuffer, ...]:
         results = super().execute_each(program, refs, step)
-        self.device.flush()  # while what fails can still leave everything as it was
+        self.device.flush()  # while a failure can still leave everything unchanged
         return results
 
     @override
@@ -135,14 +135,14 @@ class OnDevice(BaseInterpreter[DeviceBuffer]):
         return self.device.upload(to_wire(np.asarray(array)))
 
     def _require_here(self, ref: DeviceBuffer) -> DeviceBuffer:
-        """Raises ProgramError for a tensor of another device: its address means something else here."""
+        """Raise ProgramError for a tensor of another device: its address is invalid here."""
         if ref.memory.device is not self.device:
             raise elsewhere(ref, self.device)
         return ref
 
 
 def elsewhere(ref: DeviceBuffer, device: Device) -> ProgramError:
-    """The error for a tensor of another device than the one that is to compute with it."""
+    """Return the error for a tensor on another device than the computing one."""
     return ProgramError(
         f"a tensor of shape {show_shape(ref.shape)} is on {ref.memory.device}, but this interpreter computes on "
         f"{device}; bring it to the host, as an array, and put it where it is used"
@@ -151,7 +151,7 @@ def elsewhere(ref: DeviceBuffer, device: Device) -> ProgramError:
 
 @final
 class CudaOps(OnDevice):
-    """Refs are buffers of the device. There is no fallback to the CPU: an op without a kernel is an error."""
+    """Computes on device buffers as refs. There is no fallback to the CPU: an op without a kernel is an error."""
 
     __slots__ = ("kernels", "_options", "_generates", "_precision", "_known")
 
@@ -162,7 +162,7 @@ class CudaOps(OnDevice):
         kernels: Mapping[Primitive, Callable[..., Any]] = KERNELS,
         generates: bool = True,
     ):
-        """A composite that has none of the `kernels` gets generated ones, if it `generates` them, or is decomposed."""
+        """A composite without an entry in `kernels` gets generated kernels, if `generates` is set, or is decomposed."""
         super().__init__(options, device)
         self._options = options
         self._generates = generates
@@ -187,7 +187,8 @@ class CudaOps(OnDevice):
     def has_fused(self, primitive: Primitive, types: tuple[TensorType, ...]) -> bool:
         return self._generated(primitive, types, NO_STATIC) is not None
 
-    # The seam -------------------------------------------------------------------------------------------------------
+    # Interpreter methods
+    # ------------------------------------------------------------------------------------------------
 
     @override
     def bind(self, primitive: Primitive, refs: tuple[DeviceBuffer, ...], static: Static, /) -> tuple[DeviceBuffer, ...]:
@@ -210,7 +211,7 @@ class CudaOps(OnDevice):
     def _generated(
         self, primitive: Primitive, types: tuple[TensorType, ...], static: Static
     ) -> Callable[..., Any] | None:
-        """An entry for a composite whose kernels can be generated, made when it is first called."""
+        """Return an entry for a composite whose kernels can be generated, created on first use."""
         if not self._generates or not is_fixed(primitive) or any(isinstance(value, Body) for value in static.values()):
             return None
         key = (primitive, types, *distinct(static))

@@ -1,8 +1,8 @@
 """The kernel table of a device: `KERNELS` maps primitives to functions that launch kernels.
 
-An entry is `(device, types, *buffers, **static) -> buffers`, with the types that the op's shape rule gives its outputs
-and residuals. Each family of ops has a module of the same name as in the catalogue; ops of one element, of whatever
-family, are generated from their formulas. A composite without an entry runs by its decomposition.
+An entry is `(device, types, *buffers, **static) -> buffers`, with the types of outputs and residuals from the op's
+shape rule. Each family of ops has a module with its name in the catalogue; elementwise ops of all families are
+generated from their formulas. A composite without an entry is decomposed.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Kernels: scaled dot-product attention and its fused cotangents. Multi-head attention runs by decomposition.
 
-By tiles of weights, which no memory but a block's ever holds, up to the head sizes for which a thread has registers;
-beyond them by products of matrices, with the weights of one call in memory while it runs. The two numbers that are kept
-of each query are the same, so one may follow the other.
+Uses tiles of weights, which only exist in a block's memory, up to the head sizes that fit in registers; beyond that,
+matrix products, with the weights of one call in memory while it runs. The two residuals per query are the same, so
+either can follow the other.
 
-Sizes alone decide, not the precision of products: tiles are multiplied in float32 on the CUDA cores, also where
-Options.matmul_precision would let products use tensor cores. A weight by products is written or read four times, 16
-bytes; by tiles it takes 2·(d + e) operations, half as many on average if causal. On an H100 that is about as much time
-at d = e = 64, and the memory is n times less.
+The choice depends only on sizes, not on the precision of products: tiles are multiplied in float32 on the CUDA cores,
+even if Options.matmul_precision allows tensor cores. A weight by products is written or read four times, 16 bytes; by
+tiles it takes 2·(d + e) operations, half as many on average if causal. On an H100 that is about as much time at d = e =
+64, and the memory is n times less.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from . import attention_tiles as tiles
 from .launches import Entry, Types, scalar
 
 WIDEST, WIDEST_GRAD = 128, 64
-"""Head sizes up to which 256 threads of the kernels of tiles share a multiprocessor with 256 more."""
+"""Head sizes up to which two blocks of 256 threads of the tile kernels fit on a multiprocessor."""
 
 NARROWEST = 16
 SIDES = (16, 8, 4, 1)
-"""Blocks of tiles have the square of one of these for threads: the first that is no more than a block of the device."""
+"""Blocks of tiles have the square of one of these as threads: the first that is at most a block of the device."""
 
 
 def _width(k: DeviceBuffer, v: DeviceBuffer) -> int:
-    """The least power of two that has room for keys and values."""
+    """Return the least power of two that is at least the sizes of keys and values."""
     return 1 << (max(NARROWEST, k.shape[-1], v.shape[-1]) - 1).bit_length()
 
 
@@ -87,12 +87,12 @@ def attention_grad(
 
 
 def _flags(device: Device, causal: bool, q: DeviceBuffer, k: DeviceBuffer, *of: DeviceBuffer) -> DeviceBuffer:
-    """Which chunks of the rows of one or two tensors have a nan or an infinity, where tiles would be left out."""
+    """Return which chunks of the rows of one or two tensors have a nan or an infinity, if tiles would be skipped."""
     count = of[0].shape[-2]
     chunks = -(-count // tiles.CHUNK)
     rows = math.prod(q.shape[:-2]) * chunks
     if not causal or max(q.shape[-2], k.shape[-2]) <= 4 * _side(device) or not rows:
-        return device.numbers(0)  # is not read
+        return device.numbers(0)  # unused
     flags = device.empty(TensorType((rows,), INT32))
     sizes = [x.shape[-1] for x in of] + [0] * (2 - len(of))
     numbers = map(np.int32, (count, chunks, *sizes))
@@ -115,7 +115,7 @@ def _launch(
     k: DeviceBuffer,
     v: DeviceBuffer,
 ) -> None:
-    """A kernel of tiles over the rows of a tensor of shape `rows` (..., n, size)."""
+    """Launch a tile kernel over the rows of a tensor of shape `rows` (..., n, size)."""
     side = _side(device)
     across = -(-rows[-2] // (4 * side))
     count = math.prod(rows[:-2]) * across

@@ -1,7 +1,7 @@
-"""Attention by products of matrices, with the weights in memory while they are computed with.
+"""Attention by matrix products, with the weights in memory during a call.
 
-A product, one pass over each row in place, and a product with the values; for the cotangents the same again from the
-two numbers that are kept of each query.
+A product, one in-place pass over each row, and a product with the values; the cotangents do the same again from the two
+residuals per query.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from .strided import row_major
 
 @device_function
 def place_in_mask(row: Any, axes: Any, rank: Any) -> Any:
-    """Where a mask says what a row of weights may attend to.
+    """Return the offset in the mask of a row of weights.
 
-    axes   (size, step of the mask) along each of the leading axes and the queries', the last one first; then the mask's
-           step along the keys
+    axes   (size, stride of the mask) along each leading axis and that of queries, last axis first; then the mask's
+    stride along the keys
     """
     at, rest = 0, row
     for k in range(rank):
@@ -51,9 +51,9 @@ def weights_kernel(
     keys: Any,
     factor: Any,
 ) -> None:
-    """p, products of queries and keys, becomes softmax(factor·p) over the keys allowed to each query, 0 at the others.
+    """Replace p, scores of queries and keys, by softmax(factor·p) over each query's allowed keys, and 0 elsewhere.
 
-    Of each query, its greatest score goes to `peaks` and Σ exp(score - peak) to `totals`. The mask's `axes` are those
+    For each query, its maximal score goes to `peaks` and Σ exp(score - peak) to `totals`. The mask's `axes` are those
     of `place_in_mask`.
     """
     shared = cuda.shared.array(MOST_WARPS, np.float32)
@@ -72,7 +72,7 @@ def weights_kernel(
         nothing = masked != 0 and lowest and total == total  # a score that is nan counts
         if nothing:
             peak, total = ZERO, ONE
-        total *= exp(peak - peak)  # by 1, or by nan where every score is -inf
+        total *= exp(peak - peak)  # by 1, or by nan if every score is -inf
         if lane == 0:
             peaks[row] = peak
             totals[row] = total
@@ -102,7 +102,7 @@ def cotangents_kernel(
     keys: Any,
     factor: Any,
 ) -> None:
-    """p becomes the weights again, and s, their cotangents, those of the products: factor·p·(s - Σ p·s)."""
+    """Recompute the weights in p, and convert their cotangents in s to those of the products: factor·p·(s - Σ p·s)."""
     shared = cuda.shared.array(MOST_WARPS, np.float32)
     lane = remainder(cuda.threadIdx.x, lanes)
     for row in steps(quotient(cuda.grid(1), lanes), rows, quotient(cuda.gridsize(1), lanes)):
@@ -123,7 +123,7 @@ def cotangents_kernel(
 
 
 def mask_axes(device: Device, mask: DeviceBuffer, shape: tuple[int, ...]) -> tuple[DeviceBuffer, int]:
-    """How the rows of weights of `shape` go through a mask that broadcasts to it, and of how many axes they are."""
+    """Return the `axes` of a mask that broadcasts to the weights' `shape`, and their number."""
     strides = [0] * (len(shape) - len(mask.shape))
     strides += [0 if n == 1 else stride for n, stride in zip(mask.shape, row_major(mask.shape))]
     pairs = [number for axis in reversed(range(len(shape) - 1)) for number in (shape[axis], strides[axis])]
@@ -131,7 +131,7 @@ def mask_axes(device: Device, mask: DeviceBuffer, shape: tuple[int, ...]) -> tup
 
 
 def _seen(device: Device, q: DeviceBuffer, mask: tuple[DeviceBuffer, ...], shape: Any, causal: bool) -> tuple[Any, ...]:
-    """Kernel arguments for masking: which keys a query may attend to, and the factor of its scores."""
+    """Return kernel arguments for masking: the keys that a query may attend to, and the factor of its scores."""
     given, (axes, rank) = (mask[0], mask_axes(device, mask[0], shape)) if mask else (q, (device.numbers(0), 0))
     numbers = map(np.int32, (rank, len(mask), causal, *shape[-2:]))
     return given, axes, *numbers, scalar(1 / math.sqrt(q.shape[-1]), q.dtype)

@@ -1,16 +1,16 @@
-"""Attention by tiles of weights, which never leave a block's memory (Rabe & Staats 2021; Dao et al. 2022).
+"""Attention by tiles of weights that never leave a block's memory (Rabe & Staats 2021; Dao et al. 2022).
 
-A block has a tile of queries and goes through the keys tile by tile: products of both, the exponentials above the
-greatest score so far, and their product with the values, rescaled as that grows. For the cotangents the weights of a
-tile are computed again from the two numbers that are kept of each query; one kernel has a tile of queries, one of keys.
-So nothing is added by several blocks, and every sum has one order. Products are float32 throughout, on the CUDA cores.
+A block has a tile of queries and iterates over tiles of keys: scores, exponentials relative to the maximal score so
+far, and their product with the values, rescaled when the maximum grows. For the cotangents, the weights of a tile are
+recomputed from the two residuals per query; one kernel has a tile of queries per block, another a tile of keys. So no
+sum is shared by blocks, and every sum has a fixed order. Products are float32 throughout, on the CUDA cores.
 
-With `causal` about half of the tiles have no weight but 0. What 0 is multiplied with makes no difference, unless it is
-a nan or an infinity; flags that one pass over the operands sets say where there are some, and a tile is left out only
-where there are none.
+With `causal`, about half of the tiles have only weights of 0. These can be skipped unless they are multiplied by a nan
+or an infinity; one pass over the operands sets flags where there are any, and a tile is skipped only where there are
+none.
 
-A block has side² threads and tiles side·4 rows and columns; each thread has 4·4 of the weights, in registers. What it
-has of a result are 4 rows, and width/side of the columns; `width` is a power of two that has room for both head sizes.
+A block has side² threads and tiles side·4 rows and columns; each thread has 4·4 of the weights, in registers. Of a
+result it has 4 rows and width/side columns; `width` is a power of two that is at least both head sizes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CHUNK = 16
 def flags_kernel(
     rows: Any, lanes: Any, flags: Any, x: Any, y: Any, count: Any, chunks: Any, in_x: Any, in_y: Any
 ) -> None:
-    """flags[t] = 1 if there is a nan or an infinity in chunk t of x or of y, else 0.
+    """Set flags[t] = 1 if there is a nan or an infinity in chunk t of x or of y, else 0.
 
     A chunk is CHUNK rows of a matrix of `count` rows, the last one of the `chunks` of a matrix maybe less; a row has
     in_x numbers of x and in_y of y, and a chunk has the lanes of a warp.
@@ -58,7 +58,7 @@ def flags_kernel(
 
 @device_function
 def flagged(flags: Any, matrix: Any, start: Any, rows: Any, count: Any) -> Any:
-    """Whether a chunk of a tile of the matrix is flagged: of `rows` rows from `start` on, of `count` that there are."""
+    """Whether a chunk of a tile of the matrix is flagged: one with `rows` rows from `start` on, of `count` in total."""
     chunks = quotient(count + CHUNK - 1, CHUNK)
     found = 0
     for chunk in range(quotient(start, CHUNK), quotient(min(start + rows, count) - 1, CHUNK) + 1):
@@ -67,7 +67,7 @@ def flagged(flags: Any, matrix: Any, start: Any, rows: Any, count: Any) -> Any:
 
 
 class _Steps(NamedTuple):
-    """The device functions that make up the kernels of one size."""
+    """The device functions of the kernels of one size."""
 
     multiply: Any
     accumulate: Any
@@ -84,7 +84,7 @@ def _steps_of(width: int, side: int) -> _Steps:
     def multiply(
         s: Any, left: Any, right: Any, x: Any, in_x: Any, n: Any, y: Any, in_y: Any, m: Any, size: Any
     ) -> None:
-        """s = x·yᵀ for rows from `in_x` on, of which n are left, and from `in_y` on, of which m are."""
+        """Compute s = x·yᵀ for n remaining rows from `in_x` on, and m remaining rows from `in_y` on."""
         thread = cuda.threadIdx.x
         i, j = quotient(thread, side) * 4, remainder(thread, side) * 4
         for a in range(16):
@@ -103,7 +103,7 @@ def _steps_of(width: int, side: int) -> _Steps:
 
     @device_function
     def accumulate(total: Any, p: Any, values: Any, x: Any, in_x: Any, n: Any, size: Any) -> None:
-        """total += p·x with the weights p of a tile, for rows of x from `in_x` on, of which n are left."""
+        """Compute total += p·x with the weights p of a tile, for n remaining rows of x from `in_x` on."""
         thread = cuda.threadIdx.x
         i, j = quotient(thread, side) * 4, remainder(thread, side) * per
         for start in steps(0, rows, CHUNK):
@@ -120,7 +120,7 @@ def _steps_of(width: int, side: int) -> _Steps:
 
     @device_function
     def keep(p: Any, s: Any) -> None:
-        """The tile p = s, its rows side by side; the next barrier ends it."""
+        """Store the tile p = s, row by row; the next barrier completes it."""
         thread = cuda.threadIdx.x
         i, j = quotient(thread, side) * 4, remainder(thread, side) * 4
         for a in range(4):
@@ -129,7 +129,7 @@ def _steps_of(width: int, side: int) -> _Steps:
 
     @device_function
     def top_of_row(value: Any) -> Any:
-        """The greatest value of the threads that share a row; which one does not matter if there is a nan."""
+        """Return the maximum over the threads that share a row; unspecified if there is a nan."""
         distance = half
         while distance > 0:
             other = shuffle(value, distance)
@@ -149,9 +149,10 @@ def _steps_of(width: int, side: int) -> _Steps:
 
 
 def _shapes(width: int, side: int) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
-    """Of shared memory: CHUNK components of a tile's rows, CHUNK rows of values, and a tile of weights.
+    """Return the shapes in shared memory: CHUNK components of a tile's rows, CHUNK rows of values, and a tile of
+    weights.
 
-    Rows are longer by 4, so that they stay aligned to 16 bytes and begin in different banks.
+    Rows are padded by 4, so that they stay aligned to 16 bytes and start in different banks.
     """
     rows = 4 * side
     return (CHUNK, rows + 4), (CHUNK, width + 4), (rows, rows + 4)
@@ -184,10 +185,10 @@ def forward_kernel(width: int, side: int, masked: bool) -> Kernel:
         across: Any,
         factor: Any,
     ) -> None:
-        """out = softmax(factor·q·kᵀ)·v over the allowed keys; `count` tiles of queries, `across` of each matrix.
+        """Compute out = softmax(factor·q·kᵀ)·v over the allowed keys; `count` tiles of queries, `across` per matrix.
 
-        size, columns   of keys and of values
-        flags           of `flags_kernel`, of values
+        size, columns   sizes of keys and of values
+        flags           flags of `flags_kernel` for values
         """
         left = cuda.shared.array(chunk, np.float32, ALIGNED)
         right = cuda.shared.array(chunk, np.float32, ALIGNED)
@@ -281,11 +282,11 @@ def queries_kernel(width: int, side: int, masked: bool) -> Kernel:
         across: Any,
         factor: Any,
     ) -> None:
-        """dq = factor·Σ p·(s - mean)·k with s = g·vᵀ, and mean = Σ p·s of each query; `count` tiles of queries.
+        """Compute dq = factor·Σ p·(s - mean)·k with s = g·vᵀ, and mean = Σ p·s of each query; `count` tiles of queries.
 
-        The keys are gone through twice, as a mean is known when all were seen. To keep Σ p·s·k and Σ p·k until then
-        would save a product of nine, and take registers for half as many threads. The flags are of keys and values: a
-        query or cotangent that is not a number makes nan of its row already where it meets the keys that it sees.
+        It iterates over the keys twice, since a mean is known only after all keys. Keeping Σ p·s·k and Σ p·k until then
+        would save one of nine products, but the registers would halve the number of threads. The flags are for keys and
+        values: a query or cotangent that is not finite already makes its row nan with the allowed keys.
         """
         left = cuda.shared.array(chunk, np.float32, ALIGNED)
         right = cuda.shared.array(chunk, np.float32, ALIGNED)
@@ -380,10 +381,11 @@ def keys_kernel(width: int, side: int, masked: bool) -> Kernel:
         across: Any,
         factor: Any,
     ) -> None:
-        """dk = factor·Σ p·(s - mean)·q and dv = Σ p·g of each key over the queries, s = g·vᵀ; `count` tiles of keys.
+        """Compute dk = factor·Σ p·(s - mean)·q and dv = Σ p·g of each key over the queries, s = g·vᵀ; `count` tiles of
+        keys.
 
-        Here a thread's rows are of keys, and its columns of queries. `of_queries` are the flags of queries and means; a
-        mean is not a number where a total or a cotangent is none.
+        Here a thread's rows are keys, and its columns queries. `of_queries` are the flags of queries and means; a mean
+        is not finite if a total or a cotangent is not.
         """
         left = cuda.shared.array(chunk, np.float32, ALIGNED)
         right = cuda.shared.array(chunk, np.float32, ALIGNED)
@@ -427,7 +429,7 @@ def keys_kernel(width: int, side: int, masked: bool) -> Kernel:
                     inside = start + 4 * j + b < queries
                     for a in range(4):
                         s[4 * a + b] = p[4 * j + b, i + a] * (s[4 * a + b] - mean) * factor if inside else ZERO
-                keep(p, s)  # over the cells that this thread alone has read since the barriers of `multiply`
+                keep(p, s)  # over cells that only this thread has read since the barriers of `multiply`
                 accumulate(of_key, p, values, q, in_q, queries - start, size)
             for a in range(4):
                 if first + i + a < keys:

@@ -1,15 +1,15 @@
-"""Convolutions as products of matrices: the windows of x are the columns of one (im2col).
+"""Convolutions as matrix products: the windows of x are the columns of a matrix (im2col).
 
 Seen from conv, for each group of channels,
 
     rows (outputs, windows) = kernel (outputs, depth) · columns (depth, windows)
 
-where a row has what one channel of the result has at each window of each image, and a column the `depth` numbers that a
-window reads of x. conv is that product; its adjoint makes columns, kernelᵀ·rows, and each cell of its result adds up
-what it is in the columns of (col2im, as a gather: every sum is of one thread, in one order); the kernel's gradient is
-rows·columnsᵀ. Windows go through this in runs, so that the two matrices take no more than WORKSPACE. Where windows are
-single cells, images are columns as they lie.
-Chellapilla et al., High performance convolutional neural networks for document processing, 2006.
+where a row has one channel of the result for all windows of all images, and a column the `depth` numbers of x in a
+window. conv is that product; its adjoint computes columns, kernelᵀ·rows, and each cell of its result sums its
+occurrences in them (col2im, as a gather: every sum is computed by one thread, in a fixed order); the kernel's gradient
+is rows·columnsᵀ. Windows are processed in runs, so that the two matrices need at most WORKSPACE. If windows are single
+cells, images already are columns. Chellapilla et al., High performance convolutional neural networks for document
+processing, 2006.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from .launches import Kernel
 from .windows import Windows, over_cells, over_windows, padded_indices, window_begins
 
 WORKSPACE = 256 << 20
-"""Bytes of columns and rows at once. A GPU that moves 3 TB/s writes and reads as much in about 0.2 ms, beside which the
-few µs of three launches are little, and a product of that size is work for all its multiprocessors. More would take
-memory from tensors for nothing."""
+"""Bytes of columns and rows at once. A GPU with 3 TB/s writes and reads that much in about 0.2 ms, compared to which
+the few µs of three launches are small, and a product of that size occupies all multiprocessors. More would take memory
+from tensors without a gain."""
 
 FEWEST_MULTIPLICATIONS = 1 << 22
-"""Below, the two launches that a product takes more (about 4 µs each) cost what the direct kernel takes in all."""
+"""Below this, the two additional launches of a product (about 4 µs each) cost as much as the whole direct kernel."""
 
 REUSE = 4
-"""How often a number of rows or columns is multiplied, from which on a product is worth its matrices."""
+"""The number of multiplications per number in rows or columns above which a product is worth its matrices."""
 
 WIDE = 64
-"""Windows of an image, from which on a product of its own has no less work for each of its tiles."""
+"""The number of windows per image above which a separate product per image keeps its tiles full."""
 
 ZERO = np.float32(0)
 
 
 class ColumnsGeometry(NamedTuple):
-    """Sizes of a convolution, seen from conv.
+    """Sizes of a convolution, named as in conv.
 
-    groups      of channels, which have nothing to do with each other
+    groups      independent groups of channels
     inputs      channels of x in a group
     outputs     channels of the result in a group
     """
@@ -63,24 +63,24 @@ class ColumnsGeometry(NamedTuple):
 
     @property
     def depth(self) -> int:
-        """Numbers of x that an element of the result is computed from."""
+        """Numbers of x in an element of the result."""
         return self.inputs * self.w.cells
 
     @property
     def windows(self) -> int:
-        """Of all images."""
+        """The windows of all images."""
         return self.images * self.w.places
 
 
 def by_product(geometry: ColumnsGeometry) -> bool:
     """Whether a convolution, its adjoint or its kernel's gradient is computed by a product, not by the direct kernel.
 
-    In numbers for an H100, reckoned and not measured. All three multiply outputs·depth times for a window and group.
-    A direct kernel reads two numbers for each multiplication and finds their place by some ten instructions: about
-    10^12 a second. A library's product has 2.5·10^13 in float32, but first outputs + depth numbers are written and
-    read again, 8 bytes at 3·10^12 a second, in which time the direct kernel would do 2.7 multiplications. So it is the
-    direct kernel where outputs·depth < 4·(outputs + depth): few channels a group, as in depthwise convolutions; or
-    where there is little to do at all.
+    Estimated for an H100, not measured. All three need outputs·depth multiplications per window and group. A direct
+    kernel reads two numbers per multiplication and computes their addresses in about ten instructions: about 10^12 per
+    second. A library's product reaches 2.5·10^13 in float32, but first outputs + depth numbers are written and read
+    again, 8 bytes at 3·10^12 per second, in which time the direct kernel does 2.7 multiplications. So the direct kernel
+    is used if outputs·depth < 4·(outputs + depth), with few channels per group, as in depthwise convolutions, or if
+    there is little work in total.
     """
     outputs, depth = geometry.outputs, geometry.depth
     if geometry.groups * geometry.windows * outputs * depth < FEWEST_MULTIPLICATIONS:
@@ -139,9 +139,9 @@ def sums_kernel(rank: int, dilated: bool) -> Kernel:
         plane: Any,
         cells: Any,
     ) -> None:
-        """out[n, c, a] = bias[c] + Σ columns[c, j, i] over all windows first + i of n whose cell j is at a.
+        """Compute out[n, c, a] = bias[c] + Σ columns[c, j, i] over all windows first + i of n with cell j at a.
 
-        Images are counted from `image` on. To one that an earlier run has begun, this one is added.
+        Images are counted from `image` on. The sums for an image of an earlier run are added to it.
         """
         for t in steps(cuda.grid(1), count, cuda.gridsize(1)):
             channel = quotient(t, plane)
@@ -169,7 +169,7 @@ def _add(total: Any, place: Any, cell: Any, indices: Any, w: Any, data: Any) -> 
 
 
 def bias_kernel(count: Any, out: Any, bias: Any, channels: Any, places: Any) -> None:
-    """out[n, o, p] += bias[o]."""
+    """Compute out[n, o, p] += bias[o]."""
     for t in steps(cuda.grid(1), count, cuda.gridsize(1)):
         out[t] += bias[remainder(quotient(t, places), channels)]
 
@@ -177,7 +177,7 @@ def bias_kernel(count: Any, out: Any, bias: Any, channels: Any, places: Any) -> 
 def place_kernel(
     count: Any, out: Any, rows: Any, bias: Any, biased: Any, first: Any, run: Any, channels: Any, places: Any
 ) -> None:
-    """out[n, o, p] = rows[o, i] + bias[o], where n, p is window first + i."""
+    """Compute out[n, o, p] = rows[o, i] + bias[o], where n, p is window first + i."""
     for t in steps(cuda.grid(1), count, cuda.gridsize(1)):
         o = quotient(t, run)
         window = first + t - o * run
@@ -187,7 +187,7 @@ def place_kernel(
 
 
 def add_kernel(count: Any, out: Any, x: Any) -> None:
-    """out[i] += x[i]."""
+    """Compute out[i] += x[i]."""
     for i in steps(cuda.grid(1), count, cuda.gridsize(1)):
         out[i] += x[i]
 
@@ -196,14 +196,14 @@ def add_kernel(count: Any, out: Any, x: Any) -> None:
 
 
 class Run(NamedTuple):
-    """Windows from `first` on, `length` of them, of the windows of all images in turn."""
+    """A run of `length` windows from `first` on, counted over all images."""
 
     first: int
     length: int
 
 
 def runs(geometry: ColumnsGeometry) -> Iterator[Run]:
-    """All windows: as many at a time as WORKSPACE has room for, whole images if it has room for one."""
+    """Yield runs over all windows, each as long as WORKSPACE allows, with whole images if one fits."""
     each = geometry.groups * (geometry.depth + geometry.outputs) * FLOAT32.itemsize
     most = max(1, WORKSPACE // each)
     unit = next(unit for unit in (geometry.w.places, WARP, 1) if unit <= most)
@@ -232,7 +232,7 @@ def conv_by_product(
         if not whole:
             numbers = (run.first, run.length, g.groups * g.outputs, g.w.places)
             device.each(place_kernel, rows.size, out, rows, *_given(bias, rows), *map(np.int32, numbers))
-        del columns, rows  # before the next run has its own
+        del columns, rows  # before the next run allocates its own
 
 
 def transpose_by_product(
@@ -243,7 +243,7 @@ def transpose_by_product(
     x: DeviceBuffer,
     bias: DeviceBuffer | None,
 ) -> None:
-    """The adjoint: `x` has the sizes of conv's result, `out` those of its x."""
+    """Compute the adjoint: `x` has the sizes of conv's result, `out` those of its x."""
     if images_are_columns(g):
         return _each_image(device, g, out, kernel, x, bias, transposed=True)
     weight = kernel.reshaped((g.groups, g.outputs, g.depth))
@@ -272,8 +272,8 @@ def kernel_grad_by_product(
 
 
 def images_are_columns(g: ColumnsGeometry) -> bool:
-    """Whether conv and its adjoint need no columns: windows are single cells in order, and an image, as it lies, is a
-    matrix wide enough for a product of its own."""
+    """Whether conv and its adjoint need no columns: windows are single cells in order, and an image is a matrix wide
+    enough for a separate product."""
     return g.w.same and g.groups == 1 and (g.images == 1 or g.w.places >= WIDE)
 
 
@@ -287,7 +287,7 @@ def _each_image(
     *,
     transposed: bool,
 ) -> None:
-    """out[n] = kernel·x[n] + bias, or kernelᵀ·x[n] + bias."""
+    """Compute out[n] = kernel·x[n] + bias, or kernelᵀ·x[n] + bias."""
     to, of = (g.inputs, g.outputs) if transposed else (g.outputs, g.inputs)
     results, images = (each.reshaped((g.images, n, g.w.places)) for each, n in ((out, to), (x, of)))
     same_for_all = MatrixLayout(g.outputs, g.inputs, row=g.inputs, matrix=0)
@@ -297,12 +297,13 @@ def _each_image(
 
 
 def _columns(device: Device, g: ColumnsGeometry, x: DeviceBuffer, run: Run) -> DeviceBuffer:
-    """(groups, depth, windows) of a run of windows."""
+    """Return (groups, depth, windows) for a run of windows."""
     return _gathered(device, g, g.inputs, x, run, g.w)
 
 
 def _rows(device: Device, g: ColumnsGeometry, y: DeviceBuffer, run: Run) -> DeviceBuffer:
-    """(groups, outputs, windows) of what has conv's result's sizes: the columns of windows of one cell."""
+    """Return (groups, outputs, windows) of a tensor with the sizes of conv's result: the columns of windows of one
+    cell."""
     places = g.w.places
     numbers = device.numbers(places, places, 1, 1, 0, 1)
     return _gathered(device, g, g.outputs, y, run, Windows(numbers, 1, places, places, 1, dilated=False, same=True))
@@ -323,5 +324,5 @@ def _matrices(device: Device, shape: tuple[int, ...]) -> DeviceBuffer:
 
 
 def _given(bias: DeviceBuffer | None, other: DeviceBuffer) -> tuple[Any, ...]:
-    """The bias and whether it is one; else a pointer that is not read."""
+    """Return the bias and whether there is one; without one, an unused pointer."""
     return (other if bias is None else bias), np.int32(bias is not None)

@@ -1,8 +1,8 @@
-"""Kernels: convolutions, by a product of matrices or directly.
+"""Kernels: convolutions, by a matrix product or directly.
 
-The direct kernels are for what `by_product` says no to: each element of the result is a sum over windows or over the
-cells of one, whose order depends on sizes alone. A cell of padding is a zero that is multiplied, as it is by a product:
-it makes nan of an infinite weight. conv's adjoint has no such cells.
+The direct kernels are used if `by_product` returns False: each element of the result is a sum over windows or over the
+cells of one, in an order that depends only on sizes. A padding cell is a zero that is multiplied, as in a product: with
+an infinite weight it gives nan. conv's adjoint has no such cells.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .windows import cell_at, over_cells, over_windows, padded_indices, window_b
 
 NOTHING = np.int32(0)
 
-# Sizes have the names of `ColumnsGeometry`, so x has groups·inputs channels and conv's result groups·outputs.
+# Sizes are named as in `ColumnsGeometry`, so x has groups·inputs channels and conv's result groups·outputs.
 
 
 @cache
@@ -47,7 +47,7 @@ def conv_kernel(rank: int) -> Kernel:
         plane: Any,
         cells: Any,
     ) -> None:
-        """out[n, o, i] = bias[o] + Σ kernel[o, c, j]·x[n, c, i·stride + j·dilation - padding]."""
+        """Compute out[n, o, i] = bias[o] + Σ kernel[o, c, j]·x[n, c, i·stride + j·dilation - padding]."""
         for t in steps(cuda.grid(1), count, cuda.gridsize(1)):
             row = quotient(t, places)
             n = quotient(row, groups * outputs)
@@ -88,7 +88,8 @@ def conv_transpose_kernel(rank: int, dilated: bool) -> Kernel:
         plane: Any,
         cells: Any,
     ) -> None:
-        """out[n, c, a] = bias[c] + Σ kernel[o, c, j]·x[n, o, i] over all i·stride + j·dilation - padding = a."""
+        """Compute out[n, c, a] = bias[c] + Σ kernel[o, c, j]·x[n, o, i] over all i·stride + j·dilation - padding =
+        a."""
         for t in steps(cuda.grid(1), count, cuda.gridsize(1)):
             row = quotient(t, plane)
             n = quotient(row, groups * inputs)
@@ -129,7 +130,8 @@ def kernel_grad_kernel(rank: int) -> Kernel:
         plane: Any,
         cells: Any,
     ) -> None:
-        """out[o, c, j] = Σ g[n, o, i]·x[n, c, i·stride + j·dilation - padding], by as many lanes as windows are for."""
+        """Compute out[o, c, j] = Σ g[n, o, i]·x[n, c, i·stride + j·dilation - padding], with lanes as suits the number
+        of windows."""
         parts = cuda.shared.array(MOST_WARPS, np.float32)
         lane = remainder(cuda.threadIdx.x, lanes)
         for row in steps(quotient(cuda.grid(1), lanes), rows, quotient(cuda.gridsize(1), lanes)):
@@ -198,7 +200,7 @@ def conv_kernel_grad(
 def _geometry(
     device: Device, x: DeviceBuffer, result: DeviceBuffer, kernel: tuple[int, ...], groups: int, window: Any
 ) -> ColumnsGeometry:
-    """Of the conv from x to result with a kernel of that shape, whichever of the three is computed."""
+    """Return the geometry of the conv from x to result with a kernel of that shape, for any of the three."""
     outputs, inputs, *sizes = kernel
     rank = len(sizes)
     w = windows(device, x.shape[-rank:], result.shape[-rank:], tuple(sizes), **window)
@@ -207,7 +209,7 @@ def _geometry(
 
 
 def _each(device: Device, kernel: Kernel, out: Any, weight: Any, x: Any, bias: Any, g: ColumnsGeometry) -> None:
-    given = bias[0] if bias else weight  # a pointer that is not read
+    given = bias[0] if bias else weight  # an unused pointer
     biased = np.int32(bool(bias))
     device.each(kernel, out.size, out, weight, x, given, biased, g.w.numbers, *map(np.int32, _numbers(g)))
 

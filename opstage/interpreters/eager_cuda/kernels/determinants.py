@@ -1,6 +1,6 @@
-"""Kernels: determinants and cofactors, by elimination. A thread does a matrix, so stacks of small ones are quick.
+"""Kernels: determinants and cofactors, by elimination. One thread per matrix, so stacks of small ones are fast.
 
-`x - x != 0` where x is nan or infinite.
+`x - x != 0` tests for nan or infinity.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NAN, ZERO, ONE, INF = (np.float32(x) for x in (np.nan, 0, 1, np.inf))
 def det_kernel(
     count: Any, out: Any, logs: Any, a: Any, n: Any, apart: Any, nan: Any, zero: Any, one: Any, inf: Any
 ) -> None:
-    """By elimination with row exchanges: `a` is written over. `apart`: the sign, and the logarithm in `logs`."""
+    """Eliminate with row exchanges, overwriting `a`. If `apart`, return the sign, and the logarithm in `logs`."""
     for m in steps(cuda.grid(1), count, cuda.gridsize(1)):
         base = m * n * n
         value, total, finite = one, zero, True
@@ -64,10 +64,10 @@ def det_kernel(
 
 
 def cofactor_kernel(count: Any, out: Any, a: Any, rows: Any, swaps: Any, n: Any, nan: Any, zero: Any, one: Any) -> None:
-    """By elimination with exchanges of rows and columns: R·a·Q = U with det(R·Q) = ±1, so adj(a) = ±Q·adj(U)·R.
+    """Eliminate with full pivoting: R·a·Q = U with det(R·Q) = ±1, so adj(a) = ±Q·adj(U)·R.
 
-    U = [[U₁, u], [0, d]] has the adjugate p·[[d·U₁⁻¹, -U₁⁻¹·u], [0, 1]], p = det(U₁): d, which vanishes where a is
-    singular, divides nothing. `a` is written over; R is made in `rows`, and `swaps` holds the columns exchanged.
+    U = [[U₁, u], [0, d]] has the adjugate p·[[d·U₁⁻¹, -U₁⁻¹·u], [0, 1]], p = det(U₁): there is no division by d, which
+    is 0 for a singular a. `a` is overwritten; R is computed in `rows`, and `swaps` has the exchanged columns.
     """
     for m in steps(cuda.grid(1), count, cuda.gridsize(1)):
         base = m * n * n

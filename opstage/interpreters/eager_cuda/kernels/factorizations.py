@@ -1,7 +1,7 @@
-"""Kernels: orthogonal factors. A thread does a matrix, so stacks of small ones are quick, and one large one is not.
+"""Kernels: orthogonal factors. One thread per matrix, so stacks of small ones are fast, but a large one is not.
 
-By rotations (Jacobi; Golub and Van Loan, section 8.5) that end when none is left to do. Matrices are divided by their
-greatest entry first, so that no square overflows. `x - x != 0` where x is nan or infinite.
+Uses rotations (Jacobi; Golub and Van Loan, section 8.5) until none is needed. Matrices are first divided by their
+largest entry, so that no square overflows. `x - x != 0` tests for nan or infinity.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from .strided import copy, row_major
 NAN, ZERO, ONE, TWO = (np.float32(x) for x in (np.nan, 0, 1, 2))
 LEADING = np.float32(0.618)
 CLOSE = np.float32(2.0**-27)
-"""The part of both diagonal entries that an entry between them must exceed to be rotated away."""
+"""The fraction of both diagonal entries that an off-diagonal entry must exceed to be rotated."""
 TINY = np.float32(1e-18)
-"""The part of the greatest entry below which a column counts as 0: its square has no more all its digits."""
+"""The fraction of the largest entry below which a column counts as 0, since its square loses digits."""
 SWEEPS = np.int32(40)
-"""Of rotations; about ten are needed."""
+"""The limit of sweeps of rotations; about ten are needed."""
 
 
 @device_function
 def tangent(x: Any, y: Any, between: Any, zero: Any, one: Any, two: Any) -> Any:
-    """Of the lesser angle that makes [[x, between], [between, y]] diagonal."""
+    """Return the tangent of the smaller angle that diagonalises [[x, between], [between, y]]."""
     ratio = (y - x) / (two * between)
     root = sqrt(one + ratio * ratio)
     return one / (ratio + root) if ratio >= zero else one / (ratio - root)
@@ -41,7 +41,7 @@ def tangent(x: Any, y: Any, between: Any, zero: Any, one: Any, two: Any) -> Any:
 
 @device_function
 def negative(vectors: Any, first: Any, step: Any, count: Any, leading: Any, zero: Any) -> Any:
-    """Whether the first great entry of a vector is negative."""
+    """Whether the first large entry of a vector is negative."""
     greatest, found, below = zero, False, False
     for i in range(count):
         greatest = max(greatest, abs(vectors[first + i * step]))
@@ -65,7 +65,7 @@ def eigh_kernel(
     one: Any,
     two: Any,
 ) -> None:
-    """`a`, of which the lower triangle is read, is written over."""
+    """Compute eigenvalues and vectors, reading the lower triangle of `a` and overwriting it."""
     for m in steps(cuda.grid(1), count, cuda.gridsize(1)):
         base = m * n * n
         finite, greatest = True, zero
@@ -132,7 +132,7 @@ def eigh_kernel(
 
 @device_function
 def reflect(x: Any, at: Any, width: Any, v: Any, first: Any, step: Any, count: Any, factor: Any) -> None:
-    """x - factor·v·(vᵀ·x) of a column x, whose entry beside the first of v, 1, is at `at`."""
+    """Apply x - factor·v·(vᵀ·x) to a column x; the entry at `at` corresponds to the first of v, which is 1."""
     total = x[at]
     for i in range(1, count):
         total += v[first + i * step] * x[at + i * width]
@@ -145,7 +145,7 @@ def reflect(x: Any, at: Any, width: Any, v: Any, first: Any, step: Any, count: A
 def qr_kernel(
     count: Any, q: Any, r: Any, a: Any, factors: Any, rows: Any, columns: Any, nan: Any, zero: Any, one: Any
 ) -> None:
-    """By reflections (Householder; Golub and Van Loan, section 5.2): `a` is written over by them and by R."""
+    """Factor by reflections (Householder; Golub and Van Loan, section 5.2), overwriting `a` with them and R."""
     k = min(rows, columns)
     for m in steps(cuda.grid(1), count, cuda.gridsize(1)):
         base, of_q, of_r = m * rows * columns, m * rows * k, m * k * columns
@@ -195,7 +195,7 @@ def qr_kernel(
 
 @device_function
 def complete(x: Any, base: Any, down: Any, across: Any, rows: Any, j: Any, zero: Any, one: Any) -> None:
-    """Column j of x of length 1, orthogonal to those before: from the axis that is least along them, twice over."""
+    """Set column j of x to a unit vector orthogonal to those before: from the axis with the least projection, twice."""
     axis, least = 0, one + one
     for i in range(rows):
         along = zero
@@ -239,9 +239,9 @@ def svd_kernel(
     one: Any,
     two: Any,
 ) -> None:
-    """By rotations of two columns at a time (one-sided Jacobi) of the matrix, or of its transpose if it is not tall.
+    """Rotate pairs of columns (one-sided Jacobi) of the matrix, or of its transpose if it is not tall.
 
-    So it has at least as many rows as columns. `a` is written over; x is the factor of its size, U or Vᵀ, v the other.
+    So it has at least as many rows as columns. `a` is overwritten; x is the factor of its size, U or Vᵀ, v the other.
     """
     down, across = (columns, 1) if tall else (1, rows)
     of_v, step = (1, columns) if tall else (columns, 1)
@@ -320,7 +320,7 @@ def svd_kernel(
 
 
 def work(device: Device, x: DeviceBuffer) -> DeviceBuffer:
-    """A copy to be written over."""
+    """Return a copy to overwrite."""
     out = device.empty(TensorType(x.shape, x.dtype))
     copy(device, x.shape, out, x, strides=row_major(x.shape))
     return out
@@ -345,7 +345,7 @@ def svd(device: Device, types: Types, x: DeviceBuffer) -> tuple[DeviceBuffer, ..
     u, s, vh = (device.empty(each) for each in types)
     m, n = x.shape[-2:]
     tall, rows, columns = m >= n, max(m, n), min(m, n)
-    close = np.float32(2.0**-22 * math.sqrt(rows))  # sums of so many products are not more exact
+    close = np.float32(2.0**-22 * math.sqrt(rows))  # sums of that many products are no more exact
     numbers = np.int32(rows), np.int32(columns), np.int32(tall), SWEEPS, close, TINY, LEADING, NAN, ZERO, ONE, TWO
     factors = (u, s, vh) if tall else (vh, s, u)
     device.each(svd_kernel, math.prod(x.shape[:-2]), *factors, work(device, x), *numbers)

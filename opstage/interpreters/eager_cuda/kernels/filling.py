@@ -1,8 +1,8 @@
-"""Kernels: first values of parameters, made where they will stand, from the bits of `opstage.init`.
+"""Kernels: initial values of parameters, computed on the device, with the bits of `opstage.init`.
 
-An element is computed in float64 and rounded once, as on the host. A compiler may join a product and a sum into one
-instruction that rounds once; so that a uniform value has the host's bits either way, its product is a sum of two that
-are exact: an integer below 2^24 times the upper 29 and times the lower 24 bits of the width.
+An element is computed in float64 and rounded once, as on the host. A compiler may fuse a product and a sum into one
+instruction with one rounding. So that a uniform value has the host's bits either way, its product is a sum of two exact
+ones: an integer below 2^24 times the upper 29 and times the lower 24 bits of the width.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ _TWO, _ONE = np.uint64(2), np.uint64(1)
 
 
 def uniform_fill_kernel(count: Any, out: Any, key: Any, low: Any, upper: Any, lower: Any) -> None:
-    """out[i] = low + (upper + lower) * u_i, with u_i an integer of 24 bits."""
+    """Compute out[i] = low + (upper + lower) * u_i, with u_i an integer of 24 bits."""
     for i in steps(cuda.grid(1), count, cuda.gridsize(1)):
         u = np.float64(_integer(key, np.uint64(i)))
         out[i] = np.float32((u * upper + u * lower) + low)
 
 
 def normal_fill_kernel(count: Any, out: Any, key: Any, mean: Any, std: Any) -> None:
-    """out[i] = mean + std * z_i, by Box and Muller's transform of elements 2i and 2i + 1 of the uniform stream."""
+    """Compute out[i] = mean + std * z_i, by Box and Muller's transform of elements 2i and 2i + 1 of the uniform
+    stream."""
     for i in steps(cuda.grid(1), count, cuda.gridsize(1)):
         first = np.uint64(i) * _TWO
         radius = sqrt(-2.0 * log(1.0 - np.float64(_integer(key, first)) * _UNIT))
@@ -71,4 +72,4 @@ def normal(device: Device, scheme: Normal, shape: tuple[int, ...]) -> DeviceBuff
 
 
 FILLS: Mapping[type[Elementary], Fill] = MappingProxyType({Constant: constant, Uniform: uniform, Normal: normal})
-"""The functions that fill float32 memory by each scheme; one without an entry, such as `Flat`, is made on the host."""
+"""The functions that fill float32 memory for each scheme; one without an entry, such as `Flat`, runs on the host."""

@@ -1,6 +1,6 @@
-"""Kernels: discrete Fourier transforms, as sums: a thread an entry. Angles are reduced as whole numbers, exactly.
+"""Kernels: discrete Fourier transforms as sums, one thread per entry. Angles are reduced exactly, as integers.
 
-So a transform of n elements takes n² steps, and n is at most 65535. `x - x` is nan where x is nan or infinite.
+So a transform of n elements takes n² steps, and n is at most 65535. `x - x` is nan if x is nan or infinite.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def transform_kernel(
     one: Any,
     two: Any,
 ) -> None:
-    """Lines of `entries` elements of 1 or 2 `parts` to `results` of 2, or of 1 where x is half of the transform of
-    real lines, whose entries count twice (`whole` is 0)."""
+    """Transform lines of `entries` elements with 1 or 2 `parts` to `results` with 2, or with 1 if x is half of the
+    transform of real lines, whose entries count twice (`whole` is 0)."""
     for cell in steps(cuda.grid(1), count, cuda.gridsize(1)):
         rest = quotient(cell, inner)
         i = cell - rest * inner
@@ -77,7 +77,7 @@ def transform_kernel(
 def _launch(
     device: Device, types: Types, x: DeviceBuffer, n: int, axis: int, inverse: bool, norm: str, real: tuple[bool, bool]
 ) -> tuple[DeviceBuffer, ...]:
-    """`real` says whether operand and result are."""
+    """`real` says whether operand and result are real."""
     if n > 65535:
         raise UnsupportedError(f"a Fourier transform of {n} elements: on device 'cuda' there may be 65535")
     out = device.empty(types[0])

@@ -1,4 +1,4 @@
-"""Kernels: reading rows at indices, and adding to them. An index out of range sets the device's flag, if it matters."""
+"""Kernels: read rows at indices, and add to them. An index out of range sets the device's flag, if required."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from .logic import NO, YES, fill_kernel
 from .strided import copy, row_major
 
 MOST_UPDATES = 8192
-"""That are looked through for those of one row; more are added in turn."""
+"""The number of updates that are searched for those of one row; more are added in further passes."""
 
 NO_MORE = np.int32(-1)
 NOBODY = np.int32(0)
-"""In place of a number to set the flag to: nobody asks for an error."""
+"""Instead of a number for the flag: no error is required."""
 
 
 def gather_kernel(count: Any, out: Any, x: Any, idx: Any, rows: Any, width: Any, flag: Any, asked: Any) -> None:
-    """out[i, j] = x[idx[i], j], and 0 where there is no such row."""
+    """Compute out[i, j] = x[idx[i], j], or 0 if there is no such row."""
     for cell in steps(cuda.grid(1), count, cuda.gridsize(1)):
         i = quotient(cell, width)
         row = idx[i]
@@ -40,8 +40,8 @@ def gather_kernel(count: Any, out: Any, x: Any, idx: Any, rows: Any, width: Any,
 
 
 def chain_kernel(count: Any, after: Any, preceded: Any, idx: Any, first: Any, rows: Any, flag: Any, asked: Any) -> None:
-    """For each of `count` updates from `first` on: after = the next one of the same row, NO_MORE if there is none; that
-    one is preceded. An update of no row is by itself and is preceded, so nobody adds it."""
+    """For each of `count` updates from `first` on, set after to the next one of the same row, or NO_MORE; that one is
+    preceded. An update without a row is marked as preceded, so that it is never added."""
     for i in steps(cuda.grid(1), count, cuda.gridsize(1)):
         row, found = idx[first + i], NO_MORE
         if row >= 0 and row < rows:
@@ -61,7 +61,7 @@ def chain_kernel(count: Any, after: Any, preceded: Any, idx: Any, first: Any, ro
 def scatter_add_kernel(
     count: Any, out: Any, v: Any, idx: Any, after: Any, preceded: Any, first: Any, width: Any
 ) -> None:
-    """out[idx[i], j] += v[i, j]: a thread adds the updates of one row and column, in order, so sums have one order."""
+    """Compute out[idx[i], j] += v[i, j]: one thread adds all updates of a row and column, in order."""
     for cell in steps(cuda.grid(1), count, cuda.gridsize(1)):
         i = quotient(cell, width)
         j = cell - i * width

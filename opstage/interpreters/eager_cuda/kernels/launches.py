@@ -1,4 +1,4 @@
-"""Functions that many entries of the kernel tables share."""
+"""Functions shared by entries of the kernel tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Types = tuple[TensorType, ...]
 
 
 def scalar(value: Any, dtype: DType) -> Any:
-    """A static number as a kernel takes it: rounded once to the dtype of the tensor that it meets."""
+    """Convert a static number to a kernel argument, rounded once to the dtype of its tensor."""
     if dtype.kind == "f":
         return dtype.type(float(value))
     return dtype.type(int(value)) if dtype.kind != "b" else np.uint8(bool(value))

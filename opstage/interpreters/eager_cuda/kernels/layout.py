@@ -1,4 +1,4 @@
-"""Kernels: shapes, axes and the order of elements. What keeps the order shares the memory; the rest is copied."""
+"""Kernels: shapes, axes and the order of elements. Ops that keep the order share memory; others copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of matrices, by what the device has for them."""
+"""Matrix products, by the device's method."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EVEN = 4
 NARROW = 64
 """Columns below which a product is less work than the copy."""
 SMALL = 1 << 12
-"""Numbers below which the launch of the copy, some µs, is longer than what it spares."""
+"""Numbers below which launching the copy, some µs, takes longer than it saves."""
 
 
 def multiply(
@@ -35,7 +35,7 @@ def multiply(
     y_transposed: bool = False,
     bias: DeviceBuffer | None = None,
 ) -> None:
-    """`Device.product`, of matrices that may be empty."""
+    """Compute `Device.product` for matrices that may be empty."""
     if not out.size:
         return
     if x.size:
@@ -47,12 +47,11 @@ def multiply(
 
 
 def by_even_rows(device: Device, out: DeviceBuffer, x: DeviceBuffer, y: DeviceBuffer, **more: Any) -> None:
-    """`Device.product`, whose rows are written EVEN apart and copied together where they are of another length.
+    """Compute `Device.product`, with rows padded to a multiple of EVEN and then packed, if they have another length.
 
-    A library writes float32 four at a time where every row begins at a multiple of four, and one at a time elsewhere,
-    at half the rate: so it is with the head of a language model, whose vocabulary may have any size. The copy moves
-    each number twice, a few percent of what a product of hundreds of numbers for each takes. The rows that lie apart
-    are given back right after it.
+    A library writes four float32 at a time if every row starts at a multiple of four, and else one at a time, at half
+    the rate, as for the head of a language model with any vocabulary size. The copy moves each number twice, a few
+    percent of the time of a product of hundreds of terms per number. The padded rows are freed right after it.
     """
     *batch, rows, columns = out.shape
     apart = columns + -columns % EVEN
@@ -72,7 +71,7 @@ def product(device: Device, types: Types, x: DeviceBuffer, y: DeviceBuffer) -> t
 
 
 def linear(device: Device, types: Types, weight: DeviceBuffer, *rest: DeviceBuffer, has_bias: bool) -> Any:
-    """x·weightᵀ + bias, with one product for all leading axes of x."""
+    """Compute x·weightᵀ + bias, with one product for all leading axes of x."""
     out, x = device.empty(types[0]), rest[-1]
     (columns, extent), rows = weight.shape, math.prod(x.shape[:-1])
     matrices = out.reshaped((rows, columns)), x.reshaped((rows, extent))

@@ -1,4 +1,4 @@
-"""Kernels: dtypes, and tensors made from nothing. A mask is a byte, 0 or 1."""
+"""Kernels: dtypes, and creation of tensors. A mask is a byte, 0 or 1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels: ops of one element, of whatever family, generated from their formulas."""
+"""Kernels: elementwise ops of all families, generated from their formulas."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _dtype = attrgetter("dtype")
 
 @final
 class Made:
-    """The kernel of one op for dtypes of operands and static parameters, written when it is first asked for."""
+    """The kernels of one op by dtypes of operands and static parameters, generated on first use."""
 
     __slots__ = ("_write", "_known")
 
@@ -42,7 +42,7 @@ class Made:
 
 
 def pointwise(primitive: Primitive) -> Entry:
-    """The entry of an op that has a formula; its output has the shape of its operands."""
+    """Return the entry of an op with a formula; its output has the shape of its operands."""
     made = Made(lambda dtypes, static: of_one(primitive, dtypes, static))
 
     def entry(device: Device, types: Types, *xs: DeviceBuffer, **static: Any) -> tuple[DeviceBuffer, ...]:

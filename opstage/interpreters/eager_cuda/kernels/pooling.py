@@ -1,4 +1,4 @@
-"""Kernels: maxima and means over windows. What goes back to a cell is added up by the thread of that cell, in order."""
+"""Kernels: maxima and means over windows. In the gradients, each cell is summed by one thread, in order."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def max_pool_kernel(rank: int) -> Kernel:
     begins, greatest = window_begins(rank), over_cells(rank, _greater)
 
     def max_pool(count: Any, out: Any, index: Any, x: Any, w: Any, places: Any, plane: Any) -> None:
-        """The maximum of each window and where it is in its channel's plane; the first one, but the last nan."""
+        """Compute the maximum of each window and its index in its channel's plane; the first one, but the last nan."""
         for t in steps(cuda.grid(1), count, cuda.gridsize(1)):
             channel = quotient(t, places)
             start, data = begins(t - channel * places, w), (x, channel * plane)
@@ -98,7 +98,8 @@ def avg_pool_kernel(rank: int) -> Kernel:
     begins, add_cells = window_begins(rank), over_cells(rank, _add_cell)
 
     def avg_pool(count: Any, out: Any, x: Any, w: Any, places: Any, plane: Any, counted: Any) -> None:
-        """The mean of each window: over `counted` cells, those of padding 0; or, if that is 0, over the others."""
+        """Compute the mean of each window: over `counted` cells, with padding as 0; or, if that is 0, over cells
+        inside."""
         for t in steps(cuda.grid(1), count, cuda.gridsize(1)):
             channel = quotient(t, places)
             start, data = begins(t - channel * places, w), (x, channel * plane)
@@ -127,7 +128,7 @@ def avg_pool_grad_kernel(rank: int) -> Kernel:
     indices, add_windows = padded_indices(rank), over_windows(rank, add_window, dilated=False)
 
     def avg_pool_grad(count: Any, out: Any, g: Any, w: Any, places: Any, plane: Any, counted: Any) -> None:
-        """out[cell] = Σ g/cells over the windows that hold that cell; `counted` as in avg_pool."""
+        """Compute out[cell] = Σ g/cells over the windows that contain the cell; `counted` as in avg_pool."""
         for t in steps(cuda.grid(1), count, cuda.gridsize(1)):
             channel = quotient(t, plane)
             data = g, channel * places, counted
@@ -145,7 +146,7 @@ def _planes(w: Windows) -> tuple[Any, ...]:
 
 
 def _counted(w: Windows, padding: Any, count_include_pad: bool) -> Any:
-    """How many cells every mean is over; 0 where that differs, for windows reach into the padding by more or less."""
+    """Return the number of cells of every mean; 0 if it varies, because windows extend into the padding."""
     return np.int32(w.cells if count_include_pad or not any(padding) else 0)
 
 

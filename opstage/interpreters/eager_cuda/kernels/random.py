@@ -1,4 +1,4 @@
-"""Kernels: random tensors, with the bits that every other interpreter draws."""
+"""Kernels: random tensors, with the same bits as every other interpreter."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _integer = device_function(formulas.uniform_integer(np.uint64, _mix))
 _UNIT = np.float32(2.0**-24)
 ZERO, ONE = np.float32(0), np.float32(1)
 MINUS_TWO, TWO = np.float32(-2), np.float32(2)
-_KEY = TensorType((1,), np.dtype(np.int64))  # 64 bits, whatever they mean
+_KEY = TensorType((1,), np.dtype(np.int64))  # 64 bits, of any meaning
 
 
 def key_kernel(key: Any, start: Any, step: Any, site: Any) -> None:
-    """key = mix(mix(start + step) + site), start being mix(seed)."""
+    """Compute key = mix(mix(start + step) + site), with start = mix(seed)."""
     key[0] = np.int64(_mix(_mix(start + np.uint64(step[0])) + site))
 
 
 def next_key_kernel(key: Any, before: Any, iteration: Any) -> None:
-    """The key of one iteration of a loop."""
+    """Compute the key of one iteration of a loop."""
     key[0] = np.int64(_mix(np.uint64(before[0]) + np.uint64(iteration[0])))
 
 
@@ -42,7 +42,7 @@ def uniform_kernel(count: Any, out: Any, key: Any) -> None:
 
 
 def normal_kernel(count: Any, out: Any, key: Any) -> None:
-    """√(-2 log(1 - u1))·cos(2π·u2), with draws 2i and 2i + 1 (Box & Muller 1958)."""
+    """Compute √(-2 log(1 - u1))·cos(2π·u2), with draws 2i and 2i + 1 (Box & Muller 1958)."""
     stream = np.uint64(key[0])
     for i in steps(cuda.grid(1), count, cuda.gridsize(1)):
         u1 = np.float32(_integer(stream, np.uint64(2 * i))) * _UNIT
@@ -51,14 +51,14 @@ def normal_kernel(count: Any, out: Any, key: Any) -> None:
 
 
 def bernoulli_kernel(count: Any, out: Any, key: Any, keep_prob: Any) -> None:
-    """1 where the draw is less than keep_prob, else 0."""
+    """Write 1 where the draw is less than keep_prob, else 0."""
     stream, limit = np.uint64(key[0]), keep_prob[0]
     for i in steps(cuda.grid(1), count, cuda.gridsize(1)):
         out[i] = ONE if np.float32(_integer(stream, np.uint64(i))) * _UNIT < limit else ZERO
 
 
 def _key(device: Device, step: DeviceBuffer, iterations: tuple[DeviceBuffer, ...], seed: int, site: int) -> Any:
-    """The key of a draw, on the device: no number is read back."""
+    """Compute the key of a draw on the device, without reading a number back."""
     key = device.empty(_KEY)
     device.launch(key_kernel, 1, 1, key, np.uint64(splitmix64_of_host(seed)), step, np.uint64(site))
     for iteration in iterations:
@@ -68,7 +68,7 @@ def _key(device: Device, step: DeviceBuffer, iterations: tuple[DeviceBuffer, ...
 
 
 def _drawn(kernel: Kernel) -> Entry:
-    """Element i of the result by the stream of the draw's key."""
+    """Return the entry whose result has element i of the stream of the draw's key."""
 
     def entry(
         device: Device, types: Types, step: DeviceBuffer, *iterations: DeviceBuffer, seed: int, site: int, **static: Any

@@ -1,8 +1,8 @@
 """Kernels: reductions along axes.
 
-A tensor is seen as (outer, extent, inner), of which the middle one is reduced: no axis is moved. Long extents are cut
-into parts of one length, whose results are reduced in turn, so that there is work for many threads and the order of
-sums depends on shapes alone.
+A tensor is viewed as (outer, extent, inner), and the middle axis is reduced, so no axis is moved. Long extents are cut
+into parts of equal length, whose results are reduced again, so that many threads have work and the order of sums
+depends only on shapes.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ from ...gpu.rows import MOST_WARPS, joined_best, joined_max, joined_sum
 from .launches import Entry, Kernel, Types, scalar
 
 PART_OF_ROW, PART_OF_COLUMN = 8192, 256
-"""Elements that the threads of a row, and one thread that has a column to itself, go through at most."""
+"""The maximum of elements per row of threads, and per thread that has a column of its own."""
 
 Sizes = tuple[int, int, int]
 
 
 def along(x: DeviceBuffer, axis: int) -> Sizes:
-    """(outer, extent, inner) of an axis."""
+    """Return (outer, extent, inner) for an axis."""
     return math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :])
 
 
-# A kernel of a row takes (rows, lanes, out, x, extent, inner, …); element j of row r is
-# x[(r // inner·extent + j)·inner + r % inner].
+# The kernel of a row has arguments (rows, lanes, out, x, extent, inner, …); element j of row r is x[(r // inner·extent
+# + j)·inner + r % inner].
 
 
 @cache
 def sum_kernel(dtype: DType) -> Kernel:
-    """Sums of floats are taken in float32, those of integers in int64."""
+    """Sums of floats are computed in float32, those of integers in int64."""
     kind = dtype.type
 
     def reduce_sum(
         rows: Any, lanes: Any, out: Any, x: Any, extent: Any, inner: Any, part: Any, parts: Any, factor: Any
     ) -> None:
-        """out[o, p, i] = factor·Σ x[o, j, i] over part p of the extent."""
+        """Compute out[o, p, i] = factor·Σ x[o, j, i] over part p of the extent."""
         shared = cuda.shared.array(MOST_WARPS, kind)
         lane = remainder(cuda.threadIdx.x, lanes)
         for row in steps(quotient(cuda.grid(1), lanes), rows, quotient(cuda.gridsize(1), lanes)):
@@ -76,7 +76,7 @@ def max_kernel(dtype: DType) -> Kernel:
     def reduce_max(
         rows: Any, lanes: Any, out: Any, x: Any, extent: Any, inner: Any, part: Any, parts: Any, factor: Any
     ) -> None:
-        """out[o, p, i] = the greatest x[o, j, i] of part p of the extent, nan if there is one."""
+        """Compute out[o, p, i] = the greatest x[o, j, i] of part p of the extent, nan if there is one."""
         shared = cuda.shared.array(MOST_WARPS, kind)
         lane = remainder(cuda.threadIdx.x, lanes)
         for row in steps(quotient(cuda.grid(1), lanes), rows, quotient(cuda.gridsize(1), lanes)):
@@ -98,7 +98,7 @@ def argmax_kernel(dtype: DType) -> Kernel:
     kind = dtype.type
 
     def argmax(rows: Any, lanes: Any, out: Any, x: Any, extent: Any, inner: Any) -> None:
-        """out[row] = the index of the first of the greatest of a row; nan is greater than any number."""
+        """Compute out[row] = the index of the first maximum of a row; nan is greater than any number."""
         shared = cuda.shared.array(MOST_WARPS, kind)
         places = cuda.shared.array(MOST_WARPS, np.int32)
         lane = remainder(cuda.threadIdx.x, lanes)
@@ -117,7 +117,7 @@ def argmax_kernel(dtype: DType) -> Kernel:
 
 
 def each_along(device: Device, kernel: Kernel, sizes: Sizes, *arguments: Any) -> None:
-    """Run a kernel of rows: many threads on a row whose elements are neighbours, one on any other."""
+    """Launch a row kernel: many threads for a contiguous row, one for any other."""
     outer, extent, inner = sizes
     device.each_row(kernel, outer * inner, extent if inner == 1 else 1, *arguments)
 
@@ -125,7 +125,7 @@ def each_along(device: Device, kernel: Kernel, sizes: Sizes, *arguments: Any) ->
 def reduce_part(
     device: Device, kernel_of: Callable[[DType], Kernel], dtype: DType, x: DeviceBuffer, sizes: Sizes, factor: Any
 ) -> DeviceBuffer:
-    """x, seen as (outer, extent, inner), reduced to (outer, inner): in several steps where the extent is long."""
+    """Reduce x, viewed as (outer, extent, inner), to (outer, inner): in several steps if the extent is long."""
     outer, extent, inner = sizes
     kernel = kernel_of(pointer_type(dtype))
     while True:
@@ -142,7 +142,7 @@ def reduce_part(
 
 
 def total(device: Device, x: DeviceBuffer) -> DeviceBuffer:
-    """The sums of a matrix's columns."""
+    """Return the sums of a matrix's columns."""
     rows, columns = x.shape
     return reduce_part(device, sum_kernel, x.dtype, x, (1, rows, columns), 1)
 
@@ -155,7 +155,7 @@ def _reduced(
     axes: tuple[int, ...],
     factor: Any = 1,
 ) -> tuple[DeviceBuffer, ...]:
-    """x reduced along its axes, neighbouring ones at once and the last ones first."""
+    """Reduce x along axes, adjacent ones at once and the last ones first."""
     shape: Any = type.shape
     sizes = list(x.shape)
     runs: list[list[int]] = []

@@ -1,6 +1,6 @@
-"""Kernels: cumulative sums, recurrences, and the order of sorted elements.
+"""Kernels: cumulative sums, recurrences, and sorting.
 
-A tensor is seen as (outer, extent, inner), of which the middle axis is gone along: no axis is moved.
+A tensor is viewed as (outer, extent, inner), and processed along the middle axis, so no axis is moved.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def cumsum_kernel(dtype: DType) -> Kernel:
     kind = dtype.type
 
     def cumsum(rows: Any, out: Any, x: Any, extent: Any, inner: Any, first: Any, step: Any, exclusive: Any) -> None:
-        """Each thread adds up one row, from element `first` on in steps of 1 or -1."""
+        """Accumulate one row per thread, from element `first` on in steps of 1 or -1."""
         for row in steps(cuda.grid(1), rows, cuda.gridsize(1)):
             place = (quotient(row, inner) * extent + first) * inner + remainder(row, inner)
             total = kind(0)
@@ -56,7 +56,7 @@ def linear_recurrence_kernel(dtype: DType) -> Kernel:
     kind = dtype.type
 
     def linear_recurrence(rows: Any, out: Any, a: Any, b: Any, extent: Any, inner: Any, first: Any, step: Any) -> None:
-        """Each thread goes through one row, from element `first` on in steps of 1 or -1."""
+        """Process one row per thread, from element `first` on in steps of 1 or -1."""
         for row in steps(cuda.grid(1), rows, cuda.gridsize(1)):
             place = (quotient(row, inner) * extent + first) * inner + remainder(row, inner)
             value = kind(0)
@@ -81,10 +81,10 @@ def linear_recurrence(
 def merge_kernel(
     count: Any, after: Any, before: Any, x: Any, extent: Any, inner: Any, width: Any, descending: Any
 ) -> None:
-    """Sorted runs of `width` places in each row, merged two by two.
+    """Merge sorted runs of `width` indices in each row, two by two.
 
-    `before` holds, row by row, places along the axis in the order of each run. Each finds in the other run of its pair
-    how many stand before it: those that are less, and of equal ones those of the first run. nan is greatest.
+    `before` has, row by row, indices along the axis in the order of each run. Each index counts the elements before it
+    in the other run of its pair: lesser ones, and equal ones if that is the first run. nan is greatest.
     """
     for cell in steps(cuda.grid(1), count, cuda.gridsize(1)):
         row = quotient(cell, extent)
@@ -115,7 +115,7 @@ def merge_kernel(
 
 
 def places_kernel(count: Any, out: Any, order: Any, extent: Any, inner: Any) -> None:
-    """Rows of places, each put along its axis."""
+    """Write rows of indices along their axis."""
     for cell in steps(cuda.grid(1), count, cuda.gridsize(1)):
         row = quotient(cell, extent)
         k = cell - row * extent

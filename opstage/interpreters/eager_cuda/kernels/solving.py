@@ -1,6 +1,6 @@
-"""Kernels: linear systems, and the Cholesky factor. A thread does a matrix, or a column of a triangular system.
+"""Kernels: linear systems, and the Cholesky factor. One thread per matrix, or per column of a triangular system.
 
-So stacks of small matrices are quick, and one large matrix is not. `x - x != 0` where x is nan or infinite.
+So stacks of small matrices are fast, but one large matrix is not. `x - x != 0` tests for nan or infinity.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def triangular_solve_kernel(
 
 
 def solve_kernel(count: Any, out: Any, a: Any, n: Any, columns: Any, nan: Any) -> None:
-    """By elimination with row exchanges: `a` and what is at first in `out`, b, are written over."""
+    """Eliminate with row exchanges, overwriting `a`, and b, which is in `out` at first."""
     for m in steps(cuda.grid(1), count, cuda.gridsize(1)):
         base, first = m * n * n, m * n * columns
         regular = True

@@ -1,4 +1,4 @@
-"""Copies between places that lie in even steps: what permutes, repeats, cuts and joins tensors."""
+"""Strided copies: permute, repeat, slice and join tensors."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ...gpu.language import cuda
 
 
 def row_major(shape: tuple[int, ...]) -> list[int]:
-    """How many elements lie between neighbours along each axis."""
+    """Return the row-major strides in elements."""
     return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
 
 
 def copy_kernel(count: Any, out: Any, x: Any, to: Any, start: Any, rank: Any, axes: Any) -> None:
-    """out[to + Σ tₖ·iₖ] = x[start + Σ sₖ·iₖ] for every index i of a box; `axes` are (nₖ, tₖ, sₖ) for each of its sides,
-    the last one first."""
+    """Compute out[to + Σ tₖ·iₖ] = x[start + Σ sₖ·iₖ] for every index i of a box; `axes` are (nₖ, tₖ, sₖ) for each of
+    its sides, last first."""
     for cell in steps(cuda.grid(1), count, cuda.gridsize(1)):
         rest, target, source = cell, to, start
         for k in range(rank):
@@ -43,7 +43,7 @@ def copy(
     start: int = 0,
     strides: list[int],
 ) -> None:
-    """Copy a box of x into out; the strides are in elements, and those of out the row-major ones if not given."""
+    """Copy a box of x to out; strides are in elements, those of out row-major by default."""
     targets = row_major(out.shape) if out_strides is None else out_strides
     axes = _merged([(n, t, s) for n, t, s in zip(box, targets, strides, strict=True) if n != 1])
     numbers = device.numbers(*(number for axis in reversed(axes) for number in axis))
@@ -51,7 +51,7 @@ def copy(
 
 
 def _merged(axes: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Neighbouring axes as one wherever both sides go through them in even steps."""
+    """Merge adjacent axes if both sides have constant strides over them."""
     result: list[tuple[int, int, int]] = []
     for n, t, s in axes:
         if result and result[-1][1] == n * t and result[-1][2] == n * s:

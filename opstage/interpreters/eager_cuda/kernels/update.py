@@ -1,9 +1,9 @@
-"""Kernels: optimizer updates, generated from their decompositions, whose bits they have.
+"""Kernels: optimizer updates, generated from their decompositions, with the same bits.
 
-Updates are deferred, and one launch does those of all parameters of a step. Their pointers stand in a table on the
-device: as parameters of the kernel they would be some hundred, each read by comparing its number with all others, and
-every number of tensors would be a kernel of its own. Learning rates and bias corrections are read on the device too, so
-nothing waits for them. Muon's time goes into matrix products, so it runs op by op.
+Updates are deferred, and one launch runs those of all parameters of a step. Their pointers are in a table on the
+device: as kernel parameters there would be hundreds, each selected by comparisons, and every number of tensors would
+need its own kernel. Learning rates and bias corrections are read on the device too, so nothing waits for them. Muon
+spends its time in matrix products, so it runs op by op.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _entry(primitive: Primitive) -> Entry:
     made = Made(lambda dtypes, static: of_many(primitive, some_of_many(dtypes, tensors), static))
 
     def update(device: Device, types: Types, *operands: DeviceBuffer, **static: Any) -> tuple[DeviceBuffer, ...]:
-        """New values and state of p, from p, g, the state and scalars."""
+        """Compute new values and state of p, from p, g, the state and scalars."""
         new = tuple(map(device.empty, types))
         kernel, numbers = made(operands, static)
         device.defer(kernel, new, operands[:tensors], *operands[tensors:], *numbers)
@@ -35,7 +35,7 @@ def _entry(primitive: Primitive) -> Entry:
 
 
 def of_composite(composite: Composite) -> Entry | None:
-    """An update that is written in plain ops, deferred like the others; None where it is more than that."""
+    """Return an update written in plain ops, deferred like the others; None if it contains other ops."""
     body = composite.body
     if not is_pointwise(body):
         return None

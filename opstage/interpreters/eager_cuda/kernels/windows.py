@@ -1,10 +1,10 @@
-"""Windows over any number of spatial axes: where their cells are. What convolutions and pools share.
+"""Windows over any number of spatial axes: the positions of their cells, for convolutions and pools.
 
-A *place* is the number of a window among those of one channel of one image, a *cell* the number of a cell within a
-window, and what is *at* a number a cell of the channel's plane; all three count in row-major order. Window i and cell j
-of it meet the plane at i·stride + j·dilation - padding along each axis.
+A *place* is the index of a window in one channel of one image, a *cell* the index of a cell in a window, and *at* the
+index of a cell in the channel's plane; all three are row-major. Cell j of window i is at i·stride + j·dilation -
+padding along each axis.
 
-The functions here are made for a number of axes, which machine code then has no loop for.
+The functions here are specialised for a number of axes, so that the machine code has no loop over axes.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from ...gpu.language import device_function
 
 SIZE, COUNT, KERNEL, STRIDE, PADDING, DILATION = range(6)
 FIELDS = 6
-"""Numbers of each axis, in this order, the first axis first."""
+"""Numbers per axis, in this order, first axis first."""
 
 OUTSIDE = np.int32(-1)
-"""Where a cell of padding is."""
+"""The position of a padding cell."""
 
 Visit = Callable[..., Any]
 
 
 class Windows(NamedTuple):
-    """Of x (images, channels, *sizes): how many there are along each axis, and how they lie.
+    """The windows of x (images, channels, *sizes): their number along each axis, and their layout.
 
     numbers     on the device: the six fields of each axis
-    rank        how many axes
+    rank        the number of axes
     plane       elements of x in one channel of one image
     places      windows in one channel of one image
     cells       of one window
-    dilated     whether cells of a window lie apart
-    same        whether the windows are the plane: each is one cell, in order
+    dilated     whether the cells of a window are not adjacent
+    same        whether the windows equal the plane: each is one cell, in order
     """
 
     numbers: DeviceBuffer
@@ -73,7 +73,7 @@ def windows(
 
 @cache
 def window_begins(rank: int) -> Visit:
-    """`(place, w)`: the first cell of a window along each axis, negative where it is padding."""
+    """Return `(place, w)`: the first cell of a window along each axis, negative in the padding."""
     axis = FIELDS * (rank - 1)
 
     def along_one(place: Any, w: Any) -> Any:
@@ -93,7 +93,7 @@ def window_begins(rank: int) -> Visit:
 
 @cache
 def padded_indices(rank: int) -> Visit:
-    """`(at, w)`: the index along each axis of a cell of the plane, counted from the first one of padding."""
+    """Return `(at, w)`: the index along each axis of a cell of the plane, counted from the first padding cell."""
     axis = FIELDS * (rank - 1)
 
     def along_one(at: Any, w: Any) -> Any:
@@ -113,7 +113,7 @@ def padded_indices(rank: int) -> Visit:
 
 @cache
 def cell_at(rank: int) -> Visit:
-    """`(place, cell, w)`: where a cell of a window is in the plane, or OUTSIDE."""
+    """Return `(place, cell, w)`: the position of a window's cell in the plane, or OUTSIDE."""
     axis = FIELDS * (rank - 1)
 
     def along_one(place: Any, cell: Any, w: Any) -> Any:
@@ -136,7 +136,7 @@ def cell_at(rank: int) -> Visit:
 
 @cache
 def cells_inside(rank: int) -> Visit:
-    """`(begins, w)`: how many cells of the window that begins there are none of padding; without dilation."""
+    """Return `(begins, w)`: the number of cells of the window that are not padding; without dilation."""
     axis = FIELDS * (rank - 1)
 
     def along_one(begins: Any, w: Any) -> Any:
@@ -158,11 +158,12 @@ def cells_inside(rank: int) -> Visit:
 
 @cache
 def over_cells(rank: int, visit: Visit, *, padding: bool = False, _axis: int = 0) -> Visit:
-    """`(state, 0, 0, begins, w, data)`: the state after `visit(state, at, cell, begins, w, data)`, which gives the next
-    one, of each cell of a window in order; cells OUTSIDE are left out, unless `padding` says that they are visited too.
+    """Return `(state, 0, 0, begins, w, data)`: the state after calls of `visit(state, at, cell, begins, w, data)`,
+    which returns the next state, for each cell of a window in order; cells OUTSIDE are skipped, unless `padding` is
+    set.
 
     begins      of `window_begins`
-    data        what else `visit` needs: a tuple
+    data        further arguments of `visit`, a tuple
     """
     inner = visit if _axis + 1 == rank else over_cells(rank, visit, padding=padding, _axis=_axis + 1)
     axis = FIELDS * _axis
@@ -185,11 +186,12 @@ def over_cells(rank: int, visit: Visit, *, padding: bool = False, _axis: int = 0
 
 @cache
 def over_windows(rank: int, visit: Visit, *, dilated: bool, _axis: int = 0) -> Visit:
-    """`(state, 0, 0, indices, w, data)`: the state after `visit(state, place, cell, indices, w, data)`, which gives the
-    next one, of each window in which a cell of the plane lies, in order; `cell` is its number in the window.
+    """Return `(state, 0, 0, indices, w, data)`: the state after calls of `visit(state, place, cell, indices, w, data)`,
+    which returns the next state, for each window that contains a cell of the plane, in order; `cell` is its index in
+    the window.
 
     indices     of `padded_indices`
-    data        what else `visit` needs: a tuple
+    data        further arguments of `visit`, a tuple
     """
     inner = visit if _axis + 1 == rank else over_windows(rank, visit, dilated=dilated, _axis=_axis + 1)
     axis = FIELDS * _axis
