@@ -47,6 +47,10 @@ class OwnRows:
             raise self._missing(f"rows {start} to {stop - 1}")
         return self.held[first : first + stop - start]
 
+    def whole_index(self, index: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the index in the whole array of the element at `index` of `held`."""
+        return (int(self.rows[index[0]]), *index[1:])
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         raise self._missing("the whole")
 

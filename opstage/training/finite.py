@@ -49,7 +49,7 @@ def require_finite_loss(loss: float, step: int, batch: Sequence[Any] = (), names
         at = first_not_finite(array)
         if at is not None:
             name = names[i] if i < len(names) else f"argument {i}"
-            where = (int(each.rows[at[0]]), *at[1:]) if isinstance(each, OwnRows) else at
+            where = each.whole_index(at) if isinstance(each, OwnRows) else at
             raise NotFiniteError(f"the loss is {loss}, of a batch whose {name} is {_shown(array[at], where)}", step)
     raise NotFiniteError(f"the loss is {loss}", step)
 

@@ -200,7 +200,7 @@ def _require_within(name: str, spec: Spec, given: Any, owner: str) -> None:
         return
     bad = ~((array >= low) & (array <= high) & (array > -math.inf) & (array < math.inf))
     at = tuple(map(int, np.argwhere(bad)[0]))
-    where = (int(given.rows[at[0]]), *at[1:]) if isinstance(given, OwnRows) else at
+    where = given.whole_index(at) if isinstance(given, OwnRows) else at
     place = f" at {where}" if where else ""
     raise RangeError(f"{name} is {array[at]}{place}, outside of what {spec} declares", op=owner)
 
