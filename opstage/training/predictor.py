@@ -77,6 +77,7 @@ class Predictor:
         self._leaves, structure = flatten(tuple(as_specs(tree) for tree in trees))
         paths = [_named(self.names, path) for path in structure_paths(structure)]
         self._contract = Contract(trees, paths, f"model {model.name}", "inputs")
+        self._has_ranges = self._contract.has_ranges
         scope = DimScope()
         self.types = [leaf.bind(scope, as_dtype(trainer.options.dtype)) for leaf in self._leaves]
         self._prepared: list[PreparedProgram] = []  # the latest first
@@ -111,10 +112,11 @@ class Predictor:
         not match the model's Specs, and UsageError if several batches are needed and the outputs are not per row.
         """
         if self._prepared and not named:
-            if list in map(type, inputs) and len(inputs) == len(self._leaves):
-                inputs = tuple(map(lists_by_specs, self._leaves, inputs))
             if len(inputs) == len(self._leaves):  # else the contract says what is missing
-                self._contract.check_values(inputs)
+                if list in map(type, inputs):
+                    inputs = tuple(map(lists_by_specs, self._leaves, inputs))
+                if self._has_ranges:
+                    self._contract.check_values(inputs)
             quick = self._quick(inputs)
             if quick is None and (rounded := self._rounded(inputs)) is not None:
                 quick = self._quick(rounded)

@@ -8,7 +8,7 @@ from typing import Any, final
 
 import numpy as np
 
-from ..ops.trees import Structure, unflatten
+from ..ops.trees import Structure
 from .held import Held
 from .param import mirrors
 
@@ -21,7 +21,7 @@ class PreparedProgram:
     been replaced; the caller then runs the program normally.
     """
 
-    __slots__ = ("_held", "_values", "_state", "_kinds", "_call", "_unchanged", "_structure")
+    __slots__ = ("_held", "_values", "_state", "_kinds", "_call", "_unchanged", "_unflatten")
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class PreparedProgram:
         self._kinds = [(array.shape, array.dtype) for array in batch]
         self._call = call
         self._unchanged = unchanged
-        self._structure = structure
+        self._unflatten = structure.unflatten  # `call` gives as many leaves each time
 
     def fits(self, arrays: Sequence[Any]) -> bool:
         """Whether these arrays are of the kind it was prepared for, as machine code reads them."""
@@ -60,4 +60,4 @@ class PreparedProgram:
         if not all(map(is_, held.state, self._state)) or not self._unchanged():
             return None
         results = self._call(arrays)
-        return None if results is None else unflatten(self._structure, results)
+        return None if results is None else self._unflatten(results)

@@ -66,6 +66,11 @@ class Contract:
             self._known.add(signature)
         self.check_values(arrays)
 
+    @property
+    def has_ranges(self) -> bool:
+        """Whether a Spec declares a range, so that `check_values` looks at elements."""
+        return bool(self._bounded)
+
     def check_values(self, arrays: Sequence[Any]) -> None:
         """Raise RangeError for an element outside the range that its Spec declares, and for one that is not finite."""
         for at in self._bounded:

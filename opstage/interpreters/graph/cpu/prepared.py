@@ -24,7 +24,7 @@ class PreparedCall:
     It has memory of its own. One call runs at a time; another one that begins meanwhile gets None.
     """
 
-    __slots__ = ("_kept", "_patches", "_kinds", "_idle")
+    __slots__ = ("_kept", "_patches", "_kinds", "_actions", "_idle")
 
     def __init__(self, plan: CpuPlan, linked: Linked, inputs: Sequence[Array], varying: Sequence[int]):
         """See `prepare`. `inputs` are packed; those at `varying` say shapes and dtypes alone."""
@@ -40,6 +40,7 @@ class PreparedCall:
         # by varying input, then by result: the words that hold its address, and the bytes from there on
         self._patches = [patches.get(source, ()) for source in moving]
         self._kept = (memory, tuple(inputs))  # only their addresses stand below
+        self._actions = linked.actions
         self._idle = [linked]
 
     def __call__(self, inputs: Sequence[Array]) -> list[Array] | None:
@@ -58,7 +59,7 @@ class PreparedCall:
             for word, offset in patches:
                 words[word] = at + offset
         linked.error[0] = 0
-        for action in linked.actions:
+        for action in self._actions:
             action()
         failed = linked.error[0]
         self._idle.append(linked)
