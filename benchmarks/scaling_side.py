@@ -52,6 +52,10 @@ def main(side: str, name: str, batch: int, processes: int, steps: int) -> None:
         "losses": [losses[0], losses[-1]],
     }
     print(json.dumps(figures), flush=True)
+    if side == "torch" and processes > 1:
+        from torch import distributed
+
+        distributed.destroy_process_group()  # its threads, at work still, would abort the process at exit
 
 
 def opstage_step(workload: Any, backend: str, processes: int) -> tuple[Callable[[], float], int, dict[str, Any]]:
