@@ -262,11 +262,13 @@ class BaseInterpreter(Interpreter[R]):
     # What a loop runs, reads and writes; an interpreter whose values have rows of their own overrides the last three.
 
     def prepare_body(
-        self, body: Body, varying: int, /
+        self, body: Body, varying: int, /, *, length: int = 0
     ) -> Callable[[Sequence[R]], Callable[[Sequence[R]], Sequence[R]]]:
         """Prepare the body of a loop for any number of iterations, in which its first `varying` inputs change.
 
-        A function of the other inputs, which gives one from the first inputs to the body's outputs.
+        `length` is the number of iterations if it is known, else 0.
+
+        Returns a function of the other inputs, which returns one from the first inputs to the body's outputs.
         """
         from .tracer import constants, evaluate
 

@@ -195,7 +195,9 @@ def _scan_shape(*operands: TensorType, **static: Any) -> tuple[TensorType, ...]:
 def run_loop(ops: BaseInterpreter[R], /, *operands: R, **static: Any) -> tuple[R, ...]:
     """Run the iterations in order, for a base interpreter that has no kernel of its own."""
     loop = ScanParameters(**static)
-    return run_iterations(ops, loop, ops.prepare_body(loop.body, loop.carries + loop.entries), *operands)
+    return run_iterations(
+        ops, loop, ops.prepare_body(loop.body, loop.carries + loop.entries, length=int(loop.length)), *operands
+    )
 
 
 def run_iterations(

@@ -240,11 +240,11 @@ class NumpyOps(HostArrays):
 
     @override
     def prepare_body(
-        self, body: Body, varying: int, /
+        self, body: Body, varying: int, /, *, length: int = 0
     ) -> Callable[[Sequence[Array]], Callable[[Sequence[Array]], Sequence[Array]]]:
         if self.dtype == EXACT:  # decompositions are for floats
             return super().prepare_body(body, varying)
-        return prepare_body(self, body, varying)
+        return prepare_body(self, body, varying, length)
 
     def kernel(self, primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> Callable[..., Any] | None:
         """Return the kernel of an op for operands of these types, to call with its static parameters; None without

@@ -15,6 +15,7 @@ from ...ops.errors import LocatedError
 from ..branching import SWITCH, branches_of, chosen
 from ..codegen.decomposition import Expander, Keep
 from ..codegen.hoisting import hoisted
+from ..codegen.runs import in_runs
 from ..host import Array
 from ..looping import WHILE, iterate
 from ..structural import SCAN, run_iterations
@@ -24,18 +25,34 @@ if TYPE_CHECKING:
     from .interpreter import NumpyOps
 
 
+_LONG = 16
+"""Iterations, from which on a loop is worth kernels of its own."""
+
+
 def prepare_body(
-    ops: NumpyOps, body: Body, varying: int
+    ops: NumpyOps, body: Body, varying: int, length: int = 0
 ) -> Callable[[Sequence[Array]], Callable[[Sequence[Array]], Sequence[Array]]]:
     """Implement `BaseInterpreter.prepare_body`. Loop invariants are computed once, in the layout that products
     prefer."""
-    body = written_out(body, lambda primitive, types, static: ops.kernel(primitive, types, static) is not None)
-    parts = hoisted(body, varying)
-    if parts is None:
-        prepared = _PreparedBody(ops, body)
+    invariant, repeated = loop_parts(
+        body, varying, length, lambda primitive, types, static: ops.kernel(primitive, types, static) is not None
+    )
+    prepared = _PreparedBody(ops, repeated)
+    if invariant is None:
         return lambda captured: partial(prepared, captured)
-    invariant, prepared = (_PreparedBody(ops, part) for part in parts)
-    return lambda captured: partial(prepared, (*captured, *map(_packed, invariant(captured, ()))))
+    before = _PreparedBody(ops, invariant)
+    return lambda captured: partial(prepared, (*captured, *map(_packed, before(captured, ()))))
+
+
+def loop_parts(body: Body, varying: int, length: int, has_kernel: Keep) -> tuple[Body | None, Body]:
+    """Return what a loop of `length` iterations runs before it, if anything, and in each of them.
+
+    See `hoisted` for the operands of either. In a long loop each run of elementwise ops is one composite; a short loop
+    is not worth the kernels. Only the length decides, so that equal programs compute equal bits.
+    """
+    body = written_out(body, has_kernel)
+    invariant, repeated = hoisted(body, varying) or (None, body)
+    return invariant, in_runs(repeated, has_kernel) if length >= _LONG else repeated
 
 
 def _packed(x: Array) -> Array:
@@ -96,7 +113,9 @@ def _kernel(ops: NumpyOps, body: Body, e: Equation) -> Callable[..., Any]:
     """Return the kernel of an equation, as a function of its operands only."""
     if e.primitive is SCAN:
         loop = ScanParameters(**e.static)
-        return partial(run_iterations, ops, loop, ops.prepare_body(loop.body, loop.carries + loop.entries))
+        return partial(
+            run_iterations, ops, loop, ops.prepare_body(loop.body, loop.carries + loop.entries, length=int(loop.length))
+        )
     if e.primitive is WHILE:
         turns = WhileParameters(**e.static)
         varying = len(turns.body.outputs)

@@ -27,7 +27,7 @@ from ..decomposition import Expander
 from ..formulas import has_formula
 from ..fusion import fuse
 from ..lowered import Lowered
-from ..primitives import ROW_MAX, ROW_SUM
+from ..primitives import ASSEMBLE, ROW_MAX, ROW_SUM
 from ..views import merged
 from .arguments import ArgumentTable, Patch
 from .steps import NativeStep, cluster_steps
@@ -45,10 +45,16 @@ def fused(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -
     body = Expander(has_formula, loops=False).body(primitive, types, static)
     lowered = Lowered(body, LOOPS, own_outputs=True)
     groups = fuse(lowered)
-    if any(group.cluster is None for group in groups) or not _by_rows(lowered):
+    if any(group.cluster is None and group.equations[0].primitive is not ASSEMBLE for group in groups):
+        return None
+    if not _by_rows(lowered):
         return None
     read, results = read_by(lowered, groups), _results(lowered)
-    loops = [cluster_steps(lowered, group, number, read, results) for number, group in enumerate(groups)]
+    loops = [
+        cluster_steps(lowered, group, number, read, results)
+        for number, group in enumerate(groups)
+        if group.cluster is not None
+    ]
     return FusedLoops(lowered, [*chain(*loops)])
 
 

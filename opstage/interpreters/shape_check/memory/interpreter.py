@@ -25,10 +25,9 @@ from ....ops.spec import as_specs
 from ....ops.types import DType, TensorType, as_dtype
 from ....options import Options
 from ...branching import SWITCH, branches_of
-from ...codegen.hoisting import hoisted
 from ...eager_cpu.interpreter import kernel_of, pays_fused
 from ...eager_cpu.kernels import kernel_table
-from ...eager_cpu.loop_body import written_out
+from ...eager_cpu.loop_body import loop_parts, written_out
 from ...eager_cpu.tally import Sizes, Taken, taken
 from ...interpreter import BaseInterpreter, Typed
 from ...looping import WHILE
@@ -378,17 +377,15 @@ class MemoryOps(BaseInterpreter[Tensor]):
         """Run the first iterations of a loop; stacked outputs are allocated at the start, as in eager_cpu."""
         body, carries, split = loop.body, loop.carries, loop.carries + loop.entries
         state, xs, captured = operands[:carries], operands[carries:split], operands[split:]
-        body = written_out(body, self._stays)
-        parts = hoisted(body, split)
-        if parts is not None:
-            before, body = parts
+        length = evaluate(loop.length, self.samples[0])
+        before, body = loop_parts(body, split, length, self._stays)
+        if before is not None:
             found = evaluate_body(self, before, captured, constants(self, before))
             captured = (*captured, *[ref if ref.layout == self._rows else self.new(ref.type) for ref in found])
         held = constants(self, body)
         stacked = [
             self.new(TensorType((loop.length, *type_.shape), type_.dtype)) for type_ in body.output_types[carries:]
         ]
-        length = evaluate(loop.length, self.samples[0])
         times, turns = self._times, min(_TURNS, length)
         self._loops += 1
         for turn in range(turns):
