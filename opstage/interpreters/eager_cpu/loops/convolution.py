@@ -22,6 +22,7 @@ import numpy as np
 
 from ...native.blas import find_blas
 from ...native.compiler import Kernel, compile_kernel
+from .pooling import cells_loader
 
 WORDS = 36
 """The arguments of all kernels here: addresses, then the sizes of `geometry.ConvGeometry`.
@@ -73,8 +74,9 @@ def _im2col(dtype: str) -> Any:
     """Return `fill(columns, x, w, n0, n1, group, l0, l1)`: write a row of the block's windows for each cell of the
     kernel."""
     v, reach = import_module("opstage.interpreters.native.vectors").vectors(dtype), _reach()
-    lanes, size, between, move, load, store = v.lanes, v.size, v.between, v.move, v.load, v.store
-    zero = getattr(np, dtype)(0)
+    r = import_module("opstage.interpreters.native.registers").registers(dtype)
+    lanes, size, between, move = v.lanes, v.size, v.between, v.move
+    load_cells, store_some = cells_loader(r), r.store_some
 
     def fill(columns, x, w, n0, n1, group, l0, l1):
         groups, channels = w[13], w[14]
@@ -106,11 +108,8 @@ def _im2col(dtype: str) -> Any:
                                     elif step_x == 1:
                                         move(line, row + (j - left) * size, read, write)
                                     else:
-                                        for i in range(j, min(j + lanes, counted)):
-                                            cell = zero
-                                            if i >= lo and i < hi:
-                                                cell = load(row + (i * step_x - left) * size)
-                                            store(line + (i - j) * size, cell)
+                                        cells = load_cells(row + (j * step_x - left) * size, step_x, read)
+                                        store_some(line, cells, write)
                                     line += counted * size
                                     oy += 1
                                     y += step_y
