@@ -51,7 +51,7 @@ class _Regrouping:
         self.has_kernel = has_kernel
         self.free = {e.outputs[0]: e for e in body.equations if _is_free(e)}
         self.sources: dict[int, frozenset[int]] = {}
-        """What the result of a free op is made from: slots that other ops compute or that come from outside."""
+        """The slots behind the result of a free op that other ops compute or that come from outside."""
         for slot, e in self.free.items():
             self.sources[slot] = self.read(e)
         self.written: set[int] = set()
