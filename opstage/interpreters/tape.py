@@ -7,7 +7,7 @@ result lives on only if some rule reads it, and a branch that nobody uses is for
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, Generic, TypeAlias, final
 
@@ -16,6 +16,7 @@ from typing_extensions import override
 from ..ops.catalogue.elementwise import ADD
 from ..ops.cursor import Quietly, Region
 from ..ops.errors import ProgramError
+from ..ops.kinds import Kind
 from ..ops.primitive import NO_STATIC, Primitive, R, Static
 from ..ops.types import DType, Shape, TensorType
 from .interpreter import Holding, Interpreter, Wrapper
@@ -155,13 +156,17 @@ class Tape(Wrapper[Node[R], R]):
         parent = x.record
         if parent is None or not primitive.differentiable:
             return node(self.inner.bind1(primitive, x.value), self)
-        if primitive.expandable and (self.inner.differentiates or primitive.vjp is None):
-            return self.decompose(primitive, (x,), NO_STATIC)[0]
         value = x.value
+        recorded = primitive
+        if primitive.expandable and (self.inner.differentiates or primitive.vjp is None):
+            whole = self._whole(primitive, (value,), _NEEDS_1, NO_STATIC)
+            if whole is None:
+                return self.decompose(primitive, (x,), NO_STATIC)[0]
+            recorded = whole
         out = self.inner.bind1(primitive, value)
         record: Record[R] = Record()
         record.arrived = record.mark = None
-        record.primitive = primitive
+        record.primitive = recorded
         record.static = NO_STATIC
         record.sources = parent
         slot = x.slot
@@ -171,9 +176,9 @@ class Tape(Wrapper[Node[R], R]):
         shape = out.shape
         record.shape = self._shapes.setdefault(shape, shape)
         record.dtype = out.dtype
-        positions = primitive.saved_memo.get(_NEEDS_1)
+        positions = recorded.saved_memo.get(_NEEDS_1)
         if positions is None:
-            positions = primitive.saved_positions(_NEEDS_1, NO_STATIC)
+            positions = recorded.saved_positions(_NEEDS_1, NO_STATIC)
         record.saved = tuple([value if i == 0 else out for i in positions])
         cursor = self.cursor
         record.region = cursor.region
@@ -235,8 +240,12 @@ class Tape(Wrapper[Node[R], R]):
         needs = tuple([p is not None for p in parents])
         if not primitive.differentiable or True not in needs:
             return tuple([node(v, self) for v in self.inner.bind(primitive, values, static)])
+        recorded = primitive
         if primitive.expandable and (self.inner.differentiates or primitive.vjp is None):
-            return self.decompose(primitive, refs, static)
+            whole = self._whole(primitive, values, needs, static)
+            if whole is None:
+                return self.decompose(primitive, refs, static)
+            recorded = whole
         if primitive.keeps_more:
             with Quietly(self.cursor):
                 static = primitive.keeping(self.inner, needs, static)
@@ -246,7 +255,7 @@ class Tape(Wrapper[Node[R], R]):
         every = values + outs
         record: Record[R] = Record()
         record.arrived = record.mark = None
-        record.primitive = primitive
+        record.primitive = recorded
         record.static = static
         record.sources = parents
         record.slots = tuple(map(_SLOT, refs))
@@ -256,12 +265,22 @@ class Tape(Wrapper[Node[R], R]):
         record.shape = self._shapes.setdefault(shape, shape)
         record.dtype = outs[0].dtype
         record.further = tuple([t for v in outs[1:] for t in (v.shape, v.dtype)])
-        record.saved = tuple([every[i] if i >= 0 else None for i in primitive.saved_positions(needs, static)])
+        record.saved = tuple([every[i] if i >= 0 else None for i in recorded.saved_positions(needs, static)])
         cursor = self.cursor
         record.region = cursor.region
         record.ordinal = cursor.ordinal
         self._serial = record.serial = self._serial + 1
         return tuple([node(v, self, record if v.dtype.kind in "fO" else None, i) for i, v in enumerate(outs)])
+
+    def _whole(
+        self, primitive: Primitive, values: tuple[R, ...], needs: tuple[bool, ...], static: Static
+    ) -> Primitive | None:
+        """The primitive to record for a composite without rules; None where the composite is to be expanded."""
+        if self.inner.differentiates or not self.inner.fuses:
+            return None
+        from .pullbacks import whole
+
+        return whole(self.inner, primitive, [TensorType(v.shape, v.dtype) for v in values], needs, static)
 
     def saved(self, outputs: Sequence[Node[R]]) -> list[R]:
         """The values saved by the ops on which the outputs depend."""
@@ -305,6 +324,11 @@ class Tape(Wrapper[Node[R], R]):
         result: dict[Record[R], list[R | None]] = {}
         order: list[Record[R]] = []
         outside = ops.cursor.backward
+        fused: Callable[..., tuple[R | None, ...] | None] | None = None
+        if ops.fuses:
+            from .pullbacks import pulled
+
+            fused = pulled
         try:
             for ref, cotangent in zip(outputs, cotangents):
                 if ref.record is not None and cotangent is not None:
@@ -328,15 +352,18 @@ class Tape(Wrapper[Node[R], R]):
                     cursor.region, cursor.ordinal = record.region, record.ordinal
                     if len(arrived) > 1:
                         arrived = _visible(ops, record, primitive, arrived)
-                    rule = primitive.vjp
-                    assert rule is not None
-                    pulled = rule(ops, record, tuple(arrived), **record.static)
+                    found = None
+                    if fused is not None and primitive.kind is Kind.POINTWISE and len(arrived) == 1:
+                        found = fused(ops, primitive, record, arrived[0], record.static)
+                    if found is None:
+                        rule: Any = primitive.vjp
+                        found = rule(ops, record, tuple(arrived), **record.static)
                     sources = record.sources
                     if isinstance(sources, Record):
-                        if pulled[0] is not None:
-                            _deposit(ops, sources, record.slots[0], pulled[0])
+                        if found[0] is not None:
+                            _deposit(ops, sources, record.slots[0], found[0])
                     else:
-                        for parent, slot, cotangent in zip(sources, record.slots, pulled):
+                        for parent, slot, cotangent in zip(sources, record.slots, found):
                             if parent is not None and cotangent is not None:
                                 _deposit(ops, parent, slot, cotangent)
                     if not keep:  # record.forget(), written out

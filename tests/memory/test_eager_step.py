@@ -12,7 +12,7 @@ from opstage.models import MODELS, model
 from opstage.training.memory import model_memory, step_memory
 from opstage.training.optim import Optimizer
 from tests.graph.counting_allocator import Counted
-from tests.memory.measured import measured_peak
+from tests.memory.measured import forget_workspace, measured_peak
 
 ADAMW, SGD = optim.adamw(lr=1e-3), optim.sgd(lr=1e-3)
 FEW = [(name, ADAMW) for name in sorted(MODELS)] + [("mlp", SGD), ("cnn", SGD)]
@@ -62,6 +62,46 @@ def test_clipping_and_frozen_parameters_count() -> None:
             state = trainer.step_with(ADAMW, state, batch)
         assert said.at(B=64).peak == pytest.approx(count.peak, rel=0.01)
     assert said.at(B=64).optimizer == pytest.approx(2 * 4 * (400 * 300 + 10 * 500), abs=64)
+
+
+def _activated(ops: Any, params: Any, x: Any) -> Any:
+    """Activations with a rule of several ops, and with none of their own."""
+    names: list[tuple[str, dict[str, Any]]] = [("hardswish", {}), ("elu", {"alpha": 1.0}), ("mish", {})]
+    for weight, (name, static) in zip(SHAPES, names):
+        x = getattr(ops, name)(ops.linear(params[weight], None, x), **static)
+    return ops.reduce_mean(ops.abs(x))
+
+
+def _looped(ops: Any, params: Any, x: Any) -> Any:
+    """A loop whose ops between two products are one."""
+
+    def body(ops: Any, h: Any, at: Any) -> Any:
+        h = ops.tanh(ops.add(ops.linear(params["a"], None, at), ops.scale(h, c=0.5)))
+        return ops.mul(h, ops.sigmoid(h)), h
+
+    rows = ops.broadcast_to(ops.unsqueeze(x, axis=0), shape=(20, *x.shape))
+    h, ys = ops.scan(body, ops.full(shape=(x.shape[0], 400), value=0.0), rows)
+    y = ops.linear(params["c"], None, ops.linear(params["b"], None, h))
+    return ops.add(ops.reduce_mean(ops.mul(y, y)), ops.reduce_mean(ys))
+
+
+@pytest.mark.parametrize("loss", [_activated, _looped])
+def test_ops_that_are_computed_as_one_count_as_one(loss: Any) -> None:
+    rng = np.random.default_rng(0)
+    params = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()}
+    x = rng.standard_normal((64, 300)).astype(np.float32)
+    options = Options(validate=False)
+    said = step_memory(loss, params, Spec("B 300"), optimizer=ADAMW, options=options).at(B=64).peak
+    trainer = scalar_trainer(loss, params, options=options)
+    trainer.step_with(ADAMW, trainer.init_optim(ADAMW), x)  # machine code is made
+    del trainer
+    forget_workspace()
+    with Counted() as count:
+        trainer, batch = scalar_trainer(loss, params, options=options), np.array(x)
+        state = trainer.init_optim(ADAMW)
+        for _ in range(3):
+            state = trainer.step_with(ADAMW, state, batch)
+        assert said == pytest.approx(count.peak, rel=0.01)
 
 
 SHAPES = {"a": (400, 300), "b": (500, 400), "c": (10, 500)}

@@ -98,6 +98,7 @@ FLOORS = (
             "interpreter",
             "kept",
             "looping",
+            "pullbacks",
             "structural",
         ),
         *("intervals", "tape", "tracer"),

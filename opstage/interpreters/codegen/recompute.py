@@ -10,18 +10,10 @@ import math
 from collections.abc import Mapping
 from typing import final
 
-from ...ops.catalogue.activation import RELU, RELU_GRAD
-from ...ops.catalogue.elementwise import ABS, ADD, MAXIMUM, MINIMUM, MUL, NEG, SCALE, SUB
-from ...ops.catalogue.logic import CAST, EQUAL, LESS, LESS_EQUAL, LOGICAL_AND, LOGICAL_NOT, SELECT
+from ...ops.catalogue.cheap import CHEAP
 from ...ops.closed import Equation
 from .clusters import Cluster, FusionGroup, Level, memory_read, read_by, roots_read
 from .lowered import Lowered
-
-CHEAP = frozenset({
-    ABS, ADD, CAST, EQUAL, LESS, LESS_EQUAL, LOGICAL_AND, LOGICAL_NOT, MAXIMUM, MINIMUM, MUL, NEG, RELU, RELU_GRAD,
-    SCALE, SELECT, SUB,
-})  # fmt: skip
-"""Ops that take a cycle or two, beside which a value's way to memory and back takes long."""
 
 _LONGEST = 6
 """Equations that one value is made again with, at most."""

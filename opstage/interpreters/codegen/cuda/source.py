@@ -18,6 +18,7 @@ from typing import final
 import numpy as np
 from typing_extensions import override
 
+from ....ops.catalogue.cheap import CHEAP
 from ....ops.closed import Equation
 from ....ops.types import dtype_name
 from ..axes import as_written, space_of
@@ -25,7 +26,6 @@ from ..clusters import Cluster, Level
 from ..loop import Accumulator, Assign, Check, Load, LoopNest, LoopOperand, Pass, Place, Store
 from ..primitives import COLUMN_SUM, ROW_SUM
 from ..printing import LoopPrinter, from_memory, indented, to_memory
-from ..recompute import CHEAP
 from ..schedule import Scheduling, schedule
 from .generated import Form, Generated, KernelArguments, Partial, Pointer, Watching, parts_of_columns
 from .numbers import Numbers

@@ -1,0 +1,189 @@
+"""Derivatives of elementwise ops as single ops: a vjp rule is traced once, as a composite, which one kernel computes.
+
+Run op by op, the rule of `hardswish` goes through memory ten times. `elu` has no rule: its parts go onto the tape one
+by one, twenty times through memory. An interpreter that `fuses` gets the same program as one composite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, cast
+
+from ..ops.catalogue import primitives
+from ..ops.catalogue.cheap import CHEAP
+from ..ops.catalogue.elementwise import DIV
+from ..ops.catalogue.logic import FULL
+from ..ops.kinds import Kind
+from ..ops.primitive import NO_STATIC, Context, Primitive, R, Static
+from ..ops.protocol import Ops
+from ..ops.types import TensorType
+from .interpreter import Interpreter, Variable
+from .tape import Tape
+from .tracer import Composite, Tracer
+
+_FEWEST = 3
+"""Ops of a rule, not counting views and constants, from which on one kernel is worth asking for."""
+
+_KNOWN: dict[Hashable, _Pullback | None] = {}
+_MOST_KNOWN = 1 << 10
+_SIMPLE: set[Primitive] = set()
+"""Ours whose rules are of few ops, or not elementwise: asked for each op of a backward pass, so known by one lookup."""
+
+
+@dataclass(frozen=True)
+class _Pullback:
+    """A rule as a composite of what it saved and the cotangent.
+
+    types     of its operands
+    saved     which of the saved values it reads
+    places    which of its results the cotangent of each operand is; None where none is wanted
+    """
+
+    composite: Composite
+    types: tuple[TensorType, ...]
+    saved: tuple[int, ...]
+    places: tuple[int | None, ...]
+
+
+class _NotKnown(Exception):
+    """The rule reads something that is not known here."""
+
+
+@dataclass(frozen=True)
+class _RuleContext:
+    """The forward call as a rule that is traced sees it."""
+
+    needs: tuple[bool, ...]
+    saved: tuple[Variable | None, ...]
+    outputs: tuple[TensorType, ...]
+
+    @property
+    def inputs(self) -> tuple[TensorType, ...]:
+        raise _NotKnown
+
+
+@cache
+def _catalogue() -> frozenset[Primitive]:
+    return frozenset(primitives().values())
+
+
+def is_elementwise(primitive: Primitive) -> bool:
+    """Whether the rule of a primitive may be recorded: it is ours, so it does the same each time, and elementwise."""
+    return primitive.kind is Kind.POINTWISE and not primitive.effects and primitive in _catalogue()
+
+
+def pulled(
+    ops: Interpreter[R], primitive: Primitive, ctx: Context[R], cotangent: R, static: Static
+) -> tuple[R | None, ...] | None:
+    """The cotangents of the operands of an elementwise op by one kernel; None where `ops` has none for it."""
+    if primitive in _SIMPLE:
+        return None
+    saved = tuple([None if x is None else TensorType(x.shape, x.dtype) for x in ctx.saved])
+    arrived = TensorType(cotangent.shape, cotangent.dtype)
+    found = _known(ops, primitive, ctx.needs, saved, arrived, static)
+    if found is None or not ops.has_fused(found.composite, found.types):
+        return None
+    read = cast(tuple[R, ...], tuple([ctx.saved[i] for i in found.saved]))
+    results = ops.bind(found.composite, (*read, cotangent), NO_STATIC)
+    return tuple([None if place is None else results[place] for place in found.places])
+
+
+def whole(
+    ops: Interpreter[R], primitive: Primitive, operands: Sequence[TensorType], needs: tuple[bool, ...], static: Static
+) -> Primitive | None:
+    """A composite without rules as a primitive with one, if `ops` has a kernel for that rule; else None.
+
+    It is then computed by the composite's own kernel, and differentiated by the kernel of its derivative, where it
+    would be expanded on the tape.
+    """
+    if not is_elementwise(primitive) or len(primitive.outputs) != 1 or primitive.residuals:
+        return None
+    twin = _with_rule(primitive)
+    (out,) = ops.infer(primitive, tuple(operands), static)
+    found = _known(ops, twin, needs, tuple(operands), out, static)
+    return twin if found is not None and ops.has_fused(found.composite, found.types) else None
+
+
+def _known(
+    ops: Interpreter[Any],
+    primitive: Primitive,
+    needs: tuple[bool, ...],
+    saved: tuple[TensorType | None, ...],
+    cotangent: TensorType,
+    static: Static,
+) -> _Pullback | None:
+    key = (primitive, needs, saved, cotangent, *static, *[value or repr(value) for value in static.values()])
+    try:
+        return _KNOWN[key]
+    except KeyError:
+        pass
+    if len(_KNOWN) >= _MOST_KNOWN:
+        _KNOWN.clear()
+    elementwise = is_elementwise(primitive) or primitive in _TWINS
+    found = _KNOWN[key] = _traced(ops, primitive, needs, saved, cotangent, static) if elementwise else None
+    if found is None and all(needs) and (elementwise or primitive in _catalogue()):
+        _SIMPLE.add(primitive)
+    return found
+
+
+def _traced(
+    ops: Interpreter[Any],
+    primitive: Primitive,
+    needs: tuple[bool, ...],
+    saved: tuple[TensorType | None, ...],
+    cotangent: TensorType,
+    static: Static,
+) -> _Pullback | None:
+    """Trace the rule; None where it is of few ops, or computes again what is better kept."""
+    rule: Any = primitive.vjp
+    tracer = Tracer(ops)
+    variables = [None if type_ is None else tracer.input(type_) for type_ in saved]
+    g = tracer.input(cotangent)
+    try:
+        results = rule(tracer, _RuleContext(needs, tuple(variables), (cotangent,)), (g,), **static)
+    except _NotKnown:
+        return None
+    wanted = [ref for ref in results if ref is not None]
+    positions = iter(range(len(wanted)))
+    places = tuple([None if ref is None else next(positions) for ref in results])
+    read = tuple([i for i, ref in enumerate(variables) if ref is not None])
+    slots = [ref.slot for ref in variables if ref is not None]
+    body = tracer.trace.close([*slots, g.slot], [ref.slot for ref in wanted], {}, prune=True)
+    computing = [e for e in body.equations if not e.primitive.view and e.primitive is not FULL]
+    if tracer.captured or len(computing) < _FEWEST or any(e.primitive.kind is not Kind.POINTWISE for e in computing):
+        return None
+    again = [e for e in computing if not e.backward]  # of a composite's parts, which a tape would keep
+    if any(e.primitive not in CHEAP and e.primitive is not DIV for e in again):
+        return None
+    return _Pullback(Composite(f"{primitive.name}_pullback", body), body.input_types, read, places)
+
+
+_TWINS: set[Primitive] = set()
+
+
+@cache
+def _with_rule(primitive: Primitive) -> Primitive:
+    """A composite of ours with a rule of its own: back through its decomposition."""
+    decomposition = primitive.decomposition
+    assert decomposition is not None
+
+    def vjp(ops: Ops[Any], ctx: Context[Any], cotangents: tuple[Any, ...], /, **static: Any) -> tuple[Any, ...]:
+        tape: Tape[Any] = Tape(cast(Interpreter[Any], ops))
+        leaves = [tape.leaf(x) if need else tape.wrap(x) for x, need in zip(ctx.saved, ctx.needs)]
+        outputs = decomposition(tape, *leaves, **static)
+        found = iter(tape.pull(outputs, cotangents, [x for x, need in zip(leaves, ctx.needs) if need]))
+        return tuple([next(found) if need else None for need in ctx.needs])
+
+    twin = Primitive(
+        primitive.name,
+        operands=primitive.operands,
+        shape=primitive.shape_rule,
+        vjp=vjp,
+        saves=primitive.operands,
+        decomposition=decomposition,
+        kind=primitive.kind,
+    )
+    _TWINS.add(twin)
+    return twin
