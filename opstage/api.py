@@ -168,16 +168,18 @@ def check(
     options: Options | None = None,
     train: bool = True,
     claims: Sequence[Claim | str] = (),
+    bounds: Mapping[str, tuple[float, float]] | None = None,
 ) -> Report:
     """Check shapes and dtypes of `program(ops, *specs)` without data. Raises nothing: what is wrong is in the report.
 
     Specs are pytrees of `Spec`, arrays, and tuples of sizes. One name means one size in all of them. A Param at several
     places is one tensor. `claims` are statements about what the outputs read, such as `Causal("T")` of `opstage.facts`
-    or the text "causal:T": the verdicts are in `Report.claims`, and each that is not proved is an error. Raises
-    UsageError for a text that is no claim.
+    or the text "causal:T": the verdicts are in `Report.claims`, and each that is not proved is an error. `bounds`
+    are those of `ranges_of`: where the scores have bounds, masks of finite numbers are decided.
 
     Raises:
-        UsageError: options that are none; what is wrong with the program is in the report.
+        UsageError: options that are none; a text that is no claim; bounds that are none, or of no input; what is wrong
+            with the program is in the report.
     """
     stated = read_claims(claims)
     options = options_of(options)
@@ -206,7 +208,7 @@ def check(
         return report
     from .facts import with_claims
 
-    return with_claims(report, stated)
+    return with_claims(report, stated, bounds)
 
 
 # Base programs, one for each question about a program --------------------------------------------------------------

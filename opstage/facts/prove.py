@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from ..interpreters.shape_check import Finding, Report
 from ..interpreters.shape_check.claimed import MASKED_ROW, ClaimVerdict
@@ -17,19 +17,30 @@ from .dependence import Dependence, Fact
 from .dependence.fact import Span, through
 from .dependence.regions import NONE
 from .dependence.sizes import at_most_proved, same
+from .domain import Domain
 from .interpret import Interpretation
+from .levels import Levels
+from .ranged import domain_of
+from .ranges import Ranges
 from .witness import Found, Runs, TooLarge, breach, reads, runs_of
 
 ASSUMPTIONS = ("no op raises", "0.0 and -0.0 count as equal")
 
 
-def with_claims(report: Report, claims: Sequence[Claim]) -> Report:
+Bounds: TypeAlias = "Mapping[str, tuple[float, float]]"
+
+
+def with_claims(report: Report, claims: Sequence[Claim], bounds: Bounds | None = None) -> Report:
     """The report with a verdict on each claim: those that are not proved are errors, rows masked as a whole warnings.
 
-    Every input that has the named axis is a source, the parameters too.
+    Every input that has the named axis is a source, the parameters too. `bounds` are those of `ranges_of`: with them,
+    and with what Specs declare, it is decided what a mask of finite numbers hides. Raises UsageError for bounds that
+    are none, or of no input.
     """
     if not claims:
         return report
+    if bounds:
+        domain_of(report.program, bounds)
     if report.errors or report.conditions:
         why = "has errors of its own" if report.errors else "is right only under conditions"
         verdicts = [ClaimVerdict(claim, "undecided", reason=f"the program {why}") for claim in claims]
@@ -39,11 +50,14 @@ def with_claims(report: Report, claims: Sequence[Claim]) -> Report:
     for claim in claims:
         axis = None if isinstance(claim, (Uses, Ignores)) else claim.axis
         if axis not in known:
-            known[axis] = _facts(report, axis, [each.name for each in claims if isinstance(each, (Uses, Ignores))])
+            followed = [each.name for each in claims if isinstance(each, (Uses, Ignores))]
+            known[axis] = _facts(report, axis, followed)
+            if known[axis].notes:  # what a finite mask hides is known by ranges alone, which cost more
+                known[axis] = _facts(report, axis, followed, domain_of(report.program, bounds))
         if isinstance(claim, (Uses, Ignores)):
-            verdicts.append(_by_name(report, claim, known[axis]))
+            verdicts.append(_by_name(report, claim, known[axis], bounds))
         else:
-            verdicts.append(_along(report, claim, known[axis]))
+            verdicts.append(_along(report, claim, known[axis], bounds))
     remarks = {finding: None for each in known.values() for finding in each.masked}
     errors = [found for verdict in verdicts if (found := verdict.finding) is not None]
     return replace(
@@ -62,9 +76,15 @@ class _Known(NamedTuple):
     domain: Dependence
     masked: Sequence[Finding]
     notes: Sequence[str]
+    given: Sequence[str]  # the assumptions of its ranges
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """The assumptions of what is proved by them."""
+        return (*ASSUMPTIONS, *self.domain.assumptions, *self.given)
 
 
-def _facts(report: Report, axis: str | None, followed: Sequence[str]) -> _Known:
+def _facts(report: Report, axis: str | None, followed: Sequence[str], ranges: Ranges | None = None) -> _Known:
     """The facts along an axis; or without one of which inputs, among those that are `followed`, is read at all. Inputs
     that are not told apart make layers alike, which then cost one."""
     program = report.program
@@ -88,25 +108,33 @@ def _facts(report: Report, axis: str | None, followed: Sequence[str]) -> _Known:
                 notes[text] = None
         domain.remarks.clear()
 
-    run = Interpretation([domain], program.scope)
-    sources = [(domain.source(name, body.types[slot]),) for name, slot in zip(program.names, body.inputs)]
+    domains: list[Domain[Any]] = [domain]
+    if ranges is not None:
+        ranges.run = Interpretation([ranges], program.scope)
+        domains += [ranges, Levels(ranges)]
+    run = Interpretation(domains, program.scope)
+    sources = [
+        tuple([each.source(name, body.types[slot]) for each in domains])
+        for name, slot in zip(program.names, body.inputs)
+    ]
     facts: list[Any] = [known and known[0] for known in run.run(body, sources, after)]
-    return _Known(dim, facts, domain, tuple(masked), tuple(notes))
+    given = () if ranges is None else (*ranges.given, *ranges.assumptions)
+    return _Known(dim, facts, domain, tuple(masked), tuple(notes), given)
 
 
 # Along an axis ------------------------------------------------------------------------------------------------------
 
 
-def _along(report: Report, claim: AlongAxis, known: _Known) -> ClaimVerdict:
+def _along(report: Report, claim: AlongAxis, known: _Known, bounds: Bounds | None) -> ClaimVerdict:
     body, facts, dim = report.program.body, known.facts, known.dim
     if dim is None:
         named = nearest(claim.axis, report.program.scope.names)
         return ClaimVerdict(claim, "undecided", reason=f"no argument has an axis of the named dim {claim.axis}{named}")
     if body.outputs and all(_keeps(facts[slot], dim, claim) for slot in body.outputs):
-        return ClaimVerdict(claim, "proved", assumptions=(*ASSUMPTIONS, *known.domain.assumptions))
+        return ClaimVerdict(claim, "proved", assumptions=known.assumptions)
     at = _first(report, facts, lambda fact: not fact.whole and all(_allows(claim, span) for _, span in fact.reads))
     op, source = ("", None) if at is None else (at.primitive.name, report.program.source(at))
-    found, trouble = _searched(report, claim.axis, lambda runs: breach(runs, claim, range(len(body.inputs)), dim))
+    found, trouble = _searched(report, claim.axis, bounds, lambda r: breach(r, claim, range(len(body.inputs)), dim))
     if found is not None:
         t, s = (f"{claim.axis}={index}" for index in found[:2])
         reason = f"the output at {t} moved with the input at {s}, in a run at {_at(found)}"
@@ -167,7 +195,7 @@ def _is_of(path: str, name: str) -> bool:
     return path == name or path.startswith((f"{name}.", f"{name}["))
 
 
-def _by_name(report: Report, claim: Uses | Ignores, known: _Known) -> ClaimVerdict:
+def _by_name(report: Report, claim: Uses | Ignores, known: _Known, bounds: Bounds | None) -> ClaimVerdict:
     body, names = report.program.body, report.program.names
     inputs = [i for i, name in enumerate(names) if _is_of(name, claim.name)]
     if not inputs:
@@ -177,12 +205,12 @@ def _by_name(report: Report, claim: Uses | Ignores, known: _Known) -> ClaimVerdi
     if not any(facts[slot].inputs & bits for slot in body.outputs):
         if positive:
             return ClaimVerdict(claim, "refuted", reason=f"no output depends on {claim.name}, at any size")
-        return ClaimVerdict(claim, "proved", assumptions=(*ASSUMPTIONS, *known.domain.assumptions))
+        return ClaimVerdict(claim, "proved", assumptions=known.assumptions)
 
     def look(runs: Runs) -> Found | None:
         return Found(0, 0, tuple(runs.sizes.items())) if reads(runs, inputs) else None
 
-    found, trouble = _searched(report, None, look)
+    found, trouble = _searched(report, None, bounds, look)
     at = _first(report, facts, lambda fact: not fact.inputs & bits) or next(
         (e for e in body.equations if any(body.inputs[i] in e.inputs for i in inputs)), None
     )
@@ -195,12 +223,12 @@ def _by_name(report: Report, claim: Uses | Ignores, known: _Known) -> ClaimVerdi
 
 
 def _searched(
-    report: Report, dim: str | None, look: Callable[[Runs], Found | None]
+    report: Report, dim: str | None, bounds: Bounds | None, look: Callable[[Runs], Found | None]
 ) -> tuple[Found | None, tuple[str, ...]]:
     """The find of a run at small sizes, and why there is none."""
     try:
         tried = False
-        for runs in runs_of(report.program, report.conditions, dim):
+        for runs in runs_of(report.program, report.conditions, dim, bounds):
             tried = True
             found = look(runs)
             if found is not None:

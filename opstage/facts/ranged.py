@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 from ..interpreters.shape_check import Finding, Report
+from ..interpreters.shape_check.program import CheckedProgram
 from ..ops.closed import Equation
 from ..ops.errors import UsageError, nearest
 from ..ops.types import dtype_name
 from .interpret import Interpretation
-from .ranges import Ranges, ValueRange, limits_of
+from .ranges import Ranges, ValueRange, limits_of, matches
 
 
 @final
@@ -62,8 +63,7 @@ def ranges_of(
         raise UsageError("a program with errors has no ranges; see the report's errors")
     program = report.program
     body, names = program.body, program.names
-    limits = limits_of(dtype_name(program.dtype) if dtype is None else dtype)
-    domain = Ranges(limits, _checked(bounds or {}), program.ranges, program.initial if initial else {})
+    domain = domain_of(program, bounds, dtype, initial=initial)
     found: dict[Finding, int] = {}
 
     def after(equation: Equation) -> None:
@@ -76,18 +76,31 @@ def ranges_of(
             found[finding] = domain.latest
         domain.remarks.clear()
 
-    domain.run = Interpretation([domain], program.scope)
     sources = [(domain.source(name, body.types[slot]),) for name, slot in zip(names, body.inputs)]
-    unused = [pattern for pattern in domain.bounds if pattern not in domain.used]
-    if unused:
-        known = [name for name in names if name]
-        raise UsageError(f"no input has a path {unused[0]!r}{nearest(unused[0], known)}; there are {', '.join(known)}")
-    facts: list[Any] = [known and known[0] for known in domain.run.run(body, sources, after)]
+    run = domain.run = Interpretation([domain], program.scope)
+    facts: list[Any] = [known and known[0] for known in run.run(body, sources, after)]
     paths = program.output_names() if body.outputs else []
     outputs = tuple([(path, facts[slot]) for path, slot in zip(paths, body.outputs)])
     return RangeReport(
-        limits.name, outputs, _once(_hidden(domain, found)), tuple(domain.given), tuple(domain.assumptions)
+        domain.limits.name, outputs, _once(_hidden(domain, found)), tuple(domain.given), tuple(domain.assumptions)
     )
+
+
+def domain_of(
+    program: CheckedProgram,
+    bounds: Mapping[str, tuple[float, float]] | None = None,
+    dtype: str | None = None,
+    *,
+    initial: bool = False,
+) -> Ranges:
+    """The domain of a program's ranges, for arguments as those of `ranges_of`, which it checks as that does."""
+    limits = limits_of(dtype_name(program.dtype) if dtype is None else dtype)
+    domain = Ranges(limits, _checked(bounds or {}), program.ranges, program.initial if initial else {})
+    unused = [pattern for pattern in domain.bounds if not any(matches(name, pattern) for name in program.names)]
+    if unused:
+        known = [name for name in program.names if name]
+        raise UsageError(f"no input has a path {unused[0]!r}{nearest(unused[0], known)}; there are {', '.join(known)}")
+    return domain
 
 
 def with_ranges(report: Report, ranges: RangeReport) -> Report:

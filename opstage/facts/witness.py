@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,7 @@ from ..ops.dims.relation import claim_of
 from ..ops.errors import OpstageError
 from ..ops.types import FLOAT32, FLOAT64, TensorType
 from ..options import Options
+from .ranges import ends_of
 
 _SIZES = (4, 5, 3, 6, 8, 2, 12, 16, 32, 1)
 _MOST_ELEMENTS = 20_000_000
@@ -27,6 +29,8 @@ _ATTEMPTS = 3
 _AGAIN = 3  # runs of the same, to tell apart what memory's alignment moves by a bit
 
 Array = npt.NDArray[Any]
+Ends: TypeAlias = tuple[float, float]
+"""Between which numbers an input is."""
 
 
 @final
@@ -45,9 +49,10 @@ class Found(NamedTuple):
 class Runs:
     """A program at small sizes, ready to be run."""
 
-    def __init__(self, program: CheckedProgram, sizes: Mapping[str, int]):
+    def __init__(self, program: CheckedProgram, sizes: Mapping[str, int], ends: Sequence[Ends]):
         self.named = program.body
         self.names = program.names
+        self.ends = ends
         self.sizes = dict(sizes)
         self.body = _in_float64(program_at(program, sizes).body)
         if sum([_count(type_) for type_ in self.body.input_types]) > _MOST_ELEMENTS:
@@ -64,13 +69,20 @@ class Runs:
 
     def inputs(self, attempt: int) -> list[Array]:
         """Inputs of normal floats; in further attempts of positive ones, and of small ones beside positive vectors, as
-        scales and variances are. Integers are 0 or 1, so that they index."""
+        scales and variances are. Integers are 0 or 1, so that they index. An input with bounds is anywhere between."""
         rng = np.random.default_rng(attempt)
         found: list[Array] = []
-        for name, type_ in zip(self.names, self.body.input_types):
+        for name, type_, (low, high) in zip(self.names, self.body.input_types, self.ends):
             shape: Any = type_.shape
             if type_.dtype.kind != "f":
-                found.append(rng.integers(0, 2 if name else 1, size=shape).astype(type_.dtype))
+                least = int(max(low, 0.0))
+                most = min(least + 1, high) if name else least
+                found.append(rng.integers(least, int(most) + 1, size=shape).astype(type_.dtype))
+            elif math.isfinite(high - low):
+                found.append(np.asarray(rng.uniform(low, high, size=shape)))
+            elif low > -math.inf or high < math.inf:
+                away = np.abs(rng.normal(size=shape))
+                found.append(np.asarray(low + away if low > -math.inf else high - away))
             elif attempt == 1 or (attempt == 2 and len(shape) < 2):
                 found.append(np.asarray(rng.uniform(0.5, 1.5, size=shape)))
             else:
@@ -88,15 +100,19 @@ class Runs:
         return found
 
 
-def runs_of(program: CheckedProgram, conditions: Sequence[Assumption], dim: str | None) -> Iterator[Runs]:
-    """The program at a few allowed sizes, at which the dim has several indices where it may."""
+def runs_of(
+    program: CheckedProgram, conditions: Sequence[Assumption], dim: str | None, bounds: Mapping[str, Ends] | None = None
+) -> Iterator[Runs]:
+    """The program at a few allowed sizes, at which the dim has several indices where it may; `bounds` are those of
+    `ranges_of`, which inputs keep."""
+    ends = [ends_of(name, bounds or {}, program.ranges) for name in program.names]
     names, given = program.scope.names, 0
     for sizes in _candidates(program, names, dim):
         try:
             found = allowed_sizes(program.scope, conditions, sizes, names)
         except OpstageError:
             continue
-        yield Runs(program, found)
+        yield Runs(program, found, ends)
         given += 1
         if given == 2:
             return
@@ -129,7 +145,7 @@ def breach(runs: Runs, claim: AlongAxis, sources: Sequence[int], axis: Dim) -> F
         for source in range(count):
             changed = list(values)
             for i, at in places.items():
-                changed[i] = _changed(values[i], at, source)
+                changed[i] = _changed(values[i], at, source, runs.ends[i])
             for moved, at in zip(runs.moved(first, again, changed), targets):
                 if len(at) != 1:  # an output of two such axes has no one index
                     continue
@@ -148,25 +164,31 @@ def reads(runs: Runs, inputs: Sequence[int]) -> bool:
         again = [runs.outputs([value.copy() for value in values]) for _ in range(_AGAIN)]
         changed = list(values)
         for i in inputs:
-            changed[i] = _other(values[i])
+            changed[i] = _other(values[i], runs.ends[i])
         if any(moved.any() for moved in runs.moved(first, again, changed)):
             return True
     return False
 
 
-def _changed(value: Array, axes: Sequence[int], index: int) -> Array:
+def _changed(value: Array, axes: Sequence[int], index: int, ends: Ends) -> Array:
     """The array with other elements at an index of these axes."""
     new = value.copy()
     for axis in axes:
         part = np.moveaxis(new, axis, 0)[index : index + 1]
-        part[...] = _other(part)
+        part[...] = _other(part, ends)
     return new
 
 
-def _other(value: Array) -> Array:
+def _other(value: Array, ends: Ends) -> Array:
+    """Other numbers, between the same bounds."""
+    low, high = ends
     if value.dtype.kind != "f":
-        return np.asarray(1 - value).astype(value.dtype)
-    return np.asarray(value + 0.7 + 0.1 * np.cos(np.arange(value.size)).reshape(value.shape))
+        least = int(max(low, 0.0))
+        return np.asarray(np.minimum(2 * least + 1 - value, min(high, 2.0**31))).astype(value.dtype)
+    move = 0.7 + 0.1 * np.cos(np.arange(value.size)).reshape(value.shape)
+    if math.isfinite(high - low):  # so far along the interval, and round to its beginning
+        return np.asarray(low + (value - low + move * (high - low)) % (high - low) if high > low else value)
+    return np.asarray(value - move if high < math.inf else value + move)
 
 
 def _alike(a: Array, b: Array) -> Array:

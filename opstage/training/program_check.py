@@ -58,6 +58,7 @@ def check_program(
     train: bool = True,
     step: bool | None = None,
     optimizer: Optimizer | None = None,
+    bounds: Mapping[str, tuple[float, float]] | None = None,
 ) -> Checked:
     """Check `program(ops, [params, [state,]] *inputs)` for the given shapes, each by argument name.
 
@@ -65,8 +66,9 @@ def check_program(
     training form returns a float scalar. A program that is named like a loss, or returns an Aux, must return one; for
     any other a warning says that only its forward pass was checked
 
-    The claims of `shapes` are about the forward pass in evaluation form. Raises UsageError for shapes that do not match
-    the program's arguments; errors of the program itself are in the report.
+    The claims of `shapes` are about the forward pass in evaluation form, `bounds` those of `opstage.check` for them.
+    Raises UsageError for shapes that do not match the program's arguments; errors of the program itself are in the
+    report.
     """
     checked = _checked(program, shapes, options, train, step, optimizer)
     if not shapes.claims or checked.report.errors:
@@ -74,7 +76,7 @@ def check_program(
     name = getattr(program, "__name__", type(program).__name__)
     bound = _bind(program, name, shapes, False)
     held = [tree for tree in (bound.params, bound.state) if tree is not None]
-    claimed = check(bound.program, *held, *bound.batch, options=options, claims=shapes.claims)
+    claimed = check(bound.program, *held, *bound.batch, options=options, claims=shapes.claims, bounds=bounds)
     return replace(checked, report=checked.report.with_verdicts(claimed))
 
 

@@ -142,9 +142,23 @@ WRONG = (
     Wrong(
         "check",
         "UsageError",
-        "options that are none; what is wrong with the program is in the report",
+        "options that are none",
         lambda: opstage.check(elements, Spec("B"), options=ANY),
         "options must be",
+    ),
+    Wrong(
+        "check",
+        "UsageError",
+        "a text that is no claim",
+        lambda: opstage.check(elements, Spec("B"), claims=["casual:B"]),
+        "'casual:B' is no claim",
+    ),
+    Wrong(
+        "check",
+        "UsageError",
+        "bounds that are none, or of no input; what is wrong with the program is in the report",
+        lambda: opstage.check(elements, Spec("B"), claims=["causal:B"], bounds={"nowhere": (0, 1)}),
+        "no input has a path",
     ),
     Wrong(
         "check_step",

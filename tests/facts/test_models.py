@@ -140,10 +140,15 @@ def test_targets_that_are_not_shifted_are_seen() -> None:
     assert states == [["proved", "refuted"], ["proved", "refuted"], ["refuted", "refuted"]]
 
 
-def test_a_finite_mask_is_undecided_and_says_so() -> None:
-    report = opstage.check(_decoder(mask=-1e9), X, claims=[Causal("T")])
+def test_a_finite_mask_hides_scores_that_are_normed() -> None:
+    """|x / rms(x)| is at most the root of 8, whatever x is, so the scores have bounds."""
+    assert opstage.check(_decoder(mask=-1e9), X, claims=[Causal("T")]).claims[0].state == "proved"
+
+
+def test_a_finite_mask_that_is_small_is_undecided_and_says_so() -> None:
+    report = opstage.check(_decoder(mask=-100), X, claims=[Causal("T")])
     (verdict,) = report.claims
-    assert verdict.state == "undecided" and "-1e+09" in verdict.reason and "-inf" in verdict.reason
+    assert verdict.state == "undecided" and "-100" in verdict.reason and "bounds" in verdict.reason
     assert [finding.rule for finding in report.errors] == ["unproved"]
 
 

@@ -77,7 +77,7 @@ def _bytes(context: click.Context, parameter: click.Parameter, text: str | None)
     "--prove", multiple=True, callback=_claims, metavar="CLAIM,…", help="What outputs read: causal:T, independent:B."
 )
 @click.option("--ranges", is_flag=True, help="Find where numbers may overflow, or be nan.")
-@click.option("--bounds", multiple=True, metavar="TEXT", help="For --ranges: 'x: 0 1', 'params.*: -2 2'.")
+@click.option("--bounds", multiple=True, metavar="TEXT", help="Of inputs: 'x: 0 1', 'params.*: -2 2'.")
 @click.option("--initial", is_flag=True, help="For --ranges: the first step, parameters as they are initialised.")
 @click.option("--range-dtype", metavar="DTYPE", help="For --ranges: in which dtype, such as bfloat16 (the program's).")
 @click.option("--params", metavar="NAME", help="The function or value of the file that has the parameters.")

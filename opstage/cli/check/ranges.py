@@ -18,7 +18,7 @@ def ranges_section(report: Report, asked: Asked) -> tuple[Report, Section]:
     """
     from ...facts import ranges_of, with_ranges
 
-    found = ranges_of(report, _read(asked.bounds), asked.range_dtype, initial=asked.initial)
+    found = ranges_of(report, read_bounds(asked.bounds), asked.range_dtype, initial=asked.initial)
     data = {
         "dtype": found.dtype,
         "safe": found.safe,
@@ -36,7 +36,7 @@ def ranges_section(report: Report, asked: Asked) -> tuple[Report, Section]:
     return with_ranges(report, found), Section("ranges", data, "\n".join(lines))
 
 
-def _read(texts: tuple[str, ...]) -> dict[str, tuple[float, float]]:
+def read_bounds(texts: tuple[str, ...]) -> dict[str, tuple[float, float]]:
     """Parse `x: 0 1`, a path or a pattern of paths and two numbers."""
     found = {}
     for text in texts:

@@ -26,6 +26,7 @@ from ...training.predictor import input_specs
 from ...training.program_check import FORWARD, STEP, Checked
 from ...training.validate import report_on
 from .memory import checked_with
+from .ranges import read_bounds
 from .request import Asked
 from .sections import RECIPE, completed, optimizer_called
 
@@ -71,7 +72,8 @@ def check_shipped(settings: Settings, asked: Asked) -> CheckOutcome:
     if asked.prove and checked.report.ok:
         predicts = chosen.outputs if chosen.outputs is not None else chosen.forward
         inputs = chosen.batch if chosen.outputs is None else tuple(input_specs(chosen).values())
-        claimed = check(predicts, *held, *inputs, options=options, train=False, claims=asked.prove)
+        bounds = read_bounds(asked.bounds)
+        claimed = check(predicts, *held, *inputs, options=options, train=False, claims=asked.prove, bounds=bounds)
         checked = replace(checked, report=checked.report.with_verdicts(claimed))
     report, sections = completed(checked, settings.options, asked, found)
     if settings.parts > 1:

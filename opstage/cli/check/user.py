@@ -18,6 +18,7 @@ from ...ops.errors import OpstageError, UsageError
 from ...options import Options
 from ...training.program_check import check_program, nested
 from .memory import checked_with
+from .ranges import read_bounds
 from .request import Request
 from .sections import RECIPE, completed, optimizer_called
 
@@ -94,6 +95,7 @@ def _check(label: str, program: Callable[..., Any], module: ModuleType, request:
         train=asked.train,
         step=asked.step,
         optimizer=optimizer_called(asked.optimizer),
+        bounds=read_bounds(asked.bounds),
     )
     if request.asked.data == RECIPE and not Path(RECIPE).exists():
         raise UsageError(f"--data {RECIPE} is for shipped models; name a .npz or .csv file")

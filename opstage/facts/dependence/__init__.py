@@ -14,18 +14,33 @@ from ...ops.dims import Dim, DimExpr
 from ...ops.dims.polynomial import names_of
 from ...ops.types import Shape, TensorType
 from ..domain import Domain, OpCall
+from ..ranges.fact import ValueRange
 from .constants import known_numbers
 from .cuts import aligned, recut
-from .fact import Affine, Fact, Span, hull, joined_values, plain, reading, reduced, relayed, same_fact, settled
-from .regions import ANYWHERE, NONE, NOWHERE, Region, closed
+from .fact import (
+    Affine,
+    Fact,
+    Span,
+    hull,
+    joined_values,
+    lifted,
+    plain,
+    reading,
+    reduced,
+    relayed,
+    same_fact,
+    settled,
+)
+from .regions import ANYWHERE, NOWHERE
+from .rows import Level, misses_a_row
 from .rules.table import KINDS, RULES
-from .sizes import alike, as_size, at_most_proved, equal_proved, same
+from .sizes import alike, as_size, equal_proved, same
 
 __all__ = ["FINITE_MASK", "MASKED_ROW", "Dependence", "Fact"]
 
 MASKED_ROW = "masked-row"
 FINITE_MASK = "finite-mask"
-_MASKING = -1e3  # a number from which on something is meant as a mask
+_MASKING = -16.0  # a number from which on something is meant as a mask
 
 
 class Dependence(Domain[Fact]):
@@ -38,6 +53,7 @@ class Dependence(Domain[Fact]):
     """
 
     name = "dependence"
+    asks = ("levels", "ranges")
     rules = RULES
     kinds: ClassVar = KINDS
 
@@ -150,7 +166,7 @@ class Dependence(Domain[Fact]):
 
     def within(self, fact: Fact) -> Fact:
         """The fact of the same tensor in the loops around: it is alike in all their iterations."""
-        return _lifted(fact, self.outer)
+        return lifted(fact, self.outer)
 
     @override
     def invariant(self, fact: Fact, length: Dim) -> Fact:
@@ -159,7 +175,7 @@ class Dependence(Domain[Fact]):
     @override
     def entry(self, fact: Fact, type: TensorType, length: Dim) -> Fact:
         """The leading axis becomes the index of the iteration."""
-        fact = _lifted(fact, self.outer[:-1])
+        fact = lifted(fact, self.outer[:-1])
         fact = recut(fact, ((type.shape[0],), *fact.axes[1:]))
         return fact._replace(outer=self.outer, axes=fact.axes[1:])
 
@@ -182,14 +198,14 @@ class Dependence(Domain[Fact]):
 
     @override
     def last(self, fact: Fact, length: Dim) -> Fact:
-        fact = _lifted(fact, (*self.outer, length))
+        fact = lifted(fact, (*self.outer, length))
         index = len(self.outer)
         number = {i: i if i < index else i - 1 for i in range(len(fact.sizes)) if i != index}
         return relayed(reduced(fact, [index]), self.outer, fact.axes, number)
 
     @override
     def stacked(self, fact: Fact, length: Dim) -> Fact:
-        fact = _lifted(fact, (*self.outer, length))
+        fact = lifted(fact, (*self.outer, length))
         return fact._replace(outer=self.outer, axes=((length,), *fact.axes))
 
     @override
@@ -205,38 +221,40 @@ class Dependence(Domain[Fact]):
         """Note what a rule takes for granted."""
         self.assumptions[text] = None
 
-    def reducing(self, call: OpCall, fact: Fact, axes: Sequence[int]) -> None:
+    def reducing(self, call: OpCall, fact: Fact, levels: Sequence[Level], axes: Sequence[int]) -> None:
         """Look at what is about to become one along axes: for rows that are masked as a whole, for masks of finite
         numbers where they would have to be -inf."""
         gone = [i for axis in axes for i in fact.indices(axis)]
-        masked = fact.region(-math.inf)
-        if masked != ANYWHERE and call.primitive is REDUCE_MAX and _misses_a_row(fact, masked, gone):
-            self.remarks.append((MASKED_ROW, "a row of the scores is -inf as a whole"))
-        for value, where in fact.outside:
-            if -math.inf < value <= _MASKING and any(d.a in gone or d.b in gone for part in where for d in part):
-                self.remarks.append(
-                    (
-                        FINITE_MASK,
-                        f"a mask of {value:g} is a finite number: as far as is known, what it masks is still read; "
-                        "mask with -inf",
-                    )
-                )
+        for level, where in levels:
+            masked = level.high <= _MASKING and not level.nan and where != ANYWHERE
+            if masked and call.primitive is REDUCE_MAX and misses_a_row(fact.sizes, where, gone):
+                self.remarks.append((MASKED_ROW, _whole(level)))
+            if (
+                masked
+                and level.low == level.high > -math.inf
+                and any(i in d[:2] for i in gone for p in where for d in p)
+            ):
+                self.finite_mask(level.high, call)
+
+    def shifting(self, call: OpCall, facts: Sequence[Fact]) -> None:
+        """Look for masks of finite numbers that are added to what reads sources."""
+        for mask, other in ((facts[0], facts[1]), (facts[1], facts[0])):
+            for value, where in mask.outside:
+                if abs(value) >= -_MASKING and math.isfinite(value) and where != NOWHERE and not other.idle:
+                    self.finite_mask(-abs(value), call)
+
+    def finite_mask(self, value: float, call: OpCall) -> None:
+        """Note that a mask hides nothing for certain."""
+        known = "".join(f", and these are in {each}" for each in call.known.get("ranges", ()) if not each.bounded)
+        text = f"a mask of {value:g} is a finite number, which hides what it masks only where the scores have bounds"
+        self.remarks.append((FINITE_MASK, f"{text}{known}"))
 
 
-def _misses_a_row(fact: Fact, region: Region, gone: Sequence[int]) -> bool:
-    """Whether the region has no index along `gone` for some row."""
-    sizes = fact.sizes
-    if region == NOWHERE:
-        return True
-    if len(region) != 1:
-        return False
-    for a, b, c in closed(region[0]):
-        # i_a <= i_b + c has no i_a for the first i_b; i_b >= i_a - c has no i_b for the last i_a.
-        if a in gone and b != NONE and b not in gone and at_most_proved(c, -1):
-            return True
-        if b in gone and a != NONE and a not in gone and at_most_proved(sizes[b], sizes[a] - 1 - c):
-            return True
-    return False
+def _whole(level: ValueRange) -> str:
+    """Of a row that is masked as a whole."""
+    if level.high == -math.inf:
+        return "a row of the scores is -inf as a whole"
+    return f"a row of the scores is masked as a whole, by {level.high:.6g}: its softmax weighs all that is masked alike"
 
 
 def _is_tied(size: Dim, dim: Dim) -> bool:
@@ -245,12 +263,3 @@ def _is_tied(size: Dim, dim: Dim) -> bool:
         return same(size, dim)
     names = [{atom.text for atom in names_of(each.polynomial)} for each in (size, dim)]
     return not names[0].isdisjoint(names[1]) or equal_proved(size, dim)
-
-
-def _lifted(fact: Fact, outer: Shape) -> Fact:
-    """The fact in more loops."""
-    more = len(outer) - len(fact.outer)
-    if more <= 0:
-        return fact
-    start = len(fact.outer)
-    return relayed(fact, outer, fact.axes, {i: i if i < start else i + more for i in range(len(fact.sizes))})

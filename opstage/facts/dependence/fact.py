@@ -270,3 +270,12 @@ def at_origin(fact: Fact, indices: Sequence[int]) -> Fact:
     if value is not None:
         value = value._replace(terms=tuple([(i, c) for i, c in value.terms if i not in indices]))
     return reading(fact._replace(reads=(), outside=outside, value=value), hull(parts))
+
+
+def lifted(fact: Fact, outer: Shape) -> Fact:
+    """The fact in more loops."""
+    more = len(outer) - len(fact.outer)
+    if more <= 0:
+        return fact
+    start = len(fact.outer)
+    return relayed(fact, outer, fact.axes, {i: i if i < start else i + more for i in range(len(fact.sizes))})

@@ -22,7 +22,7 @@ from .rules.table import RULES
 if TYPE_CHECKING:
     from ..interpret import Interpretation
 
-__all__ = ["ANYTHING", "RangeRemark", "Ranges", "ValueRange", "limits_of"]
+__all__ = ["ANYTHING", "RangeRemark", "Ranges", "ValueRange", "ends_of", "limits_of", "matches"]
 
 ASSUMPTIONS = (
     "inputs without a declared range are finite, and sums and products of what has no known bound do not overflow",
@@ -34,6 +34,19 @@ INITIAL = (
     "parameters, state and what the optimizer keeps are as at initialisation, whatever the seed: nothing is said of "
     "values that training gives them"
 )
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether an input's path is one that a pattern means."""
+    return name == pattern or fnmatchcase(name, pattern)
+
+
+def ends_of(
+    name: str, bounds: Mapping[str, tuple[float, float]], declared: Mapping[str, tuple[float, float]]
+) -> tuple[float, float]:
+    """Between which numbers an input is: by the first bound of a pattern that means it, or else as is declared."""
+    found = next((ends for pattern, ends in bounds.items() if matches(name, pattern)), None)
+    return declared.get(name, (-INFINITY, INFINITY)) if found is None else found
 
 
 class RangeRemark(NamedTuple):
@@ -75,7 +88,6 @@ class Ranges(Domain[ValueRange]):
         self.declared = dict(declared or {})
         self.initial = dict(initial or {})
         self.given: dict[str, None] = {}
-        self.used: set[str] = set()
         self.remarks: list[RangeRemark] = []
         self.assumptions: dict[str, None] = dict.fromkeys(ASSUMPTIONS)
         self.run: Interpretation | None = None  # by which fixes are tried
@@ -101,8 +113,7 @@ class Ranges(Domain[ValueRange]):
     def _ends(self, name: str) -> tuple[float, float]:
         """The bounds of an input, before they are rounded."""
         for pattern, ends in self.bounds.items():
-            if name == pattern or fnmatchcase(name, pattern):
-                self.used.add(pattern)
+            if matches(name, pattern):
                 self.given[f"{pattern} is in {ValueRange(*ends)}, as is stated"] = None
                 return ends
         found = self.declared.get(name)

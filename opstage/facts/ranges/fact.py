@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from ...ops.types import Shape
 
 INFINITY = math.inf
 
 
+ShareKind: TypeAlias = Literal["maximum", "sum", "squares", "norm", "deviation", "reciprocal"]
+"""Of the elements of a row: their maximum, their sum, at least the mean of their squares; at least that mean and a
+number that its rounding does not reach; at least the root of that; at most 1 over this root."""
+
+
 class Share(NamedTuple):
-    """A tensor that holds, for each row, the maximum or the sum of another tensor's elements along axes.
+    """A tensor that holds, for each row, a number of another tensor's elements along axes.
 
     of      the value of that tensor, see `ValueRange.value`
-    total   whether it is the sum
+    kind    which number
     axes    those that were reduced
     shape   of that tensor
     """
 
     of: int
-    total: bool
+    kind: ShareKind
     axes: tuple[int, ...]
     shape: Shape
 
@@ -110,6 +115,16 @@ def joined(a: ValueRange, b: ValueRange) -> ValueRange:
         a.plus or b.plus,
         a.integral and b.integral,
     )
+
+
+def meet(a: ValueRange, b: ValueRange) -> ValueRange:
+    """The range of a tensor of which both ranges hold."""
+    low, high = max(a.low, b.low), min(a.high, b.high)
+    if low > high:  # there is no such element
+        low, high = b.low, b.high
+    minus, plus = a.minus and b.minus, a.plus and b.plus
+    value = a.value or b.value
+    return ValueRange(low, high, a.nan and b.nan, minus, plus, a.integral or b.integral, value)
 
 
 def within(a: ValueRange, b: ValueRange) -> bool:

@@ -20,7 +20,7 @@ RULES = {
     "uses": "No output depends on an input that was claimed to be used.",
     "ignores": "An output depends on an input that was claimed to be ignored.",
     UNPROVED: "A claim was neither proved for every size nor refuted by a run.",
-    MASKED_ROW: "A mask leaves a row without an entry, so its softmax is nan.",
+    MASKED_ROW: "A mask leaves a row without an entry: its softmax is nan, and after a finite mask uniform.",
 }
 """A sentence on each rule of claims."""
 

@@ -10,8 +10,10 @@ from ....ops.dims import Dim
 from ....ops.types import Shape
 from ...domain import OpCall
 from ..cuts import common
-from ..fact import NAN, Fact, Span, Value, hull, reading, reduced, relayed
+from ..fact import NAN, Fact, Span, Value, hull, plain, reading, reduced, relayed, settled
+from ..masking import levels_at, without_dominated
 from ..regions import ANYWHERE, Region, both, without
+from ..rows import levels_of
 from .layout import with_one_index
 from .pointwise import FINITE, PRODUCTS, absorbed
 
@@ -41,11 +43,15 @@ def reduce(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[
     axes = static["axes"] if "axes" in static else (static["axis"],)
     if not axes:
         return facts
-    domain.reducing(call, fact, axes)
+    domain.reducing(call, fact, levels_at(call, fact), axes)
     found = dropped(fact, axes, static["keepdims"])
     if call.primitive is reduction.REDUCE_SUM:
         return [_summed(found)]
-    return [found if call.primitive is reduction.REDUCE_MAX else found._replace(outside=())]
+    if call.primitive is reduction.REDUCE_MAX:
+        gone = [i for axis in axes for i in fact.indices(axis)]
+        reads = dropped(without_dominated(call, fact, gone), axes, static["keepdims"])
+        return [settled(reads._replace(outside=found.outside))]
+    return [found._replace(outside=())]
 
 
 def matmul(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
@@ -70,7 +76,7 @@ def matmul(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[
     product = reading(
         Fact(x.outer, axes, (), left.whole or right.whole, left.inputs | right.inputs, tuple(outside.items())), reads
     )
-    domain.reducing(call, product._replace(outside=(*product.outside, *left.outside)), (rank - 1,))
+    domain.reducing(call, product, [*levels_of(plain(()), product), *levels_of(plain(()), left)], (rank - 1,))
     return [_summed(dropped(product, (rank - 1,)))]
 
 

@@ -17,6 +17,7 @@ from ....ops.types import DType
 from ...domain import OpCall
 from ..cuts import aligned
 from ..fact import NAN, Affine, Fact, Value, by_index, hull, number, reading
+from ..masking import VANISHING, vanishing
 from ..regions import ANYWHERE, NONE, NOWHERE, Difference, Region, both, complement, either, in_sizes, region
 from ..sizes import as_size, same
 
@@ -129,13 +130,23 @@ def _values(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> dict[Val
                 for _, other in row[1:]:
                     where = either(where, other)
                 say(value, where)
+    where = vanishing(call, facts[0])
+    if where != ANYWHERE:
+        say(0.0, where)
+        domain.assume(VANISHING)
     for rule in _ABSORBING.get(call.primitive, ()):
         where = absorbed(rule, facts)
         if where != ANYWHERE:
             say(rule.given, where)
             if rule.unless:
                 domain.assume(FINITE)
+    if call.primitive in _SHIFTS:
+        domain.shifting(call, facts)
     return found
+
+
+_SHIFTS: Final = frozenset({elementwise.ADD, elementwise.SUB})
+"""Ops by which a mask of finite numbers is put on scores."""
 
 
 def absorbed(rule: Absorbing, facts: Sequence[Fact]) -> Region:

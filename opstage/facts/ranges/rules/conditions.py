@@ -16,7 +16,7 @@ from ....ops.catalogue import logic
 from ....ops.kinds import Kind
 from ....ops.types import is_float
 from ...domain import OpCall
-from ..fact import ValueRange, joined
+from ..fact import ValueRange, joined, meet
 
 if TYPE_CHECKING:
     from .. import Ranges
@@ -40,7 +40,7 @@ def where(domain: Ranges, mask: ValueRange, holds: bool) -> dict[int, ValueRange
         if not holds:  # either may be the one that does not
             return {}
         first, second = (where(domain, fact, True) for fact in facts)
-        both = {value: _both(fact, first[value]) if value in first else fact for value, fact in second.items()}
+        both = {value: meet(fact, first[value]) if value in first else fact for value, fact in second.items()}
         return {**first, **both}
     if call.primitive not in (logic.LESS, logic.LESS_EQUAL, logic.EQUAL):
         return {}
@@ -126,7 +126,7 @@ def branch(domain: Ranges, x: ValueRange, known: Known, depth: int = _DEPTH) -> 
     call, facts = inner
     run, found = domain.run, []
     domain.holds(lambda: found.extend(run.results_of(call.primitive, call.static, call.inputs, [(f,) for f in facts])))
-    return _both(found[0][0], x)
+    return meet(found[0][0], x)
 
 
 def _inner(domain: Ranges, x: ValueRange, known: Known, depth: int) -> tuple[OpCall, list[ValueRange]] | None:
@@ -140,16 +140,6 @@ def _inner(domain: Ranges, x: ValueRange, known: Known, depth: int) -> tuple[OpC
         return None
     inner = [branch(domain, fact, known, depth - 1) for fact in facts]
     return None if inner == list(facts) else (call, inner)
-
-
-def _both(a: ValueRange, b: ValueRange) -> ValueRange:
-    """The range of a tensor of which both ranges hold."""
-    low, high = max(a.low, b.low), min(a.high, b.high)
-    if low > high:  # there is no such element
-        low, high = b.low, b.high
-    minus, plus = a.minus and b.minus, a.plus and b.plus
-    value = a.value or b.value
-    return ValueRange(low, high, a.nan and b.nan, minus, plus, a.integral or b.integral, value)
 
 
 def hidden(domain: Ranges, x: ValueRange, known: Known, depth: int = _DEPTH) -> None:

@@ -10,6 +10,7 @@ from ....ops.catalogue import activation, elementwise, reduction
 from ....ops.catalogue.monotone import MONOTONE
 from ...domain import OpCall, Rule
 from ..fact import ANYTHING, INFINITY, Facts, ValueRange
+from . import norms
 from .pointwise import divided, number
 
 if TYPE_CHECKING:
@@ -124,7 +125,8 @@ def root(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
         domain.remark("sqrt-of-negative", f"sqrt of what {kind}: it is in {x}", x, sure=known, fix=fix)
     low, high = math.sqrt(max(x.low, 0.0)), math.sqrt(max(x.high, 0.0)) if x.high < INFINITY else INFINITY
     low, high = domain.limits.widened(low, high, 1)
-    return [ValueRange(low, high, nan, False, x.plus, attained=x.attained)]
+    share = norms.turned(x, "norm", "deviation")
+    return [ValueRange(low, high, nan, False, x.plus, attained=x.attained, share=share)]
 
 
 def power_of(domain: Ranges, call: OpCall, facts: Facts) -> Facts:

@@ -11,8 +11,8 @@ from ....ops.splitmix import LARGEST_NORMAL
 from ....ops.types import is_float
 from ...dependence.sizes import at_most_proved
 from ...domain import OpCall
-from ..fact import ANYTHING, INFINITY, Facts, Share, ValueRange, joined, product, same_shape, times_count
-from .pointwise import divided, number
+from ..fact import ANYTHING, INFINITY, Facts, Share, ShareKind, ValueRange, joined, product, same_shape, times_count
+from .pointwise import divided, number, root_of
 
 if TYPE_CHECKING:
     from .. import Ranges
@@ -74,7 +74,7 @@ def reduce_sum(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     result = summed(domain, call, x, least, most, facts)
     if x.attained and set(x.attained) <= set(axes) and x.low >= 0:
         result = result._replace(low=max(result.low, x.high * (1 - _ROUNDING)))  # one of the terms is that large
-    return [result._replace(share=_share(call, x, True))]
+    return [result._replace(share=_share(call, x, "sum"))]
 
 
 def reduce_mean(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
@@ -83,16 +83,18 @@ def reduce_mean(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     if overflows(domain, x, most, facts):
         return [ANYTHING]
     low, high = rounded(x.low, x.high, x)
-    return [domain.result(call, low, high, facts, nan=x.minus and x.plus)]
+    result = domain.result(call, low, high, facts, nan=x.minus and x.plus)
+    root = root_of(domain, x)
+    return [result if root is None else result._replace(share=_share(call, root, "squares"))]
 
 
 def reduce_max(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     (x,) = facts
-    return [x.alone._replace(share=_share(call, x, False))]
+    return [x.alone._replace(share=_share(call, x, "maximum"))]
 
 
-def _share(call: OpCall, x: ValueRange, total: bool) -> Share | None:
-    return Share(x.value, total, tuple(call.static["axes"]), call.inputs[0].shape) if x.value else None
+def _share(call: OpCall, x: ValueRange, kind: ShareKind) -> Share | None:
+    return Share(x.value, kind, tuple(call.static["axes"]), call.inputs[0].shape) if x.value else None
 
 
 def place(domain: Ranges, call: OpCall, facts: Facts) -> Facts:

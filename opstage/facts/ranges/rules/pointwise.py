@@ -12,6 +12,7 @@ from ....ops.dims.terms import Opaque
 from ....ops.types import is_float
 from ...domain import OpCall, Rule
 from ..fact import ANYTHING, INFINITY, Facts, Share, ValueRange, inverse, product, same_shape
+from . import norms
 
 if TYPE_CHECKING:
     from .. import Ranges
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 def add(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     x, y = facts
     nan = (x.plus and y.minus) or (x.minus and y.plus)
-    return [domain.result(call, x.low + y.low, x.high + y.high, facts, nan=nan)]
+    result = domain.result(call, x.low + y.low, x.high + y.high, facts, nan=nan)
+    return [result._replace(share=norms.raised(domain, x, y) or norms.raised(domain, y, x))]
 
 
 def sub(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
@@ -34,7 +36,7 @@ def sub(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     nan = (x.plus and y.plus) or (x.minus and y.minus)
     result = domain.result(call, x.low - y.high, x.high - y.low, facts, nan=nan)
     share = _share_of(y, x, call)
-    if share is not None and not share.total:
+    if share is not None and share.kind == "maximum":
         if x.minus:
             domain.assumptions["no row of what is shifted by its maximum is -inf as a whole"] = None
         result = result._replace(
@@ -50,14 +52,14 @@ def _is_spread(domain: Ranges, x: ValueRange, y: ValueRange) -> bool:
     squares, square = domain.maker(x), domain.maker(y)
     if squares is None or square is None or squares[0].primitive is not reduction.REDUCE_MEAN:
         return False
-    of, mean = _rooted(domain, squares[1][0]), _rooted(domain, y)
+    of, mean = root_of(domain, squares[1][0]), root_of(domain, y)
     made = None if mean is None else domain.maker(mean)
     if of is None or made is None or made[0].primitive is not reduction.REDUCE_MEAN:
         return False
     return bool(of.value) and of.value == made[1][0].value
 
 
-def _rooted(domain: Ranges, x: ValueRange) -> ValueRange | None:
+def root_of(domain: Ranges, x: ValueRange) -> ValueRange | None:
     """The tensor that x is the square of."""
     made = domain.maker(x)
     if made is None:
@@ -82,7 +84,9 @@ def mul(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     if x.value and x.value == y.value:  # a square
         low = max(low, 0.0)
         nan = False
-    return [domain.result(call, low, high, facts, nan=nan)]
+    shares = (_share_of(y, x, call), _share_of(x, y, call))
+    most = min([norms.largest(domain, share, "reciprocal") for share in shares])
+    return [domain.result(call, max(low, -most), min(high, most), facts, nan=nan)]
 
 
 def div(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
@@ -90,11 +94,16 @@ def div(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     if not is_float(call.outputs[0].dtype):
         return [ValueRange(integral=True)]
     share = _share_of(y, x, call)
-    if share is None or not share.total or x.low < 0 or y.low <= 0 or x.plus:
-        return [divided(domain, call, facts)]
+    is_part = share is not None and share.kind == "sum" and x.low >= 0
+    most = 1 + 1 / 32 if is_part else norms.largest(domain, share, "deviation")
+    if most == INFINITY or y.low <= 0 or x.infinite:
+        is_reciprocal = x.low >= 0 and x.high <= 1
+        turned = norms.turned(y, "deviation", "reciprocal") if is_reciprocal else None
+        return [divided(domain, call, facts)._replace(share=turned)]
     found: list[ValueRange] = []
     domain.holds(lambda: found.append(divided(domain, call, facts)))  # which knows nothing of the share
-    return [found[0]._replace(low=0.0, high=min(found[0].high, 1 + 1 / 32), minus=False, plus=False)]
+    low, high = max(found[0].low, 0.0 if is_part else -most), min(found[0].high, most)
+    return [found[0]._replace(low=low, high=high, minus=False, plus=False)]
 
 
 def divided(domain: Ranges, call: OpCall, facts: Facts) -> ValueRange:
@@ -118,7 +127,8 @@ def divided(domain: Ranges, call: OpCall, facts: Facts) -> ValueRange:
 
 
 def inv(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
-    return [divided(domain, call, (ValueRange(1, 1), facts[0]))]
+    found = divided(domain, call, (ValueRange(1, 1), facts[0]))
+    return [found._replace(share=norms.turned(facts[0], "deviation", "reciprocal"))]
 
 
 def neg(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
