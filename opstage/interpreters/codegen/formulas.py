@@ -108,7 +108,12 @@ def _scale(constants: Constants, out: TensorType, ins: Any, args: tuple[str, ...
 def _pow(constants: Constants, out: TensorType, ins: Any, args: tuple[str, ...], static: Static) -> str:
     (x,) = args
     exponent = Fraction(number(static["exponent"], out.dtype))
-    simple = {Fraction(2): f"({x} * {x})", Fraction(1, 2): f"sqrt({x})"}
+    simple = {
+        Fraction(2): f"({x} * {x})",
+        Fraction(3): f"(({x} * {x}) * {x})",
+        Fraction(4): f"(({x} * {x}) * ({x} * {x}))",
+        Fraction(1, 2): f"sqrt({x})",
+    }
     if exponent in simple:
         return simple[exponent]
     if exponent == -1:

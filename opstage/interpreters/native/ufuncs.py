@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
@@ -26,29 +27,31 @@ _TEXT = """def kernel(pointers, counts, strides, data):
 _kept: list[Any] = []  # keeps alive what the ufuncs point to
 
 
-def ufunc(name: str, content: str, formula: Any, dtype: str, operands: int) -> Any:
-    """Return the ufunc of a scalar formula in one float dtype, determined by `content`; it broadcasts and accepts any
-    strides."""
-    size, names = np.dtype(dtype).itemsize, [f"x{i}" for i in range(operands)]
+def ufunc(name: str, content: str, formula: Any, dtypes: Sequence[str], result: str) -> Any:
+    """Return the ufunc of a scalar formula, determined by `content`, of operands of some dtypes; it broadcasts and
+    accepts any strides. Masks come to the formula as numbers, 0 or 1."""
+    operands, every = len(dtypes), (*dtypes, result)
+    names = [f"x{i}" for i in range(operands)]
     text = _TEXT.format(
         count=operands + 1,
-        packed="if " + " and ".join(f"s[{i}] == {size}" for i in range(operands + 1)),
+        packed="if " + " and ".join(f"s[{i}] == {np.dtype(dtype).itemsize}" for i, dtype in enumerate(every)),
         starts=", ".join(names) + ", y = " + ", ".join(f"a[{i}]" for i in range(operands + 1)),
-        loads=", ".join(f"load(x{i}, j)" for i in range(operands)),
-        strided=", ".join(f"load(a[{i}] + j * s[{i}], 0)" for i in range(operands)),
+        loads=", ".join(f"load_{dtype}(x{i}, j)" for i, dtype in enumerate(dtypes)),
+        strided=", ".join(f"load_{dtype}(a[{i}] + j * s[{i}], 0)" for i, dtype in enumerate(dtypes)),
         last=operands,
     )
 
     def source() -> Any:
         frontend = import_module(f"{__package__}.frontend")
         int64s = import_module(f"{__package__}.memory").int64s
-        load, store = access.load(dtype), access.store(dtype, access.written(0))
-        return frontend.source_of_text(text, {"int64s": int64s, "formula": formula, "load": load, "store": store})
+        loads = {f"load_{dtype}": access.load(dtype) for dtype in dtypes}
+        store = access.store(result, access.written(0))
+        return frontend.source_of_text(text, {"int64s": int64s, "formula": formula, "store": store, **loads})
 
-    kernel = compile_kernel(name, f"{text}{content}{dtype}", source)
+    kernel = compile_kernel(name, f"{text}{content}{every}", source)
     loops = (ctypes.c_void_p * 1)(kernel.address)
     data = (ctypes.c_void_p * 1)(None)
-    types = (ctypes.c_byte * (operands + 1))(*[int(np.dtype(dtype).num)] * (operands + 1))
+    types = (ctypes.c_byte * (operands + 1))(*[int(np.dtype(dtype).num) for dtype in every])
     label = ctypes.c_char_p(name.encode())
     _kept.append((kernel, loops, data, types, label))
     return _from_loops()(loops, data, types, 1, operands, 1, -1, label, None, 0)

@@ -129,3 +129,12 @@ def gelu_erf_grad(real: Real, exp: Function, erf: Function) -> Function:
         return g * (half * (one + erf(x * scale)) + x * (density * exp(-half * (x * x))))
 
     return formula
+
+
+def select(real: Real) -> Function:
+    """x where a mask holds, else y."""
+
+    def formula(mask: Any, x: Any, y: Any) -> Any:
+        return x if mask != 0 else y
+
+    return formula

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -106,16 +107,15 @@ def resize(
         if not m:
             x = ops.slice(x, axis=axis, start=0, length=0)
             continue
-        places = [COORDINATES[coordinates](j, n, m, s) for j in range(m)]
         if mode == "nearest":
-            table = [min(max(ROUNDINGS[rounding](p), 0), n - 1) for p in places]
+            table = [min(max(ROUNDINGS[rounding](COORDINATES[coordinates](j, n, m, s)), 0), n - 1) for j in range(m)]
             if table != list(range(n)):
                 x = weighted(ops, x, axis, table, None)
             continue
         stretch = 1 / s if antialias and s < 1 else Fraction(1)
-        entries = [_taps(p, n, mode, a, stretch, exclude_outside or antialias) for p in places]
-        if entries != [{j: Fraction(1)} for j in range(n)]:
-            x = weighted(ops, x, axis, *_table(entries))
+        made = _tables(coordinates, mode, n, m, s, a, stretch, exclude_outside or antialias)
+        if made is not None:
+            x = weighted(ops, x, axis, *made)
     return x
 
 
@@ -193,8 +193,17 @@ def _keys(x: Fraction, a: Fraction) -> Fraction:
     return ((x - 5) * x + 8) * x * a - 4 * a
 
 
-def _table(entries: list[dict[int, Fraction]]) -> tuple[list[list[int]], list[list[Fraction]]]:
-    """Entries and weights as rows of one length; what is missing is an entry with weight 0."""
+@lru_cache(256)
+def _tables(
+    coordinates: str, mode: str, n: int, m: int, s: Fraction, a: Fraction, stretch: Fraction, only_inside: bool
+) -> tuple[list[list[int]], list[list[Fraction]]] | None:
+    """Entries and weights as rows of one length, for m positions; None where each is one entry, all in order.
+
+    What is missing in a row is an entry with weight 0. Kept, since an eager program asks for them in every step.
+    """
+    entries = [_taps(COORDINATES[coordinates](j, n, m, s), n, mode, a, stretch, only_inside) for j in range(m)]
+    if entries == [{j: Fraction(1)} for j in range(n)]:
+        return None
     longest = max(map(len, entries))
     table = [[*taps, *[next(iter(taps))] * (longest - len(taps))] for taps in entries]
     weights = [[*taps.values(), *[Fraction(0)] * (longest - len(taps))] for taps in entries]

@@ -70,6 +70,9 @@ def power(x: Array, exponent: Any) -> Array:
         return np.sqrt(x)
     if e == -0.5:
         return np.reciprocal(np.sqrt(x))
+    if e in (3, 4):
+        square = np.multiply(x, x)
+        return np.multiply(square, x if e == 3 else square)
     out: Array = np.power(x, e)
     return out
 

@@ -27,6 +27,7 @@ _max: Callable[..., Array] = np.maximum.reduce
 
 _LEAST_FOR_BLAS = 1024  # elements; below, the call costs more than the loop
 _BLOCK = 128  # rows added in one running sum; sums of blocks are added the same way, so rounding grows with log n
+_SHORTEST_ROW = 8
 _LONGEST_ROW = 4096  # above, NumPy's pairwise sum of a row is as fast and more accurate
 
 
@@ -47,6 +48,8 @@ def reduce_sum(x: Array, axes: Axes, keepdims: bool) -> Array:
                 total = np.matmul(x.reshape(-1, length), np.ones(length, x.dtype)).reshape(x.shape[:kept])
                 return total.reshape(x.shape[:kept] + (1,) * len(axes)) if keepdims else total  # type: ignore[no-any-return]
     if x.dtype.kind == "f" and x.size >= _LEAST_FOR_BLAS and 0 < len(axes) < x.ndim:
+        if axes == (x.ndim - 1,) and x.shape[-1] <= _SHORTEST_ROW:
+            return _sum_of_columns(x, keepdims)
         return _sum_by_axes(x, axes, keepdims)
     return _add(x, axis=axes, keepdims=keepdims)
 
@@ -90,6 +93,14 @@ def _sum_of_rows(x: Array) -> Array:
     partial = np.matmul(np.ones((1, _BLOCK), x.dtype), x[:whole].reshape(blocks, _BLOCK, columns))
     total = _sum_of_rows(partial.reshape(blocks, columns))
     return np.add(total, np.matmul(np.ones(rows - whole, x.dtype), x[whole:]))
+
+
+def _sum_of_columns(x: Array, keepdims: bool) -> Array:
+    """Sum over a short last axis as whole arrays; NumPy would start a loop for each row."""
+    total: Array = np.array(x[..., 0])
+    for j in range(1, x.shape[-1]):
+        total += x[..., j]
+    return total[..., np.newaxis] if keepdims else total
 
 
 def sum_all(x: Array) -> Array:

@@ -16,6 +16,7 @@ tanh_grad = Elementwise(activation.tanh_grad, operands=2)
 relu = Elementwise(activation.relu)
 relu_grad = Elementwise(activation.relu_grad, operands=2)
 silu = Elementwise(activation.silu, exp)
+select = Elementwise(activation.select, operands=2, masked=True)
 
 
 def _alone(real: Any, function: Function) -> Function:

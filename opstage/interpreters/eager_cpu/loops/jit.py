@@ -127,22 +127,25 @@ def loop(*, results: int = 1) -> Callable[[Function], JitLoop]:
 class Elementwise:
     """A NumPy ufunc of a formula: it broadcasts, and accepts arrays with any strides."""
 
-    __slots__ = ("_factory", "_functions", "_operands", "_compiled")
+    __slots__ = ("_factory", "_functions", "_operands", "_masked", "_compiled")
 
-    def __init__(self, factory: Function, *functions: Function, operands: int = 1):
-        """`factory(real, *functions)` returns the formula of `operands` numbers of type `real`."""
+    def __init__(self, factory: Function, *functions: Function, operands: int = 1, masked: bool = False):
+        """`factory(real, *functions)` returns the formula of `operands` numbers of type `real`, with `masked` behind a
+        mask."""
         self._factory = factory
         self._functions = functions
         self._operands = operands
+        self._masked = masked
         self._compiled: dict[Any, Function] = {}
 
     def __call__(self, *operands: Array) -> Any:
-        compiled = self._compiled.get(operands[0].dtype)
+        compiled = self._compiled.get(operands[-1].dtype)
         if compiled is None:
-            compiled = self._compiled[operands[0].dtype] = self._compile(operands[0].dtype)
+            compiled = self._compiled[operands[-1].dtype] = self._compile(operands[-1].dtype)
         return compiled(*operands)
 
     def _compile(self, dtype: np.dtype[Any]) -> Any:
         content = inspect.getsource(self._factory) + "".join(f.__name__ for f in self._functions)
         formula = self._factory(dtype.type, *self._functions)
-        return ufunc(self._factory.__name__, content, formula, dtype.name, self._operands)
+        operands = ("bool",) * self._masked + (dtype.name,) * self._operands
+        return ufunc(self._factory.__name__, content, formula, operands, dtype.name)

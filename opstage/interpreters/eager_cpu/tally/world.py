@@ -130,8 +130,8 @@ def _made(value: Any) -> Any:
 
 
 def _elementwise(*operands: Any) -> Any:
-    """Stands for a ufunc of arrays of one dtype."""
-    ufunc: Any = np.maximum if len(operands) == 2 else np.negative
+    """Stands for a ufunc of one or two arrays of one dtype, or of two behind a mask."""
+    ufunc: Any = (np.negative, np.maximum, np.where)[len(operands) - 1]
     return ufunc(*operands)
 
 
