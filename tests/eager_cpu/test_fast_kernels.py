@@ -460,6 +460,10 @@ CASES = [
         for op in ("reduce_any", "reduce_all")
     ],
     *[Case(op, "masks", lambda rng: tuple(rng.random((2, 37)) < 0.5), {}) for op in ("logical_or", "logical_xor")],
+    *[
+        Case("select", str(shape), lambda rng, shape=shape: (rng.random(shape) < 0.4, *normal(shape, shape)(rng)), {})
+        for shape in [(), (1,), (0, 3), (37,), (67, 129)]
+    ],
     *along_rows("softmax", 1),
     *along_rows("log_softmax", 1),
     *along_rows("softmax_grad", 2),
