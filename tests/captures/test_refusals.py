@@ -204,7 +204,7 @@ def test_a_habit_of_changing_is_said_once() -> None:
             program.tau = 1.0 + step
             np.testing.assert_array_equal(opstage.run(program, X, options=COMPILED), X * (1 + step))
     (warning,) = told
-    assert "self.tau" in str(warning.message) and "recorded anew 8 times" in str(warning.message)
+    assert "self.tau" in str(warning.message) and "recorded again 8 times" in str(warning.message)
 
 
 def test_refs_and_temporaries_are_let_go() -> None:

@@ -26,12 +26,12 @@ RUNTIME = {
     "ifft-vector": "its factor 1/n is rounded to float32",
     "ifft-stack": "its factor 1/n is rounded to float32",
     "sigmoid-edges": "it gives 0 below -18, where 1/(1 + e^-x) is 1e-9",
-    "reduce_max-infinities and nan": "of nan ONNX says nothing",
-    "reduce_min-infinities, nan and ties": "of nan ONNX says nothing",
-    "argmin-edges, kept": "of nan ONNX says nothing",
-    "argsort-edges": "of nan ONNX says nothing",
-    "argsort-edges, descending": "of nan ONNX says nothing",
-    "max_pool-nan-wins": "of nan ONNX says nothing",
+    "reduce_max-infinities and nan": "ONNX leaves the result for nan undefined",
+    "reduce_min-infinities, nan and ties": "ONNX leaves the result for nan undefined",
+    "argmin-edges, kept": "ONNX leaves the result for nan undefined",
+    "argsort-edges": "ONNX leaves the result for nan undefined",
+    "argsort-edges, descending": "ONNX leaves the result for nan undefined",
+    "max_pool-nan-wins": "ONNX leaves the result for nan undefined",
     "max_pool-nothing-above-padding": "its maximum starts from the smallest finite float32, not from -inf",
 }
 
@@ -40,7 +40,7 @@ RUNTIME = {
 def test_an_op_that_onnx_has_not_is_refused_by_name(sample: Sample) -> None:
     args = inputs(sample, "float32")
     graph = opstage.record(program_of(sample), *args)
-    with pytest.raises(UnsupportedError, match=f"ONNX cannot say {sample.op}"):
+    with pytest.raises(UnsupportedError, match=f"ONNX cannot express {sample.op}"):
         model_of(graph)
 
 

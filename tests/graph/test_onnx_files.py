@@ -86,7 +86,9 @@ def test_an_op_that_onnx_cannot_say(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError) as caught:
         graph.to_onnx(path)
     line = program.__code__.co_firstlineno + 1
-    place = f"cos at tests/graph/test_onnx_files.py:{line} (wave): ONNX cannot say cos: no rule says it, and it has no "
+    place = (
+        f"cos at tests/graph/test_onnx_files.py:{line} (wave): ONNX cannot express cos: it has neither a rule nor a "
+    )
     assert str(caught.value).startswith(place)
     assert path.read_bytes() == b"before" and list(tmp_path.iterdir()) == [path]
 
@@ -104,7 +106,7 @@ def test_a_part_of_an_op_that_onnx_cannot_say() -> None:
     graph = opstage.record(program, Spec("T 3"))
     line = program.__code__.co_firstlineno + 2
     with pytest.raises(
-        UnsupportedError, match=rf"^rand_normal at tests/graph/test_onnx_files\.py:{line}: ONNX cannot say cos: "
+        UnsupportedError, match=rf"^rand_normal at tests/graph/test_onnx_files\.py:{line}: ONNX cannot express cos: "
     ):
         model_of(graph)
 

@@ -156,14 +156,14 @@ def test_a_pickle(file: Path) -> None:
 def test_a_newer_version(file: Path) -> None:
     data = file.read_bytes()
     file.write_bytes(encode(decode(data, file), decode_metadata(data, file) | {"version": "2"}))
-    refused(file, "version 2 of the format, and this Opstage reads version 1; it takes a newer Opstage")
+    refused(file, "version 2 of the format, and this Opstage reads version 1; upgrade Opstage")
 
 
 def test_an_altered_document(file: Path) -> None:
     data = file.read_bytes()
     assert data.count(b"scan") == 1
     file.write_bytes(data.replace(b"scan", b"span"))
-    refused(file, "altered or damaged: the graph's digest is another one")
+    refused(file, "altered or damaged: the graph's digest does not match")
 
 
 def test_an_altered_constant(file: Path) -> None:

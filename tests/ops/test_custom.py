@@ -118,7 +118,7 @@ def test_onnx_says_the_decomposition_or_names_the_op(tmp_path: Path) -> None:
     by_parts, by_kernel = decomposed(), cube("t_opaque")
     opstage.record(lambda ops, x: by_parts(ops, x), X).to_onnx(tmp_path / "parts.onnx")
     assert (tmp_path / "parts.onnx").stat().st_size
-    with pytest.raises(UnsupportedError, match=r"ONNX cannot say t_opaque: no rule says it, and it has no decomp"):
+    with pytest.raises(UnsupportedError, match=r"ONNX cannot express t_opaque: it has neither a rule nor a decomp"):
         opstage.record(lambda ops, x: by_kernel(ops, x), X).to_onnx(tmp_path / "kernel.onnx")
 
 

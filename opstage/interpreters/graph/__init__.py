@@ -1,4 +1,4 @@
-"""Programs recorded once: a graph to look at, to optimise, to compile and to replay."""
+"""Recorded programs: graphs that are inspected, optimised, compiled and replayed."""
 
 from .graph import Graph
 from .recorder import Recorder, record

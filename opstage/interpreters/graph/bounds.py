@@ -1,4 +1,4 @@
-"""How much memory compiled programs may keep, and which of them are dropped where they keep more."""
+"""The memory limit of compiled programs, and the eviction of the least recently used ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...ops.closed import Body
 from ...ops.errors import ProgramWarning
 
 _EQUATION = 1100
-"""Bytes of an equation of a graph or a plan in Python, with its types, places and addresses; a test measures it."""
+"""Bytes of one equation of a graph or plan in Python, with its types, places and addresses; a test measures it."""
 
 _REMEMBERED = 256
 
@@ -25,16 +25,16 @@ V = TypeVar("V")
 
 @final
 class Bound:
-    """At most so many bytes of programs; the one that ran last is kept whatever it takes."""
+    """A limit on the bytes of cached programs. The most recently run program is kept whatever its size."""
 
-    __slots__ = ("_text", "_limit", "_dropped", "_told")
+    __slots__ = ("_text", "_limit", "_dropped", "_warned")
 
     def __init__(self, limit: str):
         """`limit` is an amount such as "128MiB"."""
         self._text = limit
         self._limit = parse_bytes(limit)
         self._dropped: deque[int] = deque(maxlen=_REMEMBERED)
-        self._told = False
+        self._warned = False
 
     def keep(
         self,
@@ -42,9 +42,9 @@ class Bound:
         nbytes: Callable[[V], int],
         marks: Callable[[Hashable, V], Iterable[int]],
     ) -> None:
-        """Drop those that ran longest ago, the first ones, until the others take no more than is allowed.
+        """Evict the least recently run programs, which come first, until the rest fits the limit.
 
-        `marks` are numbers by which programs are known again that nobody holds.
+        `marks` returns numbers that identify evicted programs if they are compiled again.
         """
         taken = sum(map(nbytes, entries.values()))
         while taken > self._limit and len(entries) > 1:
@@ -53,9 +53,9 @@ class Bound:
             self._dropped.extend(marks(key, dropped))
 
     def compiling(self, mark: int) -> None:
-        """A program is compiled; say it aloud, once, where it is one that had been dropped."""
-        if not self._told and mark in self._dropped:
-            self._told = True
+        """Warn, once, if the program being compiled is one that was evicted before."""
+        if not self._warned and mark in self._dropped:
+            self._warned = True
             message = (
                 f"a compiled program came back after it had been dropped, and is compiled again: the programs in use "
                 f"take more than option program_memory, {self._text}; give them more, "
@@ -66,7 +66,7 @@ class Bound:
 
 
 def bodies_in(body: Body) -> Iterator[Body]:
-    """A body, and those of its loops."""
+    """Yield a body and the bodies of its loops."""
     yield body
     for e in body.equations:
         for value in e.static.values():
@@ -75,7 +75,7 @@ def bodies_in(body: Body) -> Iterator[Body]:
 
 
 def kept_bytes(graph: Body, planned: int, constants: Iterable[Array] = ()) -> int:
-    """About what a program keeps: the graph, a plan of so many equations or calls, and the constants of both."""
+    """Estimate the bytes that a program keeps: its graph, a plan of `planned` equations or calls, and all constants."""
     bodies = list(bodies_in(graph))
     arrays = [*(np.asarray(constant.value) for body in bodies for constant in body.constants), *constants]
     count = sum(len(body.equations) for body in bodies) + planned

@@ -1,4 +1,4 @@
-"""The invariants of every graph, as a table, and the check that verifies them."""
+"""The invariants of graphs, as a table, and the check of a graph against them."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ _MOST_SHOWN = 20  # violations of one rule
 
 
 class GraphError(OpstageError):
-    """A graph that breaks rules of its form, with every violation: a pass is wrong, or a file was altered."""
+    """A graph violates invariants of its form: a pass is wrong, or a file was altered. The message lists all
+    violations."""
 
 
 Violation: TypeAlias = "tuple[int | None, str]"
-"""Where, as a position among the equations or None for the whole body, and what."""
+"""The position of an equation, or None for the whole body, and a description."""
 
 
 class Invariant(NamedTuple):
-    """A statement that holds for every body, and what finds where it does not.
+    """A statement that holds for every body, and a function that yields its violations.
 
-    `needs` names the rules on which this one relies: where one of them is broken, this one is not asked.
+    `needs` names the rules that this one relies on; if one of them is violated, this one is not checked.
     """
 
     name: str
@@ -43,7 +44,7 @@ class Invariant(NamedTuple):
     needs: tuple[str, ...] = ()
 
 
-# What the rules look at -----------------------------------------------------------------------------------------------
+# The rules ------------------------------------------------------------------------------------------------------------
 
 
 def _typed(body: Body) -> Iterator[Violation]:
@@ -57,7 +58,7 @@ def _typed(body: Body) -> Iterator[Violation]:
 
 
 def _number(slot: object) -> str:
-    """A slot's number as far as it is one."""
+    """Return a slot's number, or a short form of an invalid one."""
     return slot if isinstance(slot, str) else brief(slot)
 
 
@@ -125,7 +126,7 @@ def _types_follow(body: Body) -> Iterator[Violation]:
         stated = tuple([body.types[slot] for slot in equation.outputs])
         try:
             _require_signature(equation, operands)
-            # in words already: a static parameter that is not a shape may go through a rule, and is seen when shown
+            # as text: an invalid static parameter may pass a shape rule and only fail when shown
             inferred = [str(t) for t in equation.primitive.infer(operands, equation.static, equation.region.name)]
         except OpstageError as error:
             yield position, f"its operands do not fit: {getattr(error, 'reason', error)}"
@@ -140,8 +141,8 @@ def _types_follow(body: Body) -> Iterator[Violation]:
 
 
 def _require_signature(equation: Equation, operands: tuple[TensorType, ...]) -> None:
-    """Raises TypeError for static parameters that a composite does not have, or that are of another kind; a shape rule
-    may take whatever it does not need."""
+    """Raise TypeError for static parameters that a composite does not have or that have the wrong type. Its shape rule
+    may accept anything that it does not use."""
     decomposition = equation.primitive.decomposition
     if decomposition is not None:
         signature = inspect.signature(decomposition)
@@ -170,7 +171,7 @@ def _constants_fit(body: Body) -> Iterator[Violation]:
 
 
 def _casts(held: np.dtype[Any], stated: np.dtype[Any]) -> bool:
-    """A body holds numbers as the program wrote them, and gives them out in the type that was asked for."""
+    """Return whether a constant's array may have another dtype: bodies keep numbers as written, and convert on use."""
     return "biufO".index(held.kind) <= "biufO".index(stated.kind) if held.kind in "biufO" else False
 
 
@@ -230,11 +231,12 @@ RULES: tuple[Invariant, ...] = (
     Invariant("place", "every equation is in a region and belongs to an op of the program", _placed),
     Invariant("opened", "who reads a residual of an op has had it opened", _opened, needs=("primitive",)),
 )
-"""Rules of one body. Those of closed bodies within it are the same; what they read from outside are their operands."""
+"""The rules of one body. Bodies in static parameters obey the same rules; they are closed, so values from outside are
+operands."""
 
 
 def violations(body: Body, path: str = "") -> list[str]:
-    """The violations in a body and in the closed bodies within it, a line each; of very many the first ones."""
+    """Return the violations in a body and in the closed bodies within it, one per line; long lists are cut."""
     found: list[str] = []
     broken: set[str] = set()
     for rule in RULES:
@@ -261,7 +263,7 @@ def _bodies(value: Any) -> Iterator[Body]:
 
 
 def check_graph(graph: Graph) -> Graph:
-    """The graph itself, if it keeps to `RULES`. Raises GraphError with every violation, each with its equation."""
+    """Return the graph itself if it obeys `RULES`. Raises GraphError with all violations and their equations."""
     found = violations(graph.body)
     for kind, names, slots in (
         ("inputs", graph.input_names, graph.body.inputs),
@@ -276,7 +278,7 @@ def check_graph(graph: Graph) -> Graph:
 
 
 def _show(body: Body, equation: Equation) -> str:
-    """The equation as far as it can be shown, whatever is wrong with it."""
+    """Return the text of an equation, even if the equation is malformed."""
 
     def typed(slot: int) -> str:
         known = type(slot) is int and 0 <= slot < len(body.types)

@@ -1,4 +1,4 @@
-"""`CompiledOps`: programs are recorded once per signature, and replayed. `Options(backend="compiled")` on the CPU."""
+"""`CompiledOps`: programs are recorded once per signature, then replayed. `Options(backend="compiled")` on the CPU."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .rank_programs import CpuRanks, RankPrograms
 
 @final
 class CompiledOps(HostArrays):
-    """Refs are host arrays. See `Programs` for what is compiled when."""
+    """An interpreter whose refs are host arrays. `Programs` decides what is compiled, and when."""
 
     __slots__ = ("options", "programs", "_eager", "_scratch")
 
@@ -37,11 +37,12 @@ class CompiledOps(HostArrays):
         self.programs: Programs[CpuExecutor] = Programs(self, options.program_memory)
 
     def compile(self, graph: Graph, donated: Collection[int] = ()) -> CpuExecutor:
-        """Compile a graph; results may be written over the inputs at the positions `donated`."""
+        """Compile a graph; results may overwrite the inputs at the positions `donated`."""
         return CpuExecutor(graph, self.options, donated, self._scratch)
 
     def on_ranks(self, hosting: Hosting, bucket: int) -> RankPrograms:
-        """The programs of the ranks of a mesh, that send each other buckets of about so many bytes; 0: one by one."""
+        """Return the programs of the ranks of a mesh, which exchange buckets of about `bucket` bytes; 0 disables
+        buckets."""
         return RankPrograms(self.options, hosting, bucket, self.cursor, CpuRanks(self.options, self._scratch))
 
     @override

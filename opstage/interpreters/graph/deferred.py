@@ -1,4 +1,4 @@
-"""`Deferred`: ops that come one by one are recorded, and computed when somebody asks for a value."""
+"""`Deferred`: records ops as they are called, and computes them when a value is requested."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ _log = logging.getLogger(__name__)
 
 @final
 class Deferred(Imperative[Variable]):
-    """One graph grows with every op; a value is computed from its leaves by the part of it that the value depends on.
+    """An imperative interpreter that records every op into one growing graph. Requesting a value runs the part of the
+    graph that the value depends on, from the leaves.
 
-    Each such part is compiled once: a training loop that records the same ops in every step compiles in the first.
-    Scalar constants belong to the graph; all other numbers, arrays given as constants among them, are its inputs.
+    Each such part is compiled once: a training loop that records the same ops in every step compiles in the first step.
+    Scalar constants belong to the graph. All other values, including array constants, are inputs.
     """
 
     __slots__ = (
@@ -49,7 +50,7 @@ class Deferred(Imperative[Variable]):
     )
 
     def __init__(self, store: BaseInterpreter[Any], compile: Callable[[Graph], Executable[Any]], options: Options):
-        """`store` is the compiled interpreter of `options`, and `compile` what makes a graph ready to run on it."""
+        """`store` is the compiled interpreter of `options`; `compile` makes a graph executable on it."""
         self._recorder = Recorder(store.dtype, store.seed)
         super().__init__(self._recorder)
         self.options = options
@@ -71,7 +72,7 @@ class Deferred(Imperative[Variable]):
         self._at_step = step
         self._held: dict[int, Any] = {}  # inputs by slot
         self._live: dict[int, Callable[[], Any]] = {}  # inputs that change
-        self._known: dict[int, Any] = {}  # what was computed, by slot, when the live inputs were as in _at
+        self._known: dict[int, Any] = {}  # results by slot, valid while the live inputs equal _at
         self._at: Moment = {}
 
     @override
@@ -99,7 +100,8 @@ class Deferred(Imperative[Variable]):
     def get(self, ref: Variable, /) -> Any:
         return self._store.get(self.fetch([ref])[0])
 
-    # What a session asks --------------------------------------------------------------------------------------------
+    # Sessions
+    # -------------------------------------------------------------------------------------------------------------
 
     @override
     def admit(self, what: str) -> None:
@@ -125,7 +127,7 @@ class Deferred(Imperative[Variable]):
 
     @override
     def live(self, read: Callable[[], Any]) -> Variable:
-        known: list[Any] = [None, None]  # an array of the host, and what the store made of it
+        known: list[Any] = [None, None]  # a host array, and its copy on the store
 
         def put() -> Any:
             array = read()
@@ -154,7 +156,8 @@ class Deferred(Imperative[Variable]):
             self._known.update(zip(wanted, self._evaluate(wanted, inputs)))
         return [inputs[r.slot] if r.slot in inputs else self._known[r.slot] for r in refs]
 
-    # How it is done -------------------------------------------------------------------------------------------------
+    # Evaluation
+    # -----------------------------------------------------------------------------------------------------------
 
     def _evaluate(self, wanted: Sequence[int], inputs: dict[int, Any]) -> tuple[Any, ...]:
         recorder, trace = self._recorder, self._recorder.trace

@@ -1,4 +1,4 @@
-"""A graph in the language of Graphviz: a node per op, a cluster per region, a colour per part of the training step."""
+"""Graphs in Graphviz's language: a node per op, a cluster per region, a colour per part of the training step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OPERAND = "#eeeeee"
 
 
 def to_dot(graph: Graph) -> str:
-    """The text of a directed graph; an edge is a tensor, with its type."""
+    """Return the text of a directed graph, whose edges are tensors labelled with their types."""
     body = graph.body
     lines = [
         "digraph opstage {",

@@ -1,7 +1,7 @@
-"""A graph drawn as SVG: forward down the left, backward up beside what it belongs to, the update to the right of both.
+"""Graphs drawn as SVG: forward down the left, backward up next to its forward ops, the update on the right.
 
-Regions and folds are boxes, not opened; an edge is the largest tensor that goes from one box to the other. Parameters
-are not drawn: a box says how many numbers it reads of them.
+Regions and folds are closed boxes; an edge shows the largest tensor between two boxes. Parameters are not drawn; a box
+shows how many parameter elements it reads.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _STYLE = """
 
 
 class DrawnBox(NamedTuple):
-    """A box of the drawing: title, further lines, and the part it belongs to (`io` for inputs and outputs)."""
+    """A box of the drawing: title, further lines, and its part (`io` for inputs and outputs)."""
 
     title: str
     lines: tuple[str, ...]
@@ -52,11 +52,11 @@ class DrawnBox(NamedTuple):
     row: int
     anchor: str = ""
     deck: bool = False
-    """Whether it stands for several of one form."""
+    """Whether it represents several blocks of one form."""
     ops: str = ""
-    """The slots of its ops, for a page that finds them: `3-7,9`."""
+    """The slots of its ops, as ranges for the page's search: `3-7,9`."""
     block: str = ""
-    """The block that it opens, on a page that has drawings of blocks."""
+    """The block that a click opens, on a page with drawings of blocks."""
 
     @property
     def x(self) -> int:
@@ -80,16 +80,17 @@ class DrawnBox(NamedTuple):
 
 
 def to_svg(graph: Graph, anchors: Callable[[Item], str] = lambda item: "") -> str:
-    """The drawing; `anchors` names, for each box, what a click on it leads to."""
+    """Return the drawing of a graph; `anchors` returns the link target of each box."""
     outline = Outline(graph)
     return _Drawing(graph, whole_scene(graph, outline), anchors).svg()
 
 
 def block_svgs(graph: Graph, anchors: Callable[[Item], str]) -> dict[str, str]:
-    """The drawing under the empty name, its boxes with what a page needs to find and open them; then one of each block.
+    """Return the drawing of the graph under the empty name, with the attributes that a page needs to find and open
+    boxes, and one drawing of each block.
 
-    A block is a region, forward and backward side by side, and is called by its path. Of blocks of one form, which
-    stand as one box, the first is drawn.
+    A block is a region, with forward and backward side by side, named by its path. Of several blocks of one form, which
+    share a box, the first is drawn.
     """
     outline = Outline(graph)
     scenes = {"": whole_scene(graph, outline), **block_scenes(graph, outline)}
@@ -109,7 +110,7 @@ class _Drawing:
         blocks: Collection[str] | None = None,
         number: int = 0,
     ):
-        """`blocks` can be opened, where there are any; `number` tells drawings on one page apart."""
+        """`blocks` are those that can be opened, if any; `number` distinguishes drawings on one page."""
         self.graph = graph
         self.anchors = anchors
         self.blocks = blocks
@@ -179,7 +180,7 @@ class _Drawing:
             bottom += 1
 
     def _edges(self) -> dict[tuple[int, int], TensorType]:
-        """For every two boxes the largest tensor that goes from one to the other."""
+        """Return, for every two connected boxes, the largest tensor between them."""
         found: dict[tuple[int, int], TensorType] = {}
         equations = [e for e in self.graph.body.equations if e.outputs and e.outputs[0] in self.maker]
         reads = [(self.maker[e.outputs[0]], slot) for e in equations for slot in e.inputs]
@@ -223,7 +224,8 @@ class _Drawing:
 
 
 def few(members: Sequence[OutlineNode | Group[OutlineNode]], part: str) -> list[Item]:
-    """The members as not too many boxes: folded; then ops outside of regions by op of the program, by line, in one."""
+    """Reduce the members to at most MOST_BOXES if possible: fold them, then merge ops outside of regions by the op that
+    they differentiate (in the backward pass), by line, and finally all together."""
     items = folded(members)
     for key in (_served, _line, _loose) if part == "backward" else (_line, _loose):
         if len(items) > MOST_BOXES or key is _served:
@@ -266,7 +268,8 @@ def _ops(count: int) -> str:
 
 
 def _rows(items: dict[str, list[Item]]) -> dict[str, list[int]]:
-    """Where boxes stand: backward ones beside the forward ones whose cotangents they carry, as far as order allows."""
+    """Return the row of every box: backward boxes next to the forward boxes they differentiate, as far as the order
+    allows."""
     forward = [{node.equation.ordinal for node in item.nodes()} for item in items["forward"]]
     backward: list[int] = []
     free = max(len(forward), 1)
@@ -313,7 +316,7 @@ def _box(box: DrawnBox) -> str:
 
 
 def _ranges(slots: Iterable[int]) -> str:
-    """Numbers as ranges: `3-7,9`."""
+    """Format numbers as ranges: `3-7,9`."""
     runs: list[list[int]] = []
     for slot in sorted(slots):
         if runs and slot == runs[-1][1] + 1:
@@ -324,12 +327,12 @@ def _ranges(slots: Iterable[int]) -> str:
 
 
 def _tip(name: str, number: int) -> str:
-    """The name of the tips of edges in one of several drawings."""
+    """Return the id of the arrow head of a kind of edge in one of several drawings."""
     return f"tip{number or ''}-{name}"
 
 
 def _edge(a: DrawnBox, b: DrawnBox, type_: TensorType, number: int) -> tuple[str, str]:
-    """The curve from box to box, and its label."""
+    """Return the curve between two boxes, and its label."""
     kind = "saved" if (a.column, b.column) == (0, 1) else (b.part if b.part != "io" else "forward")
     title = f"<title>{escape(f'{a.title} → {b.title}: {type_}')}</title>"
     label = ""

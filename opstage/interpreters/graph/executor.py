@@ -1,4 +1,4 @@
-"""The executor of a graph on the CPU: a plan with its memory, its machine code, its inputs and outputs."""
+"""The executor of a graph on the CPU: its plan, memory, machine code, inputs and outputs."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ Prepared: TypeAlias = "Callable[[Sequence[Array]], list[Array] | None]"
 """See `CpuExecutor.prepared`."""
 
 Failed: TypeAlias = "Callable[[Sequence[Any], int], None]"
-"""Raises the first error of a run on these inputs, at a step."""
+"""Raises the first error of a run on these inputs at a step."""
 
 
 @final
 class CpuExecutor:
-    """Runs a graph on arrays. Results are arrays that nobody else holds; the same memory is used for the next ones.
+    """Runs a graph on arrays. Results are arrays that the caller owns; their memory is reused once they are released.
 
-    A call does no more in Python than to put the addresses of inputs and results in their places. `plan` is None for
-    a graph of fractions, which have no machine form: it is replayed op by op. While `seconds` is a list, each step of
-    the plan is run by itself, and what it took is added to its entry. `hosted` is the program of several ranks, whose
-    inputs and outputs then are theirs; where it met an index out of range `failed` raises that error.
+    A call only fills in the addresses of inputs and results in Python. `plan` is None for a graph of fractions, which
+    have no machine representation; it is replayed op by op. While `seconds` is a list, each step of the plan runs by
+    itself and adds its time to its entry. `hosted` is the program of several ranks, whose inputs and outputs are then
+    those of the ranks; if it meets an index out of range, `failed` raises the error.
 
-    Inputs at the positions `donated` may be written over by results; see `start`. Memory is taken from `scratch`, that
-    of all programs of an interpreter; `nbytes` is about what the program itself keeps, its graph, plan and constants.
+    Results may overwrite inputs at the positions `donated`; see `start`. `scratch` is the memory shared by all programs
+    of an interpreter. `nbytes` estimates what the program itself keeps: graph, plan and constants.
     """
 
     __slots__ = ("graph", "plan", "nbytes", "seconds", "_eager", "_idle", "_scratch", "_kinds", "_begun", "_failed")
@@ -60,9 +60,9 @@ class CpuExecutor:
         failed: Failed | None = None,
     ):
         self.graph = graph
-        self._failed = failed  # no method of its own: in a circle it would live until a collection
+        self._failed = failed  # not a method of its own, since a reference cycle would live until a collection
         self._eager = NumpyOps(options)
-        self._begun = 0  # how many runs
+        self._begun = 0  # the number of runs
         self.plan: CpuPlan | None = None
         self.nbytes = kept_bytes(graph.body, 0)
         self.seconds: list[float] | None = None
@@ -76,17 +76,18 @@ class CpuExecutor:
         self._scratch = CpuScratch() if scratch is None else scratch
         self._kinds = {slot: _kind(plan, slot) for slot in plan.results}
         self._scratch.expect(sum(_nbytes(plan, slot) for slot in plan.results if slot not in plan.aliased))
-        self._idle: list[Linked] = [self._linked()]  # one at most: each run has one for itself
+        self._idle: list[Linked] = [self._linked()]  # at most one; concurrent runs link their own
 
     def _linked(self) -> Linked:
         assert self.plan is not None
         return Linked(self.plan, np.zeros(1, np.int64), self._eager, self.graph.body.lines)
 
     def prepared(self, inputs: Sequence[Array], varying: Sequence[int]) -> Prepared | None:
-        """A call of this graph on `inputs`, but for others at the positions `varying`; None where it has none such.
+        """Return a call of this graph that binds `inputs` except at the positions `varying`, or None if that is not
+        possible.
 
-        It takes packed arrays of the types of those that they stand for, gives arrays that nobody else holds, and None
-        where the call is to be made by `run`: while another one runs, and where that raises an error.
+        The call accepts packed arrays of the same types at these positions and returns arrays that the caller owns. It
+        returns None when `run` must be used instead: while another run is active, and where the run raises an error.
         """
         if self.plan is None or any(packed(x) is not x for x in inputs):
             return None
@@ -104,7 +105,7 @@ class CpuExecutor:
         return in_order
 
     def run(self, inputs: Sequence[Array], step: int = 0) -> tuple[Array, ...]:
-        """The outputs for `inputs`, at training step `step`. No input is written over."""
+        """Return the outputs for `inputs` at training step `step`. Inputs are not overwritten."""
         outputs, finish = self.start(inputs, step)
         finish(())
         return outputs
@@ -112,10 +113,11 @@ class CpuExecutor:
     def start(
         self, inputs: Sequence[Array], step: int = 0, free: Collection[int] = ()
     ) -> tuple[tuple[Array, ...], Finish]:
-        """The outputs, and a function that completes them: only then is anything in them, and nothing fails any more.
+        """Return the outputs and a function that completes them. The outputs are undefined until it is called, and it
+        cannot fail.
 
-        Inputs at the positions `free` are written over by it if the plan has a result for them; until it is called they
-        are as they were, also where `start` raised. Of any other input a copy takes its place.
+        The function overwrites inputs at the positions `free` if the plan aliases results to them. Before it is called,
+        and also if `start` raises, they are unchanged. Other aliased inputs are copied first.
         """
         plan = self.plan
         if plan is None:
@@ -125,12 +127,12 @@ class CpuExecutor:
             moving.append(np.asarray(step, np.int64))
         try:
             linked = self._idle.pop()
-        except IndexError:  # one run is in an op that Python computes, and this is another
+        except IndexError:  # the linked plan is in use by a run that is inside an op computed by Python
             linked = self._linked()
         block = self._scratch.take(plan.arena_bytes)
         self._take_results(plan, linked, moving, {at for at in free if moving[at] is inputs[at]})
         self._begun += 1
-        linked.error[0] = 0  # it may stand from a call that was broken off
+        linked.error[0] = 0  # may be left from an interrupted call
         outputs: list[Array] = []
         raised, begun = None, False
         try:
@@ -138,10 +140,10 @@ class CpuExecutor:
             linked.begin(moving, self.seconds)
             if not linked.error[0]:
                 outputs = [self._output(plan, linked, slot, moving) for slot in plan.lowered.outputs]
-                if not plan.aliased:  # then it is done
+                if not plan.aliased:  # then it is complete
                     at_once(self._fills(plan, linked, outputs, moving))
                 begun = True
-        except RankError:  # of another process; a second run of the program would only meet it again
+        except RankError:  # the error is of another process, and a second run would meet it again
             raise
         except LocatedError as error:
             raised = error
@@ -172,10 +174,10 @@ class CpuExecutor:
         return tuple(outputs), finish
 
     def _replayed(self, inputs: Sequence[Array], step: int) -> None:
-        replay(self._eager, self.graph, inputs, step)  # raises the first error of the program, and says where
+        replay(self._eager, self.graph, inputs, step)  # raises the first error of the program with its location
 
     def _take_results(self, plan: CpuPlan, linked: Linked, moving: list[Array], free: Collection[int]) -> None:
-        """Add an array for each result to `moving`: a fresh one, or an input of it."""
+        """Append an array for each result to `moving`: a new one, or a donated input."""
         inputs = Counter(map(_owner, moving))
         fresh = self._scratch.results()
         for slot, kind in self._kinds.items():
@@ -189,7 +191,7 @@ class CpuExecutor:
             moving.append(made if over is None else moving[at])
 
     def _output(self, plan: CpuPlan, linked: Linked, slot: int, moving: Sequence[Array]) -> Array:
-        """A result itself; what is a part of others, or a constant, is still to be filled in."""
+        """Return the array of a result; parts of other results and constants are filled in later."""
         lowered = plan.lowered
         if slot not in lowered.literals:
             view = lowered.views[slot]
@@ -199,7 +201,7 @@ class CpuExecutor:
         return np.empty(*_kind(plan, slot))
 
     def _fills(self, plan: CpuPlan, linked: Linked, outputs: Sequence[Array], moving: Sequence[Array]) -> list[Action]:
-        """The copies into outputs that the plan does not write itself."""
+        """Return the copies into outputs that the plan does not write itself."""
         lowered = plan.lowered
         return [
             partial(setitem, out, ..., linked.value(slot, moving))
@@ -209,7 +211,7 @@ class CpuExecutor:
 
 
 def _owner(x: Array) -> int:
-    """Tells apart arrays that have no memory in common."""
+    """Return a key, equal for arrays that may share memory."""
     return id(x if x.base is None else x.base)
 
 

@@ -25,11 +25,10 @@ from .passes import Notes
 
 
 class MemoryUse(NamedTuple):
-    """Bytes that a program needs beside its inputs and constants.
+    """Bytes that a program needs in addition to its inputs and constants.
 
-    arena       intermediate results and workspaces, each while it lives
-    results     what is given out and not written over an input; the next call takes the same memory if nobody holds it
-                any more
+    arena       intermediate results and workspaces, while they are live
+    results     results that do not overwrite an input; the next call reuses their memory if they were released
     """
 
     arena: int
@@ -42,19 +41,19 @@ class MemoryUse(NamedTuple):
 
 @final
 class Explanation:
-    """The passes, kernels and memory of a compiled graph. `str` is for reading; sizes are in bytes.
+    """The passes, kernels and memory of a compiled graph. `str` is readable; sizes are in bytes.
 
-    passes      what each pass did
+    passes      effects of each pass
     groups      fusion groups: clusters of ops, and single ops
     fused       loops over a cluster of ops, per step
-    sums        loops that add up what the workers summed, per step
-    products    calls of the BLAS, per step
-    by_hand     ops whose loops are hand-written, per step, by op; they have one loop or more
-    host        ops that are left to eager_cpu, per step, by op
+    sums        loops that add the partial sums of the workers, per step
+    products    BLAS calls, per step
+    by_hand     ops with hand-written loops, one or several each, per step, by op
+    host        ops computed by eager_cpu, per step, by op
     kernels     all steps of machine code, per step of the program
-    distinct    different kernels that are generated for this program
-    memory      as planned
-    unfused     the same ops, each by itself
+    distinct    different kernels generated for this program
+    memory      planned memory
+    unfused     planned memory if every op ran by itself
     """
 
     __slots__ = (
@@ -105,9 +104,9 @@ class Explanation:
 
 
 def explain(graph: Graph, options: Options | None = None, donated: Collection[int] = ()) -> Explanation:
-    """Explain how a graph is compiled, whose inputs at the positions `donated` may be written over.
+    """Explain how a graph is compiled, if the inputs at the positions `donated` may be overwritten.
 
-    Raises UsageError for a graph with symbolic sizes or of fractions, and for a device that has no planner.
+    Raises UsageError for a graph with symbolic sizes or fractions, and for a device without a planner.
     """
     if options is not None and options.device != "cpu":
         raise UsageError(f"programs are planned for the cpu alone, not for {options.device!r}; leave the device out")
@@ -129,13 +128,14 @@ def explain(graph: Graph, options: Options | None = None, donated: Collection[in
 
 
 def _count(plan: CpuPlan, kinds: Counter[tuple[str, str]], texts: set[LoopSource], times: int) -> int:
-    """Count the steps of a plan that is gone through so often; returns its groups, those of its loops among them."""
+    """Count the steps of a plan that runs `times` times; return the number of its groups, including those of its
+    loops."""
     groups, before = len(plan.groups), -1
     for step in plan.steps:
         first, before = step.group != before, step.group
         if isinstance(step, LoopStep):
             groups += _count(step.plan, kinds, texts, times * int(step.equation.static["length"]))
-        elif isinstance(step, ControlStep):  # each body once: how often it runs is not known
+        elif isinstance(step, ControlStep):  # each body once, since the number of iterations is unknown
             groups += sum(_count(plan, kinds, texts, times) for plan in step.plans)
         elif isinstance(step, HostStep):
             kinds["host", step.equation.primitive.name] += times
@@ -178,7 +178,7 @@ def _nbytes(type_: TensorType) -> int:
 
 
 def _unfused(plan: CpuPlan) -> int:
-    """The arena of the same equations, each a group of its own; views and the workspaces of ops stay what they are."""
+    """Return the arena size of the same equations with one group each; views and workspaces are unchanged."""
     lowered = plan.lowered
     position = {e.outputs: i for i, e in enumerate(lowered.equations)}
     workspaces = _workspaces(plan, position)

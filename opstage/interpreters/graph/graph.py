@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 @final
 class Graph:
-    """A closed body and the names of what goes in and out. Immutable; compared and hashed by identity.
+    """A closed body with the names of its inputs and outputs. Immutable; compared and hashed by identity.
 
     body            inputs, constants, equations, outputs (see `opstage.ops.closed`)
     input_names     the path of every input: `params.w1`, `x`
-    output_names    likewise of every output
-    dtype, seed     of the interpreter on which it was recorded: its floats, and the keys of its random draws
+    output_names    the path of every output
+    dtype, seed     of the recording interpreter: the dtype of floats, and the seed of random draws
     """
 
     __slots__ = ("body", "input_names", "output_names", "dtype", "seed")
@@ -52,7 +52,7 @@ class Graph:
 
     @staticmethod
     def parse(text: str, constants: Mapping[str, Any] | None = None) -> Graph:
-        """The graph whose text this is; `large_constants(graph)` gives the arrays that a text only names.
+        """Parse the text of a graph; `constants` has the arrays that the text only names, see `large_constants(graph)`.
 
         Raises UsageError, with the line, for text that is not a graph.
         """
@@ -61,58 +61,61 @@ class Graph:
         return parse(text, constants)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the graph to a file, whole or not at all; `load` reads it. Raises UsageError."""
+        """Write the graph to a file atomically; `load` reads it. Raises UsageError."""
         from .storage import save_graph
 
         save_graph(self, path)
 
     @staticmethod
     def load(path: str | PathLike[str]) -> Graph:
-        """The graph of a file that `save` wrote. Nothing in the file is run; raises UsageError for any other file."""
+        """Read a graph from a file that `save` wrote. Nothing in the file is executed. Raises UsageError for any other
+        file."""
         from .storage import load_graph
 
         return load_graph(path)
 
     def to_dot(self) -> str:
-        """The graph in the language of Graphviz: a node per op, a cluster per region, a colour per part of a step."""
+        """Return the graph in Graphviz's language: a node per op, a cluster per region, a colour per part of a step."""
         from .dot import to_dot
 
         return to_dot(self)
 
     def to_svg(self) -> str:
-        """A drawing of the graph, its regions folded: forward, backward and update side by side."""
+        """Return a drawing of the graph with its regions folded: forward, backward and update side by side."""
         from .drawing import to_svg
 
         return to_svg(self)
 
     def to_html(self, title: str = "graph") -> str:
-        """One page that needs nothing else: the drawing, and every op with shape, bytes and source line, to search."""
+        """Return a self-contained page: the drawing, and a searchable list of all ops with shape, bytes and source
+        line."""
         from .page import to_html
 
         return to_html(self, title)
 
     def explain(self, options: Options | None = None) -> Explanation:
-        """Explain how the graph is compiled: what each pass did, kernels per step, planned peak memory.
+        """Explain how the graph is compiled: the effect of each pass, kernels per step, planned peak memory.
 
-        To be read, and an object with the numbers. Raises UsageError for symbolic sizes and for graphs of fractions.
+        The result has the numbers as attributes and prints as text. Raises UsageError for symbolic sizes and for graphs
+        of fractions.
         """
         from .explain import explain
 
         return explain(self, options)
 
     def with_body(self, body: Body) -> Graph:
-        """The same program in other equations."""
+        """Return the same program with other equations."""
         return Graph(body, self.input_names, self.output_names, self.dtype, self.seed)
 
     def to_onnx(self, path: str | PathLike[str], values: Mapping[str, Any] | None = None) -> None:
-        """Write the program as an ONNX model, whose inputs and outputs have the names they have here.
+        """Write the program as an ONNX model with the same names of inputs and outputs.
 
         values   trees of arrays by argument, `{"params": params}`, or arrays by input, `{"params.w1": w1}`: these
                  inputs become constants of the model
 
-        Symbolic sizes stay symbolic. Random draws are those of the input `step`, the same bits as anywhere else. Raises
-        UnsupportedError at an op that ONNX cannot say, UsageError where a value does not fit or the package onnx is
-        missing, and then writes nothing.
+        Symbolic sizes stay symbolic. Random draws depend on the input `step` and have the same bits as in Opstage.
+        Raises UnsupportedError at an op that ONNX cannot express, UsageError if a value does not fit or the package
+        onnx is missing; then nothing is written.
         """
         from .onnx import write_model
 

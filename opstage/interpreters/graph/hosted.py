@@ -1,8 +1,7 @@
-"""`host`: the fused program of one rank as that of all ranks which a process hosts.
+"""`host`: turns the fused program of one rank into one program for all ranks that a process hosts.
 
-What is fused with what is decided for one rank. Then each group is done once for each rank, or once in all where the
-ranks have the same operands, and collectives are where they meet. So the bits of a rank do not depend on how many
-others its process hosts: its loops are the same ones.
+Fusion is decided for one rank. Each group then runs once per rank, or once in all for ranks with the same operands;
+collectives connect the ranks. So the bits of a rank's results do not depend on how many other ranks its process hosts.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from ..mesh.ranks import Ranks, in_parts
 from .overlap import Begin, Calls, Ordered
 
 Alike: TypeAlias = tuple[int, ...]
-"""For each rank here the first one that has the same value."""
+"""For each hosted rank, the first rank with the same value."""
 
 
 class Hosted(NamedTuple):
-    """The program of several ranks, lowered and fused.
+    """The lowered and fused program of several ranks.
 
-    places   of each output of a rank's program, where the ranks' values stand among the outputs
+    places   for each output of a rank's program, the positions of the ranks' values among the outputs
     """
 
     lowered: Lowered
@@ -45,7 +44,7 @@ class Hosted(NamedTuple):
 
 
 class RankInput(NamedTuple):
-    """Which ranks have an input alike; with an `axis` each has but its own rows of it, those along that axis."""
+    """Which ranks have the same value of an input. With an `axis`, each rank has only its own rows along that axis."""
 
     alike: Alike
     axis: str | None = None
@@ -58,10 +57,11 @@ def host(
     given: Sequence[RankInput],
     ranks: Ranks,
 ) -> Hosted:
-    """A rank's program for the ranks here, with such inputs, its groups done in an order that `overlapped` gave.
+    """Return the program for all hosted ranks, given their inputs, with groups in the order that `overlapped` returned.
 
-    The inputs are the different values of the first input, in the order of the ranks, then those of the next one.
-    `ranks` on arrays are who meets. Raises MeshError for a program that reads all rows where ranks have but their own.
+    The program's inputs are the distinct values of the first input in the order of the ranks, then those of the next
+    input. `ranks` on arrays run the collectives. Raises MeshError for a program that reads all rows where a rank has
+    only its own.
     """
     return _Hosting(lowered, groups, given, ranks).hosted(order)
 
@@ -78,12 +78,12 @@ class _Hosting:
         body = lowered.body.replace(inputs=(), constants=(), equations=(), outputs=(), types=())
         self._new = Lowered(body, lowered.target)
         self._made: list[FusionGroup] = []
-        self._roots: dict[tuple[int, int], tuple[int, int]] = {}  # (root, rank) -> the new root, and from where in it
+        self._roots: dict[tuple[int, int], tuple[int, int]] = {}  # (root, rank) -> (new root, offset in it)
         self._slots: dict[tuple[int, int], int] = {}
         self._literals: dict[int, int] = {}
         self._flights: dict[int, tuple[int, tuple[int, ...], Joint]] = {}
-        self._looped: set[int] = set()  # what loops make, which write it wherever it stands
-        self._shared: set[tuple[int, int]] = set()  # roots of a rank that are a part of what all have
+        self._looped: set[int] = set()  # slots that loops write, which can write anywhere
+        self._shared: set[tuple[int, int]] = set()  # (root, rank) whose memory is a part of a shared tensor
         self._outside = {lowered.views[slot].root for slot in lowered.outputs if slot in lowered.views}
 
     def hosted(self, order: Sequence[Ordered]) -> Hosted:
@@ -134,7 +134,7 @@ class _Hosting:
         return Hosted(new, self._made, tuple(places))
 
     def _require_own_rows(self) -> None:
-        """Refuse to read more than its own rows of an input of which a rank has no others."""
+        """Raise MeshError if the program reads other rows of an input than the rank's own."""
         read = list(self._outside)
         for group in self._groups:
             e = group.equations[0]
@@ -151,8 +151,8 @@ class _Hosting:
     # Which ranks have the same values ---------------------------------------------------------------------------------
 
     def _compare(self) -> None:
-        """Find for all roots which ranks have them alike: those with the same operands, and with the same whole of
-        which it is a part."""
+        """Find, for all roots, the ranks with equal values: those with equal operands and, for a part, with an equal
+        whole."""
         parts = self._lowered.parts
         changed = True
         while changed:
@@ -191,7 +191,7 @@ class _Hosting:
         return len(self._new.types) - 1
 
     def _input(self, slot: int, rank: int) -> int:
-        """An input, or the own rows of a rank."""
+        """Return the slot of an input or, for an input in parts, of the rank's own rows."""
         axis = self._rows.get(slot)
         if axis is None:
             return self._own(slot, rank)
@@ -201,7 +201,7 @@ class _Hosting:
         return made
 
     def _own(self, root: int, rank: int) -> int:
-        """The slot of a root of a rank, which is the first one with that value."""
+        """Return the slot of a rank's root; ranks with equal values share the slot of the first."""
         known = self._roots.get((root, rank))
         if known is not None:
             return known[0]
@@ -218,7 +218,7 @@ class _Hosting:
         return view._replace(root=root, offset=start + view.offset)
 
     def _slot(self, slot: int, rank: int) -> int:
-        """A slot as a rank has it."""
+        """Return the slot of a value for a rank."""
         lowered, new = self._lowered, self._new
         if slot in lowered.literals:
             known = self._literals.get(slot)
@@ -243,7 +243,7 @@ class _Hosting:
     # Groups -----------------------------------------------------------------------------------------------------------
 
     def _do(self, groups: Sequence[FusionGroup]) -> None:
-        """Groups between two collectives, for one rank after the other."""
+        """Run the groups between two collectives, one rank after another."""
         for rank in range(self._count):
             for group in groups:
                 if self._of(group.equations[-1].outputs[0])[rank] == rank:
@@ -295,7 +295,7 @@ class _Hosting:
             self._add(e._replace(primitive=MEET, static=static, inputs=inputs, outputs=outputs), None)
 
     def _number(self, e: Equation, rank: int, index: int) -> None:
-        """The index of a rank, a constant; where it is given out, a copy of one."""
+        """Make the index of a rank as a constant, or as a copy of one if it is an output."""
         (out,) = e.outputs
         made = self._own(out, rank)
         if out not in self._outside:
@@ -313,37 +313,40 @@ class _Hosting:
     def _begin(self, calls: Calls) -> None:
         (*_, last), lowered = calls, self._lowered
         if self._joins(calls):
-            operands, told = self._joined(calls)
+            operands, joint_call = self._joined(calls)
         else:
             operands = tuple([self._slot(e.inputs[0], rank) for e in calls for rank in range(self._count)])
             types = [lowered.types[e.inputs[0]] for e in calls]
-            told = joint([(e.primitive, e.static, t, firsts(self._of(*e.outputs))) for e, t in zip(calls, types)])
+            joint_call = joint([(e.primitive, e.static, t, firsts(self._of(*e.outputs))) for e, t in zip(calls, types)])
         flight = self._new.fresh((), TensorType((), INT64))
-        self._flights[last.outputs[0]] = flight, operands, told
-        static = {"ranks": handle_of(self._ranks), "calls": told}
+        self._flights[last.outputs[0]] = flight, operands, joint_call
+        static = {"ranks": handle_of(self._ranks), "calls": joint_call}
         self._add(last._replace(primitive=MEET_BEGIN, static=static, inputs=operands, outputs=(flight,)), None)
 
     def _end(self, calls: Calls) -> None:
         (*_, last) = calls
-        flight, operands, told = self._flights.pop(last.outputs[0])
+        flight, operands, joint_call = self._flights.pop(last.outputs[0])
         if self._joins(calls):
             outputs = self._cut(calls)
         else:
             outputs = tuple(
                 [self._own(out, rank) for e in calls for out in e.outputs for rank in firsts(self._of(out))]
             )
-        made = last._replace(primitive=MEET_END, static={"calls": told}, inputs=(flight, *operands), outputs=outputs)
+        made = last._replace(
+            primitive=MEET_END, static={"calls": joint_call}, inputs=(flight, *operands), outputs=outputs
+        )
         self._add(made, None)
 
     def _joins(self, calls: Calls) -> bool:
-        """Whether sums are one sum of a vector: what is summed is written where it stands in that, and read there."""
+        """Return whether sums can be joined into one sum of a vector, with operands and results in place in that
+        vector."""
         sizes = [self._lowered.views[e.outputs[0]].size for e in calls]
         outside = any(self._outside.intersection(e.outputs) for e in calls)
         anywhere = self._lowered.target.anywhere
         return anywhere and calls[0].primitive is ALL_REDUCE and min(sizes) > 0 and not outside
 
     def _joined(self, calls: Calls) -> tuple[tuple[int, ...], Joint]:
-        """For each rank the vector of what it adds, and the sum of these vectors as a call."""
+        """Return each rank's vector of addends, and the sum of these vectors as a call."""
         made: dict[tuple[int, ...], int] = {}
         vectors = []
         for rank in range(self._count):
@@ -356,7 +359,7 @@ class _Hosting:
         return tuple(vectors), joint([(first.primitive, first.static, self._new.types[vectors[0]], gives)])
 
     def _vector(self, calls: Calls, slots: Sequence[int]) -> int:
-        """A vector of these tensors, one after the other."""
+        """Make a vector that concatenates these tensors."""
         new = self._new
         vector = new.fresh((sum(math.prod(new.shape(slot)) for slot in slots),), new.types[slots[0]])
         start, parts = 0, list[int]()
@@ -369,7 +372,7 @@ class _Hosting:
         return vector
 
     def _movable(self, e: Equation, slot: int) -> bool:
-        """Whether a loop makes the elements of a tensor, all that it makes, and in memory that can be anywhere."""
+        """Return whether a tensor is a complete result of a loop, in memory that can be placed anywhere."""
         new = self._new
         if slot in new.literals or self._lowered.views[e.inputs[0]].root in self._outside:
             return False
@@ -378,14 +381,14 @@ class _Hosting:
         return whole and view.root in self._looped and view.root not in new.parts
 
     def _copied(self, e: Equation, slot: int) -> int:
-        """A copy of a tensor, in memory that can be anywhere."""
+        """Copy a tensor to memory that can be placed anywhere."""
         new = self._new
         copy = new.fresh(new.shape(slot), new.types[slot])
         self._copy(e, slot, copy)
         return copy
 
     def _cut(self, calls: Calls) -> tuple[int, ...]:
-        """For each rank that has another one the vector of the sums, which from now on are its parts."""
+        """Make, for each rank with a distinct value, the vector of sums; the results become parts of it."""
         lowered = self._lowered
         sizes = [math.prod(lowered.shape(e.outputs[0])) for e in calls]
         outputs = []
@@ -398,7 +401,7 @@ class _Hosting:
         return tuple(outputs)
 
     def _share(self, e: Equation, rank: int) -> None:
-        """A rank's part of what all have: where that stands if it lies there in one piece and may, else a copy."""
+        """Make a rank's part of a shared tensor: in place if it is contiguous and may be aliased, else as a copy."""
         (x,), (out,) = e.inputs, e.outputs
         shape = self._lowered.shape(out)
         if not self._lowered.views[out].size:
@@ -431,17 +434,17 @@ class _Hosting:
 
 
 def _collective(group: FusionGroup) -> Equation | None:
-    """The collective that a group is."""
+    """Return the collective of a group, or None."""
     e = group.equations[0]
     return e if e.primitive.kind is Kind.COLLECTIVE else None
 
 
 def firsts(alike: Alike) -> list[int]:
-    """The ranks that have a value first."""
+    """Return the ranks that are first to have their value."""
     return [rank for rank, first in enumerate(alike) if first == rank]
 
 
 def _both(every: Sequence[Any]) -> Alike:
-    """Who has several values alike."""
+    """Combine: ranks are alike if they are alike in every entry."""
     first: dict[Any, int] = {}
     return tuple([first.setdefault(key, rank) for rank, key in enumerate(zip(*every))])

@@ -1,8 +1,7 @@
-"""`MeetingArrays`: the ops of which collectives are made, on arrays of the host, each a call of its kernel and no more.
+"""`MeetingArrays`: the ops that collectives consist of, on host arrays, each one call of a kernel.
 
-A compiled step has loops of its own for everything else; between them it cuts, joins and adds up what ranks send each
-other. The kernels are those of the eager interpreter, and so are the bits. It also checks the shapes of every op, which
-here is done: what was recorded has been checked.
+Compiled steps have generated loops for everything else; these ops split, join and add what the ranks exchange. The
+kernels are those of the eager interpreter, so the bits are equal. Shapes are not checked here; recording checked them.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from ..mesh.fabric import EXCHANGE_START, begin_exchange
 
 @final
 class MeetingArrays(HostArrays):
-    """The eager interpreter of who meets in a compiled step. Nobody writes over what is sent until it has come."""
+    """The eager interpreter of collectives in a compiled step. Sent arrays are not overwritten before they arrive."""
 
     __slots__ = ("_kernels",)
 

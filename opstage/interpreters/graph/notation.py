@@ -1,10 +1,10 @@
-"""How types, static parameters, regions and arrays are written in files and on screens, and read back exactly.
+"""The notation of types, static parameters, regions and arrays in files and on screens, which is read back exactly.
 
-Static parameters are written as Python writes them: 3, 0.1, True, "text", (1, 2). What Python has no sign for is:
+Static parameters are written as in Python: 3, 0.1, True, "text", (1, 2). Values without a Python literal are:
 
     1/3             a Fraction, also 2/1          B*T + 1         a size
     real(1/(2*B))   an exact real in sizes        float("inf")    a float that is not a number or not finite
-    body(0)         a closed body, by its position among those that stand with the text
+    body(0)         a closed body, by its position among those listed with the text
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from ...ops.untrusted import brief, depth_of
 Array = npt.NDArray[Any]
 
 MARKS = ("backward", "opened")
-"""Words that stand beside a region, so that no region is written like one of them."""
+"""Words after a region in an equation's line; a region with such a name is quoted."""
 
 _INLINE = 16
 _PLAIN_SEGMENT = re.compile(r"[A-Za-z_][\w.\-]*", re.ASCII)
 _LARGEST_POWER = 16
 _MOST_BITS = 1000
-_DEEPEST = 60  # parentheses within each other in a static parameter
+_DEEPEST = 60  # levels of nested parentheses in a static parameter
 
 MOST_LEVELS = 64
-"""Regions within each other, and closed bodies: whatever goes over a graph calls itself for each."""
+"""The limit of nested regions and of nested closed bodies, since traversals of graphs recurse."""
 
 
 def quoted(text: str) -> str:
-    """A string in double quotes, # by its number: it begins what is said about an equation."""
+    """Quote a string in double quotes and escape #, which begins a comment."""
     return json.dumps(text, ensure_ascii=False).replace("#", "\\u0023")
 
 
@@ -74,7 +74,7 @@ def read_type(text: str, scope: DimScope) -> TensorType:
 
 
 def show_static(value: Any, bodies: list[Body]) -> str:
-    """A static parameter; closed bodies are appended to `bodies` and written by their position there."""
+    """Return the text of a static parameter; closed bodies are appended to `bodies` and written as their position."""
     if type(value) is float and not math.isfinite(value):
         return f'float("{value}")'
     if type(value) in (bool, int, float):
@@ -97,7 +97,7 @@ def show_static(value: Any, bodies: list[Body]) -> str:
 
 
 def read_statics(text: str, scope: DimScope, body: Callable[[int], Body]) -> dict[str, Any]:
-    """`name=value, name=value` as a mapping; `body` gives the closed bodies. Raises UsageError."""
+    """Parse `name=value, name=value` into a dict; `body` returns the closed body at a position. Raises UsageError."""
     if not text:
         return {}
     call = _tree(f"static({text})", text)
@@ -112,7 +112,7 @@ def read_statics(text: str, scope: DimScope, body: Callable[[int], Body]) -> dic
             raise UsageError(f"{brief(text)}: every static parameter has a name, and each its own")
         try:
             values[keyword.arg] = _read(keyword.value, scope, body)
-        except RecursionError:  # a sum of hundreds of terms, which is one level of depth_of
+        except RecursionError:  # a sum of hundreds of terms, which depth_of counts as one level
             raise UsageError(f"cannot read {brief(text)}: it has too many terms") from None
     return values
 
@@ -157,7 +157,7 @@ def _read(node: ast.expr, scope: DimScope, body: Callable[[int], Body]) -> Any:
 
 
 def _terms(node: ast.expr, scope: DimScope) -> algebra.Terms:
-    """The terms of an exact real as they are written, nothing cancelled, so that they are the same ones again."""
+    """Return the terms of an exact real as written, without cancellation, so that the same terms are read back."""
     match node:
         case ast.Constant(value=int() | float() as number) if type(number) is not bool and math.isfinite(number):
             return algebra.of_number(number)
@@ -188,7 +188,7 @@ def _unreadable(node: ast.expr) -> NoReturn:
 
 
 def read_text(text: str) -> str:
-    """The text itself. Raises UsageError for one with half of a character, which no file can hold."""
+    """Return the text unchanged. Raises UsageError for text with an unpaired surrogate, which a file cannot encode."""
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
         raise UsageError(f"{brief(text)} is not text: it holds half of a character")
     return text
@@ -198,7 +198,7 @@ def read_text(text: str) -> str:
 
 
 def show_region(region: Region) -> str:
-    """`blocks.0/attention#1`: a slash between regions within each other, # before an occurrence; empty for the root."""
+    """Return `blocks.0/attention#1`: a slash between nested regions, # before an occurrence; empty for the root."""
     return "/".join(_segment(name) + (f"#{occurrence}" if occurrence else "") for name, occurrence in region.path)
 
 
@@ -207,7 +207,7 @@ def _segment(name: str) -> str:
 
 
 def _escaped(name: str) -> str:
-    """In quotes and without blanks, # and /, of which each means something here."""
+    """Quote a name and escape blanks, # and /, which have a meaning in the notation."""
     return re.sub("[ #/]", lambda found: f"\\u{ord(found[0]):04x}", json.dumps(name))
 
 
@@ -233,27 +233,27 @@ def read_region(text: str) -> Region:
 
 
 def digest(array: Array) -> str:
-    """The name of an array by its content: SHA-256 of dtype, shape and bytes."""
+    """Return the name of an array by its content: SHA-256 of dtype, shape and bytes."""
     head = f"{dtype_name(array.dtype)} {array.shape} ".encode()
     return hashlib.sha256(head + np.ascontiguousarray(array).tobytes()).hexdigest()
 
 
 def show_array(array: Array) -> str | None:
-    """A small array as the list of its elements; None for one that has to stand elsewhere, named by its digest.
+    """Return a small array as a list of its elements; None for one that is stored separately, named by its digest.
 
-    Exact ones, which no file of tensors holds, are always written out.
+    Exact arrays, which tensor files cannot hold, are always written out.
     """
     if array.dtype == EXACT:
         return f"[{', '.join(f'{Fraction(v).numerator}/{Fraction(v).denominator}' for v in array.flat)}]"
     if array.size > _INLINE or array.dtype.name not in ("float32", "float64", "int32", "int64", "bool"):
         return None
     text = f"[{', '.join(show_static(number, []) for number in array.ravel().tolist())}]"
-    # a NaN may carry bits that no text has
+    # a NaN may have payload bits that the text loses
     return text if read_array(text, array.shape, array.dtype).tobytes() == array.tobytes() else None
 
 
 def read_array(text: str, shape: tuple[int, ...], dtype: DType) -> Array:
-    """The array of `show_array`'s text. Raises UsageError."""
+    """Parse the text of `show_array`. Raises UsageError."""
     tree = _tree(text, text)
     if not isinstance(tree, ast.List):
         raise UsageError(f"{brief(text)} is not a list of numbers")
@@ -280,7 +280,7 @@ def _no_body(position: int) -> Body:
 
 
 class NamedSizes(NamedTuple):
-    """The named sizes of a graph: names, declared constraints, and those that its recording had to assume."""
+    """The named sizes of a graph: names, declared constraints, and constraints assumed while recording."""
 
     names: tuple[str, ...]
     declared: tuple[str, ...]
@@ -288,7 +288,7 @@ class NamedSizes(NamedTuple):
 
     @classmethod
     def of(cls, body: Body) -> NamedSizes | None:
-        """Those of the scope in which the sizes of a body live; None where all are numbers."""
+        """Return the named sizes of a body's scope, or None if all sizes are numbers."""
         scope = next(_scopes(body), None)
         if scope is None:
             return None
@@ -296,7 +296,7 @@ class NamedSizes(NamedTuple):
         return cls(scope.names, tuple(declared), tuple(dict.fromkeys(c.relation for c in scope.conditions)))
 
     def scope(self) -> DimScope:
-        """A new scope that knows as much. Raises UsageError."""
+        """Return a new scope with the same names and constraints. Raises UsageError."""
         scope = DimScope()
         for name in self.names:
             scope.dim(name)

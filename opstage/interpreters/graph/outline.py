@@ -1,4 +1,4 @@
-"""A graph as a reader wants to see it: forward, backward and update, in nested regions, those of one form folded."""
+"""A graph arranged for readers: forward, backward and update, in nested regions, with blocks of one form folded."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ PARTS = ("forward", "backward", "update")
 """The three parts of a training step, in the order in which they run."""
 
 UPDATED = "params"
-"""The block of an update that is more than one op for each parameter."""
+"""The block of an update that has more than one op for each parameter."""
 
 
 def part_of(equation: Equation) -> str:
-    """Forward, backward or update."""
+    """Return the part of an equation: "forward", "backward" or "update"."""
     path = equation.region.path
     if path and path[0][0] == UPDATE:
         return UPDATE
@@ -35,7 +35,7 @@ def part_of(equation: Equation) -> str:
 @final
 @dataclass(frozen=True, eq=False)
 class OutlineNode:
-    """An equation and what is said of it; `inputs` are the types of its operands."""
+    """An equation with its types, source line and cost; `inputs` are the types of its operands."""
 
     equation: Equation
     inputs: tuple[TensorType, ...]
@@ -52,7 +52,7 @@ class OutlineNode:
 
     @property
     def nbytes(self) -> Dim:
-        """Bytes of its results."""
+        """Return the bytes of its results."""
         total: Dim = 0
         for type_ in self.outputs:
             total = total + type_.nbytes
@@ -64,7 +64,8 @@ class OutlineNode:
 
     @property
     def form(self) -> tuple[Any, ...]:
-        """A key equal for the same op in another block: all but names, and the sites of random draws."""
+        """A key that is equal for the same op in another block: everything except names and the sites of random
+        draws."""
         static = tuple((name, show_static(v, [])) for name, v in self.equation.static.items() if name != "site")
         return self.op, static, tuple(map(str, self.inputs)), tuple(map(str, self.outputs))
 
@@ -77,7 +78,7 @@ Item: TypeAlias = OutlineNode | Group[OutlineNode] | Fold[OutlineNode]
 
 @final
 class Outline:
-    """The parts of a graph, each a group whose members are in order; see `folded` for showing them."""
+    """The parts of a graph, each a group with members in order; see `folded` for a compact form."""
 
     def __init__(self, graph: Graph):
         self.graph = graph
@@ -87,12 +88,12 @@ class Outline:
             trees[part].add(_node(graph.body, equation), equation.region.path, skip=1 if part == UPDATE else 0)
         self.parts = {part: tree.root for part, tree in trees.items()}
         update = self.parts[UPDATE]
-        if len(folded(update.members)) > 1:  # several ops a parameter, of a tree of parameters: one block
+        if len(folded(update.members)) > 1:  # several ops for each parameter of a tree
             update.members = [Group(UPDATED, UPDATED, update.members)]
 
     @property
     def parameters(self) -> Dim:
-        """Elements of the inputs that are parameters, by their names."""
+        """Return the total size of the inputs named as parameters."""
         total: Dim = 0
         for name, type_ in zip(self.graph.input_names, self.graph.input_types):
             if name.partition(".")[0] == "params":
@@ -106,12 +107,12 @@ def _node(body: Body, equation: Equation) -> OutlineNode:
 
 
 def body_nodes(body: Body) -> Iterator[OutlineNode]:
-    """The equations of a closed body, in order."""
+    """Yield the equations of a closed body, in order."""
     return (_node(body, equation) for equation in body.equations)
 
 
 def total_cost(nodes: Iterator[OutlineNode]) -> Cost:
-    """The flops of the nodes, and the bytes that they read and write."""
+    """Return the total flops of the nodes and the bytes they read and write."""
     flops: Dim = 0
     moved: Dim = 0
     for node in nodes:
@@ -123,7 +124,7 @@ def total_cost(nodes: Iterator[OutlineNode]) -> Cost:
 
 
 def show_count(number: Dim) -> str:
-    """`8,192`, `8.19 million`, `2,128*B*T²`."""
+    """Format a count: `8,192`, `8.19 million`, `2,128*B*T²`."""
     if isinstance(number, int):
         for limit, name in ((10**12, "trillion"), (10**9, "billion"), (10**6, "million")):
             if number >= limit:
@@ -132,5 +133,5 @@ def show_count(number: Dim) -> str:
 
 
 def show_bytes(number: Dim) -> str:
-    """`512 bytes`, `8.0 KiB`, `4*B bytes`."""
+    """Format bytes: `512 bytes`, `8.0 KiB`, `4*B bytes`."""
     return show_size(number) if isinstance(number, int) else f"{show_formula(number)} bytes"

@@ -1,8 +1,8 @@
-"""`overlapped`: an order in which a rank's program computes while sums over processes are under way.
+"""`overlapped`: a schedule of a rank's program that computes while collectives over processes are in flight.
 
-A sum of the backward pass begins as soon as its bucket is full, and whoever reads it waits until nothing else is left
-to do. A parameter of which ranks have parts is gathered while the one before it is used (prefetching, as of PyTorch's
-FSDP2). Which groups there are is decided before, so no bit depends on any of this.
+A sum of the backward pass begins as soon as its bucket is full, and its readers run when nothing else is ready. A
+sharded parameter is gathered while the previous one is used (prefetching, as in PyTorch's FSDP2). Fusion is decided
+before, so the schedule does not affect bits.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Calls: TypeAlias = tuple[Equation, ...]
 
 
 class Begin(NamedTuple):
-    """Collectives of one kind, which are begun together."""
+    """Start collectives of one kind together."""
 
     calls: Calls
 
 
 class End(NamedTuple):
-    """The moment at which their results are waited for."""
+    """Wait for the results of these collectives."""
 
     calls: Calls
 
@@ -39,9 +39,9 @@ Ordered: TypeAlias = "FusionGroup | Begin | End"
 
 
 def overlapped(lowered: Lowered, groups: Sequence[FusionGroup], hosting: Hosting, bucket: int) -> list[Ordered]:
-    """The groups of a rank's program in such an order, with buckets of about so many bytes.
+    """Return the groups of a rank's program in an overlapping order, with buckets of about `bucket` bytes.
 
-    As they are without one, and where all ranks are of one process.
+    The order is unchanged if `bucket` is 0 or all ranks are in one process.
     """
     if not bucket or hosting.fabric.processes == 1:
         return list(groups)
@@ -58,7 +58,7 @@ class _Overlap:
         for i, group in enumerate(groups):
             roots = roots_read(lowered, group.equations)
             self._reads.append({maker[root] for root in roots if root in maker} - {i})
-            if any(Effect.EXTERNAL in e.effects for e in group.equations):  # what is seen outside keeps its order
+            if any(Effect.EXTERNAL in e.effects for e in group.equations):  # external effects keep their order
                 if outside is not None:
                     self._reads[i].add(outside)
                 outside = i
@@ -73,7 +73,7 @@ class _Overlap:
         self._begun: list[tuple[int, ...]] = []
 
     def order(self) -> list[Ordered]:
-        """The whole order."""
+        """Return the complete schedule."""
         waiting = [i for _, _, i in sorted(self._places())]
         done: set[int] = set()
         while waiting or self._filling or self._begun:
@@ -96,8 +96,8 @@ class _Overlap:
         return self._prefetched()
 
     def _is_sum(self, i: int) -> bool:
-        """Whether it sums over processes what the backward pass made, so that there is more to do meanwhile, or what
-        nothing but the step's results is made of, such as its loss."""
+        """Return whether it is a sum over processes that can overlap with other work: of a gradient, or of a value that
+        only the step's outputs depend on, such as the loss."""
         e = self._groups[i].equations[0]
         if e.primitive is ALL_REDUCE:
             maker = self._maker.get(self._lowered.views[e.inputs[0]].root) if self._has_memory(e) else None
@@ -106,7 +106,7 @@ class _Overlap:
         return e.primitive is REDUCE_SCATTER and self._crosses(e)
 
     def _goes_on(self, i: int) -> bool:
-        """Whether a product, or a collective, is made of what it makes."""
+        """Return whether a matrix product or a collective depends on its results."""
         found, waiting = {i}, [i]
         while waiting:
             for j in self._readers.get(waiting.pop(), set()) - found:
@@ -121,7 +121,7 @@ class _Overlap:
         return e.primitive in PRODUCTS or e.primitive.kind is Kind.COLLECTIVE or any(bodies_of(e.static))
 
     def _is_last(self, i: int) -> bool:
-        """Whether it gathers what is given out as it is."""
+        """Return whether it gathers a value that is only an output."""
         e = self._groups[i].equations[0]
         readers = self._readers.get(i, set())
         last = all(self._copies(j) and not self._readers.get(j) for j in readers)

@@ -1,4 +1,4 @@
-"""A graph as one HTML page that needs nothing else: a drawing, then every op, in regions that open and close."""
+"""A graph as one self-contained HTML page: a drawing, then all ops in collapsible regions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .text import names_of, static_bodies
 
 
 class Remark(NamedTuple):
-    """Something that is said of an op: how severe it is, in words, and which op on which line is meant."""
+    """A message about an op: its severity, its text, and the op with its source line."""
 
     severity: str
     text: str
@@ -28,10 +28,9 @@ class Remark(NamedTuple):
 
 
 def to_html(graph: Graph, title: str, remarks: Sequence[Remark] = ()) -> str:
-    """The page. `title` says whose graph it is.
+    """Return the page. `title` identifies the program.
 
-    Each of the `remarks` is above the drawing, and beside the ops of its name on its line, those of backward passes
-    left out.
+    All `remarks` are listed above the drawing, and each next to the forward ops of its name on its line.
     """
     return _Page(graph, title, remarks).html()
 
@@ -83,7 +82,7 @@ class _Page:
         )
 
     def _all_remarks(self) -> str:
-        """All remarks, each with a link to the first op that it is about, where that is in the graph."""
+        """Return the list of all remarks, each with a link to the first op that it is about, if the graph has it."""
         nodes = [node for part in PARTS for node in self.outline.parts[part].nodes()]
         rows = []
         for remark in self.remarks:
@@ -175,7 +174,7 @@ class _Page:
         return row
 
     def _beside(self, node: OutlineNode) -> str:
-        """The remarks about an op."""
+        """Return the remarks about an op."""
         about = [remark for remark in self.remarks if _is_about(remark, node)]
         lines = [(remark.severity, f"{remark.severity}: {remark.text}".splitlines()[0]) for remark in about]
         return "".join(f'<span class="remark {severity}">{escape(line)}</span>' for severity, line in lines)
@@ -208,7 +207,7 @@ _COLUMNS = (
 
 
 def _typed(types: Iterable[TensorType]) -> str:
-    """Three columns: shapes, dtypes, bytes."""
+    """Return three columns: shapes, dtypes, bytes."""
     every = list(types)
     columns = (
         [escape(show_shape(type_.shape)) for type_ in every],
@@ -220,7 +219,7 @@ def _typed(types: Iterable[TensorType]) -> str:
 
 
 def _plain(mark: str, name: str, of: str, type_: TensorType, number: str = "") -> str:
-    """The row of what is not computed."""
+    """Return the row of an input, constant or output."""
     identity = f' id="{mark}"' if mark else ""
     return (
         f'<div class="n"{identity}><span class="id">{number}</span><span class="op">{escape(name)}</span>'

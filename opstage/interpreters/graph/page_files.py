@@ -1,4 +1,4 @@
-"""The assets of a graph's page: its style, and the script that folds, searches and switches parts."""
+"""The assets of a graph's page: its style sheet, and the script that folds, searches and filters."""
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --muted: #5d6976; --forward: #5b8db8; --backward: #c0705f;

@@ -1,4 +1,4 @@
-"""Graphs read from their text (see `text`). Nothing in it is run: it names primitives, and they are looked up."""
+"""Parses graphs from text (see `text`). Nothing is executed: primitives are looked up by name."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from .notation import (
 )
 from .text import INDENT, VERSION, names_of
 
-_NUMBER = r"\d{1,18}"  # all that fits into 64 bits; a longer one has another form than any line
+_NUMBER = r"\d{1,18}"  # fits into 64 bits; longer numbers do not match any line
 _HEADER = re.compile(rf"graph ({_NUMBER}): (\w+), seed (-?\d{{1,20}})", re.ASCII)
 _NAME = r'"(?:[^"\\]|\\.)*"|\S+?'
 _FILE = re.compile(r'file (\S+) = (".*")')
@@ -47,29 +47,29 @@ _ORDINAL = re.compile(rf"@{_NUMBER}", re.ASCII)
 _SOURCE = re.compile(rf"(\S+):({_NUMBER})", re.ASCII)
 _OUTPUT = re.compile(rf"output (?:({_NAME}) = )?%(\S+)")
 _UNDEFINED = TensorType((), BOOL)
-"""The type of a number that no tensor has: an op that was left out of a graph leaves its numbers unused."""
+"""The type of unused slots, such as those of ops that were removed from the graph."""
 
 MOST_SLOTS = 1_000_000
-"""Numbers are positions in a list of each body; a text that asks for longer ones in all is refused before they are
-made."""
+"""The limit of slots in all bodies together. Slots index lists, so a text beyond the limit is refused before the lists
+are allocated."""
 
 
 def parse(
     text: str, constants: Mapping[str, Array] | None = None, *, more_primitives: Mapping[str, Primitive] | None = None
 ) -> Graph:
-    """The graph whose text this is.
+    """Parse the text of a graph.
 
-    constants           the larger ones by digest, as `large_constants` gives them
-    more_primitives     those that are not Opstage's own, by name
+    constants           large constants by digest, as `large_constants` returns them
+    more_primitives     primitives of other packages, by name
 
-    Raises UsageError, with the number of the line, for text that is not a graph, and for a graph that breaks the rules.
+    Raises UsageError, with the line number, for text that is not a graph, and for a graph that violates the invariants.
     """
     return _Parser(text, constants or {}, every_primitive(more_primitives)).graph()
 
 
 @final
 class _Parser:
-    """Goes over the lines once, from top to bottom."""
+    """Parses the lines once, from top to bottom."""
 
     def __init__(self, text: str, constants: Mapping[str, Array], known: Mapping[str, Primitive]):
         self.rows = [(number, row.rstrip()) for number, row in enumerate(text.split("\n"), 1) if row.strip()]
@@ -109,13 +109,13 @@ class _Parser:
         return Graph(body, inputs, outputs, as_dtype(header[2]), int(header[3]))
 
     def _rows(self, word: str, indent: str) -> Iterator[str]:
-        """The lines from here on that begin with `word` at this depth."""
+        """Yield the next lines while they begin with `word` at this depth."""
         while self.at < len(self.rows) and self.rows[self.at][1].startswith(indent + word):
             self.at += 1
             yield self.rows[self.at - 1][1][len(indent) :]
 
     def _body(self, indent: str, *, named: bool) -> tuple[Body, list[str], list[str]]:
-        """A body and, if it is `named`, the names of its inputs and outputs."""
+        """Parse a body; if it is `named`, also the names of its inputs and outputs."""
         types: dict[int, TensorType] = {}
         inputs: list[int] = []
         names: list[str] = []
@@ -176,20 +176,21 @@ class _Parser:
 
     def _static_bodies(self, indent: str) -> list[Body]:
         if len(indent) > MOST_LEVELS * 2 * len(INDENT):
-            raise UsageError(f"bodies stand within each other in more than {MOST_LEVELS} levels")
+            raise UsageError(f"bodies are nested deeper than {MOST_LEVELS} levels")
         return [self._body(indent + INDENT, named=False)[0] for _ in self._rows("body ", indent)]
 
     def _place(self, text: str, lines: dict[int, SourceLine | None]) -> tuple[int, Region, list[str]]:
-        """(ordinal, region, marks) of `@12 model.py:42 blocks.0 backward`; the line is kept in `lines`."""
+        """Parse `@12 model.py:42 blocks.0 backward` into (ordinal, region, marks); the source line is stored in
+        `lines`."""
         first, *words = text.split() or [""]
         if not _ORDINAL.fullmatch(first):
-            raise UsageError(f"{brief(text)} is no place; after # comes @ and the ordinal of the op")
+            raise UsageError(f"{brief(text)} is not a place; after # comes @ and the ordinal of the op")
         ordinal = int(first[1:])
         source = _SOURCE.fullmatch(words[0]) if words and not words[0].startswith('"') else None
         if source is not None:
             words = words[1:]
             if source[1] not in self.files:
-                raise UsageError(f"the file {source[1]} is none of those at the beginning")
+                raise UsageError(f"the file {source[1]} is not among those at the beginning")
         lines[ordinal] = SourceLine(self.files[source[1]], int(source[2])) if source is not None else None
         marks = [word for word in words if word in MARKS]
         regions = [word for word in words if word not in MARKS]
@@ -201,25 +202,25 @@ class _Parser:
         return ordinal, self.regions[name], marks
 
 
-# Also for graphs that are read from files -----------------------------------------------------------------------------
+# Also for graph files -------------------------------------------------------------------------------------------------
 
 
 def require_version(version: int) -> None:
-    """Raises UsageError for a version of the format that this Opstage does not know."""
+    """Raise UsageError for a version of the format that this Opstage cannot read."""
     if version != VERSION:
         raise UsageError(
             f"the graph is written in version {version} of the format, and this Opstage reads version {VERSION}"
-            + ("; it takes a newer Opstage" if version > VERSION else "")
+            + ("; upgrade Opstage" if version > VERSION else "")
         )
 
 
 def every_primitive(more: Mapping[str, Primitive] | None = None) -> dict[str, Primitive]:
-    """Opstage's primitives and `more`, by name."""
+    """Return Opstage's primitives and `more`, by name."""
     return {**primitives(), **{p.name: p for p in CONTROL}, **(more or {})}
 
 
 def find_primitive(name: str, known: Mapping[str, Primitive]) -> Primitive:
-    """Raises UsageError where there is none of this name."""
+    """Return the primitive of a name. Raises UsageError if there is none."""
     if name not in known:
         declared = registered(name)
         if declared is not None:
@@ -231,7 +232,7 @@ def find_primitive(name: str, known: Mapping[str, Primitive]) -> Primitive:
 
 
 def held_constant(name: str, constants: Mapping[str, Array]) -> Array:
-    """The constant of a digest, read-only. Raises UsageError where it is missing or is another one."""
+    """Return the constant of a digest, read-only. Raises UsageError if it is missing or has other content."""
     if name not in constants:
         raise UsageError(f"the constant {name[:12]}… is not among those given; large_constants(graph) gives them")
     value = np.array(constants[name])

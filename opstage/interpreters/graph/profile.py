@@ -1,4 +1,4 @@
-"""The profile of a compiled program: the time of every kernel, next to the least that the machine would need."""
+"""The profile of a compiled program: the time of every kernel, compared with the machine's limit."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .executor import CpuExecutor
 
 
 class KernelProfile(NamedTuple):
-    """All loops of one name and one detail in a run of the program, their figures together.
+    """All kernels of one name and detail in a run of the program, with their combined figures.
 
-    detail          the sizes of the operands, of an op that is not fused with others
-    times           how many there are
-    least_seconds   if each ran at the machine's limit
+    detail          operand sizes, for an op that is not fused with others
+    times           number of kernels
+    least_seconds   time at the machine's limit
     """
 
     name: str
@@ -30,15 +30,15 @@ class KernelProfile(NamedTuple):
 
     @property
     def share_of_limit(self) -> float | None:
-        """Above 1 where operands were in a cache; None where no time was measured."""
+        """Fraction of the limit reached: above 1 if operands were in a cache, None if no time was measured."""
         return self.least_seconds / self.seconds if self.seconds else None
 
 
 @final
 class Profile:
-    """Where the time of a program goes.
+    """Time of a program by kernel.
 
-    rows      by time, the longest first
+    rows      sorted by time, longest first
     seconds   of all kernels together
     limits    of the machine
     """
@@ -52,11 +52,11 @@ class Profile:
 
     @property
     def least_seconds(self) -> float:
-        """If every kernel ran at the machine's limit."""
+        """Return the time of all kernels at the machine's limit."""
         return sum(row.least_seconds for row in self.rows)
 
     def table(self, most: int | None = None) -> str:
-        """A line per row, `most` of them, and the sums."""
+        """Return a table with a line for each of the first `most` rows, and the totals."""
         lines = [
             f"{'ms':>9}{'share':>8}{'count':>7}{'MFLOP':>10}{'MB':>9}{'GFLOP/s':>9}{'GB/s':>7}{'limit':>7}  kernel"
         ]
@@ -69,7 +69,7 @@ class Profile:
         return "\n".join(lines)
 
     def as_data(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """Return the profile as plain data."""
         return {
             "limits": self.limits._asdict(),
             "kernels_ms": 1e3 * self.seconds,
@@ -104,10 +104,10 @@ class Profile:
 
 
 def profile(executor: CpuExecutor, run: Callable[[], object], limits: Limits, rounds: int = 10) -> Profile:
-    """The profile of a program that `run()` has `executor` run; medians of so many rounds.
+    """Profile the program that `run()` runs on `executor`; times are medians of `rounds` rounds.
 
-    Every step of the plan is run by itself, which adds the microsecond or two of a call to each. Raises UsageError for
-    a program that is replayed op by op.
+    Each step of the plan runs by itself, which adds a call of one or two microseconds. Raises UsageError for a program
+    that is replayed op by op.
     """
     plan = executor.plan
     if plan is None:
@@ -137,5 +137,5 @@ def _together(rows: list[KernelProfile], name: str, detail: str = "") -> KernelP
 
 
 def _rate(amount: float, seconds: float) -> float:
-    """In thousands of millions a second."""
+    """Return the rate in units of 10^9 per second."""
     return amount / seconds / 1e9 if seconds else 0.0

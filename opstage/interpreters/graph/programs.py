@@ -1,4 +1,4 @@
-"""Programs that are compiled once for the types of their inputs, whatever they are compiled for."""
+"""Compiled programs, cached by the types of their inputs, for any target."""
 
 from __future__ import annotations
 
@@ -29,26 +29,27 @@ from .recorder import record
 _log = logging.getLogger(__name__)
 
 _FORMS_KEPT = 8
-_CHANGES_TOLD = 8
+_CHANGES_BEFORE_WARNING = 8
 
 T = TypeVar("T")
 
 
 class Executable(Protocol[T]):
-    """A graph that is ready to run. `nbytes` is about what it keeps."""
+    """A graph that is ready to run. `nbytes` estimates the memory it keeps."""
 
     graph: Graph
     nbytes: int
 
     def run(self, inputs: Sequence[T], step: int = 0) -> tuple[T, ...]:
-        """The outputs for `inputs`, at training step `step`. No input is written over."""
+        """Return the outputs for `inputs` at training step `step`. Inputs are not overwritten."""
         ...
 
     def start(self, inputs: Sequence[T], step: int = 0, free: Collection[int] = ()) -> tuple[tuple[T, ...], Finish]:
-        """The outputs, and a function that completes them: only then is anything in them, and nothing fails any more.
+        """Return the outputs and a function that completes them. The outputs are undefined until it is called, and it
+        cannot fail.
 
-        Inputs at the positions `free` are written over by it if there is a result for them; until it is called they are
-        as they were, also where `start` raised. Of any other input a copy takes its place.
+        The function overwrites inputs at the positions `free` if results are aliased to them. Before it is called, and
+        also if `start` raises, they are unchanged. Other aliased inputs are copied first.
         """
         ...
 
@@ -58,7 +59,7 @@ E_co = TypeVar("E_co", bound=Executable[Any], covariant=True)
 
 
 class Compiling(Protocol[E_co]):
-    """An interpreter that has compiled programs."""
+    """An interpreter with compiled programs."""
 
     cursor: Cursor
     dtype: DType
@@ -66,16 +67,16 @@ class Compiling(Protocol[E_co]):
 
     @property
     def mesh(self) -> Mesh:
-        """That of whose ranks each runs the program."""
+        """The mesh for whose ranks programs are recorded."""
         ...
 
     def compile(self, graph: Graph, donated: Collection[int] = ()) -> E_co:
-        """Compile a graph; results may be written over the inputs at the positions `donated`."""
+        """Compile a graph; results may overwrite the inputs at the positions `donated`."""
         ...
 
 
 class _Entry(NamedTuple, Generic[E]):
-    """A compiled program, the structure of its result, and what must hold for it to be that of a run."""
+    """A compiled program, the structure of its result, and the guard under which it is valid."""
 
     executor: E
     result: Structure | None
@@ -84,9 +85,10 @@ class _Entry(NamedTuple, Generic[E]):
 
 @final
 class _Forms(Generic[E]):
-    """A program for inputs of some types, as it was with what it read at different times, the last one at the end.
+    """The compiled versions of one program for some input types, each with what the program read; the latest comes
+    last.
 
-    changes     how often what it read had changed
+    changes     how often something that it reads had changed
     """
 
     __slots__ = ("entries", "changes")
@@ -98,15 +100,15 @@ class _Forms(Generic[E]):
 
 @final
 class Programs(Generic[E]):
-    """The compiled programs of `ops`, whose part this is: one with an identity once per types of its inputs, any other
-    each time.
+    """The compiled programs of the interpreter `ops`. Programs with an identity are cached by input types, others are
+    compiled on every call.
 
-    lock        is held while one of them runs
+    lock        held while one of them runs
     """
 
     def __init__(self, ops: Compiling[E], limit: str):
-        """The programs that ran last are kept, of `limit` in all, an amount such as "128MiB"."""
-        # Not held: else an interpreter that nobody uses any more, and all its memory, would wait for the garbage
+        """`limit` bounds the cache of recently run programs, as an amount such as "128MiB"."""
+        # A weak reference: otherwise an unused interpreter, with all its memory, would wait for the cyclic garbage
         # collector, which counts objects and not their bytes.
         self._ops: Compiling[E] = proxy(ops)
         self._bound = Bound(limit)
@@ -115,11 +117,11 @@ class Programs(Generic[E]):
 
     @property
     def executors(self) -> list[E]:
-        """Those of the programs that are kept, the one that ran last at the end."""
+        """Return the executors of all cached programs, the most recently run last."""
         return [entry.executor for known in self._entries.values() for entry in known.entries]
 
     def bind(self, primitive: Primitive, refs: tuple[Any, ...], static: Static) -> tuple[Any, ...]:
-        """An op that is bound outside of a program, as a program of one op."""
+        """Run an op that is bound outside of a program, as a program of one op."""
         try:
             with self.lock:
                 key = (primitive, static_key(static))
@@ -131,7 +133,7 @@ class Programs(Generic[E]):
             raise
 
     def execute(self, program: Callable[..., tuple[Any, ...]], refs: tuple[Any, ...], step: int) -> tuple[Any, ...]:
-        """The results of `program(ops, *refs)` at training step `step`."""
+        """Return the results of `program(ops, *refs)` at training step `step`."""
         outputs: tuple[Any, ...]
         with self.lock:
             types = _types(refs)
@@ -158,10 +160,11 @@ class Programs(Generic[E]):
     def prepared(
         self, program: BaseProgram, refs: tuple[Any, ...], varying: Sequence[int]
     ) -> tuple[Callable[[Sequence[Any]], Any], Callable[[], bool], Structure] | None:
-        """A call of a program on `refs` but for others at the positions `varying`; None where it has none such.
+        """Return a call of a program that binds `refs` except at the positions `varying`, or None if that is not
+        possible.
 
-        Beside it whether what the program read still holds, which is to be asked before each call, and the structure of
-        its results. See `CpuExecutor.prepared`.
+        The call comes with a function that returns whether what the program read is unchanged, to be checked before
+        each call, and with the structure of the results. See `CpuExecutor.prepared`.
         """
         with self.lock:
             entry = self._entry(program, _types(refs), (program.key, frozenset()))
@@ -180,7 +183,7 @@ class Programs(Generic[E]):
         known: _Forms[E] | None = None
         try:
             known = self._entries.get((key, types)) if key is not None else None
-        except TypeError:  # something of the key cannot be hashed
+        except TypeError:  # part of the key is not hashable
             key = None
         if known is not None:
             self._entries.move_to_end((key, types))
@@ -188,7 +191,7 @@ class Programs(Generic[E]):
             for entry in reversed(known.entries):
                 if entry.guard.holds():
                     return entry
-            self._tell_change(known)
+            self._report_change(known)
         _log.debug("compiling%s for %s", what, ", ".join(f"{show_shape(t.shape)} {dtype_name(t.dtype)}" for t in types))
         how: Any = (types, self._ops.dtype, self._ops.seed, None, self._ops.mesh)
         with resting():
@@ -206,21 +209,21 @@ class Programs(Generic[E]):
             self._bound.keep(self._entries, _nbytes, _marks)
         return entry
 
-    def _tell_change(self, known: _Forms[E]) -> None:
-        """Say why a program is recorded anew; aloud where that has become a habit."""
+    def _report_change(self, known: _Forms[E]) -> None:
+        """Log why a program is recorded again, and warn if that keeps happening."""
         known.changes += 1
         what, where = known.entries[-1].guard.changed()[0]
-        _log.debug("recording anew: %s, read%s, has changed", what, at_line(where))
-        if known.changes == _CHANGES_TOLD:
+        _log.debug("recording again: %s, read%s, has changed", what, at_line(where))
+        if known.changes == _CHANGES_BEFORE_WARNING:
             message = (
-                f"a compiled program has been recorded anew {known.changes} times, last because {what}, which it "
+                f"a compiled program has been recorded again {known.changes} times, last because {what}, which it "
                 f"reads{at_line(where)}, has changed; pass what changes as an argument, or keep it as state"
             )
             warnings.warn(ProgramWarning(message), stacklevel=2)
 
 
 def _nbytes(known: _Forms[Any]) -> int:
-    """About what a program keeps in all its forms."""
+    """Estimate the bytes of all versions of a program."""
     return sum(each.executor.nbytes + each.guard.nbytes for each in known.entries)
 
 
@@ -229,12 +232,12 @@ def _marks(key: Hashable, known: _Forms[Any]) -> list[int]:
 
 
 def _mark(key: Hashable, graph: Graph) -> int:
-    """A fingerprint of a program: its key alone may be that of another one which has come in its place."""
+    """Return a fingerprint of a program and its graph, since its key alone may have been reused."""
     return hash((key, body_key(graph.body)))
 
 
 def _with_body(known: _Forms[E] | None, graph: Graph) -> E | None:
-    """The executable of a graph that computes the same."""
+    """Return the executable among the versions whose graph computes the same."""
     if known is None:
         return None
     key = body_key(graph.body)

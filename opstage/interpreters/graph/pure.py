@@ -1,7 +1,8 @@
-"""Recording a program that is to be replayed: what it reads is noted, and what changes by itself refused.
+"""Recording of programs for replay: what they read is noted, and nondeterminism is refused.
 
-A program is recorded twice. What differs (a random number, the time, a counter) no replay could get right, so it is an
-error; what it reads and others may change becomes a guard, by which whoever keeps the graph knows when to record anew.
+A program is recorded twice. A difference (a random number, the time, a counter) could not be replayed correctly, so it
+is an error. Values that the program reads and that may change become a guard, which tells the cache when to record
+again.
 """
 
 from __future__ import annotations
@@ -33,14 +34,15 @@ def record_pure(
     input_names: Sequence[str] | None = None,
     mesh: Mesh = ALONE,
 ) -> tuple[Graph, Guard]:
-    """The graph of a base program, and what must hold for a replay to give what a run would.
+    """Return the graph of a base program, and the guard under which a replay equals a run.
 
-    Raises ProgramError where no replay could: for a program that draws numbers from a generator of Python's or NumPy's,
-    changes what it reads, or does not do the same twice; and for arrays too large to be compared in every call.
+    Raises ProgramError where replay would be wrong: for a program that draws from a random generator of Python or
+    NumPy, changes what it reads, or differs between two recordings; and for captured arrays too large to compare in
+    every call.
     """
     with observed() as seen:
         graph = record(program, types, dtype, seed, input_names, mesh)
-    if not seen.functions:  # nothing but the framework's own
+    if not seen.functions:  # only functions of the framework itself
         return graph, Guard([])
     read = Capture(program.base if isinstance(program, BaseProgram) else program, seen)
     guard = Guard(read.slots)
@@ -74,7 +76,7 @@ def record_pure(
 
 
 def _refuse_difference(one: Body, two: Body, asked: dict[str, SourceLine | None]) -> NoReturn:
-    """Say where two recordings of a program differ first."""
+    """Raise an error that shows the first difference between two recordings."""
     asks = ", ".join(f"{what}{at_line(where)}" for what, where in asked.items())
     begin = "the program does not do the same twice, so no recording of it can be replayed: "
     constants = {c.slot: c.value for c in one.constants}, {c.slot: c.value for c in two.constants}

@@ -1,4 +1,4 @@
-"""`RankPrograms`: programs of a mesh, recorded for one rank and compiled for the ranks that a process hosts."""
+"""`RankPrograms`: programs of a mesh, recorded for one rank and compiled for all ranks that a process hosts."""
 
 from __future__ import annotations
 
@@ -35,32 +35,32 @@ from .replay import replay
 
 
 class RankTarget(Protocol):
-    """The target of the programs of ranks: an interpreter of ops, a lowered form, and executors."""
+    """The target of rank programs: an interpreter of ops, a lowering, and executors."""
 
     def eager(self, graph: Graph) -> BaseInterpreter[Any]:
-        """The interpreter by which collectives of a rank's program are done, or all of one that is run op by op."""
+        """Return the interpreter for collectives, or for a whole program that runs op by op."""
         ...
 
     def prompt(self) -> BaseInterpreter[Any]:
-        """One that computes op by op, and raises the error of an op as soon as that is bound."""
+        """Return an interpreter that runs op by op and raises an op's error when it is bound."""
         ...
 
     def lowered(self, graph: Graph) -> Lowered | None:
-        """A rank's program, lowered; None for one that is run op by op."""
+        """Return a rank's program, lowered; None for one that runs op by op."""
         ...
 
     def executor(self, graph: Graph, donated: Collection[int], hosted: Hosted, failed: Failed) -> Executable[Any]:
-        """The executor of the program of several ranks."""
+        """Return the executor of the program of several ranks."""
         ...
 
     def begin_run(self, fabric: Fabric, called: str, executor: Executable[Any]) -> None:
-        """A run of an executor begins, on all processes."""
+        """Begin a run of an executor, on all processes."""
         ...
 
 
 @final
 class CpuRanks:
-    """Ranks that compute on the host, where each exchange is asked for anew in every run."""
+    """The target of ranks on the host, where exchanges are agreed on in every run."""
 
     def __init__(self, options: Options, scratch: CpuScratch):
         self._options, self._scratch = options, scratch
@@ -87,7 +87,7 @@ class CpuRanks:
 
 @final
 class RankPrograms:
-    """Runs programs on refs that are the ranks' values; what comes out are theirs too."""
+    """Runs programs on refs that hold the ranks' values, and returns the ranks' results."""
 
     def __init__(self, options: Options, hosting: Hosting, bucket: int, cursor: Cursor, target: RankTarget):
         self.options = options
@@ -100,17 +100,18 @@ class RankPrograms:
         return self._hosting.mesh
 
     def compile(self, graph: Graph, donated: Collection[int] = ()) -> RankExecutor:
-        """Compile the graph of one rank; results may be written over the inputs at the positions `donated`."""
+        """Compile the graph of one rank; results may overwrite the inputs at the positions `donated`."""
         return RankExecutor(graph, self._target, self._hosting, self._bucket, donated)
 
     def execute(self, program: Callable[..., Any], refs: tuple[Any, ...], step: int = 0) -> tuple[tuple[Any, ...], ...]:
-        """The ranks' results of `program(ops, *refs)` at a training step."""
+        """Return the ranks' results of `program(ops, *refs)` at a training step."""
         return self._programs.execute(program, refs, step)
 
 
 @final
 class RankExecutor:
-    """An `Executable` of a rank's graph for all ranks here: one plan for each way in which their inputs are alike."""
+    """An `Executable` of a rank's graph for all hosted ranks. It has one plan for each way in which ranks share
+    inputs."""
 
     def __init__(self, graph: Graph, target: RankTarget, hosting: Hosting, bucket: int, donated: Collection[int]):
         self.graph = graph
@@ -127,7 +128,7 @@ class RankExecutor:
             self._called = _called(lowered)
 
     def run(self, inputs: Sequence[Any], step: int = 0) -> tuple[tuple[Any, ...], ...]:
-        """The ranks' outputs for their inputs."""
+        """Return the ranks' outputs for their inputs."""
         outputs, finish = self.start(inputs, step)
         finish(())
         return outputs
@@ -153,7 +154,8 @@ class RankExecutor:
         return tuple([tuple([outs[place] for place in each]) for each in places]), finish
 
     def _plan(self, given: tuple[RankInput, ...]) -> tuple[Executable[Any], tuple[tuple[int, ...], ...]]:
-        """The executor for inputs that are alike so, and where the ranks' outputs stand among its own."""
+        """Return the executor for inputs shared in this way, and the positions of the ranks' outputs among its
+        outputs."""
         found = self._hosted.get(given)
         if found is None:
             assert self._fused is not None
@@ -174,7 +176,7 @@ class RankExecutor:
         return found
 
     def _raise(self, given: tuple[RankInput, ...], inputs: Sequence[Any], step: int) -> None:
-        """Run op by op, to the error. Other processes are not there: they have gone on, and hear of it."""
+        """Rerun op by op to raise the error. Other processes do not take part; they are notified of the error."""
         mesh, fabric = self._hosting
         ranks = Ranks(self._target.prompt(), mesh, Silent(fabric))
         coming = iter(inputs)
@@ -188,19 +190,19 @@ class RankExecutor:
 
 
 def _is_exact(graph: Graph) -> bool:
-    """Whether it computes with fractions, which have no machine form."""
+    """Return whether it computes with fractions, which have no machine representation."""
     return graph.dtype == EXACT or any(t.dtype.kind == "O" for t in graph.body.types)
 
 
 def _called(lowered: Lowered) -> str:
-    """A rank's program in words, with a sum over all that ranks send each other in it, and its inputs."""
-    told = [
+    """Describe a rank's program by a checksum of all collectives and inputs."""
+    parts = [
         f"{e.primitive.name} {sorted(e.static.items())} {lowered.types[e.inputs[0]] if e.inputs else ''}"
         for e in lowered.equations
         if e.primitive.kind is Kind.COLLECTIVE
     ]
-    told += [str(lowered.types[slot]) for slot in lowered.body.inputs]
-    return f"a compiled program of {len(lowered.equations)} ops ({crc32(' '.join(told).encode()):08x})"
+    parts += [str(lowered.types[slot]) for slot in lowered.body.inputs]
+    return f"a compiled program of {len(lowered.equations)} ops ({crc32(' '.join(parts).encode()):08x})"
 
 
 def _given(ref: Any) -> RankInput:

@@ -113,9 +113,9 @@ def record(
     input_names: Sequence[str] | None = None,
     mesh: Mesh = ALONE,
 ) -> Graph:
-    """The graph of a base program on inputs of these types, of that of a rank of a mesh.
+    """Record a base program on inputs of these types as a graph, for a rank if there is a `mesh`.
 
-    If it reads the step, that is its last input, `step`.
+    If it reads the step, its last input is `step`.
     """
     recorder = Recorder(dtype, seed, mesh)
     inputs = [recorder.input(type_) for type_ in types]

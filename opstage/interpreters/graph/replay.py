@@ -1,4 +1,4 @@
-"""A graph run on any base interpreter, op by op: what its equations mean, in the simplest way."""
+"""Runs a graph op by op on any base interpreter: the reference semantics of graphs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .graph import Graph
 
 
 def replay(ops: BaseInterpreter[Any], graph: Graph, inputs: Sequence[Any], step: int = 0) -> tuple[Any, ...]:
-    """The outputs of the graph for values of `ops`; an error names the line of the op in the recorded program."""
+    """Return the outputs of the graph for refs of `ops`; errors have the line of the op in the recorded program."""
     body = graph.body
 
     def program(inner: BaseInterpreter[Any], *refs: Any) -> tuple[Any, ...]:

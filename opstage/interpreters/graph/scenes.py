@@ -1,4 +1,4 @@
-"""The contents of the drawings of a graph: the whole of it, and each block that can be opened."""
+"""The contents of a graph's drawings: the whole graph, and each block that can be opened."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .outline import PARTS, Item, Outline, OutlineNode
 
 
 class Scene(NamedTuple):
-    """A drawing's content: the members of each part, and the tensors, by slot and name, that come in and go out."""
+    """The content of a drawing: the members of each part, and the incoming and outgoing tensors by slot and name."""
 
     parts: Mapping[str, Sequence[OutlineNode | Group[OutlineNode]]]
     inputs: Sequence[tuple[int, str]]
@@ -19,7 +19,8 @@ class Scene(NamedTuple):
 
 
 def whole_scene(graph: Graph, outline: Outline) -> Scene:
-    """The inputs are those that a program gets anew every time: not its parameters, state, moments and rates."""
+    """Return the scene of the whole graph. Its inputs are those that change on every call: not parameters, state,
+    step."""
     forward = {slot for node in outline.parts["forward"].nodes() for slot in node.equation.inputs}
     given = zip(graph.body.inputs, graph.input_names)
     inputs = [(s, n) for s, n in given if s in forward and not _is_kept(n)]
@@ -32,7 +33,7 @@ def _is_kept(name: str) -> bool:
 
 
 def block_scenes(graph: Graph, outline: Outline) -> dict[str, Scene]:
-    """A scene for each region that can be opened, outer ones first."""
+    """Return a scene for each region that can be opened, outer ones first."""
     found: dict[str, dict[str, Group[OutlineNode]]] = {}
 
     def walk(members: Sequence[OutlineNode | Group[OutlineNode]], part: str) -> None:
@@ -66,6 +67,6 @@ def block_scenes(graph: Graph, outline: Outline) -> dict[str, Scene]:
 
 
 def opened(item: Item) -> str:
-    """The path of the block that a box opens: a region, or the first of several of one form; empty where it is none."""
+    """Return the path of the block that a box opens: a region, or the first of several of one form; empty if none."""
     first = item.members[0] if isinstance(item, Fold) else item
     return first.path if isinstance(first, Group) else ""

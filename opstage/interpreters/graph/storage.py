@@ -1,11 +1,11 @@
-"""Graphs in files: one of the safetensors format, constants as tensors and the rest as JSON among the metadata.
+"""Graph files, in the safetensors format: constants as tensors, the rest as JSON in the metadata.
 
     format      "opstage graph"
     version     "1"
     document    JSON: see `_document`
-    digest      SHA-256 of the document; constants are called by theirs
+    digest      SHA-256 of the document; constants are named by theirs
 
-Types, static parameters and sizes stand in the document as texts of `notation`. Nothing in a file is run.
+Types, static parameters and sizes are written in `notation`. Nothing in a file is executed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 
 def save_graph(graph: Graph, path: str | os.PathLike[str]) -> None:
-    """Write a graph to a file, whole or not at all. Raises UsageError where that cannot be done."""
+    """Write a graph to a file atomically. Raises UsageError if that fails."""
     writer = _GraphEncoder()
     writer.body(graph.body)
     document = json.dumps(_document(graph, writer), separators=(",", ":"))
@@ -64,11 +64,11 @@ def save_graph(graph: Graph, path: str | os.PathLike[str]) -> None:
 
 
 def load_graph(path: str | os.PathLike[str], *, more_primitives: Mapping[str, Primitive] | None = None) -> Graph:
-    """The graph that `save_graph` wrote.
+    """Read a graph that `save_graph` wrote.
 
-    more_primitives     those that are not Opstage's own, by name
+    more_primitives     primitives of other packages, by name
 
-    Raises UsageError, naming the file, for one that is truncated, altered, something else, or of a newer version.
+    Raises UsageError, with the file name, for a file that is truncated, altered, not a graph, or of a newer version.
     """
     data = read_bytes(Path(path))
     metadata = decode_metadata(data, path)
@@ -76,15 +76,15 @@ def load_graph(path: str | os.PathLike[str], *, more_primitives: Mapping[str, Pr
         raise UsageError(f"{path}: it holds tensors but no graph; graph.save(path) writes one that does")
     try:
         require_version(int(metadata.get("version", "")))
-    except ValueError as error:  # UsageError is one
+    except ValueError as error:  # a subclass is UsageError
         raise UsageError(f"{path}: {error}") from None
     document = metadata.get("document", "")
     if hashlib.sha256(document.encode(errors="replace")).hexdigest() != metadata.get("digest"):
-        raise UsageError(f"{path}: altered or damaged: the graph's digest is another one than when it was written")
+        raise UsageError(f"{path}: altered or damaged: the graph's digest does not match")
     tensors = decode(data, path)
     try:
         content = json.loads(document)
-        json.dumps(content, ensure_ascii=False).encode()  # a name with half a character could not be written again
+        json.dumps(content, ensure_ascii=False).encode()  # names with unpaired surrogates could not be written again
         return check_graph(_GraphDecoder(content, tensors, every_primitive(more_primitives)).graph())
     except (GraphError, UsageError) as error:
         raise UsageError(f"{path}: altered or damaged: {error}") from None
@@ -93,9 +93,9 @@ def load_graph(path: str | os.PathLike[str], *, more_primitives: Mapping[str, Pr
 
 
 def _document(graph: Graph, writer: _GraphEncoder) -> dict[str, Any]:
-    """The file's content besides the constants: tables, and the bodies, each before its use.
+    """Return the file's content except constants: tables, and the bodies in order of use.
 
-    The graph's own body is the last one.
+    The graph's own body comes last.
     """
     sizes = NamedSizes.of(graph.body)
     return {
@@ -113,7 +113,7 @@ def _document(graph: Graph, writer: _GraphEncoder) -> dict[str, Any]:
 
 @final
 class _GraphEncoder:
-    """Gathers what bodies refer to in tables, each entry once."""
+    """Encodes bodies, collecting the objects that they refer to in tables without duplicates."""
 
     def __init__(self) -> None:
         self.types: dict[str, int] = {}
@@ -124,7 +124,7 @@ class _GraphEncoder:
         self._known: dict[Body, int] = {}
 
     def body(self, body: Body) -> int:
-        """The position of a body in the document."""
+        """Return the position of a body in the document."""
         if body not in self._known:
             written = {
                 "inputs": body.inputs,
@@ -146,7 +146,7 @@ class _GraphEncoder:
         return self._known[body]
 
     def constant(self, constant: BodyConstant) -> list[Any]:
-        """[slot, its elements as text or its digest]; the type is that of the slot."""
+        """Return [slot, elements as text, or digest]; the type is that of the slot."""
         if constant.value.dtype == EXACT:
             return [constant.slot, show_array(constant.value)]
         name = digest(constant.value)
@@ -170,7 +170,7 @@ class _GraphEncoder:
 
 @final
 class _GraphDecoder:
-    """Makes a graph of a document; what is missing or of another kind raises whatever it raises in Python."""
+    """Decodes a document into a graph; missing or ill-typed content raises whatever Python raises."""
 
     def __init__(self, document: dict[str, Any], tensors: Mapping[str, Array], known: Mapping[str, Primitive]):
         self.document = document
@@ -210,12 +210,12 @@ class _GraphDecoder:
             types,
             lines,
         )
-        # a body within two others is one here and two wherever the graph is walked, and so on up
+        # shared bodies are stored once but traversed for each use, so their sizes count every time
         within = [inner for equation in body.equations for inner in static_bodies(equation)]
         self.sizes[body] = 1 + len(body.equations) + len(types) + sum(self.sizes[inner] for inner in within)
         self.levels[body] = 1 + max((self.levels[inner] for inner in within), default=0)
         if self.levels[body] > MOST_LEVELS:
-            raise UsageError(f"its bodies stand within each other in more than {MOST_LEVELS} levels")
+            raise UsageError(f"its bodies are nested deeper than {MOST_LEVELS} levels")
         if self.sizes[body] > MOST_SLOTS:
             raise UsageError(f"its bodies within each other have more than {MOST_SLOTS:,} tensors")
         return body
@@ -242,14 +242,14 @@ class _GraphDecoder:
 
 
 def _natural(number: Any) -> int:
-    """A count of something. Raises ValueError for anything else."""
+    """Return a nonnegative number. Raises ValueError for anything else."""
     if type(number) is not int or not 0 <= number < 10**18:
         raise ValueError(f"{brief(number)} counts nothing")
     return number
 
 
 def _at(table: Sequence[T], position: int) -> T:
-    """An entry of a table; positions are not counted from its end."""
+    """Return an entry of a table; negative positions raise IndexError."""
     if position < 0:
         raise IndexError(f"position {position} of a table")
     return table[position]

@@ -1,4 +1,4 @@
-"""Graphs as text: a line per equation, and what it takes to read them back.
+"""Graphs as text: a line per equation, and everything needed to read them back.
 
     graph 1: float32, seed 0
     size B
@@ -9,9 +9,9 @@
     %3: (B, 10) float32 = matmul(%x, %params.w)  # @1 mlp.py:39 layers.0
     output logits = %3
 
-A result is before `=` with its type, an op with operands and static parameters after it (see `notation`). After #
-come the ordinal of the op in the program, the user's line, the region, `backward` where cotangents are carried back,
-and `opened` where a residual is read. A closed body that is a static parameter follows its equation, indented.
+Results with their types come before `=`, an op with operands and static parameters after it (see `notation`). After #
+come the ordinal of the op in the program, the user's line, the region, `backward` for ops of the backward pass, and
+`opened` if a residual is read. A closed body that is a static parameter follows its equation, indented.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PLAIN_FILE = re.compile(r"[\w./-]+", re.ASCII)
 
 
 def show_graph(graph: Graph) -> str:
-    """The text of a graph, which `parse` reads; larger constants stand in it by digest, see `large_constants`."""
+    """Return the text of a graph, which `parse` reads; large constants appear as digests, see `large_constants`."""
     lines = [f"graph {VERSION}: {dtype_name(graph.dtype)}, seed {graph.seed}"]
     sizes = NamedSizes.of(graph.body)
     if sizes is not None:
@@ -50,7 +50,7 @@ def show_graph(graph: Graph) -> str:
 
 
 def large_constants(graph: Graph) -> dict[str, Array]:
-    """The constants that the text only names, by their digests."""
+    """Return the constants that the text only names, by digest."""
     return {
         digest(constant.value): constant.value
         for body in bodies(graph.body)
@@ -60,7 +60,7 @@ def large_constants(graph: Graph) -> dict[str, Array]:
 
 
 def bodies(body: Body) -> Iterator[Body]:
-    """A body, and before it all those that are static parameters in it."""
+    """Yield all closed bodies in static parameters, inner ones first, then the body itself."""
     for equation in body.equations:
         for inner in static_bodies(equation):
             yield from bodies(inner)
@@ -68,7 +68,7 @@ def bodies(body: Body) -> Iterator[Body]:
 
 
 def static_bodies(equation: Equation) -> list[Body]:
-    """The closed bodies among the static parameters of an equation, in the order in which they are numbered."""
+    """Return the closed bodies in the static parameters of an equation, in the order of their numbers."""
     found: list[Body] = []
     for value in equation.static.values():
         show_static(value, found)
@@ -76,7 +76,7 @@ def static_bodies(equation: Equation) -> list[Body]:
 
 
 def short_files(body: Body) -> dict[str, str]:
-    """For every source file the shortest end of its path that no other one has."""
+    """Return, for every source file, the shortest unique suffix of its path."""
     lines = (line for inner in bodies(body) for line in inner.lines.values())
     files = sorted({line.file for line in lines if line is not None})
     short: dict[str, str] = {}
@@ -88,14 +88,14 @@ def short_files(body: Body) -> dict[str, str]:
 
 
 def names_of(slots: Sequence[int], names: Sequence[str]) -> dict[int, str]:
-    """How the inputs are called in equations: by name where that is a plain one and nobody else's, else by number."""
+    """Return the names of inputs in equations: names that are plain and unique; other inputs are numbered."""
     taken = Counter(names)
     return {slot: name for slot, name in zip(slots, names) if taken[name] == 1 and PLAIN_NAME.fullmatch(name)}
 
 
 @final
 class _Printer:
-    """Prints one body; `names` are those of a graph's inputs and outputs, and a closed body has none."""
+    """Prints one body; `inputs` and `outputs` are the names of a graph, and empty for closed bodies."""
 
     def __init__(self, body: Body, files: Mapping[str, str], inputs: Sequence[str], outputs: Sequence[str]):
         self.body = body

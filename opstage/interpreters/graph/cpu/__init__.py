@@ -1,5 +1,5 @@
-"""Graphs compiled for the cores of the CPU.
+"""Graphs compiled for the CPU.
 
-`source` writes the loop of a cluster, `library` has the hand-written ones, `products` calls the BLAS, and `plan` puts
-all of it together.
+`library` has hand-written loops, `products` calls the BLAS, codegen generates the loops of clusters, and `plan`
+combines them.
 """

@@ -1,4 +1,4 @@
-"""Results that alias donated inputs, and the schedule that makes such in-place writes safe."""
+"""Results that alias donated inputs, and the schedule that makes these in-place writes safe."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ def alias_results(
     donated: Collection[int],
     fallible: Collection[int],
 ) -> tuple[dict[int, int], list[int]]:
-    """The donated input that each result aliases, and the groups in their new order.
+    """Return the donated input that each result aliases, and the new order of the groups.
 
-    read        the groups that read a root, by their numbers
-    fallible    the groups that may find an error
+    read        the groups that read a root, by number
+    fallible    the groups that can fail
 
-    A group that writes over inputs is done after all that may fail and after all others that read those inputs: until
-    the first of them begins the inputs are whole, and from there on nothing can fail. It is one that nobody reads.
+    A group that overwrites inputs is scheduled after all fallible groups and after all other readers of those inputs.
+    Until the first such group begins the inputs are intact, and afterwards nothing can fail. Other groups do not read
+    its results.
     """
     given_out = {
         lowered.views[slot].root for slot in lowered.outputs if slot not in lowered.literals and slot in lowered.views
@@ -46,7 +47,7 @@ def alias_results(
         for slot in slots:
             for root in overwritable.by(slot):
                 others = set(read.get(root, ())) - {number}
-                # Two that read each other's inputs could not both be done after the other.
+                # Two groups that read each other's inputs could not each come last.
                 if root in free and lowered.types[root] == lowered.types[slot] and not others & candidates.keys():
                     aliased[slot] = root
                     free.remove(root)

@@ -1,8 +1,8 @@
-"""The work of a plan's loops: arithmetic, and bytes between memory and the processor.
+"""The work of a plan's loops: arithmetic, and memory traffic.
 
-Arithmetic is counted by each op's own formula. Bytes are those that cannot be avoided: what a loop reads of others'
-results, once however often it needs it, and what it leaves in memory. Values that pass between the ops of one loop cost
-nothing, and neither do a loop's own workspaces, which stay in the caches.
+Arithmetic is counted by each op's formula. Traffic is the unavoidable minimum: each operand from other loops is read
+once, and each stored result is written once. Values between the ops of one loop and a loop's own workspaces are free,
+since they stay in registers and caches.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from ...codegen.views import View
 from .plan import ControlStep, CpuPlan, HostStep, LoopStep, NativeStep
 
 _GATHERS = frozenset({GATHER_ROWS, GATHER_VEC, MAX_POOL_GATHER})
-"""Ops that read no more of their first operand than they give."""
+"""Ops that read at most as much of their first operand as they return."""
 
 
 class Work(NamedTuple):
-    """Steps of a plan that belong together, `steps` of them from number `first` on, and their cost.
+    """Consecutive steps of a plan that form a unit, and their cost: `steps` of them, starting at `first`.
 
     name      of the kernels
-    detail    the sizes of the operands, for an op that is not fused with others; else empty
-    ops       the equations that it computes, of the plan's `lowered`; none for the loops that add up workers' sums
-    traffic   slots that have memory of their own, and the bytes of them that it reads or writes
+    detail    operand sizes, for an op that is not fused with others; else empty
+    ops       the equations that it computes, of the plan's `lowered`; empty for loops that add partial sums
+    traffic   slots with memory of their own, and the bytes read or written there
     parallel  whether the workers share it
     """
 
@@ -46,7 +46,7 @@ class Work(NamedTuple):
 
 
 def works(plan: CpuPlan) -> list[Work]:
-    """The work of each step, in order."""
+    """Return the work of all steps, in order."""
     found: list[Work] = []
     at = 0
     while at < len(plan.steps):
@@ -61,7 +61,7 @@ def works(plan: CpuPlan) -> list[Work]:
 
 
 def _single(plan: CpuPlan, group: FusionGroup, first: int, count: int) -> Work:
-    """An op by itself, whose loops prepare and complete what the main one does."""
+    """Return the work of a single op with the loops that prepare and complete it."""
     (e,) = group.equations
     detail = " · ".join(_sizes(plan.lowered, slot) for slot in e.inputs)
     step = plan.steps[first]
@@ -83,7 +83,7 @@ def _single(plan: CpuPlan, group: FusionGroup, first: int, count: int) -> Work:
 
 
 def _cluster(plan: CpuPlan, group: FusionGroup, first: int, count: int) -> list[Work]:
-    """A fused loop, and the loops that add up what its workers have summed."""
+    """Return the work of a fused loop, and of the loops that add its workers' partial sums."""
     lowered = plan.lowered
     main, *sums = [s for s in plan.steps[first : first + count] if isinstance(s, NativeStep)]
     traffic = _traffic(plan, group)
@@ -95,7 +95,7 @@ def _cluster(plan: CpuPlan, group: FusionGroup, first: int, count: int) -> list[
         size = step.loop.tasks * lowered.types[result.slot].dtype.itemsize
         name = f"{step.loop.kernel.name} of {main.loop.kernel.name}"
         found.append(Work(name, "", first + i, 1, Cost((parts - 1) * step.loop.tasks, (parts + 1) * size)))
-        cost = Cost(cost.flops, cost.bytes + (parts - 1) * size)  # the parts are written in place of their sum
+        cost = Cost(cost.flops, cost.bytes + (parts - 1) * size)  # the partial sums are written instead of the sum
         traffic = (*traffic, (result.slot, (parts - 1) * size))
     return [Work(main.loop.kernel.name, "", first, 1, cost, tuple(group.equations), traffic, main.parallel), *found]
 
@@ -107,7 +107,7 @@ def _cost(plan: CpuPlan, group: FusionGroup, traffic: tuple[tuple[int, int], ...
 def _traffic(plan: CpuPlan, group: FusionGroup) -> tuple[tuple[int, int], ...]:
     lowered = plan.lowered
     made = {slot for e in group.equations for slot in e.outputs}
-    read: dict[int, dict[View, int]] = {}  # by root, the bytes that each view of it shows
+    read: dict[int, dict[View, int]] = {}  # by root: the bytes of each view of it
     for e in group.equations:
         for slot in e.inputs:
             view = lowered.views.get(slot)
@@ -135,7 +135,7 @@ def _is_stored(plan: CpuPlan, group: FusionGroup, slot: int) -> bool:
 
 
 def _shown(view: View) -> int:
-    """How many different elements a view shows, each counted once however often it is repeated."""
+    """Return the number of distinct elements in a view; broadcast elements count once."""
     return math.prod(n for n, stride in zip(view.shape, view.strides) if stride)
 
 

@@ -1,7 +1,7 @@
-"""Ops whose loops are hand-written: convolutions, pools, rows gathered and added up, where a maximum stands.
+"""Ops with hand-written loops: convolutions, pooling, gather, scatter-add, argmax, random draws.
 
-Convolutions and pools are eager_cpu's own, which say their steps for given addresses; here the addresses are marks,
-put in place of what will be known when the memory is arranged.
+Convolutions and pooling use eager_cpu's loops, which take addresses. Here the addresses are placeholder marks, replaced
+by kernel arguments that are resolved when memory is planned.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from ...native import KernelCall, access
 from ...native.compiler import Kernel, compile_kernel
 
 _MARK = 0xFFFF << 48
-"""No address, size or number begins with these bits."""
+"""The leading bits of marks; no address, size or number begins with them."""
 
 
 def library_loops(lowered: Lowered, e: Equation, workers: int) -> list[tuple[LoweredLoop, bool]] | None:
-    """The loops of an op, each with whether the workers divide it; None if there are none for it."""
+    """Return the loops of an op, each with whether the workers divide it; None if there are no loops for it."""
     lower = LIBRARY.get(e.primitive)
     if lower is None or any(lowered.views[slot].size == 0 for slot in (*e.inputs, *e.outputs)):
         return None
@@ -43,7 +43,7 @@ def library_loops(lowered: Lowered, e: Equation, workers: int) -> list[tuple[Low
 
 
 class _Marks:
-    """Marks for words, and steps with the words back in place."""
+    """Placeholder marks for kernel arguments, and the loops of steps with the arguments substituted back."""
 
     def __init__(self) -> None:
         self._words: list[Word] = []
@@ -72,7 +72,7 @@ def _batched(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
     return shape if len(shape) == rank + 2 else (1, *shape)
 
 
-def _rooms(plan: ConvTiling, workers: int, mark: _Marks) -> tuple[int, int]:
+def _workspaces(plan: ConvTiling, workers: int, mark: _Marks) -> tuple[int, int]:
     return mark(WorkerScratch("workspace", max(64, plan.workspace))), mark(
         WorkerScratch("partial", -(-max(64, plan.partial) // workers))
     )
@@ -96,7 +96,7 @@ def _conv(lowered: Lowered, e: Equation, workers: int) -> list[tuple[LoweredLoop
     steps = convolution_steps.conv_transpose_steps if adjoint else convolution_steps.conv_steps
     bias_at = mark(_at(lowered, bias[0])) if bias else 0
     at = mark(_at(lowered, x)), mark(_at(lowered, kernel)), bias_at, mark(Address(out, 0))
-    return mark.loops(steps(geometry, *at, *_rooms(plan, workers, mark)))
+    return mark.loops(steps(geometry, *at, *_workspaces(plan, workers, mark)))
 
 
 def _conv_kernel_grad(lowered: Lowered, e: Equation, workers: int) -> list[tuple[LoweredLoop, bool]] | None:
@@ -112,7 +112,7 @@ def _conv_kernel_grad(lowered: Lowered, e: Equation, workers: int) -> list[tuple
     mark = _Marks()
     plan = convolution_steps.conv_kernel_grad_plan(geometry)
     at = mark(_at(lowered, x)), mark(_at(lowered, g)), mark(Address(out, 0))
-    return mark.loops(convolution_steps.conv_kernel_grad_steps(geometry, *at, *_rooms(plan, workers, mark)))
+    return mark.loops(convolution_steps.conv_kernel_grad_steps(geometry, *at, *_workspaces(plan, workers, mark)))
 
 
 def _pool(lowered: Lowered, e: Equation, workers: int) -> list[tuple[LoweredLoop, bool]] | None:
@@ -185,7 +185,7 @@ def _rows_kernel(name: str, dtype: str, index_dtype: str) -> Kernel:
 
 
 _TEXTS = {
-    # The first of equals, and a nan before every number, as NumPy has it.
+    # The first of equal maxima, and nan counts as larger than numbers, as in NumPy.
     "first_maximum": """def kernel(lo, hi, worker, arguments):
     w = int64s(arguments, 4)
     n = w[2]
@@ -216,7 +216,7 @@ _TEXTS = {
             for j in range(n):
                 store(to, j, zero)
 """,
-    # Workers divide the columns, so each adds up its own in the order of the indices.
+    # Workers divide the columns, so each adds its columns in the order of the indices.
     "scatter": """def kernel(lo, hi, worker, arguments):
     w = int64s(arguments, 9)
     n = w[5]

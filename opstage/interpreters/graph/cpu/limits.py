@@ -1,4 +1,4 @@
-"""The limits of this machine, measured: products of matrices, and copies of memory too large for the caches."""
+"""The limits of this machine, measured by matrix products and by copies larger than the caches."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ _ROUNDS = 5
 
 
 class Limits(NamedTuple):
-    """Operations and bytes (read and written) in a second, of `threads` threads together."""
+    """Operations per second, and bytes read and written per second, of `threads` threads together."""
 
     flops: float
     bytes: float
     threads: int
 
     def seconds(self, cost: Cost) -> float:
-        """The least time that this work takes: that of its arithmetic or of its bytes, whichever is longer."""
+        """Return the lower bound of the time for this work: the larger of the times for its arithmetic and its
+        bytes."""
         return max(float(cost.flops) / self.flops, float(cost.bytes) / self.bytes)
 
     def __str__(self) -> str:
@@ -36,7 +37,7 @@ class Limits(NamedTuple):
 
 
 def measure_limits(dtype: npt.DTypeLike = np.float32, *, rows: int = 1024, elements: int = 1 << 24) -> Limits:
-    """The best of a few rounds, each thread with matrices (rows, rows) and vectors of `elements` of its own."""
+    """Measure the best of a few rounds; each thread has its own (rows, rows) matrices and vectors of `elements`."""
     threads = workers()
     squares = [[np.full((rows, rows), 0.5, dtype) for _ in range(3)] for _ in range(threads)]
     vectors = [[np.ones(elements, dtype) for _ in range(2)] for _ in range(threads)]
@@ -56,7 +57,7 @@ def measure_limits(dtype: npt.DTypeLike = np.float32, *, rows: int = 1024, eleme
 
 
 def _best(pool: ThreadPoolExecutor, work: Callable[[int], Any], threads: int) -> float:
-    """The fewest seconds in which all threads did their work, after one time that does not count."""
+    """Return the shortest time in which all threads did their work, after a warm-up round."""
     taken = []
     for _ in range(_ROUNDS + 1):
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""A plan on memory: every argument of every loop an address, and what is left to put in when it runs."""
+"""A plan bound to memory: the arguments of every loop as addresses, with patches for those that vary between runs."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ Addresses = npt.NDArray[np.int64]
 
 
 class _Place(NamedTuple):
-    """Where the elements of a tensor stand.
+    """The memory of a tensor.
 
-    root    a constant, whose elements they are; None: they are in the arena
-    at      of which of the arrays that move, -1 of none
-    offset  in bytes, as strides are
+    root    the constant that it views; None if it is in the arena
+    at      the position of the moving array that it views, or -1
+    offset  in bytes, as are strides
     """
 
     root: int | None
@@ -48,12 +48,12 @@ Segment: TypeAlias = "KernelSequence | HostStep | LoopStep | ControlStep"
 
 @final
 class Linked:
-    """A plan whose inputs and results move: they are said by each call, everything else is in the arena.
+    """A plan bound to memory: each call passes its inputs and results, everything else is in the arena.
 
-    The arena is there while a run has it: between `stand` and `leave`.
+    Between `stand` and `leave` it holds the arena.
 
-    moving      the slots that move: inputs in their order, then the plan's results
-    error       a word that is not 0 when a loop has met an index out of range
+    moving      slots that each call passes: inputs in order, then the plan's results
+    error       a word that loops set to nonzero at an index out of range
     """
 
     __slots__ = (
@@ -81,7 +81,7 @@ class Linked:
         self.plan = plan
         self.error = error
         self._arena: Array | None = None
-        self._at = 0  # where the arena stood when its addresses were put in
+        self._at = 0  # the arena's address in the current arguments
         self._eager = eager
         self._lines = lines
         self._constants: dict[int, Array] = {slot: packed(value) for slot, value in plan.lowered.constants.items()}
@@ -113,10 +113,8 @@ class Linked:
         self._segments, self._split = self._scheduled()
 
     def _scheduled(self, *, alone: bool = False) -> tuple[list[Segment], int]:
-        """The steps in their order, those in machine code together as far as they follow each other unless `alone`.
-
-        And with which of them the plan's second part begins.
-        """
+        """Return the steps as segments, consecutive machine code combined unless `alone`, and the segment at which the
+        plan's second part begins."""
         split = None
         segments: list[Segment] = []
         native: list[KernelCall] = []
@@ -140,10 +138,10 @@ class Linked:
     # The arena ------------------------------------------------------------------------------------------------------
 
     def stand(self, arena: Array, at: int) -> None:
-        """Compute in this memory, whose address is `at`, from now on."""
+        """Use this memory, at address `at`, as the arena from now on."""
         self._arena = arena
         if self._at != at:
-            self._at = 0  # where this is broken off, nobody takes the words for those of any place
+            self._at = 0  # if this is interrupted, the arguments are not valid for any address
             words, offsets = self._inside
             self._words[words] = at + offsets
             self._at = at
@@ -153,26 +151,26 @@ class Linked:
                 inner.stand(arena[offset : offset + max(1, inner.plan.arena_bytes)], at + offset)
 
     def leave(self) -> None:
-        """Hold the arena no longer."""
+        """Release the arena."""
         self._arena = None
         for bodies in self._inner.values():
             for inner in bodies:
                 inner.leave()
 
     def _part(self, key: Hashable, nbytes: int) -> Array:
-        """So many bytes of the arena, from where something has its place."""
+        """Return `nbytes` of the arena at the offset of `key`."""
         assert self._arena is not None
         return self._arena[self.plan.offsets[key] :][:nbytes]
 
     # Running --------------------------------------------------------------------------------------------------------
 
     def run(self, moving: Sequence[Array]) -> None:
-        """Do everything, with these packed arrays as inputs and results."""
+        """Run everything with these packed arrays as inputs and results."""
         self.begin(moving)
         self.end(moving, ())
 
     def call(self, moving: Sequence[Array]) -> Callable[[], None]:
-        """`run` on these arrays, to be called any number of times."""
+        """Return `run` bound to these arrays, callable any number of times."""
         if not self.is_native:
             return lambda: self.run(moving)
         addresses = np.array([address_of(x) for x in moving], np.int64)
@@ -186,16 +184,16 @@ class Linked:
         return again
 
     def begin(self, moving: Sequence[Array], seconds: list[float] | None = None) -> None:
-        """Do what comes before the first step that writes over an input.
+        """Run everything before the first step that overwrites an input.
 
-        With `seconds` each step of the plan is done by itself; what it took is added to its entry there.
+        With `seconds`, each step of the plan runs by itself, and its time is added to its entry.
         """
         if len(self._patches):
             self._put(np.array([address_of(x) for x in moving], np.int64))
         self._do_part(moving, seconds, second=False)
 
     def end(self, moving: Sequence[Array], then: Sequence[Action], seconds: list[float] | None = None) -> None:
-        """Do the rest, which cannot fail, on the same arrays, and `then`; without `seconds` it is one moment."""
+        """Run the rest, which cannot fail, on the same arrays, then `then`; atomically unless there are `seconds`."""
         rest = self._segments[self._split :]
         if seconds is None and all(isinstance(segment, KernelSequence) for segment in rest):
             at_once([*[segment.action for segment in rest if isinstance(segment, KernelSequence)], *then])
@@ -207,7 +205,7 @@ class Linked:
         segments, split = (self._segments, self._split) if seconds is None else self._scheduled(alone=True)
         for i in range(split, len(segments)) if second else range(split):
             if self.error[0] and isinstance(segments[i], HostStep):
-                return  # nobody outside is to see what came of it
+                return  # external effects must not see invalid results
             since = perf_counter()
             self._do(segments[i], moving)
             if seconds is not None:
@@ -227,8 +225,8 @@ class Linked:
         self._words[self._patches] = addresses[self._sources] + self._offsets
 
     def put_all(self, moving: Sequence[Array]) -> dict[int, list[tuple[int, int]]]:
-        """Put the addresses of these arrays in their places; by array the words that hold its address, and the bytes
-        from there on that each of them means."""
+        """Patch in the addresses of these arrays. Return, by array, the argument words that hold its address, each with
+        an offset in bytes."""
         if len(self._patches):
             self._put(np.array([address_of(x) for x in moving], np.int64))
         places: dict[int, list[tuple[int, int]]] = {}
@@ -238,21 +236,21 @@ class Linked:
 
     @property
     def words(self) -> Addresses:
-        """The words that the arguments of all kernels are."""
+        """The arguments of all kernels."""
         return self._words
 
     @property
     def actions(self) -> list[Action]:
-        """A plan that `is_native`, in order."""
+        """The actions of a plan that `is_native`, in order."""
         return [segment.action for segment in self._segments if isinstance(segment, KernelSequence)]
 
     @property
     def is_native(self) -> bool:
-        """Whether all of it is machine code."""
+        """Whether the whole plan is machine code."""
         return all(isinstance(segment, KernelSequence) for segment in self._segments)
 
     def value(self, slot: int, moving: Sequence[Array]) -> Array:
-        """The value of a slot, as a view of its memory."""
+        """Return the value of a slot, as a view of its memory."""
         lowered = self.plan.lowered
         type_ = lowered.types[slot]
         shape: Any = type_.shape
@@ -269,7 +267,7 @@ class Linked:
         return np.ndarray(shape, dtype, memory, offset, strides)
 
     def _place(self, view: View) -> _Place:
-        """Where the elements of a view stand, which is the same in every run."""
+        """Return the memory of a view, which is the same in every run."""
         dtype = self.plan.lowered.types[view.root].dtype
         at = self.moving.get(view.root, -1)
         inside = at < 0 and view.root not in self._constants
@@ -301,21 +299,22 @@ class Linked:
                 np.copyto(self.value(slot, moving), result)
 
     def _has_place(self, slot: int) -> bool:
-        """Whether it is kept, which what nobody reads is not."""
+        """Return whether a slot is stored; unused results are not."""
         plan = self.plan
         return slot in plan.results or slot in plan.offsets or slot in plan.lowered.parts
 
     def _result(self, slot: int, moving: Sequence[Array]) -> Array:
-        """Where a result is to stand, as a packed array."""
+        """Return the packed array for a result."""
         if self._has_place(slot):
             return self.value(slot, moving)
         type_ = self.plan.lowered.types[slot]
         return np.empty(self.plan.lowered.shape(slot), type_.dtype)
 
-    # Choices and loops ----------------------------------------------------------------------------------------------
+    # Control flow
+    # ---------------------------------------------------------------------------------------------------------
 
     def _control(self, step: ControlStep, moving: Sequence[Array]) -> None:
-        """A choice or a while_loop."""
+        """Run a switch or while_loop."""
         e = step.equation
         operands = [self.value(slot, moving) for slot in e.inputs]
         results = [self.value(slot, moving) for slot in e.outputs]
@@ -330,7 +329,7 @@ class Linked:
             raise
 
     def _repeat(self, step: ControlStep, operands: Sequence[Array], results: Sequence[Array]) -> None:
-        """Run iterations for as long as the test says, each from one of two places of the carries to the other."""
+        """Run iterations while the test holds, alternating between two buffers per carry."""
         loop = WhileParameters(**step.equation.static)
         limit = None if loop.limit is None else int(loop.limit)
         test, body = self._inner[step.group]
@@ -338,14 +337,14 @@ class Linked:
         state, captured = operands[:carries], operands[carries:]
         places = list(zip(*[self._carry_buffers(step, i, like) for i, like in enumerate(state)]))
         goes_on = np.empty((), np.bool_)
-        # The calls of iterations 0, 1 and 2; those after them are on the same arrays as 1 and 2 in turn.
+        # Calls for iterations 0, 1 and 2; later iterations reuse the arrays of 1 and 2 in turn.
         turns = [(state, places[0]), (places[0], places[1]), (places[1], places[0])]
         tests = [test.call([*before, *captured, goes_on]) for before, _ in turns]
         bodies = [body.call([*before, *captured, *after]) for before, after in turns]
         done = turn = 0
         while True:
             tests[turn]()
-            if not goes_on or self.error.any():  # an index was out of range, which the executor tells
+            if not goes_on or self.error.any():  # the executor reports an index out of range
                 break
             if done == limit:
                 raise passed(limit)
@@ -397,6 +396,6 @@ class Linked:
                 segment.run()  # type: ignore[union-attr]
 
     def _carry_buffers(self, step: LoopStep | ControlStep, carry: int, like: Array) -> tuple[Array, Array]:
-        """Two places of a carry, between which it goes to and fro."""
+        """Return the two buffers between which a carry alternates."""
         first, second = (self._part((step.group, f"carry {carry} {i}"), like.nbytes).view(like.dtype) for i in range(2))
         return first.reshape(like.shape), second.reshape(like.shape)

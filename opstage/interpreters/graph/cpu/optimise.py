@@ -1,4 +1,4 @@
-"""The passes that a graph goes through before it is planned."""
+"""The passes that run on a graph before it is planned."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .. import passes
 from ..graph import Graph
 
 _WHOLE = frozenset({MAX_POOL, MAX_POOL_SCATTER, MAX_POOL_GATHER, AVG_POOL, AVG_POOL_GRAD, CONV_KERNEL_GRAD})
-"""Composites that eager_cpu has a better kernel for than their parts would make."""
+"""Composites whose eager_cpu kernel is faster than their decomposition."""
 
 
 def _stays(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> bool:
@@ -24,8 +24,8 @@ PASSES = passes.standard(_stays)
 
 
 def optimise(graph: Graph, *, checked: bool = False) -> tuple[Graph, passes.Notes]:
-    """The same program in fewer and simpler ops, in the bodies of its loops too, and what each pass did.
+    """Optimise the program and the bodies of its loops; return notes about each pass.
 
-    With `checked` the form of the graph is checked after every pass.
+    With `checked`, the graph's invariants are checked after every pass.
     """
     return passes.optimise(graph, PASSES, checked=checked)

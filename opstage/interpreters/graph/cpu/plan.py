@@ -1,4 +1,4 @@
-"""A graph made ready to run: which loops, in which order, on which memory."""
+"""The plan of a graph on the CPU: its loops, their order, and their memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class HostStep(NamedTuple):
-    """An op that eager_cpu computes, on views of the program's memory."""
+    """An op that eager_cpu computes on views of the program's memory."""
 
     equation: Equation
     group: int
@@ -50,7 +50,7 @@ class LoopStep(NamedTuple):
 
 
 class ControlStep(NamedTuple):
-    """A choice: a plan of each branch, of which one runs. Or a while_loop: plans of its test and of its body."""
+    """A switch, with a plan of each branch, one of which runs; or a while_loop, with plans of its test and body."""
 
     equation: Equation
     plans: tuple[CpuPlan, ...]
@@ -61,7 +61,7 @@ Step: TypeAlias = "NativeStep | HostStep | LoopStep | ControlStep"
 
 
 def inner_plans(step: Step) -> tuple[CpuPlan, ...]:
-    """The plans of the bodies of a step."""
+    """Return the plans of a step's bodies."""
     if isinstance(step, LoopStep):
         return (step.plan,)
     return step.plans if isinstance(step, ControlStep) else ()
@@ -69,12 +69,12 @@ def inner_plans(step: Step) -> tuple[CpuPlan, ...]:
 
 @final
 class CpuPlan:
-    """The schedule of a graph on the CPU and its memory; the kernels of clusters are source until they are compiled.
+    """The schedule of a graph on the CPU and its memory; kernels of clusters are source until they are compiled.
 
-    offsets     of the slots and scratch that are in the arena, of `arena_bytes` in all
-    results     roots that are results, each a buffer of its own, but for those
-    aliased     that are written over a donated input: the input of each
-    split       the first step that writes over an input; from there on no step can fail
+    offsets     of slots and scratch in the arena, which has `arena_bytes`
+    results     roots that are results, each with its own buffer except aliased ones
+    aliased     results that overwrite a donated input, with that input
+    split       the first step that overwrites an input; from there on no step can fail
     """
 
     def __init__(
@@ -85,10 +85,10 @@ class CpuPlan:
         donated: Collection[int] = (),
         compilation: Compilation | None = None,
     ):
-        """With `own_outputs` every output is a result by itself, none an input, a constant or a part of another.
+        """With `own_outputs`, every output is a result of its own: not an input, a constant, or a part of another.
 
-        `donated` are the positions of inputs that results may be written over. A `compilation` begins as soon as the
-        texts are there.
+        `donated` are the positions of inputs that results may overwrite. A `compilation` begins as soon as the kernel
+        sources exist.
         """
         if isinstance(program, Body):
             self.lowered = Lowered(program, CPU, own_outputs=own_outputs)
@@ -137,7 +137,7 @@ class CpuPlan:
                 number = step.group
                 scratch = {word.key: word for word in step.loop.words if isinstance(word, WorkerScratch)}
                 items += [Item((number, own.key), own.nbytes * workers(), number, number) for own in scratch.values()]
-        begun: dict[int, list[int]] = {}  # when the parts of a whole are written
+        begun: dict[int, list[int]] = {}  # by whole: the steps that write its parts
         for slot, part in lowered.parts.items():
             begun.setdefault(part.whole, []).append(made[slot])
         for slot, first in made.items():
@@ -154,7 +154,7 @@ class CpuPlan:
         self.offsets, self.arena_bytes = arrange(list(seen.values()))
 
     def _in_place(self, items: list[Item]) -> list[Item]:
-        """The items, those that can be written over an operand with that operand named."""
+        """Return the items, with the operand that each can overwrite."""
         lives = {item.key: item for item in items}
         wholes = {part.whole for part in self.lowered.parts.values()}
         taken: set[Hashable] = set(wholes)
@@ -176,8 +176,8 @@ class CpuPlan:
 
     @property
     def table_bytes(self) -> int:
-        """Of the addresses by which machine code finds its arguments, three words more for each that moves from call to
-        call, and two for each in the arena."""
+        """Bytes of the tables of kernel arguments: a word each, plus three words for arguments that vary between calls,
+        two for those in the arena."""
         moving = {*self.lowered.body.inputs, *self.results}
         total = 0
         for step in self.steps:
@@ -193,18 +193,18 @@ class CpuPlan:
 
     @property
     def constants(self) -> list[Array]:
-        """Those of the plan, and of the plans of loops."""
+        """The constants of the plan and of its inner plans."""
         inner = [plan.constants for step in self.steps for plan in inner_plans(step)]
         return [*map(np.asarray, self.lowered.constants.values()), *itertools.chain(*inner)]
 
     @property
     def equations(self) -> int:
-        """How many are planned, those of loops among them."""
+        """The number of planned equations, including those of inner plans."""
         inner = [plan.equations for step in self.steps for plan in inner_plans(step)]
         return len(self.lowered.body.equations) + sum(inner)
 
     def compile(self, compilation: Compilation) -> None:
-        """Put kernels in the place of their texts, here and in the plans of loops."""
+        """Compile all kernel sources, also in inner plans."""
         plans = [self]
         for plan in plans:
             plans += [inner for step in plan.steps for inner in inner_plans(step)]
@@ -222,7 +222,7 @@ class CpuPlan:
         return not readers - {number}
 
     def _lower(self, group: FusionGroup, number: int) -> list[Step]:
-        """The steps of a single equation outside of any cluster."""
+        """Return the steps of a single equation outside of clusters."""
         lowered = self.lowered
         (e,) = group.equations
         if e.primitive is ASSEMBLE:
@@ -242,30 +242,33 @@ class CpuPlan:
 
 
 def _texts(steps: Sequence[Step]) -> list[LoopSource]:
-    """The kernels that are still to be compiled."""
+    """Return the kernel sources that are still to be compiled."""
     return [s.loop.kernel for s in steps if isinstance(s, NativeStep) and isinstance(s.loop.kernel, LoopSource)]
 
 
 def _may_fail(step: Step) -> bool:
-    """Whether it may find an index out of range, or is Python, in which anything may happen."""
+    """Return whether a step can fail: it checks indices, or runs Python."""
     return not isinstance(step, NativeStep) or any(isinstance(word, ErrorFlag) for word in step.loop.words)
 
 
 def _can_be_planned(lowered: Lowered, e: Equation) -> bool:
-    """Whether bodies can be planned: a loop runs at least once, and no tensor is empty or of fractions."""
+    """Return whether a plan of the bodies is possible: loops run at least once, and no tensor is empty or has
+    fractions."""
     types = [type_ for _, body in bodies_of(e.static) for type_ in body.types]
     whole = all(int(lowered.types[slot].size) > 0 for slot in (*e.inputs, *e.outputs))
     return whole and int(e.static.get("length", 1)) > 0 and all(t.dtype.kind != "O" for t in types)
 
 
 def _computed(loop: ScanParameters) -> Body:
-    """The body without those outputs that are carries as they come in, which are written where they are stacked."""
+    """Return the body without outputs that equal outgoing carries, which are written directly into the stacked
+    result."""
     incoming = loop.incoming().values()
     return loop.body.replace(outputs=[slot for i, slot in enumerate(loop.body.outputs) if i not in incoming])
 
 
 def _memory_of_a_loop(step: LoopStep) -> list[Item]:
-    """The memory of the body's plan, and two places for each carry that is not stacked as it comes in."""
+    """Return the memory of the body's plan, and two buffers for each carry that is not written into a stacked
+    result."""
     loop = ScanParameters(**step.equation.static)
     number = step.group
     items = [Item((number, "loop"), max(1, step.plan.arena_bytes), number, number)]
@@ -276,7 +279,7 @@ def _memory_of_a_loop(step: LoopStep) -> list[Item]:
 
 
 def _memory_of_control(step: ControlStep) -> list[Item]:
-    """The memory of the largest plan, as one runs at a time, and two places for each carry of a loop."""
+    """Return the memory of the largest plan, since one runs at a time, and two buffers for each carry of a loop."""
     number = step.group
     items = [Item((number, "loop"), max(1, *[plan.arena_bytes for plan in step.plans]), number, number)]
     if step.equation.primitive is WHILE:

@@ -1,4 +1,4 @@
-"""`PreparedCall`: a program on the CPU whose inputs stay where they are, but for a few."""
+"""`PreparedCall`: a program on the CPU with most of its inputs bound."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from .link import Linked
 from .plan import CpuPlan
 
 _MOST = 1 << 20
-"""Bytes that one may keep for its intermediate results; where more are computed finding addresses is nothing."""
+"""The largest arena in bytes: with more computation, looking up addresses takes no noticeable time."""
 
 
 @final
 class PreparedCall:
-    """Machine code with every address in its place but those of some inputs and of the results: what a call of few
-    numbers takes is mostly what finding the others would.
+    """Machine code with all addresses bound except those of some inputs and of the results. For small programs, looking
+    up addresses would dominate the time.
 
-    It has memory of its own. One call runs at a time; another one that begins meanwhile gets None.
+    It has its own arena. One call runs at a time; a concurrent call returns None.
     """
 
     __slots__ = ("_kept", "_patches", "_kinds", "_actions", "_idle")
 
     def __init__(self, plan: CpuPlan, linked: Linked, inputs: Sequence[Array], varying: Sequence[int]):
-        """See `prepare`. `inputs` are packed; those at `varying` say shapes and dtypes alone."""
+        """See `prepare`. `inputs` are packed; those at `varying` only provide shapes and dtypes."""
         memory = np.empty(plan.arena_bytes + ALIGNMENT, np.uint8)
         at = address_of(memory)
         start = -at % ALIGNMENT
@@ -37,16 +37,16 @@ class PreparedCall:
         patches = linked.put_all([*inputs, *results])
         first = len(inputs)
         moving = [*varying, *range(first, first + len(results))]
-        # by varying input, then by result: the words that hold its address, and the bytes from there on
+        # by varying input, then by result: the argument words with its address, each with an offset in bytes
         self._patches = [patches.get(source, ()) for source in moving]
-        self._kept = (memory, tuple(inputs))  # only their addresses stand below
+        self._kept = (memory, tuple(inputs))  # keeps the memory alive, since only addresses are stored below
         self._actions = linked.actions
         self._idle = [linked]
 
     def __call__(self, inputs: Sequence[Array]) -> list[Array] | None:
-        """The results, arrays of the caller's own, for packed arrays in the place of the inputs that vary.
+        """Return the results as new arrays, given packed arrays for the varying inputs.
 
-        None where there is none: another call is running, or an index was out of range.
+        Returns None if another call is running, or if an index was out of range.
         """
         try:
             linked = self._idle.pop()
@@ -69,9 +69,9 @@ class PreparedCall:
 def prepare(
     plan: CpuPlan, linked: Linked, inputs: Sequence[Array], varying: Sequence[int]
 ) -> tuple[PreparedCall, list[int]] | None:
-    """The prepared call of a plan, and which of its results each output is; None where it is not all machine code.
+    """Return the prepared call of a plan, and the result at each output; None unless the plan is all machine code.
 
-    inputs    packed arrays: those that stay, and at the positions `varying` some of the shapes and dtypes to come
+    inputs    packed arrays: bound ones, and at the positions `varying` examples of shape and dtype
     """
     lowered = plan.lowered
     if plan.aliased or len(inputs) != len(lowered.body.inputs) or not linked.is_native:
@@ -86,5 +86,5 @@ def prepare(
             return None
         outputs.append(numbers[root])
     if len(set(outputs)) < len(outputs):
-        return None  # one result at two places would be one array
+        return None  # two outputs must not share an array
     return PreparedCall(plan, linked, inputs, varying), outputs

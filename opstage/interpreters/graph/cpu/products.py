@@ -1,4 +1,4 @@
-"""Products of matrices as calls of the BLAS, divided among the workers."""
+"""Matrix products as BLAS calls, divided among the workers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ...codegen.matrices import batch_axes, leading_dimension
 from ...native.gemm import gemm_kernel, gemm_words
 
 _SMALL = 1 << 17
-"""A product of fewer multiplications and additions is not divided: starting the workers takes as long."""
+"""Flops below which a product is not divided: starting the workers takes as long."""
 
 
 def product_loop(lowered: Lowered, e: Equation, workers: int) -> LoweredLoop | None:
-    """matmul or bmm; None without a BLAS that can be called."""
+    """Return the loop of matmul or bmm; None without a callable BLAS."""
     a, b = (lowered.views[slot] for slot in e.inputs)
     dtype = dtype_name(lowered.types[e.outputs[0]].dtype)
     kernel = gemm_kernel(dtype)

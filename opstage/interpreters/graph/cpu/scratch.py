@@ -1,4 +1,4 @@
-"""Memory that the programs of an interpreter share: for what they compute on the way, and for their results."""
+"""Memory shared by the programs of an interpreter: for intermediate results, and for reused results."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ Kind = tuple[tuple[int, ...], Any]
 """Shape and dtype."""
 
 _MUCH = 1 << 20
-"""Bytes of a block."""
+"""Bytes from which on a block is large."""
 
 _ARRAYS_OF_A_RESULT = 3
-"""One that is being made, one from the run before, one that somebody still reads."""
+"""One being computed, one of the previous run, and one still in use."""
 
 
 class ScratchBlock(NamedTuple):
-    """Memory for one run, its first byte at a multiple of `ALIGNMENT`; its content is undefined."""
+    """Memory for one run, aligned to `ALIGNMENT`; its content is undefined."""
 
     memory: Array
     address: int
 
     @property
     def nbytes(self) -> int:
-        """Its size."""
+        """Its size in bytes."""
         return len(self.memory)
 
 
@@ -41,27 +41,27 @@ class ScratchBlock(NamedTuple):
 class CpuScratch:
     """The memory of all programs of an interpreter.
 
-    A run takes a block for its intermediate results and gives it back when it is done; so programs that run one after
-    the other work in one block, as large as the largest of them needs. A run that begins while another one has it, in
-    an op that Python computes, in another thread or in the handler of a signal, gets a block of its own, and the larger
-    of the two is kept. Nothing here takes a lock: one may be interrupted anywhere.
+    A run takes a block for intermediate results and returns it at its end. So sequential runs share one block, as large
+    as the largest of them needs. A concurrent run (inside an op computed by Python, in another thread, or in a signal
+    handler) gets its own block, and the larger of the two is kept. No locks are used, since any call may be
+    interrupted.
     """
 
     __slots__ = ("_free", "_arrays", "_bytes", "_most")
 
     def __init__(self) -> None:
-        self._free: list[ScratchBlock] = []  # one at most
-        self._arrays: dict[Kind, deque[Array]] = {}  # by kind, the one of which an array was made last at the end
-        self._bytes = 0  # of all these
-        self._most = 0  # bytes of arrays for results that are kept
+        self._free: list[ScratchBlock] = []  # at most one
+        self._arrays: dict[Kind, deque[Array]] = {}  # by kind, ordered by last allocation
+        self._bytes = 0  # of all arrays
+        self._most = 0  # the limit of bytes of reused arrays
 
     def take(self, nbytes: int) -> ScratchBlock:
-        """A block of at least so many bytes, which nobody else has. Raises OutOfMemoryError."""
+        """Take a block of at least `nbytes`. Raises OutOfMemoryError."""
         try:
             block = self._free.pop()
             if block.nbytes >= nbytes:
                 return block
-            del block  # before there is a larger one
+            del block  # release it before a larger one is allocated
         except IndexError:
             pass
         if nbytes >= _MUCH:
@@ -79,17 +79,17 @@ class CpuScratch:
         return ScratchBlock(whole[start : start + nbytes], at + start)
 
     def give_back(self, block: ScratchBlock) -> None:
-        """It may be taken again."""
+        """Return a block for reuse."""
         kept = self._free[:1]
         if not kept or kept[0].nbytes < block.nbytes:
             self._free[:] = [block]
 
     def expect(self, results: int) -> None:
-        """A program may ask for results of so many bytes in a run."""
+        """Expect a program that allocates `results` bytes of results in a run."""
         self._most = max(self._most, _ARRAYS_OF_A_RESULT * results)
 
     def results(self) -> Callable[[Kind], Array]:
-        """An allocator of one run's results: arrays that nobody else holds. Call it once for each."""
+        """Return an allocator for one run's results: arrays that have no other owner. Call it once per result."""
         untried: dict[Kind, int] = {}
 
         def take(kind: Kind) -> Array:
@@ -100,7 +100,7 @@ class CpuScratch:
             while left:
                 left -= 1
                 try:
-                    array = arrays.popleft()  # so that nobody takes it between the question and the answer
+                    array = arrays.popleft()  # popped, so that no concurrent run can take it during the check
                 except IndexError:
                     break
                 alone = sys.getrefcount(array) == _ALONE
@@ -118,14 +118,14 @@ class CpuScratch:
         if made.nbytes <= self._most:
             arrays = self._arrays.pop(kind, None) or deque()
             arrays.append(made)
-            self._arrays[kind] = arrays  # as the last of all kinds
+            self._arrays[kind] = arrays  # move the kind to the end
             self._bytes += made.nbytes
             if self._bytes > self._most:
                 self._drop_oldest()
         return made
 
     def _drop_oldest(self) -> None:
-        """Drop the kinds of which an array was made longest ago."""
+        """Drop the kinds whose last allocation is longest ago, until the rest fits the limit."""
         sizes = {kind: sum(array.nbytes for array in list(arrays)) for kind, arrays in list(self._arrays.items())}
         kept = sum(sizes.values())
         for kind, nbytes in sizes.items():
@@ -136,7 +136,7 @@ class CpuScratch:
         self._bytes = kept
 
     def trim(self) -> None:
-        """Keep nothing: what nobody holds is given back, and the next run takes its memory anew."""
+        """Release all unused memory; the next run allocates again."""
         self._free.clear()
         self._arrays.clear()
         self._bytes = 0

@@ -6,5 +6,5 @@ from ...codegen.cpu.target import LOOPS
 from ...control import CONTROL
 from .library import LIBRARY
 
-# Every op that has neither a formula nor loops of its own is computed by eager_cpu, which reads any strides.
+# Ops that have neither a formula nor their own loops are computed by eager_cpu, which accepts any strides.
 CPU = LOOPS._replace(by_hand=frozenset({*LIBRARY, *CONTROL}))

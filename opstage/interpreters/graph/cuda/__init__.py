@@ -1,5 +1,5 @@
 """Graphs compiled for a GPU.
 
-`lower` asks a device for generated kernels and for eager_cuda's own, `recorder` is the device that is asked, `plan`
-gives what it was asked for its memory, and `executor` has it done again and again.
+`lower` lowers ops to launches of generated kernels and of eager_cuda's kernels, `recorder` is the device that records
+these launches, `plan` assigns memory to them, and `executor` replays them.
 """

@@ -1,4 +1,4 @@
-"""`CompiledCudaOps`: programs are recorded once per signature, and replayed on a GPU as captured CUDA graphs."""
+"""`CompiledCudaOps`: programs are recorded once per signature, then replayed on a GPU as captured CUDA graphs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .stepwise import StepwiseExecutor, chooses
 
 @final
 class CompiledCudaOps(OnDevice):
-    """Refs are buffers of the device. See `Programs` for what is compiled when."""
+    """An interpreter whose refs are device buffers. `Programs` decides what is compiled, and when."""
 
     __slots__ = ("options", "programs", "_eager", "_scratch", "_waiting")
 
@@ -38,16 +38,17 @@ class CompiledCudaOps(OnDevice):
         self.programs: Programs[CudaExecutor | StepwiseExecutor] = Programs(self, options.program_memory)
 
     def compile(self, graph: Graph, donated: Collection[int] = ()) -> CudaExecutor | StepwiseExecutor:
-        """Compile a graph; results may be written over the inputs at the positions `donated`.
+        """Compile a graph; results may overwrite the inputs at the positions `donated`.
 
-        One that chooses by values is run op by op.
+        A graph with data-dependent control flow runs op by op.
         """
         if chooses(graph.body):
             return StepwiseExecutor(graph, self._eager)
         return CudaExecutor(graph, self._eager, self.options, donated, self._scratch, self._waiting)
 
     def on_ranks(self, hosting: Hosting, bucket: int) -> RankPrograms:
-        """The programs of the ranks of a mesh, that send each other buckets of about so many bytes; 0: one by one."""
+        """Return the programs of the ranks of a mesh, which exchange buckets of about `bucket` bytes; 0 disables
+        buckets."""
         target = CudaRanks(self.options, self._eager, self._scratch, self._waiting)
         return RankPrograms(self.options, hosting, bucket, self.cursor, target)
 
@@ -58,7 +59,7 @@ class CompiledCudaOps(OnDevice):
     @override
     def get(self, ref: DeviceBuffer, /) -> Any:
         require_own_process()
-        with self.programs.lock:  # a run in another thread may move it
+        with self.programs.lock:  # a concurrent run may move it
             self.raise_pending()
             return super().get(ref)
 
@@ -72,7 +73,7 @@ class CompiledCudaOps(OnDevice):
 
     @override
     def bind(self, primitive: Primitive, refs: tuple[DeviceBuffer, ...], static: Static, /) -> tuple[DeviceBuffer, ...]:
-        require_own_process()  # else it might wait for a thread that was not forked along
+        require_own_process()  # otherwise it might wait for a thread that does not exist after the fork
         return self.programs.bind(primitive, refs, static)
 
     @override

@@ -1,8 +1,8 @@
-"""The executor of a graph on a device: its plan on memory at fixed addresses, its inputs and outputs.
+"""The executor of a graph on a device: its plan at fixed addresses, its inputs and outputs.
 
-A captured CUDA graph knows addresses, so every input and every result has a place. An input whose buffer is there
-costs nothing; any other is copied there. A result is given out where it is. If somebody still holds it when the
-next run begins, it is moved: a buffer knows its memory by a handle, and the handle can be exchanged.
+A captured CUDA graph contains addresses, so every input and result has a fixed place. An input whose buffer is already
+there costs nothing; any other is copied there. Results are returned in place. If a result is still in use when the next
+run begins, it is moved: buffers refer to memory through handles, which are swapped.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from .target import optimise
 
 @final
 class CudaExecutor:
-    """Runs a graph on buffers of a device. Inputs at the positions `donated` may be written over by results."""
+    """Runs a graph on buffers of a device. Results may overwrite inputs at the positions `donated`."""
 
     def __init__(
         self,
@@ -56,10 +56,10 @@ class CudaExecutor:
         hosted: Hosted | None = None,
         failed: Failed | None = None,
     ):
-        """`waiting` is where it puts itself when it has run and may have met an index out of range.
+        """`waiting` is the list to which it adds itself after a run that may have met an index out of range.
 
-        `hosted` is the program of several ranks, whose inputs and outputs then are theirs; where it met such an index
-        `failed` raises that error.
+        `hosted` is the program of several ranks, whose inputs and outputs are then those of the ranks; if it meets such
+        an index, `failed` raises the error.
         """
         self.graph = graph
         self._failed = failed
@@ -71,18 +71,18 @@ class CudaExecutor:
         self._graphs = options.cuda_graphs
         self.plan = plan = CudaPlan(hosted or optimise(graph).body, self._device, options.matmul_precision, donated)
         self.nbytes = kept_bytes(graph.body, len(plan.calls), plan.constants.values())
-        self._arena: Any = None  # the handle of the scratch memory, as the scripts know it
+        self._arena: Any = None  # the arena's handle in the scripts
         self._constants = {b: self._device.upload(to_wire(value)) for b, value in plan.constants.items()}
-        self._aliased = {plan.aliased[i]: i for i in plan.aliased}  # inputs that are written over
-        self._bound: dict[int, Any] = {}  # the handle of each input's and result's block, as the scripts know it
-        self._places: dict[int, Memory] = {}  # memory of this executor's own: of copied inputs, and of results
+        self._aliased = {plan.aliased[i]: i for i in plan.aliased}  # positions of overwritten inputs
+        self._bound: dict[int, Any] = {}  # the handle of each input's and result's block in the scripts
+        self._places: dict[int, Memory] = {}  # memory owned by this executor: for copied inputs and for results
         self._scripts: tuple[Script, Script] | None = None
-        self._host_calls: list[HostCall] = []  # on the memory of the scripts
+        self._host_calls: list[HostCall] = []  # with operands in the memory of the scripts
         self._starting = threading.Lock()
         self._device.add_idle(self)
 
     def run(self, inputs: Sequence[DeviceBuffer], step: int = 0) -> tuple[DeviceBuffer, ...]:
-        """The outputs for `inputs`, at training step `step`. No input is written over."""
+        """Return the outputs for `inputs` at training step `step`. Inputs are not overwritten."""
         outputs, finish = self.start(inputs, step)
         finish(())
         return outputs
@@ -90,13 +90,13 @@ class CudaExecutor:
     def start(
         self, inputs: Sequence[DeviceBuffer], step: int = 0, free: Collection[int] = ()
     ) -> tuple[tuple[DeviceBuffer, ...], Finish]:
-        """The outputs, and a function that completes them: only then is anything in them.
+        """Return the outputs and a function that completes them. The outputs are undefined until it is called.
 
-        Inputs at the positions `free` are written over by it if the plan has a result for them; until it is called they
-        are as they were, also where `start` raised, and they stay so if an index was out of range, which `settle` tells
-        before anything is read. Of any other input a copy takes its place.
+        The function overwrites inputs at the positions `free` if the plan aliases results to them. Before it is called,
+        and also if `start` raises, they are unchanged. They also stay unchanged if an index was out of range; `settle`
+        reports that before any result is read. Other aliased inputs are copied first.
         """
-        # a run is asked for as a whole: nobody else's work comes between the memory that it moves and what reads it
+        # the lock covers the whole run, so that no other work comes between moving memory and reading it
         with self._starting, self._device.lock:
             return self._start(inputs, step, free)
 
@@ -109,11 +109,11 @@ class CudaExecutor:
         given = list(inputs)
         if len(given) < len(plan.inputs):
             given.append(device.upload(np.asarray(step, np.int64)))
-        device.flush()  # what waits may read memory that this writes over
+        device.flush()  # deferred launches may read memory that this overwrites
         for buffer in given:
             if buffer.memory.device is not device:
                 raise elsewhere(buffer, device)
-            buffer.handle  # noqa: B018  # raises where one was freed
+            buffer.handle  # noqa: B018  # raises if it was freed
         held = Counter(id(buffer.memory) for buffer in given)
         for number in range(len(plan.outputs)):
             if number not in plan.aliased:
@@ -121,7 +121,7 @@ class CudaExecutor:
         for position, buffer in enumerate(given):
             if position in self._aliased:
                 self._write_over(position, buffer, position in free and held[id(buffer.memory)] == 1)
-        for position, buffer in enumerate(given):  # no handle is exchanged any more
+        for position, buffer in enumerate(given):  # handles are not swapped from here on
             block = plan.inputs[position]
             if position in self._aliased:
                 self._stand(block, self._places[block].handle)
@@ -143,21 +143,21 @@ class CudaExecutor:
             if self not in self._waiting:
                 self._waiting.append(self)
 
-        kept: list[Any] = [given, arena, *self._places.values()]  # also where memory is trimmed meanwhile
+        kept: list[Any] = [given, arena, *self._places.values()]  # kept alive even if memory is trimmed meanwhile
 
         def finish(then: Sequence[Action]) -> None:
             with device.lock:
                 if run != self._scratch.runs:
                     raise UsageError("another run has begun on this interpreter; what the earlier one computed is gone")
-                device.flush()  # what was deferred meanwhile may read memory that this writes over
+                device.flush()  # launches deferred meanwhile may read memory that this overwrites
                 second.run()
                 at_once(then)
-                kept.clear()  # which was read until here
+                kept.clear()  # no longer read
 
         return tuple([self._given_out(i) for i in range(len(plan.outputs))]), finish
 
     def settle(self) -> None:
-        """Raise RangeError if an index was out of range in the last run, which then has written over nothing."""
+        """Raise RangeError if an index was out of range in the last run, which then has overwritten nothing."""
         unsettled, self._unsettled = self._unsettled, None
         if unsettled is None:
             return
@@ -168,12 +168,12 @@ class CudaExecutor:
             raise AssertionError("an index is out of range that in the program itself is not")
 
     def _replayed(self, inputs: Sequence[DeviceBuffer], step: int) -> None:
-        replay(Prompt(self._eager), self.graph, inputs, step)  # raises the first error, and says where
+        replay(Prompt(self._eager), self.graph, inputs, step)  # raises the first error with its location
 
     def trim(self) -> None:
-        """Give back places that nobody else holds; a later run takes them anew.
+        """Release memory without other owners; a later run allocates it again.
 
-        Not while a run is being started, which may itself be who finds no room.
+        Does nothing while a run starts, since that run itself may be trimming after running out of memory.
         """
         holding_if_free(self._starting, self._give_back)
 
@@ -182,16 +182,18 @@ class CudaExecutor:
         self._bound.clear()
         self._places.clear()
 
-    # Places ---------------------------------------------------------------------------------------------------------
+    # Memory
+    # ---------------------------------------------------------------------------------------------------------------
 
     def _stand(self, block: int, handle: Any) -> None:
-        """A block is at this handle from now on."""
+        """Set the handle of a block."""
         if self._bound.get(block) is not handle:
             self._bound[block] = handle
             self._scripts = None
 
     def _read(self, block: int, buffer: DeviceBuffer) -> None:
-        """An input that is read alone: where it was the time before, or copied to a place of its own."""
+        """Prepare a read-only input: in place if it is where it was in the previous run, else copied to its own
+        memory."""
         if block not in self._bound:
             self._stand(block, buffer.handle)
         if self._bound[block] is buffer.handle:
@@ -202,15 +204,15 @@ class CudaExecutor:
         self._copy(self._places[block], buffer)
 
     def _write_over(self, position: int, buffer: DeviceBuffer, free: bool) -> None:
-        """An input whose place a result takes: it is left to that, or copied where somebody may still look at it.
+        """Prepare an input that a result overwrites: in place if it was donated, else copied.
 
-        What another executor has for its place, of the same parameter, becomes this one's too: copied, it would be
-        copied forth and back in every step that the two take in turn.
+        If the buffer is the place of another executor for the same parameter, this executor adopts it. Otherwise two
+        alternating executors would copy the parameter in every step.
         """
         block = self.plan.inputs[position]
         here = self._places.get(block)
         known, same = here is not None and here.handle is not None, here is buffer.memory
-        del here  # who holds a place is counted
+        del here  # references to the place are counted below
         if free and (not known or sys.getrefcount(buffer.memory) != _ALONE):
             self._places[block] = buffer.memory
         elif not known:
@@ -223,7 +225,7 @@ class CudaExecutor:
             self._leave(block, buffer)
 
     def _result(self, number: int) -> None:
-        """Have the place of a result ready."""
+        """Prepare the memory of a result."""
         like = self.plan.outputs[number]
         block = like.handle.block
         if block not in self._places or self._places[block].handle is None:
@@ -233,14 +235,14 @@ class CudaExecutor:
         self._stand(block, self._places[block].handle)
 
     def _vacate(self, block: int, like: DeviceBuffer) -> None:
-        """Let nobody else hold the place of a block."""
+        """Move a block's place if anyone else holds it."""
         if sys.getrefcount(self._places[block]) != _ALONE:
             self._leave(block, like)
 
     def _leave(self, block: int, like: DeviceBuffer) -> None:
-        """Take the place of a block for another memory; who holds it finds the same elements, as of `like`, elsewhere.
+        """Replace the memory of a block's place; other holders keep the same elements (typed as `like`) in new memory.
 
-        The handles are exchanged, so no call has to be written anew.
+        The handles are swapped, so the recorded calls stay valid.
         """
         memory, fresh = self._places[block], self._device.memory(self.plan.blocks[block])
         self._copy(fresh, DeviceBuffer(like.shape, like.dtype, memory))
@@ -263,7 +265,7 @@ class CudaExecutor:
     # Scripts --------------------------------------------------------------------------------------------------------
 
     def _written(self, arena: Memory | None) -> tuple[Script, Script]:
-        """The calls of the plan on the memory that there is."""
+        """Write the plan's calls with the current memory."""
         plan = self.plan
         aliases = {plan.outputs[i].handle.block: plan.inputs[at] for i, at in plan.aliased.items()}
 
@@ -286,7 +288,7 @@ class CudaExecutor:
 
 @final
 class Prompt(Transparent[DeviceBuffer]):
-    """Tells of an index out of range as soon as the op is bound that has it."""
+    """An interpreter that raises for an index out of range as soon as the op is bound."""
 
     __slots__ = ()
 
@@ -298,7 +300,7 @@ class Prompt(Transparent[DeviceBuffer]):
 
 
 class _Nobody:
-    """To whom memory is given back that is a part of other memory."""
+    """The owner of memory that is a part of other memory; releasing does nothing."""
 
     def release(self, handle: Any, nbytes: int) -> None:
         pass

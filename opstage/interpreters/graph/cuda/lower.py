@@ -1,4 +1,4 @@
-"""A lowered body recorded on a device: generated kernels for clusters, eager_cuda's own for everything else."""
+"""Lowers a body to recorded launches: generated kernels for clusters, eager_cuda's kernels for everything else."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from ..hosted import Hosted
 from .recorder import LaunchRecorder
 
 _FEW = 1 << 10
-"""Elements of a tensor of one number that is kept rather than filled anew in every run."""
+"""The largest constant-filled tensor, in elements, that is kept instead of filled in every run."""
 
 
 class HostCall(NamedTuple):
-    """An op that is seen outside: the kernel that the host runs after all launches that come before any update."""
+    """An op with external effects: the host calls its kernel after all launches that precede updates."""
 
     kernel: Callable[..., Any]
     types: tuple[TensorType, ...]
@@ -51,11 +51,9 @@ class HostCall(NamedTuple):
 class Lowering:
     """The lowering of a body to launches on a device.
 
-    host_calls  ops that are seen outside, in their order
-
-    aliased     outputs that are written over a donated input, by their places: the place of that input. Only updates of
-                parameters do so, which read and write each element once, and nothing but them reads that input once
-                they have begun
+    host_calls  ops with external effects, in order
+    aliased     outputs that overwrite a donated input, and that input, by position. Only parameter updates do so: they
+                read and write each element once, and nothing else reads that input once they have begun
     """
 
     def __init__(
@@ -65,7 +63,7 @@ class Lowering:
         precision: MatmulPrecision,
         donated: Collection[int] = (),
     ):
-        """`donated` are the places of inputs that may be written over."""
+        """`donated` are the positions of inputs that may be overwritten."""
         if isinstance(program, Body):
             self.lowered = Lowered(program, CUDA, own_outputs=True)
             self.groups = fuse(self.lowered)
@@ -81,21 +79,21 @@ class Lowering:
         self.host_calls: list[HostCall] = []
 
     def inputs(self) -> list[DeviceBuffer]:
-        """Memory for the inputs."""
+        """Allocate memory for the inputs."""
         return [self._own(slot) for slot in self.lowered.body.inputs]
 
     @property
     def constants(self) -> list[tuple[DeviceBuffer, Any]]:
-        """The memory of each constant that is read, and its value."""
+        """Return the memory and value of each constant that is read."""
         return [(self._buffers[s], value) for s, value in self.lowered.constants.items() if s in self._buffers]
 
-    def ask(self) -> tuple[int, list[DeviceBuffer]]:
-        """Ask for everything: how many calls come before the first that writes over an input, and the outputs."""
+    def record(self) -> tuple[int, list[DeviceBuffer]]:
+        """Record everything; return the number of calls before the first that overwrites an input, and the outputs."""
         over = {self.lowered.outputs[place] for place in self.aliased}
         later = [group for group in self.groups if over.intersection(group.equations[0].outputs)]
         for place, group in enumerate(self.groups):
             if group not in later:
-                self._unit(group, place)
+                self._group(group, place)
         self._device.flush()
         first = len(self._device.calls)
         for group in later:
@@ -127,7 +125,7 @@ class Lowering:
     # Memory ---------------------------------------------------------------------------------------------------------
 
     def _own(self, root: int) -> DeviceBuffer:
-        """The memory of a root; that of a part is its whole's."""
+        """Return the memory of a root; parts use the memory of their whole."""
         root = self.lowered.in_memory(self.lowered.views[root]).root
         found = self._buffers.get(root)
         if found is None:
@@ -135,24 +133,25 @@ class Lowering:
         return found
 
     def _operand(self, slot: int) -> DeviceBuffer:
-        """A packed tensor where it is."""
+        """Return a packed tensor in place."""
         view = self.lowered.views[slot]
         if not view.size:
             return self._device.empty(self.lowered.types[slot])
         return self._device.shifted(self._own(view.root), view.shape, self._bytes_before(view))
 
     def _rest(self, view: View) -> DeviceBuffer:
-        """The memory of a view, from its first element on."""
+        """Return the memory of a view, from its first element on."""
         buffer, before = self._own(view.root), self._bytes_before(view)
         return self._device.shifted(buffer, (buffer.size - before // buffer.dtype.itemsize,), before)
 
     def _bytes_before(self, view: View) -> int:
-        """From the start of the root's memory to the first element of a view."""
+        """Return the offset of a view's first element in the root's memory, in bytes."""
         return self.lowered.in_memory(view).offset * self.lowered.types[view.root].dtype.itemsize
 
-    # Units ----------------------------------------------------------------------------------------------------------
+    # Fusion groups
+    # --------------------------------------------------------------------------------------------------------
 
-    def _unit(self, group: FusionGroup, place: int) -> None:
+    def _group(self, group: FusionGroup, place: int) -> None:
         if group.cluster is None:
             self._equation(group.equations[0])
             return
@@ -167,15 +166,15 @@ class Lowering:
             self._device.serve(self._context(e), self._cluster, cluster_kernel(group.cluster, group.equations, stored))
 
     def _cluster(self, made: Generated) -> None:
-        # which index it was, the program says, run op by op
-        asked = self._device.watched((), self._device.flag) if made.checks else 0
-        self._buffers.update(launch(self._device, self.lowered, made, self._own, total, asked))
+        # a rerun op by op reports which index it was
+        watched = self._device.watched((), self._device.flag) if made.checks else 0
+        self._buffers.update(launch(self._device, self.lowered, made, self._own, total, watched))
 
     def _context(self, e: Equation) -> OpContext:
         return OpContext(e.primitive.name, e.region.name, self._precision, self._device.context.watch)
 
     def _is_constant(self, e: Equation) -> bool:
-        """Whether it fills a small tensor with a number, the same one in every run."""
+        """Return whether it fills a small tensor with a number that is the same in every run."""
         (out,) = e.outputs
         if e.primitive is not CONTIGUOUS or e.inputs[0] not in self.lowered.literals:
             return False
@@ -184,7 +183,7 @@ class Lowering:
     def _equation(self, e: Equation) -> None:
         lowered = self.lowered
         if e.primitive is ASSEMBLE:
-            self._own(e.outputs[0])  # its parts are there
+            self._own(e.outputs[0])  # its parts are already in place
             return
         if e.primitive is CONTIGUOUS:
             assert not lowered.views[e.outputs[0]].size, "what is not empty is copied by a cluster"
@@ -204,7 +203,9 @@ class Lowering:
                 f"{e.primitive} has no kernel on device 'cuda', and no definition by other ops{hint}"
             )
         types = tuple([self.lowered.types[slot] for slot in e.outputs])
-        if Effect.EXTERNAL in e.primitive.effects:  # done by the host when the launches are; who reads it need not wait
+        if (
+            Effect.EXTERNAL in e.primitive.effects
+        ):  # run by the host after the launches; readers of its results need not wait
             self.host_calls.append(HostCall(kernel, types, tuple(map(self._operand, e.inputs)), e.static))
             for slot, type_ in zip(e.outputs, types):
                 self._own(slot)
@@ -214,9 +215,9 @@ class Lowering:
         self._buffers.update(zip(e.outputs, results))
 
     def _meeting(self, e: Equation) -> None:
-        """A collective of the ranks here, in the calls that the eager interpreter makes of it."""
+        """Record a collective of the hosted ranks, through the calls of the eager interpreter."""
         device = self._device
-        watch = device.context.watch  # which that interpreter has one of its own in place of
+        watch = device.context.watch  # the interpreter that meets has its own
         device.context = self._context(e)
         types = tuple([self.lowered.types[slot] for slot in e.outputs])
         operands = list(map(self._operand, e.inputs))
@@ -224,7 +225,7 @@ class Lowering:
         device.context = device.context._replace(watch=watch)
         taken = {buffer.handle.block for buffer in operands}
         for slot, buffer in zip(e.outputs, found):
-            if buffer.handle.block in taken:  # it is what a rank has already: a result is nobody else's
+            if buffer.handle.block in taken:  # a rank already owns it, and results do not share memory
                 buffer = self._copied(e, buffer)
             taken.add(buffer.handle.block)
             self._buffers[slot] = buffer

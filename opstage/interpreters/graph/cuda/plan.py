@@ -1,4 +1,4 @@
-"""A graph made ready for a device: the calls that it takes, and where in one block of memory everything lies."""
+"""The plan of a graph on a device: its calls, and the layout of its memory in one block."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from .lower import Lowering
 from .recorder import LaunchRecorder, Spot, spots
 
 ALIGNMENT = 256
-"""Bytes: what cuBLASLt and wide loads take for granted."""
+"""Bytes, as required by cuBLASLt and by vectorized loads."""
 
 
 @final
 class CudaPlan:
     """The launches of a graph, on numbered blocks of memory.
 
-    calls, split    all calls, and how many come before the first that writes over an input
-    host_calls      ops that the host does between those two parts, in their order
+    calls, split    all calls, and the number of calls before the first that overwrites an input
+    host_calls      ops that the host runs between those two parts, in order
     inputs          the block of each input
     outputs         each output on its block
-    aliased         outputs that are written over a donated input: their places, and that input's
-    constants       blocks that hold what never changes
-    offsets         of blocks that are in the arena, of `arena_bytes` in all
+    aliased         outputs that overwrite a donated input, and that input, by position
+    constants       blocks with constant content
+    offsets         of blocks in the arena, which has `arena_bytes`
     sent            bytes that a run sends to other processes
-    flag            a number on the device, not 0 once an index was out of range; None if no call has indices
+    flag            a word on the device, nonzero after an index was out of range; None if no call checks indices
     """
 
     def __init__(
@@ -44,14 +44,14 @@ class CudaPlan:
         lowering = Lowering(program, recorder, precision, donated)
         taken = lowering.inputs()
         self.inputs = [_block(buffer) for buffer in taken]
-        self.split, self.outputs = lowering.ask()
+        self.split, self.outputs = lowering.record()
         self.calls: list[Call] = recorder.calls
         self.sent = sum(call.arguments[1].sent for call in self.calls if call.method == "aside")
         self.constants = {_block(buffer): value for buffer, value in lowering.constants}
         self.blocks = recorder.blocks
         self.aliased = lowering.aliased
         self.flag = recorder.flag if recorder.watches else None
-        if self.flag is not None:  # a run that was broken off may have set it
+        if self.flag is not None:  # an interrupted run may have set it
             recorder.each(fill_kernel, 1, self.flag, np.int32(0))
             self.calls.insert(0, self.calls.pop())
             self.split += 1
@@ -63,7 +63,7 @@ class CudaPlan:
                 first.setdefault(spot.block, i)
                 last[spot.block] = i
         self.host_calls = lowering.host_calls
-        for spot in spots([call.operands for call in self.host_calls]):  # they are read when the first part is done
+        for spot in spots([call.operands for call in self.host_calls]):  # read after the first part
             first.setdefault(spot.block, 0)
             last[spot.block] = max(last.get(spot.block, 0), self.split)
         fixed = {*self.inputs, *self.constants, *results}

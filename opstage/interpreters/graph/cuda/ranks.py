@@ -23,8 +23,8 @@ from .target import optimise
 
 @final
 class CudaRanks:
-    """See `RankTarget`. Exchanges are calls of what is captured, so in a run nobody asks for them one by one: before it
-    the processes agree on the whole program."""
+    """The target of ranks on a GPU, see `RankTarget`. Exchanges are part of the captured calls, so the processes agree
+    on the whole program once before a run, not on each exchange."""
 
     def __init__(self, options: Options, eager: CudaOps, scratch: CudaScratch, waiting: list[CudaExecutor]):
         self._options, self._eager, self._scratch, self._waiting = options, eager, scratch, waiting

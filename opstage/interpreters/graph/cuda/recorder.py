@@ -1,7 +1,7 @@
-"""A device that computes nothing and notes what it is asked for: kernels and products, on numbered blocks of memory.
+"""A device that records launches and products on numbered blocks of memory, and runs nothing.
 
-The entries of eager_cuda's kernel tables ask a device for memory and launches. Asked of this one, a whole program
-becomes a list of calls, which another device can do again and again on memory that is laid out once.
+eager_cuda's kernels allocate and launch through a device. On this one, a whole program becomes a list of calls, which
+another device replays on memory that is laid out once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...gpu.device.side import Aside
 
 
 class Spot(NamedTuple):
-    """A handle of memory that is nowhere yet: the number of a block, and bytes from its start."""
+    """A symbolic memory handle: the number of a block, and an offset in bytes."""
 
     block: int
     offset: int
@@ -27,10 +27,10 @@ class Spot(NamedTuple):
 
 @final
 class LaunchRecorder(Device):
-    """A device that records launches on numbered blocks, in the place of `device`.
+    """A device that records launches on numbered blocks, in place of `device`.
 
-    calls       in the order in which they were asked for
-    blocks      the bytes of each numbered block
+    calls       in order
+    blocks      the size of each block in bytes
     """
 
     notes = True
@@ -52,10 +52,10 @@ class LaunchRecorder(Device):
 
     @override
     def deallocate(self, handle: Any, nbytes: int) -> None:
-        """Blocks live from the first call that has them to the last, so nothing is to be noted."""
+        """Do nothing: blocks live from the first to the last call that uses them."""
 
     def shifted(self, buffer: DeviceBuffer, shape: tuple[int, ...], offset: int) -> DeviceBuffer:
-        """A tensor of this shape, so many bytes into the memory of another."""
+        """Return a tensor of this shape at an offset in bytes into another's memory."""
         if not offset:
             return buffer.reshaped(shape)
         spot = buffer.handle
@@ -66,7 +66,7 @@ class LaunchRecorder(Device):
 
     @override
     def upload(self, array: npt.NDArray[Any]) -> DeviceBuffer:
-        """On the device itself: numbers that calls read, the same every time."""
+        """Upload to the real device: constants that calls read."""
         return self.device.upload(array)
 
     @override
@@ -90,7 +90,7 @@ class LaunchRecorder(Device):
         self._note("joined", (number, *buffers), {})
 
     def _note(self, method: str, arguments: tuple[Any, ...], more: Mapping[str, Any]) -> None:
-        tuple(spots((arguments, more)))  # asked for its handle, a buffer has what it waits for noted first
+        tuple(spots((arguments, more)))  # reading a buffer's handle first records the deferred work that it waits for
         self.calls.append(Call(method, arguments, more, *self.context[:3]))
 
     @override
@@ -104,11 +104,11 @@ class LaunchRecorder(Device):
 
     @override
     def synchronize(self) -> None:
-        """Nothing is under way."""
+        """Do nothing: no work is pending."""
 
 
 def spots(value: Any) -> Iterator[Spot]:
-    """The spots in an argument of a call, or in a call."""
+    """Yield the spots in an argument of a call, or in a call."""
     if type(value) is DeviceBuffer:
         if type(value.handle) is Spot:
             yield value.handle
@@ -120,7 +120,7 @@ def spots(value: Any) -> Iterator[Spot]:
 
 
 def placed(value: Any, find: Callable[[Spot, int], Any]) -> Any:
-    """An argument with its spots replaced: buffers on the memory that `find(spot, bytes)` says."""
+    """Return an argument with its spots replaced by the memory that `find(spot, bytes)` returns."""
     if type(value) is DeviceBuffer:
         if type(value.handle) is not Spot:
             return value

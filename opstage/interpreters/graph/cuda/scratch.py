@@ -10,10 +10,10 @@ from ...gpu.device import Device
 
 @final
 class CudaScratch:
-    """One block for all programs of an interpreter, as large as the largest needs: one run at a time has it, and holds
-    it, so that it may be trimmed meanwhile.
+    """One block shared by all programs of an interpreter, as large as the largest needs. One run at a time uses and
+    references it, so it may be trimmed meanwhile.
 
-    runs    how many runs have had it
+    runs    the number of runs that used it
     """
 
     __slots__ = ("runs", "_device", "_memory", "__weakref__")
@@ -25,13 +25,13 @@ class CudaScratch:
         device.add_idle(self)
 
     def take(self, nbytes: int) -> Memory | None:
-        """At least so many bytes for a run that begins; None if it needs none."""
+        """Return at least `nbytes` for a new run; None if it needs none."""
         self.runs += 1
         if nbytes and (self._memory is None or self._memory.nbytes < nbytes):
-            self._memory = None  # before there is a larger one
+            self._memory = None  # release it before a larger one is allocated
             self._memory = self._device.memory(nbytes)
         return self._memory if nbytes else None
 
     def trim(self) -> None:
-        """Give it back; the next run takes it anew."""
+        """Release the block; the next run allocates again."""
         self._memory = None

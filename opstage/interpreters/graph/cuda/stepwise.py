@@ -1,4 +1,4 @@
-"""The executor of a graph that chooses by values: it runs op by op, because the host reads what is chosen by."""
+"""The executor of a graph with data-dependent control flow: it runs op by op, since the host reads the conditions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..replay import replay
 
 
 def chooses(body: Body) -> bool:
-    """Whether a choice or a loop of unknown length is in it: launches that are noted beforehand cannot hold one."""
+    """Return whether a body has a switch or while_loop, which a recorded sequence of launches cannot contain."""
     return any(
         e.primitive in (SWITCH, WHILE) or any(chooses(inner) for _, inner in bodies_of(e.static))
         for e in body.equations
@@ -28,7 +28,7 @@ def chooses(body: Body) -> bool:
 
 @final
 class StepwiseExecutor:
-    """Runs a graph on buffers of a device by the eager kernels. Inputs are never written over."""
+    """Runs a graph on buffers of a device by the eager kernels. Inputs are never overwritten."""
 
     def __init__(self, graph: Graph, eager: CudaOps):
         self.graph = graph
@@ -36,13 +36,13 @@ class StepwiseExecutor:
         self._eager = eager
 
     def run(self, inputs: Sequence[DeviceBuffer], step: int = 0) -> tuple[DeviceBuffer, ...]:
-        """The outputs for `inputs`, at training step `step`."""
+        """Return the outputs for `inputs` at training step `step`."""
         return replay(self._eager, self.graph, inputs, step)
 
     def start(
         self, inputs: Sequence[DeviceBuffer], step: int = 0, free: Collection[int] = ()
     ) -> tuple[tuple[DeviceBuffer, ...], Finish]:
-        """The outputs, which are complete when indices out of range have been looked for."""
+        """Return the outputs, which are complete once pending index errors have been raised."""
         outputs = self.run(inputs, step)
         self._eager.raise_pending()
 

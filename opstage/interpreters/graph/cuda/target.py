@@ -1,4 +1,4 @@
-"""The passes that a graph goes through before its kernels for a GPU are written."""
+"""The passes that run on a graph before its GPU kernels are generated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .. import passes
 from ..graph import Graph
 
 _EXPANDED = frozenset({SUM, REDUCE_MEAN})
-"""Composites whose parts go into a generated kernel, which saves more than their own kernels do."""
+"""Composites that are decomposed so that they fuse into generated kernels, which is faster than their own kernels."""
 
 
 def _stays(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> bool:
@@ -22,5 +22,5 @@ PASSES = passes.standard(_stays, loops=True)
 
 
 def optimise(graph: Graph) -> Graph:
-    """The same program in fewer and simpler ops, without loops, which are unrolled."""
+    """Optimise the program; loops are unrolled."""
     return passes.optimise(graph, PASSES)[0]

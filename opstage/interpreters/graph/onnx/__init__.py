@@ -1,4 +1,4 @@
-"""A recorded program as an ONNX model. `RULES` says which op is written as which operators."""
+"""Recorded programs as ONNX models. `RULES` maps each op to the operators that express it."""
 
 from .model import IR_VERSION, OPSET, model_of, write_model
 from .table import RULES

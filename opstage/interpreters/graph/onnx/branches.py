@@ -1,4 +1,4 @@
-"""A choice between branches, as ONNX's If."""
+"""Switches, as ONNX's If."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .writer import Writer
 def _switch(
     writer: Writer, operands: tuple[OnnxValue, ...], results: tuple[TensorType, ...], /, **static: Any
 ) -> tuple[str, ...]:
-    """An If for each branch but the last, one in the other. What a branch reads it reads from outside."""
+    """Write nested Ifs, one for each branch but the last. Branches read their operands from the outer scope."""
     bodies = branches_of(static)
     index, *outside = operands
     if index.dtype == BOOL:
@@ -25,7 +25,8 @@ def _switch(
 
 
 def _in_range(writer: Writer, index: OnnxValue, count: int) -> str:
-    """The index as an int64, through a Gather, which refuses one that is out of range; a negative one as too large."""
+    """Return the index as int64, through a Gather that raises if it is out of range; negative ones are mapped above the
+    range."""
     wide = index.name if index.dtype == INT64 else writer.converted(index, INT64)
     negative = writer.node("Less", wide, writer.number(0, INT64))
     place = writer.node("Where", negative, writer.number(count, INT64), wide)
@@ -35,9 +36,9 @@ def _in_range(writer: Writer, index: OnnxValue, count: int) -> str:
 def _among(
     writer: Writer, index: str, number: int, bodies: tuple[Body, ...], outside: list[OnnxValue]
 ) -> tuple[str, ...]:
-    """The results of the branch that `index` names, of those from `number` on."""
+    """Return the results of the branch with this index, among those from `number` on."""
     here = writer.node("Equal", index, writer.number(number, INT64))
-    if len(bodies) == 1:  # the index is 0; an If of two like branches reads it, so that the check of it stays
+    if len(bodies) == 1:  # the index is 0; an If of two equal branches reads it, so that its check is not pruned
         return _either(writer, here, bodies[0], bodies[0], outside)
     if number == len(bodies) - 2:
         return _either(writer, here, bodies[number], bodies[number + 1], outside)
@@ -67,7 +68,7 @@ def _branch(writer: Writer, body: Body, outside: list[OnnxValue]) -> Subgraph:
 
 
 def own(writer: Writer, subgraph: Subgraph, ref: OnnxValue) -> OnnxValue:
-    """An output of a body is the result of a node in it, and no other output."""
+    """Copy an output of a body by a node in it, since outputs must be distinct results of the body's own nodes."""
     outside, writer.nodes = writer.nodes, subgraph.nodes
     try:
         return OnnxValue(writer.node("Identity", ref), ref.type, writer)

@@ -1,4 +1,4 @@
-"""Convolution, its adjoint and its kernel gradient. A tensor without a batch gets one of size 1 on the way."""
+"""Convolution, its adjoint and its kernel gradient. Unbatched tensors temporarily get a batch axis of size 1."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Results = tuple[TensorType, ...]
 
 
 def batched(writer: Writer, x: OnnxValue, rank: int) -> tuple[str, Shape]:
-    """x as (N, C, *S)."""
+    """Return x as (N, C, *S)."""
     if len(x.shape) == rank + 2:
         return x.name, x.shape
     return writer.node("Unsqueeze", x, writer.ints(0)), (1, *x.shape)
 
 
 def unbatched(writer: Writer, name: str, x: OnnxValue, rank: int) -> str:
-    """A result for x as x came, with a batch or without."""
+    """Return a result with a batch axis only if x has one."""
     return name if len(x.shape) == rank + 2 else writer.node("Squeeze", name, writer.ints(0))
 
 
@@ -53,7 +53,7 @@ def _conv_transpose(
         )
     name, shape = batched(writer, x, rank)
     surplus = [extra // s for extra, s in zip(output_padding, window["stride"])]
-    if any(surplus):  # an output_padding of the stride or more is that of an x with zeros behind it
+    if any(surplus):  # output_padding of the stride or more equals padding x with zeros at the end
         name = writer.node("Pad", name, writer.ints(*(0,) * (len(shape) + 2), *surplus))
     rest = [extra % s for extra, s in zip(output_padding, window["stride"])]
     out = writer.node("ConvTranspose", name, kernel, *bias, output_padding=rest, **_window(**window))
@@ -72,11 +72,11 @@ def _conv_kernel_grad(
     dilation: Ints,
     groups: int,
 ) -> tuple[str, ...]:
-    """A convolution in which batch and channels change places, and stride and dilation.
+    """Write a convolution with batch and channels exchanged, and stride and dilation exchanged.
 
     x (N, G·c, *S) becomes (c, G·N, *S) and g (N, G·o, *O) becomes (G·o, N, *O), a kernel for each of the G groups; the
-    result (c, G·o, *K) is turned to (G·o, c, *K). Cells of x that no window reached give more than *kernel; they are
-    cut.
+    result (c, G·o, *K) is transposed to (G·o, c, *K). Cells of x that no window covers make the result larger than
+    *kernel; the excess is cut.
     """
     x, g = operands
     if is_empty(g.type):

@@ -1,4 +1,5 @@
-"""Division rounded down: ONNX's Mod and Div, kept from what runtimes leave open or crash at."""
+"""Floor division and shifts, by ONNX's Mod, Div and BitShift, avoiding operands that runtimes leave undefined or crash
+on."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ Results = tuple[TensorType, ...]
 
 
 def _rest(writer: Writer, x: OnnxValue, y: OnnxValue, dtype: DType) -> tuple[str, str]:
-    """x modulo y, and the divisor that was used: 1 for integers of 0 and -1, whose rest is 0."""
+    """Return x modulo y, and the divisor used: 1 for integer divisors 0 and -1, where the remainder is 0."""
     zero = writer.number(0, dtype)
     if dtype.kind == "i":
         special = writer.node("Or", writer.node("Equal", y, zero), writer.node("Equal", y, writer.number(-1, dtype)))
@@ -44,14 +45,14 @@ def floor_divide(writer: Writer, operands: Operands, results: Results, /) -> tup
 
 
 def _places(writer: Writer, y: OnnxValue, dtype: DType) -> tuple[str, str]:
-    """Where everything is shifted out, and by how many places otherwise: there by one less than there are."""
+    """Return where all bits are shifted out, and the clamped number of places: at most the width minus one."""
     width = writer.number(8 * dtype.itemsize - 1, dtype)
     gone = writer.node("Or", writer.node("Less", width, y), writer.node("Less", y, writer.number(0, dtype)))
     return gone, writer.node("Where", gone, width, y)
 
 
 def left_shift(writer: Writer, operands: Operands, results: Results, /) -> tuple[str, ...]:
-    """Of the bits as unsigned numbers, which are the only ones that ONNX shifts; 0 where none is left."""
+    """Shift the bits as unsigned numbers, the only ones that ONNX shifts; 0 where all bits are shifted out."""
     (x, y), dtype = operands, results[0].dtype
     unsigned = np.dtype(f"u{dtype}")
     gone, places = _places(writer, y, dtype)
@@ -62,7 +63,7 @@ def left_shift(writer: Writer, operands: Operands, results: Results, /) -> tuple
 
 
 def right_shift(writer: Writer, operands: Operands, results: Results, /) -> tuple[str, ...]:
-    """Of x where it is not below 0, of its bits turned around where it is: what comes in from above is its sign."""
+    """Shift x where it is not negative, and its complement where it is, which extends the sign."""
     (x, y), dtype = operands, results[0].dtype
     unsigned = np.dtype(f"u{dtype}")
     places = writer.converted(_places(writer, y, dtype)[1], unsigned)

@@ -1,4 +1,4 @@
-"""Arithmetic and functions of one element, activations, comparisons and conversions: mostly operators of ONNX's own."""
+"""Elementwise arithmetic and functions, activations, comparisons and conversions: mostly single ONNX operators."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .writer import Writer
 Operands = tuple[OnnxValue, ...]
 Results = tuple[TensorType, ...]
 
-_NAN = "of nan ONNX says nothing"
+_NAN = "ONNX leaves the result for nan undefined"
 
 
 def _scale(writer: Writer, operands: Operands, results: Results, /, *, c: Any) -> tuple[str, ...]:
@@ -32,7 +32,7 @@ def _pow(writer: Writer, operands: Operands, results: Results, /, *, exponent: A
 
 
 def _to_base(base: float) -> OnnxRule:
-    """A logarithm to another base, by the natural one: ONNX has no other."""
+    """A logarithm to another base through the natural one, the only one in ONNX."""
 
     def says(writer: Writer, operands: Operands, results: Results, /) -> tuple[str, ...]:
         natural = writer.node("Log", *operands)
@@ -59,7 +59,7 @@ def _silu(writer: Writer, operands: Operands, results: Results, /) -> tuple[str,
 
 
 def _gelu(writer: Writer, operands: Operands, results: Results, /, *, approximate: str) -> tuple[str, ...] | None:
-    """In float64 by its decomposition: what ONNX says of Gelu has its factors in float32."""
+    """Decompose in float64: ONNX specifies Gelu with float32 constants."""
     return (writer.node("Gelu", *operands, approximate=approximate),) if operands[0].dtype == FLOAT32 else None
 
 
@@ -73,7 +73,7 @@ def _detach(writer: Writer, operands: Operands, results: Results, /) -> tuple[st
 
 
 def _select(writer: Writer, operands: Operands, results: Results, /) -> tuple[str, ...]:
-    """Of masks by logic: onnxruntime has no Where of them."""
+    """Select masks by logic, since onnxruntime has no Where for them."""
     if results[0].dtype != BOOL:
         return (writer.broadcasting("Where", *operands),)
     mask, x, y = operands

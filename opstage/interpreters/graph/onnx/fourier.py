@@ -1,4 +1,5 @@
-"""Fourier transforms of complex tensors, whose last axis ONNX has as well, and of real ones."""
+"""Fourier transforms of complex tensors, stored with real and imaginary parts on the last axis as in ONNX, and of real
+tensors."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from .writer import Writer, is_empty
 
 
 def _scaled(writer: Writer, name: str, out: TensorType, n: Dim, exponent: float) -> str:
-    """Times n to the exponent."""
+    """Multiply by n**exponent."""
     if not exponent:
         return name
     if isinstance(n, int):
@@ -22,7 +23,7 @@ def _scaled(writer: Writer, name: str, out: TensorType, n: Dim, exponent: float)
 
 
 _FORWARD: dict[str, float] = {"backward": 0, "ortho": -0.5, "forward": -1}
-"""The exponent of n by which a sum becomes the transform; that of the inverse is -1 less this."""
+"""The exponent of n that scales the sum to the transform; for the inverse it is -1 minus this."""
 
 
 def _fft(
@@ -57,10 +58,10 @@ def _rfft(
 def _irfft(
     writer: Writer, operands: tuple[OnnxValue, ...], results: tuple[TensorType, ...], /, *, n: Dim, axis: int, norm: str
 ) -> tuple[str, ...]:
-    """The real part of the sum over all n entries: those that are missing are conjugates in mirror order.
+    """Sum over all n entries and take the real part; missing entries are conjugates in reverse order.
 
-    It is that of the transform of the conjugates; onnxruntime's inverse has a factor 1/n of half the digits. The
-    imaginary parts of the first entry and of the middle one move imaginary parts alone.
+    It is computed as the forward transform of the conjugates, since onnxruntime's inverse rounds its factor 1/n to half
+    precision. The imaginary parts of the first and middle entries only affect imaginary parts.
     """
     (x,), (out,) = operands, results
     if is_empty(x.type):
@@ -74,7 +75,7 @@ def _irfft(
 
 
 RULES: dict[Primitive, OnnxRule] = {
-    fourier.FFT: OnnxRule(_fft, "of nan ONNX says nothing"),
-    fourier.RFFT: OnnxRule(_rfft, "of nan ONNX says nothing"),
-    fourier.IRFFT: OnnxRule(_irfft, "of nan ONNX says nothing"),
+    fourier.FFT: OnnxRule(_fft, "ONNX leaves the result for nan undefined"),
+    fourier.RFFT: OnnxRule(_rfft, "ONNX leaves the result for nan undefined"),
+    fourier.IRFFT: OnnxRule(_irfft, "ONNX leaves the result for nan undefined"),
 }

@@ -1,6 +1,6 @@
-"""Reading entries at indices, and adding to them.
+"""Gathering entries at indices, and scatter-adding to them.
 
-Mode "zero" works on x with one row of zeros behind the last one, to which every index out of range points.
+Mode "zero" appends a row of zeros to x, to which every index out of range is redirected.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .nodes import OnnxValue
 from .rules import OnnxRule
 from .writer import Writer
 
-_NOTE = 'with mode="raise" a runtime may take a negative index to count from the end'
+_NOTE = 'with mode="raise" a runtime may count negative indices from the end'
 
 
 def _gather_rows(
@@ -46,7 +46,8 @@ def _with_spare_row(writer: Writer, x: OnnxValue) -> str:
 
 
 def _or_spare(writer: Writer, x: OnnxValue, index: OnnxValue) -> str:
-    """The index, or that of the spare row where it is out of range, as int64: x may be longer than int32 can say."""
+    """Return the index as int64, with the appended row's index where it is out of range: x may be longer than int32
+    allows."""
     wide = index.name if index.dtype == INT64 else writer.converted(index, INT64)
     count = writer.number(x.shape[0], INT64)
     inside = writer.node(

@@ -1,4 +1,4 @@
-"""Shapes, axes and the order of elements. What these write are sizes; symbolic ones are computed from the inputs."""
+"""Shapes, axes and the order of elements. Symbolic sizes are computed from the inputs."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _pad(
 def _spread(
     writer: Writer, name: str, shape: Shape, axis: int, between: int, value: Any, x: OnnxValue
 ) -> tuple[str, Shape]:
-    """Cells between every two entries: each entry gets `between` behind it, and those behind the last one are cut."""
+    """Insert cells between adjacent entries: `between` cells after each entry, with those after the last one cut."""
     size = shape[axis]
     if type(size) is int and size < 2:
         return name, shape

@@ -1,4 +1,4 @@
-"""Products of matrices, and determinants."""
+"""Matrix products and determinants."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .writer import Writer, is_empty
 
 
 def _product(writer: Writer, operands: tuple[OnnxValue, ...], results: tuple[TensorType, ...], /) -> tuple[str, ...]:
-    if is_empty(operands[0].type):  # sums of no terms
+    if is_empty(operands[0].type):  # empty sums
         return (writer.filled(results[0].shape, 0.0, results[0].dtype),)
     return (writer.node("MatMul", *operands),)
 
@@ -20,7 +20,7 @@ def _linear(
     writer: Writer, operands: tuple[OnnxValue, ...], results: tuple[TensorType, ...], /, *, has_bias: bool
 ) -> tuple[str, ...]:
     weight, *bias, x = operands
-    if is_empty(x.type):  # of no features: the bias alone
+    if is_empty(x.type):  # no features: only the bias
         if bias:
             return (writer.expanded(bias[0], bias[0].shape, results[0].shape),)
         return (writer.filled(results[0].shape, 0.0, x.dtype),)
@@ -40,5 +40,5 @@ RULES: dict[Primitive, OnnxRule] = {
     linalg.MATMUL: OnnxRule(_product),
     linalg.BMM: OnnxRule(_product),
     linalg.LINEAR: OnnxRule(_linear),
-    determinants.DET: OnnxRule(_det, "of nan ONNX says nothing"),
+    determinants.DET: OnnxRule(_det, "ONNX leaves the result for nan undefined"),
 }

@@ -1,4 +1,4 @@
-"""Loops that are one op, as ONNX's Scan and Loop."""
+"""Scans and while_loops, as ONNX's Scan and Loop."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .writer import Writer
 def _scan(
     writer: Writer, operands: tuple[OnnxValue, ...], results: tuple[TensorType, ...], /, **static: Any
 ) -> tuple[str, ...]:
-    """The carries are its state, xs its inputs, the y's its outputs.
+    """Write a Scan with the carries as its state, xs as its inputs and ys as its outputs.
 
-    What was captured is read from outside. A loop over no xs runs over its iteration numbers. Run in reverse,
-    inputs are read from the last to the first, and outputs put in front of each other.
+    Captured tensors are read from the outer scope. A loop without xs scans its iteration numbers. In reverse, inputs
+    are read from last to first, and outputs are prepended.
     """
     loop = ScanParameters(**static)
     split = loop.carries + loop.entries
@@ -57,9 +57,9 @@ def _scan(
 def _while(
     writer: Writer, operands: tuple[OnnxValue, ...], results: tuple[TensorType, ...], /, **static: Any
 ) -> tuple[str, ...]:
-    """A Loop without a trip count: its condition is asked before it, and at the end of each iteration.
+    """Write a Loop without a trip count: its condition is tested before it and at the end of each iteration.
 
-    An iteration past the declared bound reads an element that is not there, which a runtime refuses.
+    An iteration beyond the declared limit gathers an index out of range, which runtimes reject.
     """
     loop = WhileParameters(**static)
     carries = len(results)

@@ -1,4 +1,4 @@
-"""Nodes, values and types as ONNX's own messages."""
+"""Nodes, values and types as ONNX protobuf messages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def package() -> Any:
 
 @final
 class Messages:
-    """Makes them with the package onnx."""
+    """Makes messages with the package onnx."""
 
     def __init__(self, onnx: Any):
         self.onnx = onnx

@@ -1,4 +1,4 @@
-"""The model as ONNX's own message, and its file."""
+"""The model as an ONNX message, and its file."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from .values import arrays
 from .writer import Writer
 
 OPSET = 20
-"""The version of ONNX's operators: the first that has Gelu."""
+"""The opset version: the first with Gelu."""
 
 IR_VERSION = 9
-"""The version of the file format, that of the same release."""
+"""The version of the file format in the same release."""
 
 _LARGEST = 2**31 - 1
 
 
 def model_of(graph: Graph, values: Mapping[str, Any] | None = None) -> Any:
-    """The onnx.ModelProto of a graph. See `Graph.to_onnx`."""
+    """Return the onnx.ModelProto of a graph. See `Graph.to_onnx`."""
     onnx = package()
     if graph.dtype == EXACT:
         raise UnsupportedError("ONNX has no element type for dtype exact; record the program in float64")
@@ -36,7 +36,7 @@ def model_of(graph: Graph, values: Mapping[str, Any] | None = None) -> Any:
     writer = Writer(RULES, graph.dtype, graph.seed)
     names = list(graph.input_names)
     inputs = [writer.input(name, type_) for name, type_ in zip(names, graph.input_types)]
-    # An output that is called as an input is, a parameter after its update, gets another name: ONNX has one for each.
+    # ONNX names are unique, so an output with the name of an input, such as an updated parameter, is renamed.
     free = [writer.unique(f"{name}.new" if name in names else name) for name in graph.output_names]
     results = writer.write(graph.body, inputs)
     outputs = [OnnxValue(name, result.type, writer) for name, result in zip(free, results)]
@@ -71,7 +71,7 @@ def model_of(graph: Graph, values: Mapping[str, Any] | None = None) -> Any:
 
 
 def write_model(graph: Graph, path: str | PathLike[str], values: Mapping[str, Any] | None = None) -> None:
-    """The model of a graph in a file, whole or not at all. See `Graph.to_onnx`."""
+    """Write the model of a graph to a file atomically. See `Graph.to_onnx`."""
     write_file(Path(path), [model_of(graph, values).SerializeToString()])
 
 

@@ -1,4 +1,4 @@
-"""ONNX models as plain values: nodes, the values between them, and the bodies of loops."""
+"""ONNX models as plain values: nodes, the values between them, and loop bodies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @final
 class OnnxValue(Typed):
-    """A ref of the writer: a named tensor of the model, its type as the op's own shape rule says it."""
+    """A ref of the writer: a named tensor of the model, with the type that the op's shape rule inferred."""
 
     __slots__ = ("name", "type", "ops")
 
@@ -27,7 +27,7 @@ class OnnxValue(Typed):
 
 @dataclass
 class OnnxNode:
-    """outputs = op(inputs). `doc` says which op of the program wrote it, and where that stands."""
+    """outputs = op(inputs). `doc` names the op of the program that wrote it, and its source line."""
 
     op: str
     inputs: list[str]
@@ -37,30 +37,30 @@ class OnnxNode:
     doc: str = ""
 
     def reads(self) -> set[str]:
-        """The names that it needs, those that bodies inside of it take from outside among them."""
+        """Return the names that it reads, including those that its subgraphs read from the outer scope."""
         inside = [value.reads() for value in self.attributes.values() if isinstance(value, Subgraph)]
         return set(self.inputs).union(*inside)
 
 
 @dataclass
 class Subgraph:
-    """The body of a loop: an attribute of a node, which may read every name outside of it."""
+    """The body of a loop or branch: an attribute of a node, which may read every name in the outer scope."""
 
     nodes: list[OnnxNode] = field(default_factory=list)
     inputs: Sequence[OnnxValue] = ()
     outputs: Sequence[OnnxValue] = ()
 
     def reads(self) -> set[str]:
-        """The names that are read in it; its own are among them, and are known nowhere else."""
+        """Return the names that are read in it, including its own, which are unknown elsewhere."""
         return {output.name for output in self.outputs}.union(*[node.reads() for node in self.nodes])
 
 
-# Outputs that may be left out when nobody reads them, from this position on.
+# The position from which on unused outputs may be omitted.
 _OPTIONAL_FROM = {"MaxPool": 1, "LayerNormalization": 1}
 
 
 def prune(nodes: Sequence[OnnxNode], outputs: set[str]) -> list[OnnxNode]:
-    """The nodes on which `outputs` depend, without the optional outputs that nobody reads."""
+    """Return the nodes on which `outputs` depend, without unused optional outputs."""
     needed = set(outputs)
     kept: list[OnnxNode] = []
     for node in reversed(nodes):

@@ -1,6 +1,5 @@
-"""Normalisations that ONNX has an operator for. Its eps is a float32, and so are its statistics: programs in float64,
-and forms that it does not have, are left to the decompositions.
-"""
+"""Normalisations with an ONNX operator. Its eps and statistics are float32, so programs in float64 and forms that it
+lacks use the decompositions."""
 
 from __future__ import annotations
 
@@ -55,7 +54,7 @@ def _ones(writer: Writer, x: OnnxValue, axis: int) -> OnnxValue:
 
 
 def _along(writer: Writer, x: OnnxValue, axis: int, value: float) -> OnnxValue:
-    """One number along an axis of x."""
+    """Return a vector of one number along an axis of x."""
     type_ = TensorType((x.shape[axis],), x.dtype)
     return OnnxValue(writer.filled(type_.shape, value, x.dtype), type_, writer)
 

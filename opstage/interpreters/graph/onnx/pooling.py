@@ -1,4 +1,4 @@
-"""Pools over windows of the spatial axes, and their adjoints."""
+"""Pooling over windows of the spatial axes, and its adjoints."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def _window(kernel: Ints, stride: Ints, padding: Ints) -> dict[str, Any]:
 def _max_pool(
     writer: Writer, operands: Operands, results: Results, /, *, kernel: Ints, stride: Ints, padding: Ints
 ) -> tuple[str, ...]:
-    """ONNX counts a maximum's position through the whole tensor; ours is the remainder, within its plane."""
+    """Write a MaxPool. ONNX's index of a maximum counts through the whole tensor; ours is the remainder, within its
+    plane."""
     (x,) = operands
     rank = len(kernel)
     name, shape = batched(writer, x, rank)
@@ -100,10 +101,10 @@ def _avg_pool_grad(
     padding: Ints,
     count_include_pad: bool,
 ) -> tuple[str, ...]:
-    """A transposed convolution of every channel by itself, with a kernel of ones over the number of cells.
+    """Write a transposed depthwise convolution with a kernel of ones divided by the number of cells.
 
-    Without padded cells that number differs from window to window: it is the kernel's times the mean, padded cells
-    counted, of a plane of ones.
+    If padding is not counted, that number varies by window: the kernel size times the average, with padding counted, of
+    a plane of ones.
     """
     (g,) = operands
     rank = len(kernel)
@@ -120,7 +121,7 @@ def _avg_pool_grad(
         ones = writer.filled((1, 1, *shape), 1.0, g.dtype)
         share = writer.node("AveragePool", ones, kernel_shape=kernel, count_include_pad=1, **window)
         name = writer.node("Div", name, writer.reshaped(share, (1, 1, *counts), counts))
-    # Planes as samples of one channel; output_padding is smaller than the stride, the rest is padded behind.
+    # Planes become samples of one channel; output_padding is less than the stride, the rest is padded at the end.
     name = writer.reshaped(name, g.shape, (prod(leading), 1, *counts))
     weight = writer.constant(np.full((1, 1, *kernel), 1 / math.prod(kernel)), g.dtype)
     name = writer.node("ConvTranspose", name, weight, output_padding=extra, **window)
@@ -128,7 +129,7 @@ def _avg_pool_grad(
 
 
 RULES: dict[Primitive, OnnxRule] = {
-    pooling.MAX_POOL: OnnxRule(_max_pool, "of nan ONNX says nothing"),
+    pooling.MAX_POOL: OnnxRule(_max_pool, "ONNX leaves the result for nan undefined"),
     pooling.MAX_POOL_SCATTER: OnnxRule(_max_pool_scatter),
     pooling.MAX_POOL_GATHER: OnnxRule(_max_pool_gather),
     pooling.AVG_POOL: OnnxRule(_avg_pool),

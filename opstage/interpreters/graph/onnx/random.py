@@ -1,4 +1,5 @@
-"""Random tensors: the bits that every interpreter draws. ONNX's own random operators leave theirs to the runtime."""
+"""Random tensors, with the same bits as in every interpreter. The bits of ONNX's own random operators depend on the
+runtime."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def _rand_uniform(
     site: int,
     dtype: str,
 ) -> tuple[str, ...]:
-    """All elements in a row, from the counters 0, 1, 2, …"""
+    """Draw all elements as one row, from the counters 0, 1, 2, …"""
     word, (step, *iterations), storage = constant(writer), operands, as_dtype(dtype)
     mix = scalar.splitmix64(word)
     key = _key(writer, step, seed, site)
@@ -40,7 +41,7 @@ def _rand_uniform(
 
 
 def _key(writer: Writer, step: OnnxValue, seed: int, site: int) -> Word:
-    """`stream_key` as nodes. Draws at one site share it; draws of one seed share how it begins."""
+    """Write `stream_key` as nodes. Draws at one site share the key; draws with one seed share its prefix."""
     word = constant(writer)
     mix = scalar.splitmix64(word)
     begun = writer.once(("key", seed, step.name), step, lambda: mix(word(splitmix64(seed)) + _word(writer, step)).name)

@@ -1,4 +1,4 @@
-"""Reductions along axes, and the normalised exponentials."""
+"""Reductions along axes, softmax and log-softmax."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .writer import Writer, is_empty
 
 
 def reduced_by(op: str) -> Says:
-    """A reduction of ONNX; its value over an axis of size 0 is that of no elements."""
+    """Return the rule of an ONNX reduction; over an axis of size 0 its value is that of an empty reduction."""
 
     def says(
         writer: Writer,
@@ -23,10 +23,10 @@ def reduced_by(op: str) -> Says:
         keepdims: bool,
     ) -> tuple[str, ...]:
         (x,), (out,) = operands, results
-        name = x.name if x.dtype == out.dtype else writer.converted(x, out.dtype)  # integers are added in int64
+        name = x.name if x.dtype == out.dtype else writer.converted(x, out.dtype)  # integers are summed in int64
         if not axes:
             return (name,)
-        if is_empty(x.type):  # a sum over nothing is 0 and a product 1, which not every runtime knows
+        if is_empty(x.type):  # some runtimes do not know that an empty sum is 0 and an empty product 1
             return (writer.filled(out.shape, int(op == "ReduceProd"), out.dtype),)
         return (writer.node(op, name, writer.ints(*axes), keepdims=int(keepdims)),)
 
@@ -56,10 +56,10 @@ RULES: dict[Primitive, OnnxRule] = {
     reduction.SUM: OnnxRule(_sum),
     reduction.REDUCE_SUM: OnnxRule(reduced_by("ReduceSum")),
     reduction.REDUCE_MEAN: OnnxRule(reduced_by("ReduceMean")),
-    reduction.REDUCE_MAX: OnnxRule(reduced_by("ReduceMax"), "of nan ONNX says nothing"),
-    reduction.REDUCE_MIN: OnnxRule(reduced_by("ReduceMin"), "of nan ONNX says nothing"),
-    reduction.ARGMAX: OnnxRule(_place_of("ArgMax"), "of nan ONNX says nothing"),
-    reduction.ARGMIN: OnnxRule(_place_of("ArgMin"), "of nan ONNX says nothing"),
+    reduction.REDUCE_MAX: OnnxRule(reduced_by("ReduceMax"), "ONNX leaves the result for nan undefined"),
+    reduction.REDUCE_MIN: OnnxRule(reduced_by("ReduceMin"), "ONNX leaves the result for nan undefined"),
+    reduction.ARGMAX: OnnxRule(_place_of("ArgMax"), "ONNX leaves the result for nan undefined"),
+    reduction.ARGMIN: OnnxRule(_place_of("ArgMin"), "ONNX leaves the result for nan undefined"),
     reduction.SOFTMAX: direct("Softmax", "axis"),
     reduction.LOG_SOFTMAX: direct("LogSoftmax", "axis"),
 }

@@ -1,4 +1,4 @@
-"""How one op is said in ONNX: a rule, by which the writer adds nodes."""
+"""`OnnxRule`: how an op is expressed in ONNX."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ if TYPE_CHECKING:
     from .writer import Writer
 
 Says: TypeAlias = "Callable[..., tuple[str, ...] | None]"
-"""(writer, operands, types of outputs and residuals, **static) -> the names of outputs and residuals; None leaves the
-call to the op's decomposition, where ONNX's own operator means something else."""
+"""(writer, operands, types of outputs and residuals, **static) -> the names of outputs and residuals. None falls back
+to the op's decomposition, where ONNX's operator differs."""
 
 
 class OnnxRule(NamedTuple):
-    """says    what adds the nodes
-    note    where ONNX leaves open what Opstage fixes
+    """A rule that expresses an op in ONNX.
+
+    says    adds the nodes
+    note    behaviour that ONNX leaves undefined and Opstage defines
     """
 
     says: Says
@@ -30,7 +32,7 @@ Rules: TypeAlias = Mapping[Primitive, OnnxRule]
 
 
 def broadcasting(op: str, *, note: str = "") -> OnnxRule:
-    """One ONNX operator on operands of one shape, of which it can repeat those that are smaller."""
+    """Return the rule of an ONNX operator with broadcasting."""
 
     def says(writer: Writer, operands: tuple[OnnxValue, ...], results: tuple[TensorType, ...], /) -> tuple[str, ...]:
         return (writer.broadcasting(op, *operands),)
@@ -39,7 +41,8 @@ def broadcasting(op: str, *, note: str = "") -> OnnxRule:
 
 
 def direct(op: str, *statics: str, note: str = "") -> OnnxRule:
-    """One ONNX operator on the same operands; static parameters called `statics` are attributes of the same name."""
+    """Return the rule of an ONNX operator on the same operands; static parameters named in `statics` become
+    attributes."""
 
     def says(
         writer: Writer, operands: tuple[OnnxValue, ...], results: tuple[TensorType, ...], /, **static: Any

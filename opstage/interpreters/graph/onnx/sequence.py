@@ -1,4 +1,4 @@
-"""Cumulative sums, recurrences, products, and the order of sorted elements."""
+"""Cumulative sums, linear recurrences, products, and argsort."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _argsort(
     axis: int,
     descending: bool,
 ) -> tuple[str, ...]:
-    """All of the axis as its greatest or least elements, of which the lower index is first where they are equal."""
+    """Write a TopK of the whole axis, which puts the lower index first among equal elements."""
     (x,), (out,) = operands, results
     if is_empty(x.type):
         return (writer.filled(out.shape, 0, out.dtype),)
@@ -56,7 +56,7 @@ def _linear_recurrence(
     axis: int,
     reverse: bool,
 ) -> tuple[str, ...]:
-    """A Scan along the axis, whose state is the last result."""
+    """Write a Scan along the axis, whose state is the previous result."""
     (a, b), (out,) = operands, results
     if is_empty(out):
         return (writer.filled(out.shape, 0, out.dtype),)
@@ -88,5 +88,5 @@ RULES: dict[Primitive, OnnxRule] = {
     sequence.CUMSUM: OnnxRule(_cumsum),
     sequence.LINEAR_RECURRENCE: OnnxRule(_linear_recurrence),
     sequence.REDUCE_PROD: OnnxRule(reduced_by("ReduceProd")),
-    sequence.ARGSORT: OnnxRule(_argsort, "of nan ONNX says nothing"),
+    sequence.ARGSORT: OnnxRule(_argsort, "ONNX leaves the result for nan undefined"),
 }

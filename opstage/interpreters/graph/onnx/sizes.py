@@ -1,4 +1,4 @@
-"""Sizes as nodes: what is symbolic in a shape or in a number, computed from the sizes of the model's inputs."""
+"""Symbolic sizes and numbers as nodes, computed from the sizes of the model's inputs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class SizeExpressions:
     """Named sizes and expressions of them. All are computed outside of loops, each expression once.
 
-    A size is a vector of one int64, as Shape gives it and Concat takes it.
+    A size is an int64 vector of one element, as Shape returns it and Concat accepts it.
     """
 
     __slots__ = ("writer", "_axes", "_known")
@@ -31,13 +31,13 @@ class SizeExpressions:
         self._known: dict[Any, str] = {}
 
     def learn(self, value: OnnxValue) -> None:
-        """Sizes may be read off the axes of this input."""
+        """Register an input, whose axes may provide sizes."""
         for axis, d in enumerate(value.shape):
             if isinstance(d, DimExpr):
                 self._axes.append((d, value.name, axis))
 
     def vector(self, dims: Sequence[Dim]) -> str:
-        """Sizes, one after the other, as a vector of int64."""
+        """Return sizes as one int64 vector."""
         parts: list[str] = []
         run: list[int] = []
         for d in dims:
@@ -53,11 +53,11 @@ class SizeExpressions:
         return parts[0] if len(parts) == 1 else self._node("Concat", *parts, axis=0)
 
     def size(self, d: Dim) -> str:
-        """One size, as a vector of one int64."""
+        """Return a size as an int64 vector of one element."""
         return self._polynomial(d.polynomial) if isinstance(d, DimExpr) else self.writer.ints(d)
 
     def scalar(self, value: DimExpr | DimFloat, dtype: DType) -> str:
-        """An expression in sizes as a scalar of `dtype`, computed in float64 and rounded once."""
+        """Return an expression in sizes as a scalar of `dtype`, computed in float64 and rounded once."""
         key = (str(value), dtype)
         if key not in self._known:
             if isinstance(value, DimExpr):
@@ -80,7 +80,7 @@ class SizeExpressions:
         return self._known[text]
 
     def _read_off(self, p: poly.Polynomial) -> str | None:
-        """The size of an axis of an input that is just this expression."""
+        """Return the size of an input's axis that equals this expression, or None."""
         for d, name, axis in self._axes:
             if d.polynomial == p:
                 return self._node("Shape", name, start=axis, end=axis + 1)
@@ -116,7 +116,7 @@ class SizeExpressions:
         return self._node("Div", self._node("Sub", a, self._node("Mod", a, b)), b)
 
     def _name(self, name: poly.NamedDim) -> str:
-        """N from an axis of size N, else from one of size a·N + b."""
+        """Return N from an axis of size N, else from one of size a·N + b."""
         found = self._read_off(poly.variable(name))
         if found is not None:
             return found
@@ -135,7 +135,7 @@ class SizeExpressions:
     # Reals ----------------------------------------------------------------------------------------------------------
 
     def _terms(self, terms: algebra.Terms) -> str:
-        """Σ coefficient · Π base^(exponent/2), as a vector of one float64."""
+        """Return Σ coefficient · Π base^(exponent/2), as a vector of one float64."""
         total: str | None = None
         for factors, coefficient in terms.items():
             term = self._float(coefficient)

@@ -1,4 +1,4 @@
-"""The ONNX rule of each op, of all families."""
+"""The ONNX rules of all ops."""
 
 from __future__ import annotations
 
@@ -39,4 +39,4 @@ RULES: dict[Primitive, OnnxRule] = {
     )
     for primitive, rule in family.RULES.items()
 }
-"""The ops with a rule; every other op is exported by its decomposition."""
+"""The rules by op; ops without one are exported by their decomposition."""

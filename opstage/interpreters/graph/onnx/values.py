@@ -1,4 +1,4 @@
-"""Values given for inputs, which become constants of the model."""
+"""Values for inputs that become constants of the model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..graph import Graph
 
 
 def arrays(graph: Graph, values: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
-    """The values given for inputs, by the names of those inputs, each of its input's type."""
+    """Return the values for inputs by input name, converted to the types of the inputs."""
     types = dict(zip(graph.input_names, graph.input_types))
     found: dict[str, npt.NDArray[Any]] = {}
     for argument, tree in values.items():
@@ -30,7 +30,7 @@ def arrays(graph: Graph, values: Mapping[str, Any]) -> dict[str, npt.NDArray[Any
 
 
 def _require_one_size(found: Mapping[str, npt.NDArray[Any]], types: Mapping[str, TensorType]) -> None:
-    """Wherever one symbolic size stands, the values given have one number."""
+    """Raise UsageError if the values assign two numbers to one symbolic size."""
     sizes: dict[str, tuple[int, str]] = {}
     for name, array in found.items():
         for n, d in zip(array.shape, types[name].shape):

@@ -1,7 +1,7 @@
-"""Words of 64 bits, as generators of random bits reckon with them: modulo 2^64.
+"""64-bit words with arithmetic modulo 2^64, for random number generators.
 
-ONNX says nothing of integers that overflow, and where one runtime wraps around another saturates. So no node here
-overflows: a sum is taken without the highest bits, a product of halves of 32 bits.
+ONNX leaves integer overflow undefined; one runtime wraps around where another saturates. So the nodes here never
+overflow: sums exclude the highest bit, and products are built from 32-bit halves.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TOP = 2**63
 
 @final
 class Word:
-    """A tensor of words, by its name in the model; of a constant, also its value."""
+    """A tensor of words, by its name in the model; for a constant, also its value."""
 
     __slots__ = ("writer", "name", "value")
 
@@ -32,18 +32,19 @@ class Word:
         self.value = value
 
     def __add__(self, other: Word) -> Word:
-        """The highest bit of a sum is the xor of three: those of the operands and what the rest carries into it."""
+        """Add without overflow: the highest bit is the xor of the operands' highest bits and the carry of the rest."""
         rest = self._node("Add", self & (_TOP - 1), other & (_TOP - 1))
         return rest ^ ((self ^ other) & _TOP)
 
     def __mul__(self, factor: Word) -> Word:
-        """By a constant: low · low in full, and of the two mixed products, which stand 32 bits higher, the low half."""
+        """Multiply by a constant: low · low in full, plus the low halves of the two mixed products, shifted by 32
+        bits."""
         assert factor.value is not None
         word = constant(self.writer)
         shift, by_high, by_low = word(32), word(factor.value >> 32), word(factor.value & _HALF)
         high, low = self >> shift, self & _HALF
         product = self._node("Mul", low, by_low)
-        # One product of halves and two halves fit in a word: (2^32 - 1)^2 + 2·(2^32 - 1) = 2^64 - 1.
+        # A product of halves and two halves fit in a word: (2^32 - 1)^2 + 2·(2^32 - 1) = 2^64 - 1.
         mixed = self._node("Add", self._node("Mul", low, by_high), self._node("Mul", high, by_low) & _HALF)
         upper = self._node("Add", product >> shift, mixed) & _HALF
         return self._node("BitwiseOr", self._node("BitShift", upper, shift, direction="LEFT"), product & _HALF)
@@ -63,7 +64,7 @@ class Word:
 
 
 def constant(writer: Writer) -> Callable[[int], Word]:
-    """Makes constants of a model."""
+    """Return a function that makes constants of a model."""
 
     def word(value: int) -> Word:
         return Word(writer, writer.constant(value, UINT64), value)

@@ -1,7 +1,7 @@
-"""The writer: an interpreter whose values are the named tensors of an ONNX model.
+"""The writer: an interpreter whose refs are the named tensors of an ONNX model.
 
-A graph is run on it op by op. An op that has a rule adds the nodes that the rule says, any other composite is written
-by its decomposition, so there is nothing else to say of it. An error names the op and the user's line.
+It runs a graph op by op. An op with a rule adds that rule's nodes; other composites are written by their decomposition.
+Errors name the op and the user's line.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from .sizes import SizeExpressions
 
 @final
 class Writer(BaseInterpreter[OnnxValue]):
-    """Adds nodes.
+    """An interpreter that adds ONNX nodes.
 
     initializers   constants by name
-    types          the type of every value that an op of the program gave, outside of loops
+    types          the types of all results of the program's ops outside of loops
     """
 
     __slots__ = (
@@ -60,20 +60,20 @@ class Writer(BaseInterpreter[OnnxValue]):
         self._root = self.nodes
         self._names: dict[str, int] = {}
         self._known: dict[Any, str] = {}
-        self._narrow: dict[str, str] = {}  # of a value that was repeated, the one that it repeats
+        self._narrow: dict[str, str] = {}  # a broadcast value -> the value before broadcasting
         self._lines: Mapping[int, SourceLine | None] = {}
         self._op: Primitive | None = None
 
     # Names ----------------------------------------------------------------------------------------------------------
 
     def unique(self, name: str) -> str:
-        """`name`, with a number behind it where it is taken."""
+        """Return `name`, with a number appended if it is taken."""
         taken = self._names.get(name)
         self._names[name] = 0 if taken is None else taken + 1
         return name if taken is None else self.unique(f"{name}_{taken + 1}")
 
     def input(self, name: str, type: TensorType) -> OnnxValue:
-        """A new input of the model, whose sizes others may be computed from."""
+        """Add an input to the model; its sizes are available to size expressions."""
         value = OnnxValue(self.unique(name), type, self)
         self._inputs.add(value.name)
         self.sizes.learn(value)
@@ -82,13 +82,13 @@ class Writer(BaseInterpreter[OnnxValue]):
     # Nodes ----------------------------------------------------------------------------------------------------------
 
     def node(self, op: str, *inputs: OnnxValue | str, at_root: bool = False, **attributes: Any) -> str:
-        """Add a node with one output; its name. With `at_root`, outside of every loop."""
+        """Add a node with one output, and return its name. With `at_root`, it is outside of all loops."""
         return self.outputs_of(op, *inputs, count=1, at_root=at_root, **attributes)[0]
 
     def outputs_of(
         self, op: str, *inputs: OnnxValue | str, count: int, at_root: bool = False, **attributes: Any
     ) -> tuple[str, ...]:
-        """Add a node with `count` outputs; their names."""
+        """Add a node with `count` outputs, and return their names."""
         regions = [each for each, _ in self.cursor.region.path]
         name = self.unique("/".join([*regions, op]))
         outputs = [name] if count == 1 else [self.unique(f"{name}:{i}") for i in range(count)]
@@ -97,7 +97,8 @@ class Writer(BaseInterpreter[OnnxValue]):
         return tuple(outputs)
 
     def once(self, key: Any, x: OnnxValue, make: Callable[[], str]) -> str:
-        """The name of what `make` adds, which is a function of x: of an input, added once, outside of every loop."""
+        """Return the name of the node that `make` adds, a function of x. If x is an input, it is added once, outside of
+        loops."""
         if x.name not in self._inputs:
             return make()
         if key not in self._known:
@@ -117,7 +118,7 @@ class Writer(BaseInterpreter[OnnxValue]):
     # Constants, sizes, numbers --------------------------------------------------------------------------------------
 
     def constant(self, value: Any, dtype: DType | None = None) -> str:
-        """The name of a constant; equal small ones are one."""
+        """Return the name of a constant; small constants are deduplicated."""
         array = np.asarray(value, dtype)
         key = (array.dtype, array.shape, array.tobytes()) if array.size <= 64 else None
         name = self._known.get(key) if key is not None else None
@@ -129,28 +130,28 @@ class Writer(BaseInterpreter[OnnxValue]):
         return name
 
     def ints(self, *values: int) -> str:
-        """A constant vector of int64."""
+        """Return a constant int64 vector."""
         return self.constant(values, np.dtype(np.int64))
 
     def dims(self, dims: Sequence[Dim]) -> str:
-        """A vector of int64 that holds sizes, computed from the inputs where they are symbolic."""
+        """Return an int64 vector of sizes; symbolic ones are computed from the inputs."""
         return self.sizes.vector(dims)
 
     def number(self, value: Any, dtype: DType) -> str:
-        """A scalar of `dtype`, rounded once; computed from the inputs' sizes where it is an expression in them."""
+        """Return a scalar of `dtype`, rounded once; an expression in sizes is computed from the inputs."""
         if isinstance(value, (DimExpr, DimFloat)):
             return self.sizes.scalar(value, dtype)
         return self.constant(plain(value, dtype), dtype)
 
-    # What rules share -----------------------------------------------------------------------------------------------
+    # Helpers of rules -----------------------------------------------------------------------------------------------
 
     def reshaped(self, x: OnnxValue | str, before: Shape, shape: Shape) -> str:
-        """x, of shape `before`, in another shape of as many elements."""
+        """Reshape x from the shape `before`."""
         if same(before, shape):
             return x if isinstance(x, str) else x.name
         symbolic = [axis for axis, d in enumerate(shape) if not isinstance(d, int)]
         copied = [axis for axis in symbolic if axis < len(before) and before[axis] is shape[axis]]
-        # ONNX infers one size (-1) and copies those that stay where they are (0).
+        # ONNX infers one size (-1) and copies unchanged ones (0).
         open_axis = next((axis for axis in symbolic if axis not in copied), symbolic[0] if symbolic else None)
         if set(symbolic) <= {*copied, open_axis}:
             entries = [-1 if a == open_axis else 0 if a in copied else d for a, d in enumerate(shape)]
@@ -158,7 +159,7 @@ class Writer(BaseInterpreter[OnnxValue]):
         return self.node("Reshape", x, self.dims(shape))
 
     def expanded(self, x: OnnxValue | str, before: Shape, shape: Shape) -> str:
-        """x, of shape `before`, repeated to `shape` by NumPy's rules."""
+        """Broadcast x from the shape `before` to `shape` by NumPy's rules."""
         if same(before, shape):
             return x if isinstance(x, str) else x.name
         added = len(shape) - len(before)
@@ -168,7 +169,7 @@ class Writer(BaseInterpreter[OnnxValue]):
         return wide
 
     def filled(self, shape: Shape, value: Any, dtype: DType) -> str:
-        """One number everywhere."""
+        """Return a tensor of one repeated number."""
         if not shape or isinstance(value, (DimExpr, DimFloat)):
             return self.expanded(self.number(value, dtype), (), shape)
         entry = np.asarray([plain(value, dtype)], dtype)
@@ -177,19 +178,19 @@ class Writer(BaseInterpreter[OnnxValue]):
         return wide
 
     def broadcasting(self, op: str, *operands: OnnxValue) -> str:
-        """An operator that repeats its operands itself: one of them must have the shape of the result, no other."""
+        """Add a broadcasting operator, on operands before explicit broadcasts; one keeps the shape of the result."""
         names = [operand.name for operand in operands]
         wide = next((name for name in names if name not in self._narrow), names[0])
         return self.node(op, *[name if name == wide else self._narrow.get(name, name) for name in names])
 
     def converted(self, x: OnnxValue | str, dtype: DType) -> str:
-        """x in another dtype."""
+        """Cast x to another dtype."""
         return self.node("Cast", x, to=dtype)
 
     # The seam -------------------------------------------------------------------------------------------------------
 
     def write(self, body: Body, inputs: Sequence[OnnxValue]) -> tuple[OnnxValue, ...]:
-        """The nodes of a body's ops, and its outputs."""
+        """Add the nodes of a body's ops, and return its outputs."""
         outside = self._lines, self._op
         self._lines, self._op = body.lines, None
         try:
@@ -198,7 +199,7 @@ class Writer(BaseInterpreter[OnnxValue]):
             self._lines, self._op = outside
 
     def subgraph(self, body: Body, inputs: Sequence[OnnxValue]) -> Subgraph:
-        """The nodes of a body in a subgraph of their own; its inputs are left to the caller."""
+        """Write a body into a subgraph; the caller sets its inputs."""
         outside, self.nodes = self.nodes, []
         try:
             outputs = self.write(body, inputs)
@@ -214,7 +215,7 @@ class Writer(BaseInterpreter[OnnxValue]):
         try:
             return self._bind(primitive, refs, static)
         except UnsupportedError as error:
-            if outermost:  # the op that the user called, not the part of it that is at fault
+            if outermost:  # report the op that the user called, not a part of it
                 error.place(primitive.name, self.cursor.region.name)
             raise
         finally:
@@ -227,8 +228,8 @@ class Writer(BaseInterpreter[OnnxValue]):
         if rule is None:
             if primitive.decomposition is None:
                 raise UnsupportedError(
-                    f"ONNX cannot say {primitive}: no rule says it, and it has no decomposition; give it one, or leave "
-                    "it out of the program"
+                    f"ONNX cannot express {primitive}: it has neither a rule nor a decomposition; give it one, or "
+                    "leave it out of the program"
                 )
             return self.decompose(primitive, refs, static)
         if all(map(is_empty, types)):
@@ -262,15 +263,15 @@ class Writer(BaseInterpreter[OnnxValue]):
 
 
 def plain(value: Any, dtype: DType) -> int | float:
-    """A static number as NumPy rounds it to `dtype`; a Fraction is none that it knows."""
+    """Return a static number that NumPy can round to `dtype`, which a Fraction is not."""
     return int(value) if dtype.kind in "iub" else float(value)
 
 
 def is_empty(type: TensorType) -> bool:
-    """Whether a tensor has no element, so that it is a constant: runtimes differ in what they make of such operands."""
+    """Return whether a tensor is empty. Such results become constants, since runtimes differ on empty operands."""
     return any(isinstance(d, int) and d == 0 for d in type.shape)
 
 
 def same(a: Shape, b: Shape) -> bool:
-    """Whether two shapes are written alike; sizes of one text are one object."""
+    """Return whether two shapes are written alike; sizes with the same text are one object."""
     return len(a) == len(b) and all(x is y or (type(x) is type(y) is int and x == y) for x, y in zip(a, b))

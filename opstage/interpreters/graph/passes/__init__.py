@@ -1,8 +1,7 @@
-"""Passes: functions from a body to a body that computes the same, each in a file of its own.
+"""Passes: functions from a body to an equivalent body, each in its own file.
 
-A pass returns the very body that it was given where it finds nothing to do. What it makes is to be run, not
-differentiated: derivatives were taken when the program was recorded. A pass sees one body; the bodies of loops in it
-are the business of the pipeline.
+A pass returns the same object if it changes nothing. Its result can be run but not differentiated: derivatives were
+taken when the program was recorded. A pass sees one body; the pipeline applies it to the bodies of loops.
 """
 
 from .common import common_subexpressions

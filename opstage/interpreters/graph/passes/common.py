@@ -1,4 +1,4 @@
-"""Common subexpressions: an op that is written twice on the same operands runs once."""
+"""Common subexpression elimination: an op that occurs twice on the same operands runs once."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ COMMUTATIVE = frozenset((ADD, MUL, EQUAL, LOGICAL_AND))
 
 
 def common_subexpressions(body: Body) -> Body:
-    """The body with one equation of each kind: the same primitive, operands and static parameters, bit for bit.
+    """Merge equations with the same primitive, operands and static parameters, bit for bit.
 
-    The first stays, where it stood. Constants of the same type and bytes become one. Two draws stay two, even at one
-    site. What ranks gather stays twice too: that it is dropped and gathered anew saves its memory.
+    The first one stays in its place. Constants of the same type and bytes are merged. Random draws are not merged, even
+    at one site, and neither are gathers over ranks: they are dropped and gathered again to save memory.
     """
     rewrite = Rewrite(body)
     _merge_constants(rewrite)
     known: dict[Hashable, tuple[int, ...]] = {}
-    keys: dict[int, Hashable] = {}  # of static parameters, which equations share that were written by one rule
+    keys: dict[int, Hashable] = {}  # by id of static parameters, which equations written by one rule share
     for equation in body.equations:
         primitive, static, _, outputs = equation[:4]
         inputs = rewrite.inputs(equation)
@@ -50,7 +50,7 @@ def common_subexpressions(body: Body) -> Body:
 
 
 def _merge_constants(rewrite: Rewrite) -> None:
-    """Let the first of equal constants stand for all; the bytes of a constant alone of its type are not looked at."""
+    """Merge equal constants into the first one; the bytes of a constant with a unique type are not compared."""
     constants = rewrite.constants
     alike = Counter((c.value.shape, c.value.dtype) for c in constants)
     known: dict[Hashable, int] = {}

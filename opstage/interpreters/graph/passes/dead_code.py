@@ -1,4 +1,4 @@
-"""Dead code: equations on which no output depends, and constants that nothing reads."""
+"""Dead code elimination: removes equations on which no output depends, and unused constants."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from ....ops.kinds import Effect
 
 
 def dead_code(body: Body) -> Body:
-    """The body without what nobody reads. An equation stays whole while one of its results is read.
+    """Remove dead code. An equation stays whole while one of its results is read.
 
-    An op that would raise (an index out of range) goes like any other when its result is not wanted; one whose effect
-    is seen outside stays.
+    An op that would raise (an index out of range) is removed like any other if its result is unused; ops with external
+    effects stay.
     """
     read = set(body.outputs)
     kept = []

@@ -1,4 +1,4 @@
-"""Expansion: composites written out by their decomposition, but for those that the executor has a kernel for."""
+"""Expansion: replaces composites by their decomposition, except those that the executor has a kernel for."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from .rewrite import Rewrite
 
 
 def expand(body: Body, keep: Keep, *, loops: bool = False) -> Body:
-    """The body without composites, except those that `keep` says stay; decompositions are expanded recursively.
+    """Expand composites recursively, except those that `keep` selects.
 
-    The parts stand in the region, and at the ordinal, of the op that they serve. Loops stay loops; with `loops`
-    they are unrolled.
+    The parts have the region and ordinal of the composite. With `loops`, loops are unrolled.
     """
     rewrite = Rewrite(body)
     types = rewrite.types
-    written: dict[Hashable, Body] = {}  # a decomposition is run once for operands of the same types
+    written: dict[Hashable, Body] = {}  # each decomposition runs once per operand types
     for equation in body.equations:
         primitive, static = equation.primitive, equation.static
         inputs = rewrite.inputs(equation)

@@ -1,4 +1,4 @@
-"""Constant folding: what does not depend on any input is computed once, before the graph runs."""
+"""Constant folding: values that do not depend on inputs are computed once, before the graph runs."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from .rewrite import Rewrite
 from .uniform import Uniforms, is_symbolic
 
 LARGEST = 1 << 16
-"""Bytes of the largest result that is kept in the graph."""
+"""The size in bytes of the largest result that is kept in the graph."""
 
 
 def fold_constants(body: Body, *, largest: int = LARGEST) -> Body:
-    """The body with constants in the place of equations that read nothing but constants.
+    """Replace equations that only read constants by constants.
 
-    A tensor that holds one number everywhere becomes a `full`, whatever its size: what is known of it then is in
-    the equation. Any other result is computed by NumPy's kernels and kept if it has at most `largest` bytes, except
-    an `iota` and what only repeats elements, which are smaller as they are. Loops, random draws and what is seen
-    outside stay, as does what raises, to raise when the graph runs.
+    A tensor with one repeated number becomes a `full` of any size, which makes the number visible in the equation.
+    Other results are computed by NumPy's kernels and kept if they have at most `largest` bytes, except `iota` and
+    broadcasts, which are smaller unfolded. Loops, random draws and external effects stay, and so do ops that raise, so
+    that they raise when the graph runs.
     """
     rewrite = Rewrite(body)
     types = rewrite.types
@@ -75,7 +75,7 @@ class _KnownArrays:
         self._ops: NumpyOps | None = None
 
     def get(self, slot: int) -> Array | None:
-        """The array that a slot holds, a `full` one as a view of its number."""
+        """Return the array of a slot, a `full` one as a broadcast view; None if it is unknown."""
         array = self.arrays.get(slot)
         if array is None:
             number, shape = self._uniforms.get(slot), self._types[slot].shape
@@ -86,7 +86,7 @@ class _KnownArrays:
         return array
 
     def results(self, equation: Equation, inputs: tuple[int, ...], largest: int) -> tuple[Array, ...] | None:
-        """The results of an equation on known arrays; None if they are too large, or not known."""
+        """Return the results of an equation on known arrays; None if they are unknown or too large."""
         operands = []
         if not ONCE_PER_RUN.isdisjoint(equation.primitive.effects):
             return None
@@ -118,7 +118,7 @@ def _static(shape: Shape) -> bool:
 
 
 def _fill(rewrite: Rewrite, uniforms: Uniforms, equation: Equation, value: object) -> None:
-    """Let a `full` stand in the place of an equation whose result is `value` everywhere."""
+    """Replace an equation whose result is `value` everywhere by a `full`."""
     type_ = rewrite.types[equation.outputs[0]]
     number = value.item() if isinstance(value, np.generic) else value
     static = {"shape": type_.shape, "value": number, "dtype": dtype_name(type_.dtype)}

@@ -1,4 +1,4 @@
-"""Hoisting: loop invariants are computed once, before the loop."""
+"""Hoisting: loop-invariant values are computed once, before the loop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .rewrite import Rewrite
 
 
 def hoist(body: Body) -> Body:
-    """The body with each of its loops reading its invariants as further captured tensors."""
+    """Move the invariants of each loop out of it; the loop captures them."""
     rewrite = Rewrite(body)
     for equation in body.equations:
         inputs = rewrite.inputs(equation)

@@ -1,6 +1,6 @@
-"""Keys by which values of one meaning are found again: static parameters by type and bits, arrays by bytes.
+"""Keys for lookup by meaning: static parameters by type and bits, arrays by bytes.
 
-Python's own equality takes 0.0 for -0.0 and 1 for True, and tells a nan from itself.
+Python's equality identifies 0.0 with -0.0 and 1 with True, and distinguishes a nan from itself.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from ....ops.primitive import Static
 
 
 def static_key(static: Static) -> Hashable:
-    """Equal for static parameters that are the same in name, type and bits; bodies are compared by what they hold."""
+    """Return a key that is equal for static parameters with the same names, types and bits; bodies are compared by
+    content."""
     return tuple([(name, value_key(value)) for name, value in sorted(static.items())]) if static else ()
 
 
 def value_key(value: Any) -> Hashable:
-    """The key of one static parameter."""
+    """Return the key of one static parameter."""
     kind = type(value)
     if isinstance(value, str):
         return value
@@ -36,14 +37,14 @@ def value_key(value: Any) -> Hashable:
 
 
 def array_key(array: npt.NDArray[Any]) -> Hashable:
-    """Equal for arrays of one shape and dtype whose elements have the same bits."""
+    """Return a key that is equal for arrays with the same shape, dtype and bits."""
     if array.dtype == object:
         return array.shape, "exact", tuple([(type(value), value) for value in array.flat])
     return array.shape, array.dtype.str, np.ascontiguousarray(array).tobytes()
 
 
 def body_key(body: Body) -> Hashable:
-    """A key of a body's computation: equal for two with the same equations between the same slots."""
+    """Return a key of a body's computation, equal for bodies with the same equations between the same slots."""
     return (
         body.inputs,
         tuple([(constant.slot, array_key(constant.value)) for constant in body.constants]),

@@ -1,4 +1,4 @@
-"""The pipeline: passes run one after the other, and notes of what each did."""
+"""The pipeline: runs passes in order, with notes about each."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .identities import simplify
 Pass: TypeAlias = Callable[[Body], Body]
 
 Passes: TypeAlias = Sequence[tuple[str, Pass]]
-"""By name, in their order."""
+"""Passes by name, in order."""
 
 
 class Note(NamedTuple):
-    """The effect of one pass: equations that it added, or removed where negative, and the seconds that it took.
+    """The effect of one pass: the number of added equations (negative if removed), and its time in seconds.
 
     Equations in the bodies of loops count once.
     """
@@ -36,7 +36,7 @@ class Note(NamedTuple):
 
 @final
 class Notes:
-    """The effect of a pipeline on a graph; `str` is a table of it."""
+    """The effect of a pipeline on a graph; `str` is a table."""
 
     __slots__ = ("before", "after", "passes")
 
@@ -56,9 +56,9 @@ class Notes:
 
 
 def standard(keep: Keep, *, loops: bool = False) -> Passes:
-    """The passes of an executor that has kernels for the composites which `keep` names; see `expand` for `loops`.
+    """Return the passes of an executor with kernels for the composites that `keep` selects; see `expand` for `loops`.
 
-    Each is gone through once: what a second round would find is little, and recording waits for it.
+    Each pass runs once: a second round would find little, and recording waits for it.
     """
     return (
         ("expansion", lambda body: expand(body, keep, loops=loops)),
@@ -71,10 +71,10 @@ def standard(keep: Keep, *, loops: bool = False) -> Passes:
 
 
 def optimise(graph: Graph, passes: Passes, *, checked: bool = False) -> tuple[Graph, Notes]:
-    """The graph after all passes, and what each did.
+    """Run all passes on a graph; return the graph and notes about each pass.
 
-    A pass sees the graph's body, and that of every loop in it. With `checked` the form of the graph is checked after
-    every pass, and a GraphError says which rule it broke.
+    A pass runs on the graph's body and on the bodies of its loops. With `checked`, the graph's invariants are checked
+    after every pass; a GraphError names the violated rule.
     """
     notes: list[Note] = []
     body = graph.body
@@ -94,7 +94,7 @@ def optimise(graph: Graph, passes: Passes, *, checked: bool = False) -> tuple[Gr
 
 
 def through_loops(body: Body, run: Pass) -> Body:
-    """`run` of the body, and of the bodies of the loops and branches that are in it then."""
+    """Apply `run` to the body, then to the bodies of its loops and branches."""
     body = run(body)
     done: dict[Body, Body] = {}
     equations = list(body.equations)
@@ -107,5 +107,5 @@ def through_loops(body: Body, run: Pass) -> Body:
 
 
 def _size(body: Body) -> int:
-    """Equations, those in the bodies of loops among them."""
+    """Return the number of equations, including those in the bodies of loops."""
     return len(body.equations) + sum(_size(inner.body) for inner in inner_bodies(body))

@@ -1,4 +1,4 @@
-"""`Rewrite`: a body written anew, equation by equation, some replaced on the way."""
+"""`Rewrite`: rebuilds a body equation by equation, replacing some."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ....ops.types import TensorType
 
 @final
 class Rewrite:
-    """The equations of a new body, in order. Slots keep their numbers; new tensors take new ones.
+    """The equations of a new body, in order. Slots keep their numbers; new tensors get new ones.
 
-    types       of every slot, the new ones last
-    same        for a slot whose equation is gone, the slot that stands in its place
+    types       of every slot, new ones last
+    same        for a slot whose equation was removed, its replacement
     """
 
     __slots__ = ("body", "types", "equations", "constants", "same", "changed")
@@ -29,26 +29,26 @@ class Rewrite:
         self.changed = False
 
     def inputs(self, equation: Equation) -> tuple[int, ...]:
-        """The inputs of an equation of the old body, in slots of the new one."""
+        """Return the inputs of an old equation, as slots of the new body."""
         same = self.same
         return tuple([same.get(slot, slot) for slot in equation.inputs]) if same else equation.inputs
 
     def keep(self, equation: Equation, inputs: tuple[int, ...]) -> Equation:
-        """The equation as it is, on these inputs."""
+        """Add the equation unchanged, on these inputs."""
         if inputs != equation.inputs:
             equation = equation._replace(inputs=inputs)
         self.equations.append(equation)
         return equation
 
     def replace(self, old: Sequence[int], new: Sequence[int]) -> None:
-        """Let slots of the new body stand in the place of old ones."""
+        """Replace old slots by slots of the new body."""
         self.changed = True
         self.same.update(zip(old, new))
 
     def bind(
         self, primitive: Primitive, inputs: tuple[int, ...], static: Static = NO_STATIC, *, place: Equation
     ) -> tuple[int, ...]:
-        """The results of a new equation, which stands where `place` stood."""
+        """Add an equation at the place of `place`, and return its results."""
         types = self.types
         inferred = primitive.infer(tuple([types[slot] for slot in inputs]), static, place.region.name)
         return self.write(primitive, inputs, static, inferred, place)
@@ -61,7 +61,7 @@ class Rewrite:
         results: Sequence[TensorType],
         place: Equation,
     ) -> tuple[int, ...]:
-        """The same, for results of known types."""
+        """Add an equation with results of known types."""
         self.changed = True
         first = len(self.types)
         self.types.extend(results)
@@ -72,7 +72,7 @@ class Rewrite:
         return outputs
 
     def inline(self, body: Body, inputs: tuple[int, ...], place: Equation) -> tuple[int, ...]:
-        """The outputs of `body` on these inputs, its equations written out in the place of one."""
+        """Inline `body` on these inputs at the place of an equation, and return its outputs."""
         slots = dict(zip(body.inputs, inputs))
         for constant in body.constants:
             slots[constant.slot] = self.constant(constant.value, constant.type)
@@ -85,7 +85,7 @@ class Rewrite:
         return tuple([slots[slot] for slot in body.outputs])
 
     def constant(self, value: Any, type: TensorType) -> int:
-        """The slot of a new constant; `value` is kept as it is, and must not change."""
+        """Add a constant and return its slot; `value` is not copied and must not change."""
         self.changed = True
         self.types.append(type)
         slot = len(self.types) - 1
@@ -93,7 +93,7 @@ class Rewrite:
         return slot
 
     def close(self) -> Body:
-        """The new body, or the old one where nothing changed."""
+        """Return the new body, or the old one if nothing changed."""
         if not self.changed:
             return self.body
         same = self.same
@@ -107,5 +107,5 @@ class Rewrite:
 
 
 def definitions(body: Body) -> dict[int, Equation]:
-    """The equation that makes each slot; inputs and constants have none."""
+    """Return the equation that defines each slot; inputs and constants have none."""
     return {slot: equation for equation in body.equations for slot in equation.outputs}

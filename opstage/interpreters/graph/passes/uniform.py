@@ -1,4 +1,4 @@
-"""Uniform values: which tensors hold one number everywhere, and which number that is."""
+"""Uniform values: tensors that hold one number everywhere, and that number."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from ...eager_cpu.interpreter import NumpyOps
 from ...host import number
 
 _LARGEST_CONSTANT = 1 << 16
-"""Elements of a constant that is looked through."""
+"""The largest constant that is searched, in elements."""
 
 
 @final
 class Uniforms:
-    """Uniform tensors, found as equations go by in order: the one number that a tensor holds everywhere.
+    """Uniform tensors and their numbers, found by passing over equations in order.
 
-    A number is a NumPy scalar of the tensor's dtype, and so has its bits; a Fraction where the dtype is exact.
+    A number is a NumPy scalar of the tensor's dtype, with its bits; a Fraction if the dtype is exact.
     """
 
     __slots__ = ("_values",)
@@ -40,7 +40,7 @@ class Uniforms:
             self.see_constant(constant)
 
     def get(self, slot: int) -> Any:
-        """The number; None for a tensor that does not hold one alone, or is not known to."""
+        """Return the number of a uniform tensor; None if the tensor is not known to be uniform."""
         return self._values.get(slot)
 
     def see_constant(self, constant: BodyConstant) -> None:
@@ -52,7 +52,7 @@ class Uniforms:
                 self._values[constant.slot] = first
 
     def see(self, equation: Equation, inputs: Sequence[int], types: Sequence[TensorType]) -> Any:
-        """Note an equation that reads `inputs`, which were noted before it; the number of its only result, or None."""
+        """Note an equation, after those that compute its `inputs`; return the number of its only result, or None."""
         primitive = equation.primitive
         rule = _RULES.get(primitive) or _by_kind(equation)
         if rule is None:
@@ -70,7 +70,7 @@ class Uniforms:
 
 
 def same_bits(x: Any, y: Any) -> bool:
-    """Whether two numbers are the same, 0.0 and -0.0 distinguished; nan is itself."""
+    """Return whether two numbers are the same; 0.0 and -0.0 differ, and a nan equals itself."""
     if isinstance(x, np.generic) and isinstance(y, np.generic):
         return x.dtype == y.dtype and x.tobytes() == y.tobytes()
     return type(x) is type(y) and bool(x == y)
@@ -80,7 +80,7 @@ _SYMBOLIC = (DimExpr, DimFloat)
 
 
 def is_symbolic(static: Static) -> bool:
-    """Whether a static parameter depends on sizes that are known only when the graph runs."""
+    """Return whether a static parameter depends on sizes that are only known when the graph runs."""
     return any(map(_depends_on_sizes, static.values()))
 
 
@@ -89,18 +89,18 @@ def _depends_on_sizes(value: Any) -> bool:
 
 
 _EXACT_INTEGERS = {4: 2**24, 8: 2**53}
-"""By the bytes of a float: up to here it holds every integer."""
+"""The largest n, by float size in bytes, such that floats represent all integers up to n."""
 
 _Rule: TypeAlias = Callable[[list[Any], Equation, list[TensorType]], Any]
-"""(the numbers of the operands, the equation, the types of the operands) -> the number of the result.
+"""(numbers of the operands, equation, types of the operands) -> the number of the result.
 
-Every number is known, but for those of a `select`.
+All numbers are known, except for a `select`.
 """
 
 
 @cache
 def _ops() -> NumpyOps:
-    """The interpreter that computes with numbers: the bits of one element are those that it would give to all."""
+    """The interpreter that computes with numbers: one element gets the same bits as all elements of a tensor."""
     return NumpyOps(Options(dtype="float64", fast_kernels=False))
 
 
@@ -117,7 +117,7 @@ def _computed(known: list[Any], equation: Equation, types: list[TensorType]) -> 
     if not all(isinstance(value, np.generic) for value in known) or is_symbolic(equation.static):
         return None
     if primitive.core and not ops.has_kernel(primitive):
-        return None  # another package's op, of which NumPy's interpreter knows nothing
+        return None  # an op of another package, unknown to NumPy's interpreter
     with np.errstate(all="ignore"):
         return ops.bind(primitive, tuple([np.asarray(value) for value in known]), equation.static)[0][()]
 
@@ -148,7 +148,7 @@ def _gathered(known: list[Any], equation: Equation, types: list[TensorType]) -> 
 
 
 def _summed(known: list[Any], equation: Equation, types: list[TensorType]) -> Any:
-    """n · v where that is exact in whatever order the terms are added: v an integer, and every partial sum one."""
+    """Return n · v if that is exact in any order of summation: v and all partial sums are representable integers."""
     (value,) = known
     if not isinstance(value, np.generic) or not np.isfinite(value) or value != np.trunc(value):
         return None

@@ -1,4 +1,4 @@
-"""Algebraic identities: an op whose result is that of a simpler one, or is an operand, gives way to it."""
+"""Algebraic identities: an op is replaced by a simpler one with the same result, or by an operand."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from .surroundings import Rule, Surroundings
 
 RULES: Mapping[Primitive, tuple[Rule, ...]] = (
     arithmetic.RULES | logic.RULES | layout.RULES | reduction.RULES
-)  # of disjoint primitives
+)  # the primitives are disjoint
 
 
 def simplify(body: Body) -> Body:
-    """The body with every identity applied that holds in IEEE arithmetic, for zeros of either sign, infinities and nan.
+    """Apply all identities that hold in IEEE arithmetic, for zeros of either sign, infinities and nan.
 
-    Not distinguished: which nan it is, and whether the sum of the one element -0.0 is 0.0. Identities of real numbers
-    that floats do not keep, such as x - x = 0, are not applied.
+    Payloads of nan are not preserved, nor is the sign of a sum of the single element -0.0. Identities of real numbers
+    that do not hold for floats, such as x - x = 0, are not applied.
 
-    Layout ops of one axis order or shape are written as `permute` and `reshape`, so that they combine.
+    Layout ops with a fixed permutation or change of shape become `permute` and `reshape`, so that they combine.
     """
     rewrite = Rewrite(body)
     surroundings = Surroundings(rewrite, RULES)

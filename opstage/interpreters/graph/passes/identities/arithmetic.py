@@ -1,4 +1,4 @@
-"""Identities of arithmetic, exact in IEEE floats: neutral operands, signs, powers of two."""
+"""Arithmetic identities that are exact in IEEE floats: neutral operands, signs, powers of two."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from .surroundings import Inputs, Rule, Surroundings
 
 
 def plain(number: Any) -> Any:
-    """A number as a static parameter: a Python int or float, or a Fraction."""
+    """Return a number as a static parameter: a Python int or float, or a Fraction."""
     return number.item() if isinstance(number, np.generic) else number
 
 
 def zero_to_add(number: Any) -> bool:
-    """x + number is x for every x: -0.0, as 0.0 + -0.0 is 0.0; of integers and fractions 0."""
+    """Return whether x + number is x for every x: -0.0, as 0.0 + -0.0 is 0.0; for integers and fractions 0."""
     return number is not None and number == 0 and (not isinstance(number, np.floating) or bool(np.signbit(number)))
 
 
 def zero_to_subtract(number: Any) -> bool:
-    """x - number is x for every x: 0.0, as -0.0 - 0.0 is -0.0."""
+    """Return whether x - number is x for every x: 0.0, as -0.0 - 0.0 is -0.0."""
     return number is not None and number == 0 and not (isinstance(number, np.floating) and bool(np.signbit(number)))
 
 
 def rounded(c: Any, dtype: DType) -> Any:
-    """The static number `c` as it meets a tensor of `dtype`; None for an expression in dims."""
+    """Return the static number `c` converted to `dtype`; None for an expression in dims."""
     if type(c) not in (int, float, Fraction):
         return None
     return Fraction(c) if dtype == EXACT else dtype.type(float(c))
 
 
 def negative(c: Any) -> Any:
-    """-c, of which a zero has the other sign."""
+    """Return -c; 0 becomes -0.0."""
     return -c if c != 0 else -float(c)
 
 
@@ -94,7 +94,7 @@ def _div(around: Surroundings, inputs: Inputs, static: Static, out: TensorType) 
 
 
 def has_inverse(number: Any) -> bool:
-    """Whether 1/number is exact: of fractions unless 0; of floats the powers of two whose inverse is normal."""
+    """Return whether 1/number is exact: nonzero fractions; among floats the powers of two with a normal inverse."""
     if isinstance(number, Fraction):
         return number != 0
     if not np.isfinite(number) or abs(math.frexp(number)[0]) != 0.5:

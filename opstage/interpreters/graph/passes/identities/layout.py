@@ -1,4 +1,4 @@
-"""Identities of layout: what is moved and moved back, cut where it was joined, or repeated once."""
+"""Layout identities: inverse permutations, slices of joined tensors, repeated broadcasts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .....ops.primitive import Primitive, Static
 from .....ops.types import TensorType
 from .surroundings import Inputs, Rule, Surroundings, is_one, same_shape, same_size
 
-# One name for a change of shape, and one for a change of order --------------------------------------------------------
+# Canonical ops: `reshape` for any change of shape, `permute` for any change of axis order -----------------------------
 
 
 def _as_reshape(around: Surroundings, inputs: Inputs, static: Static, out: TensorType) -> int | None:
@@ -71,7 +71,7 @@ def _broadcast_to(around: Surroundings, inputs: Inputs, static: Static, out: Ten
         return around.bind(RESHAPE, x, shape=out.shape)
     if before := around.made(x, BROADCAST_TO):
         return around.bind(BROADCAST_TO, *before.inputs, shape=out.shape)
-    if before := around.made(x, RESHAPE):  # one that only puts axes of size 1 in front
+    if before := around.made(x, RESHAPE):  # a reshape that only adds leading axes of size 1
         (source,) = before.inputs
         front = len(shape) - len(around.shape(source))
         if front >= 0 and all(map(is_one, shape[:front])) and same_shape(around.shape(source), shape[front:]):
@@ -79,11 +79,12 @@ def _broadcast_to(around: Surroundings, inputs: Inputs, static: Static, out: Ten
     return None
 
 
-# Joining and cutting --------------------------------------------------------------------------------------------------
+# Concatenation and slicing
+# ----------------------------------------------------------------------------------------------
 
 
 _MOST_PARTS = 64
-"""A joined tensor of more parts stays a part itself: a chain of joins is to take linear time."""
+"""Joined tensors with more parts are not flattened into a join, so that a chain of joins takes linear time."""
 
 
 def _concat(around: Surroundings, inputs: Inputs, static: Static, out: TensorType) -> int | None:
@@ -107,7 +108,7 @@ def _concat(around: Surroundings, inputs: Inputs, static: Static, out: TensorTyp
 
 
 def _adjacent(around: Surroundings, x: int, y: int, axis: int) -> int | None:
-    """Two slices of one tensor, the second of which goes on where the first ends, as one slice."""
+    """Merge two adjacent slices of one tensor into one slice."""
     first, second = around.made(x, SLICE), around.made(y, SLICE)
     if first is None or second is None or first.inputs != second.inputs:
         return None
@@ -146,7 +147,7 @@ def _slice(around: Surroundings, inputs: Inputs, static: Static, out: TensorType
 
 
 def _part(around: Surroundings, parts: Inputs, axis: int, static: Static) -> int | None:
-    """A slice that lies in one of the tensors that were joined."""
+    """Return a slice of one of the joined tensors that contains it."""
     start, last = static["start"], static["start"] + (static["length"] - 1) * static["step"]
     at = 0
     for x in parts:
@@ -160,7 +161,7 @@ def _part(around: Surroundings, parts: Inputs, axis: int, static: Static) -> int
 
 
 def _inside(around: Surroundings, x: int, padded: Static, static: Static) -> int | None:
-    """A slice that takes nothing of what was padded on its axis, the only one that was."""
+    """Return a slice of the unpadded tensor, if only the slice's axis is padded and the slice excludes the padding."""
     axis: int = static["axis"]
     size: Dim = around.shape(x)[axis]
     others = [pair for i, pair in enumerate(padded["padding"]) if i != axis]

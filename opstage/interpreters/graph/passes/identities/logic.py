@@ -1,4 +1,4 @@
-"""Identities of masks, choices and changes of dtype."""
+"""Identities of masks, selections and casts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HELD_BY: dict[DType, frozenset[DType]] = {
     INT32: frozenset((INT64, FLOAT64)),
     FLOAT32: frozenset((FLOAT64,)),
 }
-"""The dtypes that hold every value of another."""
+"""The dtypes that represent all values of another."""
 
 
 def _mask(around: Surroundings, out: TensorType, value: bool) -> int:
@@ -51,7 +51,7 @@ def _less(around: Surroundings, inputs: Inputs, static: Static, out: TensorType)
 
 
 def _equal(around: Surroundings, inputs: Inputs, static: Static, out: TensorType) -> int | None:
-    """x = x and x <= x, but for floats, of which one may be nan."""
+    """x = x and x <= x, except for floats, which may be nan."""
     same = inputs[0] == inputs[1] and around.type(inputs[0]).dtype.kind in "iub"
     return _mask(around, out, True) if same else None
 
@@ -69,7 +69,7 @@ def _cast(around: Surroundings, inputs: Inputs, static: Static, out: TensorType)
 
 
 def _detach(around: Surroundings, inputs: Inputs, static: Static, out: TensorType) -> int | None:
-    """Derivatives have been taken when a graph is optimised."""
+    """Remove `detach`: derivatives have been taken before a graph is optimised."""
     return inputs[0]
 
 

@@ -1,4 +1,4 @@
-"""Identities of reductions: over axes of size 1 there is nothing to reduce."""
+"""Identities of reductions: a reduction over axes of size 1 is a reshape."""
 
 from __future__ import annotations
 

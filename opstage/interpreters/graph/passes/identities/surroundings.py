@@ -1,4 +1,4 @@
-"""A rule's view of the body around an equation, and its means to write a replacement."""
+"""A rule's view of the body around an equation, with the means to write a replacement."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from ..uniform import Uniforms
 
 Inputs: TypeAlias = "tuple[int, ...]"
 Rule: TypeAlias = "Callable[[Surroundings, Inputs, Static, TensorType], int | None]"
-"""(around, operands, static parameters, type of the result) -> the slot of what the op gives, or None to leave it."""
+"""(around, operands, static parameters, type of the result) -> the slot of an equivalent result, or None to keep the
+op."""
 
 
 @final
 class Surroundings:
-    """The part of the new body that is written already. A rule sets one op against those that made its operands.
+    """The new body so far. Rules inspect the equations that define an op's operands.
 
-    place       the equation whose place is being filled
+    place       the equation that is being replaced
     """
 
     __slots__ = ("rewrite", "rules", "place", "_uniforms", "_made")
@@ -40,12 +41,12 @@ class Surroundings:
             self._uniforms.see(equation, equation.inputs, self.rewrite.types)
 
     def made(self, slot: int, by: Primitive) -> Equation | None:
-        """The equation that makes `slot`, if its primitive is `by`."""
+        """Return the equation that defines `slot`, if its primitive is `by`."""
         equation = self._made.get(slot)
         return equation if equation is not None and equation.primitive is by else None
 
     def number(self, slot: int) -> Any:
-        """The number that the tensor holds everywhere, or None."""
+        """Return the number that the tensor holds everywhere, or None."""
         return self._uniforms.get(slot)
 
     def type(self, slot: int) -> TensorType:
@@ -55,7 +56,7 @@ class Surroundings:
         return self.rewrite.types[slot].shape
 
     def simpler(self, primitive: Primitive, inputs: Inputs, static: Static, out: TensorType) -> int | None:
-        """The slot that replaces this op, by the first of its rules that applies."""
+        """Return the slot that replaces this op, by the first rule that applies."""
         for rule in self.rules.get(primitive, ()):
             slot = rule(self, inputs, static, out)
             if slot is not None:
@@ -63,7 +64,7 @@ class Surroundings:
         return None
 
     def bind(self, primitive: Primitive, *inputs: int, **static: Any) -> int:
-        """The result of an op in the place of the equation, itself made simpler where it can be."""
+        """Add an op at the place of the equation, simplified if possible, and return its result."""
         place, types = self.place, self.rewrite.types
         (out,) = primitive.infer(tuple([types[slot] for slot in inputs]), static, place.region.name)
         slot = self.simpler(primitive, inputs, static, out)
@@ -74,17 +75,17 @@ class Surroundings:
 
 
 def same_size(a: Dim, b: Dim) -> bool:
-    """Whether two sizes are proved to be the same."""
+    """Return whether two sizes are provably equal."""
     if type(a) is int and type(b) is int:
         return a == b
     return a is b or equal(a, b) is Verdict.proved
 
 
 def same_shape(x: Shape, y: Shape) -> bool:
-    """Whether two shapes are proved to be the same."""
+    """Return whether two shapes are provably equal."""
     return x is y or (len(x) == len(y) and all(map(same_size, x, y)))
 
 
 def is_one(size: Dim) -> bool:
-    """Whether a size is written 1."""
+    """Return whether a size is the literal 1."""
     return type(size) is int and size == 1
