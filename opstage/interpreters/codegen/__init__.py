@@ -1,7 +1,7 @@
-"""Lowering up to kernels, for every target: lowered equations, fused clusters, and the memory plan.
+"""Lowering to kernels for every target: lowered equations, fused clusters, and the memory plan.
 
-`lowered` says every layout op as strides (`views`), `fusion` groups what one loop can do, `formulas` has the text of
-each op in it, `axes` the sizes and strides that the loop goes through, and `arena` gives every intermediate result its
-place in one block of memory (`occupancy` knows which bytes are taken when). A `Target` says what a target's kernels
-want.
+`lowered` expresses layout ops as strides (`views`), `fusion` groups equations into loops, `formulas` has the source of
+each op in a loop, `axes` the sizes and strides that a loop iterates over, and `arena` assigns offsets in one block of
+memory to intermediate results (`occupancy` tracks which bytes are in use when). A `Target` describes the constraints of
+a target's kernels.
 """

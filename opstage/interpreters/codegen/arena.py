@@ -1,4 +1,4 @@
-"""One block of memory for all intermediate results of a program, and where in it each of them lies."""
+"""The arena: one block of memory for all intermediate results of a program, and their offsets."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ ALIGNMENT = 64
 
 
 class Item(NamedTuple):
-    """Something that needs `nbytes` from the first to the last of the fusion groups of these numbers.
+    """A value that needs `nbytes` from fusion group `first` to fusion group `last`.
 
-    into        another item of as many bytes, which is read for the last time while this one is written, element by
-                element: this one may take its place
+    into        another item of the same size whose last read is elementwise in the loop that writes this one, so
+                this one may overwrite it
     """
 
     key: Hashable
@@ -27,7 +27,7 @@ class Item(NamedTuple):
 
 
 class _Allocation(NamedTuple):
-    """One place, and the items that stand there one after the other."""
+    """An offset shared by items that overwrite each other in turn."""
 
     nbytes: int
     first: int
@@ -36,15 +36,16 @@ class _Allocation(NamedTuple):
 
 
 def arrange(items: Sequence[Item], alignment: int = ALIGNMENT) -> tuple[dict[Hashable, int], int]:
-    """The offset of every item and the bytes of the whole; items that live at one time do not overlap, but for `into`.
+    """Return the offset of every item and the total size. Items that are live at the same time do not overlap, except
+    through `into`.
 
-    Every offset is a multiple of `alignment`.
+    Offsets are multiples of `alignment`.
 
-    The largest come first, and each takes the smallest gap between those that live at its time: so the few large ones,
-    which decide how much memory there is, lie close together, and small ones fill what is left.
+    Items are placed from the largest to the smallest, each into the smallest gap among those live at the same time. So
+    the few large items, which determine the total size, are packed tightly, and small ones fill the gaps.
     """
     blocks = sorted(_blocks(items, alignment), key=lambda block: (-block.nbytes, block.first))
-    times = sorted({block.first for block in blocks})  # blocks that meet at all meet at the later one's first
+    times = sorted({block.first for block in blocks})  # overlapping lifetimes overlap at the later one's start
     at = {time: i for i, time in enumerate(times)}
     occupancy = Occupancy(len(times))
     offsets: dict[Hashable, int] = {}
@@ -59,8 +60,8 @@ def arrange(items: Sequence[Item], alignment: int = ALIGNMENT) -> tuple[dict[Has
 
 
 def _blocks(items: Sequence[Item], alignment: int) -> Iterable[_Allocation]:
-    """Items that take each other's place as one."""
-    blocks: dict[Hashable, _Allocation] = {}  # by the last item that is there
+    """Combine items that overwrite each other into one allocation."""
+    blocks: dict[Hashable, _Allocation] = {}  # by the last item in the allocation
     for item in sorted(items, key=lambda item: item.first):
         before = blocks.pop(item.into) if item.into is not None else None
         if before is None:
@@ -72,10 +73,10 @@ def _blocks(items: Sequence[Item], alignment: int) -> Iterable[_Allocation]:
 
 
 def _gap(nbytes: int, starts: Sequence[int], stops: Sequence[int]) -> int:
-    """The start of the smallest gap of so many bytes between runs, given by their starts and stops, each in order.
+    """Return the start of the smallest gap of at least `nbytes` between runs, given by sorted starts and sorted stops.
 
-    Where as many runs have stopped as have started, none goes on: so the gap after the i-th stop, if there is one,
-    reaches to the i-th start after the first.
+    Where as many runs have stopped as have started, no run is open. So if there is a gap after the i-th stop, it ends
+    at the start with index i + 1.
     """
     gaps = [(start - stop, stop) for start, stop in zip(starts, (0, *stops)) if start - stop >= nbytes]
     return min(gaps)[1] if gaps else stops[-1] if stops else 0

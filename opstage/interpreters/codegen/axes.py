@@ -1,4 +1,4 @@
-"""The axes that a cluster's loop goes through: the fewest along which each operand has one stride."""
+"""The iteration axes of a cluster's loop: the fewest along which each operand has a single stride."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Axis = tuple[int, tuple[int, ...]]
 
 
 def space_of(cluster: Cluster, stored: Collection[int]) -> IterationSpace:
-    """The axes and the operands of a cluster that leaves the values of `stored` in memory."""
+    """Return the axes and operands of a cluster that stores the values of the slots `stored`."""
     lowered, extent = cluster.lowered, cluster.extent
     written = [slot for slot, level in cluster.levels.items() if slot in stored and level is not Level.COLUMN]
     targets = [(lowered.in_memory(lowered.views[slot]), cluster.levels[slot]) for slot in written]
@@ -55,7 +55,7 @@ def space_of(cluster: Cluster, stored: Collection[int]) -> IterationSpace:
 
 
 def _merged(axes: Sequence[_Axis]) -> list[_Axis]:
-    """The axes in as few as possible."""
+    """Merge adjacent axes where possible."""
     found: list[_Axis] = []
     for n, strides in axes:
         if found and all(before == s * n for before, s in zip(found[-1][1], strides)):
@@ -66,7 +66,7 @@ def _merged(axes: Sequence[_Axis]) -> list[_Axis]:
 
 
 def as_written(space: IterationSpace) -> IterationSpace:
-    """The axes in the order of the first result in memory; for a loop that may take elements in any order."""
+    """Order the axes by the memory order of the first stored result, for a loop that may iterate in any order."""
     if not space.writes:
         return space
     first = next(iter(space.writes.values()))

@@ -1,8 +1,8 @@
-"""Clusters: equations that one loop can do, so that what passes between them never goes to memory.
+"""Clusters: equations computed by one loop, so that values between them never go to memory.
 
-A cluster runs over `size` elements. Where it has a reduction these are rows of `extent` elements: some of its values
-then are one per row, and the loop goes over a row as often as a reduction must be complete before its result is used.
-Sums over the rows, one per column, are added up on the way.
+A cluster iterates over `size` elements. With a reduction, these form rows of `extent` elements: some values then exist
+once per row, and the loop passes over a row as many times as reductions must complete before their results are used.
+Sums over rows, one per column, are accumulated along the way.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _MOST_OPERANDS = 24
 
 
 class Level(Enum):
-    """How many of a value there are."""
+    """The multiplicity of a value in a loop."""
 
-    __hash__ = object.__hash__  # there is one of each, and Enum's own hash is Python
+    __hash__ = object.__hash__  # members are singletons, and Enum's own hash is Python code
 
-    ELEMENT = "one for each element"
-    ROW = "one for each row"
-    COLUMN = "one for each column, when the loop is over"
+    ELEMENT = "one per element"
+    ROW = "one per row"
+    COLUMN = "one per column, after the loop"
 
 
 @final
 class FusionGroup:
-    """A fusion group: a cluster, or a single equation outside of any."""
+    """A fusion group: a cluster, or a single equation."""
 
     __slots__ = ("equations", "number", "cluster", "readers")
 
@@ -47,12 +47,12 @@ class FusionGroup:
 
 @final
 class Cluster:
-    """A cluster in the making.
+    """A cluster under construction.
 
-    columns     whether it goes down the columns of its rows
-    levels      of every value that is made here
-    operands    views of what is read from outside, each with its level; `cuts` are the borders of axes of them all
-    targets     views of the parts of concatenations that are written, likewise
+    columns     whether the loop iterates down the columns of rows
+    levels      of every value that it computes
+    operands    views that are read from outside, with their levels; `cuts` are the common axis boundaries of all views
+    targets     views of the parts of concatenations that are written, with their levels
     """
 
     __slots__ = ("lowered", "size", "extent", "columns", "levels", "operands", "targets", "cuts")
@@ -72,7 +72,7 @@ class Cluster:
         return self.size // (self.extent or 1)
 
     def admit(self, e: Equation) -> bool:
-        """Take in an equation if the loop can do it too; whether it could. A refusal changes nothing."""
+        """Add an equation if the loop can compute it; return whether it was added. A refusal changes nothing."""
         if len(self.levels) >= MOST_EQUATIONS:
             return False
         extent, state = self.extent, self._state()
@@ -85,11 +85,11 @@ class Cluster:
         return True
 
     def admit_all(self, equations: Iterable[Equation]) -> bool:
-        """Take in equations in their order; whether all could be."""
+        """Add equations in order; return whether all were added."""
         return all(map(self.admit, equations))
 
     def copied(self) -> Cluster:
-        """A cluster of the same equations, which others may join."""
+        """Return a copy, to which further equations can be added."""
         copy = Cluster(self.lowered, self.size)
         copy.extent, copy.columns, copy.cuts = self.extent, self.columns, self.cuts
         copy.levels, copy.operands, copy.targets = self.levels.copy(), self.operands.copy(), self.targets.copy()
@@ -99,7 +99,7 @@ class Cluster:
         return self.cuts, len(self.operands), len(self.targets)
 
     def _restore(self, state: tuple[Cuts, int, int]) -> None:
-        """Go back to a state: what came after it stands last."""
+        """Restore a state by removing later additions, which come last."""
         self.cuts, operands, targets = state
         while len(self.operands) > operands:
             self.operands.popitem()
@@ -132,7 +132,7 @@ class Cluster:
         return None
 
     def set_extent(self, extent: int, columns: bool = False) -> bool:
-        """Have rows of so many elements, which are gone down by `columns` or not; whether it can."""
+        """Split into rows of `extent` elements, iterated down columns if `columns`; return whether that is possible."""
         if self.extent is not None:
             return self.extent == extent and (self.columns is columns or self.lowered.target.both_sums)
         cuts = None if extent <= 1 else views.chain(self.cuts, (1, extent))
@@ -145,7 +145,7 @@ class Cluster:
         return self.extent is None or all(self._fits(*operand) for operand in (*self.operands, *self.targets))
 
     def _writes(self, slot: int, level: Level) -> bool:
-        """Whether the place of a value in memory suits the loop."""
+        """Return whether the loop can write a value to its memory."""
         part = self.lowered.parts.get(slot)
         if part is None:
             return True
@@ -153,7 +153,7 @@ class Cluster:
         return self._add(self.targets, target, level)
 
     def _add(self, to: dict[tuple[View, Level], None], view: View, level: Level) -> bool:
-        """Have a view among the operands, or targets, with its borders among the cuts; whether all of them fit."""
+        """Add a view to the operands or targets, and its boundaries to the cuts; return whether all views fit."""
         if (view, level) in to:
             return True
         before, scale = self.cuts, (self.extent or 1) if level is Level.ROW else 1
@@ -165,7 +165,7 @@ class Cluster:
         return self._fits(view, level) if cuts == before else self._all_fit()
 
     def _read(self, slot: int, level: Level) -> bool:
-        """Whether a value can be read at this level; one from outside becomes an operand."""
+        """Return whether a value can be read at this level; a value from outside becomes an operand."""
         lowered = self.lowered
         if slot in lowered.literals:
             return True
@@ -178,14 +178,15 @@ class Cluster:
         return self._add(self.operands, view, level)
 
     def _spreads_rows(self, view: View) -> bool:
-        """Whether element i of the view is row i // extent."""
+        """Return whether element i of the view is row i // extent."""
         assert self.extent is not None
         axes = views.merged(view.shape, view.strides)
         expected = ((self.rows, 1), (self.extent, 0)) if self.rows > 1 else ((self.extent, 0),)
         return view.offset == 0 and axes == expected
 
     def _fits(self, view: View, level: Level) -> bool:
-        """Whether a loop can go along a row of an operand: if that has one stride, or may have several."""
+        """Return whether the loop can iterate along a row of an operand: it has one stride, or the target allows
+        several."""
         if level is Level.ROW or self.extent is None:
             return True
         strides = self.strides(view, level)
@@ -198,14 +199,14 @@ class Cluster:
         return len(views.merged(tuple(reversed(sizes)), tuple(strides[len(strides) - len(inner) :]))) <= 1
 
     def strides(self, view: View, level: Level) -> list[int] | None:
-        """The strides of an operand for the axes between the cuts, outermost first."""
+        """Return the strides of an operand for the axes between the cuts, outermost first."""
         scale = (self.extent or 1) if level is Level.ROW else 1
         cuts = [c // scale for c in self.cuts if c >= scale]
         return views.split(views.merged(view.shape, view.strides), cuts[:-1])
 
 
 def staged(cluster: Cluster, equations: Sequence[Equation]) -> dict[int, int]:
-    """In which pass over a row each value is made (one that a row has once, before the pass of that number)."""
+    """Return the pass over a row that computes each value; row values are computed before the pass with that number."""
     if cluster.extent is None:
         return {slot: 0 for e in equations for slot in e.outputs}
     views_, literals = cluster.lowered.views, cluster.lowered.literals
@@ -220,7 +221,7 @@ def staged(cluster: Cluster, equations: Sequence[Equation]) -> dict[int, int]:
 def left_in_memory(
     lowered: Lowered, group: FusionGroup, place: int, read: Mapping[int, set[int]], results: Collection[int]
 ) -> set[int]:
-    """The slots of a cluster that must be stored: read by other groups, part of a concatenation, or `results`."""
+    """Return the slots of a cluster to store: those read by other groups, parts of concatenations, and `results`."""
     made = group.cluster.levels if group.cluster is not None else ()
     return {slot for slot in made if slot in results or slot in lowered.parts or read.get(slot, set()) - {place}}
 
@@ -231,7 +232,7 @@ def roots_read(lowered: Lowered, equations: Iterable[Equation]) -> set[int]:
 
 
 def memory_read(lowered: Lowered, equations: Iterable[Equation]) -> set[int]:
-    """The roots that equations read, and the wholes that these are parts of."""
+    """Return the roots that equations read, and the wholes that contain them."""
     roots = roots_read(lowered, equations)
     if not lowered.parts:
         return roots
@@ -239,7 +240,7 @@ def memory_read(lowered: Lowered, equations: Iterable[Equation]) -> set[int]:
 
 
 def read_by(lowered: Lowered, groups: Sequence[FusionGroup]) -> dict[int, set[int]]:
-    """The places in `groups` of those that read each root; a whole is read by whoever reads a part of it."""
+    """Return, for each root, the positions in `groups` of its readers; readers of a part also read its whole."""
     read: dict[int, set[int]] = {}
     for place, group in enumerate(groups):
         for root in memory_read(lowered, group.equations):

@@ -1,4 +1,4 @@
-"""A composite as a body of the ops that it is made of: what loops are generated from."""
+"""Decompositions of composites as bodies, from which loops are generated."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ..tracer import Composite, constants, evaluate
 from ..writing import Writing
 
 Keep: TypeAlias = Callable[[Primitive, tuple[TensorType, ...], Static], bool]
-"""(primitive, types of the operands, static parameters) -> whether a composite stays as it is."""
+"""(primitive, types of the operands, static parameters) -> whether a composite is kept."""
 
 
 def distinct(static: Static) -> tuple[Any, ...]:
-    """The values of static parameters as keys of what is made for them, where -0.0 is another number than 0.0."""
+    """Return the values of static parameters as cache keys that distinguish -0.0 from 0.0."""
     return tuple([value or repr(value) for value in static.values()])
 
 
@@ -33,16 +33,16 @@ def _catalogue() -> frozenset[Primitive]:
 
 
 def is_fixed(primitive: Primitive) -> bool:
-    """Whether an op is a composite that is decomposed alike in every call, so that what is made of it can be kept.
+    """Return whether an op is a composite whose decomposition is the same in every call, so that results can be cached.
 
-    Those of the catalogue are, and closed bodies. What Python state another package's decomposition reads is unknown.
+    Composites of the catalogue and closed bodies are. A decomposition of another package may read unknown Python state.
     """
     return type(primitive) is Composite or (primitive.decomposition is not None and primitive in _catalogue())
 
 
 def stays(keep: Keep, primitive: Primitive, operands: tuple[TensorType, ...], static: Static, loops: bool) -> bool:
-    """Whether an op is written down as it is; branches are, and loops, unless they are to be unrolled or one iteration
-    is all they have."""
+    """Return whether an op is not expanded; branches are not, nor are loops, unless loops are unrolled or have one
+    iteration."""
     if primitive in CONTROL:
         return primitive is not SCAN or not (loops or static["length"] == 1)
     return primitive.decomposition is None or keep(primitive, operands, static)
@@ -50,22 +50,23 @@ def stays(keep: Keep, primitive: Primitive, operands: tuple[TensorType, ...], st
 
 @final
 class Expander(Writing):
-    """Writes down what a decomposition does."""
+    """Records decompositions."""
 
     __slots__ = ("keep", "loops")
     no_values = "a decomposition has no values, so it cannot depend on them"
 
     def __init__(self, keep: Keep, loops: bool):
-        super().__init__(FLOAT64, 0)  # decompositions take dtypes and seeds from their operands and statics
+        super().__init__(FLOAT64, 0)  # decompositions get dtypes and seeds from their operands and static parameters
         self.keep = keep
         self.loops = loops
 
     def parts(self, primitive: Primitive, operands: tuple[TensorType, ...], static: Static) -> Body:
-        """A composite as a body of its own, from operands to outputs and residuals, decomposed even if it may stay."""
+        """Return a composite's decomposition as a body, from operands to outputs and residuals, even if it may be
+        kept."""
         return self._body(self.decompose, primitive, operands, static)
 
     def body(self, primitive: Primitive, operands: tuple[TensorType, ...], static: Static) -> Body:
-        """An op as a body of its own: of its parts, or of that op alone if it stays as it is."""
+        """Return an op as a body: its parts, or the op alone if it is kept."""
         return self._body(self.bind, primitive, operands, static)
 
     def _body(
@@ -80,7 +81,7 @@ class Expander(Writing):
         return self.trace.close([ref.slot for ref in refs], [ref.slot for ref in results], {})
 
     def written_out(self, body: Body) -> Body:
-        """`body` without the composites that do not stay; the parts stand where the op stood that they serve."""
+        """Expand the composites of `body` that are not kept; parts have the region and ordinal of the composite."""
         refs = [self.input(type_) for type_ in body.input_types]
         results = evaluate(self, body, refs, constants(self, body))
         return self.trace.close([ref.slot for ref in refs], [ref.slot for ref in results], body.lines)

@@ -1,4 +1,4 @@
-"""Ops of one element as text of generated kernels, written once and compiled for every target."""
+"""Elementwise ops as source text for generated kernels, written once and compiled for every target."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ Emit = Callable[["Constants", TensorType, tuple[TensorType, ...], tuple[str, ...
 
 
 class Constants:
-    """Names for the numbers of a kernel, which its text only refers to: `definitions` says what they are."""
+    """Names for a kernel's numeric constants; `definitions` assigns their values."""
 
     __slots__ = ("_names",)
 
@@ -65,14 +65,14 @@ class Constants:
         self._names: dict[tuple[str, str], str] = {}
 
     def __call__(self, value: Any, dtype: DType) -> str:
-        """The name of `value`, rounded once to `dtype`."""
+        """Return the name of `value`, rounded once to `dtype`."""
         if dtype.kind == "b":
             return "True" if value else "False"
         exact = number(value if not isinstance(value, np.generic) else value.item(), dtype)
         return self.named(np.dtype(dtype).type(exact))
 
     def named(self, value: Any) -> str:
-        """The name of a number of NumPy's."""
+        """Return the name of a NumPy number."""
         text = float(value).hex() if value.dtype.kind == "f" else str(int(value))
         return self._names.setdefault((dtype_name(value.dtype), text), f"k{len(self._names)}")
 
@@ -86,8 +86,8 @@ class Constants:
 
 
 def _plain(template: str) -> Emit:
-    """`{0}`, `{1}` are the operands, `{zero}` and `{one}` numbers of the first one's dtype; integers are brought back
-    to their own width."""
+    """Return an emitter for a template: `{0}`, `{1}` are operands, `{zero}` and `{one}` constants of the first
+    operand's dtype. Integers are truncated to their own width."""
     numbers = [(name, value) for name, value in (("zero", 0), ("one", 1)) if f"{{{name}}}" in template]
 
     def emit(
@@ -127,7 +127,7 @@ def _clamp(constants: Constants, out: TensorType, ins: Any, args: tuple[str, ...
     (x,) = args
     lo, hi = constants(static["lo"], out.dtype), constants(static["hi"], out.dtype)
     raised = f"({lo} if {x} < {lo} else {x})"
-    return f"({hi} if {raised} > {hi} else {raised})"  # hi wins where the bounds are crossed
+    return f"({hi} if {raised} > {hi} else {raised})"  # hi wins if lo > hi
 
 
 def _safe_log(constants: Constants, out: TensorType, ins: Any, args: tuple[str, ...], static: Static) -> str:
@@ -148,9 +148,9 @@ def _cast(constants: Constants, out: TensorType, ins: Any, args: tuple[str, ...]
 
 
 def scalar_formulas(real: Any, exp: Any, erf: Any, fmod: Any, floor: Any) -> dict[str, Any]:
-    """The functions that `_call` names, in Python, for a type of numbers and what a target has for the others.
+    """Return the Python functions that `_call` refers to, for a float type and a target's math functions.
 
-    A target has them under these names with that of the type behind: `sigmoid_float32`.
+    A target provides them as the name and the type: `sigmoid_float32`.
     """
     return {
         "sigmoid": activation.sigmoid(real, exp),
@@ -168,7 +168,7 @@ def scalar_formulas(real: Any, exp: Any, erf: Any, fmod: Any, floor: Any) -> dic
 
 
 def _call(name: str) -> Emit:
-    """A formula of `opstage.interpreters.scalar`; `*` stands for the form of the GELU."""
+    """Return an emitter for a formula of `opstage.interpreters.scalar`; `*` stands for the form of the GELU."""
 
     def emit(constants: Constants, out: TensorType, ins: Any, args: tuple[str, ...], static: Static) -> str:
         function = name.replace("*", "tanh" if static.get("approximate") == "tanh" else "erf")
@@ -178,7 +178,8 @@ def _call(name: str) -> Emit:
 
 
 def _divided(name: str, sign: str) -> Emit:
-    """A formula of two floats; of integers Python's operator, and 0 for a divisor of 0, as NumPy has it."""
+    """Return an emitter for division: a formula for floats, Python's operator for integers, with 0 for a divisor of 0
+    as in NumPy."""
     of_floats = _call(name)
 
     def emit(
@@ -194,8 +195,8 @@ def _divided(name: str, sign: str) -> Emit:
 
 
 def _shift(sign: str) -> Emit:
-    """By more places than there are, or by fewer than none, everything is shifted out, as NumPy has it; a processor
-    has no rule for these."""
+    """Return an emitter for a shift. Negative or too large counts shift out all bits, as in NumPy; processors leave
+    them undefined."""
 
     def emit(
         constants: Constants, out: TensorType, ins: tuple[TensorType, ...], args: tuple[str, ...], static: Static
@@ -216,7 +217,7 @@ FORMULAS: Mapping[Primitive, Emit] = {
     SUB: _plain("{0} - {1}"),
     MUL: _plain("{0} * {1}"),
     DIV: _plain("{0} / {1}"),
-    # a nan wins, whichever side it is on
+    # nan is returned from either side
     MAXIMUM: _plain("{0} if ({0} > {1} or {0} != {0}) else {1}"),
     MINIMUM: _plain("{0} if ({0} < {1} or {0} != {0}) else {1}"),
     NEG: _plain("-{0}"),
@@ -267,18 +268,18 @@ FORMULAS: Mapping[Primitive, Emit] = {
     DETACH: lambda constants, out, ins, args, static: args[0],
     CONTIGUOUS: lambda constants, out, ins, args, static: args[0],
 }
-"""A target says what the functions are that the texts call."""
+"""Emitters by op. Targets define the functions that the source calls."""
 
 
 def elementwise(primitive: Primitive, ins: tuple[TensorType, ...], out: TensorType) -> bool:
-    """Whether generated kernels have a formula for this op, on these dtypes."""
+    """Return whether generated kernels have a formula for this op on these dtypes."""
     return primitive in FORMULAS and _KINDS.issuperset([type_.dtype.kind for type_ in (*ins, out)])
 
 
 _KINDS = frozenset("fib")
-"""Of dtypes that formulas compute with: floats, integers and masks."""
+"""The kinds of dtypes that formulas support: floats, integers and masks."""
 
 
 def has_formula(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> bool:
-    """Whether an op stays as it is where kernels are generated from ops."""
+    """Return whether an op is kept where kernels are generated from ops."""
     return bool(types) and elementwise(primitive, types, types[0])

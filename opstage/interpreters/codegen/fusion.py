@@ -1,4 +1,4 @@
-"""Fusion: one walk over a body's equations, which groups those that one loop can do."""
+"""Fusion: one pass over a body's equations, which groups those that one loop can compute."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from .recompute import recomputed
 
 
 def fuse(lowered: Lowered) -> list[FusionGroup]:
-    """Fuse the equations of a graph: its groups, in a topological order."""
+    """Fuse the equations of a body; return the groups in topological order."""
     return _early(lowered, recomputed(lowered, _Fusion(lowered).groups()))
 
 
 _LONG_ROW = 32
-"""Elements, from which on several workers have something to do in one row."""
+"""The length in elements from which on several workers can share one row."""
 
 _LITTLE = 1 << 14
-"""Elements, of which two passes at once take less than to ask for the second one."""
+"""The number of elements below which a second pass in one loop costs less than starting another loop."""
 
 _SMALL = 64
-"""Elements; results of so few take no memory worth mentioning."""
+"""The number of elements up to which results take negligible memory."""
 
 
 def _early(lowered: Lowered, groups: list[FusionGroup]) -> list[FusionGroup]:
-    """Units that nobody reads, such as the update of a parameter, and small ones, right after the last that they read.
+    """Move groups without readers, such as parameter updates, and small groups right after the last group they read.
 
-    A gradient is then still in the cache, and its memory free for the next one, where a step would otherwise keep the
-    gradients of all parameters until its end. What is seen outside keeps its order.
+    Then a gradient is still in cache, and its memory is free for the next one; otherwise a step would keep the
+    gradients of all parameters until its end. External effects keep their order.
     """
     maker = {slot: i for i, group in enumerate(groups) for e in group.equations for slot in e.outputs}
-    reads: list[set[int]] = []  # the groups that each reads
+    reads: list[set[int]] = []  # by group: the groups it reads
     for i, group in enumerate(groups):
         reads.append({maker[root] for root in roots_read(lowered, group.equations) if root in maker} - {i})
     read = set().union(*reads)
-    outside: int | None = None  # the last group that is seen outside
+    outside: int | None = None  # the last group with an external effect
     for i, group in enumerate(groups):
         if any(Effect.EXTERNAL in e.effects for e in group.equations):
             if outside is not None:
@@ -54,19 +54,19 @@ def _early(lowered: Lowered, groups: list[FusionGroup]) -> list[FusionGroup]:
 
 
 class _Fusion:
-    """One walk over the equations. Each joins the latest group of its operands, or starts one.
+    """One pass over the equations. Each joins the latest group of its operands, or starts a new one.
 
-    Units are numbered as they start, and a group reads from those of lower numbers alone: so their numbers are an order
-    to do them in, and no search for circles is needed. When an equation brings two clusters together, the earlier one
-    becomes a part of the later one, unless a group between them reads it.
+    Groups are numbered in order of creation and only read groups with lower numbers. So the numbers are a topological
+    order, and no cycle check is needed. When an equation connects two clusters, the earlier one is merged into the
+    later one, unless a group between them reads it.
     """
 
     def __init__(self, lowered: Lowered):
         self.lowered = lowered
         self.maker: dict[int, FusionGroup] = {}
-        self.reader: dict[int, FusionGroup] = {}  # the latest of each root
+        self.reader: dict[int, FusionGroup] = {}  # the latest reader of each root
         self.made: dict[int, Equation] = {}  # by its outputs
-        self.sums: dict[tuple[int, int, bool], FusionGroup] = {}  # the latest with reductions of a form
+        self.sums: dict[tuple[int, int, bool], FusionGroup] = {}  # the latest group with reductions of a form
         self.found: list[FusionGroup | None] = []
 
     def groups(self) -> list[FusionGroup]:
@@ -88,14 +88,14 @@ class _Fusion:
         return [group for group in self.found if group is not None]
 
     def _numbers_first(self) -> list[Equation]:
-        """The equations, those that compute single numbers of nothing but numbers before all others.
+        """Return the equations, with scalar computations on scalars first.
 
-        Where an optimizer makes a rate of a learning rate and a correction, its loop over a parameter would otherwise
-        end there: what comes after reads a group that began later.
+        Otherwise an optimizer's scalar arithmetic (a learning rate with bias correction) would split its loop over a
+        parameter: what follows would read a group that began later.
         """
         views_, literals = self.lowered.views, self.lowered.literals
         numbers, others = list[Equation](), list[Equation]()
-        later: set[int] = set()  # what the others make
+        later: set[int] = set()  # results of the others
         for e in self.lowered.equations:
             slots = [slot for slot in e.inputs if slot not in literals]
             single = all(views_[slot].size == 1 for slot in (*slots, *e.outputs))
@@ -116,7 +116,7 @@ class _Fusion:
         group = FusionGroup(e, len(self.found), cluster)
         self.found.append(group)
         for maker in makers:
-            if self.found[maker.number] is maker:  # it is not a part of another one
+            if self.found[maker.number] is maker:  # not merged yet
                 self._merge(maker, group)
         return group
 
@@ -136,7 +136,7 @@ class _Fusion:
         return [made[number] for number in sorted(made, reverse=True)]
 
     def _joined(self, e: Equation, makers: Sequence[FusionGroup]) -> FusionGroup | None:
-        """The latest of the groups whose results it reads, with the others merged into it, if that can take it in."""
+        """Add an equation to the latest group that it reads, merging the others into it; None if that fails."""
         if not makers or makers[0].cluster is None:
             return None
         latest = makers[0]
@@ -149,8 +149,9 @@ class _Fusion:
         return latest
 
     def _beside(self, e: Equation, makers: Sequence[FusionGroup]) -> FusionGroup | None:
-        """For a reduction, a loop that goes through its operand anyway, if that begins when all operands are made; or
-        through what is made of that operand, where a loop takes but one form of sums; or through little else."""
+        """Return an existing loop for a reduction: one that reads the same operand and begins after all operands exist;
+        or, if loops have only one form of sums, one with sums of this form that reads a value computed from that
+        operand, or where the operand is small."""
         if e.primitive not in REDUCTIONS:
             return None
         groups = [self.reader.get(self.lowered.views[e.inputs[0]].root)]
@@ -167,20 +168,21 @@ class _Fusion:
         return None
 
     def _form(self, e: Equation) -> tuple[int, int, bool]:
-        """Of a reduction: over how many elements, in what rows, and whether it goes along them or down."""
+        """Return the form of a reduction: its number of elements, the row length, and whether it sums down columns."""
         return self.lowered.views[e.inputs[0]].size, e.static["extent"], e.primitive is COLUMN_SUM
 
     def _relies(self, group: FusionGroup, e: Equation) -> bool:
-        """Whether a group reads what is made of the operand of `e`, and may recompute it; or that operand is small."""
+        """Return whether a group reads values computed from the operand of `e`, which it may recompute; or the operand
+        is small."""
         if self.lowered.views[e.inputs[0]].size <= _LITTLE:
             return True
         read = [self.made[root] for root in roots_read(self.lowered, group.equations) if root in self.made]
         return self.lowered.views[e.inputs[0]].root in roots_read(self.lowered, read)
 
     def _for_both(self, a: Cluster, b: Cluster) -> Cluster | None:
-        """A cluster of their elements, or of those of the one of which the other has one for each row.
+        """Return a cluster for the equations of both: over equal elements, or over rows and their elements.
 
-        It has the equations of `a` or, where a row may be joined to its elements, is empty.
+        It contains the equations of `a` or, if the target joins rows to elements, is empty.
         """
         if a.size == b.size:
             return Cluster(self.lowered, a.size) if self.lowered.target.joins_rows else a.copied()
@@ -188,13 +190,13 @@ class _Fusion:
         if not self.lowered.target.joins_rows or rows.extent is not None or elements.size % rows.size:
             return None
         cluster, extent = Cluster(self.lowered, elements.size), elements.size // rows.size
-        # without a sum, rows would be a detour where they are short, or too few for all workers
+        # without a sum, rows are a detour if they are short or too few for all workers
         useful = elements.extent == extent or (extent >= _LONG_ROW and rows.size > self.lowered.target.few_rows)
         fits = elements.extent in (None, extent) and useful and cluster.set_extent(extent)
         return cluster if fits else None
 
     def _merge(self, earlier: FusionGroup, later: FusionGroup) -> None:
-        """Do `earlier` as a part of `later`, if one loop can do both and no group between them waits for it."""
+        """Merge `earlier` into `later`, if one loop can compute both and no group between them reads it."""
         if earlier.cluster is None or later.cluster is None:
             return
         equations = earlier.equations + later.equations

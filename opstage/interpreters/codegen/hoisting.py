@@ -1,4 +1,4 @@
-"""Loop-invariant code motion: equations that every iteration would compute alike are computed before the loop."""
+"""Loop-invariant code motion: equations with the same result in every iteration run before the loop."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _TRANSPOSITIONS = (TRANSPOSE2D, PERMUTE)
 
 
 def hoisted(body: Body, varying: int) -> tuple[Body, Body] | None:
-    """The loop invariants of `body` as a body of its inputs but the first `varying`, and the rest of `body`, which
-    takes these results after its inputs; None where there is nothing to hoist.
+    """Return the loop invariants of `body` as a body of its inputs except the first `varying`, and the rest of `body`,
+    with these results as additional inputs; None if there is nothing to hoist.
 
-    Of layout ops only the transposed operand of a product is hoisted, as a copy: a product reads that faster, which
-    pays for it. Any other layout op costs an iteration nothing.
+    The only layout ops that are hoisted are transposed operands of products, as copies: the product reads them faster,
+    which pays for the copy. Other layout ops cost nothing in an iteration.
     """
     fixed = {*body.inputs[varying:], *[constant.slot for constant in body.constants]}
     makers = {}

@@ -1,8 +1,8 @@
-"""The loop IR: what the kernel of a cluster does, whatever language it is printed in.
+"""The loop IR: the contents of a cluster's kernel, independent of its target language.
 
-A loop goes through rows, and through the elements of each row in passes: as often as a sum or a maximum of the row must
-be complete before it is used. A cluster without rows is one row, gone through once. Statements name values and places
-in memory; how these are addressed, and how a sum is taken, is left to whoever prints them.
+A loop iterates over rows, and over the elements of each row in passes: as many as sums or maxima of a row must complete
+before they are used. A cluster without rows is a single row with one pass. Statements refer to values and memory; the
+printer decides how these are addressed and how sums are computed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .views import View
 
 
 class Local(NamedTuple):
-    """A value under a name: each element has one, or each row."""
+    """A named value: one per element, or one per row."""
 
     name: str
     dtype: DType
@@ -26,7 +26,7 @@ class Local(NamedTuple):
 
 
 class Literal(NamedTuple):
-    """A number that is known beforehand."""
+    """A constant."""
 
     value: object
     dtype: DType
@@ -36,9 +36,9 @@ Value: TypeAlias = "Local | Literal"
 
 
 class LoopOperand(NamedTuple):
-    """Memory that a loop reads or writes: a view of a root, and its stride along each axis of the loop.
+    """Memory that a loop reads or writes: a view of a root, with its stride along each axis of the loop.
 
-    counted     whether it holds 0, 1, 2, …, which a kernel counts for itself
+    counted     whether it holds 0, 1, 2, …, which kernels compute instead of reading
     """
 
     local: Local
@@ -52,7 +52,7 @@ class LoopOperand(NamedTuple):
 
 
 class KeptRow(NamedTuple):
-    """A row of values that one pass makes and later ones read: memory of a worker's own."""
+    """A row of values that one pass stores for later passes, in a worker's scratch memory."""
 
     local: Local
 
@@ -61,9 +61,9 @@ Place: TypeAlias = "LoopOperand | KeptRow"
 
 
 class Accumulator(NamedTuple):
-    """A sum along a row, the greatest element of a row, or a sum over rows for each column, of the output `slot`.
+    """A sum along a row, the maximum of a row, or a sum over rows for each column; its output is `slot`.
 
-    Its local has the value once the pass is over; a sum over rows is complete when the loop is.
+    Its local has the value after the pass; a sum over rows is complete after the loop.
     """
 
     local: Local
@@ -86,7 +86,7 @@ class Store(NamedTuple):
 
 
 class Assign(NamedTuple):
-    """local = the formula of an equation, of operands of types `ins`"""
+    """local = the formula of an equation, with operands of types `ins`"""
 
     local: Local
     equation: Equation
@@ -96,7 +96,7 @@ class Assign(NamedTuple):
 
 
 class Check(NamedTuple):
-    """local = value, if 0 <= position < size; else an index is out of range"""
+    """local = value, if 0 <= position < size; otherwise an index is out of range"""
 
     local: Local
     position: Value
@@ -105,7 +105,7 @@ class Check(NamedTuple):
 
 
 class Accumulation(NamedTuple):
-    """One element more for an accumulator."""
+    """Add an element to an accumulator."""
 
     accumulator: Accumulator
     value: Value
@@ -115,11 +115,11 @@ Statement: TypeAlias = "Load | Store | Assign | Check | Accumulation"
 
 
 class Pass(NamedTuple):
-    """One time through the elements of a row.
+    """A pass over the elements of a row.
 
-    before      what is done once, ahead of the elements; what earlier passes accumulate is complete there
-    inside      what is done for each element
-    row         accumulators of the row, which begin before the elements and are complete after them
+    before      statements that run once before the elements; accumulators of earlier passes are complete
+    inside      statements that run for each element
+    row         accumulators of the row, initialised before the elements and complete after them
     """
 
     before: list[Statement]
@@ -130,7 +130,7 @@ class Pass(NamedTuple):
 class IterationSpace(NamedTuple):
     """The axes of a loop, outermost first, and its operands.
 
-    outer   how many axes are those of rows; the others, usually one, are those of a row's elements
+    outer   the number of axes over rows; the others, usually one, are over a row's elements
     reads   by view and level
     writes  by slot
     """
@@ -146,12 +146,12 @@ class IterationSpace(NamedTuple):
 
 
 class LoopNest(NamedTuple):
-    """All that a kernel does.
+    """A complete loop.
 
-    columns     sums over rows, which begin before all rows and are complete after them
-    extent      elements of a row; None where single elements are gone through
-    lanes       whether rows are gone through side by side
-    run         elements of a row that are added in one running sum, those of runs in another one; None where all are
+    columns     sums over rows, initialised before all rows and complete after them
+    extent      elements per row; None for a loop over single elements
+    lanes       whether adjacent rows are processed side by side
+    run         elements of a row per running sum, whose sums are added separately; None for one running sum
     """
 
     name: str

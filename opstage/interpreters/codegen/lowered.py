@@ -1,7 +1,7 @@
-"""A graph's equations in the forms that generated kernels can do.
+"""A body's equations in the forms that generated kernels support.
 
 Layout ops become views, reductions run over trailing or leading axes, operands of products have a unit stride, and a
-concatenation is a block of memory whose parts are written where they belong.
+concatenation is a block of memory whose parts are written in place.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NOWHERE = Equation(CONTIGUOUS, {}, (), (), Region(), 0)
 
 
 class Part(NamedTuple):
-    """Where a slot lies within the memory of another one."""
+    """The location of a slot in the memory of another one."""
 
     whole: int
     offset: int
@@ -42,14 +42,14 @@ class Part(NamedTuple):
 
 @final
 class Lowered:
-    """A lowered body: its equations in the forms that a target's kernels can do.
+    """A lowered body: its equations in the forms that a target's kernels support.
 
     views       of every slot that is read; its root is an input, a constant or an output of an equation
-    literals    slots that hold one number everywhere
-    constants   the arrays of slots that are known
-    counted     those of them that hold 0, 1, 2, …, which kernels count for themselves
-    parts       slots that have no memory of their own
-    orders      of axes in which elements are made, where it is not that of the shape, see `row_orders`
+    literals    slots with one repeated number
+    constants   the arrays of known slots
+    counted     constants that hold 0, 1, 2, …, which kernels compute instead of reading
+    parts       slots without memory of their own
+    orders      the axis order in which elements are computed, if not that of the shape, see `row_orders`
     """
 
     def __init__(self, body: Body, target: Target, *, own_outputs: bool = False):
@@ -63,10 +63,10 @@ class Lowered:
         self.counted: set[int] = set()
         self.parts: dict[int, Part] = {}
         self.orders = row_orders(body) if target.turns else {}
-        self._turned: set[int] = set()  # roots whose elements are made in another order than that of their tensor
+        self._transposed: set[int] = set()  # roots whose elements are made in another order than that of their tensor
         self._materialised: dict[int, int] = {}
         self._maker: dict[int, Equation] = {}
-        self._read: set[int] = set()  # roots that an equation or a view reads
+        self._read: set[int] = set()  # roots that equations or views read
         for slot in body.inputs:
             self._own(slot)
         for constant in body.constants:
@@ -76,9 +76,9 @@ class Lowered:
         self.outputs = self._own_outputs() if own_outputs else [self._output(slot) for slot in body.outputs]
 
     def in_memory(self, view: View) -> View:
-        """The same elements as a view of what has memory of its own: of a whole, where the root is a part of it."""
+        """Return the same elements as a view of a root that has its own memory: a part becomes a view of its whole."""
         part = self.parts.get(view.root)
-        while part is not None:  # strides of a view of a part are those of the whole already
+        while part is not None:  # a view of a part already has strides of the whole
             view = View(part.whole, part.offset + view.offset, view.shape, view.strides)
             part = self.parts.get(part.whole)
         return view
@@ -86,7 +86,7 @@ class Lowered:
     # Slots ----------------------------------------------------------------------------------------------------------
 
     def shape(self, slot: int) -> tuple[int, ...]:
-        """The shape of a slot, in numbers."""
+        """Return the shape of a slot as numbers."""
         shape: Any = self.types[slot].shape
         return tuple(shape)
 
@@ -95,12 +95,12 @@ class Lowered:
         return slot
 
     def fresh(self, shape: Sequence[int], like: TensorType) -> int:
-        """A slot with memory of its own, of the dtype of `like`."""
+        """Return a new slot with its own memory, with the dtype of `like`."""
         self.types.append(TensorType(tuple(shape), like.dtype))
         return self._own(len(self.types) - 1)
 
     def seen(self, view: View, like: TensorType) -> int:
-        """A slot for a view."""
+        """Return a new slot for a view."""
         self.types.append(TensorType(view.shape, like.dtype))
         self.views[len(self.types) - 1] = view
         return len(self.types) - 1
@@ -112,7 +112,7 @@ class Lowered:
             self.literals[slot] = value.reshape(()).item()
 
     def emit(self, primitive: Primitive, inputs: Sequence[int], out: int, of: Equation, **static: Any) -> int:
-        """Append an equation that makes `out` as a part of the equation `of`; returns `out`."""
+        """Append an equation that computes `out` as a part of the equation `of`; return `out`."""
         self._append(
             of._replace(primitive=primitive, static=static, inputs=tuple(inputs), outputs=(out,), opened=False)
         )
@@ -126,7 +126,7 @@ class Lowered:
             self._read.add(self.views[slot].root)
 
     def contiguous(self, slot: int, of: Equation) -> int:
-        """A slot of the same value with packed strides."""
+        """Return a slot of the same value with packed strides."""
         view = self.views[slot]
         if slot not in self.literals and view.contiguous:
             return slot
@@ -136,9 +136,9 @@ class Lowered:
         return copy
 
     def _packed_copy(self, slot: int, of: Equation) -> int:
-        """A copy in row-major order, written in the order in which the elements are made."""
+        """Copy to row-major order, writing in the order in which the elements are computed."""
         view, copy = self.views[slot], self.fresh(self.shape(slot), self.types[slot])
-        if slot in self.literals or view.root not in self._turned:
+        if slot in self.literals or view.root not in self._transposed:
             return self.emit(CONTIGUOUS, (slot,), copy, of)
         order = tuple(sorted(range(len(view.shape)), key=lambda axis: -view.strides[axis]))
         lies = views.permute(self.views[copy], order)
@@ -152,7 +152,7 @@ class Lowered:
         return slot if slot in self.literals or self._is_whole(slot) else self._copied(slot)
 
     def _is_whole(self, slot: int) -> bool:
-        """Whether it has all of a root's memory, in order."""
+        """Return whether it covers all of a root's memory, in order."""
         view = self.views[slot]
         root_size = math.prod(self.shape(view.root))
         return view.contiguous and view.size == root_size and view.root not in self.parts
@@ -198,7 +198,7 @@ class Lowered:
             and e.inputs[0] in self.literals
             and e.static["mode"] == "raise"
         ):
-            # cross_entropy weighs its classes by ones, to have the labels looked at
+            # cross_entropy gathers from ones only to check the labels
             self._own(e.outputs[0])
             self.emit(INDEX_CHECK, (e.inputs[1], e.inputs[0]), e.outputs[0], e, size=self.shape(e.inputs[0])[0])
         elif len(outs) == 1 and elementwise(primitive, tuple(ins), outs[0]):
@@ -215,23 +215,25 @@ class Lowered:
         order = self.orders.get(place_of(e, self.shape(out))) if self.orders else None
         if order is None:
             self._own(out)
-            if self._turned:
-                made_elsewhere = [s for s in e.inputs if s not in self.literals and self.views[s].root in self._turned]
+            if self._transposed:
+                made_elsewhere = [
+                    s for s in e.inputs if s not in self.literals and self.views[s].root in self._transposed
+                ]
                 packed = {slot: self.contiguous(slot, e) for slot in made_elsewhere}
                 e = e._replace(inputs=tuple([packed.get(slot, slot) for slot in e.inputs]))
             self._append(e)
             return
         inputs = []
         for slot in e.inputs:
-            turned = None if slot in self.literals else views.permute(self.views[slot], order)
-            inputs.append(slot if turned is None else self.seen(turned, self.types[slot]))
+            transposed = None if slot in self.literals else views.permute(self.views[slot], order)
+            inputs.append(slot if transposed is None else self.seen(transposed, self.types[slot]))
         made = self.fresh([self.shape(out)[axis] for axis in order], self.types[out])
-        self._turned.add(made)
+        self._transposed.add(made)
         self._append(e._replace(inputs=tuple(inputs), outputs=(made,)))
         self.views[out] = views.permute(self.views[made], tuple(np.argsort(order).tolist()))
 
     def _pad(self, e: Equation) -> None:
-        """Padding, one axis after the other, as a concatenation."""
+        """Lower padding to concatenations, one axis at a time."""
         (x,), (out,), static = e.inputs, e.outputs, e.static
         like = self.types[x]
         widths = [(a, n) for a, n in enumerate(static["padding"]) if n != (0, 0)]
@@ -251,7 +253,7 @@ class Lowered:
             self.views[out] = self.views[x]
 
     def _unaided(self, e: Equation) -> None:
-        """An op that no kernel is generated for."""
+        """Lower an op for which no kernel is generated."""
         if not self.target.strided:
             return self._packed(e)
         for slot in e.outputs:
@@ -259,7 +261,7 @@ class Lowered:
         self._append(e)
 
     def _packed(self, e: Equation) -> None:
-        """An op whose operands are packed. Of those that are empty nothing is read."""
+        """Append an op with packed operands. Empty operands are not copied."""
         inputs = tuple([self.contiguous(slot, e) if self.views[slot].size else slot for slot in e.inputs])
         for slot in e.outputs:
             self._own(slot)
@@ -331,7 +333,8 @@ class Lowered:
         self.emit(ASSEMBLE, parts, out, e)
 
     def _writable(self, slot: int) -> bool:
-        """Whether the equation that makes `slot` can write it with any strides, and nobody has read it yet."""
+        """Return whether the equation that computes `slot` can write with any strides, and nothing has read the slot
+        yet."""
         maker = self._maker.get(slot)
         return (
             maker is not None
@@ -356,9 +359,9 @@ class Lowered:
 
 
 def _is_odd(types: Sequence[TensorType]) -> bool:
-    """Whether one of them is of a tensor that is empty, or of fractions."""
+    """Return whether a tensor is empty or has fractions."""
     return any(0 in type_.shape or type_.dtype.kind == "O" for type_ in types)
 
 
 _LAYOUT = frozenset({BROADCAST_TO, RESHAPE, PERMUTE, SLICE, GATHER_ROW, GATHER_SCALAR, DETACH})
-"""Ops that become views; other ops of this kind have been expanded."""
+"""Ops that become views; the other layout ops were expanded."""

@@ -1,4 +1,4 @@
-"""Views as the operands of products: which of them a library can read where they lie."""
+"""Views as operands of matrix products: whether a library can read them in place."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from .views import View
 
 
 class Leading(NamedTuple):
-    """How a BLAS sees a matrix: stored transposed or not, and the stride between its stored rows."""
+    """A matrix as a BLAS sees it: whether it is stored transposed, and its leading dimension."""
 
     transposed: bool
     dimension: int
 
 
 def leading_dimension(view: View) -> Leading | None:
-    """Of the matrices along the last two axes; None if neither axis has a unit stride."""
+    """Return the layout of the matrices along the last two axes; None if neither axis has a unit stride."""
     (m, k), (sm, sk) = view.shape[-2:], view.strides[-2:]
     if (sk == 1 or k == 1) and (m == 1 or sm >= k):
         return Leading(False, sm if m > 1 else k)
@@ -25,7 +25,7 @@ def leading_dimension(view: View) -> Leading | None:
 
 
 def batch_axes(a: View, b: View) -> list[tuple[int, int, int]]:
-    """(size, stride in a, stride in b) of the fewest axes over which products are taken."""
+    """Return (size, stride in a, stride in b) of the batch axes, merged where possible."""
     axes: list[tuple[int, int, int]] = []
     for n, s, t in zip(a.shape[:-2], a.strides[:-2], b.strides[:-2]):
         if n == 1:

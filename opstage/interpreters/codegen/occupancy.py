@@ -1,4 +1,4 @@
-"""Which bytes of an arena are taken, and when: two trees over the times at which blocks begin."""
+"""The bytes of an arena in use at each time, in two trees over the times at which blocks begin."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from typing import final
 
 @final
 class Occupancy:
-    """The blocks that have been placed so far, each a range of bytes over a range of the times 0 … `times` - 1.
+    """The blocks placed so far, each a range of bytes over a range of the times 0 … `times` - 1.
 
-    A block meets the times `first` … `last` if it begins in them, after `first`, or is live at `first`. The first is
-    the union over a range of a tree of beginnings, the second that along one path of a tree of lifetimes: so adding a
-    block and asking for those that it meets each look at O(log times) nodes. A node holds the union of the bytes of
-    its blocks, as bounds in order, a start and a stop in turn. Blocks lie close together in an arena, so a union is of
-    few runs, however many blocks are in it.
+    A block overlaps the times `first` … `last` if it begins in them, after `first`, or is live at `first`. The first
+    case is a range query in a tree of beginnings, the second a path query in a tree of lifetimes. So adding a block and
+    querying overlaps each visit O(log times) nodes. A node holds the union of the bytes of its blocks, as sorted
+    bounds, alternating starts and stops. Blocks are dense in an arena, so a union has few runs even with many blocks.
     """
 
     __slots__ = ("_leaves", "_begun", "_live")
@@ -23,22 +22,20 @@ class Occupancy:
     def __init__(self, times: int):
         self._leaves = 1 << max(0, times - 1).bit_length()
         self._begun: dict[int, list[int]] = {}  # by node: the bytes of blocks that begin in its times
-        self._live: dict[
-            int, list[int]
-        ] = {}  # of blocks that are live in all of its times, but not in all its parent's
+        self._live: dict[int, list[int]] = {}  # of blocks live in all of its times, but not in all of its parent's
 
     def add(self, start: int, stop: int, first: int, last: int) -> None:
-        """Take the bytes `start` … `stop` - 1 from `first` to `last`."""
+        """Mark the bytes `start` … `stop` - 1 as used from `first` to `last`."""
         for node in self._path(first):
             _unite(self._begun.setdefault(node, []), start, stop)
         for node in self._cover(first, last):
             _unite(self._live.setdefault(node, []), start, stop)
 
     def taken(self, first: int, last: int) -> tuple[list[int], list[int]]:
-        """The starts, and the stops, of the runs of bytes that are taken at some time from `first` to `last`.
+        """Return the starts and the stops of the runs of bytes that are used at some time from `first` to `last`.
 
-        Runs may overlap; between them nothing is taken. Starts and stops are each in order, so that the stops up to any
-        one and the starts up to it belong to the same runs where no run goes on.
+        Runs may overlap; bytes between them are free. Starts and stops are each sorted, so where equally many precede a
+        position, no run is open there.
         """
         found = [bounds for node in self._path(first) if (bounds := self._live.get(node)) is not None]
         if first < last:
@@ -53,14 +50,14 @@ class Occupancy:
         return starts, stops
 
     def _path(self, time: int) -> Iterator[int]:
-        """The nodes that hold one time, from the leaf to the root."""
+        """Yield the nodes that contain a time, from leaf to root."""
         node = time + self._leaves
         while node:
             yield node
             node >>= 1
 
     def _cover(self, first: int, last: int) -> Iterator[int]:
-        """The fewest nodes whose times are together `first` … `last`."""
+        """Yield the fewest nodes that together cover `first` … `last`."""
         low, high = first + self._leaves, last + self._leaves + 1
         while low < high:
             if low & 1:
@@ -74,7 +71,7 @@ class Occupancy:
 
 
 def _unite(bounds: list[int], start: int, stop: int) -> None:
-    """Add a run to a union of runs, which never touch each other."""
+    """Add a run to a union of disjoint, non-adjacent runs."""
     low, high = bisect_left(bounds, start), bisect_right(bounds, stop)
     if low < high or not low & 1:
         bounds[low:high] = [start, stop][low & 1 : 2 - (high & 1)]

@@ -1,4 +1,4 @@
-"""Ops that only lowering writes: what generated kernels do in place of layout ops, reductions and checked indices."""
+"""Ops that only lowering creates: what kernels compute in place of layout ops, reductions and index checks."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def _one_per_term(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...
 CONTIGUOUS = _internal("contiguous", Kind.LAYOUT)
 """A copy in row-major order."""
 ROW_SUM = _internal("row_sum", Kind.REDUCTION, _one_per_term)
-"""Sums over the last `extent` elements, the trailing axes."""
+"""Sums over the last `extent` elements (the trailing axes)."""
 ROW_MAX = _internal("row_max", Kind.REDUCTION, _one_per_term)
-"""Maxima over the last `extent` elements, the trailing axes; nan if there is one."""
+"""Maxima over the last `extent` elements (the trailing axes); nan if there is one."""
 COLUMN_SUM = _internal("column_sum", Kind.REDUCTION, _one_per_term)
 """Sums over the leading axes; `extent` elements remain."""
 ASSEMBLE = _internal("assemble", Kind.LAYOUT)
-"""Memory whose parts other equations have written."""
+"""Memory whose parts are written by other equations."""
 INDEX_CHECK = _internal("index_check", Kind.POINTWISE, no_flops, Effect.RAISES)
-"""x where 0 <= index < `size`; elsewhere an index is out of range."""
+"""x where 0 <= index < `size`; otherwise an index is out of range."""
 
 REDUCTIONS = frozenset({ROW_SUM, ROW_MAX, COLUMN_SUM})
 PRODUCTS = frozenset({MATMUL, BMM})
-"""Ops done by a BLAS, or by a kernel for matrix products."""
+"""Ops computed by a BLAS, or by a matrix product kernel."""

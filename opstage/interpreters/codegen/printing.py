@@ -1,4 +1,4 @@
-"""The base of those that print loops as text: what all targets' kernels have in common."""
+"""The base class for printing loops as source text, shared by all targets."""
 
 from __future__ import annotations
 
@@ -14,47 +14,47 @@ def indented(lines: Sequence[str], depth: int = 1) -> list[str]:
 
 
 def from_memory(element: str, *, mask: bool) -> str:
-    """An element of memory as it is computed with: those of a mask are bytes there."""
+    """Load an element; elements of masks are bytes in memory."""
     return f"({element} != 0)" if mask else element
 
 
 def to_memory(value: str, *, mask: bool) -> str:
-    """A value as it stands in memory."""
+    """Convert a value to its representation in memory."""
     return f"uint8(1 if {value} else 0)" if mask else value
 
 
 class LoopPrinter(ABC):
-    """Prints statements as lines. Numbers of formulas stand in `constants`; sizes and strides are arguments."""
+    """Prints statements as lines. Constants of formulas are in `constants`; sizes and strides are kernel arguments."""
 
     def __init__(self, constants: Constants):
         self.constants = constants
 
     @abstractmethod
     def number(self, value: int) -> str:
-        """The name of an argument with this value."""
+        """Return the name of an argument with this value."""
 
     @abstractmethod
     def divided(self, dividend: str, divisor: str) -> tuple[str, str]:
-        """Quotient and remainder of two numbers that are not negative."""
+        """Return the quotient and remainder of two nonnegative numbers."""
 
     def get(self, local: Local) -> str:
-        """The value of a local, a variable of its name."""
+        """Return the value of a local: a variable with its name."""
         return local.name
 
     def set(self, local: Local, value: str) -> str:
-        """A line that gives a local its value."""
+        """Return a line that assigns to a local."""
         return f"{local.name} = {value}"
 
     @abstractmethod
     def load(self, place: Place) -> str:
-        """An element of memory as it is computed with."""
+        """Return an expression that loads an element."""
 
     @abstractmethod
     def store(self, place: Place, value: str) -> list[str]: ...
 
     @abstractmethod
     def noted(self, outside: str) -> list[str]:
-        """Lines that note an index out of range where `outside` holds."""
+        """Return lines that report an index out of range if `outside` holds."""
 
     @abstractmethod
     def accumulate(self, accumulator: Accumulator, value: str) -> list[str]: ...
@@ -85,7 +85,8 @@ class LoopPrinter(ABC):
         return FORMULAS[s.equation.primitive](self.constants, s.out, s.ins, args, s.equation.static)
 
     def coordinates(self, of: str, sizes: Sequence[int], name: str = "i") -> tuple[list[str], list[str]]:
-        """Lines that say where `of` is along axes of these sizes, and the names of the places."""
+        """Return lines that decompose the index `of` into coordinates along axes of these sizes, and the coordinates'
+        names."""
         if len(sizes) <= 1:
             return [], [of] * len(sizes)
         lines, rest = [], of
@@ -98,5 +99,5 @@ class LoopPrinter(ABC):
         return lines, places
 
     def terms(self, places: Sequence[str], strides: Sequence[int]) -> list[str]:
-        """The terms of an element's place in memory."""
+        """Return the terms of an element's offset in memory."""
         return [p if n == 1 else f"{p} * {self.number(n)}" for p, n in zip(places, strides) if n]

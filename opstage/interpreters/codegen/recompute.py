@@ -1,7 +1,7 @@
-"""Values that a later loop computes again, where that moves fewer bytes than to write them down and read them back.
+"""Recomputation: a later loop recomputes values if that moves fewer bytes than storing and loading them.
 
-A loop that ends with a sum leaves nothing but numbers to the next one, if the next one makes `(x - mean) · rstd` anew
-from x: as the two loops of a normalisation do. Made of the same ops, it is the same number.
+A loop that ends with a sum passes only the sums to the next loop if that one recomputes `(x - mean) · rstd` from x, as
+in normalisations. The same ops give the same bits.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from .clusters import Cluster, FusionGroup, Level, memory_read, read_by, roots_r
 from .lowered import Lowered
 
 _LONGEST = 6
-"""Equations that one value is made again with, at most."""
+"""The largest number of equations that recompute a value."""
 
 _SMALLEST = 1 << 12
-"""Bytes of values that are worth the trouble; smaller ones stay in the cache."""
+"""The smallest size in bytes of values that are recomputed; smaller ones stay in cache."""
 
 
 def recomputed(lowered: Lowered, groups: list[FusionGroup]) -> list[FusionGroup]:
-    """The groups, in which later ones make again what earlier ones would have to leave in memory."""
+    """Return the groups, with later groups recomputing values that earlier ones would have to store."""
     rewriting = _Rewriting(lowered, groups)
     for place in range(len(groups)):
-        rewriting.spare(place)
+        rewriting.recompute(place)
     return [group for group in groups if group.equations]
 
 
@@ -36,14 +36,14 @@ class _Rewriting:
         self.lowered = lowered
         self.groups = groups
         self.results = {lowered.views[slot].root for slot in lowered.outputs}
-        self.readers = read_by(lowered, groups)  # the places of those that read a root
+        self.readers = read_by(lowered, groups)  # the positions of a root's readers
 
     def _bytes(self, slot: int) -> int:
         size = math.prod(self.lowered.views[slot].shape)
         return size * int(self.lowered.types[slot].dtype.itemsize)
 
-    def spare(self, place: int) -> None:
-        """Have the readers of what a group makes element by element make it themselves, where that pays for all."""
+    def recompute(self, place: int) -> None:
+        """Let the readers of a group's elementwise values recompute them, if that pays off for all together."""
         group = self.groups[place]
         cluster = group.cluster
         if cluster is None:
@@ -74,7 +74,8 @@ class _Rewriting:
         return other is not None and other.size == cluster.size
 
     def _chain(self, slot: int, made: Mapping[int, Equation], levels: Mapping[int, Level]) -> list[Equation] | None:
-        """The equations that make a value of what is in memory anyway, or so small that it might be."""
+        """Return the equations that recompute a value from memory and row values; None if they are too many or
+        expensive."""
         chain: dict[int, Equation] = {}
         waiting = [slot]
         while waiting:
@@ -89,23 +90,24 @@ class _Rewriting:
         return [chain[slot] for slot in sorted(chain, key=order.__getitem__)]
 
     def _pays(self, place: int, again: Mapping[int, list[Equation]]) -> bool:
-        """Whether fewer bytes are moved, and no more of them kept meanwhile."""
+        """Return whether fewer bytes are moved, without keeping more bytes live."""
         written = sum(map(self._bytes, again))
-        spared = 2 * written  # to write a line of memory is to read it first
+        saved = 2 * written  # to write a line of memory is to read it first
         kept: set[int] = set()
         for reader in set().union(*[self.readers[slot] for slot in again]) - {place}:
             values = [slot for slot in again if reader in self.readers[slot]]
             sources = roots_read(self.lowered, [e for slot in values for e in again[slot]])
             own = {e.outputs[0] for slot in values for e in again[slot]}
             more = {root for root in sources - own if reader not in self.readers.get(root, ())}
-            spared += sum(map(self._bytes, values)) - sum(map(self._bytes, more))
+            saved += sum(map(self._bytes, values)) - sum(map(self._bytes, more))
             kept |= {r for r in more if r not in self.lowered.body.inputs and max(self.readers[r], default=0) < reader}
-        return spared > 0 and sum(map(self._bytes, kept)) <= written
+        return saved > 0 and sum(map(self._bytes, kept)) <= written
 
     def _rewritten(
         self, reader: int, again: Mapping[int, list[Equation]], size: int
     ) -> tuple[list[Equation], Cluster] | None:
-        """The equations of a reader behind those that it is to make itself, and their cluster; None if it cannot."""
+        """Return the equations of a reader, after those that it recomputes, and their cluster; None if they do not
+        fit."""
         lowered, group = self.lowered, self.groups[reader]
         renamed: dict[int, int] = {}
         equations: list[Equation] = []
@@ -121,7 +123,7 @@ class _Rewriting:
         return (equations, cluster) if cluster.admit_all(equations) else None
 
     def _with(self, e: Equation, renamed: Mapping[int, int]) -> Equation:
-        """An equation that reads the values under their new names."""
+        """Return an equation that reads renamed values."""
         lowered = self.lowered
         inputs = []
         for slot in e.inputs:
@@ -140,7 +142,7 @@ class _Rewriting:
             self.readers.setdefault(root, set()).add(place)
 
     def _prune(self, place: int, of: Cluster) -> None:
-        """Drop what a group makes for nobody any more."""
+        """Remove equations of a group whose results have no readers left."""
         left: list[Equation] = []
         wanted: set[int] = set()
         for e in reversed(self.groups[place].equations):
@@ -160,7 +162,7 @@ class _Rewriting:
                 self._replace(place, left, cluster)
 
     def _for_what_is_left(self, left: list[Equation], of: Cluster) -> Cluster | None:
-        """A cluster of some of another's equations: of its elements, of its rows alone, or of both."""
+        """Return a cluster for the remaining equations: over elements, over rows, or over both."""
         for size, extent in ((of.size, None), (of.rows, None), (of.size, of.extent)):
             cluster = Cluster(self.lowered, size)
             if (extent is None or cluster.set_extent(extent, of.columns)) and cluster.admit_all(left):

@@ -1,5 +1,5 @@
-"""Reductions as kernels do them: over rows, the trailing axes, or over columns, the leading ones; and the order of axes
-in which their operands are made for that."""
+"""Lowering of reductions to row reductions (over trailing axes) or column sums (over leading axes), and the axis order
+in which their operands are computed for that."""
 
 from __future__ import annotations
 
@@ -18,24 +18,23 @@ if TYPE_CHECKING:
     from .lowered import Lowered
 
 _LONG = 1 << 14
-"""A sum of more elements than this is one of sums, that several workers can do, unless there are many such sums."""
+"""The length from which on a sum is split into sums of parts, for several workers, unless there are many such sums."""
 
 Place = tuple[int, bool, tuple[int, ...]]
-"""Of a tensor in a program: the op that it serves, whether on the way back, and its shape."""
+"""A tensor's place in a program: the op it belongs to, whether it is in the backward pass, and its shape."""
 
 _MANY_COLUMNS = 1 << 15
-"""So many threads are enough, each of which goes down a column."""
+"""The number of columns that occupies a GPU with a thread for each column."""
 
 
 def place_of(e: Equation, shape: tuple[int, ...]) -> Place:
-    """The place of a tensor of that shape, which an equation makes or reads."""
+    """Return the place of a tensor of that shape, which an equation reads or writes."""
     return e.ordinal, e.backward, shape
 
 
 def row_orders(body: Body) -> dict[Place, tuple[int, ...]]:
-    """The order of axes in which elements are made where the parts of an op reduce them along axes that others follow,
-    always the same ones: those axes last. Not where sums over leading axes leave few columns, which are cut in parts.
-    """
+    """Return the axis orders, with reduced axes last, for tensors that an op's parts always reduce along the same,
+    non-trailing axes. Sums over leading axes with few columns are excluded; these are split into parts."""
     found: dict[Place, set[tuple[int, ...]]] = {}
     greatest: set[Place] = set()
     for e in body.equations:
@@ -61,17 +60,17 @@ def row_orders(body: Body) -> dict[Place, tuple[int, ...]]:
 
 
 def reduce(lowered: Lowered, e: Equation) -> bool:
-    """Sums and greatest elements along axes, as reductions of rows or of columns; False where a kernel does none."""
+    """Lower a sum or maximum along axes to row reductions or column sums; return False if kernels do not support it."""
     (x,), (out,) = e.inputs, e.outputs
     if x in lowered.literals:
         x = lowered.contiguous(x, e)
     kind, dtype = e.primitive, lowered.types[out].dtype
     if dtype.kind != "f":
-        return False  # integers are added in int64, on the host
+        return False  # integers are summed in int64, on the host
     view = lowered.views[x]
     axes = [a for a in e.static["axes"] if view.shape[a] > 1]
     if not axes:
-        kept_all = views.reshape(view, lowered.shape(out))  # only axes of size 1 go
+        kept_all = views.reshape(view, lowered.shape(out))  # only axes of size 1 are removed
         assert kept_all is not None
         lowered.views[out] = kept_all
         return True
@@ -105,7 +104,7 @@ def reduce(lowered: Lowered, e: Equation) -> bool:
 
 
 def _rows_of_one_stride(lowered: Lowered, x: int, extent: int, e: Equation) -> int:
-    """x, or a copy, such that each run of `extent` elements is one axis of one stride."""
+    """Return x, or a copy, such that each run of `extent` elements has one stride."""
     view = lowered.views[x]
     axes = views.merged(view.shape, view.strides)
     cuts = views.chain(views.borders(view.shape, view.strides), (1, extent))
@@ -119,7 +118,7 @@ def _rows_of_one_stride(lowered: Lowered, x: int, extent: int, e: Equation) -> i
 
 
 def _trailing(lowered: Lowered, x: int, kind: Primitive, extent: int, rows: tuple[int, ...], e: Equation) -> int:
-    """x (*rows, …) reduced over its last `extent` elements."""
+    """Return x (*rows, …) reduced over its last `extent` elements."""
     x = _rows_of_one_stride(lowered, x, extent, e)
     primitive = ROW_SUM if kind is REDUCE_SUM else ROW_MAX
     count = math.prod(rows)

@@ -1,4 +1,4 @@
-"""The schedule of a cluster: which statement stands in which pass over a row, in what order."""
+"""The schedule of a cluster: the pass of each statement, and their order."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from .primitives import COLUMN_SUM, INDEX_CHECK, ROW_MAX, ROW_SUM
 
 
 class Scheduling(NamedTuple):
-    """The differences that a loop's schedule has between targets.
+    """The differences between targets in a loop's schedule.
 
-    recomputes      a pass makes again what it needs of earlier ones; else it reads what they have stored or kept
-    loads_first     operands are read before anything is made of them, and results are written after all is made
-    lanes           rows are gone through side by side, so that nothing is read once for a row of its own
-    runs            elements that are added in one running sum: where those of a row are neighbours, and elsewhere
+    recomputes      passes recompute values of earlier passes; otherwise they load them from memory
+    loads_first     operands are loaded before any computation, and results are stored after it
+    lanes           adjacent rows are processed side by side, so row values are not loaded once per row
+    runs            elements per running sum: for rows contiguous in memory, and for others
     """
 
     recomputes: bool = False
@@ -43,12 +43,12 @@ class Scheduling(NamedTuple):
 
 
 def schedule(cluster: Cluster, equations: Sequence[Equation], space: IterationSpace, how: Scheduling) -> LoopNest:
-    """The loop of a cluster that reads and writes the operands of `space`."""
+    """Return the loop of a cluster that reads and writes the operands of `space`."""
     return _Scheduler(cluster, equations, space, how).loop()
 
 
 def side_by_side(cluster: Cluster, equations: Sequence[Equation], space: IterationSpace) -> bool:
-    """Whether neighbouring rows have their elements beside one another, as those along an inner axis have."""
+    """Return whether the elements of adjacent rows are adjacent in memory, as for a reduction over an inner axis."""
     if cluster.extent is None or len(space.sizes) < 2 or space.sizes[-2] < 8:
         return False
     if Level.COLUMN in cluster.levels.values() or any(e.primitive is INDEX_CHECK for e in equations):
@@ -70,8 +70,8 @@ class _Scheduler:
             for i, (slot, level) in enumerate(cluster.levels.items())
         }
         self.columns = [self._accumulator(e) for e in equations if e.primitive is COLUMN_SUM]
-        self.of_row: set[str] = set()  # what is read once for a row
-        self.known: list[set[str]] = [set() for _ in self.passes]  # the elements that a pass has at hand
+        self.of_row: set[str] = set()  # operands that are loaded once per row
+        self.known: list[set[str]] = [set() for _ in self.passes]  # element values available in each pass
         self.kept: dict[int, KeptRow] = {}
 
     def loop(self) -> LoopNest:
@@ -85,7 +85,7 @@ class _Scheduler:
         return LoopNest(name[:60], self.space, self.passes, self.columns, self.extent, self.how.lanes, self._run())
 
     def _run(self) -> int | None:
-        """How many elements of a row are added in one running sum; None if that is all of them."""
+        """Return the number of elements of a row per running sum; None for all of them."""
         if self.how.runs is None or self.extent is None:
             return None
         steps = [(o.strides[-1], o.strides[-2] if self.how.lanes else 0) for o in self.space.reads.values()]
@@ -93,7 +93,7 @@ class _Scheduler:
         return run if self.extent > 2 * run else None
 
     def _loads(self) -> None:
-        """Read operands that have one element for a row; all of them where that is to be done first."""
+        """Load operands with one element per row; all operands if loads come first."""
         for operand in self.space.reads.values():
             load = Load(operand.local, operand)
             if self.how.loads_first:
@@ -104,7 +104,7 @@ class _Scheduler:
                 self.of_row.add(operand.name)
 
     def _equation(self, e: Equation, at: int, each: Pass, stores: list[Statement]) -> None:
-        """Add the statements of a pass for an equation."""
+        """Add a pass's statements for an equation."""
         (out,) = e.outputs
         local, written = self.locals[out], self.space.writes.get(out)
         reduces = e.primitive in (ROW_SUM, ROW_MAX)
@@ -131,7 +131,7 @@ class _Scheduler:
         return Accumulator(self.locals[e.outputs[0]], e.outputs[0], e.primitive)
 
     def _made(self, e: Equation, level: Level, at: int) -> Statement:
-        """The statement that computes an equation's output."""
+        """Return the statement that computes an equation's output."""
         local, types = self.locals[e.outputs[0]], self.lowered.types
         args = tuple([self._value(slot, level, at) for slot in e.inputs])
         if e.primitive is INDEX_CHECK:
@@ -140,7 +140,8 @@ class _Scheduler:
         return Assign(local, e, types[e.outputs[0]], tuple([types[slot] for slot in e.inputs]), args)
 
     def _value(self, slot: int, level: Level, at: int) -> Value:
-        """An operand of an equation of this level, read or made in pass `at` unless that was done already."""
+        """Return an operand of an equation at this level; load or compute it in pass `at` if it is not available
+        yet."""
         lowered = self.lowered
         if slot in lowered.literals:
             return Literal(lowered.literals[slot], lowered.types[slot].dtype)
@@ -152,14 +153,14 @@ class _Scheduler:
         return self.locals[view.root]
 
     def _read(self, operand: LoopOperand, at: int) -> Local:
-        apart = self.how.lanes and operand.local.level is Level.ROW  # each lane reads its own where it needs it
+        apart = self.how.lanes and operand.local.level is Level.ROW  # each lane loads its own where it is used
         if not apart and operand.name not in self.known[at] and operand.name not in self.of_row:
             self.known[at].add(operand.name)
             self.passes[at].inside.append(Load(operand.local, operand))
         return operand.local
 
     def _element(self, slot: int, at: int) -> None:
-        """Have a value of the elements at hand in pass `at`."""
+        """Make an element value available in pass `at`."""
         local = self.locals[slot]
         if local.name in self.known[at]:
             return
@@ -171,7 +172,8 @@ class _Scheduler:
         self.passes[at].inside.append(made)
 
     def _left(self, slot: int) -> LoopOperand | KeptRow:
-        """Where later passes find a value: where it is stored, if that can be read fast, or in a row kept for them."""
+        """Return the memory from which later passes load a value: its result if that is fast to read, else a kept
+        row."""
         stored = self.space.writes.get(slot)
         if stored is not None and (self.how.lanes or stored.strides[-1] == 1):
             return stored

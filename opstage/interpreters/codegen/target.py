@@ -1,4 +1,4 @@
-"""Targets: the constraints of a target's kernels on the equations that they are generated from."""
+"""Targets: the constraints of a target's kernels on lowered equations."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from ...ops.primitive import Primitive
 
 
 class Target(NamedTuple):
-    """The differences that a body's lowered form has between targets.
+    """The differences between targets in a body's lowered form.
 
-    by_hand         ops that are done by kernels which read packed tensors alone
-    strided         whether every other op without a formula reads any strides; if not, it too gets packed tensors
-    batch_axes      along how many axes, at most, a stack of products may be stepped through
-    both_sums       whether one loop can take sums along rows and over rows
-    few_rows        so many rows, or fewer, leave workers idle
-    counts          whether generated kernels count for themselves, where they would otherwise read 0, 1, 2, …
-    turns           whether a loop may go through elements in another order than that of memory, so that what is
-                    reduced along an axis that others follow is a row of it
-    broken_rows     whether the elements of a row may lie in memory with several strides
-    joins_rows      whether a loop over elements may also do what is done once for each of its rows, before or after
-    anywhere        whether loops and products do the same, to the bit, wherever the memory of a tensor begins, which so
-                    may be a part of another one
+    by_hand         ops with hand-written kernels that require packed operands
+    strided         whether all other ops without a formula accept any strides; if not, they get packed operands
+    batch_axes      the largest number of batch axes of a matrix product
+    both_sums       whether one loop can sum both along rows and over rows
+    few_rows        the number of rows up to which workers are idle
+    counts          whether kernels compute 0, 1, 2, … instead of reading them
+    turns           whether a loop may iterate in another order than memory, so that a reduction over an inner axis
+                    becomes a row reduction
+    broken_rows     whether the elements of a row may have several strides
+    joins_rows      whether a loop over elements may also compute values of its rows, before or after
+    anywhere        whether results have the same bits wherever the memory of a tensor begins, so that it may be a
+                    part of another's memory
     """
 
     by_hand: frozenset[Primitive]

@@ -1,4 +1,4 @@
-"""Views: tensors as strides over another one's elements, so that layout ops move nothing."""
+"""Views: tensors as strides over another tensor's elements, so that layout ops move no data."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Sizes = tuple[int, ...]
 Axes = tuple[tuple[int, int], ...]
 """(size, stride) of each axis, outermost first."""
 Cuts = tuple[int, ...]
-"""Where axes begin, counted in elements from the end: innermost first, which is 1, and the number of elements last."""
+"""Axis boundaries, in elements counted from the innermost axis: 1 first, the total number of elements last."""
 
 _REMEMBERED = 1 << 12
-"""Answers of each of the functions below, which are asked about few shapes and very often."""
+"""Cache entries of each function below; these are called often on few shapes."""
 
 
 class View(NamedTuple):
-    """Element i of the tensor is element offset + Σ i·strides of `root`, a slot that has memory of its own."""
+    """Element i of the tensor is element offset + Σ i·strides of `root`, a slot with its own memory."""
 
     root: int
     offset: int
@@ -32,14 +32,14 @@ class View(NamedTuple):
 
     @property
     def contiguous(self) -> bool:
-        """Whether its elements follow one another in row-major order."""
+        """Whether its elements are in row-major order without gaps."""
         expected = packed(self.shape)
         return self.strides == expected or all(n == 1 or s == t for n, s, t in zip(self.shape, self.strides, expected))
 
 
 @lru_cache(_REMEMBERED)
 def packed(shape: Sizes) -> Sizes:
-    """The strides of a row-major tensor."""
+    """Return the strides of a row-major tensor."""
     strides, step = [], 1
     for n in reversed(shape):
         strides.append(step)
@@ -62,7 +62,7 @@ def permute(view: View, axes: Sizes) -> View:
 
 
 def cut(view: View, axis: int, start: int, length: int, step: int = 1) -> View:
-    """A slice along one axis."""
+    """Slice along one axis."""
     shape, strides = list(view.shape), list(view.strides)
     offset = view.offset + start * strides[axis]
     shape[axis] = length
@@ -71,7 +71,7 @@ def cut(view: View, axis: int, start: int, length: int, step: int = 1) -> View:
 
 
 def without(view: View, axis: int, index: int) -> View:
-    """One entry along an axis."""
+    """Select an entry along an axis."""
     taken = cut(view, axis, index, 1)
     return taken._replace(
         shape=taken.shape[:axis] + taken.shape[axis + 1 :], strides=taken.strides[:axis] + taken.strides[axis + 1 :]
@@ -79,7 +79,7 @@ def without(view: View, axis: int, index: int) -> View:
 
 
 def reshape(view: View, shape: Sizes) -> View | None:
-    """The same elements in row-major order in another shape; None if strides cannot say it."""
+    """Reshape in row-major order; None if strides cannot express it."""
     if view.size == 0:
         return view._replace(shape=shape, strides=packed(shape))
     strides = split(merged(view.shape, view.strides), suffixes(shape)[:-1])
@@ -89,12 +89,12 @@ def reshape(view: View, shape: Sizes) -> View | None:
     return view._replace(shape=shape, strides=tuple([next(kept) if n > 1 else 0 for n in shape]))
 
 
-# Axes that are merged and split --------------------------------------------------------------------------------------
+# Merging and splitting axes ------------------------------------------------------------------------------------------
 
 
 @lru_cache(_REMEMBERED)
 def merged(shape: Sizes, strides: Sizes) -> Axes:
-    """The axes of a view in as few as possible, none of size 1."""
+    """Merge the axes of a view where possible, and drop those of size 1."""
     axes: list[tuple[int, int]] = []
     for n, s in zip(shape, strides):
         if n == 1:
@@ -108,12 +108,12 @@ def merged(shape: Sizes, strides: Sizes) -> Axes:
 
 @lru_cache(_REMEMBERED)
 def borders(shape: Sizes, strides: Sizes, scale: int = 1) -> Cuts:
-    """The cuts between the axes of a view, which are as few as possible, of `scale` elements each of its own."""
+    """Return the cuts between the merged axes of a view; `scale` is the number of loop elements per element."""
     return tuple([cut * scale for cut in suffixes([n for n, _ in merged(shape, strides)])])
 
 
 def suffixes(sizes: Sequence[int]) -> Cuts:
-    """The cuts between axes of these sizes; 1s are left out."""
+    """Return the cuts between axes of these sizes; axes of size 1 are dropped."""
     cuts, total = [1], 1
     for n in reversed(sizes):
         if n > 1:
@@ -123,7 +123,7 @@ def suffixes(sizes: Sequence[int]) -> Cuts:
 
 
 def split(axes: Axes, cuts: Sequence[int]) -> list[int] | None:
-    """The strides of `axes` cut at every one of `cuts` (innermost first), outermost first; None if they do not fit."""
+    """Split `axes` at all `cuts` (innermost first); return the strides, outermost first, or None if they do not fit."""
     found: list[int] = []
     inner = 1  # elements inside the axis
     at = 0
@@ -142,6 +142,6 @@ def split(axes: Axes, cuts: Sequence[int]) -> list[int] | None:
 
 @lru_cache(_REMEMBERED)
 def chain(*cuts: Cuts) -> Cuts | None:
-    """All cuts together, if each divides the next."""
+    """Return the union of all cuts, if each divides the next."""
     every = sorted({c for each in cuts for c in each})
     return tuple(every) if all(b % a == 0 for a, b in pairwise(every)) else None

@@ -1,1 +1,1 @@
-"""The text of generated kernels for the CPU, and what it calls."""
+"""Source of generated kernels for the CPU, and the functions it calls."""

@@ -1,4 +1,4 @@
-"""How sums and greatest elements are taken on the CPU: so that loops are vector instructions, and sums stay exact."""
+"""Sums and maxima on the CPU, vectorized and with accurate sums."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from .row_locals import RowLocals
 from .words import WorkerScratch
 
 BLOCK = 32
-"""Rows that are added in a running sum of their own dtype, column by column. The sums of blocks are added in float64:
-else a sum over n rows would be rounded n times in a row."""
+"""Rows per running sum of a column in its own dtype. The block sums are added in float64; otherwise a sum of n rows
+would accumulate n rounding errors."""
 
 RUN, STRIDED_RUN = 1024, 64
-"""Elements of a row that are added in running sums, many of them at a time; the sums of runs are added in float64.
-Where a row's elements are not neighbours there are no vector instructions, and so one running sum alone."""
+"""Elements of a row per vectorized running sum; the sums of runs are added in float64. Strided rows are not vectorized
+and have a single running sum per run."""
 
 
 class Accumulating(NamedTuple):
-    """Lines that take a sum or a greatest element.
+    """Lines that compute a sum or maximum.
 
-    begin, end              before all and after all
-    begin_run, end_run      before each run or block, and after it
-    add                     for one more
+    begin, end              before and after all elements
+    begin_run, end_run      before and after each run or block
+    add                     for one element
     """
 
     begin: list[str]
@@ -39,7 +39,7 @@ class Accumulating(NamedTuple):
 
 
 def of_row(accumulator: Accumulator, row: RowLocals, constants: Constants, *, runs: bool) -> Accumulating:
-    """A sum along a row, in `runs` or not, or the greatest element of one."""
+    """Return the lines for a sum along a row, in `runs` or not, or for its maximum."""
     name, dtype = accumulator.local.name, accumulator.local.dtype
     kind = dtype_name(dtype)
     if accumulator.primitive is not ROW_SUM:
@@ -59,7 +59,8 @@ def of_row(accumulator: Accumulator, row: RowLocals, constants: Constants, *, ru
 
 
 def _greatest(name: str, kind: str, row: RowLocals) -> Accumulating:
-    """By integers of the order of floats, see `namespace.py`; whether there is a nan is noted beside."""
+    """Return the lines for a maximum, on integers ordered like floats (see `namespace.py`); nans are tracked
+    separately."""
     order = "int32" if kind == "float32" else "int64"
     greatest, unknown = f"m{name}", f"b{name}"
 
@@ -78,7 +79,8 @@ def _greatest(name: str, kind: str, row: RowLocals) -> Accumulating:
 def of_columns(
     accumulator: Accumulator, extent: int, memory: KernelMemory, constants: Constants
 ) -> tuple[WorkerScratch, Accumulating]:
-    """A sum over rows: in a row of the worker's own, and that of its blocks in one of float64 beside it."""
+    """Return the lines for a sum over rows: a row of block sums in the worker's scratch, and a float64 row of
+    totals."""
     name, dtype = accumulator.local.name, accumulator.local.dtype
     kind, zero = dtype_name(dtype), constants(0, dtype)
     nbytes = rounded(extent * dtype.itemsize)

@@ -1,4 +1,4 @@
-"""The arguments of loops in one row of words, once it is known which memory stays where it is."""
+"""The arguments of a plan's loops as one table of words, with patches for memory that moves between calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .words import ErrorFlag, Word, WorkerScratch
 
 
 class Patch(NamedTuple):
-    """A word that says where one of a call's arrays is, `offset` bytes on."""
+    """A word with the address of one of a call's arrays, at `offset` bytes."""
 
     word: int
     array: int
@@ -18,7 +18,8 @@ class Patch(NamedTuple):
 
 
 class InScratch(NamedTuple):
-    """A word that says where something in a call's scratch is, `offset` bytes on: a slot, or (group, key) of a loop."""
+    """A word with an address in a call's scratch memory, at `offset` bytes; `key` is a slot, or (group, key) of a
+    loop."""
 
     word: int
     key: Hashable
@@ -27,13 +28,13 @@ class InScratch(NamedTuple):
 
 @final
 class ArgumentTable:
-    """The words of loops, each with the number of its group, one after the other.
+    """The argument words of loops, each with the number of its group, in order.
 
-    words       those that are known; 0 where one is put in by a call
-    starts      where the words of each loop begin
+    words       known values; 0 where a call patches an address
+    starts      the first word of each loop
     patches     words for the arrays of a call, which hold the slots `moving`
-    scratch     words for what is in neither these nor `constants`
-    flags       words for the flag that an index out of range sets
+    scratch     words for memory that is in neither these nor `constants`
+    flags       words for the error flag of indices out of range
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class ArgumentTable:
                 self.words.append(self._known(len(self.words), word, group, moving, constants))
 
     def _known(self, at: int, word: Word, group: int, moving: Mapping[int, int], constants: Mapping[int, Array]) -> int:
-        """A word as far as it is known."""
+        """Return a word's value if it is known, else register a patch and return 0."""
         if isinstance(word, int):
             return word
         if isinstance(word, ErrorFlag):

@@ -1,9 +1,9 @@
-"""The kernels of a plan's texts, compiled on all cores.
+"""Compilation of a plan's kernels on all cores.
 
-llvmlite lets one thread at a time into LLVM, so where there are many texts other processes help. They begin while
-this one still plans, and compiles what is written by hand. They go through the texts from the largest on and this one
-from the smallest on, and each leaves what it compiles on disk, where the others find it: so nobody waits for anybody's
-share. If they fail, this process compiles what is missing.
+llvmlite runs LLVM in one thread at a time, so with many kernels other processes help. They start while this process
+still plans and compiles hand-written kernels. They compile the largest sources first and this process the smallest
+first; each stores compiled kernels on disk, where the others find them, so none waits for the share of another. If they
+fail, this process compiles the remaining kernels.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from .texts import LoopSource
 _log = logging.getLogger(__name__)
 
 _START = 12
-"""So many kernels are compiled while another process starts."""
+"""The number of kernels that compile in the time that a process takes to start."""
 
 _NEEDED = ("opstage", "numpy", "optree", "typing_extensions", "llvmlite")
 
-# Python's own modules come first: a fractions.py in the current folder, or beside the package, is not run. Nor is what
-# PYTHONPATH, PYTHONSTARTUP or a sitecustomize.py say.
+# The standard library comes first, so a fractions.py in the current folder or next to the package is not imported.
+# PYTHONPATH, PYTHONSTARTUP and sitecustomize.py are ignored too.
 _CHILD = f"""import sys
 sys.path += sys.argv[1:]
 from {__name__} import _main
@@ -41,7 +41,7 @@ _main()"""
 
 @final
 class Compilation:
-    """The compilation of one plan; on leaving it no other process is at work any more."""
+    """The compilation of one plan; leaving the context stops all other processes."""
 
     def __init__(self) -> None:
         self._others: list[subprocess.Popen[bytes]] = []
@@ -58,7 +58,7 @@ class Compilation:
             process.wait()
 
     def begin(self, texts: Sequence[LoopSource]) -> None:
-        """Have other processes compile these texts, if they are many."""
+        """Start other processes on these sources, if there are many."""
         missing = _missing(texts)
         count = min((os.cpu_count() or 1) - 1, len(missing) // _START)
         if count > 0 and cache_folder() is not None:
@@ -69,7 +69,7 @@ class Compilation:
                 _log.debug("kernels are compiled by fewer processes: %s", error)
 
     def end(self, texts: Sequence[LoopSource]) -> dict[LoopSource, Kernel]:
-        """The kernels of all texts, those of `begin` and others."""
+        """Return the kernels of all sources, including those of `begin`."""
         if not self._others:
             self.begin(texts)
         for text in reversed(_missing(texts)):
@@ -78,13 +78,13 @@ class Compilation:
 
 
 def _missing(texts: Sequence[LoopSource]) -> list[LoopSource]:
-    """The distinct texts that no kernel is known for, the largest first."""
+    """Return the distinct sources without a cached kernel, the largest first."""
     return sorted((t for t in dict.fromkeys(texts) if not is_known(t.content)), key=lambda text: -len(text.body))
 
 
 def _elsewhere(texts: Sequence[LoopSource]) -> subprocess.Popen[bytes]:
-    """Another process that compiles these texts."""
-    with tempfile.TemporaryFile() as given:  # a pipe would make this process wait until that one reads
+    """Start a process that compiles these sources."""
+    with tempfile.TemporaryFile() as given:  # a pipe would block this process until the other one reads
         given.write(json.dumps(texts).encode())
         given.seek(0)
         return subprocess.Popen(
@@ -92,12 +92,12 @@ def _elsewhere(texts: Sequence[LoopSource]) -> subprocess.Popen[bytes]:
             stdin=given,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for this process, which ends that one
+            start_new_session=True,  # Ctrl-C only reaches this process, which stops the other one
         )
 
 
 def _roots() -> list[str]:
-    """The folders from which this process has, or would have, what the other one imports."""
+    """Return the import paths of the packages that the other process needs."""
     specs = [find_spec(name) for name in _NEEDED]
     origins = [os.path.abspath(spec.origin) for spec in specs if spec is not None and spec.origin]
     packages = [os.path.dirname(origin) if origin.endswith("__init__.py") else origin for origin in origins]
@@ -105,7 +105,7 @@ def _roots() -> list[str]:
 
 
 def _main() -> None:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # a file that is half written is removed
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # partially written files are removed
     for name, preamble, body, accesses in json.load(sys.stdin):
         text = LoopSource(name, preamble, body, tuple(tuple(each) for each in accesses))
         if not is_known(text.content):

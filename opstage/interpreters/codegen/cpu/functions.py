@@ -1,6 +1,6 @@
-"""Functions of one number that loops call, in forms that a compiler turns into vector instructions.
+"""Elementary functions for generated loops, in forms that compilers vectorize.
 
-The C library's exp is a call per element; these are arithmetic alone, and 5 to 8 times as fast.
+The C library's exp is a call per element; these are plain arithmetic, and 5 to 8 times as fast.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ _INVERSE_FACTORIALS = tuple(1 / math.factorial(n) for n in range(14))
 
 @inlined()
 def exp(real: Any) -> Function:
-    """eˣ to 1 ulp: 2ᵏ·eʳ with k the integer nearest x/log 2 and a polynomial in the remainder r, |r| <= ½ log 2.
+    """eˣ to 1 ulp: 2ᵏ·eʳ, with k the integer nearest x/log 2 and a polynomial in the remainder r, |r| <= ½ log 2.
 
-    Adding 1.5·2^(bits of the fraction) rounds to an integer and leaves it in the low bits. The product with log 2, in
-    two parts, is exact in its first part (Cody & Waite 1980). 2ᵏ is 2·2ᵏ⁻¹, so that it reaches the greatest numbers.
-    Results below the double of the least normal number are 0: where results are subnormal, processors take many times
-    as long.
+    Adding 1.5·2^(fraction bits) rounds to an integer and leaves it in the low bits. The product with log 2, split in
+    two parts, is exact in its first part (Cody & Waite 1980). 2ᵏ is computed as 2·2ᵏ⁻¹ to reach the largest floats.
+    Results below twice the smallest normal number are flushed to 0, since processors take many times as long for
+    subnormals.
     """
     return _exp32() if real is np.float32 else _exp64()
 
 
 @inlined()
 def exp2(real: Any) -> Function:
-    """2ˣ likewise, with k the integer nearest x and r = (x - k)·log 2; of a whole x it is exact."""
+    """2ˣ in the same way, with k the integer nearest x and r = (x - k)·log 2; exact for integer x."""
     return _exp32(of_two=True) if real is np.float32 else _exp64(of_two=True)
 
 
 def _rest(real: Any, high: float, low: float, of_two: bool) -> Function:
-    """r of z and k, with log 2 in two parts."""
+    """Return the function of z and k that computes r, with log 2 in two parts."""
     log2_high, log2_low, log2 = real(high), real(low), real(math.log(2))
     if of_two:
         return lambda z, k: (z - k) * log2
@@ -90,9 +90,9 @@ def _exp64(of_two: bool = False) -> Function:
 
 @inlined()
 def log(real: Any) -> Function:
-    """log x to 2 ulp: e·log 2 + log m with x = m·2ᵉ and ½√2 <= m < √2. Moshier, Cephes (1989), logf and log.
+    """log x to 2 ulp: e·log 2 + log m, with x = m·2ᵉ and ½√2 <= m < √2. Moshier, Cephes (1989), logf and log.
 
-    log 2 is in two parts, so that e times the first one is exact. A subnormal x is multiplied by a power of 2 before.
+    log 2 is split in two parts, so that e times the first part is exact. A subnormal x is first scaled by a power of 2.
     """
     log2_high, log2_low = real(0.693359375), real(-2.121944400546905827679e-4)
 
@@ -105,7 +105,8 @@ def log(real: Any) -> Function:
 
 @inlined()
 def log2(real: Any) -> Function:
-    """Likewise e + log m/log 2, whole for powers of 2; 1/log 2 is 1 and a second part. Moshier, Cephes (1989), log2."""
+    """log₂ x in the same way: e + log m/log 2, exact for powers of 2; 1/log 2 is split into 1 and the rest. Moshier,
+    Cephes (1989), log2."""
     more = real(0.44269504088896340735992)
     return _log(real, lambda e, r, rest: rest * more + r * more + rest + r + e)
 
@@ -139,11 +140,11 @@ def log_series(real: Any) -> Function:
 
 
 def _log(real: Any, joined: Function) -> Function:
-    """The logarithm that `joined` makes of e, of r = m - 1, and of log(1 + r) - r."""
+    """Return the logarithm computed by `joined` from e, r = m - 1, and log(1 + r) - r."""
     f, single = real, real is np.float32
     integer, bits, bias, doublings = (np.int32, 23, 127, 25) if single else (np.int64, 52, 1023, 54)
     shift, low = integer(bits), integer((1 << bits) - 1)
-    half_bits = integer((bias - 1) << bits)  # those of ½
+    half_bits = integer((bias - 1) << bits)  # the bits of ½
     least, enlarged, doubled = f(np.finfo(real).tiny), f(2.0**doublings), f(doublings)
     zero, one, half, root = f(0), f(1), f(0.5), f(math.sqrt(0.5))
     infinite, none, offset = f(np.inf), f(np.nan), f(bias - 1)
@@ -154,13 +155,13 @@ def _log(real: Any, joined: Function) -> Function:
         b = real(z).view(integer)
         e = real(integer(b >> shift)) - offset
         e = e - doubled if small else e
-        m = integer(integer(b & low) | half_bits).view(real)  # from ½ on, below 1
+        m = integer(integer(b & low) | half_bits).view(real)  # ½ <= m < 1
         lesser = m < root
         e = e - one if lesser else e
         r = (m + m if lesser else m) - one
         s = r * r
         y = joined(e, r, r * s * log_series(r) - half * s)
-        y = y if x < infinite else x  # infinity and nan are what they are
+        y = y if x < infinite else x  # infinity and nan are returned
         return y if x > zero else -infinite if x == zero else none if x < zero else x
 
     return formula
@@ -168,7 +169,7 @@ def _log(real: Any, joined: Function) -> Function:
 
 @inlined()
 def log1p(real: Any) -> Function:
-    """log(1 + x) to 3 ulp: that of u = 1 + x, rounded, and what was rounded off (Kahan)."""
+    """log(1 + x) to 3 ulp: log u for u = 1 + x, rounded, with a correction for the rounding error (Kahan)."""
     zero, one, most = real(0), real(1), real(np.finfo(real).max)
 
     def formula(x: Any) -> Any:
@@ -181,9 +182,9 @@ def log1p(real: Any) -> Function:
 
 @inlined()
 def erf(real: Any) -> Function:
-    """The error function: in float32 to 2 ulp, in float64 the C library's.
+    """The error function: to 2 ulp in float32, the C library's in float64.
 
-    x·P(x²) up to 0.9277, beyond it 1 - e^Q(|x|), both minimax.
+    x·P(x²) up to 0.9277, beyond that 1 - e^Q(|x|), both minimax.
     """
     if real is not np.float32:
         return lambda x: math.erf(x)
@@ -206,7 +207,7 @@ def erf(real: Any) -> Function:
 
 @inlined()
 def tanh(real: Any) -> Function:
-    """The hyperbolic tangent to 2 ulp: near 0 a rational function, beyond it 1 - 2/(e²ˣ + 1), which loses nothing.
+    """The hyperbolic tangent to 2 ulp: near 0 a rational function, elsewhere 1 - 2/(e²ˣ + 1), without cancellation.
 
     Moshier, Cephes (1989), tanhf and tanh.
     """
@@ -231,7 +232,7 @@ def _tanh(real: Any, limit: float, above: tuple[float, ...], below: tuple[float,
             s = x * x
             near = ((((c0 * s + c1) * s + c2) * s + c3) * s + c4) * s * x + x
             far = one - two / (exp(t + t) + one)
-            return (-far if x < zero else far) if t > border else near if s > zero else x  # of -0.0 it is -0.0
+            return (-far if x < zero else far) if t > border else near if s > zero else x  # keeps -0.0
 
         return formula
     p0, p1, p2 = (f(c) for c in above)
@@ -249,7 +250,8 @@ def _tanh(real: Any, limit: float, above: tuple[float, ...], below: tuple[float,
 
 @inlined()
 def atan(real: Any) -> Function:
-    """The angle of a tangent to 2 ulp: beyond a border π/2 less that of 1/|x|, and π/4 more than that of a difference.
+    """The arctangent to 2 ulp, with range reduction: π/2 - atan 1/|x| for large, π/4 + atan((|x|-1)/(|x|+1)) for medium
+    |x|.
 
     Moshier, Cephes (1989), atanf and atan.
     """
@@ -257,7 +259,7 @@ def atan(real: Any) -> Function:
     one, zero = f(1), f(0)
     border, far = f(math.sqrt(2) - 1 if single else 0.66), f(math.sqrt(2) + 1)
     half, quarter = f(math.pi / 2), f(math.pi / 4)
-    # what is left of the two when they are rounded
+    # the rounding errors of the two constants
     half_more, quarter_more = (f(-4.371139000186243e-8), f(-2.1855695000931214e-8)) if single else _ATAN64_MORE
     series = _atan_series(real)
 
@@ -270,7 +272,7 @@ def atan(real: Any) -> Function:
         y = y + half_more if beyond else y + quarter_more if between else y
         y = z + y
         y = half + y if beyond else quarter + y if between else y
-        return -y if x < zero else y if x > zero else x  # 0, -0.0 and nan are what they are
+        return -y if x < zero else y if x > zero else x  # 0, -0.0 and nan are returned
 
     return formula
 
@@ -284,7 +286,7 @@ _ATAN64_BELOW_LAST = (4.853903996359136964868e2, 1.945506571482613964425e2)
 
 
 def _atan_series(real: Any) -> Function:
-    """(atan z - z)/z³ of z²."""
+    """Return the function of z² that computes (atan z - z)/z³."""
     f = real
     if real is np.float32:
         c0, c1, c2, c3 = (f(c) for c in _ATAN32)
@@ -299,21 +301,21 @@ def _atan_series(real: Any) -> Function:
 
 
 RUN = 1024
-"""Terms that `add` should add up at most: what it adds at once are running sums, so that longer ones lose digits. The
-sums of runs are added in float64, in a loop around that of the terms."""
+"""The largest number of terms for `add`: it keeps running sums, which lose digits when they are longer. The sums of
+runs are added in float64 by an outer loop."""
 
 
 @inlined(fastmath={"reassoc", "nsz"})
 def add(real: Any) -> Function:
-    """total + term, for a sum whose terms may be added in any order: only so can several be added at once."""
+    """total + term, for sums in any order, which lets the compiler vectorize them."""
     return lambda total, term: total + term
 
 
 @inlined()
 def peak(real: Any) -> Function:
-    """The greatest of the first n numbers, n > 0, of row i of a matrix; any number if there is a nan among them.
+    """The maximum of the first n numbers, n > 0, of row i of a matrix; any number if there is a nan.
 
-    Compared as integers of the same order, because a maximum of floats that minds nan is not a vector instruction.
+    Compared as integers with the same order, since a float maximum that respects nan is not a vector instruction.
     """
     if real is np.float32:
         sign, bits, least = np.int32(31), np.int32(0x7FFFFFFF), np.int32(-0x80000000)

@@ -1,7 +1,7 @@
-"""Composites in one call: the loops that are generated from a decomposition, on arrays at hand.
+"""Composites as fused loops: generated from a decomposition, and called on concrete arrays.
 
-It is what the compiled interpreter does with a whole program, done with one op: so a composite needs no kernel of its
-own to be computed without its parts going to memory one by one. Machine code knows no sizes, so other shapes share it.
+This does for one op what the compiled interpreter does for a program, so a composite is computed without writing its
+intermediate values to memory, and without a kernel of its own. Machine code has no sizes, so other shapes share it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MOST_TABLES = 8
 
 
 def fused(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> FusedLoops | None:
-    """The kernel of a composite for operands of some types; None if its loops cannot do all of it."""
+    """Return the kernel of a composite for operand types; None if loops cannot compute all of it."""
     if not READABLE:
         return None
     body = Expander(has_formula, loops=False).body(primitive, types, static)
@@ -59,18 +59,18 @@ def fused(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -
 
 
 def _by_rows(lowered: Lowered) -> bool:
-    """Whether the elements of all rows that are reduced lie in memory one after another; else NumPy is as fast."""
+    """Return whether all reduced rows are contiguous in memory; otherwise NumPy is as fast."""
     views = [lowered.views[e.inputs[0]] for e in lowered.equations if e.primitive in (ROW_SUM, ROW_MAX)]
     return all(axes[-1][1] <= 1 for view in views if (axes := merged(view.shape, view.strides)))
 
 
 def _results(lowered: Lowered) -> list[int]:
-    """The root slot that holds the elements of each result; its shape may differ."""
+    """Return the root slot with the elements of each result; its shape may differ."""
     return [lowered.views[slot].root for slot in lowered.outputs]
 
 
 class _LoopCall(NamedTuple):
-    """A step of a call: its kernel, which is compiled by the first one, its tasks, and which words are its own."""
+    """A step of a call: its kernel (compiled on first use), its tasks, and its argument words."""
 
     kernel: Kernel | LoopSource
     tasks: int
@@ -79,18 +79,18 @@ class _LoopCall(NamedTuple):
     parallel: bool
 
     def step(self, words: Any) -> KernelCall:
-        """The step, with all words of a call at hand."""
+        """Return the step, with its part of a call's argument words."""
         kernel = self.kernel if isinstance(self.kernel, Kernel) else self.kernel.compiled()
         return KernelCall(kernel, self.tasks, words[self.first : self.first + self.many], self.parallel)
 
 
 @final
 class FusedLoops:
-    """A composite's loops for operands of some shapes; a call makes new results and is safe in any number of threads.
+    """A composite's loops for operands of some shapes. Calls return new arrays and are thread-safe.
 
-    They are compiled by the first call.
+    The loops are compiled in the first call.
 
-    scratch     bytes that a call takes besides them
+    scratch     bytes of temporary memory per call
     """
 
     __slots__ = ("scratch", "_results", "_steps", "_words", "_flags", "_patches", "_constants", "_idle")
@@ -120,14 +120,14 @@ class FusedLoops:
         self._idle: list[_Table] = []
 
     def __call__(self, *operands: Array) -> tuple[Array, ...]:
-        """The results for `operands`, arrays of the types that this was made for.
+        """Return the results for `operands`, which must have the types that this was made for.
 
-        Raises RangeError, which knows neither op nor operand, if an index is out of range.
+        Raises RangeError, without op and operand, if an index is out of range.
         """
         results, arrays = self.memory(*operands)
         try:
             table = self._idle.pop()
-        except IndexError:  # the first call, or other threads are in this one
+        except IndexError:  # the first call, or concurrent calls in other threads
             table = _Table(self._words, self._flags, self._patches, self._steps)
         table.name(*map(id, arrays))
         table.action()
@@ -141,7 +141,7 @@ class FusedLoops:
         return results
 
     def memory(self, *operands: Array) -> tuple[tuple[Array, ...], list[Array]]:
-        """New results, and the arrays of a call in the order of patches."""
+        """Return new result arrays, and all arrays of a call in the order of patches."""
         results = tuple(starmap(np.empty, self._results))
         arrays = [*map(packed, operands), *results]
         if self.scratch:
@@ -149,7 +149,7 @@ class FusedLoops:
         return results, arrays
 
 
-# The words of a call are written by machine code: in Python each would take longer than the loops on a small operand.
+# Argument words are patched by machine code: in Python, that would take longer than the loops on small operands.
 _PLACE = LoopSource(
     "place",
     f"data = int64({DATA})",
@@ -164,7 +164,7 @@ _PLACE = LoopSource(
 
 @final
 class _Table:
-    """The words of one call at a time, and what runs it. `name` says which arrays it is to work on, by their ids."""
+    """The argument table of one call at a time, with the machine code that runs it. `name` sets its arrays, by id."""
 
     __slots__ = ("name", "action", "error", "_kept")
 

@@ -1,4 +1,4 @@
-"""The arguments of a kernel for the CPU as its text refers to them: words, and memory that is read and written."""
+"""A CPU kernel's arguments as its source refers to them: words, and memory accesses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .words import ErrorFlag, Word, WorkerScratch
 
 
 class ScopedElements(NamedTuple):
-    """ScopedElements of memory of one scope, of which one is at `index` from the address `name`_at on."""
+    """Memory with an alias scope; the text `at` is the index of an element, relative to the address `name`_at."""
 
     name: str
     dtype: str
@@ -20,10 +20,10 @@ class ScopedElements(NamedTuple):
 
 @final
 class KernelMemory:
-    """The words that a kernel is given, and the memory that they lead to.
+    """The argument words of a kernel, and the memory that they point to.
 
-    head        lines that are done once, before the loop: what is known of addresses there
-    accesses    the functions with which the text reads and writes, see `LoopSource`
+    head        lines that run once before the loop and compute addresses
+    accesses    the load and store functions of the source, see `LoopSource`
     """
 
     def __init__(self) -> None:
@@ -41,20 +41,20 @@ class KernelMemory:
         return f"w[{len(self.words) - 1}]"
 
     def elements(self, name: str, dtype: str, at: str, *, written: bool) -> ScopedElements:
-        """Memory under a name; what is written gets a scope of its own."""
+        """Return named memory; written memory gets its own alias scope."""
         if not written:
             return ScopedElements(name, dtype, access.READ, at)
         self._scopes += 1
         return ScopedElements(name, dtype, access.written(self._scopes - 1), at)
 
     def scratch(self, name: str, dtype: str, nbytes: int, at: str) -> ScopedElements:
-        """Memory of the worker's own."""
+        """Return scratch memory of the worker."""
         nbytes = rounded(nbytes)
         self.head.append(f"{name}_at = {self.word(WorkerScratch(name, nbytes))} + worker * {self.word(nbytes)}")
         return self.elements(name, dtype, at, written=True)
 
     def load(self, elements: ScopedElements) -> str:
-        """An element as it is computed with."""
+        """Return an expression that loads an element."""
         text = f"{self._access('load', elements)}({elements.name}_at, {elements.at})"
         return from_memory(text, mask=elements.dtype == "bool")
 
@@ -63,7 +63,7 @@ class KernelMemory:
         return f"{self._access('store', elements)}({elements.name}_at, {elements.at}, {stored})"
 
     def flagged(self) -> str:
-        """A line that notes an index out of range."""
+        """Return a line that sets the error flag."""
         flag = self._access("store", self.elements("", "int64", "0", written=True))
         return f"{flag}({self.word(ErrorFlag())}, 0, 1)"
 
@@ -74,5 +74,5 @@ class KernelMemory:
 
 
 def rounded(nbytes: int) -> int:
-    """To whole lines of the cache, so that workers write none in common."""
+    """Round up to whole cache lines, so that workers do not share them."""
     return -(-nbytes // 64) * 64

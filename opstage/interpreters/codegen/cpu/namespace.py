@@ -15,7 +15,7 @@ from . import functions
 
 @cache
 def namespace() -> dict[str, Any]:
-    """The names that the source of a kernel may refer to."""
+    """Return the names that the source of a kernel may refer to."""
     exp, erf = functions.exp, functions.erf
     memory = import_module("opstage.interpreters.native.memory")
     names: dict[str, Any] = {
@@ -56,10 +56,8 @@ def _power(x: Any, c: Any) -> Any:
 
 
 def _order(real: Any) -> tuple[Any, Any, Any]:
-    """Integers of the order of floats, because a maximum of floats that minds nan is not a vector instruction.
-
-    The way there, the way back, and the least of them.
-    """
+    """Return functions that map floats to integers of the same order and back, and the least such integer. A float
+    maximum that respects nan is not a vector instruction."""
     integer = np.int32 if real is np.float32 else np.int64
     info = np.iinfo(integer)
     sign, rest = integer(info.bits - 1), integer(info.max)

@@ -1,4 +1,4 @@
-"""Which of what a cluster reads may be written over by what it makes."""
+"""The operands of a cluster that its results may overwrite."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ..views import View
 
 @final
 class Overwritable:
-    """Operands that a cluster reads for the last time, and where in its loop: its results may be written over them."""
+    """Operands that a cluster reads for the last time, with the place of that read: its results may overwrite them."""
 
     __slots__ = ("_cluster", "_written", "_last")
 
     def __init__(self, cluster: Cluster, equations: Sequence[Equation]):
         lowered, stage = cluster.lowered, staged(cluster, equations)
-        loads: dict[tuple[View, int], int] = {}  # the place of the equation for which a pass reads an operand
-        apart = set()  # roots that are not read element by element
+        loads: dict[tuple[View, int], int] = {}  # the last equation in a pass that reads an operand
+        apart = set()  # roots that are not read elementwise
         for place, e in enumerate(equations):
             at = stage[e.outputs[0]] - (e.primitive in (ROW_SUM, ROW_MAX))
             for view in [lowered.views[s] for s in e.inputs if s not in lowered.literals]:
@@ -34,13 +34,14 @@ class Overwritable:
                     apart.add(view.root)
         self._cluster = cluster
         self._written = {slot: (stage[slot], place) for place, e in enumerate(equations) for slot in e.outputs}
-        self._last: dict[int, tuple[int, int]] = {}  # by root, in the order of their first loads
+        self._last: dict[int, tuple[int, int]] = {}  # by root, in order of first reads
         for (view, at), place in loads.items():
             if view.root not in apart:
                 self._last[view.root] = max(self._last.get(view.root, (0, 0)), (at, place))
 
     def by(self, slot: int) -> list[int]:
-        """Roots whose elements are not read any more once the loop has written those of `slot` at their places."""
+        """Return the roots whose elements are not read after the loop has written the elements of `slot` at their
+        places."""
         if self._cluster.levels[slot] is not Level.ELEMENT:
             return []
         written = self._written[slot]

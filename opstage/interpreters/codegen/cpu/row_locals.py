@@ -1,4 +1,4 @@
-"""The values that a row has once, in the text of a kernel for the CPU."""
+"""Row values in the source of a CPU kernel."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import final
 from .memory import KernelMemory, ScopedElements
 
 LANES = 64
-"""Rows that are gone through side by side where their first elements are neighbours, and so on, but not their own."""
+"""The number of rows processed side by side, if adjacent rows are adjacent in memory and a row's own elements are
+not."""
 
 
 @final
 class RowLocals:
-    """Variables, or with `lanes` memory in which those of the rows in lanes lie side by side."""
+    """Row values as variables or, with `lanes`, as memory with one element per lane."""
 
     def __init__(self, memory: KernelMemory, lanes: bool):
         self._memory, self._lanes = memory, lanes
@@ -22,7 +23,7 @@ class RowLocals:
         return self._memory.load(self.places[name]) if self._lanes else name
 
     def set(self, name: str, dtype: str, value: str) -> str:
-        """A line that gives one its value."""
+        """Return a line that assigns to a row value."""
         if not self._lanes:
             return f"{name} = {value}"
         if name not in self.places:

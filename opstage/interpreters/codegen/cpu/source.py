@@ -1,8 +1,7 @@
-"""A loop as the text of a kernel for the CPU.
+"""A loop as the source of a CPU kernel.
 
-It depends on the ops, the dtypes and which strides are 0 or 1, not on sizes, which are arguments, but for whether
-a row that is summed is long. So clusters that look alike, in the layers of a model or for another batch, share one
-kernel.
+The source depends on the ops, the dtypes, which strides are 0 or 1, and whether a summed row is long. Sizes are
+arguments. So similar clusters, in other layers of a model or for other batch sizes, share a kernel.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from .words import Address, LoweredLoop
 
 
 def cluster_loop(cluster: Cluster, equations: Sequence[Equation], stored: Collection[int]) -> LoweredLoop:
-    """The kernel of a cluster that leaves the values of `stored` in memory."""
+    """Return the kernel of a cluster that stores the values of the slots `stored`."""
     space = space_of(cluster, stored)
     how = Scheduling(lanes=side_by_side(cluster, equations, space), runs=(RUN, STRIDED_RUN))
     return _CpuPrinter(schedule(cluster, equations, space, how)).kernel()
@@ -37,7 +36,7 @@ def cluster_loop(cluster: Cluster, equations: Sequence[Equation], stored: Collec
 
 @final
 class _CpuPrinter(LoopPrinter):
-    """Prints rows, or single elements; where rows are side by side, lane l of them in an inner loop."""
+    """Prints rows or single elements; for adjacent rows, lane l in an inner loop."""
 
     def __init__(self, loop: LoopNest):
         super().__init__(Constants())
@@ -87,7 +86,8 @@ class _CpuPrinter(LoopPrinter):
         return LoweredLoop(text, self.inner if self.flat else math.prod(turns), tuple(memory.words), tuple(totals))
 
     def _place(self, operand: LoopOperand, places: Sequence[str], body: list[str], *, written: bool) -> None:
-        """Say where an operand is: its address for a row in `body`, or once for all rows, and element j of row l."""
+        """Print the address of an operand, per row in `body` or once for all rows, and register the access to its
+        elements."""
         (*along, step), name, dtype = operand.strides, operand.name, operand.local.dtype
         nbytes, word = dtype.itemsize, self.memory.word
         terms = [word(Address(operand.view.root, operand.view.offset * nbytes))]
@@ -128,7 +128,7 @@ class _CpuPrinter(LoopPrinter):
         return [self.memory.store(self._elements(place), value)]
 
     def _elements(self, place: Place) -> ScopedElements:
-        if place not in self.places:  # a row that is kept
+        if place not in self.places:  # a kept row
             assert self.extent is not None
             dtype, lanes = place.local.dtype, LANES if self.lanes else 1
             at = f"j * {LANES} + l" if self.lanes else "j"
@@ -162,7 +162,7 @@ class _CpuPrinter(LoopPrinter):
         return lines
 
     def _elements_of(self, each: Pass) -> list[str]:
-        """The loop through a row's elements, in runs where sums are taken in runs."""
+        """Return the loop through a row's elements, in runs where sums are split into runs."""
         inside = self._each_lane(self.lines(each.inside))
         begin = [line for accumulator in each.row for line in self.taking[accumulator].begin_run]
         end = [line for accumulator in each.row for line in self.taking[accumulator].end_run]

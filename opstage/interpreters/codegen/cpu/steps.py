@@ -1,4 +1,4 @@
-"""Lowering of a cluster for the CPU: loops in machine code, one after the other."""
+"""Lowering of a cluster for the CPU: a sequence of loops in machine code."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .totals import total_loop
 from .words import LoweredLoop, address_in
 
 _FEW = 1 << 13
-"""Elements; a loop over fewer is not divided among the workers."""
+"""The number of elements below which a loop is not divided among the workers."""
 
 
 class NativeStep(NamedTuple):
-    """A loop in machine code, the workers' together if `parallel`; `group` is the place of what it is a part of."""
+    """A loop in machine code, divided among the workers if `parallel`; `group` is the number of its group."""
 
     loop: LoweredLoop
     parallel: bool
@@ -29,7 +29,7 @@ class NativeStep(NamedTuple):
 def cluster_steps(
     lowered: Lowered, group: FusionGroup, number: int, read: Mapping[int, set[int]], results: Collection[int]
 ) -> list[NativeStep]:
-    """The loops of a group, a cluster; what other groups `read` of it, and `results`, are left in memory."""
+    """Return the loops of a group that is a cluster; values that other groups `read`, and `results`, are stored."""
     cluster = group.cluster
     assert cluster is not None
     loop = cluster_loop(cluster, group.equations, left_in_memory(lowered, group, number, read, results))

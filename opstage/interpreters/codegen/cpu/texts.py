@@ -1,4 +1,4 @@
-"""Texts of kernels, and the kernels that they are compiled to."""
+"""The source of kernels, and their compilation."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .namespace import namespace
 
 
 class LoopSource(NamedTuple):
-    """A kernel as text.
+    """The source of a kernel.
 
     preamble    definitions of its constants
     body        `def kernel(lo, hi, worker, arguments): …`
-    accesses    (name, "load" or "store", dtype, scope) of the functions with which it reads and writes
+    accesses    (name, "load" or "store", dtype, scope) of its load and store functions
     """
 
     name: str
@@ -25,11 +25,11 @@ class LoopSource(NamedTuple):
 
     @property
     def content(self) -> str:
-        """All that decides what it does."""
+        """The text that determines the compiled code."""
         return f"{self.preamble}\n{self.body}\n{self.accesses}"
 
     def compiled(self) -> Kernel:
-        """The kernel, from memory, from disk, or compiled."""
+        """Return the kernel from memory, from disk, or by compiling it."""
         return compile_kernel(self.name, self.content, self._function, passing=True)
 
     def _function(self) -> Any:

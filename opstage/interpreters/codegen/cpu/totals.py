@@ -1,4 +1,4 @@
-"""Sums over rows that each worker has a part of, added up in the order of the workers."""
+"""The loop that adds the workers' partial sums over rows, in the order of the workers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .words import Address, LoweredLoop, WorkerScratch
 
 
 def total_loop(scratch: WorkerScratch, out: Address, count: int, parts: int, dtype: str) -> LoweredLoop:
-    """Adds up the workers' sums over rows, in the order of the workers, to `count` elements from `out` on."""
+    """Return a loop that adds the workers' sums over rows, in worker order, into `count` elements at `out`."""
     text = """def kernel(lo, hi, worker, arguments):
     w = int64s(arguments, 4)
     for j in range(lo, hi):

@@ -1,4 +1,4 @@
-"""Kernel arguments as words: numbers, or symbolic addresses of memory that are resolved once it is placed."""
+"""Kernel arguments as words: numbers, or symbolic addresses that are resolved when memory is planned."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from .texts import LoopSource
 
 
 class Address(NamedTuple):
-    """A word: the address of a slot's memory, `offset` bytes on."""
+    """A word: the address of a slot's memory, at `offset` bytes."""
 
     slot: int
     offset: int
 
 
 def address_in(lowered: Lowered, view: View) -> Address:
-    """The address of a view's first element, in memory that is no part of another's."""
+    """Return the address of a view's first element; a part is addressed in its whole's memory."""
     view = lowered.in_memory(view)
     return Address(view.root, view.offset * lowered.types[view.root].dtype.itemsize)
 
 
 class WorkerScratch(NamedTuple):
-    """A word: the address of `nbytes` of scratch memory for each worker; `key` tells those of a kernel apart."""
+    """A word: the address of `nbytes` of scratch memory per worker; `key` distinguishes those of one kernel."""
 
     key: str
     nbytes: int
 
 
 class ErrorFlag(NamedTuple):
-    """A word: the address of the flag that an index out of range sets."""
+    """A word: the address of the flag that is set when an index is out of range."""
 
 
 Word = int | Address | WorkerScratch | ErrorFlag
@@ -40,8 +40,8 @@ Word = int | Address | WorkerScratch | ErrorFlag
 class LoweredLoop(NamedTuple):
     """A kernel and its arguments.
 
-    kernel      its source until it is compiled, with those of the other loops
-    totals      (scratch, slot) of the sums over rows, which each worker has in scratch of its own
+    kernel      its source until it is compiled, together with those of other loops
+    totals      (scratch, slot) of the sums over rows, which are partial sums in each worker's scratch
     """
 
     kernel: Kernel | LoopSource

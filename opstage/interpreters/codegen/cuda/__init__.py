@@ -1,1 +1,1 @@
-"""The text of generated kernels for a GPU, in the language of `gpu`, and what it calls."""
+"""Source of generated kernels for a GPU, in the kernel language of `gpu`, and the functions it calls."""

@@ -1,7 +1,7 @@
-"""Composites on a GPU: the kernels that are generated from a decomposition, launched on buffers at hand.
+"""Composites on a GPU: kernels generated from a decomposition, launched on concrete buffers.
 
-It is what the compiled interpreter does with a whole program, done with one op: so a composite needs no kernel of its
-own to be computed without its parts going to memory one by one. Texts know no sizes, so other shapes share kernels.
+This does for one op what the compiled interpreter does for a program, so a composite is computed without writing its
+intermediate values to memory, and without a kernel of its own. Sources have no sizes, so other shapes share kernels.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from .source import cluster_kernel
 from .target import CUDA
 
 Total = Callable[[Device, DeviceBuffer], DeviceBuffer]
-"""The sums of a matrix's columns: what is left to do of sums over rows that were taken in parts."""
+"""Sums the columns of a matrix: the second stage of sums over rows that were split into parts."""
 
 
 def fused(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> Fused | None:
-    """The kernels of a composite for operands of some types; None if they cannot do all of it, or it computes nothing.
+    """Return the kernels of a composite for operand types; None if kernels cannot compute all of it, or nothing is
+    computed.
 
-    What only moves elements is left to its parts, of which some move none.
+    Pure data movement is left to the decomposition, some of whose parts move nothing.
     """
     lowered = Lowered(Expander(has_formula, loops=False).body(primitive, types, static), CUDA, own_outputs=True)
     groups = fuse(lowered)
@@ -48,7 +49,7 @@ def fused(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -
 
 
 def _all_generated(lowered: Lowered, groups: Sequence[FusionGroup]) -> bool:
-    """Whether kernels are generated for all groups, none reads an array that was known beforehand, and one computes."""
+    """Return whether kernels are generated for all groups, none reads a constant array, and at least one computes."""
     every = [e for group in groups for e in group.equations]
     return (
         all(group.cluster is not None or group.equations[0].primitive is ASSEMBLE for group in groups)
@@ -58,7 +59,7 @@ def _all_generated(lowered: Lowered, groups: Sequence[FusionGroup]) -> bool:
 
 
 class _Launch(NamedTuple):
-    """A kernel, and the roots that nothing reads after it."""
+    """A kernel, and the roots that are read for the last time by it."""
 
     made: Generated
     done: tuple[int, ...]
@@ -68,13 +69,13 @@ class _Launch(NamedTuple):
 class Fused:
     """A composite's kernels for operands of some shapes, on any device.
 
-    checks      whether they look at indices
+    checks      whether they check indices
     """
 
-    __slots__ = ("checks", "_legal", "_launches")
+    __slots__ = ("checks", "_lowered", "_launches")
 
     def __init__(self, lowered: Lowered, made: Sequence[Generated]):
-        self._legal = lowered
+        self._lowered = lowered
         self.checks = any(each.checks for each in made)
         last = {root: place for place, each in enumerate(made) for root in each.roots}
         kept = {*lowered.body.inputs, *(lowered.views[slot].root for slot in lowered.outputs)}
@@ -84,13 +85,13 @@ class Fused:
         ]
 
     def __call__(
-        self, device: Device, operands: Iterable[DeviceBuffer], total: Total, asked: int = 0
+        self, device: Device, operands: Iterable[DeviceBuffer], total: Total, watched: int = 0
     ) -> tuple[DeviceBuffer, ...]:
-        """New results of `operands`, buffers of the types that this was made for.
+        """Return new results for `operands`, buffers of the types that this was made for.
 
-        `asked` is what the device's flag becomes where an index is out of range.
+        The device's flag is set to `watched` if an index is out of range.
         """
-        lowered = self._legal
+        lowered = self._lowered
         held = dict(zip(lowered.body.inputs, operands))
 
         def own(root: int) -> DeviceBuffer:
@@ -100,7 +101,7 @@ class Fused:
             return found
 
         for made, done in self._launches:
-            held.update(launch(device, lowered, made, own, total, asked))
+            held.update(launch(device, lowered, made, own, total, watched))
             for root in done:
                 held.pop(root, None)
         return tuple([own(lowered.views[slot].root).reshaped(_shape(lowered, slot)) for slot in lowered.outputs])
@@ -112,9 +113,9 @@ def launch(
     made: Generated,
     own: Callable[[int], DeviceBuffer],
     total: Total,
-    asked: int,
+    watched: int,
 ) -> dict[int, DeviceBuffer]:
-    """Ask for a generated kernel, on the memory that is each root's `own`; what it has summed over rows, by slot."""
+    """Launch a generated kernel on each root's memory, `own`; return its sums over rows, by slot."""
     sums: dict[int, DeviceBuffer] = {}
 
     def given(argument: Any) -> Any:
@@ -125,7 +126,7 @@ def launch(
             sums[argument.slot] = device.empty(TensorType((made.parts, made.extent), dtype))
             return sums[argument.slot]
         if isinstance(argument, Watching):
-            return device.flag if argument is Watching.FLAG else np.int32(asked)
+            return device.flag if argument is Watching.FLAG else np.int32(watched)
         return argument
 
     kernel, arguments = made.text.function(), [given(argument) for argument in made.arguments]

@@ -1,4 +1,4 @@
-"""A generated kernel as it is launched: its text, its iteration space, and the arguments that a call fills in."""
+"""A generated kernel ready for launch: its source, its iteration space, and the arguments that a call fills in."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ class Form(Enum):
 
 
 _SHORTEST, _THREADS = 16, 1 << 17
-"""Rows of a part of a column, at least; and with how many threads a GPU is busy, so that columns are cut no further."""
+"""The smallest number of rows in a part of a column, and the number of threads that occupies a GPU, beyond which
+columns are not split."""
 
 _WHOLE = 64
-"""Rows that one thread goes down as fast as another launch would join parts of them."""
+"""The number of rows that one thread sums as fast as a second launch would join parts."""
 
 
 def parts_of_columns(rows: int, extent: int) -> int:
-    """Into how many parts, a thread each, columns of so many rows are cut."""
+    """Return the number of parts, with a thread each, into which columns of `rows` rows are split."""
     if rows <= _WHOLE:
         return 1
     most = min(-(-rows // _SHORTEST), max(1, _THREADS // extent))
@@ -40,13 +41,13 @@ class Pointer(NamedTuple):
 
 
 class Partial(NamedTuple):
-    """An argument: a row of sums for each part, of the column sum `slot`."""
+    """An argument: the partial sums of the column sum `slot`, a row for each part."""
 
     slot: int
 
 
 class Watching(Enum):
-    """Arguments of a kernel that looks at indices: a number in memory, and what that becomes at one out of range."""
+    """Arguments of a kernel that checks indices: the flag's memory, and the value it is set to."""
 
     FLAG = "flag"
     ASKED = "asked"
@@ -57,14 +58,14 @@ Argument = Pointer | Partial | Watching | np.generic
 
 @final
 class KernelArguments:
-    """The arguments of a kernel in the making, by name."""
+    """The arguments of a kernel under construction, by name."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, Argument] = {}
         self._pointers: dict[Pointer | Partial | Watching, str] = {}
 
     def pointer(self, argument: Pointer | Partial | Watching) -> str:
-        """The name of one, of which there is but one."""
+        """Return the name of an argument, adding it once."""
         name = self._pointers.get(argument)
         if name is None:
             name = self._pointers[argument] = f"p{len(self.by_name)}"
@@ -72,18 +73,18 @@ class KernelArguments:
         return name
 
     def number(self, value: Any) -> str:
-        """The name of a new one."""
+        """Add a number and return its name."""
         name = f"n{len(self.by_name)}"
         self.by_name[name] = value
         return name
 
 
 class Generated(NamedTuple):
-    """A kernel and the arguments that come after those of its form.
+    """A kernel and the arguments that follow those of its form.
 
-    rows, extent    what it steps through: rows of `extent` elements; one row, where it steps through elements
-    parts           into how many parts a column is cut
-    neighbours      whether the elements of a row are neighbours in memory; else rows are, side by side
+    rows, extent    the iteration space: rows of `extent` elements; one row for a loop over elements
+    parts           the number of parts of a column
+    neighbours      whether a row's elements are contiguous in memory; otherwise adjacent rows are
     """
 
     text: Text
@@ -96,11 +97,11 @@ class Generated(NamedTuple):
 
     @property
     def roots(self) -> list[int]:
-        """Whose memory it reads and writes, and what it sums over rows."""
+        """The roots whose memory it reads and writes, and its sums over rows."""
         found = (a.root if isinstance(a, Pointer) else a.slot if isinstance(a, Partial) else -1 for a in self.arguments)
         return [root for root in found if root >= 0]
 
     @property
     def checks(self) -> bool:
-        """Whether it looks at indices."""
+        """Whether it checks indices."""
         return Watching.FLAG in self.arguments

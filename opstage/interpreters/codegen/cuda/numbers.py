@@ -1,4 +1,4 @@
-"""The numbers of a kernel for a GPU: those that formulas are made with stand in its text, others are arguments."""
+"""The numeric constants of a GPU kernel: 0, 1 and infinities are in its source, others are arguments."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from ..formulas import Constants
 
 @final
 class Numbers(Constants):
-    """Other rates, bounds and exponents so share a kernel, which is compiled for a good part of a second.
+    """Makes constants arguments, so that other rates, bounds and exponents share a kernel, whose compilation takes a
+    large part of a second.
 
-    `argument` gives the name of a new argument of this value. Each is one of its own, so that the text does not tell
-    which of them are equal.
+    `argument` returns the name of a new argument with this value. Equal values are not shared, so that the source does
+    not depend on which are equal.
     """
 
     __slots__ = ("_argument",)

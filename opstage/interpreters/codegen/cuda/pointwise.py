@@ -1,6 +1,8 @@
-"""Ops of which each element comes from those at its own place, and from numbers: one text for all shapes.
+"""Pointwise kernels: each element depends on the operands' elements at the same index and on scalars; one source for
+all shapes.
 
-The numbers are operands of one element, as a learning rate is; what is made of them alone is made before the loop.
+Scalars are operands with one element, such as a learning rate; values that only depend on them are computed before the
+loop.
 """
 
 from __future__ import annotations
@@ -24,18 +26,18 @@ from .target import CUDA
 from .texts import Text
 
 _SIZE = 2
-"""Elements of a tensor, of which the text knows only that they are more than a number's."""
+"""The size of a representative tensor; the source only depends on it being more than 1."""
 
 
 class Pointwise(NamedTuple):
-    """A kernel, and the numbers that it is given after its operands."""
+    """A kernel, and its scalar arguments after the operands."""
 
     kernel: FunctionType
     numbers: tuple[Any, ...]
 
 
 def of_one(primitive: Primitive, dtypes: Sequence[DType], static: Static) -> Pointwise:
-    """`kernel(count, *results, *operands, *numbers)`, of tensors of `count` elements."""
+    """Return `kernel(count, *results, *operands, *numbers)`, for tensors of `count` elements."""
 
     def written(parts: _Parts) -> list[str]:
         every = [*parts.operands, *parts.each, *parts.results]
@@ -46,7 +48,8 @@ def of_one(primitive: Primitive, dtypes: Sequence[DType], static: Static) -> Poi
 
 
 def of_many(primitive: Primitive, types: Sequence[TensorType], static: Static) -> Pointwise:
-    """A kernel of `device.defer` for results from operands of their size, and of one element, which are numbers."""
+    """Return a multi-tensor kernel for `device.defer`, with results of the operands' size; operands with one element
+    are scalars."""
 
     def written(parts: _Parts) -> list[str]:
         buffers = [name for name in parts.pointers if name not in parts.scalars]
@@ -68,12 +71,12 @@ def of_many(primitive: Primitive, types: Sequence[TensorType], static: Static) -
 
 
 def some_of_many(dtypes: Sequence[DType], tensors: int) -> list[TensorType]:
-    """Types for `of_many`, where an op is the same for all sizes; the operands after `tensors` are numbers."""
+    """Return types for `of_many`, for an op that is independent of sizes; the operands after `tensors` are scalars."""
     return [TensorType((_SIZE,) if i < tensors else (), dtype) for i, dtype in enumerate(dtypes)]
 
 
 def is_pointwise(body: Body) -> bool:
-    """Whether `of_many` can be made of a body: of elements at their own places and of numbers, many of them."""
+    """Return whether `of_many` supports a body: elementwise ops on tensors of one shape and scalars."""
     shape = body.output_types[0].shape
     return (
         body.output_types[0].size > 1
@@ -84,19 +87,19 @@ def is_pointwise(body: Body) -> bool:
 
 
 def _spreads(e: Equation) -> bool:
-    """Whether an op gives one number to all elements."""
+    """Return whether an op repeats one number."""
     return e.primitive is FULL or e.primitive is BROADCAST_TO
 
 
 class _Parts(NamedTuple):
     """Lines of a kernel.
 
-    pointers            to the results, then to the operands
-    scalars             those to operands that are numbers
+    pointers            names of the pointers to results, then to operands
+    scalars             those of scalar operands
     arguments           names of the numbers
-    once                what is made of numbers alone
-    operands, each      an element of each operand, and what is made with it
-    results             an element of each result
+    once                computations on scalars only
+    operands, each      loads of each operand's element, and computations on elements
+    results             stores of each result's element
     """
 
     pointers: list[str]
@@ -126,7 +129,7 @@ def _made(
             return constants(lowered.literals[slot], lowered.types[slot].dtype)
         view = lowered.views[slot]
         if lowered.types[view.root].size != 1 and not (view.size == size and view.contiguous and view.offset == 0):
-            raise AssertionError(f"{primitive} reads elements of other places")
+            raise AssertionError(f"{primitive} is not elementwise")
         return f"v{view.root}"
 
     parts = _Parts([], [], [], [], [], [], [])

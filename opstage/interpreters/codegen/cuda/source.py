@@ -1,12 +1,12 @@
-"""A loop as the text of a kernel in the language of `gpu`, and what that is called with.
+"""A loop as the source of a GPU kernel, with its arguments.
 
-There are three forms. Without sums a thread steps through elements. With sums along rows the lanes of a row step
-through it, as often as a sum must be complete before it is used; what an earlier pass has made is made again, which
-takes less than to fetch it. With sums over rows a thread goes down a column, or a part of one; the parts are added up
-after it.
+There are three forms. Without sums, threads stride over elements. With sums along rows, the lanes of a row stride over
+it, in as many passes as sums must complete before they are used; values of earlier passes are recomputed, which is
+faster than loading them. With sums over rows, a thread iterates down a column, or a part of one; partial sums are added
+afterwards.
 
-The text depends on the ops, the dtypes and which strides are 0 or 1; sizes are arguments. So layers that are alike,
-and other batches, share a kernel.
+The source depends on the ops, the dtypes and which strides are 0 or 1; sizes are arguments. So similar layers, and
+other batch sizes, share a kernel.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from .numbers import Numbers
 from .texts import Text
 
 BLOCK = 128
-"""Rows of a part that are added in one running sum; the sums of blocks are added in turn."""
+"""Rows of a part per running sum; the block sums are added in turn."""
 
 
 def cluster_kernel(cluster: Cluster, equations: Sequence[Equation], stored: Collection[int]) -> Generated:
-    """The kernel of a cluster that leaves the values of `stored` in memory."""
+    """Return the kernel of a cluster that stores the values of the slots `stored`."""
     levels, space = cluster.levels.values(), space_of(cluster, stored)
     form = Form.COLUMNS if Level.COLUMN in levels else Form.ROWS if Level.ROW in levels else Form.ELEMENTS
     if form is Form.ELEMENTS:
@@ -55,9 +55,9 @@ class _CudaPrinter(LoopPrinter):
         self.loop, self.space, self.form, self.rows, self.extent = loop, loop.space, form, rows, extent
         self.parts = parts_of_columns(rows, extent) if form is Form.COLUMNS else 1
         self.blocks = form is Form.COLUMNS and -(-rows // self.parts) > 2 * BLOCK
-        self.index: dict[str, str] = {}  # where an element of an operand is in memory
-        self.along: list[str] = []  # lines that say where an element is along a row's axes
-        self.broken: set[str] = set()  # operands that need them, which have several strides along a row
+        self.index: dict[str, str] = {}  # the index expression of each operand's element
+        self.along: list[str] = []  # lines that compute coordinates along a row's axes
+        self.broken: set[str] = set()  # operands with several strides along a row, which need these coordinates
 
     def kernel(self) -> Generated:
         lines = {Form.ELEMENTS: self._by_element, Form.ROWS: self._by_row, Form.COLUMNS: self._by_column}[self.form]()
@@ -75,7 +75,7 @@ class _CudaPrinter(LoopPrinter):
 
     @override
     def number(self, value: int) -> str:
-        """A size or a stride, an argument each: so the text does not tell which are equal."""
+        """Return a new argument for each size or stride, so that the source does not depend on which are equal."""
         return self.arguments.number(np.int32(value))
 
     @override
@@ -84,14 +84,14 @@ class _CudaPrinter(LoopPrinter):
 
     @override
     def load(self, place: Place) -> str:
-        assert isinstance(place, LoopOperand), "what an earlier pass has made is made again"
+        assert isinstance(place, LoopOperand), "values of earlier passes are recomputed"
         if place.counted:
             return f"{dtype_name(place.local.dtype)}({self.index[place.name]})"
         return from_memory(self._element(place), mask=place.local.dtype.kind == "b")
 
     @override
     def store(self, place: Place, value: str) -> list[str]:
-        assert isinstance(place, LoopOperand), "what an earlier pass has made is made again"
+        assert isinstance(place, LoopOperand), "values of earlier passes are recomputed"
         line = f"{self._element(place)} = {to_memory(value, mask=place.local.dtype.kind == 'b')}"
         return [line] if place.local.level is Level.ELEMENT else ["if lane == 0:", f"    {line}"]
 
@@ -101,8 +101,8 @@ class _CudaPrinter(LoopPrinter):
     @override
     def noted(self, outside: str) -> list[str]:
         flag = self.arguments.pointer(Watching.FLAG)
-        asked = self.arguments.pointer(Watching.ASKED)
-        return [f"if ({outside}) and {flag}[0] == 0:", f"    {flag}[0] = {asked}"]
+        value = self.arguments.pointer(Watching.ASKED)
+        return [f"if ({outside}) and {flag}[0] == 0:", f"    {flag}[0] = {value}"]
 
     @override
     def accumulate(self, accumulator: Accumulator, value: str) -> list[str]:
@@ -121,7 +121,7 @@ class _CudaPrinter(LoopPrinter):
         return " + ".join([*offset, *self.terms(places, strides)]) or "0"
 
     def _through(self, each: Pass) -> str:
-        """How to go through a loop: several elements at a time where most of the time is spent waiting for them."""
+        """Return the iterator of a loop: unrolled if most of its time is spent waiting for loads."""
         made = (*each.before, *each.inside)
         computes = any(
             isinstance(s, Check) or (isinstance(s, Assign) and s.equation.primitive not in CHEAP) for s in made
@@ -156,7 +156,7 @@ class _CudaPrinter(LoopPrinter):
         return [*head, f"for row in {turns}:", *indented(lines)]
 
     def _within(self, operand: LoopOperand, inner: Sequence[int]) -> list[str]:
-        """The terms of an element's place in a row."""
+        """Return the terms of an element's offset in a row."""
         steps = operand.strides[self.space.outer :]
         if all(s == t * n for s, t, n in zip(steps, steps[1:], inner[1:])):
             return self.terms(["j"], steps[-1:])
@@ -175,7 +175,7 @@ class _CudaPrinter(LoopPrinter):
         return [*before, *loop, *map(self._joined, each.row)]
 
     def _joined(self, accumulator: Accumulator) -> str:
-        """A line that joins what the lanes have."""
+        """Return a line that combines the lanes' values."""
         name, kind = accumulator.local.name, dtype_name(accumulator.local.dtype)
         join = "joined_sum" if accumulator.primitive is ROW_SUM else "joined_max"
         return f"{name} = {join}({name}, shared_{kind}, cuda.threadIdx.x, lanes)"

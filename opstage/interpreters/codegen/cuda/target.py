@@ -14,5 +14,5 @@ CUDA = Target(
     turns=True,
     broken_rows=True,
     joins_rows=True,
-    anywhere=False,  # how a product is summed goes by how its operands are aligned
+    anywhere=False,  # the summation order of a product depends on the alignment of its operands
 )

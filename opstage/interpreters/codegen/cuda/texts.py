@@ -1,4 +1,4 @@
-"""Texts of kernels, and the functions that they define."""
+"""The source of kernels, and the functions that they define."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..formulas import scalar_formulas
 
 
 class Text(NamedTuple):
-    """A kernel as text.
+    """The source of a kernel.
 
     preamble    definitions of its constants
     body        `def kernel(count, …): …`
@@ -28,7 +28,7 @@ class Text(NamedTuple):
     body: str
 
     def function(self) -> FunctionType:
-        """The kernel; one function for one text, so that it is compiled once."""
+        """Return the kernel; equal sources share a function, so that it is compiled once."""
         return _function(self)
 
 
@@ -44,7 +44,7 @@ def _function(text: Text) -> FunctionType:
 
 @cache
 def _namespace() -> dict[str, Any]:
-    """The names that the source of a kernel may refer to."""
+    """Return the names that the source of a kernel may refer to."""
     formulas = scalar_formulas(np.float32, language.exp, language.erf, language.fmod, language.floor)
     return {
         "cuda": cuda,
