@@ -464,6 +464,11 @@ CASES = [
         Case("select", str(shape), lambda rng, shape=shape: (rng.random(shape) < 0.4, *normal(shape, shape)(rng)), {})
         for shape in [(), (1,), (0, 3), (37,), (67, 129)]
     ],
+    *[
+        Case("linear_recurrence", f"{shape} {axis} {reverse}", normal(shape, shape), {"axis": axis, "reverse": reverse})
+        for shape, axis in [((1,), 0), ((37,), 0), ((3, 0), 1), ((5, 1, 7), 1), ((4, 9, 33), 2), ((4, 9, 33), 1)]
+        for reverse in (False, True)
+    ],
     *along_rows("softmax", 1),
     *along_rows("log_softmax", 1),
     *along_rows("softmax_grad", 2),
