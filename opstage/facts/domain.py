@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
-from ..ops.closed import BodyConstant
+from ..ops.closed import Body, BodyConstant
 from ..ops.dims import Dim
 from ..ops.kinds import Kind
 from ..ops.primitive import Primitive, Static
@@ -38,6 +38,23 @@ class OpCall(NamedTuple):
 Rule: TypeAlias = Callable[[Any, OpCall, Sequence[Any]], "Sequence[Any] | None"]
 """(domain, call, facts of the operands) -> facts of outputs and residuals; None where the rule does not know, which
 leaves the op to its decomposition."""
+
+
+class Loop(NamedTuple, Generic[F]):
+    """A loop as `limits_of_carries` sees it.
+
+    body        of an iteration: carries first, then what else it reads; the new carries first among its outputs
+    init        facts of the first carries
+    carried     facts of the carries of any iteration
+    others      facts of what else the body reads
+    iterations  how many there are; None where that is not known
+    """
+
+    body: Body
+    init: Sequence[F]
+    carried: Sequence[F]
+    others: Sequence[F]
+    iterations: Dim | None
 
 
 class Domain(ABC, Generic[F]):
@@ -120,6 +137,25 @@ class Domain(ABC, Generic[F]):
 
     def stacked(self, fact: F, length: Dim) -> F:
         """The results of all iterations, stacked along a new leading axis."""
+        return fact
+
+    def mark(self) -> object:
+        """The place in the remarks so far to which `forget` returns."""
+        return None
+
+    def forget(self, mark: object) -> None:
+        """Drop the remarks since then: they are about facts that were tried."""
+
+    def grown(self, before: F, after: F) -> None:
+        """Note what is not known of what a loop carries: `before` of its first value, `after` of all of them."""
+
+    def limits_of_carries(self, loop: Loop[F]) -> Sequence[F | None]:
+        """For each carry a fact that holds of it after any number of iterations, proved in another way than by one that
+        stays as it is; None where there is none."""
+        return [None] * len(loop.init)
+
+    def limited(self, fact: F, limit: F) -> F:
+        """The fact of a carry after an iteration that began with one within the limit."""
         return fact
 
     def influenced(self, fact: F, by: F) -> F:

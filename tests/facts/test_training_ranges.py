@@ -106,7 +106,7 @@ def test_a_loop_of_few_iterations_is_followed_through_all_of_them(program: Any, 
     spec = Spec((length,), range=(-1, 2))
     report = opstage.check(program, spec)
     found = ranges_of(report)
-    assert all(range_.bounded for _, range_ in found.outputs) == (1 <= length <= 24), found
+    assert all(range_.bounded for _, range_ in found.outputs), found
     for x in (np.full(length, 2.0), np.full(length, -1.0)):
         options = Options(dtype="float64")
         assert wrong(program, [x], "float64", [spec]) == []
@@ -117,5 +117,5 @@ def test_a_loop_that_ends_too_soon_is_caught(monkeypatch: pytest.MonkeyPatch) ->
     from opstage.facts import loops
 
     right = loops._fixpoint
-    monkeypatch.setattr(loops, "_fixpoint", lambda *args: right(*args[:4], args[4] and args[4] - 1))
+    monkeypatch.setattr(loops, "_fixpoint", lambda *args: right(*args[:5], args[5] and args[5] - 1))
     assert wrong(adding, [np.full(5, 2.0)], "float64", [Spec((5,), range=(-1, 2))])

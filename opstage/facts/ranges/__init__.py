@@ -14,8 +14,9 @@ from ...ops.closed import BodyConstant
 from ...ops.dims import Dim
 from ...ops.primitive import Primitive, Static
 from ...ops.types import TensorType, is_float
-from ..domain import Domain, OpCall
-from .fact import ANYTHING, BOOLEAN, INFINITY, ValueRange, joined, within
+from ..domain import Domain, Loop, OpCall
+from .fact import ANYTHING, BOOLEAN, INFINITY, ValueRange, joined, meet, within
+from .growth import limits_of_growth
 from .limits import FloatLimits, limits_of
 from .rules.table import RULES
 
@@ -47,6 +48,10 @@ def ends_of(
     """Between which numbers an input is: by the first bound of a pattern that means it, or else as is declared."""
     found = next((ends for pattern, ends in bounds.items() if matches(name, pattern)), None)
     return declared.get(name, (-INFINITY, INFINITY)) if found is None else found
+
+
+_ENDS = (-1.0, 0.0, 1.0)
+"""Ends at which a range that grows from iteration to iteration is stopped for a round."""
 
 
 class RangeRemark(NamedTuple):
@@ -164,24 +169,46 @@ class Ranges(Domain[ValueRange]):
 
     @override
     def widen(self, before: ValueRange, after: ValueRange) -> ValueRange:
-        low, high = after.low < before.low, after.high > before.high
+        low, high = after.low, after.high
+        if low < before.low:
+            low = max([end for end in _ENDS if end <= low], default=-INFINITY)
+        if high > before.high:
+            high = min([end for end in _ENDS if end >= high], default=INFINITY)
         # What grows from iteration to iteration may end beyond every number.
-        if (low or high) and not after.infinite:
-            self.remark("overflow", "what the loop carries grows, and no bound of it is known", after, sure=False)
-        return ValueRange(
-            -INFINITY if low else after.low,
-            INFINITY if high else after.high,
-            after.nan,
-            after.minus or low,
-            after.plus or high,
-            after.integral,
-        )
+        minus, plus = low == -INFINITY < before.low, high == INFINITY > before.high
+        if after.integral and (minus or plus):  # an integer ends at the other end instead
+            low, high = -INFINITY, INFINITY
+        return ValueRange(low, high, after.nan, after.minus or minus, after.plus or plus, after.integral)
 
     @override
     def leq(self, a: ValueRange, b: ValueRange) -> bool:
         return within(a, b)
 
     # Loops: an iteration's tensors are values of their own ------------------------------------------------------------
+
+    @override
+    def mark(self) -> int:
+        return len(self.remarks)
+
+    @override
+    def forget(self, mark: object) -> None:
+        assert isinstance(mark, int)
+        del self.remarks[mark:]
+
+    @override
+    def grown(self, before: ValueRange, after: ValueRange) -> None:
+        grows = (after.low == -INFINITY < before.low) or (after.high == INFINITY > before.high)
+        if grows and not before.infinite:
+            self.remark("overflow", "what the loop carries grows, and no bound of it is known", before, sure=False)
+
+    @override
+    def limits_of_carries(self, loop: Loop[ValueRange]) -> Sequence[ValueRange | None]:
+        return limits_of_growth(self, loop)
+
+    @override
+    def limited(self, fact: ValueRange, limit: ValueRange) -> ValueRange:
+        """Within the limit where it is a finite number for certain: the growth of nothing else has a limit."""
+        return meet(fact, limit)._replace(value=0) if fact.bounded and not fact.nan else fact
 
     @override
     def entry(self, fact: ValueRange, type: TensorType, length: Dim) -> ValueRange:
