@@ -40,7 +40,7 @@ Rule: TypeAlias = Callable[[Any, OpCall, Sequence[Any]], "Sequence[Any] | None"]
 leaves the op to its decomposition."""
 
 
-class Loop(NamedTuple, Generic[F]):
+class LoopFacts(NamedTuple, Generic[F]):
     """A loop as `limits_of_carries` sees it.
 
     body        of an iteration: carries first, then what else it reads; the new carries first among its outputs
@@ -149,7 +149,7 @@ class Domain(ABC, Generic[F]):
     def grown(self, before: F, after: F) -> None:
         """Note what is not known of what a loop carries: `before` of its first value, `after` of all of them."""
 
-    def limits_of_carries(self, loop: Loop[F]) -> Sequence[F | None]:
+    def limits_of_carries(self, loop: LoopFacts[F]) -> Sequence[F | None]:
         """For each carry a fact that holds of it after any number of iterations, proved in another way than by one that
         stays as it is; None where there is none."""
         return [None] * len(loop.init)

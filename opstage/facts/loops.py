@@ -9,7 +9,7 @@ from ..interpreters.branching import branches_of
 from ..ops.closed import Body, Equation, ScanParameters, WhileParameters
 from ..ops.dims import Dim
 from ..ops.types import TensorType
-from .domain import Loop
+from .domain import LoopFacts
 
 if TYPE_CHECKING:
     from .interpret import Facts, Interpretation
@@ -183,7 +183,7 @@ def _limits(
 ) -> list[Limits]:
     columns = [
         domain.limits_of_carries(
-            Loop(body, [f[i] for f in init], [f[i] for f in carried], [f[i] for f in others], iterations)
+            LoopFacts(body, [f[i] for f in init], [f[i] for f in carried], [f[i] for f in others], iterations)
         )
         for i, domain in enumerate(run.domains)
     ]

@@ -52,7 +52,8 @@ def with_claims(report: Report, claims: Sequence[Claim], bounds: Bounds | None =
         if axis not in known:
             followed = [each.name for each in claims if isinstance(each, (Uses, Ignores))]
             known[axis] = _facts(report, axis, followed)
-            if known[axis].notes:  # what a finite mask hides is known by ranges alone, which cost more
+            # What a finite mask hides is known by ranges alone, which cost more.
+            if known[axis].notes and not _is_proved(report, axis, known[axis], claims):
                 known[axis] = _facts(report, axis, followed, domain_of(report.program, bounds))
         if isinstance(claim, (Uses, Ignores)):
             verdicts.append(_by_name(report, claim, known[axis], bounds))
@@ -120,6 +121,17 @@ def _facts(report: Report, axis: str | None, followed: Sequence[str], ranges: Ra
     facts: list[Any] = [known and known[0] for known in run.run(body, sources, after)]
     given = () if ranges is None else (*ranges.given, *ranges.assumptions)
     return _Known(dim, facts, domain, tuple(masked), tuple(notes), given)
+
+
+def _is_proved(report: Report, axis: str | None, known: _Known, claims: Sequence[Claim]) -> bool:
+    """Whether all claims about an axis are proved by these facts."""
+    dim = known.dim
+    return dim is not None and all(
+        _keeps(known.facts[slot], dim, claim)
+        for claim in claims
+        if not isinstance(claim, (Uses, Ignores)) and claim.axis == axis
+        for slot in report.program.body.outputs
+    )
 
 
 # Along an axis ------------------------------------------------------------------------------------------------------

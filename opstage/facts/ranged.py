@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 from ..interpreters.shape_check import Finding, Report
 from ..interpreters.shape_check.program import CheckedProgram
@@ -13,6 +13,9 @@ from ..ops.errors import UsageError, nearest
 from ..ops.types import dtype_name
 from .interpret import Interpretation
 from .ranges import Ranges, ValueRange, limits_of, matches
+from .ranges.fact import INFINITY
+
+Bounds: TypeAlias = "Mapping[str, tuple[float, float]]"
 
 
 @final
@@ -61,9 +64,43 @@ def ranges_of(
     """
     if report.errors:
         raise UsageError("a program with errors has no ranges; see the report's errors")
+    if initial:
+        return _ranges_of(report, bounds, dtype, True, {})
+    invariants = _signs(report.program, bounds or {})
+    while True:
+        found = _ranges_of(report, bounds, dtype, False, invariants)
+        after = dict(found.outputs)
+        kept = {name: ends for name, ends in invariants.items() if _stays(after[name], ends)}
+        if len(kept) == len(invariants):
+            return found
+        invariants = kept
+
+
+def _stays(after: ValueRange, ends: tuple[float, float]) -> bool:
+    """Whether what a step gives is a number between the ends."""
+    return ends[0] <= after.low and after.high <= ends[1] and not after.nan and not after.infinite
+
+
+def _signs(program: CheckedProgram, bounds: Bounds) -> dict[str, tuple[float, float]]:
+    """Candidates for what stays at least 0: what a step is given and gives again, and is not negative at first.
+
+    Parameters are left out: no step keeps their sign.
+    """
+    paths = set(program.output_names()) if program.body.outputs and program.initial else set()
+    return {
+        name: (0.0, INFINITY)
+        for name in program.names[program.parameters :]
+        if name in paths and program.initial.get(name, (-1.0, 0.0))[0] >= 0
+        if name not in program.ranges and not any(matches(name, pattern) for pattern in bounds)
+    }
+
+
+def _ranges_of(
+    report: Report, bounds: Bounds | None, dtype: str | None, initial: bool, invariants: Bounds
+) -> RangeReport:
     program = report.program
     body, names = program.body, program.names
-    domain = domain_of(program, bounds, dtype, initial=initial)
+    domain = domain_of(program, bounds, dtype, initial=initial, invariants=invariants)
     found: dict[Finding, int] = {}
 
     def after(equation: Equation) -> None:
@@ -92,10 +129,12 @@ def domain_of(
     dtype: str | None = None,
     *,
     initial: bool = False,
+    invariants: Bounds | None = None,
 ) -> Ranges:
     """The domain of a program's ranges, for arguments as those of `ranges_of`, which it checks as that does."""
     limits = limits_of(dtype_name(program.dtype) if dtype is None else dtype)
-    domain = Ranges(limits, _checked(bounds or {}), program.ranges, program.initial if initial else {})
+    first = program.initial if initial else {}
+    domain = Ranges(limits, _checked(bounds or {}), program.ranges, first, program.lasting, invariants)
     unused = [pattern for pattern in domain.bounds if not any(matches(name, pattern) for name in program.names)]
     if unused:
         known = [name for name in program.names if name]

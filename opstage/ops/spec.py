@@ -47,6 +47,8 @@ class Spec:
     """Where it was written, for one that names dims."""
     initial: tuple[float, float] | None = field(default=None, init=False, repr=False, compare=False)
     """Of what has a first value, such as a declared parameter: between which numbers that is."""
+    lasting: tuple[float, float] | None = field(default=None, init=False, repr=False, compare=False)
+    """Of what a step is given by the trainer itself: between which numbers it is in every step."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.shape, (str, tuple, list)):
@@ -71,11 +73,16 @@ class Spec:
         """The same with other fields, as if it were written where this one was."""
         made = replace(self, **fields)
         object.__setattr__(made, "source", self.source)
-        return made.beginning(self.initial)
+        return made.beginning(self.initial).keeping(self.lasting)
 
     def beginning(self, ends: tuple[float, float] | None) -> Spec:
         """This very Spec, told between which numbers the first value of its tensor is."""
         object.__setattr__(self, "initial", ends)
+        return self
+
+    def keeping(self, ends: tuple[float, float] | None) -> Spec:
+        """This very Spec, told between which numbers its tensor is in every step."""
+        object.__setattr__(self, "lasting", ends)
         return self
 
     @property

@@ -172,6 +172,12 @@ class _WithMoments(Optimizer):
         return super().scalars(t) | {"c1": 1 - beta1**t, "c2": 1 - beta2**t}
 
     @override
+    def scalar_ranges(self) -> dict[str, tuple[float, float]]:
+        """The corrections grow to 1 from their first values."""
+        first = self.scalars(1)
+        return {name: (first[name], 1.0) for name in ("c1", "c2")}
+
+    @override
     def update(self, ops: Ops[R], p: R, g: R, slots: Slots[R], scalars: Scalars[R], /) -> tuple[R, Slots[R]]:
         step = ops.adamw_update if self._decoupled else ops.adam_update
         (m, v), (beta1, beta2) = slots, self.betas

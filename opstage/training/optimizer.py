@@ -195,6 +195,10 @@ class Optimizer(ABC):
         require_count(self.name, "t", t)
         return {"lr": self.lr(t - 1) if isinstance(self.lr, Schedule) else self.lr}
 
+    def scalar_ranges(self) -> Mapping[str, tuple[float, float]]:
+        """Return for scalars by their names between which numbers they are at every step, where that is known."""
+        return {}
+
     def slots(self, shape: Shape, dtype: DType, label: str) -> tuple[Slot, ...]:
         """Return the slots of the parameter called `label`."""
         return (Slot(shape, dtype, 0.0),) * self.kept

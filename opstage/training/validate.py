@@ -145,7 +145,8 @@ def training_step(
             layout = replace(layout, whole=whole)
             kept |= {named("params", places.names[i]): DATA for i, shape in enumerate(whole) if shape is not None}
         first = optimizer.scalars(1)
-        scalars = [Spec(()).beginning((value, value)) for value in first.values()]
+        ends = optimizer.scalar_ranges()
+        scalars = [Spec(()).beginning((value, value)).keeping(ends.get(name)) for name, value in first.items()]
         layout = replace(layout, optimizer=optimizer, clip=clip, slots=tuple(map(len, slots)), scalars=tuple(first))
     specs = layout.pack(parameters, state_specs, batch_specs, slots, scalars)
     names = argument_paths(loss, (*(None,) * (skip - 1), *trees)) if trees else []

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 
 import opstage
-from opstage import Options, Spec
-from opstage.facts import RangeReport, ranges_of
+from opstage import Options, Spec, optim
+from opstage.facts import RangeReport, ValueRange, ranges_of
 from opstage.facts.ranges.rules import mixing
 from opstage.models import MODELS
 from opstage.ops.catalogue.attention import SCALED_DOT_PRODUCT_ATTENTION_GRAD
@@ -87,6 +88,71 @@ def test_a_rule_that_takes_whatever_was_kept_is_caught(monkeypatch: pytest.Monke
     rule = lambda domain, call, facts: mixing.linear_finite(domain, call, (*facts[:3], facts[-1]))  # noqa: E731
     monkeypatch.setitem(table.RULES, SCALED_DOT_PRODUCT_ATTENTION_GRAD, rule)
     assert stranger()
+
+
+# What steps keep ------------------------------------------------------------------------------------------------------
+
+
+def squares(ops: Any, params: Any, x: Any) -> Any:
+    return ops.reduce_mean(ops.matmul(x, params["w"]) ** 2)
+
+
+def kept_by(optimizer: Any, **more: Any) -> RangeReport:
+    report = check_step(squares, {"w": Spec("4 3")}, Spec("B 4", range=(-1, 1)), optimizer=optimizer)
+    assert report.ok, report
+    return ranges_of(report, **more)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "squared"),
+    [
+        (optim.adam(), "slots.w.1"),
+        (optim.adamw(), "slots.w.1"),
+        (optim.adagrad(), "slots.w.0"),
+        (optim.rmsprop(), "slots.w.0"),
+        (optim.adadelta(), "slots.w.1"),
+    ],
+    ids=lambda o: getattr(o, "name", ""),
+)
+def test_means_of_squares_stay_at_least_0_in_every_step(optimizer: Any, squared: str) -> None:
+    """Without a word on how far training has come: by induction, from what the optimizer begins with."""
+    found = kept_by(optimizer)
+    assert found.safe and dict(found.outputs)[squared].low == 0, found
+    assert any("is proved to leave it" in each for each in found.given)
+
+
+def test_a_mean_that_a_step_may_make_negative_is_not_taken_to_stay() -> None:
+    """The first moment begins at 0 as the second does, and has a sign of its own in the next step."""
+    assert dict(kept_by(optim.adam()).outputs)["slots.w.0"].low == -math.inf
+
+
+def test_a_stated_bound_and_the_first_step_come_before_it() -> None:
+    stated = kept_by(optim.adam(), bounds={"slots.*.1": (-1, 1)})
+    assert "sqrt-of-negative" in [finding.rule for finding in stated.findings]
+    assert not any("is proved to leave it" in each for each in kept_by(optim.adam(), initial=True).given)
+
+
+def test_an_update_that_subtracts_squares_keeps_no_sign(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong rule, by which squares may be negative, is not confirmed by the step."""
+    from opstage.facts.ranges.rules import table
+    from opstage.ops.catalogue import elementwise
+
+    wrong_square = lambda domain, call, facts: [ValueRange()]  # noqa: E731
+    monkeypatch.setitem(table.RULES, elementwise.MUL, wrong_square)
+    monkeypatch.setitem(table.RULES, elementwise.POW, wrong_square)
+    assert dict(kept_by(optim.adam()).outputs)["slots.w.1"].low == -math.inf
+
+
+def test_what_an_optimizer_keeps_is_in_its_range_after_many_steps() -> None:
+    found = dict(kept_by(optim.adam()).outputs)
+    trainer = opstage.scalar_trainer(squares, {"w": np.ones((4, 3))})
+    optimizer, rng = optim.adam(), np.random.default_rng(0)
+    state = trainer.init_optim(optimizer)
+    for _ in range(50):
+        state = trainer.step_with(optimizer, state, rng.uniform(-1, 1, (5, 4)).astype(np.float32))
+    for i, slot in enumerate(trainer.export_optim(optimizer, state).slots["w"]):
+        assert outside(found[f"slots.w.{i}"], slot) == ""
+    assert outside(found["params.w"], trainer.get_params()["w"]) == ""
 
 
 # Loops ----------------------------------------------------------------------------------------------------------------

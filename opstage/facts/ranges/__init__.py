@@ -14,7 +14,7 @@ from ...ops.closed import BodyConstant
 from ...ops.dims import Dim
 from ...ops.primitive import Primitive, Static
 from ...ops.types import TensorType, is_float
-from ..domain import Domain, Loop, OpCall
+from ..domain import Domain, LoopFacts, OpCall
 from .fact import ANYTHING, BOOLEAN, INFINITY, ValueRange, joined, meet, within
 from .growth import limits_of_growth
 from .limits import FloatLimits, limits_of
@@ -54,6 +54,13 @@ _ENDS = (-1.0, 0.0, 1.0)
 """Ends at which a range that grows from iteration to iteration is stopped for a round."""
 
 
+LASTING = "the corrections of an optimizer are those of some step"
+INVARIANT = (
+    "state and what the optimizer keeps begin as initialised: what is not negative then stays so, as every step "
+    "is proved to leave it"
+)
+
+
 class RangeRemark(NamedTuple):
     """A way in which an op may go wrong: the rule, how sure that is, and in words."""
 
@@ -69,6 +76,8 @@ class Ranges(Domain[ValueRange]):
     bounds   pattern of an input's path -> (low, high), the first that matches
     declared an input's path -> (low, high), where no bound matches
     initial  an input's path -> (low, high) of its first value, where there is none of these
+    lasting  an input's path -> (low, high) in every step, where there is none of these
+    invariants  an input's path -> (low, high) before every step, an end of which may be open; the others come first
     given    the ranges of inputs that were used, in words
     remarks  what was seen on the way
     hidden   by the values of results that are nan or infinite only where a select drops them: a fix that was tried
@@ -87,11 +96,15 @@ class Ranges(Domain[ValueRange]):
         bounds: Mapping[str, tuple[float, float]] | None = None,
         declared: Mapping[str, tuple[float, float]] | None = None,
         initial: Mapping[str, tuple[float, float]] | None = None,
+        lasting: Mapping[str, tuple[float, float]] | None = None,
+        invariants: Mapping[str, tuple[float, float]] | None = None,
     ):
         self.limits = limits
         self.bounds = dict(bounds or {})
         self.declared = dict(declared or {})
         self.initial = dict(initial or {})
+        self.lasting = dict(lasting or {})
+        self.invariants = dict(invariants or {})
         self.given: dict[str, None] = {}
         self.remarks: list[RangeRemark] = []
         self.assumptions: dict[str, None] = dict.fromkeys(ASSUMPTIONS)
@@ -128,9 +141,14 @@ class Ranges(Domain[ValueRange]):
         return found
 
     def _first(self, name: str) -> tuple[float, float]:
-        low, high = self.initial.get(name, (-INFINITY, INFINITY))
+        low, high = self.initial.get(name, self.lasting.get(name, (-INFINITY, INFINITY)))
         if name in self.initial:
             self.given[INITIAL] = None
+        elif name in self.lasting:
+            self.given[LASTING] = None
+        if name in self.invariants and name not in self.initial:
+            self.given[INVARIANT] = None
+            return self.invariants[name]
         # An infinite end, or nan, is none that bounds what is finite.
         return (low, high) if math.isfinite(low) and math.isfinite(high) else (-INFINITY, INFINITY)
 
@@ -202,7 +220,7 @@ class Ranges(Domain[ValueRange]):
             self.remark("overflow", "what the loop carries grows, and no bound of it is known", before, sure=False)
 
     @override
-    def limits_of_carries(self, loop: Loop[ValueRange]) -> Sequence[ValueRange | None]:
+    def limits_of_carries(self, loop: LoopFacts[ValueRange]) -> Sequence[ValueRange | None]:
         return limits_of_growth(self, loop)
 
     @override

@@ -20,7 +20,7 @@ from ...ops.dims import Dim
 from ...ops.primitive import Primitive
 from ...ops.types import TensorType, is_float
 from ..dependence.sizes import at_most_proved
-from ..domain import Domain, Loop, OpCall, Rule
+from ..domain import Domain, LoopFacts, OpCall, Rule
 from .fact import INFINITY, ValueRange
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ Growth.rules = {
 # Limits ---------------------------------------------------------------------------------------------------------------
 
 
-def limits_of_growth(domain: Ranges, loop: Loop[ValueRange]) -> list[ValueRange | None]:
+def limits_of_growth(domain: Ranges, loop: LoopFacts[ValueRange]) -> list[ValueRange | None]:
     """For each carry whose range has an open end one between finite ends, where its growth has a limit."""
     from ..interpret import Interpretation
 

@@ -74,6 +74,7 @@ def check_base_program(
         ops.program(adopted, parameters, lambda: [] if returned is None else naming(returned)),
         ranges={name: spec.range for name, spec in zip(names, specs) if spec.range is not None},
         initial={name: spec.initial for name, spec in zip(names, specs) if spec.initial is not None},
+        lasting={name: spec.lasting for name, spec in zip(names, specs) if spec.lasting is not None},
     )
     if not (mesh.is_alone or ops.findings or errors):
         try:

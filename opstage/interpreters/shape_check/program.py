@@ -30,6 +30,7 @@ class CheckedProgram:
     dtype, seed   of the interpreter
     ranges        by the paths of inputs what their Specs declare of their elements
     initial       by the paths of inputs between which numbers their first values are, such as those of parameters
+    lasting       by the paths of inputs between which numbers they are in every step, such as the optimizer's scalars
     """
 
     body: Body = field(default_factory=lambda: Body((), (), (), (), (), {}))
@@ -45,6 +46,7 @@ class CheckedProgram:
     seed: int = 0
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     initial: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    lasting: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def is_rule(self, equation: Equation) -> bool:
         """Whether a derivative rule or a decomposition bound it."""
