@@ -54,6 +54,35 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
 
 
+class Thaws:
+    """How often `gc.unfreeze` was called since a test began. A recording calls it to find a function of which it knows
+    the code alone (opstage/interpreters/captures); there is no asking the collector, which walks all that is frozen."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._unfreeze = gc.unfreeze
+
+    def __call__(self) -> None:
+        self.count += 1
+        self._unfreeze()
+
+
+thaws = gc.unfreeze = Thaws()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """What a test has unfrozen is frozen again after it: else each collection of all tests that follow takes half a
+    second. What it has dropped is collected before, since nothing that is frozen is."""
+    thaws.count = 0
+    try:
+        return (yield)
+    finally:
+        if thaws.count:
+            gc.collect()
+            gc.freeze()
+
+
 LONGEST = ("test_the_recipe_", "test_many_more_", "test_verdicts_", "test_five_", "test_plans_of_many_")
 """How the names of tests begin that take minutes each."""
 
