@@ -19,9 +19,13 @@ from benchmarks import (
     step_memory,
     tape_overhead,
 )
+from benchmarks.architectures import measure as architectures
+from benchmarks.each_op import measure as each_op
 
 MEASUREMENTS = {
     "against_peers": against_peers,
+    "architectures": architectures,
+    "each_op": each_op,
     "recording": recording,
     "checking": checking,
     "guards": guards,
