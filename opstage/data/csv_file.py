@@ -6,7 +6,7 @@ import csv
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -19,7 +19,7 @@ from ..ops.tracebacks import called_by_users
 from ..ops.untrusted import brief
 from ..readable import require_file
 from .dataset import Dataset
-from .table import Choice, DataTable, Named, with_label
+from .table import PLURAL, Choice, DataTable, Named, with_label
 
 Row: TypeAlias = "tuple[int, list[str]]"
 """The number of a row's last line in the file, counted from 1, and its cells."""
@@ -115,6 +115,7 @@ def _table(path: str | os.PathLike[str], rows: Iterator[Row], choose: Choice, he
     lines: list[npt.NDArray[np.int64]] = []
     blocks: list[npt.NDArray[np.float64]] = []
     texts: dict[str, list[str]] | None = None
+    spellings: dict[tuple[str, int], str] = {}
     unread = rows if header else _with_first(first, rows)
     while block := list(islice(unread, _AT_ONCE)):
         for line, cells in block:
@@ -125,7 +126,10 @@ def _table(path: str | os.PathLike[str], rows: Iterator[Row], choose: Choice, he
             texts = {name: [] for name in wanted if name in may_name and _is_name(block[0][1][at[name]])}
         for name, column in texts.items():
             column += _names(path, name, at[name], block, may_name[name])
-        blocks.append(_numbers(path, {name: i for name, i in at.items() if name not in texts}, block, hint))
+        numeric = {name: i for name, i in at.items() if name not in texts}
+        blocks.append(_numbers(path, numeric, block, hint, may_name))
+        for name in (name for name in numeric if may_name.get(name) == "class"):
+            _require_one_spelling(path, name, at[name], block, spellings)
         lines.append(np.array([line for line, _ in block]))
     if texts is None:
         raise UsageError(f"{path}: the dataset is empty: there is no row after the names")
@@ -177,8 +181,29 @@ def _with_first(first: Row, rows: Iterator[Row]) -> Iterator[Row]:
     yield from rows
 
 
+def _require_one_spelling(
+    path: str | os.PathLike[str], name: str, at: int, block: Sequence[Row], spellings: dict[tuple[str, int], str]
+) -> None:
+    """Raise UsageError if a column of classes holds 1 and 01, which as numbers would be one class.
+
+    `spellings` holds the spelling of each number so far, and is extended.
+    """
+    for cell in sorted({cells[at].strip() for _, cells in block}):
+        if cell.isdecimal() and spellings.setdefault((name, int(cell)), cell) != cell:
+            line = next(line for line, cells in block if cells[at].strip() == cell)
+            raise UsageError(
+                f"{path}: row at line {line}: column {name} is {brief(cell)}, and another row has "
+                f"{brief(spellings[name, int(cell)])}, the same number: is it the same class? Write one number in one "
+                "way, or names that are no numbers"
+            )
+
+
 def _numbers(
-    path: str | os.PathLike[str], at: dict[str, int], block: Sequence[Row], hint: str
+    path: str | os.PathLike[str],
+    at: dict[str, int],
+    block: Sequence[Row],
+    hint: str,
+    may_name: Mapping[str, Named],
 ) -> npt.NDArray[np.float64]:
     """Convert the block's cells in these columns, quickly, or on failure cell by cell to report the invalid one."""
     as_they_are = list(at.values()) == list(range(len(block[0][1])))
@@ -200,6 +225,8 @@ def _numbers(
     what = "is empty" if not cell.strip() else f"is {brief(cell.strip())}; expected a finite number"
     if _DECIMAL_COMMA.fullmatch(cell.strip()):
         hint = ", with a decimal point: the comma is none here"
+    elif name in may_name and _is_name(cell):
+        hint = f", as in the rows before: a column of {PLURAL[may_name[name]]} holds names in every row, or in none"
     else:
         hint = _other_separator([cell]) or (hint if _is_name(cell) else "")
     raise UsageError(f"{path}: row at line {line}: column {name} {what}{hint}")

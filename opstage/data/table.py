@@ -23,7 +23,7 @@ Choice: TypeAlias = Callable[[Sequence[str]], "tuple[Sequence[str], Mapping[str,
 """Maps the names of a file's columns to (those to read, those of them that may hold names, and of what)."""
 
 TABLES = (".csv", ".tsv", ".parquet")
-_PLURAL: dict[Named, str] = {"class": "classes", "category": "categories"}
+PLURAL: dict[Named, str] = {"class": "classes", "category": "categories"}
 _LABELS = ("y", "label", "labels", "target", "targets", "class", "classes")
 
 
@@ -64,7 +64,7 @@ def numbered(
         if classes is not None:
             values = table.numbers(name)
             raise UsageError(
-                f"{table.path}: column {name} holds numbers; expected the names of {_PLURAL[what]}: {shown(classes)}"
+                f"{table.path}: column {name} holds numbers; expected the names of {PLURAL[what]}: {shown(classes)}"
             )
         return as_labels(values), None
     found = tuple(sorted(set(values))) if classes is None else tuple(classes)
@@ -126,8 +126,7 @@ def label_position(path: str | os.PathLike[str], names: Sequence[str], label: st
         if not header:
             raise UsageError(f"{path}: label={label!r} is a name, but header=False says that columns have none")
         if names.count(label) != 1:
-            found = "two columns are called" if label in names else "no column is called"
-            raise UsageError(f"{path}: {found} {label!r}{nearest(label, names)}; the columns are {', '.join(names)}")
+            raise UsageError(f"{path}: {not_one(label, names)}; the columns are {', '.join(names)}")
         return names.index(label)
     if not -columns <= label < columns:
         raise UsageError(f"{path}: label={label} is not one of its {columns} columns")
@@ -152,5 +151,11 @@ def require_columns(path: str | os.PathLike[str], names: Sequence[str], wanted: 
     """Raise UsageError unless each of `wanted` is exactly one of a file's columns."""
     for name in wanted:
         if names.count(name) != 1:
-            found = "two columns are called" if name in names else "no column is called"
-            raise UsageError(f"{path}: {found} {name!r}{nearest(name, names)}; the columns are {shown(names)}")
+            raise UsageError(f"{path}: {not_one(name, names)}; the columns are {shown(names)}")
+
+
+def not_one(name: str, names: Sequence[str]) -> str:
+    """Return the words for a name of several columns, or of none, with the nearest that there is."""
+    return (
+        f"two columns are called {name!r}" if name in names else f"no column is called {name!r}{nearest(name, names)}"
+    )

@@ -95,10 +95,9 @@ def load_data(settings: Settings, model: Model, recipe: Recipe) -> Loaded:
         unscaled = tuple(part if part.label else replace(part, image=False) for part in preparation.parts)
         preparation = replace(preparation, parts=unscaled)
         raw = _as_floats(raw, preparation)
-    if raw.classes is not None and len(raw.classes) == 1:
-        raise UsageError(
-            f"{file}: all rows are of one class, {brief(raw.classes[0])}; expected two or more to tell apart"
-        )
+    only = _only_class(raw, specs, labels)
+    if only is not None:
+        raise UsageError(f"{file}: all rows are of one class, {only}; expected two or more to tell apart")
     dataset = preparation.apply(raw)
     _check_shapes(dataset, specs, settings, model, labels)
     _check_labels(dataset, settings, model, specs, labels)
@@ -107,6 +106,16 @@ def load_data(settings: Settings, model: Model, recipe: Recipe) -> Loaded:
         return Loaded(training, held_out, preparation)
     preparation = replace(preparation, parts=tuple(_scaled(part, data.scale, training) for part in preparation.parts))
     return Loaded(preparation.apply(training), preparation.apply(held_out), preparation, data_digest(held_out))
+
+
+def _only_class(dataset: Dataset, specs: dict[str, Spec], labels: Sequence[str]) -> str | None:
+    """Return the class of all rows, by its name or number; None if there are several, or if the label is no class."""
+    if dataset.classes is not None:
+        return brief(dataset.classes[0]) if len(dataset.classes) == 1 else None
+    if len(labels) != 1 or kind_of(specs[labels[0]]) != "int" or dataset[labels[0]].ndim != 1:
+        return None
+    values = dataset[labels[0]]
+    return str(values[0]) if values.size and (values == values[0]).all() else None
 
 
 def require_file_for(data: DataSettings, cure: str) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..data import text as text_files
 from ..init import Declaration, normal
-from ..ops.derived import dropout
+from ..ops.derived import counted, dropout
 from ..ops.protocol import Ops, R
 from ..ops.spec import Spec
 from .layers import Tree, layer_norm, norm_init
@@ -112,9 +112,10 @@ def loss(ops: Ops[R], params: Tree, x: R, y: R, *, config: Config, train: bool =
 
 
 def metrics(ops: Ops[R], params: Tree, x: R, y: R, *, config: Config) -> dict[str, R]:
-    """`loss` in nats, `bits_per_byte` = loss/log 2; every byte counts, those at the start of a window too."""
+    """`loss` in nats, `bits_per_byte` = loss/log 2; every byte counts, those at the start of a window too, but for
+    labels of -100, which cross_entropy ignores."""
     nats = ops.cross_entropy(*_flat(ops, logits(ops, params, x, config=config), y), reduction="sum")
-    count = ops.sum(ops.full(shape=y.shape, value=1.0, dtype=nats.dtype))
+    count = ops.sum(ops.cast(counted(ops, y), dtype=nats.dtype))
     return {"loss": nats, "bits_per_byte": ops.scale(nats, c=1 / math.log(2)), "count": count}
 
 

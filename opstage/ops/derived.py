@@ -180,7 +180,7 @@ def one_hot(ops: Ops[R], labels: R, /, *, classes: Dim, dtype: str | DType | Non
     A label that is not in [0, classes) gives zeros. PyTorch: torch.nn.functional.one_hot.
 
     Raises:
-        DtypeError: a result that is a mask.
+        DtypeError: an operand of another dtype.
         ShapeError: no such shape.
         UsageError: no such dtype.
     """
@@ -248,7 +248,7 @@ def correct_count(ops: Ops[R], logits: R, labels: R, /, *, ignore_index: int = -
         ShapeError: shapes differ; no such axis; an invalid argument; an axis is empty.
     """
     predicted = ops.cast(ops.argmax(logits, axis=class_axis(len(logits.shape))), dtype=labels.dtype)
-    correct = ops.logical_and(ops.equal(predicted, labels), _counted(ops, labels, ignore_index))
+    correct = ops.logical_and(ops.equal(predicted, labels), counted(ops, labels, ignore_index))
     return ops.sum(ops.cast(correct, dtype=logits.dtype))
 
 
@@ -259,10 +259,11 @@ def accuracy(ops: Ops[R], logits: R, labels: R, /, *, ignore_index: int = -100) 
         DtypeError: x not a float tensor; x a mask; a number that the dtype does not hold.
         ShapeError: shapes differ; no such axis; an invalid argument; an axis is empty.
     """
-    counted = ops.sum(ops.cast(_counted(ops, labels, ignore_index), dtype=logits.dtype))
-    return ops.div(correct_count(ops, logits, labels, ignore_index=ignore_index), counted)
+    count = ops.sum(ops.cast(counted(ops, labels, ignore_index), dtype=logits.dtype))
+    return ops.div(correct_count(ops, logits, labels, ignore_index=ignore_index), count)
 
 
-def _counted(ops: Ops[R], labels: R, ignore_index: int) -> R:
+def counted(ops: Ops[R], labels: R, ignore_index: int = -100) -> R:
+    """Where labels count: all but those that are `ignore_index`. A mask."""
     ignored = ops.equal(labels, ops.full(shape=labels.shape, value=ignore_index, dtype=labels.dtype))
     return ops.logical_not(ignored)

@@ -20,7 +20,6 @@ from .other_names import OPS_NAMES
 _MODULES = frozenset({"numpy", "math", "cmath", "torch", "jax", "scipy", "tensorflow", "cupy"})
 
 _BUILTINS: dict[Any, str] = {
-    len: "x.shape[0] is the size of its first axis",
     max: "the larger of two is ops.maximum(x, y), the largest along axes ops.reduce_max(x, axis=…)",
     min: "the smaller of two is ops.minimum(x, y)",
     sum: "the sum of all elements is ops.sum(x), along axes ops.reduce_sum(x, axis=…)",

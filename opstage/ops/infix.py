@@ -227,6 +227,9 @@ class Infix:
     def __float__(self) -> NoReturn:
         raise ProgramError("a ref has no number inside a program; return it, and read it from the result")
 
+    def __len__(self) -> NoReturn:
+        raise ProgramError("len(…) takes no refs: x.shape[0] is the size of the first axis, len(x.shape) the rank")
+
     def __iter__(self) -> NoReturn:
         raise ProgramError(
             "a ref cannot be iterated; take parts with x[i], ops.slice or ops.split (a list of numbers is one tensor, "

@@ -116,9 +116,9 @@ OWN = (
 
 OF_FUNCTIONS = (
     Cause(
-        "an operand of another dtype", ShapeError, r"must be of dtype bool|must have one dtype|of integers|integers but"
+        "an operand of another dtype", DtypeError, r"must be of dtype bool|must have one dtype|of integers|integers but"
     ),
-    Cause("an operand of another dtype", ShapeError, r"must be a tensor of numbers"),
+    Cause("an operand of another dtype", DtypeError, r"must be a tensor of numbers"),
     Cause("a result that is a mask", DtypeError, r"^the result must be a tensor of numbers"),
     Cause("an operand that is no tensor", ProgramError, r"where it needs a ref"),
     Cause(

@@ -121,6 +121,11 @@ def test_a_long_table_comes_whole(tmp_path: Path) -> None:
         (TABLE.encode() + b"1,\xff\xfe,2\n", "not UTF-8"),
         (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "not UTF-8"),
         ("a,b\n" + "1,2\n" * 5000 + "1,x\n", "row at line 5002: column b is 'x'"),
+        (
+            "a,b\n1,2\n1,x\n",
+            "b is 'x'; expected a finite number, as in the rows before: a column of classes",
+        ),
+        ("a,b\n" + "1,1\n" * 5000 + "1,01\n", "row at line 5002: column b is '01', and another row has '1', the same"),
     ],
 )
 def test_bad_tables(tmp_path: Path, text: str | bytes, message: str) -> None:
@@ -149,8 +154,12 @@ def test_bad_labels(tmp_path: Path, how: dict[str, Any], message: str) -> None:
 
 
 def test_two_columns_of_one_name(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="two columns are called 'a'"):
+    with pytest.raises(UsageError, match="two columns are called 'a'; the columns are a, a, b"):
         from_csv(written(tmp_path, "a,a,b\n1,2,3\n"), label="a")
+
+
+def test_zeros_in_front_of_every_label_are_one_way_to_write_numbers(tmp_path: Path) -> None:
+    assert from_csv(written(tmp_path, "a,month\n01,01\n1,02\n1,01\n"))["y"].tolist() == [1, 2, 1]
 
 
 def test_no_table(tmp_path: Path) -> None:

@@ -120,6 +120,18 @@ def test_metrics_are_bits_per_byte() -> None:
     assert sums["count"] == 16
 
 
+def test_labels_that_are_ignored_do_not_count() -> None:
+    """The metrics of held-out rows are those of the labels that are there, as the loss is."""
+    params, x = parameters(), texts(2, 9)
+    labels = x[:, 1:].astype(np.int64)
+    labels[0, 3:] = -100
+    made = model("gpt", TINY)
+    sums = opstage.run(made.metrics, params, x[:, :-1], labels, options=FLOAT64)
+    assert sums["count"] == 11
+    loss = opstage.run(made.loss, params, x[:, :-1], labels, options=FLOAT64)
+    assert sums["loss"] / sums["count"] == pytest.approx(float(loss), rel=1e-12)
+
+
 def test_the_training_step_is_right_for_every_batch_and_length() -> None:
     made = model("gpt")
     report = check_step(made.loss, made.init, *made.batch)

@@ -313,6 +313,7 @@ def test_what_is_no_tensor_is_refused_by_its_path(given: Any, message: str) -> N
         (lambda ops, x: float(x), "a ref has no number inside a program"),
         (lambda ops, x: np.asarray(x), "a ref is not an array"),
         (lambda ops, x: list(x), "a ref cannot be iterated"),
+        (lambda ops, x: len(x), r"len\(…\) takes no refs: x.shape\[0\] is the size"),
     ],
 )
 def test_what_is_no_ref_is_refused(program: Any, message: str) -> None:

@@ -131,6 +131,7 @@ def test_sizes_may_be_named(call: Any, spec: str, expected: str) -> None:
         (lambda ops, x: derived.arange(ops, 2.5), r"^arange at .*stop must be an integer or a size but is 2\.5"),
         (lambda ops, x: derived.arange(ops, 3, step=0), r"^arange at .*step must not be 0"),
         (lambda ops, x: derived.linspace(ops, 0, 1, num=-1), r"^linspace at .*num must be at least 0 but is -1"),
+        (lambda ops, x: derived.linspace(ops, 0, 1, num=2**70), r"^linspace at .*num must be at most 16777216 but"),
     ],
 )  # fmt: skip
 def test_errors(call: Any, message: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import opstage
 from opstage import derived
-from opstage.ops.errors import RangeError, ShapeError
+from opstage.ops.errors import DtypeError, RangeError, ShapeError
 from opstage.ops.types import show_shape
 from tests.ops.functions import COMPILED, FLOAT64, Row, assert_row
 
@@ -142,7 +142,7 @@ BAD: list[tuple[str, type[Exception], str, Any]] = [
     ("prelu", ShapeError, "weight has 2 numbers", lambda ops, x: derived.prelu(ops, x, ops.const(np.ones(2)))),
     ("prelu rank", ShapeError, "must be a number, a vector",
      lambda ops, x: derived.prelu(ops, x, ops.const(np.ones((1, 1, 1))))),
-    ("cummax of a mask", ShapeError, "must be a tensor of numbers", lambda ops, x: derived.cummax(ops, x > 0, axis=0)),
+    ("cummax of a mask", DtypeError, "must be a tensor of numbers", lambda ops, x: derived.cummax(ops, x > 0, axis=0)),
     ("segments", ShapeError, "one of each row",
      lambda ops, x: derived.segment_max(ops, x, ops.iota(shape=(3,)), count=3)),
     ("segment outside", RangeError, "out of range",

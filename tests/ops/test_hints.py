@@ -65,7 +65,6 @@ FOREIGN: list[tuple[Callable[[Any, Any], Any], str]] = [
     (lambda ops, x: np.linalg.eig(x), "np.linalg.eig takes no refs: tensors of a program are computed with by"),
     (lambda ops, x: math.exp(ops.sum(x)), "math.exp takes no refs: it is ops.exp"),
     (lambda ops, x: torch.cat(x), "torch.cat takes no refs: Opstage calls it ops.concat([x, y], axis=0)"),
-    (lambda ops, x: len(x), "len(…) takes no refs: x.shape[0]"),
     (lambda ops, x: max(x, 0), "max(…) takes no refs: the larger of two is ops.maximum(x, y)"),
     (lambda ops, x: sum(x), "sum(…) takes no refs: the sum of all elements is ops.sum(x)"),
     (lambda ops, x: int(ops.sum(x)), "int(…) takes no refs: another dtype is ops.cast"),

@@ -11,7 +11,7 @@ import numpy as np
 from typing_extensions import override
 
 from ...ops.closed import Body
-from ...ops.errors import LocatedError, RangeError, UsageError
+from ...ops.errors import LocatedError, OutOfMemoryError, RangeError, UsageError
 from ...ops.kinds import Effect, Kind
 from ...ops.lists import no_ref
 from ...ops.primitive import NO_STATIC, Primitive, Static
@@ -26,7 +26,7 @@ from ..native import one_thread
 from .kernels import kernel_table
 from .loop_body import prepare_body, zero_dim
 from .loops.workspace import give_back_workspace
-from .memory import give_back_freed_memory, keep_freed_memory
+from .memory import give_back_freed_memory, keep_freed_memory, located, no_memory
 
 _INFERRED: dict[Any, tuple[TensorType, ...]] = {}  # result types by (primitive, operand types, statics)
 _INFERRED_LIMIT = 1 << 13  # some 6 MB
@@ -162,7 +162,10 @@ class NumpyOps(HostArrays):
     ) -> tuple[Array, ...]:
         # log 0 is -inf and sqrt -1 is nan, without a warning; fast kernels use their own threads for products
         with np.errstate(all="ignore"), one_thread if self._fast else nullcontext():
-            return super().execute_each(program, refs, step)
+            try:
+                return super().execute_each(program, refs, step)
+            except MemoryError as error:  # of an op, if it is not one of Opstage's yet
+                raise located(error) from None
 
     @override
     def trim(self) -> None:
@@ -177,9 +180,12 @@ class NumpyOps(HostArrays):
         if key not in _INFERRED:
             self._infer(key, primitive, (x,), NO_STATIC)
         kernel = self._kernels.get(primitive)
-        if kernel is None:
-            return self._composed(key, primitive, (x,), NO_STATIC)[0]
-        out: Array = kernel(x)
+        try:
+            if kernel is None:
+                return self._composed(key, primitive, (x,), NO_STATIC)[0]
+            out: Array = kernel(x)
+        except MemoryError as error:
+            raise self._no_memory(error, primitive, (x,), NO_STATIC) from None
         return out if type(out) is np.ndarray else zero_dim(out)
 
     @override
@@ -188,9 +194,12 @@ class NumpyOps(HostArrays):
         if key not in _INFERRED:
             self._infer(key, primitive, (x, y), NO_STATIC)
         kernel = self._kernels.get(primitive)
-        if kernel is None:
-            return self._composed(key, primitive, (x, y), NO_STATIC)[0]
-        out: Array = kernel(x, y)
+        try:
+            if kernel is None:
+                return self._composed(key, primitive, (x, y), NO_STATIC)[0]
+            out: Array = kernel(x, y)
+        except MemoryError as error:
+            raise self._no_memory(error, primitive, (x, y), NO_STATIC) from None
         return out if type(out) is np.ndarray else zero_dim(out)
 
     @override
@@ -199,10 +208,12 @@ class NumpyOps(HostArrays):
         if key not in _INFERRED:
             self._infer(key, primitive, refs, static)
         kernel = self._kernels.get(primitive)
-        if kernel is None:
-            return self._composed(key, primitive, refs, static)
         try:
+            if kernel is None:
+                return self._composed(key, primitive, refs, static)
             out = kernel(*refs, **static)
+        except MemoryError as error:
+            raise self._no_memory(error, primitive, refs, static) from None
         except LocatedError as error:  # an index or label out of range
             error.place(primitive.name, self.cursor.region.name)
             raise
@@ -278,6 +289,15 @@ class NumpyOps(HostArrays):
         except RangeError:  # the following calls raise with the index and tensor
             self._require_indices(primitive, refs, static)
             return self.decompose(primitive, refs, static)
+
+    def _no_memory(
+        self, error: MemoryError, primitive: Primitive, refs: tuple[Array, ...], static: Static
+    ) -> OutOfMemoryError:
+        """Return the error of an op for whose results, or for what it computes on the way, there is no memory."""
+        if isinstance(error, OutOfMemoryError):
+            return error  # of a part of the op
+        types = tuple(TensorType(r.shape, r.dtype) for r in refs)
+        return no_memory(primitive, types, self.infer(primitive, types, static), self.cursor.region.name)
 
     def _require_indices(self, primitive: Primitive, refs: tuple[Array, ...], static: Static) -> None:
         if Effect.RAISES in primitive.effects:

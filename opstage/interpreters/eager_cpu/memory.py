@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable
 from functools import cache
 
 import numpy as np
+
+from ...ops.amounts import show_bytes
+from ...ops.errors import OutOfMemoryError
+from ...ops.primitive import Primitive
+from ...ops.types import TensorType, dtype_name, show_shape
+
+_ADVICE = (
+    "take smaller batches, or smaller tensors. What a training step takes is predicted by opstage.training.memory, and "
+    "by opstage check --memory"
+)
 
 _LARGEST = (32 << 20) - (64 << 10)  # bytes; glibc adapts only to blocks up to 32 MiB, including its own header
 
@@ -40,3 +51,26 @@ def _trim() -> Callable[[int], int] | None:
         return ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_size_t)(("malloc_trim", ctypes.CDLL(None)))
     except (AttributeError, OSError, TypeError):  # another C library, or a process that cannot be opened as a library
         return None
+
+
+def no_memory(
+    primitive: Primitive, operands: tuple[TensorType, ...], results: tuple[TensorType, ...], region: str
+) -> OutOfMemoryError:
+    """Return the error of an op that the system has no memory for, placed at the user's line."""
+    made = ", ".join(f"{show_shape(t.shape)} {dtype_name(t.dtype)}" for t in results)
+    of = ", ".join(show_shape(t.shape) for t in operands)
+    size = sum(math.prod(map(int, t.shape)) * t.dtype.itemsize for t in results)
+    return OutOfMemoryError(
+        f"no memory is left for {made}, which {'takes' if len(results) == 1 else 'take'} {show_bytes(size)}"
+        f"{f', of {of}' if of else ''}; {_ADVICE}",
+        op=primitive.name,
+        region=region,
+    )
+
+
+def located(error: MemoryError) -> OutOfMemoryError:
+    """Return the error of Opstage for one of the system at no op in particular; its own as they are."""
+    if isinstance(error, OutOfMemoryError):
+        return error
+    reason = str(error).rstrip(".")
+    return OutOfMemoryError(f"no memory is left{f': {reason}' if reason else ''}; {_ADVICE}")

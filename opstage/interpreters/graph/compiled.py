@@ -14,6 +14,7 @@ from ...ops.types import as_dtype
 from ...options import Options
 from ..base_program import BaseProgram
 from ..eager_cpu.interpreter import HostArrays, NumpyOps
+from ..eager_cpu.memory import located
 from ..host import Array
 from ..mesh.hosting import Hosting
 from .cpu.scratch import CpuScratch
@@ -75,4 +76,7 @@ class CompiledOps(HostArrays):
     def execute(
         self, program: Callable[..., tuple[Array, ...]], refs: tuple[Array, ...], step: int = 0
     ) -> tuple[Array, ...]:
-        return self.programs.execute(program, refs, step)
+        try:
+            return self.programs.execute(program, refs, step)
+        except MemoryError as error:
+            raise located(error) from None

@@ -5,6 +5,7 @@ All of them are linear in x, so their derivatives are those of their parts; size
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
@@ -29,6 +30,8 @@ from .tools import (
     whole,
     zeros,
 )
+
+_LONGEST_LINSPACE = 1 << 24  # numbers, which a program holds as a constant: 128 MiB
 
 
 def take(ops: Ops[R], x: R, idx: R, /, *, axis: int = 0, mode: str = "raise") -> R:
@@ -377,7 +380,15 @@ def linspace(ops: Ops[R], start: float, stop: float, /, *, num: int, dtype: Any 
         UsageError: no such dtype.
     """
     num = int_of(ops, "linspace", "num", num, 0)
+    if num > _LONGEST_LINSPACE:
+        reason = f"num must be at most {_LONGEST_LINSPACE} but is {num}: the numbers are a constant of the program; "
+        raise error(ops, "linspace", reason + "more are ops.iota(shape=(num,)), cast, scaled and shifted")
     first, last = (Fraction(number_of(ops, "linspace", *end)) for end in (("start", start), ("stop", stop)))
-    values = [first + (last - first) * Fraction(i, max(num - 1, 1)) for i in range(num)]
+    step = (last - first) / max(num - 1, 1)
     target = ops.dtype if dtype is None else as_dtype(dtype)
-    return ops.const(np.array(values if target == EXACT else list(map(float, values))), dtype=target)
+    if target == EXACT:
+        return ops.const(np.array([first + step * i for i in range(num)], object), dtype=target)
+    below = math.lcm(first.denominator, step.denominator)
+    start_at, by = int(first * below), int(step * below)
+    # Python rounds the quotient of two integers once, whatever their lengths
+    return ops.const(np.fromiter(((start_at + by * i) / below for i in range(num)), np.float64, num), dtype=target)

@@ -42,9 +42,10 @@ def ctc_loss(
     Source: Graves et al. 2006.
 
     Raises:
+        DtypeError: an operand of another dtype.
         RangeError: an index out of range, when it runs.
-        ShapeError: an invalid argument; input_lengths, log_probs, target_lengths, targets of another shape; an
-            operand of another dtype; operands that do not fit each other.
+        ShapeError: an invalid argument; input_lengths, log_probs, target_lengths, targets of another shape;
+            operands that do not fit each other.
     """
     _require(ops, log_probs, targets, input_lengths, target_lengths, reduction)
     time, batch, classes = log_probs.shape

@@ -13,7 +13,7 @@ from ..types import BOOL, INT64
 from .arrange import moveaxis
 from .ordering import bincount, segment_count, segment_sum
 from .places import take_along_axis
-from .tools import axis_of, error, whole, zeros
+from .tools import axis_of, dtype_error, whole, zeros
 
 
 def cummax(ops: Ops[R], x: R, /, *, axis: int) -> tuple[R, R]:
@@ -23,7 +23,8 @@ def cummax(ops: Ops[R], x: R, /, *, axis: int) -> tuple[R, R]:
     np.maximum.accumulate.
 
     Raises:
-        ShapeError: no such axis; an operand of another dtype.
+        DtypeError: x a mask.
+        ShapeError: no such axis.
     """
     return _so_far(ops, "cummax", x, axis, greatest=True)
 
@@ -32,7 +33,8 @@ def cummin(ops: Ops[R], x: R, /, *, axis: int) -> tuple[R, R]:
     """The least element so far along an axis, and its index, as `cummax`. PyTorch: torch.cummin.
 
     Raises:
-        ShapeError: no such axis; an operand of another dtype.
+        DtypeError: x a mask.
+        ShapeError: no such axis.
     """
     return _so_far(ops, "cummin", x, axis, greatest=False)
 
@@ -44,10 +46,10 @@ def segment_max(ops: Ops[R], x: R, segments: R, /, *, count: Dim, fill: float = 
     outside of [0, count) is a RangeError. PyTorch: torch.scatter_reduce(…, "amax"). JAX: jax.ops.segment_max.
 
     Raises:
-        DtypeError: x not an integer tensor.
+        DtypeError: x a mask; x not an integer tensor.
         RangeError: an index out of range, when it runs.
-        ShapeError: an invalid argument; no such shape; segments of another shape; an operand of another dtype;
-            operands that do not fit each other.
+        ShapeError: an invalid argument; no such shape; segments of another shape; operands that do not fit each
+            other.
     """
     return _of_segments(ops, "segment_max", x, segments, count, fill, greatest=True)
 
@@ -56,17 +58,17 @@ def segment_min(ops: Ops[R], x: R, segments: R, /, *, count: Dim, fill: float = 
     """The least x[i] of each segment, as `segment_max`. PyTorch: torch.scatter_reduce(…, "amin").
 
     Raises:
-        DtypeError: x not an integer tensor.
+        DtypeError: x a mask; x not an integer tensor.
         RangeError: an index out of range, when it runs.
-        ShapeError: an invalid argument; no such shape; segments of another shape; an operand of another dtype;
-            operands that do not fit each other.
+        ShapeError: an invalid argument; no such shape; segments of another shape; operands that do not fit each
+            other.
     """
     return _of_segments(ops, "segment_min", x, segments, count, fill, greatest=False)
 
 
 def _numbers(ops: Ops[R], op: str, x: R) -> None:
     if x.dtype == BOOL:
-        raise error(ops, op, "x must be a tensor of numbers but is bool; cast it with ops.cast(…, dtype=…)")
+        raise dtype_error(ops, op, "x must be a tensor of numbers but is bool; cast it with ops.cast(…, dtype=…)")
 
 
 def _so_far(ops: Ops[R], op: str, x: R, axis: int, *, greatest: bool) -> tuple[R, R]:

@@ -6,7 +6,7 @@ from ..dims import Dim, is_zero, prod
 from ..protocol import Ops, R
 from ..rules import require_rank, same_shape
 from ..types import BOOL, INT64, require_integer, require_same_dtype, show_shape
-from .tools import at_most, axis_of, dim_of, equal_sizes, error, placed, type_of, whole, zeros
+from .tools import at_most, axis_of, dim_of, dtype_error, equal_sizes, error, placed, type_of, whole, zeros
 
 
 def sort(ops: Ops[R], x: R, /, *, axis: int = -1, descending: bool = False) -> tuple[R, R]:
@@ -135,13 +135,14 @@ def unique(ops: Ops[R], x: R, /, *, size: Dim, fill: float = 0) -> tuple[R, R, R
     NumPy: np.unique.
 
     Raises:
+        DtypeError: x a mask.
         RangeError: an index out of range, when it runs.
-        ShapeError: an invalid argument; no such shape; an operand of another dtype.
+        ShapeError: an invalid argument; no such shape.
     """
     op = "unique"
     size, count = dim_of(ops, op, "size", size), prod(x.shape)
     if x.dtype == BOOL:
-        raise error(ops, op, "x must be a tensor of numbers but is bool; cast it with ops.cast(…, dtype=…)")
+        raise dtype_error(ops, op, "x must be a tensor of numbers but is bool; cast it with ops.cast(…, dtype=…)")
     ordered = sort(ops, ops.reshape(x, shape=(count,)))[0]
     if is_zero(count):
         first = ops.full(shape=(count,), value=False, dtype=BOOL)

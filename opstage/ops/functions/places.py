@@ -15,7 +15,7 @@ from ..errors import nearest
 from ..protocol import Ops, R
 from ..types import INT64, show_shape
 from .arrange import moveaxis
-from .tools import axis_of, dim_of, equal_sizes, error, int_of, known, whole, zeros
+from .tools import axis_of, dim_of, dtype_error, equal_sizes, error, int_of, known, whole, zeros
 
 REDUCTIONS = ("set", "add", "mul", "max", "min")
 MODES = ("raise", "zero")
@@ -28,9 +28,9 @@ def take_along_axis(ops: Ops[R], x: R, idx: R, /, *, axis: int, mode: str = "rai
     np.take_along_axis. ONNX: GatherElements. TensorFlow: tf.gather with batch_dims.
 
     Raises:
+        DtypeError: an operand of another dtype.
         RangeError: an index out of range, when it runs.
-        ShapeError: no such axis; an invalid argument; an operand of another dtype; operands that do not fit each
-            other.
+        ShapeError: no such axis; an invalid argument; operands that do not fit each other.
     """
     op = "take_along_axis"
     axis = axis_of(ops, op, axis, len(x.shape))
@@ -48,9 +48,9 @@ def put_along_axis(ops: Ops[R], x: R, idx: R, v: R, /, *, axis: int, reduce: str
     np.put_along_axis. ONNX: ScatterElements.
 
     Raises:
+        DtypeError: an operand of another dtype.
         RangeError: an index out of range, when it runs.
-        ShapeError: no such axis; an invalid argument; an operand of another dtype; operands that do not fit each
-            other.
+        ShapeError: no such axis; an invalid argument; operands that do not fit each other.
     """
     op = "put_along_axis"
     axis = axis_of(ops, op, axis, len(x.shape))
@@ -67,8 +67,9 @@ def gather_nd(ops: Ops[R], x: R, idx: R, /, *, batch: int = 0, mode: str = "rais
     x is (*B, n1, …, nk, *rest), with `batch` axes B that both have. ONNX: GatherND. TensorFlow: tf.gather_nd.
 
     Raises:
+        DtypeError: an operand of another dtype.
         RangeError: an index out of range, when it runs.
-        ShapeError: an invalid argument; an operand of another dtype; operands that do not fit each other.
+        ShapeError: an invalid argument; operands that do not fit each other.
     """
     op = "gather_nd"
     batch = int_of(ops, op, "batch", batch, 0)
@@ -87,8 +88,9 @@ def scatter_nd(ops: Ops[R], x: R, idx: R, v: R, /, *, reduce: str = "set", mode:
     ONNX: ScatterND. TensorFlow: tf.tensor_scatter_nd_update. PyTorch: x[idx[:, 0], …] = v, index_put.
 
     Raises:
+        DtypeError: an operand of another dtype.
         RangeError: an index out of range, when it runs.
-        ShapeError: an invalid argument; an operand of another dtype; operands that do not fit each other.
+        ShapeError: an invalid argument; operands that do not fit each other.
     """
     op = "scatter_nd"
     k = _depth(ops, op, x, idx, 0)
@@ -125,9 +127,9 @@ def nonzero(ops: Ops[R], mask: R, /, *, size: Dim, fill: int = -1) -> tuple[R, R
     jnp.nonzero(size=).
 
     Raises:
-        DtypeError: a number that the dtype does not hold.
+        DtypeError: a number that the dtype does not hold; an operand of another dtype.
         RangeError: an index out of range, when it runs.
-        ShapeError: an invalid argument; no such shape; an operand of another dtype.
+        ShapeError: an invalid argument; no such shape.
     """
     places, found, size = _true(ops, "nonzero", mask, size)
     count = prod(mask.shape)
@@ -145,9 +147,9 @@ def masked_select(ops: Ops[R], x: R, mask: R, /, *, size: Dim, fill: float = 0) 
     where the elements came from. PyTorch: torch.masked_select. NumPy: x[mask]. ONNX: Compress.
 
     Raises:
+        DtypeError: an operand of another dtype.
         RangeError: an index out of range, when it runs.
-        ShapeError: an invalid argument; no such shape; an operand of another dtype; operands that do not fit each
-            other.
+        ShapeError: an invalid argument; no such shape; operands that do not fit each other.
     """
     op = "masked_select"
     _require_shape(ops, op, mask, x.shape)
@@ -200,7 +202,7 @@ def _in_range(ops: Ops[R], op: str, idx: R, n: Dim, mode: str) -> tuple[R, R | N
     if mode not in MODES:
         raise error(ops, op, f"mode must be one of {MODES} but is {mode!r}{nearest(mode, MODES)}")
     if idx.dtype.kind != "i":
-        raise error(ops, op, f"idx must be a tensor of integers but its dtype is {idx.dtype}")
+        raise dtype_error(ops, op, f"idx must be a tensor of integers but its dtype is {idx.dtype}")
     if mode == "raise":
         return ops.gather_vec(ops.iota(shape=(n,)), idx), None  # each is itself, and what is none of them an error
     index = ops.cast(idx, dtype=INT64)
@@ -244,7 +246,7 @@ def _written(ops: Ops[R], op: str, x: R, cells: R, v: R, reduce: str, mode: str)
     if reduce not in REDUCTIONS:
         raise error(ops, op, f"reduce must be one of {REDUCTIONS} but is {reduce!r}{nearest(reduce, REDUCTIONS)}")
     if x.dtype != v.dtype:
-        raise error(ops, op, f"x and v must have one dtype but have {x.dtype} and {v.dtype}")
+        raise dtype_error(ops, op, f"x and v must have one dtype but have {x.dtype} and {v.dtype}")
     if reduce == "add":
         add = ops.scatter_add_vec if len(x.shape) == 1 else ops.scatter_add_row
         return add(x, v, cells, mode=mode)
@@ -299,7 +301,7 @@ def _combined(ops: Ops[R], op: str, v: R, ordered: R, combine: Callable[[R, R], 
 def _true(ops: Ops[R], op: str, mask: R, size: Dim) -> tuple[R, R, Dim]:
     """From 1 on the number of each true element of a mask, 0 of the others; how many there are; the room for them."""
     if mask.dtype.kind != "b":
-        raise error(ops, op, f"the mask must be of dtype bool but is {mask.dtype}; compare x with 0, or cast it")
+        raise dtype_error(ops, op, f"the mask must be of dtype bool but is {mask.dtype}; compare x with 0, or cast it")
     flat = ops.cast(ops.reshape(mask, shape=(prod(mask.shape),)), dtype=INT64)
     return ops.mul(flat, ops.cumsum(flat)), ops.reduce_sum(flat), dim_of(ops, op, "size", size)
 

@@ -12,7 +12,7 @@ from typing import Any
 from ..dims import require_divides
 from ..protocol import Ops, R
 from ..types import show_shape
-from .tools import equal_sizes, error, placed, zeros
+from .tools import dtype_error, equal_sizes, error, placed, zeros
 
 Params = Mapping[str, Any]
 Activation = Callable[[Any, Any], Any]
@@ -274,7 +274,7 @@ def _require(ops: Any, op: str, name: str, x: Any, shape: tuple[Any, ...]) -> No
 def within(ops: Any, op: str, name: str, lengths: Any, time: Any, batch: Any) -> Any:
     """Where a step is one of a sequence of so many: (time, batch). Other lengths than 0 to `time` are errors."""
     if lengths.dtype.kind not in "iu":
-        raise error(ops, op, f"{name} must be integers but is {lengths.dtype}")
+        raise dtype_error(ops, op, f"{name} must be integers but is {lengths.dtype}")
     _require(ops, op, name, lengths, (batch,))
     lengths = ops.gather_vec(ops.iota(shape=(time + 1,)), lengths)  # which has no other entries
     steps = ops.broadcast_to(ops.unsqueeze(ops.iota(shape=(time,)), axis=1), shape=(time, batch))

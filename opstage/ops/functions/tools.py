@@ -11,7 +11,7 @@ import numpy as np
 
 from ..arguments import Axes, as_dim, as_int, as_sequence, normalize_axes, normalize_axis
 from ..dims import Dim, DimExpr, ratio, require_at_most, require_equal
-from ..errors import LocatedError, ShapeError
+from ..errors import DtypeError, LocatedError, ShapeError
 from ..invalid_static import InvalidStatic
 from ..numbers import plain
 from ..protocol import Ops, R
@@ -22,6 +22,11 @@ from ..untrusted import brief
 def error(ops: Ops[R], op: str, reason: str) -> ShapeError:
     """The error of a function of the name `op`, placed at the user's line."""
     return ShapeError(reason, op=op, region=ops.cursor.region.name)
+
+
+def dtype_error(ops: Ops[R], op: str, reason: str) -> DtypeError:
+    """The error of a function of the name `op` given a tensor of a dtype that it does not take."""
+    return DtypeError(reason, op=op, region=ops.cursor.region.name)
 
 
 def valid(ops: Ops[R], op: str, value: Any) -> Any:
