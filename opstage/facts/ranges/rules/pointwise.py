@@ -133,12 +133,16 @@ def inv(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 
 def neg(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     (x,) = facts
+    if not is_float(call.outputs[0].dtype):  # the least integer has no negative
+        return [domain.result(call, -x.high, -x.low, facts)]
     return [ValueRange(-x.high, -x.low, x.nan, x.plus, x.minus, x.integral)]
 
 
 def absolute(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     (x,) = facts
     low = 0.0 if x.may_be_zero else min(abs(x.low), abs(x.high))
+    if not is_float(call.outputs[0].dtype):  # nor a size
+        return [domain.result(call, low if x.bounded else -INFINITY, max(abs(x.low), abs(x.high)), facts)]
     return [ValueRange(low, max(abs(x.low), abs(x.high)), x.nan, False, x.infinite, x.integral)]
 
 

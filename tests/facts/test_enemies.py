@@ -1,0 +1,158 @@
+"""Programs made to break ranges: each runs at values at which a rule could be wrong, and stays in what is claimed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import opstage
+from opstage import Spec, derived
+from tests.facts.test_ranges_of_ops import wrong
+
+INT32, INT64 = np.iinfo(np.int32), np.iinfo(np.int64)
+
+
+def f32(*values: Any) -> Any:
+    return np.array(values, np.float32)
+
+
+def ints(*values: int, dtype: str = "int32") -> Any:
+    return np.array(values, dtype)
+
+
+def by_maximum(turn: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """exp(x - m), for a maximum of rows that stands beside other elements than those it is the maximum of."""
+
+    def program(ops: Any, x: Any) -> Any:
+        return ops.exp(x - ops.broadcast_to(turn(ops, x), shape=x.shape))
+
+    return program
+
+
+def by_norm(turn: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """x over a root that is of other rows than its own."""
+
+    def program(ops: Any, x: Any) -> Any:
+        squares = ops.reduce_mean(x * x, axis=1, keepdims=True) + 1e-6
+        return x / ops.broadcast_to(ops.sqrt(turn(ops, squares)), shape=x.shape)
+
+    return program
+
+
+def recurring(step: Callable[[Any, Any, Any], Any], **more: Any) -> Callable[..., Any]:
+    def program(ops: Any, x: Any) -> Any:
+        last, each = ops.scan(lambda ops, c, e: (step(ops, c, e), c), ops.full(shape=(), value=0.0), x, **more)
+        return [last, each]
+
+    return program
+
+
+SQUARE = f32([1, 200], [3, 4])
+PROBABILITIES = np.random.default_rng(0).normal(size=30000).astype(np.float32)
+ENEMIES: dict[str, tuple[Callable[..., Any], list[Any]]] = {
+    # Integers that wrap around
+    "the least integer has no negative": (lambda ops, x: -x, [ints(INT32.min, 5)]),
+    "nor has that of 64 bits": (lambda ops, x: -x, [ints(INT64.min, 5, dtype="int64")]),
+    "the least integer has no size": (lambda ops, x: ops.abs(x), [ints(INT32.min, 5)]),
+    "negatives of the rest": (lambda ops, x: [-x, ops.abs(x)], [ints(INT32.min + 1, 5)]),
+    "a product": (lambda ops, x: x * x, [ints(2**20, 5)]),
+    "a difference": (lambda ops, x, y: x - y, [ints(INT32.min, 5), ints(1, 1)]),
+    "a sum": (lambda ops, x: ops.reduce_sum(x, axis=0), [np.full(3, 2**30, "int32")]),
+    "a running sum": (lambda ops, x: ops.cumsum(x, axis=0), [np.full(3, 2**30, "int32")]),
+    "a quotient": (lambda ops, x, y: x // y, [ints(INT32.min, 7), ints(-1, -1)]),
+    "an integer of 53 bits": (lambda ops, x: x + 1, [ints(2**53, 1, dtype="int64")]),
+    # Casts
+    "a cast that rounds up": (lambda ops, x: ops.cast(x, dtype="float32"), [ints(16777217, 2**53 - 1, dtype="int64")]),
+    "a cast that keeps some bits": (lambda ops, x: ops.cast(x, dtype="int32"), [ints(2**33 + 5, -3, dtype="int64")]),
+    "a cast of what is too large": (lambda ops, x: ops.cast(x, dtype="int32"), [f32(3e9, -1.5)]),
+    # Rounding of sums
+    "probabilities add up to more than 1": (
+        lambda ops, x: ops.reduce_sum(ops.softmax(x, axis=0), axis=0),
+        [PROBABILITIES],
+    ),
+    "so do those before one": (lambda ops, x: ops.cumsum(ops.softmax(x, axis=0), axis=0), [PROBABILITIES]),
+    "1 less all of them has a root": (
+        lambda ops, x: ops.sqrt(1 - ops.reduce_sum(ops.softmax(x, axis=0), axis=0)),
+        [PROBABILITIES],
+    ),
+    "a mean of one number": (lambda ops, x: ops.reduce_mean(x, axis=0), [np.full(100003, 0.1, np.float32)]),
+    "a deviation of one number": (lambda ops, x: derived.std(ops, x, axis=0), [np.full(1000, 0.1, np.float32)]),
+    # Zeros and nans
+    "1 over -0": (lambda ops, x: 1 / x, [f32(-0.0, 1)]),
+    "1 over relu of -0": (lambda ops, x: 1 / ops.relu(x), [f32(-0.0, 1)]),
+    "0 over 0": (lambda ops, x: x / x, [f32(0)]),
+    "a nan decides nothing": (
+        lambda ops, x: ops.select(ops.less_equal(ops.sqrt(x), ops.full(shape=(2,), value=1.0)), x, ops.sqrt(x)),
+        [f32(-4, 2)],
+    ),
+    "nor does its negation": (
+        lambda ops, x: ops.select(
+            ops.logical_not(ops.less(ops.sqrt(x), ops.full(shape=(2,), value=1.0))),
+            ops.sqrt(x),
+            ops.full(shape=(2,), value=1.0),
+        ),
+        [f32(-4, 2)],
+    ),
+    "a nan is the maximum": (lambda ops, x: ops.maximum(ops.sqrt(x), ops.full(shape=(1,), value=0.0)), [f32(-1)]),
+    "a root as a power": (lambda ops, x: ops.power(x, ops.full(shape=(2,), value=0.5)), [f32(-4, 2)]),
+    "what is left of -1e-20": (lambda ops, x, y: ops.mod(x, y), [f32(-1e-20), f32(3)]),
+    # Maxima and norms of other rows, in squares where no shape tells them apart
+    "a maximum turned by permute": (
+        by_maximum(lambda ops, x: ops.permute(ops.reduce_max(x, axis=1, keepdims=True), axes=(1, 0))),
+        [SQUARE],
+    ),
+    "a maximum turned by reshape": (
+        by_maximum(lambda ops, x: ops.reshape(ops.reduce_max(x, axis=1), shape=(1, 2))),
+        [SQUARE],
+    ),
+    "a maximum of columns over rows": (
+        by_maximum(lambda ops, x: ops.reshape(ops.reduce_max(x, axis=0), shape=(2, 1))),
+        [SQUARE],
+    ),
+    "a norm turned by permute": (by_norm(lambda ops, s: ops.permute(s, axes=(1, 0))), [SQUARE]),
+    "a norm turned by reshape": (by_norm(lambda ops, s: ops.reshape(s, shape=(1, 2))), [SQUARE]),
+    "a norm of another tensor": (
+        lambda ops, x, y: y / ops.sqrt(ops.reduce_mean(x * x, axis=1, keepdims=True) + 1e-6),
+        [f32([1e-3, 1e-3]), f32([100, 100])],
+    ),
+    "a norm of one feature": (lambda ops, x: ops.rms_norm(x, None), [f32([1e10, *[0] * 63])]),
+    "a norm of squares that vanish": (
+        lambda ops, x: x / ops.sqrt(ops.reduce_mean(x * x, axis=1, keepdims=True) + 1e-44),
+        [f32([3e-23, *[0] * 63])],
+    ),
+    "a norm that takes 1 off": (
+        lambda ops, x: x / ops.sqrt(ops.abs(ops.reduce_mean(x * x, axis=1, keepdims=True) - 1) + 1e-6),
+        [f32([1, 1, 1, 1])],
+    ),
+    # Loops
+    "a loop in reverse": (recurring(lambda ops, c, e: 0.5 * c + e, reverse=True), [np.full(100, 2, np.float32)]),
+    "a loop that divides": (recurring(lambda ops, c, e: 1 / (c + e)), [np.full(40, 0.01, np.float32)]),
+    "a loop that counts to a bound": (
+        recurring(lambda ops, c, e: ops.select(ops.less(c, e), c + 1, c * 0.5)),
+        [np.full(60, 20, np.float32)],
+    ),
+    "a loop that overflows": (recurring(lambda ops, c, e: 2 * c + e), [np.full(200, 1e37, np.float32)]),
+    "a loop that never runs": (
+        lambda ops, x: ops.while_loop(
+            lambda ops, c: ops.less(c, ops.full(shape=(), value=-5.0)), lambda ops, c: c * 0 + 100, x
+        ),
+        [np.array(1.0, np.float32)],
+    ),
+    "a loop that runs 10 times": (
+        lambda ops, x: ops.while_loop(
+            lambda ops, c: ops.less(c, ops.full(shape=(), value=1000.0)), lambda ops, c: c * 2, x
+        ),
+        [np.array(1.0, np.float32)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ENEMIES)
+def test_an_enemy_stays_in_its_range(name: str) -> None:
+    program, arrays = ENEMIES[name]
+    report = opstage.check(program, *[Spec(each.shape, str(each.dtype)) for each in arrays])
+    assert report.ok, report
+    assert wrong(program, arrays, "float32") == []
