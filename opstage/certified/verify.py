@@ -1,9 +1,9 @@
 """Branch and bound: whether any input of a property's boxes is a counterexample.
 
 A box whose bounds exclude one condition of a counterexample holds none. Another box is split in two along the input to
-which that condition is most sensitive, and each half is bounded again, many boxes at a time. In between points are
-tried: one that meets all conditions in a run in float32 is a counterexample (Wang et al., Formal security analysis of
-neural networks using symbolic intervals, USENIX Security 2018).
+which that condition is most sensitive, or by the sign of a relu's operand, and each half is bounded again, many at a
+time. In between points are tried: one that meets all conditions in a run in float32 is a counterexample (Wang et al.,
+Formal security analysis of neural networks using symbolic intervals, USENIX Security 2018).
 """
 
 from __future__ import annotations
@@ -20,11 +20,21 @@ from ..ops.box import Box
 from ..ops.errors import OpstageError, UsageError
 from ..options import Options
 from .bounds import Method, bounds
+from .boxes import outward
+from .regions import STEPS, Network, RegionBounds, Regions
 from .vnnlib import UnsafeCase, VnnProperty
 
 Outcome: TypeAlias = Literal["holds", "violated", "unknown"]
-Network: TypeAlias = Callable[[Any, Any, Any], Any]
+Splits: TypeAlias = Literal["auto", "phases", "inputs"]
+SPLITS = ("auto", "phases", "inputs")
 _AT_ONCE = 256
+_NUMBERS = 1 << 20
+"""The most numbers of relus that are bounded at once."""
+_FEW_INPUTS = 8
+"""With no more inputs than these "auto" splits along inputs: a region costs several boxes, and saves fewer."""
+_OPEN = 2
+"""With few inputs a region is split by a phase where no more are open than this many times its inputs: halves of a box
+close more of them."""
 _STEPS = (*[0.2] * 5, *[0.1] * 5, *[0.04] * 5, *[0.01] * 5, *[0.003] * 5)
 """Of an attack: how far each goes along every side, in lengths of that side."""
 _OPTIONS = Options(dtype="float32")
@@ -38,7 +48,7 @@ class Verification:
     outcome   "holds": no input is a counterexample, in exact arithmetic and in a run in float32; "violated": this one
               is; "unknown": neither was found in time
     x, y      the counterexample, and the outputs of the run that confirmed it
-    boxes     how many boxes were bounded
+    boxes     how many boxes, or regions of them, were bounded
     seconds   how long it took
     """
 
@@ -57,13 +67,26 @@ def verify(
     timeout: float = 60.0,
     method: Method = "crown",
     confirm: Callable[[Any], Any] | None = None,
+    splits: Splits = "auto",
+    most_boxes: int | None = None,
 ) -> Verification:
     """Whether `network(ops, params, x)`, of rows x (N, inputs) to rows (N, outputs), has a counterexample.
 
-    confirm   another run of a single row x: a counterexample is one in that run as well
+    confirm      another run of a single row x: a counterexample is one in that run as well
+    splits       "inputs": boxes are split along inputs; "phases": by the signs of relus' operands too, for `method`
+                 "crown"; "auto": so where there are more than a few inputs
+    most_boxes   how many boxes or regions are bounded at most; "unknown" after that
+
+    Raises:
+        UsageError: `splits` of no such name, or a number of boxes below 1.
     """
-    search = _Search(network, params, unsafe, monotonic() + timeout, method, confirm)
+    if splits not in SPLITS:
+        raise UsageError(f"splits is one of {', '.join(map(repr, SPLITS))}, not {splits!r}")
+    if most_boxes is not None and most_boxes < 1:
+        raise UsageError(f"most_boxes is at least 1, not {most_boxes}")
     begun = monotonic()
+    limit = 1 << 62 if most_boxes is None else most_boxes
+    search = _Search(network, params, unsafe, begun + timeout, method, confirm, splits, limit)
     found: tuple[Any, Any] | None = None
     outcome: Outcome = "holds"
     for case in unsafe.cases:
@@ -73,7 +96,7 @@ def verify(
             break
         if outcome_of == "unknown":
             outcome = "unknown"
-            if monotonic() > search.deadline:
+            if monotonic() > search.deadline or search.bounded >= limit:
                 break
     x, y = found if found is not None and outcome == "violated" else (None, None)
     return Verification(outcome, x, y, search.bounded, monotonic() - begun)
@@ -91,10 +114,19 @@ class _Search:
         deadline: float,
         method: Method,
         confirm: Callable[[Any], Any] | None,
+        splits: Splits,
+        most_boxes: int,
     ):
         self.network, self.params, self.unsafe = network, params, unsafe
         self.deadline, self.method, self.confirm = deadline, method, confirm
-        self.bounded = 0
+        self.bounded, self.most_boxes = 0, most_boxes
+        self.relus = 0
+        if splits == "auto":
+            splits = "phases" if unsafe.inputs > _FEW_INPUTS else "inputs"
+        if method == "crown" and splits == "phases":
+            self.region_bounds = RegionBounds(network, params, unsafe.inputs)
+            self.relus = self.region_bounds.relus
+        self.at_once = max(1, min(_AT_ONCE, _NUMBERS // max(self.relus, 1)))
 
         # one function each for all calls, so that it is compiled once
         def rows(ops: Any, params: Any, x: Any) -> Any:
@@ -112,50 +144,87 @@ class _Search:
             middle = (case.lower + case.upper) / 2
             confirmed = self.tried(case, middle[None])
             return ("violated", confirmed) if confirmed is not None else ("unknown", None)
-        lower, upper = case.lower[None], case.upper[None]
-        confirmed = self.tried(case, self.candidates(case, lower, upper, 256))
-        while confirmed is None and len(lower):
-            if monotonic() > self.deadline:
+        regions = Regions.whole(case.lower, case.upper, self.relus)
+        confirmed = self.tried(case, self.candidates(case, regions.lower, regions.upper, 256))
+        while confirmed is None and len(regions):
+            count = min(self.at_once, self.most_boxes - self.bounded)
+            if count <= 0 or monotonic() > self.deadline:
                 return "unknown", None
-            batch_lower, batch_upper = lower[-_AT_ONCE:], upper[-_AT_ONCE:]
-            lower, upper = lower[:-_AT_ONCE], upper[:-_AT_ONCE]
-            box = self.conditions(case, batch_lower, batch_upper)
-            self.bounded += len(batch_lower)
-            least = np.asarray(box.lower, np.float64)
-            safe = least - case.limits > 1e-12 * np.abs(case.limits)
-            left = ~safe.any(axis=1)
-            batch_lower, batch_upper = batch_lower[left], batch_upper[left]
-            if not len(batch_lower):
+            batch, regions = regions.rows(slice(-count, None)), regions.rows(slice(None, -count))
+            options = self.options(len(batch))
+            batch, nearest, gains = self.undecided(case, batch, options)
+            if not len(batch):
                 continue
-            confirmed = self.tried(case, self.candidates(case, batch_lower, batch_upper, 1))
-            nearest = np.argmax(least[left] - case.limits, axis=1)
-            halves = self.halved(case, batch_lower, batch_upper, nearest)
+            confirmed = self.tried(case, self.candidates(case, batch.lower, batch.upper, 1))
+            halves = self.halved(case, batch, nearest, gains)
             if halves is None:
                 return "unknown", None
-            lower, upper = np.concatenate([lower, halves[0]]), np.concatenate([upper, halves[1]])
+            regions = Regions.joined(regions, halves)
         return ("violated", confirmed) if confirmed is not None else ("holds", None)
 
-    def conditions(self, case: UnsafeCase, lower: Any, upper: Any) -> Box:
-        """Bounds of the left sides of the conditions; factors that float32 does not hold are boxes themselves."""
+    def options(self, count: int) -> Options:
+        """Return options under which a long search runs compiled: that takes seconds at first, then a fraction of the time."""
+        often = count == self.at_once and self.bounded >= 4 * self.at_once
+        return Options(dtype="float32", backend="compiled" if often else "eager")
+
+    def undecided(self, case: UnsafeCase, batch: Regions, options: Options) -> tuple[Regions, Any, Any]:
+        """The regions that may hold a counterexample; the condition of each that is nearest to be excluded, and what
+        its phases promise."""
         rows: Any = case.rows.astype(np.float32)
         if (rows != case.rows).any():
-            rows = Box(case.rows, case.rows)
+            rows = outward(Box(case.rows, case.rows), np.dtype(np.float32), "a condition")
 
-        padded = _AT_ONCE if len(lower) > _AT_ONCE // 4 else len(lower)
-        fill = [(0, padded - len(lower)), (0, 0)]
-        box = Box(np.pad(lower, fill, mode="edge"), np.pad(upper, fill, mode="edge"))
-        # what takes long runs compiled: that takes seconds at first, and a fraction of the time then
-        often = padded == _AT_ONCE and self.bounded >= 4 * _AT_ONCE
-        options = Options(dtype="float32", backend="compiled" if often else "eager")
+        def left(least: Any) -> Any:
+            return ~(least - case.limits > 1e-12 * np.abs(case.limits)).any(axis=1)
+
+        self.bounded += len(batch)
+        if self.relus:
+            least, batch = self.region_bounds.anew(rows, batch, options)
+        else:
+            least = self.conditions(rows, batch, options)
+        kept = left(least)
+        batch, nearest = batch.rows(kept), np.argmax(least[kept] - case.limits, axis=1)
+        gains = np.zeros(batch.sign.shape)
+        if self.relus and len(batch) and monotonic() < self.deadline:
+            options = options if kept.all() else _OPTIONS
+            least, gains, batch = self.region_bounds.improved(rows, batch, nearest, STEPS, options)
+            kept = left(least)
+            batch, nearest, gains = batch.rows(kept), nearest[kept], gains[kept]
+        return batch, nearest, gains
+
+    def conditions(self, rows: Any, batch: Regions, options: Options) -> Any:
+        """Lower bounds of the left sides of the conditions, over whole boxes."""
+        box = Box(batch.lower, batch.upper)
         if isinstance(rows, Box):
             found = bounds(self.rows, self.params, box, method=self.method, options=options)
             found = bounds(_combined, rows, found, options=_OPTIONS)
         else:
             found = bounds(self.sides, self.params, rows, box, method=self.method, options=options)
-        return Box(found.lower[: len(lower)], found.upper[: len(lower)])
+        return np.asarray(found.lower, np.float64)
 
-    def halved(self, case: UnsafeCase, lower: Any, upper: Any, nearest: Any) -> tuple[Any, Any] | None:
-        """Both halves of each box, along the input that moves its condition most; None where none can be halved."""
+    def halved(self, case: UnsafeCase, batch: Regions, nearest: Any, gains: Any) -> Regions | None:
+        """Both halves of each region, by phase or by input; None where one cannot be halved."""
+        phases = self.by_phase(batch, gains)
+        parts = []
+        if phases.any():
+            parts.append(batch.rows(phases).by_phase(np.argmax(gains[phases], axis=1)))
+        if not phases.all():
+            rest = batch.rows(~phases)
+            axis, at = self.cut(case, rest, nearest[~phases])
+            each = np.arange(len(rest))
+            if ((at <= rest.lower[each, axis]) | (at >= rest.upper[each, axis])).any():
+                return None
+            parts.append(rest.by_input(axis, at))
+        return Regions.joined(*parts)
+
+    def by_phase(self, batch: Regions, gains: Any) -> Any:
+        """Which regions are split by a phase."""
+        still_open, inputs = (gains > 0).sum(axis=1), batch.lower.shape[1]
+        return (still_open > 0) & ((inputs > _FEW_INPUTS) | (still_open <= _OPEN * inputs))
+
+    def cut(self, case: UnsafeCase, batch: Regions, nearest: Any) -> tuple[Any, Any]:
+        """The input that moves the condition of each region most, and the number in its middle."""
+        lower, upper = batch.lower, batch.upper
         middle = (lower + upper) / 2
         chosen = case.rows[nearest].astype(np.float32)
 
@@ -169,14 +238,8 @@ class _Search:
         # a side far longer than the others is split in its turn, however flat the network is in the middle
         moves = np.maximum(moves, 1e-3 * moves.max(axis=1, keepdims=True) * width / width.max(axis=1, keepdims=True))
         axis = np.argmax(moves, axis=1)
-        each = np.arange(len(lower))
-        at = middle[each, axis].astype(np.float32).astype(np.float64)  # both halves are boxes in float32, without a gap
-        if ((at <= lower[each, axis]) | (at >= upper[each, axis])).any():
-            return None
-        first, last = upper.copy(), lower.copy()
-        first[each, axis] = at
-        last[each, axis] = at
-        return np.concatenate([lower, last]), np.concatenate([first, upper])
+        # in float32, so that both halves are boxes there without a gap
+        return axis, middle[np.arange(len(lower)), axis].astype(np.float32).astype(np.float64)
 
     def candidates(self, case: UnsafeCase, lower: Any, upper: Any, times: int) -> Any:
         """Points of the boxes: middles, random ones, and where steps down the conditions lead from them."""

@@ -21,11 +21,20 @@ EXIT_CODES = {"holds": 0, "violated": 1, "unknown": 3}
     show_default=True,
     help="How boxes are bounded.",
 )
-def verify(model: Path, prop: Path, timeout: float, method: Any) -> None:
+@click.option(
+    "--split",
+    type=click.Choice(["auto", "phases", "inputs"]),
+    default="auto",
+    show_default=True,
+    help="Split boxes along inputs, or by the signs of relus' operands too; auto: by both where inputs are many.",
+)
+@click.option("--most-boxes", type=click.IntRange(min=1), help="Give up after so many boxes.")
+def verify(model: Path, prop: Path, timeout: float, method: Any, split: Any, most_boxes: int | None) -> None:
     """Prove or refute PROPERTY, a VNN-LIB file, for MODEL, an ONNX file, by branch and bound.
 
     `holds` says that no input in the property's boxes is a counterexample, in exact arithmetic and in float32;
-    `violated` shows one, which was run, in onnxruntime too where that is installed; `unknown` says that time was up.
+    `violated` shows one, which was run, in onnxruntime too where that is installed; `unknown` says that time was up, or
+    the number of boxes.
 
     Ends with 0 for holds, 1 for violated, 3 for unknown, and 2 for a file that cannot be used.
     """
@@ -44,7 +53,16 @@ def verify(model: Path, prop: Path, timeout: float, method: Any) -> None:
             f"and {outputs}"
         )
     confirm, where = _in_onnxruntime(model, shaped)
-    verdict = branch_and_bound(network, found.params, unsafe, timeout=timeout, method=method, confirm=confirm)
+    verdict = branch_and_bound(
+        network,
+        found.params,
+        unsafe,
+        timeout=timeout,
+        method=method,
+        confirm=confirm,
+        splits=split,
+        most_boxes=most_boxes,
+    )
     click.echo(verdict.outcome)
     if verdict.x is not None:
         for name, values in (("X", verdict.x), ("Y", verdict.y)):

@@ -89,15 +89,15 @@ def _network(ops: Any, x: Any) -> Any:
     return ops.linear(ops.const(WEIGHT.T), None, hidden)
 
 
-def _through_zero(ops: Any, x: Any, slope: float) -> Any:
+def _through_zero(ops: Any, x: Any, slope: float, chosen: Any = None) -> Any:
     """The chord of relu without its constant."""
-    lines = PIECEWISE(ops, x, slope)
+    lines = PIECEWISE(ops, x, slope, chosen)
     return lines._replace(above=ops.scale(lines.above, c=0.0))
 
 
-def _flat(ops: Any, x: Any, slope: float) -> Any:
+def _flat(ops: Any, x: Any, slope: float, chosen: Any = None) -> Any:
     """The chord of relu below it."""
-    lines = PIECEWISE(ops, x, slope)
+    lines = PIECEWISE(ops, x, slope, chosen)
     return unary.Lines(lines.slope_above, lines.above, lines.slope_above, lines.above)
 
 

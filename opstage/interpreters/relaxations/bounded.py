@@ -13,6 +13,7 @@ from ...ops.trees import unflatten
 from ..interpreter import Interpreter
 from ..intervals.bounded import bounded_by, ends, shown
 from .interpreter import Related, Relaxed
+from .phases import PhaseArrays, Phases
 from .separate import NotSeparate
 
 MOST = 1024
@@ -45,8 +46,36 @@ def _samples(trees: tuple[Any, ...]) -> int:
     return max(sizes) if len(sizes) == 1 else 1
 
 
-def _bounds(ops: Interpreter[Any], f: Callable[..., Any], trees: tuple[Any, ...], samples: int, most: int) -> Any:
-    relaxed = Relaxed(ops, samples, most)
+def region_bounds(
+    ops: Interpreter[Any],
+    f: Callable[..., Any],
+    arrays: PhaseArrays | None,
+    samples: int,
+    *trees: Any,
+) -> tuple[Any, Box]:
+    """Bounds by CROWN in a region of each of as many boxes as `samples`, and those of the operands of all relus there.
+
+    The latter are one row for a sample, in the order of `PhaseArrays`; in a region that is empty an end of them may lie
+    on the wrong side of the other. Raises NotSeparate for a program that mixes samples.
+    """
+    phases = Phases(arrays)
+    found = _bounds(ops, f, trees, samples, MOST, phases)
+    with Quietly(ops.cursor):
+        if not phases.lowers:
+            nothing = ops.full(shape=(samples, 0), value=0.0, dtype=ops.dtype)
+            return found, Box(nothing, nothing)
+        return found, Box(ops.concat(phases.lowers, axis=1), ops.concat(phases.uppers, axis=1))
+
+
+def _bounds(
+    ops: Interpreter[Any],
+    f: Callable[..., Any],
+    trees: tuple[Any, ...],
+    samples: int,
+    most: int,
+    phases: Phases | None = None,
+) -> Any:
+    relaxed = Relaxed(ops, samples, most, phases)
 
     def box(lower: Any, upper: Any) -> Related[Any]:
         return Related(relaxed.intervals.between(*ends(ops, lower, upper)), relaxed)

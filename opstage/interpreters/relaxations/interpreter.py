@@ -21,6 +21,7 @@ from ...ops.types import DType, Shape, TensorType, is_float
 from ..interpreter import Interpreter, Wrapper
 from ..intervals import Interval, Intervals
 from .backward import substituted
+from .phases import Phases
 from .separate import stays_separate
 
 
@@ -71,18 +72,20 @@ class Relaxed(Wrapper[Related[R], R]):
               NotSeparate where the program mixes them
     most      the most elements of a sample for which the inputs of an activation are bounded by relaxations too;
               beyond it by intervals alone
+    phases    the region of each box that is bounded, where that is not all of it
     """
 
-    __slots__ = ("intervals", "samples", "most", "serial")
+    __slots__ = ("intervals", "samples", "most", "serial", "phases")
     ref_type = Related
     misplaced = "a ref of bounds was used outside of them; return it from the bounded function instead"
 
-    def __init__(self, inner: Interpreter[R], samples: int, most: int):
+    def __init__(self, inner: Interpreter[R], samples: int, most: int, phases: Phases | None = None):
         super().__init__(inner, differentiates=False)
         self.intervals: Intervals[R] = Intervals(inner)
         self.samples = samples
         self.most = most
         self.serial = 0
+        self.phases = phases
 
     @override
     def wrap(self, value: R, /) -> Related[R]:

@@ -12,6 +12,7 @@ from ....ops.primitive import Primitive, Static
 from ...intervals import Interval
 from ...intervals.rules.monotone import KERNEL_ERRORS
 from ..interpreter import Related, Relaxed
+from ..phases import ReluRegion
 from .errors import magnitude, rounded
 
 
@@ -28,11 +29,12 @@ Function = Callable[[Any], Any]
 
 
 def _related(
-    relaxed: Relaxed[Any], x: Related[Any], lines: Lines, ulps: float, out: Interval[Any], size: Any
+    relaxed: Relaxed[Any], x: Related[Any], lines: Lines, ulps: float, out: Interval[Any], size: Any, added: Any = None
 ) -> tuple[Related[Any]]:
     """The ref of a function that stays between two lines, whose errors are added: `ulps` of all that makes them up.
 
-    That is the slope times the operand, the constant, and `size`.
+    That is the slope times the operand, the constant, and `size`. `added` to the coefficients of the operand lowers no
+    sum that is bounded from below, see `phases`; the sum of both is rounded where they meet.
     """
     ops = relaxed.inner
     slope = ops.maximum(ops.abs(lines.slope_below), ops.abs(lines.slope_above))
@@ -45,9 +47,11 @@ def _related(
 
     def pull(ops: Any, a: Any) -> Sequence[Any]:
         positive = ops.less(ops.full(shape=a.shape, value=0.0, dtype=a.dtype), a)
-        return [ops.mul(a, ops.select(positive, *slopes))]
+        own = ops.mul(a, ops.select(positive, *slopes))
+        return [own] if added is None else [own, ops.neg(added)]
 
-    return (relaxed.related(out, [x], pull, below, above),)
+    sources = [x] if added is None else [x, x]
+    return (relaxed.related(out, sources, pull, below, above),)
 
 
 def _least_of(ops: Any, first: Any, *others: Any) -> Any:
@@ -81,8 +85,11 @@ def _slopes(ops: Any, f: Function, x: Any) -> Any:
     return pullback(_number(ops, x, 1.0))[0]
 
 
-def _piecewise(ops: Any, x: Interval[Any], slope: float) -> Lines:
-    """max(x, slope·x), for a slope from 0 to 1: the chord above, and below the one of its two lines that is nearer."""
+def _piecewise(ops: Any, x: Interval[Any], slope: float, chosen: Any = None) -> Lines:
+    """max(x, slope·x), for a slope from 0 to 1: the chord above, and below the one of its two lines that is nearer.
+
+    Below may be any line between those two as well: where the operand may have either sign, that of slope `chosen`.
+    """
     low, high = x.lower, x.upper
     zero, one, least = _number(ops, low, 0.0), _number(ops, low, 1.0), _number(ops, low, slope)
     at_low, at_high = ops.maximum(low, ops.scale(low, c=slope)), ops.maximum(high, ops.scale(high, c=slope))
@@ -91,18 +98,25 @@ def _piecewise(ops: Any, x: Interval[Any], slope: float) -> Lines:
     chord = ops.select(alive, one, ops.select(dead, least, chord))
     above = _most_of(ops, ops.sub(at_low, ops.mul(chord, low)), ops.sub(at_high, ops.mul(chord, high)))
     above = ops.select(ops.logical_or(dead, alive), zero, above)
-    nearer = ops.less(ops.neg(low), high)
-    return Lines(ops.select(nearer, one, least), zero, chord, above)
+    nearer = ops.select(ops.less(ops.neg(low), high), one, least)
+    if chosen is not None:
+        between = ops.clamp(chosen, lo=slope, hi=1.0)
+        nearer = ops.select(ops.logical_or(dead, alive), chord, between)
+    return Lines(nearer, zero, chord, above)
 
 
 def _relu(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[Interval[Any]]) -> Any:
     slope = float(static.get("negative_slope", 0.0))
     if not 0 <= slope <= 1:
         return None
-    (x,) = refs
-    relaxed.tightened(x)
-    lines = _piecewise(relaxed.inner, x.interval, slope)
-    return _related(relaxed, x, lines, 4, intervals[0], _number(relaxed.inner, x.interval.lower, 0.0))
+    (x,), ops, out, region = refs, relaxed.inner, intervals[0], ReluRegion(None, None)
+    if relaxed.phases is None:
+        relaxed.tightened(x)
+    else:
+        region = relaxed.phases.restricted(relaxed, x)
+        out = relaxed.intervals.bind(LEAKY_RELU if slope else RELU, (x.interval,), static)[0]
+    lines = _piecewise(ops, x.interval, slope, region.slope)
+    return _related(relaxed, x, lines, 4, out, _number(ops, x.interval.lower, 0.0), region.signed_price)
 
 
 def _convex(ops: Any, f: Function, low: Any, high: Any) -> Lines:
