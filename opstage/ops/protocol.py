@@ -18,6 +18,7 @@ from .methods.determinants import DeterminantsOps
 from .methods.elementwise import ElementwiseOps
 from .methods.factorizations import FactorizationsOps
 from .methods.fourier import FourierOps
+from .methods.grouped import GroupedOps
 from .methods.indexing import IndexingOps
 from .methods.layout import LayoutOps
 from .methods.linalg import LinalgOps
@@ -57,6 +58,7 @@ class Ops(
     LayoutOps[R],
     IndexingOps[R],
     LinalgOps[R],
+    GroupedOps[R],
     SolvingOps[R],
     DeterminantsOps[R],
     FactorizationsOps[R],

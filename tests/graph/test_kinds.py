@@ -122,7 +122,7 @@ def test_a_contraction_is_linear_in_each_of_its_two_operands(primitive: Primitiv
         operands = [np.zeros_like(x) if name == "bias" else x for x, name in zip(call.operands, names)]
         (plain,) = again(primitive, call, tuple(operands))
         for i, name in enumerate(names):
-            if name != "bias":
+            if name != "bias" and operands[i].dtype.kind == "f":
                 (double,) = again(primitive, call, (*operands[:i], 2 * operands[i], *operands[i + 1 :]))
                 np.testing.assert_array_equal(double, 2 * plain)
 

@@ -18,6 +18,7 @@ FAMILIES = (
     "layout",
     "indexing",
     "linalg",
+    "grouped",
     "solving",
     "determinants",
     "factorizations",

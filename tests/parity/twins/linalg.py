@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import functional
 
@@ -42,6 +44,28 @@ def _products(x: Callable[..., Any], y: Callable[..., Any], batches: Any) -> tup
     )
 
 
+def _rows_of_groups(ends: list[int], n: int) -> Iterator[slice]:
+    """The rows of each group, for ends that never fall, and those of none."""
+    return (slice(a, b) for a, b in pairwise([0, *ends, n]))
+
+
+def _grouped_matmul(x: torch.Tensor, w: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    matrices = [*w, torch.zeros_like(w[0])]
+    rows = _rows_of_groups(ends.tolist(), len(x))
+    return torch.cat([x[at] @ matrix for at, matrix in zip(rows, matrices, strict=True)])
+
+
+def _grouped_outer(x: torch.Tensor, g: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    *rows, _ = _rows_of_groups(ends.tolist(), len(x))
+    return torch.stack([x[at].T @ g[at] for at in rows])
+
+
+def _in_groups(*shapes: tuple[int, ...], ends: list[int]) -> Arrays:
+    return lambda rng: (*(rng.standard_normal(shape) for shape in shapes), np.array(ends))
+
+
+_GROUPS = ((9, 4, 5, [2, 2, 7]), (600, 150, 70, [200, 450, 590]))
+
 _EDGES = fixed([[INF, 1.0], [NAN, 0.0], [1e30, 1.0]], [[1.0, 0.0, 2.0], [1.0, 1.0, -1.0]])
 
 TWINS: list[Twin] = [
@@ -65,5 +89,17 @@ TWINS: list[Twin] = [
             for x, out in _LINEAR
             for bias in (True, False)
         ),
+    ),
+    Twin(
+        "grouped_matmul",
+        _grouped_matmul,
+        tuple(
+            Case(f"{n} {k} {m}", _in_groups((n, k), (len(ends), k, m), ends=ends), terms=n) for n, k, m, ends in _GROUPS
+        ),
+    ),
+    Twin(
+        "grouped_outer",
+        _grouped_outer,
+        tuple(Case(f"{n} {k} {m}", _in_groups((n, k), (n, m), ends=ends), terms=n) for n, k, m, ends in _GROUPS),
     ),
 ]

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from ....ops.catalogue.convolution import CONV_KERNEL_GRAD
+from ....ops.catalogue.grouped import GROUPED_MATMUL, GROUPED_OUTER
 from ....ops.catalogue.pooling import AVG_POOL, AVG_POOL_GRAD, MAX_POOL, MAX_POOL_GATHER, MAX_POOL_SCATTER
 from ....ops.primitive import Primitive, Static
 from ....ops.registered import has_kernel
 from ....ops.types import TensorType
 from ...codegen.formulas import FORMULAS
+from ...native import find_blas
 from .. import passes
 from ..graph import Graph
 
 _WHOLE = frozenset({MAX_POOL, MAX_POOL_SCATTER, MAX_POOL_GATHER, AVG_POOL, AVG_POOL_GRAD, CONV_KERNEL_GRAD})
 """Composites whose eager_cpu kernel is faster than their decomposition."""
 
+_GROUPED = frozenset({GROUPED_MATMUL, GROUPED_OUTER})
+"""Those too, where there is a BLAS to call."""
+
 
 def _stays(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> bool:
     floats = all(t.dtype.kind in "fib" for t in types)
-    return floats and (primitive in FORMULAS or primitive in _WHOLE or has_kernel("cpu", primitive))
+    whole = primitive in _WHOLE or (primitive in _GROUPED and find_blas() is not None)
+    return floats and (whole or primitive in FORMULAS or has_kernel("cpu", primitive))
 
 
 PASSES = passes.standard(_stays)

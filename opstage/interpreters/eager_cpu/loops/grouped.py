@@ -1,0 +1,131 @@
+"""Products of rows with the matrix of their group in the thread pool: one of BLAS for the rows of each group.
+
+Which rows these are a kernel reads from the ends itself. `ops.catalogue.grouped` says what ends mean that fall. A task
+of `grouped_matmul` is a block of rows, whichever groups they are of, so that groups of different sizes keep workers
+equally busy; a task of `grouped_outer` is a block of rows of one group's result. Blocks depend on sizes alone, and so
+do the bits of a result.
+"""
+
+# mypy: disable-error-code="no-untyped-call, no-untyped-def"
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from ....ops.catalogue.grouped import GROUPED_MATMUL, GROUPED_OUTER
+from ....ops.primitive import Primitive
+from ...native import KernelCall, find_blas
+from ...native.compiler import Kernel, compile_kernel
+
+ROWS = 256
+"""Rows of a task of `grouped_matmul`, enough to be worth reading a matrix for; `grouped_outer` has half as many."""
+
+_LEAST = 1 << 20  # multiplications; below, the overhead exceeds the gain of a second thread
+
+_WORDS = 10
+"""The arguments of both kernels: addresses, then sizes.
+
+0 cblas_?gemm, 1 x (n, k), 2 w (groups, k, m) or g (n, m), 3 ends, 4 result, 5 n, 6 k, 7 m, 8 groups, 9 whether each
+matrix of w is stored transposed
+"""
+
+
+def grouped_step(
+    primitive: Primitive, dtype: str, sizes: tuple[int, int, int, int], addresses: tuple[int, ...], turned: bool = False
+) -> KernelCall:
+    """Return the step of GROUPED_MATMUL or GROUPED_OUTER from n, k, m and the number of groups, and from the addresses
+    of the operands and the result; `turned` if each matrix of w is stored transposed."""
+    n, k, m, groups = sizes
+    blas = find_blas()
+    assert blas is not None
+    words = np.array([blas.sgemm if dtype == "float32" else blas.dgemm, *addresses, *sizes, turned], np.uint64)
+    assert len(words) == _WORDS
+    tasks = -(-n // ROWS) if primitive is GROUPED_MATMUL else groups * -(-k // (ROWS // 2))
+    return KernelCall(_kernel(primitive, dtype), tasks, words, parallel=n * k * m >= _LEAST)
+
+
+@cache
+def _kernel(primitive: Primitive, dtype: str) -> Kernel:
+    factory = _FACTORIES[primitive]
+    blas = find_blas()
+    assert blas is not None
+    content = f"{inspect.getsource(factory)}{dtype} {blas.wide} {ROWS} {_WORDS}"
+    return compile_kernel(f"{primitive.name}_{dtype}", content, lambda: factory(dtype, blas.wide))
+
+
+def _modules(dtype: str, wide: bool) -> tuple[Any, Any, Any]:
+    """Return the functions for vectors, for memory, and the matrix product."""
+    memory = import_module("opstage.interpreters.native.memory")
+    kinds = import_module("opstage.interpreters.native.frontend.kinds")
+    vectors = import_module("opstage.interpreters.native.vectors").vectors(dtype)
+    return vectors, memory, memory.gemm_by_address(getattr(kinds, dtype.upper()), wide)
+
+
+def _grouped_matmul(dtype: str, wide: bool) -> Any:
+    v, memory, gemm = _modules(dtype, wide)
+    size, clear_row, words = v.size, v.clear_row, memory.int64s
+    rows, word_count, zero, one = ROWS, _WORDS, np.dtype(dtype).type(0), np.dtype(dtype).type(1)
+
+    def kernel(lo, hi, worker, arguments):
+        w = words(arguments, word_count)
+        n, k, m, groups = w[5], w[6], w[7], w[8]
+        ends = words(w[3], groups)
+        stride = k if w[9] else m
+        first, last = lo * rows, min(hi * rows, n)
+        reached = 0
+        for group in range(groups):
+            end = min(ends[group], n)
+            if end > reached:
+                i = max(reached, first)
+                stop = min(end, last)
+                while i < stop:
+                    j = min((i // rows + 1) * rows, stop)
+                    a = w[1] + i * k * size
+                    b = w[2] + group * k * m * size
+                    c = w[4] + i * m * size
+                    gemm(w[0], 0, w[9], j - i, m, k, one, a, k, b, stride, zero, c, m)
+                    i = j
+                reached = end
+        i = max(reached, first)
+        if i < last:
+            clear_row(w[4] + i * m * size, (last - i) * m)
+
+    return kernel
+
+
+def _grouped_outer(dtype: str, wide: bool) -> Any:
+    v, memory, gemm = _modules(dtype, wide)
+    size, clear_row, words = v.size, v.clear_row, memory.int64s
+    rows, word_count, zero, one = ROWS // 2, _WORDS, np.dtype(dtype).type(0), np.dtype(dtype).type(1)
+
+    def kernel(lo, hi, worker, arguments):
+        w = words(arguments, word_count)
+        n, k, m, groups = w[5], w[6], w[7], w[8]
+        ends = words(w[3], groups)
+        for task in range(lo, hi):
+            group, i = task % groups, task // groups * rows
+            count = min(rows, k - i)
+            first = 0
+            for before in range(group):
+                first = max(first, min(ends[before], n))
+            length = min(ends[group], n) - first
+            c = w[4] + (group * k + i) * m * size
+            if length > 0:
+                a = w[1] + (first * k + i) * size
+                b = w[2] + first * m * size
+                gemm(w[0], 1, 0, count, m, length, one, a, k, b, m, zero, c, m)
+            else:
+                clear_row(c, count * m)
+
+    return kernel
+
+
+_FACTORIES: dict[Primitive, Callable[[str, bool], Any]] = {
+    GROUPED_MATMUL: _grouped_matmul,
+    GROUPED_OUTER: _grouped_outer,
+}
