@@ -11,7 +11,7 @@ import pytest
 
 from opstage.interpreters.codegen.clusters import FusionGroup, Level
 from opstage.interpreters.codegen.cpu.texts import LoopSource
-from opstage.interpreters.codegen.cpu.words import ErrorFlag, WorkerScratch
+from opstage.interpreters.codegen.cpu.words import ErrorFlag, Scratch
 from opstage.interpreters.codegen.fusion import fuse
 from opstage.interpreters.codegen.lowered import Lowered
 from opstage.interpreters.codegen.primitives import (
@@ -124,9 +124,9 @@ def require_lives(plan: CpuPlan) -> None:
     for step in plan.steps:
         if isinstance(step, NativeStep):
             for word in step.loop.words:
-                if isinstance(word, WorkerScratch):
+                if isinstance(word, Scratch):
                     start = plan.offsets[step.group, word.key]
-                    spans.append((start, start + word.nbytes, step.group, step.group))
+                    spans.append((start, start + word.room, step.group, step.group))
     for i, (start, stop, first, last) in enumerate(spans):
         assert stop <= plan.arena_bytes
         for other_start, other_stop, other_first, other_last in spans[:i]:

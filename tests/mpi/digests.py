@@ -17,7 +17,7 @@ from opstage.ops.trees import flatten
 SMALL = {"gpt": gpt.Config(width=32, depth=1, heads=2, hidden=64, length=16, dropout=0.1)}
 
 
-def digest(name: str, backend: str, steps: int, mesh: str, zero: int = 0, bucket: int = 0) -> str:
+def digest(name: str, backend: str, steps: int, mesh: str, zero: int = 0, bucket: int = 0, rows: int = 8) -> str:
     """The SHA-256 of all losses, and of the parameters and moments after so many steps of AdamW."""
     made = model(name, SMALL[name]) if name in SMALL else model(name)
     options = Options(mesh=mesh, backend=backend, zero=zero, bucket=str(bucket))
@@ -30,7 +30,7 @@ def digest(name: str, backend: str, steps: int, mesh: str, zero: int = 0, bucket
     for _ in range(steps):
         batch: list[Any] = []
         for spec in made.batch:
-            shape = [int(e) if str(e).isdecimal() else 8 for e in spec.entries]
+            shape = [int(e) if str(e).isdecimal() else rows for e in spec.entries]
             batch.append(rng.integers(0, 8, shape) if spec.dtype == "int64" else 0.3 * rng.standard_normal(shape))
         losses.append(float(trainer.adamw_step(1e-3, 0.9, 0.999, 1e-8, 0.01, *batch)))
     saved = trainer.export()

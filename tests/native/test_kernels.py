@@ -25,7 +25,7 @@ from opstage.interpreters.native import (
     multiply,
     one_thread,
 )
-from opstage.interpreters.native.gemm import gemm_kernel, gemm_words
+from opstage.interpreters.native.gemm import ProductCut, gemm_kernel, gemm_words
 
 rng = np.random.default_rng(0)
 
@@ -34,9 +34,9 @@ rng = np.random.default_rng(0)
 @pytest.mark.parametrize("transpose_a", [False, True])
 @pytest.mark.parametrize("transpose_b", [False, True])
 @pytest.mark.parametrize(("batch", "m", "n", "k"), [(1, 5, 3, 4), (1, 3, 70, 9), (6, 33, 17, 8), (2, 1, 1, 5)])
-@pytest.mark.parametrize("parts", [1, 2, 5])
+@pytest.mark.parametrize(("parts", "unit"), [(1, 0), (2, 0), (5, 0), (2, 16)])
 def test_products_are_those_of_numpy(
-    dtype: str, transpose_a: bool, transpose_b: bool, batch: int, m: int, n: int, k: int, parts: int
+    dtype: str, transpose_a: bool, transpose_b: bool, batch: int, m: int, n: int, k: int, parts: int, unit: int
 ) -> None:
     a, b = rng.normal(size=(batch, m, k)).astype(dtype), rng.normal(size=(batch, k, n)).astype(dtype)
     left = np.ascontiguousarray(a.swapaxes(1, 2)) if transpose_a else a
@@ -47,7 +47,9 @@ def test_products_are_those_of_numpy(
     at = left.ctypes.data, right.ctypes.data, c.ctypes.data
     leading = m if transpose_a else k, k if transpose_b else n
     steps = 0, m * k * a.itemsize, 0, k * n * a.itemsize
-    words = gemm_words(dtype, at, (m, n, k), (transpose_a, transpose_b), leading, parts, inner=batch, steps=steps)
+    words = gemm_words(
+        dtype, at, (m, n, k), (transpose_a, transpose_b), leading, ProductCut(parts, unit), inner=batch, steps=steps
+    )
     call(kernel, batch * parts, np.array(words, np.uint64))
     np.testing.assert_allclose(c, a @ b, rtol=1e-4 if dtype == "float32" else 1e-12, atol=1e-5)
 

@@ -12,11 +12,10 @@ from ...ops.types import EXACT, TensorType
 from ...options import Options
 from ..codegen.arena import Item, arrange
 from ..codegen.cpu.texts import LoopSource
-from ..codegen.cpu.words import WorkerScratch
+from ..codegen.cpu.words import Scratch
 from ..codegen.lowered import Lowered
 from ..codegen.primitives import PRODUCTS
 from ..looping import WHILE
-from ..native.pool import workers
 from .cpu.optimise import optimise
 from .cpu.plan import ControlStep, CpuPlan, HostStep, LoopStep, NativeStep
 from .graph import Graph
@@ -46,7 +45,7 @@ class Explanation:
     passes      effects of each pass
     groups      fusion groups: clusters of ops, and single ops
     fused       loops over a cluster of ops, per step
-    sums        loops that add the partial sums of the workers, per step
+    sums        loops that add partial sums, per step
     products    BLAS calls, per step
     by_hand     ops with hand-written loops, one or several each, per step, by op
     host        ops computed by eager_cpu, per step, by op
@@ -87,7 +86,7 @@ class Explanation:
         self.unfused = MemoryUse(_unfused(plan), results)
 
     def __str__(self) -> str:
-        rows: list[tuple[str, int | str]] = [("fused loops", self.fused), ("sums over workers", self.sums)]
+        rows: list[tuple[str, int | str]] = [("fused loops", self.fused), ("sums over parts", self.sums)]
         rows += [("products", self.products), *self.by_hand.items()]
         rows += [(f"{name} (left to eager_cpu)", n) for name, n in self.host.items()]
         lines = [str(self.passes), f"done in {_plural(self.groups, 'fusion group')}", ""]
@@ -216,8 +215,8 @@ def _workspaces(plan: CpuPlan, position: Mapping[tuple[int, ...], int]) -> list[
         at = position[group.equations[0].outputs]
         if isinstance(step, NativeStep):
             for word in step.loop.words:
-                if isinstance(word, WorkerScratch):
-                    items[at, word.key] = Item((at, word.key), word.nbytes * workers(), at, at)
+                if isinstance(word, Scratch):
+                    items[at, word.key] = Item((at, word.key), word.room, at, at)
         elif isinstance(step, LoopStep):
             loop = ScanParameters(**step.equation.static)
             moved = set(range(loop.carries)).difference(loop.incoming())

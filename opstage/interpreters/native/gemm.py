@@ -2,6 +2,9 @@
 
 Workers compute rows of C, or columns if it has more of those; the tasks of a step are all parts of all matrices of the
 stack.
+
+Sizes alone decide what the BLAS is asked for, or else bits would depend on the number of workers: OpenBLAS has a method
+of its own for small products, and other loops at the edges of a matrix. See `cut_product`.
 """
 
 from __future__ import annotations
@@ -9,16 +12,60 @@ from __future__ import annotations
 import inspect
 from functools import cache
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from .blas import find_blas
 from .compiler import Kernel, compile_kernel
 
-WORDS = 17
+WORDS = 18
 
 W = TypeVar("W")
+
+
+class ProductCut(NamedTuple):
+    """The parts of a product along its longer side. Their borders are multiples of `unit`, and adjacent ones may be one
+    call of the BLAS; a `unit` of 0 means that each is a call of its own."""
+
+    parts: int
+    unit: int
+
+
+_LITTLE = 1 << 16
+"""Multiplications of a part; starting the workers takes as long as fewer."""
+
+_LARGE = 1 << 20
+"""Multiplications; OpenBLAS computes more than 100³ by the method for large products on every processor."""
+
+_UNITS = {"float32": 16, "float64": 192}
+"""Rows of C: where a large product is cut after so many, its elements keep their bits (a test tries it)."""
+
+_MOST_PARTS, _OWN_CALLS, _MANY = 64, 4, 8
+"""Parts of a product at most, and those that are calls of their own; matrices of a stack, which then are not cut."""
+
+
+def cut_product(dtype: str, m: int, n: int, k: int, batch: int = 1) -> ProductCut:
+    """Return how each product (m, k)·(k, n) of a stack of `batch` is cut.
+
+    A large one has many parts, which workers do together: so on one thread it is one call, which packs its operands
+    once. Parts of a smaller product, where another method might be taken for the whole, are calls of their own.
+    """
+    short, long = sorted((m, n))
+    multiplications = m * n * k
+    if batch >= _MANY or multiplications < 2 * _LITTLE:
+        return ProductCut(1, 0)
+    unit = _UNITS[dtype]
+    least = _LARGE // (short * k) + 1 + unit  # rows: a border is moved by less than a unit
+    if short >= 4 and long >= 2 * least:
+        return ProductCut(_power_of_two(min(_MOST_PARTS, long // least)), unit)
+    packs = short >= 4 and multiplications > 4 * _LARGE
+    return ProductCut(_power_of_two(min(2 if packs else _OWN_CALLS, long, multiplications // _LITTLE)), 0)
+
+
+def _power_of_two(number: int) -> int:
+    """Return the greatest that is no more: so 2 and 4 workers have equal shares."""
+    return 1 << (number.bit_length() - 1)
 
 
 @cache
@@ -37,7 +84,7 @@ def gemm_words(
     sizes: tuple[int, int, int],
     transposed: tuple[bool, bool],
     leading: tuple[int, int],
-    parts: int,
+    cut: ProductCut,
     *,
     inner: int = 1,
     steps: tuple[int, int, int, int] = (0, 0, 0, 0),
@@ -47,14 +94,14 @@ def gemm_words(
     at          the addresses of A, B and C; C (m, n) is packed, and so is the stack of them
     sizes       m, n and k
     transposed  whether A and B are stored transposed; `leading` are their leading dimensions, in elements
-    parts       the number of parts of a matrix, along its longer side
+    cut         the parts of a matrix
     inner       the size of the inner axis of the stack
     steps       bytes from one matrix to the next, along the outer and the inner axis of A, then of B
     """
     blas = find_blas()
     assert blas is not None
     gemm = blas.sgemm if dtype == "float32" else blas.dgemm
-    return (gemm, *at, *sizes, *map(int, transposed), *leading, inner, *steps, parts)
+    return (gemm, *at, *sizes, *map(int, transposed), *leading, inner, *steps, *cut)
 
 
 def _function(dtype: str, wide: bool) -> Any:
@@ -69,20 +116,23 @@ def _function(dtype: str, wide: bool) -> Any:
         w = int64s(arguments, count)
         f, a, b, c = w[0], w[1], w[2], w[3]
         m, n, k, ta, tb, lda, ldb = w[4], w[5], w[6], w[7], w[8], w[9], w[10]
-        inner, parts = w[11], w[16]
+        inner, parts, unit = w[11], w[16], w[17]
         task = lo
         while task < hi:
             matrix, first = task // parts, task % parts
-            last = min(parts, first + hi - task)  # adjacent parts of one matrix are one product
+            last = min(parts, first + hi - task) if unit != 0 else first + 1
             i, j = matrix // inner, matrix % inner
             at, bt, ct = a + i * w[12] + j * w[13], b + i * w[14] + j * w[15], c + matrix * m * n * size
+            long = max(m, n)
+            start, stop = long * first // parts, long * last // parts
+            if unit != 0:
+                start = start // unit * unit
+                stop = stop // unit * unit if last < parts else stop
             if m >= n:
-                start, stop = m * first // parts, m * last // parts
                 at += start * (1 if ta else lda) * size
                 ct += start * n * size
                 rows, columns = stop - start, n
             else:
-                start, stop = n * first // parts, n * last // parts
                 bt += start * (ldb if tb else 1) * size
                 ct += start * size
                 rows, columns = m, stop - start

@@ -10,8 +10,8 @@ import numpy as np
 
 from ..host import Array, address_of
 from .blas import find_blas
-from .gemm import WORDS, gemm_kernel, gemm_words
-from .pool import KernelCall, KernelSequence, workers
+from .gemm import WORDS, cut_product, gemm_kernel, gemm_words
+from .pool import KernelCall, KernelSequence
 
 LEAST = 1 << 20  # multiplications; below, the overhead exceeds the gain of a second thread
 
@@ -51,20 +51,22 @@ class _Product:
 
     def __init__(self, dtype: str):
         self._dtype = dtype
-        self._idle: list[_Call] = []
+        self._idle: dict[int, list[_Call]] = {}  # by their number of parts
 
     def __call__(self, x: Array, y: Array, left: tuple[bool, int], right: tuple[bool, int]) -> Array:
         out = np.empty((x.shape[0], y.shape[1]), x.dtype)
-        try:
-            call = self._idle.pop()
-        except IndexError:  # the first one, or other threads are using all
-            call = _Call(self._dtype)
         at = address_of(x), address_of(y), address_of(out)
         sizes = x.shape[0], y.shape[1], x.shape[1]
-        call.write(*gemm_words(self._dtype, at, sizes, (left[0], right[0]), (left[1], right[1]), workers()))
+        cut = cut_product(self._dtype, *sizes)
+        idle = self._idle.setdefault(cut.parts, [])
+        try:
+            call = idle.pop()
+        except IndexError:  # the first one, or other threads are using all
+            call = _Call(self._dtype, cut.parts)
+        call.write(*gemm_words(self._dtype, at, sizes, (left[0], right[0]), (left[1], right[1]), cut))
         call.action()
-        if len(self._idle) < _MOST_IDLE:
-            self._idle.append(call)
+        if len(idle) < _MOST_IDLE:
+            idle.append(call)
         return out
 
 
@@ -74,10 +76,10 @@ class _Call:
 
     __slots__ = ("write", "action", "_kept")
 
-    def __init__(self, dtype: str):
+    def __init__(self, dtype: str, parts: int):
         kernel, words = gemm_kernel(dtype), np.zeros(WORDS, np.int64)
         assert kernel is not None
-        schedule = KernelSequence([KernelCall(kernel, workers(), words.view(np.uint64))])
+        schedule = KernelSequence([KernelCall(kernel, parts, words.view(np.uint64))])
         self.write: Any = lambda *values: _FORMAT.pack_into(memoryview(words), 0, *values)  # type: ignore[arg-type]
         self.action = schedule.action
         self._kept = schedule, words

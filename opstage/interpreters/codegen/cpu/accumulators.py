@@ -12,7 +12,7 @@ from ..primitives import ROW_SUM
 from ..printing import indented
 from .memory import KernelMemory, rounded
 from .row_locals import RowLocals
-from .words import WorkerScratch
+from .words import Scratch
 
 BLOCK = 32
 """Rows per running sum of a column in its own dtype. The block sums are added in float64; otherwise a sum of n rows
@@ -77,20 +77,23 @@ def _greatest(name: str, kind: str, row: RowLocals) -> Accumulating:
 
 
 def of_columns(
-    accumulator: Accumulator, extent: int, memory: KernelMemory, constants: Constants
-) -> tuple[WorkerScratch, Accumulating]:
-    """Return the lines for a sum over rows: a row of block sums in the worker's scratch, and a float64 row of
-    totals."""
+    accumulator: Accumulator, extent: int, parts: int, memory: KernelMemory, constants: Constants
+) -> tuple[Scratch, Accumulating]:
+    """Return the lines for a sum over rows: for each part of the rows, a row of block sums in its scratch, and a
+    float64 row of totals."""
     name, dtype = accumulator.local.name, accumulator.local.dtype
     kind, zero = dtype_name(dtype), constants(0, dtype)
     nbytes = rounded(extent * dtype.itemsize)
-    both = WorkerScratch(f"c{name}", nbytes + rounded(extent * 8))
-    part = memory.scratch(both.key, kind, both.nbytes, "j")
-    memory.head.append(f"d{name}_at = c{name}_at + {memory.word(nbytes)}")
+    both = Scratch(f"c{name}", nbytes + rounded(extent * 8), parts)
+    part = memory.elements(both.key, kind, "j", written=True)
+    addresses = [
+        f"c{name}_at = {memory.word(both)} + part * {memory.word(both.nbytes)}",
+        f"d{name}_at = c{name}_at + {memory.word(nbytes)}",
+    ]
     whole = memory.elements(f"d{name}", "float64", "j", written=True)
     total = f"({memory.load(whole)} + {memory.load(part)})"
     return both, Accumulating(
-        _along([memory.store(part, zero), memory.store(whole, "0.0")]),
+        addresses + _along([memory.store(part, zero), memory.store(whole, "0.0")]),
         [],
         lambda value: [memory.store(part, f"({memory.load(part)} + {value})")],
         _along([memory.store(whole, total), memory.store(part, zero)]),

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple, final
 
 from ...host import Array, address_of
-from .words import ErrorFlag, Word, WorkerScratch
+from .words import ErrorFlag, Scratch, Word
 
 
 class Patch(NamedTuple):
@@ -59,7 +59,7 @@ class ArgumentTable:
             return word
         if isinstance(word, ErrorFlag):
             self.flags.append(at)
-        elif isinstance(word, WorkerScratch):
+        elif isinstance(word, Scratch):
             self.scratch.append(InScratch(at, (group, word.key), 0))
         elif word.slot in moving:
             self.patches.append(Patch(at, moving[word.slot], word.offset))

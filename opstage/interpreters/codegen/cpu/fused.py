@@ -20,7 +20,7 @@ from ....ops.types import TensorType
 from ...host import DATA, READABLE, Array, address_of, packed
 from ...native import access
 from ...native.compiler import Kernel
-from ...native.pool import KernelCall, KernelSequence, workers
+from ...native.pool import KernelCall, KernelSequence
 from ..arena import Item, arrange
 from ..clusters import read_by
 from ..decomposition import Expander
@@ -33,7 +33,7 @@ from .arguments import ArgumentTable, Patch
 from .steps import NativeStep, cluster_steps
 from .target import LOOPS
 from .texts import LoopSource
-from .words import WorkerScratch
+from .words import Scratch
 
 _MOST_TABLES = 8
 
@@ -111,8 +111,8 @@ class FusedLoops:
             key: lowered.types[key].nbytes for _, key, _ in arguments.scratch if isinstance(key, int)
         }
         for step in steps:
-            own = [word for word in step.loop.words if isinstance(word, WorkerScratch)]
-            sizes.update({(step.group, word.key): word.nbytes * workers() for word in own})
+            own = [word for word in step.loop.words if isinstance(word, Scratch)]
+            sizes.update({(step.group, word.key): word.room for word in own})
         offsets, self.scratch = arrange([Item(key, nbytes, 0, 0) for key, nbytes in sizes.items()])
         self._patches = arguments.patches
         self._patches += [Patch(at, len(places), offsets[key] + offset) for at, key, offset in arguments.scratch]

@@ -6,7 +6,7 @@ from typing import NamedTuple, final
 
 from ...native import access
 from ..printing import from_memory, to_memory
-from .words import ErrorFlag, Word, WorkerScratch
+from .words import ErrorFlag, Scratch, Word
 
 
 class ScopedElements(NamedTuple):
@@ -50,7 +50,7 @@ class KernelMemory:
     def scratch(self, name: str, dtype: str, nbytes: int, at: str) -> ScopedElements:
         """Return scratch memory of the worker."""
         nbytes = rounded(nbytes)
-        self.head.append(f"{name}_at = {self.word(WorkerScratch(name, nbytes))} + worker * {self.word(nbytes)}")
+        self.head.append(f"{name}_at = {self.word(Scratch(name, nbytes))} + worker * {self.word(nbytes)}")
         return self.elements(name, dtype, at, written=True)
 
     def load(self, elements: ScopedElements) -> str:

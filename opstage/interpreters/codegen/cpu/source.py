@@ -24,6 +24,7 @@ from .accumulators import BLOCK, RUN, STRIDED_RUN, Accumulating, of_columns, of_
 from .memory import KernelMemory, ScopedElements
 from .row_locals import LANES, RowLocals
 from .texts import LoopSource
+from .totals import parts_of_rows
 from .words import Address, LoweredLoop
 
 
@@ -63,27 +64,42 @@ class _CpuPrinter(LoopPrinter):
             self._place(operand, places, body, written=False)
         for operand in self.loop.space.writes.values():
             self._place(operand, places, body, written=True)
-        totals = []
+        rows, totals = math.prod(turns), []
+        parts = parts_of_rows(rows, math.prod(self.outer) * self.inner)
+        begin: list[str] = []
         for accumulator in self.loop.columns:
             assert self.extent is not None
-            scratch, taking = of_columns(accumulator, self.extent, memory, self.constants)
-            head += taking.begin
+            scratch, taking = of_columns(accumulator, self.extent, parts, memory, self.constants)
+            begin += taking.begin
             totals.append((scratch, accumulator.slot))
             self.taking[accumulator] = taking
         columns = [*self.taking.values()]
         body += self._passes()
+        if columns:
+            body = self._in_parts(body, columns, begin, rows, parts)
+        elif not self.flat:
+            body = ["for row in range(lo, hi):", *indented(body)]
         lines = ["def kernel(lo, hi, worker, arguments):"]
-        lines += indented([f"w = int64s(arguments, {len(memory.words)})", *head])
-        if self.flat:
-            lines += indented(body)
-        else:
-            for taking in columns:
-                body += [f"if (row - lo) % {BLOCK} == {BLOCK - 1}:", *indented(taking.end_run)]
-            lines += indented(["for row in range(lo, hi):", *indented(body)])
-            for taking in columns:
-                lines += indented(taking.end)
+        lines += indented([f"w = int64s(arguments, {len(memory.words)})", *head, *body])
         text = LoopSource(self.loop.name, "\n".join(self.constants.definitions), "\n".join(lines), memory.accesses)
-        return LoweredLoop(text, self.inner if self.flat else math.prod(turns), tuple(memory.words), tuple(totals))
+        tasks = self.inner if self.flat else parts if columns else rows
+        return LoweredLoop(text, tasks, tuple(memory.words), tuple(totals))
+
+    def _in_parts(
+        self, body: list[str], columns: Sequence[Accumulating], begin: list[str], rows: int, parts: int
+    ) -> list[str]:
+        """The loop over rows whose columns are summed, a task for each part of them."""
+        total, count = self.memory.word(rows), self.memory.word(parts)
+        for taking in columns:
+            body += [f"if (row - start) % {BLOCK} == {BLOCK - 1}:", *indented(taking.end_run)]
+        return [
+            "for part in range(lo, hi):",
+            f"    start, stop = {total} * part // {count}, {total} * (part + 1) // {count}",
+            *indented(begin),
+            "    for row in range(start, stop):",
+            *indented(body, 2),
+            *indented([line for taking in columns for line in taking.end]),
+        ]
 
     def _place(self, operand: LoopOperand, places: Sequence[str], body: list[str], *, written: bool) -> None:
         """Print the address of an operand, per row in `body` or once for all rows, and register the access to its

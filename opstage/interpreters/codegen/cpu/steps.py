@@ -7,15 +7,11 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from ....ops.types import dtype_name
-from ...native.pool import workers
 from ..clusters import FusionGroup, left_in_memory
 from ..lowered import Lowered
 from .source import cluster_loop
-from .totals import total_loop
+from .totals import FEW, total_loop
 from .words import LoweredLoop, address_in
-
-_FEW = 1 << 13
-"""The number of elements below which a loop is not divided among the workers."""
 
 
 class NativeStep(NamedTuple):
@@ -33,11 +29,11 @@ def cluster_steps(
     cluster = group.cluster
     assert cluster is not None
     loop = cluster_loop(cluster, group.equations, left_in_memory(lowered, group, number, read, results))
-    parallel = cluster.size >= _FEW and loop.tasks > 1
+    parallel = cluster.size >= FEW and loop.tasks > 1
     steps = [NativeStep(loop, parallel, number)]
     for scratch, slot in loop.totals:
         count = math.prod(lowered.views[slot].shape)
         out = address_in(lowered, lowered.views[slot])
-        total = total_loop(scratch, out, count, workers() if parallel else 1, dtype_name(lowered.types[slot].dtype))
+        total = total_loop(scratch, out, count, dtype_name(lowered.types[slot].dtype))
         steps.append(NativeStep(total, False, number))
     return steps

@@ -1,14 +1,25 @@
-"""The loop that adds the workers' partial sums over rows, in the order of the workers."""
+"""Sums over rows in parts, which sizes alone decide: so their bits do not depend on how many workers take the parts."""
 
 from __future__ import annotations
 
 from ...native import access
 from .texts import LoopSource
-from .words import Address, LoweredLoop, WorkerScratch
+from .words import Address, LoweredLoop, Scratch
+
+FEW = 1 << 13
+"""Elements; a loop over fewer is not divided among the workers."""
+
+_MOST, _ROWS = 16, 32
+"""Parts at most, and the rows that are worth one of more than two: the sums of a part cost as much as a few rows."""
 
 
-def total_loop(scratch: WorkerScratch, out: Address, count: int, parts: int, dtype: str) -> LoweredLoop:
-    """Return a loop that adds the workers' sums over rows, in worker order, into `count` elements at `out`."""
+def parts_of_rows(rows: int, elements: int) -> int:
+    """Return the number of parts of a sum over `rows`, of so many elements in all."""
+    return 1 if elements < FEW else min(rows, _MOST, max(2, rows // _ROWS))
+
+
+def total_loop(scratch: Scratch, out: Address, count: int, dtype: str) -> LoweredLoop:
+    """Return a loop that adds the sums of the parts, in their order, into `count` elements at `out`."""
     text = """def kernel(lo, hi, worker, arguments):
     w = int64s(arguments, 4)
     for j in range(lo, hi):
@@ -17,4 +28,6 @@ def total_loop(scratch: WorkerScratch, out: Address, count: int, parts: int, dty
             total = total + load(w[0] + part * w[3], j)
         store(w[1], j, total)"""
     accesses = (("load", "load", dtype, access.READ), ("store", "store", dtype, access.written(0)))
-    return LoweredLoop(LoopSource("total", "", text, accesses), count, (scratch, out, parts, scratch.nbytes), ())
+    return LoweredLoop(
+        LoopSource("total", "", text, accesses), count, (scratch, out, scratch.parts, scratch.nbytes), ()
+    )

@@ -1,6 +1,7 @@
 """Pool steps for convolutions, from sizes and addresses: their workspace and division.
 
-Results are reproducible: the division of a sum into parts depends only on sizes and the number of workers.
+Bits do not depend on the number of workers: sizes alone decide into which parts a sum is divided, and on which
+matrices the BLAS works.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ...native import Kernel, KernelCall, find_blas, workers
+from ...native import Kernel, KernelCall, find_blas
 from .convolution import WORDS, convolution_kernel
 from .direct_steps import (
     direct_grad_plan,
@@ -22,7 +23,7 @@ from .direct_steps import (
     is_direct,
     is_grad_direct,
 )
-from .geometry import ConvGeometry, ConvTiling, Sizes, Words, rounded_up
+from .geometry import IMAGES, ConvGeometry, ConvTiling, Sizes, Words, rounded_up
 
 _COLUMN_BYTES = 512 << 10  # for the windows of a block; the kernel and the result also fit in a cache of 1 MB
 _FEW_WINDOWS = 128  # per image, too few for a matrix product: then a block has more than one image
@@ -58,7 +59,7 @@ def _gemm_grad_plan(geometry: ConvGeometry) -> ConvTiling:
     pointwise = _is_pointwise(geometry)
     workspace, tile = _workspace(geometry, images, lines, pointwise)
     blocks = -(-geometry.images // images) * -(-math.prod(geometry.counts[:-1]) // lines)
-    parts = max(1, min(workers(), blocks))
+    parts = geometry.grad_parts(blocks)
     kernel_bytes = geometry.channels_out * geometry.depth * geometry.itemsize
     words = _words(geometry, workspace, tile, images, 1, parts, pointwise, lines)
     return ConvTiling(workspace, (parts - 1) * kernel_bytes, parts, words)
@@ -71,8 +72,8 @@ def col2im_plan(geometry: ConvGeometry) -> ConvTiling:
     all_lines, channels_in = math.prod(geometry.counts[:-1]), geometry.channels_in // geometry.groups
     lines = max(1, min(all_lines, _COLUMN_BYTES // max(1, line_bytes)))
     channels = max(1, min(channels_in, _COLUMN_BYTES // max(1, line_bytes * lines)))
-    if geometry.images * geometry.groups < workers():
-        channels = min(channels, max(1, -(-channels_in // workers())))
+    if geometry.images * geometry.groups < IMAGES:
+        channels = min(channels, max(1, -(-channels_in // IMAGES)))
     workspace = rounded_up(line_bytes * lines * channels)
     tasks = geometry.images * geometry.groups * -(-channels_in // channels)
     return ConvTiling(workspace, 0, tasks, _words(geometry, workspace, 0, 1, channels, 1, False, lines))
@@ -85,9 +86,9 @@ def _blocks(geometry: ConvGeometry) -> tuple[int, int]:
     lines = max(1, min(all_lines, _COLUMN_BYTES // line_bytes))
     images = 1
     if all_lines * geometry.counts[-1] < _FEW_WINDOWS:
-        images = max(1, min(-(-geometry.images // workers()), _COLUMN_BYTES // (line_bytes * all_lines)))
-    if geometry.images < workers():
-        lines = min(lines, -(-all_lines // workers()))
+        images = max(1, min(-(-geometry.images // IMAGES), _COLUMN_BYTES // (line_bytes * all_lines)))
+    if geometry.images < IMAGES:
+        lines = min(lines, -(-all_lines // IMAGES))
     return images, lines
 
 

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...native import KernelCall, workers
+from ...native import KernelCall
 from .direct_convolution import WORDS, direct_kernel, has_registers
 from .direct_kernel_grad import COLUMNS, SCRATCH, direct_grad_kernel
-from .geometry import ConvGeometry, ConvTiling, Sizes, Words, rounded_up
+from .geometry import IMAGES, ConvGeometry, ConvTiling, Sizes, Words, rounded_up
 
 _VECTOR_BYTES = 64
 _BLOCK_BYTES = 512 << 10  # of the copied lines of a block; panels and the result also fit in a cache of 1 MB
@@ -126,12 +126,12 @@ def _block(g: ConvGeometry, back: bool) -> _Tile:
     # Lines are read by several windows, so a block with few lines consists mostly of copies.
     lines = max(2 * side.beyond[0], -(-_FEW_VECTORS * lanes // width), _BLOCK_BYTES // line_bytes - side.beyond[0])
     lines = min(lines, all_lines)
-    if g.images < workers():
-        lines = min(lines, -(-all_lines // workers()))
+    if g.images < IMAGES:
+        lines = min(lines, -(-all_lines // IMAGES))
     flat, vectors = _vectors(side, lines, pitch, lanes)
     images = 1
     if lines == all_lines and vectors < _MANY_VECTORS:
-        most = min(-(-g.images // workers()), _BLOCK_BYTES // (line_bytes * (lines + side.beyond[0])))
+        most = min(-(-g.images // IMAGES), _BLOCK_BYTES // (line_bytes * (lines + side.beyond[0])))
         images = max(1, min(most, -(-_MANY_VECTORS // vectors)))
     return _Tile(lines, images, pitch, flat, vectors * images)
 
@@ -265,13 +265,13 @@ def _grad_block(g: ConvGeometry) -> _GradBlock:
         vectors = _vectors(side, lines, pitch, lanes)[1]
         return (lines + side.beyond[0]) * line_bytes + vectors * _VECTOR_BYTES * channels_out
 
-    lines = all_lines if g.images >= workers() else -(-all_lines // workers())
+    lines = all_lines if g.images >= IMAGES else -(-all_lines // IMAGES)
     while lines > max(1, 2 * side.beyond[0]) and bytes_of(lines) > _GRAD_BYTES:
         lines = -(-lines // 2)
     flat, vectors = _vectors(side, lines, pitch, lanes)
     images = 1
     if lines == all_lines:
-        images = max(1, min(-(-g.images // workers()), _GRAD_BYTES // bytes_of(lines)))
+        images = max(1, min(-(-g.images // IMAGES), _GRAD_BYTES // bytes_of(lines)))
     return _GradBlock(_Tile(lines, images, pitch, flat, vectors * images), channels_in, channels_out)
 
 
@@ -285,7 +285,7 @@ def direct_grad_plan(g: ConvGeometry) -> ConvTiling:
     laid = block.vectors * _VECTOR_BYTES * channels_out
     own = rounded_up(told) + rounded_up(copied + 2 * _VECTOR_BYTES) + rounded_up(laid)
     blocks = -(-g.images // block.images) * -(-side.target[0] // block.lines)
-    parts = max(1, min(workers(), blocks))
+    parts = g.grad_parts(blocks)
     words = _words(g, False, block, own).copy()
     words[27], words[33], words[34], words[35] = channels_in * channel, channels_in, channels_out, parts
     words.flags.writeable = False

@@ -13,6 +13,11 @@ Words = npt.NDArray[np.uint64]
 
 _ALIGNED = 64
 
+IMAGES = 4
+"""Images, of which fewer are divided, to have work for several workers; more are divided among so many at least."""
+
+_PART_WINDOWS, _MOST_PARTS = 512, 16  # of the kernel's gradient: its sum is written and read once for each part
+
 
 class ConvGeometry(NamedTuple):
     """A conv: x (images, channels_in, *cells), kernel (channels_out, channels_in/groups, *kernel), result
@@ -43,6 +48,11 @@ class ConvGeometry(NamedTuple):
     @property
     def multiplications(self) -> int:
         return self.images * self.channels_out * math.prod(self.counts) * self.depth
+
+    def grad_parts(self, blocks: int) -> int:
+        """The number of parts in which the kernel's gradient adds up blocks of windows."""
+        windows = self.images * math.prod(self.counts)
+        return max(1, min(blocks, _MOST_PARTS, max(2, windows // _PART_WINDOWS)))
 
 
 class ConvTiling(NamedTuple):

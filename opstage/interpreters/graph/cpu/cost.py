@@ -83,7 +83,7 @@ def _single(plan: CpuPlan, group: FusionGroup, first: int, count: int) -> Work:
 
 
 def _cluster(plan: CpuPlan, group: FusionGroup, first: int, count: int) -> list[Work]:
-    """Return the work of a fused loop, and of the loops that add its workers' partial sums."""
+    """Return the work of a fused loop, and of the loops that add its partial sums."""
     lowered = plan.lowered
     main, *sums = [s for s in plan.steps[first : first + count] if isinstance(s, NativeStep)]
     traffic = _traffic(plan, group)

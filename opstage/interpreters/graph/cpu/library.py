@@ -23,7 +23,7 @@ from ....ops.closed import Equation
 from ....ops.primitive import Primitive
 from ....ops.splitmix import splitmix64
 from ....ops.types import dtype_name
-from ...codegen.cpu.words import Address, ErrorFlag, LoweredLoop, Word, WorkerScratch, address_in
+from ...codegen.cpu.words import Address, ErrorFlag, LoweredLoop, Scratch, Word, address_in
 from ...codegen.lowered import Lowered
 from ...eager_cpu.loops import convolution_steps, pooling
 from ...eager_cpu.loops.geometry import ConvGeometry, ConvTiling
@@ -34,12 +34,12 @@ _MARK = 0xFFFF << 48
 """The leading bits of marks; no address, size or number begins with them."""
 
 
-def library_loops(lowered: Lowered, e: Equation, workers: int) -> list[tuple[LoweredLoop, bool]] | None:
+def library_loops(lowered: Lowered, e: Equation) -> list[tuple[LoweredLoop, bool]] | None:
     """Return the loops of an op, each with whether the workers divide it; None if there are no loops for it."""
     lower = LIBRARY.get(e.primitive)
     if lower is None or any(lowered.views[slot].size == 0 for slot in (*e.inputs, *e.outputs)):
         return None
-    return lower(lowered, e, workers)
+    return lower(lowered, e)
 
 
 class _Marks:
@@ -72,13 +72,11 @@ def _batched(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
     return shape if len(shape) == rank + 2 else (1, *shape)
 
 
-def _workspaces(plan: ConvTiling, workers: int, mark: _Marks) -> tuple[int, int]:
-    return mark(WorkerScratch("workspace", max(64, plan.workspace))), mark(
-        WorkerScratch("partial", -(-max(64, plan.partial) // workers))
-    )
+def _workspaces(plan: ConvTiling, mark: _Marks) -> tuple[int, int]:
+    return mark(Scratch("workspace", max(64, plan.workspace))), mark(Scratch("partial", max(64, plan.partial), 1))
 
 
-def _conv(lowered: Lowered, e: Equation, workers: int) -> list[tuple[LoweredLoop, bool]] | None:
+def _conv(lowered: Lowered, e: Equation) -> list[tuple[LoweredLoop, bool]] | None:
     (kernel, *bias, x), (out,), static = e.inputs, e.outputs, e.static
     kernel_shape = lowered.views[kernel].shape
     rank = len(kernel_shape) - 2
@@ -96,10 +94,10 @@ def _conv(lowered: Lowered, e: Equation, workers: int) -> list[tuple[LoweredLoop
     steps = convolution_steps.conv_transpose_steps if adjoint else convolution_steps.conv_steps
     bias_at = mark(_at(lowered, bias[0])) if bias else 0
     at = mark(_at(lowered, x)), mark(_at(lowered, kernel)), bias_at, mark(Address(out, 0))
-    return mark.loops(steps(geometry, *at, *_workspaces(plan, workers, mark)))
+    return mark.loops(steps(geometry, *at, *_workspaces(plan, mark)))
 
 
-def _conv_kernel_grad(lowered: Lowered, e: Equation, workers: int) -> list[tuple[LoweredLoop, bool]] | None:
+def _conv_kernel_grad(lowered: Lowered, e: Equation) -> list[tuple[LoweredLoop, bool]] | None:
     (x, g), (out,), static = e.inputs, e.outputs, e.static
     rank = len(static["kernel"])
     given, pulled = (_batched(lowered.views[slot].shape, rank) for slot in (x, g))
@@ -112,10 +110,10 @@ def _conv_kernel_grad(lowered: Lowered, e: Equation, workers: int) -> list[tuple
     mark = _Marks()
     plan = convolution_steps.conv_kernel_grad_plan(geometry)
     at = mark(_at(lowered, x)), mark(_at(lowered, g)), mark(Address(out, 0))
-    return mark.loops(convolution_steps.conv_kernel_grad_steps(geometry, *at, *_workspaces(plan, workers, mark)))
+    return mark.loops(convolution_steps.conv_kernel_grad_steps(geometry, *at, *_workspaces(plan, mark)))
 
 
-def _pool(lowered: Lowered, e: Equation, workers: int) -> list[tuple[LoweredLoop, bool]] | None:
+def _pool(lowered: Lowered, e: Equation) -> list[tuple[LoweredLoop, bool]] | None:
     primitive, static, kernel = e.primitive, e.static, e.static["kernel"]
     x, *index = e.inputs
     if primitive is MAX_POOL:
@@ -138,7 +136,7 @@ def _pool(lowered: Lowered, e: Equation, workers: int) -> list[tuple[LoweredLoop
 # Rows ----------------------------------------------------------------------------------------------------------------
 
 
-def _gather(lowered: Lowered, e: Equation, workers: int) -> list[tuple[LoweredLoop, bool]] | None:
+def _gather(lowered: Lowered, e: Equation) -> list[tuple[LoweredLoop, bool]] | None:
     (x, index), (out,) = e.inputs, e.outputs
     if lowered.types[x].dtype.kind == "b":
         return None
@@ -151,7 +149,7 @@ def _gather(lowered: Lowered, e: Equation, workers: int) -> list[tuple[LoweredLo
     return [(LoweredLoop(kernel, count, words, ()), lowered.views[out].size > 1 << 13)]
 
 
-def _scatter(lowered: Lowered, e: Equation, workers: int) -> list[tuple[LoweredLoop, bool]] | None:
+def _scatter(lowered: Lowered, e: Equation) -> list[tuple[LoweredLoop, bool]] | None:
     (x, v, index), (out,) = e.inputs, e.outputs
     shape, count = lowered.views[x].shape, lowered.views[index].size
     kernel = _rows_kernel("scatter", dtype_name(lowered.types[x].dtype), dtype_name(lowered.types[index].dtype))
@@ -236,7 +234,7 @@ _TEXTS = {
 }
 
 
-def _argmax(lowered: Lowered, e: Equation, workers: int) -> list[tuple[LoweredLoop, bool]] | None:
+def _argmax(lowered: Lowered, e: Equation) -> list[tuple[LoweredLoop, bool]] | None:
     (x,), (out,) = e.inputs, e.outputs
     if lowered.types[x].dtype.kind not in "fi" or lowered.types[out].dtype.itemsize != 8:
         return None
@@ -250,7 +248,7 @@ def _argmax(lowered: Lowered, e: Equation, workers: int) -> list[tuple[LoweredLo
 # Draws ---------------------------------------------------------------------------------------------------------------
 
 
-def _draw(lowered: Lowered, e: Equation, workers: int) -> list[tuple[LoweredLoop, bool]] | None:
+def _draw(lowered: Lowered, e: Equation) -> list[tuple[LoweredLoop, bool]] | None:
     (out,), counters = e.outputs, e.inputs
     if any(lowered.types[slot].dtype.itemsize != 8 for slot in counters):
         return None
@@ -298,7 +296,7 @@ _DRAW = """def kernel(lo, hi, worker, arguments):
         store(w[1], j, real(int64(uniform_integer(key, word(j)))) * unit)
 """
 
-_Lower = Callable[[Lowered, Equation, int], "list[tuple[LoweredLoop, bool]] | None"]
+_Lower = Callable[[Lowered, Equation], "list[tuple[LoweredLoop, bool]] | None"]
 LIBRARY: Mapping[Primitive, _Lower] = {
     ARGMAX: _argmax,
     CONV: _conv,

@@ -16,14 +16,13 @@ from ...codegen.cpu.compilation import Compilation
 from ...codegen.cpu.overwritable import Overwritable
 from ...codegen.cpu.steps import NativeStep, cluster_steps
 from ...codegen.cpu.texts import LoopSource
-from ...codegen.cpu.words import Address, ErrorFlag, WorkerScratch
+from ...codegen.cpu.words import Address, ErrorFlag, Scratch
 from ...codegen.fusion import fuse
 from ...codegen.lowered import Lowered
 from ...codegen.primitives import ASSEMBLE, PRODUCTS
 from ...control import CONTROL, bodies_of
 from ...host import Array
 from ...looping import WHILE
-from ...native.pool import workers
 from ...structural import SCAN
 from .aliasing import alias_results
 from .library import library_loops
@@ -135,8 +134,8 @@ class CpuPlan:
                 items += _memory_of_control(step)
             elif isinstance(step, NativeStep):
                 number = step.group
-                scratch = {word.key: word for word in step.loop.words if isinstance(word, WorkerScratch)}
-                items += [Item((number, own.key), own.nbytes * workers(), number, number) for own in scratch.values()]
+                scratch = {word.key: word for word in step.loop.words if isinstance(word, Scratch)}
+                items += [Item((number, own.key), own.room, number, number) for own in scratch.values()]
         begun: dict[int, list[int]] = {}  # by whole: the steps that write its parts
         for slot, part in lowered.parts.items():
             begun.setdefault(part.whole, []).append(made[slot])
@@ -186,9 +185,7 @@ class CpuPlan:
             if isinstance(step, NativeStep):
                 for word in step.loop.words:
                     slot = word[0] if isinstance(word, Address) else None
-                    total += (
-                        32 if slot in moving else 24 if slot in self.offsets or isinstance(word, WorkerScratch) else 8
-                    )
+                    total += 32 if slot in moving else 24 if slot in self.offsets or isinstance(word, Scratch) else 8
         return total
 
     @property
@@ -227,9 +224,9 @@ class CpuPlan:
         (e,) = group.equations
         if e.primitive is ASSEMBLE:
             return []
-        by_hand = library_loops(lowered, e, workers())
+        by_hand = library_loops(lowered, e)
         if by_hand is None and _is_product(lowered, e):
-            product = product_loop(lowered, e, workers())
+            product = product_loop(lowered, e)
             by_hand = None if product is None else [(product, product.tasks > 1)]
         if by_hand is None and e.primitive is SCAN and _can_be_planned(lowered, e):
             return [LoopStep(e, CpuPlan(_computed(ScanParameters(**e.static)), own_outputs=True), number)]

@@ -7,13 +7,10 @@ from ....ops.types import dtype_name
 from ...codegen.cpu.words import LoweredLoop, Word, address_in
 from ...codegen.lowered import Lowered
 from ...codegen.matrices import batch_axes, leading_dimension
-from ...native.gemm import gemm_kernel, gemm_words
-
-_SMALL = 1 << 17
-"""Flops below which a product is not divided: starting the workers takes as long."""
+from ...native.gemm import cut_product, gemm_kernel, gemm_words
 
 
-def product_loop(lowered: Lowered, e: Equation, workers: int) -> LoweredLoop | None:
+def product_loop(lowered: Lowered, e: Equation) -> LoweredLoop | None:
     """Return the loop of matmul or bmm; None without a callable BLAS."""
     a, b = (lowered.views[slot] for slot in e.inputs)
     dtype = dtype_name(lowered.types[e.outputs[0]].dtype)
@@ -27,7 +24,7 @@ def product_loop(lowered: Lowered, e: Equation, workers: int) -> LoweredLoop | N
     (outer, a_outer, b_outer), (inner, a_inner, b_inner) = axes
     batch = outer * inner
     size = lowered.types[e.outputs[0]].dtype.itemsize
-    parts = 1 if batch >= 2 * workers or 2 * m * n * k < _SMALL else workers
+    cut = cut_product(dtype, m, n, k, batch)
     at: tuple[Word, Word, Word] = (
         address_in(lowered, a),
         address_in(lowered, b),
@@ -35,5 +32,5 @@ def product_loop(lowered: Lowered, e: Equation, workers: int) -> LoweredLoop | N
     )
     transposed, leading = (left.transposed, right.transposed), (left.dimension, right.dimension)
     steps = a_outer * size, a_inner * size, b_outer * size, b_inner * size
-    words = gemm_words(dtype, at, (m, n, k), transposed, leading, parts, inner=inner, steps=steps)
-    return LoweredLoop(kernel, batch * parts, words, ())
+    words = gemm_words(dtype, at, (m, n, k), transposed, leading, cut, inner=inner, steps=steps)
+    return LoweredLoop(kernel, batch * cut.parts, words, ())
