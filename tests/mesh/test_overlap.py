@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from opstage.interpreters.codegen.clusters import FusionGroup
 from opstage.interpreters.graph import rank_programs
 from opstage.interpreters.graph.executor import CpuExecutor
 from opstage.interpreters.graph.overlap import Begin, End
+from opstage.interpreters.mesh.buckets import Bucket
 from opstage.interpreters.mesh.sums import Sum
 from opstage.ops.kinds import Kind
 from tests.mesh.test_processes import trained
@@ -107,3 +109,21 @@ def test_sums_of_ranks_are_written_where_they_stand_in_one_vector(monkeypatch: p
     vectors = [value for value in seen if value.ndim == 1 and value.size > 1000]
     assert len(vectors) == 4  # a rank's on each of two that each process hosts
     assert all(vector.base is not None for vector in vectors)  # of the program's memory: nothing was copied together
+
+
+@pytest.mark.parametrize("zero", [0, 2, 3])
+def test_what_fills_a_bucket_by_itself_is_sent_as_it_is(monkeypatch: pytest.MonkeyPatch, zero: int) -> None:
+    sent: list[tuple[Any, list[Any]]] = []
+    joined = Bucket._joined
+
+    def noted(this: Bucket, xs: Sequence[Any]) -> Any:
+        vector = joined(this, xs)
+        sent.append((vector, [x for x in xs if x.nbytes >= 4096]))
+        return vector
+
+    monkeypatch.setattr(Bucket, "_joined", noted)
+    on_processes(2, lambda _: trained("mlp", "data=2", zero=zero, bucket="4KiB", steps=1))
+    large = [(vector, xs) for vector, xs in sent if xs]
+    assert len(large) >= 4  # of two layers, on two processes
+    for vector, (x, *others) in large:
+        assert not others and np.shares_memory(vector, x)

@@ -93,12 +93,17 @@ class Bucket:
 
     def _joined(self, xs: Sequence[Any]) -> Any:
         """A rank's tensors as one vector; for a sum that is shared out, what goes to one rank after the other."""
-        if self._primitive is REDUCE_SCATTER:
+        if self._primitive is REDUCE_SCATTER and not self._in_order:
             xs = [
                 self._part(x, member.dim, rank) for rank in range(self._ranks) for x, member in zip(xs, self._members)
             ]
         flat = [self._ops.reshape(x, shape=(int(prod(x.shape)),)) for x in xs]
         return flat[0] if len(flat) == 1 else self._ops.concat(flat, axis=0)
+
+    @property
+    def _in_order(self) -> bool:
+        """Whether the parts of all ranks stand one after the other in a single tensor."""
+        return len(self._members) == 1 and self._members[0].dim == 0
 
     def _part(self, x: Any, dim: int, rank: int) -> Any:
         length = x.shape[dim] // self._ranks
@@ -106,6 +111,9 @@ class Bucket:
 
     def _cut(self, vector: Any) -> list[Any]:
         """The results of all calls, of the vector of a rank."""
+        if self._primitive is ALL_GATHER and self._in_order:
+            shape = self._members[0].type.shape
+            return [self._ops.reshape(vector, shape=(self._ranks * shape[0], *shape[1:]))]
         if self._primitive is ALL_GATHER:
             length = sum(member.size for member in self._members)
             each = [self._pieces(vector, rank * length, self._members) for rank in range(self._ranks)]

@@ -352,10 +352,13 @@ class Ranks(BaseInterpreter[RankValues]):
         return self.each([result[rank] for rank in self.hosted])
 
     def _coming(self, primitive: Primitive, x: RankValues, static: Static) -> RankValues:
-        """A collective in a bucket with others; one that is full is begun."""
+        """A collective in a bucket with others; one that is full is begun. What fills one by itself is not copied: it
+        goes as it is, past the others."""
         key = primitive, static["axis"], x.dtype
         bucket = self._filling.get(key)
-        if bucket is None or bucket.begun:
+        if int(x.type.nbytes) >= self.bucket:
+            bucket = self.empty_bucket(primitive, static)
+        elif bucket is None or bucket.begun:
             bucket = self._filling[key] = self.empty_bucket(primitive, static)
         number = bucket.add(x.values, x.type, static)
         with Quietly(self.cursor):
