@@ -97,7 +97,7 @@ class DataParallel:
         flat = _Flat(self.loss, structure)
         loss, aux = loss_and_aux(self.loss(outer, *unflatten(structure, refs)))
         loss = outer.adopt(loss)
-        _require_known(ops.mesh, outer.spoken)
+        _require_known(ops.mesh, outer.used_axes)
         joins = self._joins(flat, types, first, ops) if DATA in loss.axes else _SUMMED
         with Quietly(ops.cursor):
             weight = None

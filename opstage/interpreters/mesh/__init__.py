@@ -1,1 +1,1 @@
-"""Programs on a mesh of ranks: `Ranks` hosts them, and `Varying` knows what differs between them."""
+"""Programs on a mesh of ranks: `Ranks` runs them, and `Varying` tracks values that differ between ranks."""

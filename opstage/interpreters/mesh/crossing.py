@@ -1,7 +1,7 @@
-"""A collective among ranks that several processes host: what is sent, and how it is put together.
+"""Collectives among ranks of several processes: what is sent, and how results are assembled.
 
-Everything but the sending is ops of the interpreter beneath, so in a compiled program it is compiled too. Results have
-the bits that one process would give them.
+Everything except the transfer consists of ops of the inner interpreter, so compiled programs compile it. Results have
+the same bits as in one process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .fabric import EXCHANGE, EXCHANGE_START, EXCHANGE_WAIT, Fabric, handle_of
 from .tree import covering, node, total
 
 SMALL = 1 << 14
-"""Bytes up to which everybody is sent all of a sum's operands: one message each, where parts would take two."""
+"""Bytes up to which a sum sends all operands to everyone: one message each, where sending parts needs two."""
 
 Values = dict[int, Any]
 Exchange = tuple[Mapping[int, Any], Mapping[int, int], DType, str]
@@ -29,15 +29,15 @@ Steps = Generator[Exchange, dict[int, Any], Any]
 
 
 def name_of(primitive: Primitive, axis: str, shape: tuple[int, ...], dtype: DType) -> str:
-    """The name of an exchange, alike for all who take part in it."""
+    """Return the name of an exchange, equal on all participants."""
     return f"{primitive.name} over {axis} of {show_shape(shape)} {dtype_name(dtype)}"
 
 
 @final
 class Crossing:
-    """Collectives of `inner` over `fabric`, whose processes have `hosted` ranks each.
+    """Collectives of `inner` over `fabric`, whose processes host `hosted` ranks each.
 
-    program     of what program they are, in words
+    program     a description of the current program
     """
 
     __slots__ = ("inner", "fabric", "hosted", "_token", "program")
@@ -48,14 +48,14 @@ class Crossing:
         self.program = ""
 
     def begin(self, types: Iterable[TensorType]) -> None:
-        """A program begins, on inputs of these types, which must be those of all processes."""
+        """Begin a program on inputs of these types, which must be equal on all processes."""
         self._token = None
         if self.fabric.processes > 1:
-            told = " ".join(f"{show_shape(type_.shape)} {dtype_name(type_.dtype)}" for type_ in types)
-            self.program = f" (inputs {crc32(told.encode()):08x})"
+            description = " ".join(f"{show_shape(type_.shape)} {dtype_name(type_.dtype)}" for type_ in types)
+            self.program = f" (inputs {crc32(description.encode()):08x})"
 
     def within(self, primitive: Primitive, group: Sequence[int], own: Values, static: Static) -> Values:
-        """The results of the ranks here of one group, from their operands, each by its index in the group."""
+        """Return the results of one group's hosted ranks from their operands, by index in the group."""
         spread: dict[int, list[int]] = {}
         for index, rank in enumerate(group):
             spread.setdefault(rank // self.hosted, []).append(index)
@@ -63,7 +63,7 @@ class Crossing:
         return _Group(self, primitive, static, len(group), mine, spread, own).run()
 
     def begun(self, primitive: Primitive, group: Sequence[int], own: Values, static: Static) -> Begun:
-        """The same, begun."""
+        """Start what `within` does."""
         spread: dict[int, list[int]] = {}
         for index, rank in enumerate(group):
             spread.setdefault(rank // self.hosted, []).append(index)
@@ -71,13 +71,13 @@ class Crossing:
         return Begun(self, _Group(self, primitive, static, len(group), mine, spread, own).steps())
 
     def start(self, parts: Mapping[int, Any], sizes: Mapping[int, int], dtype: DType, called: str) -> tuple[Any, Any]:
-        """Begin what `swap` does: the flight, and what is to come."""
+        """Start what `swap` does; return the flight and a description of the incoming vectors."""
         static = self._static(parts, sizes, dtype, called)
         self._token, flight = self.inner.bind(EXCHANGE_START, (self._token, *parts.values()), static)
         return flight, static["come"]
 
     def arrived(self, flight: Any, come: Any) -> dict[int, Any]:
-        """The vectors of an exchange that was begun, by process."""
+        """Wait for an exchange; return the received vectors by process."""
         self._token, *arrived = self.inner.bind(EXCHANGE_WAIT, (self._token, flight), {"come": come})
         return dict(zip([process for process, _, _ in come], arrived, strict=True))
 
@@ -88,7 +88,7 @@ class Crossing:
         return {"fabric": handle_of(self.fabric), "to": tuple(parts), "come": come, "called": called + self.program}
 
     def swap(self, parts: Mapping[int, Any], sizes: Mapping[int, int], dtype: DType, called: str) -> dict[int, Any]:
-        """Send a vector to each process of `parts`; those that come, of these sizes, by process."""
+        """Send a vector to each process of `parts`; return the received vectors, of these sizes, by process."""
         static = self._static(parts, sizes, dtype, called)
         self._token, *arrived = self.inner.bind(EXCHANGE, (self._token, *parts.values()), static)
         return dict(zip(sizes, arrived, strict=True))
@@ -96,14 +96,14 @@ class Crossing:
 
 @final
 class Begun:
-    """A collective under way; `finish` gives its results."""
+    """A collective in flight; `finish` returns its results."""
 
     def __init__(self, crossing: Crossing, steps: Steps):
         self._crossing, self._steps = crossing, steps
         self._flight = crossing.start(*next(steps))
 
     def finish(self) -> Values:
-        """Wait for what comes, and begin and end the exchanges that follow from it."""
+        """Wait for incoming vectors, and run the exchanges that follow."""
         try:
             while True:
                 self._flight = self._crossing.start(*self._steps.send(self._crossing.arrived(*self._flight)))
@@ -114,10 +114,10 @@ class Begun:
 
 @final
 class _Group:
-    """One collective among one group.
+    """One collective in one group.
 
-    mine    the indices in the group that this process hosts; others, of the other processes, theirs
-    own     the values of mine
+    mine    the group indices hosted by this process; `others` has those of other processes
+    own     the values of `mine`
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class _Group:
             return found
 
     def steps(self) -> Steps:
-        """The collective step by step: each exchange that it needs, of which it is sent the vectors that come."""
+        """Return a generator of the collective's exchanges, which receives the incoming vectors of each."""
         rules: dict[Primitive, Callable[[], Steps]] = {
             ALL_REDUCE: self._all_reduce,
             ALL_MAX: self._all_max,
@@ -164,12 +164,12 @@ class _Group:
     # Vectors ----------------------------------------------------------------------------------------------------------
 
     def _flat(self, xs: Sequence[Any]) -> Any:
-        """The elements of tensors, one after the other."""
+        """Concatenate the elements of tensors."""
         flat = [self._ops.reshape(x, shape=(int(prod(x.shape)),)) for x in xs]
         return flat[0] if len(flat) == 1 else self._ops.concat(flat, axis=0)
 
     def _cut(self, vector: Any, shape: tuple[int, ...], count: int) -> list[Any]:
-        """The tensors of one shape that a vector holds."""
+        """Split a vector into tensors of one shape."""
         size = int(prod(shape))
         parts = [vector] if count == 1 else [self._piece(vector, i * size, size) for i in range(count)]
         return [self._ops.reshape(part, shape=shape) for part in parts]
@@ -184,7 +184,7 @@ class _Group:
     # Sums -------------------------------------------------------------------------------------------------------------
 
     def _nodes(self, leaves: Values) -> dict[tuple[int, int], Any]:
-        """The nodes of the tree that cover the ranks here, from the ranks' values."""
+        """Return the tree nodes that cover the hosted ranks, computed from the ranks' values."""
         known = {(0, i): x for i, x in leaves.items()}
         return {
             (level, i): node(self._count, level, i, lambda *at: known.get(at), self._ops.add)
@@ -194,18 +194,18 @@ class _Group:
     def _sum(self, known: Mapping[tuple[int, int], Any]) -> Any:
         return total(self._count, lambda *at: known.get(at), self._ops.add)
 
-    def _asked(self, parts: Mapping[int, Any], sizes: Mapping[int, int], more: str = "") -> Exchange:
+    def _exchange(self, parts: Mapping[int, Any], sizes: Mapping[int, int], more: str = "") -> Exchange:
         return parts, sizes, self._dtype, self._called + more
 
     def _to_all(self, x: Any, sizes: Mapping[int, int], more: str = "") -> Exchange:
-        return self._asked(dict.fromkeys(self._others, x), sizes, more)
+        return self._exchange(dict.fromkeys(self._others, x), sizes, more)
 
     def _all_reduce(self) -> Steps:
         nodes = self._nodes(self._own)
         covers = {process: _cover(indices) for process, indices in self._others.items()}
         if not covers or len(covers) == 1 or self._size * np.dtype(self._dtype).itemsize <= SMALL:
             flat = self._flat([*nodes.values()])
-            come = yield self._asked(
+            come = yield self._exchange(
                 dict.fromkeys(self._others, flat), {p: len(c) * self._size for p, c in covers.items()}
             )
             for process, vector in come.items():
@@ -215,7 +215,7 @@ class _Group:
         return dict.fromkeys(self._mine, whole)
 
     def _sum_in_parts(self, nodes: Any, covers: Mapping[int, list[tuple[int, int]]]) -> Steps:
-        """Each process adds up a part of the elements, and then all gather the parts: the bytes of a ring."""
+        """Let each process sum a part of the elements, then gather the parts: the same traffic as a ring."""
         here = self._crossing.fabric.process
         everyone = sorted([here, *covers])
         edges = [self._size * k // len(everyone) for k in range(len(everyone) + 1)]
@@ -223,12 +223,14 @@ class _Group:
         flat = {at: self._flat([x]) for at, x in nodes.items()}
         parts = {p: self._flat([self._piece(x, *bounds[p]) for x in flat.values()]) for p in covers}
         length = bounds[here][1]
-        come = yield self._asked(parts, {p: len(cover) * length for p, cover in covers.items()}, ", its parts")
+        come = yield self._exchange(parts, {p: len(cover) * length for p, cover in covers.items()}, ", its parts")
         known = {at: self._piece(x, *bounds[here]) for at, x in flat.items()}
         for process, vector in come.items():
             known.update(zip(covers[process], self._cut(vector, (length,), len(covers[process]))))
         mine = self._sum(known)
-        gathered = yield self._asked(dict.fromkeys(self._others, mine), {p: bounds[p][1] for p in covers}, ", its sums")
+        gathered = yield self._exchange(
+            dict.fromkeys(self._others, mine), {p: bounds[p][1] for p in covers}, ", its sums"
+        )
         whole = self._flat([mine if p == here else gathered[p] for p in everyone])
         return self._ops.reshape(whole, shape=self._shape)
 
@@ -244,7 +246,7 @@ class _Group:
         }
         covers = {process: _cover(indices) for process, indices in self._others.items()}
         each = int(prod(shape)) * len(self._mine)
-        come = yield self._asked(parts, {p: len(cover) * each for p, cover in covers.items()})
+        come = yield self._exchange(parts, {p: len(cover) * each for p, cover in covers.items()})
         known = {index: dict(by_part[index]) for index in self._mine}
         for process, vector in come.items():
             cover = covers[process]
@@ -285,7 +287,7 @@ class _Group:
         shape = tuple(parts[self._mine[0]][0].shape)
         each = int(prod(shape)) * len(self._mine)
         sends = {p: self._flat([parts[a][b] for a in self._mine for b in to]) for p, to in self._others.items()}
-        come = yield self._asked(sends, {p: len(i) * each for p, i in self._others.items()})
+        come = yield self._exchange(sends, {p: len(i) * each for p, i in self._others.items()})
         got = {b: {a: parts[a][b] for a in self._mine} for b in self._mine}
         for process, vector in come.items():
             tensors = iter(self._cut(vector, shape, len(self._others[process]) * len(self._mine)))
@@ -304,10 +306,10 @@ class _Group:
                 if place in where:
                     table.setdefault(where[place], []).append(place)
         parts = {p: self._flat([self._own[(to - by) % count] for to in sorted(places)]) for p, places in sends.items()}
-        come = yield self._asked(parts, {p: len(places) * self._size for p, places in comes.items()})
+        come = yield self._exchange(parts, {p: len(places) * self._size for p, places in comes.items()})
         known = dict(self._own)
         for process, vector in come.items():
-            # they come in the order of those to whom they go
+            # ordered by receiving rank
             places = sorted(comes[process], key=lambda place: (place + by) % count)
             known.update(zip(places, self._cut(vector, self._shape, len(places))))
         return {i: known[(i - by) % count] for i in self._mine}

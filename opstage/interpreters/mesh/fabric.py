@@ -1,6 +1,6 @@
-"""An engine that moves bytes between processes, as a mesh asks for it, and the op by which a program asks.
+"""The transport between processes as seen by a mesh, and the ops by which programs use it.
 
-An engine only moves: every sum is added up here, in the order of the tree, so no engine can change a bit.
+A transport only moves bytes: sums are computed here in the order of the tree, so a transport cannot change bits.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from ..host import Array, packed
 
 
 class Flight(Protocol):
-    """An exchange under way."""
+    """An exchange in flight."""
 
     def wait(self) -> None:
-        """Return when all of it has come, and the errors of `Fabric.exchange`."""
+        """Wait until everything has arrived. Raises the errors of `Fabric.exchange`."""
         ...
 
 
 class Fabric(Protocol):
-    """The processes that host a mesh, each as many ranks as the others, in the order of the ranks.
+    """The processes that host a mesh, with equally many ranks each, in the order of ranks.
 
-    process     the number of this one, of `processes`
-    agreed      whether they have compared what they are about to do
-    waited      seconds that this one has waited for others, in all
-    sent        bytes that it has sent them, in all, headers left out
-    hosts       the machine of each
+    process     the number of this process, of `processes`
+    agreed      whether the processes have compared what they are about to run
+    waited      total seconds that this process has waited for others
+    sent        total bytes that it has sent, without headers
+    hosts       the machine of each process
     """
 
     agreed: bool
@@ -52,54 +52,56 @@ class Fabric(Protocol):
     def processes(self) -> int: ...
 
     def exchange(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> None:
-        """Send `parts[p]` to each process p, and fill `room[p]` with what p sends to this one.
+        """Send `parts[p]` to each process p, and fill `room[p]` with what p sends to this process.
 
-        All processes come here in one order; `called` says in words what for, alike on all. Raises RankError where
-        another process has failed, died, stands still, or is in an exchange that is called otherwise.
+        All processes make the same exchanges in the same order; `called` describes the exchange, equally on all. Raises
+        RankError if another process has failed, died or hung, or is in an exchange with another name.
         """
         ...
 
     def start(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> Flight:
-        """Begin an exchange, which goes on while this process computes; nobody writes over `parts` until it is over.
+        """Start an exchange, which continues while this process computes; `parts` must not be overwritten until it
+        ends.
 
-        All processes start exchanges in one order. They may wait for them in another one.
+        All processes start exchanges in the same order. They may wait for them in another order.
         """
         ...
 
     def watch(self, done: Callable[[], bool], called: str) -> None:
-        """Return once `done()` says so of work that others have a part in; the errors of `exchange`."""
+        """Return once `done()` is true for work that involves others. Raises the errors of `exchange`."""
         ...
 
     def fail(self, error: BaseException) -> bool:
-        """Tell all others that this process fails, before it leaves; whether it is the one to say so to the user."""
+        """Notify all others that this process fails, before it exits; return whether it should report the error to the
+        user."""
         ...
 
     def abort(self, code: int) -> None:
-        """End all processes with this exit code."""
+        """Terminate all processes with this exit code."""
         ...
 
     def wait_at_most(self, seconds: float) -> None:
-        """From now on a wait in which nothing comes for so long is an error."""
+        """Set the timeout after which waiting without any progress is an error."""
         ...
 
 
 class DeviceFabric(Protocol):
-    """A `Fabric` whose processes have a GPU each, between whose memories it moves bytes."""
+    """A `Fabric` whose processes have a GPU each, and which moves bytes between GPU memories."""
 
     def begin_on_device(
         self, device: Any, number: int, parts: Mapping[int, Any], room: Mapping[int, Any], called: str
     ) -> None:
-        """Begin an exchange of buffers of a device as its work aside of this number; see `Fabric.start`.
+        """Start an exchange of device buffers as side work with this number; see `Fabric.start`.
 
-        On a device that only notes what it is asked for it is noted, and done whenever that is. Raises UsageError
-        where the processes cannot reach each other's GPUs.
+        On a recording device it is recorded, and runs on replay. Raises UsageError if the processes cannot reach each
+        other's GPUs.
         """
         ...
 
 
 @final
 class Alone:
-    """One process, which hosts all ranks."""
+    """A single process, which hosts all ranks."""
 
     process = 0
     processes = 1
@@ -109,26 +111,26 @@ class Alone:
     hosts: Sequence[str] = ("",)
 
     def exchange(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> None:
-        """There is nobody to send to."""
+        """Do nothing, since there are no other processes."""
         assert not parts and not room, called
 
     def start(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> Flight:
-        """There is nobody to send to."""
+        """Unreachable, since there are no other processes."""
         raise AssertionError(called)
 
     def watch(self, done: Callable[[], bool], called: str) -> None:
-        """Nobody else has a part in anything."""
+        """Unreachable, since there are no other processes."""
         raise AssertionError(called)
 
     def fail(self, error: BaseException) -> bool:
-        """There is nobody to tell."""
+        """Return True: this process reports its error."""
         return True
 
     def abort(self, code: int) -> None:
-        """There is nobody else to end."""
+        """Do nothing, since there are no other processes."""
 
     def wait_at_most(self, seconds: float) -> None:
-        """There is nobody to wait for."""
+        """Do nothing, since there are no other processes."""
 
 
 ALONE = Alone()
@@ -136,7 +138,7 @@ ALONE = Alone()
 
 @final
 class Silent:
-    """One process of several that hears nothing of the others: what comes from them is 0. It sends nothing."""
+    """One of several processes, cut off from the others: it sends nothing and receives zeros."""
 
     agreed = True
     waited = 0.0
@@ -146,45 +148,45 @@ class Silent:
         self.process, self.processes, self.hosts = fabric.process, fabric.processes, fabric.hosts
 
     def exchange(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> None:
-        """Nothing comes."""
+        """Receive zeros."""
         for out in room.values():
             out[...] = 0
 
     def start(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> Flight:
-        """Nothing comes."""
+        """Receive zeros, immediately."""
         self.exchange(parts, room, called)
         return self
 
     def wait(self) -> None:
-        """It is over at once."""
+        """Do nothing, since it is complete."""
 
     def watch(self, done: Callable[[], bool], called: str) -> None:
-        """Nothing of others is waited for."""
+        """Do nothing, since there are no other processes to wait for."""
 
     def begin_on_device(
         self, device: Any, number: int, parts: Mapping[int, Any], room: Mapping[int, Any], called: str
     ) -> None:
-        """Nothing comes."""
+        """Start side work that does nothing."""
         device.aside(number, _NOWHERE, *room.values())
 
     def fail(self, error: BaseException) -> bool:
-        """There is nobody to tell."""
+        """Return True: this process reports its error."""
         return True
 
     def abort(self, code: int) -> None:
-        """There is nobody else to end."""
+        """Do nothing, since there are no other processes."""
 
     def wait_at_most(self, seconds: float) -> None:
-        """There is nobody to wait for."""
+        """Do nothing, since there are no other processes."""
 
 
 class _Nowhere:
-    """Work aside that does nothing."""
+    """Side work that does nothing."""
 
     sent = 0
 
     def __call__(self, stream: Any, places: Sequence[tuple[int, int]]) -> None:
-        """Nothing comes."""
+        """Do nothing."""
 
 
 _NOWHERE = _Nowhere()
@@ -196,7 +198,7 @@ _LOCK = make_lock()
 
 
 def handle_of(part: Any) -> int:
-    """A number by which an op names a fabric, or who uses it, as a static parameter is to be plain data."""
+    """Return a number that identifies a fabric, or an object that uses it, since static parameters are plain data."""
     with _LOCK:
         found = next((number for number, known in _HANDLES.items() if known is part), None)
         if found is None:
@@ -206,7 +208,7 @@ def handle_of(part: Any) -> int:
 
 
 def held_by(handle: int) -> Any:
-    """The object that a number of `handle_of` names."""
+    """Return the object of a number from `handle_of`."""
     return _HANDLES[handle]
 
 
@@ -219,9 +221,9 @@ def engine_op(
     *,
     outputs: tuple[str, ...] = ("out",),
 ) -> Primitive:
-    """A call between processes or ranks as an op of compiled programs, which no program of a user's makes.
+    """Return an op for communication in compiled programs, which users' programs cannot create.
 
-    `on_device` is its entry in the table of kernels of a GPU.
+    `on_device` is its kernel for a GPU.
     """
     primitive = Primitive(
         name,
@@ -250,7 +252,7 @@ def _exchange(token: Array, *parts: Array, fabric: int, to: Any, come: Any, call
 
 
 def _on_device(device: Any, parts: Any, fabric: int, to: Any, come: Any, called: str) -> tuple[int, tuple[Any, ...]]:
-    """Begin an exchange of buffers of a device: its number, and what it fills."""
+    """Start an exchange of device buffers; return its number and the buffers that it fills."""
     engine = held_by(fabric)
     if not hasattr(engine, "begin_on_device"):
         raise UsageError(
@@ -270,9 +272,10 @@ def _exchange_on_device(device: Any, types: Any, token: Any, *parts: Any, **stat
 
 
 EXCHANGE = engine_op("exchange", ("token", "*parts"), _shape, _exchange, _exchange_on_device, outputs=("token",))
-"""Vectors to and from other processes: `to` says to whom each part goes, `come` (process, size, dtype) what comes.
+"""Exchanges vectors with other processes: `to` has the receiver of each part, `come` the incoming (process, size,
+dtype).
 
-The token of one is an operand of the next, so that no pass can change their order.
+The token of one exchange is an operand of the next, so that passes cannot reorder them.
 """
 
 
@@ -284,12 +287,12 @@ def _started(token: TensorType, *parts: TensorType, **static: Any) -> tuple[Tens
 
 
 def _start(token: Array, *parts: Array, fabric: int, to: Any, come: Any, called: str) -> tuple[Array, ...]:
-    # what they stand in may be written over before they are sent
+    # copied, since their memory may be overwritten before they are sent
     return begin_exchange(token, *map(np.array, parts), fabric=fabric, to=to, come=come, called=called)
 
 
 def begin_exchange(token: Array, *parts: Array, fabric: int, to: Any, come: Any, called: str) -> tuple[Array, Array]:
-    """`exchange_start` of parts over which nobody writes until it is over."""
+    """`exchange_start` on parts that are not overwritten until it ends."""
     room = tuple([np.empty(size, dtype) for _, size, dtype in come])
     sent = tuple(map(packed, parts))
     processes = [process for process, _, _ in come]
@@ -300,20 +303,20 @@ def begin_exchange(token: Array, *parts: Array, fabric: int, to: Any, come: Any,
 
 
 _ALOFT: dict[Any, tuple[int, tuple[Any, ...], tuple[Any, ...]]] = {}
-"""Exchanges under way between devices, by the memory of the tensor that stands for each, of which nothing is read."""
+"""Exchanges in flight between devices, by the memory of the placeholder tensor of each, which is never read."""
 
 
 def _start_on_device(device: Any, types: Any, token: Any, *parts: Any, **static: Any) -> tuple[Any, ...]:
     number, room = _on_device(device, parts, **static)
     flight = device.empty(types[1])
-    _ALOFT[flight.memory] = number, parts, room  # which stand where they are until it is over
+    _ALOFT[flight.memory] = number, parts, room  # kept alive until it ends
     return token, flight
 
 
 EXCHANGE_START = engine_op(
     "exchange_start", ("token", "*parts"), _started, _start, _start_on_device, outputs=("token", "flight")
 )
-"""The beginning of an `exchange`, which goes on while the program does; the flight is waited for once."""
+"""Starts an `exchange` that continues while the program runs; the flight is awaited once."""
 
 
 def _arrived(token: TensorType, flight: TensorType, *, come: Any) -> tuple[TensorType, ...]:
@@ -333,4 +336,4 @@ def _wait_on_device(device: Any, types: Any, token: Any, flight: Any, *, come: A
 
 
 EXCHANGE_WAIT = engine_op("exchange_wait", ("token", "flight"), _arrived, _wait, _wait_on_device, outputs=("token",))
-"""The end of an exchange: the vectors that came."""
+"""Ends an exchange and returns the received vectors."""

@@ -1,4 +1,4 @@
-"""`Hosting`: which ranks of a mesh are of this process."""
+"""`Hosting`: the ranks of a mesh that a process hosts."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ class Hosting(NamedTuple):
 
     @property
     def ranks(self) -> range:
-        """Those that this process hosts."""
+        """The ranks hosted by this process."""
         count = require_hosted(self.mesh, self.fabric.processes)
         return range(self.fabric.process * count, (self.fabric.process + 1) * count)
 
     def along(self, axis: str) -> tuple[int, ...]:
-        """Where each of them stands along an axis."""
+        """Return the coordinates of hosted ranks along an axis."""
         return tuple([self.mesh.coordinate(rank, axis) for rank in self.ranks])
 
     def crosses(self, axis: str) -> bool:
-        """Whether ranks along an axis are of several processes, be they of this one: alike on all processes."""
+        """Return whether any group along an axis spans several processes; equal on all processes."""
         hosted = len(self.ranks)
         groups = {self.mesh.group(rank, axis) for rank in range(self.mesh.ranks)}
         return any(group[0] // hosted != group[-1] // hosted for group in groups)
 
     def groups(self, axis: str) -> tuple[int, ...]:
-        """The first rank of the group of each of them along an axis: those of one group differ along it alone."""
+        """Return the first rank of each hosted rank's group along an axis: a group's ranks differ only in that
+        coordinate."""
         return tuple([self.mesh.group(rank, axis)[0] for rank in self.ranks])

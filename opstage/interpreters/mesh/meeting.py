@@ -1,8 +1,7 @@
-"""Where the ranks of a compiled program meet: a collective of the ranks that a process hosts, as one op.
+"""Meetings: the collectives of a compiled program, as one op for all hosted ranks.
 
-A compiled program is that of one rank, done once for each rank that the process hosts. `meet` has the operands of all
-of them side by side; the collective itself is that of `Ranks` on arrays, so its bits are those of the eager
-interpreter.
+A compiled program is that of one rank, run once per hosted rank. `meet` takes the operands of all of them; the
+collective itself is that of `Ranks` on arrays, so it has the bits of the eager interpreter.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from .sums import Sum, SumUnderWay
 
 
 def meeting(ranks: Any, primitive: Primitive, static: Static, gives: Sequence[int]) -> Static:
-    """The static parameters of `meet`, for `ranks` on arrays: a call of the collective, of whose results on the ranks
-    here it gives those with these numbers."""
+    """Return the static parameters of `meet` for `ranks` on arrays: the collective, and the numbers of the hosted ranks
+    whose results it returns."""
     return {
         "ranks": handle_of(ranks),
         "call": primitive.name,
@@ -57,11 +56,11 @@ MEET = engine_op("meet", ("x", "*more"), _shape, _meet, _meet_on_device)
 
 
 class Joint(NamedTuple):
-    """Calls of one collective that are begun together, in plain data.
+    """Calls of one collective that start together, as plain data.
 
-    given   the static parameters of the first one; dims: along which axis each cuts or joins
+    given   the static parameters of the first call; `dims` has the axis that each splits or joins
     types   (shape, dtype) of the operand of each
-    gives   of each the numbers of the ranks here whose results are given
+    gives   for each, the numbers of the hosted ranks whose results it returns
     """
 
     call: str
@@ -77,7 +76,8 @@ class Joint(NamedTuple):
 
 
 def joint(calls: Sequence[tuple[Primitive, Static, TensorType, Sequence[int]]]) -> Joint:
-    """The calls of one collective: static parameters, the type of the operand and whose results each gives."""
+    """Return the calls of one collective, given (primitive, static parameters, operand type, returned ranks) of
+    each."""
     primitive, static, _, _ = calls[0]
     return Joint(
         primitive.name,
@@ -97,7 +97,7 @@ def _begun(*values: TensorType, ranks: int, calls: Joint) -> tuple[TensorType, .
 
 
 def _joined(ops: Any, values: Sequence[Any], calls: Joint) -> Any:
-    """A bucket of calls of a collective, begun."""
+    """Start a bucket with the calls of a collective."""
     bucket, each = ops.empty_bucket(BY_NAME[calls.call], dict(calls.given)), len(ops.hosted)
     for i, (type_, dim) in enumerate(zip(calls.operands, calls.dims)):
         bucket.add(values[i * each : (i + 1) * each], type_, {"dim": dim})
@@ -112,7 +112,7 @@ def _begin(*values: Array, ranks: int, calls: Joint) -> tuple[Array, ...]:
 
 
 _ALOFT: dict[Any, Any] = {}
-"""Buckets under way on a device, by the memory of the tensor that stands for each: its element is never read."""
+"""Buckets in flight on a device, by the memory of the placeholder tensor of each, which is never read."""
 
 
 def _begin_on_device(device: Any, types: Any, *values: Any, ranks: int, calls: Joint) -> tuple[Any, ...]:
@@ -142,18 +142,18 @@ def _end_on_device(device: Any, types: Any, flight: Any, *values: Any, calls: Jo
 
 
 MEET_BEGIN = engine_op("meet_begin", ("x", "*more"), _begun, _begin, _begin_on_device, outputs=("flight",))
-"""The beginning of several meetings at once, which go on while the program does."""
+"""Starts several meetings that continue while the program runs."""
 
 MEET_END = engine_op("meet_end", ("flight", "*values"), _ended, _end, _end_on_device)
-"""The end of a flight. Its operands are those of the beginning too: until then nobody may write over them."""
+"""Ends a flight. Its operands include those of the start, which must not be overwritten until then."""
 
 MEETINGS = (MEET, MEET_BEGIN, MEET_END)
 
 
 def meet(primitive: Primitive, values: Sequence[Array], places: Sequence[Array], static: Static) -> None:
-    """Do one of MEETINGS, and write the results in their places.
+    """Run one of MEETINGS, and write the results to their places.
 
-    Sums that a process sends whole are made there at once, see `Sum`, anything else by `Ranks`, and copied.
+    Sums that processes exchange whole are computed directly in place, see `Sum`; others by `Ranks`, then copied.
     """
     if primitive is MEET_END:
         flight, *_ = values
@@ -179,7 +179,7 @@ def meet(primitive: Primitive, values: Sequence[Array], places: Sequence[Array],
 
 
 def _prepared(primitive: Primitive, x: Array, static: Static) -> Sum | None:
-    """The sum that a meeting is, or the only one that it begins."""
+    """Return the prepared sum of a meeting, or of the only one that it starts; None for anything else."""
     if primitive is MEET:
         called, given = static["call"], static["given"]
     else:
@@ -191,7 +191,7 @@ def _prepared(primitive: Primitive, x: Array, static: Static) -> Sum | None:
 
 
 def communicates(static: Static) -> bool:
-    """Whether an op with these static parameters has bodies with collectives in them."""
+    """Return whether an op with these static parameters has bodies with collectives."""
     return any(
         e.primitive.kind is Kind.COLLECTIVE or communicates(e.static)
         for body in static.values()
@@ -201,7 +201,7 @@ def communicates(static: Static) -> bool:
 
 
 def apart(primitive: Primitive, region: str) -> MeshError:
-    """The error of a choice or loop that ranks which send each other something may take in different ways."""
+    """Return the error of data-dependent control flow in which communicating ranks might diverge."""
     return MeshError(
         "its bodies have collectives, which all ranks must reach alike, but what it decides by may differ between "
         "them; decide by what all ranks have, such as an all_reduce, or move the collectives out of it",

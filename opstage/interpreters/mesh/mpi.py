@@ -1,7 +1,7 @@
-"""The engine on MPI. It moves bytes, and hears when another process fails.
+"""The transport on MPI. It moves bytes and detects failures of other processes.
 
-A wait is a loop of tests: so it hears signals, the word of another process that it failed, and the clock. Before each
-message goes a short one that says what it is for; where two processes are in different exchanges both are named.
+Waiting polls MPI, signals, failure messages of other processes, and the clock. Each message is preceded by a short
+header that names its exchange; if two processes are in different exchanges, the error names both.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ HEAD, BODY = 1, 2
 FAILED, ASK, ANSWER = 1, 2, 3
 _HEAD_BYTES = 160
 _BRIEF = 5e-5
-"""Seconds for which a wait looks again at once, and only gives way to whom else this core has: then it pauses."""
+"""Seconds of waiting in which it polls continuously, only yielding the core; then it pauses between polls."""
 _PAUSE = 2e-5
-"""Seconds between two looks from then on; the kernel adds the slack of timers, 50 µs unless less is asked for."""
+"""Seconds between polls after that; the kernel adds timer slack, 50 µs unless it is reduced."""
 _LOOK = 0.05
-"""Seconds between two looks for the word of others."""
+"""Seconds between checks for messages about failures."""
 _PATIENCE = 5.0
-"""Seconds in which a process that fails has said so, and ended all others."""
+"""Seconds in which a failing process has notified and terminated all others."""
 _ANSWERS = 1.5
-"""Seconds that a process which is waiting has to say so."""
+"""Seconds in which a waiting process must answer."""
 
 
 give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 
 def _nothing() -> None:
-    """Does nothing: no process waits for the end of an exchange."""
+    """Do nothing: the default end of an exchange."""
 
 
 @final
 class MpiFlight:
-    """An exchange under way: its number and name, its requests, and the arrays that these read and write.
+    """An exchange in flight: its number and name, its requests, and the arrays that they use.
 
-    words   what each process is told that it is for; heads: what each of them has said
+    words   the header for each process; `heads` has the received headers
     """
 
     def __init__(
@@ -76,10 +76,10 @@ class MpiFlight:
 class MpiFabric:
     """All processes that were started together.
 
-    timeout   seconds in which nothing comes from another process, after which all are asked where they are
-    agreed    whether all have compared what they are about to do
-    waited    seconds spent waiting; sent: bytes of what was sent, headers left out
-    heard     the word of another process that it fails, once it has come
+    timeout   seconds without any incoming data after which all processes are asked for their state
+    agreed    whether the processes have compared what they are about to run
+    waited    seconds spent waiting; `sent` is the number of bytes sent, without headers
+    heard     the failure message of another process, if one has arrived
     """
 
     def __init__(self, timeout: float = 60.0):
@@ -105,7 +105,7 @@ class MpiFabric:
         self._progress = Progress(mpi, self._words) if len({*self.hosts}) > 1 else None
         self._now = ""
         self._answers: dict[int, str] = {}
-        self._told: list[Any] = []
+        self._outgoing: list[Any] = []
         self._said = False
         self._hook = sys.excepthook
         sys.excepthook = self._unhandled
@@ -116,7 +116,7 @@ class MpiFabric:
 
     def start(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> MpiFlight:
         """See `Fabric.start`."""
-        if self._progress is None:  # a host's memory needs nobody's help
+        if self._progress is None:  # within a host, MPI needs no progress thread
             return self._begun(parts, room, called)
         self._progress.begin()
         return self._begun(parts, room, called, self._progress.end)
@@ -146,7 +146,7 @@ class MpiFabric:
         return MpiFlight(self, (self._number, called), words, heads, first, rest, (parts, room), over)
 
     def land(self, flight: MpiFlight) -> None:
-        """Wait for an exchange, and see that all that came was sent for it."""
+        """Wait for an exchange, and check that all received messages belong to it."""
         self._number, self._now = flight.called
         try:
             self._wait(flight.first)
@@ -158,7 +158,7 @@ class MpiFabric:
             raise self._lost(error) from None
 
     def describe(self, process: int) -> str:
-        """A process in words."""
+        """Return a description of a process."""
         return f"process {process} of {self.processes} on {self.hosts[process]}"
 
     # Waiting ----------------------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class MpiFabric:
         self._until(done, missing)
 
     def _until(self, done: Callable[[], bool], missing: Callable[[], list[int]]) -> None:
-        """Look again and again, until it is done, another process fails, or `missing` ones stand still."""
+        """Poll until it is done, another process fails, or the `missing` processes time out."""
         began = looked = now = time.perf_counter()
         while not done():
             now = time.perf_counter()
@@ -200,7 +200,7 @@ class MpiFabric:
         self.waited += now - began
 
     def listen(self) -> None:
-        """Hear what others say of themselves. Raises RankError where one fails."""
+        """Receive messages about other processes. Raises RankError if one has failed."""
         words, status = self._words, self._mpi.Status()
         while words.Iprobe(self._mpi.ANY_SOURCE, self._mpi.ANY_TAG, status):
             source, tag = status.Get_source(), status.Get_tag()
@@ -208,7 +208,7 @@ class MpiFabric:
             if tag == FAILED:
                 self.heard = (source, text) if self.heard is None else self.heard
             elif tag == ASK:
-                self._told.append(words.isend(self._now, source, ANSWER))
+                self._outgoing.append(words.isend(self._now, source, ANSWER))
             else:
                 self._answers[source] = text
         if self.heard is not None:
@@ -217,7 +217,8 @@ class MpiFabric:
     # When another fails -----------------------------------------------------------------------------------------------
 
     def fail(self, error: BaseException) -> bool:
-        """Tell all others that this process fails, before it leaves; whether it is the one to say so to the user."""
+        """Notify all others that this process fails, before it exits; return whether it should report the error to the
+        user."""
         if self.heard is not None or self._said:
             _note(1, "x")
             return self._said
@@ -228,11 +229,11 @@ class MpiFabric:
         dead = set(self._dead())
         for process in range(self.processes):
             if process != self.process and process not in dead:
-                self._told.append(self._words.isend(text, process, FAILED))
+                self._outgoing.append(self._words.isend(text, process, FAILED))
         until = time.perf_counter() + 0.5
         lowest = self.process
         status = self._mpi.Status()
-        while time.perf_counter() < until:  # who fails at the same moment: the first of them speaks
+        while time.perf_counter() < until:  # of processes that fail at the same time, the lowest one reports
             try:
                 while self._words.Iprobe(self._mpi.ANY_SOURCE, FAILED, status):
                     source = status.Get_source()
@@ -244,7 +245,7 @@ class MpiFabric:
         return not isinstance(error, RankError) or lowest == self.process
 
     def abort(self, code: int) -> None:
-        """End all processes of the run."""
+        """Terminate all processes of the run."""
         _note(code, "w")
         sys.stdout.flush()
         sys.stderr.flush()
@@ -255,13 +256,13 @@ class MpiFabric:
         self.timeout = seconds
 
     def _unhandled(self, kind: Any, error: BaseException, trace: Any) -> None:
-        """Python's hook for an error that nobody handles: without it the others would wait for this process."""
+        """Handle an uncaught exception: otherwise the others would wait for this process."""
         if self.fail(error):
             if not isinstance(error, OpstageError):
                 print(f"{self.describe(self.process)}:", file=sys.stderr)
             self._hook(kind, error, trace)
         else:
-            time.sleep(_PATIENCE)  # whoever failed ends all, with its exit code
+            time.sleep(_PATIENCE)  # the process that failed terminates all, with its exit code
         self.abort(1)
 
     def _from_other(self, source: int, text: str) -> RankError:
@@ -278,7 +279,7 @@ class MpiFabric:
         self._answers.clear()
         others = [p for p in range(self.processes) if p != self.process]
         for process in others:
-            self._told.append(self._words.isend("", process, ASK))
+            self._outgoing.append(self._words.isend("", process, ASK))
         until = time.perf_counter() + _ANSWERS
         while time.perf_counter() < until and len(self._answers) < len(others):
             self.listen()
@@ -298,7 +299,7 @@ class MpiFabric:
         )
 
     def _dead(self) -> list[int]:
-        """The processes that are known to have died, where MPI is started with `--with-ft ulfm`."""
+        """Return the processes known to have died, if MPI runs with `--with-ft ulfm`."""
         try:
             group = self._world.Get_failed()
             return [int(p) for p in group.Translate_ranks(list(range(group.size)), self._world.Get_group())]
@@ -317,10 +318,10 @@ class MpiFabric:
 
 
 def _wait_until_all_processes_have_started(seconds: float) -> Any:
-    """MPI, once all processes have come to it. Raises UsageError without mpi4py.
+    """Return MPI once all processes have initialised it. Raises UsageError without mpi4py.
 
-    Where one has died before, the others wait for it in C, and hear nothing. After so many seconds this process is
-    ended there, with a traceback in which the name of this function stands.
+    If a process died before, the others wait for it in C and cannot receive messages. After `seconds` this process is
+    terminated, with a traceback that shows the name of this function.
     """
     with at_most(seconds):
         try:
@@ -335,7 +336,8 @@ def _wait_until_all_processes_have_started(seconds: float) -> Any:
 
 @contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    """A block that ends the process if it takes longer: whatever it waits for, Python's lock held, will not come."""
+    """Terminate the process if the block takes longer: it waits for something, with Python's lock held, that never
+    comes."""
     faulthandler.dump_traceback_later(seconds, exit=True)
     try:
         yield
@@ -344,12 +346,12 @@ def at_most(seconds: float) -> Iterator[None]:
 
 
 def _end_at_last(seconds: float) -> None:
-    """Let this process end though another one died when it did, and will not take leave of it."""
+    """Let this process exit even if another one has died and will not take part in MPI's finalisation."""
     faulthandler.dump_traceback_later(seconds, exit=True)
 
 
 def _note(code: int, mode: str) -> None:
-    """Tell `opstage launch` how the run ended: once a process has died, Open MPI's mpiexec says 0 whatever happens."""
+    """Report to `opstage launch` how the run ended: after a process has died, Open MPI's mpiexec always returns 0."""
     path = os.environ.get(ENDED)
     if path:
         with suppress(OSError), open(path, mode) as file:
@@ -357,14 +359,14 @@ def _note(code: int, mode: str) -> None:
 
 
 def _pause_to_the_microsecond() -> None:
-    """Have the kernel end the pauses of this thread when they are over."""
+    """Reduce the kernel's timer slack for this thread."""
     if sys.platform == "linux":
         timer_slack, nanoseconds = 29, 1000
         ctypes.CDLL(None).prctl(timer_slack, nanoseconds)
 
 
 def _end_with_launcher() -> None:
-    """Have the kernel end this process when its parent, the launcher, ends."""
+    """Have the kernel kill this process when its parent, the launcher, ends."""
     if sys.platform == "linux":
         parent_death_signal = 1
         ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGKILL)

@@ -1,9 +1,9 @@
-"""The engine between processes that have a GPU each: bytes go from GPU to GPU over NCCL, all else over MPI.
+"""The transport between processes with a GPU each: GPU data goes over NCCL, everything else over MPI.
 
-NCCL only moves: of its calls none but `send` and `recv` is used, so sums are added up in the order of the tree here
-too, and have the bits of one process that hosts all ranks on one GPU. What an exchange is for, whether all are in the
-same one, who has failed and who stands still goes over the engine of the host, which is asked before each exchange of
-the eager interpreter, and before each run of a compiled program.
+NCCL only moves bytes: only `send` and `recv` are used, so sums are added in the order of the tree here too, with the
+same bits as one process that hosts all ranks on one GPU. The host's transport checks that all processes are in the same
+exchange, and detects failures and timeouts; it is used before each exchange of the eager interpreter, and before each
+run of a compiled program.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NOTHING = np.empty(0, np.uint8)
 
 @final
 class DeviceBytes:
-    """Bytes in the memory of a GPU, by the protocol of CUDA arrays, version 3."""
+    """Bytes in GPU memory, by version 3 of the CUDA array interface."""
 
     def __init__(self, address: int, nbytes: int):
         self.__cuda_array_interface__ = {
@@ -41,13 +41,13 @@ class DeviceBytes:
 
 @final
 class NcclFabric:
-    """The processes of `control`, an engine of the host, each with a GPU; what is on the host goes over that.
+    """The processes of the host transport `control`, each with a GPU; host data uses that transport.
 
-    patience    seconds in which all have come to where they first meet
+    patience    seconds in which all processes must reach their first exchange
     """
 
     def __init__(self, control: Fabric, patience: float, nccl: Any = None):
-        """`nccl` is the module nccl.core, or what a test puts in its place. Raises UsageError where it is missing."""
+        """`nccl` is the module nccl.core, or a test double. Raises UsageError if it is missing."""
         self._control = control
         self._nccl = load() if nccl is None else nccl
         self._patience = patience
@@ -118,9 +118,9 @@ class NcclFabric:
     # GPUs -------------------------------------------------------------------------------------------------------------
 
     def connect(self, device: Any) -> None:
-        """Join the GPUs of all processes, which all call this; a second time does nothing.
+        """Connect the GPUs of all processes, which all call this; a second call does nothing.
 
-        Raises UsageError, the same one on all, where two of them have one GPU.
+        Raises UsageError, the same on all processes, if two of them have the same GPU.
         """
         if self._communicator is not None:
             if device is not self._device:
@@ -138,7 +138,8 @@ class NcclFabric:
         else:
             self._control.exchange(dict.fromkeys(self._others, identity), {}, called)
         unique = self._nccl.UniqueId.from_bytes(identity.tobytes())
-        with device.lock, at_most(self._patience):  # who waits in NCCL for a process that has died hears nothing
+        # a process that waits in NCCL for a dead one cannot receive messages
+        with device.lock, at_most(self._patience):
             device.enter()
             try:
                 self._communicator = self._nccl.Communicator.init(self.processes, self.process, unique)
@@ -178,20 +179,21 @@ class NcclFabric:
         device.aside(number, work, *parts.values(), *room.values())
 
     def meet(self, called: str, to: Sequence[int] | Mapping[int, Any], come: Sequence[int] | Mapping[int, Any]) -> None:
-        """Return when those from whom something will come are about to do the same; the errors of `exchange`."""
+        """Return when the processes that will send something are about to do the same; raises the errors of
+        `exchange`."""
         self._called = called
         self._control.exchange(
             dict.fromkeys(to, _NOTHING), {process: np.empty(0, np.uint8) for process in come}, called
         )
 
     def begin_run(self, device: Any, called: str, sent: int) -> None:
-        """A run begins, on all processes, of a program that was noted and sends so many bytes."""
+        """Begin a run, on all processes, of a recorded program that sends `sent` bytes."""
         self.connect(device)
         self.meet(called, self._others, self._others)
         self._control.sent += sent
 
     def move(self, stream: Any, sends: Sequence[tuple[int, Any]], comes: Sequence[tuple[int, Any]]) -> None:
-        """Ask NCCL for all of an exchange on a stream: to and from which process which bytes."""
+        """Enqueue an exchange on a stream: (process, bytes) of all sends and receives."""
         try:
             with self._nccl.group():
                 for process, each in sends:
@@ -204,7 +206,7 @@ class NcclFabric:
     # Waiting ----------------------------------------------------------------------------------------------------------
 
     def _wait(self, done: Callable[[], bool]) -> None:
-        """Wait for work of the GPU, in which there may be exchanges, until it is done or can be done no more."""
+        """Wait for GPU work, possibly with exchanges, until it is done or cannot complete."""
 
         def looked() -> bool:
             if done():
@@ -217,7 +219,7 @@ class NcclFabric:
         try:
             self._control.watch(looked, self._called)
         except RankError:
-            with suppress(Exception):  # kernels that wait for a process which will not come are ended
+            with suppress(Exception):  # ends kernels that wait for a process that will never send
                 self._communicator.abort()
             raise
 
@@ -228,7 +230,7 @@ class NcclFabric:
 
 @final
 class Moving:
-    """An exchange as work aside: its buffers are those sent `to` processes, then those that `come` from some."""
+    """An exchange as side work: its buffers are those sent `to` processes, then those that `come` from processes."""
 
     def __init__(self, fabric: NcclFabric, to: tuple[int, ...], come: tuple[int, ...], called: str, sent: int):
         self._fabric, self._to, self._come, self.called, self.sent = fabric, to, come, called, sent
@@ -236,7 +238,7 @@ class Moving:
     def __call__(self, stream: Any, places: Sequence[tuple[int, int]]) -> None:
         sends = list(zip(self._to, places))
         comes = list(zip(self._come, places[len(sends) :], strict=True))
-        # where nothing is to be sent, both know it
+        # both sides skip empty messages
         self._fabric.move(
             stream,
             [(process, DeviceBytes(*place)) for process, place in sends if place[1]],
@@ -245,13 +247,13 @@ class Moving:
 
 
 def device_name(said: Array) -> str:
-    """The GPU that a process says it has, in words."""
+    """Return a description of the GPU in a process's message."""
     host, _, identity = said.tobytes().rstrip(b"\0").decode(errors="replace").partition("\n")
     return f"{identity} of {host}"
 
 
 def load() -> Any:
-    """The module nccl.core. Raises UsageError where it cannot be imported, or the library beneath it is missing."""
+    """Import nccl.core. Raises UsageError if it or the library beneath it is missing."""
     try:
         module = import_module("nccl.core")
         why = "" if module.get_version().libnccl is not None else "libnccl.so.2 was not found"
@@ -269,7 +271,7 @@ _JOINED: list[tuple[Fabric, NcclFabric]] = []
 
 
 def on_gpus(control: Fabric, patience: float) -> NcclFabric:
-    """The engine between the GPUs of these processes, one for each engine of the host."""
+    """Return the transport between the GPUs of these processes, one per host transport."""
     for known, made in _JOINED:
         if known is control:
             return made

@@ -1,4 +1,4 @@
-"""`OneRank`: a program as that of one rank, though a mesh is beneath it."""
+"""`OneRank`: runs a program as if there were a single rank, on top of a mesh."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..interpreter import Holding, Interpreter, Wrapper
 
 @final
 class Lone(Holding):
-    """A ref that all ranks have alike."""
+    """A ref with the same value on all ranks."""
 
     __slots__ = ("value", "ops")
 
@@ -24,7 +24,8 @@ class Lone(Holding):
 
 @final
 class OneRank(Wrapper[Lone, Any]):
-    """Hides the mesh: every collective is its operand, as is right for what takes whole batches and predicts."""
+    """Hides the mesh: every collective returns its operand, as is right for programs on whole batches, such as
+    prediction."""
 
     __slots__ = ()
     ref_type = Lone

@@ -1,4 +1,4 @@
-"""The processes of this run: how many a launcher has started, and the engine between them."""
+"""The processes of this run, as started by a launcher, and the transport between them."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ _COUNTS = (
     ("PMI_SIZE", "PMI_RANK"),
     ("SLURM_STEP_NUM_TASKS", "PMIX_RANK"),
 )
-"""The variables in which launchers say how many processes they started, and which one this is."""
+"""The variables in which launchers pass the number of processes, and this process's number."""
 
 ENDED = "_OPSTAGE_ENDED"
-"""The variable with the file in which a launcher looks for the exit code of a run."""
+"""The variable with the file from which a launcher reads the exit code of a run."""
 
 PATIENCE = 60.0
-"""Seconds in which all processes have started, where the variable of the option timeout says nothing else."""
+"""Seconds in which all processes must start, unless the variable of the option timeout overrides it."""
 
 _LOCAL = threading.local()
 _WORLD: list[Fabric] = []
 
 
 def launched(environ: Mapping[str, str] | None = None) -> tuple[int, int]:
-    """(the number of this process, of how many) that `mpiexec` or `srun` has started together; (0, 1) for one alone."""
+    """Return (this process's number, number of processes) as started by `mpiexec` or `srun`; (0, 1) for a single
+    process."""
     environ = os.environ if environ is None else environ
     for size, rank in _COUNTS:
         found = environ.get(size, ""), environ.get(rank, "")
@@ -40,7 +41,7 @@ def launched(environ: Mapping[str, str] | None = None) -> tuple[int, int]:
 
 
 def require_joined(mesh: Mesh, environ: Mapping[str, str] | None = None) -> None:
-    """Raise UsageError where `srun` has started several tasks, none of which can reach the others, with a mesh each."""
+    """Raise UsageError if `srun` started several tasks without MPI, so that each would host the whole mesh."""
     environ = os.environ if environ is None else environ
     tasks = environ.get("SLURM_STEP_NUM_TASKS", "")
     if launched(environ)[1] == 1 and tasks.isdecimal() and int(tasks) > 1 and mesh.ranks > 1:
@@ -51,7 +52,8 @@ def require_joined(mesh: Mesh, environ: Mapping[str, str] | None = None) -> None
 
 
 def world() -> Fabric:
-    """The engine between the processes of this run; made when it is asked for. Raises UsageError without mpi4py."""
+    """Return the transport between the processes of this run, created on first use. Raises UsageError without
+    mpi4py."""
     here: Fabric | None = getattr(_LOCAL, "fabric", None)
     if here is not None:
         return here
@@ -74,7 +76,7 @@ def world() -> Fabric:
 
 @contextmanager
 def using(fabric: Fabric) -> Iterator[None]:
-    """In the block this thread is a process of its own, of those that `fabric` joins: for tests."""
+    """Make this thread act as one of the processes that `fabric` connects: for tests."""
     before = getattr(_LOCAL, "fabric", None)
     _LOCAL.fabric = fabric
     try:
@@ -84,11 +86,11 @@ def using(fabric: Fabric) -> Iterator[None]:
 
 
 def own_number(options: Options, seen: Callable[[], int]) -> int:
-    """The number of the GPU that these options mean for this process, of those that it sees.
+    """Return the number of the GPU that these options select for this process, among those it can see.
 
-    On a mesh of several processes each has one of its own: where no number is named, that of its place among the
-    processes of its host, or the only one that it sees, as launchers may show each process another one. Raises
-    UsageError where more processes than GPUs are on a host.
+    On a mesh of several processes each has its own GPU: by default, the one at its position among the processes of its
+    host, or the only visible one, since launchers may show each process another GPU. Raises UsageError for more
+    processes than GPUs on a host.
     """
     if options.device != "cuda" or mesh_of(options.mesh).ranks == 1:
         return options.device_number
@@ -106,7 +108,7 @@ def own_number(options: Options, seen: Callable[[], int]) -> int:
 
 
 def require_hosted(mesh: Mesh, processes: int) -> int:
-    """How many ranks each process hosts. Raises UsageError where they cannot host the same number each."""
+    """Return the number of ranks per process. Raises UsageError if the ranks do not divide evenly."""
     if mesh.ranks % processes == 0:
         return mesh.ranks // processes
     said = f"mesh {str(mesh)!r} has {mesh.ranks} ranks" if mesh.axes else "there is no mesh, so there is one rank"

@@ -1,7 +1,7 @@
-"""`Progress`: a thread that lets MPI go on with what is under way while this process computes.
+"""`Progress`: a thread that lets MPI progress while this process computes.
 
-MPI moves messages while somebody is in one of its calls. So where it takes calls of several threads, one looks for
-messages again and again, as long as there is anything under way, without Python's lock.
+MPI only moves messages during its calls. So if it supports concurrent threads, this thread polls for messages, without
+Python's lock, while anything is in flight.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import time
 from typing import Any, final
 
 _PAUSE = 2e-4
-"""Seconds between two looks."""
+"""Seconds between polls."""
 
 
 @final
 class Progress:
-    """Looks on one communicator. `begin` and `end` are called by one thread, which counts what is under way."""
+    """Polls one communicator. `begin` and `end` must be called by one thread; they count the exchanges in flight."""
 
     def __init__(self, mpi: Any, comm: Any):
         self._mpi, self._comm = mpi, comm
@@ -28,7 +28,7 @@ class Progress:
         self._closed = False
 
     def begin(self) -> None:
-        """One exchange more is under way."""
+        """Count an exchange that has started."""
         self._aloft += 1
         if self._thread is None and self._several:
             self._thread = threading.Thread(target=self._look, name="opstage MPI progress", daemon=True)
@@ -37,13 +37,13 @@ class Progress:
         self._wanted.set()
 
     def end(self) -> None:
-        """One less."""
+        """Count an exchange that has ended."""
         self._aloft -= 1
         if not self._aloft:
             self._wanted.clear()
 
     def close(self) -> None:
-        """End the thread, before MPI ends."""
+        """Stop the thread, before MPI ends."""
         self._closed = True
         self._wanted.set()
         if self._thread is not None:
@@ -53,6 +53,6 @@ class Progress:
         while self._wanted.wait() and not self._closed:
             try:
                 self._comm.Iprobe(self._mpi.ANY_SOURCE, self._mpi.ANY_TAG)
-            except self._mpi.Exception:  # raised where it is waited for
+            except self._mpi.Exception:  # reported by the exchange's wait
                 time.sleep(0.05)
             time.sleep(_PAUSE)

@@ -1,17 +1,17 @@
-"""`agreement`: that all ranks of a mesh end a step with the same numbers, proved on its trace and not by running it.
+"""`agreement`: a proof, on the trace of a step, that all ranks of a mesh end it with the same numbers.
 
-Over an axis of the mesh a tensor is alike on all ranks, or it differs; `vary` makes a *copy*, which has yet to meet one
-that differs. One that differs may be a *part*: linear in the
-cotangents that the ranks' backward passes carry, so that the sum over ranks is the gradient of all of them. The rules:
+Over a mesh axis a tensor is alike on all ranks, or it differs; `vary` makes a *copy*, which has not met a differing
+tensor yet. A differing tensor may be a *part*: linear in the cotangents of the ranks' backward passes, so that the sum
+over ranks is the total gradient. The rules:
 
-- what meets a tensor that differs, differs; parts stay parts in what is linear in them
-- a sum, a maximum or a gathering of what is alike is a fault: there would be as many of it as there are ranks
-- `vary` and `shard` are of what is alike
-- before the loss, a float that is alike meets none that differs unless it is `vary`-ed, but for constants
-- behind the loss a sum is of parts: one that comes behind an update, or a square, adds up something else
-- what a step returns is alike on all ranks, but for what each keeps for itself
+- an op on a differing tensor has differing results; parts stay parts under ops that are linear in them
+- a sum, maximum or gather of what is alike is a fault: it would count the value once per rank
+- `vary` and `shard` require operands that are alike
+- before the loss, floats that are alike must be `vary`-ed before they meet differing ones, except constants
+- after the loss, sums are over parts: a sum after an update or a square would add something else
+- the results of a step are alike on all ranks, except those that each rank keeps for itself
 
-So a collective that is missing, doubled or in another place is found, or moves no number.
+So a collective that is missing, duplicated or misplaced is found, or changes no number.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ..structural import SCAN
 
 
 class Over(IntEnum):
-    """How the ranks' values of a tensor stand to each other along one axis of a mesh."""
+    """The relation between the ranks' values of a tensor along one mesh axis."""
 
     ALIKE = 0
     COPY = 1
@@ -40,13 +40,13 @@ class Over(IntEnum):
 
 
 States: TypeAlias = "Mapping[str, Over]"
-"""By axis; ALIKE for one without an entry."""
+"""By axis; a missing axis means ALIKE."""
 
 _NOTHING: States = {}
 
 
 class Fault(Exception):
-    """A collective in a wrong place, or a result that differs between ranks; `ordinal` is that of the op."""
+    """A misplaced collective, or a result that differs between ranks; `ordinal` is the op's."""
 
     def __init__(self, reason: str, ordinal: int = -1, source: SourceLine | None = None):
         super().__init__(reason)
@@ -56,10 +56,10 @@ class Fault(Exception):
 
 
 def agreement(body: Body, kept: Mapping[int, str] | None = None) -> list[States]:
-    """The states of the outputs of a step's body.
+    """Return the states of the outputs of a step's body.
 
-    `kept` has, by its number, the axis over which an input varies: what a rank keeps for itself. Raises Fault for a
-    collective in a wrong place.
+    `kept` maps the numbers of inputs that ranks keep for themselves to the axis over which they differ. Raises Fault
+    for a misplaced collective.
     """
     own = kept or {}
     inputs: list[States] = [{own[i]: Over.DIFFERS} if i in own else _NOTHING for i in range(len(body.inputs))]
@@ -67,7 +67,7 @@ def agreement(body: Body, kept: Mapping[int, str] | None = None) -> list[States]
 
 
 def require_alike(outputs: Sequence[States], names: Sequence[str], kept: Mapping[str, str] | None = None) -> None:
-    """Raise Fault for an output that differs over an axis, other than that over which, by its name, it is `kept`."""
+    """Raise Fault for an output that differs over an axis, unless `kept` has that axis under the output's name."""
     own = kept or {}
     for number, states in enumerate(outputs):
         name = names[number] if number < len(names) else f"output {number}"
@@ -124,7 +124,7 @@ class _Agreeing:
                     )
 
     def _met(self, equation: Equation, given: Sequence[Over]) -> Over:
-        """The state, over one axis, of a result of operands that are not all alike."""
+        """Return the state, over one axis, of a result with operands that are not all alike."""
         top = max(given)
         if Over.PART not in given:
             return top
@@ -150,7 +150,8 @@ class _Agreeing:
             if before is not Over.ALIKE and not (before is Over.COPY and primitive is SHARD):
                 raise self._fault(equation, f"x differs between the ranks of mesh axis {axis!r} already")
             return {**x, axis: Over.PART if back else Over.COPY if primitive is VARY else Over.DIFFERS}
-        zeros = self._begun and equation.inputs[0] in self._constant  # a gradient that nothing reaches
+        # the zero gradient of a parameter that the loss does not depend on
+        zeros = self._begun and equation.inputs[0] in self._constant
         if before is Over.ALIKE and not zeros:
             raise self._fault(
                 equation,
@@ -168,13 +169,14 @@ class _Agreeing:
         return {**x, axis: after}
 
     def _loop(self, equation: Equation, given: Sequence[States]) -> States:
-        """Of a loop or choice with collectives in its bodies: every result is as the least alike of them."""
+        """Return the state of the results of a loop or switch with collectives: for every result, the least alike of
+        all."""
         joined: dict[str, Over] = {}
         for _ in range(len(Over)):
             found: dict[str, Over] = dict(joined)
             for _, body in bodies_of(equation.static):
                 operands = [*given, *[joined] * len(body.inputs)][: len(body.inputs)]
-                if equation.primitive is SCAN:  # a carry is what any turn before has left
+                if equation.primitive is SCAN:  # a carry may come from any earlier iteration
                     carries: int = equation.static["carries"]
                     operands[:carries] = [_least(states, joined) for states in operands[:carries]]
                 reading = _Agreeing(body, operands, backward=equation.backward or self._backward)
@@ -201,7 +203,7 @@ def _communicates(body: Body) -> bool:
 
 
 def collectives(body: Body) -> Iterable[Equation]:
-    """Those of a body and of the bodies in it, in the order in which ranks reach them."""
+    """Yield the collectives of a body and its inner bodies, in the order in which ranks reach them."""
     for equation in body.equations:
         if equation.primitive.kind is Kind.COLLECTIVE:
             yield equation

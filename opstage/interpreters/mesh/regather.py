@@ -1,9 +1,9 @@
-"""`Regathering`: parameters that ranks keep in parts, gathered where an op reads them and dropped behind it.
+"""`Regathering`: sharded parameters, gathered where an op reads them and dropped afterwards.
 
-It is between a tape and the interpreter beneath, and its refs of such parameters hold no values. So what a tape
-keeps of one for the backward pass is that ref, and the rule that reads it there gathers the parameter anew: no more
-of them are whole at once than one op reads (ZeRO 3, Rajbhandari et al. 2020; reshard_after_forward of PyTorch's FSDP2).
-A view of such a parameter, such as its transpose, is made anew too.
+It sits between a tape and the inner interpreter, and its refs of such parameters hold no values. The tape keeps these
+refs for the backward pass, and rules that read them there gather the parameter again: only the parameters that one op
+reads are whole at a time (ZeRO 3, Rajbhandari et al. 2020; reshard_after_forward of PyTorch's FSDP2). Views of such
+parameters, such as transposes, are recomputed too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..interpreter import Holding, Interpreter, Typed, Wrapper
 
 @final
 class Regathered(Typed):
-    """A ref that holds a value of the interpreter beneath, or says how to make it whenever it is read."""
+    """A ref that holds a value of the inner interpreter, or a function that makes it on every read."""
 
     __slots__ = ("type", "ops", "_value", "make")
 
@@ -32,13 +32,13 @@ class Regathered(Typed):
         self.make = make
 
     def value(self) -> Any:
-        """The value, to be kept no longer than it is needed."""
+        """Return the value, which should not be kept longer than needed."""
         return self._value if self.make is None else self.ops.made(self.make)
 
 
 @final
 class Regathering(Wrapper[Regathered, Any]):
-    """Computes with `inner`; see above."""
+    """Runs ops on `inner`; see the module's docstring."""
 
     __slots__ = ()
     ref_type = Regathered
@@ -58,7 +58,7 @@ class Regathering(Wrapper[Regathered, Any]):
     @override
     def before_decompose(self, primitive: Primitive, refs: tuple[Any, ...], static: Static, /) -> None:
         own = [self.adopt(_beneath(ref)) for ref in refs]
-        if any(ref.make is not None for ref in own):  # types are enough, and nothing is gathered for them
+        if any(ref.make is not None for ref in own):  # types suffice, so nothing is gathered
             self.inner.infer(primitive, tuple([ref.type for ref in own]), static)
         else:
             self.inner.before_decompose(primitive, tuple([ref.value() for ref in own]), static)
@@ -68,11 +68,11 @@ class Regathering(Wrapper[Regathered, Any]):
         return Regathered(self, TensorType(value.shape, value.dtype), value)
 
     def gathered(self, type_: TensorType, make: Callable[[], Any]) -> Regathered:
-        """A tensor of this type that `make` gives, anew whenever it is read."""
+        """Return a tensor of this type that `make` computes on every read."""
         return Regathered(self, type_, None, make)
 
     def made(self, make: Callable[[], Any]) -> Any:
-        """A value that `make` gives, by ops that belong to the forward pass, wherever they run."""
+        """Return the value of `make`, whose ops count as forward ops wherever they run."""
         cursor = self.cursor
         backward, cursor.backward = cursor.backward, False
         try:
@@ -95,7 +95,7 @@ class Regathering(Wrapper[Regathered, Any]):
 
 
 def _beneath(ref: Any) -> Any:
-    """The ref that refs of interpreters above hold in the end."""
+    """Return the innermost ref beneath refs of outer interpreters."""
     while isinstance(ref, Holding):
         ref = ref.value
     return ref

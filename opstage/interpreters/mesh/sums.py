@@ -1,7 +1,7 @@
-"""`Sum`: a sum over ranks of arrays, prepared once: who is sent what, what it is called, in which order it is added up.
+"""`Sum`: a prepared sum of arrays over ranks, with its messages, name and order of additions computed once.
 
-A compiled step makes the same few sums again and again, and between its loops every line of Python counts. Order, words
-and bytes are those of `Crossing`, which does the same of any collective, on any interpreter.
+A compiled step repeats the same few sums, and Python overhead between its loops matters. Order, names and bytes are
+those of `Crossing`, which supports any collective on any interpreter.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from .hosting import Hosting
 from .tree import covering, node, total
 
 At = tuple[int, int]
-"""A node of the tree: its level, and its place there."""
+"""A node of the tree: its level and index."""
 
 
 class _SumGroup(NamedTuple):
-    """Ranks that add up, as this process sees them.
+    """A group of ranks that sum, as seen by this process.
 
-    ranks   how many; own: by its index the number of each that is here
-    nodes   what is sent of them; come: by process the nodes that it sends
+    ranks   the size of the group; `own` maps the index of each hosted rank to its number
+    nodes   the nodes that are sent; `come` has the nodes that each process sends
     """
 
     ranks: int
@@ -38,7 +38,7 @@ class _SumGroup(NamedTuple):
 
 
 class _SumSent(NamedTuple):
-    """A group's part of a sum under way: its flight, the nodes known here, room for those that come."""
+    """A group's part of a sum in flight: the flight, the locally known nodes, and the buffers for incoming ones."""
 
     group: _SumGroup
     flight: Flight
@@ -48,13 +48,13 @@ class _SumSent(NamedTuple):
 
 @final
 class SumUnderWay:
-    """A sum that was begun."""
+    """A sum in flight."""
 
     def __init__(self, shape: tuple[int, ...], groups: Sequence[_SumSent]):
         self._shape, self._groups = shape, groups
 
     def end(self, out: Mapping[int, Array]) -> None:
-        """Wait for what the others have, and write the ranks' sums over the arrays that `out` has by their numbers."""
+        """Wait for the others' values, and write the ranks' sums to the arrays in `out`, by rank number."""
         for group, flight, known, room in self._groups:
             flight.wait()
             for process, vector in room.items():
@@ -80,7 +80,7 @@ def _add_up(ranks: int, known: Mapping[At, Array], out: Array) -> None:
 
 @final
 class Sum:
-    """The sum along an axis of tensors of one type, of which one is on each rank."""
+    """The sum along a mesh axis of tensors of one type, one per rank."""
 
     def __init__(self, hosting: Hosting, axis: str, shape: tuple[int, ...], dtype: DType, program: str):
         mesh, self._fabric = hosting.mesh, hosting.fabric
@@ -98,12 +98,12 @@ class Sum:
 
     @property
     def sent_whole(self) -> bool:
-        """Whether everybody sends everybody else all that it adds: then it can be made here."""
+        """Whether every process sends all of its addends to every other; otherwise it cannot be computed here."""
         others = [len(group.come) for group in self._groups]
         return min(others) == max(others) == 1 or (min(others) > 0 and self._size * self._dtype.itemsize <= SMALL)
 
     def begin(self, values: Sequence[Array]) -> SumUnderWay:
-        """Send what the ranks here have, over which nobody writes until the end."""
+        """Send the hosted ranks' values, which must not be overwritten until the end."""
         return SumUnderWay(self._shape, [self._begun(group, values) for group in self._groups])
 
     def _begun(self, group: _SumGroup, values: Sequence[Array]) -> _SumSent:

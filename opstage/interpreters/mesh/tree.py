@@ -1,8 +1,8 @@
-"""The fixed order of every sum over ranks.
+"""The fixed order of all sums over ranks.
 
-Node (level, i) of the tree is the sum of those of the ranks i·2^level … (i+1)·2^level - 1 that exist. A process adds up
-the nodes within it and sends the fewest that cover its ranks. So the bits of a sum depend on the mesh alone: not on how
-many processes host it, on buckets or on the engine that moves the bytes.
+Node (level, i) of the tree is the sum of the existing ranks among i·2^level … (i+1)·2^level - 1. A process computes the
+nodes within it and sends the fewest that cover its ranks. So the bits of a sum only depend on the mesh, not on the
+number of processes, on buckets, or on the transport.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def covering(first: int, last: int) -> list[tuple[int, int]]:
-    """The fewest nodes that cover the ranks first … last - 1."""
+    """Return the fewest nodes that cover the ranks first … last - 1."""
     nodes = []
     while first < last:
         level = (last - first).bit_length() - 1
@@ -26,7 +26,7 @@ def covering(first: int, last: int) -> list[tuple[int, int]]:
 
 
 def node(ranks: int, level: int, i: int, known: Callable[[int, int], T | None], add: Callable[[T, T], T]) -> T:
-    """The value of one node. `known(level, i)` is that of a node that is there, None for another one."""
+    """Return the value of a node. `known(level, i)` returns the value of an available node, else None."""
     value = known(level, i)
     if value is not None:
         return value
@@ -36,5 +36,5 @@ def node(ranks: int, level: int, i: int, known: Callable[[int, int], T | None], 
 
 
 def total(ranks: int, known: Callable[[int, int], T | None], add: Callable[[T, T], T]) -> T:
-    """The sum over all ranks, the root of the tree; see `node`."""
+    """Return the sum over all ranks, the root of the tree; see `node`."""
     return node(ranks, max(0, (ranks - 1).bit_length()), 0, known, add)

@@ -1,8 +1,8 @@
-"""`Varying`: over which axes of a mesh each ref varies, and the one rule that follows from it.
+"""`Varying`: tracks the mesh axes over which each ref varies, and inserts `vary` accordingly.
 
-A result varies wherever an operand does. Where an op meets an operand that does not, that one is `vary`-ed first, once.
-The transpose of `vary` is `all_reduce`: so the gradient of a replicated parameter is summed over the ranks by the tape
-itself, at the moment it is complete, and data parallelism needs no code of its own. As pvary of JAX's shard_map.
+A result varies over the axes of its operands. An operand that does not vary over one of them is `vary`-ed first, once.
+The transpose of `vary` is `all_reduce`: so the tape itself sums the gradient of a replicated parameter over ranks as
+soon as it is complete, and data parallelism needs no further code. As pvary of JAX's shard_map.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ NOWHERE: frozenset[str] = frozenset()
 
 @final
 class VaryingRef(Holding):
-    """A ref, and the axes over which it varies.
+    """A ref, and the mesh axes over which it varies.
 
-    first   those over which it is to vary from its first use on: of a parameter those of the batch, so that its
-            gradient is summed at the size of the parameter, and not at that of what is broadcast from it
-    grown   of a broadcast the ref that it is made of, and how: that is varied in its place, for the same reason
+    first   axes over which it varies from its first use on: for a parameter, those of the batch, so that its gradient
+            is summed at the parameter's size, not at the size of a broadcast
+    grown   for a broadcast, its source and static parameters: the source is varied instead, for the same reason
     """
 
     __slots__ = ("value", "ops", "axes", "first", "grown", "_known")
@@ -46,7 +46,7 @@ class VaryingRef(Holding):
         self._known: dict[frozenset[str], VaryingRef] = {}
 
     def over(self, axes: frozenset[str]) -> VaryingRef:
-        """The same, varying over these axes too; the same ref each time."""
+        """Return the ref varying over these axes too; cached."""
         missing = axes - self.axes
         if not missing:
             return self
@@ -66,16 +66,16 @@ class VaryingRef(Holding):
 
 @final
 class Varying(Wrapper[VaryingRef, Any]):
-    """Puts `vary` where the rule asks for it, around the interpreter of a rank's program."""
+    """Inserts `vary` where needed, around the interpreter of a rank's program."""
 
-    __slots__ = ("batch", "spoken")
+    __slots__ = ("batch", "used_axes")
     ref_type = VaryingRef
 
     def __init__(self, inner: Interpreter[Any], batch: frozenset[str]):
-        """`batch` are the axes over which a batch is shared out: statistics of a batch are those of all of it."""
+        """`batch` are the axes over which batches are sharded; statistics of a batch are those of the whole batch."""
         super().__init__(inner, differentiates=False)
         self.batch = batch
-        self.spoken = set(batch)  # the axes of the mesh that the program knows
+        self.used_axes = set(batch)  # the mesh axes that the program uses
 
     @override
     def wrap(self, value: Any, /) -> VaryingRef:
@@ -110,7 +110,8 @@ class Varying(Wrapper[VaryingRef, Any]):
         return results
 
     def _part(self, x: VaryingRef, static: Static) -> VaryingRef:
-        """The rank's part of a parameter, cut out before it varies: so gradients are summed at the size of parts."""
+        """Cut out the rank's part of a parameter before it varies, so that gradients are summed at the size of
+        parts."""
         axes = self._after(SHARD, (x,), static)
         if static["axis"] in x.first:
             return self.bind(SHARD, (x.over(x.first),), static)[0]
@@ -118,9 +119,9 @@ class Varying(Wrapper[VaryingRef, Any]):
         return VaryingRef(out, self, axes, x.first)
 
     def _after(self, primitive: Primitive, refs: tuple[VaryingRef, ...], static: Static) -> frozenset[str]:
-        """The axes over which the result of a collective varies."""
+        """Return the axes over which the result of a collective varies."""
         axis: str = static["axis"]
-        self.spoken.add(axis)
+        self.used_axes.add(axis)
         if primitive is AXIS_INDEX:
             return frozenset({axis})
         (x,) = refs
@@ -142,7 +143,7 @@ class Varying(Wrapper[VaryingRef, Any]):
         return x.axes - {axis} if primitive in (ALL_REDUCE, ALL_MAX) or static.get("replicated") else x.axes
 
     def _batch_norm(self, refs: tuple[VaryingRef, ...], static: Static) -> tuple[VaryingRef, ...]:
-        """By the statistics of the batch of all ranks."""
+        """Compute batch_norm with the statistics of the batch of all ranks."""
         over = sorted(refs[0].axes & self.batch)
         ranks = prod([self.mesh.size(axis) for axis in over])
         x, *affine = [TensorType(ref.shape, ref.dtype) for ref in refs]
@@ -159,7 +160,8 @@ class Varying(Wrapper[VaryingRef, Any]):
     def _drawn(
         self, primitive: Primitive, refs: tuple[VaryingRef, ...], axes: frozenset[str], static: Static
     ) -> tuple[VaryingRef, ...]:
-        """The rank's rows of one draw for all ranks, so that the numbers are those of the whole batch on one rank."""
+        """Draw once for all ranks and take the rank's rows, so that the numbers equal those of the whole batch on one
+        rank."""
         inner = self.inner
         shape = static["shape"]
         if not shape:
