@@ -1,4 +1,4 @@
-"""Amounts of memory as people write them: `24GiB`, `800MB`, `512`."""
+"""Amounts of memory in readable form: `24GiB`, `800MB`, `512`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _EXAMPLES = "write 24GiB, 1.5GB or 800MB; MiB are 1024² bytes, MB are 1000²"
 
 
 def parse_bytes(amount: str | int) -> int:
-    """The number of bytes that a text says, a whole number of them or one with a unit: B, KB, MB, GB, TB, KiB … TiB.
+    """Return the number of bytes in a text: a whole number, or a number with a unit B, KB, MB, GB, TB, KiB … TiB.
 
-    Raises UsageError for any other text, and for no memory at all.
+    Raises UsageError for any other text, and for amounts below 1 byte.
     """
     if isinstance(amount, str):
         found = _AMOUNT.fullmatch(amount)
@@ -35,7 +35,7 @@ def parse_bytes(amount: str | int) -> int:
 
 
 def _factor(unit: str, amount: str) -> int:
-    """The bytes of a unit, in whatever case it stands where that leaves no doubt."""
+    """Return the bytes of a unit, ignoring case."""
     if not unit:
         return 1
     for name, factor in _UNITS.items():
@@ -45,7 +45,7 @@ def _factor(unit: str, amount: str) -> int:
 
 
 def show_bytes(number: int) -> str:
-    """`512 bytes`, `8.0 KiB`, `1.5 GiB`."""
+    """Format bytes: `512 bytes`, `8.0 KiB`, `1.5 GiB`."""
     for name in ("TiB", "GiB", "MiB", "KiB"):
         if number >= _UNITS[name]:
             return f"{number / _UNITS[name]:.1f} {name}"

@@ -1,8 +1,8 @@
-"""Canonical forms of the static arguments that users write: axes, per-axis tuples, shapes.
+"""Canonical forms of static arguments: axes, per-axis tuples, shapes.
 
-Methods of `Ops` put arguments in these forms once, so that shape rules, derivative rules and kernels see
-non-negative axes and full tuples only. An argument that has no such form becomes an `InvalidStatic`, and the op is
-bound all the same: `Primitive.infer` raises it, so that it is placed and collected as every other error of an op.
+Methods of `Ops` convert arguments once, so that shape rules, derivative rules and kernels only see nonnegative axes and
+full tuples. An argument without a canonical form becomes an `InvalidStatic`, and the op is still bound:
+`Primitive.infer` raises it, so that it is located and collected like any other error of an op.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ IntOrTuple: TypeAlias = "int | tuple[int, ...]"
 
 
 def normalize_axis(op: str, axis: int, rank: int) -> Any:
-    """An axis in [0, rank); negative ones count from the end."""
+    """Return an axis in [0, rank); negative ones count from the end."""
     if type(axis) is not int:
         if isinstance(axis, InvalidStatic):
             return axis
@@ -42,7 +42,7 @@ def normalize_axis(op: str, axis: int, rank: int) -> Any:
 
 
 def only_axis(op: str, axis: int | None, rank: int) -> Any:
-    """An axis in [0, rank), which may be left out where there is only one."""
+    """Return an axis in [0, rank); it may be None if there is only one."""
     if axis is None and rank > 1:
         return InvalidStatic(
             f"the axis is missing: of {rank} axes one must be named, such as axis={rank - 1}, the last", op
@@ -51,7 +51,7 @@ def only_axis(op: str, axis: int | None, rank: int) -> Any:
 
 
 def normalize_axes(op: str, axis: int | Sequence[int] | None, rank: int) -> Any:
-    """Sorted distinct axes; None stands for all."""
+    """Return sorted distinct axes; None means all."""
     if axis is None:
         return tuple(range(rank))
     given: Any = plain_sequence(axis)
@@ -68,7 +68,7 @@ def normalize_axes(op: str, axis: int | Sequence[int] | None, rank: int) -> Any:
 
 
 def per_axis(op: str, name: str, value: Any, rank: int, *, least: int) -> Any:
-    """One int for each of `rank` spatial axes, from an int or a sequence of ints that are at least `least`."""
+    """Return an int for each of `rank` spatial axes, from an int or a sequence of ints >= `least`."""
     value = plain_sequence(value)
     values = tuple(value) if isinstance(value, (tuple, list)) else (value,) * rank
     if len(values) != rank:
@@ -80,7 +80,7 @@ def per_axis(op: str, name: str, value: Any, rank: int, *, least: int) -> Any:
 
 
 def as_shape(op: str, shape: Sequence[Dim], *, inferred: bool = False) -> Any:
-    """A shape of ints >= 0 and dims; with `inferred` one entry may be -1."""
+    """Return a shape of ints >= 0 and dims; with `inferred`, one entry may be -1."""
     shape = plain_sequence(shape)
     if isinstance(shape, (int, DimExpr)):
         shape = (shape,)
@@ -99,7 +99,7 @@ def as_shape(op: str, shape: Sequence[Dim], *, inferred: bool = False) -> Any:
 
 
 def as_int(op: str, name: str, value: Any) -> Any:
-    """An int, from whatever has an index."""
+    """Return an int, from any value with `__index__`."""
     if type(value) is int:
         return value
     value = plain(value)
@@ -109,7 +109,7 @@ def as_int(op: str, name: str, value: Any) -> Any:
 
 
 def as_sequence(op: str, name: str, value: Any) -> Any:
-    """A tuple, from an array of one axis or what else has entries in an order."""
+    """Return a tuple, from an array with one axis or another ordered iterable."""
     value = plain_sequence(value)
     if isinstance(value, InvalidStatic):
         return value
@@ -119,5 +119,5 @@ def as_sequence(op: str, name: str, value: Any) -> Any:
 
 
 def as_dim(op: str, name: str, value: Any) -> Any:
-    """A size or position, as an int or a dim."""
+    """Return a size or position as an int or dim."""
     return value if isinstance(value, DimExpr) else as_int(op, name, value)

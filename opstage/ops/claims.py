@@ -16,7 +16,7 @@ from .errors import UsageError, nearest
 @final
 @dataclass(frozen=True)
 class Causal:
-    """An output at index t of the named dim `axis` reads inputs at indices s <= t alone."""
+    """An output at index t of the named dim `axis` only reads inputs at indices s <= t."""
 
     axis: str
     rule: ClassVar = "causal"
@@ -25,14 +25,14 @@ class Causal:
         return f"causal:{self.axis}"
 
     def breaks(self, source: int, target: int) -> bool:
-        """Whether the claim forbids the output at `target` to read the input at `source`."""
+        """Return whether the claim forbids the output at `target` to read the input at `source`."""
         return source > target
 
 
 @final
 @dataclass(frozen=True)
 class Independent:
-    """An output at index b of the named dim `axis` reads inputs at the same index alone."""
+    """An output at index b of the named dim `axis` only reads inputs at the same index."""
 
     axis: str
     rule: ClassVar = "independent"
@@ -41,14 +41,14 @@ class Independent:
         return f"independent:{self.axis}"
 
     def breaks(self, source: int, target: int) -> bool:
-        """Whether the claim forbids the output at `target` to read the input at `source`."""
+        """Return whether the claim forbids the output at `target` to read the input at `source`."""
         return source != target
 
 
 @final
 @dataclass(frozen=True)
 class Window:
-    """An output at index t of the named dim `axis` reads inputs at indices from t - size to t + size alone."""
+    """An output at index t of the named dim `axis` only reads inputs at indices from t - size to t + size."""
 
     axis: str
     size: int
@@ -62,14 +62,14 @@ class Window:
         return f"window:{self.axis}:{self.size}"
 
     def breaks(self, source: int, target: int) -> bool:
-        """Whether the claim forbids the output at `target` to read the input at `source`."""
+        """Return whether the claim forbids the output at `target` to read the input at `source`."""
         return abs(source - target) > self.size
 
 
 @final
 @dataclass(frozen=True)
 class Uses:
-    """Some output depends on the input `name`, a tensor or a tree of them: `x`, `params.bias`."""
+    """At least one output depends on the input `name`, a tensor or a tree: `x`, `params.bias`."""
 
     name: str
     rule: ClassVar = "uses"
@@ -81,7 +81,7 @@ class Uses:
 @final
 @dataclass(frozen=True)
 class Ignores:
-    """No output depends on the input `name`, a tensor or a tree of them."""
+    """No output depends on the input `name`, a tensor or a tree."""
 
     name: str
     rule: ClassVar = "ignores"
@@ -103,7 +103,7 @@ EXPECTED = "causal:T, independent:B, window:T:3, uses:x or ignores:mask"
 
 
 def read_claims(given: Iterable[Claim | str] | Claim | str) -> tuple[Claim, ...]:
-    """Claims from claims and from texts such as `causal:T,independent:B`. Raises UsageError for one that is neither."""
+    """Parse claims, or texts such as `causal:T,independent:B`. Raises UsageError for anything else."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         given = (given,)
     found: dict[Claim, None] = {}

@@ -1,7 +1,7 @@
 """Closed bodies: a part of a program traced once, as equations between numbered tensors, to be run many times.
 
-A body refers to nothing outside: what it reads is an input, a constant kept in the body, or the result of an earlier
-equation. So it can stand as a static parameter of a primitive (`scan`). Every tensor has a number, its *slot*.
+A body has no free variables: it reads inputs, its own constants, and results of earlier equations. So it can be a
+static parameter of a primitive (`scan`). Every tensor has a number, its *slot*.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .types import TensorType, is_float
 
 
 class Equation(NamedTuple):
-    """One op of a body: outputs and residuals = primitive(inputs), bound where the cursor stood."""
+    """An op of a body: outputs and residuals = primitive(inputs), with the cursor's state when it was bound."""
 
     primitive: Primitive
     static: Static
@@ -30,13 +30,14 @@ class Equation(NamedTuple):
     region: Region
     ordinal: int
     opened: bool = False
-    """Whether a residual of this composite is read: it then takes a cotangent, so who differentiates must expand it."""
+    """Whether a residual of this composite is read. The residual then has a cotangent, so differentiation must expand
+    the composite."""
     backward: bool = False
-    """Whether it carries cotangents back."""
+    """Whether it belongs to the backward pass."""
 
     @property
     def effects(self) -> frozenset[Effect]:
-        """Those of the primitive, and of the ops in the bodies among its static parameters."""
+        """The effects of the primitive and of bodies in its static parameters."""
         found = self.primitive.effects
         for value in self.static.values():
             if type(value) is Body:
@@ -45,7 +46,7 @@ class Equation(NamedTuple):
 
 
 class BodyConstant(NamedTuple):
-    """A host array that the body holds."""
+    """A host array in a body."""
 
     slot: int
     value: npt.NDArray[Any]
@@ -56,9 +57,9 @@ class BodyConstant(NamedTuple):
 class Body:
     """An immutable closed program, made by `Trace.close`; compared and hashed by identity.
 
-    inputs, outputs   their slots, in the order of the operands and results
+    inputs, outputs   slots, in the order of operands and results
     types             the type of every slot
-    lines             the user's line of every op, by its ordinal, for errors that appear only when the body runs
+    lines             the user's line of every op, by ordinal, for errors when the body runs
     """
 
     __slots__ = ("inputs", "constants", "equations", "outputs", "types", "lines", "_cost", "_effects", "_last")
@@ -92,7 +93,7 @@ class Body:
         types: Sequence[TensorType] | None = None,
         lines: Mapping[int, SourceLine | None] | None = None,
     ) -> Body:
-        """The same body but for what is given."""
+        """Return a copy with the given fields replaced."""
         return Body(
             tuple(inputs) if inputs is not None else self.inputs,
             tuple(constants) if constants is not None else self.constants,
@@ -103,7 +104,7 @@ class Body:
         )
 
     def __repr__(self) -> str:
-        count = len(self.types)  # a body that a checker found broken is shown too
+        count = len(self.types)  # a malformed body, found by the checker, can be shown too
         taken, given = (
             ", ".join(str(self.types[slot]) if 0 <= slot < count else f"%{slot}" for slot in slots)
             for slots in (self.inputs, self.outputs)
@@ -119,11 +120,11 @@ class Body:
         return tuple([self.types[slot] for slot in self.outputs])
 
     def read(self) -> set[int]:
-        """The slots that an op reads or that are outputs."""
+        """Return the slots that are read by an equation or are outputs."""
         return set(self.outputs).union(*[equation.inputs for equation in self.equations])
 
     def last_reads(self) -> tuple[tuple[int, ...], ...]:
-        """For each equation the slots of results, its own among them, that nothing reads after it."""
+        """Return, for each equation, the slots of operands and results that are not read after it."""
         if self._last is None:
             later = {*self.inputs, *[constant.slot for constant in self.constants], *self.outputs}
             last = []
@@ -135,11 +136,11 @@ class Body:
         return self._last
 
     def taking(self, inputs: Sequence[int]) -> Body:
-        """The same body with other inputs; those left out must not be read."""
+        """Return the same body with other inputs; omitted inputs must be unused."""
         return self.replace(inputs=inputs)
 
     def renumbered(self) -> Body:
-        """The same body, its slots numbered in the order of inputs, constants and results, without unused numbers."""
+        """Return the same body with slots renumbered in the order of inputs, constants and results, without gaps."""
         order = [*self.inputs, *[c.slot for c in self.constants], *[slot for e in self.equations for slot in e.outputs]]
         number = {slot: i for i, slot in enumerate(order)}
         inputs, outputs = ([number[slot] for slot in slots] for slots in (self.inputs, self.outputs))
@@ -162,7 +163,7 @@ class Body:
         return self._effects
 
     def reach(self, moving: Sequence[bool]) -> tuple[bool, ...]:
-        """Which outputs may move when the inputs that are `moving` do: along floats, through differentiable ops."""
+        """Return which outputs may change with the inputs marked `moving`: along floats, through differentiable ops."""
         reached = {slot for slot, moves in zip(self.inputs, moving) if moves}
         for equation in self.equations:
             if equation.primitive.differentiable and not reached.isdisjoint(equation.inputs):
@@ -170,7 +171,8 @@ class Body:
         return tuple([slot in reached for slot in self.outputs])
 
     def moving(self, operands: Sequence[bool], carries: int) -> tuple[list[bool], tuple[bool, ...]]:
-        """Which inputs and outputs move when `operands` do and the first outputs come in again as the first inputs."""
+        """Return which inputs and outputs may change when `operands` do, if the first outputs feed back into the first
+        inputs."""
         moving = list(operands)
         while True:
             moved = self.reach(moving)
@@ -180,7 +182,7 @@ class Body:
             moving[:carries] = grown
 
     def cost(self) -> Cost:
-        """Flops and bytes of one run."""
+        """Return flops and bytes of one run."""
         if self._cost is None:
             total = Cost(0, 0)
             for equation in self.equations:
@@ -194,10 +196,9 @@ class Body:
 class ScanParameters(NamedTuple):
     """The static parameters of `scan`.
 
-    carries, entries   how many operands are carries and how many are xs; those after them were captured
-    kept               which outputs of the body, all of them stacked, a backward pass reads; the last ones may be there
-                       for it alone
-    reread             which xs, by their numbers, a backward pass reads beside them
+    carries, entries   the number of operands that are carries, then xs; captured operands follow
+    kept               the stacked outputs of the body that a backward pass reads; trailing ones may exist only for it
+    reread             the xs, by number, that a backward pass reads in addition
     """
 
     body: Body
@@ -209,7 +210,7 @@ class ScanParameters(NamedTuple):
     reread: tuple[int, ...]
 
     def incoming(self) -> dict[int, int]:
-        """By the number of a carry, which output of the body is that carry as it comes in."""
+        """Return, by carry number, the body output that equals the incoming carry."""
         carries = self.body.inputs[: self.carries]
         return {carries.index(s): i for i, s in enumerate(self.body.outputs) if i >= self.carries and s in carries}
 
@@ -217,9 +218,9 @@ class ScanParameters(NamedTuple):
 class WhileParameters(NamedTuple):
     """The static parameters of `while_loop`. Both bodies take the carries, then what either captured.
 
-    test    gives a boolean scalar: whether there is another iteration
-    body    gives the next carries; the last one, an int64 scalar, is the number of iterations so far
-    limit   the most iterations that there may be; None if nothing is declared
+    test    returns a boolean scalar: whether to run another iteration
+    body    returns the next carries; the last one, an int64 scalar, counts iterations
+    limit   the largest number of iterations; None if undeclared
     """
 
     test: Body
@@ -229,7 +230,7 @@ class WhileParameters(NamedTuple):
 
 @final
 class Trace:
-    """A body in the making."""
+    """A body under construction."""
 
     __slots__ = ("types", "constants", "equations")
 
@@ -239,12 +240,12 @@ class Trace:
         self.equations: list[Equation] = []
 
     def slot(self, type: TensorType) -> int:
-        """The number of a new tensor."""
+        """Add a tensor and return its slot."""
         self.types.append(type)
         return len(self.types) - 1
 
     def constant(self, value: Any, type: TensorType) -> int:
-        """A tensor whose value the body holds, as a copy in its dtype: compiled programs read its bytes as such."""
+        """Add a constant, copied to its dtype, since compiled programs read its bytes directly."""
         kept = np.array(value, type.dtype)
         assert kept.shape == type.shape
         kept.flags.writeable = False
@@ -255,7 +256,7 @@ class Trace:
     def equation(
         self, primitive: Primitive, inputs: tuple[int, ...], static: Static, types: Sequence[TensorType], cursor: Cursor
     ) -> tuple[int, ...]:
-        """The slots of outputs and residuals, of the given types, of an op that is bound at the cursor."""
+        """Add an op with results of the given types at the cursor; return the slots of outputs and residuals."""
         first = len(self.types)
         self.types.extend(types)
         outputs = tuple(range(first, len(self.types)))
@@ -265,9 +266,10 @@ class Trace:
         return outputs
 
     def needed(self, outputs: Sequence[int], *, effects: bool = False, given: Collection[int] = ()) -> set[int]:
-        """The slots on which the outputs depend, themselves among them; with `effects` also ops that are seen outside.
+        """Return the slots on which the outputs depend, including themselves; with `effects`, also those of external
+        effects.
 
-        Of such an op its own results are among them. What is `given` depends on nothing.
+        The results of ops with external effects are then included. Slots in `given` count as inputs.
         """
         needed = set(outputs)
         for equation in reversed(self.equations):
@@ -286,10 +288,10 @@ class Trace:
         prune: bool = False,
         effects: bool = False,
     ) -> Body:
-        """The body that takes `inputs` to `outputs`; with `prune`, without the ops on which no output depends.
+        """Return the body from `inputs` to `outputs`; with `prune`, without ops on which no output depends.
 
-        With `effects` ops that are seen outside stay even so: this is the program, not a rule that runs it again.
-        An input may be the result of an op: then it is given, and the op is left out unless another result is needed.
+        With `effects`, ops with external effects are kept: the body is the program, not a rule that reruns it. An input
+        may be a result of an op: the op is then left out unless another of its results is needed.
         """
         given = set(inputs)
         needed = self.needed(outputs, effects=effects, given=given) if prune else None
@@ -312,7 +314,7 @@ class Trace:
 
 
 def with_opened(equations: list[Equation], outputs: Sequence[int]) -> list[Equation]:
-    """The equations, each composite marked by whether one of its residuals is read."""
+    """Return the equations with `opened` set where residuals are read."""
     with_residuals = [i for i, equation in enumerate(equations) if equation.primitive.residuals]
     if not with_residuals:
         return equations

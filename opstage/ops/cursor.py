@@ -1,8 +1,8 @@
-"""Where a program is: the region path, the ordinal of the op, and the draws made so far.
+"""The position in a program: the region path, the ordinal of the op, and the number of draws.
 
-One cursor is shared by a whole stack of interpreters, so all of them number the user's ops alike. Only ops that the
-user's program calls are counted: while a derivative rule or a decomposition runs, the cursor is quiet and is at
-the op which that rule serves.
+One cursor is shared by a whole stack of interpreters, so that all number the user's ops alike. Only ops that the user's
+program calls are counted: while a derivative rule or a decomposition runs, the cursor is quiet and stays at the op that
+the rule belongs to.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from .splitmix import site_of
 
 
 class Region:
-    """A named part of a program; its path tells occurrences of one name apart (`block`, `block#1`)."""
+    """A named part of a program; its path distinguishes occurrences of a name (`block`, `block#1`)."""
 
     __slots__ = ("path", "name", "draws", "_children")
 
@@ -22,13 +22,13 @@ class Region:
         self._children: dict[str, int] = {}
 
     def child(self, name: str) -> Region:
-        """Enter the next occurrence of `name` inside this region."""
+        """Enter the next occurrence of `name` in this region."""
         occurrence = self._children.get(name, 0)
         self._children[name] = occurrence + 1
         return Region((*self.path, (name, occurrence)))
 
     def mark(self) -> tuple[int, dict[str, int]]:
-        """A mark for `rewind`, which forgets the draws and regions from here on: those of a call that failed."""
+        """Return a mark for `rewind`, which discards later draws and regions, such as those of a call that failed."""
         return self.draws, dict(self._children)
 
     def rewind(self, mark: tuple[int, dict[str, int]]) -> None:
@@ -36,10 +36,10 @@ class Region:
 
 
 class Cursor:
-    """The place of a running program, shared by all interpreters of a stack.
+    """The position of a running program, shared by all interpreters of a stack.
 
-    quiet       whether a rule or decomposition runs, on behalf of the op at the cursor
-    backward    whether a tape is carrying cotangents back
+    quiet       whether a rule or decomposition of the op at the cursor is running
+    backward    whether a tape is running a backward pass
     """
 
     __slots__ = ("region", "ordinal", "quiet", "backward")
@@ -51,7 +51,7 @@ class Cursor:
         self.backward = False
 
     def mark(self) -> tuple[int, tuple[int, dict[str, int]]]:
-        """A mark for `rewind`, which comes back here: the ops, draws and regions of a part that is run again."""
+        """Return a mark for `rewind`, which restores the ops, draws and regions of a part that runs again."""
         return self.ordinal, self.region.mark()
 
     def rewind(self, mark: tuple[int, tuple[int, dict[str, int]]]) -> None:
@@ -59,7 +59,7 @@ class Cursor:
         self.region.rewind(mark[1])
 
     def next_site(self) -> int:
-        """The random site of the next draw: a hash of the region path and the draw's ordinal within that region."""
+        """Return the random site of the next draw: a hash of the region path and the draw's ordinal in the region."""
         region = self.region
         site = site_of(region.path, region.draws)
         region.draws += 1
@@ -67,7 +67,7 @@ class Cursor:
 
 
 class Quietly:
-    """`with Quietly(cursor):` runs a rule or decomposition on behalf of the op at the cursor."""
+    """Runs a rule or decomposition of the op at the cursor: `with Quietly(cursor):`."""
 
     __slots__ = ("cursor", "_quiet", "_region", "_ordinal")
 

@@ -1,9 +1,9 @@
-"""`shapes`: what a program's arguments are, written beside it.
+"""`shapes`: declares the shapes of a program's arguments in a decorator.
 
     @shapes("x: B 3 32 32", "y: B int64", params=init_params, where=["B <= 512"])
     def loss(ops, params, x, y): ...
 
-The function stays as it is; `declared(loss)` gives what was written.
+The function itself is unchanged; `declared(loss)` returns the declaration.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ _MARK = "__opstage_shapes__"
 
 @dataclass(frozen=True)
 class Shapes:
-    """inputs   a Spec for each tensor among the arguments, by its path: `x`, `batch.x`
-    params   parameters: a pytree of Specs, arrays or declarations, or a function of no arguments that returns one
-    state    the program's own state, likewise; None for a program without
+    """The declared shapes of a program's arguments.
+
+    inputs   a Spec for each tensor argument by path: `x`, `batch.x`
+    params   parameters: a pytree of Specs, arrays or declarations, or a function without arguments that returns one
+    state    the program's state, in the same forms; None for a program without state
     claims   statements about what its outputs read
     """
 
@@ -43,17 +45,16 @@ def shapes(
     where: Sequence[str] = (),
     claims: Sequence[Claim | str] = (),
 ) -> Callable[[Program], Program]:
-    """A decorator that declares the shapes of a program's arguments and leaves the program as it is.
+    """Return a decorator that declares the shapes of a program's arguments and leaves the program unchanged.
 
     inputs   one text per tensor, `NAME: DIMS [DTYPE] [in [LOW, HIGH]]`: `"x: B 3 32 32 in [0, 1]"`, `"y: B int64"`,
-             `"batch.x: B T"`; dims and range are those of a Spec, the dtype is the program's float dtype where none is
-             named
+             `"batch.x: B T"`; dims and range are as in a Spec, the default dtype is the program's float dtype
     params   the parameters, as in `Shapes`
     state    the state of a program that has one, as in `Shapes`
     where    constraints on the names: `"T <= 1024"`
-    claims   statements about what its outputs read in evaluation form, which a check proves: `"causal:T"`
+    claims   statements about what its outputs read in evaluation mode, which a check proves: `"causal:T"`
 
-    `opstage check FILE` checks every function of a file that has it. Raises UsageError for a text that cannot be read.
+    `opstage check FILE` checks every decorated function in a file. Raises UsageError for text that cannot be parsed.
 
     Raises:
         UsageError: declarations that cannot be read.
@@ -71,15 +72,16 @@ def shapes(
 
 
 def declared(program: Any) -> Shapes | None:
-    """The shapes that `shapes` declared of a program; None where it was not used."""
+    """Return the shapes that `shapes` declared for a program, or None."""
     found = getattr(program, _MARK, None)
     return found if isinstance(found, Shapes) else None
 
 
 def read_inputs(texts: Sequence[str], where: Sequence[str] = (), source: SourceLine | None = None) -> dict[str, Spec]:
-    """Texts `NAME: DIMS [DTYPE] [in [LOW, HIGH]]` as Specs by name, the constraints on the first. Raises UsageError.
+    """Parse texts `NAME: DIMS [DTYPE] [in [LOW, HIGH]]` into Specs by name, with the constraints on the first one.
+    Raises UsageError.
 
-    source   where they were written, if not where this is called
+    source   the source line of the texts, if it is not the caller's
     """
     where = (where,) if isinstance(where, str) else tuple(where)
     read: dict[str, Spec] = {}
@@ -120,7 +122,7 @@ def _read(text: str) -> tuple[str, Spec]:
 
 
 def _range_apart(text: str, rest: str) -> tuple[str, tuple[float, float] | None]:
-    """The dims and the dtype, and the range that follows them."""
+    """Split the dims and dtype from the range that follows them."""
     dims, within, ends = rest.rpartition(" in ")
     if not within:
         return rest, None

@@ -1,4 +1,4 @@
-"""Ops that are programs over other ops: functions that take `ops` first."""
+"""Ops that are programs over other ops: functions with `ops` as their first argument."""
 
 from __future__ import annotations
 
@@ -154,10 +154,10 @@ __all__ = [
 
 
 def dropout(ops: Ops[R], x: R, p: float | Fraction, train: bool, *, seed: int | None = None) -> R:
-    """In training x · mask/(1 - p), each element dropped with probability p; x itself otherwise.
+    """In training x · mask/(1 - p), where each element is dropped with probability p; otherwise x itself.
 
-    Each call is a draw of its own, which a later step makes afresh; p = 1 drops everything.
-    PyTorch: torch.nn.functional.dropout. Source: Srivastava et al. 2014. Raises ShapeError for p outside [0, 1].
+    Each call draws separately, and anew in every step; p = 1 drops everything. PyTorch: torch.nn.functional.dropout.
+    Source: Srivastava et al. 2014. Raises ShapeError for p outside [0, 1].
 
     Raises:
         ShapeError: an invalid argument.
@@ -175,9 +175,9 @@ def dropout(ops: Ops[R], x: R, p: float | Fraction, train: bool, *, seed: int | 
 
 
 def one_hot(ops: Ops[R], labels: R, /, *, classes: Dim, dtype: str | DType | None = None) -> R:
-    """1 at each label's own class, else 0: labels of any shape, a result (*labels, classes) in the program's dtype.
+    """1 at each label's class, else 0, for labels of any shape: (*labels, classes), in the program's dtype by default.
 
-    A label that is not in [0, classes) gives zeros. PyTorch: torch.nn.functional.one_hot.
+    A label outside [0, classes) gives zeros. PyTorch: torch.nn.functional.one_hot.
 
     Raises:
         DtypeError: an operand of another dtype.
@@ -192,7 +192,7 @@ def one_hot(ops: Ops[R], labels: R, /, *, classes: Dim, dtype: str | DType | Non
 
 
 def embedding(ops: Ops[R], table: R, idx: R, /, *, mode: str = "raise") -> R:
-    """Rows of `table` (n, d) at integers of any shape: (*idx, d). PyTorch: torch.nn.functional.embedding.
+    """Rows of `table` (n, d) at integer indices of any shape: (*idx, d). PyTorch: torch.nn.functional.embedding.
 
     Raises:
         DtypeError: idx not an integer tensor.
@@ -203,13 +203,13 @@ def embedding(ops: Ops[R], table: R, idx: R, /, *, mode: str = "raise") -> R:
 
 
 def logsumexp(ops: Ops[R], x: R, /, *, axis: Axes = None, keepdims: bool = False) -> R:
-    """log Σ e^x over axes, never overflowing; -inf where all are. PyTorch: torch.logsumexp.
+    """log Σ e^x over axes, without overflow; -inf where all elements are. PyTorch: torch.logsumexp.
 
     Raises:
         DtypeError: x a mask; a number that the dtype does not hold.
         ShapeError: no such axis; an axis is empty.
     """
-    # The shift cancels out of the result, so no derivative of it is wanted; an infinite one would make inf - inf.
+    # The shift cancels in the result, so it is not differentiated; an infinite shift would give inf - inf.
     peak = ops.detach(ops.reduce_max(x, axis=axis, keepdims=True))
     finite = ops.less(ops.abs(peak), ops.full(shape=peak.shape, value=math.inf, dtype=x.dtype))
     shift = ops.select(finite, peak, ops.full(shape=peak.shape, value=0.0, dtype=x.dtype))
@@ -239,9 +239,10 @@ def global_avg_pool(ops: Ops[R], x: R, /, *, spatial: int = 2) -> R:
 
 
 def correct_count(ops: Ops[R], logits: R, labels: R, /, *, ignore_index: int = -100) -> R:
-    """How many positions have their greatest logit at their label, a scalar of logits' dtype; ignored ones never do.
+    """The number of positions whose largest logit is at their label, as a scalar of logits' dtype, without ignored
+    positions.
 
-    Logits (C), (N, C) or (N, C, *D) and labels the same without C, as in cross_entropy. No gradient.
+    Logits are (C), (N, C) or (N, C, *D), and labels the same without C, as in cross_entropy. Not differentiable.
 
     Raises:
         DtypeError: x a mask; a number that the dtype does not hold.
@@ -253,7 +254,7 @@ def correct_count(ops: Ops[R], logits: R, labels: R, /, *, ignore_index: int = -
 
 
 def accuracy(ops: Ops[R], logits: R, labels: R, /, *, ignore_index: int = -100) -> R:
-    """`correct_count` over the number of positions not ignored, nan when all are.
+    """`correct_count` divided by the number of positions that are not ignored; nan if all are ignored.
 
     Raises:
         DtypeError: x not a float tensor; x a mask; a number that the dtype does not hold.

@@ -1,4 +1,4 @@
-"""Einstein summation, by permutations, reshapes, products and sums of other ops."""
+"""Einstein summation, through permutations, reshapes, products and sums."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .untrusted import brief
 
 
 def einsum(ops: Ops[R], equation: str, /, *operands: R) -> R:
-    """The sum of products that `equation` spells, as in `"bij,bjk->bik"`; PyTorch: torch.einsum.
+    """The sum of products in `equation`, such as `"bij,bjk->bik"`; PyTorch: torch.einsum.
 
-    Each letter names an axis; a letter that the right side lacks is summed over, one that stands twice in an operand
-    takes its diagonal. Without `->` the result has the letters that stand once, in alphabetical order. Operands are
-    contracted from left to right. Raises ShapeError where the equation does not fit the operands.
+    Each letter names an axis. Letters that are missing on the right side are summed; a letter that occurs twice in an
+    operand selects its diagonal. Without `->`, the result has the letters that occur once, in alphabetical order.
+    Operands are contracted from left to right. Raises ShapeError if the equation does not fit the operands.
 
     Raises:
         DtypeError: x not a float tensor; dtypes differ.
@@ -41,7 +41,7 @@ def einsum(ops: Ops[R], equation: str, /, *operands: R) -> R:
 
 
 def _parse(equation: str, count: int) -> tuple[list[str], str]:
-    """The letters of each operand and those of the result."""
+    """Return the letters of each operand, and those of the result."""
     if not isinstance(equation, str):
         raise ShapeError(f"the equation must be a text such as 'ij,jk->ik' but is {brief(equation)}")
     text = equation.replace(" ", "")
@@ -66,7 +66,7 @@ def _parse(equation: str, count: int) -> tuple[list[str], str]:
 
 
 def _sizes(equation: str, terms: Sequence[str], shapes: Sequence[Shape]) -> dict[str, Dim]:
-    """The size of each letter, the same wherever it is."""
+    """Return the size of each letter. Raises ShapeError if it differs between operands."""
     sizes: dict[str, Dim] = {}
     for i, (letters, shape) in enumerate(zip(terms, shapes)):
         if len(letters) != len(shape):
@@ -85,7 +85,7 @@ def _sizes(equation: str, terms: Sequence[str], shapes: Sequence[Shape]) -> dict
 
 
 def _diagonal(ops: Ops[R], letters: str, x: R) -> tuple[str, R]:
-    """x with one axis for each of its letters."""
+    """Reduce repeated letters of x to their diagonal."""
     for c in dict.fromkeys(letters):
         while letters.count(c) > 1:
             first, second = letters.index(c), letters.rindex(c)
@@ -96,7 +96,7 @@ def _diagonal(ops: Ops[R], letters: str, x: R) -> tuple[str, R]:
 
 
 def _sum_out(ops: Ops[R], letters: str, x: R, kept: set[str]) -> tuple[str, R]:
-    """x summed over the axes whose letters are wanted nowhere else."""
+    """Sum x over the axes whose letters are not `kept`."""
     axes = [axis for axis, c in enumerate(letters) if c not in kept]
     if not axes:
         return letters, x
@@ -108,7 +108,7 @@ def _permuted(ops: Ops[R], letters: str, x: R, order: str) -> R:
 
 
 def _contract(ops: Ops[R], a: str, x: R, b: str, y: R, kept: set[str], sizes: dict[str, Dim]) -> tuple[str, R]:
-    """The product of two terms, summed over the letters that both have and nobody wants."""
+    """Multiply two terms, summing over the shared letters that are not `kept`."""
     batch = "".join(c for c in a if c in b and c in kept)
     summed = "".join(c for c in a if c in b and c not in kept)
     rows = "".join(c for c in a if c not in b)
@@ -133,7 +133,7 @@ def _shape(letters: str, sizes: dict[str, Dim]) -> Shape:
 
 
 def _spread(ops: Ops[R], x: R, letters: str, result: str, sizes: dict[str, Dim]) -> R:
-    """x, with letters in the order of `result`, repeated along the letters of `result` that it lacks."""
+    """Broadcast x, with letters in the order of `result`, along the letters that it lacks."""
     if letters == result:
         return x
     x = ops.reshape(x, shape=tuple(sizes[c] if c in letters else 1 for c in result))
@@ -141,7 +141,7 @@ def _spread(ops: Ops[R], x: R, letters: str, result: str, sizes: dict[str, Dim])
 
 
 def _grouped(ops: Ops[R], letters: str, x: R, groups: list[str], sizes: dict[str, Dim]) -> R:
-    """x with one axis for each group of letters."""
+    """Reshape x to one axis for each group of letters."""
     x = _permuted(ops, letters, x, "".join(groups))
     if all(len(group) == 1 for group in groups):
         return x

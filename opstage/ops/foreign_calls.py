@@ -1,7 +1,7 @@
-"""A hint where a function of Python, NumPy, PyTorch … was called on a ref: the op that does the same.
+"""Hints where a function of Python, NumPy, PyTorch … was called on a ref: the equivalent op.
 
-The error is that function's own, or the refusal of a ref to be an array or a number. The user's line says which
-function it was.
+The error is raised by that function, or by a ref that refuses conversion to an array or number. The user's line
+identifies the function.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _OF_REFS = dict.fromkeys(("array", "asarray", "ascontiguousarray", "tensor", "as
 
 
 def of_a_call(error: TypeError) -> str | None:
-    """A hint for a call on a ref at which an error arose; None where it was no such call."""
+    """Return a hint for an error from a call on a ref; None if the error has another cause."""
     if not _about_a_ref(error):
         return None
     found = _call(error.__traceback__)
@@ -67,7 +67,7 @@ def _ours(name: str) -> str:
 
 
 def _about_a_ref(error: TypeError) -> bool:
-    """Whether the message names a type of refs, or is a ref's own refusal."""
+    """Return whether the message names a type of refs, or comes from a ref."""
     kinds, text = [Infix], str(error)
     while kinds:
         kind = kinds.pop()
@@ -78,7 +78,7 @@ def _about_a_ref(error: TypeError) -> bool:
 
 
 def _call(traceback: TracebackType | None) -> tuple[str, Any] | None:
-    """The dotted name of what the innermost of the user's lines called, and the frame."""
+    """Return the dotted name of what the innermost user line called, and the frame."""
     own: TracebackType | None = None
     while traceback is not None:
         file = traceback.tb_frame.f_code.co_filename

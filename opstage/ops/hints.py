@@ -1,4 +1,4 @@
-"""Hints at errors in a user's program: the keys that a tree has, an op's keywords, the op a function stands for."""
+"""Hints for errors in a user's program: the keys of a tree, an op's keywords, the op that replaces a function."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _ELSEWHERE = {
 
 
 def add_hint(error: Exception) -> None:
-    """Add a note to an error that left a program, where it is a missing key, a keyword that an op does not have, or a
-    function of another library that was called on a ref."""
+    """Add a note to an error that left a program, for a missing key, an unknown keyword of an op, or a function of
+    another library called on a ref."""
     try:
         if isinstance(error, KeyError):
             hint = _of_key(error)
         else:
             hint = _of_keyword(error) or (of_a_call(error) if isinstance(error, TypeError) else None)
-    except Exception:  # a hint never stands in the way of the error itself
+    except Exception:  # a hint must never hide the error itself
         return
     if hint is not None and hint not in getattr(error, "__notes__", ()):
         error.add_note(hint)
@@ -56,7 +56,7 @@ def _of_key(error: KeyError) -> str | None:
 
 
 def _subscripted(traceback: TracebackType) -> tuple[str, Any] | None:
-    """The text and value of what a key is looked up in, where names and constant keys alone lead to it."""
+    """Return the text and value of the container that a key is looked up in, if names and constant keys lead to it."""
     frame = traceback.tb_frame
     source = Place(frame.f_code, traceback.tb_lasti, traceback.tb_lineno).source
     line = source.text

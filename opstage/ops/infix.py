@@ -1,7 +1,7 @@
-"""Infix sugar: `x + y`, `2 * x`, `x @ w`, `m & n`, `x[:, 0]`, for every user-facing ref.
+"""Operators on refs: `x + y`, `2 * x`, `x @ w`, `m & n`, `x[:, 0]`, for every user-facing ref.
 
-Infix broadcasts by NumPy's rules, by inserting `broadcast_to`; named ops never do. Of two operands the one of the
-deeper interpreter (an inner derivative) says who computes, and the other is lifted to it as a constant.
+Operators broadcast by NumPy's rules, by inserting `broadcast_to`; named ops never do. Of two operands, the one of the
+deeper interpreter (an inner derivative) determines the interpreter, and the other is lifted to it as a constant.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from .subscript import refuse_assignment, subscript
 from .types import INT64, DType, Shape, show_shape
 
 _NUMBERS = (int, float, Fraction, np.integer, np.floating)
-_SCALARS = (*_NUMBERS, DimExpr, DimFloat)  # sizes too: what is a number in a run is one in a check
+_SCALARS = (*_NUMBERS, DimExpr, DimFloat)  # sizes too: numbers in a run are symbolic in a check
 
 
 def broadcast_shapes(a: Shape, b: Shape) -> Shape:
-    """NumPy's rule: aligned from the last axis, a 1 stretches. What disagrees is left to broadcast_to's own message."""
+    """Broadcast shapes by NumPy's rule: aligned at the last axis, 1 stretches. Mismatches are left to broadcast_to."""
     if len(a) < len(b):
         a = (1,) * (len(b) - len(a)) + a
     elif len(b) < len(a):
@@ -32,7 +32,7 @@ def broadcast_shapes(a: Shape, b: Shape) -> Shape:
 
 
 class Infix:
-    """The operators of a ref. The ref supplies `ops`, its interpreter, and `shape` and `dtype`."""
+    """The operators of a ref. A ref supplies `ops`, its interpreter, and `shape` and `dtype`."""
 
     __slots__ = ()
     __array_ufunc__ = None  # `ndarray * ref` must reach __rmul__
@@ -41,15 +41,15 @@ class Infix:
     @property
     @abstractmethod
     def shape(self) -> Shape:
-        """The ref's own."""
+        """The ref's shape."""
 
     @property
     @abstractmethod
     def dtype(self) -> DType:
-        """The ref's own."""
+        """The ref's dtype."""
 
     def _pair(self, other: Any) -> tuple[Any, Any, Any]:
-        """The interpreter that computes, and both operands as its refs, of one shape."""
+        """Return the interpreter, and both operands as its refs with one shape."""
         ops, x = self.ops, self
         if isinstance(other, Infix):
             y: Any = other
@@ -170,7 +170,7 @@ class Infix:
         ops, x, y = self._pair(other)
         return ops.logical_not(ops.equal(x, y))
 
-    __hash__ = object.__hash__  # refs are keys by identity; two live ones never share a hash, so == is not asked
+    __hash__ = object.__hash__  # refs are dict keys by identity; live ones have distinct hashes, so == is not called
 
     def __and__(self, other: Any) -> Any:
         ops, x, y = self._masks("&", other)
@@ -194,7 +194,7 @@ class Infix:
         return self.ops.logical_not(self)
 
     def _masks(self, symbol: str, other: Any) -> tuple[Any, Any, Any]:
-        """As `_pair`, of masks alone; bits of integers are no op."""
+        """As `_pair`, for masks only; there are no bitwise operators on integers."""
         ops, x, y = self._pair(other)
         if x.dtype.kind != "b" or y.dtype.kind != "b":
             raise DtypeError(
@@ -236,7 +236,7 @@ class Infix:
             "a tuple of them a tree)"
         )
 
-    if not TYPE_CHECKING:  # a type checker is to find what does not exist
+    if not TYPE_CHECKING:  # type checkers should report unknown names
 
         def __getattr__(self, name):
             from .protocol import OPS
@@ -244,7 +244,7 @@ class Infix:
             raise no_such_method(self, name, OPS)
 
     def __repr__(self) -> str:
-        """Shape, dtype and, where an array of the host is behind the ref, its values, for a debugger."""
+        """Show shape, dtype and, if a host array is behind the ref, its values, for debuggers."""
         held: Any = self
         while isinstance(held, Infix):
             held = getattr(held, "value", None)
@@ -268,7 +268,8 @@ def _holds_refs(value: Any) -> bool:
 
 
 def scalar_dtype(x: DType, value: Any, program: DType) -> DType:
-    """The dtype in which a number meets a ref: its own where that loses nothing; else the op says what differs."""
+    """Return the dtype of a number next to a ref: the ref's own if that is lossless; otherwise the op reports the
+    mismatch."""
     if x.kind in "fO":
         return x
     if isinstance(value, (float, Fraction, DimFloat)):
@@ -281,7 +282,7 @@ def _same(a: Shape, b: Shape) -> bool:
 
 
 def product_of_stacks(ops: Any, x: Any, y: Any) -> Any:
-    """`x @ y` as NumPy does it: vectors gain an axis and lose it again, leading axes broadcast."""
+    """`x @ y` as in NumPy: vectors gain an axis and lose it again, leading axes broadcast."""
     if not len(x.shape) or not len(y.shape):
         raise ShapeError(
             f"x @ y takes tensors of rank 1 or more but x is {show_shape(x.shape)}, y is {show_shape(y.shape)}", op="@"

@@ -10,7 +10,7 @@ from .errors import LocatedError, ShapeError
 
 
 class InvalidStatic(tuple[()]):
-    """An empty tuple that carries the reason why an argument is invalid, and the op that was called."""
+    """An empty tuple that carries the reason why an argument is invalid, and the called op."""
 
     reason: str
     op: str
@@ -33,7 +33,7 @@ class InvalidStatic(tuple[()]):
 
 
 def raise_invalid(static: Mapping[str, Any]) -> None:
-    """Raise the first invalid one of the static parameters, also inside tuples; a symbolic number must have a value."""
+    """Raise the first invalid static parameter, including those in tuples; a symbolic number must be defined."""
     for value in static.values():
         if isinstance(value, tuple):
             _raise_in(value)

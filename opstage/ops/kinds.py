@@ -1,4 +1,4 @@
-"""The properties of an op that passes may ask for: its kind, and its effects besides its result."""
+"""Properties of ops that passes rely on: the kind, and the effects."""
 
 from __future__ import annotations
 
@@ -6,42 +6,41 @@ from enum import Enum
 
 
 class Kind(Enum):
-    """How the elements of an op's results come from those of its operands.
+    """How the elements of an op's results depend on those of its operands.
 
-    It licenses what is done to an op: an op of a wrong kind makes wrong numbers. OPAQUE licenses nothing.
+    The kind licenses transformations: an op with a wrong kind computes wrong numbers. OPAQUE licenses nothing.
     """
 
-    __hash__ = object.__hash__  # there is one of each, and Enum's own hash is Python
+    __hash__ = object.__hash__  # members are singletons, and Enum's own hash is Python code
 
     POINTWISE = "pointwise"
-    """Each element is a function of the elements at its own place, the same one at every place (add, exp, select)."""
+    """Each element is the same function of the operands' elements at its index (add, exp, select)."""
     LAYOUT = "layout"
-    """Each element is an element of an operand; which one, types and static parameters say (reshape, slice, concat)."""
+    """Each element is an element of an operand, selected by types and static parameters (reshape, slice, concat)."""
     REDUCTION = "reduction"
-    """Each element is one function of all elements along some axes (sum, max, argmax)."""
+    """Each element is the same function of all elements along some axes (sum, max, argmax)."""
     CONTRACTION = "contraction"
-    """Each element is a sum of products, an element of either of two operands in each (matmul, convolution)."""
+    """Each element is a sum of products with one factor from each of two operands (matmul, convolution)."""
     COLLECTIVE = "collective"
-    """Each element comes from other ranks of a mesh too: the interpreter of a mesh does it, and no kernel."""
+    """Each element also depends on other ranks of a mesh: computed by the mesh's interpreter, not by a kernel."""
     OPAQUE = "opaque"
-    """Anything else, and whatever does not say: it is done by a kernel of its own, or by its decomposition."""
+    """Anything else, and the default: computed by its own kernel or decomposition."""
 
 
 class Effect(Enum):
-    """A side effect: anything besides results that operands and static parameters alone determine."""
+    """A side effect: anything other than results that only depend on operands and static parameters."""
 
     __hash__ = object.__hash__
 
     DRAWS = "draws"
-    """Random bits: two draws stay two, and none is made before the program runs."""
+    """Random bits: draws are not merged, and not made before the program runs."""
     RAISES = "raises"
-    """It may raise for what its operands hold, an index out of range; where its results are not read it is dropped."""
+    """May raise for values of its operands, such as an index out of range; removed if its results are unused."""
     EXTERNAL = "external"
-    """Something that is seen outside (it prints, counts, sends): it is done once per run, whether its results are read
-    or not, and never beforehand. In a loop the backward pass does it again where a derivative reads its results. They
-    are zeros: a program that is compiled for a GPU goes on with those, and the host does the rest when its launches are
-    done."""
+    """An external effect (printing, counting, sending): it runs once per run, whether or not its results are used, and
+    never ahead of time. In a loop, the backward pass repeats it if a derivative reads its results. The results are
+    zeros: a program compiled for a GPU continues with those, and the host runs the op after its launches."""
 
 
 ONCE_PER_RUN = frozenset({Effect.DRAWS, Effect.EXTERNAL})
-"""Ops with one of these are never merged and never computed before the program runs."""
+"""Ops with one of these are never merged, and never computed before the program runs."""

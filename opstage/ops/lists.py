@@ -1,8 +1,8 @@
-"""Lists of scalar tensors as arguments of a program: trees, which one may take for tensors.
+"""Lists of scalar tensors as arguments of a program: these are trees, but may be mistaken for tensors.
 
-A list of plain numbers is an array before a program sees it; one of arrays without axes, or of Specs of such, is a
-tree. To Python `x + x` of a list is a longer list and `x * 2` as well, and of a tensor they are other numbers. So the
-list that a program gets has no operators: what would mean something else is an error.
+A list of numbers becomes an array before a program sees it; a list of arrays without axes, or of such Specs, is a tree.
+For a Python list, `x + x` and `x * 2` make longer lists; for a tensor they compute other numbers. So the list that a
+program gets has no operators: ambiguous uses raise an error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .infix import Infix
 _EVERYWHERE: Any = vars(optree.registry)["__GLOBAL_NAMESPACE"]
 
 met = False
-"""Whether this process has ever made `Scalars`: only then need trees be looked through for them."""
+"""Whether this process has ever made `Scalars`: only then must trees be searched for them."""
 
 _CURE = "a list of scalar arrays is a tree of them; pass np.asarray(…) of it for one tensor"
 
@@ -49,7 +49,7 @@ def _refusing(symbol: str) -> Callable[..., Any]:
 
 @final
 class Scalars(list[Any]):
-    """A list of scalar refs, or of such lists, as a program gets it: a list but for its operators."""
+    """A list of scalar refs, or of such lists, as passed to a program: a list without operators."""
 
     __slots__ = ()
 
@@ -64,14 +64,14 @@ class Scalars(list[Any]):
         return list, (list(self),)
 
 
-# Whoever looks into it with optree finds a tree, as in any list, and not a leaf.
+# optree treats it as a tree, like any list, and not as a leaf.
 optree.register_pytree_node(
     Scalars, lambda scalars: (list(scalars), None), lambda _, entries: list(entries), namespace=_EVERYWHERE
 )
 
 
 def all_scalars(tree: Any) -> bool:
-    """Whether a tree of refs is a list, not empty, of scalars or of such lists."""
+    """Return whether a tree of refs is a nonempty list of scalars or of such lists."""
     return type(tree) in (list, Scalars) and bool(tree) and all(map(_is_scalar, tree))
 
 
@@ -80,7 +80,7 @@ def _is_scalar(entry: Any) -> bool:
 
 
 def as_scalars(tree: Any) -> Any:
-    """`Scalars` of a list that `all_scalars` is true of; anything else is as it was."""
+    """Convert a list for which `all_scalars` holds to `Scalars`; return anything else unchanged."""
     global met
     if not all_scalars(tree):
         return tree
@@ -89,20 +89,20 @@ def as_scalars(tree: Any) -> Any:
 
 
 def as_list(tree: Any) -> Any:
-    """The list of `Scalars`; anything else is as it was."""
+    """Convert `Scalars` to a list; return anything else unchanged."""
     return [as_list(entry) for entry in tree] if type(tree) is Scalars else tree
 
 
 def no_ref(value: Any, cure: str = "make one with ops.const(…)", op: str = "an op") -> ProgramError:
-    """The error for what is given to an op in place of a ref."""
+    """Return the error for an argument of an op that is not a ref."""
     return ProgramError(f"{op} got a {kind_of(value)} where it needs a ref; {cure}{if_list(value)}")
 
 
 def kind_of(value: Any) -> str:
-    """The name of a value's type in messages."""
+    """Return the name of a value's type for messages."""
     return "list" if type(value) is Scalars else type(value).__name__
 
 
 def if_list(value: Any) -> str:
-    """How a message about a value that is not a tensor goes on where it is a list."""
+    """Return the continuation of a message about a non-tensor, if the value is a list."""
     return f"; {_CURE}" if isinstance(value, (list, tuple)) else ""

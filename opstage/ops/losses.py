@@ -1,4 +1,4 @@
-"""Losses made of plain ops: functions that take `ops` first; formulas and names are PyTorch's."""
+"""Losses composed of other ops: functions with `ops` as their first argument; formulas and names are PyTorch's."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def weighted_cross_entropy(
     ignore_index: int = -100,
     label_smoothing: float | Fraction = 0.0,
 ) -> R:
-    """cross_entropy in which class c counts `weight[c]` times, weight (C).
+    """cross_entropy in which class c has weight `weight[c]`, weight (C).
 
-    With p = softmax(logits) and ε the smoothing, a position's loss is
-    -(1 - ε)·weight[label]·log p[label] - ε/C·Σ weight[c]·log p[c], and 0 where it is ignored; "mean" divides their sum
-    by the sum of weight[label] over the positions not ignored. PyTorch: torch.nn.functional.cross_entropy(weight=).
-    Raises what cross_entropy raises, and ShapeError for a weight that is not one number per class.
+    With p = softmax(logits) and ε the smoothing, a position's loss is -(1 - ε)·weight[label]·log p[label] - ε/C·Σ
+    weight[c]·log p[c], and 0 where it is ignored; "mean" divides their sum by the sum of weight[label] over the
+    positions not ignored. PyTorch: torch.nn.functional.cross_entropy(weight=). Raises what cross_entropy raises, and
+    ShapeError for a weight that is not one number per class.
 
     Raises:
         DtypeError: logits not a float tensor; labels not an integer tensor; dtypes differ.
@@ -85,7 +85,7 @@ def binary_cross_entropy_with_logits(
     pos_weight: R | None = None,
     reduction: str = "mean",
 ) -> R:
-    """-(pos_weight·y·log σ(x) + (1 - y)·log(1 - σ(x)))·weight, never overflowing; x = logits, y = targets of one shape.
+    """-(pos_weight·y·log σ(x) + (1 - y)·log(1 - σ(x)))·weight, without overflow; x = logits, y = targets of one shape.
 
     Targets are probabilities in the dtype of the logits; `weight` and `pos_weight` are broadcast to their shape. "mean"
     divides the sum by the number of elements, whatever the weights. PyTorch:
@@ -124,7 +124,7 @@ def huber(ops: Ops[R], x: R, y: R, /, *, delta: float | Fraction = 1.0, reductio
     bound = ops.full(shape=d.shape, value=delta, dtype=d.dtype)
     linear = ops.sub(ops.scale(distance, c=delta), ops.full(shape=d.shape, value=delta * delta / 2, dtype=d.dtype))
     near = ops.less_equal(distance, bound)
-    # Squares of what is near alone: that of an infinite distance has a derivative of 0·inf, selected or not.
+    # Only near distances are squared: for an infinite one the derivative is 0·inf, whether selected or not.
     close = ops.select(near, d, ops.full(shape=d.shape, value=0.0, dtype=d.dtype))
     square = ops.scale(ops.mul(close, close), c=Fraction(1, 2))
     return reduced(ops, ops.select(near, square, linear), reduction)
@@ -133,8 +133,8 @@ def huber(ops: Ops[R], x: R, y: R, /, *, delta: float | Fraction = 1.0, reductio
 def kl_div(ops: Ops[R], x: R, y: R, /, *, log_target: bool = False, reduction: str = "mean") -> R:
     """y·(log y - x) for log-probabilities x and probabilities y of one shape, 0·log 0 = 0; e^y·(y - x) with log_target.
 
-    "mean" divides by the number of elements, "batchmean" by the size of axis 0, which is the divergence of a batch.
-    At y = 0 the gradient of y leaves out that of y·log y, which is infinite. PyTorch: torch.nn.functional.kl_div.
+    "mean" divides by the number of elements, "batchmean" by the size of axis 0, which is the divergence per sample. At
+    y = 0 the gradient of y omits that of y·log y, which is infinite. PyTorch: torch.nn.functional.kl_div.
 
     Raises:
         DtypeError: x not a float tensor; dtypes differ.
@@ -159,8 +159,8 @@ def kl_div(ops: Ops[R], x: R, y: R, /, *, log_target: bool = False, reduction: s
 def cosine_similarity(ops: Ops[R], x: R, y: R, /, *, axis: int = 1, eps: float = 1e-8) -> R:
     """Σ x·y / (max(‖x‖, eps)·max(‖y‖, eps)) along an axis, which is dropped; x and y of one shape.
 
-    The derivative is that of this formula, so that a norm below eps is a constant; of a zero vector it is finite.
-    PyTorch: torch.nn.functional.cosine_similarity.
+    The derivative is that of this formula: a norm below eps counts as constant, and a zero vector has a finite
+    derivative. PyTorch: torch.nn.functional.cosine_similarity.
 
     Raises:
         DtypeError: x a mask; a number that the dtype does not hold.
@@ -172,7 +172,7 @@ def cosine_similarity(ops: Ops[R], x: R, y: R, /, *, axis: int = 1, eps: float =
 
 
 def _unit(ops: Ops[R], x: R, axis: int, eps: float) -> R:
-    """x / max(‖x‖, eps). The root is taken where it is used alone: that of 0 has no derivative."""
+    """Return x / max(‖x‖, eps). The root is only taken where it is used, since it has no derivative at 0."""
     square = ops.reduce_sum(ops.mul(x, x), axis=axis, keepdims=True)
     one = ops.full(shape=square.shape, value=1.0, dtype=x.dtype)
     least = ops.full(shape=square.shape, value=eps, dtype=x.dtype)
@@ -187,14 +187,14 @@ def _either(ops: Ops[R], a: R, b: R) -> R:
 
 
 def reduced(ops: Ops[R], loss: R, reduction: str) -> R:
-    """The losses as they are for "none", their mean or their sum."""
+    """Return the losses unreduced for "none", else their mean or sum."""
     if reduction == "none":
         return loss
     return ops.reduce_mean(loss) if reduction == "mean" else ops.sum(loss)
 
 
 def require_reduction(ops: Ops[R], op: str, reduction: str, allowed: tuple[str, ...]) -> None:
-    """Raise the error of a function of the name `op` where the reduction is none of those."""
+    """Raise ShapeError, for the function `op`, if the reduction is not allowed."""
     if reduction not in allowed:
         raise _error(ops, op, f"reduction must be one of {allowed} but is {reduction!r}{nearest(reduction, allowed)}")
 

@@ -1,4 +1,4 @@
-"""`Mesh`: named axes of ranks. A rank is a place in it; a program says what one rank does."""
+"""`Mesh`: named axes of ranks. A rank is a position in the mesh; a program describes the work of one rank."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from .errors import UsageError
 from .untrusted import brief
 
 MOST_RANKS = 1 << 20
-"""Of one mesh; more is a slip of the pen."""
+"""The limit of ranks in a mesh; more is likely a mistake."""
 
 
 @final
 @dataclass(frozen=True)
 class Mesh:
-    """Axes with their sizes, in order; ranks are numbered from 0 with the last axis fastest.
+    """Named axes with sizes, in order; ranks are numbered from 0 with the last axis fastest.
 
     A size is an int. In the mesh of a check it may be a name, `data=N`, which stands for every number from 2 on; while
-    such a check runs the program, `bound` has put dims in their place.
+    the check runs the program, `bound` has replaced names by dims.
     """
 
     axes: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> Mesh:
-        """`"data=4,model=2"` or, for a check, `"data=N"`; an empty text is a mesh of one rank.
+        """Parse `"data=4,model=2"` or, for a check, `"data=N"`; an empty text is a mesh of one rank.
 
-        Raises UsageError for a text of another form.
+        Raises UsageError for any other text.
         """
         axes: list[tuple[str, Any]] = []
         for part in filter(None, (part.strip() for part in text.split(","))):
@@ -52,15 +52,15 @@ class Mesh:
 
     @property
     def open(self) -> tuple[str, ...]:
-        """The names that stand for sizes, each once."""
+        """The distinct names of symbolic sizes."""
         return tuple(dict.fromkeys(size for _, size in self.axes if isinstance(size, str)))
 
     def bound(self, dim: Callable[[str], Any]) -> Mesh:
-        """The same with `dim(name)` for every name that stands for a size."""
+        """Return the mesh with `dim(name)` for every symbolic size."""
         return Mesh(tuple([(axis, dim(size) if isinstance(size, str) else size) for axis, size in self.axes]))
 
     def require_numbers(self) -> Mesh:
-        """This mesh. Raises UsageError where a name stands for a size: that is for checks alone."""
+        """Return the mesh itself. Raises UsageError for symbolic sizes, which are only for checks."""
         if self.open:
             raise UsageError(
                 f"mesh {self}: {' and '.join(self.open)} may be any number; a run needs one, such as "
@@ -71,11 +71,11 @@ class Mesh:
 
     @property
     def is_alone(self) -> bool:
-        """Whether it is one rank."""
+        """Whether it has one rank."""
         return not self.open and self.ranks == 1
 
     def size(self, axis: str) -> Any:
-        """How many ranks stand along an axis; 1 for an axis that the mesh has not."""
+        """Return the number of ranks along an axis; 1 for an axis that the mesh does not have."""
         return dict(self.axes).get(axis, 1)
 
     @property
@@ -85,22 +85,22 @@ class Mesh:
 
     @property
     def ranks(self) -> int:
-        """How many there are in all."""
+        """The total number of ranks."""
         return math.prod(size for _, size in self.require_numbers().axes)
 
     def coordinate(self, rank: int, axis: str) -> int:
-        """Where a rank stands along an axis."""
+        """Return a rank's coordinate along an axis."""
         place: int = rank // self._stride(axis) % self.size(axis)
         return place
 
     def group(self, rank: int, axis: str) -> tuple[int, ...]:
-        """The ranks that differ from `rank` along the axis alone, by their places on it."""
+        """Return the ranks that only differ from `rank` in their coordinate along the axis, in order."""
         stride = self._stride(axis)
         first = rank - self.coordinate(rank, axis) * stride
         return tuple(first + i * stride for i in range(self.size(axis)))
 
     def _stride(self, axis: str) -> int:
-        """The distance between two neighbours along an axis, in numbers of ranks."""
+        """Return the difference in rank between neighbours along an axis."""
         names = self.names
         behind = self.axes[names.index(axis) + 1 :] if axis in names else ()
         return math.prod(size for _, size in behind)
@@ -110,10 +110,10 @@ class Mesh:
 
 
 ALONE = Mesh()
-"""The mesh of one rank and no axis: every collective over it is its operand."""
+"""The mesh of one rank and no axis: every collective over it returns its operand."""
 
 
 @lru_cache(maxsize=64)
 def mesh_of(text: str) -> Mesh:
-    """`Mesh.parse`, remembered."""
+    """Return `Mesh.parse(text)`, cached."""
     return Mesh.parse(text)

@@ -1,4 +1,4 @@
-"""Numbers as users write them: NumPy's scalars and arrays of one number are numbers of Python's."""
+"""Numbers from users: NumPy scalars and arrays of one number become Python numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .untrusted import brief
 
 
 class NotAnArrayError(UsageError):
-    """A value of which NumPy makes no array, such as lists of several lengths, and why, in NumPy's words."""
+    """A value that NumPy cannot convert to an array, such as ragged lists, with NumPy's reason."""
 
     def __init__(self, value: Any, reason: str):
         super().__init__(f"{brief(value)} is not an array: {reason}")
@@ -20,16 +20,16 @@ class NotAnArrayError(UsageError):
 
 
 def plain(value: Any) -> Any:
-    """A NumPy scalar, or array without axes, as the Python number that it holds; anything else as it is."""
+    """Convert a NumPy scalar, or an array without axes, to a Python number; return anything else unchanged."""
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and not value.ndim):
         return value.item()
     return value
 
 
 def as_numpy(value: Any) -> npt.NDArray[Any]:
-    """`np.asarray`. Raises UsageError where an array of another library refuses, such as one of torch's that wants a
-    gradient: it would end here, and nothing would ever say so. And for a masked array with masked entries; and
-    NotAnArrayError for lists of several lengths."""
+    """Return `np.asarray(value)`. Raises UsageError if an array of another library refuses, such as a torch tensor that
+    requires a gradient, which would silently be lost; UsageError for a masked array with masked entries; and
+    NotAnArrayError for ragged lists."""
     if hasattr(value, "filled") and np.ma.is_masked(value):
         raise UsageError("a masked array has entries that are masked; fill them first: x.filled(…)")
     try:
@@ -46,7 +46,7 @@ def as_numpy(value: Any) -> npt.NDArray[Any]:
 
 
 def plain_sequence(value: Any) -> Any:
-    """`plain`, and an array of one axis as a tuple of such numbers."""
+    """Convert as `plain`, and an array with one axis to a tuple of Python numbers."""
     if isinstance(value, np.ndarray) and value.ndim == 1:
         return tuple(value.tolist())
     return plain(value)

@@ -1,7 +1,7 @@
-"""Numbers in place of tensors: `ops.maximum(x, 0)`, `ops.select(mask, x, 0.0)`.
+"""Numbers as tensor operands: `ops.maximum(x, 0)`, `ops.select(mask, x, 0.0)`.
 
-A number stands for a tensor of the shape and dtype of the operands beside it. An integer where a float is wanted loses
-nothing; a float where integers are would, and is an error of the op.
+A number becomes a tensor with the shape and dtype of the other operands. An integer next to floats is lossless; a float
+next to integers is not, and is an error of the op.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ NUMBERS = frozenset(
         *(kind for base in (DimExpr, DimFloat) for kind in (base, *base.__subclasses__())),  # numbers of a run
     }
 )
-"""The types of what may stand in place of a tensor; looked up for every operand, so exact types, in a set."""
+"""The types of numbers accepted as operands. Exact types in a set, since every operand is looked up."""
 
 
 def with_numbers(ops: Any, op: str, names: tuple[str, ...], operands: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The operands with tensors in place of numbers, of the first tensor's shape and dtype.
+    """Return the operands with numbers replaced by tensors of the first tensor's shape and dtype.
 
-    Where there is none they are returned as they are, and the op says what it needs.
+    If there is no tensor, the operands are returned unchanged, and the op reports what it needs.
     """
     found = next((i for i, operand in enumerate(operands) if type(operand) not in NUMBERS), None)
     like = None if found is None else operands[found]
@@ -44,7 +44,7 @@ def with_numbers(ops: Any, op: str, names: tuple[str, ...], operands: tuple[Any,
 
 
 def chosen_numbers(ops: Any, mask: Any, x: Any, y: Any) -> tuple[Any, Any]:
-    """Both sides of a select as tensors; two numbers are of the mask's shape, floats of the program's dtype."""
+    """Return both operands of a select as tensors; two numbers get the mask's shape, and floats the program's dtype."""
     if type(x) not in NUMBERS or type(y) not in NUMBERS:
         return with_numbers(ops, "select", ("x", "y"), (x, y))
     if not hasattr(mask, "shape"):
@@ -61,7 +61,7 @@ def _tensor(ops: Any, op: str, name: str, value: Any, other: str, like: Any) -> 
     if isinstance(value, bool) and dtype.kind != "b":
         value = int(value)
     if not _holds(dtype, value):
-        # bound all the same: so the error is placed, and a check goes on to find what comes after it
+        # still bound, so that the error is located, and a check can continue after it
         cure = "or write an integer that it holds" if dtype.kind in "iu" else "or write True or False"
         reason = f"{name} is the number {value} but {other} is {dtype_name(dtype)}; cast {other} with ops.cast, {cure}"
         value = InvalidStatic(reason, op, DtypeError)

@@ -1,6 +1,6 @@
-"""Names that PyTorch and NumPy have for what has another one here: an error names ours.
+"""Names in PyTorch and NumPy for things that Opstage names differently: errors mention Opstage's name.
 
-The guide's table for who comes from PyTorch names the same pairs; a test holds both to each other.
+The guide's table for PyTorch users has the same pairs; a test compares them.
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ OPS_NAMES: dict[str, str] = {
     "print": _SHOW,
     "debug": _SHOW,
 }
-"""The names written on `ops` by who comes from PyTorch or NumPy, by the name there."""
+"""Names of PyTorch and NumPy that users write on `ops`, with Opstage's equivalents."""
 
 REF_NAMES: dict[str, str] = {
     "size": "x.shape; x.shape[0] is the size of an axis",
@@ -271,7 +271,7 @@ REF_NAMES: dict[str, str] = {
     "cuda": 'opstage.Options(device="cuda"): a program is the same on every device',
     "cpu": 'opstage.Options(device="cpu"): a program is the same on every device',
 }
-"""The names that are attributes of a ref alone."""
+"""Names that users only write as attributes of a ref."""
 
 PACKAGE_NAMES: dict[str, str] = {
     "nn": "functions over ops with a tree of parameters (ops.linear, ops.conv, opstage.init); opstage.ScalarModuleDef "
@@ -308,11 +308,11 @@ PACKAGE_NAMES: dict[str, str] = {
     "int64": 'its name as a string, "int64"',
     "int32": 'its name as a string, "int32"',
 }
-"""The names that are attributes of the package."""
+"""Names that users write as attributes of the package."""
 
 
 def no_such_op(ops: object, name: str, known: Collection[str]) -> UnknownNameError:
-    """The error of `ops.name`, which is none of the ops."""
+    """Return the error for `ops.name`, which is not an op."""
     if name.startswith("__"):
         return _plain(ops, name, "")
     ours = OPS_NAMES.get(name)
@@ -320,11 +320,11 @@ def no_such_op(ops: object, name: str, known: Collection[str]) -> UnknownNameErr
         ours = f"ops.{name[:-1]}: {_NO_INPLACE}"
     if ours is None:
         return _plain(ops, name, "")
-    return _told(f"ops.{name}: Opstage calls it {ours}")
+    return _renamed(f"ops.{name}: Opstage calls it {ours}")
 
 
 def no_such_method(ref: object, name: str, known: Collection[str]) -> UnknownNameError:
-    """The error of `ref.name`: a ref has a shape and a dtype, and operators."""
+    """Return the error for `ref.name`: a ref only has a shape, a dtype and operators."""
     if name.startswith("_"):
         return _plain(ref, name, "")
     ours = REF_NAMES.get(name)
@@ -335,11 +335,11 @@ def no_such_method(ref: object, name: str, known: Collection[str]) -> UnknownNam
     ours = ours or OPS_NAMES.get(name)
     if ours is None:
         return _plain(ref, name, "; ops are methods of the program's first argument, ops.relu(x)")
-    return _told(f"a ref has no {name}; ops are methods of the program's first argument: Opstage calls it {ours}")
+    return _renamed(f"a ref has no {name}; ops are methods of the program's first argument: Opstage calls it {ours}")
 
 
 def of_the_package(name: str) -> str:
-    """The name that there is in place of `opstage.name`, to be added to the error; nothing where that is not known."""
+    """Return the replacement for `opstage.name`, as an addition to the error; empty if it is unknown."""
     ours = PACKAGE_NAMES.get(name)
     if ours is not None:
         return f"; use {ours}"
@@ -347,8 +347,8 @@ def of_the_package(name: str) -> str:
     return "" if ours is None else f"; in a program, of which ops is the first argument, it is {ours}"
 
 
-def _told(message: str) -> UnknownNameError:
-    """Without `name` and `obj`, to which Python would add a name that is only spelt alike."""
+def _renamed(message: str) -> UnknownNameError:
+    """Return an error without `name` and `obj`, for which Python would suggest a similarly spelled name."""
     return UnknownNameError(message)
 
 

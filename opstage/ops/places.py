@@ -1,9 +1,8 @@
-"""`Places`: which parameters a tree holds, and where. One that is at several places is one parameter: it is tied.
+"""`Places`: the parameters of a tree, and their positions. A parameter at several positions is tied.
 
-Whatever goes over the parameters of a tree, to count, update, save or describe them, goes over `Places`, so that it
-meets none of them twice. Only the leaves of a class decorated with `identified` are compared by identity: a `Param`
-is a parameter, wherever it is. Everything else is a value or a recipe (an array, a Spec, a Declaration), and what
-is at two places is two.
+Code that counts, updates, saves or describes the parameters of a tree goes through `Places`, so that it visits none
+twice. Only leaves of classes decorated with `identified` are compared by identity: a `Param` is one parameter wherever
+it is. Any other leaf is a value or a recipe (an array, a Spec, a Declaration), and counts separately at each position.
 """
 
 from __future__ import annotations
@@ -26,23 +25,24 @@ _MARK = "__opstage_identified__"
 
 
 def identified(cls: Class) -> Class:
-    """Class decorator for leaves that are parameters by identity: one object at two places of a tree is one of them."""
+    """Mark a class of leaves that are parameters by identity: one object at two positions of a tree is one
+    parameter."""
     setattr(cls, _MARK, True)
     return cls
 
 
 def is_identified(leaf: Any) -> bool:
-    """Whether a leaf is a parameter by identity."""
+    """Return whether a leaf is a parameter by identity."""
     return hasattr(type(leaf), _MARK)
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Places:
-    """The parameters of a tree, each once, in the order in which they come first.
+    """The distinct parameters of a tree, in the order of their first positions.
 
-    structure   of the tree, which has a leaf for every place
-    owners      for every place the number of the parameter that is there
+    structure   of the tree, with a leaf for every position
+    owners      for every position, the number of its parameter
     """
 
     structure: trees.Structure
@@ -50,13 +50,13 @@ class Places:
 
     @classmethod
     def of(cls, tree: Any) -> Places:
-        """Those of a tree of Params, arrays, Specs, declarations."""
+        """Return the places of a tree of Params, arrays, Specs or declarations."""
         leaves, structure = trees.flatten(tree)
         return cls.among(structure, leaves)
 
     @classmethod
     def among(cls, structure: trees.Structure, leaves: Sequence[Any]) -> Places:
-        """`of` for a tree that was taken apart."""
+        """Return the places of a flattened tree."""
         owners: list[int] = []
         known: dict[int, int] = {}
         count = 0
@@ -67,54 +67,54 @@ class Places:
         return cls(structure, tuple(owners))
 
     def __len__(self) -> int:
-        """How many parameters there are."""
+        """Return the number of parameters."""
         return len(self._firsts)
 
     @cached_property
     def paths(self) -> tuple[str, ...]:
-        """The dotted path of every place."""
+        """The dotted path of every position."""
         return tuple(trees.structure_paths(self.structure))
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """For every parameter the path of its first place, by which it is known in files and messages."""
+        """The path of each parameter's first position, which names it in files and messages."""
         return tuple(self.first(self.paths))
 
     @cached_property
     def tied(self) -> dict[str, tuple[str, ...]]:
-        """The parameters that stand at several places: name -> the paths of all of them."""
+        """The parameters with several positions: name -> all paths."""
         return {group[0]: group for group in self.groups(self.paths)} if len(self) < len(self.owners) else {}
 
     @cached_property
     def all_paths(self) -> tuple[tuple[str, ...], ...]:
-        """Of every parameter the paths of all its places, its name first."""
+        """The paths of each parameter, its name first."""
         return tuple([self.tied.get(name, (name,)) for name in self.names])
 
     @cached_property
     def _firsts(self) -> tuple[int, ...]:
-        """For every parameter the number of its first place."""
+        """The index of each parameter's first position."""
         at: dict[int, int] = {}
         for place, owner in enumerate(self.owners):
             at.setdefault(owner, place)
         return tuple(at.values())
 
-    # From places to parameters, and back ----------------------------------------------------------------------------
+    # From positions to parameters, and back -------------------------------------------------------------------------
 
     def first(self, column: Sequence[T]) -> list[T]:
-        """For every parameter what `column`, which has an entry for every place, has at its first one."""
+        """Return each parameter's entry at its first position, from a `column` with an entry for every position."""
         return [column[place] for place in self._firsts]
 
     def groups(self, column: Sequence[T]) -> list[tuple[T, ...]]:
-        """For every parameter that is at several places what `column` has at each of them."""
+        """Return the entries of each tied parameter at its positions."""
         at: dict[int, list[T]] = {}
         for entry, owner in zip(column, self.owners):
             at.setdefault(owner, []).append(entry)
         return [tuple(group) for group in at.values() if len(group) > 1]
 
     def agreed(self, column: Sequence[T], what: str, same: Callable[[T, T], bool] | None = None) -> list[T]:
-        """`first`, where all places of a parameter must have the same: equal, or as `same` says.
+        """Return `first`, if all positions of each parameter have the same entry, as compared by `same` or ==.
 
-        Raises UsageError, naming `what` they have and both places.
+        Raises UsageError, which names `what` differs and both positions.
         """
         for place, owner in enumerate(self.owners):
             first = self._firsts[owner]
@@ -128,22 +128,23 @@ class Places:
         return self.first(column)
 
     def columns(self, column: Sequence[T]) -> Sequence[T] | None:
-        """A flat list with an entry for every place, from one for every place or parameter; None of other lengths."""
+        """Return a list with an entry for every position, from one per position or per parameter; None for other
+        lengths."""
         if len(column) == len(self.owners):
             return column
         return self.spread(column) if len(column) == len(self) else None
 
     def spread(self, values: Sequence[T]) -> list[T]:
-        """For every place the value of its parameter."""
+        """Return the value of the parameter at every position."""
         return [values[owner] for owner in self.owners] if len(self) < len(self.owners) else list(values)
 
     def tree(self, values: Sequence[Any]) -> Any:
-        """The tree with the value of a parameter, one object, at each of its places."""
+        """Return the tree with each parameter's value, as one object, at all of its positions."""
         return trees.unflatten(self.structure, self.spread(values))
 
     def arrays(self, values: Sequence[Any]) -> Any:
-        """`tree` of host arrays. One that is at several places is read-only: whoever writes at each place in turn
-        would write to it several times."""
+        """Return `tree` of host arrays. Arrays at several positions are read-only, since writing at each position in
+        turn would write several times."""
         for value, count in zip(values, Counter(self.owners).values() if self.tied else ()):
             if count > 1 and isinstance(value, np.ndarray):
                 value.flags.writeable = False
@@ -152,10 +153,10 @@ class Places:
     def collapsed(
         self, found: Mapping[str, T], what: str, same: Callable[[T, T], bool], advice: str = ""
     ) -> dict[str, T]:
-        """Values by path, brought to one for each parameter by its name; paths that are none of ours stay.
+        """Convert values by path to one value per parameter, by name; unknown paths are kept.
 
-        So what was written where the places were parameters of their own can be read, if it is the `same` at all of
-        them. Raises UsageError, naming `what` was found and both paths, where it is not; `advice` is what else to do.
+        So values saved when the positions were separate parameters can be loaded if they are the `same` at all
+        positions. Otherwise raises UsageError, which names `what` differs and both paths; `advice` is appended.
         """
         if not self.tied:
             return dict(found)
@@ -176,11 +177,11 @@ class Places:
 
 
 def show_tied(paths: Iterable[str]) -> str:
-    """The places of one parameter, for people: `embedding = head.weight`."""
+    """Format the positions of one parameter: `embedding = head.weight`."""
     return " = ".join(map(trees.show_path, paths))
 
 
 def _both(a: Any, b: Any) -> str:
-    """Two values for a message, where they are short."""
+    """Format two values for a message, if they are short."""
     texts = [repr(a), repr(b)]
     return f", {texts[0]} and {texts[1]}" if all(len(text) <= 60 and "\n" not in text for text in texts) else ""

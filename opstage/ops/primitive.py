@@ -1,7 +1,7 @@
 """The definition of an op: its name, operands, shape rule, derivative rules, decomposition and cost, in one value.
 
-A primitive's block in the catalogue is the only place that knows these; every interpreter reads them from here. The
-derivative rules and the decomposition are programs over `Ops`, so one copy of the mathematics serves all of them.
+A primitive's block in the catalogue is the only place that defines these; every interpreter reads them from here.
+Derivative rules and decompositions are programs over `Ops`, so one copy of the mathematics serves all interpreters.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ NO_STATIC: Static = {}
 
 
 class Context(Protocol[R_co]):
-    """The forward call as a vjp rule sees it, besides the cotangents.
+    """The forward call as seen by a vjp rule, in addition to the cotangents.
 
-    `saved` is aligned with the primitive's `saves`; an entry that no wanted cotangent reads is None.
-    `inputs` and `outputs` are the types of all operands present and of all outputs and residuals.
+    `saved` is aligned with the primitive's `saves`; an entry that no needed cotangent reads is None. `inputs` and
+    `outputs` are the types of all operands present and of all outputs and residuals.
     """
 
     @property
@@ -80,16 +80,16 @@ class Decomposition(Protocol):
 
 
 class Linearity(Enum):
-    """Ops that are their own derivative need no jvp rule of their own."""
+    """Ops that are their own derivative, and need no jvp rule."""
 
     JOINT = "joint"
-    """Linear in all float operands together (reshape, concat, pad with 0): the tangent is the op on the tangents."""
+    """Linear in all float operands jointly (reshape, concat, pad with 0): the tangent is the op on the tangents."""
     EACH = "each"
-    """Linear in each float operand while the others are held (matmul): the tangent is a sum over the operands."""
+    """Linear in each float operand separately (matmul): the tangent is a sum over the operands."""
 
 
 class Cost(NamedTuple):
-    """Arithmetic and traffic of one call, as exact expressions in the dims."""
+    """Arithmetic and memory traffic of one call, as exact expressions in dims."""
 
     flops: Dim
     bytes: Dim
@@ -106,24 +106,24 @@ def no_flops(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /,
 
 
 class Primitive:
-    """One op. Compared and hashed by identity.
+    """An op. Compared and hashed by identity.
 
-    operands    names in order; a trailing `?` marks one that may be absent (then the static `has_<name>` is False), a
+    operands    names in order; a trailing `?` marks an optional one (if absent, the static `has_<name>` is False), a
                 leading `*` one that stands for any number of tensors
-    outputs     names of what users see; `residuals` names what only the derivative rules see
-    saves       what the vjp reads: names of operands, outputs or residuals; a mapping says for which operands'
-                cotangents each is read, so that the tape keeps it only when one of those is wanted
+    outputs     names of the outputs that users see; `residuals` names those for derivative rules
+    saves       what the vjp reads: names of operands, outputs or residuals; a mapping lists the operands whose
+                cotangents read each, so that the tape only keeps what is needed
     decomposition   the op in terms of others; an op without one is *core*, and every executing interpreter has a kernel
-    expandable      what a vjp or jvp beside a decomposition is. False, the default: it *defines* the derivative, be it
-                    that of the decomposition or not (a straight-through estimator, clipping), and is used always.
-                    True: it *equals* the derivative of the decomposition, which may stand in for it, and does for a
-                    rule that is missing and for derivatives of derivatives, where float residuals have to move
+    expandable      the meaning of a vjp or jvp next to a decomposition. False, the default: it *defines* the
+                    derivative, which may differ from that of the decomposition (a straight-through estimator,
+                    clipping), and is always used. True: it *equals* the derivative of the decomposition, which may be used instead, and
+                    is used for a missing rule and for derivatives of derivatives that involve float residuals
     differentiable  False: no cotangent or tangent passes (comparisons, integer results, random bits, detach)
-    kind        what passes may know of its elements; OPAQUE, the default, is safe for any op
-    effects     what it does beside its results; none by default
-    flops       its arithmetic; by default one operation for each element of the first output, none for a LAYOUT
+    kind        what passes may assume about its elements; OPAQUE, the default, is safe for any op
+    effects     its side effects; none by default
+    flops       its arithmetic; by default one operation per element of the first output, none for a LAYOUT
     view        the result shares its operand's memory, so no bytes move
-    declared    by a user, with `opstage.custom_op` or `opstage.custom_vjp`, of whose fields messages then speak
+    declared    by a user, with `opstage.custom_op` or `opstage.custom_vjp`, whose fields messages mention
     """
 
     __slots__ = (
@@ -149,10 +149,10 @@ class Primitive:
     )
 
     zero_cotangents = True
-    """Whether the vjp gets zeros for an output that no cotangent reached; else it gets None."""
+    """Whether the vjp gets zeros for an output without a cotangent; otherwise it gets None."""
 
     keeps_more = False
-    """Whether a tape asks `keeping` how to bind it."""
+    """Whether a tape calls `keeping` to bind it."""
 
     def __init__(
         self,
@@ -211,7 +211,7 @@ class Primitive:
         return self.decomposition is None and self.kind is not Kind.COLLECTIVE
 
     def without_rule(self, rule: str) -> ProgramError:
-        """The error for a derivative that needs the rule `rule`, which is neither declared nor to be had otherwise."""
+        """Return the error for a derivative that needs the missing rule `rule`."""
         if self.declared:
             return ProgramError(
                 f"{self} has no {rule}, which this derivative needs: give it one, {rule}= of custom_op or def{rule} of "
@@ -226,7 +226,8 @@ class Primitive:
         )
 
     def require_closed(self, residuals: tuple[Any, ...]) -> None:
-        """ProgramError if `residuals` would have to move, in a derivative of the op's derivative, and cannot."""
+        """Raise ProgramError if a derivative of the op's derivative needs tangents of `residuals` that are
+        undefined."""
         if not self.expandable and any(is_float(residual.dtype) for residual in residuals):
             raise ProgramError(
                 f"{self} has float residuals and rules that define its derivative (expandable=False), so nothing says "
@@ -235,19 +236,20 @@ class Primitive:
             )
 
     def infer(self, operands: tuple[TensorType, ...], static: Static, region: str = "") -> tuple[TensorType, ...]:
-        """Types of outputs and residuals; an error is placed at this op and the user's line."""
+        """Return the types of outputs and residuals; errors are located at this op and the user's line."""
         try:
             raise_invalid(static)
             return self.shape_rule(*operands, **static)
         except LocatedError as error:
             operator = written()
             if operator is not None:
-                operator.retell(error, self, operands)
+                operator.rewrite(error, self, operands)
             error.place(self.name, region)
             raise
 
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], static: Static) -> Cost:
-        """Flops by the op's own formula; bytes are each operand read and each output written once (none for a view)."""
+        """Return the cost: flops by the op's formula; bytes read each operand and write each output once (none for a
+        view)."""
         traffic: Dim = 0
         if not self.view:
             for tensor in (*inputs, *outputs):
@@ -255,7 +257,7 @@ class Primitive:
         return Cost(self.flops(inputs, outputs, **static), traffic)
 
     def operand_names(self, static: Static, count: int) -> tuple[str, ...]:
-        """The names of the operands present in a call with `count` of them."""
+        """Return the names of the operands present in a call with `count` of them."""
         names: list[str] = []
         for operand in self.operands:
             if operand.endswith("?"):
@@ -268,16 +270,16 @@ class Primitive:
         return tuple(names)
 
     def keeping(self, ops: Any, needs: tuple[bool, ...], static: Static) -> Static:
-        """The static parameters with which a tape over `ops` binds the op, for a vjp of operands that are in `needs`.
+        """Return the static parameters with which a tape over `ops` binds the op, given the operands that need a vjp.
 
-        Further outputs may follow those that the op has by itself.
+        Additional outputs may follow the op's regular ones.
         """
         return static
 
     def saved_positions(self, needs: tuple[bool, ...], static: Static) -> tuple[int, ...]:
-        """Where each of `saves` stands among operands + outputs + residuals; -1 for one that is not to be kept.
+        """Return the position of each of `saves` among operands + outputs + residuals; -1 for one that is not kept.
 
-        Memoised by `needs` and by which optional operands are present.
+        Memoised by `needs` and by the optional operands present.
         """
         key = (
             needs

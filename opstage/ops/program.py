@@ -22,7 +22,7 @@ class Aux:
 
 
 def loss_and_aux(result: Any) -> tuple[Any, Aux]:
-    """The loss that a training program returned, and its Aux, an empty one where it gave none. Raises ProgramError."""
+    """Return the loss of a training program's result, and its Aux (empty if there is none). Raises ProgramError."""
     loss, aux = result if isinstance(result, tuple) and len(result) == 2 else (result, Aux())
     if not isinstance(aux, Aux):
         raise ProgramError(

@@ -1,7 +1,7 @@
 """`Ops`: the language in which models, losses, derivative rules and optimizers are written.
 
-Refs are positional, static parameters keyword-only. What each op is says its method in `opstage/ops/methods/`, by
-family; its rules of shapes and derivatives stand in `opstage/ops/catalogue/`. This file says which families there are.
+Refs are positional, static parameters keyword-only. Each op is documented at its method in `opstage/ops/methods/`, by
+family; its shape and derivative rules are in `opstage/ops/catalogue/`. This file lists the families.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .types import DType, Shape
 
 
 class Ref(Protocol):
-    """A tensor in a program: what any interpreter's refs let a program see."""
+    """A tensor in a program: the interface of every interpreter's refs."""
 
     @property
     def shape(self) -> Shape: ...
@@ -74,8 +74,8 @@ class Ops(
 ):
     """An interpreter of programs over refs of type R.
 
-    A subclass supplies `bind` and the other methods of `Structure`. The ops are made of them and mean the same
-    everywhere: a subclass that has a name of theirs for something else is a ProgramError.
+    A subclass supplies `bind` and the other methods of `Structure`. The ops are built on them and mean the same
+    everywhere: a subclass that redefines an op's name raises ProgramError.
     """
 
     __slots__ = ()
@@ -89,7 +89,7 @@ class Ops(
                 "say in bind what the op is to do, or choose another name"
             )
 
-    if not TYPE_CHECKING:  # a type checker is to find what does not exist
+    if not TYPE_CHECKING:  # type checkers should report unknown names
 
         def __getattr__(self, name):
             raise no_such_op(self, name, OPS)
@@ -101,6 +101,6 @@ OPS = frozenset(
     for name, method in vars(family).items()
     if callable(method) and not name.startswith("_")
 )
-"""The names of all ops: the methods that are made of `bind`, the same on every interpreter."""
+"""The names of all ops: methods built on `bind`, the same on every interpreter."""
 
 __all__ = ["OPS", "Axes", "IntOrTuple", "Number", "Ops", "R", "Ref", "ShapeLike"]

@@ -1,7 +1,7 @@
-"""Ops that are declared outside of Opstage: by name, and their kernels in the tables of interpreters.
+"""Ops declared outside of Opstage, by name, and their kernels in the tables of interpreters.
 
-A name is that of an op of this process, or of an entry point in the group `opstage.ops`, whose value is what
-`opstage.custom_op` returned; importing its module declares the op.
+An op is found by name among the ops declared in this process, or through an entry point in the group `opstage.ops`,
+whose value is the result of `opstage.custom_op`; importing its module declares the op.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LOCK = Lock()
 def register(
     name: str, primitive: Primitive, kernels: Mapping[str, Callable[..., Any]], taken: Collection[str]
 ) -> None:
-    """Give an op its name, and the tables its kernels. Raises UsageError for a name that is known or in `taken`."""
+    """Register an op and its kernels. Raises UsageError for a name that is known or in `taken`."""
     with _LOCK:
         if name in _NAMED or name in taken:
             raise UsageError(f"there is an op {name!r} already; give this one another name, such as 'my_{name}'")
@@ -40,7 +40,7 @@ def register(
 
 
 def unregister(name: str) -> None:
-    """Forget the op of this name and its kernels, for tests that declare some."""
+    """Remove the op of this name and its kernels, for tests."""
     with _LOCK:
         primitive = _NAMED.pop(name, None)
         if primitive is not None:
@@ -50,14 +50,14 @@ def unregister(name: str) -> None:
 
 
 def has_kernel(kind: str, primitive: Primitive) -> bool:
-    """Whether the op was declared outside, with a kernel of this kind."""
+    """Return whether the op was declared outside of Opstage with a kernel of this kind."""
     return primitive in _KERNELS.get(kind, ())
 
 
 def table_with_registered(
     kind: str, own: Mapping[Primitive, Callable[..., Any]]
 ) -> Mapping[Primitive, Callable[..., Any]]:
-    """A kernel table of Opstage's `own` entries and those of other packages, be they declared now or later."""
+    """Return a kernel table of Opstage's `own` entries and those of other packages, including later declarations."""
     with _LOCK:
         table = {**own, **_KERNELS.get(kind, {})}
         _TABLES.setdefault(kind, []).append(table)
@@ -65,9 +65,10 @@ def table_with_registered(
 
 
 def registered(name: str) -> Primitive | None:
-    """The op of this name that was declared outside; its entry point is loaded if need be. None where there is none.
+    """Return the op of this name that was declared outside, loading its entry point if needed; None if there is none.
 
-    Raises UsageError for an entry point that cannot be loaded or is not an op, and for a name that two packages have.
+    Raises UsageError for an entry point that cannot be loaded or is not an op, and for a name that two packages
+    declare.
     """
     found = () if name in _NAMED else _entries().get(name, ())
     if len(found) > 1:
@@ -83,7 +84,7 @@ def _load(name: str, entry: EntryPoint) -> None:
     try:
         entry.load()
     except Exception as error:
-        if entry.module not in sys.modules:  # what half a module has declared is not to be found the next time
+        if entry.module not in sys.modules:  # declarations of a partially executed module must not be found later
             for declared in set(_NAMED) - before:
                 unregister(declared)
         where = f"{entry.value} of {_package(entry)}"
@@ -93,13 +94,13 @@ def _load(name: str, entry: EntryPoint) -> None:
 
 
 def _package(entry: EntryPoint) -> str:
-    """The name of the distribution that an entry point is of."""
+    """Return the name of an entry point's distribution."""
     return "a package" if entry.dist is None else str(entry.dist.metadata["Name"])
 
 
 @cache
 def _entries() -> dict[str, tuple[EntryPoint, ...]]:
-    """Entry points by name, the same one once, however often its package is found."""
+    """Return entry points by name, without duplicates for packages that are found repeatedly."""
     found: dict[str, dict[str, EntryPoint]] = {}
     for entry in entry_points(group=GROUP):
         found.setdefault(entry.name, {}).setdefault(entry.value, entry)

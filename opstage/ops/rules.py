@@ -1,4 +1,4 @@
-"""Helpers of several rules: agreement of operands, zeros and ones, sums of the terms that exist."""
+"""Helpers shared by rules: agreement of operands, zeros and ones, sums of optional terms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ NO_BROADCAST = "named ops never broadcast, use infix (x + y) or ops.broadcast_to
 
 
 def same_shape(x: Shape, y: Shape, x_name: str, y_name: str, purpose: str = "") -> None:
-    """Two operands must have one shape: named ops never broadcast. `purpose` says why, if not for that."""
+    """Raise ShapeError unless two operands have the same shape: named ops never broadcast. `purpose` states another
+    reason."""
     if x is y:
         return
 
@@ -31,36 +32,36 @@ def same_shape(x: Shape, y: Shape, x_name: str, y_name: str, purpose: str = "") 
 
 
 def _broadcast(x: Shape, y: Shape) -> bool:
-    """Whether the shapes fit by NumPy's rules."""
+    """Return whether the shapes are compatible by NumPy's rules."""
     pairs = zip(reversed(x), reversed(y))
     return all(is_one(a) or is_one(b) or equal(a, b) is Verdict.proved for a, b in pairs)
 
 
 def same_type(x: TensorType, y: TensorType, x_name: str = "x", y_name: str = "y", purpose: str = "") -> TensorType:
-    """Two operands must agree in shape and dtype; the type they share."""
+    """Require that two operands agree in shape and dtype; return their type."""
     same_shape(x.shape, y.shape, x_name, y_name, purpose)
     require_same_dtype(x, y, x_name, y_name)
     return x
 
 
 def require_rank(x: TensorType, rank: int, name: str) -> None:
-    """Operand `name` must have exactly `rank` axes."""
+    """Raise ShapeError unless operand `name` has `rank` axes."""
     if len(x.shape) != rank:
         raise ShapeError(f"{name} must have rank {rank} but is {show_shape(x.shape)} of rank {len(x.shape)}")
 
 
 def zeros_like(ops: Ops[R], x: R) -> R:
-    """Zeros of x's shape and dtype."""
+    """Return zeros of x's shape and dtype."""
     return ops.full(shape=x.shape, value=0.0, dtype=x.dtype)
 
 
 def ones_like(ops: Ops[R], x: R) -> R:
-    """Ones of x's shape and dtype."""
+    """Return ones of x's shape and dtype."""
     return ops.full(shape=x.shape, value=1.0, dtype=x.dtype)
 
 
 def add_all(ops: Ops[R], *terms: R | None) -> R | None:
-    """The sum of the terms that are there; None when none is."""
+    """Return the sum of the terms that are not None, or None."""
     total: R | None = None
     for term in terms:
         if term is not None:

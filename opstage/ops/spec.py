@@ -1,4 +1,4 @@
-"""`Spec`: a symbolic shape, dtype and constraints, as a user writes them: `Spec("B T 768", where=["T <= 1024"])`."""
+"""`Spec`: a symbolic shape, dtype and constraints, as written by users: `Spec("B T 768", where=["T <= 1024"])`."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _MOST_AXES = 64  # of a NumPy array
 class Spec:
     """The declared shape and dtype of a tensor.
 
-    shape   dims separated by spaces: integers, names, and expressions of them, which hold spaces only in parentheses
-            (`"B T 3*H D//2 min(T, 8)"`); or a tuple of ints, names and dims. A name means one size wherever it is
+    shape   dims separated by spaces: integers, names, and expressions of them, which only have spaces in parentheses
+            (`"B T 3*H D//2 min(T, 8)"`); or a tuple of ints, names and dims. A name means the same size everywhere
             in one check, and is at least 1.
     dtype   None is the program's float dtype
     where   constraints on the names: `"T <= 1024"`, `"D % H == 0"`
-    range   (low, high), between which every element is, both included, and finite: what `opstage check --ranges` goes
-            by, and data are held to
+    range   (low, high): bounds of all elements, inclusive and finite elements only; used by `opstage check --ranges`,
+            and data are checked against it
 
     Raises:
         UsageError: a shape or dtype that there is not; dims that cannot be read, where it is used.
@@ -44,11 +44,11 @@ class Spec:
     where: Sequence[str] = ()
     range: tuple[float, float] | None = None
     source: SourceLine | None = field(default=None, init=False, repr=False, compare=False)
-    """Where it was written, for one that names dims."""
+    """The source line, if it names dims."""
     initial: tuple[float, float] | None = field(default=None, init=False, repr=False, compare=False)
-    """Of what has a first value, such as a declared parameter: between which numbers that is."""
+    """For values with an initial value, such as declared parameters: the range of that value."""
     lasting: tuple[float, float] | None = field(default=None, init=False, repr=False, compare=False)
-    """Of what a step is given by the trainer itself: between which numbers it is in every step."""
+    """For values that the trainer passes to every step: the range of that value in all steps."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.shape, (str, tuple, list)):
@@ -70,24 +70,24 @@ class Spec:
         return f'Spec("{shape}"{extras})'
 
     def changed(self, **fields: Any) -> Spec:
-        """The same with other fields, as if it were written where this one was."""
+        """Return a copy with other fields and the same source line."""
         made = replace(self, **fields)
         object.__setattr__(made, "source", self.source)
         return made.beginning(self.initial).keeping(self.lasting)
 
     def beginning(self, ends: tuple[float, float] | None) -> Spec:
-        """This very Spec, told between which numbers the first value of its tensor is."""
+        """Set the range of the tensor's initial value on this Spec, and return the Spec."""
         object.__setattr__(self, "initial", ends)
         return self
 
     def keeping(self, ends: tuple[float, float] | None) -> Spec:
-        """This very Spec, told between which numbers its tensor is in every step."""
+        """Set the range of the tensor in every step on this Spec, and return the Spec."""
         object.__setattr__(self, "lasting", ends)
         return self
 
     @property
     def entries(self) -> tuple[Any, ...]:
-        """The dims one by one: ints, names and expressions as text, and dims. Raises `UsageError` for too many."""
+        """The dims: ints, names and expressions as text, and dims. Raises `UsageError` for too many."""
         if isinstance(self.shape, str) and len(self.shape) > _LONGEST_SHAPE:
             raise UsageError(f"the shape {brief(self.shape)} has {len(self.shape):,} characters, too many for a shape")
         entries = tuple(split_outside(self.shape, " \t\n") if isinstance(self.shape, str) else self.shape)
@@ -96,23 +96,23 @@ class Spec:
         return entries
 
     def bind(self, scope: DimScope, default: DType) -> TensorType:
-        """The type this Spec stands for, its names taken in `scope`; its constraints are left to `declare`."""
+        """Return the type of this Spec, with its names in `scope`; `declare` adds its constraints."""
         shape = tuple(_dim(scope, entry, self) for entry in self.entries)
         require_shape(shape)
         dtype = default if self.dtype is None else as_dtype(self.dtype)
-        # a program computes in one float dtype: floats are cast to it on entry, whatever they come as
+        # a program computes in one float dtype: all floats are cast to it on entry
         return TensorType(shape, default if is_float(dtype) else dtype)
 
     def declare(self, scope: DimScope) -> None:
-        """Declare the constraints in `scope`, once all Specs are bound there: one may speak of another's names."""
+        """Declare the constraints in `scope`, after all Specs are bound: one may use another's names."""
         for constraint in self.where:
             scope.declare(constraint)
 
 
 def _ends(spec: Spec) -> tuple[float, float]:
-    """The range of a Spec, checked."""
+    """Return the range of a Spec, validated."""
     try:
-        low, high = spec.range  # type: ignore[misc]  # whatever was given
+        low, high = spec.range  # type: ignore[misc]  # unvalidated
         ends = float(low), float(high)
         proper = ends[0] <= ends[1] and ends[0] < math.inf and ends[1] > -math.inf
     except (TypeError, ValueError, OverflowError):
@@ -138,17 +138,17 @@ def _dim(scope: DimScope, entry: Any, spec: Spec) -> Dim:
 
 
 def as_specs(tree: Any) -> Any:
-    """A pytree whose leaves are Specs, from one of Specs, arrays, numbers, declared parameters, and tuples of sizes
-    (which are shapes)."""
-    flatten(tree)  # makes dataclasses known to optree
+    """Convert a pytree of Specs, arrays, numbers, declared parameters, and tuples of sizes (shapes) to a pytree of
+    Specs."""
+    flatten(tree)  # registers dataclasses with optree
     return optree.tree_map(_as_spec, tree, is_leaf=_is_shape, namespace="opstage")
 
 
 def lists_by_specs(specs: Any, tree: Any) -> Any:
-    """The tree with an array for every list of numbers at whose place there is one Spec.
+    """Convert lists of numbers to arrays where there is a single Spec.
 
-    Where Specs are a list, a list stays one. Whole numbers become floats where a float is expected. Raises UsageError
-    for rows of different lengths.
+    Where Specs form a list, a list stays. Integers become floats where a float is expected. Raises UsageError for rows
+    of different lengths.
     """
     if isinstance(specs, Spec):
         made = lists_as_arrays(tree) if type(tree) is list else tree
@@ -165,9 +165,9 @@ def lists_by_specs(specs: Any, tree: Any) -> Any:
 
 
 def shapes_as_specs(tree: Any) -> Any:
-    """The tree with a Spec for every tuple of sizes, and all other leaves as they are; `as_specs` leaves none as it
-    is, so this one decides whose identity matters."""
-    flatten(tree)  # makes dataclasses known to optree
+    """Replace tuples of sizes by Specs and keep all other leaves, unlike `as_specs`, so that their identity is
+    preserved."""
+    flatten(tree)  # registers dataclasses with optree
     return optree.tree_map(lambda x: Spec(x) if _is_shape(x) else x, tree, is_leaf=_is_shape, namespace="opstage")
 
 
@@ -193,7 +193,7 @@ def _as_spec(value: Any) -> Spec:
 
 
 def _dtype_of(dtype: Any) -> str | None:
-    """That of a Spec for arrays of `dtype`, NumPy's or another library's, which is known by its name."""
+    """Return a Spec's dtype for arrays of `dtype`, of NumPy or another library, which is recognised by name."""
     try:
         known = np.dtype(dtype)
     except TypeError:
@@ -210,23 +210,23 @@ def _dtype_of(dtype: Any) -> str | None:
 
 
 def sized(tree: Any, sizes: Mapping[str, int], whose: str = "the program") -> Any:
-    """A pytree of Specs with numbers put in for some of the named dims; constraints go on for the other names.
+    """Replace some named dims in a pytree of Specs by numbers; constraints remain for the other names.
 
-    Raises `UsageError` for a name that no Spec has, a size below 0 and a constraint that does not hold; `whose` Specs
-    they are is for the message.
+    Raises `UsageError` for an unknown name, a size below 0, and a violated constraint; the message calls the Specs
+    `whose`.
     """
     specs, structure = flatten(tree)
-    scope, met = DimScope(), dict[str, None]()
+    scope, seen = DimScope(), dict[str, None]()
 
     def size(name: str) -> Dim:
-        met[name] = None
+        seen[name] = None
         return sizes[name] if name in sizes else scope.dim(name)
 
     shapes = [tuple(parse_expression(str(entry), size) for entry in spec.entries) for spec in specs]
     at = ", ".join(f"{name}={value}" for name, value in sizes.items())
     for name, value in sizes.items():
-        if name not in met:
-            raise UsageError(f"{whose} has no size {name!r}{nearest(name, met)}; it has {', '.join(met) or 'none'}")
+        if name not in seen:
+            raise UsageError(f"{whose} has no size {name!r}{nearest(name, seen)}; it has {', '.join(seen) or 'none'}")
         if value < 0:
             raise UsageError(f"{whose} at {at}: a size is at least 0")
     result = []

@@ -36,25 +36,25 @@ _SECOND = 0x94D049BB133111EB
 LARGEST_UNIFORM = 1 - 2.0**-24
 """The largest uniform element."""
 LARGEST_NORMAL = math.sqrt(48 * math.log(2)) * (1 + 2.0**-40)
-"""No normal element is further from 0: sqrt(-2 log(1 - u)) of the largest uniform u, and a margin for rounding."""
+"""The bound of normal elements: sqrt(-2 log(1 - u)) of the largest uniform u, with a margin for rounding."""
 _CHUNK = 16384  # elements mixed at a time: three buffers of 128 KiB stay in the second-level cache
 
 
 def is_seed(value: object) -> bool:
-    """Whether `value` is an integer with 0 <= value < 2^64."""
+    """Return whether `value` is an integer with 0 <= value < 2^64."""
     value = plain(value)
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MASK
 
 
 def require_seed(value: Any) -> int:
-    """`value`, which must be a seed, as an int; else a `UsageError`."""
+    """Return a seed as an int. Raises UsageError if `value` is not a seed."""
     if not is_seed(value):
         raise UsageError(f"seed={value!r} is not a seed; expected an integer with 0 <= seed < 2^64")
     return int(value)
 
 
 def splitmix64(x: int) -> int:
-    """The finalizer on one Python integer, taken mod 2^64; `splitmix64(0) == 0xe220a8397b1dcdaf`."""
+    """Apply the finalizer to a Python integer, mod 2^64; `splitmix64(0) == 0xe220a8397b1dcdaf`."""
     z = (int(x) + _GAMMA) & _MASK
     z = ((z ^ (z >> 30)) * _FIRST) & _MASK
     z = ((z ^ (z >> 27)) * _SECOND) & _MASK
@@ -62,31 +62,32 @@ def splitmix64(x: int) -> int:
 
 
 def stream_key(seed: int, step: int, site: int) -> int:
-    """The key of the draw at `site` in training step `step`: splitmix64(splitmix64(splitmix64(seed) + step) + site)."""
+    """Return the key of the draw at `site` in a training step: splitmix64(splitmix64(splitmix64(seed) + step) +
+    site)."""
     return splitmix64(splitmix64(splitmix64(seed) + step) + site)
 
 
 def iteration_key(key: int, iteration: int) -> int:
-    """The key of a draw in the body of a scan, at position `iteration` along xs: splitmix64(key + iteration)."""
+    """Return the key of a draw in a scan's body at position `iteration` along xs: splitmix64(key + iteration)."""
     return splitmix64(key + iteration)
 
 
 def site_of(path: Sequence[tuple[str, int]], draw: int) -> int:
-    """The 64-bit name of a place in a program that draws: region path and ordinal of the draw in that region.
+    """Return the 64-bit site of a draw, from the region path and the draw's ordinal in that region.
 
     Each segment of `path` is a region's name and its occurrence. The site is the BLAKE2b digest of 8 bytes, read as a
     little-endian integer, of the UTF-8 text
 
         <length of name in characters>:<name>#<occurrence>/   for each segment, then   <draw>
 
-    The lengths keep names that hold `#` or `/` apart.
+    The lengths make names with `#` or `/` unambiguous.
     """
     text = "".join(f"{len(name)}:{name}#{occurrence}/" for name, occurrence in path) + str(draw)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 def random_words(key: int, count: int) -> Words:
-    """splitmix64(key + i) for i in 0 … count - 1."""
+    """Return splitmix64(key + i) for i in 0 … count - 1."""
     words = np.empty(count, np.uint64)
     for offset, chunk in _chunks(key, count, 0):
         words[offset : offset + len(chunk)] = chunk
@@ -94,23 +95,23 @@ def random_words(key: int, count: int) -> Words:
 
 
 def uniform_bits(key: int, count: int, dtype: npt.DTypeLike = np.float32, *, start: int = 0) -> npt.NDArray[Any]:
-    """Elements start … start + count - 1 of the uniform stream of `key`, in [0, 1), as a flat array.
+    """Return elements start … start + count - 1 of the uniform stream of `key`, in [0, 1), as a flat array.
 
-    Multiples of 2^-24, exact in float32, float64 and (dtype object) as fractions.
+    They are multiples of 2^-24, exact in float32, float64 and (dtype object) as fractions.
     """
     values: npt.NDArray[Any] = np.empty(count, np.float64 if np.dtype(dtype).kind == "O" else dtype)
     for offset, chunk in _chunks(key, count, start):
         part = values[offset : offset + len(chunk)]
         np.right_shift(chunk, 40, out=chunk)
-        part[...] = chunk.view(np.int64)  # from signed integers the conversion is a vector instruction
+        part[...] = chunk.view(np.int64)  # conversion from signed integers is a vector instruction
         part *= 2.0**-24
     return as_storage(values, dtype)
 
 
 def normal_bits(key: int, count: int, dtype: npt.DTypeLike = np.float32, *, start: int = 0) -> npt.NDArray[Any]:
-    """Elements start … start + count - 1 of the standard normal stream of `key`, as a flat array.
+    """Return elements start … start + count - 1 of the standard normal stream of `key`, as a flat array.
 
-    Element i comes from the uniform elements 2i and 2i + 1, so at most 5.77 standard deviations from 0.
+    Element i is computed from the uniform elements 2i and 2i + 1, so it is at most 5.77 standard deviations from 0.
     """
     storage = np.dtype(dtype)
     values: npt.NDArray[Any] = np.empty(count, np.float64 if storage.kind == "O" else storage)
@@ -127,12 +128,12 @@ def normal_bits(key: int, count: int, dtype: npt.DTypeLike = np.float32, *, star
 
 
 def permutation(key: int, count: int) -> npt.NDArray[np.int64]:
-    """The integers 0 … count - 1 in the order of their words under `key`: every order is as likely as any other."""
+    """Return a permutation of 0 … count - 1, sorted by their words under `key`; all permutations are equally likely."""
     return np.argsort(random_words(key, count), kind="stable").astype(np.int64, copy=False)
 
 
 def as_storage(values: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """`values` in `dtype`, where the dtype object stands for arrays of fractions."""
+    """Convert `values` to `dtype`; the dtype object means arrays of fractions."""
     if np.dtype(dtype).kind != "O":
         return values.astype(dtype, copy=False)
     exact = np.empty(values.shape, object)
@@ -141,7 +142,7 @@ def as_storage(values: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[An
 
 
 def _chunks(key: int, count: int, start: int) -> Iterator[tuple[int, Words]]:
-    """The words of a stream, part by part, each in the same buffer with its offset from `start`."""
+    """Yield the words of a stream in chunks, with offsets from `start`; all chunks share a buffer."""
     size = min(count, _CHUNK)
     counter = np.arange(size, dtype=np.uint64)
     buffer, scratch = np.empty_like(counter), np.empty_like(counter)
@@ -153,7 +154,7 @@ def _chunks(key: int, count: int, start: int) -> Iterator[tuple[int, Words]]:
 
 
 def _mix(z: Words, scratch: Words) -> None:
-    """The finalizer in place, on words to which gamma was added already."""
+    """Apply the finalizer in place, on words with gamma already added."""
     np.right_shift(z, 30, out=scratch)
     np.bitwise_xor(z, scratch, out=z)
     np.multiply(z, np.uint64(_FIRST), out=z)

@@ -1,7 +1,7 @@
-"""Subscripts of refs: `x[0]`, `x[:, -1]`, `x[..., ::-2]`, `x[:, None]`, `x[:, idx]`, by NumPy's rules, of plain ops.
+"""Subscripts of refs: `x[0]`, `x[:, -1]`, `x[..., ::-2]`, `x[:, None]`, `x[:, idx]`, by NumPy's rules, as other ops.
 
-Sizes may be symbolic: a bound of a slice is clipped at the end of its axis by the exact least of both, and an integer
-that only some sizes have room for is a condition on them, as in every shape rule.
+Sizes may be symbolic: slice bounds are clipped by a symbolic minimum, and an integer index that only some sizes allow
+becomes a condition on them, as in every shape rule.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .types import show_shape
 
 
 class _Cut(NamedTuple):
-    """A slice of an axis by a step that is at least 1, before which or after which the axis is reversed."""
+    """A slice of an axis with a step >= 1, optionally reversing the axis before or after it."""
 
     axis: int
     start: Dim
@@ -29,7 +29,7 @@ class _Cut(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """Cuts; the axis of x that a tensor indexes, and the tensor; axes of size 1 to drop; axes to add to the others."""
+    """Cuts; the axis of x that a tensor indexes, with the tensor; axes of size 1 to drop; axes to add."""
 
     cuts: list[_Cut]
     taken: tuple[int, Any] | None
@@ -38,12 +38,11 @@ class _Plan(NamedTuple):
 
 
 def subscript(x: Any, key: Any) -> Any:
-    """`x[key]` for integers, slices, None, `...` and one tensor of integers; x itself where that takes all of it.
+    """Return `x[key]` for integers, slices, None, `...` and one integer tensor; x itself if all of it is selected.
 
-    Integers and bounds may be negative, and sizes of shapes; a step is an integer but 0. A tensor or list of integers
-    takes entries along its axis, which becomes its axes; integers below 0 count from the end. Raises ShapeError for an
-    integer that is out of range and for too many entries, RangeError for one in a tensor, ProgramError for an entry of
-    another kind.
+    Integers and bounds may be negative, and sizes of shapes; a step is a nonzero integer. A tensor or list of integers
+    selects entries along its axis, which its axes replace; negative integers count from the end. Raises ShapeError for
+    an integer out of range and for too many entries, RangeError for one in a tensor, ProgramError for other entries.
     """
     entries = key if isinstance(key, tuple) else (key,)
     ops, refused = x.ops, ""
@@ -51,7 +50,7 @@ def subscript(x: Any, key: Any) -> Any:
         cuts, taken, dropped, added = _read(x.shape, entries)
     except ShapeError as error:
         refused = error.reason
-    if refused:  # bound all the same: so it is placed, and a check finds what comes after it
+    if refused:  # still bound, so that it is located, and a check can continue
         return ops.slice(x, axis=InvalidStatic(refused, "[]"), start=0, length=0)
     for cut in cuts:
         if cut.before:
@@ -77,7 +76,7 @@ def _flip(ops: Any, x: Any, axis: int) -> Any:
 
 
 def _take(ops: Any, x: Any, idx: Any, axis: int) -> tuple[Any, Any]:
-    """Entries at integers of which those below 0 count from the end, and the interpreter that takes them."""
+    """Take entries at indices, where negative ones count from the end; return the interpreter and the result."""
     from .functions.arrange import take
 
     if isinstance(idx, np.ndarray):
@@ -93,7 +92,7 @@ def _take(ops: Any, x: Any, idx: Any, axis: int) -> tuple[Any, Any]:
 
 
 def refuse_assignment() -> NoReturn:
-    """The error of `x[…] = y`."""
+    """Raise the error for `x[…] = y`."""
     raise ProgramError(
         "nothing changes in place, so a ref takes no assignment x[…] = y; make a new one: ops.select(mask, y, x) where "
         "a mask says which elements are new, ops.concat([x[:i], y, x[i + 1:]]) for rows in one place, "
@@ -139,7 +138,7 @@ def _read(shape: Any, entries: tuple[Any, ...]) -> _Plan:
 
 
 def _position(entry: Any, shape: Any, axis: int, entries: tuple[Any, ...]) -> Dim:
-    """The entry of an axis that an integer names."""
+    """Return the nonnegative position of an integer index. Raises ShapeError if it is out of range."""
     index = _as_dim(entry)
     size: Dim = shape[axis]
 
@@ -157,7 +156,7 @@ def _position(entry: Any, shape: Any, axis: int, entries: tuple[Any, ...]) -> Di
 
 
 def _in_range(idx: Any, shape: Any, axis: int, entries: tuple[Any, ...]) -> Any:
-    """Indices with those below 0 counted from the end, of an array; those of a ref are known when it runs."""
+    """Convert negative indices of an array to positions; those of a ref are checked when it runs."""
     if not isinstance(idx, np.ndarray):
         return idx
     for edge in (int(idx.min()), int(idx.max())) if idx.size else ():
@@ -167,7 +166,7 @@ def _in_range(idx: Any, shape: Any, axis: int, entries: tuple[Any, ...]) -> Any:
 
 
 def _cut(entry: slice, shape: Any, axis: int, entries: tuple[Any, ...]) -> _Cut | None:
-    """A slice as NumPy clips it; None where it takes the whole axis."""
+    """Return a slice clipped as in NumPy; None if it selects the whole axis."""
     size = shape[axis]
     step = 1 if entry.step is None else _as_dim(entry.step)
     if not isinstance(step, int) or step == 0:
@@ -187,7 +186,7 @@ def _cut(entry: slice, shape: Any, axis: int, entries: tuple[Any, ...]) -> _Cut 
             )
 
         negative = _is_negative(value, message)
-        if backwards:  # entry i of x is entry -1 - i of x reversed, from its end where that is below 0
+        if backwards:  # entry i of x is entry -1 - i of the reversed x
             value, negative = -1 - value, not negative
         return maximum(size + value, 0) if negative else minimum(value, size)
 
@@ -198,13 +197,14 @@ def _cut(entry: slice, shape: Any, axis: int, entries: tuple[Any, ...]) -> _Cut 
     length = maximum(stop - start, 0)
     step = abs(step)
     count = length if step == 1 else (length + (step - 1)) // step
-    if backwards and type(size) is type(start) is type(count) is int:  # numbers: cut first, so less is moved
+    # if sizes are numbers, cut before reversing, to move less data
+    if backwards and type(size) is type(start) is type(count) is int:
         return _Cut(axis, size - 1 - start - (count - 1) * step if count else 0, count, step, after=True)
     return _Cut(axis, start, count, step, before=backwards)
 
 
 def _is_negative(value: Dim, message: Any) -> bool:
-    """Whether an index counts from the end. One that may do either is required to be at least 0."""
+    """Return whether an index counts from the end. If that depends on sizes, require it to be nonnegative."""
     if isinstance(value, int):
         return value < 0
     if at_most(value, -1) is Verdict.proved:
@@ -247,7 +247,8 @@ def _require_index(entry: Any) -> None:
 
 
 def _require_one_tensor(entries: tuple[Any, ...]) -> None:
-    """NumPy moves the axes of tensors that others stand between to the front, which nobody means."""
+    """Raise ProgramError if other entries separate index tensors: NumPy would move their axes to the front, which is
+    rarely intended."""
     kinds = ["i" if _is_whole(entry) else "s" if _is_basic(entry) else "t" for entry in entries]
     if kinds.count("t") > 1:
         raise ProgramError(
@@ -266,12 +267,12 @@ def _is_basic(entry: Any) -> bool:
 
 
 def _as_tensor(entry: Any) -> Any:
-    """A list of numbers as an array; one without entries is of integers."""
+    """Convert a list of numbers to an array; an empty one is of integers."""
     if not isinstance(entry, list):
         return entry
     try:
         array = np.asarray(entry)
-    except (TypeError, ValueError):  # of refs, or not a rectangle
+    except (TypeError, ValueError):  # of refs, or ragged
         return entry
     return array if array.size else array.astype(np.int64)
 

@@ -1,6 +1,6 @@
-"""Tracebacks that end at the user's line: the frames of the framework between the user's own are folded away.
+"""Tracebacks that end at the user's line: frames of the framework between user frames are removed.
 
-`OPSTAGE_TRACEBACK=full` keeps them. JAX and TensorFlow filter theirs at the same place, where a user's call comes in.
+`OPSTAGE_TRACEBACK=full` keeps them. JAX and TensorFlow filter at the same point, where a user's call enters.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ WHOLE = "full"
 
 
 def fold(error: BaseException) -> None:
-    """Keep of an error's traceback the frames of files that are not the framework's.
+    """Remove the framework's frames from an error's traceback.
 
-    An error that Opstage did not raise on purpose, and whose innermost frame is its own, is a mistake of Opstage: that
-    traceback stays whole.
+    An error that Opstage did not raise on purpose, and whose innermost frame is Opstage's, is a bug in Opstage; its
+    traceback is kept.
     """
     if os.environ.get(VARIABLE) == WHOLE:
         return
@@ -45,7 +45,7 @@ def fold(error: BaseException) -> None:
 
 
 def called_by_users(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a function that users call: what it raises has their frames alone, behind the one of this call."""
+    """Decorate a public function: errors that it raises only show user frames, below the frame of this call."""
 
     @wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -60,10 +60,10 @@ def called_by_users(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def made_by_users(made: type[T]) -> type[T]:
-    """Decorate a class that users make instances of: errors of its constructor end at their frame.
+    """Decorate a public class: errors of its constructor end at the user's frame.
 
-    Arguments that the constructor does not take are an `ArgumentsError` that names the nearest keyword. The class
-    keeps its signature.
+    Invalid constructor arguments raise an `ArgumentsError` that names the nearest keyword. The class keeps its
+    signature.
     """
     changed: Any = made
     init = changed.__init__
@@ -76,8 +76,8 @@ def made_by_users(made: type[T]) -> type[T]:
         except TypeError as error:
             beneath = error.__traceback__
             if beneath is None or beneath.tb_next is not None:
-                raise  # within the constructor, whose arguments it took
-            problem = _misfit(made.__name__, init, (self, *args), kwargs)
+                raise  # raised within the constructor, which accepted the arguments
+            problem = _arguments_problem(made.__name__, init, (self, *args), kwargs)
             if problem is None:
                 raise
         else:
@@ -90,11 +90,13 @@ def made_by_users(made: type[T]) -> type[T]:
 
 @final
 class ArgumentsError(UsageError, TypeError):
-    """A call with arguments that the function does not take; a TypeError as well, as Python's own is."""
+    """A call with arguments that the function does not accept; also a TypeError, as in Python."""
 
 
-def _misfit(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """Why these cannot be a method's arguments, the first of which is the object itself; None where they can."""
+def _arguments_problem(
+    name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> str | None:
+    """Return why these are not valid arguments of a method (the first is the object itself), or None."""
     signature = inspect.signature(function)
     own = list(signature.parameters.values())[1:]
     keywords = [p.name for p in own if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
@@ -110,9 +112,9 @@ def _misfit(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwar
 
 
 def caller(frame: FrameType) -> FrameType | None:
-    """The frame that called, leaving out the one in which tracebacks are folded."""
+    """Return the calling frame, skipping the wrapper that folds tracebacks."""
     above = frame.f_back
     return above.f_back if above is not None and above.f_code is _CALLED else above
 
 
-_CALLED = called_by_users(fold).__code__  # one code object, whatever is decorated
+_CALLED = called_by_users(fold).__code__  # a single code object, shared by all decorated functions

@@ -1,7 +1,7 @@
-"""Derivatives inside programs: `opstage.transform.grad(ops, f, x)` and its kin.
+"""Derivatives inside programs: `opstage.transform.grad(ops, f, x)` and related functions.
 
-Each builds a differentiating interpreter over `ops`, hands it to f as f's first argument, and closes it on return.
-Inside f, refs from outside are constants. Nested calls give higher derivatives without confusing their perturbations.
+Each builds a differentiating interpreter over `ops`, passes it to f as f's first argument, and closes it on return.
+Inside f, outer refs are constants. Nested calls give higher derivatives without perturbation confusion.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["bounds", "grad", "jvp", "vjp"]
 
 
 def vjp(ops: Ops[R], f: Callable[..., Any], *refs: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
-    """`(f(ops', *refs), pullback)`; `pullback(cotangent)` gives a tuple aligned with refs, None at integers.
+    """Return `(f(ops', *refs), pullback)`; `pullback(cotangent)` returns a tuple aligned with refs, None for integers.
 
     Raises:
         ShapeError: a cotangent of another shape.
@@ -27,7 +27,7 @@ def vjp(ops: Ops[R], f: Callable[..., Any], *refs: Any) -> tuple[Any, Callable[[
 
 
 def jvp(ops: Ops[R], f: Callable[..., Any], refs: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
-    """`(f(ops', *refs), J · tangents)`; a tangent is None where it is zero.
+    """Return `(f(ops', *refs), J · tangents)`; a tangent is None where it is zero.
 
     Raises:
         ShapeError: tangents of other shapes or another number.
@@ -36,7 +36,7 @@ def jvp(ops: Ops[R], f: Callable[..., Any], refs: tuple[Any, ...], tangents: tup
 
 
 def grad(ops: Ops[R], f: Callable[..., Any], *refs: Any) -> Any:
-    """Gradient of a scalar f for its refs: shaped like the one ref, or a tuple of gradients when there are several.
+    """Return the gradient of a scalar f with respect to its refs: one gradient for one ref, else a tuple.
 
     Raises:
         ProgramError: f that returns no scalar.
@@ -50,9 +50,9 @@ def grad(ops: Ops[R], f: Callable[..., Any], *refs: Any) -> Any:
 
 
 def bounds(ops: Ops[R], f: Callable[..., Any], *trees: Any) -> Any:
-    """Interval bounds of `f(ops', *trees)`, a pytree of `Box`; arguments hold boxes of refs among refs.
+    """Return interval bounds of `f(ops', *trees)`, a pytree of `Box`; arguments contain boxes of refs and refs.
 
-    They are computed by `ops`, so they are differentiated, compiled and bounded as whatever else it computes.
+    They are computed by `ops`, so they can be differentiated, compiled and bounded like any other computation.
 
     Raises:
         ShapeError: a box whose ends differ in type.

@@ -1,9 +1,8 @@
 """Trees of parameters: nested dicts, lists, tuples, named tuples and dataclasses, with a dotted path for every leaf.
 
-A tree is flattened in one order whoever built it: the keys of a dict sorted, everything else in its own order. None is
-a tree without leaves. A dataclass is a node whose fields are its children; a field made with
-`dataclasses.field(metadata={"static": True})` is not a child but part of the structure, and must be hashable. A
-dataclass that is to be a leaf is decorated with `leaf`.
+Flattening is deterministic: dict keys are sorted, everything else keeps its order. None is a tree without leaves. A
+dataclass is a node with its fields as children; a field made with `dataclasses.field(metadata={"static": True})` is
+part of the structure instead, and must be hashable. Decorate a dataclass with `leaf` to make it a leaf.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ _registration = make_lock()
 
 
 def leaf(cls: Class) -> Class:
-    """Class decorator for a dataclass, and the subclasses of it, whose instances are leaves."""
+    """Mark a dataclass and its subclasses as leaves."""
     setattr(cls, _LEAF_MARK, True)
     return cls
 
 
 def flatten(tree: Any) -> tuple[list[Any], Structure]:
-    """The leaves of `tree` in order, and the structure that `unflatten` puts them back into."""
+    """Return the leaves of `tree` in order, and the structure for `unflatten`."""
     if lists.met:
         tree = optree.tree_map(as_list, tree, is_leaf=_is_scalars, namespace=_NAMESPACE)
     while True:
@@ -53,7 +52,7 @@ def _is_scalars(tree: Any) -> bool:
 
 
 def unflatten(structure: Structure, leaves: Iterable[Any]) -> Any:
-    """The tree of `structure` with `leaves`; a `UsageError` if there are too few or too many.
+    """Return the tree of `structure` with `leaves`. Raises UsageError for a wrong number of leaves.
 
     A dataclass is rebuilt without its `__init__`: a tree of shapes or gradients need not pass checks made for values.
     """
@@ -64,19 +63,20 @@ def unflatten(structure: Structure, leaves: Iterable[Any]) -> Any:
 
 
 def map_leaves(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
-    """The tree of `function(leaf, other_leaf, …)`; all trees must have one structure, else a `UsageError`."""
+    """Return the tree of `function(leaf, other_leaf, …)`. Raises UsageError unless all trees have the same
+    structure."""
     leaves, structure = flatten(tree)
     columns = [align(structure, other, "the first tree", f"tree {n}") for n, other in enumerate(others, start=2)]
     return unflatten(structure, map(function, leaves, *columns))
 
 
 def paths(tree: Any) -> list[str]:
-    """The dotted path of every leaf, in order: `blocks.3.mlp.w2`; the path of a tree that is a leaf itself is empty."""
+    """Return the dotted path of every leaf, in order: `blocks.3.mlp.w2`; empty for a tree that is itself a leaf."""
     return structure_paths(flatten(tree)[1])
 
 
 def structure_paths(structure: Structure) -> list[str]:
-    """The dotted path of every leaf of `structure`. Raises `UsageError` if two leaves would share one."""
+    """Return the dotted path of every leaf of `structure`. Raises `UsageError` if two leaves would share one."""
     names = [".".join(_entry_name(entry) for entry in accessor) for accessor in structure.accessors()]
     if len(set(names)) != len(names):
         twice = next(name for n, name in enumerate(names) if name in names[:n])
@@ -85,12 +85,13 @@ def structure_paths(structure: Structure) -> list[str]:
 
 
 def output_names(structure: Structure) -> list[str]:
-    """The names of the tensors of a program's result: `output`, or `output.0` in a tree."""
+    """Return the names of the tensors in a program's result: `output`, or `output.0` in a tree."""
     return [f"output.{path}" if path else "output" for path in structure_paths(structure)]
 
 
 def align(expected: Structure, tree: Any, expected_name: str, name: str) -> list[Any]:
-    """The leaves of `tree` if it has the structure `expected`; else a `UsageError` with the first path that differs."""
+    """Return the leaves of `tree` if it has the structure `expected`. Otherwise raises UsageError with the first
+    difference."""
     leaves, structure = flatten(tree)
     if structure != expected:
         arrays, with_arrays = flatten(lists_as_arrays(tree))
@@ -102,10 +103,9 @@ def align(expected: Structure, tree: Any, expected_name: str, name: str) -> list
 
 
 def lists_as_arrays(tree: Any) -> Any:
-    """The tree with an array for every list of numbers, or of such lists: that is how a tensor is written down.
+    """Replace every list of numbers, or nested lists, by an array, since that is how tensors are written.
 
-    A tuple, a dict or a dataclass stays what it is, and so does a list of anything else. Raises UsageError for rows of
-    different lengths.
+    Tuples, dicts, dataclasses and other lists are kept. Raises UsageError for rows of different lengths.
     """
     kind = type(tree)
     if kind is list:
@@ -132,8 +132,8 @@ def _is_table(entries: list[Any]) -> bool:
 
 
 def _table(rows: list[Any]) -> np.ndarray:
-    """The array of rows. NumPy makes floats of integers of which one is beyond int64; here they stay integers, which an
-    interpreter refuses."""
+    """Return the array of rows. NumPy converts integers beyond int64 to floats; here they stay integers, which
+    interpreters reject."""
     made = np.array(rows)
     if made.dtype.kind == "f" and (np.abs(made) >= 2.0**63).any():
         exact = np.array(rows, object)
@@ -147,9 +147,9 @@ NUMBERS = (int, float, Fraction, np.generic)
 
 
 def with_scalars(tree: Any) -> Any:
-    """A tree of refs with its lists of scalars as `Scalars`, which nobody takes for tensors unseen."""
+    """Convert lists of scalars in a tree of refs to `Scalars`, so that they are not silently mistaken for tensors."""
     if all(map(_shape, optree.tree_leaves(tree, namespace=_NAMESPACE))):
-        return tree  # none is a scalar: that is quickly seen
+        return tree  # a quick check: there are no scalars
     return optree.tree_map(as_scalars, tree, is_leaf=all_scalars, namespace=_NAMESPACE)
 
 
@@ -157,17 +157,19 @@ _shape = attrgetter("shape")
 
 
 def first_difference(expected: Structure, actual: Structure) -> str | None:
-    """Where two structures part, depth first, as a sentence that begins with the path; None if they are equal."""
+    """Return the first difference of two structures, depth first, as a sentence that begins with its path; None if
+    equal."""
     return None if expected == actual else _difference(expected, actual, ())
 
 
 def show_path(path: str) -> str:
-    """`path` for a message; the whole tree has the empty path and is called `the root`."""
+    """Format `path` for a message; the empty path is called `the root`."""
     return path or "the root"
 
 
 def _register_dataclasses(leaves: Sequence[Any]) -> bool:
-    """Register the dataclasses among `leaves` as nodes; whether there were any, so that it must go deeper."""
+    """Register the dataclasses among `leaves` as nodes; return whether there were any, so that flattening must
+    continue."""
     found = False
     for item in leaves:
         cls = type(item)
@@ -193,7 +195,7 @@ def _register(cls: type) -> None:
     def put_together(metadata: Any, values: Iterable[Any]) -> Any:
         made: Any = object.__new__(cls)
         for name, value in (*zip(children, values, strict=True), *zip(static, metadata, strict=True)):
-            object.__setattr__(made, name, value)  # a frozen dataclass refuses plain assignment
+            object.__setattr__(made, name, value)  # frozen dataclasses refuse plain assignment
         return made
 
     with _registration:

@@ -1,4 +1,4 @@
-"""Shape and dtype of a tensor, the dtypes that Opstage knows, and the checks on them that rules share."""
+"""The shape and dtype of tensors, the supported dtypes, and checks shared by rules."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 class TensorType(NamedTuple):
-    """The shape and dtype of a tensor: all that a shape rule knows of it."""
+    """The shape and dtype of a tensor, as seen by shape rules."""
 
     shape: Shape
     dtype: DType
@@ -54,7 +54,7 @@ class TensorType(NamedTuple):
 
 
 def as_dtype(name: str | DType) -> DType:
-    """The dtype called `name`; a UsageError names the nearest one when there is none."""
+    """Return the dtype called `name`. Raises UsageError, which suggests the nearest name."""
     if isinstance(name, np.dtype):
         if name in _NAMES:
             return name
@@ -66,23 +66,23 @@ def as_dtype(name: str | DType) -> DType:
 
 
 def dtype_name(dtype: DType) -> str:
-    """The name by which users know `dtype` (`exact` for arrays of fractions)."""
+    """Return the user-facing name of `dtype` (`exact` for arrays of fractions)."""
     name = _NAMES.get(dtype)
     return str(dtype) if name is None else name
 
 
 def is_float(dtype: DType) -> bool:
-    """Whether tensors of `dtype` are differentiable: float32, float64 and exact."""
+    """Return whether tensors of `dtype` are differentiable: float32, float64 and exact."""
     return dtype.kind in "fO"
 
 
 def show_shape(shape: Shape) -> str:
-    """`(B, 3, 32)`, and `(B,)` for rank 1, as Python writes tuples."""
+    """Format a shape as a Python tuple: `(B, 3, 32)`, and `(B,)` for rank 1."""
     return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
 
 
 def require_shape(shape: Shape) -> None:
-    """The numbers in a shape from outside must be those of an array that can be. Raises `UsageError`."""
+    """Raise `UsageError` if no array can have the numbers in a shape from outside."""
     numbers = [size for size in shape if isinstance(size, int)]
     if any(size < 0 for size in numbers) or math.prod([size for size in numbers if size]) >= 2**63:
         raise UsageError(
@@ -91,7 +91,7 @@ def require_shape(shape: Shape) -> None:
 
 
 def require_value(value: Any, dtype: DType) -> None:
-    """A static number must be one that `dtype` holds: nothing is truncated or wrapped around silently."""
+    """Raise DtypeError if `dtype` cannot represent a static number: nothing is silently truncated or wrapped."""
     if dtype.kind == "f" or isinstance(value, (DimExpr, DimFloat)):
         return
     if isinstance(value, float) and not math.isfinite(value):
@@ -108,31 +108,31 @@ def require_value(value: Any, dtype: DType) -> None:
 
 
 def require_float(x: TensorType, name: str) -> None:
-    """Operand `name` must be float32, float64 or exact."""
+    """Raise DtypeError unless operand `name` is float32, float64 or exact."""
     if x.dtype.kind not in "fO":
         raise DtypeError(f"{name} must be a float tensor but is {x}; cast it with ops.cast(…, dtype='float32')")
 
 
 def require_number(x: TensorType, name: str) -> None:
-    """Operand `name` must not be boolean."""
+    """Raise DtypeError if operand `name` is boolean."""
     if x.dtype.kind == "b":
         raise DtypeError(f"{name} must be a tensor of numbers but is {x}; cast it with ops.cast(…, dtype=…)")
 
 
 def require_integer(x: TensorType, name: str) -> None:
-    """Operand `name` must hold integers (labels, indices)."""
+    """Raise DtypeError unless operand `name` has integers (labels, indices)."""
     if x.dtype.kind not in "iu":
         raise DtypeError(f"{name} must be an integer tensor but is {x}; pass an integer array")
 
 
 def require_bool(x: TensorType, name: str) -> None:
-    """Operand `name` must be a boolean mask."""
+    """Raise DtypeError unless operand `name` is a boolean mask."""
     if x.dtype.kind != "b":
         raise DtypeError(f"{name} must be a boolean mask but is {x}; make one with ops.less, ops.equal or a bool array")
 
 
 def require_same_dtype(x: TensorType, y: TensorType, x_name: str, y_name: str) -> None:
-    """Two operands must agree in dtype: Opstage never promotes silently."""
+    """Raise DtypeError unless two operands have the same dtype: there is no implicit promotion."""
     if x.dtype != y.dtype:
         raise DtypeError(
             f"{x_name} is {dtype_name(x.dtype)} but {y_name} is {dtype_name(y.dtype)}; cast one of them with ops.cast"

@@ -1,7 +1,7 @@
-"""Untrusted texts and files: how much of them is read, and how messages show them.
+"""Untrusted texts and files: limits on reading them, and safe display in messages.
 
-Python's own limits are not enough: an integer of 5,000 digits cannot be shown, one of 4,000 can and fills the screen; a
-syntax tree may be too deep to walk; a string may hold what a terminal obeys.
+Python's own limits do not suffice: an integer of 5,000 digits cannot be printed, one of 4,000 fills the screen; a
+syntax tree may be too deep to walk; a string may contain terminal control sequences.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LONGEST_MESSAGE = 5000
 
 
 class _Brief(reprlib.Repr):
-    """`repr`, cut where it is long; an integer that is too long to be read is shown by its size."""
+    """A `repr` that is truncated; very long integers are shown by their number of digits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,13 +37,12 @@ _BRIEF = _Brief()
 
 
 def brief(value: Any) -> str:
-    """`value` as Python writes it, in about 80 characters: for messages about what may be of any length."""
+    """Return `repr(value)` truncated to about 80 characters, for messages about values of any size."""
     return _BRIEF.repr(value)
 
 
 def printable(message: str) -> str:
-    """A message with what a terminal would obey, or cannot show, written as Python escapes it; the middle of one that
-    fills many screens is left out."""
+    """Escape control and unprintable characters of a message, and cut the middle of a very long one."""
     if len(message) > _LONGEST_MESSAGE:
         kept = _LONGEST_MESSAGE // 2
         left_out = len(message) - 2 * kept
@@ -52,14 +51,14 @@ def printable(message: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """A text, whole, with what a terminal would obey, or cannot show, written as Python escapes it."""
+    """Escape control and unprintable characters of a text, without cutting it."""
     if text.isprintable():
         return text
     return "".join([c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text])
 
 
 def depth_of(tree: ast.AST) -> int:
-    """How deep a syntax tree is, where a sum of any number of terms counts as one level. Recurses nowhere."""
+    """Return the depth of a syntax tree, where a sum of any number of terms counts as one level. Not recursive."""
     deepest = 0
     waiting: list[tuple[ast.AST, int]] = [(tree, 1)]
     while waiting:
@@ -72,7 +71,7 @@ def depth_of(tree: ast.AST) -> int:
 
 
 def shown(names: Iterable[str], most: int = 20) -> str:
-    """Names between commas, of many the first ones."""
+    """Join names by commas, the first ones if there are many."""
     listed = list(names)
     rest = f" … and {len(listed) - most:,} more" if len(listed) > most else ""
     return (

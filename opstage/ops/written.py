@@ -1,7 +1,7 @@
-"""The operator that a user wrote, where an error is raised in one of the ops by which infix does it.
+"""Errors of operators: the operator that a user wrote, if an error occurs in one of the ops that implement it.
 
-Infix inserts broadcasts, and makes matrices of vectors. What is wrong with those is reported in terms of the operator
-and of its two operands, which are on the live stack: so a program that is right pays nothing for it.
+Operators insert broadcasts, and make matrices of vectors. Errors of these ops are reported in terms of the operator and
+its operands, which are on the live stack, so correct programs pay nothing.
 """
 
 from __future__ import annotations
@@ -46,15 +46,16 @@ _PRODUCT = re.compile(r"x is \([^()]*\) and y is \([^()]*\): (.*)", re.DOTALL)
 
 
 class Written(NamedTuple):
-    """An operator that is being computed, such as `x + y`, and its operands as they were written."""
+    """An operator being computed, such as `x + y`, and its operands as written."""
 
     symbol: str
     x: Any
     y: Any
 
-    def retell(self, error: LocatedError, primitive: Primitive, operands: Sequence[TensorType]) -> None:
-        """Have an error of a primitive with which the operator is done speak of the operator."""
-        from .catalogue.layout import BROADCAST_TO, SQUEEZE, UNSQUEEZE  # which are primitives, and so know this
+    def rewrite(self, error: LocatedError, primitive: Primitive, operands: Sequence[TensorType]) -> None:
+        """Rewrite an error of a primitive to describe the operator that it implements."""
+        # these import primitives, which import this module
+        from .catalogue.layout import BROADCAST_TO, SQUEEZE, UNSQUEEZE
         from .catalogue.linalg import BMM, MATMUL
 
         if error.op is not None:
@@ -77,7 +78,7 @@ class Written(NamedTuple):
 
 
 def written() -> Written | None:
-    """The user's own operator that the op which is being bound serves; None where the user called the op."""
+    """Return the user's operator that binds the current op; None if the user called the op directly."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not is_user_file(frame.f_code.co_filename):
         operator = _OPERATORS.get(frame.f_code)
@@ -91,7 +92,7 @@ def written() -> Written | None:
 
 
 def _operators() -> dict[CodeType, tuple[str, bool]]:
-    """The operators of refs by their code: the symbol, and whether the ref is the right operand."""
+    """Return the operators of refs by code object: the symbol, and whether the ref is the right operand."""
     found: dict[CodeType, tuple[str, bool]] = {}
     for name, symbol in _SYMBOLS.items():
         for prefix in ("", "r"):

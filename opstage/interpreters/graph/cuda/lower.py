@@ -203,9 +203,8 @@ class Lowering:
                 f"{e.primitive} has no kernel on device 'cuda', and no definition by other ops{hint}"
             )
         types = tuple([self.lowered.types[slot] for slot in e.outputs])
-        if (
-            Effect.EXTERNAL in e.primitive.effects
-        ):  # run by the host after the launches; readers of its results need not wait
+        # run by the host after the launches; readers of its results need not wait
+        if Effect.EXTERNAL in e.primitive.effects:
             self.host_calls.append(HostCall(kernel, types, tuple(map(self._operand, e.inputs)), e.static))
             for slot, type_ in zip(e.outputs, types):
                 self._own(slot)
