@@ -116,8 +116,9 @@ class Primitive:
     decomposition   the op in terms of others; an op without one is *core*, and every executing interpreter has a kernel
     expandable      the meaning of a vjp or jvp next to a decomposition. False, the default: it *defines* the
                     derivative, which may differ from that of the decomposition (a straight-through estimator,
-                    clipping), and is always used. True: it *equals* the derivative of the decomposition, which may be used instead, and
-                    is used for a missing rule and for derivatives of derivatives that involve float residuals
+                    clipping), and is always used. True: it *equals* the derivative of the decomposition, which may be
+                    used instead, and is used for a missing rule and for derivatives of derivatives that involve float
+                    residuals
     differentiable  False: no cotangent or tangent passes (comparisons, integer results, random bits, detach)
     kind        what passes may assume about its elements; OPAQUE, the default, is safe for any op
     effects     its side effects; none by default

@@ -1,1 +1,2 @@
-"""Every method of `Ops`, written once with its docstring, as a call of `bind`: a family a file, as in the catalogue."""
+"""The methods of `Ops`, each written once with its docstring as a call of `bind`, one file per family as in the
+catalogue."""

@@ -107,7 +107,7 @@ class ActivationOps(Calls[R]):
         return self._call(GELU_GRAD, (x, g), {"approximate": approximate})
 
     def leaky_relu(self, x: R, /, *, negative_slope: Number = 0.01) -> R:
-        """x where x > 0, else negative_slope · x, its derivative at 0 too. PyTorch: torch.nn.functional.leaky_relu.
+        """x where x > 0, else negative_slope · x, also in the derivative at 0. PyTorch: torch.nn.functional.leaky_relu.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -125,7 +125,7 @@ class ActivationOps(Calls[R]):
         return self._call(ELU, (x,), {"alpha": alpha})
 
     def selu(self, x: R, /) -> R:
-        """1.0507 · elu(x, alpha=1.6733), of more digits (Klambauer et al. 2017). PyTorch: torch.nn.functional.selu.
+        """1.0507… · elu(x, alpha=1.6733…) (Klambauer et al. 2017). PyTorch: torch.nn.functional.selu.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -183,7 +183,7 @@ class ActivationOps(Calls[R]):
         return self._call1(MISH, x)
 
     def log_sigmoid(self, x: R, /) -> R:
-        """log(sigmoid(x)) = -softplus(-x), never overflowing. PyTorch: torch.nn.functional.logsigmoid.
+        """log(sigmoid(x)) = -softplus(-x), without overflow. PyTorch: torch.nn.functional.logsigmoid.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -207,7 +207,7 @@ class ActivationOps(Calls[R]):
         return self._call1(TANHSHRINK, x)
 
     def hardshrink(self, x: R, /, *, width: Number = 0.5) -> R:
-        """x where |x| > width, else 0. PyTorch: torch.nn.functional.hardshrink, whose lambd it is.
+        """x where |x| > width, else 0. PyTorch: torch.nn.functional.hardshrink (lambd).
 
         Raises:
             DtypeError: x not a float tensor.
@@ -216,7 +216,7 @@ class ActivationOps(Calls[R]):
         return self._call(HARDSHRINK, (x,), {"width": width})
 
     def softshrink(self, x: R, /, *, width: Number = 0.5) -> R:
-        """x brought nearer to 0 by width, 0 where |x| <= width. PyTorch: torch.nn.functional.softshrink (lambd).
+        """x moved towards 0 by width; 0 where |x| <= width. PyTorch: torch.nn.functional.softshrink (lambd).
 
         Raises:
             DtypeError: x not a float tensor.

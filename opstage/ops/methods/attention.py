@@ -1,4 +1,4 @@
-"""Attention, one head and many."""
+"""Attention: single-head and multi-head."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .calls import Calls
 
 
 def _over_root(scale: Any, shape: Shape) -> Any:
-    """scale·√d; for shapes that an op refuses, and what is not a number, something that it refuses too."""
+    """Return scale·√d. For invalid shapes or a scale that is not a number, return a value that the op rejects."""
     if isinstance(scale, bool) or not isinstance(scale, (int, float, Fraction, DimFloat)):
         return InvalidStatic(f"scale must be a number but is {scale!r}", SCALED_DOT_PRODUCT_ATTENTION.name)
     has_width = len(shape) > 1 and not (isinstance(shape[-1], int) and shape[-1] < 1)
@@ -46,10 +46,10 @@ class AttentionOps(Calls[R]):
     ) -> R:
         """softmax(q·kᵀ/√d + bias)·v; mask True = attend. PyTorch: torch.nn.functional.scaled_dot_product_attention.
 
-        q (..., n, d), k (..., m, d), v (..., m, e), m >= 1. A boolean mask broadcasts to (..., n, m) and says True
-        where a query may attend; with `causal` query i attends to keys j <= i. A bias, floats, broadcasts like it; one
-        of -inf forbids too, and PyTorch has both in one argument. `scale` stands in the place of 1/√d. A query that may
-        attend to nothing gives zeros and takes no gradient. Nothing of the n·m weights is kept (Rabe & Staats 2021, Dao
+        q (..., n, d), k (..., m, d), v (..., m, e), m >= 1. A boolean mask broadcasts to (..., n, m) and is True
+        where a query may attend; with `causal` query i attends to keys j <= i. A float bias broadcasts like it; -inf
+        also masks out. PyTorch combines both in one argument. `scale` replaces 1/√d. A query that attends to nothing
+        gives zeros and has no gradient. The n·m weights are not stored (Rabe & Staats 2021, Dao
         et al. 2022).
 
         Raises:
@@ -68,7 +68,7 @@ class AttentionOps(Calls[R]):
     def scaled_dot_product_attention_grad(
         self, q: R, k: R, v: R, mask: R | None, peak: R, total: R, g: R, /, *, causal: bool = False
     ) -> tuple[R, R, R]:
-        """Cotangents of q, k, v, from each query's greatest score and sum of exponentials.
+        """Cotangents of q, k, v, from each query's maximal score and sum of exponentials.
 
         peak and total (..., n, 1). With the weights p = exp(q·kᵀ/√d - peak)/total, 0 where a query may not attend, and
         s = p·(g·vᵀ - Σ p·(g·vᵀ)): s·k/√d, sᵀ·q/√d, pᵀ·g.
@@ -85,7 +85,7 @@ class AttentionOps(Calls[R]):
     def biased_attention_grad(
         self, q: R, k: R, v: R, bias: R, mask: R | None, peak: R, total: R, g: R, /, *, causal: bool = False
     ) -> tuple[R, R, R, R]:
-        """The same with a bias, whose cotangent comes last: s, summed over the axes along which it was broadcast.
+        """The same with a bias, whose cotangent comes last: s, summed over its broadcast axes.
 
         Raises:
             DtypeError: the bias a mask; q not a float tensor; dtypes differ.
@@ -112,9 +112,9 @@ class AttentionOps(Calls[R]):
     ) -> R:
         """Self-attention of (…, n, d), projections (d, H·h), output (H·h, d). PyTorch: torch.nn.MultiheadAttention.
 
-        x (n, d) or (B, n, d). Of H heads, head i attends with columns i·h … (i+1)·h of x·wq, x·wk and x·wv, scale 1/√h;
-        the heads side by side times wo; PyTorch has a bias, and weights transposed. mask (n, n) or (B, n, n), as in
-        scaled_dot_product_attention.
+        x (n, d) or (B, n, d). Head i of H uses columns i·h … (i+1)·h of x·wq, x·wk and x·wv, with scale 1/√h;
+        the concatenated heads are multiplied by wo. PyTorch has biases and transposed weights. mask (n, n) or (B, n,
+        n), as in scaled_dot_product_attention.
 
         Raises:
             DtypeError: x not a float tensor; dtypes differ.

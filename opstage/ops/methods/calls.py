@@ -1,4 +1,4 @@
-"""How a method of `Ops` becomes a call of the seam."""
+"""`Calls`: turns methods of `Ops` into calls of `bind`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .structure import Structure
 
 
 class Calls(Structure[R]):
-    """The step from a user-level op to `bind`: count the op on the cursor, unless a rule is running, and bind it.
+    """Connects user-level ops to `bind`: counts the op on the cursor, unless a rule is running, and binds it.
 
-    `bind1`, `bind2`, `bind3` are the seam for ops of fixed arity with one output, no residual and no statics; they
-    default to `bind`, and an interpreter on the hot path writes them out.
+    `bind1`, `bind2`, `bind3` are for ops of fixed arity with one output and no residuals or static parameters. They
+    default to `bind`; performance-critical interpreters override them.
     """
 
     __slots__ = ()
@@ -49,7 +49,7 @@ class Calls(Structure[R]):
 
     @final
     def _pointwise2(self, primitive: Primitive, x: R | Number, y: R | Number) -> R:
-        """An op of two tensors of one shape, either of which may be a number."""
+        """Call an op on two tensors of one shape, either of which may be a number."""
         if type(x) in NUMBERS or type(y) in NUMBERS:
             x, y = with_numbers(self, primitive.name, primitive.operands, (x, y))
         cursor = self.cursor
@@ -78,7 +78,7 @@ class Calls(Structure[R]):
 
     @final
     def _call_many(self, primitive: Primitive, refs: tuple[R, ...], static: Static) -> tuple[R, ...]:
-        """All outputs, without the residuals."""
+        """Return all outputs, without residuals."""
         cursor = self.cursor
         if not cursor.quiet:
             cursor.ordinal += 1
@@ -96,7 +96,7 @@ NUMERIC = frozenset(
         *("label_smoothing", "momentum", "weight_decay", "beta1", "beta2", "rho"),
     )
 )
-"""Static parameters that are numbers, of whatever op has them."""
+"""Static parameters of any op that are numbers."""
 
 FLAGS = frozenset(
     (
@@ -104,13 +104,13 @@ FLAGS = frozenset(
         *("nesterov", "replicated"),
     )
 )
-"""Static parameters that are True or False, of whatever op has them."""
+"""Static parameters of any op that are booleans."""
 
 _PLAIN = frozenset((int, float, bool, tuple))
 
 
 def _plainly(static: Static, op: str) -> Static:
-    """Static parameters of a user's call without NumPy's numbers; one that is not what it should be is invalid."""
+    """Convert NumPy numbers in the static parameters of a user's call; values of a wrong type become invalid."""
     return {name: _checked(plain(value), name, op) for name, value in static.items()}
 
 
@@ -120,7 +120,7 @@ def _checked(value: Any, name: str, op: str) -> Any:
     if name in FLAGS:
         return _flag(value, name, op)
     try:
-        hash(value)  # interpreters look up by it what they know of a call
+        hash(value)  # interpreters cache calls by static parameters
     except TypeError:
         return InvalidStatic(f"{name} must be a value that never changes but is {brief(value)}", op)
     return value

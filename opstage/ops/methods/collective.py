@@ -1,6 +1,6 @@
-"""Collectives, over one named axis of the mesh of ranks that runs the program.
+"""Collectives over a named axis of the mesh of ranks that runs the program.
 
-Over an axis that the mesh has not, each is its operand, so that a program of one rank needs no other text.
+Over an axis that the mesh does not have, each returns its operand, so that programs also run on one rank.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class CollectiveOps(Calls[R]):
 
     @final
     def _over(self, primitive: Primitive, x: R, axis: str, **static: Any) -> R:
-        """The collective over an axis; x itself where one rank stands along it."""
+        """Bind the collective over an axis; return x itself if there is one rank along it."""
         size = self.mesh.size(axis)
         return x if size == 1 else self._call(primitive, (x,), {"axis": axis, "size": size, **static})
 
     def vary(self, x: R, /, *, axis: str) -> R:
-        """x, which from here on counts as varying over the axis; its gradient is summed over the ranks.
+        """x, marked as varying over the axis; its gradient is summed over the ranks.
 
-        A program seldom says it: where an op meets a tensor that varies, those that do not are varied first. JAX:
+        Rarely called explicitly: an op with a varying operand varies its other operands first. JAX:
         jax.lax.pvary.
 
         Raises:
@@ -44,9 +44,9 @@ class CollectiveOps(Calls[R]):
         return self._over(VARY, x, axis)
 
     def all_reduce(self, x: R, /, *, axis: str) -> R:
-        """Σ of the ranks' x over the axis, the same bits on all of them. PyTorch: torch.distributed.all_reduce.
+        """Σ of the ranks' x over the axis, with the same bits on all ranks. PyTorch: torch.distributed.all_reduce.
 
-        Of floats and integers. JAX: jax.lax.psum. MPI: MPI_Allreduce.
+        For floats and integers. JAX: jax.lax.psum. MPI: MPI_Allreduce.
 
         Raises:
             DtypeError: x a mask.
@@ -55,7 +55,7 @@ class CollectiveOps(Calls[R]):
         return self._over(ALL_REDUCE, x, axis)
 
     def all_max(self, x: R, /, *, axis: str) -> R:
-        """The largest of the ranks' x, element by element; nan where one has it; no gradient.
+        """The elementwise maximum of the ranks' x; nan if any is; not differentiable.
 
         JAX: jax.lax.pmax.
 
@@ -68,8 +68,8 @@ class CollectiveOps(Calls[R]):
     def all_gather(self, x: R, /, *, axis: str, dim: int = 0, replicated: bool = False) -> R:
         """The ranks' parts joined along `dim`, on every rank. PyTorch: torch.distributed.all_gather.
 
-        A rank may use the whole in its own way, so that gradients are added and shared out; with `replicated` all ranks
-        do the same with it from here on, and each takes its own part of the one gradient. JAX: jax.lax.all_gather.
+        Ranks may use the result differently, so gradients are summed and scattered; with `replicated` all ranks use the
+        result alike, and each takes its part of the common gradient. JAX: jax.lax.all_gather.
 
         Raises:
             MeshError: x that all ranks have alike.
@@ -78,7 +78,7 @@ class CollectiveOps(Calls[R]):
         return self._over(ALL_GATHER, x, axis, dim=dim, replicated=replicated)
 
     def reduce_scatter(self, x: R, /, *, axis: str, dim: int = 0) -> R:
-        """The rank's own part, along `dim`, of the sum of the ranks' x. PyTorch: torch.distributed.reduce_scatter.
+        """The rank's part, along `dim`, of the sum of the ranks' x. PyTorch: torch.distributed.reduce_scatter.
 
         JAX: jax.lax.psum_scatter.
 
@@ -90,7 +90,7 @@ class CollectiveOps(Calls[R]):
         return self._over(REDUCE_SCATTER, x, axis, dim=dim)
 
     def shard(self, x: R, /, *, axis: str, dim: int = 0) -> R:
-        """The rank's own part, along `dim`, of an x that all ranks have alike; no byte moves.
+        """The rank's part, along `dim`, of an x that is the same on all ranks; nothing is sent.
 
         Raises:
             MeshError: x that varies over the axis.
@@ -99,7 +99,7 @@ class CollectiveOps(Calls[R]):
         return self._over(SHARD, x, axis, dim=dim)
 
     def all_to_all(self, x: R, /, *, axis: str, split: int, join: int) -> R:
-        """Part i of x along `split` goes to rank i; the parts that come are joined along `join`.
+        """Send part i of x along `split` to rank i, and join the received parts along `join`.
 
         PyTorch: torch.distributed.all_to_all. JAX: jax.lax.all_to_all.
 
@@ -110,7 +110,7 @@ class CollectiveOps(Calls[R]):
         return self._over(ALL_TO_ALL, x, axis, split=split, join=join)
 
     def shift(self, x: R, /, *, axis: str, by: int = 1) -> R:
-        """The x of the rank that stands `by` places before, around the ring.
+        """The x of the rank `by` positions before, around the ring.
 
         JAX: jax.lax.ppermute. MPI: MPI_Sendrecv.
 
@@ -120,7 +120,7 @@ class CollectiveOps(Calls[R]):
         return self._over(SHIFT, x, axis, by=by)
 
     def axis_index(self, *, axis: str) -> R:
-        """Where along the axis the rank stands, an int64 scalar. PyTorch: torch.distributed.get_rank.
+        """The rank's coordinate along the axis, an int64 scalar. PyTorch: torch.distributed.get_rank.
 
         JAX: jax.lax.axis_index.
         """

@@ -1,4 +1,4 @@
-"""Convolutions of any spatial rank, which the kernel's rank gives."""
+"""Convolutions of any spatial rank, determined by the kernel's rank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .calls import Calls
 
 
 def _window(op: str, kernel: Any, stride: Any, padding: Any, dilation: Any) -> dict[str, Any]:
-    """The statics with an entry for each spatial axis; an invalid stride is passed on."""
+    """Return the static parameters with an entry for each spatial axis; an invalid stride is passed on."""
     rank = len(kernel.shape) - 2
     if rank < 1:
         stride = InvalidStatic(
@@ -29,14 +29,14 @@ def _window(op: str, kernel: Any, stride: Any, padding: Any, dilation: Any) -> d
 
 
 def _output_padding(value: int | tuple[Dim, ...], rank: int) -> Any:
-    """Ints as users write them, or dims as the derivative of a conv over a symbolic size needs them."""
+    """Return ints, or dims as the derivative of a conv over a symbolic size needs them."""
     if isinstance(value, tuple) and len(value) == rank and any(isinstance(entry, DimExpr) for entry in value):
         return value
     return per_axis("conv_transpose", "output_padding", value, rank, least=0)
 
 
 def _images(op: str, kernel: Any, x: Any, stride: IntOrTuple) -> Any:
-    """The stride of a convolution over height and width, or its `InvalidStatic`."""
+    """Return the stride of a convolution over height and width, or an `InvalidStatic`."""
     if len(kernel.shape) != 4:
         return InvalidStatic(
             f"kernel must have rank 4 (two channel axes, height, width) but is {show_shape(kernel.shape)}; "
@@ -65,7 +65,7 @@ class ConvolutionOps(Calls[R]):
     ) -> R:
         """Cross-correlation, kernel (outC, inC/groups, *k), x ([N,] inC, *S). PyTorch: torch.nn.functional.conv1d … 3d.
 
-        y[n, o, i] = bias[o] + Σ_c Σ_j kernel[o, c, j] · x[n, c, i·stride + j·dilation - padding], padded with zeros;
+        y[n, o, i] = bias[o] + Σ_c Σ_j kernel[o, c, j] · x[n, c, i·stride + j·dilation - padding], with zero padding;
         bias (outC), y ([N,] outC, *O), O = floor((S + 2·padding - dilation·(k - 1) - 1) / stride) + 1; any number of
         spatial axes. A kernel larger than its padded input is a ShapeError.
 
@@ -93,7 +93,7 @@ class ConvolutionOps(Calls[R]):
     ) -> R:
         """The adjoint of conv in x, kernel (inC, outC/groups, *k). PyTorch: torch.nn.functional.conv_transpose1d … 3d.
 
-        y[n, o, i·stride + j·dilation - padding] += kernel[c, o, j] · x[n, c, i], from the bias (outC) up; x ([N,] inC,
+        y[n, o, i·stride + j·dilation - padding] += kernel[c, o, j] · x[n, c, i], added to the bias (outC); x ([N,] inC,
         *S), y ([N,] outC, *O), O = (S - 1)·stride - 2·padding + dilation·(k - 1) + output_padding + 1. An
         output_padding must be smaller than the stride or the dilation.
 

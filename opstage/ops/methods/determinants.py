@@ -13,8 +13,8 @@ class DeterminantsOps(Calls[R]):
     def det(self, x: R, /) -> R:
         """The determinant: x (..., n, n) -> (...); 1 for n = 0. PyTorch: torch.linalg.det. ONNX: Det.
 
-        Its gradient is `cofactor(x)`, of a singular x too; the second derivative needs a regular x, and is nan where x
-        is singular. nan where x holds nan or inf.
+        Its gradient is `cofactor(x)`, also for singular x; the second derivative requires invertible x, and is nan
+        where x is singular. nan where x has nan or inf.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -23,10 +23,10 @@ class DeterminantsOps(Calls[R]):
         return self._call1(DET, x)
 
     def cofactor(self, x: R, /) -> R:
-        """The matrix of cofactors, the transpose of the adjugate: x (..., n, n) -> (..., n, n), det(x)·x⁻ᵀ.
+        """The cofactor matrix, the transpose of the adjugate: x (..., n, n) -> (..., n, n), det(x)·x⁻ᵀ.
 
-        Of a singular x too: 0 where its rank is less than n - 1. Its derivatives need a regular x, and are nan where x
-        is singular. nan where x holds nan or inf. PyTorch has none.
+        Also for singular x: 0 where its rank is less than n - 1. Its derivatives require invertible x, and are nan
+        where x is singular. nan where x has nan or inf. Not in PyTorch.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -37,8 +37,8 @@ class DeterminantsOps(Calls[R]):
     def slogdet(self, x: R, /) -> tuple[R, R]:
         """The sign of the determinant and the logarithm of its absolute value: x (..., n, n) -> (...), (...).
 
-        Neither overflows where the determinant would. 0 and -inf where x is singular (a pivot is exactly 0), and nan
-        where it holds nan or inf. The gradient of the logarithm is x⁻ᵀ, nan where x is singular; the sign has none.
+        They do not overflow where the determinant would. 0 and -inf where x is singular (a pivot is exactly 0), and nan
+        where it has nan or inf. The gradient of the logarithm is x⁻ᵀ, nan where x is singular; the sign has none.
         PyTorch: torch.linalg.slogdet.
 
         Raises:

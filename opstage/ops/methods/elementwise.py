@@ -1,4 +1,4 @@
-"""Arithmetic and functions of one element."""
+"""Elementwise arithmetic and functions."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ class ElementwiseOps(Calls[R]):
         return self._call1(TANH, x)
 
     def sigmoid(self, x: R, /) -> R:
-        """1/(1 + e^-x), never overflowing. PyTorch: torch.sigmoid.
+        """1/(1 + e^-x), without overflow. PyTorch: torch.sigmoid.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -194,7 +194,7 @@ class ElementwiseOps(Calls[R]):
         return self._call1(SIGMOID, x)
 
     def softplus(self, x: R, /) -> R:
-        """log(1 + e^x), never overflowing. PyTorch: torch.nn.functional.softplus.
+        """log(1 + e^x), without overflow. PyTorch: torch.nn.functional.softplus.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -221,7 +221,7 @@ class ElementwiseOps(Calls[R]):
     def pow(self, x: R, /, *, exponent: Number) -> R:
         """x^exponent for a static exponent. PyTorch: torch.pow.
 
-        IEEE results, for ±½ those of √x and 1/√x. Its derivative, exponent · x^(exponent - 1), is 0 for exponent 0.
+        IEEE results; for ±½ those of √x and 1/√x. Its derivative, exponent · x^(exponent - 1), is 0 for exponent 0.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -232,7 +232,7 @@ class ElementwiseOps(Calls[R]):
     def power(self, x: R | Number, y: R | Number, /) -> R:
         """x^y of two tensors of one shape and float dtype. PyTorch: torch.pow.
 
-        nan where x is below 0 and y no whole number. Its derivative by y is 0 where x is 0 and y is not below 0.
+        nan where x < 0 and y is not an integer. Its derivative by y is 0 where x = 0 and y >= 0.
 
         Raises:
             DtypeError: x not a float tensor; dtypes differ; a number that the dtype does not hold.

@@ -1,4 +1,4 @@
-"""Orthogonal factors, for each matrix of a stack."""
+"""Eigenvalue, QR and singular value decompositions, for each matrix of a stack."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class FactorizationsOps(Calls[R]):
         """Eigenvalues and eigenvectors of a symmetric x: (..., n, n) -> λ (..., n), V (..., n, n), x·V = V·diag(λ).
 
         Values ascend; the columns of V are orthonormal, and the first entry of each that is at least 0.618 times its
-        greatest in magnitude is positive. The lower triangle of x is read; its gradient is symmetric. nan where the
-        triangle holds nan or inf. Where eigenvalues are equal the derivatives of V are nan or inf; those of λ alone
-        are right. PyTorch: torch.linalg.eigh. Source of its derivatives: Giles 2008.
+        largest in magnitude is positive. The lower triangle of x is read; its gradient is symmetric. nan where the
+        triangle has nan or inf. Where eigenvalues are equal, the derivatives of V are nan or inf; those of λ alone
+        are correct. PyTorch: torch.linalg.eigh. Source of its derivatives: Giles 2008.
 
         Raises:
             DtypeError: x not a float tensor; x a mask.
@@ -26,9 +26,9 @@ class FactorizationsOps(Calls[R]):
         return values, vectors
 
     def qr(self, x: R, /) -> tuple[R, R]:
-        """x = Q·R, k = min(m, n): (..., m, n) -> Q (..., m, k) of orthonormal columns, R (..., k, n) upper triangular.
+        """x = Q·R, k = min(m, n): (..., m, n) -> Q (..., m, k), orthonormal columns, R (..., k, n) upper triangular.
 
-        The diagonal of R is not negative, so that Q and R are one and the same on every device. nan where x holds nan
+        The diagonal of R is nonnegative, so that Q and R are the same on every device. nan where x has nan
         or inf. Where the first k columns of x are dependent, so that the diagonal has a 0, the derivatives are nan or
         inf. PyTorch: torch.linalg.qr. Source of its derivatives: Walter and Lehmann 2010.
 
@@ -43,8 +43,8 @@ class FactorizationsOps(Calls[R]):
         """x = U·diag(S)·Vᵀ, k = min(m, n): (..., m, n) -> U (..., m, k), S (..., k), Vᵀ (..., k, n).
 
         Singular values descend; the columns of U and V are orthonormal, and the first entry of each column of U that is
-        at least 0.618 times its greatest in magnitude is positive; the vectors of a singular value that is 0 have any
-        sign. nan where x holds nan or inf. Where singular values are equal, or one is 0 and x is not square, the
+        at least 0.618 times its largest in magnitude is positive; the vectors of a zero singular value have any
+        sign. nan where x has nan or inf. Where singular values are equal, or one is 0 and x is not square, the
         derivatives of U and V are nan or inf; those of S alone are finite. Source of its derivatives: Townsend 2016.
         PyTorch: torch.linalg.svd(x, full_matrices=False).
 

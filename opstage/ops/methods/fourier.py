@@ -10,17 +10,18 @@ from .calls import Calls
 
 
 class FourierOps(Calls[R]):
-    """A complex tensor is a real one whose last axis is (real, imaginary), as PyTorch's view_as_real gives it.
+    """Fourier transforms. A complex tensor is a real one whose last axis is (real, imaginary), as in PyTorch's
+    view_as_real.
 
-    norm says where the factor is, as in NumPy: "backward", 1/n in the inverse; "forward", 1/n in the transform;
-    "ortho", 1/√n in both. Transforms along several axes are one after the other. Where a line along the axis
-    holds nan or inf, all of its transform is nan. ShapeError for an empty axis.
+    `norm` determines the scaling, as in NumPy: "backward", 1/n in the inverse; "forward", 1/n in the transform;
+    "ortho", 1/√n in both. Apply transforms along several axes in sequence. If a line along the axis has nan or inf, all
+    of its transform is nan. Raises ShapeError for an empty axis.
     """
 
     __slots__ = ()
 
     def fft(self, x: R, /, *, axis: int = -2, norm: str = "backward") -> R:
-        """Σ x[j]·e^(-2πi·jk/n) over an axis of a complex x (..., 2), of its own shape. PyTorch: torch.fft.fft.
+        """Σ x[j]·e^(-2πi·jk/n) over an axis of a complex x (..., 2), of the same shape. PyTorch: torch.fft.fft.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -31,7 +32,7 @@ class FourierOps(Calls[R]):
         return self._call(FFT, (x,), {"axis": axis, "inverse": False, "norm": norm})
 
     def ifft(self, x: R, /, *, axis: int = -2, norm: str = "backward") -> R:
-        """1/n·Σ x[k]·e^(2πi·jk/n) over an axis of a complex x (..., 2), of its own shape. PyTorch: torch.fft.ifft.
+        """1/n·Σ x[k]·e^(2πi·jk/n) over an axis of a complex x (..., 2), of the same shape. PyTorch: torch.fft.ifft.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -42,7 +43,7 @@ class FourierOps(Calls[R]):
         return self._call(FFT, (x,), {"axis": axis, "inverse": True, "norm": norm})
 
     def rfft(self, x: R, /, *, axis: int = -1, norm: str = "backward") -> R:
-        """The first n // 2 + 1 entries of the transform of a real x: the others follow. PyTorch: torch.fft.rfft.
+        """The first n // 2 + 1 entries of the transform of a real x: the rest are conjugates. PyTorch: torch.fft.rfft.
 
         x (*a, n, *b) -> (*a, n // 2 + 1, *b, 2): real and imaginary parts along a new last axis.
 
@@ -53,10 +54,10 @@ class FourierOps(Calls[R]):
         return self._call(RFFT, (x,), {"axis": normalize_axis("rfft", axis, len(x.shape)), "norm": norm})
 
     def irfft(self, x: R, /, *, n: Dim | None = None, axis: int = -2, norm: str = "backward") -> R:
-        """The real tensor of which x is the `rfft`: (*a, n // 2 + 1, *b, 2) -> (*a, n, *b). PyTorch: torch.fft.irfft.
+        """The real tensor whose `rfft` is x: (*a, n // 2 + 1, *b, 2) -> (*a, n, *b). PyTorch: torch.fft.irfft.
 
-        n is 2·(entries - 1) unless it is given; another one must agree with x, which is neither cut nor padded. The
-        imaginary parts of the first entry, and of that in the middle of an even n, are not read.
+        n defaults to 2·(entries - 1); another n must agree with x, which is neither cut nor padded. The
+        imaginary parts of the first entry, and of the middle one for even n, are ignored.
 
         Raises:
             DtypeError: x not a float tensor.

@@ -1,4 +1,4 @@
-"""Reading and adding at indices."""
+"""Gathering and scatter-adding at indices."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class IndexingOps(Calls[R]):
         return self._call(GATHER_ROW, (x,), {"index": _static_index(index), "mode": mode})
 
     def gather_vec(self, x: R, idx: R, /, *, mode: str = "raise") -> R:
-        """x[idx] of a vector (n), for integers of any shape. PyTorch: x[idx], torch.take.
+        """x[idx] of a vector (n), for integer indices of any shape. PyTorch: x[idx], torch.take.
 
         Raises:
             DtypeError: idx not an integer tensor.
@@ -53,9 +53,9 @@ class IndexingOps(Calls[R]):
         return self._call(GATHER_VEC, (x, idx), {"mode": mode})
 
     def gather_rows(self, x: R, idx: R, /, *, mode: str = "raise") -> R:
-        """Rows x[idx], for integers of any shape. PyTorch: torch.nn.functional.embedding(idx, x), x[idx].
+        """Rows x[idx], for integer indices of any shape. PyTorch: torch.nn.functional.embedding(idx, x), x[idx].
 
-        x (n, *rest) gives (*idx, *rest). Gradients of rows read twice add up.
+        x (n, *rest) gives (*idx, *rest). Gradients of repeated rows are summed.
 
         Raises:
             DtypeError: idx not an integer tensor.
@@ -67,7 +67,7 @@ class IndexingOps(Calls[R]):
     def scatter_add_vec(self, x: R, v: R, index: R | Dim, /, *, mode: str = "raise") -> R:
         """The vector x (n) with v added at entries `index`. PyTorch: torch.index_add(x, 0, index, v).
 
-        A static index: a scalar v. Integers of any shape: v of that shape, added in row-major order.
+        For a static index, v is a scalar. For integers of any shape, v has that shape and is added in row-major order.
 
         Raises:
             DtypeError: x a mask; index not an integer tensor; dtypes differ.
@@ -81,8 +81,8 @@ class IndexingOps(Calls[R]):
     def scatter_add_row(self, x: R, v: R, index: R | Dim, /, *, mode: str = "raise") -> R:
         """x (n, *rest) with v added at rows `index`. PyTorch: torch.index_add(x, 0, index, v).
 
-        A static index: v (*rest). Integers of any shape: v (*index, *rest), added in row-major order; the adjoint of
-        gather_rows.
+        For a static index, v is (*rest). For integers of any shape, v is (*index, *rest), added in row-major order; the
+        adjoint of gather_rows.
 
         Raises:
             DtypeError: x a mask; index not an integer tensor; dtypes differ.
@@ -95,5 +95,5 @@ class IndexingOps(Calls[R]):
 
 
 def _static_index(index: Any) -> Any:
-    """A NumPy integer, which is not a static parameter, as a Python one."""
+    """Convert a NumPy integer, which is not a static parameter, to a Python int."""
     return int(index) if isinstance(index, np.integer) else index

@@ -36,7 +36,7 @@ def _no_tensors(op: str) -> InvalidStatic:
 
 
 def _adds_up(lengths: tuple[Any, ...], shape: Shape, axis: int) -> InvalidStatic | None:
-    """An `InvalidStatic` where the sizes of a split are none, or do not add up to the axis."""
+    """Return an `InvalidStatic` if sizes of a split are invalid or do not add up to the axis."""
     for length in lengths:
         if isinstance(length, InvalidStatic):
             return length
@@ -56,9 +56,9 @@ class LayoutOps(Calls[R]):
     __slots__ = ()
 
     def broadcast_to(self, x: R, /, *, shape: ShapeLike) -> R:
-        """x repeated to `shape` by NumPy's rules. PyTorch: torch.broadcast_to.
+        """x broadcast to `shape` by NumPy's rules. PyTorch: torch.broadcast_to.
 
-        Axes are aligned from the last, those of size 1 repeated, new ones added in front; gradients add up over the
+        Axes are aligned at the last one, axes of size 1 repeated, leading axes added; gradients are summed over the
         copies.
 
         Raises:
@@ -67,7 +67,7 @@ class LayoutOps(Calls[R]):
         return self._call(BROADCAST_TO, (x,), {"shape": as_shape("broadcast_to", shape)})
 
     def reshape(self, x: R, /, *, shape: ShapeLike) -> R:
-        """The same elements in row-major order in another shape; one -1 is inferred. PyTorch: torch.reshape.
+        """The same elements in row-major order in another shape; one size of -1 is inferred. PyTorch: torch.reshape.
 
         Raises:
             ShapeError: another number of elements; no such shape.
@@ -149,7 +149,7 @@ class LayoutOps(Calls[R]):
         )
 
     def stack(self, xs: Sequence[R], /, *, axis: int = 0) -> R:
-        """Tensors of one shape and dtype joined along a new axis, `axis` of the result. PyTorch: torch.stack.
+        """Tensors of one shape and dtype joined along a new axis of the result. PyTorch: torch.stack.
 
         Raises:
             DtypeError: dtypes differ.
@@ -160,7 +160,7 @@ class LayoutOps(Calls[R]):
         return self._call(STACK, refs, {"axis": normalize_axis("stack", axis, rank) if refs else _no_tensors("stack")})
 
     def slice(self, x: R, /, *, axis: int, start: Dim, length: Dim, step: int = 1) -> R:
-        """`length` entries from `start` in steps along an axis; all must exist. PyTorch: torch.narrow.
+        """`length` entries from `start` in steps of `step` along an axis; all must exist. PyTorch: torch.narrow.
 
         The entries start, start + step, …, x[start:end:step]: 0 <= start and start + (length - 1)·step < n.
 
@@ -176,14 +176,14 @@ class LayoutOps(Calls[R]):
         return self._call(SLICE, (x,), static)
 
     def split(self, x: R, /, *, sizes: Sequence[Dim], axis: int = 0) -> tuple[R, ...]:
-        """Consecutive slices of the given sizes along an axis, which add up to it. PyTorch: torch.split.
+        """Consecutive slices along an axis, with sizes that add up to it. PyTorch: torch.split.
 
         Raises:
             ShapeError: entries outside x; sizes that do not add up; no such axis; an invalid argument.
         """
         invalid = axis = normalize_axis("split", axis, len(x.shape))
         given = as_sequence("split", "sizes", sizes)
-        if isinstance(given, InvalidStatic):  # of how many parts nobody knows
+        if isinstance(given, InvalidStatic):  # the number of parts is unknown
             return (self._call(SLICE, (x,), {"axis": given, "start": 0, "step": 1, "length": 0}),)
         lengths = tuple(as_dim("split", "a size", size) for size in given)
         if not isinstance(axis, InvalidStatic):
@@ -207,10 +207,10 @@ class LayoutOps(Calls[R]):
         value: Number = 0.0,
         interior: Sequence[int] | None = None,
     ) -> R:
-        """Constant cells before, after and between the entries of each axis. PyTorch: torch.nn.functional.pad.
+        """Constant padding before, after and between the entries of each axis. PyTorch: torch.nn.functional.pad.
 
-        For each axis a pair (before, after) of how many cells of `value` to add at its ends, and in `interior` how many
-        between every two entries: n become before + n + (n - 1)·interior + after. As jax.lax.pad.
+        `padding` has for each axis the numbers (before, after) of cells of `value` to add, and `interior` the number
+        between adjacent entries: n becomes before + n + (n - 1)·interior + after. As jax.lax.pad.
 
         Raises:
             DtypeError: a number that the dtype does not hold.
@@ -232,7 +232,7 @@ class LayoutOps(Calls[R]):
         return self._call(PAD, (x,), static)
 
     def squeeze(self, x: R, /, *, axis: Axes = None) -> R:
-        """Axes of size 1 dropped, all of them for None; an axis of another size is an error. PyTorch: torch.squeeze.
+        """x without the given axes of size 1, or all such axes; other sizes are an error. PyTorch: torch.squeeze.
 
         Raises:
             ShapeError: an axis of another size than 1; no such axis.
@@ -244,7 +244,7 @@ class LayoutOps(Calls[R]):
         return self._call(SQUEEZE, (x,), {"axes": axes})
 
     def unsqueeze(self, x: R, /, *, axis: int) -> R:
-        """A new axis of size 1, `axis` of the result. PyTorch: torch.unsqueeze.
+        """x with a new axis of size 1, at `axis` of the result. PyTorch: torch.unsqueeze.
 
         Raises:
             ShapeError: no such axis.

@@ -1,4 +1,4 @@
-"""Products of matrices."""
+"""Matrix products."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class LinalgOps(Calls[R]):
         return self._call2(MATMUL, x, y)
 
     def bmm(self, x: R, y: R, /) -> R:
-        """Batched matrix product (..., m, k)·(..., k, n), of any number of leading axes, alike. PyTorch: torch.bmm.
+        """Batched matrix product (..., m, k)·(..., k, n), with any number of equal leading axes. PyTorch: torch.bmm.
 
         Raises:
             DtypeError: x not a float tensor; dtypes differ.

@@ -1,4 +1,4 @@
-"""Masks, dtypes, the gradient's end, and tensors made from nothing."""
+"""Masks, selection, casts, detach, and constant tensors."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class LogicOps(Calls[R]):
         return self._pointwise2(LESS_EQUAL, x, y)
 
     def equal(self, x: R | Number, y: R | Number, /) -> R:
-        """The mask x = y, of numbers or of masks; no gradient. PyTorch: torch.eq.
+        """The mask x = y, for numbers or masks; no gradient. PyTorch: torch.eq.
 
         Raises:
             DtypeError: dtypes differ; a number that the dtype does not hold.
@@ -59,7 +59,7 @@ class LogicOps(Calls[R]):
         return self._pointwise2(EQUAL, x, y)
 
     def logical_and(self, x: R | Number, y: R | Number, /) -> R:
-        """Both masks; no gradient. PyTorch: torch.logical_and.
+        """The elementwise and of two masks; no gradient. PyTorch: torch.logical_and.
 
         Raises:
             DtypeError: x not a mask; dtypes differ; a number that the dtype does not hold.
@@ -68,7 +68,7 @@ class LogicOps(Calls[R]):
         return self._pointwise2(LOGICAL_AND, x, y)
 
     def logical_not(self, x: R, /) -> R:
-        """The opposite mask; no gradient. PyTorch: torch.logical_not.
+        """The negated mask; no gradient. PyTorch: torch.logical_not.
 
         Raises:
             DtypeError: x not a mask.
@@ -76,7 +76,7 @@ class LogicOps(Calls[R]):
         return self._call1(LOGICAL_NOT, x)
 
     def logical_or(self, x: R, y: R, /) -> R:
-        """Either mask, or both; no gradient. PyTorch: torch.logical_or.
+        """The elementwise or of two masks; no gradient. PyTorch: torch.logical_or.
 
         Raises:
             DtypeError: x not a mask; dtypes differ.
@@ -85,7 +85,7 @@ class LogicOps(Calls[R]):
         return self._call2(LOGICAL_OR, x, y)
 
     def logical_xor(self, x: R, y: R, /) -> R:
-        """One mask and not the other; no gradient. PyTorch: torch.logical_xor.
+        """The elementwise exclusive or of two masks; no gradient. PyTorch: torch.logical_xor.
 
         Raises:
             DtypeError: x not a mask; dtypes differ.
@@ -94,7 +94,7 @@ class LogicOps(Calls[R]):
         return self._call2(LOGICAL_XOR, x, y)
 
     def isnan(self, x: R, /) -> R:
-        """The mask of numbers that are nan; no gradient. PyTorch: torch.isnan.
+        """The mask of elements that are nan; no gradient. PyTorch: torch.isnan.
 
         Raises:
             DtypeError: x a mask.
@@ -102,7 +102,7 @@ class LogicOps(Calls[R]):
         return self._call1(ISNAN, x)
 
     def isinf(self, x: R, /) -> R:
-        """The mask of numbers that are infinite, of either sign; no gradient. PyTorch: torch.isinf.
+        """The mask of elements that are infinite, of either sign; no gradient. PyTorch: torch.isinf.
 
         Raises:
             DtypeError: x a mask.
@@ -110,7 +110,7 @@ class LogicOps(Calls[R]):
         return self._call1(ISINF, x)
 
     def isfinite(self, x: R, /) -> R:
-        """The mask of numbers that are neither nan nor infinite; no gradient. PyTorch: torch.isfinite.
+        """The mask of elements that are neither nan nor infinite; no gradient. PyTorch: torch.isfinite.
 
         Raises:
             DtypeError: x a mask.
@@ -118,13 +118,13 @@ class LogicOps(Calls[R]):
         return self._call1(ISFINITE, x)
 
     def detach(self, x: R, /) -> R:
-        """x, through which no gradient or tangent flows. PyTorch: Tensor.detach."""
+        """x, without its gradient and tangent. PyTorch: Tensor.detach."""
         return self._call1(DETACH, x)
 
     def select(self, mask: R, x: R | Number, y: R | Number, /) -> R:
-        """x where mask, else y; all of one shape, a number of any. PyTorch: torch.where.
+        """x where mask is True, else y; all of one shape, or numbers. PyTorch: torch.where.
 
-        The side not selected gets no gradient, whatever its value. Two numbers, one of which is a float, give the
+        The unselected side gets no gradient, whatever its value. Two numbers, at least one a float, give the
         program's float dtype.
 
         Raises:
@@ -139,7 +139,7 @@ class LogicOps(Calls[R]):
         """x in another dtype. PyTorch: Tensor.to.
 
         Float to integer truncates towards 0, number to bool is x != 0, bool to number is 0 or 1. Between floats the
-        gradient is cast back; an integer result has none.
+        gradient is cast back; integer results have none.
 
         Raises:
             UsageError: no such dtype.
@@ -147,7 +147,7 @@ class LogicOps(Calls[R]):
         return self._call(CAST, (x,), {"dtype": dtype_name(as_dtype(dtype))})
 
     def full(self, *, shape: ShapeLike, value: Number, dtype: str | DType | None = None) -> R:
-        """A tensor filled with one static number. PyTorch: torch.full.
+        """A tensor filled with a static number. PyTorch: torch.full.
 
         Raises:
             DtypeError: a number that the dtype does not hold.
@@ -158,9 +158,9 @@ class LogicOps(Calls[R]):
         return self._call(FULL, (), {"shape": as_shape("full", shape), "value": value, "dtype": dtype_name(target)})
 
     def iota(self, *, shape: ShapeLike, axis: int | None = None, dtype: str | DType = "int64") -> R:
-        """Each element's own index along `axis`, which a vector alone may leave out. PyTorch: torch.arange, broadcast.
+        """Each element's index along `axis`, which may be omitted for vectors. PyTorch: torch.arange, broadcast.
 
-        A default axis of 0 would make zeros of `shape=(1, N)`, and no error would ever say so.
+        A default axis of 0 would silently make zeros for `shape=(1, N)`.
 
         Raises:
             ShapeError: the axis left out; no such axis; no such shape.

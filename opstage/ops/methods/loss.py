@@ -46,7 +46,7 @@ class LossOps(Calls[R]):
             ShapeError: labels do not fit the logits; the logits a scalar; an invalid argument; an axis is empty.
         """
         if weight is not None:
-            from ..losses import weighted_cross_entropy  # made of this op and others
+            from ..losses import weighted_cross_entropy  # composed of this op and others
 
             ops: Any = self
             more: dict[str, Any] = {"ignore_index": ignore_index, "label_smoothing": label_smoothing}
@@ -68,7 +68,7 @@ class LossOps(Calls[R]):
         ignore_index: int,
         label_smoothing: float,
     ) -> R:
-        """The cotangent of cross_entropy's logits, from each position's greatest logit and sum of exponentials.
+        """The cotangent of cross_entropy's logits, from each position's maximal logit and sum of exponentials.
 
         w·(exp(logits - peak)/total - (1 - ε)·onehot(labels) - ε/C), where w is g at a position (over the number of
         positions not ignored with "mean") and 0 where it is ignored; peak and total have size 1 along the classes.

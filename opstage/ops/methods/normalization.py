@@ -1,4 +1,4 @@
-"""Normalisations, and the fused cotangents of each."""
+"""Normalisations, and their fused cotangents."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class NormalizationOps(Calls[R]):
     def group_norm(self, x: R, gamma: R | None, beta: R | None, /, *, groups: int, eps: float = 1e-5) -> R:
         """Normalisation over channel groups of (N, C, *S). PyTorch: torch.nn.functional.group_norm.
 
-        Each of `groups` runs of C/groups channels is normalised over its channels and S; gamma and beta (C,) (Wu & He
+        Each of `groups` groups of C/groups channels is normalised over its channels and S; gamma and beta (C,) (Wu & He
         2018).
 
         Raises:
@@ -69,7 +69,7 @@ class NormalizationOps(Calls[R]):
     ) -> tuple[R, R, R]:
         """Training form: y, batch mean, unbiased batch variance. PyTorch: torch.nn.functional.batch_norm.
 
-        y = (x - mean)/√(biased variance + eps) · gamma + beta, with statistics (C,) over all axes but the channel;
+        y = (x - mean)/√(biased variance + eps) · gamma + beta, with statistics (C,) over all axes except the channel;
         gamma and beta (C,) (Ioffe & Szegedy 2015). At least 2 values per channel.
 
         Raises:

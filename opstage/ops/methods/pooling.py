@@ -1,4 +1,4 @@
-"""Pools over windows; the kernel's length gives the spatial rank."""
+"""Pooling over windows; the kernel's length determines the spatial rank."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .calls import Calls
 
 
 def _window(op: str, kernel: Any, stride: Any, padding: Any) -> dict[str, Any]:
-    """The statics with an entry for each spatial axis; an invalid kernel is passed on."""
+    """Return the static parameters with an entry for each spatial axis; an invalid kernel is passed on."""
     if isinstance(kernel, InvalidStatic):
         return {"kernel": kernel, "stride": kernel, "padding": kernel}
     kernel = plain_sequence(kernel)
@@ -36,7 +36,7 @@ def _window(op: str, kernel: Any, stride: Any, padding: Any) -> dict[str, Any]:
 
 
 def _images(op: str, x: Any, kernel: IntOrTuple) -> Any:
-    """The kernel of a pool over height and width, or its `InvalidStatic`."""
+    """Return the kernel of pooling over height and width, or an `InvalidStatic`."""
     if len(x.shape) not in (3, 4):
         return InvalidStatic(
             f"x must be (C, H, W) or (N, C, H, W) but is {show_shape(x.shape)}; "
@@ -52,10 +52,10 @@ class PoolingOps(Calls[R]):
     def max_pool(
         self, x: R, /, *, kernel: tuple[int, ...], stride: IntOrTuple | None = None, padding: IntOrTuple = 0
     ) -> R:
-        """Maximum over windows; the first maximum takes the gradient. PyTorch: torch.nn.functional.max_pool1d … 3d.
+        """Maximum over windows; the first maximum gets the gradient. PyTorch: torch.nn.functional.max_pool1d … 3d.
 
-        x ([N,] C, *S) gives ([N,] C, *O), O = floor((S + 2·padding - kernel) / stride) + 1; the stride is by default
-        the kernel, padding at most half of it. Padding never wins, nan wins over every number.
+        x ([N,] C, *S) gives ([N,] C, *O), O = floor((S + 2·padding - kernel) / stride) + 1; the stride defaults to
+        the kernel, and padding is at most half of it. Padding is ignored, and nan counts as larger than every number.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -75,10 +75,10 @@ class PoolingOps(Calls[R]):
         stride: IntOrTuple,
         padding: IntOrTuple,
     ) -> R:
-        """Window values put back at the positions of their maxima: the cotangent of max_pool's x.
+        """Window values scattered to the positions of their maxima: the cotangent of max_pool's x.
 
         Zeros ([N,] C, *shape) to which each window's element of g is added at flat position `index` of the channel's
-        plane. The index comes from max_pool with the same windows, so it lies in its own window.
+        plane. The index comes from max_pool with the same windows, so it is inside its window.
 
         Raises:
             DtypeError: g not a float tensor; index not an integer tensor.
@@ -113,9 +113,9 @@ class PoolingOps(Calls[R]):
         padding: IntOrTuple = 0,
         count_include_pad: bool = True,
     ) -> R:
-        """Mean over windows, their shapes as in max_pool. PyTorch: torch.nn.functional.avg_pool1d … 3d.
+        """Mean over windows, with shapes as in max_pool. PyTorch: torch.nn.functional.avg_pool1d … 3d.
 
-        Padded cells add 0 and are counted, unless count_include_pad is False.
+        Padded cells count as 0, or are excluded if count_include_pad is False.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -138,7 +138,7 @@ class PoolingOps(Calls[R]):
     ) -> R:
         """The adjoint of avg_pool.
 
-        Each window's element of g is shared out evenly over its cells; shares of padded cells are lost.
+        Each window's element of g is distributed evenly over its cells; the parts of padded cells are dropped.
 
         Raises:
             DtypeError: g not a float tensor.
@@ -164,8 +164,8 @@ class PoolingOps(Calls[R]):
     ) -> R:
         """(1/beta) · log Σ e^(beta·x) over windows, shapes as in max_pool. PyTorch: torch.logsumexp, unfolded.
 
-        Padded cells are left out. It exceeds the maximum by at most log(cells)/beta; a negative beta gives a smooth
-        minimum. Shifted by the window's maximum (minimum for a negative beta), so it never overflows.
+        Padded cells are excluded. It exceeds the maximum by at most log(cells)/beta; a negative beta gives a smooth
+        minimum. Shifted by the window's maximum (minimum for a negative beta), so there is no overflow.
 
         Raises:
             DtypeError: x not a float tensor.

@@ -1,4 +1,4 @@
-"""Random tensors: the same bits on every interpreter and device, each draw at a site of its own."""
+"""Random tensors: the same bits on every interpreter and device, with a separate site for each draw."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class RandomOps(Calls[R]):
 
     @final
     def _counters(self, like: R | None) -> tuple[R, ...]:
-        """The operands of a draw. One that varies over the ranks of a mesh, as `like` does, is a draw of each."""
+        """Return the operands of a draw. If it varies over the ranks of a mesh, as `like` does, each rank draws
+        separately."""
         step = self.step() if like is None else self.vary_like(self.step(), like)
         return (step, *self.iterations())
 
@@ -37,13 +38,13 @@ class RandomOps(Calls[R]):
         dtype: str | DType | None = None,
         like: R | None = None,
     ) -> R:
-        """Uniform in [0, 1), the same bits everywhere; no gradient. PyTorch: torch.rand (other bits).
+        """Uniform in [0, 1), with the same bits everywhere; no gradient. PyTorch: torch.rand (other bits).
 
         Element i, in row-major order, is (splitmix64(key + i) >> 40) · 2^-24 with key =
         splitmix64(splitmix64(splitmix64(seed) + step) + site); exact in every dtype. Source: Steele, Lea & Flood 2014.
 
-        On a mesh all ranks draw the same, unless `like` is a tensor that varies over them: then each has its own rows
-        of the draw that one rank would make for all of them.
+        On a mesh all ranks draw the same, unless `like` is a tensor that varies over them: then each has its rows
+        of the draw that a single rank would make.
 
         Raises:
             DtypeError: a dtype of no floats.
@@ -87,9 +88,9 @@ class RandomOps(Calls[R]):
         site: int | None = None,
         like: R | None = None,
     ) -> R:
-        """1 where keep_prob > u, else 0, u uniform; no gradient. PyTorch: torch.bernoulli.
+        """1 where keep_prob > u, else 0, for uniform u; no gradient. PyTorch: torch.bernoulli.
 
-        keep_prob is a scalar, the result of its dtype; u the uniform draw at `site`.
+        keep_prob is a scalar, and the result has its dtype; u is the uniform draw at `site`.
 
         Raises:
             DtypeError: keep_prob not a float tensor.

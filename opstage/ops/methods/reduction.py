@@ -1,4 +1,4 @@
-"""Reductions along axes, and the normalised exponentials."""
+"""Reductions along axes, softmax and log-softmax."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ReductionOps(Calls[R]):
         return self._call1(SUM, x)
 
     def reduce_sum(self, x: R, /, *, axis: Axes = None, keepdims: bool = False) -> R:
-        """Sum over axes, all of them for None; 0 over an empty one. Integers are added in int64. PyTorch: torch.sum.
+        """Sum over axes, or all for None; 0 over an empty axis. Integers are summed in int64. PyTorch: torch.sum.
 
         Raises:
             DtypeError: x a mask.
@@ -44,7 +44,7 @@ class ReductionOps(Calls[R]):
         return self._call(REDUCE_SUM, (x,), {"axes": axes, "keepdims": keepdims})
 
     def reduce_mean(self, x: R, /, *, axis: Axes = None, keepdims: bool = False) -> R:
-        """Mean over axes, of at least one element. PyTorch: torch.mean.
+        """Mean over axes, with at least one element. PyTorch: torch.mean.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -56,7 +56,7 @@ class ReductionOps(Calls[R]):
     def reduce_max(self, x: R, /, *, axis: Axes = None, keepdims: bool = False) -> R:
         """Maximum over axes; ties share the gradient evenly. PyTorch: torch.amax.
 
-        Over at least one element; nan if any is, and what nan came from has a gradient of nan.
+        Over at least one element; nan if any element is nan, and the gradient of these elements is nan.
 
         Raises:
             DtypeError: x a mask.
@@ -77,7 +77,7 @@ class ReductionOps(Calls[R]):
     def reduce_min(self, x: R, /, *, axis: Axes = None, keepdims: bool = False) -> R:
         """Minimum over axes; ties share the gradient evenly. PyTorch: torch.amin.
 
-        Over at least one element; nan if any is, and what nan came from has a gradient of nan.
+        Over at least one element; nan if any element is nan, and the gradient of these elements is nan.
 
         Raises:
             DtypeError: x a mask.
@@ -96,9 +96,9 @@ class ReductionOps(Calls[R]):
         return self._call(ARGMIN, (x,), {"axis": normalize_axis("argmin", axis, len(x.shape)), "keepdims": keepdims})
 
     def reduce_any(self, x: R, /, *, axis: Axes = None, keepdims: bool = False) -> R:
-        """Whether any element over axes is true, or not 0; False over an empty axis.
+        """Whether any element over axes is True or nonzero; False over an empty axis.
 
-        A mask, without a gradient; nan is not 0. PyTorch: torch.any.
+        A mask; no gradient; nan is nonzero. PyTorch: torch.any.
 
         Raises:
             ShapeError: no such axis; an invalid argument.
@@ -107,9 +107,9 @@ class ReductionOps(Calls[R]):
         return self._call(REDUCE_ANY, (x,), {"axes": axes, "keepdims": keepdims})
 
     def reduce_all(self, x: R, /, *, axis: Axes = None, keepdims: bool = False) -> R:
-        """Whether all elements over axes are true, or not 0; True over an empty axis.
+        """Whether all elements over axes are True or nonzero; True over an empty axis.
 
-        A mask, without a gradient; nan is not 0. PyTorch: torch.all.
+        A mask; no gradient; nan is nonzero. PyTorch: torch.all.
 
         Raises:
             ShapeError: no such axis; an invalid argument.
@@ -118,7 +118,7 @@ class ReductionOps(Calls[R]):
         return self._call(REDUCE_ALL, (x,), {"axes": axes, "keepdims": keepdims})
 
     def softmax(self, x: R, /, *, axis: int = -1) -> R:
-        """e^x / Σ e^x along an axis of at least one element, never overflowing. PyTorch: torch.softmax.
+        """e^x / Σ e^x along an axis of at least one element, without overflow. PyTorch: torch.softmax.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -127,7 +127,7 @@ class ReductionOps(Calls[R]):
         return self._call(SOFTMAX, (x,), {"axis": normalize_axis("softmax", axis, len(x.shape))})
 
     def log_softmax(self, x: R, /, *, axis: int = -1) -> R:
-        """x - log Σ e^x along an axis of at least one element, never overflowing. PyTorch: torch.log_softmax.
+        """x - log Σ e^x along an axis of at least one element, without overflow. PyTorch: torch.log_softmax.
 
         Raises:
             DtypeError: x not a float tensor.

@@ -1,4 +1,4 @@
-"""Rounding, signs, division rounded down, and the bits of integers."""
+"""Rounding, signs, floor division, and bitwise ops on integers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RoundingOps(Calls[R]):
     __slots__ = ()
 
     def floor(self, x: R, /) -> R:
-        """The greatest whole number that is not above x; derivative 0. PyTorch: torch.floor.
+        """The largest integer <= x; derivative 0. PyTorch: torch.floor.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -34,7 +34,7 @@ class RoundingOps(Calls[R]):
         return self._call1(FLOOR, x)
 
     def ceil(self, x: R, /) -> R:
-        """The least whole number that is not below x; derivative 0. PyTorch: torch.ceil.
+        """The smallest integer >= x; derivative 0. PyTorch: torch.ceil.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -42,7 +42,7 @@ class RoundingOps(Calls[R]):
         return self._call1(CEIL, x)
 
     def trunc(self, x: R, /) -> R:
-        """x without its fraction, rounded towards 0; derivative 0. PyTorch: torch.trunc.
+        """x rounded towards 0; derivative 0. PyTorch: torch.trunc.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -50,7 +50,7 @@ class RoundingOps(Calls[R]):
         return self._call1(TRUNC, x)
 
     def round(self, x: R, /) -> R:
-        """The nearest whole number, the even one of two as near; derivative 0. PyTorch: torch.round.
+        """The nearest integer, with ties to even; derivative 0. PyTorch: torch.round.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -58,7 +58,7 @@ class RoundingOps(Calls[R]):
         return self._call1(ROUND, x)
 
     def sign(self, x: R, /) -> R:
-        """-1, 0 or 1, nan of nan, of floats or integers; derivative 0. PyTorch: torch.sign, which is 0 of nan.
+        """-1, 0 or 1, and nan for nan, for floats or integers; derivative 0. PyTorch: torch.sign, which is 0 for nan.
 
         Raises:
             DtypeError: x a mask.
@@ -68,7 +68,7 @@ class RoundingOps(Calls[R]):
     def floor_divide(self, x: R | Number, y: R | Number, /) -> R:
         """x / y rounded down, of one shape and dtype; derivative 0. PyTorch: torch.floor_divide, x // y.
 
-        An integer by 0 is 0, as in NumPy; a float by 0 is IEEE's quotient.
+        Integer division by 0 is 0, as in NumPy; float division by 0 is as in IEEE 754.
 
         Raises:
             DtypeError: x a mask; dtypes differ; a number that the dtype does not hold.
@@ -79,7 +79,7 @@ class RoundingOps(Calls[R]):
     def mod(self, x: R | Number, y: R | Number, /) -> R:
         """x - y · floor(x / y), exactly, with the sign of y. PyTorch: torch.remainder, x % y.
 
-        An integer modulo 0 is 0, as in NumPy; a float is nan. Derivatives 1 and -floor(x / y).
+        Modulo 0 an integer gives 0, as in NumPy, and a float nan. Derivatives 1 and -floor(x / y).
 
         Raises:
             DtypeError: x a mask; dtypes differ; a number that the dtype does not hold.
@@ -88,7 +88,7 @@ class RoundingOps(Calls[R]):
         return self._pointwise2(MOD, x, y)
 
     def fmod(self, x: R | Number, y: R | Number, /) -> R:
-        """The rest of x / y rounded towards 0, with the sign of x. PyTorch: torch.fmod.
+        """The remainder of x / y rounded towards 0, with the sign of x. PyTorch: torch.fmod.
 
         Raises:
             DtypeError: x a mask; dtypes differ; a number that the dtype does not hold.
@@ -97,7 +97,7 @@ class RoundingOps(Calls[R]):
         return self._pointwise2(FMOD, x, y)
 
     def bitwise_and(self, x: R | Number, y: R | Number, /) -> R:
-        """The bits that both integers have; no gradient. PyTorch: torch.bitwise_and.
+        """The bitwise and of integers; no gradient. PyTorch: torch.bitwise_and.
 
         Raises:
             DtypeError: x not an integer tensor; dtypes differ; a number that the dtype does not hold.
@@ -106,7 +106,7 @@ class RoundingOps(Calls[R]):
         return self._pointwise2(BITWISE_AND, x, y)
 
     def bitwise_or(self, x: R | Number, y: R | Number, /) -> R:
-        """The bits that either integer has; no gradient. PyTorch: torch.bitwise_or.
+        """The bitwise or of integers; no gradient. PyTorch: torch.bitwise_or.
 
         Raises:
             DtypeError: x not an integer tensor; dtypes differ; a number that the dtype does not hold.
@@ -115,7 +115,7 @@ class RoundingOps(Calls[R]):
         return self._pointwise2(BITWISE_OR, x, y)
 
     def bitwise_xor(self, x: R | Number, y: R | Number, /) -> R:
-        """The bits that one integer has and the other has not; no gradient. PyTorch: torch.bitwise_xor.
+        """The bitwise exclusive or of integers; no gradient. PyTorch: torch.bitwise_xor.
 
         Raises:
             DtypeError: x not an integer tensor; dtypes differ; a number that the dtype does not hold.
@@ -124,9 +124,9 @@ class RoundingOps(Calls[R]):
         return self._pointwise2(BITWISE_XOR, x, y)
 
     def left_shift(self, x: R | Number, y: R | Number, /) -> R:
-        """The bits of x moved up by y places, 0 from as many as x has on; no gradient.
+        """x shifted left by y bits, 0 if y is at least the width of x; no gradient.
 
-        PyTorch: torch.bitwise_left_shift. What is moved out is lost; a y below 0 moves out everything too, as in NumPy.
+        PyTorch: torch.bitwise_left_shift. Bits shifted out are lost; a negative y shifts out all bits, as in NumPy.
 
         Raises:
             DtypeError: x not an integer tensor; dtypes differ; a number that the dtype does not hold.
@@ -135,9 +135,9 @@ class RoundingOps(Calls[R]):
         return self._pointwise2(LEFT_SHIFT, x, y)
 
     def right_shift(self, x: R | Number, y: R | Number, /) -> R:
-        """The bits of x moved down by y places, copies of its sign behind them; no gradient.
+        """x shifted right by y bits, with sign extension; no gradient.
 
-        PyTorch: torch.bitwise_right_shift. A y below 0 leaves the sign alone, as in NumPy.
+        PyTorch: torch.bitwise_right_shift. A negative y leaves only the sign, as in NumPy.
 
         Raises:
             DtypeError: x not an integer tensor; dtypes differ; a number that the dtype does not hold.

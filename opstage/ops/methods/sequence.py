@@ -1,4 +1,4 @@
-"""Elements along an axis in order: cumulative sums and products, recurrences, and the order of sorted elements."""
+"""Ops along an ordered axis: cumulative sums and products, linear recurrences, argsort."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ class SequenceOps(Calls[R]):
     __slots__ = ()
 
     def cumsum(self, x: R, /, *, axis: int = -1, exclusive: bool = False, reverse: bool = False) -> R:
-        """Sums of the elements up to each one along an axis; integers are added in int64. PyTorch: torch.cumsum.
+        """Cumulative sums along an axis; integers are summed in int64. PyTorch: torch.cumsum.
 
-        out[k] = Σ x[i] over i <= k; with exclusive=True over i < k, so that the first is 0; with reverse=True over the
-        elements from k on. ONNX: CumSum.
+        out[k] = Σ x[i] over i <= k; with exclusive=True over i < k, so that the first is 0; with reverse=True over
+        i >= k. ONNX: CumSum.
 
         Raises:
             DtypeError: x a mask.
@@ -31,7 +31,7 @@ class SequenceOps(Calls[R]):
     def argsort(self, x: R, /, *, axis: int = -1, descending: bool = False) -> R:
         """Indices that sort x along an axis, int64; equal elements keep their order. PyTorch: torch.argsort.
 
-        No gradient. nan is greater than any number, so it is last, and first with descending=True.
+        No gradient. nan counts as larger than any number: last, or first with descending=True.
 
         Raises:
             ShapeError: no such axis; an invalid argument.
@@ -40,10 +40,10 @@ class SequenceOps(Calls[R]):
         return self._call(ARGSORT, (x,), static)
 
     def linear_recurrence(self, a: R, b: R, /, *, axis: int = -1, reverse: bool = False) -> R:
-        """out[k] = a[k]·out[k - 1] + b[k] along an axis, from 0 on; with reverse=True from the other end.
+        """out[k] = a[k]·out[k - 1] + b[k] along an axis, starting from 0; with reverse=True from the end.
 
-        a and b have one shape. A running sum is that with a = 1, a running product with b = 0 behind the first. One
-        element after the other, so what is beside each other along the axis is not rounded together.
+        a and b have one shape. With a = 1 it is a cumulative sum, with b = 0 after the first a cumulative product.
+        Elements are computed in sequence, so rounding does not depend on later elements.
 
         Raises:
             DtypeError: a a mask; dtypes differ.
@@ -53,10 +53,10 @@ class SequenceOps(Calls[R]):
         return self._call(LINEAR_RECURRENCE, (a, b), {"axis": axis, "reverse": reverse})
 
     def cumprod(self, x: R, /, *, axis: int = -1, exclusive: bool = False, reverse: bool = False) -> R:
-        """Products of the elements up to each one along an axis; integers in int64. PyTorch: torch.cumprod.
+        """Cumulative products along an axis; integers are multiplied in int64. PyTorch: torch.cumprod.
 
-        With exclusive=True of those before it, so that the first is 1; with reverse=True of the elements from each one
-        on. Its derivative divides by nothing, so it is right where elements are 0.
+        With exclusive=True of the elements before each one, so that the first is 1; with reverse=True from each one
+        on. Its derivative does not divide, so it is correct where elements are 0.
 
         Raises:
             DtypeError: x a mask.
@@ -70,9 +70,9 @@ class SequenceOps(Calls[R]):
         return self._call(CUMPROD, (x,), static)
 
     def reduce_prod(self, x: R, /, *, axis: Axes = None, keepdims: bool = False) -> R:
-        """Product over axes, all of them for None; 1 over an empty one. PyTorch: torch.prod.
+        """Product over axes, or all for None; 1 over an empty axis. PyTorch: torch.prod.
 
-        Integers are multiplied in int64. Its derivative divides by nothing, so it is right where elements are 0.
+        Integers are multiplied in int64. Its derivative does not divide, so it is correct where elements are 0.
 
         Raises:
             DtypeError: x a mask.

@@ -1,4 +1,4 @@
-"""Linear systems, and the Cholesky factor, for each matrix of a stack."""
+"""Linear systems and Cholesky factors, for each matrix of a stack."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class SolvingOps(Calls[R]):
     def solve(self, a: R, b: R, /) -> R:
         """a⁻¹·b: a (..., n, n), b (..., n, k) with the same leading axes. PyTorch: torch.linalg.solve.
 
-        Where a is singular (a pivot is exactly 0), or holds nan or inf, that result is nan. By elimination with row
+        Where a is singular (a pivot is exactly 0), or has nan or inf, the result is nan. Uses elimination with row
         exchanges.
 
         Raises:
@@ -23,10 +23,10 @@ class SolvingOps(Calls[R]):
         return self._call2(SOLVE, a, b)
 
     def triangular_solve(self, a: R, b: R, /, *, lower: bool = True, transpose: bool = False) -> R:
-        """a⁻¹·b, or a⁻ᵀ·b, of a triangular a. PyTorch: torch.linalg.solve_triangular.
+        """a⁻¹·b, or a⁻ᵀ·b, for a triangular a. PyTorch: torch.linalg.solve_triangular.
 
-        a (..., n, n), of which the lower or the upper triangle is read; b (..., n, k) with the same leading axes. Where
-        the diagonal has a 0 the result has inf and nan.
+        a (..., n, n), of which only the lower or upper triangle is read; b (..., n, k) with the same leading axes.
+        Where the diagonal has a 0 the result has inf and nan.
 
         Raises:
             DtypeError: a not a float tensor; dtypes differ.
@@ -35,10 +35,10 @@ class SolvingOps(Calls[R]):
         return self._call(TRIANGULAR_SOLVE, (a, b), {"lower": lower, "transpose": transpose})
 
     def cholesky(self, x: R, /) -> R:
-        """The lower triangular L with L·Lᵀ = x, of a symmetric positive definite x. PyTorch: torch.linalg.cholesky.
+        """The lower triangular L with L·Lᵀ = x, for a symmetric positive definite x. PyTorch: torch.linalg.cholesky.
 
-        x (..., n, n), of which the lower triangle is read; its gradient is symmetric. Where x is not positive definite,
-        or the triangle holds nan or inf, L is nan. Source of its derivatives: Murray 2016.
+        x (..., n, n), of which only the lower triangle is read; its gradient is symmetric. Where x is not positive
+        definite, or the triangle has nan or inf, L is nan. Source of its derivatives: Murray 2016.
 
         Raises:
             DtypeError: x not a float tensor.

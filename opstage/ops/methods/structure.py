@@ -1,4 +1,4 @@
-"""`Structure`: what an interpreter supplies; every op is a method made of it."""
+"""`Structure`: the methods that an interpreter supplies; ops are methods built on them."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from ..types import DType
 
 
 class Structure(ABC, Generic[R]):
-    """The seam and the methods that are not ops, over refs of type R."""
+    """`bind`, and the methods that are not ops, over refs of type R."""
 
     __slots__ = ()
 
     dtype: DType
-    """The float dtype in which this program computes (`Options.dtype`)."""
+    """The float dtype of this program (`Options.dtype`)."""
     cursor: Cursor
-    """Where the program is; shared by a whole stack of interpreters."""
+    """The position in the program, shared by a whole stack of interpreters."""
     seed: int
-    """The seed of draws that name none (`Options.seed`)."""
+    """The seed of draws without their own (`Options.seed`)."""
 
     @property
     def mesh(self) -> Mesh:
-        """The mesh of which a rank runs the program; one of a single rank where nobody has said otherwise."""
+        """The mesh whose rank runs the program; by default a mesh of one rank."""
         return ALONE
 
     def vary_like(self, x: R, like: R, /) -> R:
-        """x, varying over the axes of the mesh over which `like` does: x itself where no mesh is."""
+        """x, varying over the mesh axes over which `like` varies; x itself without a mesh."""
         return x
 
     @abstractmethod
     def bind(self, primitive: Primitive, refs: tuple[R, ...], static: Static, /) -> tuple[R, ...]:
-        """The seam: one op on refs; outputs, then residuals."""
+        """Bind one op on refs; return outputs, then residuals."""
 
     @abstractmethod
     def const(self, value: npt.ArrayLike | Fraction, /, *, dtype: str | DType | None = None) -> R:
-        """A constant from a Python number or NumPy array; floats take the program's dtype unless one is given.
+        """A constant from a Python number or NumPy array; floats get the program's dtype by default.
 
         Raises:
             DtypeError: a number that the dtype does not hold.
@@ -52,11 +52,11 @@ class Structure(ABC, Generic[R]):
 
     @abstractmethod
     def step(self) -> R:
-        """The training step, an integer scalar that enters a program as a hidden input."""
+        """The training step, an integer scalar that is a hidden input of the program."""
 
     @abstractmethod
     def iterations(self) -> tuple[R, ...]:
-        """Where each scan around this place stands along its xs, outermost first: integer scalars that a draw reads."""
+        """The iteration numbers of the enclosing scans, outermost first: integer scalars that draws depend on."""
 
     @abstractmethod
     def region(self, name: str, f: Callable[..., Any], /, *args: Any) -> Any:
@@ -76,19 +76,19 @@ class Structure(ABC, Generic[R]):
         reverse: bool = False,
         length: Dim | None = None,
     ) -> tuple[Any, Any]:
-        """The loop `carry, y = f(ops, carry, x)` over the entries x of xs: the last carry, and the y's stacked.
+        """Loop `carry, y = f(ops, carry, x)` over the entries x of xs; return the last carry and the stacked y's.
 
-        f         called once, to trace it, with ops of its own, which it must use; refs from outside are constants of
-                  the loop, and have gradients all the same. Returns a pair (carry, y)
+        f         traced once, with its own ops, which it must use; outer refs are constants of
+                  the loop, with gradients. Returns a pair (carry, y)
         carry     a pytree of refs; f returns one of the same structure, shapes and dtypes
-        xs        a pytree of refs that share their leading axis, along which the loop runs; None with `length` given
+        xs        a pytree of refs with a common leading axis, along which the loop runs; None if `length` is given
         reverse   run from the last entry to the first; the y's stay in the order of xs
-        length    how many iterations, where xs does not say it
+        length    the number of iterations, if not given by xs
 
         The y's are a pytree of refs (or None), stacked along a new leading axis. Reverse mode keeps xs, the carry of
-        every iteration and, if the body has a product, what the derivatives of its ops read; a body without one it
-        computes anew. A random op draws afresh in each iteration, by its position along xs. Without iterations the
-        carry comes back unchanged. As jax.lax.scan.
+        every iteration and, if the body has a product, the values that its derivatives read; other bodies are
+        recomputed. Random ops draw anew in each iteration, by its position along xs. Without iterations the
+        carry is returned unchanged. As jax.lax.scan.
 
         Raises:
             ProgramError: f that does not return a pair of refs.
@@ -97,16 +97,16 @@ class Structure(ABC, Generic[R]):
 
     @abstractmethod
     def cond(self, pred: R, true_fn: Callable[..., Any], false_fn: Callable[..., Any], /, *operands: Any) -> Any:
-        """`true_fn(ops, *operands)` where pred is True, else `false_fn(ops, *operands)`: a choice that is one op.
+        """`true_fn(ops, *operands)` if pred is True, else `false_fn(ops, *operands)`, as one op.
 
         pred       a boolean scalar
-        true_fn    both are called once, to be traced, with ops of their own, which they must use; refs from outside
-        false_fn   may be read, and have gradients all the same. They give pytrees of the same structure and types
-        operands   pytrees of refs, passed on
+        true_fn    both are traced once, with their own ops, which they must use; outer refs
+        false_fn   may be read, with gradients. They return pytrees of the same structure and types
+        operands   pytrees of refs, passed to the function
 
-        Only the branch that is chosen runs, and derivatives are those of that branch: what the other would have given,
-        nan among it, reaches nothing. The backward pass computes the branch anew. The cost is counted as that of the
-        dearest branch. As jax.lax.cond and torch.cond.
+        Only the chosen branch runs, and derivatives are those of that branch: results of the other,
+        such as nan, have no effect. The backward pass recomputes the branch. The cost is that of the most
+        expensive branch. As jax.lax.cond and torch.cond.
 
         Raises:
             DtypeError: pred not a mask.
@@ -115,9 +115,9 @@ class Structure(ABC, Generic[R]):
 
     @abstractmethod
     def switch(self, index: R, branches: Sequence[Callable[..., Any]], /, *operands: Any) -> Any:
-        """One of the branches, by its number: `cond` of any number of them.
+        """Call one of the branches, by number: `cond` with any number of branches.
 
-        index   an integer scalar from 0 to len(branches) - 1; jax.lax.switch takes the nearest where it is another
+        index   an integer scalar from 0 to len(branches) - 1; jax.lax.switch clamps it instead
 
         Raises:
             ProgramError: no branches.
@@ -129,17 +129,17 @@ class Structure(ABC, Generic[R]):
     def while_loop(
         self, cond: Callable[..., R], body: Callable[..., Any], init: Any, *, max_iterations: Dim | None = None
     ) -> Any:
-        """The loop `while cond(ops, carry): carry = body(ops, carry)` from `carry = init`: the last carry.
+        """Loop `while cond(ops, carry): carry = body(ops, carry)` from `carry = init`; return the last carry.
 
-        cond             both are called once, to be traced, with ops of their own, which they must use; refs from
-        body             outside are constants of the loop, and have gradients all the same. cond gives a boolean
+        cond             both are traced once, with their own ops, which they must use; outer refs are
+        body             constants of the loop, with gradients. cond returns a boolean
                          scalar, body a carry of the same structure, shapes and dtypes
         init             a pytree of refs
-        max_iterations   the most iterations that there may be
+        max_iterations   the largest number of iterations
 
-        Forward mode carries tangents along. Reverse mode needs `max_iterations`, and computes the loop anew as a scan
-        of that length whose iterations do nothing after the last one: it keeps a carry for each. A random op draws
-        afresh in each iteration. The cost is counted for `max_iterations` iterations; for one where no bound is
+        Forward mode carries tangents along. Reverse mode needs `max_iterations`, and recomputes the loop as a scan
+        of that length whose iterations do nothing after the last one; it keeps a carry for each. Random ops draw
+        anew in each iteration. The cost is that of `max_iterations` iterations, or of one if no bound is
         declared. As jax.lax.while_loop.
 
         Raises:
@@ -150,12 +150,12 @@ class Structure(ABC, Generic[R]):
 
     @abstractmethod
     def vjp_of(self, f: Callable[..., Any], /, *refs: R) -> tuple[Any, Callable[[Any], tuple[R | None, ...]]]:
-        """Value of `f(ops, *refs)` and its pullback; see `opstage.transform.vjp`."""
+        """Return the value of `f(ops, *refs)` and its pullback; see `opstage.transform.vjp`."""
 
     @abstractmethod
     def jvp_of(self, f: Callable[..., Any], refs: tuple[R, ...], tangents: tuple[R | None, ...], /) -> tuple[Any, Any]:
-        """Value and tangent of `f(ops, *refs)`; see `opstage.transform.jvp`."""
+        """Return the value and tangent of `f(ops, *refs)`; see `opstage.transform.jvp`."""
 
     @abstractmethod
     def bounds_of(self, f: Callable[..., Any], /, *trees: Any) -> Any:
-        """Boxes of `f(ops, *trees)` over the boxes among its arguments; see `opstage.transform.bounds`."""
+        """Return boxes of `f(ops, *trees)` over the boxes among its arguments; see `opstage.transform.bounds`."""

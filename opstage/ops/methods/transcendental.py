@@ -27,7 +27,7 @@ class TranscendentalOps(Calls[R]):
     __slots__ = ()
 
     def expm1(self, x: R, /) -> R:
-        """e^x - 1, which loses nothing near 0. PyTorch: torch.expm1.
+        """e^x - 1, accurate near 0. PyTorch: torch.expm1.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -35,7 +35,7 @@ class TranscendentalOps(Calls[R]):
         return self._call1(EXPM1, x)
 
     def log1p(self, x: R, /) -> R:
-        """log(1 + x), which loses nothing near 0; -inf at -1, nan below. PyTorch: torch.log1p.
+        """log(1 + x), accurate near 0; -inf at -1, nan below. PyTorch: torch.log1p.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -43,7 +43,7 @@ class TranscendentalOps(Calls[R]):
         return self._call1(LOG1P, x)
 
     def exp2(self, x: R, /) -> R:
-        """2^x, a power of 2 where x is whole. PyTorch: torch.exp2.
+        """2^x, exact where x is an integer. PyTorch: torch.exp2.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -51,7 +51,7 @@ class TranscendentalOps(Calls[R]):
         return self._call1(EXP2, x)
 
     def log2(self, x: R, /) -> R:
-        """Logarithm to the base 2, whole for powers of 2; -inf at 0, nan below. PyTorch: torch.log2.
+        """Logarithm to the base 2, exact for powers of 2; -inf at 0, nan below. PyTorch: torch.log2.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -75,7 +75,7 @@ class TranscendentalOps(Calls[R]):
         return self._call1(TAN, x)
 
     def asin(self, x: R, /) -> R:
-        """The angle in [-π/2, π/2] whose sine is x; nan outside [-1, 1], where there is none. PyTorch: torch.asin.
+        """The angle in [-π/2, π/2] whose sine is x; nan outside [-1, 1]. PyTorch: torch.asin.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -83,7 +83,7 @@ class TranscendentalOps(Calls[R]):
         return self._call1(ASIN, x)
 
     def acos(self, x: R, /) -> R:
-        """The angle in [0, π] whose cosine is x; nan outside [-1, 1], where there is none. PyTorch: torch.acos.
+        """The angle in [0, π] whose cosine is x; nan outside [-1, 1]. PyTorch: torch.acos.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -99,9 +99,9 @@ class TranscendentalOps(Calls[R]):
         return self._call1(ATAN, x)
 
     def atan2(self, y: R, x: R, /) -> R:
-        """The angle in [-π, π] of the point (x, y), by the signs of both, of zeros too. PyTorch: torch.atan2.
+        """The angle in [-π, π] of the point (x, y), by the signs of both, including zeros. PyTorch: torch.atan2.
 
-        At (0, 0) the derivative is nan: there is none.
+        The derivative at (0, 0) is nan.
 
         Raises:
             DtypeError: y not a float tensor; dtypes differ.
@@ -110,7 +110,7 @@ class TranscendentalOps(Calls[R]):
         return self._call2(ATAN2, y, x)
 
     def sinh(self, x: R, /) -> R:
-        """½(e^x - e^-x), without loss near 0. PyTorch: torch.sinh.
+        """½(e^x - e^-x), accurate near 0. PyTorch: torch.sinh.
 
         Raises:
             DtypeError: x not a float tensor.
@@ -126,7 +126,7 @@ class TranscendentalOps(Calls[R]):
         return self._call1(COSH, x)
 
     def asinh(self, x: R, /) -> R:
-        """The inverse of sinh, log(x + √(x² + 1)), without loss near 0 or below it. PyTorch: torch.asinh.
+        """The inverse of sinh, log(x + √(x² + 1)), accurate near 0 and below. PyTorch: torch.asinh.
 
         Raises:
             DtypeError: x not a float tensor.

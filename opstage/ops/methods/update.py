@@ -1,4 +1,4 @@
-"""One optimizer step of one parameter; learning rate and bias corrections are refs: a schedule never recompiles."""
+"""One optimizer step of one parameter; learning rate and bias corrections are refs, so a schedule never recompiles."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class UpdateOps(Calls[R]):
 
     @final
     def _update(self, primitive: Primitive, refs: tuple[R, ...], static: Static) -> tuple[R, ...]:
-        """One op; its numbers are fractions only where tensors are."""
+        """Bind an update; its numbers are fractions only if tensors are."""
         for number in static.values():
             if type(number) is Fraction and refs[0].dtype.kind == "f":
                 static = {name: float(v) if type(v) is Fraction else v for name, v in static.items()}
@@ -182,7 +182,7 @@ class UpdateOps(Calls[R]):
 
         For a matrix p (r, c): b = momentum·b + (1 - momentum)·g; u = momentum·b + (1 - momentum)·g with `nesterov`,
         else b; u orthogonalised by `steps` Newton-Schulz iterations from u/max(‖u‖, eps); p = (1 - lr·weight_decay)·p -
-        lr·√max(1, r/c)·u (Jordan et al. 2024). PyTorch iterates in bfloat16, this in p's dtype.
+        lr·√max(1, r/c)·u (Jordan et al. 2024). PyTorch iterates in bfloat16, this op in p's dtype.
 
         Raises:
             DtypeError: p not a float tensor; dtypes differ.
