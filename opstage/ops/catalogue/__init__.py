@@ -32,12 +32,12 @@ FAMILIES = (
     "random",
     "update",
 )
-"""Those whose primitives have kernels."""
+"""The families whose primitives have kernels."""
 
 
 @cache
 def primitives() -> dict[str, Primitive]:
-    """All primitives by name."""
+    """Return all primitives by name."""
     found: dict[str, Primitive] = {}
     for family in (*FAMILIES, "collective"):
         for value in vars(import_module(f".{family}", __package__)).values():

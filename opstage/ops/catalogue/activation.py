@@ -1,4 +1,4 @@
-"""Activation functions, and the fused derivative of each as a composite op of its own."""
+"""Activation functions, each with a fused derivative as a composite op."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ def _grad_shape(x: TensorType, g: TensorType, **static: Any) -> tuple[TensorType
 
 
 def _fused(name: str, first: str, decomposition: Any, shape: Any = _grad_shape) -> Primitive:
-    """g · f' as one op: a kernel may do it in one pass; its own derivatives come from its decomposition."""
+    """Make the fused op g · f'. A kernel may compute it in one pass; its own derivatives come from its
+    decomposition."""
     return Primitive(name, operands=(first, "g"), shape=shape, decomposition=decomposition, kind=Kind.POINTWISE)
 
 
 def _relu_decomposition(ops: Ops[R], x: R, /) -> tuple[R, ...]:
     zero = zeros_like(ops, x)
-    return (ops.select(ops.less_equal(x, zero), zero, x),)  # this way round nan stays nan
+    return (ops.select(ops.less_equal(x, zero), zero, x),)  # in this order nan is kept
 
 
 RELU = pointwise(
@@ -138,7 +139,7 @@ def _gelu_grad_shape(x: TensorType, g: TensorType, *, approximate: str) -> tuple
 
 GELU_GRAD = _fused("gelu_grad", "x", _gelu_grad_decomposition, _gelu_grad_shape)
 
-# Pieces of lines and exponentials -----------------------------------------------------------------------------------
+# Piecewise linear and exponential functions -------------------------------------------------------------------------
 
 
 def _made_of(
@@ -147,7 +148,7 @@ def _made_of(
     derivative: Callable[..., Any] | None = None,
     require: Callable[..., None] | None = None,
 ) -> Primitive:
-    """An activation that is made of other ops; without a rule of its own its derivative is that of its parts."""
+    """Make an activation composed of other ops; by default its derivative is that of its decomposition."""
     if derivative is not None:
         return pointwise(name, reads="x", derivative=derivative, decomposition=decomposition, require=require)
 
@@ -165,7 +166,7 @@ def _number(ops: Ops[R], x: R, value: Any) -> R:
 
 
 def _above_zero(ops: Ops[R], x: R, above: R, below: Callable[[R], R]) -> R:
-    """`above` where x > 0, else `below` of x, which sees 0 in place of what it might overflow at."""
+    """Return `above` where x > 0, else `below(x)`; x > 0 is replaced by 0 for `below`, which might overflow."""
     positive = ops.less(zeros_like(ops, x), x)
     return ops.select(positive, above, below(ops.select(positive, zeros_like(ops, x), x)))
 
@@ -207,7 +208,7 @@ def _require_bounds(lo: Any, hi: Any) -> None:
 
 
 def _hardtanh_derivative(ops: Ops[R], x: R, g: R, *, lo: Any, hi: Any) -> R:
-    """Nothing at the bounds, as PyTorch has it; clamp passes g there."""
+    """Zero at the bounds, as in PyTorch; clamp passes g there."""
     outside = ops.logical_or(ops.less_equal(x, _number(ops, x, lo)), ops.less_equal(_number(ops, x, hi), x))
     return ops.select(outside, zeros_like(ops, g), g)
 
@@ -268,7 +269,7 @@ def _softshrink_decomposition(ops: Ops[R], x: R, /, *, width: Any) -> tuple[R, .
 
 SOFTSHRINK = _made_of("softshrink", _softshrink_decomposition, require=_require_width)
 
-# Smooth ones ---------------------------------------------------------------------------------------------------------
+# Smooth functions ----------------------------------------------------------------------------------------------------
 
 LOG_SIGMOID = _made_of("log_sigmoid", lambda ops, x, /: (ops.neg(ops.softplus(ops.neg(x))),))
 MISH = _made_of("mish", lambda ops, x, /: (ops.mul(x, ops.tanh(ops.softplus(x))),))

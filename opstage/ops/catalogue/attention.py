@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def require_heads(q: TensorType, k: TensorType, v: TensorType) -> Shape:
-    """Checks q, k and v against each other; the shape (..., n, m) of the attention weights."""
+    """Check q, k and v against each other; return the shape (..., n, m) of the attention weights."""
     require_float(q, "q")
 
     def shapes() -> str:
@@ -46,7 +46,7 @@ def require_heads(q: TensorType, k: TensorType, v: TensorType) -> Shape:
 
 
 def require_mask(mask: TensorType, shape: Shape, *, takes_bias: bool = True) -> None:
-    """`mask` must be boolean and broadcast to `shape`, that of the attention weights."""
+    """Require that `mask` is boolean and broadcasts to `shape`, that of the attention weights."""
     if takes_bias and mask.dtype.kind == "f":
         raise DtypeError(
             f"mask must be a boolean mask but is {mask}; make one with ops.less or ops.equal, or give what is to be "
@@ -57,7 +57,7 @@ def require_mask(mask: TensorType, shape: Shape, *, takes_bias: bool = True) -> 
 
 
 def require_stretched(x: TensorType, name: str, shape: Shape) -> None:
-    """x must broadcast to `shape`, that of the attention weights."""
+    """Require that x broadcasts to `shape`, that of the attention weights."""
 
     def message() -> str:
         return (
@@ -83,13 +83,13 @@ def _attention_shape(
 
 
 def _transposed(ops: Ops[R], x: R) -> R:
-    """(..., a, b) -> (..., b, a)."""
+    """Transpose (..., a, b) to (..., b, a)."""
     rank = len(x.shape)
     return ops.permute(x, axes=(*range(rank - 2), rank - 1, rank - 2))
 
 
 def allowed_of(ops: Ops[R], shape: Shape, mask: tuple[R, ...], causal: bool) -> R:
-    """Which keys each query may attend to, of the shape of the weights; there is a mask or `causal`, or both."""
+    """Return the keys that each query may attend to, in the shape of the weights, given a mask, `causal`, or both."""
     conditions = [ops.broadcast_to(m, shape=shape) for m in mask]
     if causal:
         earlier = ops.less_equal(ops.iota(shape=shape[-2:], axis=1), ops.iota(shape=shape[-2:], axis=0))
@@ -98,15 +98,14 @@ def allowed_of(ops: Ops[R], shape: Shape, mask: tuple[R, ...], causal: bool) -> 
 
 
 def scores_of(ops: Ops[R], q: R, k: R) -> R:
-    """q·kᵀ/√d."""
+    """Return q·kᵀ/√d."""
     return ops.bmm(ops.scale(q, c=rsqrt(q.shape[-1])), _transposed(ops, k))
 
 
 def _exponentials(ops: Ops[R], scores: R, peak: R, allowed: R | None) -> R:
-    """exp(scores - peak), 0 where a query may not attend.
+    """Return exp(scores - peak), and 0 where masked.
 
-    Whatever is not allowed is replaced before exp and again after it, so that no inf and no nan arises there, in the
-    value or in a derivative.
+    Masked entries are replaced both before and after exp, so that they cause no inf or nan in values or derivatives.
     """
     shifted = ops.sub(scores, ops.broadcast_to(peak, shape=scores.shape))
     if allowed is None:
@@ -116,7 +115,7 @@ def _exponentials(ops: Ops[R], scores: R, peak: R, allowed: R | None) -> R:
 
 
 def attended(ops: Ops[R], scores: R, v: R, mask: tuple[R, ...], causal: bool, *, may_be_blank: bool) -> tuple[R, R, R]:
-    """The result, and the two numbers that are kept of each query; a blank one, of no score but -inf, has 0 and 1."""
+    """Return the result and each query's peak and total, which are 0 and 1 for a query whose scores are all -inf."""
     allowed = allowed_of(ops, scores.shape, mask, causal) if mask or causal else None
     seen = scores
     if allowed is not None:
@@ -149,7 +148,7 @@ def _attention_vjp(
 
 
 def products_of(q: TensorType, k: TensorType) -> Dim:
-    """How many pairs of a query and a key there are."""
+    """Return the number of pairs of a query and a key."""
     return prod(q.shape[:-1]) * k.shape[-2]
 
 
@@ -160,9 +159,9 @@ def _attention_flops(
     return products_of(q, k) * (2 * q.shape[-1] + 2 * v.shape[-1] + 5)
 
 
-# Of the weights nothing is kept but two numbers of each query, from which they are had again: peak, its greatest score,
-# and total, Σ exp(score - peak), which are 0 and 1 where nothing is allowed. Rabe & Staats and Dao et al. keep
-# peak + log total, which would round off what large scores differ in.
+# Only two numbers per query are kept, from which the weights are recomputed: peak, the maximal score, and total, Σ
+# exp(score - peak); they are 0 and 1 where everything is masked. Rabe & Staats and Dao et al. keep peak + log total,
+# which would round off the differences of large scores.
 SCALED_DOT_PRODUCT_ATTENTION = Primitive(
     "scaled_dot_product_attention",
     operands=("q", "k", "v", "mask?"),
@@ -189,7 +188,7 @@ def _attention_grad_shape(
 def require_kept(
     q: TensorType, k: TensorType, v: TensorType, peak: TensorType, total: TensorType, g: TensorType
 ) -> None:
-    """The two numbers that are kept of each query, and the result's cotangent, must be those of q, k and v."""
+    """Check the two numbers kept per query, and the result's cotangent, against q, k and v."""
     number = (*q.shape[:-1], 1)
     for x, name, shape in ((peak, "peak", number), (total, "total", number), (g, "g", (*q.shape[:-1], v.shape[-1]))):
         text = f"{name} is {show_shape(x.shape)} but must be {show_shape(shape)}, by q, k and v"
@@ -203,7 +202,7 @@ def require_kept(
 def cotangents_of(
     ops: Ops[R], scores: R, q: R, k: R, v: R, mask: tuple[R, ...], causal: bool, peak: R, total: R, g: R
 ) -> tuple[R, R, R, R]:
-    """Of q, k, v and the scores."""
+    """Return the cotangents of q, k, v and the scores."""
     allowed = allowed_of(ops, scores.shape, mask, causal) if mask or causal else None
     e = _exponentials(ops, scores, peak, allowed)
     p = ops.div(e, ops.broadcast_to(total, shape=e.shape))
@@ -316,7 +315,7 @@ def _multi_head_decomposition(
         split = (*batch, n, num_heads, _head_size(w.shape[1], num_heads))
         return ops.permute(ops.reshape(ops.matmul(rows, w), shape=split), axes=swap)
 
-    # A mask with x's leading axes gets one for the heads; without them it broadcasts as it is.
+    # A mask with x's leading axes gets an axis for the heads; a matrix broadcasts.
     masks = tuple(ops.unsqueeze(m, axis=rank - 2) if len(m.shape) > 2 else m for m in mask)
     merged = ops.scaled_dot_product_attention(heads(wq), heads(wk), heads(wv), *masks, causal=causal)
     merged = ops.reshape(ops.permute(merged, axes=swap), shape=(rows.shape[0], wo.shape[0]))

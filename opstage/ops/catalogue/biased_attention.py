@@ -1,4 +1,4 @@
-"""Attention with a bias on its scores: of relative positions (T5, ALiBi), windows (Swin), or a mask of -inf."""
+"""Attention with a bias on its scores: relative positions (T5, ALiBi), windows (Swin), or a mask of -inf."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _grad_shape(
 
 
 def _summed(ops: Ops[R], ds: R, bias: R) -> R:
-    """The cotangent of what was stretched to the shape of ds."""
+    """Return the cotangent of an operand that was broadcast to the shape of ds."""
     missing = len(ds.shape) - len(bias.shape)
     axes = (*range(missing), *[missing + i for i, n in enumerate(bias.shape) if is_one(n)])
     return ops.reshape(ops.reduce_sum(ds, axis=axes, keepdims=True), shape=bias.shape) if axes else ds

@@ -1,4 +1,4 @@
-"""Ops that are cheaper to compute again than to write down and read back."""
+"""Ops that are cheaper to recompute than to store and load."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ CHEAP = frozenset({
     ABS, ADD, CAST, EQUAL, LESS, LESS_EQUAL, LOGICAL_AND, LOGICAL_NOT, MAXIMUM, MINIMUM, MUL, NEG, RELU, RELU_GRAD,
     SCALE, SELECT, SUB,
 })  # fmt: skip
-"""Ops that take a cycle or two, beside which a value's way to memory and back takes long."""
+"""Ops of one or two cycles, far less than the latency of memory."""

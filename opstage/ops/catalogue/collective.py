@@ -1,9 +1,9 @@
-"""Collectives: what the ranks of a mesh send each other, over one named axis of it.
+"""Collectives: communication of the ranks of a mesh along one named axis.
 
-A tensor is replicated over an axis, every rank along it has the same value, or it varies over it. A sum makes a
-replicated tensor of one that varies and `vary` says the reverse, so that each is the other's transpose: Megatron's f
-and g (Shoeybi et al. 2019), and `pvary` and `psum` of JAX. No other op knows of axes. `size` is how many ranks the axis
-has. Where ranks add up, they do so in one fixed order, see interpreters/mesh/tree.py.
+A tensor is replicated over an axis, with the same value on every rank along it, or it varies over it. A sum turns a
+varying tensor into a replicated one and `vary` the reverse, so they are each other's transpose: Megatron's f and g
+(Shoeybi et al. 2019), and `psum` and `pvary` of JAX. Other ops do not know about axes. `size` is the number of ranks
+along the axis. Sums over ranks have a fixed order, see interpreters/mesh/tree.py.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _along(x: TensorType, dim: int) -> int:
 
 
 def _divided(x: TensorType, dim: int, axis: str, size: Dim) -> TensorType:
-    """x with one of `size` equal parts of an axis."""
+    """Return the type of x with one of `size` equal parts of an axis."""
     dim = _along(x, dim)
 
     def message() -> str:
@@ -66,7 +66,7 @@ def _adds(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, *,
 
 
 def _transposed(name: str, change: Callable[[Static], Static] = lambda static: static) -> Any:
-    """The vjp of a collective whose transpose is that of this name, with these static parameters."""
+    """Return the vjp of a collective whose transpose has this name, with changed static parameters."""
 
     def vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, **static: Any) -> tuple[R | None, ...]:
         return (ops.bind(BY_NAME[name], (cotangents[0],), change(static))[0],)
@@ -105,7 +105,8 @@ def _gathered_shape(x: TensorType, *, axis: str, size: Dim, dim: int, replicated
 def _gathered_vjp(
     ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, replicated: bool, **static: Any
 ) -> tuple[R | None, ...]:
-    """Where all ranks do the same with the whole, each takes its own part of the one cotangent; else they are added."""
+    """If all ranks use the result alike, each takes its part of the common cotangent; otherwise cotangents are
+    summed."""
     return (ops.bind(SHARD if replicated else REDUCE_SCATTER, (cotangents[0],), static)[0],)
 
 
@@ -196,10 +197,10 @@ BY_NAME = {
 
 
 def sent_bytes(primitive: Primitive, nbytes: Dim, size: Dim) -> Dim:
-    """The bytes that one rank sends for a call: n·(N - 1)/N to be given a part of a sum, the same to gather it.
+    """Return the bytes that one rank sends for a call: n·(N - 1)/N to receive a part of a sum, and the same to gather
+    it.
 
-    n are the bytes of the operands in all, N = `size` the ranks of the axis. A sum is an exchange of parts and a
-    gathering of them, so both.
+    n are the bytes of the operand, N = `size` the number of ranks. A sum exchanges parts and then gathers them.
     """
     if primitive in (VARY, SHARD, AXIS_INDEX):
         return 0

@@ -2,10 +2,10 @@
 
 With conv: y[n, o, i] = Σ_c Σ_j kernel[o, c, j] · x[n, c, i·stride + j·dilation - padding] (i, j multi-indices, x zero
 outside, c over the input channels of o's group), the number ⟨g, conv(kernel, x)⟩ is linear in each of g, kernel and x.
-What multiplies g is conv, what multiplies x is conv_transpose, what multiplies kernel is conv_kernel_grad; so the
+The factor of g is conv, that of x is conv_transpose, that of kernel is conv_kernel_grad; so the
 cotangents of each of the three are the other two.
 
-Sizes are named from the side of conv: kernel (outC, inC/groups, *k), x (N, inC, *S) or (inC, *S), result
+Sizes are named as for conv: kernel (outC, inC/groups, *k), x (N, inC, *S) or (inC, *S), result
 (N, outC, *O) or (outC, *O). Dumoulin & Visin, A guide to convolution arithmetic for deep learning, 2016.
 """
 
@@ -31,7 +31,7 @@ Ints = tuple[int, ...]
 
 
 def _spatial(x: TensorType, rank: int, name: str, channels: str) -> Shape:
-    """The spatial sizes of an operand (N, C, *S) or (C, *S)."""
+    """Return the spatial sizes of an operand (N, C, *S) or (C, *S)."""
     if len(x.shape) not in (rank + 1, rank + 2):
         raise ShapeError(
             f"{name} must be ({channels}, *S) or (N, {channels}, *S) with {rank} spatial axes, as the kernel has, but "
@@ -41,7 +41,7 @@ def _spatial(x: TensorType, rank: int, name: str, channels: str) -> Shape:
 
 
 def _kernel_sizes(kernel: TensorType, axes: str) -> Shape:
-    """The spatial sizes of a kernel."""
+    """Return the spatial sizes of a kernel."""
     require_float(kernel, "kernel")
     if len(kernel.shape) < 3:
         raise ShapeError(
@@ -94,9 +94,10 @@ def _require_bias(bias: list[TensorType], kernel: TensorType, channels: Dim) -> 
 def _unreached(
     spatial: Shape, counts: Shape, kernel: Shape, *, stride: Ints, padding: Ints, dilation: Ints, groups: int
 ) -> Shape:
-    """The cells behind the last window: the output_padding with which conv_transpose leads back to `spatial`.
+    """Return the number of cells after the last window: the output_padding with which conv_transpose restores
+    `spatial`.
 
-    They are fewer than the stride, for with as many one more window would fit.
+    They are fewer than the stride, as otherwise another window would fit.
     """
     return tuple(
         n + 2 * p - extent(k, d) - (count - 1) * s
@@ -108,7 +109,7 @@ def _unreached(
 
 
 def _sizes(ctx: Context[R]) -> tuple[Shape, Shape]:
-    """The spatial sizes of kernel and x."""
+    """Return the spatial sizes of kernel and x."""
     sizes = ctx.inputs[0].shape[2:]
     return sizes, ctx.inputs[-1].shape[-len(sizes) :]
 
@@ -119,7 +120,7 @@ def _sum_to_bias(ops: Ops[R], g: R, rank: int) -> R:
 
 
 def _affine_jvp(convolve: Callable[..., Any]) -> Callable[..., Any]:
-    """Bilinear in kernel and x, plus a bias, whose tangent is the bias of whichever convolution there is."""
+    """Return the jvp: bilinear in kernel and x, plus the bias, whose tangent is added by whichever convolution runs."""
 
     def jvp(
         ops: Ops[R],
@@ -183,7 +184,7 @@ def _conv_vjp(
 
 
 def _conv_flops(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, **static: Any) -> Dim:
-    """A multiplication and an addition for each element of the result and each kernel cell that it reads."""
+    """Count a multiplication and an addition for each element of the result and each kernel cell that it reads."""
     size = outputs[0].size
     return 2 * size * prod(inputs[0].shape[1:]) + (size if static["has_bias"] else 0)
 
@@ -256,7 +257,7 @@ def _conv_transpose_vjp(
     needs_kernel, *needs_bias, needs_x = ctx.needs
     sizes, spatial = _sizes(ctx)
     rank = len(sizes)
-    # An output_padding of the stride or more, which a larger dilation allows, is room for windows that x has not.
+    # An output_padding >= stride, possible with a larger dilation, has space for windows beyond x.
     surplus = tuple(floor_div(extra, s) for extra, s in zip(output_padding, window["stride"]))
     dkernel: R | None = None
     if needs_kernel:
@@ -274,7 +275,7 @@ def _conv_transpose_vjp(
 
 
 def _conv_transpose_flops(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, **static: Any) -> Dim:
-    """A multiplication and an addition for each element of x and each kernel cell that it meets."""
+    """Count a multiplication and an addition for each element of x and each kernel cell."""
     return 2 * inputs[-1].size * prod(inputs[0].shape[1:]) + (outputs[0].size if static["has_bias"] else 0)
 
 
@@ -324,7 +325,7 @@ def _conv_kernel_grad_vjp(
 
 
 def _conv_kernel_grad_flops(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, **static: Any) -> Dim:
-    """As many as of the conv whose kernel's cotangent this is."""
+    """Count the flops of the corresponding conv."""
     return 2 * inputs[1].size * prod(outputs[0].shape[1:])
 
 

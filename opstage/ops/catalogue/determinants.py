@@ -1,4 +1,4 @@
-"""Determinants of the last two axes, for each matrix of a stack, and the cofactors that are their derivatives."""
+"""Determinants of the last two axes, for each matrix of a stack, and the cofactors, which are their derivatives."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def _cubic_flops(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]
 
 
 def over_matrices(ops: Ops[R], number: R, x: R) -> R:
-    """One number for each matrix, at all of its entries."""
+    """Broadcast one number per matrix to its entries."""
     return ops.broadcast_to(ops.reshape(number, shape=(*number.shape, 1, 1)), shape=x.shape)
 
 
 def inner(ops: Ops[R], x: R, y: R) -> R:
-    """The sum of the products of the entries of two matrices, for each of a stack."""
+    """Return the inner product of two matrices, for each of a stack."""
     return ops.reduce_sum(ops.mul(x, y), axis=(-2, -1))
 
 
 def inverse_of(ops: Ops[R], x: R) -> R:
-    """x⁻¹, by the system with the unit matrix."""
+    """Return x⁻¹, by solving with the identity matrix."""
     return ops.solve(x, ops.cast(on_diagonal(ops, x), dtype=x.dtype))
 
 
@@ -102,7 +102,7 @@ COFACTOR = Primitive(
     flops=_cubic_flops,
 )
 
-# Its sign and logarithm ---------------------------------------------------------------------------------------------
+# Sign and logarithm of the determinant ------------------------------------------------------------------------------
 
 
 def _slogdet_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /) -> tuple[R | None, ...]:

@@ -1,7 +1,7 @@
-"""Arithmetic and functions of one element.
+"""Elementwise arithmetic and functions.
 
-A pointwise function has one derivative formula, `derivative(ops, v, g) = g · f'`, with v the operand or the result,
-whichever is cheaper; cotangents and tangents go through the same formula.
+A pointwise function has one derivative formula, `derivative(ops, v, g) = g · f'`, where v is the operand or the result,
+whichever is cheaper; cotangents and tangents use the same formula.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def pointwise(
     decomposition: Callable[..., Any] | None = None,
     require: Callable[..., None] | None = None,
 ) -> Primitive:
-    """A function of one element; `reads` says whether its derivative is written in the operand `x` or the result `out`.
+    """Make a unary function; `reads` says whether its derivative is in terms of the operand `x` or the result `out`.
 
-    `require(**static)` raises for statics that make no sense.
+    `require(**static)` raises for invalid static parameters.
     """
 
     def shape(x: TensorType, **static: Any) -> tuple[TensorType, ...]:
@@ -173,7 +173,7 @@ DIV = Primitive(
 
 def _extremum(name: str, x_loses: Callable[..., Any]) -> Primitive:
     def share(ops: Ops[R], x: R, y: R, g: R) -> R:
-        """The part of g that belongs to the operand x; where either is nan nobody loses, and both get all of it."""
+        """Return the part of g for the operand x; if either operand is nan, both get all of g."""
         kept = ops.select(x_loses(ops, x, y), zeros_like(ops, g), g)
         return ops.select(ops.equal(x, y), ops.scale(g, c=0.5), kept)
 
@@ -288,14 +288,14 @@ def _power_shape(x: TensorType, y: TensorType) -> tuple[TensorType, ...]:
 
 
 def _by_base(ops: Ops[R], x: R, y: R, g: R) -> R:
-    """g · y · x^(y - 1), 0 where y is 0 whatever x is."""
+    """Return g · y · x^(y - 1), and 0 where y is 0 for any x."""
     less = ops.sub(y, ops.full(shape=y.shape, value=1.0, dtype=y.dtype))
     zero = zeros_like(ops, y)
     return ops.select(ops.equal(y, zero), zero, ops.mul(g, ops.mul(y, ops.power(x, less))))
 
 
 def _by_exponent(ops: Ops[R], x: R, y: R, out: R, g: R) -> R:
-    """g · x^y · log x, 0 where x is 0 and y is not below it."""
+    """Return g · x^y · log x, and 0 where x = 0 and y >= 0."""
     zero = zeros_like(ops, x)
     nothing = ops.logical_and(ops.equal(x, zero), ops.less_equal(zero, y))
     safe = ops.select(nothing, ops.full(shape=x.shape, value=1.0, dtype=x.dtype), x)
@@ -357,7 +357,7 @@ def _safe_log_decomposition(ops: Ops[R], x: R, /, *, eps: Any) -> tuple[R, ...]:
 
 def _safe_log_derivative(ops: Ops[R], x: R, g: R, *, eps: Any) -> R:
     floor = ops.full(shape=x.shape, value=eps, dtype=x.dtype)
-    slope = ops.div(g, ops.maximum(x, floor))  # the maximum keeps the side that is not selected finite
+    slope = ops.div(g, ops.maximum(x, floor))  # the maximum keeps the unselected side finite
     return ops.select(ops.less_equal(floor, x), slope, zeros_like(ops, g))
 
 

@@ -1,7 +1,7 @@
-"""Orthogonal factors of the last two axes, for each matrix of a stack.
+"""Eigenvalue, QR and singular value decompositions of the last two axes, for each matrix of a stack.
 
-Signs are fixed, so that a factor is one and the same on every device. A matrix that holds nan or inf gives nan, its own
-alone. Derivatives divide by the differences of eigenvalues or singular values: where two are equal they are nan or inf.
+Signs are fixed, so that factors are the same on every device. A matrix with nan or inf gives nan, without affecting
+others. Derivatives divide by differences of eigenvalues or singular values: where two are equal they are nan or inf.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 @final
 class _Factors(Primitive):
-    """One whose vjp leaves out the terms of a factor that nothing was computed from: by equal values they are nan."""
+    """A factorization whose vjp omits the terms of unused factors, which would be nan for equal values."""
 
     __slots__ = ()
     zero_cotangents = False
 
 
 def _cubic_flops(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /) -> Dim:
-    """A multiple, which depends on the method, of the rows times the columns times the lesser of them."""
+    """Estimate the flops: proportional to rows times columns times the smaller of them, depending on the method."""
     return 4 * outputs[0].size * inputs[0].shape[-1]
 
 
 def _least_size(x: TensorType) -> Dim:
-    """min(m, n) of x (..., m, n), m and n named or not."""
+    """Return min(m, n) of x (..., m, n), with numbers or symbolic sizes."""
     require_float(x, "x")
     if len(x.shape) < 2:
         raise ShapeError(f"x must be (..., m, n) but is {show_shape(x.shape)}")
@@ -42,17 +42,17 @@ def _least_size(x: TensorType) -> Dim:
 
 
 def _is(size: Dim, other: Dim) -> bool:
-    """Whether two sizes are known to be equal; where they may be, what follows is right either way."""
+    """Return whether two sizes are provably equal; if undecided, the general formula is correct too."""
     return equal(size, other) is Verdict.proved
 
 
 def _across(ops: Ops[R], v: R) -> R:
-    """Of v (..., k) the squares whose entry i, j is v[j]."""
+    """Expand v (..., k) to matrices whose entry i, j is v[j]."""
     return ops.broadcast_to(ops.unsqueeze(v, axis=len(v.shape) - 1), shape=(*v.shape, v.shape[-1]))
 
 
 def _down(ops: Ops[R], v: R) -> R:
-    """Of v (..., k) the squares whose entry i, j is v[i]."""
+    """Expand v (..., k) to matrices whose entry i, j is v[i]."""
     return ops.broadcast_to(ops.unsqueeze(v, axis=len(v.shape)), shape=(*v.shape, v.shape[-1]))
 
 
@@ -66,7 +66,7 @@ def _on_diagonal(ops: Ops[R], v: R) -> R:
 
 
 def _by_gaps(ops: Ops[R], x: R, v: R) -> R:
-    """x[i, j]/(v[j] - v[i]), and 0 on the diagonal."""
+    """Return x[i, j]/(v[j] - v[i]), and 0 on the diagonal."""
     own = on_diagonal(ops, x)
     gaps = ops.sub(_across(ops, v), _down(ops, v))
     return ops.select(own, zeros_like(ops, x), ops.div(x, ops.select(own, ones_like(ops, x), gaps)))
@@ -83,10 +83,10 @@ def _eigh_shape(x: TensorType) -> tuple[TensorType, ...]:
 def _eigh_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R | None, ...], /) -> tuple[R | None, ...]:
     """The symmetric part of V·(diag(g_λ) + F∘(Vᵀ·g_V))·Vᵀ, F[i, j] = 1/(λ[j] - λ[i]) off the diagonal."""
     (g_values, g_vectors), (values, vectors) = cotangents, ctx.saved
-    turned: R | None = None
+    rotated: R | None = None
     if g_vectors is not None:
-        turned = _by_gaps(ops, ops.bmm(transposed(ops, vectors), g_vectors), values)
-    inner = add_all(ops, None if g_values is None else _on_diagonal(ops, g_values), turned)
+        rotated = _by_gaps(ops, ops.bmm(transposed(ops, vectors), g_vectors), values)
+    inner = add_all(ops, None if g_values is None else _on_diagonal(ops, g_values), rotated)
     if inner is None:
         return (None,)
     return (symmetric(ops, ops.bmm(ops.bmm(vectors, inner), transposed(ops, vectors))),)
@@ -122,7 +122,7 @@ def _qr_shape(x: TensorType) -> tuple[TensorType, ...]:
 
 
 def _parted(ops: Ops[R], x: R, k: Dim) -> tuple[R, R | None]:
-    """The first k columns, and the others where there may be some."""
+    """Return the first k columns, and the others if there may be any."""
     axis, n = len(x.shape) - 1, x.shape[-1]
     if _is(k, n):
         return x, None
@@ -134,14 +134,14 @@ def _joined(ops: Ops[R], first: R, rest: R | None) -> R:
 
 
 def _divided(ops: Ops[R], x: R, r: R, *, transpose: bool = False) -> R:
-    """x·r⁻¹, or x·r⁻ᵀ, of an upper triangular r."""
+    """Return x·r⁻¹, or x·r⁻ᵀ, for an upper triangular r."""
     return transposed(ops, ops.triangular_solve(r, transposed(ops, x), lower=False, transpose=not transpose))
 
 
 def _qr_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R | None, ...], /) -> tuple[R | None, ...]:
-    """(g_Q + Q·Ψ(R·g_Rᵀ - g_Qᵀ·Q))·R⁻ᵀ, Ψ the lower triangle and its mirror image (Walter and Lehmann 2010).
+    """Return (g_Q + Q·Ψ(R·g_Rᵀ - g_Qᵀ·Q))·R⁻ᵀ, Ψ the lower triangle and its mirror image (Walter and Lehmann 2010).
 
-    That is of the first k columns, x₁ = Q·R₁. The others, x₂ = Q·R₂, have Q·g_R₂, and move g_Q by x₂·g_R₂ᵀ.
+    This is for the first k columns, x₁ = Q·R₁. The others, x₂ = Q·R₂, have Q·g_R₂, and change g_Q by x₂·g_R₂ᵀ.
     """
     (g_q, g_r), (q, r) = cotangents, ctx.saved
     k = q.shape[-1]
@@ -161,17 +161,18 @@ def _qr_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R | None, ...], /) -
     if inner is None:
         return (None,)
     half = triangle(ops, inner, lower=True, halved=True)
-    turned = ops.bmm(q, ops.add(half, transposed(ops, half)))
-    moved = turned if g_q is None else ops.add(g_q, turned)
+    rotated = ops.bmm(q, ops.add(half, transposed(ops, half)))
+    moved = rotated if g_q is None else ops.add(g_q, rotated)
     return (_joined(ops, _divided(ops, moved, r, transpose=True), of_others),)
 
 
 def _qr_jvp(
     ops: Ops[R], primals: tuple[R, ...], outputs: tuple[R, ...], tangents: tuple[R, ...], /
 ) -> tuple[R | None, ...]:
-    """Q·Ω + C - Q·X and (X - Ω)·R, where C = t·R⁻¹, X = Qᵀ·C and Ω has X's lower triangle and its negative above.
+    """Return Q·Ω + C - Q·X and (X - Ω)·R, where C = t·R⁻¹, X = Qᵀ·C and Ω has X's lower triangle and its negative
+    above.
 
-    That is of the first k columns; of the others R₂ moves by Qᵀ·t₂ - Ω·R₂.
+    This is for the first k columns; for the others the tangent of R₂ is Qᵀ·t₂ - Ω·R₂.
     """
     (q, r), (t,) = outputs, tangents
     k = q.shape[-1]
@@ -211,7 +212,8 @@ def _svd_shape(x: TensorType) -> tuple[TensorType, ...]:
 
 
 def _by_gaps_of_squares(ops: Ops[R], x: R, s: R) -> R:
-    """x[i, j]/(s[j]² - s[i]²), and 0 on the diagonal; by factors, as squares of close numbers lose their difference."""
+    """Return x[i, j]/(s[j]² - s[i]²), and 0 on the diagonal; factored, since differences of squares of close numbers
+    cancel."""
     own, across, down = on_diagonal(ops, x), _across(ops, s), _down(ops, s)
     gaps = ops.mul(ops.sub(across, down), ops.add(across, down))
     return ops.select(own, zeros_like(ops, x), ops.div(x, ops.select(own, ones_like(ops, x), gaps)))
@@ -222,19 +224,19 @@ def _skew(ops: Ops[R], x: R) -> R:
 
 
 def _over_rows(ops: Ops[R], x: R, s: R) -> R:
-    """S⁻¹·x."""
+    """Return S⁻¹·x."""
     return ops.div(x, ops.broadcast_to(ops.unsqueeze(s, axis=len(s.shape)), shape=x.shape))
 
 
 def _over_columns(ops: Ops[R], x: R, s: R) -> R:
-    """x·S⁻¹."""
+    """Return x·S⁻¹."""
     return ops.div(x, ops.broadcast_to(ops.unsqueeze(s, axis=len(s.shape) - 1), shape=x.shape))
 
 
 def _svd_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R | None, ...], /) -> tuple[R | None, ...]:
-    """U·(diag(g_S) + (F∘skew(Uᵀ·g_U))·S + S·(F∘skew(Vᵀ·g_V)))·Vᵀ (Townsend 2016), F[i, j] = 1/(s[j]² - s[i]²).
+    """Return U·(diag(g_S) + (F∘skew(Uᵀ·g_U))·S + S·(F∘skew(Vᵀ·g_V)))·Vᵀ (Townsend 2016), F[i, j] = 1/(s[j]² - s[i]²).
 
-    To it (g_U - U·Uᵀ·g_U)·S⁻¹·Vᵀ is added where U is not square, and U·S⁻¹·(g_V - V·Vᵀ·g_V)ᵀ where V is not.
+    If U is not square, (g_U - U·Uᵀ·g_U)·S⁻¹·Vᵀ is added, and U·S⁻¹·(g_V - V·Vᵀ·g_V)ᵀ if V is not.
     """
     (g_u, g_s, g_vh), (u, s, vh) = cotangents, ctx.saved
     k, v = s.shape[-1], transposed(ops, vh)
@@ -242,15 +244,15 @@ def _svd_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R | None, ...], /) 
     outside: R | None = None
     if g_u is not None:
         along = ops.bmm(transposed(ops, u), g_u)
-        turned = _by_gaps_of_squares(ops, _skew(ops, along), s)
-        inner = add_all(ops, inner, ops.mul(turned, _across(ops, s)))
+        rotated = _by_gaps_of_squares(ops, _skew(ops, along), s)
+        inner = add_all(ops, inner, ops.mul(rotated, _across(ops, s)))
         if not _is(u.shape[-2], k):
             rest = _over_columns(ops, ops.sub(g_u, ops.bmm(u, along)), s)
             outside = ops.bmm(rest, vh)
     if g_vh is not None:
         along = ops.bmm(g_vh, v)
-        turned = _by_gaps_of_squares(ops, _skew(ops, transposed(ops, along)), s)
-        inner = add_all(ops, inner, ops.mul(_down(ops, s), turned))
+        rotated = _by_gaps_of_squares(ops, _skew(ops, transposed(ops, along)), s)
+        inner = add_all(ops, inner, ops.mul(_down(ops, s), rotated))
         if not _is(vh.shape[-1], k):
             rest = _over_rows(ops, ops.sub(g_vh, ops.bmm(along, vh)), s)
             outside = add_all(ops, outside, ops.bmm(u, rest))
@@ -262,7 +264,8 @@ def _svd_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R | None, ...], /) 
 def _svd_jvp(
     ops: Ops[R], primals: tuple[R, ...], outputs: tuple[R, ...], tangents: tuple[R, ...], /
 ) -> tuple[R | None, ...]:
-    """U·(F∘(P·S + S·Pᵀ)), diag(P) and V·(F∘(S·P + Pᵀ·S)), where P = Uᵀ·t·V, and what leaves the spans of U and V."""
+    """Return U·(F∘(P·S + S·Pᵀ)), diag(P) and V·(F∘(S·P + Pᵀ·S)), where P = Uᵀ·t·V, plus the parts outside the spans of
+    U and V."""
     (u, s, vh), (t,) = outputs, tangents
     k, v = s.shape[-1], transposed(ops, vh)
     left, right = ops.bmm(transposed(ops, u), t), ops.bmm(t, v)
@@ -272,8 +275,8 @@ def _svd_jvp(
     if not _is(u.shape[-2], k):
         t_u = ops.add(t_u, _over_columns(ops, ops.sub(right, ops.bmm(u, inner)), s))
     scaled = ops.mul(_down(ops, s), inner)
-    turned = _by_gaps_of_squares(ops, ops.add(scaled, transposed(ops, scaled)), s)
-    t_vh = ops.bmm(transposed(ops, turned), vh)
+    rotated = _by_gaps_of_squares(ops, ops.add(scaled, transposed(ops, scaled)), s)
+    t_vh = ops.bmm(transposed(ops, rotated), vh)
     if not _is(vh.shape[-1], k):
         t_vh = ops.add(t_vh, _over_rows(ops, ops.sub(left, ops.bmm(inner, vh)), s))
     return t_u, _diagonal(ops, inner), t_vh

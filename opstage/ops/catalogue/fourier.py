@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..protocol import Ops
 
 _OTHER_WAY = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
-"""The norm with which the transform back is the transpose."""
+"""The norm for which the inverse transform is the transpose."""
 
 
 def _require_norm(norm: str) -> None:
@@ -77,14 +77,14 @@ def _flops(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, *
 def _fft_vjp(
     ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, axis: int, inverse: bool, norm: str
 ) -> tuple[R | None, ...]:
-    """The transpose, in real and imaginary parts, is the conjugate transform."""
+    """The transpose, in terms of real and imaginary parts, is the conjugate transform."""
     (g,) = cotangents
     back = ops.fft if inverse else ops.ifft
     return (back(g, axis=axis, norm=_OTHER_WAY[norm]),)
 
 
 def _inside(ops: Ops[R], x: R, n: Dim, axis: int, factor: Any) -> R:
-    """The bins that stand for their mirror images too, times a factor: all but the first, and that in the middle."""
+    """Scale the bins that also represent their mirror images: all except the first, and the middle one for even n."""
     place = ops.iota(shape=x.shape, axis=axis)
     size = ops.full(shape=x.shape, value=ratio(n, 1) if isinstance(n, DimExpr) else n, dtype="int64")
     zero = ops.full(shape=x.shape, value=0, dtype="int64")

@@ -1,8 +1,8 @@
-"""Reading entries at indices, and adding to them: two linear maps, each the other's adjoint.
+"""Gathering entries at indices, and scatter-adding to them: two linear maps, each the other's adjoint.
 
 In mode "raise" an index out of range is an error (RangeError when the values are known, ShapeError when the index is
-static); in mode "zero" it reads zeros and adds nothing. Negative indices are out of range. Repeated indices add up in
-the order of the index tensor, so a result has the same bits every time.
+static); in mode "zero" it reads zeros and adds nothing. Negative indices are out of range. Repeated indices are summed
+in the order of the index tensor, so results are reproducible bit for bit.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _require_rows(x: TensorType) -> None:
 
 
 def _require_shape(v: Shape, expected: Shape, purpose: Callable[[], str]) -> None:
-    """The updates must have the shape that the indices and x ask for."""
+    """Require that the updates have the shape determined by the indices and x."""
 
     def message() -> str:
         return f"v is {show_shape(v)} but {purpose()} takes v of shape {show_shape(expected)}"
@@ -159,7 +159,7 @@ SCATTER_ADD_VEC = Primitive(
 
 
 def _require_index(x: TensorType, index: Dim, mode: str) -> None:
-    """The index must be an int or a dim, and with mode "raise" in range."""
+    """Require that the index is an int or a dim, and in mode "raise" in range."""
     _require_mode(mode)
     _require_rows(x)
     if not isinstance(index, (int, DimExpr)) or isinstance(index, bool):
@@ -179,7 +179,7 @@ def _require_index(x: TensorType, index: Dim, mode: str) -> None:
 
 
 def _index_tensor(ops: Ops[R], index: Dim) -> R:
-    """The static index as an integer scalar, for those that mode "zero" lets be out of range."""
+    """Return the static index as an integer scalar, for mode "zero", where it may be out of range."""
     return ops.full(shape=(), value=index if isinstance(index, int) else ratio(index, 1), dtype="int64")
 
 

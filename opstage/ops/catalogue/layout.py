@@ -1,4 +1,4 @@
-"""Shapes, axes and the order of elements: ops that move values and compute none."""
+"""Shapes, axes and the order of elements: ops that move values without computing."""
 
 from __future__ import annotations
 
@@ -104,11 +104,11 @@ RESHAPE = Primitive(
 
 
 def _anything(x: TensorType, **static: Any) -> None:
-    """The check of an op that needs no more than its parts do: none."""
+    """Accept everything: the check of an op without requirements of its own."""
 
 
 def _reshaping(name: str, shape: Callable[..., Shape], require: Callable[..., None] = _anything) -> Primitive:
-    """A reshape of its own name, to `shape(x, **static)`, of what `require(x, **static)` lets pass."""
+    """Make a named reshape to `shape(x, **static)`; `require(x, **static)` checks its operand."""
 
     def rule(x: TensorType, **static: Any) -> tuple[TensorType, ...]:
         require(x, **static)
@@ -175,7 +175,7 @@ PERMUTE = Primitive(
 
 
 def _permuting(name: str, axes: Callable[..., tuple[int, ...]], require: Callable[..., None]) -> Primitive:
-    """A permutation of its own name, by `axes(x, **static)`, of what `require(x, **static)` lets pass."""
+    """Make a named permutation by `axes(x, **static)`; `require(x, **static)` checks its operand."""
 
     def rule(x: TensorType, **static: Any) -> tuple[TensorType, ...]:
         require(x, **static)
@@ -188,7 +188,7 @@ def _permuting(name: str, axes: Callable[..., tuple[int, ...]], require: Callabl
 
 
 def _transpose(name: str, *axes: int) -> Primitive:
-    """A permutation of one rank, by these axes."""
+    """Make a permutation by fixed axes."""
 
     return _permuting(name, lambda x: axes, lambda x: require_rank(x, len(axes), "x"))
 
@@ -277,11 +277,11 @@ STACK = Primitive(
     kind=Kind.LAYOUT,
 )
 
-# Parts, and their place in a whole ----------------------------------------------------------------------------------
+# Slicing and padding ------------------------------------------------------------------------------------------------
 
 
 def _extent(count: Dim, step: int) -> Dim:
-    """How many cells `count` entries in steps of `step` cover, first to last; a symbolic count is taken to be >= 1."""
+    """Return the cells covered by `count` entries in steps of `step`; a symbolic count is assumed to be >= 1."""
     return 0 if is_zero(count) else (count - 1) * step + 1
 
 
@@ -297,7 +297,7 @@ def _slice_shape(x: TensorType, *, axis: int, start: Dim, length: Dim, step: int
     require_at_most(0, length, lambda: f"{place()}: length must be at least 0")
     end = start + _extent(length, step)
     require_at_most(end, size, lambda: f"{place()}: it needs {end} entries but there are {size}")
-    if step > 1:  # a symbolic length may be 0; then `end` lies before `start`
+    if step > 1:  # a symbolic length may be 0, where `end` is below `start`
         require_at_most(start, size, lambda: f"{place()}: start lies behind the {size} entries")
     return (TensorType((*x.shape[:axis], length, *x.shape[axis + 1 :]), x.dtype),)
 
@@ -349,7 +349,8 @@ def _pad_shape(
             require_at_most(
                 0, amount, lambda: f"padding {padding} has {amount} on axis {axis}; to take cells away use ops.slice"
             )
-        if between and isinstance(size, DimExpr):  # of no entries the extent is 0, which `_extent` cannot say of a name
+        # an empty axis has extent 0, which `_extent` cannot express for symbolic sizes
+        if between and isinstance(size, DimExpr):
             require_at_most(
                 1, size, lambda: f"x is {show_shape(x.shape)}: axis {axis} must have entries to pad between them"
             )

@@ -1,4 +1,4 @@
-"""Products of matrices."""
+"""Matrix products."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _product_shape(x: TensorType, y: TensorType) -> tuple[TensorType, ...]:
 
 
 def _product_flops(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /) -> Dim:
-    """A multiplication and an addition for each element of the result and each term of its sum."""
+    """Count a multiplication and an addition for each element of the result and each term of its sum."""
     return 2 * outputs[0].size * inputs[0].shape[-1]
 
 
@@ -84,7 +84,7 @@ def _bmm_shape(x: TensorType, y: TensorType) -> tuple[TensorType, ...]:
 
 
 def transposed(ops: Ops[R], x: R) -> R:
-    """Each matrix of a stack transposed."""
+    """Transpose each matrix of a stack."""
     rank = len(x.shape)
     return ops.permute(x, axes=(*range(rank - 2), rank - 1, rank - 2))
 
@@ -140,13 +140,13 @@ def _linear_shape(*operands: TensorType, has_bias: bool) -> tuple[TensorType, ..
 
 
 def _hint(weight: TensorType, has_bias: bool, x: TensorType) -> str:
-    """The likely fix where weight and x do not fit: flatten x, transpose weight, or take another weight."""
+    """Return a likely fix where weight and x do not fit: flatten x, transpose weight, or use another weight."""
     (features_out, features_in), last = weight.shape, x.shape[-1]
     for start in range(1, len(x.shape) - 1):
         if equal(prod(x.shape[start:]), features_in) is Verdict.proved:
             return f"; did you mean ops.flatten(x, start={start})?"
     if equal(last, features_out) is Verdict.proved:
-        # A bias says that the outputs are right; then the two sizes may be equal by accident.
+        # With a bias the output size is confirmed, so equal sizes may be a coincidence.
         return "; the axes of a weight are (out, in)" if has_bias else "; did you mean ops.transpose2d(weight)?"
     if isinstance(last, int) and isinstance(features_out, int):
         return f"; did you mean weight of shape {show_shape((features_out, last))}?"
@@ -154,7 +154,7 @@ def _hint(weight: TensorType, has_bias: bool, x: TensorType) -> str:
 
 
 def _rows(ops: Ops[R], x: R) -> R:
-    """(..., n) as a matrix with the leading axes merged."""
+    """Return (..., n) as a matrix with the leading axes merged."""
     if len(x.shape) == 2:
         return x
     return ops.reshape(x, shape=(prod(x.shape[:-1]), x.shape[-1]))

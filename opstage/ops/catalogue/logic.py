@@ -1,4 +1,4 @@
-"""Masks, changes of dtype, the end of a gradient, and tensors made from nothing."""
+"""Masks, selection, casts, detach, and constant tensors."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ LOGICAL_XOR = Primitive(
 
 
 def _of_numbers(name: str, decomposition: Any) -> Primitive:
-    """A mask that says of each number what it is."""
+    """Make a mask that classifies numbers."""
 
     def shape(x: TensorType) -> tuple[TensorType, ...]:
         require_number(x, "x")
@@ -120,7 +120,7 @@ def _of_numbers(name: str, decomposition: Any) -> Primitive:
 
 
 def _size_against_infinity(ops: Ops[R], x: R, compare: Any, otherwise: bool) -> tuple[R, ...]:
-    """`compare(|x|, inf)` of floats; of integers and fractions, which are finite, `otherwise`."""
+    """Return `compare(|x|, inf)` for floats, and `otherwise` for integers and fractions, which are finite."""
     if x.dtype.kind != "f":
         return (ops.full(shape=x.shape, value=otherwise, dtype="bool"),)
     return (compare(ops.abs(x), ops.full(shape=x.shape, value=math.inf, dtype=x.dtype)),)
@@ -130,7 +130,7 @@ ISNAN = _of_numbers("isnan", lambda ops, x, /: (ops.logical_not(ops.equal(x, x))
 ISINF = _of_numbers("isinf", lambda ops, x, /: _size_against_infinity(ops, x, ops.equal, False))
 ISFINITE = _of_numbers("isfinite", lambda ops, x, /: _size_against_infinity(ops, x, ops.less, True))
 
-# Choice and conversion ----------------------------------------------------------------------------------------------
+# Selection and conversion -------------------------------------------------------------------------------------------
 
 
 def _select_shape(mask: TensorType, x: TensorType, y: TensorType) -> tuple[TensorType, ...]:

@@ -1,4 +1,4 @@
-"""Losses: how far predictions are from what was expected, as one number or one per position."""
+"""Losses: the distance of predictions from targets, as one number or one per position."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _mse_loss_jvp(
 
 
 def _mse_loss_flops(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /) -> Dim:
-    """A difference, a square and an addition for each element."""
+    """Count a difference, a square and an addition for each element."""
     return 3 * inputs[0].size
 
 
@@ -70,7 +70,7 @@ MSE_LOSS = Primitive(
 
 
 def class_axis(rank: int) -> int:
-    """The axis of the classes: 1, or the only one of a vector."""
+    """Return the axis of the classes: 1, or the only axis of a vector."""
     return 1 if rank > 1 else 0
 
 
@@ -80,7 +80,7 @@ def _without_classes(shape: Shape) -> Shape:
 
 
 def _keeping_classes(shape: Shape) -> Shape:
-    """The shape with 1 in place of the classes."""
+    """Return the shape with size 1 for the classes."""
     axis = class_axis(len(shape))
     return (*shape[:axis], 1, *shape[axis + 1 :])
 
@@ -129,19 +129,19 @@ def _cross_entropy_shape(
 
 
 def _ignored(ops: Ops[R], labels: R, ignore_index: int) -> R:
-    """The mask of the positions that do not count."""
+    """Return the mask of ignored positions."""
     return ops.equal(labels, ops.full(shape=labels.shape, value=ignore_index, dtype=labels.dtype))
 
 
 def _counted(ops: Ops[R], ignored: R, like: R) -> R:
-    """How many positions count, as a number of the dtype of `like`."""
+    """Return the number of counted positions, in the dtype of `like`."""
     return ops.sum(ops.cast(ops.logical_not(ignored), dtype=like.dtype))
 
 
 def is_label(ops: Ops[R], logits: R, labels: R) -> R:
-    """The mask, shaped like logits, of each position's own class.
+    """Return the mask, in the shape of logits, of each position's label.
 
-    In 32 bits, of which a vector holds twice as many; a label that needs more is out of range.
+    Indices are 32-bit, which doubles the vector width; larger labels are out of range.
     """
     axis = class_axis(len(logits.shape))
     narrow = ops.cast(labels, dtype="int32")
@@ -150,7 +150,7 @@ def is_label(ops: Ops[R], logits: R, labels: R) -> R:
 
 
 def _class_weight(ops: Ops[R], logits: R, labels: R, ignored: R) -> R:
-    """1 for each position, as each class weighs 1; reading that weight is what finds a label that is out of range."""
+    """Return 1 for each position, gathered from equal class weights, so that labels out of range are detected."""
     weights = ops.full(shape=(logits.shape[class_axis(len(logits.shape))],), value=1.0, dtype=logits.dtype)
     first = ops.full(shape=labels.shape, value=0, dtype=labels.dtype)
     return ops.gather_vec(weights, ops.select(ignored, first, labels))
@@ -160,7 +160,7 @@ def _cross_entropy_decomposition(
     ops: Ops[R], logits: R, labels: R, /, *, reduction: str, ignore_index: int, label_smoothing: Any
 ) -> tuple[R, ...]:
     axis = class_axis(len(logits.shape))
-    # The maximum cancels out of every result, so no derivative of it is wanted.
+    # The maximum cancels in every result, so it is not differentiated.
     peak = ops.detach(ops.reduce_max(logits, axis=axis, keepdims=True))
     shifted = ops.sub(logits, ops.broadcast_to(peak, shape=logits.shape))
     total = ops.reduce_sum(ops.exp(shifted), axis=axis, keepdims=True)
@@ -206,12 +206,12 @@ def _cross_entropy_jvp(
 
 
 def _four_per_logit(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, **static: Any) -> Dim:
-    """Forward a maximum, a difference, an exponential and an addition; backward the like."""
+    """Count forward a maximum, a difference, an exponential and an addition, and as many backward."""
     return 4 * inputs[0].size
 
 
-# Kept for the derivative are a position's greatest logit, peak, and total = Σ exp(logit - peak): their one number
-# peak + log total would round off what large logits differ in.
+# Residuals are a position's maximal logit, peak, and total = Σ exp(logit - peak): the single number peak + log total
+# would round off the differences of large logits.
 CROSS_ENTROPY = Primitive(
     "cross_entropy",
     operands=("logits", "labels"),

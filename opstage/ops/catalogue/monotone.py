@@ -1,7 +1,7 @@
-"""Functions of one element that only rise, or only fall, and the numbers that their values never leave.
+"""Monotone elementwise functions, and bounds of their values.
 
-Bounds, executed ones and those that are proved for every size, follow from it: the ends of a result are those of the
-operand. How far a kernel may be off is no matter of the function, and stands with the interpreters.
+Interval bounds, both executed and proved for every size, follow from them: the ends of a result are the images of the
+operand's ends. The error of kernels is not a property of the function, and is defined by the interpreters.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ _QUARTER_TURN = 1.5707963267948966
 
 
 class Monotone(NamedTuple):
-    """How a function goes.
+    """The monotonicity and range of a function.
 
-    least     its values, and those of its kernels, are never below it, greatest: or above, rounded to the dtype
-    rises     whether it rises, else falls, by its static parameters; None where these make it do neither
+    least     a lower bound of its values, and of its kernels' values; `greatest` is an upper bound, rounded to the
+              dtype
+    rises     whether it increases or decreases, by its static parameters; None if these make it neither
     """
 
     least: float = -INFINITY

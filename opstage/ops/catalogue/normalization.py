@@ -1,7 +1,7 @@
 """Normalisations: zero mean and unit variance over some axes, then a scale gamma and a shift beta.
 
-All are composites. Each leaves its statistics as residuals for a fused `*_grad`, which may compute all cotangents in
-one pass and whose own derivatives come from its decomposition. Variances are two-pass: the mean of (x - mean)².
+All are composites. Their statistics are residuals for a fused `*_grad`, which may compute all cotangents in one pass
+and whose own derivatives come from its decomposition. Variances are two-pass: the mean of (x - mean)².
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ RMS_NORM_GRAD = Primitive(
 
 
 def _group_size(x: TensorType, groups: Any) -> Dim:
-    """The number of elements that one group normalises over."""
+    """Return the number of elements that one group normalises over."""
     if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1:
         raise ShapeError(f"groups must be an int that is at least 1 but is {groups!r}")
     channels = exact_div(
@@ -188,7 +188,7 @@ def _group_size(x: TensorType, groups: Any) -> Dim:
 
 
 def _require_groups(x: TensorType, groups: Any) -> TensorType:
-    """Checks x against `groups`; the type of a group's statistic."""
+    """Check x against `groups`; return the type of a group's statistic."""
     require_axes(x, 2, "(N, C, *spatial)")
     require_some(_group_size(x, groups), x, "a group")
     return TensorType((x.shape[0], groups), x.dtype)
@@ -204,7 +204,7 @@ def _group_norm_shape(
 
 
 def _grouped(ops: Ops[R], x: R, groups: int) -> R:
-    """(N, C, *S) as (N, groups, elements of a group)."""
+    """Reshape (N, C, *S) to (N, groups, elements of a group)."""
     return ops.reshape(x, shape=(x.shape[0], groups, _group_size(TensorType(x.shape, x.dtype), groups)))
 
 
@@ -265,14 +265,14 @@ GROUP_NORM_GRAD = Primitive(
 
 
 def _require_channel(x: TensorType, channel_axis: int, affine: tuple[TensorType, ...], has_gamma: bool) -> TensorType:
-    """Checks x, gamma and beta; the type of a channel's statistic."""
+    """Check x, gamma and beta; return the type of a channel's statistic."""
     require_float(x, "x")
     require_affine(x, affine, has_gamma, channel_axis)
     return TensorType((x.shape[channel_axis],), x.dtype)
 
 
 def _count(shape: Shape, channel_axis: int) -> Dim:
-    """Values per channel."""
+    """Return the number of values per channel."""
     return prod(tuple(d for i, d in enumerate(shape) if i != channel_axis))
 
 
@@ -316,7 +316,8 @@ def batch_norm_of_ranks(
     whole: Callable[[R], R] = lambda mean: mean,
     ranks: Dim = 1,
 ) -> tuple[R, ...]:
-    """batch_norm of a batch that so many ranks share: `whole` makes the mean over all of them of the mean of one."""
+    """batch_norm of a batch distributed over `ranks` ranks: `whole` turns a rank's mean into the mean over all
+    ranks."""
     gamma, beta, _ = unpack(affine, has_gamma, has_beta)
     y, *statistics = standardize(ops, x, other_axes(len(x.shape), channel_axis), eps, whole)
     mean, variance, rstd = (ops.reshape(s, shape=(x.shape[channel_axis],)) for s in statistics)

@@ -1,11 +1,11 @@
-"""Pools over windows of the spatial axes: maximum, mean, and a smooth maximum.
+"""Pooling over windows of the spatial axes: maximum, mean, and a smooth maximum.
 
-x is (N, C, *S) or (C, *S), and the number of entries of `kernel` says how many axes are spatial. Windows start every
-`stride` cells, from `padding` cells before the first one; O = floor((S + 2·padding - kernel) / stride) + 1 of them fit.
-A padding of at most half the kernel leaves no window without a cell of x.
+x is (N, C, *S) or (C, *S), where the number of entries of `kernel` determines the spatial axes. Windows start every
+`stride` cells, from `padding` cells before the first one; there are O = floor((S + 2·padding - kernel) / stride) + 1.
+With a padding of at most half the kernel, every window has a cell of x.
 
-max_pool gives where each maximum was, as a residual, and max_pool_gather and max_pool_scatter read and write those
-places; they are each other's adjoint, and so are avg_pool and avg_pool_grad. So both families are closed under
+max_pool returns the position of each maximum as a residual, which max_pool_gather and max_pool_scatter read from and
+write to; they are each other's adjoint, and so are avg_pool and avg_pool_grad. So both families are closed under
 differentiation.
 """
 
@@ -31,7 +31,7 @@ Ints = tuple[int, ...]
 
 
 def _pool_counts(spatial: Shape, kernel: Ints, stride: Ints, padding: Ints) -> Shape:
-    """How many windows there are along each spatial axis; none of them lies in the padding alone."""
+    """Return the number of windows along each spatial axis; no window consists of padding only."""
     for axis, (n, k, p) in enumerate(zip(spatial, kernel, padding)):
         if 2 * p > k:
             raise ShapeError(
@@ -43,7 +43,7 @@ def _pool_counts(spatial: Shape, kernel: Ints, stride: Ints, padding: Ints) -> S
 
 
 def _leading(x: TensorType, kernel: Ints, name: str) -> Shape:
-    """The axes before the spatial ones, (C) or (N, C)."""
+    """Return the axes before the spatial ones, (C) or (N, C)."""
     rank = len(kernel)
     if not rank:
         raise ShapeError("kernel is (); it must hold a size for each spatial axis, of which there is at least one")
@@ -56,7 +56,7 @@ def _leading(x: TensorType, kernel: Ints, name: str) -> Shape:
 
 
 def _pooled(x: TensorType, name: str, kernel: Ints, stride: Ints, padding: Ints) -> TensorType:
-    """One element for each window of x."""
+    """Return the type with one element per window of x."""
     require_float(x, name)
     leading = _leading(x, kernel, name)
     counts = _pool_counts(x.shape[-len(kernel) :], kernel, stride, padding)
@@ -64,7 +64,7 @@ def _pooled(x: TensorType, name: str, kernel: Ints, stride: Ints, padding: Ints)
 
 
 def _require_windows(x: TensorType, name: str, shape: Shape, kernel: Ints, stride: Ints, padding: Ints) -> TensorType:
-    """x has an element for each window over cells (..., *shape); the type of those cells."""
+    """Require that x has an element per window over cells (..., *shape); return the type of those cells."""
     leading = _leading(x, kernel, name)
     if len(shape) != len(kernel):
         raise ShapeError(
@@ -77,7 +77,7 @@ def _require_windows(x: TensorType, name: str, shape: Shape, kernel: Ints, strid
 def _flops_per_window_cell(
     inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, *, kernel: Ints, **static: Any
 ) -> Dim:
-    """One operation for each cell of each window."""
+    """Count one operation for each cell of each window."""
     return outputs[0].size * prod(kernel)
 
 
@@ -280,7 +280,7 @@ def _smooth_max_pool_decomposition(
     _require_beta(beta)
     falls = isinstance(beta, (int, float, Fraction)) and beta < 0
     z, slope = (ops.neg(x), -beta) if falls else (x, beta)
-    # Any pivot of a window gives the same value, so it takes no gradient; its maximum keeps every exponent <= 0.
+    # Any shift of a window gives the same value, so it is not differentiated; the maximum keeps all exponents <= 0.
     pivot = ops.detach(ops.max_pool(z, kernel=kernel, stride=stride, padding=padding))
     infinity = ops.full(shape=pivot.shape, value=math.inf, dtype=pivot.dtype)
     pivot = ops.select(ops.less(ops.abs(pivot), infinity), pivot, zeros_like(ops, pivot))
@@ -300,7 +300,7 @@ def _smooth_max_pool_decomposition(
 
 
 def _with_padding(ops: Ops[R], z: R, padding: Ints) -> R:
-    """z with cells of -inf around it, which add e^-inf = 0 to a sum of exponentials."""
+    """Pad z with cells of -inf, which add e^-inf = 0 to a sum of exponentials."""
     if not any(padding):
         return z
     leading = len(z.shape) - len(padding)

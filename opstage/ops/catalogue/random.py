@@ -1,7 +1,7 @@
-"""Random tensors. The bits of a draw are a function of seed, step, site and position, never of order or device.
+"""Random tensors. The bits of a draw are a function of seed, step, site and position, independent of order and device.
 
-A draw in the body of a scan also reads where the loop stands along xs, for each scan around it, outermost first:
-key = splitmix64(key + iteration) for each in turn.
+A draw in the body of a scan also depends on the iteration numbers of the enclosing scans, outermost first: key =
+splitmix64(key + iteration) for each in turn.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _WORDS = 2**64
 
 
 def _draw_shape(counters: tuple[TensorType, ...], shape: Shape, seed: Any, site: Any) -> Shape:
-    """The shape of a draw, once its step, iterations, seed and site are what they should be."""
+    """Validate step, iterations, seed and site of a draw; return its shape."""
     for name, counter in zip(("step", *["iteration"] * (len(counters) - 1)), counters):
         require_integer(counter, name)
         require_rank(counter, 0, name)

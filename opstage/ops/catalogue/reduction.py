@@ -1,6 +1,6 @@
-"""Reductions along axes, and the normalised exponentials.
+"""Reductions along axes, softmax and log-softmax.
 
-`axes` is a sorted tuple of distinct axes that are not negative; over no axis at all a reduction is the identity.
+`axes` is a sorted tuple of distinct nonnegative axes; a reduction over no axes is the identity.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def flops_per_element(count: int) -> Callable[..., Dim]:
-    """`count` operations for each element of the first operand."""
+    """Count `count` operations for each element of the first operand."""
 
     def flops(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, **static: Any) -> Dim:
         return count * inputs[0].size
@@ -28,14 +28,14 @@ def flops_per_element(count: int) -> Callable[..., Dim]:
 
 
 def reduced_shape(shape: Shape, axes: tuple[int, ...], keepdims: bool) -> Shape:
-    """The shape of what is reduced over axes."""
+    """Return the shape of a reduction over axes."""
     if keepdims:
         return tuple(1 if axis in axes else d for axis, d in enumerate(shape))
     return tuple(d for axis, d in enumerate(shape) if axis not in axes)
 
 
 def _require_elements(x: TensorType, axes: tuple[int, ...], what: str) -> None:
-    """Over an empty axis only a sum has a value."""
+    """Require nonempty axes: over an empty axis only a sum has a value."""
     require_at_most(
         1,
         prod(x.shape[axis] for axis in axes),
@@ -51,7 +51,7 @@ def _axes_text(axes: tuple[int, ...]) -> str:
 
 
 def _spread(ops: Ops[R], reduced: R, shape: Shape, axes: tuple[int, ...], keepdims: bool) -> R:
-    """A reduction's result repeated along `axes`, back to the operand's shape."""
+    """Broadcast a reduction's result along `axes`, back to the operand's shape."""
     if not keepdims:
         reduced = ops.reshape(reduced, shape=reduced_shape(shape, axes, True))
     return ops.broadcast_to(reduced, shape=shape)
@@ -141,7 +141,7 @@ def _reduce_max_shape(x: TensorType, *, axes: tuple[int, ...], keepdims: bool) -
 
 
 def _maxima(ops: Ops[R], x: R, out: R, axes: tuple[int, ...], keepdims: bool) -> tuple[R, R]:
-    """1 where a maximum is, else 0, and how many there are for each element of the result: none where that is nan."""
+    """Return 1 at maxima, else 0, and their number for each element of the result; none where that is nan."""
     winners = ops.cast(ops.equal(x, _spread(ops, out, x.shape, axes, keepdims)), dtype=x.dtype)
     return winners, ops.reduce_sum(winners, axis=axes, keepdims=keepdims)
 
@@ -198,11 +198,11 @@ ARGMAX = Primitive(
     flops=flops_per_element(1),
 )
 
-# Minima, and masks: made of maxima and of sums ------------------------------------------------------------------------
+# Minima and masks, composed of maxima and sums ------------------------------------------------------------------------
 
 
 def _reversed_order(ops: Ops[R], x: R) -> R:
-    """-x, whose order is the opposite one; of integers -1 - x, as the least one has no negative."""
+    """Return -x, which reverses the order; for integers -1 - x, since the smallest one has no negative."""
     if is_float(x.dtype):
         return ops.neg(x)
     return ops.sub(ops.full(shape=x.shape, value=-1, dtype=x.dtype), x)
@@ -254,7 +254,8 @@ def _mask_shape(x: TensorType, *, axes: tuple[int, ...], keepdims: bool) -> tupl
 
 
 def _how_many(ops: Ops[R], x: R, axes: tuple[int, ...], keepdims: bool, *, zeros: bool) -> R:
-    """How many elements over axes are zero (or false), or how many are not, in int64; nan is not zero."""
+    """Return the number of elements over axes that are zero (or False), or of those that are not, in int64; nan is
+    nonzero."""
     zero = ops.logical_not(x) if x.dtype == BOOL else ops.equal(x, ops.full(shape=x.shape, value=0, dtype=x.dtype))
     counted = zero if zeros else ops.logical_not(zero)
     return ops.reduce_sum(ops.cast(counted, dtype=INT64), axis=axes, keepdims=keepdims)
@@ -290,7 +291,7 @@ REDUCE_ALL = Primitive(
     flops=flops_per_element(1),
 )
 
-# Normalised exponentials --------------------------------------------------------------------------------------------
+# Softmax ------------------------------------------------------------------------------------------------------------
 
 
 def _softmax_shape(x: TensorType, *, axis: int) -> tuple[TensorType, ...]:
@@ -304,14 +305,15 @@ def _softmax_grad_shape(y: TensorType, g: TensorType, *, axis: int) -> tuple[Ten
 
 
 def _sum_along(ops: Ops[R], x: R, axis: int) -> R:
-    """Σ x along an axis, repeated along it."""
+    """Return Σ x along an axis, broadcast along it."""
     return ops.broadcast_to(ops.reduce_sum(x, axis=axis, keepdims=True), shape=x.shape)
 
 
 def _shifted(ops: Ops[R], x: R, axis: int) -> R:
-    """x - max x, whose exponential cannot overflow; the result does not depend on the shift, so no gradient does."""
+    """Return x - max x, whose exponential cannot overflow; results do not depend on the shift, so it has no
+    gradient."""
     if isinstance(x.shape[axis], int) and not x.shape[axis]:
-        return x  # there is no maximum of no elements, and nothing to shift
+        return x  # an empty axis has no maximum, and nothing to shift
     shift = ops.detach(ops.reduce_max(x, axis=axis, keepdims=True))
     return ops.sub(x, ops.broadcast_to(shift, shape=x.shape))
 

@@ -1,6 +1,6 @@
-"""Rounding, signs, division rounded down, and the bits of integers.
+"""Rounding, signs, floor division, and bitwise ops on integers.
 
-None of these has a derivative but 0, mod's by its dividend excepted.
+Their derivatives are 0, except mod's with respect to its dividend.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _sign(ops: Ops[R], x: R, /) -> tuple[R, ...]:
     def full(value: int) -> R:
         return ops.full(shape=x.shape, value=value, dtype=x.dtype)
 
-    kept = ops.detach(x) if x.dtype.kind in "fO" else x  # 0 and nan are their own
+    kept = ops.detach(x) if x.dtype.kind in "fO" else x  # 0 and nan map to themselves
     return (ops.select(ops.less(x, zero), full(-1), ops.select(ops.less(zero, x), full(1), kept)),)
 
 

@@ -1,4 +1,4 @@
-"""Elements along an axis in order: cumulative sums and products, recurrences, and the order of sorted elements."""
+"""Ops along an ordered axis: cumulative sums and products, linear recurrences, argsort."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _cumsum_shape(x: TensorType, *, axis: int, exclusive: bool, reverse: bool) -
 def _cumsum_vjp(
     ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, axis: int, exclusive: bool, reverse: bool
 ) -> tuple[R | None, ...]:
-    """An element is in the sums of all that follow it, so the transpose sums from the other end."""
+    """An element is in the sums of all later ones, so the transpose sums from the other end."""
     return (ops.cumsum(cotangents[0], axis=axis, exclusive=exclusive, reverse=not reverse),)
 
 
@@ -41,7 +41,7 @@ def _argsort_shape(x: TensorType, *, axis: int, descending: bool) -> tuple[Tenso
 
 
 def _argsort_flops(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, *, axis: int, **_: bool) -> Dim:
-    """A comparison of each element in each pass of a merge; one pass of a named size, as no formula counts them."""
+    """Count a comparison per element and merge pass; one pass for symbolic sizes, which have no closed formula."""
     length = inputs[0].shape[axis]
     return outputs[0].size * (max(1, length.bit_length()) if isinstance(length, int) else 1)
 
@@ -63,7 +63,7 @@ def _linear_recurrence_shape(a: TensorType, b: TensorType, *, axis: int, reverse
 
 
 def _shifted(ops: Ops[R], x: R, axis: int, *, onward: bool, first: int = 0) -> R:
-    """Each element replaced by the one before it, or with onward=False by the one behind it; `first` at the end."""
+    """Replace each element by the previous one, or with onward=False by the next one, and by `first` at the end."""
     sides = [(0, 0)] * len(x.shape)
     sides[axis] = (1, 0) if onward else (0, 1)
     return ops.slice(ops.pad(x, padding=sides, value=first), axis=axis, start=0 if onward else 1, length=x.shape[axis])
@@ -72,7 +72,8 @@ def _shifted(ops: Ops[R], x: R, axis: int, *, onward: bool, first: int = 0) -> R
 def _linear_recurrence_vjp(
     ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, axis: int, reverse: bool
 ) -> tuple[R | None, ...]:
-    """That of b is s[k] = g[k] + a[k + 1]·s[k + 1], a recurrence from the other end; that of a is s[k]·out[k - 1]."""
+    """The cotangent of b is s[k] = g[k] + a[k + 1]·s[k + 1], a recurrence from the other end; that of a is s[k]·out[k -
+    1]."""
     (g,), (a, out) = cotangents, ctx.saved
     s = ops.linear_recurrence(_shifted(ops, a, axis, onward=reverse), g, axis=axis, reverse=not reverse)
     return ops.mul(s, _shifted(ops, out, axis, onward=not reverse)) if ctx.needs[0] else None, s
@@ -106,7 +107,7 @@ LINEAR_RECURRENCE = Primitive(
 
 
 def _cumprod_decomposition(ops: Ops[R], x: R, /, *, axis: int, exclusive: bool, reverse: bool) -> tuple[R, ...]:
-    """A recurrence whose first element is given, so that its derivative needs no division and is right at zeros."""
+    """A recurrence with a given first element, so that its derivative does not divide and is correct at zeros."""
     if not is_float(x.dtype):
         x = ops.cast(x, dtype=INT64)
     if exclusive:
@@ -137,7 +138,7 @@ def _reduce_prod_shape(x: TensorType, *, axes: tuple[int, ...], keepdims: bool) 
 
 
 def _reduce_prod_decomposition(ops: Ops[R], x: R, /, *, axes: tuple[int, ...], keepdims: bool) -> tuple[R, ...]:
-    """The last of the cumulative products of all elements behind a 1."""
+    """The last cumulative product of all elements after a 1."""
     kept = [axis for axis in range(len(x.shape)) if axis not in axes]
     leading, length = [x.shape[axis] for axis in kept], prod(x.shape[axis] for axis in axes)
     rows = ops.reshape(ops.permute(x, axes=(*kept, *axes)), shape=(*leading, length))

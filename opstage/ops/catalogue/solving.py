@@ -1,6 +1,6 @@
-"""Linear systems, and the Cholesky factor: of the last two axes, for each matrix of a stack.
+"""Linear systems and Cholesky factors of the last two axes, for each matrix of a stack.
 
-A matrix for which there is no answer gives nan, its own alone: so it is on every device, and no other is touched.
+A matrix without a solution gives nan on every device, without affecting other matrices.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def require_square(x: TensorType, name: str) -> None:
 
 
 def _system_shape(a: TensorType, b: TensorType, **_: Any) -> tuple[TensorType, ...]:
-    """a (..., n, n) and b (..., n, k) with the same leading axes -> (..., n, k)."""
+    """Return the type of a (..., n, n) and b (..., n, k) with the same leading axes -> (..., n, k)."""
     require_square(a, "a")
     require_same_dtype(a, b, "a", "b")
 
@@ -92,13 +92,13 @@ SOLVE = Primitive(
 
 
 def on_diagonal(ops: Ops[R], x: R) -> R:
-    """Whether an entry of a matrix is on its diagonal."""
+    """Return the mask of a matrix's diagonal."""
     rank = len(x.shape)
     return ops.equal(ops.iota(shape=x.shape, axis=rank - 2), ops.iota(shape=x.shape, axis=rank - 1))
 
 
 def triangle(ops: Ops[R], x: R, *, lower: bool, halved: bool = False) -> R:
-    """x with zeros outside of a triangle, and with half of its diagonal if asked for."""
+    """Return x with zeros outside of a triangle and, if `halved`, with half of its diagonal."""
     rank = len(x.shape)
     rows, columns = ops.iota(shape=x.shape, axis=rank - 2), ops.iota(shape=x.shape, axis=rank - 1)
     outside = ops.less(rows, columns) if lower else ops.less(columns, rows)
@@ -156,12 +156,12 @@ def _cholesky_shape(x: TensorType) -> tuple[TensorType, ...]:
 
 
 def symmetric(ops: Ops[R], x: R) -> R:
-    """(x + xᵀ)/2."""
+    """Return (x + xᵀ)/2."""
     return ops.scale(ops.add(x, transposed(ops, x)), c=_HALF)
 
 
 def _cholesky_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /) -> tuple[R | None, ...]:
-    """The symmetric part of L⁻ᵀ·Φ(Lᵀ·g)·L⁻¹, Φ a lower triangle with half of its diagonal (Murray 2016)."""
+    """Return the symmetric part of L⁻ᵀ·Φ(Lᵀ·g)·L⁻¹, Φ a lower triangle with half of its diagonal (Murray 2016)."""
     (g,), (out,) = cotangents, ctx.saved
     inner = triangle(ops, ops.bmm(transposed(ops, out), g), lower=True, halved=True)
     left = ops.triangular_solve(out, inner, transpose=True)
@@ -171,7 +171,7 @@ def _cholesky_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /) ->
 def _cholesky_jvp(
     ops: Ops[R], primals: tuple[R, ...], outputs: tuple[R, ...], tangents: tuple[R, ...], /
 ) -> tuple[R | None]:
-    """L·Φ(L⁻¹·t·L⁻ᵀ), of the symmetric part of t."""
+    """Return L·Φ(L⁻¹·t·L⁻ᵀ), for the symmetric part of t."""
     (out,), (t,) = outputs, tangents
     left = ops.triangular_solve(out, symmetric(ops, t))
     inner = ops.triangular_solve(out, transposed(ops, left))

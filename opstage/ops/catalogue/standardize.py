@@ -1,4 +1,4 @@
-"""The common part of normalisations: (x - mean)/√(variance + eps) over some axes, then scale gamma and shift beta."""
+"""The shared part of normalisations: (x - mean)/√(variance + eps) over some axes, then scale gamma and shift beta."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from ..types import Shape, TensorType, require_float, require_same_dtype, show_s
 if TYPE_CHECKING:
     from ..protocol import Ops
 
-# What the shape rules share ------------------------------------------------------------------------------------------
+# Shape rules ---------------------------------------------------------------------------------------------------------
 
 
 def require_eps(eps: Any) -> None:
-    """eps must be a real number that is not negative."""
+    """Require that eps is a nonnegative real number."""
     if isinstance(eps, bool) or not isinstance(eps, (int, float, Fraction)) or not eps >= 0:
         raise ShapeError(f"eps must be a number that is at least 0 but is {eps!r}")
 
 
 def require_axes(x: TensorType, least: int, why: str) -> None:
-    """x must be a float tensor of at least `least` axes; `why` says what they are for."""
+    """Require that x is a float tensor with at least `least` axes; `why` explains them."""
     require_float(x, "x")
     if len(x.shape) < least:
         raise ShapeError(f"x must have rank {least} or more, {why}, but is {show_shape(x.shape)}")
 
 
 def require_type(v: TensorType, name: str, shape: Shape, x: TensorType, what: str) -> None:
-    """Operand `name` must be of x's dtype and of `shape`; `what` says where that shape comes from."""
+    """Require that operand `name` has x's dtype and `shape`; `what` explains that shape."""
 
     def message() -> str:
         return f"{name} must be {show_shape(shape)}, {what}, but is {show_shape(v.shape)}; x is {show_shape(x.shape)}"
@@ -44,62 +44,62 @@ def require_type(v: TensorType, name: str, shape: Shape, x: TensorType, what: st
 
 
 def require_affine(x: TensorType, affine: tuple[TensorType, ...], has_gamma: bool, axis: int) -> None:
-    """Those of gamma and beta that are present must be vectors along `axis` of x."""
+    """Require that gamma and beta, if present, are vectors along `axis` of x."""
     names = ("gamma", "beta") if has_gamma else ("beta",)
     for v, name in zip(affine, names):
         require_type(v, name, (x.shape[axis],), x, f"one entry for each along axis {axis} of x")
 
 
 def require_some(size: Dim, x: TensorType, over: str) -> None:
-    """There must be at least one element to take a mean of."""
+    """Require at least one element to take the mean of."""
     require_at_most(1, size, lambda: f"x is {show_shape(x.shape)}: there is nothing to normalise over, {over} is empty")
 
 
 def other_axes(rank: int, axis: int) -> tuple[int, ...]:
-    """All axes but one."""
+    """Return all axes except one."""
     return tuple(i for i in range(rank) if i != axis)
 
 
-# What the decompositions share ---------------------------------------------------------------------------------------
+# Decompositions ------------------------------------------------------------------------------------------------------
 
 
 def unpack(refs: tuple[R, ...], has_gamma: bool, has_beta: bool = False) -> tuple[R | None, R | None, tuple[R, ...]]:
-    """gamma and beta (None where absent), and the operands after them."""
+    """Return gamma and beta (None where absent), and the operands after them."""
     gamma = refs[0] if has_gamma else None
     beta = refs[has_gamma] if has_beta else None
     return gamma, beta, refs[has_gamma + has_beta :]
 
 
 def along(ops: Ops[R], v: R, shape: Shape, axis: int) -> R:
-    """The vector v laid along `axis` of a tensor of `shape`."""
+    """Broadcast the vector v along `axis` of a tensor of `shape`."""
     if axis != len(shape) - 1:
         v = ops.reshape(v, shape=tuple(d if i == axis else 1 for i, d in enumerate(shape)))
     return ops.broadcast_to(v, shape=shape)
 
 
 def affine_map(ops: Ops[R], x: R, gamma: R | None, beta: R | None, axis: int) -> R:
-    """x · gamma + beta, both along `axis`."""
+    """Return x · gamma + beta, both along `axis`."""
     if gamma is not None:
         x = ops.mul(x, along(ops, gamma, x.shape, axis))
     return ops.add(x, along(ops, beta, x.shape, axis)) if beta is not None else x
 
 
 def reciprocal_deviation(ops: Ops[R], variance: R, eps: float) -> R:
-    """1/√(variance + eps), and nan where the variance is infinite: what its numbers are divided by is not known.
+    """Return 1/√(variance + eps), and nan for infinite variance, where the divisor is unknown.
 
-    Squares overflow where numbers do not; 1/√∞ would make zeros of them without a word.
+    Squares overflow where the values do not; 1/√∞ would silently turn them into zeros.
     """
     floor = ops.full(shape=variance.shape, value=eps, dtype=variance.dtype)
-    known = ops.add(variance, ops.sub(variance, variance))  # ∞ - ∞ is nan, anything else nothing
+    known = ops.add(variance, ops.sub(variance, variance))  # ∞ - ∞ is nan; finite differences are 0
     return ops.inv(ops.sqrt(ops.add(known, floor)))
 
 
 def standardize(
     ops: Ops[R], x: R, axes: tuple[int, ...], eps: float, whole: Callable[[R], R] = lambda mean: mean
 ) -> tuple[R, R, R, R]:
-    """(x - mean)·rstd over `axes`, and the mean, biased variance and rstd with those axes kept at size 1.
+    """Return (x - mean)·rstd over `axes`, and the mean, biased variance and rstd with those axes kept at size 1.
 
-    `whole` makes the mean of all ranks of a mesh of the mean of what one of them has.
+    `whole` turns a rank's mean into the mean over all ranks of a mesh.
     """
     mean = whole(ops.reduce_mean(x, axis=axes, keepdims=True))
     centred = ops.sub(x, ops.broadcast_to(mean, shape=x.shape))
@@ -109,13 +109,13 @@ def standardize(
 
 
 def standardized(ops: Ops[R], x: R, mean: R, rstd: R) -> R:
-    """(x - mean)·rstd from known statistics, which broadcast to x."""
+    """Return (x - mean)·rstd from known statistics, which broadcast to x."""
     centred = ops.sub(x, ops.broadcast_to(mean, shape=x.shape))
     return ops.mul(centred, ops.broadcast_to(rstd, shape=x.shape))
 
 
 def pull(ops: Ops[R], y: R, rstd: R, g: R, axes: tuple[int, ...], *, centred: bool = True) -> R:
-    """The cotangent of x from the cotangent g of y = (x - mean)·rstd: rstd · (g - mean(g) - y·mean(g·y))."""
+    """Return the cotangent of x from the cotangent g of y = (x - mean)·rstd: rstd · (g - mean(g) - y·mean(g·y))."""
     slope = ops.reduce_mean(ops.mul(g, y), axis=axes, keepdims=True)
     inner = ops.sub(g, ops.mul(y, ops.broadcast_to(slope, shape=y.shape)))
     if centred:
@@ -127,15 +127,15 @@ def pull(ops: Ops[R], y: R, rstd: R, g: R, axes: tuple[int, ...], *, centred: bo
 def affine_cotangents(
     dx: R | None, dgamma: R | None, dbeta: R | None, ctx: Context[R], has_gamma: bool, has_beta: bool
 ) -> tuple[R | None, ...]:
-    """Those of x, gamma and beta whose operands are present, None where no cotangent is wanted."""
+    """Return the cotangents of x, gamma and beta, for operands that are present, None if not needed."""
     found = (dx, *((dgamma,) if has_gamma else ()), *((dbeta,) if has_beta else ()))
     return tuple(cotangent if needed else None for cotangent, needed in zip(found, ctx.needs))
 
 
 def affine_vjp(fused: Callable[..., Any], axis: int | None = None) -> Callable[..., Any]:
-    """The vjp of a normalisation with gamma and beta along `axis`, or along the static `channel_axis`.
+    """Return the vjp of a normalisation with gamma and beta along `axis`, or along the static `channel_axis`.
 
-    `fused(ops, *saved, *cotangents, **static)` gives the cotangents of x, gamma and beta; beta's alone is a sum.
+    `fused(ops, *saved, *cotangents, **static)` returns the cotangents of x, gamma and beta; beta's alone is a sum.
     """
 
     def vjp(
@@ -162,7 +162,7 @@ def affine_vjp(fused: Callable[..., Any], axis: int | None = None) -> Callable[.
 
 
 def flops_per_element(count: int) -> Callable[..., Dim]:
-    """`count` operations for each element of x, one each for gamma and beta."""
+    """Count `count` operations for each element of x, and one each for gamma and beta."""
 
     def flops(
         inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, *, has_gamma: bool, **static: Any

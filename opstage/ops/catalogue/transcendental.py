@@ -1,6 +1,6 @@
-"""Powers, logarithms, and trigonometric and hyperbolic functions, beside the few of `elementwise`.
+"""Powers, logarithms, and trigonometric and hyperbolic functions, other than those of `elementwise`.
 
-Where an op is made of others the form is one that loses nothing where a plain formula cancels or overflows.
+Composites use forms without the cancellation or overflow of the plain formula.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _PI = math.pi
 
 
 def _number(ops: Ops[R], x: R, value: Any) -> R:
-    """A number, as often as x has elements."""
+    """Return a constant with x's shape and dtype."""
     return ops.full(shape=x.shape, value=value, dtype=x.dtype)
 
 
 def _great(x: Any) -> float:
-    """Above it 1 + x² is x² when rounded."""
+    """Return the bound above which 1 + x² rounds to x²."""
     return float(2.0 ** (27 if x.dtype.itemsize == 8 else 13))
 
 
 def _odd(ops: Ops[R], x: R, size: R) -> R:
-    """`size` with the sign of x, and x itself where that is 0."""
+    """Return `size` with the sign of x, and x itself where it is 0."""
     zero = zeros_like(ops, x)
     return ops.select(ops.less(x, zero), ops.neg(size), ops.select(ops.equal(x, zero), x, size))
 
@@ -92,7 +92,7 @@ ATAN = pointwise("atan", reads="x", derivative=_atan_derivative)
 
 
 def _cosine_beside(ops: Ops[R], x: R) -> R:
-    """√((1 - x)·(1 + x)), which keeps its digits near ±1."""
+    """Return √((1 - x)·(1 + x)), accurate near ±1."""
     one = ones_like(ops, x)
     return ops.sqrt(ops.mul(ops.sub(one, x), ops.add(one, x)))
 
@@ -112,7 +112,7 @@ ASIN = pointwise(
 
 
 def _acos_decomposition(ops: Ops[R], x: R, /) -> tuple[R, ...]:
-    """2 · atan(√((1 - x)/(1 + x))); at -1 the quotient is infinite and the angle π."""
+    """2 · atan(√((1 - x)/(1 + x))); at -1 the quotient is infinite and the result π."""
     one = ones_like(ops, x)
     return (ops.scale(ops.atan(ops.sqrt(ops.div(ops.sub(one, x), ops.add(one, x)))), c=2.0),)
 
@@ -131,13 +131,13 @@ def _atan2_shape(y: TensorType, x: TensorType) -> tuple[TensorType, ...]:
 
 
 def _below_zero(ops: Ops[R], x: R) -> R:
-    """The mask of numbers with a minus, -0.0 too."""
+    """Return the mask of numbers with a minus sign, including -0.0."""
     zero = zeros_like(ops, x)
     return ops.logical_or(ops.less(x, zero), ops.less(ops.inv(x), zero))
 
 
 def _atan2_decomposition(ops: Ops[R], y: R, x: R, /) -> tuple[R, ...]:
-    """atan of the lesser by the greater of |y| and |x|, brought to its quadrant."""
+    """atan of the smaller divided by the larger of |y| and |x|, moved to its quadrant."""
     a, b = ops.abs(y), ops.abs(x)
     less, greater = ops.minimum(a, b), ops.maximum(a, b)
     both = ops.equal(less, _number(ops, x, math.inf))
@@ -150,9 +150,9 @@ def _atan2_decomposition(ops: Ops[R], y: R, x: R, /) -> tuple[R, ...]:
 
 
 def _atan2_slopes(ops: Ops[R], y: R, x: R) -> tuple[R, R]:
-    """x/(y² + x²) and -y/(y² + x²), which overflow and underflow only where they are themselves that small or great.
+    """Return x/(y² + x²) and -y/(y² + x²), without intermediate overflow or underflow.
 
-    With m the greater of |y| and |x| they are (x/m)/(m·s) and -(y/m)/(m·s), s = (y/m)² + (x/m)².
+    With m the larger of |y| and |x| they are (x/m)/(m·s) and -(y/m)/(m·s), s = (y/m)² + (x/m)².
     """
     m = ops.maximum(ops.abs(y), ops.abs(x))
     u, v = ops.div(y, m), ops.div(x, m)
@@ -190,7 +190,7 @@ ATAN2 = Primitive(
 
 
 def _sinh_decomposition(ops: Ops[R], x: R, /) -> tuple[R, ...]:
-    """Of t = e^|x| - 1 it is ½(t + t/(t + 1)); from 1 on h²/2 - 1/(2h²) of h = e^(|x|/2), which overflows later."""
+    """½(t + t/(t + 1)) for t = e^|x| - 1; from 1 on h²/2 - 1/(2h²) for h = e^(|x|/2), which overflows later."""
     one, size = ones_like(ops, x), ops.abs(x)
     near = ops.less(size, one)
     t = ops.expm1(ops.select(near, size, one))
@@ -223,7 +223,7 @@ COSH = pointwise(
 
 
 def _asinh_decomposition(ops: Ops[R], x: R, /) -> tuple[R, ...]:
-    """log1p(a + a²/(1 + √(1 + a²))) of a = |x|, and log a + log 2 where a² is all of 1 + a²."""
+    """log1p(a + a²/(1 + √(1 + a²))) for a = |x|, and log a + log 2 where 1 + a² rounds to a²."""
     one, size, great = ones_like(ops, x), ops.abs(x), _number(ops, x, _great(x))
     far = ops.less(great, size)
     a = ops.select(far, one, size)
@@ -234,7 +234,7 @@ def _asinh_decomposition(ops: Ops[R], x: R, /) -> tuple[R, ...]:
 
 
 def _asinh_derivative(ops: Ops[R], x: R, g: R) -> R:
-    """g/√(1 + x²), of great x g/|x|."""
+    """g/√(1 + x²), and g/|x| for large x."""
     one, size = ones_like(ops, x), ops.abs(x)
     far = ops.less(_number(ops, x, _great(x)), size)
     a = ops.select(far, one, x)
@@ -245,7 +245,7 @@ ASINH = pointwise("asinh", reads="x", derivative=_asinh_derivative, decompositio
 
 
 def _acosh_decomposition(ops: Ops[R], x: R, /) -> tuple[R, ...]:
-    """log1p(t + √t·√(t + 2)) of t = x - 1, and log x + log 2 where x² is all of x² - 1."""
+    """log1p(t + √t·√(t + 2)) for t = x - 1, and log x + log 2 where x² - 1 rounds to x²."""
     one, great = ones_like(ops, x), _number(ops, x, _great(x))
     far = ops.less(great, x)
     t = ops.sub(ops.select(far, one, x), one)
@@ -264,7 +264,7 @@ ACOSH = pointwise("acosh", reads="x", derivative=_acosh_derivative, decompositio
 
 
 def _atanh_decomposition(ops: Ops[R], x: R, /) -> tuple[R, ...]:
-    """½·log1p(2a/(1 - a)) of a = |x|."""
+    """½·log1p(2a/(1 - a)) for a = |x|."""
     a = ops.abs(x)
     grown = ops.div(ops.scale(a, c=2.0), ops.sub(ones_like(ops, x), a))
     return (_odd(ops, x, ops.scale(ops.log1p(grown), c=0.5)),)

@@ -1,9 +1,9 @@
-"""One step of an optimizer for one parameter.
+"""Optimizer updates: one step for one parameter.
 
 `p` is the parameter, `g` its gradient, and every state tensor has p's shape and dtype. Learning rates and bias
-corrections are scalar operands, so that a schedule changes values, never a program. Each update is a composite whose
+corrections are scalar operands, so that a schedule changes values but not the program. Each update is a composite whose
 decomposition fixes the order of the float operations: a fused kernel must give the same bits. Formulas are those of
-torch.optim; scalars are combined with each other before they meet a tensor.
+torch.optim; scalars are combined before they are applied to a tensor.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 
 
 _SCALARS = ("lr", "c1", "c2")
-"""Operands that are numbers of a step."""
+"""Operands that are scalars of a step."""
 
 
 def _update(decomposition: Callable[..., Any], *, flops: int, matrix: bool = False) -> Primitive:
-    """(p, g, *state, *scalars) -> (new p, *new state); `flops` counts operations per element of p.
+    """Make an update (p, g, *state, *scalars) -> (new p, *new state); `flops` counts operations per element of p.
 
-    Names and operands are those of the decomposition `_name(ops, p, g, …)`.
+    Its name and operands are those of the decomposition `_name(ops, p, g, …)`.
     """
     code = decomposition.__code__
     operands = code.co_varnames[1 : code.co_posonlyargcount]
@@ -68,7 +68,7 @@ def _update(decomposition: Callable[..., Any], *, flops: int, matrix: bool = Fal
 
 
 def _times(ops: Ops[R], x: R, scalar: R) -> R:
-    """scalar · x for a scalar operand."""
+    """Return scalar · x for a scalar operand."""
     return ops.mul(x, ops.broadcast_to(scalar, shape=x.shape))
 
 
@@ -81,12 +81,12 @@ def _plus_static(ops: Ops[R], x: R, value: float) -> R:
 
 
 def _decayed(ops: Ops[R], p: R, g: R, weight_decay: float) -> R:
-    """The gradient with the penalty ½·weight_decay·p² in it."""
+    """Return the gradient with the penalty ½·weight_decay·p² added."""
     return ops.add(g, ops.scale(p, c=weight_decay)) if weight_decay else g
 
 
 def _shrunk(ops: Ops[R], p: R, lr: R, weight_decay: float) -> R:
-    """(1 - lr·weight_decay) · p: decay that does not pass through the gradient (Loshchilov & Hutter 2019)."""
+    """Return (1 - lr·weight_decay) · p: decoupled weight decay (Loshchilov & Hutter 2019)."""
     if not weight_decay:
         return p
     one = ops.full(shape=(), value=1.0, dtype=p.dtype)
@@ -94,7 +94,7 @@ def _shrunk(ops: Ops[R], p: R, lr: R, weight_decay: float) -> R:
 
 
 def _average(ops: Ops[R], average: R, x: R, rate: float) -> R:
-    """rate · average + (1 - rate) · x."""
+    """Return rate · average + (1 - rate) · x."""
     return ops.add(ops.scale(average, c=rate), ops.scale(x, c=1 - rate))
 
 
@@ -119,7 +119,7 @@ def _momentum(
 
 MOMENTUM_UPDATE = _update(_momentum, flops=8)
 
-# Steps scaled by the gradients' size ---------------------------------------------------------------------------------
+# Adaptive step sizes -------------------------------------------------------------------------------------------------
 
 
 def _adagrad(ops: Ops[R], p: R, g: R, total: R, lr: R, /, *, eps: float, weight_decay: float) -> tuple[R, ...]:
@@ -232,7 +232,7 @@ def _require_iterations(*, steps: int, **static: Any) -> None:
 
 
 def _is_tall(p: TensorType) -> bool:
-    """Whether to work on pᵀ, whose x·xᵀ is the smaller product; undecided sizes give the same result either way."""
+    """Return whether to work on pᵀ, whose x·xᵀ is smaller; for undecided sizes either way gives the same result."""
     rows, columns = p.shape
     try:
         return bool(rows > columns)
@@ -241,7 +241,8 @@ def _is_tall(p: TensorType) -> bool:
 
 
 def _orthogonalize(ops: Ops[R], x: R, steps: int, eps: float) -> R:
-    """Newton-Schulz: the nearest semi-orthogonal matrix, its singular values within about 0.7 … 1.2."""
+    """Orthogonalise by Newton-Schulz iterations: the nearest semi-orthogonal matrix, with singular values in about 0.7
+    … 1.2."""
     tall = _is_tall(TensorType(x.shape, x.dtype))
     if tall:
         x = ops.transpose2d(x)

@@ -1,4 +1,4 @@
-"""Windows of convolutions and pools: how many fit along an axis, and the check of a shape that follows."""
+"""Windows of convolutions and pooling: their number along an axis, and the resulting shape check."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..types import Shape, TensorType, show_shape
 
 
 def extent(size: Dim, dilation: int) -> Dim:
-    """How many cells a window of `size` covers, from its first to its last."""
+    """Return the number of cells from the first to the last of a window of `size`."""
     return dilation * (size - 1) + 1
 
 
@@ -19,7 +19,7 @@ def window_counts(
     padding: tuple[int, ...],
     dilation: tuple[int, ...] | None = None,
 ) -> Shape:
-    """floor((S + 2·padding - dilation·(k - 1) - 1) / stride) + 1 for each spatial axis, at least 1."""
+    """Return floor((S + 2·padding - dilation·(k - 1) - 1) / stride) + 1 for each spatial axis, at least 1."""
     counts: list[Dim] = []
     for axis, (n, k, s, p) in enumerate(zip(spatial, kernel, stride, padding)):
         d = 1 if dilation is None else dilation[axis]
@@ -40,7 +40,7 @@ def window_counts(
 
 
 def require_shape(x: TensorType, name: str, expected: Shape) -> None:
-    """x must have an element for each window."""
+    """Require that x has an element for each window."""
     if len(x.shape) != len(expected):
         raise ShapeError(
             f"{name} is {show_shape(x.shape)} of rank {len(x.shape)} but the windows make it {show_shape(expected)}"

@@ -1,1 +1,1 @@
-"""Functions that take `ops` first, a family a file; `opstage.derived` has them all."""
+"""Functions with `ops` as their first argument, one file per family; `opstage.derived` exports all of them."""

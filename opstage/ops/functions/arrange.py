@@ -1,6 +1,6 @@
-"""Elements in another order, repeated, or in a part of a matrix: programs over other ops, of tensors of any dtype.
+"""Reordering and repeating elements, and parts of matrices: programs over other ops, for tensors of any dtype.
 
-All of them are linear in x, so their derivatives are those of their parts; sizes may be named.
+All are linear in x, so their derivatives are those of their parts; sizes may be symbolic.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _LONGEST_LINSPACE = 1 << 24  # numbers, which a program holds as a constant: 128
 
 
 def take(ops: Ops[R], x: R, idx: R, /, *, axis: int = 0, mode: str = "raise") -> R:
-    """Entries of x at integers of any shape along an axis, which becomes the axes of idx.
+    """Entries of x at integer indices of any shape along an axis, which the axes of idx replace.
 
-    x (*a, n, *b) gives (*a, *idx, *b). An index below 0 is out of range, as in gather_rows: a RangeError, or zeros with
+    x (*a, n, *b) gives (*a, *idx, *b). A negative index is out of range, as in gather_rows: a RangeError, or zeros with
     mode="zero". PyTorch: torch.index_select. NumPy: np.take. ONNX: Gather.
 
     Raises:
@@ -55,7 +55,7 @@ def take(ops: Ops[R], x: R, idx: R, /, *, axis: int = 0, mode: str = "raise") ->
 
 
 def flip(ops: Ops[R], x: R, /, *, axis: Axes = None) -> R:
-    """The entries of axes in reverse order, of all axes for None. PyTorch: torch.flip. NumPy: np.flip.
+    """x with the given axes reversed, or all for None. PyTorch: torch.flip. NumPy: np.flip.
 
     Raises:
         ShapeError: no such axis.
@@ -69,7 +69,7 @@ def flip(ops: Ops[R], x: R, /, *, axis: Axes = None) -> R:
 
 
 def roll(ops: Ops[R], x: R, /, *, shift: int, axis: int) -> R:
-    """Entries moved by `shift` places along an axis; what leaves at one end comes in at the other.
+    """Entries shifted cyclically by `shift` positions along an axis.
 
     Entry i goes to (i + shift) mod n. PyTorch: torch.roll. NumPy: np.roll, with an axis.
 
@@ -91,7 +91,7 @@ def roll(ops: Ops[R], x: R, /, *, shift: int, axis: int) -> R:
 
 
 def tile(ops: Ops[R], x: R, /, *, repeats: Sequence[Dim]) -> R:
-    """The whole tensor repeated: repeats[i] times along axis i, new axes in front for further ones.
+    """The whole tensor repeated repeats[i] times along axis i, with leading axes added as needed.
 
     Size n becomes repeats · n. PyTorch: torch.tile, Tensor.repeat. NumPy: np.tile. ONNX: Tile.
 
@@ -108,7 +108,7 @@ def tile(ops: Ops[R], x: R, /, *, repeats: Sequence[Dim]) -> R:
 
 
 def repeat_interleave(ops: Ops[R], x: R, /, *, repeats: int | Sequence[int], axis: int | None = None) -> R:
-    """Each entry along an axis repeated where it is, `repeats` times or each its own number of times.
+    """Each entry along an axis repeated in place, `repeats` times or by its own count.
 
     Without an axis x is flattened first. PyTorch: torch.repeat_interleave. NumPy: np.repeat.
 
@@ -137,7 +137,7 @@ def repeat_interleave(ops: Ops[R], x: R, /, *, repeats: int | Sequence[int], axi
 
 
 def moveaxis(ops: Ops[R], x: R, /, *, source: int, target: int) -> R:
-    """One axis moved to another place, the order of the others kept. PyTorch: torch.movedim. NumPy: np.moveaxis.
+    """One axis moved to another position; the others keep their order. PyTorch: torch.movedim. NumPy: np.moveaxis.
 
     Raises:
         ShapeError: no such axis.
@@ -163,9 +163,9 @@ def swapaxes(ops: Ops[R], x: R, /, *, first: int, second: int) -> R:
 
 
 def chunk(ops: Ops[R], x: R, /, *, chunks: int, axis: int = 0) -> tuple[R, ...]:
-    """Slices of ceil(n / chunks) entries along an axis, the last one shorter, fewer where they suffice.
+    """Slices of ceil(n / chunks) entries along an axis; the last may be shorter, and there may be fewer.
 
-    The axis must be a number, since how many slices there are depends on it. PyTorch: torch.chunk.
+    The size of the axis must be a number, since it determines the number of slices. PyTorch: torch.chunk.
 
     Raises:
         ShapeError: no such axis; an invalid argument.
@@ -180,7 +180,7 @@ def chunk(ops: Ops[R], x: R, /, *, chunks: int, axis: int = 0) -> tuple[R, ...]:
 
 
 def unbind(ops: Ops[R], x: R, /, *, axis: int = 0) -> tuple[R, ...]:
-    """The entries along an axis, each without it; the axis must be a number. PyTorch: torch.unbind.
+    """The entries along an axis, without that axis; its size must be a number. PyTorch: torch.unbind.
 
     Raises:
         ShapeError: no such axis.
@@ -201,7 +201,7 @@ def _matrix(ops: Ops[R], op: str, x: R) -> tuple[Dim, Dim]:
 
 
 def _distance(ops: Ops[R], shape: Any) -> R:
-    """Column minus row of each element."""
+    """Return column minus row of each element."""
     rank = len(shape)
     return ops.sub(ops.iota(shape=shape, axis=rank - 1), ops.iota(shape=shape, axis=rank - 2))
 
@@ -246,7 +246,7 @@ def eye(ops: Ops[R], rows: Dim, columns: Dim | None = None, /, *, k: int = 0, dt
 
 
 def diagonal(ops: Ops[R], x: R, /, *, k: int = 0, first: int = 0, second: int = 1) -> R:
-    """The elements with second index - first index = k, along a new last axis in place of both.
+    """The elements with second index - first index = k, along a new last axis that replaces both.
 
     PyTorch: torch.diagonal. NumPy: np.diagonal.
 
@@ -271,7 +271,7 @@ def diagonal(ops: Ops[R], x: R, /, *, k: int = 0, first: int = 0, second: int = 
 
 
 def diag(ops: Ops[R], x: R, /, *, k: int = 0) -> R:
-    """A vector on the k-th diagonal of a square of zeros; of a matrix its k-th diagonal. PyTorch: torch.diag.
+    """A square matrix with a vector on its k-th diagonal, or the k-th diagonal of a matrix. PyTorch: torch.diag.
 
     Raises:
         ShapeError: an invalid argument; operands that do not fit each other.
@@ -282,14 +282,14 @@ def diag(ops: Ops[R], x: R, /, *, k: int = 0) -> R:
         raise error(ops, "diag", f"x must be a vector or a matrix but is {show_shape(x.shape)}")
     k = int_of(ops, "diag", "k", k)
     n = x.shape[0] + abs(k)
-    row = ops.pad(x, padding=[(max(k, 0), max(-k, 0))], value=0)  # each element is in its own column
+    row = ops.pad(x, padding=[(max(k, 0), max(-k, 0))], value=0)  # each element is in its column
     spread = ops.broadcast_to(ops.unsqueeze(row, axis=0), shape=(n, n))
     own = ops.equal(_distance(ops, (n, n)), whole(ops, (n, n), k))
     return ops.select(own, spread, zeros(ops, spread))
 
 
 def trace(ops: Ops[R], x: R, /, *, k: int = 0) -> R:
-    """The sum of the k-th diagonal of a matrix, or of each of a stack of them. PyTorch: torch.trace.
+    """The sum of the k-th diagonal of a matrix, or of each matrix of a stack. PyTorch: torch.trace.
 
     Raises:
         DtypeError: x a mask.
@@ -300,7 +300,7 @@ def trace(ops: Ops[R], x: R, /, *, k: int = 0) -> R:
 
 
 def masked_fill(ops: Ops[R], x: R, mask: R, /, *, value: float) -> R:
-    """`value` where the mask is true, else x, whose gradient is 0 there; the mask broadcasts. PyTorch: masked_fill.
+    """`value` where the mask is True, with gradient 0, else x; the mask broadcasts. PyTorch: masked_fill.
 
     Raises:
         DtypeError: mask not a mask.
@@ -310,11 +310,11 @@ def masked_fill(ops: Ops[R], x: R, mask: R, /, *, value: float) -> R:
     return ops.select(mask, ops.full(shape=x.shape, value=value, dtype=x.dtype), x)
 
 
-# Made from nothing, or from vectors -----------------------------------------------------------------------------------
+# Constructed from sizes or vectors ------------------------------------------------------------------------------------
 
 
 def meshgrid(ops: Ops[R], /, *xs: R, indexing: str = "ij") -> tuple[R, ...]:
-    """Each vector along an axis of its own of one grid; with "xy" the first two axes are exchanged.
+    """Vectors broadcast along separate axes of one grid; with "xy" the first two axes are exchanged.
 
     PyTorch: torch.meshgrid. NumPy: np.meshgrid, whose default is "xy".
 
@@ -340,9 +340,9 @@ def meshgrid(ops: Ops[R], /, *xs: R, indexing: str = "ij") -> tuple[R, ...]:
 
 
 def arange(ops: Ops[R], start: Any, stop: Any = None, /, *, step: int = 1, dtype: Any = "int64") -> R:
-    """start, start + step, … before stop; one number is the stop. Integers or sizes; the step is an int, not 0.
+    """start, start + step, … before stop; a single argument is stop. Integers or sizes; step is a nonzero int.
 
-    ceil((stop - start) / step) entries, none where that is below 0. PyTorch: torch.arange. NumPy: np.arange.
+    ceil((stop - start) / step) entries, or none if that is negative. PyTorch: torch.arange. NumPy: np.arange.
 
     Raises:
         ShapeError: an invalid argument.
@@ -371,7 +371,7 @@ def arange(ops: Ops[R], start: Any, stop: Any = None, /, *, step: int = 1, dtype
 
 
 def linspace(ops: Ops[R], start: float, stop: float, /, *, num: int, dtype: Any = None) -> R:
-    """num numbers in even steps from start to stop, both included; each is rounded once.
+    """num evenly spaced numbers from start to stop inclusive, each rounded once.
 
     Entry i is start + i·(stop - start)/(num - 1); num = 1 gives start. PyTorch: torch.linspace. NumPy: np.linspace.
 

@@ -1,4 +1,4 @@
-"""Cells around a tensor that come from its own entries: reflected, repeated or wrapped around."""
+"""Padding with a tensor's own entries: reflected, repeated or wrapped around."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ MODES = ("constant", "edge", "reflect", "symmetric", "wrap")
 
 
 def pad(ops: Ops[R], x: R, /, *, padding: Sequence[tuple[Dim, Dim]], mode: str = "constant", value: float = 0.0) -> R:
-    """Cells before and after the entries of each axis, a pair for each; a negative number takes entries away.
+    """x padded before and after the entries of each axis; negative amounts remove entries.
 
-    Beside 1 2 3 stand, two on each side: 3 2 | 1 2 3 | 2 1 for "reflect" (the end once), 2 1 | 1 2 3 | 3 2 for
-    "symmetric", 1 1 | … | 3 3 for "edge", 2 3 | … | 1 2 for "wrap", and `value` for "constant". Reflected cells must
-    exist: at most n - 1 of them, n of symmetric and wrapped ones. Gradients add up at the entries that they are copies
-    of. PyTorch: torch.nn.functional.pad, whose "replicate" is "edge" and whose "circular" is "wrap". NumPy: np.pad.
+    With two cells on each side, 1 2 3 becomes 3 2 | 1 2 3 | 2 1 for "reflect", 2 1 | 1 2 3 | 3 2 for
+    "symmetric", 1 1 | … | 3 3 for "edge", 2 3 | … | 1 2 for "wrap", and `value` for "constant". There can be at
+    most n - 1 reflected cells, and n symmetric or wrapped ones. Gradients are summed over copies. PyTorch:
+    torch.nn.functional.pad, whose "replicate" is "edge" and whose "circular" is "wrap". NumPy: np.pad.
 
     Raises:
         ShapeError: an invalid argument; operands that do not fit each other.

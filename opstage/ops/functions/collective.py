@@ -1,4 +1,4 @@
-"""Sums of the ranks of a mesh in other forms: programs over the collectives."""
+"""Further collectives, as programs over others."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from .tools import whole, zeros
 
 
 def all_mean(ops: Ops[R], x: R, /, *, axis: str) -> R:
-    """The mean of the ranks' x over an axis of the mesh, the same on all of them; x where the mesh has no such axis.
+    """The mean of the ranks' x over a mesh axis, the same on all ranks; x itself if the mesh has no such axis.
 
-    jax.lax.pmean.
+    JAX: jax.lax.pmean.
     """
     size = ops.mesh.size(axis)
     return x if size == 1 else ops.all_reduce(ops.scale(x, c=ratio(1, size)), axis=axis)
 
 
 def batch_mean(ops: Ops[R], total: R, count: R, /, *, axis: str) -> R:
-    """Σ total / Σ count over the ranks: the mean of all rows that count, however the ranks share them out.
+    """Σ total / Σ count over the ranks: the mean of all counted rows, however they are distributed.
 
-    The mean of the ranks' means is another number where some rows count on one rank and not on another one. total and
-    count are of one shape and dtype. 0/0 is nan.
+    The mean of the ranks' means differs if ranks have different counts. total and
+    count have the same shape and dtype. 0/0 is nan.
 
     Raises:
         DtypeError: x not a float tensor; dtypes differ.
@@ -30,9 +30,9 @@ def batch_mean(ops: Ops[R], total: R, count: R, /, *, axis: str) -> R:
 
 
 def broadcast(ops: Ops[R], x: R, /, *, axis: str, root: int = 0) -> R:
-    """The x of rank `root` of an axis, on all of them. MPI: MPI_Bcast.
+    """The x of rank `root` of an axis, on all ranks. MPI: MPI_Bcast.
 
-    A sum to which the others add zeros, so that its gradient arrives at the root alone.
+    A sum with zeros from the other ranks, so that only the root gets a gradient.
     """
     if ops.mesh.size(axis) == 1:
         return x

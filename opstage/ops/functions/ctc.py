@@ -1,4 +1,4 @@
-"""Connectionist temporal classification: the likelihood of labels whose places in time are unknown."""
+"""Connectionist temporal classification: the likelihood of labels with unknown alignment."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def ctc_loss(
 ) -> R:
     """-log of the summed probabilities of all alignments of a sequence's labels with its steps.
 
-    log_probs        (T, B, C), logarithms of probabilities over C classes, such as `log_softmax` gives
-    targets          (B, S) labels; what is behind a sequence's length is not read, whatever it is
-    input_lengths    (B,) integers from 0 to T: steps behind them are not read either
+    log_probs        (T, B, C), log-probabilities over C classes, such as from `log_softmax`
+    targets          (B, S) labels; those beyond a sequence's length are ignored
+    input_lengths    (B,) integers from 0 to T; steps beyond are ignored
     target_lengths   (B,) integers from 0 to S
-    blank            the class between labels, which is none itself
+    blank            the class that separates labels, and is not a label itself
     reduction        "none" (B,), "sum", or "mean": each divided by its number of labels, or 1, then averaged
-    zero_infinity    0 for labels that no alignment has, as where they are more than the steps; else their loss is inf,
+    zero_infinity    0 for labels without any alignment, such as more labels than steps; otherwise the loss is inf,
                      and its gradient 0
 
-    An alignment has a label or blank at each step; labels that follow each other and are equal have a blank between
-    them. Lengths and labels out of range are errors of the run. PyTorch: torch.nn.functional.ctc_loss.
+    An alignment has a label or blank at each step, with a blank between consecutive equal
+    labels. Lengths and labels out of range raise when it runs. PyTorch: torch.nn.functional.ctc_loss.
     Source: Graves et al. 2006.
 
     Raises:
@@ -72,7 +72,7 @@ def ctc_loss(
     alpha = ops.select(first, zeros(ops, log_probs, first.shape), _none(ops, log_probs, first.shape))
 
     def step(ops: Any, alpha: Any, entry: Any) -> tuple[Any, None]:
-        """alpha: the log-probability of all that led to each state."""
+        """Advance alpha, the log-probability of all paths to each state."""
         score, here = entry
         skipped = ops.select(entered, _moved(ops, alpha, 2), _none(ops, alpha, alpha.shape))
         found = ops.add(_log_sum(ops, [alpha, _moved(ops, alpha, 1), skipped]), score)
@@ -109,7 +109,7 @@ def _require(ops: Any, log_probs: Any, targets: Any, input_lengths: Any, target_
 
 
 def _between(ops: Any, labels: Any, blank: int) -> Any:
-    """Labels (B, S) with blanks around each: (B, 2·S + 1)."""
+    """Insert blanks around labels (B, S): (B, 2·S + 1)."""
     batch, count = labels.shape
     blanks = ops.full(shape=labels.shape, value=blank, dtype="int64")
     pairs = ops.reshape(ops.stack([blanks, labels], axis=2), shape=(batch, 2 * count))
@@ -117,7 +117,7 @@ def _between(ops: Any, labels: Any, blank: int) -> Any:
 
 
 def _may_skip(ops: Any, extended: Any, blank: int) -> Any:
-    """The states that may follow that before the last one: labels other than the label before."""
+    """Return the states reachable by skipping a blank: labels that differ from the previous label."""
     shape = extended.shape
     before = ops.slice(ops.pad(extended, padding=[(0, 0), (2, 0)], value=blank), axis=1, start=0, length=shape[1])
     label = ops.logical_not(ops.equal(extended, ops.full(shape=shape, value=blank, dtype="int64")))
@@ -125,7 +125,7 @@ def _may_skip(ops: Any, extended: Any, blank: int) -> Any:
 
 
 def _moved(ops: Any, alpha: Any, by: int) -> Any:
-    """Entry i - by at i, -inf where there is none."""
+    """Return entry i - by at i, and -inf where it does not exist."""
     wider = ops.pad(alpha, padding=[(0, 0), (by, 0)], value=-math.inf)
     return ops.slice(wider, axis=1, start=0, length=alpha.shape[1])
 
@@ -135,13 +135,13 @@ def _none(ops: Any, x: Any, shape: Any) -> Any:
 
 
 def _log_sum(ops: Any, xs: list[Any]) -> Any:
-    """log Σ e^x, and -inf without a gradient where every x is."""
-    greatest = xs[0]
+    """Return log Σ e^x, and -inf without a gradient where every x is -inf."""
+    peak = xs[0]
     for x in xs[1:]:
-        greatest = ops.maximum(greatest, x)
-    greatest = ops.detach(greatest)
-    none = ops.equal(greatest, _none(ops, greatest, greatest.shape))
-    shift = ops.select(none, zeros(ops, greatest), greatest)
+        peak = ops.maximum(peak, x)
+    peak = ops.detach(peak)
+    none = ops.equal(peak, _none(ops, peak, peak.shape))
+    shift = ops.select(none, zeros(ops, peak), peak)
     total = None
     for x in xs:
         part = ops.exp(ops.sub(x, shift))

@@ -1,4 +1,4 @@
-"""Extremes so far along an axis, and of rows that have one number: programs over other ops."""
+"""Cumulative maxima and minima, and those of segments: programs over other ops."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .tools import axis_of, dtype_error, whole, zeros
 
 
 def cummax(ops: Ops[R], x: R, /, *, axis: int) -> tuple[R, R]:
-    """The greatest element so far along an axis, and the index it has; of equal ones the last, and nan once one is.
+    """The cumulative maximum along an axis, and its index; the last of equal elements, and nan from the first nan on.
 
-    Values of x's shape, and int64. Gradients go to where values came from. PyTorch: torch.cummax. NumPy:
-    np.maximum.accumulate.
+    Values in x's shape and dtype, and int64 indices. Gradients go to the selected elements. PyTorch: torch.cummax.
+    NumPy: np.maximum.accumulate.
 
     Raises:
         DtypeError: x a mask.
@@ -30,7 +30,7 @@ def cummax(ops: Ops[R], x: R, /, *, axis: int) -> tuple[R, R]:
 
 
 def cummin(ops: Ops[R], x: R, /, *, axis: int) -> tuple[R, R]:
-    """The least element so far along an axis, and its index, as `cummax`. PyTorch: torch.cummin.
+    """The cumulative minimum along an axis, and its index, as in `cummax`. PyTorch: torch.cummin.
 
     Raises:
         DtypeError: x a mask.
@@ -40,9 +40,9 @@ def cummin(ops: Ops[R], x: R, /, *, axis: int) -> tuple[R, R]:
 
 
 def segment_max(ops: Ops[R], x: R, segments: R, /, *, count: Dim, fill: float = 0) -> R:
-    """The greatest x[i] over the rows i with segments[i] = s, for s in 0 … count - 1: x (n, *d), segments (n).
+    """The maximum of x[i] over the rows i with segments[i] = s, for s in 0 … count - 1: x (n, *d), segments (n).
 
-    (count, *d), `fill` where there is no row; nan where one is nan. Equal greatest ones share the gradient. A segment
+    (count, *d), `fill` for empty segments; nan if an element is. Equal maxima share the gradient. A segment
     outside of [0, count) is a RangeError. PyTorch: torch.scatter_reduce(…, "amax"). JAX: jax.ops.segment_max.
 
     Raises:
@@ -55,7 +55,7 @@ def segment_max(ops: Ops[R], x: R, segments: R, /, *, count: Dim, fill: float = 
 
 
 def segment_min(ops: Ops[R], x: R, segments: R, /, *, count: Dim, fill: float = 0) -> R:
-    """The least x[i] of each segment, as `segment_max`. PyTorch: torch.scatter_reduce(…, "amin").
+    """The minimum of x[i] in each segment, as in `segment_max`. PyTorch: torch.scatter_reduce(…, "amin").
 
     Raises:
         DtypeError: x a mask; x not an integer tensor.
@@ -87,7 +87,7 @@ def _so_far(ops: Ops[R], op: str, x: R, axis: int, *, greatest: bool) -> tuple[R
         best, at = carry
         row, step = entry
         better = ops.less_equal(best, row) if greatest else ops.less_equal(row, best)
-        if floats:  # nan is kept by no comparison's being true, and taken here
+        if floats:  # nan compares false, so it is selected here, and kept afterwards
             better = ops.logical_or(better, ops.isnan(row))
         at = ops.select(better, ops.broadcast_to(step, shape=shape), at)
         return (ops.select(better, row, best), at), at
@@ -109,30 +109,31 @@ def _of_segments(ops: Ops[R], op: str, x: R, segments: R, count: Dim, fill: floa
 
 
 def _extreme(ops: Ops[R], x: R, segments: R, sizes: R, greatest: bool) -> tuple[R, R]:
-    """The extreme of each segment, 0 where it is empty, and where that is. Rows are sorted by segment and value."""
+    """Return the extreme of each segment (0 if empty), and a mask of empty segments. Rows are sorted by segment and
+    value."""
     by_value = ops.argsort(x, axis=0)
     order = ops.argsort(ops.gather_vec(ops.cast(segments, dtype=INT64), by_value), axis=0)  # stable
     ordered = take_along_axis(ops, x, take_along_axis(ops, by_value, order, axis=0), axis=0)
     none, one = zeros(ops, sizes), whole(ops, sizes.shape, 1)
     nothing, ends = ops.equal(sizes, none), ops.cumsum(sizes)
-    outside = ops.neg(one)  # is read as zeros
+    outside = ops.neg(one)  # gathers zeros
     last = ops.gather_rows(ordered, ops.select(nothing, outside, ops.sub(ends, one)), mode="zero")
     empty = ops.reshape(nothing, shape=(*nothing.shape, *[1] * (len(x.shape) - 1)))
     empty = ops.broadcast_to(empty, shape=last.shape)
     if greatest:
         return last, empty
     first = ops.gather_rows(ordered, ops.select(nothing, outside, ops.sub(ends, sizes)), mode="zero")
-    # nan is sorted behind all numbers, and is the extreme wherever it is
+    # nan sorts after all numbers, and dominates wherever it occurs
     return (ops.select(ops.isnan(last), last, first) if x.dtype.kind == "f" else first), empty
 
 
 def _shared(ops: Ops[R], x: R, segments: R, extreme: R, count: Dim) -> R:
-    """`extreme` with the gradient of the mean of all elements that are it."""
+    """Return `extreme` with the gradient of the mean of all elements equal to it."""
     tied = ops.equal(x, ops.gather_rows(extreme, segments))
     many = segment_sum(ops, ops.cast(tied, dtype=x.dtype), segments, count=count)
     many = ops.maximum(many, ops.full(shape=many.shape, value=1, dtype=x.dtype))
     parts = ops.div(ops.select(tied, x, zeros(ops, x)), ops.gather_rows(many, segments))
     mean = segment_sum(ops, parts, segments, count=count)
-    # What the mean is off by rounding. An infinite one is exact, and inf - inf is not 0.
+    # The rounding error of the mean. An infinite mean is exact, and inf - inf is not 0.
     off = ops.select(ops.isinf(extreme), zeros(ops, extreme), ops.sub(extreme, mean))
     return ops.add(mean, ops.detach(off))

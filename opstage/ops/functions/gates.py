@@ -1,4 +1,4 @@
-"""Functions of one element that take more than it: replaced numbers, learned slopes, gated halves."""
+"""Elementwise functions with additional inputs: nan replacement, learned slopes, gating."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ Number = float | Fraction
 def nan_to_num(
     ops: Ops[R], x: R, /, *, nan: Number = 0.0, posinf: Number | None = None, neginf: Number | None = None
 ) -> R:
-    """x with `nan` for nan, `posinf` for inf and `neginf` for -inf: None is the greatest and the least finite number.
+    """x with nan, inf and -inf replaced; None means the largest and the smallest finite number.
 
-    What is replaced has no gradient. Integers have neither, and stay. PyTorch: torch.nan_to_num. NumPy: np.nan_to_num.
+    Replaced elements have no gradient. Integers are returned unchanged. PyTorch: torch.nan_to_num. NumPy:
+    np.nan_to_num.
 
     Raises:
         ShapeError: an invalid argument.
@@ -38,9 +39,9 @@ def nan_to_num(
 
 
 def prelu(ops: Ops[R], x: R, weight: R, /, *, axis: int = 1) -> R:
-    """x where x > 0, else weight·x, whose slope is the derivative at 0 too.
+    """x where x > 0, else weight·x; the derivative at 0 is the weight.
 
-    The weight is a scalar, one number (1), one for each entry of `axis` of x, or of x's rank, each axis 1 or x's own.
+    The weight is a scalar, of shape (1), a vector along `axis` of x, or has x's rank and broadcasts to x.
     PyTorch: torch.nn.functional.prelu. ONNX: PRelu. Source: He et al. 2015.
 
     Raises:
@@ -71,12 +72,12 @@ def prelu(ops: Ops[R], x: R, weight: R, /, *, axis: int = 1) -> R:
     slope = ops.broadcast_to(weight, shape=x.shape)
     zero = zeros(ops, x)
     positive = ops.less(zero, x)
-    # What is above 0 is replaced before the product: inf there would make the weight's derivative nan.
+    # Positive elements are replaced before the product: inf there would make the weight's derivative nan.
     return ops.select(positive, x, ops.mul(slope, ops.select(positive, zero, x)))
 
 
 def glu(ops: Ops[R], x: R, /, *, axis: int = -1) -> R:
-    """a·σ(b) of the halves a and b of an axis, whose size must be even: half as long.
+    """a·σ(b) for the halves a and b of an axis of even size; the result is half as long.
 
     PyTorch: torch.nn.functional.glu. Source: Dauphin et al. 2017.
 

@@ -1,4 +1,4 @@
-"""Images sampled at positions that are data: grid_sample, and the grids of affine maps."""
+"""Images sampled at positions given as data: grid_sample, and the grids of affine maps."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def grid_sample(
 ) -> R:
     """x (N, C, *S) at the positions of grid (N, *O, d), d the number of spatial axes: (N, C, *O).
 
-    A position is x first, then y, then z: the last axis of S first. -1 and 1 are the centres of the first and last
-    entries with align_corners, else their outer edges. "linear" weighs the 2^d entries around it, "cubic" 4^d by Keys'
-    kernel with a = -0.75, "nearest" takes the nearest, halves to even. What lies outside is 0, or what is at the
-    border, or reflected there. A position of nan gives nan. Its gradient is that of the weights, 0 for "nearest", and
-    what is held at a border has none. PyTorch: torch.nn.functional.grid_sample, of "bilinear" and "bicubic". ONNX:
+    A position is (x, y, z), with the last axis of S first. -1 and 1 are the centres of the first and last
+    entries with align_corners, else their outer edges. "linear" interpolates 2^d entries, "cubic" 4^d by Keys'
+    kernel with a = -0.75, "nearest" takes the nearest, with ties to even. Entries outside are 0, clamped to the
+    border, or reflected. A nan position gives nan. The gradient of positions is that of the weights, 0 for "nearest"
+    and where clamped. PyTorch: torch.nn.functional.grid_sample, with "bilinear" and "bicubic". ONNX:
     GridSample. Source: Jaderberg et al. 2015.
 
     Raises:
@@ -79,9 +79,9 @@ def grid_sample(
 
 
 def affine_grid(ops: Ops[R], theta: R, /, *, size: Sequence[Dim], align_corners: bool = False) -> R:
-    """The positions of an affine map: theta (N, d, d + 1) gives (N, *S, d), of size (N, C, *S).
+    """The grid of an affine map: theta (N, d, d + 1) gives (N, *S, d), for size (N, C, *S).
 
-    Position p of the result, as grid_sample counts, is mapped to theta · (p, 1). PyTorch:
+    Position p, in grid_sample's coordinates, is mapped to theta · (p, 1). PyTorch:
     torch.nn.functional.affine_grid. ONNX: AffineGrid.
 
     Raises:
@@ -115,7 +115,7 @@ def affine_grid(ops: Ops[R], theta: R, /, *, size: Sequence[Dim], align_corners:
 
 
 def _centres(ops: Ops[R], like: R, sizes: Sequence[Dim], axis: int, align_corners: bool) -> R:
-    """The positions of the entries along an axis, from -1 to 1; 0 where there is one."""
+    """Return the positions of the entries along an axis, from -1 to 1; 0 if there is one."""
     n = sizes[axis]
     if is_one(n):
         return ops.full(shape=sizes, value=0.0, dtype=like.dtype)
@@ -126,7 +126,7 @@ def _centres(ops: Ops[R], like: R, sizes: Sequence[Dim], axis: int, align_corner
 
 
 def _coordinate(ops: Ops[R], grid: R, which: int, n: Dim, align_corners: bool) -> R:
-    """One number of each position, in entries: 0 is the centre of the first one."""
+    """Return one coordinate of each position in units of entries: 0 is the centre of the first one."""
     g = ops.slice(grid, axis=len(grid.shape) - 1, start=which, length=1)
     g = ops.squeeze(g, axis=-1)
     centre = ops.full(shape=g.shape, value=ratio(n - 1, 2), dtype=g.dtype)
@@ -134,7 +134,7 @@ def _coordinate(ops: Ops[R], grid: R, which: int, n: Dim, align_corners: bool) -
 
 
 def _inside(ops: Ops[R], place: R, n: Dim, padding: str, align_corners: bool) -> R:
-    """A position held within the axis, or reflected into it at its edges."""
+    """Clamp a position to the axis, or reflect it at its edges."""
 
     def number(value: object) -> R:
         return ops.full(shape=place.shape, value=value, dtype=place.dtype)  # type: ignore[arg-type]
@@ -151,19 +151,19 @@ def _inside(ops: Ops[R], place: R, n: Dim, padding: str, align_corners: bool) ->
 
 
 def _mirrors(n: Dim, align_corners: bool) -> tuple[Dim, Fraction]:
-    """How far apart the places are at which positions are reflected, and the first of them."""
+    """Return the distance between the points of reflection, and the first of them."""
     return (n - 1, Fraction(0)) if align_corners else (n, Fraction(-1, 2))
 
 
 def _within_period(ops: Ops[R], place: R, span: Dim, low: Fraction) -> R:
-    """A position less a multiple of twice the span, after which reflections repeat: from low to low + 2·span."""
+    """Reduce a position by multiples of twice the span, the period of reflections: from low to low + 2·span."""
     away = ops.sub(place, ops.full(shape=place.shape, value=low, dtype=place.dtype))
     turns = _floor(ops, ops.scale(away, c=ratio(1, 2 * span)))
     return ops.sub(place, ops.scale(turns, c=ratio(2 * span, 1)))
 
 
 def _floor(ops: Ops[R], x: R) -> R:
-    """The greatest integer that is not above x, as a float without a derivative; 0 of nan, and far out some integer."""
+    """Return the floor as a float without a derivative; 0 for nan, and an arbitrary integer for huge numbers."""
     x = ops.detach(x)
     bound = ops.full(shape=x.shape, value=2.0**30, dtype=x.dtype)
     safe = ops.select(ops.less(ops.abs(x), bound), x, ops.full(shape=x.shape, value=0.0, dtype=x.dtype))
@@ -173,12 +173,12 @@ def _floor(ops: Ops[R], x: R) -> R:
 
 
 def _taps(ops: Ops[R], place: R, n: Dim, mode: str) -> list[tuple[R, R | None]]:
-    """The entries, as whole floats, that a coordinate is made of along one axis, each with its weight."""
+    """Return the entries (as integral floats) that a coordinate is interpolated from along one axis, with weights."""
 
     def number(value: float) -> R:
         return ops.full(shape=place.shape, value=value, dtype=place.dtype)
 
-    # Beyond that nothing is inside, nor in the period of reflections, and an integer could overflow.
+    # Beyond the limit nothing is inside, nor in the period of reflections, and an integer could overflow.
     limit = ops.full(shape=place.shape, value=ratio(2 * n + 4, 1), dtype=place.dtype)
     place = ops.minimum(ops.maximum(place, ops.neg(limit)), limit)
     low = _floor(ops, place)
@@ -196,7 +196,7 @@ def _taps(ops: Ops[R], place: R, n: Dim, mode: str) -> list[tuple[R, R | None]]:
 
 
 def _keys(ops: Ops[R], t: R, *, near: bool) -> R:
-    """Keys' cubic kernel with a = -0.75, at a distance of at most 1, or from 1 to 2."""
+    """Return Keys' cubic kernel with a = -0.75, at a distance up to 1 if `near`, else from 1 to 2."""
     a = Fraction(-3, 4)
     terms = (a + 2, -(a + 3), Fraction(0), Fraction(1)) if near else (a, -5 * a, 8 * a, -4 * a)
     out = ops.full(shape=t.shape, value=terms[0], dtype=t.dtype)
@@ -206,7 +206,7 @@ def _keys(ops: Ops[R], t: R, *, near: bool) -> R:
 
 
 def _flat(ops: Ops[R], entries: Sequence[R], sizes: Sequence[Dim]) -> R:
-    """The rows of all images, one after the other, at whole coordinates; -1 where one is outside."""
+    """Return flat row indices into the images at integral coordinates; -1 where one is outside."""
     shape = entries[0].shape
     flat, inside = ops.iota(shape=shape, axis=0), None
     for entry, n in zip(entries, sizes):

@@ -1,4 +1,4 @@
-"""Functions of matrices, of the last two axes, for each of a stack: programs over other ops."""
+"""Functions of the matrices in the last two axes: programs over other ops."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .tools import placed, type_of
 def inverse(ops: Ops[R], x: R, /) -> R:
     """The inverse matrix x⁻¹: x (..., n, n) -> (..., n, n). PyTorch: torch.linalg.inv. NumPy: np.linalg.inv.
 
-    Where x is singular (a pivot is exactly 0), or holds nan or inf, it is nan. To apply it, `ops.solve(x, b)` is
-    quicker and more accurate. `ops.inv` is 1/x of each element. Raises ShapeError unless x is square.
+    Where x is singular (a pivot is exactly 0), or has nan or inf, it is nan. To apply it, `ops.solve(x, b)` is
+    faster and more accurate. `ops.inv` is the elementwise 1/x. Raises ShapeError unless x is square.
 
     Raises:
         DtypeError: x not a float tensor.

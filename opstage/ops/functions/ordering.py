@@ -1,4 +1,4 @@
-"""Elements in order, the greatest ones, where others belong among them, and sums by number: programs over other ops."""
+"""Sorting, top-k, binning, and sums by index: programs over other ops."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from .tools import at_most, axis_of, dim_of, dtype_error, equal_sizes, error, pl
 
 
 def sort(ops: Ops[R], x: R, /, *, axis: int = -1, descending: bool = False) -> tuple[R, R]:
-    """The elements of an axis in order, and the index that each had; equal ones keep their order.
+    """The elements of an axis in sorted order, and their original indices; equal elements keep their order.
 
-    nan is greater than any number. Gradients go to where elements came from. PyTorch: torch.sort(stable=True). NumPy:
-    np.sort, np.argsort.
+    nan counts as larger than any number. Gradients go to the original elements. PyTorch: torch.sort(stable=True).
+    NumPy: np.sort, np.argsort.
 
     Raises:
         ShapeError: no such axis; an invalid argument.
@@ -24,10 +24,10 @@ def sort(ops: Ops[R], x: R, /, *, axis: int = -1, descending: bool = False) -> t
 
 
 def top_k(ops: Ops[R], x: R, /, *, k: Dim, axis: int = -1, largest: bool = True) -> tuple[R, R]:
-    """The k greatest elements of an axis from the greatest on, and their indices; the least ones with largest=False.
+    """The k largest elements of an axis in descending order, and their indices; the smallest with largest=False.
 
-    Of equal elements the first ones come first; nan is greater than any number. k is at most the size of the axis.
-    PyTorch: torch.topk, which leaves open which of equal elements it takes. ONNX: TopK.
+    Equal elements keep their order; nan counts as larger than any number. k is at most the size of the axis.
+    PyTorch: torch.topk, which does not specify the choice among equal elements. ONNX: TopK.
 
     Raises:
         ShapeError: no such axis; an invalid argument; operands that do not fit each other.
@@ -45,10 +45,10 @@ def top_k(ops: Ops[R], x: R, /, *, k: Dim, axis: int = -1, largest: bool = True)
 
 
 def searchsorted(ops: Ops[R], ordered: R, values: R, /, *, right: bool = False) -> R:
-    """For each value how many of the sorted `ordered` (n) are less, or with right=True not greater; int64.
+    """For each value, the number of elements of the sorted `ordered` (n) that are less, or <= with right=True; int64.
 
-    It is where the value belongs: before equal ones, or behind them; the result has values' shape. Rows that are sorted
-    each, (*B, n), are searched for the values (*B, m) of the same row. nan is greater than any number. Every value is
+    This is the insertion point before or after equal elements; the result has values' shape. Sorted rows
+    (*B, n) are searched for the values (*B, m) of the same row. nan counts as larger than any number. Every value is
     compared with every element. NumPy: np.searchsorted. PyTorch: torch.searchsorted.
 
     Raises:
@@ -64,7 +64,7 @@ def searchsorted(ops: Ops[R], ordered: R, values: R, /, *, right: bool = False) 
     shape = (*values.shape, ordered.shape[-1])
     x = ops.broadcast_to(ops.unsqueeze(ordered, axis=len(batch)) if batch else ordered, shape=shape)
     v = ops.broadcast_to(ops.unsqueeze(values, axis=len(values.shape)), shape=shape)
-    if right:  # all but those that are greater
+    if right:  # all except those that are greater
         before = ops.logical_not(_less(ops, v, x))
     else:
         before = _less(ops, x, v)
@@ -72,10 +72,10 @@ def searchsorted(ops: Ops[R], ordered: R, values: R, /, *, right: bool = False) 
 
 
 def bincount(ops: Ops[R], x: R, /, *, size: Dim, weights: R | None = None) -> R:
-    """How often each of 0 … size - 1 is in x, integers of any shape; or with weights, of x's shape, their sum there.
+    """The count of each of 0 … size - 1 in x, integers of any shape; or the sum of weights, of x's shape.
 
     (size), int64 or of the weights' dtype. A number outside of [0, size) is a RangeError. NumPy: np.bincount. PyTorch:
-    torch.bincount, where the size is a least one.
+    torch.bincount, where the size is a minimum.
 
     Raises:
         DtypeError: x not an integer tensor.
@@ -98,7 +98,7 @@ def bincount(ops: Ops[R], x: R, /, *, size: Dim, weights: R | None = None) -> R:
 def segment_sum(ops: Ops[R], x: R, segments: R, /, *, count: Dim) -> R:
     """Σ x[i] over the rows i with segments[i] = s, for s in 0 … count - 1: x (n, *d), segments (n) in any order.
 
-    (count, *d), of zeros where there is no row; a segment outside of [0, count) is a RangeError. PyTorch:
+    (count, *d), with zeros for empty segments; a segment outside of [0, count) is a RangeError. PyTorch:
     torch.zeros(count, *d).index_add(0, segments, x). JAX: jax.ops.segment_sum.
 
     Raises:
@@ -113,7 +113,7 @@ def segment_sum(ops: Ops[R], x: R, segments: R, /, *, count: Dim) -> R:
 
 
 def segment_count(ops: Ops[R], op: str, x: R, segments: R, count: Dim) -> Dim:
-    """The number of segments, for which each row of x must have one."""
+    """Return the number of segments, after checking that each row of x has one."""
     placed(ops, op, lambda: require_rank(type_of(segments), 1, "segments"))
     if not x.shape:
         raise error(ops, op, "x must have rows but is a scalar")
@@ -128,11 +128,11 @@ def segment_count(ops: Ops[R], op: str, x: R, segments: R, count: Dim) -> Dim:
 
 
 def unique(ops: Ops[R], x: R, /, *, size: Dim, fill: float = 0) -> tuple[R, R, R]:
-    """The different elements of x in order, at most `size`; how often each is there; and how many they are.
+    """The distinct elements of x in order, at most `size`; their counts; and their number.
 
-    Values (size), `fill` behind the last; counts (size) int64, 0 there; and their number, an int64 scalar. More than
-    `size` of them are a RangeError at run time. All nan are one. x is of numbers in any shape. PyTorch: torch.unique.
-    NumPy: np.unique.
+    Values (size), filled up with `fill`; counts (size) int64, filled up with 0; and an int64 scalar. More than
+    `size` distinct elements are a RangeError at run time. All nan are equal. x has numbers, in any shape. PyTorch:
+    torch.unique. NumPy: np.unique.
 
     Raises:
         DtypeError: x a mask.
@@ -162,7 +162,7 @@ def unique(ops: Ops[R], x: R, /, *, size: Dim, fill: float = 0) -> tuple[R, R, R
 
 
 def _picked(ops: Ops[R], x: R, places: R, axis: int) -> R:
-    """x at places along an axis: out[…, i, …] = x[…, places[…, i, …], …]. They are all in range."""
+    """Gather x along an axis: out[…, i, …] = x[…, places[…, i, …], …]. All places are in range."""
     rank = len(x.shape)
     last = [*range(axis), *range(axis + 1, rank), axis]
     rows, places = ops.permute(x, axes=last), ops.permute(places, axes=last)
@@ -175,13 +175,13 @@ def _picked(ops: Ops[R], x: R, places: R, axis: int) -> R:
 
 
 def _alike(ops: Ops[R], x: R, y: R) -> R:
-    """Equal, or both nan."""
+    """Return where x and y are equal, or both nan."""
     both = ops.logical_and(ops.logical_not(ops.equal(x, x)), ops.logical_not(ops.equal(y, y)))
     return ops.logical_not(ops.logical_and(ops.logical_not(ops.equal(x, y)), ops.logical_not(both)))
 
 
 def _less(ops: Ops[R], x: R, y: R) -> R:
-    """x < y, where nan is greater than any number: not x >= y, and not x nan."""
+    """Return x < y, where nan counts as larger than any number: not x >= y, and x not nan."""
     number, beyond = ops.equal(x, x), ops.logical_not(ops.equal(y, y))
     either = ops.logical_and(ops.logical_not(ops.less(x, y)), ops.logical_not(beyond))
     return ops.logical_and(number, ops.logical_not(either))

@@ -1,4 +1,4 @@
-"""Images taken apart into patches and put together again, and channels exchanged for pixels."""
+"""Images split into patches and reassembled, and channels exchanged for pixels."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _image(ops: Ops[R], op: str, x: R, factor: int) -> int:
 
 
 def _parts(ops: Ops[R], op: str, x: R, axis: int, by: Dim) -> Dim:
-    """The size of an axis over a number that must divide it."""
+    """Return the size of an axis divided by a number that must divide it."""
     size = x.shape[axis]
 
     def message() -> str:
@@ -111,10 +111,10 @@ def unfold(
     padding: IntOrTuple = 0,
     dilation: IntOrTuple = 1,
 ) -> R:
-    """The window of each place as a column (im2col): ([N,] C, *S) -> ([N,] C·K, L), K cells a window, L windows.
+    """The windows as columns (im2col): ([N,] C, *S) -> ([N,] C·K, L), K cells per window, L windows.
 
     Row c·K + k of column l is cell k, in row-major order, of window l of channel c; windows are numbered in row-major
-    order, and cells beyond the edge are 0. Any number of spatial axes, as many as the kernel has.
+    order, and padded cells are 0. Any number of spatial axes, determined by the kernel.
     PyTorch: torch.nn.functional.unfold.
 
     Raises:
@@ -153,7 +153,7 @@ def fold(
     padding: IntOrTuple = 0,
     dilation: IntOrTuple = 1,
 ) -> R:
-    """The sum of windows put where unfold takes them from (col2im), its adjoint: ([N,] C·K, L) -> ([N,] C, *size).
+    """The sum of windows at their positions (col2im), the adjoint of unfold: ([N,] C·K, L) -> ([N,] C, *size).
 
     PyTorch: torch.nn.functional.fold. ONNX: Col2Im.
 
@@ -216,7 +216,7 @@ def _windows(
 
 
 def _counts(ops: Ops[R], op: str, sizes: Shape, windows: tuple[tuple[int, ...], ...]) -> Shape:
-    """How many windows there are along each axis, at least one."""
+    """Return the number of windows along each axis, at least one."""
     try:
         return window_counts(sizes, *windows)
     except ShapeError as found:

@@ -1,8 +1,8 @@
-"""Elements read and written at places that are data, along an axis or by whole indices, and the places of a mask.
+"""Gather and scatter at positions given as data, along an axis or by multi-axis indices, and the positions of a mask.
 
-As in the ops that these are made of, an index below 0 is out of range, and one that is out of range is a RangeError, or
-with mode="zero" reads zeros and writes nothing. Updates of one place are combined in a fixed order, so a result has the
-same bits every time.
+As in the ops that these consist of, a negative index is out of range; an index out of range is a RangeError, or with
+mode="zero" reads zeros and writes nothing. Updates of one position are combined in a fixed order, so results are
+reproducible bit for bit.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ MODES = ("raise", "zero")
 
 
 def take_along_axis(ops: Ops[R], x: R, idx: R, /, *, axis: int, mode: str = "raise") -> R:
-    """out[…, i, …] = x[…, idx[…, i, …], …] along an axis: idx has x's shape, but for that axis, and so has the result.
+    """out[…, i, …] = x[…, idx[…, i, …], …] along an axis; idx and the result have x's shape except on that axis.
 
-    PyTorch: torch.gather, which takes the first entries of the other axes where idx has fewer: slice x for that. NumPy:
+    PyTorch: torch.gather, where idx may be smaller on other axes; slice x instead. NumPy:
     np.take_along_axis. ONNX: GatherElements. TensorFlow: tf.gather with batch_dims.
 
     Raises:
@@ -40,11 +40,11 @@ def take_along_axis(ops: Ops[R], x: R, idx: R, /, *, axis: int, mode: str = "rai
 
 
 def put_along_axis(ops: Ops[R], x: R, idx: R, v: R, /, *, axis: int, reduce: str = "set", mode: str = "raise") -> R:
-    """x with v at […, idx[…, i, …], …] along an axis; idx and v are of one shape, x's but for that axis.
+    """x with v at […, idx[…, i, …], …] along an axis; idx and v have x's shape except on that axis.
 
-    With `reduce` "set" the last update of a place in row-major order wins; "add", "mul", "max" and "min" combine all
-    of them with what is there. For the last three the number of updates must be known. Gradients go to x and v as far
-    as they are in the result; a tie of maxima shares them out. PyTorch: torch.scatter, torch.scatter_reduce. NumPy:
+    With `reduce` "set" the last update of a position in row-major order wins; "add", "mul", "max" and "min" combine all
+    updates with x. For the last three the number of updates must be a number. Gradients go to the elements of x and
+    v that the result depends on; equal maxima share them. PyTorch: torch.scatter, torch.scatter_reduce. NumPy:
     np.put_along_axis. ONNX: ScatterElements.
 
     Raises:
@@ -62,9 +62,9 @@ def put_along_axis(ops: Ops[R], x: R, idx: R, v: R, /, *, axis: int, reduce: str
 
 
 def gather_nd(ops: Ops[R], x: R, idx: R, /, *, batch: int = 0, mode: str = "raise") -> R:
-    """x[idx[…, 0], …, idx[…, k - 1]], the last axis of idx an index of k axes: (*B, *I, k) gives (*B, *I, *rest).
+    """x[idx[…, 0], …, idx[…, k - 1]], where the last axis of idx indexes k axes: (*B, *I, k) gives (*B, *I, *rest).
 
-    x is (*B, n1, …, nk, *rest), with `batch` axes B that both have. ONNX: GatherND. TensorFlow: tf.gather_nd.
+    x is (*B, n1, …, nk, *rest), with `batch` common axes B. ONNX: GatherND. TensorFlow: tf.gather_nd.
 
     Raises:
         DtypeError: an operand of another dtype.
@@ -120,10 +120,10 @@ def index_add(ops: Ops[R], x: R, idx: R, v: R, /, *, axis: int, mode: str = "rai
 
 
 def nonzero(ops: Ops[R], mask: R, /, *, size: Dim, fill: int = -1) -> tuple[R, R]:
-    """The indices at which a mask is true, in row-major order, at most `size` of them; and how many they are.
+    """The indices of True elements of a mask, in row-major order, at most `size`; and their number.
 
-    (size, rank) int64, rows of `fill` behind the last, which -1 makes out of range everywhere; and an int64 scalar.
-    More than `size` of them are a RangeError at run time. PyTorch: torch.nonzero. NumPy: np.argwhere. JAX:
+    (size, rank) int64, filled up with rows of `fill` (-1 is out of range everywhere); and an int64 scalar.
+    More than `size` are a RangeError at run time. PyTorch: torch.nonzero. NumPy: np.argwhere. JAX:
     jnp.nonzero(size=).
 
     Raises:
@@ -141,10 +141,10 @@ def nonzero(ops: Ops[R], mask: R, /, *, size: Dim, fill: int = -1) -> tuple[R, R
 
 
 def masked_select(ops: Ops[R], x: R, mask: R, /, *, size: Dim, fill: float = 0) -> tuple[R, R]:
-    """The elements of x where a mask of its shape is true, in row-major order, and how many they are.
+    """The elements of x where a mask of its shape is True, in row-major order, and their number.
 
-    (size), `fill` behind the last, and an int64 scalar; more than `size` are a RangeError at run time. Gradients go to
-    where the elements came from. PyTorch: torch.masked_select. NumPy: x[mask]. ONNX: Compress.
+    (size), filled up with `fill`, and an int64 scalar; more than `size` are a RangeError at run time. Gradients go to
+    the selected elements. PyTorch: torch.masked_select. NumPy: x[mask]. ONNX: Compress.
 
     Raises:
         DtypeError: an operand of another dtype.
@@ -161,7 +161,7 @@ def masked_select(ops: Ops[R], x: R, mask: R, /, *, size: Dim, fill: float = 0) 
     return ops.select(behind, ops.full(shape=(size,), value=fill, dtype=x.dtype), values), found
 
 
-# Places ---------------------------------------------------------------------------------------------------------------
+# Positions ------------------------------------------------------------------------------------------------------------
 
 
 def _both(x: R, idx: R) -> str:
@@ -169,7 +169,7 @@ def _both(x: R, idx: R) -> str:
 
 
 def _same_but(ops: Ops[R], op: str, x: R, idx: R, axis: int) -> None:
-    """idx must have the shape of x but for one axis."""
+    """Raise ShapeError unless idx has the shape of x except on one axis."""
     if len(idx.shape) != len(x.shape):
         raise error(ops, op, f"{_both(x, idx)}: they must have one rank")
     for other, (a, b) in enumerate(zip(x.shape, idx.shape)):
@@ -188,7 +188,7 @@ def _require_shape(ops: Ops[R], op: str, v: R, expected: Sequence[Dim]) -> None:
 
 
 def _depth(ops: Ops[R], op: str, x: R, idx: R, batch: int) -> int:
-    """How many axes of x an index of idx names."""
+    """Return the number of axes of x that an index of idx selects."""
     if len(idx.shape) <= batch:
         raise error(ops, op, f"{_both(x, idx)}: idx must end in an axis of indices, behind {batch} of the batch")
     k = known(ops, op, idx.shape[-1], lambda: f"{_both(x, idx)}: the last axis of idx says how many axes it names")
@@ -198,20 +198,21 @@ def _depth(ops: Ops[R], op: str, x: R, idx: R, batch: int) -> int:
 
 
 def _in_range(ops: Ops[R], op: str, idx: R, n: Dim, mode: str) -> tuple[R, R | None]:
-    """Indices as int64, which have been looked at, and where they are in range, if they need not be."""
+    """Return indices as int64, checked in mode "raise"; otherwise also a mask of those in range."""
     if mode not in MODES:
         raise error(ops, op, f"mode must be one of {MODES} but is {mode!r}{nearest(mode, MODES)}")
     if idx.dtype.kind != "i":
         raise dtype_error(ops, op, f"idx must be a tensor of integers but its dtype is {idx.dtype}")
     if mode == "raise":
-        return ops.gather_vec(ops.iota(shape=(n,)), idx), None  # each is itself, and what is none of them an error
+        # the gather checks the indices and returns them unchanged
+        return ops.gather_vec(ops.iota(shape=(n,)), idx), None
     index = ops.cast(idx, dtype=INT64)
     inside = ops.logical_and(ops.less_equal(whole(ops, idx.shape, 0), index), ops.less(index, whole(ops, idx.shape, n)))
     return index, inside
 
 
 def _cells_along(ops: Ops[R], op: str, shape: Sequence[Dim], idx: R, axis: int, mode: str) -> R:
-    """The row-major numbers of elements, one axis by idx; -1 for those out of range, if that may be."""
+    """Return row-major element numbers, with idx on one axis; -1 for those out of range, if allowed."""
     cells, inside = whole(ops, idx.shape, 0), None
     for other, n in enumerate(shape):
         if other == axis:
@@ -223,7 +224,7 @@ def _cells_along(ops: Ops[R], op: str, shape: Sequence[Dim], idx: R, axis: int, 
 
 
 def _cells(ops: Ops[R], op: str, shape: Sequence[Dim], idx: R, k: int, batch: int, mode: str) -> R:
-    """The row-major numbers of what the indices name, of batch + k axes."""
+    """Return row-major numbers of the indexed entries, over batch + k axes."""
     places = idx.shape[:-1]
     cells, inside = whole(ops, places, 0), None
     for axis in range(batch + k):
@@ -242,7 +243,7 @@ def _cells(ops: Ops[R], op: str, shape: Sequence[Dim], idx: R, k: int, batch: in
 
 
 def _written(ops: Ops[R], op: str, x: R, cells: R, v: R, reduce: str, mode: str) -> R:
-    """Rows x (p, *rest) with v (m, *rest) at rows `cells` (m)."""
+    """Write v (m, *rest) to rows `cells` (m) of x (p, *rest)."""
     if reduce not in REDUCTIONS:
         raise error(ops, op, f"reduce must be one of {REDUCTIONS} but is {reduce!r}{nearest(reduce, REDUCTIONS)}")
     if x.dtype != v.dtype:
@@ -251,7 +252,7 @@ def _written(ops: Ops[R], op: str, x: R, cells: R, v: R, reduce: str, mode: str)
         add = ops.scatter_add_vec if len(x.shape) == 1 else ops.scatter_add_row
         return add(x, v, cells, mode=mode)
     count = cells.shape[0]
-    order = ops.argsort(cells)  # updates of one row stand together, in their order
+    order = ops.argsort(cells)  # groups updates of one row, in their order
     ordered = ops.gather_vec(cells, order)
     last = _ends(ops, ordered)
     combine: Callable[[R, R], R] | None = {"mul": ops.mul, "max": ops.maximum, "min": ops.minimum}.get(reduce)
@@ -260,7 +261,7 @@ def _written(ops: Ops[R], op: str, x: R, cells: R, v: R, reduce: str, mode: str)
     else:
         updates = _combined(ops, op, ops.gather_rows(v, order), ordered, combine)
         numbers = ops.iota(shape=(count,))
-    # For each row the number of the update that wins, from 1 on; 0 where there is none.
+    # For each row, the number of the winning update plus one; 0 if there is none.
     one, none = whole(ops, (count,), 1), whole(ops, (count,), 0)
     rows = (x.shape[0],)
     which = ops.scatter_add_vec(whole(ops, rows, 0), ops.select(last, ops.add(numbers, one), none), ordered, mode=mode)
@@ -272,14 +273,14 @@ def _written(ops: Ops[R], op: str, x: R, cells: R, v: R, reduce: str, mode: str)
 
 
 def _ends(ops: Ops[R], ordered: R) -> R:
-    """Where a run of equal integers ends."""
+    """Return where runs of equal integers end."""
     count = ordered.shape[0]
     behind = ops.slice(ops.pad(ordered, padding=[(0, 1)], value=-2), axis=0, start=1, length=count)
     return ops.logical_not(ops.equal(ordered, behind))
 
 
 def _combined(ops: Ops[R], op: str, v: R, ordered: R, combine: Callable[[R, R], R]) -> R:
-    """Each row of v combined with those before it that have its number, in steps of twice the length."""
+    """Combine each row of v with earlier rows of the same number, in doubling steps."""
     count = known(ops, op, v.shape[0], lambda: f"updates are combined, and there are {v.shape[0]} of them")
     step = 1
     while step < count:
@@ -299,7 +300,7 @@ def _combined(ops: Ops[R], op: str, v: R, ordered: R, combine: Callable[[R, R], 
 
 
 def _true(ops: Ops[R], op: str, mask: R, size: Dim) -> tuple[R, R, Dim]:
-    """From 1 on the number of each true element of a mask, 0 of the others; how many there are; the room for them."""
+    """Return the number of each True element from 1 on (0 for others), their count, and the capacity."""
     if mask.dtype.kind != "b":
         raise dtype_error(ops, op, f"the mask must be of dtype bool but is {mask.dtype}; compare x with 0, or cast it")
     flat = ops.cast(ops.reshape(mask, shape=(prod(mask.shape),)), dtype=INT64)
@@ -307,7 +308,7 @@ def _true(ops: Ops[R], op: str, mask: R, size: Dim) -> tuple[R, R, Dim]:
 
 
 def _compact(ops: Ops[R], values: R, places: R, size: Dim, found: R, fill: Any) -> R:
-    """Integers at the places that have numbers, one behind the other; the rest, of place 0, is dropped."""
+    """Move integers at numbered positions to the front, in order; others, numbered 0, are dropped."""
     room = whole(ops, (size + 1,), 0)
     kept = ops.select(ops.equal(places, zeros(ops, places)), zeros(ops, values), values)
     front = ops.slice(ops.scatter_add_vec(room, kept, places), axis=0, start=1, length=size)

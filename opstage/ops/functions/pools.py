@@ -1,4 +1,4 @@
-"""Pools to a given size, over everything, and by norms; normalisations made of others."""
+"""Adaptive, global and p-norm pooling, and normalisations composed of other ops."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .tools import dim_of, error, int_of, known, number_of, sequence_of, weighte
 
 
 def adaptive_avg_pool(ops: Ops[R], x: R, /, *, size: Sequence[int | None]) -> R:
-    """The mean of windows that divide each of the last axes into `size` parts: ([N,] C, *S) -> ([N,] C, *size).
+    """The mean over windows that divide each of the last axes into `size` parts: ([N,] C, *S) -> ([N,] C, *size).
 
-    Part j of m covers the entries floor(j·n/m) … ceil((j + 1)·n/m) - 1 of n, so parts may share entries; None leaves an
-    axis as it is. An axis with more than one part must be a number.
+    Part j of m covers the entries floor(j·n/m) … ceil((j + 1)·n/m) - 1 of n, so parts may overlap; None keeps an
+    axis unchanged. The size of an axis with several parts must be a number.
     PyTorch: torch.nn.functional.adaptive_avg_pool1d … 3d.
 
     Raises:
@@ -41,9 +41,9 @@ def adaptive_avg_pool(ops: Ops[R], x: R, /, *, size: Sequence[int | None]) -> R:
 
 
 def adaptive_max_pool(ops: Ops[R], x: R, /, *, size: Sequence[int | None]) -> R:
-    """The maximum of the windows of adaptive_avg_pool; nan where a window has one. Equal maxima share the gradient.
+    """The maximum over the windows of adaptive_avg_pool; nan if a window has nan. Equal maxima share the gradient.
 
-    PyTorch: torch.nn.functional.adaptive_max_pool1d … 3d, where the first one takes it.
+    PyTorch: torch.nn.functional.adaptive_max_pool1d … 3d, where the first one gets it.
 
     Raises:
         DtypeError: x a mask.
@@ -61,7 +61,7 @@ def adaptive_max_pool(ops: Ops[R], x: R, /, *, size: Sequence[int | None]) -> R:
 
 
 def _targets(ops: Ops[R], op: str, x: R, size: Sequence[int | None]) -> list[tuple[int, int]]:
-    """The axes to pool, and into how many parts."""
+    """Return the axes to pool, with their numbers of parts."""
     size = sequence_of(ops, op, "size", size)
     rank, spatial = len(x.shape), len(size)
     if rank not in (spatial + 1, spatial + 2):
@@ -115,10 +115,10 @@ def lp_pool(
     stride: IntOrTuple | None = None,
     padding: IntOrTuple = 0,
 ) -> R:
-    """(Σ |x|^p)^(1/p) over windows, shapes as in avg_pool, for p >= 1. At a window of zeros the derivative is 0.
+    """(Σ |x|^p)^(1/p) over windows, shapes as in avg_pool, for p >= 1. The derivative of a window of zeros is 0.
 
-    PyTorch: torch.nn.functional.lp_pool1d … 3d, which takes x^p, so nan may come of odd p, and nan is its derivative
-    there. ONNX: LpPool.
+    PyTorch: torch.nn.functional.lp_pool1d … 3d, which uses x^p, so odd p may give nan, and its derivative is nan
+    for zeros. ONNX: LpPool.
 
     Raises:
         DtypeError: x not a float tensor; x a mask.
@@ -141,7 +141,7 @@ def lp_pool(
 
 
 def instance_norm(ops: Ops[R], x: R, gamma: R | None, beta: R | None, /, *, eps: float = 1e-5) -> R:
-    """Each channel of each sample normalised over its own S, of (N, C, *S); gamma and beta (C,).
+    """Each channel of each sample of (N, C, *S) normalised over S; gamma and beta (C,).
 
     group_norm with a group for each channel. PyTorch: torch.nn.functional.instance_norm. Source: Ulyanov et al. 2016.
 
@@ -166,9 +166,9 @@ def local_response_norm(
     k: float = 1.0,
     before: int | None = None,
 ) -> R:
-    """x / (k + alpha/size · Σ x²)^beta, the sum over `size` neighbouring channels of (N, C, *S), fewer at the ends.
+    """x / (k + alpha/size · Σ x²)^beta, summed over `size` neighbouring channels of (N, C, *S), fewer at the ends.
 
-    `before` of them stand before a channel, by default size // 2. PyTorch: torch.nn.functional.local_response_norm.
+    `before` of them precede the channel, by default size // 2. PyTorch: torch.nn.functional.local_response_norm.
     ONNX: LRN, with before = (size - 1) // 2, which differs for an even size. Source: Krizhevsky et al. 2012.
 
     Raises:

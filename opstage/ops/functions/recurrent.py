@@ -1,7 +1,7 @@
-"""Recurrent layers as scans: one layer in one direction a call, time first, sequences of lengths of their own.
+"""Recurrent layers as scans: each call runs one layer in one direction, time first, with optional sequence lengths.
 
-Parameters are a mapping: `input` (G·H, I) and `recurrent` (G·H, H), the rows of G gates one after the other, and where
-there are biases `bias` (G·H,) and `recurrent_bias` (G·H,). What the inputs give is one product for all steps.
+Parameters are a mapping: `input` (G·H, I) and `recurrent` (G·H, H), with the rows of G gates in order, and optional
+biases `bias` (G·H,) and `recurrent_bias` (G·H,). The input projection of all steps is one matrix product.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Params = Mapping[str, Any]
 Activation = Callable[[Any, Any], Any]
 """(ops, x) -> y."""
 Cell = Callable[[Any, tuple[Any, ...], Any], tuple[Any, ...]]
-"""(ops, state, what the input gives to the gates) -> the state after it, whose first entry is the output."""
+"""(ops, state, the input projection of the gates) -> the next state, whose first entry is the output."""
 
 _SIGMOID: Activation = lambda ops, x: ops.sigmoid(x)  # noqa: E731
 _TANH: Activation = lambda ops, x: ops.tanh(x)  # noqa: E731
@@ -35,11 +35,11 @@ def rnn(
     reverse: bool = False,
     activation: Activation = _TANH,
 ) -> tuple[R, R]:
-    """h ← tanh(W·x + U·h + b) over x (T, B, I): all states (T, B, H), and the last one (B, H).
+    """h ← tanh(W·x + U·h + b) over x (T, B, I): all states (T, B, H), and the last state (B, H).
 
-    state        the first one (B, H); zeros for None
-    lengths      of the sequences (B,), integers from 0 to T: behind its end a sequence keeps its state, its outputs are
-                 0 and its inputs are not read, whatever they hold. Another length is an error of the run
+    state        the initial state (B, H); zeros for None
+    lengths      of the sequences (B,), integers from 0 to T: after its end a sequence keeps its state, its outputs are
+                 0 and its inputs are ignored. Other lengths raise when it runs
     reverse      from the last entry to the first, each sequence from its own end; outputs stay in the order of x
     activation   a function (ops, x) -> y in place of tanh
 
@@ -72,13 +72,13 @@ def gru(
     reset_after: bool = True,
     activations: Sequence[Activation] = (_SIGMOID, _TANH),
 ) -> tuple[R, R]:
-    """Gated recurrent units over x (T, B, I): all states (T, B, H), and the last one (B, H).
+    """Gated recurrent units over x (T, B, I): all states (T, B, H), and the last state (B, H).
 
     r, z = σ(W·x + b + U·h + c) by rows, n = tanh(Wₙ·x + bₙ + r·(Uₙ·h + cₙ)), h ← (1 - z)·n + z·h, with b `bias` and c
     `recurrent_bias`. `state`, `lengths` and `reverse` are as in `rnn`.
 
     gates         the order of the rows: "rzn" (PyTorch) or "zrn" (Keras, ONNX)
-    reset_after   whether r is applied after the product with U, as PyTorch has it; else n = tanh(… + Uₙ·(r·h) + cₙ)
+    reset_after   whether r is applied after the product with U, as in PyTorch; else n = tanh(… + Uₙ·(r·h) + cₙ)
     activations   functions (ops, x) -> y in place of σ and tanh
 
     PyTorch: torch.nn.GRU. Source: Cho et al. 2014.
@@ -125,13 +125,13 @@ def lstm(
     gates: str = "ifgo",
     activations: Sequence[Activation] = (_SIGMOID, _TANH, _TANH),
 ) -> tuple[R, tuple[R, R]]:
-    """A long short-term memory over x (T, B, I): all states h (T, B, H), and the last (h, c), each (B, H).
+    """Long short-term memory over x (T, B, I): all states h (T, B, H), and the last (h, c), each (B, H).
 
-    i, f, o = σ(W·x + U·h + b), g = tanh(…) by rows, c ← f·c + i·g, h ← o·tanh(c). `state`, here a pair, `lengths`
-    and `reverse` are as in `rnn`. With `peephole` (3·H,) among the parameters p·c is added to i, f and o, in the
-    order of their rows, o's of the new c (Gers, Schmidhuber 2000).
+    i, f, o = σ(W·x + U·h + b), g = tanh(…) by rows, c ← f·c + i·g, h ← o·tanh(c). `state` (a pair), `lengths`
+    and `reverse` are as in `rnn`. With a parameter `peephole` p (3·H,), p·c is added to i, f and o, in the
+    order of their rows, using the new c for o (Gers, Schmidhuber 2000).
 
-    gates         the order of the rows: "ifgo" (PyTorch, Keras), "iofg" (ONNX) or any other of these letters
+    gates         the order of the rows: "ifgo" (PyTorch, Keras), "iofg" (ONNX) or any other order
     activations   functions (ops, x) -> y in place of σ, of tanh for g, and of tanh of c
 
     PyTorch: torch.nn.LSTM. Source: Hochreiter, Schmidhuber 1997; forget gates by Gers et al. 2000.
@@ -182,9 +182,10 @@ def bidirectional(
     lengths: R | None = None,
     **settings: Any,
 ) -> tuple[R, tuple[Any, Any]]:
-    """`rnn`, `gru` or `lstm` in both directions: outputs (T, B, 2·H), the forward ones first, and both last states.
+    """`rnn`, `gru` or `lstm` in both directions: outputs (T, B, 2·H), forward first, and both last states.
 
-    `forward` and `backward` are parameters of the layer, `state` the pair of first states; settings are the layer's.
+    `forward` and `backward` are parameters of the layer, `state` the pair of initial states; `settings` are passed to
+    the layer.
 
     Raises:
         DtypeError: weight not a float tensor; dtypes differ.
@@ -196,7 +197,7 @@ def bidirectional(
 
 
 class _Recurrence:
-    """The shapes that a layer requires, and its loop."""
+    """The checked parameters of a layer, and its loop."""
 
     def __init__(self, ops: Any, op: str, x: Any, params: Params, gates: int, *more: str):
         self.ops, self.op, self.x, self.params = ops, op, x, params
@@ -221,18 +222,18 @@ class _Recurrence:
                 self.require(name, (weight[0],))
 
     def require(self, name: str, shape: tuple[Any, ...]) -> None:
-        """Raise a ShapeError where a parameter has another shape."""
+        """Raise ShapeError if a parameter has another shape."""
         _require(self.ops, self.op, name, self.params[name], shape)
 
     def bias(self) -> Any:
-        """Both biases in one, None without any."""
+        """Return the sum of both biases; None without any."""
         given = [self.params[name] for name in ("bias", "recurrent_bias") if self.params.get(name) is not None]
         return self.ops.add(*given) if len(given) == 2 else given[0] if given else None
 
     def run(
         self, cell: Cell, bias: Any, first: tuple[Any, ...], lengths: Any, reverse: bool
     ) -> tuple[Any, tuple[Any, ...]]:
-        """The outputs (T, B, H), and the last state."""
+        """Return the outputs (T, B, H), and the last state."""
         ops, x = self.ops, self.x
         time, batch = x.shape[:2]
         shape = (batch, self.size)
@@ -272,10 +273,11 @@ def _require(ops: Any, op: str, name: str, x: Any, shape: tuple[Any, ...]) -> No
 
 
 def within(ops: Any, op: str, name: str, lengths: Any, time: Any, batch: Any) -> Any:
-    """Where a step is one of a sequence of so many: (time, batch). Other lengths than 0 to `time` are errors."""
+    """Return the mask (time, batch) of steps within sequences of these lengths. Lengths outside 0 … `time` raise at run
+    time."""
     if lengths.dtype.kind not in "iu":
         raise dtype_error(ops, op, f"{name} must be integers but is {lengths.dtype}")
     _require(ops, op, name, lengths, (batch,))
-    lengths = ops.gather_vec(ops.iota(shape=(time + 1,)), lengths)  # which has no other entries
+    lengths = ops.gather_vec(ops.iota(shape=(time + 1,)), lengths)  # raises for other lengths
     steps = ops.broadcast_to(ops.unsqueeze(ops.iota(shape=(time,)), axis=1), shape=(time, batch))
     return ops.less(steps, ops.broadcast_to(ops.unsqueeze(lengths, axis=0), shape=(time, batch)))

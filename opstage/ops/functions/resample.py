@@ -1,4 +1,4 @@
-"""Axes resized by interpolation, each by a table of entries and weights, with ONNX's coordinates and PyTorch's."""
+"""Axes resized by interpolation, through a table of entries and weights, with ONNX's coordinates and PyTorch's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .arrange import repeat_interleave
 from .tools import axis_of, dim_of, error, known, number_of, sequence_of, weighted
 
 Coordinates = Callable[[int, int, int, Fraction], Fraction]
-"""(j, n, m, m/n or the scale that was given) -> where entry j of m stands among n."""
+"""(j, n, m, m/n or the given scale) -> the position among n entries of entry j of m."""
 
 _HALF = Fraction(1, 2)
 
@@ -59,16 +59,16 @@ def resize(
     exclude_outside: bool = False,
     antialias: bool = False,
 ) -> R:
-    """Axes resampled, to `size` or to floor(n·scale) entries: the last ones, and of one scale for all, all but two.
+    """Axes resampled to `size` or to floor(n·scale) entries: the last ones, or with a single scale all but two.
 
-    Entry j lies at a position p of the axis that `coordinates` says, with s the scale, or m/n where a size alone is
+    `coordinates` determines the position p of entry j, with s the scale, or m/n if only a size is
     given: half_pixel (j + ½)/s - ½; asymmetric j/s; align_corners j·(n - 1)/(m - 1); and ONNX's pytorch_half_pixel,
-    half_pixel_symmetric and tf_half_pixel_for_nn. "nearest" rounds p as `rounding` says; "linear" weighs the two
-    entries around it, "cubic" four, by Keys' kernel with a = `cubic`, -0.75 by default. Entries beyond the ends are
-    those at them, or left out with their weight, where `exclude_outside` is. With `antialias` what shrinks is filtered,
-    by a kernel stretched by 1/s, without entries outside, as PyTorch does, and the default of `cubic` is -0.5. Weights
-    are exact until they are rounded to x's dtype. A resized axis must be a number, unless the nearest entries at a
-    whole scale only repeat it.
+    half_pixel_symmetric and tf_half_pixel_for_nn. "nearest" rounds p by `rounding`; "linear" interpolates two
+    entries, "cubic" four, by Keys' kernel with a = `cubic`, by default -0.75. Positions beyond the ends use the
+    end entries, or are excluded with `exclude_outside`. With `antialias`, shrinking axes are filtered
+    by a kernel stretched by 1/s, excluding entries outside, as in PyTorch, and `cubic` defaults to -0.5. Weights
+    are exact until rounded to x's dtype. The size of a resized axis must be a number, unless nearest entries at an
+    integer scale only repeat it.
 
     PyTorch: torch.nn.functional.interpolate: "bilinear" is "linear", align_corners=True "align_corners", "nearest" has
     coordinates="asymmetric" and rounding="floor", "nearest-exact" rounding="round_prefer_ceil". ONNX: Resize. Source:
@@ -122,7 +122,7 @@ def resize(
 def _targets(
     ops: Ops[R], x: R, size: Sequence[Dim] | None, scale: Any, axes: Sequence[int] | None
 ) -> list[tuple[int, Dim, Fraction | None]]:
-    """The axes to resize, each with its new size and the scale that was given."""
+    """Return the axes to resize, with their new sizes and given scales."""
     op, rank = "resize", len(x.shape)
     if size is None and scale is None:
         raise error(ops, op, "size or scale must be given")
@@ -142,7 +142,7 @@ def _targets(
         kinds = (int, float, Fraction, np.floating)
         if factor is not None and not (isinstance(factor, kinds) and 0 < factor < math.inf):
             raise error(ops, op, f"scale must be above 0 and finite but is {scale!r}")
-        # A float stands for the number that it is written as: 0.6 for 3/5.
+        # A float stands for its decimal notation: 0.6 for 3/5.
         exact = None if factor is None else factor if isinstance(factor, Fraction) else Fraction(str(factor))
         if size is not None:
             if isinstance(size[i], int) and size[i] < 0:
@@ -160,7 +160,7 @@ def _targets(
 
 
 def _repeats(factor: Fraction | None, coordinates: str, rounding: str) -> int | None:
-    """How often each entry is repeated where it is, if that is what the nearest entries are."""
+    """Return how often each entry is repeated in place, if that is equivalent to nearest entries; else None."""
     if factor is None or factor.denominator != 1:
         return None
     if coordinates == "asymmetric":
@@ -171,7 +171,7 @@ def _repeats(factor: Fraction | None, coordinates: str, rounding: str) -> int | 
 
 
 def _taps(place: Fraction, n: int, mode: str, a: Fraction, stretch: Fraction, only_inside: bool) -> dict[int, Fraction]:
-    """The entries that a position is made of, with their weights, which add up to 1."""
+    """Return the entries that a position is interpolated from, with weights that sum to 1."""
     reach = stretch * (1 if mode == "linear" else 2)
     taps: dict[int, Fraction] = {}
     for i in range(math.floor(place - reach) + 1, math.ceil(place + reach)):
@@ -181,13 +181,13 @@ def _taps(place: Fraction, n: int, mode: str, a: Fraction, stretch: Fraction, on
             inside = min(max(i, 0), n - 1)
             taps[inside] = taps.get(inside, Fraction(0)) + weight
     total = sum(taps.values())
-    if not taps or total == 0:  # wholly outside, where nothing is to be left out
+    if not taps or total == 0:  # wholly outside, where there is nothing to exclude
         return {min(max(math.floor(place), 0), n - 1): Fraction(1)}
     return {i: weight / total for i, weight in taps.items() if weight}
 
 
 def _keys(x: Fraction, a: Fraction) -> Fraction:
-    """The cubic kernel of Keys (1981) at a distance below 2."""
+    """Return the cubic kernel of Keys (1981) at a distance below 2."""
     if x <= 1:
         return ((a + 2) * x - (a + 3)) * x * x + 1
     return ((x - 5) * x + 8) * x * a - 4 * a
@@ -197,9 +197,9 @@ def _keys(x: Fraction, a: Fraction) -> Fraction:
 def _tables(
     coordinates: str, mode: str, n: int, m: int, s: Fraction, a: Fraction, stretch: Fraction, only_inside: bool
 ) -> tuple[list[list[int]], list[list[Fraction]]] | None:
-    """Entries and weights as rows of one length, for m positions; None where each is one entry, all in order.
+    """Return entries and weights as rows of equal length, for m positions; None for the identity.
 
-    What is missing in a row is an entry with weight 0. Kept, since an eager program asks for them in every step.
+    Rows are filled up with entries of weight 0. Cached, since eager programs use them in every step.
     """
     entries = [_taps(COORDINATES[coordinates](j, n, m, s), n, mode, a, stretch, only_inside) for j in range(m)]
     if entries == [{j: Fraction(1)} for j in range(n)]:

@@ -1,4 +1,4 @@
-"""Statistics along axes: variance, deviation, norms, quantiles. Programs over other ops, of float tensors."""
+"""Statistics along axes: variance, deviation, norms, quantiles. Programs over other ops, for float tensors."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .tools import at_most, axes_of, error, int_of, placed, type_of
 
 
 def var(ops: Ops[R], x: R, /, *, axis: Axes = None, correction: int = 1, keepdims: bool = False) -> R:
-    """Σ (x - mean)² / (n - correction) over axes of n elements, all axes for None.
+    """Σ (x - mean)² / (n - correction) over axes with n elements, or all for None.
 
-    correction=1 is the sample's variance, 0 that of the whole. ShapeError unless n > correction, where PyTorch gives
-    nan or inf. PyTorch: torch.var. NumPy: np.var, with ddof=correction.
+    correction=1 is the sample variance, 0 the population variance. ShapeError unless n > correction, where PyTorch
+    returns nan or inf. PyTorch: torch.var. NumPy: np.var, with ddof=correction.
 
     Raises:
         DtypeError: x not a float tensor.
@@ -29,7 +29,7 @@ def var(ops: Ops[R], x: R, /, *, axis: Axes = None, correction: int = 1, keepdim
 
 
 def std(ops: Ops[R], x: R, /, *, axis: Axes = None, correction: int = 1, keepdims: bool = False) -> R:
-    """√var, of the same arguments; where all elements are equal it and its gradient are 0. PyTorch: torch.std.
+    """√var, with the same arguments; 0 with gradient 0 where all elements are equal. PyTorch: torch.std.
 
     Raises:
         DtypeError: x not a float tensor.
@@ -39,10 +39,10 @@ def std(ops: Ops[R], x: R, /, *, axis: Axes = None, correction: int = 1, keepdim
 
 
 def norm(ops: Ops[R], x: R, /, *, ord: float = 2, axis: Axes = None, keepdims: bool = False) -> R:
-    """The norm of vectors over axes, all of them for None: ord 1 (Σ |x|), 2 (√Σ x²), inf (max |x|), -inf (min |x|).
+    """The vector norm over axes, or all for None: ord 1 (Σ |x|), 2 (√Σ x²), inf (max |x|), -inf (min |x|).
 
-    Of numbers whose squares overflow or vanish too. At 0 the gradient of the 2-norm is 0. Over an axis of size 0 the
-    norm is 0, and for ±inf a ShapeError. PyTorch: torch.linalg.vector_norm. ONNX: ReduceL1, ReduceL2.
+    Correct even if squares overflow or underflow. At 0 the gradient of the 2-norm is 0. Over an axis of size 0 the
+    norm is 0, but ±inf raise ShapeError. PyTorch: torch.linalg.vector_norm. ONNX: ReduceL1, ReduceL2.
 
     Raises:
         DtypeError: x not a float tensor.
@@ -60,7 +60,7 @@ def norm(ops: Ops[R], x: R, /, *, ord: float = 2, axis: Axes = None, keepdims: b
         raise error(ops, "norm", f"ord must be 1, 2, inf or -inf but is {ord!r}")
     if is_zero(prod(x.shape[a] for a in axes)):
         return ops.reduce_sum(x, axis=axes, keepdims=keepdims)
-    # The norm does not depend on the scale that its squares are taken in, so no gradient does.
+    # The norm does not depend on the scale, so neither does the gradient.
     size = ops.detach(ops.reduce_max(ops.abs(x), axis=axes, keepdims=True))
     zero, one = _all(ops, size, 0.0), _all(ops, size, 1.0)
     usable = ops.logical_and(ops.less(zero, size), ops.less(size, _all(ops, size, math.inf)))
@@ -80,10 +80,10 @@ def quantile(
     keepdims: bool = False,
     interpolation: str = "linear",
 ) -> R:
-    """The element at the place q·(n - 1) of the n sorted ones along an axis, of the whole tensor for None.
+    """The element at position q·(n - 1) of n sorted elements along an axis, or of the whole tensor for None.
 
-    Between two places: "linear" weighs the elements there, "lower", "higher" and "midpoint" take one or both. q is from
-    0 to 1, and the decimal number that it is written as. nan where an element is. PyTorch: torch.quantile. NumPy:
+    Between two positions, "linear" interpolates; "lower", "higher" and "midpoint" use one or both. q is from
+    0 to 1, taken as the decimal number in its notation. nan if an element is. PyTorch: torch.quantile. NumPy:
     np.quantile.
 
     Raises:
@@ -121,9 +121,9 @@ def quantile(
 
 
 def median(ops: Ops[R], x: R, /, *, axis: int | None = None, keepdims: bool = False) -> R:
-    """The middle element along an axis, of the whole tensor for None; of an even number, the mean of two.
+    """The middle element along an axis, or of the whole tensor for None; for even sizes the mean of two.
 
-    nan where an element is. NumPy: np.median. PyTorch's torch.median is the lower of the two: quantile(q=0.5,
+    nan if an element is. NumPy: np.median. PyTorch's torch.median is the lower of the two: quantile(q=0.5,
     interpolation="lower").
 
     Raises:
@@ -134,7 +134,7 @@ def median(ops: Ops[R], x: R, /, *, axis: int | None = None, keepdims: bool = Fa
 
 
 def _between(ops: Ops[R], ordered: R, axis: int, low: Dim, high: Dim, weight: Any, interpolation: str) -> R:
-    """The element between two places of sorted ones; between equal ones, infinite too, it is theirs."""
+    """Return the element between two positions of sorted elements; between equal ones, even infinite, that element."""
     lower = ops.slice(ordered, axis=axis, start=low, length=1)
     upper = ops.slice(ordered, axis=axis, start=high, length=1)
     if interpolation == "lower":
@@ -169,14 +169,14 @@ def _axes_text(axes: Sequence[int]) -> str:
 
 
 def _root(ops: Ops[R], square: R) -> R:
-    """The square root, whose gradient at 0 is 0, where the root's own is infinite."""
+    """Return the square root with gradient 0 at 0, where its derivative is infinite."""
     zero = _all(ops, square, 0.0)
     nothing = ops.equal(square, zero)
     return ops.select(nothing, zero, ops.sqrt(ops.select(nothing, _all(ops, square, 1.0), square)))
 
 
 def _all(ops: Ops[R], x: R, value: float) -> R:
-    """One number in x's shape and dtype."""
+    """Return a constant with x's shape and dtype."""
     return ops.full(shape=x.shape, value=value, dtype=x.dtype)
 
 
