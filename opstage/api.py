@@ -1,7 +1,7 @@
-"""Programs from outside: run, differentiate and check them, on whatever interpreter the options name.
+"""Run, differentiate and check programs, on the interpreter that the options name.
 
-Every function here makes of a user's program a *base program*, written against a base interpreter, in which a tape
-or forward mode is nested as needed, and hands that to the interpreter's `execute`.
+Every function here wraps the user's program in a *base program*, which is written against a base interpreter and nests
+a tape or forward mode as needed, and passes that to the interpreter's `execute`.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ BaseFunction = Callable[..., Any]
 
 @called_by_users
 def run(program: Program, *args: Any, options: Options | None = None, train: bool = False) -> Any:
-    """Value of `program(ops, *args)`, a pytree of NumPy arrays (of types, on an interpreter without values).
+    """The value of `program(ops, *args)`, a pytree of NumPy arrays (of types, on an interpreter without values).
 
-    Arguments are pytrees of arrays and numbers; floats are cast to `options.dtype`. A list of numbers, or of such
-    lists, is one tensor here and wherever arguments are given, unless `shapes` declares a list of them; a tuple is
-    always a tree. `train` is passed on to a program that declares a keyword of that name.
+    Arguments are pytrees of arrays and numbers; floats are cast to `options.dtype`. A list of numbers, or a list of
+    such lists, is one tensor, here and wherever arguments are passed, unless `shapes` declares a list of tensors; a
+    tuple is always a tree. `train` is passed on to a program that has a keyword of that name.
 
     Raises:
         ProgramError: a program that returns what is no tensor, or mixes interpreters.
@@ -59,10 +59,10 @@ def run(program: Program, *args: Any, options: Options | None = None, train: boo
 def value_and_grad(
     program: Program, *args: Any, wrt: int | Sequence[int] = 0, options: Options | None = None, train: bool = False
 ) -> tuple[Any, Any]:
-    """Value of a scalar program and its gradients, shaped like `args[wrt]` (a tuple of them when wrt is several).
+    """The value of a scalar program and its gradients, shaped like `args[wrt]` (a tuple of them when wrt is a tuple).
 
-    Every place of a tree has a gradient of its own, whatever array is at it: one array at two places is two
-    arguments here, and the derivative for both together is the sum of their gradients.
+    Every leaf of a tree has its own gradient: an array that is in two leaves counts as two arguments, and the
+    derivative with respect to both together is the sum of their gradients.
 
     Raises:
         ProgramError: a result of integers.
@@ -89,10 +89,10 @@ def value_and_grad(
 def vjp(
     program: Program, *args: Any, options: Options | None = None, train: bool = False
 ) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
-    """`(value, pullback)`; `pullback(cotangent)` is a tuple aligned with args, None at integers.
+    """`(value, pullback)`; `pullback(cotangent)` is a tuple aligned with args, None for integers.
 
-    The pullback runs forward and backward as one program, at the arguments as they are now, so that it works alike on
-    every interpreter; `vjp` itself runs the forward part alone, for the value.
+    The pullback runs forward and backward as one program, on copies of the arguments made now, so that it works the
+    same on every interpreter; `vjp` itself runs only the forward part, for the value.
 
     Raises:
         ShapeError: a cotangent of another shape.
@@ -121,7 +121,7 @@ def jvp(
     options: Options | None = None,
     train: bool = False,
 ) -> tuple[Any, Any]:
-    """`(value, J · tangents)`; tangents are shaped like args, None where zero (and at integers).
+    """`(value, J · tangents)`; tangents are shaped like args, None where zero (and for integers).
 
     Raises:
         ShapeError: tangents of other shapes or another number.
@@ -142,7 +142,7 @@ def hvp(
     options: Options | None = None,
     train: bool = False,
 ) -> Any:
-    """Hessian-vector product of a scalar program, forward over reverse: a tuple shaped like args, None at integers.
+    """Hessian-vector product of a scalar program, forward over reverse: a tuple shaped like args, None for integers.
 
     Raises:
         ShapeError: a program that returns no scalar; tangents of other shapes.
@@ -154,10 +154,10 @@ def hvp(
 
 
 def trim() -> None:
-    """Give memory that `run`, `value_and_grad` and their like keep for the next call back to the system.
+    """Return to the system the memory that `run`, `value_and_grad` and similar functions keep between calls.
 
-    With backend "compiled" they keep an arena as large as the largest program needed, for each set of options. What
-    was compiled stays; a trainer, a session and what `compile` returns have a `trim` of their own.
+    With backend "compiled" they keep, for each set of options, an arena as large as the largest program needed.
+    Compiled code is kept. A trainer, a session and the result of `compile` each have their own `trim`.
     """
     trim_shared()
 
@@ -170,12 +170,13 @@ def check(
     claims: Sequence[Claim | str] = (),
     bounds: Mapping[str, tuple[float, float]] | None = None,
 ) -> Report:
-    """Check shapes and dtypes of `program(ops, *specs)` without data. Raises nothing: what is wrong is in the report.
+    """Check shapes and dtypes of `program(ops, *specs)` without data. Raises nothing: problems are in the report.
 
-    Specs are pytrees of `Spec`, arrays, and tuples of sizes. One name means one size in all of them. A Param at several
-    places is one tensor. `claims` are statements about what the outputs read, such as `Causal("T")` of `opstage.facts`
-    or the text "causal:T": the verdicts are in `Report.claims`, and each that is not proved is an error. `bounds`
-    are those of `ranges_of`: where the scores have bounds, masks of finite numbers are decided.
+    Specs are pytrees of `Spec`, arrays, and tuples of sizes. A name stands for the same size in all of them. A Param in
+    several places is one tensor. `claims` are statements about what the outputs depend on, such as `Causal("T")` of
+    `opstage.facts` or the text "causal:T": the verdicts are in `Report.claims`, and each claim that is not proved is an
+    error. `bounds` are the ones of `ranges_of`: where the scores have bounds, masks made of finite numbers can be
+    decided.
 
     Raises:
         UsageError: options that are none; a text that is no claim; bounds that are none, or of no input; what is wrong
@@ -211,11 +212,11 @@ def check(
     return with_claims(report, stated, bounds)
 
 
-# Base programs, one for each question about a program --------------------------------------------------------------
+# Base programs, one for each way of running a program ---------------------------------------------------------------
 
 
 def value_base(program: Program) -> BaseFunction:
-    """(ops, *args) -> its value."""
+    """(ops, *args) -> the program's value."""
     program = _on_lists(program)
 
     def base(ops: BaseInterpreter[Any], *trees: Any) -> Any:
@@ -226,7 +227,7 @@ def value_base(program: Program) -> BaseFunction:
 
 
 def gradient_base(program: Program, positions: tuple[int, ...]) -> BaseFunction:
-    """(ops, *args) -> its value, a scalar, and a tuple of its gradients for the arguments at `positions`."""
+    """(ops, *args) -> the program's value, a scalar, and a tuple of its gradients for the arguments at `positions`."""
     program = _on_lists(program)
 
     def base(ops: BaseInterpreter[Any], *trees: Any) -> Any:
@@ -236,7 +237,7 @@ def gradient_base(program: Program, positions: tuple[int, ...]) -> BaseFunction:
 
 
 def vjp_base(program: Program) -> BaseFunction:
-    """(ops, args, cotangent of its value) -> a tuple of the cotangents of args."""
+    """(ops, args, cotangent of the value) -> a tuple of the cotangents of args."""
     program = _on_lists(program)
 
     def base(ops: BaseInterpreter[Any], arguments: Any, cotangent: Any) -> Any:
@@ -246,7 +247,7 @@ def vjp_base(program: Program) -> BaseFunction:
 
 
 def jvp_base(program: Program) -> BaseFunction:
-    """(ops, args, tangents) -> its value, and the tangent of it."""
+    """(ops, args, tangents) -> the program's value, and its tangent."""
     program = _on_lists(program)
 
     def base(ops: BaseInterpreter[Any], primals: Any, moves: Any) -> Any:
@@ -256,7 +257,7 @@ def jvp_base(program: Program) -> BaseFunction:
 
 
 def hvp_base(program: Program) -> BaseFunction:
-    """(ops, args, tangents) -> a tuple of the tangents of its gradients, forward over reverse."""
+    """(ops, args, tangents) -> a tuple of the tangents of the gradients, forward over reverse."""
     program = _on_lists(program)
 
     def gradient(inner: Any, *trees: Any) -> Any:
@@ -269,7 +270,7 @@ def hvp_base(program: Program) -> BaseFunction:
 
 
 def _on_lists(program: Program) -> Program:
-    """The program, with lists of scalars among its arguments guarded against being taken for tensors."""
+    """The program, with lists of scalars in its arguments wrapped so that they are not taken for tensors."""
 
     def called(ops: Any, *trees: Any) -> Any:
         return program(ops, *map(with_scalars, trees))
@@ -278,7 +279,7 @@ def _on_lists(program: Program) -> Program:
 
 
 def with_arrays(program: Program, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments, with an array for every list of numbers, but where the program declares a list of tensors.
+    """The arguments, with an array for every list of numbers, except where the program declares a list of tensors.
 
     Raises UsageError for rows of different lengths.
     """
@@ -294,13 +295,14 @@ def with_arrays(program: Program, args: tuple[Any, ...]) -> tuple[Any, ...]:
     return (*known, *map(lists_as_arrays, args[len(specs) :]))
 
 
-# How it is done -----------------------------------------------------------------------------------------------------
+# Implementation -----------------------------------------------------------------------------------------------------
 
 
 def execute(
     base: Callable[..., Any], args: tuple[Any, ...], options: Options | None, program: Program, key: Hashable = None
 ) -> Any:
-    """Carry pytrees in, run a base program on them, carry its result out; `key` is the base program's identity."""
+    """Put pytrees into the interpreter, run a base program on them, get its result; `key` identifies the base
+    program."""
     options = options_of(options)
     options.require_one_rank("this")
     interpreter = watched(shared_interpreter(options), options)
@@ -317,7 +319,7 @@ def execute_on_trees(
     options: Options,
     key: Hashable = None,
 ) -> tuple[tuple[Any, ...], Structure]:
-    """Run `base(ops, *trees)` on pytrees of the interpreter's values: the leaves of its result, and their structure."""
+    """Run `base(ops, *trees)` on pytrees of the interpreter's values: the leaves of its result, and its structure."""
     refs, structure = flatten(trees)
     program = BaseProgram(base, structure, key)
     outputs = execute_watched(interpreter, program, tuple(refs), options)
@@ -326,7 +328,7 @@ def execute_on_trees(
 
 
 def put_all(interpreter: BaseInterpreter[Any], leaves: list[Any], names: Callable[[], list[str]]) -> tuple[Any, ...]:
-    """All leaves as values of the interpreter; an error says which argument it is about."""
+    """All leaves as values of the interpreter; an error names the argument."""
     refs = []
     for i, leaf in enumerate(leaves):
         try:
@@ -340,22 +342,23 @@ def put_all(interpreter: BaseInterpreter[Any], leaves: list[Any], names: Callabl
 
 
 def snapshot(leaf: Any) -> Any:
-    """An argument as it is now, whatever the caller does to it later."""
+    """A copy of an argument, so that later changes by the caller do not matter."""
     return leaf if isinstance(leaf, Spec) else np.array(as_numpy(leaf))
 
 
 def owned(value: Any) -> Any:
-    """An array that shares no memory with anything the program was given or keeps."""
+    """An array that shares no memory with the program's arguments or with anything that the program keeps."""
     if isinstance(value, np.ndarray):
         return np.array(value)
     return value
 
 
 def called_with(program: Program, train: bool, args: tuple[Any, ...]) -> Program:
-    """`with_train(program, train)`, which is to be called with these arguments.
+    """`with_train(program, train)`, to be called with these arguments.
 
-    Raises a UsageError where the last of them is a dict and stands for several of the program's arguments. A trainer
-    binds it by its names; here every argument is one of its own, whose gradient may be asked for.
+    Raises a UsageError where the last argument is a dict that stands for several of the program's arguments. A trainer
+    matches a dict's entries to arguments by name; here every argument is passed by itself, since each may have a
+    gradient.
     """
     program = with_train(program, train)
     if not args or not isinstance(args[-1], Mapping):
@@ -371,7 +374,7 @@ def called_with(program: Program, train: bool, args: tuple[Any, ...]) -> Program
 
 
 def with_train(program: Program, train: bool) -> Program:
-    """The program with `train=` passed in, if it declares such a keyword."""
+    """The program with `train=` passed in, if it has such a keyword."""
     try:
         parameters = inspect.signature(program).parameters
     except (TypeError, ValueError):
@@ -391,7 +394,7 @@ def with_train(program: Program, train: bool) -> Program:
 
 def argument_paths(program: Program, trees: tuple[Any, ...]) -> list[str]:
     """The path of every leaf of the arguments, by the names of the program's own parameters: `params.w1`, `x`, and
-    `rest[0]` for the first of those in `*rest`."""
+    `rest[0]` for the first argument in `*rest`."""
     try:
         parameters = list(inspect.signature(program).parameters.values())
     except (TypeError, ValueError):
@@ -417,9 +420,9 @@ class BatchArguments(NamedTuple):
 
 
 def batch_arguments(program: Program, *, skip: int) -> BatchArguments | None:
-    """Those of a program's positional arguments but for the first `skip`; None where it does not name all of them.
+    """The program's positional arguments except the first `skip`; None where it does not name all of them.
 
-    `train` is none of them: it is passed in by name, see `with_train`.
+    `train` is not included: it is passed by name, see `with_train`.
     """
     try:
         parameters = list(inspect.signature(program).parameters.values())

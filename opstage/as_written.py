@@ -1,4 +1,4 @@
-"""Whether a module that was imported is what its text says now, so that a run keeps the code that runs."""
+"""Whether an imported module still matches its source text, so that a run saves the code that actually ran."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, final
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-_UNTOLD = (ValueError, TypeError, SyntaxError, MemoryError, RecursionError)
-"""Raised by what is not a literal."""
+_NOT_LITERAL = (ValueError, TypeError, SyntaxError, MemoryError, RecursionError)
+"""Raised for an expression that is not a literal."""
 
 
 def is_as_written(module: ModuleType, text: bytes) -> bool:
-    """Whether a module is what `text` says: its functions with their defaults, and the values that are written down as
-    literals, also in containers and in fields of dataclasses.
+    """Whether a module matches `text`: its functions with their defaults, and its literal values, also those in
+    containers and in fields of dataclasses.
 
-    Whatever the text may change later, such as a counter, is passed over, and so is a container that begins empty.
+    Values that the code may change later, such as a counter, are ignored, and so is a container that starts empty.
     """
     tree = ast.parse(text)
     codes = frozenset(_codes(compile(text, str(module.__file__), "exec", dont_inherit=True)))
@@ -27,14 +27,14 @@ def is_as_written(module: ModuleType, text: bytes) -> bool:
 @final
 @dataclasses.dataclass(frozen=True)
 class _Text:
-    """The text of a module, and the names in it that it may give other values than those it begins with."""
+    """The source text of a module, and the names whose values its code may change."""
 
     module: ModuleType
     codes: frozenset[CodeType]
     changing: frozenset[str]
 
     def has(self, body: list[ast.stmt], namespace: Mapping[str, Any]) -> bool:
-        """Whether the body of a module or class gives its namespace what is in it."""
+        """Whether the body of a module or class produces the values in `namespace`."""
         for function in (each for value in namespace.values() for each in _functions(value)):
             if self._is_own(function) and function.__code__ not in self.codes:
                 return False
@@ -50,7 +50,7 @@ class _Text:
         return all(self._gives(node, name, namespace) for name, node in once.items() if node is not None)
 
     def _gives(self, node: ast.AST, name: str, namespace: Mapping[str, Any]) -> bool:
-        """Whether a definition or an expression gives a name the value that it has in a namespace."""
+        """Whether a definition or an expression gives `name` the value that it has in `namespace`."""
         if name not in namespace:
             return name in self.changing or namespace is not vars(self.module)
         value = namespace[name]
@@ -62,12 +62,12 @@ class _Text:
         return name in self.changing or not isinstance(node, ast.expr) or not _differs(node, value)
 
     def _is_own(self, function: FunctionType) -> bool:
-        """Whether a function was defined in the text of the module, not imported, and not made by `exec`."""
+        """Whether a function was defined in the module's text, not imported and not created by `exec`."""
         return function.__module__ == self.module.__name__ and function.__code__.co_filename == self.module.__file__
 
 
 def _of_class(kind: type) -> dict[str, Any]:
-    """The namespace of a class as its body wrote it, without what a metaclass or a descriptor made of a value."""
+    """The namespace of a class as its body wrote it, without values that a metaclass or descriptor changed."""
     fields, own_fields = getattr(kind, "__dataclass_fields__", {}), vars(kind).get("__annotations__", {})
     defaults = {name: x.default for name, x in fields.items() if name in own_fields and name in vars(kind)}
     own = {name: value for name, value in vars(kind).items() if _functions(value) or isinstance(value, type)}
@@ -77,7 +77,7 @@ def _of_class(kind: type) -> dict[str, Any]:
 
 
 def _functions(value: Any) -> list[FunctionType]:
-    """The functions that a value of a namespace is, or is made of."""
+    """The functions that a value of a namespace is or contains."""
     found: list[Any] = [value]
     if isinstance(value, property):
         found = [value.fget, value.fset, value.fdel]
@@ -87,7 +87,7 @@ def _functions(value: Any) -> list[FunctionType]:
 
 
 def _has_defaults(function: FunctionType, node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether a function has the defaults of a definition; True of another, which a decorator put in its place."""
+    """Whether a function has the defaults of a definition; True for a different function, put there by a decorator."""
     if function.__code__.co_name != node.name:
         return True
     positional, named = function.__defaults__ or (), function.__kwdefaults__ or {}
@@ -99,7 +99,7 @@ def _has_defaults(function: FunctionType, node: ast.FunctionDef | ast.AsyncFunct
 
 
 def _differs(node: ast.expr, value: Any) -> bool:
-    """Whether an expression gives something else than `value`; False where its text does not tell."""
+    """Whether an expression evaluates to something other than `value`; False where the text does not determine it."""
     if isinstance(node, ast.Call):
         return _call_differs(node, value)
     if isinstance(node, ast.Dict):
@@ -111,7 +111,7 @@ def _differs(node: ast.expr, value: Any) -> bool:
         return type(value) is not kind or len(parts) != len(value) or any(map(_differs, parts, value))
     try:
         plain = ast.literal_eval(node)
-    except _UNTOLD:
+    except _NOT_LITERAL:
         return False
     return type(plain) is not type(value) or bool(plain != value)
 
@@ -119,7 +119,7 @@ def _differs(node: ast.expr, value: Any) -> bool:
 def _dict_differs(node: ast.Dict, value: dict[Any, Any]) -> bool:
     try:
         keys = [ast.literal_eval(key) for key in node.keys if key is not None]
-    except _UNTOLD:
+    except _NOT_LITERAL:
         return False
     if len(keys) < len(node.keys):
         return False
@@ -127,7 +127,7 @@ def _dict_differs(node: ast.Dict, value: dict[Any, Any]) -> bool:
 
 
 def _call_differs(node: ast.Call, value: Any) -> bool:
-    """Whether a call makes a dataclass with other fields; of `field(default=…)`, whether the default is another."""
+    """Whether a call makes a dataclass with different fields; for `field(default=…)`, whether the default differs."""
     called = ast.unparse(node.func).rpartition(".")[2]
     if called == "field":
         return any(each.arg == "default" and _differs(each.value, value) for each in node.keywords)
@@ -144,7 +144,7 @@ def _call_differs(node: ast.Call, value: Any) -> bool:
 
 
 def _changing(tree: ast.Module) -> frozenset[str]:
-    """Names and attributes whose values the text of a module may change after it has assigned them."""
+    """Names and attributes whose values the code of a module may change after assigning them."""
     found: set[str] = set()
     for node in ast.walk(tree):
         changed: list[ast.expr] = []
@@ -152,14 +152,15 @@ def _changing(tree: ast.Module) -> frozenset[str]:
             found |= {*node.names}
         elif isinstance(node, (ast.Subscript, ast.Attribute)) and not isinstance(node.ctx, ast.Load):
             changed = [node.value]
-            if isinstance(node, ast.Attribute) and ast.unparse(node.value) != "self":  # whose class keeps its own
+            # attributes of self are compared with their class
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) != "self":
                 found.add(node.attr)
         elif isinstance(node, ast.AugAssign):
             changed = [node.target]
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            changed = [node.func.value]  # a method may change what it is called on
+            changed = [node.func.value]  # a method may change its object
         found |= {each.id for each in changed if isinstance(each, ast.Name)}
-    for node in tree.body:  # what runs when the file is imported, but for the assignments that are compared
+    for node in tree.body:  # code that runs at import, except the assignments that are compared
         if isinstance(node, (ast.Assign, ast.AnnAssign, *_DEFINITIONS)):
             continue
         for each in ast.walk(node):

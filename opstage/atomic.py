@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Files that are written completely or not at all."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from typing import final
 from .ops.errors import UsageError
 
 TEMPORARY = re.compile(r"\.(.{1,50})\.[0-9a-f]{16}\.tmp", re.DOTALL)
-"""The name of a file that is not whole yet: the first 50 characters of its name to be, and what nobody can guess."""
+"""The name of a file that is still being written: the first 50 characters of its final name, and a random part."""
 
 NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
-"""For opening a file that is written to: a link that somebody put in its place is not followed, but an error."""
+"""Flag for opening a file for writing: a symbolic link in its place is an error and is not followed."""
 
 
 class Disk:
-    """The calls by which a file reaches the disk. A test takes another one, whose calls fail."""
+    """The system calls by which a file reaches the disk. Tests substitute one whose calls fail."""
 
     def create(self, path: Path) -> int:
-        """A descriptor of a new file at `path`; OSError if anything is there, a link too."""
+        """A descriptor of a new file at `path`; OSError if anything is there, also a link."""
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINK | getattr(os, "O_CLOEXEC", 0), 0o666)
 
     def write(self, file: int, data: memoryview) -> int:
-        """How many of the bytes were written, at least one."""
+        """Write at least one byte; return the number of bytes written."""
         return os.write(file, data)
 
     def sync(self, file: int) -> None:
-        """Return when the file's bytes are on the disk."""
+        """Return once the file's bytes are on the disk."""
         os.fsync(file)
 
     def close(self, file: int) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         os.close(file)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Put `source` in the place of `target`, in one step that no reader sees half of."""
+        """Replace `target` with `source` in one atomic step."""
         os.replace(source, target)
 
     def sync_folder(self, folder: Path) -> None:
-        """Return when the names in `folder` are on the disk."""
-        if os.name == "nt":  # no descriptor of a folder there; its renames are journalled
+        """Return once the names in `folder` are on the disk."""
+        if os.name == "nt":  # Windows has no descriptors of folders; its renames are journalled
             return
         file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -54,7 +54,7 @@ class Disk:
             os.close(file)
 
     def make_folder(self, folder: Path) -> None:
-        """Make `folder` and those above it, where they are missing."""
+        """Make `folder` and its missing parents."""
         folder.mkdir(parents=True, exist_ok=True)
 
     def remove(self, path: Path) -> None:
@@ -64,7 +64,7 @@ class Disk:
 
 @final
 class WriteError(UsageError):
-    """A file that could not be written; `replaced` says whether the new one stands in its place all the same."""
+    """A file could not be written; `replaced` says whether the new file is in place nevertheless."""
 
     def __init__(self, path: Path, error: OSError, *, replaced: bool = False):
         reason = error.strerror or str(error)
@@ -92,11 +92,12 @@ def write_file(
     disk: Disk = DISK,
     called: Callable[[], Path] | None = None,
 ) -> None:
-    """Write `chunks` to `path` so that at every moment, a loss of power included, the old or the new file is there.
+    """Write `chunks` to `path` so that at every moment, even after a power loss, either the old or the new file is
+    there.
 
-    The bytes go to a temporary name in the same folder, are synced, and take the place of `path` by one rename; then
-    the folder is synced. Raises WriteError, and leaves no temporary file. `called`, asked once all are written, gives
-    another path of that folder, where a file's name is only known at its end.
+    The bytes are written to a temporary name in the same folder and synced; one rename puts them in the place of
+    `path`; then the folder is synced. Raises WriteError, and leaves no temporary file. `called` is called after the
+    last chunk and returns the path to use, in the same folder, for a file whose name is only known at the end.
     """
     temporary = path.with_name(f".{path.name[:50]}.{secrets.token_hex(8)}.tmp")
     replaced = False
@@ -117,8 +118,8 @@ def write_file(
 
 
 def make_folder(folder: Path, *, disk: Disk = DISK) -> None:
-    """Make `folder` where it is missing. Raises WriteError."""
-    if os.path.isdir(folder):  # which says no where a path is too long
+    """Make `folder` if it is missing. Raises WriteError."""
+    if os.path.isdir(folder):  # returns False where the path is too long
         return
     try:
         disk.make_folder(folder)

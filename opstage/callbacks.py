@@ -1,4 +1,4 @@
-"""`opstage.training.callbacks` by its short name: one module under two names."""
+"""The short name of `opstage.training.callbacks`: one module under two names."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .training.callbacks import *  # noqa: F403
 
-import_module("opstage.forks")  # first: from then on a fork waits for imports in other threads
+import_module("opstage.forks")  # first, so that a fork waits for imports in other threads
 sys.modules[__name__] = import_module("opstage.training.callbacks")

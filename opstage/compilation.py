@@ -1,4 +1,4 @@
-"""`record` and `compile`: a program written down once, for arguments of which shapes and dtypes are known."""
+"""`record` and `compile`: a program traced once, for arguments with known shapes and dtypes."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ from .options import Options, options_of
 
 @called_by_users
 def record(program: Program, *specs: Any, options: Options | None = None, train: bool = False) -> Graph:
-    """The graph of `program(ops, *specs)`, nothing computed: typed equations to look at, to save, to export.
+    """The graph of `program(ops, *specs)`, without computing anything: typed equations to inspect, save or export.
 
-    Specs are pytrees of `Spec`, arrays, and tuples of sizes; one name means one size in all of them, and stays a name
-    in the graph. Inputs are named by the program's own parameters, `params.w1`; outputs `output`, or `output.0` in a
-    tree. A program that draws has a last input `step`, the number of the training step. Of the options dtype and seed
-    matter. Raises what the program raises: a ShapeError at the line of an op, a ProgramError where the structure of
-    the program depends on values.
+    Specs are pytrees of `Spec`, arrays, and tuples of sizes; a name stands for the same size in all of them, and stays
+    a name in the graph. Inputs are named after the program's parameters, `params.w1`; outputs `output`, or `output.0`
+    in a tree. A program that draws random numbers has a last input `step`, the number of the training step. Of the
+    options only dtype and seed matter. Raises what the program raises: a ShapeError at the line of an op, a
+    ProgramError where the structure of the program depends on values.
 
     Raises:
         ShapeError: a program whose shapes are wrong.
@@ -61,7 +61,7 @@ def record(program: Program, *specs: Any, options: Options | None = None, train:
 def _recorded(
     program: Program, specs: tuple[Any, ...], options: Options, train: bool, recorder: Callable[..., Graph]
 ) -> Graph:
-    """See `record`; `recorder` is what records a base program."""
+    """See `record`; `recorder` records a base program."""
     program = called_with(program, train, specs)
     arguments = batch_arguments(program, skip=1)
     if arguments is not None and (lacking := arguments.required[len(specs) :]):
@@ -87,10 +87,10 @@ def compile(
 ) -> CompiledScalar | CompiledOut:
     """The compiled form of `program(ops, *specs)`: a `CompiledScalar` if it returns one float, else a `CompiledOut`.
 
-    Specs are those of `record`, and what the arguments of every call are held to. The program is recorded at once, so
-    what is wrong with it is raised here. Machine code is made when it is first asked for: once per question (forward,
-    backward, …) and signature, the shapes and dtypes of the arguments. Options are those of any run, but for
-    `backend`, which is "compiled".
+    Specs are as for `record`; the arguments of every call are checked against them. The program is recorded at once, so
+    its errors are raised here. Machine code is generated at the first call: once for each method (forward, backward, …)
+    and each signature, the shapes and dtypes of the arguments. Options are the same as for any run, except `backend`,
+    which is always "compiled".
 
     Raises:
         ShapeError: a program whose shapes are wrong.
@@ -109,7 +109,7 @@ class _Compiled:
     """The base of both forms.
 
     graph     the recorded program, symbolic where the Specs are
-    options   with which it runs
+    options   the options that it runs with
     """
 
     graph: Graph
@@ -127,11 +127,11 @@ class _Compiled:
 
     @called_by_users
     def forward(self, *args: Any) -> Any:
-        """The value, a pytree of arrays. A list of numbers where one Spec is given is an array.
+        """The value, a pytree of arrays. A list of numbers is an array where there is one Spec for it.
 
-        Raises ShapeError or DtypeError for arguments outside the Specs.
+        Raises ShapeError or DtypeError for arguments that do not match the Specs.
         """
-        return self._ask("forward", value_base(self._program), args)
+        return self._call("forward", value_base(self._program), args)
 
     @called_by_users
     def __call__(self, *args: Any) -> Any:
@@ -139,51 +139,51 @@ class _Compiled:
         return self.forward(*args)
 
     def backward_with_seed(self, seed: Any, *args: Any) -> tuple[Any, ...]:
-        """Jᵀ · seed at args: a tuple aligned with args, None at integers; the seed is shaped like the value."""
-        result: tuple[Any, ...] = self._ask("backward_with_seed", vjp_base(self._program), args, seed=seed)
+        """Jᵀ · seed at args: a tuple aligned with args, None for integers; the seed is shaped like the value."""
+        result: tuple[Any, ...] = self._call("backward_with_seed", vjp_base(self._program), args, seed=seed)
         return result
 
     def vjp(self, *args: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
-        """`(value, pullback)`; `pullback(seed)` is `backward_with_seed` at the arguments as they are now."""
+        """`(value, pullback)`; `pullback(seed)` is `backward_with_seed` on copies of the arguments made now."""
         args = map_leaves(snapshot, self._contract.arrays(args))
         return self.forward(*args), lambda seed: self.backward_with_seed(seed, *args)
 
     def jvp(self, args: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
-        """`(value, J · tangents)`; tangents are shaped like args, None where zero and at integers."""
-        result: tuple[Any, Any] = self._ask("jvp", jvp_base(self._program), tuple(args), tangents=tuple(tangents))
+        """`(value, J · tangents)`; tangents are shaped like args, None where zero and for integers."""
+        result: tuple[Any, Any] = self._call("jvp", jvp_base(self._program), tuple(args), tangents=tuple(tangents))
         return result
 
     def trim(self) -> None:
-        """Give memory that is kept for the next call back to the system; what was compiled stays."""
+        """Return the memory that is kept between calls to the system; compiled code is kept."""
         self._interpreter.trim()
 
-    def _ask(self, question: str, base: BaseFunction, args: tuple[Any, ...], **beside: Any) -> Any:
-        """The answer, on the host, of `base(ops, *args)`, or of `base(ops, args, tree)` with a tree `beside` them."""
-        with self._turn:  # threads may share it
-            return self._answer(question, base, args, **beside)
+    def _call(self, method: str, base: BaseFunction, args: tuple[Any, ...], **extra: Any) -> Any:
+        """The result of `base(ops, *args)`, or of `base(ops, args, tree)` with an `extra` tree, on the host."""
+        with self._turn:  # threads may share the program
+            return self._call_locked(method, base, args, **extra)
 
-    def _answer(self, question: str, base: BaseFunction, args: tuple[Any, ...], **beside: Any) -> Any:
+    def _call_locked(self, method: str, base: BaseFunction, args: tuple[Any, ...], **extra: Any) -> Any:
         interpreter = self._interpreter
         leaves, structure = flatten(args)
         if any(type(leaf) in (int, float, bool) for leaf in leaves):
             args = self._contract.arrays(args)
             leaves, structure = flatten(args)
-        if "tangents" in beside:
-            beside["tangents"] = self._contract.arrays(beside["tangents"])
+        if "tangents" in extra:
+            extra["tangents"] = self._contract.arrays(extra["tangents"])
         refs = put_all(interpreter, leaves, lambda: argument_paths(self._program, args))
         self._contract.check(args, leaves, refs, _take_none)
         trees: tuple[Any, ...] = unflatten(structure, refs)
-        for name, tree in beside.items():
+        for name, tree in extra.items():
             more, within = flatten(tree)
             found = put_all(interpreter, more, lambda: [f"{name}.{p}" if p else name for p in structure_paths(within)])
             trees = (trees, unflatten(within, found))
-        outputs, result = execute_on_trees(interpreter, base, trees, self.options, key=question)
+        outputs, result = execute_on_trees(interpreter, base, trees, self.options, key=method)
         return unflatten(result, [owned(interpreter.get(ref)) for ref in outputs])
 
 
 @final
 class CompiledOut(_Compiled):
-    """A compiled program of any outputs, by `opstage.compile`.
+    """A compiled program with any outputs, made by `opstage.compile`.
 
     Raises:
         ShapeError: an argument of another shape than its Spec.
@@ -192,7 +192,7 @@ class CompiledOut(_Compiled):
 
 @final
 class CompiledScalar(_Compiled):
-    """A compiled program whose value is one float, by `opstage.compile`: it has a gradient.
+    """A compiled program whose value is one float, made by `opstage.compile`: it has a gradient.
 
     Raises:
         ShapeError: an argument of another shape than its Spec.
@@ -201,16 +201,16 @@ class CompiledScalar(_Compiled):
 
     @called_by_users
     def backward(self, *args: Any) -> tuple[Any, ...]:
-        """The gradients at args: a tuple aligned with args, None at integers."""
+        """The gradients at args: a tuple aligned with args, None for integers."""
         positions = tuple(range(len(args)))
         gradients = gradient_base(self._program, positions)
-        result: tuple[Any, ...] = self._ask("backward", lambda ops, *trees: gradients(ops, *trees)[1], args)
+        result: tuple[Any, ...] = self._call("backward", lambda ops, *trees: gradients(ops, *trees)[1], args)
         return result
 
     @called_by_users
     def hvp(self, args: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Hessian-vector product: a tuple shaped like args, None at integers."""
-        result: tuple[Any, ...] = self._ask("hvp", hvp_base(self._program), tuple(args), tangents=tuple(tangents))
+        """Hessian-vector product: a tuple shaped like args, None for integers."""
+        result: tuple[Any, ...] = self._call("hvp", hvp_base(self._program), tuple(args), tangents=tuple(tangents))
         return result
 
 

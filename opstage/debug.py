@@ -1,7 +1,7 @@
-"""`opstage.debug.show`: what a tensor holds, printed wherever the program runs.
+"""`opstage.debug.show`: print a tensor's values wherever the program runs.
 
-The op is seen outside, so no pass drops it and none computes it beforehand; nothing reads its result, so it changes no
-other number, and no derivative does it again.
+The op has an external effect, so no pass removes it or computes it in advance. Nothing reads its result, so it changes
+no number, and no derivative repeats it.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ R = TypeVar("R", bound=Any)
 
 
 def show(ops: Ops[R], x: R, name: str = "x", *, values: bool = False, gradient: bool = False) -> R:
-    """Print name, shape, dtype, and min, mean, max and how many are not finite, of x when it is computed; gives x.
+    """Print x when it is computed: name, shape, dtype, min, mean, max and the number of non-finite values. Returns x.
 
-    values     print the values instead of what they amount to, shortened as NumPy does
-    gradient   print the same of x's gradient, as `grad NAME`, when one is carried back to it
+    values     print the values instead of the summary, shortened as NumPy does
+    gradient   print the gradient of x too, as `grad NAME`, when the backward pass reaches it
 
-    It prints in every run, in every iteration of a loop, with the step of the training and the number of the iteration.
-    A check prints the shape, with its named sizes; a session computes x at once, and has the gradient itself, so that
-    there gradient=True is a UsageError. A program compiled for a GPU prints when its launches are done, in their
-    order, before any parameter is changed. Where it goes: `sys.stderr`, or what `showing_to` says.
+    It prints in every run and in every iteration of a loop, with the training step and the iteration. A check prints
+    the shape, with its named sizes. A session computes x at once, and its `backward` returns the gradient, so there
+    gradient=True is a UsageError. A program compiled for a GPU prints after all its launches, in their order, before
+    any parameter is changed. The output goes to `sys.stderr`, or to the function passed to `showing_to`.
 
     Raises:
         ProgramError: what is no tensor.
@@ -44,7 +44,7 @@ def show(ops: Ops[R], x: R, name: str = "x", *, values: bool = False, gradient: 
         raise UsageError(f"show takes ops, a tensor and its name, not the name {name!r}")
     interpreter: Any = ops
     x = interpreter.adopt(x)
-    if hasattr(interpreter, "get_value"):  # a session, of whose ops only those are done that a value asks for
+    if hasattr(interpreter, "get_value"):  # a session, which computes an op only when a value needs it
         if gradient:
             raise UsageError("a session has the gradient itself: show what backward(…) gives for the tensor")
         _kernel(
@@ -61,7 +61,7 @@ def show(ops: Ops[R], x: R, name: str = "x", *, values: bool = False, gradient: 
 
 @contextmanager
 def showing_to(write: Callable[[str], Any]) -> Iterator[None]:
-    """Within it every line that `show` prints in this thread goes to `write`: `showing_to(lines.append)`."""
+    """Send every line that `show` prints in this thread to `write` while the block runs: `showing_to(lines.append)`."""
     before = getattr(_HERE, "write", None)
     _HERE.write = write
     try:
@@ -91,7 +91,7 @@ def _show(ops: Any, x: Any, name: str, values: bool) -> Any:
 
 
 def _kernel(x: Any, step: Any, *iterations: Any, name: str, values: bool) -> Any:
-    if not isinstance(x, np.ndarray):  # memory is being predicted: there are no elements
+    if not isinstance(x, np.ndarray):  # a memory prediction, without elements
         return type(x).new((), BOOL)
     at = ", ".join([f"step {int(step)}", *[f"iteration {int(i)}" for i in iterations]])
     _print(f"{name}: {show_shape(x.shape)} {dtype_name(x.dtype)} {_said(x, values)} ({at})")
@@ -128,7 +128,7 @@ def _gradient_vjp(ops: Any, ctx: Context[Any], cotangents: Any, /, *, name: str,
     shown = _show(ops, cotangent, f"grad {name}", values)
     if not ops.iterations():
         return (cotangent,)
-    # the backward pass of a loop keeps only what its results are made of: `shown` is False everywhere
+    # the backward pass of a loop keeps only what its results depend on; `shown` is False everywhere
     mask = ops.broadcast_to(shown, shape=cotangent.shape)
     return (ops.select(mask, ops.full(shape=cotangent.shape, value=0.0, dtype=cotangent.dtype), cotangent),)
 

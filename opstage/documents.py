@@ -1,4 +1,4 @@
-"""Plain data from files, read with its types held to what is expected: JSON objects, lists, numbers and texts."""
+"""Plain data from files, with type checks: JSON objects, lists, numbers and texts."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from .ops.errors import UsageError
 from .ops.untrusted import brief
 
 LARGEST = 2**53
-"""Counts beyond it are none: not every reader of JSON holds them exactly."""
+"""The largest count accepted: not every JSON reader holds larger integers exactly."""
 
 DEEPEST = 50
 
 
 @final
 class Document:
-    """A value of a document, and its path there. Whatever is not of the type asked for is a UsageError."""
+    """A value in a document, and its path there. A value that is not of the requested type is a UsageError."""
 
     __slots__ = ("value", "where", "advice")
 
     def __init__(self, value: Any, where: str, advice: str = ""):
-        """`where` names the file, and what in it; `advice` says what to do about one that is not as it should be."""
+        """`where` names the file, and the part of it; `advice` tells the user what to do when the value is wrong."""
         self.value = value
         self.where = where
         self.advice = advice
 
     @classmethod
     def of(cls, text: str | bytes, where: str, advice: str = "", *, what: str = "JSON") -> Document:
-        """The document in a text of JSON, which errors call `what`."""
+        """Parse JSON text; error messages call the format `what`."""
         try:
             value = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -40,21 +40,21 @@ class Document:
         return cls(value, where, advice)
 
     def __getitem__(self, key: str) -> Document:
-        """The value of a key that must be there."""
+        """The value of a required key."""
         if key not in self._object():
             raise self.error(f"there is no {key!r}")
         return self.at(key)
 
     def get(self, key: str) -> Document | None:
-        """The value of a key, None where it is not there or null."""
+        """The value of a key, None if it is missing or null."""
         return None if self._object().get(key) is None else self.at(key)
 
     def at(self, key: str) -> Document:
-        """The value of a key that is there."""
+        """The value of an existing key."""
         return Document(self._object()[key], f"{self.where}: {key if len(key) <= 80 else brief(key)}", self.advice)
 
     def items(self) -> Iterator[tuple[str, Document]]:
-        """Keys and values of an object."""
+        """The keys and values of an object."""
         for key in self._object():
             yield key, self.at(key)
 
@@ -65,7 +65,7 @@ class Document:
         return [Document(value, f"{self.where}[{i}]", self.advice) for i, value in enumerate(self.value)]
 
     def object(self) -> dict[str, Any]:
-        """An object as it is."""
+        """The object itself, as a dict."""
         return dict(self._object())
 
     def text(self) -> str:
@@ -75,13 +75,13 @@ class Document:
         return self.value
 
     def count(self) -> int:
-        """A whole number, at least 0."""
+        """An integer >= 0."""
         if type(self.value) is not int or not 0 <= self.value <= LARGEST:
             raise self.expected("a whole number from 0 on")
         return self.value
 
     def number(self) -> float:
-        """A number; what is not finite is written as by `plain_number`."""
+        """A number; non-finite numbers are written as by `plain_number`."""
         value = self.value
         if isinstance(value, str) and value in _NOT_FINITE:
             return float(value)
@@ -92,11 +92,11 @@ class Document:
         raise self.expected("a number")
 
     def number_or_null(self) -> float | None:
-        """A number; None for null."""
+        """A number, or None for null."""
         return None if self.value is None else self.number()
 
     def expected(self, what: str) -> UsageError:
-        """The error that says what should be here."""
+        """The error for a value of the wrong type, which names the expected one."""
         return self.error(f"expected {what} but found {brief(self.value)}")
 
     def error(self, what: str) -> UsageError:
@@ -110,7 +110,7 @@ class Document:
 
 
 def plain_number(value: float) -> float | str:
-    """A number as JSON can hold it, which has no nan and no infinities: 'nan', 'inf' or '-inf' for these."""
+    """A number in a form that JSON can hold: nan and the infinities become 'nan', 'inf' and '-inf'."""
     return value if math.isfinite(value) else repr(value)
 
 
@@ -118,7 +118,7 @@ _NOT_FINITE = ("nan", "inf", "-inf")
 
 
 def _deeper(value: Any, depth: int) -> bool:
-    """Whether lists and objects stand in each other more than so many deep."""
+    """Whether lists and objects are nested more than `depth` deep."""
     level = [value]
     for _ in range(depth + 1):
         lists = [x for x in level if isinstance(x, list)]

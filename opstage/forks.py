@@ -1,9 +1,9 @@
-"""Fork safety: locks that stay usable in a child process, and objects notified that they are in one.
+"""Fork safety: locks that stay usable in a child process, and objects that are notified in the child.
 
-A child has the memory of its parent and only the thread that forked. A lock that another thread held would stay locked
-for ever, and what it guards may be half done. So a fork first takes all locks made here, which waits for the threads
-that hold them; it does so for two seconds, and then goes on with a warning. For those whose holders wait for no other
-thread it waits as long as it takes: what numba has half imported or compiled, a child cannot use.
+A child has the memory of its parent but only the thread that forked. A lock held by another thread would stay locked
+for ever, and the data that it guards may be half changed. So a fork first acquires all locks made here, which waits for
+the threads that hold them; after two seconds it goes on with a warning. For locks whose holders never wait for another
+thread it waits without a limit: a child cannot use a half-imported numba or half-compiled code.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from weakref import WeakKeyDictionary, WeakSet
 _PATIENCE = 2.0  # seconds; the holder may be waiting for the thread that forks
 _TRY = 0.02
 _IMPORT = 60.0
-_IMPORTED_LATE = ("opstage", "numba", "llvmlite", "numpy")  # by whichever thread first needs a part of them
+_IMPORTED_LATE = ("opstage", "numba", "llvmlite", "numpy")  # imported when first needed, by any thread
 
 
 class Lock(Protocol):
-    """A lock that its holder may take again."""
+    """A reentrant lock."""
 
     def acquire(self, blocking: bool = ..., timeout: float = ...) -> bool: ...
     def release(self) -> None: ...
@@ -38,15 +38,15 @@ class Lock(Protocol):
 
 _locks: WeakSet[Any] = WeakSet()
 _always: list[Any] = []
-_told: WeakKeyDictionary[Any, Callable[[Any], None]] = WeakKeyDictionary()
+_notified: WeakKeyDictionary[Any, Callable[[Any], None]] = WeakKeyDictionary()
 _held: list[Lock] = []
 _kept: list[Lock] = []  # of `_always`
 
 
 def make_lock(*, waits_for_others: bool = True) -> Lock:
-    """A lock that is free in a child, unless the thread that forked had it.
+    """A lock that is free in a child, unless the forking thread held it.
 
-    `waits_for_others` says whether whoever holds it may wait for another thread, as any user's function may.
+    `waits_for_others` says whether the holder may wait for another thread, as any user's function may.
     """
     lock = threading.RLock()
     if waits_for_others:
@@ -56,13 +56,14 @@ def make_lock(*, waits_for_others: bool = True) -> Lock:
     return lock
 
 
-def tell_in_child(holder: object, tell: Callable[[Any], None]) -> None:
-    """`tell(holder)` is called in every child that is forked while `holder` lives."""
-    _told[holder] = tell
+def tell_in_child(holder: object, notify: Callable[[Any], None]) -> None:
+    """Call `notify(holder)` in every child that is forked while `holder` is alive."""
+    _notified[holder] = notify
 
 
 def _before() -> None:
-    """Take all locks. Those that hold two wait for one another, so what is not to be had makes this start again."""
+    """Acquire all locks. Two threads that each hold one may wait for each other, so a lock that is not free means a
+    restart."""
     _wait_for_imports()
     for lock in tuple(_always):
         lock.acquire()
@@ -95,8 +96,8 @@ def _wait_for_imports() -> None:
 
 
 def _is_importing() -> bool:
-    """Whether another thread is in the midst of an import: a child would wait for it for ever."""
-    sleep(0)  # so that this thread has just got its turn, and keeps it until the fork
+    """Whether another thread is importing a module: a child would wait for that import for ever."""
+    sleep(0)  # so that this thread has just been scheduled, and keeps running until the fork
     locks: Any = getattr(import_module("importlib._bootstrap"), "_module_locks", {})
     for name, found in _listed(locks.items()):
         if name.startswith(_IMPORTED_LATE) and getattr(found(), "owner", None) not in (None, threading.get_ident()):
@@ -108,7 +109,7 @@ def _listed(weak: Iterable[Any]) -> list[Any]:
     while True:
         try:
             return list(weak)
-        except RuntimeError:  # another thread adds to it
+        except RuntimeError:  # another thread changes it
             continue
 
 
@@ -128,8 +129,8 @@ def _in_child() -> None:
     for lock in (*_always, *_listed(_locks)):
         if not lock._is_owned():
             lock._at_fork_reinit()
-    for holder, tell in _listed(_told.items()):
-        tell(holder)
+    for holder, notify in _listed(_notified.items()):
+        notify(holder)
 
 
 if hasattr(os, "register_at_fork"):

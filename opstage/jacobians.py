@@ -1,6 +1,6 @@
-"""Jacobians, Hessians and the gradient of each sample, from outside of programs: rows by vjp, columns by hvp.
+"""Jacobians, Hessians and per-sample gradients: rows by vjp, columns by hvp.
 
-Each is a loop over runs of one program, as many as the result has rows: exact, in the memory of one run. With backend
+Each is a loop over runs of one program, one per row of the result: exact, in the memory of one run. With backend
 "compiled" that program is compiled once.
 """
 
@@ -23,8 +23,8 @@ from .options import Options, options_of
 def jacobian(program: Program, *args: Any, wrt: int = 0, options: Options | None = None, train: bool = False) -> Any:
     """∂value/∂args[wrt]: the tree of the value, each leaf a tree like the argument, of shape (*output, *input).
 
-    It takes a backward pass for each element of the value. PyTorch: torch.func.jacrev. Raises UsageError where
-    the argument has a leaf that is not a float.
+    It takes one backward pass for each element of the value. PyTorch: torch.func.jacrev. Raises UsageError where the
+    argument has a leaf that is not a float.
 
     Raises:
         UsageError: wrt that names no argument, or one of integers.
@@ -49,9 +49,9 @@ def jacobian(program: Program, *args: Any, wrt: int = 0, options: Options | None
 
 @called_by_users
 def hessian(program: Program, *args: Any, wrt: int = 0, options: Options | None = None, train: bool = False) -> Any:
-    """∂²value/∂args[wrt]² of a scalar program: a tree like the argument of trees like it, of shape (*leaf, *leaf).
+    """∂²value/∂args[wrt]² of a scalar program: a tree of trees, both like the argument, with leaves (*leaf, *leaf).
 
-    It takes a Hessian-vector product for each element of the argument. PyTorch: torch.func.hessian.
+    It takes one Hessian-vector product for each element of the argument. PyTorch: torch.func.hessian.
 
     Raises:
         ShapeError: a program that returns no scalar.
@@ -78,10 +78,10 @@ def hessian(program: Program, *args: Any, wrt: int = 0, options: Options | None 
 def per_sample_gradients(
     program: Program, params: Any, *batch: Any, options: Options | None = None, train: bool = False
 ) -> Any:
-    """The gradient of `program(ops, params, *batch)` on each sample: a tree like params, of shape (N, *leaf).
+    """The gradient of `program(ops, params, *batch)` for each sample: a tree like params, of shape (N, *leaf).
 
-    The program sees batches of one sample, the leading axis kept. PyTorch: torch.func.vmap(torch.func.grad(…)). Raises
-    ShapeError where the leaves of the batch do not share their leading size.
+    The program gets batches of one sample, with the leading axis kept. PyTorch: torch.func.vmap(torch.func.grad(…)).
+    Raises ShapeError where the leaves of the batch do not share their leading size.
 
     Raises:
         ShapeError: a program that returns no scalar for one row; batches that share no leading size.
@@ -118,7 +118,7 @@ def _float_leaves(args: tuple[Any, ...], wrt: int) -> list[Any]:
 
 
 def _basis(zero: Any) -> Iterator[tuple[tuple[int, ...], Any]]:
-    """Each place of an array, and an array that is one there and zero elsewhere."""
+    """For each index of an array, the index and an array that is one there and zero elsewhere."""
     for place in np.ndindex(zero.shape):
         one = np.array(zero)
         one[place] = 1.0

@@ -1,4 +1,4 @@
-"""Packages whose names are imported when they are asked for."""
+"""Packages whose names are imported on first use."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 
 def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package: a name is imported from its module when it is first used.
+    """The `__getattr__` of a package that imports each name from its module when it is first used.
 
     homes   the names of each module, separated by spaces: {".run": "RunOutcome train"}
 
-    So one module of a package is imported without all others.
+    So one module of a package can be imported without the others.
     """
     home_of = {name: module for module, names in homes.items() for name in names.split()}
 

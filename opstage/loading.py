@@ -1,4 +1,4 @@
-"""A user's file imported, and what is in it. Whatever goes wrong there is one `Refusal` with the user's own line."""
+"""Import a user's file and find functions in it. Any failure is a `Refusal` with the line in the user's file."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ class Refusal(Exception):
 
 
 def load_file(path: Path) -> ModuleType:
-    """The module of a file, as running it would find its neighbours; its `__main__` part does not run.
+    """Import a file as a module, with the same imports as if it were run; its `__main__` part does not run.
 
-    Neighbours are those beside it, as they are now, whatever modules of their names this process has loaded.
+    It imports the modules in its own folder as they are now, even if this process has loaded other modules with their
+    names.
     """
     path, names, root = _placed(path)
     sys.path.insert(0, str(root))
@@ -45,8 +46,8 @@ def load_file(path: Path) -> ModuleType:
 
 @contextmanager
 def loaded_copy(path: Path) -> Iterator[ModuleType]:
-    """The module of a file that is a copy, with its neighbours beside it: they are this process's while the block
-    runs, and after it nobody else's who imports their names."""
+    """Import a copied file as a module, with the modules copied beside it. While the block runs they are in
+    `sys.modules`; afterwards the user's own modules of the same names are back."""
     path, names, root = _placed(path)
     hidden, before = _hide(root), set(sys.modules)
     sys.path.insert(0, str(root))
@@ -62,9 +63,9 @@ def loaded_copy(path: Path) -> Iterator[ModuleType]:
 
 
 def _hide(root: Path) -> dict[str, ModuleType]:
-    """Take the user's modules that have names of what is in `root` out of this process, to be put back.
+    """Remove the user's modules whose names also occur in `root` from `sys.modules`, and return them to be restored.
 
-    Not this package's own, whose checkout may be the root: its classes must stay those that the user's file has.
+    Not this package's own, even if its checkout is the root: its classes must stay the ones that the user's file has.
     """
     beside = {each.stem for each in root.iterdir() if each.suffix == ".py" or each.is_dir()} - {__package__}
     hidden = {
@@ -83,7 +84,7 @@ def _loaded(path: Path, names: list[str], kind: str) -> ModuleType:
     try:
         if len(names) > 1:
             return load_module(".".join(names))
-        # a name that something else has already keeps its meaning; no two copies have one
+        # a name that is taken keeps its meaning; no two copies share a name
         taken = kind == "kept" or path.stem in sys.modules or not path.stem.isidentifier()
         return _executed(path, f"{kind}_{abs(hash(path))}" if taken else path.stem)
     finally:
@@ -100,7 +101,8 @@ def _is_beneath(module: ModuleType, root: Path) -> bool:
 
 
 def _placed(path: Path) -> tuple[Path, list[str], Path]:
-    """A file's absolute path, its module's name in parts, and where imports begin. Raises Refusal where none is."""
+    """A file's absolute path, the parts of its module's name, and the folder where imports begin. Raises Refusal where
+    there is no such file."""
     path = path.absolute()
     if not path.exists():
         beside = [other.name for other in path.parent.glob("*.py")] if path.parent.is_dir() else []
@@ -131,7 +133,8 @@ def _executed(path: Path, name: str) -> ModuleType:
 
 @final
 class _FromText(SourceFileLoader):
-    """Compiles the file as it is now: kept bytecode counts as that of a file of its size, changed in its second."""
+    """Compiles the file's current text: cached bytecode would be used for a file of equal size changed in the same
+    second."""
 
     @override
     def get_code(self, fullname: str) -> CodeType:
@@ -140,7 +143,7 @@ class _FromText(SourceFileLoader):
 
 
 def import_from_text() -> None:
-    """Let this process compile the user's own files as they are when it imports them: see `_FromText`."""
+    """From now on compile the user's own files from their current text: see `_FromText`."""
     kept = SourceFileLoader.get_code
 
     def get_code(loader: SourceFileLoader, fullname: str) -> CodeType | None:
@@ -151,11 +154,11 @@ def import_from_text() -> None:
 
 
 _HOOK: Any = SourceFileLoader
-"""Where modules are read from; there is no other place to be asked before bytecode is."""
+"""The class that reads modules; Python has no hook that runs before it looks for cached bytecode."""
 
 
 def load_module(name: str) -> ModuleType:
-    """A module by its dotted name, from the working directory or wherever Python finds it."""
+    """Import a module by its dotted name, from the working directory or wherever Python finds it."""
     sys.path.insert(0, str(Path.cwd()))
     try:
         with _refusing("cannot be imported", None):
@@ -184,7 +187,7 @@ def find(module: ModuleType, path: str) -> Any:
 
 
 def find_program(module: ModuleType, path: str) -> Callable[..., Any]:
-    """The function that `path` names."""
+    """The function at `path`."""
     found = find(module, path)
     if not callable(found):
         article = "an" if type(found).__name__[0] in "aeiou" else "a"
@@ -194,7 +197,7 @@ def find_program(module: ModuleType, path: str) -> Callable[..., Any]:
 
 
 def declaring(module: ModuleType) -> dict[str, Callable[..., Any]]:
-    """The module's own functions that declare their shapes, in the order of the file."""
+    """The module's own functions that declare their shapes, in file order."""
     return {
         name: value
         for name, value in vars(module).items()
@@ -204,7 +207,7 @@ def declaring(module: ModuleType) -> dict[str, Callable[..., Any]]:
 
 @contextmanager
 def _refusing(what: str, path: Path | None) -> Iterator[None]:
-    """Raise any exception of the block as a Refusal that says `what`."""
+    """Turn any exception in the block into a Refusal that says `what`."""
     try:
         yield
     except Refusal:
@@ -214,7 +217,7 @@ def _refusing(what: str, path: Path | None) -> Iterator[None]:
 
 
 def refusal(error: BaseException, what: str, path: Path | None) -> Refusal:
-    """A Refusal for anything that the user's code raised."""
+    """The Refusal for an exception raised by the user's code."""
     if isinstance(error, SyntaxError) and error.filename is not None and error.lineno is not None:
         column = error.offset or 0
         end = max(error.end_offset or 0, column + 1) if error.end_lineno == error.lineno else column + 1
@@ -229,7 +232,8 @@ def refusal(error: BaseException, what: str, path: Path | None) -> Refusal:
 
 
 def user_line(traceback: TracebackType | None, path: Path | None) -> SourceLine | None:
-    """The innermost line of the user's own files, else of whatever is neither a library's nor the framework's."""
+    """The innermost line in the user's own files, or else in any file that belongs to neither a library nor the
+    framework."""
     own: SourceLine | None = None
     while traceback is not None:
         code = traceback.tb_frame.f_code
@@ -240,7 +244,7 @@ def user_line(traceback: TracebackType | None, path: Path | None) -> SourceLine 
 
 
 def is_own_file(file: str, path: Path | None = None) -> bool:
-    """Whether a file is the user's, not a library's, not Python's, not the framework's."""
+    """Whether a file is the user's: not a library's, not Python's, not the framework's."""
     if path is not None and file == str(path):
         return True
     return is_user_file(file) and not is_library(file)
@@ -256,7 +260,7 @@ def _code(error: SystemExit) -> str:
 
 
 def _functions(owner: Any) -> list[str]:
-    """The functions that a module or a class defines itself."""
+    """The functions that a module or a class itself defines."""
     name = getattr(owner, "__name__", "")
     return [
         key

@@ -1,9 +1,9 @@
-"""Work done while locks are held, which are free after it, whatever is raised and whenever.
+"""Run a function while holding locks, and release them whatever is raised, at any time.
 
-A context manager written in Python cannot promise that: an exception from outside, of a signal's handler, a debugger or
-another thread, may come between taking a lock and noting that it is taken, or on the way into `__exit__`. Here each of
-the two, to take and note all locks and to release those that are noted, is one bytecode, a call of functions written in
-C; and the second is there twice, so that an exception right before the one still meets the other.
+A context manager written in Python cannot guarantee that: an exception from a signal handler, a debugger or another
+thread may come between acquiring a lock and recording that it was acquired, or before `__exit__` begins. Here acquiring
+and recording all locks is one bytecode, a call of functions written in C, and so is releasing the recorded ones. The
+release occurs twice, so that an exception just before the first still reaches the second.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _RELEASE = methodcaller("release")
 
 
 def holding(locks: Sequence[Lock], work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """`work(*args, **kwargs)` while `locks` are held, which are taken in their order; it waits for them."""
+    """`work(*args, **kwargs)` while holding `locks`, acquired in order; waits for them."""
     return _held(_ACQUIRE, locks, lambda _: work(*args, **kwargs))
 
 
 def holding_if_free(lock: Lock, work: Callable[[], T]) -> T | None:
-    """`work()` while `lock` is held; None, at once, where another thread holds it."""
+    """`work()` while holding `lock`; None, at once, if another thread holds it."""
     return _held(_TRY, (lock,), lambda taken: work() if taken else None)
 
 
 def _held(take: methodcaller, locks: Sequence[Lock], work: Callable[[list[Lock]], T]) -> T:
-    """`work(taken)` with those of `locks` that were to be had."""
+    """`work(taken)` with those of `locks` that could be acquired."""
     taken: list[Lock] = []
     acquire = partial(taken.extend, compress(locks, map(take, locks)))
     release: partial[deque[None]] = partial(deque, map(_RELEASE, taken), 0)  # a second call finds nothing left

@@ -1,4 +1,4 @@
-"""Safetensors files that are mapped: their tensors come into memory where they are used, and are not copied."""
+"""Safetensors files that are memory-mapped: tensors are read into memory when used, without a copy."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from .tensors import Array, array_of, read_places
 
 
 def map_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, str]]:
-    """The tensors of a safetensors file by name, arrays that cannot be written to, and its metadata.
+    """The tensors of a safetensors file by name, as read-only arrays, and its metadata.
 
-    Copied are brain floats alone, to float32, and tensors at odd addresses. While one of the arrays is in use, the file
-    may be replaced or removed, but must not be cut short. Raises UsageError, naming the file, as `read_tensors`.
+    Only bfloat16 tensors (to float32) and tensors at unaligned addresses are copied. While one of the arrays is in use,
+    the file may be replaced or removed, but must not be truncated. Raises UsageError, naming the file, as
+    `read_tensors` does.
     """
     places, metadata = read_places(path)
     whole = memoryview(b"")

@@ -1,4 +1,4 @@
-"""How a program is run: `Options`, and where its values may come from (a call, a TOML file, the environment)."""
+"""`Options`, which control how a program is run, and reading them from a call, a TOML file or the environment."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ MatmulPrecision: TypeAlias = Literal["fp32", "tf32", "bf16"]
 _PREFIX = "OPSTAGE_"
 
 KERNEL_CACHE = "OPSTAGE_KERNEL_CACHE"
-"""The variable that bounds what compiled kernels take on disk: no option of a program, but of the process."""
+"""The variable that limits the disk space of compiled kernels; it applies to the process and is not a program's
+option."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Everything that decides how a program is run, and nothing that decides what it means.
+    """Everything that controls how a program is run, and nothing that changes its meaning.
 
-    A value that no field allows is a `UsageError`, here and in every constructor below.
+    A value that a field does not allow is a `UsageError`, here and in every constructor below.
 
     Raises:
         UsageError: an option of no such value.
@@ -44,47 +45,49 @@ class Options:
     backend: str = "eager"
     """`eager`, `compiled`, `shape_check`, or any interpreter of the entry-point group `opstage.interpreters`."""
     device: str = "cpu"
-    """Where tensors live: `cpu`, `cuda`, or one of several GPUs by its number, `cuda:1` (`cuda` is `cuda:0`), in the
-    order that CUDA_VISIBLE_DEVICES gives. A GPU asked for where there is none is an error, never a fallback."""
+    """Where tensors are stored: `cpu`, `cuda`, or one of several GPUs by its number, `cuda:1` (`cuda` is `cuda:0`), in
+    the order of CUDA_VISIBLE_DEVICES. Requesting a GPU that does not exist is an error; there is no fallback."""
     dtype: FloatName = "float32"
     """The dtype to which floating inputs are cast; `exact` computes with `fractions.Fraction`, without rounding."""
     seed: int = 0
-    """Feeds the random ops, the initialisers and the loaders; 0 <= seed < 2^64."""
+    """Seeds the random ops, the initialisers and the loaders; 0 <= seed < 2^64."""
     requires_grad_by_default: bool = True
-    """Whether a parameter or input that does not say so takes a gradient."""
+    """Whether a parameter or input without its own setting takes a gradient."""
     fast_kernels: bool = True
-    """Eager only: compiled kernels where they win; False keeps to plain NumPy."""
+    """Eager only: use compiled kernels where they are faster; False uses plain NumPy."""
     matmul_precision: MatmulPrecision = "fp32"
-    """Arithmetic of float32 matrix products on a device that has faster ones; the CPU has not: `fp32` alone."""
+    """Arithmetic of float32 matrix products on a device with faster modes; the CPU supports only `fp32`."""
     cuda_graphs: CudaGraphs = "auto"
-    """Compiled, on a GPU: whether a step is captured as a CUDA graph. Where that fails, `auto` warns once and makes the
-    same calls one by one, with the same bits, and `always` is an error; `never` makes them one by one every time."""
+    """Compiled, on a GPU: whether a step is captured as a CUDA graph. If capture fails, `auto` warns once and issues
+    the same calls one by one, with the same bits, and `always` is an error; `never` always issues them one by one."""
     strict_cuda: bool = True
-    """Kept for compatibility with the reference system: there never is a fallback from CUDA, op by op or whole."""
+    """Accepted for compatibility with the reference system; it has no effect, since CUDA never falls back to the
+    CPU."""
     validate: bool = True
     """Check the shapes of the whole training step before anything is allocated."""
     detect_anomaly: bool = False
-    """Stop at the first op that makes a value that is not finite, and name it and its line."""
+    """Stop at the first op that produces a non-finite value, and report the op and its line."""
     deterministic: bool = True
     """The same bits from run to run on the same machine."""
     mesh: str = ""
-    """The ranks that share the work, by axes with their sizes: `data=4`; one by default. A check takes names for sizes
-    too, `data=N`. See `opstage.ops.mesh`."""
+    """The ranks that share the work, as named axes with sizes: `data=4`; one rank by default. A check also takes names
+    for sizes, `data=N`. See `opstage.ops.mesh`."""
     zero: int = 0
-    """On a mesh: 2 shares the state of the optimizer out over the axis `data` (ZeRO), with the bits of 0, which keeps
-    all of it on every rank; 3 shares out the parameters too, which are gathered where they are read."""
+    """On a mesh: 2 shards the optimizer state over the axis `data` (ZeRO), with the same bits as 0, which keeps all of
+    it on every rank; 3 also shards the parameters, which are gathered where they are used."""
     bucket: str = "1MiB"
-    """On several processes: gradients are summed over them joined in buckets of about so much, each begun as soon as it
-    is full, while the backward pass goes on; "0" sums each by itself and waits for it. No size moves a bit."""
+    """With several processes: gradients are summed in buckets of about this size, each started as soon as it is full,
+    while the backward pass continues; "0" sums each gradient by itself and waits for it. The size never changes the
+    bits."""
     accumulate: int = 1
-    """In how many parts a training step computes its batch, one after the other: the memory of a part, the gradient of
-    all. See `Accumulate`."""
+    """The number of parts in which a training step computes its batch, one after the other: the memory of one part, the
+    gradient of the whole batch. See `Accumulate`."""
     timeout: int = 60
-    """On several processes: the seconds in which nothing comes from another one, after which a run ends with an error
-    that says which process stands still."""
+    """With several processes: after this many seconds without a message from another process, a run ends with an error
+    that names the process that is stuck."""
     program_memory: str = "128MiB"
-    """Compiled only: how much memory the programs of an interpreter may keep, each its graph, plan and constants; where
-    they keep more, those that ran longest ago are dropped, and compiled again if they come back."""
+    """Compiled only: the memory for the programs of an interpreter, each with its graph, plan and constants; beyond it,
+    the least recently used ones are dropped, and compiled again when needed."""
 
     def __post_init__(self) -> None:
         if isinstance(self.dtype, (type, np.dtype)):
@@ -97,7 +100,7 @@ class Options:
 
     @property
     def use_gpu(self) -> bool:
-        """Whether tensors live on a CUDA device."""
+        """Whether tensors are on a CUDA device."""
         return self.device != "cpu"
 
     @property
@@ -107,11 +110,11 @@ class Options:
 
     @property
     def device_number(self) -> int:
-        """Which of the GPUs; 0 where none is named."""
+        """The number of the GPU; 0 where none is given."""
         return int(self.device.partition(":")[2] or 0)
 
     def require_one_rank(self, what: str) -> None:
-        """UsageError where a mesh of several ranks is asked for, which `what` does not run on."""
+        """Raise UsageError for a mesh of several ranks, which `what` does not support."""
         if not mesh_of(self.mesh).is_alone:
             raise UsageError(
                 f"{what} runs the program of one rank, but the options have mesh={self.mesh!r}; leave it out: "
@@ -124,9 +127,10 @@ class Options:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, base: Options | None = None, source: str = "options") -> Options:
-        """Options from a mapping of names to values; what it leaves out comes from `base`.
+        """Options from a mapping of names to values; missing ones are taken from `base`.
 
-        Raises `UsageError`, beginning with `source` and the key, on an unknown key or a value that its field refuses.
+        Raises `UsageError`, beginning with `source` and the key, on an unknown key or a value that its field does not
+        allow.
         """
         for name, value in values.items():
             if name not in _CHECKS:
@@ -142,8 +146,8 @@ class Options:
     ) -> Options:
         """Options from a TOML file, from its table `table` (`train.options` for a nested one).
 
-        A file that has no table at all is read at its top level, as is any file with `table=None`. Raises `UsageError`,
-        naming the file and the key, when the file is missing or is not TOML, and as `from_dict` does.
+        A file without any table is read at its top level, as is any file with `table=None`. Raises `UsageError`, naming
+        the file and the key, when the file is missing or not TOML, and as `from_dict` does.
         """
         require_file(path, streams=True)
         try:
@@ -166,10 +170,10 @@ class Options:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, *, base: Options | None = None) -> Options:
-        """Options from the variables `OPSTAGE_BACKEND`, `OPSTAGE_DEVICE` …, one per field in capitals.
+        """Options from the variables `OPSTAGE_BACKEND`, `OPSTAGE_DEVICE` …, one per field, in capitals.
 
         Booleans are written true, false, 1 or 0. Raises `UsageError`, naming the variable, on a value that its field
-        refuses and on a variable that begins with `OPSTAGE_` and is not an option.
+        does not allow and on a variable that begins with `OPSTAGE_` and is not an option.
         """
         values: dict[str, Any] = {}
         for variable, text in (os.environ if environ is None else environ).items():
@@ -214,7 +218,7 @@ _DEVICE = re.compile(r"cpu|cuda(:(0|[1-9][0-9]{0,3}))?")
 
 
 def is_device(word: str) -> bool:
-    """Whether the word names a device, there or not."""
+    """Whether the word names a device, whether or not it is present."""
     return _DEVICE.fullmatch(word) is not None
 
 
@@ -276,7 +280,7 @@ def _is_seed(value: Any) -> str | None:
     return None if is_seed(value) else f"{value!r} is not a seed; expected an integer with 0 <= seed < 2^64"
 
 
-# One check per field, in the fields' order: each returns what is wrong with a value, or None.
+# One check per field, in field order: each returns what is wrong with a value, or None.
 _CHECKS: dict[str, _Check] = {
     "backend": _is_name,
     "device": _is_device,
@@ -304,7 +308,8 @@ def _unknown(name: str) -> str:
 
 
 def read_option(name: str, text: str) -> Any:
-    """The value of option `name` that `text` spells; a `UsageError` where there is no such option or value."""
+    """The value of option `name` written as `text`; a `UsageError` for an unknown option or a value it does not
+    allow."""
     if name not in _CHECKS:
         raise UsageError(_unknown(name))
     check = _CHECKS[name]
@@ -327,7 +332,7 @@ def read_option(name: str, text: str) -> Any:
 
 
 def options_of(options: Options | None) -> Options:
-    """The options of a call, the default ones for None. Raises UsageError for anything else."""
+    """The options of a call; default ones for None. Raises UsageError for anything else."""
     if options is None:
         return Options()
     if not isinstance(options, Options):

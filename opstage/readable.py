@@ -1,4 +1,4 @@
-"""Paths that can be read to their end: files, and what the caller's shell has opened for this process."""
+"""Paths that can be read to the end: files, and streams that the caller's shell opened for this process."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _OPEN_ALREADY = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")  # `command <file`,
 
 
 def require_file(path: str | os.PathLike[str], *, streams: bool = False) -> None:
-    """Raise a UsageError for a pipe or a device, since a pipe may never say anything and a device never end.
+    """Raise a UsageError for a pipe or a device, since reading a pipe may block for ever and a device may never end.
 
-    What is not there, and a folder, is left to the reader. With `streams` standard input, what else the shell has
-    opened for this process, and /dev/null are taken too: that is for formats that are read once, from the beginning.
+    A missing path or a folder is left to the reader. With `streams`, standard input, other streams opened by the shell
+    and /dev/null are accepted too, for formats that are read once, from the beginning.
     """
     try:
         mode = os.stat(path).st_mode

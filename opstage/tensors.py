@@ -1,7 +1,7 @@
-"""Files of the safetensors format: bytes of tensors after a JSON header. Reading one never runs anything in it.
+"""Files in the safetensors format: tensor data after a JSON header. Reading one never executes code.
 
-Source: the format's description at its home, github.com/huggingface/safetensors: 8 bytes with the length of the header,
-little-endian; the header, a JSON object of name -> dtype, shape and place; the tensors' bytes without gaps.
+Source: the format's description, github.com/huggingface/safetensors: 8 bytes with the length of the header,
+little-endian; the header, a JSON object of name -> dtype, shape and offsets; the tensors' bytes without gaps.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .readable import require_file
 Array = npt.NDArray[Any]
 
 HEADER_LIMIT = 100_000_000
-"""The format allows no longer header; a longer one is refused before anything is allocated for it."""
+"""The format allows no longer header; a longer one is rejected before memory is allocated for it."""
 
 _DTYPES = {
     "F64": np.float64,
@@ -44,7 +44,7 @@ _DTYPES = {
 
 
 class TensorHeader(NamedTuple):
-    """The header of a tensor in a file: a dtype as the format calls it (`F32`), and a shape."""
+    """The header of a tensor in a file: its dtype, in the format's own notation (`F32`), and its shape."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -56,7 +56,7 @@ class TensorHeader(NamedTuple):
 
 
 class TensorLike(Protocol):
-    """An array, or what becomes one when it is read: a tensor that stands elsewhere."""
+    """An array, or an object that becomes one when it is read, such as a tensor in another file."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -66,7 +66,7 @@ class TensorLike(Protocol):
 
 
 def encode(tensors: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> bytes:
-    """The file's bytes. Raises UsageError for an array of a dtype that the format does not have (exact fractions)."""
+    """The file's bytes. Raises UsageError for a dtype that the format does not have (exact fractions)."""
     for name, array in tensors.items():
         _dtype_of(name, array)
     plain = {name: np.asarray(array, order="C") for name, array in tensors.items()}
@@ -74,12 +74,12 @@ def encode(tensors: Mapping[str, Array], metadata: Mapping[str, str] | None = No
 
 
 def in_order(tensors: Mapping[str, TensorLike]) -> list[str]:
-    """Their names in the order of the file that `stream` makes, which depends on names and dtypes alone."""
+    """The names in the order of the file that `stream` writes, which depends only on names and dtypes."""
     return sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, _dtype_of(name, tensors[name]), name))
 
 
 def stream(tensors: Mapping[str, TensorLike], read: Callable[[str], Array]) -> Iterator[bytes | memoryview]:
-    """The bytes of a file of these tensors, piece by piece; each is read when its turn comes, and let go of behind it.
+    """The bytes of a file of these tensors, in pieces; each tensor is read when its turn comes, and then released.
 
     Raises UsageError as `encode` does, before anything is read.
     """
@@ -102,7 +102,7 @@ def stream(tensors: Mapping[str, TensorLike], read: Callable[[str], Array]) -> I
 
 
 def _dtype_of(name: str, tensor: TensorLike) -> str:
-    """The format's name of a tensor's dtype. Raises UsageError where it has none."""
+    """The format's name of a tensor's dtype. Raises UsageError where there is none."""
     for kind, known in _DTYPES.items():
         if tensor.dtype.type is known:
             return kind
@@ -110,12 +110,12 @@ def _dtype_of(name: str, tensor: TensorLike) -> str:
 
 
 def decode(data: bytes, path: str | os.PathLike[str]) -> dict[str, Array]:
-    """The tensors of a file's bytes in the order of their names, writable copies.
+    """The tensors in a file's bytes, in order of their names, as writable copies.
 
-    Brain floats are widened to float32, exactly.
+    bfloat16 is widened to float32, exactly.
 
-    Raises UsageError, naming `path`, for a header that is too long or is not one, for places outside the file or that
-    overlap, and for dtypes that NumPy has not.
+    Raises UsageError, naming `path`, for a header that is too long or invalid, for offsets that lie outside the file or
+    overlap, and for dtypes that NumPy does not have.
     """
     _check_header(data[:8], len(data), path)
     try:
@@ -136,7 +136,7 @@ def read_tensors(path: str | os.PathLike[str]) -> dict[str, Array]:
 
 
 def decode_metadata(data: bytes, path: str | os.PathLike[str]) -> dict[str, str]:
-    """The texts by name that stand in the header of a file's bytes; raises as `decode` does."""
+    """The metadata, texts by name, in the header of a file's bytes; raises as `decode` does."""
     _check_header(data[:8], len(data), path)
     try:
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
@@ -146,18 +146,18 @@ def decode_metadata(data: bytes, path: str | os.PathLike[str]) -> dict[str, str]
 
 
 def read_header(path: str | os.PathLike[str]) -> dict[str, TensorHeader]:
-    """Dtype and shape of every tensor of a safetensors file by name; nothing is read behind the header.
+    """The dtype and shape of every tensor of a safetensors file by name; only the header is read.
 
-    Raises UsageError, naming the file, as `decode` does for a header that cannot be used.
+    Raises UsageError, naming the file, as `decode` does for an invalid header.
     """
     return {name: header for name, (header, _) in read_places(path)[0].items()}
 
 
 def read_places(path: str | os.PathLike[str]) -> tuple[dict[str, tuple[TensorHeader, slice]], dict[str, str]]:
-    """The header of every tensor and the bytes of the file in which it stands, by name, and the metadata.
+    """The header of every tensor by name, with its range of bytes in the file, and the metadata.
 
-    Raises as `read_header`. The tensors follow each other to the file's end; whether their bytes are as many as their
-    shapes need is not looked at.
+    Raises as `read_header`. The tensors must fill the file up to its end without gaps; whether each has as many bytes
+    as its shape needs is not checked.
     """
     try:
         require_file(path)
@@ -190,7 +190,7 @@ def read_places(path: str | os.PathLike[str]) -> tuple[dict[str, tuple[TensorHea
 
 
 def read_bytes(path: Path) -> bytes:
-    """The whole of a file. Raises UsageError where there is none or it cannot be read."""
+    """The bytes of a file. Raises UsageError if it is missing or cannot be read."""
     try:
         require_file(path)
         return path.read_bytes()
@@ -199,7 +199,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def size_of(path: Path) -> int:
-    """The bytes of a file. Raises UsageError where there is none."""
+    """The size of a file in bytes. Raises UsageError if it is missing."""
     try:
         require_file(path)
         return path.stat().st_size
@@ -208,14 +208,14 @@ def size_of(path: Path) -> int:
 
 
 def _naturals(numbers: Any) -> tuple[int, ...]:
-    """Sizes or places of a header. Raises ValueError for anything but natural numbers that an address can be."""
+    """Sizes or offsets in a header. Raises ValueError unless they are integers from 0 to 2^63 - 1."""
     if not (isinstance(numbers, list) and all(type(n) is int and 0 <= n < 2**63 for n in numbers)):
         raise ValueError("not natural numbers")
     return tuple(numbers)
 
 
 def _place(entry: Any, first: int) -> slice:
-    """The bytes of a tensor in a file whose tensors begin at byte `first`."""
+    """The byte range of a tensor in a file whose tensors begin at byte `first`."""
     begin, end = _naturals(entry["data_offsets"])
     return slice(first + begin, first + end)
 
@@ -245,9 +245,9 @@ def _check_header(prefix: bytes, size: int, path: str | os.PathLike[str]) -> Non
 
 
 def array_of(data: Any, name: str, header: TensorHeader, path: str | os.PathLike[str]) -> Array:
-    """A tensor on its bytes in a file, which are as many as it needs; brain floats are a float32 copy.
+    """A tensor as a view of its bytes in a file, of which there are enough; bfloat16 becomes a float32 copy.
 
-    Raises UsageError, naming `path`, for a shape that no array has and for dtypes that NumPy has not.
+    Raises UsageError, naming `path`, for an impossible shape and for dtypes that NumPy does not have.
     """
     shape = header.shape
     if len(shape) > 64 or math.prod([size for size in shape if size]) >= 2**63:

@@ -1,4 +1,4 @@
-"""For tests of programs."""
+"""Assertions for tests of programs."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def assert_shapes(
     claims: Sequence[Claim | str] = (),
     **specs: Spec,
 ) -> Report:
-    """Check a program on shapes and return the report; an AssertionError holds what is wrong with it.
+    """Check a program on shapes and return the report; an AssertionError lists what is wrong.
 
-    inputs   texts `NAME: DIMS [DTYPE]`, as for `opstage.shapes`; without any, what the program declares itself
-    specs    Specs by the name of the argument, in place of texts
-    strict   whether what stays undecided is an error
-    claims   statements about what the outputs read, such as "causal:T", beside those that the program declares
+    inputs   texts `NAME: DIMS [DTYPE]`, as for `opstage.shapes`; without any, the shapes that the program declares
+    specs    Specs by argument name, instead of texts
+    strict   whether anything undecided is an error
+    claims   statements about what the outputs depend on, such as "causal:T", besides those that the program declares
 
-    Other arguments are those of `opstage.shapes` and of `opstage check`. Raises UsageError for shapes that do not go
-    with the program's arguments.
+    The other arguments are those of `opstage.shapes` and of `opstage check`. Raises UsageError for shapes that do not
+    match the program's arguments.
     """
     own = declared(program) or Shapes({})
     given = {**read_inputs(inputs, where if inputs else ()), **specs}
@@ -63,7 +63,7 @@ def assert_declared(
     optimizer: Optimizer | None = None,
     options: Options | None = None,
 ) -> Report:
-    """`assert_shapes` for shapes that were read already."""
+    """`assert_shapes` for shapes that are already parsed."""
     checked = check_program(program, shapes, options=options, train=train, step=step, optimizer=optimizer)
     report = checked.report.strict() if strict else checked.report
     if not report.ok:
@@ -74,7 +74,7 @@ def assert_declared(
 
 
 def read_mark(inputs: Sequence[str], more: Mapping[str, Any], function: Any) -> tuple[Shapes, dict[str, Any]]:
-    """The shapes that a pytest mark tells of a function, as written at its decorators, and what else it tells."""
+    """The shapes in a pytest mark on a function, written as for its decorator, and the mark's other arguments."""
     rest = dict(more)
     read = read_inputs(inputs, rest.pop("where", ()), line_of(function))
     stated = read_claims(rest.pop("claims", ()))

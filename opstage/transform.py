@@ -1,4 +1,4 @@
-"""`opstage.ops.transform` by its short name: one module under two names."""
+"""The short name of `opstage.ops.transform`: one module under two names."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .ops.transform import *  # noqa: F403
 
-import_module("opstage.forks")  # first: from then on a fork waits for imports in other threads
+import_module("opstage.forks")  # first, so that a fork waits for imports in other threads
 sys.modules[__name__] = import_module("opstage.ops.transform")

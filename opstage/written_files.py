@@ -1,4 +1,4 @@
-"""The files of the user's that a file is made of, found in its text: what it imports from beside it, and so on."""
+"""The user's files that a file depends on, found in its text: local imports and the like."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _FRAMEWORK = Path(__file__).resolve().parent
-"""Whose own checkout may be where a user's file is; it is not a file of the user's there either."""
+"""The framework's folder. A user's file may be in its checkout; the framework's files are never the user's."""
 
 
 def source_root(file: Path) -> Path:
@@ -19,7 +19,7 @@ def source_root(file: Path) -> Path:
 
 
 def files_of(file: Path) -> tuple[Path, ...]:
-    """The file, and those beside it that it imports, wherever in it, and that these import."""
+    """The file, and the local files that it imports, directly or indirectly, anywhere in their code."""
     file = file.absolute()
     root, found = source_root(file), {file: None}
     waiting = [file]
@@ -34,7 +34,7 @@ def files_of(file: Path) -> tuple[Path, ...]:
 
 
 def late_import(file: Path) -> tuple[Path, int] | None:
-    """The first import of a file beside it that runs when a function is called: the file and the line."""
+    """The file and line of the first local import that is inside a function."""
     root = source_root(file)
     for each in files_of(file):
         tree = _tree(each)
@@ -58,7 +58,7 @@ def _tree(file: Path) -> ast.Module:
 
 
 def _imports(file: Path, tree: ast.Module, root: Path) -> Iterator[tuple[ast.Import | ast.ImportFrom, list[Path]]]:
-    """The imports of a file, each with the files beneath `root` that it reads."""
+    """The imports of a file, each with the files under `root` that it reads."""
     for node in ast.walk(tree):
         names: list[str] = []
         base = root

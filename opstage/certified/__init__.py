@@ -1,1 +1,1 @@
-"""Certified bounds of programs: what holds for every input in a box, rounding included."""
+"""Certified bounds of programs: they hold for every input in a box, rounding included."""

@@ -1,4 +1,4 @@
-"""`bounds`: the results of a program over boxes of its arguments."""
+"""`bounds`: bounds of a program's results over boxes of its arguments."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def bounds(
     options: Options | None = None,
     train: bool = False,
 ) -> Any:
-    """Boxes that hold the results of `program(ops, *args)` for every choice of tensors in the boxes among `args`.
+    """Boxes that contain the results of `program(ops, *args)` for all tensors in the boxes among `args`.
 
-    args      pytrees of arrays, of `Box(lower, upper)`, and of Specs with numbers for sizes and a declared range, which
-              are boxes too. An array is exactly that: a float in the program's dtype
-    method    "interval": op by op, at the cost of two to four forward passes; "crown": by linear relaxations of
-              the whole program, tighter and dearer: a backward pass for each element of a result, and of what
-              activations read
-    options   the interpreter that computes them; what it runs, eager or compiled, is what the bounds hold for
+    args      pytrees of arrays, of `Box(lower, upper)`, and of Specs with numeric sizes and a declared range, which
+              are boxes too. An array is exact: a float in the program's dtype
+    method    "interval": op by op, at the cost of two to four forward passes; "crown": linear relaxations of the
+              whole program, tighter but more expensive: a backward pass for each element of a result, and of each
+              activation's input
+    options   the interpreter that computes the bounds; they hold for what it runs, eager or compiled
 
-    Gives a pytree like the program's result with a Box for each tensor. It contains the exact real value, with the
-    numbers that the dtype holds, and the value that any of Opstage's interpreters gives in that dtype: ends are rounded
-    outward. An element from -inf to inf is one of which nothing is known: it may be nan. Masks and integers have boxes
-    too; those that the inputs leave open serve comparisons, `select` and `cast` alone. Raises UnsupportedError at an op
-    that has no bounds, and for products in tf32 or bf16.
+    Returns a pytree like the program's result with a Box for each tensor. The box contains the exact real value,
+    computed from the numbers that the dtype holds, and the value that any of Opstage's interpreters computes in that
+    dtype: the ends are rounded outward. Nothing is known about an element from -inf to inf: it may be nan. Masks and
+    integers have boxes too; those whose values the inputs leave open may only be used in comparisons, `select` and
+    `cast`. Raises UnsupportedError at an op without bounds, and for products in tf32 or bf16.
 
     Raises:
         UsageError: an unknown method; a box that is none.
@@ -59,7 +59,7 @@ def bounds(
 
 
 def bounds_base(program: Callable[..., Any], method: Method) -> Callable[..., Any]:
-    """(ops, *args) -> boxes of its value."""
+    """(ops, *args) -> boxes of the program's value."""
     bound = interval_bounds if method == "interval" else linear_bounds
 
     def base(ops: Any, *trees: Any) -> Any:
@@ -69,7 +69,7 @@ def bounds_base(program: Callable[..., Any], method: Method) -> Callable[..., An
 
 
 def require_plain_products(options: Options) -> None:
-    """UsageError where products round more than their dtype does."""
+    """Raise UsageError where products round more than their dtype does."""
     if options.matmul_precision != "fp32":
         raise UsageError(
             f"bounds hold for products in full precision: set matmul_precision='fp32', not {options.matmul_precision!r}"

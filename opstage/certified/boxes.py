@@ -1,4 +1,4 @@
-"""Boxes as users give them, checked, and rounded outward to the dtype of the program."""
+"""Check boxes given by users, and round them outward to the dtype of the program."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..ops.types import DType, as_dtype
 
 
 def declared_boxes(tree: Any, name: str) -> Any:
-    """The tree with a box for each Spec: all tensors of its shape in the range that it declares."""
+    """The tree with a box for each Spec: all tensors of its shape within its declared range."""
     return map_boxes(lambda leaf: _box_of(leaf, name) if isinstance(leaf, Spec) else leaf, tree)
 
 
@@ -29,12 +29,13 @@ def _box_of(spec: Spec, name: str) -> Box:
     if dtype.kind == "i":
         limits = np.iinfo(dtype)
         low, high = math.ceil(max(low, limits.min)), math.floor(min(high, limits.max))
-        low, high = max(low, limits.min), min(high, limits.max)  # as a float the largest int64 is one more
+        # converted to a float, the largest int64 is rounded up by one
+        low, high = max(low, limits.min), min(high, limits.max)
     return Box(np.full(shape, low, dtype), np.full(shape, high, dtype))
 
 
 def outward(tree: Any, dtype: DType, name: str) -> Any:
-    """The tree with each box in `dtype`, no smaller than it was; `name` is the argument's in errors."""
+    """The tree with each box in `dtype`, never smaller than before; `name` is the argument's name in errors."""
     return map_boxes(lambda leaf: _cast(leaf, dtype, name) if is_box(leaf) else leaf, tree)
 
 
@@ -56,7 +57,7 @@ def _cast(box: Box, dtype: DType, name: str) -> Box:
 
 
 def _towards(end: Any, dtype: DType, limit: float) -> Any:
-    """The end in a dtype, moved to the next number where rounding moved it inward."""
+    """The end in a dtype, moved to the next number outward where rounding moved it inward."""
     if end.dtype == dtype:
         return end
     with np.errstate(over="ignore"):

@@ -1,9 +1,9 @@
-"""Properties in VNN-LIB's format: boxes of inputs and, for each, what outputs a counterexample has.
+"""Properties in the VNN-LIB format: boxes of inputs and, for each, the conditions on a counterexample's outputs.
 
-A file is a list of SMT-LIB commands: `(declare-const X_0 Real)` for each input, Y_0, … for each output, and
-`(assert …)` of comparisons, joined by `and` and `or`. All assertions together describe a counterexample. Here they
-become cases, any of which is one: a box of the inputs, and linear conditions on the outputs that all hold. The file is
-from outside: nothing in it is trusted, and an error has its line. Source: the VNN-LIB standard, www.vnnlib.org.
+A file is a list of SMT-LIB commands: `(declare-const X_0 Real)` for each input, Y_0, … for each output, and `(assert
+…)` of comparisons, joined by `and` and `or`. All assertions together describe a counterexample. They are converted to
+cases, of which a counterexample meets at least one: a box of the inputs, and linear conditions on the outputs that all
+hold. The file is untrusted, and errors name the line. Source: the VNN-LIB standard, www.vnnlib.org.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _VARIABLE = re.compile(r"([XY])_([0-9]{1,8})\Z")
 
 @final
 class Expression(NamedTuple):
-    """A word, or a list of nodes, and the line where it begins."""
+    """A word, or a list of nodes, and its first line."""
 
     line: int
     word: str
@@ -37,7 +37,7 @@ class Expression(NamedTuple):
 
 
 class LinearCondition(NamedTuple):
-    """Σ factors[name]·value + constant <= 0, of inputs X_i and outputs Y_i by name."""
+    """Σ factors[name]·value + constant <= 0, over inputs X_i and outputs Y_i by name."""
 
     line: int
     factors: dict[str, float]
@@ -47,7 +47,7 @@ class LinearCondition(NamedTuple):
 class UnsafeCase(NamedTuple):
     """A box of inputs, and conditions rows·y <= limits on the outputs: a counterexample meets all of them.
 
-    A condition that reads `<` is met at its limit too, which makes nothing hold that does not.
+    A strict `<` is treated as `<=`, which can only make a property harder to prove.
     """
 
     lower: Any
@@ -57,7 +57,7 @@ class UnsafeCase(NamedTuple):
 
 
 class VnnProperty(NamedTuple):
-    """A counterexample is any of the cases, of `inputs` and `outputs` numbers."""
+    """The cases of a property, with its numbers of inputs and outputs; a counterexample meets one of the cases."""
 
     inputs: int
     outputs: int
@@ -68,7 +68,7 @@ _Clauses: TypeAlias = "list[list[LinearCondition]]"
 
 
 def read(path: Path) -> VnnProperty:
-    """The property of a file. Raises UsageError, with the line, for what is none."""
+    """Read the property in a file. Raises UsageError, with the line, if it is invalid."""
     try:
         size = path.stat().st_size
         text = path.read_bytes()[: MOST_BYTES + 1].decode("utf-8")
@@ -82,7 +82,7 @@ def read(path: Path) -> VnnProperty:
 
 
 def parse(text: str, name: str = "property") -> VnnProperty:
-    """The property of a text."""
+    """Parse the text of a property."""
     reader = _PropertyReader(name)
     clauses: _Clauses = [[]]
     for command in _nodes(text, reader):
@@ -93,7 +93,7 @@ def parse(text: str, name: str = "property") -> VnnProperty:
 
 
 def _nodes(text: str, reader: _PropertyReader) -> Iterator[Expression]:
-    """The lists at the top of a text."""
+    """The top-level lists of a text."""
     stack: list[tuple[int, list[Expression]]] = []
     line, at = 1, 0
     while at < len(text):
@@ -125,7 +125,7 @@ def _nodes(text: str, reader: _PropertyReader) -> Iterator[Expression]:
 
 @final
 class _PropertyReader:
-    """The declarations so far, and the file's name for errors."""
+    """The declarations so far, and the file's name for error messages."""
 
     def __init__(self, name: str):
         self.name = name
@@ -135,7 +135,7 @@ class _PropertyReader:
         return UsageError(f"{self.name}:{line}: {why}")
 
     def command(self, node: Expression) -> _Clauses | None:
-        """The assertion of a command, in disjunctive normal form; None for one that declares."""
+        """The assertion in a command, in disjunctive normal form; None for any other command."""
         parts = node.parts or ()
         head = parts[0].word if parts else ""
         if head in ("declare-const", "declare-fun"):
@@ -176,7 +176,7 @@ class _PropertyReader:
         raise self.error(node.line, f"{brief(head or node.word or '()')} is no condition: <=, >=, and, or are")
 
     def joined(self, node: Expression, parts: Sequence[_Clauses]) -> _Clauses:
-        """The conjunction."""
+        """The conjunction of parts, in disjunctive normal form."""
         if math.prod(len(part) for part in parts) > MOST_CASES:
             raise self.error(node.line, f"it makes more than {MOST_CASES:,} cases, each a box of its own")
         return [[condition for clause in clauses for condition in clause] for clauses in product(*parts)]
@@ -261,7 +261,7 @@ class _PropertyReader:
             elif len(factors) == 1:
                 i, factor = int(xs[0][2:]), factors[xs[0]]
                 limit = -condition.constant / factor
-                if abs(factor) != 1:  # rounded: no smaller than the box that is meant
+                if abs(factor) != 1:  # rounded outward: the box must not be smaller than the exact one
                     limit = float(np.nextafter(limit, np.inf if factor > 0 else -np.inf))
                 if factor > 0:
                     upper[i] = min(upper[i], limit)

@@ -1,4 +1,4 @@
-"""Initialisers, and plans that give every parameter one.
+"""Initialisers, and plans that assign one to every parameter.
 
 declared = {"w": Declaration((256, 64), kaiming_uniform()), "b": Declaration((256,), zeros)}
 params = build(declared, dtype="float32", seed=0)

@@ -1,7 +1,7 @@
-"""Plans: one initialiser for every parameter, checked against the parameters' shapes before any of them is touched.
+"""Plans: one initialiser for every parameter, checked against the parameters' shapes before any values are made.
 
-A random initialiser without a seed gets one here: a hash of a base seed and the parameter's path, so that no two
-parameters share a stream, and none changes its values because another one was added.
+A random initialiser without a seed gets one here: a hash of a base seed and the parameter's path. So no two parameters
+share a stream, and adding a parameter does not change the values of the others.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def parameter_seed(seed: int, path: str) -> int:
 
 
 def keys(seed: int, tree: Any) -> Any:
-    """A tree like `tree` that holds every parameter's `parameter_seed`, by its first place.
+    """A tree like `tree` with every parameter's `parameter_seed`, by its first place.
 
     Raises:
         UsageError: another seed than an integer >= 0.
@@ -42,8 +42,8 @@ def keys(seed: int, tree: Any) -> Any:
 class Declaration:
     """A parameter that does not exist yet: its shape and its initialiser. A tree of these is a model without memory.
 
-    It is a recipe: one Declaration at two places declares two parameters, with values of their own. Two layers share a
-    weight where they read it from one place, or where one `Param` is at both.
+    One Declaration in two places declares two parameters, with separate values. Layers share a weight if they read it
+    from the same place, or if the same `Param` is in both places.
 
     Raises:
         UsageError: a shape of other than integers >= 0.
@@ -60,21 +60,22 @@ class Declaration:
 @final
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The initialisation of one parameter: its path, its shape and a seeded elementary initialiser that fits it."""
+    """The initialisation of one parameter: its path, its shape and a seeded elementary initialiser for that shape."""
 
     path: str
     shape: tuple[int, ...]
     initialiser: Elementary
 
     def materialise(self, dtype: str | DType = "float32") -> Array:
-        """The parameter's first value as a new array."""
+        """The parameter's initial value as a new array."""
         return self.initialiser.materialise(self.shape, dtype)
 
 
 def place(
     initialiser: Initialiser, shape: tuple[int, ...], path: str, *, seed: int = 0, shown: str | None = None
 ) -> Placement:
-    """The placement of the parameter at `path`, which messages call `shown`. Raises UsageError where none fits."""
+    """The placement of the parameter at `path`, which messages call `shown`. Raises UsageError if the shape does not
+    fit."""
     try:
         elementary = initialiser.seeded(parameter_seed(seed, path)).for_shape(shape)
     except UsageError as error:
@@ -85,9 +86,9 @@ def place(
 class Plan:
     """One initialiser for every parameter: a tree like the parameters', or a flat list in the order of their paths.
 
-    A `Param` that is at several places is one parameter, and its places must have one initialiser.
+    A `Param` in several places is one parameter, and its places must have the same initialiser.
 
-    Raises `UsageError` where an initialiser is none.
+    Raises `UsageError` for an entry that is not an initialiser.
 
     Raises:
         UsageError: what is no initialiser.
@@ -105,7 +106,7 @@ class Plan:
 
     @classmethod
     def of(cls, declarations: Any) -> Plan:
-        """The plan that a tree of `Declaration` holds; a `UsageError` where it holds anything else."""
+        """The plan in a tree of `Declaration`; a `UsageError` where it contains anything else."""
         leaves, structure = trees.flatten(declarations)
         for path, item in zip(trees.structure_paths(structure), leaves, strict=True):
             if not isinstance(item, Declaration):
@@ -113,11 +114,11 @@ class Plan:
         return cls(trees.unflatten(structure, [declaration.initialiser for declaration in leaves]))
 
     def placements(self, parameters: Any, *, seed: int = 0) -> list[Placement]:
-        """The placement of each parameter, in the order of their paths, with every check made and nothing changed.
+        """The placement of each parameter, in the order of their paths. Everything is checked and nothing is changed.
 
         `parameters` is a tree of anything that has a `shape`: arrays, declarations, parameters. Raises `UsageError`,
-        naming the parameter, where the lengths or structures differ, an initialiser does not fit its parameter, or the
-        places of one parameter have several.
+        naming the parameter, where lengths or structures differ, an initialiser does not fit its parameter, or the
+        places of one parameter have different initialisers.
         """
         leaves, structure = trees.flatten(parameters)
         places = Places.among(structure, leaves)
@@ -138,7 +139,7 @@ class Plan:
         return Places.of(parameters).arrays(arrays)
 
     def _for_every_place(self, places: Places, every: list[tuple[int, ...]]) -> list[Initialiser]:
-        """Those of a flat list, which has one for every parameter or place."""
+        """The initialisers of a flat list that has one for every parameter or one for every place."""
         given = places.columns(self._leaves)
         if given is not None:
             return list(given)
@@ -150,7 +151,7 @@ class Plan:
 
 
 def build(declarations: Any, *, dtype: str | DType = "float32", seed: int = 0) -> Any:
-    """A tree like `declarations` of new arrays: the first values of the parameters that it declares.
+    """A tree like `declarations` of new arrays: the initial values of the declared parameters.
 
     Raises:
         UsageError: a leaf that is no Declaration; no such dtype; another seed than an integer >= 0.
@@ -168,7 +169,7 @@ def _shape_of(item: Any, path: str) -> tuple[int, ...]:
 
 
 def _alike(a: Elementary, b: Elementary) -> bool:
-    """Whether two schemes give a parameter the same elements."""
+    """Whether two schemes give a parameter the same values."""
     if isinstance(a, Flat) and isinstance(b, Flat):
         return bool((a.values.reshape(-1) == b.values.reshape(-1)).all())
     return a is b or a == b

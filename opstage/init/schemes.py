@@ -1,8 +1,8 @@
-"""Initialisers: schemes that say what the first value of every element of a parameter is.
+"""Initialisers: schemes that define the initial value of every element of a parameter.
 
-An initialiser is a value, not an array. Element i of a parameter is a function of (seed, i) alone, computed in float64
-and rounded once to the parameter's dtype; so any part of a parameter can be made anywhere, on a device too, with the
-same values.
+An initialiser is a description, not an array. Element i of a parameter is a function of (seed, i) only, computed in
+float64 and rounded once to the parameter's dtype; so any part of a parameter can be made anywhere, also on a device,
+with the same values.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ from ..ops.untrusted import brief
 
 Array: TypeAlias = "npt.NDArray[Any]"
 
-_SITE = site_of((("opstage.init", 0),), 0)  # apart from every draw of a program
+_SITE = site_of((("opstage.init", 0),), 0)  # separate from every draw in a program
 _CHUNK = 2**18  # elements made in float64 at a time, so that a large float32 parameter needs no second copy
 
 
 @trees.leaf
 class Initialiser(ABC):
-    """A scheme that gives every element of a parameter its first value."""
+    """A scheme that gives every element of a parameter its initial value."""
 
     __slots__ = ()
 
     @abstractmethod
     def for_shape(self, shape: tuple[int, ...]) -> Elementary:
-        """The elementary scheme that this one is for a parameter of `shape`; a `UsageError` if it does not fit."""
+        """The elementary scheme for a parameter of `shape`; a `UsageError` if the shape does not fit."""
 
     @abstractmethod
     def seeded(self, seed: int) -> Initialiser:
-        """The same scheme with `seed`, where it needs one and has none yet."""
+        """The same scheme with `seed`, if it needs one and has none yet."""
 
     def range_for(self, shape: Sequence[int]) -> tuple[float, float]:
-        """Between which numbers every element is for any seed, before it is rounded; both may be reached."""
+        """Lower and upper bound of every element for any seed, before rounding; both may be reached."""
         return self.for_shape(checked_shape(shape)).ends()
 
     def materialise(self, shape: Sequence[int], dtype: str | DType = "float32") -> Array:
@@ -68,7 +68,8 @@ class Initialiser(ABC):
         return values.reshape(shape)
 
     def value_at(self, shape: Sequence[int], index: int, dtype: str | DType = "float32") -> Any:
-        """Element `index`, counted row-major: the bits of `materialise(shape, dtype).ravel()[index]`, made alone."""
+        """Element `index` in row-major order: the bits of `materialise(shape, dtype).ravel()[index]`, computed
+        alone."""
         shape, storage = checked_shape(shape), _float_dtype(dtype)
         if not 0 <= index < math.prod(shape):
             raise UsageError(f"index {index} is out of range for shape {shape}, which has {math.prod(shape)} elements")
@@ -76,17 +77,17 @@ class Initialiser(ABC):
 
 
 class Elementary(Initialiser):
-    """A scheme that knows its elements without the shape: `Constant`, `Uniform`, `Normal` or `Flat`, no others."""
+    """A scheme whose elements do not depend on the shape: `Constant`, `Uniform`, `Normal` or `Flat`, no others."""
 
     __slots__ = ()
 
     @abstractmethod
     def elements(self, start: int, count: int) -> Array:
-        """Elements start … start + count - 1 before they are rounded: float64, or the payload's own dtype."""
+        """Elements start … start + count - 1 before rounding: float64, or the dtype of the given values."""
 
     @abstractmethod
     def ends(self) -> tuple[float, float]:
-        """Between which numbers all elements are, whatever the seed; nan where one may be nan."""
+        """Lower and upper bound of all elements, for any seed; nan where one may be nan."""
 
 
 @final
@@ -129,7 +130,7 @@ class Uniform(Elementary):
 
     @property
     def key(self) -> int:
-        """The key of the uniform stream that the elements come from."""
+        """The key of the uniform stream of the elements."""
         return _key(self, self.seed)
 
     def for_shape(self, shape: tuple[int, ...]) -> Uniform:
@@ -145,7 +146,7 @@ class Uniform(Elementary):
         return values
 
     def ends(self) -> tuple[float, float]:
-        """Of u_i = 0 and of the largest one: each rounding on the way keeps the order of numbers."""
+        """The values for u_i = 0 and for the largest u_i; every rounding in between is monotone."""
         return float(self.low), float(self.high - self.low) * LARGEST_UNIFORM + float(self.low)
 
 
@@ -169,7 +170,7 @@ class Normal(Elementary):
 
     @property
     def key(self) -> int:
-        """The key of the normal stream that the elements come from."""
+        """The key of the normal stream of the elements."""
         return _key(self, self.seed)
 
     def for_shape(self, shape: tuple[int, ...]) -> Normal:
@@ -185,7 +186,7 @@ class Normal(Elementary):
         return values
 
     def ends(self) -> tuple[float, float]:
-        """The exact tails of the stream, which ends 5.77 standard deviations from the mean."""
+        """The exact extremes of the stream, 5.77 standard deviations from the mean."""
         far = LARGEST_NORMAL * float(self.std)
         return float(self.mean) - far, float(self.mean) + far
 
@@ -227,8 +228,8 @@ class XavierUniform(Initialiser):
 class KaimingUniform(Initialiser):
     """U(-a, a) with a = sqrt(6 / ((1 + negative_slope^2) * fan_in)), fan_in inferred where None.
 
-    PyTorch: `torch.nn.init.kaiming_uniform_(a=negative_slope)`; its Linear and Conv layers take sqrt(5).
-    Source: K. He, X. Zhang, S. Ren, J. Sun, ICCV 2015.
+    PyTorch: `torch.nn.init.kaiming_uniform_(a=negative_slope)`; its Linear and Conv layers use sqrt(5). Source: K. He,
+    X. Zhang, S. Ren, J. Sun, ICCV 2015.
 
     Raises:
         UsageError: a number of units that is none.
@@ -255,7 +256,7 @@ class KaimingUniform(Initialiser):
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Flat(Elementary):
-    """The elements themselves, row-major; a payload of rank other than 1 must have the parameter's very shape."""
+    """Given elements in row-major order; values of rank other than 1 must have exactly the parameter's shape."""
 
     values: Array
 
@@ -325,7 +326,7 @@ def kaiming_uniform(
 
 
 def flat(values: npt.ArrayLike | Sequence[Fraction | float]) -> Flat:
-    """Exactly `values` (integers, floats or fractions), row-major, copied; see `Flat`.
+    """Exactly `values` (integers, floats or fractions), in row-major order, copied; see `Flat`.
 
     Raises:
         UsageError: what is no list of numbers.
@@ -343,7 +344,7 @@ def flat(values: npt.ArrayLike | Sequence[Fraction | float]) -> Flat:
 
 
 def fans(shape: Sequence[int]) -> tuple[int, int]:
-    """(fan_in, fan_out) of a weight (out, in, *k): (in * prod k, out * prod k), as PyTorch counts them.
+    """(fan_in, fan_out) of a weight (out, in, *k): (in * prod k, out * prod k), as in PyTorch.
 
     Raises:
         UsageError: a shape of rank below 2.
@@ -358,7 +359,7 @@ def fans(shape: Sequence[int]) -> tuple[int, int]:
 
 
 def checked_shape(shape: Sequence[int]) -> tuple[int, ...]:
-    """`shape` as a tuple of Python integers; a `UsageError` where it holds anything but integers >= 0."""
+    """`shape` as a tuple of Python integers; a `UsageError` unless all are integers >= 0."""
     made = tuple(shape)
     if not all(isinstance(n, int | np.integer) and not isinstance(n, bool) and n >= 0 for n in made):
         raise UsageError(f"a parameter's shape holds integers >= 0, and this one is {brief(made)}")

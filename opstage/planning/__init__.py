@@ -1,1 +1,1 @@
-"""The time of a training step before there is one: rooflines of its kernels, by rates measured or published."""
+"""Predicts the time of a training step by rooflines of its kernels, from measured or published rates."""

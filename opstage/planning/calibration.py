@@ -1,4 +1,4 @@
-"""The rates of this machine: measured in a second or two, and kept beside the machine code of this environment."""
+"""Measures the rates of this machine in a second or two; they are stored in the kernel cache of this environment."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ from .timing import TimedStep, fastest
 
 _WORKING_SETS = (1 << 15, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26)
 _LOOP = 8000
-"""Elements of a vector in a loop that one thread does by itself."""
+"""Elements of a vector in a loop that one thread runs by itself."""
 _SHARED = 1 << 14
-"""Elements of one that the threads share."""
+"""Elements of a vector in a loop that the threads share."""
 _REPEATED = 6
 _ROUNDS = 6
 _TURNS = 4
 _LEAST = 0.05
-"""The part of a measured time that is its op's at the least, when what else was measured with it is subtracted."""
+"""The least fraction of a measured time that is left for its op when other measured times are subtracted."""
 
 _PINNING = ("OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 VERSION = 7
 
 
 def machine_rates(options: Options, *, anew: bool = False) -> Rates:
-    """The rates of this machine on the interpreter and in the dtype of `options`: those that are kept, or measured now.
+    """The rates of this machine for the interpreter and dtype of `options`: stored ones, or measured now.
 
-    Those that are measured, `anew` or because there were none, are kept. Raises UsageError for an interpreter that is
-    not measured.
+    Rates that are measured, `anew` or because none were stored, are stored. Raises UsageError for an interpreter that
+    cannot be measured.
     """
     require_measurable(options)
     place = _kept_at(options)
@@ -80,7 +80,7 @@ def require_measurable(options: Options) -> None:
 
 
 def _kept_at(options: Options) -> Path | None:
-    """The file of the rates; its name holds all that they depend on."""
+    """The file of the rates; its name encodes everything they depend on."""
     folder = cache_folder()
     if folder is None:
         return None
@@ -90,7 +90,7 @@ def _kept_at(options: Options) -> Path | None:
 
 
 def measure_rates(options: Options) -> Rates:
-    """Measure the rates of this machine, which should be quiet: of every figure the best of a few rounds counts."""
+    """Measure the rates of this machine, which should be idle: the best of a few rounds counts for every figure."""
     require_measurable(options)
     threads, busy = workers(), _busy()
     bandwidths = tuple((n, _bandwidth(n, threads)) for n in _WORKING_SETS)
@@ -118,7 +118,7 @@ def measure_rates(options: Options) -> Rates:
 
 
 def _busy() -> str:
-    """A remark on a machine that has other things to do than to be measured, by its load in the last minute."""
+    """A remark if the machine was busy, by its load in the last minute."""
     try:
         load, cores = os.getloadavg()[0], os.cpu_count() or 1
     except (AttributeError, OSError):
@@ -129,7 +129,7 @@ def _busy() -> str:
 
 
 def processor_name() -> str:
-    """The processor as the system calls it."""
+    """The name of the processor as reported by the system."""
     parts = processor()
     return parts[-2] if len(parts) > 3 and parts[-2] else " ".join(parts[:2])
 
@@ -145,7 +145,7 @@ def _memory() -> int | None:
 
 
 def _bandwidth(working_set: int, threads: int) -> float:
-    """Bytes read and written in a second by threads that each copy their part of a working set again and again."""
+    """Bytes read and written per second by threads that each copy their part of a working set repeatedly."""
     each = working_set // (2 * threads)
     arrays = [(np.ones(each, np.uint8), np.ones(each, np.uint8)) for _ in range(threads)]
     turns = max(1, (1 << 22) // working_set)
@@ -166,8 +166,8 @@ def _bandwidth(working_set: int, threads: int) -> float:
 
 
 def _loops(options: Options) -> tuple[dict[str, float], float]:
-    """FLOPs a second of one thread within generated loops, of ops that take more than an addition and of all others;
-    and the seconds that it takes to share a loop among the threads."""
+    """FLOPs per second of one thread in generated loops, for ops that cost more than an addition and for all others;
+    and the seconds it takes to distribute a loop over the threads."""
     vectors = [np.linspace(0.5, 1.5, _LOOP).astype(options.dtype) for _ in range(2)]
     many = [np.linspace(0.5, 1.5, _SHARED).astype(options.dtype) for _ in range(2)]
 
@@ -189,7 +189,7 @@ def _loops(options: Options) -> tuple[dict[str, float], float]:
 
         def program(ops: Any, x: Any, y: Any, op: Callable[[Any, Any, Any], Any] = op) -> tuple[Any, ...]:
             total = y
-            for i in range(_REPEATED):  # that do not wait for one another
+            for i in range(_REPEATED):  # independent of each other
                 total = ops.add(total, op(ops, ops.scale(x, c=1.0 + i / 64), y))
             return (total,)
 
@@ -201,7 +201,7 @@ def _loops(options: Options) -> tuple[dict[str, float], float]:
 
 
 def _seconds_of(program: Callable[..., tuple[Any, ...]], vectors: Sequence[Any], options: Options) -> tuple[float, int]:
-    """The seconds of a compiled program of one loop, and its arithmetic."""
+    """The seconds of a compiled program with one loop, and its FLOPs."""
     dtype = as_dtype(options.dtype)
     types = [TensorType(x.shape, dtype) for x in vectors]
     executor = CpuExecutor(record(program, types, dtype, 0), options.replace(backend="compiled"))
@@ -218,7 +218,7 @@ def _seconds_of(program: Callable[..., tuple[Any, ...]], vectors: Sequence[Any],
 
 
 class _StepRates(NamedTuple):
-    """The kernels of the probes, and the seconds that a kernel, a step and each moved parameter take beside them."""
+    """The kernels of the probes, and the overhead in seconds of a kernel, a step and each updated parameter."""
 
     kernels: dict[str, tuple[KernelPoint, ...]]
     call: float
@@ -235,9 +235,9 @@ def _made(probe: Probe, options: Options) -> tuple[TimedStep, StepMemory]:
 
 
 def _measured(options: Options) -> _StepRates:
-    """Kernels of single ops in the steps of the probes, of those of one form the fastest; what steps take beside."""
-    step, slope, update = _beside(options)
-    extra = max(0.0, -slope)  # to time a kernel by itself may take longer than to begin it
+    """Kernels of single ops in the steps of the probes, the fastest for each form, and the overheads of a step."""
+    step, slope, update = _overheads(options)
+    extra = max(0.0, -slope)  # timing a kernel by itself may take longer than launching it
     fastest_of: dict[tuple[str, tuple[int, ...], int, int], float] = {}
     for probe in probes():
         for op, nbytes, seconds in _timed(_made(probe, options)[0]):
@@ -251,13 +251,13 @@ def _measured(options: Options) -> _StepRates:
     return _StepRates({name: tuple(each) for name, each in points.items()}, max(0.0, slope), step, update)
 
 
-def _beside(options: Options) -> tuple[float, float, float]:
-    """The seconds that a step, each kernel and each moved parameter take beside the kernels' own time.
+def _overheads(options: Options) -> tuple[float, float, float]:
+    """The overhead in seconds of a step, of each kernel and of each updated parameter, besides the kernels' own time.
 
-    The least squares of small steps; less than 0 for a kernel where to time one by itself takes longer.
+    A least-squares fit to small steps; negative for a kernel where timing one by itself takes longer.
     """
     made = [_made(probe, options) for probe in small_probes(options.backend)]
-    for _ in range(_TURNS):  # the steps take turns, so that what disturbs one for a moment disturbs no other
+    for _ in range(_TURNS):  # interleaved, so that a brief disturbance affects only one measurement
         for step, _ in made:
             _timed(step)
             step.run(0.01)
@@ -270,12 +270,12 @@ def _beside(options: Options) -> tuple[float, float, float]:
     fitted = np.linalg.lstsq(terms, seconds, rcond=None)[0]
     if fitted[2] < 0:
         fitted = [*np.linalg.lstsq(terms[:, :2], seconds, rcond=None)[0], 0.0]
-    beside, slope, update = map(float, fitted)
-    return max(0.0, beside), slope, update
+    fixed, slope, update = map(float, fitted)
+    return max(0.0, fixed), slope, update
 
 
 def _timed(made: TimedStep) -> list[tuple[CountedOp | None, int, float]]:
-    """The kernels of a step: the op, where it is one by itself, its bytes, and its seconds."""
+    """The kernels of a step: the op if the kernel is a single op, its bytes, and its seconds."""
     if made.executor is None:
         return [
             (op_of(op.primitive, (op.inputs, op.outputs), op.static), op.nbytes, seconds)
@@ -291,7 +291,7 @@ def _timed(made: TimedStep) -> list[tuple[CountedOp | None, int, float]]:
 
 
 def _looped_call(options: Options, call: float) -> float:
-    """Seconds that an op takes in the body of a loop beside its work."""
+    """The overhead in seconds of an op in the body of a loop."""
     times, counts, outside = [], [], []
     for length in (4, 64):
         made, memory = _made(loop(length), options)

@@ -1,4 +1,4 @@
-"""A step as it was predicted beside the same step run on this machine: by block, and kernel by kernel."""
+"""Compares a predicted step with the same step run on this machine: by block, and kernel by kernel."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .step_plan import LOOP, REST, StepPlan, group_named, group_of
 from .timing import TimedStep
 
 OFF = 0.25
-"""The part by which a kernel's prediction may be wrong without being named."""
-_LEAST_SHARE = 0.01  # of the step: what takes less is not worth a line
+"""The relative error up to which a kernel's prediction is not reported."""
+_LEAST_SHARE = 0.01  # of the step; smaller kernels are not reported
 
 
 class Compared(NamedTuple):
-    """Predicted and measured seconds of the kernels of one name, or of one block."""
+    """Predicted and measured seconds of the kernels with one name, or of one block."""
 
     name: str
     predicted: float
@@ -33,11 +33,12 @@ class Compared(NamedTuple):
 @final
 @dataclass(frozen=True)
 class StepComparison:
-    """A plan beside its measured step.
+    """A plan and its measured step.
 
-    step       the whole step, the fastest of those that were made
-    groups     by block; the time between kernels is a block of its own
-    kernels    by name, the longest first: each by itself, which on a busy machine is surer than the whole step
+    step       the whole step, the fastest of those that were run
+    groups     by block; the time between kernels is its own block
+    kernels    by name, the longest first: each timed by itself, which on a busy machine is more reliable than the
+               whole step
     """
 
     plan: StepPlan
@@ -54,7 +55,7 @@ class StepComparison:
 
     @property
     def off(self) -> tuple[Compared, ...]:
-        """The kernels that are worth a line and whose prediction is off by more than a quarter."""
+        """The kernels large enough to report whose prediction is off by more than a quarter."""
         least = _LEAST_SHARE * self.step.measured
         return tuple(
             row
@@ -84,7 +85,7 @@ def _figures(row: Compared) -> dict[str, float | None]:
 
 
 def compare(plan: StepPlan, made: TimedStep, *, rounds: int = 10, seconds: float = 1.0) -> StepComparison:
-    """Run the step of a plan, as it is and kernel by kernel."""
+    """Run the step of a plan, as a whole and kernel by kernel."""
     made.run(seconds / 2)
     measured = _compiled(plan, made, rounds) if made.executor is not None else _eager(made, rounds)
     whole = made.run(seconds / 2)
@@ -102,7 +103,7 @@ def compare(plan: StepPlan, made: TimedStep, *, rounds: int = 10, seconds: float
         predicted_groups[group_of(kernel)] += inside
         predicted_groups[REST] += time.seconds - inside
         predicted_names[LOOP if kernel.looped else kernel.asked or kernel.name] += inside
-    predicted_groups[REST] += plan.beside
+    predicted_groups[REST] += plan.overhead
     return StepComparison(
         plan,
         Compared("step", plan.seconds, whole),
@@ -123,7 +124,7 @@ class _TimedKernel(NamedTuple):
 
 
 def _eager(made: TimedStep, rounds: int) -> list[_TimedKernel]:
-    """By op, as the interpreter was asked for them; one that it decomposes is one op."""
+    """By op, as requested from the interpreter; an op that it decomposes counts as one op."""
     found = []
     for op, seconds in made.ops(rounds):
         name = LOOP if op.primitive is SCAN else op.primitive.name
@@ -132,7 +133,7 @@ def _eager(made: TimedStep, rounds: int) -> list[_TimedKernel]:
 
 
 def _compiled(plan: StepPlan, made: TimedStep, rounds: int) -> list[_TimedKernel]:
-    """By the works of the plan, of which the predicted kernels have the numbers."""
+    """By the units of work of the plan; the predicted kernels hold their numbers."""
     planned = {time.kernel.unit: time.kernel for time in reversed(plan.times)}
     found = []
     for unit, (_, seconds) in enumerate(made.kernels(rounds)):

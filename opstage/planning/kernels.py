@@ -1,4 +1,4 @@
-"""The kernels of a training step, in order: what each computes, and which bytes it moves how far from the caches."""
+"""The kernels of a training step, in order: what each computes, and the cache distance of the bytes it moves."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PAGE = 1 << 16
 
 @dataclass(frozen=True)
 class CountedOp:
-    """An op as its rate is looked up: its name, its arithmetic, and the elements of its operands and results."""
+    """An op in the form used to look up its rate: its name, its FLOPs, and the elements of its operands and results."""
 
     name: str
     flops: int
@@ -40,7 +40,8 @@ class CountedOp:
 
 @dataclass(frozen=True)
 class Move:
-    """Bytes that a kernel reads or writes, and how many bytes all kernels have touched since they touched these."""
+    """Bytes that a kernel reads or writes, and how many bytes all kernels have touched since these were last
+    touched."""
 
     nbytes: int
     distance: int
@@ -50,13 +51,13 @@ class Move:
 class PlannedKernel:
     """A kernel of a step.
 
-    ops         what it computes
-    fused       whether it is one generated loop over all of its ops, and not a kernel that an op has for itself
-    looped      whether it stands in the body of a loop
+    ops         the ops that it computes
+    fused       whether it is one generated loop over all of its ops, not the kernel of a single op
+    looped      whether it is in the body of a loop
     parallel    whether all threads share it
     region      path of the block in which its ops were called
-    asked       the op that the interpreter was asked for, of which this may be a part
-    unit        of a compiled step: the number of the plan's work that it is, or of the loop in which it stands
+    asked       the op requested from the interpreter, of which this may be a part
+    unit        in a compiled step: the index of its unit of work in the plan, or that of the loop that contains it
     """
 
     name: str
@@ -73,26 +74,26 @@ class PlannedKernel:
 
     @property
     def flops(self) -> int:
-        """Of one run."""
+        """FLOPs of one run."""
         return sum(op.flops for op in self.ops)
 
     @property
     def nbytes(self) -> int:
-        """Of one run."""
+        """Bytes of one run."""
         return sum(move.nbytes for move in self.moves)
 
 
 @final
 @dataclass(frozen=True)
 class StepKernels:
-    """The kernels of a step, and what of it is not counted, as sentences."""
+    """The kernels of a step, and sentences on what is not counted."""
 
     kernels: tuple[PlannedKernel, ...]
     not_counted: tuple[str, ...] = ()
 
 
 def kernels_of(step: StepMemory, sizes: Mapping[str, int]) -> StepKernels:
-    """The kernels of a step on the interpreter that its options name."""
+    """The kernels of a step on the interpreter named by its options."""
     if step.options.backend == "compiled":
         return compiled_kernels(step.plan(**sizes))
     return eager_kernels(step, sizes)
@@ -102,7 +103,7 @@ def kernels_of(step: StepMemory, sizes: Mapping[str, int]) -> StepKernels:
 
 
 def eager_kernels(step: StepMemory, sizes: Mapping[str, int]) -> StepKernels:
-    """The kernels of a step on the eager interpreter, each op's own."""
+    """The kernels of a step on the eager interpreter, one per op."""
     noted: list[tuple[KernelRun, _Types, list[tuple[Hashable, int]]]] = []
     owners: dict[int, int] = {}
     numbers = itertools.count()
@@ -116,7 +117,7 @@ def eager_kernels(step: StepMemory, sizes: Mapping[str, int]) -> StepKernels:
         touched: list[tuple[Hashable, int]] = []
         fresh = [tensor for tensor in run.results if id(tensor.buffer) not in shared]
         for tensor in fresh:
-            owners[id(tensor.buffer)] = next(numbers)  # the same memory may be given out again
+            owners[id(tensor.buffer)] = next(numbers)  # the same memory may be allocated again
         if fresh:
             for tensor in (*run.operands, *fresh):
                 if id(tensor.buffer) not in owners:
@@ -127,7 +128,7 @@ def eager_kernels(step: StepMemory, sizes: Mapping[str, int]) -> StepKernels:
 
     step.kernel_runs(watch, **sizes)
     distances = _Distances()
-    for _, _, touched in noted:  # the step before this one
+    for _, _, touched in noted:  # as the previous step leaves the caches
         distances.moves(touched)
     calls = [_eager_kernel(run, types, distances.moves(touched)) for run, types, touched in noted]
     return StepKernels(tuple(calls), tuple(lost))
@@ -148,7 +149,7 @@ def _eager_kernel(run: KernelRun, types: _Types, moves: tuple[Move, ...]) -> Pla
 
 
 def op_of(primitive: Primitive, types: _Types, static: Mapping[str, Any]) -> CountedOp:
-    """The op of operands and results of these types."""
+    """The op with operands and results of these types."""
     inputs, outputs = types
     flops: Any = primitive.flops(inputs, outputs, **static)
     sizes = tuple([_size(t) for t in (*inputs, *outputs)])
@@ -156,7 +157,7 @@ def op_of(primitive: Primitive, types: _Types, static: Mapping[str, Any]) -> Cou
 
 
 def phase_of(region: Region, backward: bool) -> str:
-    """The phase of a step to which an op of that region belongs."""
+    """The phase of a step to which an op in that region belongs."""
     if region.path and region.path[0][0] == UPDATE:
         return UPDATE
     return BACKWARD if backward else FORWARD
@@ -181,7 +182,7 @@ def _nbytes(type_: TensorType) -> int:
 
 
 def compiled_kernels(plan: CpuPlan) -> StepKernels:
-    """The kernels of a plan, those of its loops in their place."""
+    """The kernels of a plan, including those of its loops, in order."""
     lost: dict[str, None] = {}
     found = _plan_kernels(plan, lost, 1, (), None)
     distances = _Distances()
@@ -231,7 +232,7 @@ def _compiled_kernel(
     if work.ops:
         e = _main(work.ops, ops)
         region, phase = region_of(e.region), phase_of(e.region, e.backward)
-    else:  # it adds up what the loop before it has left
+    else:  # it adds up the partial sums of the loop before it
         ops = (CountedOp("add", int(work.cost.flops)),)
         region, phase = (before.region, before.phase) if before is not None else ((), FORWARD)
     name = f"{work.name} ({work.detail})" if work.detail else work.name
@@ -239,12 +240,12 @@ def _compiled_kernel(
 
 
 def _in_loop(kernel: PlannedKernel, loop: PlannedKernel) -> PlannedKernel:
-    """A kernel of a loop's body, which stands where the loop stands."""
+    """A kernel of a loop's body, with the loop's region and phase."""
     return replace(kernel, unit=loop.unit, region=loop.region, phase=loop.phase)
 
 
 def _main(equations: tuple[Equation, ...], ops: tuple[CountedOp, ...]) -> Equation:
-    """The equation whose place stands for a kernel: that with the most arithmetic, the last of those."""
+    """The equation whose region represents a kernel: the one with the most FLOPs."""
     return max(zip(equations, ops), key=lambda pair: pair[1].flops)[0]
 
 
@@ -255,7 +256,7 @@ def lowered_op(lowered: Lowered, e: Equation) -> CountedOp:
 
 
 def _pages(plan: CpuPlan, slot: int, nbytes: int, inside: tuple[int, ...]) -> Iterable[tuple[Hashable, int]]:
-    """Memory in pages: of the arena by address, so that what lies where something else has lain is near."""
+    """Memory in pages, those of the arena by address, so that memory that is reused counts as recently touched."""
     start = plan.offsets.get(slot)
     slot = plan.aliased.get(slot, slot)
     while nbytes > 0:
@@ -269,14 +270,15 @@ def _pages(plan: CpuPlan, slot: int, nbytes: int, inside: tuple[int, ...]) -> It
 
 @final
 class _Distances:
-    """How much was touched since each piece of memory was touched last; what never was is as far as all of it."""
+    """How many bytes were touched since each piece of memory was last touched; for memory never touched before, the
+    kernel's own bytes."""
 
     def __init__(self) -> None:
         self._total = 0
         self._last: dict[Hashable, int] = {}
 
     def moves(self, touched: Iterable[tuple[Hashable, int]]) -> tuple[Move, ...]:
-        """The moves of a kernel that touches these."""
+        """The moves of a kernel that touches these pieces."""
         pieces = [*touched]
         own = sum(nbytes for _, nbytes in pieces)
         found: dict[int, int] = {}

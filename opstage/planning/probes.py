@@ -1,7 +1,6 @@
-"""Small models that a calibration trains for a few steps: between them they run the kernels of most others.
+"""Small models that a calibration trains for a few steps; together they run the kernels of most other models.
 
-Their sizes are between those of models in use, so that a rate for a shape that was not measured lies between rates
-that were.
+Their sizes surround those of models in use, so that a rate for a shape that was not measured can be interpolated.
 """
 
 from __future__ import annotations
@@ -42,7 +41,8 @@ class Probe:
 
 
 def chain(length: int, size: int = 2) -> Probe:
-    """Products of squares; of tiny ones, which nothing fuses, to see what a step and an op take besides their work."""
+    """Products of square matrices; with tiny ones, which are never fused, they show the overhead of a step and an
+    op."""
 
     def loss(ops: Any, p: Any, x: Any) -> Any:
         for _ in range(length):
@@ -130,7 +130,7 @@ def tokens(batch: int, length: int, width: int, heads: int, vocabulary: int) -> 
 
 
 def pointwise(rows: int, width: int, times: int = 1) -> Probe:
-    """Ops of one element, as losses written out by hand have them."""
+    """Elementwise ops, as in losses written out by hand."""
 
     def loss(ops: Any, p: Any, x: Any, y: Any) -> Any:
         for _ in range(times):
@@ -147,7 +147,7 @@ def pointwise(rows: int, width: int, times: int = 1) -> Probe:
 
 
 def nested(rows: int, width: int) -> Probe:
-    """A loss of derivatives: interpreters stand on one another, and each takes its time between two kernels."""
+    """A loss with derivatives: nested interpreters, each of which takes time between two kernels."""
 
     def loss(ops: Any, p: Any, x: Any) -> Any:
         def field(ops: Any, x: Any) -> Any:
@@ -164,7 +164,7 @@ def nested(rows: int, width: int) -> Probe:
 
 
 def probes() -> list[Probe]:
-    """Those by which kernels are measured."""
+    """The probes by which kernels are measured."""
     return [
         chain(4, 20),
         chain(4, 40),
@@ -184,10 +184,10 @@ def probes() -> list[Probe]:
 
 
 def small_probes(backend: str) -> list[Probe]:
-    """Those whose kernels take next to nothing, so that what a step takes beside them can be seen.
+    """Probes whose kernels take almost no time, so that the overheads of a step can be measured.
 
-    On the eager interpreter Python stands between any two kernels: there plain ops and layers say what usual ones cost.
-    A compiled step is one call, in which only the number of kernels counts.
+    On the eager interpreter Python runs between any two kernels, so plain ops and layers show usual costs. A compiled
+    step is one call, in which only the number of kernels counts.
     """
     common = [chain(6), pointwise(6, 10), dense(16, (24, 48, 12))]
     if backend == "compiled":
@@ -213,4 +213,4 @@ LOOPS: Mapping[str, Callable[[Any, Any, Any], Any]] = {
     "silu_grad": lambda ops, x, y: ops.bind(SILU_GRAD, (x, y), {})[0],
     "power": lambda ops, x, y: ops.power(x, y),
 }
-"""Ops that take more than an addition in a generated loop, as programs of two vectors."""
+"""Ops that cost more than an addition in a generated loop, as programs of two vectors."""

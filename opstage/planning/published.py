@@ -1,4 +1,4 @@
-"""Devices whose peaks their makers publish: what a prediction for a device that was not measured is made from."""
+"""Devices with published peak rates, to predict times on a device that was not measured."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _LAUNCHES = "https://developer.nvidia.com/blog/cuda-graphs/"
 
 @dataclass(frozen=True)
 class DeviceSheet:
-    """A device as its maker describes it.
+    """A device with its published figures.
 
-    flops        dense FLOPs a second, by dtype or precision of products: float64, float32, tf32, bf16
-    bandwidth    bytes a second of its memory
+    flops        dense FLOPs per second, by dtype or precision of products: float64, float32, tf32, bf16
+    bandwidth    bytes per second of its memory
     memory       bytes
-    watts        the most electrical power that it takes
+    watts        its maximum electrical power
     call         seconds between one kernel of a step and the next, eager; graph: in a captured graph
-    source       where these numbers stand
+    source       where these numbers are published
     """
 
     name: str
@@ -38,7 +38,8 @@ class DeviceSheet:
     source: str
 
     def rates(self, options: Options, origin: str = PUBLISHED) -> Rates:
-        """Its rates on the interpreter and in the dtype of `options`. Raises UsageError for a dtype without a peak."""
+        """The device's rates for the interpreter and dtype of `options`. Raises UsageError for a dtype without a
+        peak."""
         kind = options.dtype if options.matmul_precision == "fp32" else options.matmul_precision
         if kind not in self.flops:
             raise UsageError(f"device {self.name}: no peak is known for {kind}, only for {', '.join(self.flops)}")
@@ -48,8 +49,8 @@ class DeviceSheet:
         return Rates(self.name, origin, self.source, peak, bandwidths, call, watts=self.watts, memory=self.memory)
 
 
-# Dense rates: what NVIDIA prints for tensor cores with sparsity is halved. A launch: 3.8 µs for a kernel of 2.9 µs
-# where launches overlap, 3.4 µs for one in a graph (_LAUNCHES, on a V100).
+# Dense rates: half of the rates with sparsity that NVIDIA lists for tensor cores. A launch: 3.8 µs for a kernel of 2.9
+# µs where launches overlap, 3.4 µs for one in a graph (_LAUNCHES, on a V100).
 _HOPPER = {"float64": 34e12, "float32": 67e12, "tf32": 494.7e12, "bf16": 989.4e12}
 PUBLISHED_DEVICES: Mapping[str, DeviceSheet] = {
     "a100": DeviceSheet(
@@ -77,7 +78,7 @@ _NUMBERS = ("bandwidth", "memory", "watts", "call", "graph")
 
 
 def device_called(word: str) -> tuple[DeviceSheet, str]:
-    """The device of a name, or of a TOML file, and where its numbers are from. Raises UsageError."""
+    """The device of a name or of a TOML file, and the origin of its numbers. Raises UsageError."""
     if word in PUBLISHED_DEVICES:
         return PUBLISHED_DEVICES[word], PUBLISHED
     if word.endswith(".toml"):

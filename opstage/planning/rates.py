@@ -1,4 +1,4 @@
-"""`Rates`: how fast a device computes, moves bytes and begins a kernel, measured or published."""
+"""`Rates`: how fast a device computes, moves bytes and launches kernels, measured or published."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ..ops.errors import UsageError
 
 MEASURED, PUBLISHED, GIVEN = "measured", "published", "given"
 ANY = "any"
-"""The name of the rate of ops in generated loops that have none of their own."""
+"""The name of the rate for ops in generated loops without their own rate."""
 
 
 @dataclass(frozen=True)
 class KernelPoint:
-    """A kernel that was measured with its operands in the caches: the elements of its operands and results, its
-    arithmetic, the bytes that it moves, and what it took."""
+    """A kernel measured with its operands in the caches: the elements of its operands and results, its FLOPs, the bytes
+    that it moves, and its seconds."""
 
     sizes: tuple[int, ...]
     flops: int
@@ -29,24 +29,24 @@ class KernelPoint:
 @final
 @dataclass(frozen=True)
 class Rates:
-    """The numbers that predictions for a device are made from.
+    """The numbers on which predictions for a device are based.
 
     name             of the device
     origin           `measured`, `published` or `given` (in a file)
     source           where the numbers are from, a sentence
-    peak             FLOPs a second of all its threads, the most that any kernel reaches
-    bandwidths       (working set in bytes, bytes a second) of all threads, from the smallest working set on
-    one_thread       the same of one thread
-    loops            FLOPs a second of one thread, by op, within a generated loop
-    kernels          by op, kernels that were measured
-    threads          how many share a loop that is divided
-    call             seconds that each kernel of a step takes beside its work
+    peak             FLOPs per second of all threads, the maximum of any kernel
+    bandwidths       (working set in bytes, bytes per second) of all threads, in increasing order of working set
+    one_thread       the same for one thread
+    loops            FLOPs per second of one thread, by op, within a generated loop
+    kernels          the measured kernels, by op
+    threads          how many threads share a parallel loop
+    call             overhead of each kernel of a step, in seconds
     looped_call      the same in the body of a loop
-    parallel_call    seconds more where threads share a kernel
-    step             seconds that a step takes beside its kernels
-    per_parameter    seconds more for each parameter that the update moves
-    watts            electrical power while it computes; None where nobody says
-    memory           bytes; None where nobody says
+    parallel_call    additional overhead where threads share a kernel
+    step             overhead of a step besides its kernels, in seconds
+    per_parameter    additional overhead for each parameter that is updated
+    watts            electrical power while it computes; None if unknown
+    memory           bytes; None if unknown
     """
 
     name: str
@@ -67,13 +67,13 @@ class Rates:
     memory: int | None = None
 
     def bandwidth(self, working_set: int, *, parallel: bool = True) -> float:
-        """Bytes a second where memory is touched again after so many bytes, between what was measured on a line in
-        logarithms."""
+        """Bytes per second where memory is touched again after `working_set` bytes, interpolated in logarithms between
+        measurements."""
         points = self.bandwidths if parallel or not self.one_thread else self.one_thread
         return _between(points, working_set)
 
     def loop_rate(self, op: str) -> float:
-        """FLOPs a second of one thread for an op within a generated loop."""
+        """FLOPs per second of one thread for an op within a generated loop."""
         return self.loops.get(op) or self.loops.get(ANY) or self.peak / self.threads
 
     def as_data(self) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class Rates:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Rates:
-        """The rates of which `as_data` gave this. Raises UsageError for anything else."""
+        """The rates from the result of `as_data`. Raises UsageError for anything else."""
         try:
             known = dict(data)
             for name in ("bandwidths", "one_thread"):
@@ -97,7 +97,7 @@ class Rates:
 
 
 def fastest_rates(found: Sequence[Rates]) -> Rates:
-    """The best figures of several calibrations of one device: what another process took from one, it left to others."""
+    """The best figures of several calibrations of one device: another process may have slowed down some of them."""
     first = found[0]
     points: dict[str, dict[tuple[Any, ...], KernelPoint]] = {}
     for rates in found:
@@ -106,7 +106,7 @@ def fastest_rates(found: Sequence[Rates]) -> Rates:
                 known = points.setdefault(op, {})
                 key = point.sizes, point.flops, point.nbytes
                 known[key] = min(point, known.get(key, point), key=lambda p: p.seconds)
-    beside = min(found, key=lambda rates: rates.step + _USUAL_CALLS * rates.call + _USUAL_UPDATES * rates.per_parameter)
+    least = min(found, key=lambda rates: rates.step + _USUAL_CALLS * rates.call + _USUAL_UPDATES * rates.per_parameter)
     return replace(
         first,
         peak=max(rates.peak for rates in found),
@@ -114,15 +114,15 @@ def fastest_rates(found: Sequence[Rates]) -> Rates:
         one_thread=_best_curve([rates.one_thread for rates in found]),
         loops={op: max(rates.loops[op] for rates in found) for op in first.loops},
         kernels={op: tuple(each.values()) for op, each in points.items()},
-        call=beside.call,
-        per_parameter=beside.per_parameter,
-        step=beside.step,
+        call=least.call,
+        per_parameter=least.per_parameter,
+        step=least.step,
         looped_call=min(rates.looped_call for rates in found),
         parallel_call=min(rates.parallel_call for rates in found),
     )
 
 
-_USUAL_CALLS, _USUAL_UPDATES = 50, 8  # of a small step, by which calibrations are compared
+_USUAL_CALLS, _USUAL_UPDATES = 50, 8  # in a small step, for comparing calibrations
 
 
 def _best_curve(curves: Sequence[tuple[tuple[int, float], ...]]) -> tuple[tuple[int, float], ...]:
@@ -132,10 +132,11 @@ def _best_curve(curves: Sequence[tuple[tuple[int, float], ...]]) -> tuple[tuple[
 def hot_seconds(
     points: Sequence[KernelPoint], sizes: Sequence[int], flops: int, nbytes: int, contraction: bool
 ) -> float:
-    """The seconds of a kernel whose operands are in the caches, from kernels of its op that were measured.
+    """The seconds of a kernel whose operands are in the caches, from measured kernels of its op.
 
-    A contraction has the rate of those that are near in shape; any other kernel lies, by its bytes, on a line in
-    logarithms between the next smaller and the next larger one. One smaller than all takes as long as the smallest.
+    The rate of a contraction is that of contractions with similar shapes. Any other kernel is interpolated by its
+    bytes, in logarithms, between the next smaller and the next larger one. A kernel smaller than all takes as long as
+    the smallest.
     """
     if contraction and flops:
         return flops / _rate_of_shape(points, sizes, flops)
@@ -148,7 +149,7 @@ def hot_seconds(
 
 
 def _rate_of_shape(points: Sequence[KernelPoint], sizes: Sequence[int], flops: int) -> float:
-    """FLOPs a second, the mean in logarithms of what was measured, nearer shapes counting more."""
+    """FLOPs per second: the mean in logarithms of the measured rates, with more weight on similar shapes."""
     here = _shape(sizes, flops)
     total = weighted = 0.0
     for point in points:
@@ -163,14 +164,14 @@ def _rate_of_shape(points: Sequence[KernelPoint], sizes: Sequence[int], flops: i
 
 
 def _shape(sizes: Sequence[int], flops: int) -> tuple[float, ...]:
-    """The largest operands and the result, and the arithmetic, in powers of two; biases are left out."""
+    """The largest operands, the result, and the FLOPs, as powers of two; biases are left out."""
     *operands, result = sizes
     most = sorted(sorted(operands)[-2:])
     return tuple([math.log2(max(1, n)) for n in (*most, result, flops)])
 
 
 def _between(points: Sequence[tuple[int, float]], at: float) -> float:
-    """On a line in logarithms between the points around; beyond them the first or the last."""
+    """Interpolate in logarithms between neighbouring points; beyond them, the first or last value."""
     if at <= points[0][0]:
         return points[0][1]
     for (x0, y0), (x1, y1) in itertools.pairwise(points):

@@ -1,4 +1,4 @@
-"""The time of a kernel: that of its arithmetic or that of its bytes, whichever is longer, and what each call takes."""
+"""The time of a kernel: the longer of its compute time and its memory time, plus the overhead of each call."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from .rates import Rates, hot_seconds
 
 COMPUTE, MEMORY, OVERHEAD = "compute", "memory", "overhead"
 PLAIN = "mul"
-"""The op as which others count that were not measured."""
+"""The op whose rate is used for ops that were not measured."""
 
 
 @dataclass(frozen=True)
 class KernelTime:
     """The predicted seconds of one run of a kernel: overhead + max(compute, memory).
 
-    rated   whether its op was measured; else it has the rate of other ops
+    rated   whether its op was measured; otherwise the rate of other ops is used
     """
 
     kernel: PlannedKernel
@@ -27,12 +27,12 @@ class KernelTime:
 
     @property
     def seconds(self) -> float:
-        """Of all its runs."""
+        """Of all its runs together."""
         return self.kernel.times * (self.overhead + max(self.compute, self.memory))
 
     @property
     def bound(self) -> str:
-        """By what it is bound."""
+        """The limiting factor: compute, memory or overhead."""
         if self.overhead >= max(self.compute, self.memory):
             return OVERHEAD
         return COMPUTE if self.compute >= self.memory else MEMORY

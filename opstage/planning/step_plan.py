@@ -1,4 +1,4 @@
-"""`StepPlan`: the predicted time of a training step, by block and by kernel, and what a run of such steps takes."""
+"""`StepPlan`: the predicted time of a training step, by block and by kernel, and the cost of a run of such steps."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from .rates import MEASURED, PUBLISHED, Rates
 from .roofline import COMPUTE, MEMORY, OVERHEAD, KernelTime, time_of
 
 WIRE = "(wire)"
-"""The name of the time that messages between ranks take, as a group."""
+"""The group for the time of messages between ranks."""
 REST = "(step)"
-"""The name of the time that a step takes beside its kernels, as a group."""
+"""The group for the time of a step outside its kernels."""
 LOOP = "scan"
-"""The name of what stands in the bodies of loops."""
+"""The group for the bodies of loops."""
 NETWORK = "network"
 _DEPTH = 2
-"""The levels of regions that are told apart as groups."""
+"""The levels of regions that form separate groups."""
 
 
 @dataclass(frozen=True)
 class GroupTime:
-    """The kernels of one block: their seconds by phase, and by what most of their time is bound."""
+    """The kernels of one block: their seconds by phase, the limiting factor for most of their time, and their
+    number."""
 
     name: str
     phases: Mapping[str, float]
@@ -44,9 +45,9 @@ class GroupTime:
 
 @dataclass(frozen=True)
 class Wire:
-    """The messages of a rank of a mesh in one step: seconds of their alpha and of their bytes, and the bytes it sends.
+    """The messages of a rank of a mesh in one step: the bytes it sends, and the seconds for their latency and bytes.
 
-    The seconds are None where nothing is known of the machines between which they go.
+    The seconds are None where the network is unknown.
     """
 
     ranks: int
@@ -56,7 +57,7 @@ class Wire:
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run of so many steps. `joules` is an estimate: the device's power all the time; None where nobody says."""
+    """A run of `steps` steps. `joules` is an estimate at constant full power; None where the power is unknown."""
 
     steps: int
     seconds: float
@@ -71,10 +72,10 @@ class StepPlan:
     model        its name
     sizes        of the named dims
     times        of every kernel, in order
-    beside       seconds that the step takes beside its kernels
+    overhead     seconds that the step takes besides its kernels
     memory       at the peak of the step
-    largest      the largest size of the batch that fits the device, the others as they are; None where nobody says
-    not_counted  what the prediction leaves out, as sentences
+    largest      the largest batch size that fits the device, the other sizes as they are; None where unknown
+    not_counted  sentences on what the prediction leaves out
     """
 
     model: str
@@ -82,7 +83,7 @@ class StepPlan:
     sizes: Mapping[str, int]
     rates: Rates
     times: tuple[KernelTime, ...]
-    beside: float
+    overhead: float
     memory: PeakMemory
     largest: tuple[str, int] | None = None
     not_counted: tuple[str, ...] = ()
@@ -91,8 +92,8 @@ class StepPlan:
 
     @cached_property
     def seconds(self) -> float:
-        """Of one step."""
-        return self.beside + self._wire + sum(time.seconds for time in self.times)
+        """Seconds of one step."""
+        return self.overhead + self._wire + sum(time.seconds for time in self.times)
 
     @property
     def _wire(self) -> float:
@@ -100,33 +101,33 @@ class StepPlan:
 
     @property
     def flops(self) -> int:
-        """Of one step."""
+        """FLOPs of one step."""
         return sum(time.kernel.times * time.kernel.flops for time in self.times)
 
     @property
     def nbytes(self) -> int:
-        """That the kernels of a step read and write."""
+        """The bytes that the kernels of a step read and write."""
         return sum(time.kernel.times * time.kernel.nbytes for time in self.times)
 
     @cached_property
     def groups(self) -> tuple[GroupTime, ...]:
-        """The blocks in the order in which a step comes to them; their seconds add up to those of the step."""
+        """The blocks in the order in which a step reaches them; their seconds add up to those of the step."""
         found: dict[str, list[KernelTime]] = {}
         for time in self.times:
             found.setdefault(group_of(time.kernel), []).append(time)
         rows = [_group(name, times) for name, times in found.items()]
         if self._wire:
             rows.append(GroupTime(WIRE, {"": self._wire}, NETWORK, 0))
-        return (*rows, GroupTime(REST, {"": self.beside}, OVERHEAD, 0))
+        return (*rows, GroupTime(REST, {"": self.overhead}, OVERHEAD, 0))
 
     @cached_property
     def unrated(self) -> tuple[str, ...]:
-        """Ops that have no measured rate, and count as a product of elements of so many bytes."""
+        """Ops without a measured rate, which count as an elementwise product on as many bytes."""
         return tuple(dict.fromkeys(t.kernel.ops[0].name for t in self.times if not t.rated))
 
     @property
     def remarks(self) -> list[str]:
-        """Sentences that whoever reads the numbers has to know."""
+        """Sentences to read with the numbers."""
         said = []
         if self.rates.origin == PUBLISHED:
             said.append(
@@ -197,14 +198,14 @@ class StepPlan:
 
 
 def group_of(kernel: PlannedKernel) -> str:
-    """The name of the group of a kernel: its block, or its op where it is in none."""
+    """The name of the group of a kernel: its block, or its op outside of any block."""
     if kernel.fused:
         return group_named(kernel.region, "fused loops")
     return group_named(kernel.region, LOOP if kernel.looped else kernel.asked or kernel.ops[0].name)
 
 
 def group_named(region: tuple[str, ...], op: str) -> str:
-    """The block of a region, or the op where it is in none."""
+    """The block of a region, or the op outside of any block."""
     return ".".join(region[: 1 if region[0] == UPDATE else _DEPTH]) if region else op
 
 
@@ -227,22 +228,22 @@ def plan_step(
     steps: int | None = None,
     wire: Wire | None = None,
 ) -> StepPlan:
-    """Predict a step at these sizes on a device of these rates.
+    """Predict a step at these sizes on a device with these rates.
 
-    batch   the named size of which the largest is looked for that fits the device's memory
-    steps   of a run
-    wire    the messages of a rank, where the step is that of one
+    batch   the named size whose largest value that fits the device's memory is searched for
+    steps   the number of steps in a run
+    wire    the messages of a rank, where the step is that of one rank
     """
     found = kernels_of(step, sizes)
     times = tuple([time_of(call, rates) for call in found.kernels])
-    beside = rates.step + rates.per_parameter * len(step.step.layout.moved)
+    overhead = rates.step + rates.per_parameter * len(step.step.layout.moved)
     memory = step.at(**sizes)
     largest = None
     if batch is not None and rates.memory is not None:
         others = {name: size for name, size in sizes.items() if name != batch}
         largest = batch, step.largest(batch, rates.memory, **others)
     lost = found.not_counted
-    made = StepPlan(model, step.options, sizes, rates, times, beside, memory, largest, lost, wire=wire)
+    made = StepPlan(model, step.options, sizes, rates, times, overhead, memory, largest, lost, wire=wire)
     if steps is None:
         return made
     seconds, ranks = steps * made.seconds, 1 if wire is None else wire.ranks

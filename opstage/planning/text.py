@@ -1,4 +1,4 @@
-"""A plan of a step, and its comparison with one that was measured, as text."""
+"""A plan of a step, and its comparison with a measured step, as text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .step_plan import StepPlan
 
 
 def plan_text(plan: StepPlan) -> str:
-    """The table of groups, and what a run takes."""
+    """The table of groups, and the time and energy of a run."""
     at = ", ".join(f"{name}={size}" for name, size in plan.sizes.items())
     lines = [
         f"{plan.model} at {at}: a step of {milliseconds(plan.seconds)} on {plan.rates.name}, {plan.options.backend}, "

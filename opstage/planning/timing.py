@@ -1,4 +1,4 @@
-"""Steps timed kernel by kernel: what a calibration and a comparison with the prediction measure."""
+"""Times steps kernel by kernel, for calibration and for comparison with a prediction."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..training.trainer import ScalarTrainer
 
 
 class TimedOp(NamedTuple):
-    """An op that the eager interpreter was asked for. `nbytes` is what it reads and writes, 0 where it gives views."""
+    """An op requested from the eager interpreter. `nbytes` is what it reads and writes, 0 where it returns views."""
 
     primitive: Primitive
     static: Static
@@ -35,9 +35,9 @@ class TimedOp(NamedTuple):
 
 @final
 class Timed(Transparent[R]):
-    """An interpreter in front of another one that notes which ops there are, and how long each takes.
+    """An interpreter in front of another one that records the ops, or how long each takes.
 
-    noted     the ops of one run, where it is a list; else the seconds of each go to `seconds`
+    noted     the ops of one run, if it is a list; otherwise the seconds of each op go to `seconds`
     """
 
     __slots__ = ("noted", "seconds")
@@ -82,7 +82,7 @@ def _types(refs: Sequence[Any]) -> tuple[TensorType, ...]:
 
 
 def fastest(step: Callable[[], Any], seconds: float, least: int = 3) -> float:
-    """The seconds of the fastest of the steps that are made in about so many seconds, `least` of them at least."""
+    """The seconds of the fastest of the steps run in about `seconds`, at least `least` of them."""
     best, stop, made = float("inf"), time.perf_counter() + seconds, 0
     while made < least or time.perf_counter() < stop:
         start = time.perf_counter()
@@ -94,9 +94,9 @@ def fastest(step: Callable[[], Any], seconds: float, least: int = 3) -> float:
 
 @final
 class TimedStep:
-    """A training step of a trainer on the CPU, which can be run as it is and kernel by kernel.
+    """A training step of a trainer on the CPU, which can be run as a whole and kernel by kernel.
 
-    Of every figure it keeps the best of all rounds so far. Each step begins with the same state of the optimizer.
+    For every figure it keeps the best of all rounds so far. Each step starts from the same optimizer state.
 
     whole       the seconds of the fastest step so far
     executor    of a compiled step
@@ -119,12 +119,12 @@ class TimedStep:
             self._works = works(self.executor.plan)
 
     def run(self, seconds: float) -> float:
-        """Make steps for about so many seconds; the fastest so far."""
+        """Run steps for about `seconds`; returns the time of the fastest so far."""
         self.whole = min(self.whole, fastest(self.step, seconds))
         return self.whole
 
     def ops(self, rounds: int) -> list[tuple[TimedOp, float]]:
-        """Each op of an eager step, in `rounds` steps more, with the fewest seconds so far."""
+        """Each op of an eager step, with its fewest seconds so far, after `rounds` more steps."""
         inner = self._trainer.in_front(lambda inner: inner)
         timed = Timed(inner)
         self._trainer.in_front(lambda _: timed)
@@ -143,7 +143,7 @@ class TimedStep:
         return [*zip(self._ops, self._best, strict=True)]
 
     def kernels(self, rounds: int) -> list[tuple[Work, float]]:
-        """Each kernel of a compiled step, in `rounds` steps more, with the fewest seconds so far."""
+        """Each kernel of a compiled step, with its fewest seconds so far, after `rounds` more steps."""
         executor = self.executor
         assert executor is not None and executor.plan is not None
         try:
