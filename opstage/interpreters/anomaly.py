@@ -1,4 +1,4 @@
-"""Finding the op that first made a value that is not finite (`Options.detect_anomaly`)."""
+"""Finds the op that first produced a non-finite value (`Options.detect_anomaly`)."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from .transparent import Transparent
 
 
 class AnomalyError(LocatedError, ArithmeticError):
-    """An op gave nan or inf from finite operands."""
+    """An op returned nan or inf for finite operands."""
 
 
 @final
 class AnomalyWatch(Transparent[R]):
-    """A base interpreter that looks at every result of another one, and stops at the first that is not finite.
+    """A base interpreter that checks every result of another one, and stops at the first that is not finite.
 
-    It has the refs of `inner` and stands in its place: ops that hold an infinity on purpose (a mask's -inf as a static
-    number) are let through, and so is what follows from operands that were not finite already.
+    It shares the refs of `inner`. Ops that contain an infinity on purpose (a mask's -inf as a static number) are
+    allowed, and so are results whose operands were already non-finite.
     """
 
     __slots__ = ("found_at",)
@@ -65,7 +65,7 @@ class AnomalyWatch(Transparent[R]):
 
 
 def watched(base: BaseInterpreter[R], options: Options) -> BaseInterpreter[R]:
-    """`base`, behind an AnomalyWatch where the options ask for one and there are values to look at."""
+    """`base`, wrapped in an AnomalyWatch if the options request it and `base` has values to check."""
     return AnomalyWatch(base) if options.detect_anomaly and base.executes else base
 
 
@@ -95,7 +95,7 @@ class _Found(Exception):
 
 
 def source_of(program: Callable[..., Any], specs: Sequence[Spec], options: Options, ordinal: int) -> SourceLine | None:
-    """The line of the user's op numbered `ordinal`, by running the program once more on shapes alone."""
+    """The line of the user's op numbered `ordinal`, found by running the program again on shapes only."""
     from .shape_check import ShapeOps
 
     ops = ShapeOps(options)

@@ -1,7 +1,7 @@
-"""Actions that take effect together: whatever is raised from outside comes before the first or after the last of them.
+"""Actions that take effect together: an exception from outside comes before the first or after the last of them.
 
-Python lets signal handlers, trace functions and exceptions that another thread has set in between two bytecodes, and
-nowhere else. So what one bytecode does, a call of functions that are all written in C, nothing can tear.
+Python runs signal handlers and trace functions, and raises exceptions set by another thread, only between two
+bytecodes. So one bytecode that only calls functions written in C is never interrupted.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from operator import call
 from typing import Any, TypeAlias
 
 Action: TypeAlias = "Callable[[], Any]"
-"""A function written in C, or a `partial` of one; a Python function would let exceptions in."""
+"""A function written in C, or a `partial` of one; exceptions could interrupt a Python function."""
 
 
 def at_once(actions: Sequence[Action]) -> None:
-    """Call them in their order. What they put out of its place must be held by the caller: a finaliser is Python."""
+    """Call the actions in order. The caller must keep a reference to any object that they replace: a finaliser runs
+    Python."""
     deque(map(call, actions), 0)
 
 
 setting: Callable[[object, str, Any], Action] = partial(partial, object.__setattr__)
-"""The assignment `holder.name = value` to an attribute that is there already, also where `holder` is frozen."""
+"""The assignment `holder.name = value` to an existing attribute, also where `holder` is frozen."""

@@ -1,4 +1,4 @@
-"""Base programs with an identity, by which an interpreter knows one that it has seen before."""
+"""Base programs with an identity, by which an interpreter recognises a program that it has seen before."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ..ops.trees import Structure, flatten, unflatten
 from .at_once import Action, at_once
 
 Finish: TypeAlias = "Callable[[Sequence[Action]], None]"
-"""Completes what a program returned, and calls the actions; in one moment wherever that can be done."""
+"""Completes what a program returned, and calls the actions, all at once where possible."""
 
 
 @final
 class Identity:
-    """A callable as part of a key: equal to itself alone, whatever its class says of equality.
+    """A callable as part of a key: equal only to itself, however its class defines equality.
 
-    A bound method is made anew whenever it is asked for, and is the same if its object and its function are.
+    A bound method is a new object at each access; two are the same if their objects and functions are.
     """
 
     __slots__ = ("_parts", "_hash")
@@ -44,13 +44,13 @@ class Identity:
 class BaseProgram:
     """`base(ops, *trees)` on pytrees of refs, as a program on their leaves, `(ops, *refs) -> refs`.
 
-    structure   of the trees; None for a base that takes refs as they are and returns some, with a structure of its own
-    key         two programs of one key, on trees of one structure, do the same; None if unknown
+    structure   of the trees; None for a base that takes and returns plain refs, with its own structure
+    key         two programs with the same key, on trees of the same structure, do the same; None if unknown
     result      the structure of what it returned; set when it has run, or by an interpreter that knows it
-    donated     the leaves, by their numbers, over which results may be written: those with True where they are, those
-                with False only in a copy. An interpreter that makes use of it sets
-    finish      what must be called before anything is read of what the program returned, and writes over those leaves,
-                with actions that take effect in the same moment (see `at_once`); not to call it leaves them as they are
+    donated     the leaves, by number, that results may overwrite: those with True in place, those with False only in a
+                copy. An interpreter that overwrites leaves sets
+    finish      a function to call before the results are read. It overwrites those leaves, and its actions take effect
+                at the same time (see `at_once`); if it is not called, the leaves keep their values
     """
 
     __slots__ = ("base", "structure", "key", "result", "donated", "finish")

@@ -1,6 +1,6 @@
-"""`cond` and `switch`: a choice between programs that is one op. Its derivatives choose between those of the branches.
+"""`cond` and `switch`: a choice between programs as one op. Its derivatives choose between the branches' derivatives.
 
-The rules stand here rather than in the catalogue, because the derivative of a body needs a tape and forward mode.
+The rules are here and not in the catalogue, because differentiating a body requires a tape and forward mode.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def switch(ops: Interpreter[R], index: Any, branches: Any, operands: tuple[Any, 
 def _choose(
     ops: Interpreter[R], op: str, index: R, branches: dict[str, Callable[..., Any]], operands: tuple[Any, ...]
 ) -> Any:
-    """Trace every branch, hold their results against those of the first, and bind the choice."""
+    """Trace every branch, check that its results match those of the first, and bind the choice."""
     for name, f in branches.items():
         if not callable(f):
             raise ProgramError(f"{name} of a {op} must be a function f(ops, *operands), not a {type(f).__name__}")
@@ -99,7 +99,7 @@ _Named = tuple[str, Tracer[Any], Sequence[Variable]]
 
 
 def _require_same_types(op: str, one: _Named, other: _Named, paths: Sequence[str]) -> None:
-    """Whichever branch runs, what follows takes its results."""
+    """All branches must return the same types, because the program uses the results of whichever runs."""
     for a, b, path in zip(one[2], other[2], paths):
         name = f"result.{path}" if path else "the result"
 
@@ -119,7 +119,7 @@ def _require_same_types(op: str, one: _Named, other: _Named, paths: Sequence[str
 
 
 def _line(tracer: Tracer[Any], ref: Variable) -> str:
-    """Where the user wrote the op that made a result; empty for one that was passed through."""
+    """The user's line of the op that made a result; empty for a result that was passed through."""
     for equation in tracer.trace.equations:
         if ref.slot in equation.outputs:
             source = tracer.lines.get(equation.ordinal)
@@ -137,7 +137,7 @@ def bind_switch(
     *,
     prune: bool = False,
 ) -> tuple[R, ...]:
-    """Close the traced branches over all that any of them reads, and bind the choice."""
+    """Make the traced branches closed over all the values that any of them uses, and bind the choice."""
     captured = {id(ref): ref for tracer, _ in traced for _, ref in tracer.captured}
     bodies = []
     for tracer, outputs in traced:
@@ -153,7 +153,7 @@ def bind_switch(
 
 
 def branches_of(static: Static) -> tuple[Body, ...]:
-    """The bodies among the static parameters of `switch`, by their numbers."""
+    """The branches among the static parameters of `switch`, in order."""
     return tuple([static[f"branch{i}"] for i in range(len(static))])
 
 
@@ -179,14 +179,14 @@ def _switch_shape(index: TensorType, *operands: TensorType, **static: Any) -> tu
 
 
 def chosen(number: int, count: int) -> int:
-    """The number of the branch that runs. Raises RangeError for an index that is none."""
+    """The number of the branch that runs. Raises RangeError for an index out of range."""
     if not 0 <= number < count:
         raise RangeError(f"index is {number} but there are branches 0 to {count - 1}", op="switch")
     return number
 
 
 def run_switch(ops: BaseInterpreter[R], index: R, /, *operands: R, **static: Any) -> tuple[R, ...]:
-    """Run the branch that is chosen, for a base interpreter that has no kernel of its own."""
+    """Run the chosen branch, for a base interpreter without its own kernel."""
     *others, body = bodies = branches_of(static)
     if ops.computes:
         body = bodies[chosen(int(ops.get(index)), len(bodies))]
@@ -197,7 +197,7 @@ def run_switch(ops: BaseInterpreter[R], index: R, /, *operands: R, **static: Any
 
 
 def _switch_vjp(ops: Ops[Any], ctx: Context[Any], cotangents: tuple[Any, ...], /, **static: Any) -> tuple[Any, ...]:
-    """The pullback of the branch that ran, which computes that branch anew."""
+    """The pullback of the branch that ran; recomputes that branch."""
     index, *operands = ctx.saved
     needs = ctx.needs[1:]
     wanted = [i for i, needed in enumerate(needs) if needed]
@@ -252,7 +252,7 @@ def _switch_jvp(
 
 @final
 class _SwitchPrimitive(Primitive):
-    """`switch` has as many operands and outputs as its branches say, so what is fixed elsewhere is counted here."""
+    """`switch` has as many operands and outputs as its branches require, so they are counted here."""
 
     __slots__ = ()
     zero_cotangents = False
@@ -263,12 +263,12 @@ class _SwitchPrimitive(Primitive):
 
     @override
     def saved_positions(self, needs: tuple[bool, ...], static: Static) -> tuple[int, ...]:
-        """The index and all operands: the backward pass runs the branch once more."""
+        """The index and all operands: the backward pass runs the branch again."""
         return tuple(range(len(needs)))
 
     @override
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], static: Static) -> Cost:
-        """That of the dearest branch: the most flops, and the most bytes."""
+        """The cost of the most expensive branch: the most flops, and the most bytes."""
         costs = [body.cost() for body in branches_of(static)]
         flops: Dim = maximum(*[cost.flops for cost in costs])
         return Cost(flops, maximum(*[cost.bytes for cost in costs]))

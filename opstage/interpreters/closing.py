@@ -1,4 +1,4 @@
-"""A user's function run on a wrapper, whose refs end with it: the one way in which derivatives and bounds do so."""
+"""Runs a user's function on a wrapper whose refs become invalid afterwards; shared by derivatives and bounds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def run_closed(
 ) -> tuple[list[R], Structure]:
     """The leaves of `f(wrapper, *arguments)` as refs of the wrapper, which is then closed, and their structure.
 
-    `leaked` is the error of a ref that is used afterwards. A KeyError or TypeError gets a hint.
+    `leaked` is the error for a ref that is used afterwards. A KeyError or TypeError gets a hint.
     """
     try:
         result = f(wrapper, *arguments)

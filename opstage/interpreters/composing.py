@@ -1,9 +1,9 @@
-"""Small programs as one op each: what a program does is written down, then computed at once where that can be done.
+"""Small programs as one op each: a program's ops are recorded, then computed by one kernel if there is one.
 
-The program runs whenever it is asked for, on refs without values, so it sees Python's state as ever, and whatever it
-does besides is done as often. What is kept is the kernel of what it did the last time; while it does the same, op by
-op, nothing is inferred anew. So a plain program, such as an optimizer's update, is as fast as an op of its own, and
-nothing stale can be served.
+The program still runs each time it is called, on refs without values, so it reads Python's state and has its side
+effects as usual. The kernel for the ops of its last run is kept; as long as the program binds the same ops, no types
+are inferred again. So a plain program, such as an optimizer's update, is as fast as a single op, and never uses a stale
+result.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .interpreter import BaseInterpreter, Interpreter, Variable, Wrapper
 from .tracer import Composite, evaluate
 
 _MOST_NEW = 8
-"""So often in a row a program may do what it did not do before; then its ops are no longer written down."""
+"""After this many different runs in a row, a program's ops are no longer recorded."""
 
 
 class NotComposable(Exception):
@@ -30,7 +30,7 @@ class NotComposable(Exception):
 
 
 class _NotedOp(NamedTuple):
-    """An op that was written down; `told` are its static parameters in a form that equality distinguishes."""
+    """A recorded op; `told` are its static parameters in a form that equality distinguishes."""
 
     equation: Equation
     types: tuple[TensorType, ...]
@@ -41,11 +41,11 @@ class _NotedOp(NamedTuple):
 class _Path:
     """The ops of one run of a program.
 
-    round       in which it did so first
+    round       in which the path was first taken
     steps       its ops, in order
-    captured    slots of what it read besides its operands
+    captured    slots of the values that it uses besides its operands
     types       of all slots
-    composite   all of it as one op, once there is a kernel for that
+    composite   all of it as one op, once there is a kernel for it
     """
 
     __slots__ = ("round", "steps", "captured", "types", "composite", "body")
@@ -70,13 +70,14 @@ class _Path:
 
     @property
     def apart(self) -> bool:
-        """Whether its ops are better bound as they come: there is one, or they draw, raise or are seen outside."""
+        """Whether its ops are better bound one by one: there is only one, or they draw, raise or have external
+        effects."""
         return len(self.steps) < 2 or bool(self.body.effects)
 
 
 @final
 class _Notes(Wrapper[Variable, R]):
-    """Follows a path as long as the program does the same, then writes down another one."""
+    """Follows a path as long as the program binds the same ops, then records a new one."""
 
     __slots__ = ("path", "steps", "captured", "types", "values", "lines", "_at", "_known")
     ref_type = Variable
@@ -101,7 +102,7 @@ class _Notes(Wrapper[Variable, R]):
         return [Variable(slot, types[slot], self) for slot in range(len(self.values))]
 
     def _leave(self) -> None:
-        """Go on without the path: the program does something else."""
+        """Leave the path: the program binds a different op."""
         path = self.path
         assert path is not None
         self.path, self.types, self.steps = None, [*path.types], path.steps[: self._at]
@@ -168,7 +169,7 @@ class _Notes(Wrapper[Variable, R]):
         return tuple([Variable(slot, type_, self) for slot, type_ in zip(outputs, types)])
 
     def finish(self, outputs: Sequence[Any], operands: int, round: int) -> _Path:
-        """The path that the program took; its refs are of no more use."""
+        """The path that the program took; its refs cannot be used afterwards."""
         slots = tuple([self.adopt(ref).slot for ref in outputs])
         path = self.path
         if path is not None and (
@@ -185,12 +186,12 @@ class _Notes(Wrapper[Variable, R]):
 
 @final
 class Composing:
-    """Memory of programs that are run again and again; a `round` is a run of all of them.
+    """Memory of programs that run repeatedly; a `round` is one run of all of them.
 
-    What a program does is compiled when it does it in a second round, so that nothing is compiled for numbers that are
-    others in every round.
+    A path is compiled when it occurs in a second round, so that nothing is compiled for numbers that change in every
+    round.
 
-    written     whether the ops of some program were written down in this round
+    written     whether the ops of any program were recorded in this round
     """
 
     __slots__ = ("written", "_round", "_paths", "_new", "_alone")
@@ -203,7 +204,7 @@ class Composing:
         self._alone: set[Hashable] = set()  # types for which ops are better bound as they come
 
     def begin(self) -> None:
-        """A round begins."""
+        """Start a round."""
         self._round += 1
         self.written = False
 
@@ -212,7 +213,7 @@ class Composing:
     ) -> Sequence[R]:
         """`program(ops, *refs)`, computed as one op called `name` if `ops` has a kernel for all of it.
 
-        Raises NotComposable where the program does something else with its refs than to give them to ops.
+        Raises NotComposable where the program does anything with its refs other than pass them to ops.
         """
         types = tuple([(ref.shape, ref.dtype) for ref in refs])
         if types in self._alone:
@@ -242,7 +243,7 @@ class Composing:
         return ops.bind(path.composite, tuple(notes.values), NO_STATIC)
 
     def _keep(self, types: Hashable, path: _Path) -> None:
-        """Remember what was done for the first time."""
+        """Store a path that occurred for the first time."""
         self._new[types] = self._new.get(types, 0) + 1
         if path.apart or self._new[types] > _MOST_NEW:
             self._paths.pop(types, None)
@@ -252,6 +253,6 @@ class Composing:
 
 
 def _fused(ops: BaseInterpreter[R], name: str, body: Body) -> Composite | None:
-    """The op that does what a body does, if there is a kernel for it."""
+    """A body as one op, if there is a kernel for it."""
     made = Composite(name, body)
     return made if ops.has_fused(made, body.input_types) else None

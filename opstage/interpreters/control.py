@@ -12,18 +12,18 @@ from .looping import WHILE
 from .structural import SCAN
 
 CONTROL: frozenset[Primitive] = frozenset({SCAN, SWITCH, WHILE})
-"""They stay one op where a program is written down; each has a decomposition that reads values or runs its body."""
+"""Recorded programs keep each as one op; its decomposition reads values or runs its body."""
 
 
 def bodies_of(static: Static) -> Iterator[tuple[str, Body]]:
-    """The bodies among static parameters, by their names."""
+    """The bodies among static parameters, by name."""
     for name, value in static.items():
         if isinstance(value, Body):
             yield name, value
 
 
 class Inner(NamedTuple):
-    """A body within another one: that of the static parameter `name` of an equation there."""
+    """A body inside another one: the static parameter `name` of an equation there."""
 
     equation: int
     name: str
@@ -31,7 +31,7 @@ class Inner(NamedTuple):
 
 
 def inner_bodies(body: Body) -> list[Inner]:
-    """The bodies that the equations of one have, in order."""
+    """The bodies of a body's equations, in order."""
     return [
         Inner(i, name, value)
         for i, equation in enumerate(body.equations)

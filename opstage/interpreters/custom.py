@@ -1,7 +1,7 @@
 """Ops declared outside of Opstage: `custom_op`, `custom_vjp`.
 
-What defines such an op by others is traced anew in every call and bound along with it, as a closed body: so a compiled
-program sees what the definition reads of Python's state, as it sees what the program itself reads.
+The definition of such an op by other ops is traced in every call and bound with it as a closed body. So a compiled
+program notices changes in the Python state that the definition reads, just as for the program itself.
 """
 
 from __future__ import annotations
@@ -71,24 +71,23 @@ def custom_op(
     kernels: Mapping[str, Callable[..., Any]] | None = None,
     pure: bool = False,
 ) -> CustomOp:
-    """Declare an op: `op(ops, *refs, **static)` then works on every interpreter that can do it.
+    """Declare an op: `op(ops, *refs, **static)` then works on every interpreter that has a kernel or can decompose it.
 
     operands, outputs   the names of its tensors
     shape               (*types, **static) -> the type of its output, a `TensorType`, or a tuple of types
     decomposition       (ops, *refs, **static) -> its output or outputs, by other ops, where there is no kernel
     vjp                 (ops, ctx, cotangents, **static) -> the cotangent of each operand, None where it has none;
-                        `ctx.saved` is what `saves` names, all operands and outputs by default. It defines the
-                        derivative, whatever that of the decomposition is
-    jvp                 (ops, primals, outputs, tangents, **static) -> the tangent of each output, None where zero. Of a
-                        vjp and a jvp either may be left out: it is then the transpose of the other
-    differentiable      False: no cotangent and no tangent passes
-    kernels             "cpu": (*arrays, **static) -> its array or arrays, which are checked, and copied where
-                        anyone else may hold them; the operands are read-only. "cuda": as in docs/adding-a-kernel.md
-    pure                that its kernels are functions of their operands alone, so that a call without inputs may be
-                        computed beforehand, and two calls that are alike once
+                        `ctx.saved` holds the tensors named by `saves`, all operands and outputs by default. It defines
+                        the derivative, even if that of the decomposition differs
+    jvp                 (ops, primals, outputs, tangents, **static) -> the tangent of each output, None where zero.
+                        Either vjp or jvp may be omitted: it is then the transpose of the other
+    differentiable      False: cotangents and tangents stop at this op
+    kernels             "cpu": (*arrays, **static) -> its array or arrays, which are checked, and copied if anything
+                        else may refer to them; the operands are read-only. "cuda": as in docs/adding-a-kernel.md
+    pure                its kernels are functions of their operands only, so a call without inputs may be computed in
+                        advance, and two identical calls may be computed once
 
-    Raises UsageError for a name that is taken and for kernels of an unknown kind, ProgramError for rules that do not go
-    together.
+    Raises UsageError for a name that is taken and for kernels of an unknown kind, ProgramError for inconsistent rules.
 
     Raises:
         UsageError: a name that is none or taken; an op that nothing computes; rules that do not fit.
@@ -122,12 +121,12 @@ def custom_op(
 
 
 _MADE: WeakKeyDictionary[CustomVjp, dict[Any, Primitive]] = WeakKeyDictionary()
-"""The primitives of each, by numbers of tensors and rules; not in the object, whose state a program reads."""
+"""The primitives of each, by numbers of tensors and rules; not stored in the object, whose state programs read."""
 
 
 @final
 class CustomVjp:
-    """A function over Ops with a derivative of its own, see `custom_vjp`."""
+    """A function over Ops with a declared derivative, see `custom_vjp`."""
 
     def __init__(self, f: Callable[..., Any]):
         self._f = f

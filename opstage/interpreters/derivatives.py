@@ -1,6 +1,6 @@
 """vjp, jvp and gradients of programs over any interpreter, by nesting a tape or forward mode on it.
 
-`opstage.transform` is these functions for use inside programs; `opstage.vjp` and friends are the same from outside.
+`opstage.transform` exports these functions for use inside programs; `opstage.vjp` etc. are the same for use outside.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def run_on_tape(
 ) -> tuple[Tape[Any], list[list[Node[Any]]], list[Node[Any]], Any]:
     """Run f on a tape over `ops`: the tape, the nodes of each argument, the output nodes and their structure.
 
-    Arguments are pytrees of refs of `ops`, or of interpreters beneath it; those `wanted` become leaves.
+    Arguments are pytrees of refs of `ops`, or of interpreters beneath it; the `wanted` ones become leaves.
     """
     refs, structure = flatten(trees)
     counts = [child.num_leaves for child in structure.children()]
@@ -46,7 +46,7 @@ def run_on_tape(
 def run_row_on_tape(
     ops: Interpreter[Any], f: Callable[..., Any], refs: Sequence[Any], wanted: Sequence[bool]
 ) -> tuple[Tape[Any], list[Node[Any]], list[Node[Any]], Structure]:
-    """`run_on_tape` of f on refs in a row: the tape, the node of each, the output nodes and their structure."""
+    """`run_on_tape` for f on a flat list of refs: the tape, the node of each, the output nodes and their structure."""
     tape = Tape(ops)
     nodes = [tape.leaf(ops.adopt(ref)) if want else tape.wrap(ops.adopt(ref)) for ref, want in zip(refs, wanted)]
     outputs, structure = run_closed(tape, f, *nodes, leaked=_LEAKED)
@@ -54,10 +54,10 @@ def run_row_on_tape(
 
 
 def vjp(ops: Interpreter[Any], f: Callable[..., Any], *trees: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
-    """Value of `f(ops', *trees)` and its pullback.
+    """The value of `f(ops', *trees)` and its pullback.
 
-    `pullback(cotangent)`, a cotangent shaped like the value, gives a tuple aligned with the arguments, shaped like
-    each, None at integers. It stays callable, any number of times.
+    `pullback(cotangent)`, with a cotangent shaped like the value, returns a tuple aligned with the arguments, shaped
+    like each, None for integers. It can be called any number of times.
     """
     tape, nodes, outputs, structure = run_on_tape(ops, f, trees, (True,) * len(trees))
     flat = [node for refs in nodes for node in refs]
@@ -127,9 +127,9 @@ def value_and_grad(
 def row_gradients(
     ops: Interpreter[Any], f: Callable[..., Any], refs: Sequence[Any], wanted: Sequence[bool]
 ) -> tuple[list[Any], Structure, list[Any]]:
-    """`value_and_grad` of f on refs in a row: the leaves of its value, their structure, the gradients of the `wanted`.
+    """`value_and_grad` for f on a flat list of refs: the leaves of its value, their structure, the `wanted` gradients.
 
-    The first leaf is what is differentiated, a float scalar: f sees to that.
+    The first leaf is the one that is differentiated; f must make it a float scalar.
     """
     tape, nodes, outputs, structure = run_row_on_tape(ops, f, refs, wanted)
     values, loss = [node.value for node in outputs], outputs[0]

@@ -1,4 +1,4 @@
-"""Ops in their regions, as a tree, and neighbours of one form folded: how graphs and tables of cost are shown."""
+"""Ops grouped in a tree by region, with repeated neighbours folded, to show graphs and cost tables."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Generic, Protocol, TypeVar, final
 from ..ops.cursor import Region
 
 LONG_RUN = 8
-"""So many equal ops in a row are shown as one line that can be opened."""
+"""From this many equal ops in a row on, they are shown as one line that can be opened."""
 
 UPDATE = "update"
-"""The region of a training step's update, outermost."""
+"""The outermost region of a training step's update."""
 
 
 class Op(Protocol):
-    """One op of what is shown."""
+    """One op to show."""
 
     @property
     def op(self) -> str:
@@ -28,7 +28,7 @@ class Op(Protocol):
 
     @property
     def form(self) -> Hashable:
-        """A key equal for the same op in another block."""
+        """A key that is equal for the same op in another block."""
         ...
 
 
@@ -45,7 +45,7 @@ class Group(Generic[N]):
     members: list[N | Group[N]] = field(default_factory=list)
 
     def nodes(self) -> Iterator[N]:
-        """All ops in it, those of inner groups too."""
+        """All ops in it, including those of inner groups."""
         for member in self.members:
             if isinstance(member, Group):
                 yield from member.nodes()
@@ -54,14 +54,14 @@ class Group(Generic[N]):
 
     @cached_property
     def form(self) -> Hashable:
-        """Two regions of one form do the same on tensors of the same shapes."""
+        """Two regions with the same form do the same on tensors of the same shapes."""
         return tuple([(m.name if isinstance(m, Group) else "", m.form) for m in self.members])
 
 
 @final
 @dataclass(frozen=True)
 class Fold(Generic[N]):
-    """Neighbours of one form: blocks of a model, or one op many times over."""
+    """Neighbours with the same form: blocks of a model, or one op many times."""
 
     name: str
     members: tuple[N | Group[N], ...]
@@ -76,14 +76,14 @@ class Fold(Generic[N]):
 
 @final
 class Tree(Generic[N]):
-    """A group that is filled op by op; regions within it are made when they are first entered."""
+    """A group that is filled op by op; inner regions are created when they are first entered."""
 
     def __init__(self) -> None:
         self.root: Group[N] = Group("", "")
         self._known: dict[tuple[tuple[str, int], ...], Group[N]] = {(): self.root}
 
     def add(self, node: N, path: tuple[tuple[str, int], ...], *, skip: int = 0) -> None:
-        """Put an op into the region of a path, `skip` outermost ones left out."""
+        """Add an op to the region of a path, leaving out the `skip` outermost parts."""
         group = self._known.get(path)
         if group is None:
             group = self.root
@@ -99,7 +99,7 @@ class Tree(Generic[N]):
 
 
 def folded(members: Sequence[N | Group[N]]) -> list[N | Group[N] | Fold[N]]:
-    """The members, where neighbours of one form are one `Fold`: regions from two on, ops from `LONG_RUN` on."""
+    """The members, with neighbours of the same form in one `Fold`: two or more regions, `LONG_RUN` or more ops."""
     items: list[N | Group[N] | Fold[N]] = []
     for _, run in groupby(members, key=lambda m: ("region", m.form) if isinstance(m, Group) else ("op", m.op)):
         alike = tuple(run)
@@ -120,10 +120,10 @@ def nested_html(
     opened: bool = False,
     first_of_fold: bool = False,
 ) -> str:
-    """The members as HTML: the `line` of each at its depth, that of a region or `Fold` above its members, opened by it.
+    """The members as HTML: a `line` for each, indented by depth; the line of a region or `Fold` opens its members.
 
-    opened         whether regions are open from the start
-    first_of_fold  whether a fold of regions shows only the first, which stands for all
+    opened         whether regions are initially open
+    first_of_fold  whether a fold of regions shows only the first one
     """
 
     def html(item: N | Group[N] | Fold[N], depth: int) -> str:
@@ -141,5 +141,5 @@ def nested_html(
 
 
 def title_html(group: Group[N]) -> str:
-    """The attribute that shows the path of a region whose name is not the whole of it."""
+    """The attribute that shows the path of a region whose name is not the whole path."""
     return f' title="{escape(group.path)}"' if group.path != group.name else ""

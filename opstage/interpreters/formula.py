@@ -1,4 +1,4 @@
-"""Amounts as people read them: formulas with what is common taken out, numbers with the prefixes of SI and IEC."""
+"""Readable amounts: formulas with common factors extracted, numbers with the prefixes of SI and IEC."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def show_flops(amount: Dim) -> str:
-    """`512 FLOP`, `1.23 GFLOP`; a formula for what has names in it."""
+    """`512 FLOP`, `1.23 GFLOP`; a formula if the amount contains names."""
     if not isinstance(amount, int):
         return show_formula(amount)
     for limit, prefix in _PREFIXES:
@@ -24,12 +24,12 @@ def show_flops(amount: Dim) -> str:
 
 
 def show_size(amount: Dim) -> str:
-    """`512 bytes`, `3.4 GiB`; a formula for what has names in it."""
+    """`512 bytes`, `3.4 GiB`; a formula if the amount contains names."""
     return show_bytes(amount) if isinstance(amount, int) else show_formula(amount)
 
 
 def show_formula(amount: Dim) -> str:
-    """`16*B*T*(58,275*T + 553,471,328) + 4`: one product of what all terms but the constant share, and the constant."""
+    """`16*B*T*(58,275*T + 553,471,328) + 4`: the common factor of all terms but the constant extracted."""
     if isinstance(amount, int):
         return f"{amount:,}"
     if amount is UNKNOWN:
@@ -59,7 +59,7 @@ def _factored(polynomial: Polynomial) -> str:
 
 
 def _terms(polynomial: Polynomial) -> str:
-    """Of the highest degree first."""
+    """The terms, highest degree first."""
     text = ""
     for monomial in sorted(polynomial, key=lambda m: (-len(m), [atom.text for atom in m])):
         coefficient = polynomial[monomial]

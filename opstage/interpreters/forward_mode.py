@@ -39,7 +39,7 @@ class ForwardMode(Wrapper[Dual[R], R]):
         return Dual(value, self)
 
     def dual(self, value: R, tangent: R | None) -> Dual[R]:
-        """A ref with a tangent of its own shape and dtype."""
+        """A ref with a tangent that must have its shape and dtype."""
         return Dual(value, self, tangent if value.dtype.kind in "fO" else None)
 
     @override

@@ -22,7 +22,7 @@ class GpuInfo(NamedTuple):
 class Machine(NamedTuple):
     """The driver's version and GPUs.
 
-    version   the newest CUDA that it runs, as (13, 0); None where there is no driver
+    version   the newest CUDA version that it supports, as (13, 0); None without a driver
     gpus      in the driver's order
     """
 
@@ -36,12 +36,12 @@ _initialised_by = 0  # the process that `look` initialised the driver in
 
 
 def inherited() -> bool:
-    """Whether this process was forked from one in which `look` has initialised the driver, and so cannot use it."""
+    """Whether this process was forked from one in which `look` initialised the driver, and so cannot use it."""
     return _initialised_by not in (0, os.getpid())
 
 
 def look(library: Any = None) -> Machine:
-    """Query the driver of this machine, or `library` in its place."""
+    """Query the driver of this machine, or `library` instead."""
     global _initialised_by
     if library is None:
         try:

@@ -1,4 +1,4 @@
-"""Arrays of the host, as every interpreter takes them: what a tensor may be made of, rounding, layout, addresses."""
+"""Host arrays for all interpreters: conversion, rounding, layout and addresses."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _fractions = np.frompyfunc(lambda v: v if isinstance(v, Fraction) else Fraction(
 
 
 def as_array(value: Any, dtype: DType, *, force: bool = False) -> Array:
-    """A host array of what Opstage knows: floats in `dtype`, integers as int32 or int64, booleans as they are.
+    """A host array with a dtype of Opstage: floats in `dtype`, integers as int32 or int64, booleans unchanged.
 
-    With `force` whatever it is takes `dtype`. Raises UsageError for what is not numeric, and DtypeError for a number
-    that is none of an integer `dtype`.
+    With `force` everything is converted to `dtype`. Raises UsageError for values that are not numeric, and DtypeError
+    for a number that an integer `dtype` cannot represent.
     """
     array = as_numpy(value)
     kind = array.dtype.kind
@@ -45,7 +45,7 @@ def as_array(value: Any, dtype: DType, *, force: bool = False) -> Array:
 
 
 def _require_int64(array: Array) -> None:
-    """Raise UsageError for integers alone, one of which int64 does not hold: it would become a float, or negative."""
+    """Raise UsageError for integers that int64 cannot hold: NumPy would make them floats, or negative."""
     unsigned = array.dtype.kind == "u" and array.dtype.itemsize == 8
     if not array.size or not (unsigned or (array.dtype.kind == "O" and all(isinstance(v, int) for v in array.flat))):
         return
@@ -55,7 +55,7 @@ def _require_int64(array: Array) -> None:
 
 
 def _integers(array: Array, dtype: DType) -> Array:
-    """The elements as integers, which they must be: nothing is truncated or wrapped around."""
+    """The elements as integers, exactly: nothing is truncated or wrapped around."""
     if array.dtype == dtype:
         return array
     found = None
@@ -77,7 +77,8 @@ def _exact(array: Array) -> Array:
 
 
 def number(value: Any, dtype: DType) -> Any:
-    """A static number as kernels use it: a Python float, int or exact Fraction, which NumPy rounds once to `dtype`."""
+    """A static number in the form that kernels use: a float, int or exact Fraction, which NumPy rounds once to
+    `dtype`."""
     if dtype == EXACT:
         return Fraction(value)
     if type(value) is float or type(value) is int:
@@ -86,20 +87,20 @@ def number(value: Any, dtype: DType) -> Any:
 
 
 def packed(x: Array) -> Array:
-    """x as machine code reads it: an array, row-major and aligned, a copy if need be."""
+    """x in the form that machine code reads: row-major and aligned, a copy if necessary."""
     flags = x.flags
     return x if flags.c_contiguous and flags.aligned and isinstance(x, np.ndarray) else np.array(x, order="C")
 
 
 def owner_of(x: Array) -> Array:
-    """The array whose memory x looks at: the last of the arrays that it is a view of."""
+    """The array that owns the memory of x: the last of the arrays that it is a view of."""
     while isinstance(x.base, np.ndarray):
         x = x.base
     return x
 
 
 DATA = object.__basicsize__
-"""Where an array object has the address of its elements: NumPy's C interface says that it comes first."""
+"""The offset of the data pointer in an array object: NumPy's C interface puts it first."""
 
 
 def _read_address(x: Array) -> int:
@@ -116,7 +117,8 @@ def _agree() -> bool:
 
 
 READABLE = _agree()
-"""Whether an array's id is where its object is in memory, as it is in CPython."""
+"""Whether an array's id is the address of its object, as in CPython."""
 
 address_of: Callable[[Array], int] = _read_address if READABLE else _ask_address
-"""The address of an array's first element. Asking NumPy takes a microsecond and makes a dict; reading takes a tenth."""
+"""The address of an array's first element. Asking NumPy takes a microsecond and creates a dict; reading is ten times
+faster."""

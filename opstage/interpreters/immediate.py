@@ -1,4 +1,4 @@
-"""Sessions whose ops run at once, and the choice between them and those that are recorded."""
+"""Sessions whose ops run at once, and the choice between those and deferred ones."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from .registry import make_interpreter
 
 @final
 class Immediate(Imperative[R]):
-    """Each op at once, on `inner`.
+    """Runs each op at once, on `inner`.
 
-    NumPy's warnings stay inside. Arrays become constants by copy, since the user may write to them before they are
-    read again, in a backward pass, say. With `lines`, the user's line is remembered for every op: there is no program
-    that could be run again to find where an anomaly comes from.
+    NumPy's warnings are suppressed. Arrays become constants by copy, since the user may write to them before they are
+    read again, for example in a backward pass. With `lines`, the user's line is stored for every op: there is no
+    program that could be run again to find the source of an anomaly.
     """
 
     __slots__ = ("_lines", "_quietly")
@@ -81,7 +81,7 @@ class Immediate(Imperative[R]):
         return self._quietly(self.inner.bind if self._lines is None else self._traced, primitive, refs, static)
 
     def _traced(self, primitive: Primitive, refs: tuple[R, ...], static: Static) -> tuple[R, ...]:
-        """Bind, and place an anomaly at the line of the op that this one serves, perhaps in its backward pass."""
+        """Bind an op, and attribute an anomaly to the user's line of the op it belongs to, also in a backward pass."""
         assert self._lines is not None
         ordinal = self.cursor.ordinal
         if ordinal not in self._lines:
@@ -95,7 +95,7 @@ class Immediate(Imperative[R]):
 
 
 def make_imperative(options: Options) -> Imperative[Any]:
-    """The interpreter that `options` choose: immediate or, with backend "compiled", deferred until a value is read."""
+    """The interpreter that `options` select: immediate or, with backend "compiled", deferred until a value is read."""
     options.require_one_rank("a session")
     own: Any = make_interpreter(options)
     base = watched(own, options)

@@ -1,4 +1,4 @@
-"""The base interpreter of a session: for code that is not a program, whose ops come one by one."""
+"""The base interpreter of a session: for code that is not a program, and calls ops one by one."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .interpreter import BaseInterpreter
 from .transparent import Transparent
 
 Moment: TypeAlias = "Mapping[int, Any]"
-"""The numbers that may change between two evaluations, as they were at one time."""
+"""The values, at one time, of the numbers that may change between evaluations."""
 
 
 class Imperative(Transparent[R]):
-    """Takes ops whenever a user's own code calls them, and gives what `execute` gives to a program.
+    """Accepts ops from any of the user's code, and provides the same results as `execute` does for a program.
 
-    Its refs live as long as a tape. What outlives one, parameters and moments, are values of the `store`.
+    Its refs live as long as a tape. Values that outlive it, such as parameters and moments, belong to the `store`.
     """
 
     __slots__ = ()
@@ -32,14 +32,14 @@ class Imperative(Transparent[R]):
 
     @abstractmethod
     def begin(self, step: int) -> None:
-        """Start anew, as a program does: from a fresh cursor, at training step `step`."""
+        """Restart, as for a new program: with a fresh cursor, at training step `step`."""
 
     def admit(self, what: str) -> None:
-        """Raise a ProgramError if `what` cannot come in from outside any more."""
+        """Raise a ProgramError if `what` can no longer be passed in from outside."""
         return
 
     def failed(self) -> None:
-        """Forget what an op did before it failed."""
+        """Discard the effects of an op that failed."""
         return
 
     @abstractmethod
@@ -48,19 +48,19 @@ class Imperative(Transparent[R]):
 
     @abstractmethod
     def live(self, read: Callable[[], Any]) -> R:
-        """A ref to an array that may be another one when it is next asked for."""
+        """A ref to an array that may have been replaced when it is read again."""
 
     def moment(self) -> Moment:
-        """The live values at this moment."""
+        """The current values of the live refs."""
         return {}
 
     @abstractmethod
     def fetch(self, refs: Sequence[R], moment: Moment | None = None) -> Sequence[Any]:
-        """Refs as values of the store, as of a moment, or now."""
+        """Refs as values of the store, at a moment, or now."""
 
 
 def own_array(value: Any) -> np.ndarray[Any, Any]:
-    """A copy of `value` as an array; a UsageError for what is none."""
+    """A copy of `value` as an array; a UsageError if it is not one."""
     try:
         return np.array(value)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Indices that must name a row: which one does not, and the error that says so, the same on every interpreter."""
+"""Checks indices, with the same error on every interpreter."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def first_out_of_range(idx: Array, count: int) -> tuple[int, tuple[int, ...]] | 
 
 
 def require_in_range(op: str, shape: tuple[int, ...], idx: Array) -> None:
-    """Mode "raise": every index must name a row of x, a tensor of this shape."""
+    """Mode "raise": every index must be a row number of x, a tensor of this shape."""
     found = first_out_of_range(idx, shape[0])
     if found is not None:
         index, position = found
@@ -42,7 +42,7 @@ def require_in_range(op: str, shape: tuple[int, ...], idx: Array) -> None:
 
 
 def require_labels(op: str, shape: tuple[int, ...], labels: Array, *, ignore_index: int) -> None:
-    """Every label must name a class of logits of this shape, or be `ignore_index`."""
+    """Every label must be a class of logits of this shape, or equal `ignore_index`."""
     axis = class_axis(len(shape))
     classes = shape[axis]
     found = first_out_of_range(np.where(labels == ignore_index, 0, labels), classes)
@@ -57,7 +57,7 @@ def require_labels(op: str, shape: tuple[int, ...], labels: Array, *, ignore_ind
 
 
 def require_cells(op: str, cells: tuple[int, ...], index: Array) -> None:
-    """Every index of a pool must be a flat position in a plane of this shape: another one is of another plane."""
+    """Every index of a pool must be a flat position in a plane of this shape."""
     found = first_out_of_range(index, math.prod(cells))
     if found is not None:
         raise RangeError(
@@ -68,7 +68,7 @@ def require_cells(op: str, cells: tuple[int, ...], index: Array) -> None:
 
 
 class NamedRows(NamedTuple):
-    """Indices, and the shape of the tensor whose rows they name; `require(op, shape, indices)` raises RangeError."""
+    """Indices, and the shape of the tensor that they index; `require(op, shape, indices)` raises RangeError."""
 
     shape: tuple[int, ...]
     indices: Any
@@ -76,7 +76,7 @@ class NamedRows(NamedTuple):
 
 
 def indices_of(primitive: Primitive, operands: Sequence[Any], static: Static) -> NamedRows | None:
-    """The indices among a composite's operands, and the check of them; None if it has none of its own."""
+    """The indices among a composite's operands, and their check; None if it has none."""
     if primitive in (CROSS_ENTROPY, CROSS_ENTROPY_GRAD):
         logits, labels, *_ = operands
         return NamedRows(logits.shape, labels, partial(require_labels, ignore_index=static["ignore_index"]))
@@ -84,7 +84,7 @@ def indices_of(primitive: Primitive, operands: Sequence[Any], static: Static) ->
 
 
 def require_indices(primitive: Primitive, operands: Sequence[Array], static: Static) -> None:
-    """Check a composite's indices, with errors in its own terms; its parts would name theirs."""
+    """Check a composite's indices, so that errors are about the composite and not its parts."""
     named = indices_of(primitive, operands, static)
     if named is not None:
         named.require(primitive.name, named.shape, named.indices)

@@ -1,7 +1,7 @@
-"""`Interpreter`: what every interpreter is, and the two ways to make one.
+"""`Interpreter`: the common base of all interpreters, and the two kinds of them.
 
-A *base* interpreter gives ops their meaning on values of its own (arrays, shapes, graph variables). A *wrapping*
-interpreter (the tape, forward mode, an op counter) does something around another one, its `inner`.
+A *base* interpreter defines ops on its own values (arrays, shapes, graph variables). A *wrapping* interpreter (the
+tape, forward mode, an op counter) adds something around another one, its `inner`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Inner = TypeVar("Inner", bound=Any)
 class Interpreter(Ops[R]):
     """The structural methods that all interpreters share.
 
-    depth           how many interpreters stand beneath this one
+    depth           the number of interpreters beneath this one
     differentiates  whether this one, or one beneath it, takes derivatives; those above it then expand composites,
                     because a fused kernel's residuals cannot take cotangents
     """
@@ -53,11 +53,11 @@ class Interpreter(Ops[R]):
 
     @property
     def fuses(self) -> bool:
-        """Whether a program of several ops may cost it less as one op, see `composing`."""
+        """Whether it may run a program of several ops faster as one op, see `composing`."""
         return False
 
     def has_fused(self, primitive: Primitive, types: tuple[TensorType, ...]) -> bool:
-        """Whether it computes a composite without static parameters at once, on operands of these types."""
+        """Whether it has one kernel for a composite without static parameters, on operands of these types."""
         return False
 
     @abstractmethod
@@ -77,7 +77,7 @@ class Interpreter(Ops[R]):
             raise
 
     def before_decompose(self, primitive: Primitive, refs: tuple[Any, ...], static: Static, /) -> None:
-        """Called before a composite is decomposed: so errors can name it rather than one of its parts."""
+        """Called before a composite is decomposed, so that errors can name it and not one of its parts."""
 
     @override
     def region(self, name: str, f: Callable[..., Any], /, *args: Any) -> Any:
@@ -130,7 +130,7 @@ class Interpreter(Ops[R]):
         return ()
 
     def infer(self, primitive: Primitive, types: tuple[TensorType, ...], static: Static, /) -> tuple[TensorType, ...]:
-        """The types that `bind` would give, for an op in a body that is being traced."""
+        """The types that `bind` would return, for an op in a body that is being traced."""
         return primitive.infer(types, static, self.cursor.region.name)
 
     @override
@@ -153,9 +153,9 @@ class Interpreter(Ops[R]):
 
 
 class BaseInterpreter(Interpreter[R]):
-    """An interpreter with values of its own, and the door between them and the host.
+    """An interpreter with its own values.
 
-    `put` and `get` carry arrays in and out; `execute` runs a program that is written against this interpreter.
+    `put` and `get` transfer arrays in and out; `execute` runs a program that is written against this interpreter.
     """
 
     __slots__ = ("_step", "_part")
@@ -171,7 +171,8 @@ class BaseInterpreter(Interpreter[R]):
 
     @contextmanager
     def in_part(self, number: R) -> Iterator[None]:
-        """Within it random ops draw as in iteration `number`, an integer scalar: a part of a step draws afresh."""
+        """Within it random ops draw as in iteration `number`, an integer scalar, so that each part of a step draws
+        differently."""
         self._part = (number,)
         try:
             yield
@@ -180,12 +181,12 @@ class BaseInterpreter(Interpreter[R]):
 
     @property
     def executes(self) -> bool:
-        """Whether values have numbers in them; on shapes alone a training step changes nothing."""
+        """Whether its values have numbers; on shapes only, a training step changes nothing."""
         return True
 
     @property
     def computes(self) -> bool:
-        """Whether `get` gives numbers that were computed; where memory alone is counted every branch runs instead."""
+        """Whether `get` returns computed numbers; if only memory is counted, every branch runs instead."""
         return True
 
     @abstractmethod
@@ -194,41 +195,41 @@ class BaseInterpreter(Interpreter[R]):
 
     @abstractmethod
     def get(self, ref: R, /) -> Any:
-        """A value back on the host."""
+        """A value as a host array."""
 
     def fill(self, initialiser: Elementary, shape: tuple[int, ...], dtype: DType, /) -> R:
-        """The first value of a parameter or moment. With memory of its own an interpreter makes it there."""
+        """The initial value of a parameter or moment. An interpreter with its own memory creates it there."""
         return self.put(initialiser.materialise(shape, dtype))
 
     def raise_pending(self) -> None:
-        """Raise what was found wrong so far, where ops run later than they are asked for; else do nothing."""
+        """Raise errors found so far, where ops run later than they are bound; otherwise do nothing."""
         return
 
     def prepared(
         self, program: BaseProgram, refs: tuple[R, ...], varying: Sequence[int]
     ) -> tuple[Callable[[Sequence[Any]], Any], Callable[[], bool], Structure] | None:
-        """A quick call of a program on `refs` but for others at the positions `varying`; None where it has none such.
+        """A fast call of a program on `refs`, with other values at the positions `varying`; None where there is none.
 
-        It takes host arrays of the types of those that they stand for, and gives arrays of the caller's own; or None,
-        and the program is to be executed. Beside it whether what the program has read of Python's state still holds,
-        which is to be asked before each call, and the structure of its results.
+        The call takes host arrays of the same types as the refs they replace, and returns arrays that the caller owns;
+        or None, in which case the program must be executed. Also returned are a function that says whether the Python
+        state that the program read is unchanged, to be checked before each call, and the structure of the results.
         """
         return None
 
     def trim(self) -> None:
-        """Give memory that is kept for reuse back to the system, where any is kept."""
+        """Return memory that is kept for reuse to the system."""
         return
 
     def has_kernel(self, primitive: Primitive) -> bool:
-        """Whether it computes `primitive` itself, in its dtype; a composite that it has no kernel for is decomposed.
+        """Whether it computes `primitive` itself, in its dtype; a composite without a kernel is decomposed.
 
-        The table of what runs where is this method over the catalogue; `opstage.check` asks it before anything runs.
+        The table of supported ops is this method over the catalogue; `opstage.check` calls it before anything runs.
         """
         return True
 
     @override
     def before_decompose(self, primitive: Primitive, refs: tuple[Any, ...], static: Static, /) -> None:
-        """Run the op's own shape rule, as those of its parts might let more pass."""
+        """Run the op's own shape rule, since the rules of its parts might accept more."""
         if not self.cursor.quiet:
             self.infer(primitive, tuple([TensorType(ref.shape, ref.dtype) for ref in refs]), static)
 
@@ -244,11 +245,11 @@ class BaseInterpreter(Interpreter[R]):
         )
 
     def execute(self, program: Callable[..., tuple[R, ...]], refs: tuple[R, ...], step: int = 0) -> tuple[R, ...]:
-        """The results of `program(ops, *refs)` at training step `step`, in whatever way this interpreter has."""
+        """The results of `program(ops, *refs)` at training step `step`, in this interpreter's own way."""
         return self.execute_each(program, refs, step)
 
     def execute_each(self, program: Callable[..., tuple[R, ...]], refs: tuple[R, ...], step: int = 0) -> tuple[R, ...]:
-        """`program(self, *refs)` from a fresh cursor, at training step `step`: each op as it is bound."""
+        """`program(self, *refs)` from a fresh cursor, at training step `step`: each op runs when it is bound."""
         self.cursor = Cursor()
         self._step = self.put(_step_array(step))
         return program(self, *refs)
@@ -280,7 +281,7 @@ class BaseInterpreter(Interpreter[R]):
         return self.gather_row(x, index=index)
 
     def rows(self, entry: TensorType, length: int, /) -> Any:
-        """Room for the results of `length` iterations, to be filled by `rows[i] = value`."""
+        """Storage for the results of `length` iterations, to be filled by `rows[i] = value`."""
         return [None] * length
 
     def stacked(self, rows: Any, entry: TensorType, /) -> R:
@@ -297,7 +298,7 @@ def _step_array(step: int) -> npt.NDArray[Any]:
 
 
 class Holding(Infix):
-    """A ref that holds a `value`, a ref of the interpreter beneath, whose shape and dtype are its own."""
+    """A ref that holds a `value`, a ref of the interpreter beneath, and has its shape and dtype."""
 
     __slots__ = ()
     value: Any
@@ -334,7 +335,7 @@ class Typed(Infix):
 
 @final
 class Variable(Typed):
-    """A ref of an interpreter that writes a program down: a numbered tensor of `ops`, which has a type and no value."""
+    """A ref of an interpreter that records a program: a numbered tensor of `ops`, with a type and no value."""
 
     __slots__ = ("slot", "type", "ops")
 
@@ -345,16 +346,16 @@ class Variable(Typed):
 
 
 class Wrapper(Interpreter[R], Generic[R, Inner]):
-    """An interpreter around `inner`, with refs of its own that hold inner refs.
+    """An interpreter around `inner`, with its own refs that hold inner refs.
 
-    A subclass supplies `bind`, `wrap` (an inner ref as a constant of its own) and `ref_type`. After `close`, its refs
-    are of no more use: a ref of an inner derivative must not leak out of it.
+    A subclass supplies `bind`, `wrap` (an inner ref as a constant) and `ref_type`. After `close`, its refs cannot be
+    used: a ref of an inner derivative must not leak out of it.
     """
 
     __slots__ = ("inner", "closed")
     ref_type: type[Any]
     misplaced = "a ref of an inner derivative was used outside of it; return it from the inner function instead"
-    """The error where an op of an outer interpreter gets a ref of this one."""
+    """The error when an op of an outer interpreter gets a ref of this one."""
 
     def __init__(self, inner: Interpreter[Inner], *, differentiates: bool):
         super().__init__(

@@ -1,4 +1,4 @@
-"""Values that a loop keeps of its iterations for the backward pass, and products that are done after its loop."""
+"""Values that a loop saves in each iteration for the backward pass, and products moved out of the backward loop."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def keeping(ops: Interpreter[Any], loop: ScanParameters, needs: Sequence[bool]) 
     """The loop with the outputs that a backward pass on `ops` reads: it also stacks the incoming carries and, if the
     body has a product, the values that a tape saves in an iteration.
 
-    Recomputing them would cost the product once more; a body without one costs little compared with the memory. Other
-    layouts of carries and xs are not saved, and neither are loop invariants.
+    Recomputing them would repeat the product; recomputing a body without one is cheap compared with the memory. Other
+    layouts of carries and xs are not saved, nor are loop invariants.
     """
     body, carries = loop.body, loop.carries
     wanted = [*body.inputs[:carries]]
@@ -59,7 +59,7 @@ def on_tape(
 ) -> tuple[Tape[Variable], list[Node[Variable]], tuple[Node[Variable], ...]]:
     """One iteration on a tape over the tracer: the tape, its inputs and its outputs.
 
-    The outputs that are `kept` may be there for the tape alone: that they read a residual opens no composite.
+    The `kept` outputs may exist only for the tape: their use of a residual does not expand a composite.
     """
     read = [slot for i, slot in enumerate(body.outputs) if i not in kept]
     body = body.replace(equations=with_opened(list(body.equations), read))
@@ -76,7 +76,7 @@ def _has_product(body: Body) -> bool:
 
 
 def _sources(equations: Sequence[Equation], varying: Sequence[int], saved: Sequence[int]) -> list[int]:
-    """Of which results of the equations, or inputs that vary, the saved slots are made by layout alone."""
+    """Those results of the equations, or varying inputs, from which the saved slots are made by layout ops only."""
     makers = {slot: e for e in equations for slot in e.outputs}
     moving = set(varying)
     for e in equations:

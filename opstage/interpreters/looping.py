@@ -1,7 +1,7 @@
-"""`while_loop`: a loop that runs for as long as its condition holds, as one op.
+"""`while_loop`: a loop as one op, which runs while its condition holds.
 
-Forward mode is a `while_loop` that carries tangents along. Reverse mode goes through a `scan` of the declared bound,
-whose iterations after the last one do nothing.
+Forward mode is a `while_loop` whose carry includes tangents. Reverse mode uses a `scan` of the declared bound, in which
+the iterations after the last one do nothing.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def while_loop(ops: Interpreter[R], cond: Any, body: Any, init: Any, *, max_iter
 
 
 class _Part(NamedTuple):
-    """A body of a loop in the making: its tracer, and the carries as it takes them, the counter last."""
+    """A body of a loop under construction: its tracer, and its carries, the counter last."""
 
     tracer: Tracer[Any]
     state: list[Variable]
@@ -112,7 +112,7 @@ def _bind(
     *,
     prune: bool = False,
 ) -> tuple[R, ...]:
-    """Close the traced bodies over all that either reads, and bind the loop."""
+    """Make the traced bodies closed over all the values that either uses, and bind the loop."""
     refs = {id(ref): ref for each in (tester, part) for _, ref in each.tracer.captured}
     closed = []
     for (tracer, state), outputs in ((tester, [flag]), (part, new)):
@@ -147,14 +147,14 @@ def _while_shape(*operands: TensorType, **static: Any) -> tuple[TensorType, ...]
 
 
 def run_while(ops: BaseInterpreter[R], /, *operands: R, **static: Any) -> tuple[R, ...]:
-    """Run iterations for as long as the condition holds, for a base interpreter that has no kernel of its own."""
+    """Run iterations while the condition holds, for a base interpreter without its own kernel."""
     loop = WhileParameters(**static)
     carries = len(loop.body.outputs)
     return iterate(ops, loop, ops.prepare_body(loop.test, carries), ops.prepare_body(loop.body, carries), *operands)
 
 
 Prepared: TypeAlias = "Callable[[Sequence[R]], Callable[[Sequence[R]], Sequence[R]]]"
-"""A body as `BaseInterpreter.prepare_body` gives it."""
+"""A body as returned by `BaseInterpreter.prepare_body`."""
 
 
 def iterate(
@@ -177,15 +177,16 @@ def iterate(
 
 
 def passed(limit: int | None) -> RangeError:
-    """The error of a loop that goes on past its bound."""
+    """The error of a loop that exceeds its bound."""
     message = f"cond still holds after max_iterations={limit} iterations: declare more, or let cond be False earlier"
     return RangeError(message, op="while_loop")
 
 
 def _while_vjp(ops: Ops[Any], ctx: Context[Any], cotangents: tuple[Any, ...], /, **static: Any) -> tuple[Any, ...]:
-    """The pullback of the same iterations as a scan of the declared bound, computed anew.
+    """The pullback of the same iterations as a scan of the declared bound, recomputed.
 
-    It reads how many there were, so a loop that went on past its bound is found in a program of derivatives alone.
+    It reads the number of iterations, so a loop that exceeded its bound is also detected in a program that only
+    computes derivatives.
     """
     loop = WhileParameters(**static)
     body, carries = loop.body, len(loop.body.outputs)
@@ -214,7 +215,7 @@ def _while_vjp(ops: Ops[Any], ctx: Context[Any], cotangents: tuple[Any, ...], /,
 def _while_jvp(
     ops: Ops[Any], primals: tuple[Any, ...], outputs: tuple[Any, ...], tangents: tuple[Any, ...], /, **static: Any
 ) -> tuple[Any, ...]:
-    """The loop run once more, with the tangent of the carry carried along."""
+    """The loop run again, with the tangent of the carry."""
     loop = WhileParameters(**static)
     body, last = loop.body, len(loop.body.outputs) - 1
     moving, _ = body.moving([tangent is not None for tangent in tangents], last + 1)
@@ -251,7 +252,7 @@ def _while_jvp(
 
 @final
 class _WhilePrimitive(Primitive):
-    """`while_loop` has as many operands and outputs as its body says, so what is fixed elsewhere is counted here."""
+    """`while_loop` has as many operands and outputs as its body requires, so they are counted here."""
 
     __slots__ = ()
     keeps_more = True
@@ -265,12 +266,12 @@ class _WhilePrimitive(Primitive):
 
     @override
     def saved_positions(self, needs: tuple[bool, ...], static: Static) -> tuple[int, ...]:
-        """All operands, and how many iterations there were."""
+        """All operands, and the number of iterations."""
         return (*range(len(needs)), len(needs) + len(static["body"].outputs) - 1)
 
     @override
     def keeping(self, ops: Any, needs: tuple[bool, ...], static: Static) -> Static:
-        """Nothing more; but where a derivative would go back through the loop, that has to have a bound."""
+        """Nothing more; but a loop that is differentiated in reverse must have a bound."""
         body = static["body"]
         if static["limit"] is None:
             _, moved = body.moving(needs, len(body.outputs))
@@ -286,7 +287,7 @@ class _WhilePrimitive(Primitive):
 
     @override
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], static: Static) -> Cost:
-        """That of the condition and the body, as often as the declared bound allows; once where none is declared."""
+        """The cost of the condition and the body, times the declared bound; once where none is declared."""
         loop = WhileParameters(**static)
         times: Dim = 1 if loop.limit is None else loop.limit
         test, body = loop.test.cost(), loop.body.cost()

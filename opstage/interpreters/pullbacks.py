@@ -1,7 +1,7 @@
-"""Derivatives of elementwise ops as single ops: a vjp rule is traced once, as a composite, which one kernel computes.
+"""Derivatives of elementwise ops as single ops: a vjp rule is traced once, as a composite, and run by one kernel.
 
-Run op by op, the rule of `hardswish` goes through memory ten times. `elu` has no rule: its parts go onto the tape one
-by one, twenty times through memory. An interpreter that `fuses` gets the same program as one composite.
+Run op by op, the rule of `hardswish` makes ten passes over memory. `elu` has no rule: its parts go onto the tape one by
+one, with twenty passes. An interpreter that `fuses` gets the same program as one composite.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from .tape import Tape
 from .tracer import Composite, Tracer
 
 _FEWEST = 3
-"""Ops of a rule, not counting views and constants, from which on one kernel is worth asking for."""
+"""The least number of ops in a rule, not counting views and constants, for which one kernel is used."""
 
 _KNOWN: dict[Hashable, _Pullback | None] = {}
 _MOST_KNOWN = 1 << 10
 _SIMPLE: set[Primitive] = set()
-"""Ours whose rules are of few ops, or not elementwise: asked for each op of a backward pass, so known by one lookup."""
+"""Our primitives whose rules have few ops or are not elementwise; a set makes this check, made for each op, one
+lookup."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class _NotKnown(Exception):
 
 @dataclass(frozen=True)
 class _RuleContext:
-    """The forward call as a rule that is traced sees it."""
+    """The forward call as seen by a rule that is being traced."""
 
     needs: tuple[bool, ...]
     saved: tuple[Variable | None, ...]
@@ -70,7 +71,7 @@ def _catalogue() -> frozenset[Primitive]:
 
 
 def is_elementwise(primitive: Primitive) -> bool:
-    """Whether the rule of a primitive may be recorded: it is ours, so it does the same each time, and elementwise."""
+    """Whether the rule of a primitive may be recorded: it is elementwise and our own, so it always does the same."""
     return primitive.kind is Kind.POINTWISE and not primitive.effects and primitive in _catalogue()
 
 
@@ -95,8 +96,8 @@ def whole(
 ) -> Primitive | None:
     """A composite without rules as a primitive with one, if `ops` has a kernel for that rule; else None.
 
-    It is then computed by the composite's own kernel, and differentiated by the kernel of its derivative, where it
-    would be expanded on the tape.
+    It is then computed by the composite's own kernel and differentiated by the kernel of its derivative, instead of
+    being expanded on the tape.
     """
     if not is_elementwise(primitive) or len(primitive.outputs) != 1 or primitive.residuals:
         return None
@@ -136,7 +137,7 @@ def _traced(
     cotangent: TensorType,
     static: Static,
 ) -> _Pullback | None:
-    """Trace the rule; None where it is of few ops, or computes again what is better kept."""
+    """Trace the rule; None if it has few ops, or recomputes values that are better saved."""
     rule: Any = primitive.vjp
     tracer = Tracer(ops)
     variables = [None if type_ is None else tracer.input(type_) for type_ in saved]
@@ -165,7 +166,7 @@ _TWINS: set[Primitive] = set()
 
 @cache
 def _with_rule(primitive: Primitive) -> Primitive:
-    """A composite of ours with a rule of its own: back through its decomposition."""
+    """A composite of ours with its own rule: backward through its decomposition."""
     decomposition = primitive.decomposition
     assert decomposition is not None
 

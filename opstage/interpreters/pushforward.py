@@ -20,7 +20,7 @@ from .tape import Node, Record, Tape
 
 
 def pushforward(output: Node[R], tangents: Mapping[Node[R], R]) -> R:
-    """The tangent of `output` when the leaves of its tape move by `tangents`, the others staying; zeros without a path.
+    """The tangent of `output` when the leaves of its tape have `tangents`, others zero; zeros without a path.
 
     It costs about three backward passes, and reads the residuals of everything that `output` depends on.
     """
@@ -42,7 +42,7 @@ def pushforward(output: Node[R], tangents: Mapping[Node[R], R]) -> R:
 
 
 def _lifted(root: Record[R], second: Tape[R]) -> dict[Record[R], Record[Node[R]]]:
-    """Copies of all records that `root` depends on, their residuals constants of `second`."""
+    """Copies of all records that `root` depends on, with their residuals as constants of `second`."""
     seen = {root}
     order = [root]
     for record in order:  # grows while it is walked

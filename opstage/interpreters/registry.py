@@ -38,7 +38,7 @@ _IN_PROCESS: dict[str, Factory] = {}
 
 
 def register_interpreter(name: str, factory: Factory) -> None:
-    """Have `Options(backend=name)` mean `factory(options)` in this process, without an entry point.
+    """Make `Options(backend=name)` mean `factory(options)` in this process, without an entry point.
 
     Raises UsageError where the name is taken, by Opstage, an installed package or an earlier call.
 
@@ -63,7 +63,7 @@ def backends() -> list[str]:
 
 
 def make_interpreter(options: Options) -> BaseInterpreter[Any]:
-    """The base interpreter that `options` asks for. Raises UsageError when there is none; never falls back."""
+    """The base interpreter for `options`. Raises UsageError when there is none; never falls back."""
     own = _OWN.get((options.backend, options.device_kind))
     if own is not None:
         module, _, name = own.partition(":")
@@ -97,12 +97,12 @@ def _shared(options: Options) -> BaseInterpreter[Any]:
 
 
 def shared_interpreter(options: Options) -> BaseInterpreter[Any]:
-    """One interpreter for all who ask with these options, if it keeps what it compiles; else one of one's own."""
+    """One interpreter for all callers with these options, if it caches compiled programs; else a new one."""
     return _shared(options) if options.backend == "compiled" else make_interpreter(options)
 
 
 def trim_shared() -> None:
-    """Have all of those give memory that they keep for reuse back to the system."""
+    """Make all of those return memory that they keep for reuse to the system."""
     for interpreter in list(_SHARED):
         interpreter.trim()
 

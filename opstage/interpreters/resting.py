@@ -1,7 +1,7 @@
-"""Python's garbage collector at rest, while a program is recorded and compiled.
+"""Pauses Python's garbage collector while a program is recorded and compiled.
 
-Its finalizers and callbacks are no part of a program that is recorded. And planning makes many objects that stay: the
-collector would go through all of them again and again, and find nothing.
+Its finalizers and callbacks are not part of a recorded program. And planning creates many objects that stay: the
+collector would traverse all of them again and again without finding garbage.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..forks import make_lock, tell_in_child
 
 @final
 class _Collector:
-    """The collector, one for all threads: it goes on when the last of those that asked for rest has ended."""
+    """The collector, shared by all threads: it resumes when the last thread that paused it has finished."""
 
     def __init__(self) -> None:
         self._lock = make_lock(waits_for_others=False)
@@ -45,7 +45,7 @@ class _Collector:
         return getattr(self._own, "count", 0)
 
     def _forked(self) -> None:
-        """In a child the other threads have ended."""
+        """In a forked child the other threads no longer exist."""
         if self._asked:
             self._asked = self._of_this_thread()
             if not self._asked and self._enabled:
@@ -57,7 +57,7 @@ _collector = _Collector()
 
 @contextmanager
 def resting() -> Iterator[None]:
-    """No collection in any thread until this ends; what has no circles is freed as ever."""
+    """No garbage collection in any thread until this ends; objects without reference cycles are freed as usual."""
     _collector.stop()
     try:
         yield

@@ -1,6 +1,6 @@
-"""`scan`: a loop that is one op. Its body is traced once, and its derivatives are loops over the body's derivatives.
+"""`scan`: a loop as one op. Its body is traced once, and its derivatives are loops over the body's derivatives.
 
-The rules stand here rather than in the catalogue, because the derivative of a body needs a tape and forward mode.
+The rules are here and not in the catalogue, because differentiating a body requires a tape and forward mode.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def scan(
 
 
 def _length(columns: Sequence[Any], paths: Sequence[str], length: Dim | None) -> Any:
-    """How many iterations there are, a Dim: the size that all leading axes of xs share."""
+    """The number of iterations, a Dim: the common leading size of xs."""
     count = None if length is None else as_dim("scan", "length", length)
     if isinstance(count, InvalidStatic):
         count.raise_()
@@ -101,7 +101,7 @@ def _length(columns: Sequence[Any], paths: Sequence[str], length: Dim | None) ->
 
 
 def require_same_carry(state: Sequence[Variable], new: Sequence[Variable], paths: Sequence[str]) -> None:
-    """A carry leaves the body as it came in, for the next iteration takes it."""
+    """A carry must have the same type after the body as before, because the next iteration takes it."""
     for before, after, path in zip(state, new, paths):
         name = f"carry.{path}" if path else "the carry"
 
@@ -138,7 +138,7 @@ class _Scanned(NamedTuple):
 
 
 _Pairs: TypeAlias = "list[tuple[Variable, Any]]"
-"""Inputs of a body, each with the ref that it stands for (for xs, that whose entries it stands for)."""
+"""Inputs of a body, each with the ref that it replaces (for xs, the one whose entries it replaces)."""
 
 
 def _pairs(inputs: Iterable[Variable], refs: Iterable[Any]) -> _Pairs:
@@ -193,7 +193,7 @@ def _scan_shape(*operands: TensorType, **static: Any) -> tuple[TensorType, ...]:
 
 
 def run_loop(ops: BaseInterpreter[R], /, *operands: R, **static: Any) -> tuple[R, ...]:
-    """Run the iterations in order, for a base interpreter that has no kernel of its own."""
+    """Run the iterations in order, for a base interpreter without its own kernel."""
     loop = ScanParameters(**static)
     return run_iterations(
         ops, loop, ops.prepare_body(loop.body, loop.carries + loop.entries, length=int(loop.length)), *operands
@@ -222,9 +222,8 @@ def run_iterations(
 
 def _scan_vjp(ops: Ops[Any], ctx: Context[Any], cotangents: tuple[Any, ...], /, **static: Any) -> tuple[Any, ...]:
     """The reverse loop over the values saved in each iteration: it pulls the cotangent of the carry back through the
-    iteration, recomputes what was not saved, and accumulates the cotangents of captured tensors. One that is a sum of
-    products is a product of the stacked factors after the loop.
-    """
+    iteration, recomputes what was not saved, and accumulates the cotangents of captured tensors. A cotangent that is a
+    sum of products is computed after the loop, as a product of the stacked factors."""
     loop = ScanParameters(**static)
     body, carries, split = loop.body, loop.carries, loop.carries + loop.entries
     types = body.input_types
@@ -286,7 +285,7 @@ def _scan_vjp(ops: Ops[Any], ctx: Context[Any], cotangents: tuple[Any, ...], /, 
 def _scan_jvp(
     ops: Ops[Any], primals: tuple[Any, ...], outputs: tuple[Any, ...], tangents: tuple[Any, ...], /, **static: Any
 ) -> tuple[Any, ...]:
-    """The loop run once more, with the tangent of the carry carried along."""
+    """The loop run again, with the tangent of the carry."""
     loop = ScanParameters(**static)
     body, carries, split = loop.body, loop.carries, loop.carries + loop.entries
     types = body.input_types
@@ -323,7 +322,7 @@ def _scan_jvp(
 
 @final
 class _ScanPrimitive(Primitive):
-    """`scan` has as many operands and outputs as its body says, so what is fixed elsewhere is counted here."""
+    """`scan` has as many operands and outputs as its body requires, so they are counted here."""
 
     __slots__ = ()
     keeps_more = True
@@ -348,7 +347,7 @@ class _ScanPrimitive(Primitive):
 
     @override
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], static: Static) -> Cost:
-        """That of the body, as often as it runs, and the stacked results written once."""
+        """The cost of the body times the number of iterations, and the stacked results written once."""
         loop = ScanParameters(**static)
         iteration = loop.body.cost()
         written: Dim = 0
@@ -390,12 +389,12 @@ def _rows(entry: TensorType, length: Dim) -> TensorType:
 
 
 def or_zeros(ops: Ops[R], ref: R | None, type: TensorType) -> R:
-    """The ref, or zeros of its type where there is none."""
+    """The ref, or zeros of its type for None."""
     return ops.full(shape=type.shape, value=0.0, dtype=type.dtype) if ref is None else ref
 
 
 def _parts(refs: Sequence[R], *sizes: int) -> tuple[Sequence[R], ...]:
-    """Runs of the given sizes, and the rest."""
+    """Consecutive parts with the given sizes, and the rest."""
     parts = []
     for size in sizes:
         parts.append(refs[:size])

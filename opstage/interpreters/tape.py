@@ -1,8 +1,8 @@
 """Reverse mode over any interpreter.
 
-The tape computes with the interpreter beneath it and remembers, for each op that a wanted gradient passes through, a
-`Record`: what the op's vjp reads and where its cotangents go. Records hold records, not values, so an intermediate
-result lives on only if some rule reads it, and a branch that nobody uses is forgotten at once.
+The tape computes with the interpreter beneath it and stores, for each op that a wanted gradient passes through, a
+`Record`: the values that the op's vjp reads, and where its cotangents go. Records refer to records, not values, so an
+intermediate result stays alive only if some rule reads it, and an unused branch is freed at once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .interpreter import Holding, Interpreter, Wrapper
 
 @final
 class Record(Generic[R]):
-    """One op on the tape, or a leaf (primitive None). It is the context that the op's vjp rule sees."""
+    """One op on the tape, or a leaf (primitive None). It is the context passed to the op's vjp rule."""
 
     __slots__ = (
         "serial",
@@ -75,7 +75,7 @@ class Record(Generic[R]):
         return tuple([next(constants) if p is None else p.output(slot) for p, slot in zip(self.parents, self.slots)])
 
     def forget(self) -> None:
-        """Drop what the op kept for a backward pass, so that none can go through it any more."""
+        """Drop the values saved for the backward pass, after which none can go through this op."""
         self.saved = self.sources = ()
         self.primitive = _CONSUMED
 
@@ -117,7 +117,7 @@ _SLOTS_1, _SLOTS_2 = (0,), (0, 0)
 
 
 class Tape(Wrapper[Node[R], R]):
-    """Reverse mode. `leaf` makes a ref whose gradient is wanted; `pull` carries cotangents back to leaves."""
+    """Reverse mode. `leaf` makes a ref whose gradient is wanted; `pull` propagates cotangents back to leaves."""
 
     __slots__ = ("_serial", "_shapes")
     ref_type = Node
@@ -293,11 +293,11 @@ class Tape(Wrapper[Node[R], R]):
     def pull(
         self, outputs: Sequence[Node[R]], cotangents: Sequence[R | None], wrt: Sequence[Node[R]], *, keep: bool = True
     ) -> list[R | None]:
-        """Cotangents of `wrt` from cotangents of `outputs`; zeros where none arrives, None at constants.
+        """Cotangents of `wrt` from cotangents of `outputs`; zeros where none arrives, None for constants.
 
-        Only records that an output depends on are visited, latest first, so each op's cotangents are complete when
-        its rule runs. With `keep=False` a record's residuals are dropped as soon as they have been read, so memory
-        falls as the pass goes; the tape cannot be pulled through again.
+        Only records that an output depends on are visited, latest first, so each op's cotangents are complete when its
+        rule runs. With `keep=False` a record's residuals are dropped once they have been read, so memory decreases
+        during the pass; the tape cannot be pulled through again.
         """
         wanted = {ref.record for ref in wrt if ref.record is not None}
         found = self.cotangents(outputs, cotangents, retain=wanted, keep=keep)
@@ -377,7 +377,7 @@ class Tape(Wrapper[Node[R], R]):
 
 
 def _visible(ops: Interpreter[R], record: Record[R], primitive: Primitive, arrived: list[R | None]) -> list[R | None]:
-    """The cotangents of the outputs that users see, zeros in place of those that nobody reached."""
+    """The cotangents of the outputs that users see, with zeros for those that received none."""
     visible = len(arrived) - len(primitive.residuals)
     if any(c is not None for c in arrived[visible:]):
         raise ProgramError(f"a residual of {primitive} received a cotangent; its composite must be expanded")

@@ -21,13 +21,13 @@ _LEAKED = (
 
 @final
 class Tracer(Wrapper[Variable, R]):
-    """Writes down what the body of a loop over `inner` does. A ref from outside becomes an input of the body.
+    """Records the body of a loop over `inner`. A ref from outside becomes an input of the body.
 
     With `loops` False it is a branch, which runs at most once.
 
-    captured    those inputs, each with the inner ref that it stands for
+    captured    those inputs, each with the inner ref that it replaces
     lines       the user's line of every op, by ordinal; given when the body is derived from another one
-    iteration   the input that holds the position of the loop along xs, an int64 scalar, once something asked for it
+    iteration   the input with the position of the loop along xs, an int64 scalar, once something uses it
     """
 
     __slots__ = ("trace", "captured", "lines", "iteration", "_known", "_step", "_iterations", "_loops")
@@ -110,7 +110,7 @@ class Tracer(Wrapper[Variable, R]):
         return tuple([Variable(slot, type_, self) for slot, type_ in zip(slots, types)])
 
     def finish(self, inputs: Sequence[Variable], outputs: Sequence[Variable], *, prune: bool = False) -> Body:
-        """The body, from inputs to outputs; the tracer's refs are of no more use."""
+        """The body, from inputs to outputs; the tracer's refs cannot be used afterwards."""
         self.close(_LEAKED)
         self._known.clear()  # the tracer and its refs hold each other until the garbage collector finds them
         return self.trace.close([r.slot for r in inputs], [r.slot for r in outputs], self.lines, prune=prune)
@@ -122,10 +122,10 @@ def constants(ops: Interpreter[R], body: Body) -> tuple[R, ...]:
 
 
 def evaluate(ops: Interpreter[R], body: Body, inputs: Sequence[R], held: Sequence[R]) -> tuple[R, ...]:
-    """The outputs of a body on `ops`, each op bound as it was when it was traced; `held` are its `constants`.
+    """The outputs of a body on `ops`, with the same ops as when it was traced; `held` are its `constants`.
 
-    A result is let go after its last reader. An error of an op names the user's line in the body, wherever the loop
-    was called or derived.
+    A result is released after its last use. An error of an op names the user's line in the body, no matter where the
+    loop was called or derived.
     """
     values: list[Any] = [None] * len(body.types)
     for slot, value in zip(body.inputs, inputs):
@@ -159,9 +159,9 @@ def evaluate(ops: Interpreter[R], body: Body, inputs: Sequence[R], held: Sequenc
 
 @final
 class Composite(Primitive):
-    """A closed body as one op: what it reads of Python's state was read when it was traced, so it is always the same.
+    """A closed body as one op: Python's state was read when it was traced, so the op always does the same.
 
-    Its operands are of the body's types. Its cost is that of its parts.
+    Its operands have the types of the body's inputs. Its cost is the sum of its parts' costs.
     """
 
     __slots__ = ("body",)
@@ -179,7 +179,7 @@ class Composite(Primitive):
         )
 
     def at(self, sizes: Mapping[str, int]) -> Composite:
-        """The same op, with sizes put in for the names in its shapes."""
+        """The same op, with the named sizes in its shapes substituted."""
         body = self.body
         types = [TensorType(at(type_.shape, sizes), type_.dtype) for type_ in body.types]
         equations = [

@@ -1,4 +1,4 @@
-"""`Trail`: an interpreter that is in front of another one and keeps everything that it computes."""
+"""`Trail`: an interpreter in front of another one that stores everything it computes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class BoundOp:
 
 @final
 class Trail(Transparent[R]):
-    """Notes every op in `steps`, in the order in which they were computed."""
+    """Stores every op in `steps`, in order of computation."""
 
     __slots__ = ("steps",)
 
@@ -59,7 +59,7 @@ class Trail(Transparent[R]):
         return outs
 
     def again(self, step: BoundOp, operands: Sequence[Array]) -> tuple[Array, ...]:
-        """The outputs of one op once more, on operands from the host."""
+        """The outputs of one op, recomputed on operands from the host."""
         inner = self.inner
         refs = tuple(inner.put(operand) for operand in operands)
         outs = inner.execute(lambda ops, *inputs: ops.bind(step.primitive, inputs, step.static), refs)

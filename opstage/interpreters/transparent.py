@@ -1,4 +1,4 @@
-"""`Transparent`: the base of interpreters that stand in front of another one and see every op that is bound."""
+"""`Transparent`: the base of interpreters that are in front of another one and see every op that is bound."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .interpreter import BaseInterpreter
 
 
 class Transparent(BaseInterpreter[R]):
-    """A base interpreter with the refs of `inner`, another one, to which it hands on everything but ops.
+    """A base interpreter with the refs of another one, `inner`, to which it forwards everything except ops.
 
-    A subclass supplies `bind`, and computes there with `self.inner.bind`. It sees what a tape above it asks for, ops
-    of derivative rules and optimizer updates included; a composite that `inner` decomposes it sees as one op.
+    A subclass supplies `bind`, and computes there with `self.inner.bind`. It sees the ops that a tape above it binds,
+    including those of derivative rules and optimizer updates; a composite that `inner` decomposes is one op to it.
     """
 
     __slots__ = ("inner",)

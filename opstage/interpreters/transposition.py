@@ -21,11 +21,11 @@ from ..ops.types import TensorType, is_float
 from .tracer import Tracer, constants, evaluate
 
 _JOINT = frozenset({ADD, SUB, NEG, SCALE, CAST, SELECT})
-"""Linear in all float operands together; those of the catalogue that say so by `Linearity` besides."""
+"""Linear in all float operands together, in addition to catalogue ops that declare it by `Linearity`."""
 
 
 class _Degree(Enum):
-    """A tensor as a function of what a rule is to be linear in."""
+    """How a tensor depends on the values in which a rule must be linear."""
 
     ZERO = "zero"
     CONSTANT = "constant"
@@ -34,7 +34,7 @@ class _Degree(Enum):
 
 
 class NotLinearError(Exception):
-    """A function that has no transpose; the message says why."""
+    """A function without a transpose; the message says why."""
 
 
 def transpose(
@@ -80,7 +80,7 @@ def _require_linear(ops: Any, body: Body, given: Sequence[_Degree]) -> None:
 
 
 def _forms(ops: Any, body: Body, given: Sequence[_Degree], names: dict[int, str] | None = None) -> list[_Degree]:
-    """The form of each output of a body; `names` gets the op at which a tensor ceased to be linear."""
+    """The degree of each output of a body; `names` receives the op at which a tensor became nonlinear."""
     names = {} if names is None else names
     forms = dict(zip(body.inputs, given))
     forms.update((constant.slot, _Degree.CONSTANT) for constant in body.constants)
@@ -95,7 +95,7 @@ def _forms(ops: Any, body: Body, given: Sequence[_Degree], names: dict[int, str]
 
 
 def _made(ops: Any, body: Body, equation: Equation, read: Sequence[_Degree]) -> _Degree:
-    """The form of an op's results."""
+    """The degree of an op's results."""
     primitive, moving = equation.primitive, read.count(_Degree.LINEAR)
     if _Degree.OTHER in read:
         return _Degree.OTHER
@@ -118,7 +118,7 @@ def _made(ops: Any, body: Body, equation: Equation, read: Sequence[_Degree]) -> 
 
 
 def _decomposed(ops: Any, body: Body, equation: Equation, primitive: Primitive, read: Sequence[_Degree]) -> _Degree:
-    """The form of a composite's results, all of which must be linear."""
+    """The degree of a composite's results, all of which must be linear."""
     assert primitive.decomposition is not None
     tracer = Tracer(ops)
     inputs = [tracer.input(body.types[slot]) for slot in equation.inputs]
@@ -134,7 +134,7 @@ def _decomposed(ops: Any, body: Body, equation: Equation, primitive: Primitive, 
 
 
 class _Forward(NamedTuple):
-    """A forward call as a vjp rule sees it, where its transpose is wanted."""
+    """A forward call as seen by a vjp rule whose transpose is wanted."""
 
     needs: tuple[bool, ...]
     saved: tuple[Any, ...]

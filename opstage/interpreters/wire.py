@@ -1,4 +1,4 @@
-"""How the elements of a host array stand in the memory of a device."""
+"""The form of host arrays in the memory of a device."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _FORMATS: dict[DType, Callable[[Array], Array]] = {}
 
 
 def register_wire_format(dtype: str, encode: Callable[[Array], Array]) -> None:
-    """Let arrays of a dtype without a device form be uploaded as what `encode(array)` gives, of one that has.
+    """Upload arrays of a dtype without a device form as the result of `encode(array)`, whose dtype has one.
 
     dtype   such as "float64" or "exact"
     encode  array -> array of the same shape, float32, int32, int64 or bool
 
-    What comes back from the device stays in its own dtype. Raises UsageError for a dtype that has a device form.
+    Arrays that come back from the device keep its dtype. Raises UsageError for a dtype that has a device form.
 
     Raises:
         UsageError: no such dtype, or one that a device has.
@@ -42,7 +42,7 @@ def has_wire_form(dtype: DType) -> bool:
 
 
 def no_wire_form(dtype: DType) -> str:
-    """The error for a dtype that cannot be uploaded, and what to do."""
+    """The error for a dtype that cannot be uploaded, with advice."""
     names = ", ".join(map(dtype_name, DEVICE_DTYPES))
     return (
         f"a tensor of {dtype_name(dtype)} has no form on the device, which holds {names}; use "
@@ -51,7 +51,7 @@ def no_wire_form(dtype: DType) -> str:
 
 
 def to_wire(array: Array) -> Array:
-    """The array as it is uploaded. Raises UsageError for a dtype that has no device form."""
+    """The array in its uploaded form. Raises UsageError for a dtype without a device form."""
     if array.dtype in DEVICE_DTYPES:
         return np.ascontiguousarray(array).reshape(array.shape)
     encode = _FORMATS.get(array.dtype)

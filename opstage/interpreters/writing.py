@@ -1,4 +1,4 @@
-"""Interpreters that compute nothing and write a program down: one trace of it, whatever it is made for."""
+"""Interpreters that compute nothing and record a program as one trace, which may be used for any purpose."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .interpreter import BaseInterpreter, Variable
 
 
 class Writing(BaseInterpreter[Variable]):
-    """Writes a `Trace`. Symbolic sizes in the types of the inputs stay symbolic in it. A subclass supplies `bind`.
+    """Records a `Trace`. Symbolic sizes in the types of the inputs stay symbolic. A subclass supplies `bind`.
 
     closed      the message for a ref that is used when the trace is closed; None before
     """
 
     __slots__ = ("trace", "closed")
     no_values = "a program that is recorded has no values yet, so its structure cannot depend on them"
-    """The message where a value is asked for."""
+    """The message where a value is requested."""
 
     def __init__(self, dtype: DType, seed: int):
         super().__init__(dtype, seed)

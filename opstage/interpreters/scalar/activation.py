@@ -17,7 +17,7 @@ GELU_CUBIC = 0.044715
 
 
 def sigmoid(real: Real, exp: Function) -> Function:
-    """1/(1 + e⁻ˣ): where e⁻ˣ overflows, the quotient is 0 all the same."""
+    """1/(1 + e⁻ˣ); if e⁻ˣ overflows, the quotient is 0, as it should be."""
     one = real(1)
 
     def formula(x: Any) -> Any:

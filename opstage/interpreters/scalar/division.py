@@ -1,4 +1,4 @@
-"""Division of floats rounded down, and what is left of it, as NumPy computes them.
+"""Division of floats rounded down, and its remainder, as in NumPy.
 
 Each factory takes the type of number and the functions that its formula needs; see the package.
 """
@@ -13,7 +13,7 @@ Real = Callable[[float], Any]
 
 
 def mod(real: Real, fmod: Function) -> Function:
-    """x - y·⌊x/y⌋: C's remainder, moved to the sign of y."""
+    """x - y·⌊x/y⌋: C's remainder, adjusted to the sign of y."""
     zero = real(0)
 
     def formula(x: Any, y: Any) -> Any:
