@@ -13,7 +13,7 @@ __all__ = ["MODELS", "Model", "Recipe", "cnn", "gpt", "lstm", "mlp", "model", "p
 
 
 def __getattr__(name: str) -> Any:
-    """A shipped model's module, imported when it is asked for."""
+    """A shipped model's module, imported on first use."""
     if name in MODELS:
         return MODELS[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""A small convolutional network for classification: convolution blocks, each halved by a pool, and two dense layers."""
+"""A small convolutional network for classification: blocks of convolutions and a pool, and two dense layers."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def loss(ops: Ops[R], params: dict[str, Any], x: R, y: R, *, config: Config, tra
 
 
 def metrics(ops: Ops[R], params: dict[str, Any], x: R, y: R, *, config: Config) -> dict[str, R]:
-    """Summed loss and count of right answers."""
+    """Summed loss and number of correct predictions."""
     return classifier_metrics(ops, logits(ops, params, x, config=config), y)
 
 

@@ -41,7 +41,7 @@ class Config:
 
     @property
     def block(self) -> Block:
-        """The configuration that all blocks share."""
+        """The configuration shared by all blocks."""
         return Block(self.width, self.heads, self.hidden, causal=True, dropout=self.dropout)
 
 
@@ -75,7 +75,7 @@ def next_logits(ops: Ops[R], params: Tree, x: R, last: R, *, config: Config) -> 
 
 
 def _trunk(ops: Ops[R], params: Tree, x: R, config: Config, train: bool) -> R:
-    """(B, T) -> (B, T, width), all but the head."""
+    """(B, T) -> (B, T, width), everything except the head."""
     h: R = ops.region("embed", _embed, params["bytes"], params["positions"], x)
     h = dropout(ops, h, p=config.dropout, train=train)
     for i, block in enumerate(params["blocks"]):
@@ -95,7 +95,7 @@ def _unembed(ops: Ops[R], weight: R, h: R) -> R:
 
 
 def _embed(ops: Ops[R], table: R, positions: R, x: R) -> R:
-    """(B, T) -> (B, T, width): what each byte is, and where it is."""
+    """(B, T) -> (B, T, width): the embedding of each byte plus that of its position."""
     h = embedding(ops, table, x)
     where = ops.slice(positions, axis=0, start=0, length=x.shape[1])
     return ops.add(h, ops.broadcast_to(where, shape=h.shape))

@@ -1,4 +1,4 @@
-"""Layers that models share: plain functions over Ops, and the declarations of their parameters."""
+"""Layers shared by models: plain functions over Ops, and the declarations of their parameters."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def layer_norm(ops: Ops[R], params: Mapping[str, R], x: R) -> R:
 
 
 def group_norm(ops: Ops[R], params: Mapping[str, R], x: R, *, groups: int) -> R:
-    """Normalisation of channels-first x over groups of its channels, each sample alone."""
+    """Normalisation of channels-first x over groups of its channels, separately for each sample."""
     return ops.group_norm(x, params["gamma"], params["beta"], groups=groups)
 
 

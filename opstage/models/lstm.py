@@ -101,7 +101,7 @@ def loss(ops: Ops[R], params: Tree, x: R, y: R, *, config: Config, train: bool =
 
 
 def metrics(ops: Ops[R], params: Tree, x: R, y: R, *, config: Config) -> dict[str, R]:
-    """Summed loss and count of right answers."""
+    """Summed loss and number of correct predictions."""
     return classifier_metrics(ops, logits(ops, params, x, config=config), y)
 
 

@@ -51,7 +51,7 @@ def loss(ops: Ops[R], params: dict[str, Any], x: R, y: R, *, config: Config, tra
 
 
 def metrics(ops: Ops[R], params: dict[str, Any], x: R, y: R, *, config: Config) -> dict[str, R]:
-    """Summed loss and count of right answers."""
+    """Summed loss and number of correct predictions."""
     return classifier_metrics(ops, logits(ops, params, x, config=config), y)
 
 

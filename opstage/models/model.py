@@ -1,4 +1,4 @@
-"""`Model`: a shipped model as one value, its config already in its functions."""
+"""`Model`: a shipped model with its config bound to its functions."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Model:
     names: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a field of another kind than its own."""
+        """Raise UsageError for a field of the wrong type."""
         if not isinstance(self.name, str):
             raise UsageError(f"a model's name must be a string but is {self.name!r}")
         for field, needed in (("loss", self.outputs is None), ("metrics", False), ("outputs", False)):
@@ -68,18 +68,18 @@ class Model:
 
     @property
     def batch_starts(self) -> int:
-        """Before which of the arguments of its programs the batch begins: after ops, parameters and any state."""
+        """The index of the first batch argument of its programs: after ops, parameters and any state."""
         return 2 if self.state is None else 3
 
     @property
     def forward(self) -> Callable[..., Any]:
-        """The program that takes the whole batch: the loss, or the outputs of a model that predicts only."""
+        """The program that takes the whole batch: the loss, or the outputs of a model without one."""
         program = self.loss if self.loss is not None else self.outputs
         assert program is not None
         return program
 
     def require_loss(self) -> Callable[..., Any]:
-        """The loss. Raises UsageError for a model that predicts only."""
+        """The loss. Raises UsageError for a model without one."""
         if self.loss is None:
             raise UsageError(
                 f"model {self.name} has no loss, so it predicts only; to train or judge an imported model, say what "
@@ -89,7 +89,7 @@ class Model:
 
     @property
     def measures(self) -> Callable[..., Any]:
-        """`metrics`, or the program of the loss alone, by which a model without any is judged."""
+        """`metrics`, or the loss as the only metric of a model without any."""
         return self.metrics if self.metrics is not None else _loss_alone(self.require_loss(), self.batch_starts - 1)
 
 
@@ -101,7 +101,7 @@ def models_in(module: ModuleType) -> list[str]:
 
 
 def _loss_alone(loss: Callable[..., Any], trees: int) -> Callable[..., Any]:
-    """The loss as a metric: its mean over the batch times the rows of the batch; the batch follows so many trees."""
+    """The loss as a metric: its mean over the batch times the number of rows; the batch follows `trees` arguments."""
 
     def metrics(ops: Any, *arguments: Any, **keywords: Any) -> dict[str, Any]:
         result = loss(ops, *arguments, **keywords)

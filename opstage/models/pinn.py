@@ -83,7 +83,7 @@ def residual(ops: Ops[R], params: Tree, x: R, t: R) -> tuple[R, R]:
 
 
 def loss(ops: Ops[R], params: Tree, x: R, t: R, _u: R, *, config: Config) -> R:
-    """Mean square of the damped residual at the points; the solution u at them is not looked at."""
+    """Mean square of the damped residual at the points; the solution u at them is not used."""
     r, u_x = residual(ops, params, x, t)
     one = ops.full(shape=x.shape, value=1.0, dtype=x.dtype)
     weight = ops.add(one, ops.scale(ops.abs(ops.detach(u_x)), c=config.damping))

@@ -1,4 +1,4 @@
-"""`Recipe`: the data and the settings that train a model, kept in the model's file as `RECIPE`."""
+"""`Recipe`: the default data and settings to train a model, in the model's file as `RECIPE`."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Recipe:
     goal: float | None = None
     lower_is_better: bool = False
     warmup: float = 0.03
-    """Share of all steps in which the learning rate rises."""
+    """The fraction of all steps in which the learning rate rises."""
     clip_norm: float | None = None
     optimizer: str = "adamw"
-    """Its name in opstage.optim; muon leaves what is not a matrix to adamw, at the same rate."""
+    """Its name in opstage.optim; muon uses adamw for parameters that are not matrices, at the same rate."""
     read: Callable[[Path | None, float, Any], Split] | None = None
-    """For data cut to a model's size: (file, share of it held out, model config) -> split; `data` where no file is."""
+    """For data cut to a model's size: (file, fraction held out, model config) -> split; `data` without a file."""

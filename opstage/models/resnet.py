@@ -89,7 +89,7 @@ def logits(
 
 
 def _conv_norm(ops: Ops[R], params: Tree, state: Tree, x: R, stride: int, train: bool) -> tuple[R, dict[str, R]]:
-    """A convolution that keeps the size, but for its stride, and a batch normalisation."""
+    """A convolution that keeps the size, apart from its stride, and a batch normalisation."""
     padding = (params["conv"]["kernel"].shape[-1] - 1) // 2
     x = conv(ops, params["conv"], x, stride=stride, padding=padding)
     return batch_norm(ops, params["norm"], state, x, train=train)
@@ -112,12 +112,12 @@ def loss(ops: Ops[R], params: Tree, state: Tree, x: R, y: R, *, config: Config, 
 
 
 def metrics(ops: Ops[R], params: Tree, state: Tree, x: R, y: R, *, config: Config) -> dict[str, R]:
-    """Summed loss and count of right answers, by the running statistics."""
+    """Summed loss and number of correct predictions, with the running statistics."""
     return classifier_metrics(ops, logits(ops, params, state, x, config=config)[0], y)
 
 
 def outputs(ops: Ops[R], params: Tree, state: Tree, x: R, *, config: Config) -> dict[str, R]:
-    """`class` and `probabilities`, by the running statistics."""
+    """`class` and `probabilities`, with the running statistics."""
     return classifier_outputs(ops, logits(ops, params, state, x, config=config)[0])
 
 

@@ -92,7 +92,7 @@ def _heads(ops: Ops[R], x: R, heads: Dim, each: int) -> R:
 
 
 def mlp(ops: Ops[R], params: Mapping[str, Any], x: R) -> R:
-    """Two linear layers with a GELU between them, at each position alone."""
+    """Two linear layers with a GELU between them, applied to each position."""
     out: R = _rows(ops, params["down"], ops.gelu(_columns(ops, params["up"], x)))
     return out
 

@@ -58,13 +58,13 @@ def _stage_init(inputs: int, outputs: int) -> Tree:
 
 
 def _grow_init(inputs: int, outputs: int) -> Tree:
-    """The kernel (inputs, outputs, 2, 2) of a transposed convolution, each cell of which reads `inputs` numbers."""
+    """The kernel (inputs, outputs, 2, 2) of a transposed convolution; each output cell reads `inputs` numbers."""
     kernel = Declaration((inputs, outputs, 2, 2), kaiming_uniform(fan_in=inputs))
     return {"kernel": kernel, "bias": Declaration((outputs,), zeros)}
 
 
 def denoise(ops: Ops[R], params: Tree, x: R, *, config: Config) -> R:
-    """(B, inputs, height, width) with noise -> the same without."""
+    """(B, inputs, height, width) with noise -> the same without noise."""
     finer: list[R] = []
     h = x
     for i, stage in enumerate(params["down"]):
@@ -86,13 +86,13 @@ def _stage(ops: Ops[R], params: Tree, x: R, groups: int) -> R:
 
 
 def _up(ops: Ops[R], params: Tree, x: R, finer: R, groups: int) -> R:
-    """x at twice its resolution beside what the way down saw there, and a stage over both."""
+    """x at twice its resolution, concatenated with the features from the way down, and a stage over both."""
     grown = ops.conv_transpose(params["grow"]["kernel"], params["grow"]["bias"], x, stride=2)
     return _stage(ops, params["stage"], ops.concat([grown, finer], axis=1), groups)
 
 
 def loss(ops: Ops[R], params: Tree, x: R, y: R, *, config: Config) -> R:
-    """Mean squared error of a pixel, between what is made of the noisy x and the clean y."""
+    """Mean squared error of a pixel, between the output for the noisy x and the clean y."""
     return ops.mse_loss(denoise(ops, params, x, config=config), y)
 
 

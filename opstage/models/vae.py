@@ -32,7 +32,7 @@ class Config:
 
     @property
     def pixels(self) -> int:
-        """The numbers in a sample."""
+        """The number of values in a sample."""
         return math.prod(self.inputs)
 
 
@@ -98,7 +98,7 @@ def metrics(ops: Ops[R], params: Tree, x: R, *, config: Config) -> dict[str, R]:
 
 
 def outputs(ops: Ops[R], params: Tree, x: R, *, config: Config) -> dict[str, R]:
-    """`code` (B, latent), the mean of q(z | x), and `image`, what it is decoded to."""
+    """`code` (B, latent), the mean of q(z | x), and `image`, its decoding."""
     mean, _ = encode(ops, params, x)
     return {"code": mean, "image": decode(ops, params, mean, config=config)}
 

@@ -51,14 +51,14 @@ class Config:
 
     @property
     def block(self) -> Block:
-        """The configuration that the transformer blocks share."""
+        """The configuration shared by the transformer blocks."""
         return Block(self.embedding, self.heads, self.hidden, dropout=self.dropout)
 
 
 def init(config: Config) -> Tree:
     """Declarations of the parameters: `patches.kernel`, `positions`, `blocks.0.norm1.gamma`, …, `head.weight`."""
     return {
-        # As loud as the patches: from 0.02, a few images are learned by heart before it is learned where things are.
+        # The same scale as the patches: from 0.02, a few images are memorised before positions are learned.
         "patches": conv_init(config.inputs, config.embedding, (config.patch, config.patch)),
         "positions": Declaration((config.patches, config.embedding), normal(std=1.0)),
         "blocks": [block_init(config.block, depth=config.depth) for _ in range(config.depth)],
@@ -78,7 +78,7 @@ def logits(ops: Ops[R], params: Tree, x: R, *, config: Config, train: bool = Fal
 
 
 def _embed(ops: Ops[R], params: Tree, positions: R, x: R, patch: int) -> R:
-    """Patches in reading order, (B, patches, embedding), and where each one stands."""
+    """Embedded patches in reading order, (B, patches, embedding), plus their positions."""
     x = ops.permute(ops.flatten(conv(ops, params, x, stride=patch), start=2), axes=(0, 2, 1))
     return ops.add(x, ops.broadcast_to(positions, shape=x.shape))
 
@@ -90,7 +90,7 @@ def loss(ops: Ops[R], params: Tree, x: R, y: R, *, config: Config, train: bool =
 
 
 def metrics(ops: Ops[R], params: Tree, x: R, y: R, *, config: Config) -> dict[str, R]:
-    """Summed loss and count of right answers."""
+    """Summed loss and number of correct predictions."""
     return classifier_metrics(ops, logits(ops, params, x, config=config), y)
 
 

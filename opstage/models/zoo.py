@@ -1,4 +1,4 @@
-"""The shipped models by name: files of this folder, of the form that a user's model file has."""
+"""The shipped models by name: files in this folder, in the same form as a user's model file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAMES = ("cnn", "gpt", "lstm", "mlp", "pinn", "resnet", "unet", "vae", "vit")
 
 @final
 class _ModelFiles(Mapping[str, ModuleType]):
-    """The modules of model files, each imported when it is asked for."""
+    """The modules of model files, each imported on first use."""
 
     @override
     def __getitem__(self, name: str) -> ModuleType:
@@ -43,13 +43,13 @@ MODELS: Mapping[str, ModuleType] = _ModelFiles()
 
 
 def name_of(module: ModuleType | None) -> str | None:
-    """The name of the shipped model whose module that is; None for any other module."""
+    """The name of the shipped model in that module; None for any other module."""
     package, _, name = module.__name__.rpartition(".") if module is not None else ("", "", "")
     return name if package == __package__ and name in MODELS and MODELS[name] is module else None
 
 
 def model(name: str, config: Any = None) -> Model:
-    """The shipped model called `name`; a UsageError names the nearest when there is none.
+    """The shipped model called `name`; a UsageError for an unknown name suggests the nearest one.
 
     Raises:
         UsageError: an unknown model or field of its Config.
