@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -15,6 +16,12 @@ SHARED = {
     "Config",  # of each shipped model, in its own module, which `model(name, config)` takes
 }
 """Names of several classes that are one concept each time."""
+
+ARCHAIC = re.compile(
+    r"\b(whence|thence|hither|thither|whither|thereof|therein|whereof|wherein|dearer|dearest|to be had|let go of|"
+    r"in the midst)\b"
+)
+"""Forms that nobody writes today: say "from it", "its", "more expensive", "available", "released"."""
 
 
 @cache
@@ -51,5 +58,16 @@ def test_docstrings_say_what_a_thing_is() -> None:
         for file in FILES
         for line, text in words_of(file)[1]
         if text.lstrip().startswith("What")
+    ]
+    assert found == []
+
+
+def test_files_have_no_archaic_forms() -> None:
+    """In code, comments, docstrings and messages."""
+    found = [
+        f"{file.relative_to(ROOT)}:{number}: {line.strip()}"
+        for file in FILES
+        for number, line in enumerate(file.read_text().splitlines(), 1)
+        if ARCHAIC.search(line)
     ]
     assert found == []
