@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
+from benchmarks import page
 from benchmarks.__main__ import parser
 from benchmarks.architectures import measure, side
 from benchmarks.architectures.images import DiffusionUnet, Generator, Style
@@ -18,6 +20,7 @@ from benchmarks.architectures.zoo import ZOO
 from benchmarks.each_op import measure as each_op
 from benchmarks.each_op import side as op_side
 from benchmarks.each_op.table import TABLE
+from benchmarks.report import RESULTS, geometric_mean
 
 STAGES = Stage(4, 8, 4, 3, 1), Stage(4, 8, 6, 5, 2)
 TINY: dict[str, Any] = {
@@ -163,6 +166,16 @@ def test_ops_are_chosen_by_a_word() -> None:
     assert parser().parse_args(["each_op"]).only == list(TABLE)
     with pytest.raises(SystemExit):
         parser().parse_args(["each_op", "--only", "no such op"])
+
+
+def test_the_guide_has_the_figures_of_the_kept_record() -> None:
+    rows = json.loads((RESULTS / "each_op.json").read_text())["ops"]
+    assert list(rows) == list(TABLE)
+    text = " ".join(page.PAGE.read_text(encoding="utf-8").split())
+    for backend in each_op.OURS:
+        ratios = [row[f"{backend}_ratio"] for row in rows.values()]
+        low = sum(ratio < each_op.LOW for ratio in ratios)
+        assert f"{geometric_mean(ratios):.2f} {backend}, with {low} under 0.5" in text
 
 
 @pytest.mark.slow
