@@ -163,7 +163,7 @@ class _Search:
         return ("violated", confirmed) if confirmed is not None else ("holds", None)
 
     def options(self, count: int) -> Options:
-        """Return options under which a long search runs compiled: that takes seconds at first, then a fraction of the time."""
+        """Return the options of a batch. A long search runs compiled, which costs seconds once."""
         often = count == self.at_once and self.bounded >= 4 * self.at_once
         return Options(dtype="float32", backend="compiled" if often else "eager")
 

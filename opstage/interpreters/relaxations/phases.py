@@ -35,7 +35,7 @@ class PhaseArrays(NamedTuple):
 
 
 class ReluRegion(NamedTuple):
-    """The part of a region for one relu: the slope of the line below, None for the one that fits; and sign times price."""
+    """One relu's part of a region: the slope of the line below, None for the one that fits; and sign times price."""
 
     slope: Any
     signed_price: Any
