@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import signal
 from collections.abc import Generator
@@ -54,33 +55,28 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
 
 
-class Thaws:
-    """How often `gc.unfreeze` was called since a test began. A recording calls it to find a function of which it knows
-    the code alone (opstage/interpreters/captures); there is no asking the collector, which walks all that is frozen."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._unfreeze = gc.unfreeze
-
-    def __call__(self) -> None:
-        self.count += 1
-        self._unfreeze()
-
-
-thaws = gc.unfreeze = Thaws()
+ended = itertools.count(1)
+AT = 64
+"""After so many tests it is looked whether all is frozen still: that takes 10 ms where it is."""
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol() -> Generator[None, object, object]:
-    """What a test has unfrozen is frozen again after it: else each collection of all tests that follow takes half a
-    second. What it has dropped is collected before, since nothing that is frozen is."""
-    thaws.count = 0
+    """Recordings unfreeze all, to find a function of which they know the code alone (opstage/interpreters/captures);
+    they would see a function that stood for `gc.unfreeze`."""
     try:
         return (yield)
     finally:
-        if thaws.count:
-            gc.collect()
-            gc.freeze()
+        if next(ended) % AT == 0:
+            freeze_again()
+
+
+def freeze_again() -> None:
+    """Freeze what a test has unfrozen: else each collection in the tests that follow takes half a second. What was
+    dropped is collected before, since nothing that is frozen is."""
+    if gc.get_freeze_count() == 0:
+        gc.collect()
+        gc.freeze()
 
 
 LONGEST = ("test_the_recipe_", "test_many_more_", "test_verdicts_", "test_five_", "test_plans_of_many_")
