@@ -6,9 +6,10 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from opstage import written_files
+from opstage import fit, written_files
 from tests.cli.conftest import Command
 
 BARE = """
@@ -208,3 +209,22 @@ def test_a_model_whose_parts_are_wrong_does_not_train(
     assert not (folder / "run").exists()
     code, out, err = opstage("check", "mine.py")
     assert code in (1, 2) and message in out + err, out + err
+
+
+def test_a_new_models_metrics_leave_out_labels_that_are_ignored(opstage: Command) -> None:
+    """Half of the held-out labels are -100: the share that is right is of the others."""
+    opstage("new", "my_model")
+    x = np.random.default_rng(0).standard_normal((64, 4)).astype(np.float32)
+    y = (x.sum(axis=1) > 0).astype(np.int64)
+    ignored = np.where(np.arange(64) % 2, -100, y)
+    run = fit(
+        "my_model.py",
+        {"x": x, "y": y},
+        held_out={"x": x, "y": ignored},
+        settings={"model": {"inputs": 4, "classes": 2, "hidden": 8}},
+        epochs=1,
+        batch_size=16,
+    )
+    kept = ignored >= 0
+    right = run.predict(x)["class"][kept] == ignored[kept]
+    assert run.evaluate({"x": x, "y": ignored})["accuracy"] == pytest.approx(right.mean())
