@@ -179,3 +179,13 @@ def test_tasks_of_slurm_that_no_engine_joins_do_not_each_train_the_whole() -> No
     require_joined(mesh, {"SLURM_STEP_NUM_TASKS": "4", "PMIX_RANK": "1"})
     require_joined(mesh, {"SLURM_STEP_NUM_TASKS": "1"})
     require_joined(Mesh(), {"SLURM_STEP_NUM_TASKS": "4"})  # a task each that has nothing to do with the others
+
+
+@pytest.mark.parametrize(("mesh", "count"), [("data=6,model=2", 4), ("data=3,model=2", 2)])
+@pytest.mark.parametrize("backend", ["eager", "compiled"])
+def test_processes_whose_ranks_begin_in_another_group_exchange_in_one_order(
+    mesh: str, count: int, backend: str
+) -> None:
+    """Process 0 has ranks 0, 1, 2 and process 1 ranks 3, 4, 5, of which the first is in the second group."""
+    alone = trained("gpt", mesh, backend, steps=1)
+    assert on_processes(count, lambda _: trained("gpt", mesh, backend, steps=1)) == [alone] * count

@@ -340,7 +340,7 @@ class Ranks(BaseInterpreter[RankValues]):
             return self._coming(primitive, x, static)
         result: dict[int, Any] = {}
         values = dict(zip(self.hosted, x.values, strict=True))
-        for group in dict.fromkeys(self._mesh.group(rank, axis) for rank in self.hosted):
+        for group in sorted({self._mesh.group(rank, axis) for rank in self.hosted}):  # in one order on all processes
             own = {index: values[rank] for index, rank in enumerate(group) if rank in values}
             if primitive is SHARD:
                 outs = {i: self._own(each, static["dim"], i, len(group)) for i, each in own.items()}
@@ -374,7 +374,7 @@ class Ranks(BaseInterpreter[RankValues]):
     def _begun(self, primitive: Primitive, vectors: Sequence[Any], static: Static) -> Callable[[], Sequence[Any]]:
         values = dict(zip(self.hosted, vectors, strict=True))
         begun, inside = [], dict[int, Any]()
-        for group in dict.fromkeys(self._mesh.group(rank, static["axis"]) for rank in self.hosted):
+        for group in sorted({self._mesh.group(rank, static["axis"]) for rank in self.hosted}):
             own = {index: values[rank] for index, rank in enumerate(group) if rank in values}
             if len(own) == len(group):
                 inside.update(zip(group, self._within(primitive, list(own.values()), static)))

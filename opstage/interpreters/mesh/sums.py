@@ -88,7 +88,7 @@ class Sum:
         self._called = name_of(ALL_REDUCE, axis, shape, dtype) + program
         self._groups: list[_SumGroup] = []
         here = hosting.ranks
-        for group in dict.fromkeys(mesh.group(rank, axis) for rank in here):
+        for group in sorted({mesh.group(rank, axis) for rank in here}):
             spread: dict[int, list[int]] = {}
             for index, rank in enumerate(group):
                 spread.setdefault(rank // len(here), []).append(index)
