@@ -181,7 +181,9 @@ def test_tasks_of_slurm_that_no_engine_joins_do_not_each_train_the_whole() -> No
     require_joined(Mesh(), {"SLURM_STEP_NUM_TASKS": "4"})  # a task each that has nothing to do with the others
 
 
-@pytest.mark.parametrize(("mesh", "count"), [("data=6,model=2", 4), ("data=3,model=2", 2)])
+@pytest.mark.parametrize(
+    ("mesh", "count"), [("data=6,model=2", 4), ("data=3,model=2", 2), ("data=3,model=4", 4), ("model=2,data=3", 3)]
+)
 @pytest.mark.parametrize("backend", ["eager", "compiled"])
 def test_processes_whose_ranks_begin_in_another_group_exchange_in_one_order(
     mesh: str, count: int, backend: str
