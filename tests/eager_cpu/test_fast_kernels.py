@@ -469,6 +469,11 @@ CASES = [
         for shape, axis in [((1,), 0), ((37,), 0), ((3, 0), 1), ((5, 1, 7), 1), ((4, 9, 33), 2), ((4, 9, 33), 1)]
         for reverse in (False, True)
     ],
+    *[
+        Case(op, str(ends), lambda rng, ends=ends, other=other: (*normal((9, 5), other)(rng), np.array(ends)), {})
+        for op, other in (("grouped_matmul", (3, 5, 4)), ("grouped_outer", (9, 4)))
+        for ends in ([2, 2, 9], [4, 1, 7], [-1, 20, 3])
+    ],
     *along_rows("softmax", 1),
     *along_rows("log_softmax", 1),
     *along_rows("softmax_grad", 2),

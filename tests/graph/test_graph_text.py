@@ -251,7 +251,7 @@ output out = %2
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     (
-        ("graph 1", "graph 2", "line 1 .* version 2 of the format, and this Opstage reads version 1; it takes a newer"),
+        ("graph 1", "graph 2", "line 1 .* version 2 of the format, and this Opstage reads version 1; upgrade Opstage"),
         ("graph 1:", "digraph", "line 1 .*expected 'graph 1: DTYPE, seed N' first"),
         ("float32, seed", "float23, seed", "unknown dtype 'float23'.*did you mean 'float32'"),
         ("relu(%x)", "rely(%x)", "line 6 .*no op 'rely' .did you mean 'relu'"),
@@ -266,8 +266,8 @@ output out = %2
             "(B, 4) float32 = relu",
             "types: equation 0: %2 is .B, 4. float32, but the shape rule",
         ),
-        ("@1 m.py", "m.py", "is no place"),
-        ("m.py:3", "n.py:3", "the file n.py is none of those"),
+        ("@1 m.py", "m.py", "is not a place"),
+        ("m.py:3", "n.py:3", "the file n.py is not among those"),
         ("block", "block other", "names two regions"),
         ("[1.0, 2.0]", "[1.0]", "line 5 .*does not fill"),
         ("[1.0, 2.0]", "[1.0, x]", "line 5 "),

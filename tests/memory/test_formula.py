@@ -17,7 +17,7 @@ from opstage.training.sizes import around
 ADAMW = optim.adamw(lr=1e-3)
 
 
-ROUNDED = {"cnn": 0.007, "gpt": 5e-4, "mlp": 2e-4, "vit": 2e-4}
+ROUNDED = {"cnn": 0.007, "gpt": 5e-4, "mlp": 2e-4, "unet": 2e-5, "vit": 2e-4}
 """Models at whose peak a sum works in blocks, as many as sizes say, or in scratch of whole cache lines: a formula has
 those of moderate sizes."""
 
