@@ -43,7 +43,11 @@ ANSWERED = {"isinf", "isfinite"}
 NATIVE = {
     name
     for name, p in primitives().items()
-    if not (p.core or name in WHOLE | AROUND | ANSWERED or name.startswith(("transpose", "gather", "scatter", "muon")))
+    if not (
+        p.core
+        or name in WHOLE | AROUND | ANSWERED
+        or name.startswith(("transpose", "gather", "scatter", "muon", "grouped"))
+    )
 }
 
 
