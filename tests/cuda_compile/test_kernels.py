@@ -19,7 +19,7 @@ SM_90 = (9, 0)
 MOST_REGISTERS = 128
 """Two blocks of 256 threads then run on a multiprocessor at once, which has 65,536 registers."""
 
-REDUCED_BY_A_TABLE = {"sin": 32, "cos": 32, "sin_cos_div": 32, "normal_fill_kernel": 40}
+REDUCED_BY_A_TABLE = {"sin": 32, "cos": 32, "cos_pullback": 32, "sin_cos_div": 32, "normal_fill_kernel": 40}
 """Bytes of stack: libdevice brings arguments beyond 105,615 into a period with many digits of 2/π, in float64."""
 
 IN_FLOAT64 = {*REDUCED_BY_A_TABLE, "uniform_fill_kernel"}
