@@ -15,9 +15,8 @@ from typing_extensions import override
 
 from ..ops.closed import Body, Equation
 from ..ops.errors import ProgramError, SourceLine, user_frame
-from ..ops.primitive import NO_STATIC, Primitive, R, Static
+from ..ops.primitive import NO_STATIC, Primitive, R, Static, distinct
 from ..ops.types import TensorType
-from .codegen.decomposition import distinct
 from .interpreter import BaseInterpreter, Interpreter, Variable, Wrapper
 from .tracer import Composite, evaluate
 

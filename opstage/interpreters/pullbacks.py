@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
-from ..ops.catalogue import primitives
+from ..ops.catalogue import own
 from ..ops.catalogue.cheap import CHEAP
 from ..ops.catalogue.elementwise import DIV
 from ..ops.catalogue.logic import FULL
 from ..ops.kinds import Kind
-from ..ops.primitive import NO_STATIC, Context, Primitive, R, Static
+from ..ops.primitive import NO_STATIC, Context, Primitive, R, Static, distinct
 from ..ops.protocol import Ops
 from ..ops.types import TensorType
 from .interpreter import Interpreter, Variable
@@ -29,8 +29,17 @@ _FEWEST = 3
 _KNOWN: dict[Hashable, _Pullback | None] = {}
 _MOST_KNOWN = 1 << 10
 _SIMPLE: set[Primitive] = set()
-"""Our primitives whose rules have few ops or are not elementwise; a set makes this check, made for each op, one
-lookup."""
+"""Our primitives without static parameters whose rules have few ops: asked for each op of a backward pass, so known by
+one lookup. Of one with static parameters, these decide."""
+
+
+class _Use(NamedTuple):
+    """An op as a rule sees it, but for its static parameters."""
+
+    primitive: Primitive
+    needs: tuple[bool, ...]
+    saved: tuple[TensorType | None, ...]
+    cotangent: TensorType
 
 
 @dataclass(frozen=True)
@@ -65,14 +74,9 @@ class _RuleContext:
         raise _NotKnown
 
 
-@cache
-def _catalogue() -> frozenset[Primitive]:
-    return frozenset(primitives().values())
-
-
 def is_elementwise(primitive: Primitive) -> bool:
     """Whether the rule of a primitive may be recorded: it is elementwise and our own, so it always does the same."""
-    return primitive.kind is Kind.POINTWISE and not primitive.effects and primitive in _catalogue()
+    return primitive.kind is Kind.POINTWISE and not primitive.effects and primitive in own()
 
 
 def pulled(
@@ -82,8 +86,8 @@ def pulled(
     if primitive in _SIMPLE:
         return None
     saved = tuple([None if x is None else TensorType(x.shape, x.dtype) for x in ctx.saved])
-    arrived = TensorType(cotangent.shape, cotangent.dtype)
-    found = _known(ops, primitive, ctx.needs, saved, arrived, static)
+    use = _Use(primitive, ctx.needs, saved, TensorType(cotangent.shape, cotangent.dtype))
+    found = _known(ops, use, static)
     if found is None or not ops.has_fused(found.composite, found.types):
         return None
     read = cast(tuple[R, ...], tuple([ctx.saved[i] for i in found.saved]))
@@ -103,49 +107,38 @@ def whole(
         return None
     twin = _with_rule(primitive)
     (out,) = ops.infer(primitive, tuple(operands), static)
-    found = _known(ops, twin, needs, tuple(operands), out, static)
+    found = _known(ops, _Use(twin, needs, tuple(operands), out), static)
     return twin if found is not None and ops.has_fused(found.composite, found.types) else None
 
 
-def _known(
-    ops: Interpreter[Any],
-    primitive: Primitive,
-    needs: tuple[bool, ...],
-    saved: tuple[TensorType | None, ...],
-    cotangent: TensorType,
-    static: Static,
-) -> _Pullback | None:
-    key = (primitive, needs, saved, cotangent, *static, *[value or repr(value) for value in static.values()])
+def _known(ops: Interpreter[Any], use: _Use, static: Static) -> _Pullback | None:
+    key = (use, *static, *distinct(static))
     try:
         return _KNOWN[key]
     except KeyError:
         pass
     if len(_KNOWN) >= _MOST_KNOWN:
         _KNOWN.clear()
-    elementwise = is_elementwise(primitive) or primitive in _TWINS
-    found = _KNOWN[key] = _traced(ops, primitive, needs, saved, cotangent, static) if elementwise else None
-    if found is None and all(needs) and (elementwise or primitive in _catalogue()):
-        _SIMPLE.add(primitive)
+    ours = is_elementwise(use.primitive) or use.primitive in _TWINS
+    found = _KNOWN[key] = _traced(ops, use, static) if ours else None
+    if found is None and ours and all(use.needs) and not static:
+        _SIMPLE.add(use.primitive)
     return found
 
 
-def _traced(
-    ops: Interpreter[Any],
-    primitive: Primitive,
-    needs: tuple[bool, ...],
-    saved: tuple[TensorType | None, ...],
-    cotangent: TensorType,
-    static: Static,
-) -> _Pullback | None:
+def _traced(ops: Interpreter[Any], use: _Use, static: Static) -> _Pullback | None:
     """Trace the rule; None if it has few ops, or recomputes values that are better saved."""
-    rule: Any = primitive.vjp
+    rule: Any = use.primitive.vjp
     tracer = Tracer(ops)
-    variables = [None if type_ is None else tracer.input(type_) for type_ in saved]
-    g = tracer.input(cotangent)
+    variables = [None if type_ is None else tracer.input(type_) for type_ in use.saved]
+    g = tracer.input(use.cotangent)
+    outside, tracer.cursor.backward = tracer.cursor.backward, False  # so that only what a tape pulls is marked
     try:
-        results = rule(tracer, _RuleContext(needs, tuple(variables), (cotangent,)), (g,), **static)
+        results = rule(tracer, _RuleContext(use.needs, tuple(variables), (use.cotangent,)), (g,), **static)
     except _NotKnown:
         return None
+    finally:
+        tracer.cursor.backward = outside
     wanted = [ref for ref in results if ref is not None]
     positions = iter(range(len(wanted)))
     places = tuple([None if ref is None else next(positions) for ref in results])
@@ -155,10 +148,11 @@ def _traced(
     computing = [e for e in body.equations if not e.primitive.view and e.primitive is not FULL]
     if tracer.captured or len(computing) < _FEWEST or any(e.primitive.kind is not Kind.POINTWISE for e in computing):
         return None
-    again = [e for e in computing if not e.backward]  # of a composite's parts, which a tape would keep
-    if any(e.primitive not in CHEAP and e.primitive is not DIV for e in again):
+    # of a composite's parts, which a tape would keep
+    again = [e.primitive for e in computing if not e.backward] if use.primitive in _TWINS else []
+    if any(primitive not in CHEAP and primitive is not DIV for primitive in again):
         return None
-    return _Pullback(Composite(f"{primitive.name}_pullback", body), body.input_types, read, places)
+    return _Pullback(Composite(f"{use.primitive.name}_pullback", body), body.input_types, read, places)
 
 
 _TWINS: set[Primitive] = set()

@@ -28,6 +28,11 @@ Static: TypeAlias = Mapping[str, Any]
 NO_STATIC: Static = {}
 
 
+def distinct(static: Static) -> tuple[Any, ...]:
+    """Return the values of static parameters as cache keys that distinguish -0.0 from 0.0."""
+    return tuple([value or repr(value) for value in static.values()])
+
+
 class Context(Protocol[R_co]):
     """The forward call as seen by a vjp rule, in addition to the cotangents.
 

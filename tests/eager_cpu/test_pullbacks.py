@@ -33,6 +33,7 @@ def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels for operands of any size."""
     monkeypatch.setattr(interpreter, "_WORTH", 0)
     monkeypatch.setattr(pullbacks, "_KNOWN", {})
+    monkeypatch.setattr(pullbacks, "_SIMPLE", set())
 
 
 def _gradients(sample: Sample, operands: tuple[Any, ...]) -> list[Any]:
@@ -115,3 +116,21 @@ def test_a_rule_of_a_user_is_asked_each_time() -> None:
         factor[0] = c
         _, g = opstage.value_and_grad(lambda ops, x: ops.sum(odd(ops, x)), x, options=Options(dtype="float64"))
         np.testing.assert_allclose(g, c * np.abs(x))
+
+
+@pytest.mark.usefixtures("any_size")
+def test_what_ran_before_does_not_decide() -> None:
+    """The rule of exponent 0 is one op, that of others is three."""
+    x = np.linspace(0.5, 4.0, 64)
+    for exponent in (0.0, 2.5):
+        opstage.value_and_grad(lambda ops, x, e=exponent: ops.sum(ops.pow(x, exponent=e)), x)
+    assert [known.composite.name for known in pullbacks._KNOWN.values() if known] == ["pow_pullback"]
+
+
+@pytest.mark.usefixtures("any_size")
+def test_a_tape_within_a_backward_pass_keeps_what_takes_long_too() -> None:
+    ops = NumpyOps(Options(dtype="float64"))
+    ops.cursor.backward = True
+    tape = Tape(ops)
+    out = tape.mish(tape.leaf(np.linspace(-4.0, 4.0, 64)))
+    assert out.record is not None and not any(pullbacks._KNOWN.values())

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from typing import Any, TypeAlias, final
+from typing import TypeAlias, final
 
 from typing_extensions import override
 
-from ...ops.catalogue import primitives
+from ...ops.catalogue import own
 from ...ops.closed import Body
 from ...ops.primitive import Primitive, Static
 from ...ops.types import FLOAT64, TensorType
@@ -22,22 +21,12 @@ Keep: TypeAlias = Callable[[Primitive, tuple[TensorType, ...], Static], bool]
 """(primitive, types of the operands, static parameters) -> whether a composite is kept."""
 
 
-def distinct(static: Static) -> tuple[Any, ...]:
-    """Return the values of static parameters as cache keys that distinguish -0.0 from 0.0."""
-    return tuple([value or repr(value) for value in static.values()])
-
-
-@cache
-def _catalogue() -> frozenset[Primitive]:
-    return frozenset(primitives().values())
-
-
 def is_fixed(primitive: Primitive) -> bool:
     """Return whether an op is a composite whose decomposition is the same in every call, so that results can be cached.
 
     Composites of the catalogue and closed bodies are. A decomposition of another package may read unknown Python state.
     """
-    return type(primitive) is Composite or (primitive.decomposition is not None and primitive in _catalogue())
+    return type(primitive) is Composite or (primitive.decomposition is not None and primitive in own())
 
 
 def stays(keep: Keep, primitive: Primitive, operands: tuple[TensorType, ...], static: Static, loops: bool) -> bool:

@@ -12,8 +12,9 @@ from ...ops.catalogue.layout import CONCAT, PAD
 from ...ops.catalogue.logic import FULL
 from ...ops.closed import Body, Equation
 from ...ops.kinds import Kind
+from ...ops.primitive import distinct
 from ..tracer import Composite
-from .decomposition import Keep, distinct
+from .decomposition import Keep
 
 _FEWEST = 2
 """Ops, not counting free ones, from which on a run is worth a composite."""
@@ -53,21 +54,20 @@ class _Regrouping:
         self.sources: dict[int, frozenset[int]] = {}
         """The slots behind the result of a free op that other ops compute or that come from outside."""
         for slot, e in self.free.items():
-            self.sources[slot] = self.read(e)
+            self.sources[slot] = self.read(e.inputs)
         self.written: set[int] = set()
         self.equations: list[Equation] = []
 
-    def read(self, e: Equation) -> frozenset[int]:
-        """The slots that an op reads, through free ops."""
-        return frozenset().union(*[self.sources.get(slot, {slot}) for slot in e.inputs])
+    def read(self, slots: Sequence[int]) -> frozenset[int]:
+        """The slots that are read by who reads `slots`, through free ops."""
+        return frozenset().union(*[self.sources.get(slot, {slot}) for slot in slots])
 
     def regrouped(self) -> Body:
         """The body with its runs."""
         parts = self._parts()
-        outputs = frozenset().union(*[self.sources.get(slot, {slot}) for slot in self.body.outputs])
-        later = [outputs]
+        later = [self.read(self.body.outputs)]
         for part in reversed(parts):
-            later.append(later[-1].union(*map(self.read, part)))
+            later.append(later[-1].union(*[self.read(e.inputs) for e in part]))
         for part, wanted in zip(parts, later[-2::-1]):
             run = self._run(part, wanted) if len(part) >= _FEWEST else None
             if run is not None:
@@ -88,14 +88,14 @@ class _Regrouping:
             run: list[Equation] = []
             rest: list[Equation] = []
             for e in waiting:
-                ready = _is_elementwise(e) and known >= self.read(e)
+                ready = _is_elementwise(e) and known >= self.read(e.inputs)
                 (run if ready else rest).append(e)
                 known.update(e.outputs if ready else ())
             if run:
                 parts.append(run)
             waiting, blocked = [], False
             for e in rest:
-                blocked = blocked or not (_is_elementwise(e) or known >= self.read(e))
+                blocked = blocked or not (_is_elementwise(e) or known >= self.read(e.inputs))
                 if blocked or _is_elementwise(e):
                     waiting.append(e)
                 else:

@@ -14,11 +14,11 @@ from ...ops.closed import Body
 from ...ops.errors import LocatedError, OutOfMemoryError, RangeError, UsageError
 from ...ops.kinds import Effect, Kind
 from ...ops.lists import no_ref
-from ...ops.primitive import NO_STATIC, Primitive, Static
+from ...ops.primitive import NO_STATIC, Primitive, Static, distinct
 from ...ops.types import EXACT, DType, TensorType, as_dtype
 from ...options import Options
 from ..codegen.cpu.fused import FusedLoops, fused
-from ..codegen.decomposition import distinct, is_fixed
+from ..codegen.decomposition import is_fixed
 from ..host import Array, as_array
 from ..indices import require_indices
 from ..interpreter import BaseInterpreter

@@ -45,3 +45,9 @@ def primitives() -> dict[str, Primitive]:
                 known = found.setdefault(value.name, value)
                 assert known is value, f"two primitives are called {value.name}"
     return found
+
+
+@cache
+def own() -> frozenset[Primitive]:
+    """Return the same as a set: those that always do the same, whatever Python state another package's read."""
+    return frozenset(primitives().values())

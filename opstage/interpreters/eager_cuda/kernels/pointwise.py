@@ -7,10 +7,9 @@ from operator import attrgetter
 from typing import Any, final
 
 from ....ops.kinds import Kind
-from ....ops.primitive import Primitive
+from ....ops.primitive import Primitive, distinct
 from ....ops.types import DType
 from ...codegen.cuda.pointwise import Pointwise, of_one
-from ...codegen.decomposition import distinct
 from ...codegen.formulas import FORMULAS
 from ...gpu.buffer import DeviceBuffer
 from ...gpu.device.interface import Device
