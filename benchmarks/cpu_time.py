@@ -11,8 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.against_peers import PINNING
+
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-PINNING = ("OPENBLAS_", "MKL_", "OMP_")
 
 
 def one_thread() -> dict[str, str]:

@@ -19,31 +19,9 @@ from opstage.ops.catalogue.grouped import GROUPED_MATMUL, GROUPED_OUTER
 from opstage.ops.errors import DtypeError, ShapeError
 from opstage.ops.primitive import Primitive
 from tests.ops.functions import FLOAT64, Row, assert_row
+from tests.samples.grouped import products_by_rows, sums_by_rows
 
 INF, NAN = np.inf, np.nan
-
-
-def _by_rows(x: Any, w: Any, ends: Any) -> Any:
-    y = np.zeros((len(x), w.shape[2]))
-    for i, row in enumerate(x):
-        group = _group(i, ends)
-        if group is not None:
-            y[i] = row @ w[group]
-    return y
-
-
-def _group(i: int, ends: Any) -> int | None:
-    """The first group that ends behind the row."""
-    return next((group for group, end in enumerate(ends) if i < end), None)
-
-
-def _sums(x: Any, g: Any, ends: Any) -> Any:
-    sums = np.zeros((len(ends), x.shape[1], g.shape[1]))
-    for i, row in enumerate(x):
-        group = _group(i, ends)
-        if group is not None:
-            sums[group] += np.outer(row, g[i])
-    return sums
 
 
 ENDS = {
@@ -56,14 +34,14 @@ ENDS = {
 def test_is_that_of_rows(name: str) -> None:
     ends = np.array(ENDS[name])
     call = lambda ops, x, w: derived.grouped_matmul(ops, x, w, ops.const(ends))  # noqa: E731
-    assert_row(Row(name, ((7, 3), (3, 3, 2)), call, lambda x, w: _by_rows(x, w, ends)))
+    assert_row(Row(name, ((7, 3), (3, 3, 2)), call, lambda x, w: products_by_rows(x, w, ends)))
 
 
 @pytest.mark.parametrize("name", ENDS)
 def test_outer_is_that_of_rows(name: str) -> None:
     ends = np.array(ENDS[name])
     call = lambda ops, x, g: ops.grouped_outer(x, g, ops.const(ends))  # noqa: E731
-    assert_row(Row(name, ((7, 3), (7, 2)), call, lambda x, g: _sums(x, g, ends)))
+    assert_row(Row(name, ((7, 3), (7, 2)), call, lambda x, g: sums_by_rows(x, g, ends)))
 
 
 LARGE = {
@@ -85,9 +63,9 @@ def test_large_ones_and_transposed_matrices(backend: str, name: str) -> None:
         return ops.grouped_matmul(x, w, ends), again, ops.grouped_outer(x, g, ends)
 
     y, again, sums = opstage.run(program, x, w, np.ascontiguousarray(w.swapaxes(1, 2)), g, ends, options=options)
-    np.testing.assert_allclose(y, _by_rows(x, w, ends), rtol=1e-10, atol=1e-11)
-    np.testing.assert_allclose(again, _by_rows(x, w, ends), rtol=1e-10, atol=1e-11)
-    np.testing.assert_allclose(sums, _sums(x, g, ends), rtol=1e-10, atol=1e-11)
+    np.testing.assert_allclose(y, products_by_rows(x, w, ends), rtol=1e-10, atol=1e-11)
+    np.testing.assert_allclose(again, products_by_rows(x, w, ends), rtol=1e-10, atol=1e-11)
+    np.testing.assert_allclose(sums, sums_by_rows(x, g, ends), rtol=1e-10, atol=1e-11)
 
 
 @pytest.mark.skipif(find_blas() is None, reason="without a BLAS to call there are no kernels")
@@ -116,7 +94,7 @@ def test_bits_do_not_depend_on_how_workers_divide_the_tasks(primitive: Primitive
 def test_empty_sizes(shapes: Any) -> None:
     ends = np.array([1, 3])
     call = lambda ops, x, w: derived.grouped_matmul(ops, x, w, ops.const(ends))  # noqa: E731
-    assert_row(Row("empty", shapes, call, lambda x, w: _by_rows(x, w, ends), gradient=False))
+    assert_row(Row("empty", shapes, call, lambda x, w: products_by_rows(x, w, ends), gradient=False))
 
 
 @pytest.mark.parametrize("backend", ["eager", "compiled"])

@@ -9,23 +9,23 @@ import numpy as np
 from tests.samples.sample import BadCall, Sample
 
 
-def _group(i: int, ends: Any) -> int | None:
+def group_of(i: int, ends: Any) -> int | None:
     return next((group for group, end in enumerate(ends) if i < end), None)
 
 
-def _matmul(x: Any, w: Any, ends: Any) -> Any:
+def products_by_rows(x: Any, w: Any, ends: Any) -> Any:
     y = np.zeros((len(x), w.shape[2]))
     for i, row in enumerate(x):
-        group = _group(i, ends)
+        group = group_of(i, ends)
         if group is not None:
             y[i] = row @ w[group]
     return y
 
 
-def _outer(x: Any, g: Any, ends: Any) -> Any:
+def sums_by_rows(x: Any, g: Any, ends: Any) -> Any:
     sums = np.zeros((len(ends), x.shape[1], g.shape[1]))
     for i, row in enumerate(x):
-        group = _group(i, ends)
+        group = group_of(i, ends)
         if group is not None:
             sums[group] += np.outer(row, g[i])
     return sums
@@ -47,16 +47,19 @@ _ENDS = {
 }  # fmt: skip
 
 SAMPLES: list[Sample] = [
-    *(Sample("grouped_matmul", name, _given((4, 2), (3, 2, 3), ends), _matmul) for name, ends in _ENDS.items()),
-    Sample("grouped_matmul", "exact", _given((3, 2), (2, 2, 2), [1, 3], True), _matmul, exact=True),
-    Sample("grouped_matmul", "no-rows", _given((0, 2), (2, 2, 3), [1, 3]), _matmul),
-    Sample("grouped_matmul", "no-groups", _given((2, 2), (0, 2, 3), []), _matmul),
-    Sample("grouped_matmul", "nothing-to-sum", _given((2, 0), (2, 0, 3), [1, 2]), _matmul),
-    *(Sample("grouped_outer", name, _given((4, 2), (4, 3), ends), _outer) for name, ends in _ENDS.items()),
-    Sample("grouped_outer", "exact", _given((3, 2), (3, 2), [1, 3], True), _outer, exact=True),
-    Sample("grouped_outer", "no-rows", _given((0, 2), (0, 3), [1, 3]), _outer),
-    Sample("grouped_outer", "no-groups", _given((2, 2), (2, 3), []), _outer),
-    Sample("grouped_outer", "no-columns", _given((2, 0), (2, 3), [1, 2]), _outer),
+    *(
+        Sample("grouped_matmul", name, _given((4, 2), (3, 2, 3), ends), products_by_rows)
+        for name, ends in _ENDS.items()
+    ),
+    Sample("grouped_matmul", "exact", _given((3, 2), (2, 2, 2), [1, 3], True), products_by_rows, exact=True),
+    Sample("grouped_matmul", "no-rows", _given((0, 2), (2, 2, 3), [1, 3]), products_by_rows),
+    Sample("grouped_matmul", "no-groups", _given((2, 2), (0, 2, 3), []), products_by_rows),
+    Sample("grouped_matmul", "nothing-to-sum", _given((2, 0), (2, 0, 3), [1, 2]), products_by_rows),
+    *(Sample("grouped_outer", name, _given((4, 2), (4, 3), ends), sums_by_rows) for name, ends in _ENDS.items()),
+    Sample("grouped_outer", "exact", _given((3, 2), (3, 2), [1, 3], True), sums_by_rows, exact=True),
+    Sample("grouped_outer", "no-rows", _given((0, 2), (0, 3), [1, 3]), sums_by_rows),
+    Sample("grouped_outer", "no-groups", _given((2, 2), (2, 3), []), sums_by_rows),
+    Sample("grouped_outer", "no-columns", _given((2, 0), (2, 3), [1, 2]), sums_by_rows),
 ]
 
 

@@ -23,12 +23,16 @@ if TYPE_CHECKING:
     from ..protocol import Ops
 
 
-def _grouped_matmul_shape(x: TensorType, w: TensorType, ends: TensorType) -> tuple[TensorType, ...]:
-    for operand, rank, name in ((x, 2, "x"), (w, 3, "w"), (ends, 1, "ends")):
-        require_rank(operand, rank, name)
+def _require_operands(x: TensorType, other: TensorType, ends: TensorType, rank: int, name: str) -> None:
+    for operand, axes, called in ((x, 2, "x"), (other, rank, name), (ends, 1, "ends")):
+        require_rank(operand, axes, called)
     require_float(x, "x")
     require_integer(ends, "ends")
-    require_same_dtype(x, w, "x", "w")
+    require_same_dtype(x, other, "x", name)
+
+
+def _grouped_matmul_shape(x: TensorType, w: TensorType, ends: TensorType) -> tuple[TensorType, ...]:
+    _require_operands(x, w, ends, 3, "w")
     shapes = f"x is {show_shape(x.shape)}, w is {show_shape(w.shape)} and ends are {show_shape(ends.shape)}"
     require_equal(x.shape[1], w.shape[1], lambda: f"{shapes}: a matrix has a row for each column of x")
     require_equal(w.shape[0], ends.shape[0], lambda: f"{shapes}: every group has an end")
@@ -36,11 +40,7 @@ def _grouped_matmul_shape(x: TensorType, w: TensorType, ends: TensorType) -> tup
 
 
 def _grouped_outer_shape(x: TensorType, g: TensorType, ends: TensorType) -> tuple[TensorType, ...]:
-    for operand, rank, name in ((x, 2, "x"), (g, 2, "g"), (ends, 1, "ends")):
-        require_rank(operand, rank, name)
-    require_float(x, "x")
-    require_integer(ends, "ends")
-    require_same_dtype(x, g, "x", "g")
+    _require_operands(x, g, ends, 2, "g")
     shapes = f"x is {show_shape(x.shape)} and g is {show_shape(g.shape)}"
     require_equal(x.shape[0], g.shape[0], lambda: f"{shapes}: they must have the same rows")
     return (TensorType((ends.shape[0], x.shape[1], g.shape[1]), x.dtype),)
