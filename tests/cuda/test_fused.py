@@ -11,7 +11,15 @@ import pytest
 import opstage
 from opstage.interpreters import registry
 from opstage.interpreters.eager_cuda import CudaOps
-from opstage.interpreters.eager_cuda.kernels import KERNELS, indexing, pointwise, reduction, update
+from opstage.interpreters.eager_cuda.kernels import (
+    KERNELS,
+    attention,
+    attention_by_products,
+    indexing,
+    pointwise,
+    reduction,
+    update,
+)
 from opstage.interpreters.gpu.device.tally import Tally
 from opstage.ops.catalogue import primitives
 from opstage.ops.errors import RangeError
@@ -208,6 +216,40 @@ def test_attention_of_several_tiles(size: int, masked: bool, causal: bool) -> No
         lambda ops, q, k, v, *m: ops.scaled_dot_product_attention(q, k, v, *m, causal=causal),
         *(q, k, v),
         *([mask] if masked else []),
+    )
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("heads_at_once", [1, 2, 8])
+def test_attention_by_products_in_runs(
+    heads_at_once: int, masked: bool, causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of 7 weights are padded to 8; the last of three runs of two heads has one."""
+    monkeypatch.setattr(attention, "MANY", 0)
+    monkeypatch.setattr(attention_by_products, "RUN", heads_at_once * 6 * 8 * 4)
+    rng = np.random.default_rng(heads_at_once)
+    mask = rng.random((5, 6, 7)) < 0.5
+    mask[2, 3] = False
+    agree(
+        lambda ops, q, k, v, *m: ops.scaled_dot_product_attention(q, k, v, *m, causal=causal),
+        *(rng.standard_normal(shape).astype(np.float32) for shape in ((5, 6, 3), (5, 7, 3), (5, 7, 2))),
+        *([mask] if masked else []),
+    )
+
+
+@pytest.mark.parametrize(("queries", "size", "columns"), [(0, 3, 2), (4, 3, 0)])
+def test_attention_by_products_of_nothing(
+    queries: int, size: int, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "MANY", 0)
+    rng = np.random.default_rng(0)
+    agree(
+        lambda ops, q, k, v: ops.scaled_dot_product_attention(q, k, v),
+        *(
+            rng.standard_normal(shape).astype(np.float32)
+            for shape in ((2, queries, size), (2, 5, size), (2, 5, columns))
+        ),
     )
 
 

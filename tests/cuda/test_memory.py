@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from opstage import Aux, Options, Spec, optim
-from opstage.interpreters.eager_cuda.kernels import linalg
+from opstage.interpreters.eager_cuda.kernels import padded
 from opstage.interpreters.gpu.device.buckets import rounded
 from opstage.interpreters.gpu.device.gemm import WORKSPACE
 from opstage.interpreters.gpu.device.simulator import SMALL, Simulator
@@ -80,8 +80,8 @@ def test_clipping_frozen_parameters_and_metrics_count(options: Options, device: 
 def test_rows_that_a_product_writes_apart_are_counted(
     options: Options, device: Simulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(linalg, "NARROW", 2)
-    monkeypatch.setattr(linalg, "SMALL", 4)
+    for name, least in (("NARROW", 2), ("SMALL", 4), ("OFTEN", 2)):
+        monkeypatch.setattr(padded, name, least)
     params = {"w": np.random.default_rng(0).standard_normal((5, 2))}
     arrays = np.ones((4, 2), np.float32), np.array([0, 1, 1, 4])
 

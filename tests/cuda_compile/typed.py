@@ -52,6 +52,7 @@ _ONE_THREAD = _one_thread()
 # For functions of libdevice, and one of C that numba knows on a GPU alone.
 _FUNCTIONS = {
     cos_pi: _numba.njit(lambda x: np.cos(np.float32(np.pi) * x)),
+    language.times: _numba.njit(lambda x, y: x * y),
     language.exp2: _numba.njit(lambda x: np.exp2(x)),
     language.floor: _numba.njit(lambda x: np.floor(x)),
     language.rint: _numba.njit(lambda x: np.rint(x)),
@@ -122,7 +123,7 @@ class Typed(Device):
 
     @override
     def product(self, out: DeviceBuffer, x: DeviceBuffer, y: DeviceBuffer, **more: Any) -> None:
-        count = math.prod(out.shape[:-2])
+        count = more.get("matrices") or math.prod(out.shape[:-2])
         a, b = (_matrices(each, count, more.get(f"{name}_layout")) for each, name in ((x, "x"), (y, "y")))
         left = a.swapaxes(-1, -2) if more.get("x_transposed") else a
         product = left @ (b.swapaxes(-1, -2) if more.get("y_transposed") else b)
@@ -144,8 +145,8 @@ class Typed(Device):
 
 def _matrices(operand: DeviceBuffer, count: int, layout: MatrixLayout | None) -> npt.NDArray[Any]:
     """The matrices of an operand of products, as they lie."""
-    rows, columns, row, matrix = layout_of(operand, layout)
+    rows, columns, row, matrix, first = layout_of(operand, layout)
     dtype = pointer_type(operand.dtype)
-    elements = operand.handle.view(dtype)
+    elements = operand.handle.view(dtype)[first:]
     strides = tuple(n * dtype.itemsize for n in (matrix, row, 1))
     return np.lib.stride_tricks.as_strided(elements, (count, rows, columns), strides)

@@ -90,6 +90,15 @@ def _cos_pi(x: Any) -> Any:
 cos_pi: Any = _cos_pi if SIMULATED else numba.cuda.libdevice.cospif
 """cos(π·x), with exact argument reduction, where cos needs a table of the digits of 2/π for large arguments."""
 
+
+def _times(x: Any, y: Any) -> Any:
+    return x * y
+
+
+times: Any = _times if SIMULATED else numba.cuda.libdevice.fmul_rn
+"""x·y rounded to float32. In `x * y + z` the compiler joins both to one instruction that does not round the product,
+which so differs from the same product elsewhere."""
+
 __all__ = [
     "ALIGNED",
     "SIMULATED",
@@ -114,4 +123,5 @@ __all__ = [
     "sin",
     "sqrt",
     "tanh",
+    "times",
 ]

@@ -1,13 +1,13 @@
 """Kernels: scaled dot-product attention and its fused cotangents. Multi-head attention runs by decomposition.
 
-Uses tiles of weights, which only exist in a block's memory, up to the head sizes that fit in registers; beyond that,
-matrix products, with the weights of one call in memory while it runs. The two residuals per query are the same, so
-either can follow the other.
+Tiles of weights, which only exist in a block's memory, are one launch, and take no memory: for few weights, and for
+heads of so many queries and keys that the weights of one do not fit. Matrix products, with the weights of some heads in
+memory at a time, are for many weights, and for heads that are too wide for registers. The two residuals per query are
+the same, so either can follow the other.
 
-The choice depends only on sizes, not on the precision of products: tiles are multiplied in float32 on the CUDA cores,
-even if Options.matmul_precision allows tensor cores. A weight by products is written or read four times, 16 bytes; by
-tiles it takes 2·(d + e) operations, half as many on average if causal. On an H100 that is about as much time at d = e =
-64, and the memory is n times less.
+The choice depends only on sizes. On an H100 tiles do 9·10^12 operations per second, float32 on the CUDA cores, and skip
+what a causal mask leaves empty; products do 5·10^13, or 3.5·10^14 where Options.matmul_precision allows tensor cores.
+With 96 causal heads of 1,024 queries and 64 components the forward pass takes tiles 1.5 ms, and the backward pass 6.1.
 """
 
 from __future__ import annotations
@@ -30,6 +30,12 @@ from .launches import Entry, Types, scalar
 WIDEST, WIDEST_GRAD = 128, 64
 """Head sizes up to which two blocks of 256 threads of the tile kernels fit on a multiprocessor."""
 
+MANY = 1 << 21
+"""Weights from which the work of tiles takes longer than two more launches, and passes over weights in memory."""
+
+MOST_OF_HEAD = 128 << 20
+"""Bytes of the weights of one head, beyond which they are not kept in memory if tiles can do without."""
+
 NARROWEST = 16
 SIDES = (16, 8, 4, 1)
 """Blocks of tiles have the square of one of these as threads: the first that is at most a block of the device."""
@@ -38,6 +44,12 @@ SIDES = (16, 8, 4, 1)
 def _width(k: DeviceBuffer, v: DeviceBuffer) -> int:
     """Return the least power of two that is at least the sizes of keys and values."""
     return 1 << (max(NARROWEST, k.shape[-1], v.shape[-1]) - 1).bit_length()
+
+
+def _many(q: DeviceBuffer, k: DeviceBuffer) -> bool:
+    """Whether products are faster than tiles, and the weights of a head have room."""
+    heads, queries, keys = math.prod(q.shape[:-2]), q.shape[-2], k.shape[-2]
+    return heads * queries * keys >= MANY and products.bytes_of_head(queries, keys) <= MOST_OF_HEAD
 
 
 def attention(
@@ -51,7 +63,7 @@ def attention(
     causal: bool,
 ) -> tuple[DeviceBuffer, ...]:
     width = _width(k, v)
-    if width > WIDEST:
+    if width > WIDEST or _many(q, k):
         return products.attention(device, types, q, k, v, mask, causal)
     out, peak, total = map(device.empty, types)
     kernel = tiles.forward_kernel(width, _side(device), has_mask)
@@ -72,7 +84,7 @@ def attention_grad(
 ) -> tuple[DeviceBuffer, ...]:
     *given, peak, total, g = rest
     mask, width = tuple(given), _width(k, v)
-    if width > WIDEST_GRAD:
+    if width > WIDEST_GRAD or _many(q, k):
         return products.attention_grad(device, types, q, k, v, mask, (peak, total), g, causal)
     dq, dk, dv = map(device.empty, types)
     means = device.empty(TensorType(peak.shape, peak.dtype))

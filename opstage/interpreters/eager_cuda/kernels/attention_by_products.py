@@ -1,25 +1,65 @@
-"""Attention by matrix products, with the weights in memory during a call.
+"""Attention by matrix products, with the weights of some heads in memory at a time.
 
 A product, one in-place pass over each row, and a product with the values; the cotangents do the same again from the two
-residuals per query.
+residuals per query. Heads are processed in runs, each with the same memory for its weights.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ....ops.types import TensorType
+from ....ops.types import FLOAT32, TensorType
 from ...gpu.buffer import DeviceBuffer
 from ...gpu.counting import quotient, remainder, steps
 from ...gpu.device.interface import Device
-from ...gpu.language import cuda, device_function, exp
+from ...gpu.device.matrices import MatrixLayout
+from ...gpu.language import cuda, device_function, exp, times
 from ...gpu.rows import LOWEST, MOST_WARPS, ONE, ZERO, joined_max, joined_sum, online
 from .launches import Types, scalar
-from .linalg import multiply
+from .logic import fill_kernel
+from .padded import padded
 from .strided import row_major
+
+RUN = 32 << 20
+"""Bytes of weights at once, if a head has no more: they stay in the second-level cache of an H100, 50 MB, between the
+product that writes them and those that read them, and products of that size occupy all multiprocessors."""
+
+
+class _Heads(NamedTuple):
+    """A run of heads: the first one, their number, and the layout of their weights.
+
+    Rows of weights are padded, see `padded.py`.
+    """
+
+    first: int
+    number: int
+    weights: MatrixLayout
+
+    def of(self, x: DeviceBuffer) -> MatrixLayout:
+        """Return the layout of these heads in a tensor (…, rows, columns) of all."""
+        rows, columns = x.shape[-2:]
+        return MatrixLayout(rows, columns, columns, rows * columns, self.first * rows * columns)
+
+
+def bytes_of_head(queries: int, keys: int) -> int:
+    """Return the bytes of the weights of one head."""
+    return queries * padded(keys) * FLOAT32.itemsize
+
+
+def _runs(q: DeviceBuffer, k: DeviceBuffer) -> Iterator[_Heads]:
+    """Yield the runs of all heads; none if there are no weights."""
+    heads, queries, keys = math.prod(q.shape[:-2]), q.shape[-2], k.shape[-2]
+    if not queries * keys:
+        return
+    across = padded(keys)
+    weights = MatrixLayout(queries, keys, across, queries * across)
+    most = max(1, RUN // bytes_of_head(queries, keys))
+    for first in range(0, heads, most):
+        yield _Heads(first, min(most, heads - first), weights)
 
 
 @device_function
@@ -49,23 +89,25 @@ def weights_kernel(
     causal: Any,
     queries: Any,
     keys: Any,
+    before: Any,
+    across: Any,
     factor: Any,
 ) -> None:
     """Replace p, scores of queries and keys, by softmax(factor·p) over each query's allowed keys, and 0 elsewhere.
 
     For each query, its maximal score goes to `peaks` and Σ exp(score - peak) to `totals`. The mask's `axes` are those
-    of `place_in_mask`.
+    of `place_in_mask`. In p are the queries after the first `before`, and its rows start `across` elements apart.
     """
     shared = cuda.shared.array(MOST_WARPS, np.float32)
     lane = remainder(cuda.threadIdx.x, lanes)
     for row in steps(quotient(cuda.grid(1), lanes), rows, quotient(cuda.gridsize(1), lanes)):
-        first = row * keys
-        allowed = min(remainder(row, queries) + 1, keys) if causal != 0 else keys
-        at, step = place_in_mask(row, axes, rank) if masked != 0 else 0, axes[2 * rank]
+        first, query = row * across, before + row
+        allowed = min(remainder(query, queries) + 1, keys) if causal != 0 else keys
+        at, step = place_in_mask(query, axes, rank) if masked != 0 else 0, axes[2 * rank]
         own, total = LOWEST, ZERO
         for j in steps(lane, allowed, lanes):
             if masked == 0 or mask[at + j * step] != 0:
-                own, total = online(own, total, p[first + j] * factor)
+                own, total = online(own, total, times(p[first + j], factor))
         peak = joined_max(own, shared, cuda.threadIdx.x, lanes)
         lowest = peak == LOWEST
         total = joined_sum(total if lowest else total * exp(own - peak), shared, cuda.threadIdx.x, lanes)
@@ -74,14 +116,14 @@ def weights_kernel(
             peak, total = ZERO, ONE
         total *= exp(peak - peak)  # by 1, or by nan if every score is -inf
         if lane == 0:
-            peaks[row] = peak
-            totals[row] = total
+            peaks[query] = peak
+            totals[query] = total
         share = ONE / total
         for j in steps(lane, keys, lanes):
             if nothing:
                 p[first + j] = ZERO
             elif j < allowed and (masked == 0 or mask[at + j * step] != 0):
-                p[first + j] = exp(p[first + j] * factor - peak) * share
+                p[first + j] = exp(times(p[first + j], factor) - peak) * share
             else:
                 p[first + j] = ZERO * share  # nan if the row is
 
@@ -100,21 +142,26 @@ def cotangents_kernel(
     causal: Any,
     queries: Any,
     keys: Any,
+    before: Any,
+    across: Any,
     factor: Any,
 ) -> None:
-    """Recompute the weights in p, and convert their cotangents in s to those of the products: factor·p·(s - Σ p·s)."""
+    """Recompute the weights in p, and convert their cotangents in s to those of the products: factor·p·(s - Σ p·s).
+
+    `before` and `across` are those of `weights_kernel`.
+    """
     shared = cuda.shared.array(MOST_WARPS, np.float32)
     lane = remainder(cuda.threadIdx.x, lanes)
     for row in steps(quotient(cuda.grid(1), lanes), rows, quotient(cuda.gridsize(1), lanes)):
-        first = row * keys
-        allowed = min(remainder(row, queries) + 1, keys) if causal != 0 else keys
-        at, step = place_in_mask(row, axes, rank) if masked != 0 else 0, axes[2 * rank]
-        peak, share = peaks[row], ONE / totals[row]
+        first, query = row * across, before + row
+        allowed = min(remainder(query, queries) + 1, keys) if causal != 0 else keys
+        at, step = place_in_mask(query, axes, rank) if masked != 0 else 0, axes[2 * rank]
+        peak, share = peaks[query], ONE / totals[query]
         mean = ZERO
         for j in steps(lane, keys, lanes):
             weight = ZERO * share  # nan if the row is
             if j < allowed and (masked == 0 or mask[at + j * step] != 0):
-                weight = exp(p[first + j] * factor - peak) * share
+                weight = exp(times(p[first + j], factor) - peak) * share
             p[first + j] = weight
             mean += weight * s[first + j]
         mean = joined_sum(mean, shared, cuda.threadIdx.x, lanes)
@@ -130,11 +177,51 @@ def mask_axes(device: Device, mask: DeviceBuffer, shape: tuple[int, ...]) -> tup
     return device.numbers(*pairs, strides[-1]), len(shape) - 1
 
 
-def _seen(device: Device, q: DeviceBuffer, mask: tuple[DeviceBuffer, ...], shape: Any, causal: bool) -> tuple[Any, ...]:
-    """Return kernel arguments for masking: the keys that a query may attend to, and the factor of its scores."""
+class _Masking(NamedTuple):
+    """Kernel arguments for masking: the keys that a query may attend to, and the factor of its scores."""
+
+    given: tuple[Any, ...]
+    factor: Any
+
+    def of(self, heads: _Heads) -> tuple[Any, ...]:
+        """Return them for the weights of these heads."""
+        weights = heads.weights
+        return *self.given, np.int32(heads.first * weights.rows), np.int32(weights.row), self.factor
+
+
+def _masking(
+    device: Device, q: DeviceBuffer, k: DeviceBuffer, mask: tuple[DeviceBuffer, ...], causal: bool
+) -> _Masking:
+    shape = *q.shape[:-1], k.shape[-2]
     given, (axes, rank) = (mask[0], mask_axes(device, mask[0], shape)) if mask else (q, (device.numbers(0), 0))
     numbers = map(np.int32, (rank, len(mask), causal, *shape[-2:]))
-    return given, axes, *numbers, scalar(1 / math.sqrt(q.shape[-1]), q.dtype)
+    return _Masking((given, axes, *numbers), scalar(1 / math.sqrt(q.shape[-1]), q.dtype))
+
+
+def _scores(device: Device, heads: _Heads, x: DeviceBuffer, y: DeviceBuffer) -> DeviceBuffer:
+    """Return x·yᵀ for these heads, in the layout of their weights."""
+    weights = heads.weights
+    out = device.empty(TensorType((heads.number, weights.rows, weights.row), x.dtype))
+    if not x.shape[-1]:
+        device.each(fill_kernel, out.size, out, np.float32(0))
+        return out
+    device.product(*(out, x, y), y_transposed=True, x_layout=heads.of(x), y_layout=heads.of(y), out_layout=weights)
+    return out
+
+
+def _weighted(
+    device: Device, heads: _Heads, out: DeviceBuffer, p: DeviceBuffer, x: DeviceBuffer, *, transposed: bool = False
+) -> None:
+    """Compute out = p·x or pᵀ·x for these heads, with p in the layout of weights."""
+    if out.size:
+        device.product(
+            *(out, p, x),
+            x_transposed=transposed,
+            x_layout=heads.weights,
+            y_layout=heads.of(x),
+            out_layout=heads.of(out),
+            matrices=heads.number,
+        )
 
 
 def attention(
@@ -147,11 +234,12 @@ def attention(
     causal: bool,
 ) -> tuple[DeviceBuffer, ...]:
     out, peak, total = map(device.empty, types)
-    p = device.empty(TensorType((*q.shape[:-1], k.shape[-2]), q.dtype))
-    multiply(device, p, q, k, y_transposed=True)
-    seen = _seen(device, q, mask, p.shape, causal)
-    device.each_row(weights_kernel, math.prod(p.shape[:-1]), p.shape[-1], p, peak, total, *seen)
-    multiply(device, out, p, v)
+    masking = _masking(device, q, k, mask, causal)
+    for heads in _runs(q, k):
+        p = _scores(device, heads, q, k)
+        rows, extent = heads.number * q.shape[-2], k.shape[-2]
+        device.each_row(weights_kernel, rows, extent, p, peak, total, *masking.of(heads))
+        _weighted(device, heads, out, p, v)
     return out, peak, total
 
 
@@ -167,12 +255,15 @@ def attention_grad(
     causal: bool,
 ) -> tuple[DeviceBuffer, ...]:
     dq, dk, dv = map(device.empty, types)
-    p, s = (device.empty(TensorType((*q.shape[:-1], k.shape[-2]), q.dtype)) for _ in range(2))
-    multiply(device, p, q, k, y_transposed=True)
-    multiply(device, s, g, v, y_transposed=True)
-    seen = _seen(device, q, mask, p.shape, causal)
-    device.each_row(cotangents_kernel, math.prod(p.shape[:-1]), p.shape[-1], s, p, *kept, *seen)
-    multiply(device, dq, s, k)
-    multiply(device, dk, s, q, x_transposed=True)
-    multiply(device, dv, p, g, x_transposed=True)
+    if not q.shape[-2]:  # sums of no terms
+        for each in (dk, dv):
+            device.each(fill_kernel, each.size, each, np.float32(0))
+    masking = _masking(device, q, k, mask, causal)
+    for heads in _runs(q, k):
+        p, s = _scores(device, heads, q, k), _scores(device, heads, g, v)
+        rows, extent = heads.number * q.shape[-2], k.shape[-2]
+        device.each_row(cotangents_kernel, rows, extent, s, p, *kept, *masking.of(heads))
+        _weighted(device, heads, dq, s, k)
+        _weighted(device, heads, dk, s, q, transposed=True)
+        _weighted(device, heads, dv, p, g, transposed=True)
     return dq, dk, dv

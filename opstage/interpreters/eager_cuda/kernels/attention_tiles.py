@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...gpu.counting import quotient, remainder, steps, unrolled_steps
-from ...gpu.language import ALIGNED, barrier, cuda, device_function, exp, shuffle
+from ...gpu.language import ALIGNED, barrier, cuda, device_function, exp, shuffle, times
 from ...gpu.rows import HALF_WARP, LOWEST, ONE, ZERO
 from .attention_by_products import place_in_mask
 from .launches import Kernel
@@ -222,7 +222,7 @@ def forward_kernel(width: int, side: int, masked: bool) -> Kernel:
                         seen = key < keys and (causal == 0 or key <= first + i + a)
                         if masked and seen:
                             seen = mask[at[a] + key * axes[2 * rank]] != 0
-                        s[4 * a + b] = s[4 * a + b] * factor if seen else LOWEST
+                        s[4 * a + b] = times(s[4 * a + b], factor) if seen else LOWEST
                         top = s[4 * a + b] if s[4 * a + b] > top else top
                     top = top_of_row(top)
                     top = peak[a] if peak[a] > top else top
@@ -321,7 +321,7 @@ def queries_kernel(width: int, side: int, masked: bool) -> Kernel:
                             seen = key < keys and (causal == 0 or key <= first + i + a)
                             if masked and seen:
                                 seen = mask[at[a] + key * axes[2 * rank]] != 0
-                            s[4 * a + b] = (exp(s[4 * a + b] * factor - peak) if seen else ZERO) * share
+                            s[4 * a + b] = (exp(times(s[4 * a + b], factor) - peak) if seen else ZERO) * share
                     keep(p, s)
                     multiply(s, left, right, g, in_q, queries - first, v, in_k, keys - start, columns)
                     for a in range(4):
@@ -420,7 +420,7 @@ def keys_kernel(width: int, side: int, masked: bool) -> Kernel:
                         if masked and seen:
                             seen = mask[at[b] + key * axes[2 * rank]] != 0
                         hidden = ZERO * share if query < queries else ZERO
-                        s[4 * a + b] = exp(s[4 * a + b] * factor - peak) * share if seen else hidden
+                        s[4 * a + b] = exp(times(s[4 * a + b], factor) - peak) * share if seen else hidden
                 keep(p, s)
                 accumulate(of_value, p, values, g, in_q, queries - start, columns)
                 multiply(s, left, right, v, in_k, keys - first, g, in_q, queries - start, columns)

@@ -253,13 +253,14 @@ class Gpu(Device):
         x_layout: MatrixLayout | None = None,
         y_layout: MatrixLayout | None = None,
         out_layout: MatrixLayout | None = None,
+        matrices: int | None = None,
         bias: DeviceBuffer | None = None,
     ) -> None:
-        batch, (rows, columns, *_) = math.prod(out.shape[:-2]), layout_of(out, out_layout)
+        batch, (rows, columns, *_) = matrices or math.prod(out.shape[:-2]), layout_of(out, out_layout)
         left = layout_of(x, x_layout)
         extent = left.rows if x_transposed else left.columns
-        addresses = int(out.handle.handle), int(x.handle.handle), int(y.handle.handle)
-        layouts = x_layout, y_layout, out_layout
+        addresses = _start(out, out_layout), _start(x, x_layout), _start(y, y_layout)
+        layouts = _from_start(x_layout), _from_start(y_layout), _from_start(out_layout)
         shape = Shape(batch, rows, columns, extent, x_transposed, y_transposed, *layouts, alignment(*addresses))
         try:
             self._enter()
@@ -410,6 +411,16 @@ class Gpu(Device):
             located.place(op, region)
         if found is not None:
             raise found from error
+
+
+def _start(operand: DeviceBuffer, layout: MatrixLayout | None) -> int:
+    """Return the address of the first matrix."""
+    return int(operand.handle.handle) + (0 if layout is None else layout.first * operand.dtype.itemsize)
+
+
+def _from_start(layout: MatrixLayout | None) -> MatrixLayout | None:
+    """Return the layout relative to the first matrix: where that is makes no other algorithm."""
+    return layout if layout is None or not layout.first else layout._replace(first=0)
 
 
 def _is_out_of_memory(error: Exception) -> bool:

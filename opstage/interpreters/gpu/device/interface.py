@@ -266,13 +266,14 @@ class Device(ABC):
         x_layout: MatrixLayout | None = None,
         y_layout: MatrixLayout | None = None,
         out_layout: MatrixLayout | None = None,
+        matrices: int | None = None,
         bias: DeviceBuffer | None = None,
     ) -> None:
         """Compute out = x·y for float32 matrices or equal stacks: (..., m, k) · (..., k, n) -> (..., m, n), none empty.
 
         A transposed operand is stored transposed: x (..., k, m), y (..., n, k). An operand with a layout may have any
-        shape that covers the layout; so may out, whose shape then determines the number of matrices, and its layout
-        their sizes. A bias (n) is added to each row, only for a single product.
+        shape that covers the layout; so may out, whose layout then determines the sizes. `matrices` is the number of
+        products, by default that of out's shape. A bias (n) is added to each row, only for a single product.
         """
 
     def script(self, calls: Sequence[Call], graphs: CudaGraphs = "auto") -> Script:

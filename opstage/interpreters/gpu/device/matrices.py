@@ -10,12 +10,14 @@ from ..buffer import DeviceBuffer
 class MatrixLayout(NamedTuple):
     """rows, columns    of one matrix as stored
     row, matrix      elements from one row to the next, and from one matrix to the next
+    first            elements before the first matrix
     """
 
     rows: int
     columns: int
     row: int
     matrix: int
+    first: int = 0
 
 
 def layout_of(operand: DeviceBuffer, given: MatrixLayout | None) -> MatrixLayout:

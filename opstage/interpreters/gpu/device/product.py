@@ -28,12 +28,15 @@ def product_kernel(x_transposed: bool, y_transposed: bool, side: int) -> Callabl
         columns: Any,
         extent: Any,
         out: Any,
+        out_first: Any,
         out_row: Any,
         out_matrix: Any,
         x: Any,
+        x_first: Any,
         x_row: Any,
         x_matrix: Any,
         y: Any,
+        y_first: Any,
         y_row: Any,
         y_matrix: Any,
         bias: Any,
@@ -48,22 +51,23 @@ def product_kernel(x_transposed: bool, y_transposed: bool, side: int) -> Callabl
         right = cuda.shared.array((side, width), np.float32)
         j, i = cuda.threadIdx.x % side, cuda.threadIdx.x // side
         matrix, tile = quotient(cuda.blockIdx.x, tiles), remainder(cuda.blockIdx.x, tiles)
+        x_at, y_at = x_first + matrix * x_matrix, y_first + matrix * y_matrix
         across = (columns + side - 1) // side
         row, column = quotient(tile, across) * side, remainder(tile, across) * side
         total = ZERO
         for first in range(0, extent, side):
             if x_transposed:
                 inside_x = first + i < extent and row + j < rows
-                left[j, i] = x[matrix * x_matrix + (first + i) * x_row + row + j] if inside_x else ZERO
+                left[j, i] = x[x_at + (first + i) * x_row + row + j] if inside_x else ZERO
             else:
                 inside_x = row + i < rows and first + j < extent
-                left[i, j] = x[matrix * x_matrix + (row + i) * x_row + first + j] if inside_x else ZERO
+                left[i, j] = x[x_at + (row + i) * x_row + first + j] if inside_x else ZERO
             if y_transposed:
                 inside_y = column + i < columns and first + j < extent
-                right[j, i] = y[matrix * y_matrix + (column + i) * y_row + first + j] if inside_y else ZERO
+                right[j, i] = y[y_at + (column + i) * y_row + first + j] if inside_y else ZERO
             else:
                 inside_y = first + i < extent and column + j < columns
-                right[i, j] = y[matrix * y_matrix + (first + i) * y_row + column + j] if inside_y else ZERO
+                right[i, j] = y[y_at + (first + i) * y_row + column + j] if inside_y else ZERO
             cuda.syncthreads()
             for k in range(side):
                 total += left[i, k] * right[k, j]
@@ -71,7 +75,7 @@ def product_kernel(x_transposed: bool, y_transposed: bool, side: int) -> Callabl
         if row + i < rows and column + j < columns:
             if biased != 0:
                 total += bias[column + j]
-            out[matrix * out_matrix + (row + i) * out_row + column + j] = total
+            out[out_first + matrix * out_matrix + (row + i) * out_row + column + j] = total
 
     return product
 
@@ -87,6 +91,7 @@ def launch_product(
     x_layout: MatrixLayout | None = None,
     y_layout: MatrixLayout | None = None,
     out_layout: MatrixLayout | None = None,
+    matrices: int | None = None,
     bias: DeviceBuffer | None = None,
 ) -> None:
     """Compute out = x·y + bias, see `Device.product`."""
@@ -96,10 +101,13 @@ def launch_product(
     extent = left.rows if x_transposed else left.columns
     side = math.isqrt(device.block)
     tiles = -(-rows // side) * -(-columns // side)
-    blocks = tiles * math.prod(out.shape[:-2])
+    blocks = tiles * (matrices or math.prod(out.shape[:-2]))
     numbers = np.int32(rows), np.int32(columns), np.int32(extent)
-    places = out, np.int32(to.row), np.int32(to.matrix)
-    given = *places, x, np.int32(left.row), np.int32(left.matrix), y, np.int32(right.row), np.int32(right.matrix)
+    given = *_given(out, to), *_given(x, left), *_given(y, right)
     epilogue = x if bias is None else bias, np.int32(bias is not None)  # x is a pointer that is not read
     kernel = product_kernel(x_transposed, y_transposed, side)
     device.launch(kernel, blocks, side * side, *numbers, *given, *epilogue, np.int32(tiles))
+
+
+def _given(operand: DeviceBuffer, layout: MatrixLayout) -> tuple[Any, ...]:
+    return operand, np.int32(layout.first), np.int32(layout.row), np.int32(layout.matrix)

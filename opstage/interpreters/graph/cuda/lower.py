@@ -23,8 +23,7 @@ from ...codegen.lowered import Lowered
 from ...codegen.matrices import Leading, batch_axes, leading_dimension
 from ...codegen.primitives import ASSEMBLE, CONTIGUOUS, PRODUCTS
 from ...codegen.views import View
-from ...eager_cuda.kernels import KERNELS, update
-from ...eager_cuda.kernels.linalg import by_even_rows
+from ...eager_cuda.kernels import KERNELS, padded, update
 from ...eager_cuda.kernels.reduction import total
 from ...eager_cuda.kernels.strided import copy, row_major
 from ...gpu.buffer import DeviceBuffer
@@ -242,7 +241,7 @@ class Lowering:
         left, right = leading_dimension(a), leading_dimension(b)
         assert left is not None and right is not None
         _, a_step, b_step = (batch_axes(a, b) or [(1, 0, 0)])[0]
-        by_even_rows(
+        padded.product(
             self._device,
             self._own(e.outputs[0]),
             self._rest(a),
