@@ -30,11 +30,12 @@ def _theirs(name: str) -> Any:
         *weights, counts = given
         layer = {"rnn": torch.nn.RNN, "gru": torch.nn.GRU, "lstm": torch.nn.LSTM}[name]
         module = layer(3, 4, bidirectional=True).to(x.dtype)
-        packed = torch.nn.utils.rnn.pack_padded_sequence(x, counts, enforce_sorted=False) if lengths else x
+        packed = torch.nn.utils.rnn.pack_padded_sequence(x, counts.cpu(), enforce_sorted=False) if lengths else x
         names = [
             f"{kind}_l0{end}" for end in ("", "_reverse") for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
         ]
-        y, last = torch.func.functional_call(module, dict(zip(names, weights)), (packed,))
+        own = [weight.contiguous() for weight in weights]  # cuDNN lays them out in one array
+        y, last = torch.func.functional_call(module, dict(zip(names, own)), (packed,))
         if lengths:
             y, _ = torch.nn.utils.rnn.pad_packed_sequence(y)
         last = last[0] if isinstance(last, tuple) else last
