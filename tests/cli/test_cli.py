@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import opstage
 from opstage.cli.info import CUDA_LIBRARIES, CUDA_PACKAGES, cuda_lines
 from opstage.interpreters import gpus
 from tests.cli.conftest import Command
@@ -312,3 +313,9 @@ def test_a_reader_who_leaves_early_is_no_error(tmp_path: Path) -> None:
     process.wait()
     process.stderr.close()
     assert "Traceback" not in err
+
+
+def test_the_package_is_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "opstage", "--version"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert opstage.__version__ in done.stdout

@@ -16,11 +16,9 @@ DEVICE = "cpu" if REHEARSAL else "cuda"
 if not missing() and not REHEARSAL and not torch.cuda.is_available():
     pytest.skip(f"PyTorch {torch.__version__} sees no GPU: install one made for CUDA", allow_module_level=True)
 
-# float32 on both sides: on a GPU PyTorch's convolutions and recurrent layers otherwise round to TF32
+# float32 on both sides: on a GPU PyTorch's convolutions otherwise round to TF32
 torch.backends.cuda.matmul.allow_tf32 = False
 torch.backends.cudnn.allow_tf32 = False
-if hasattr(torch.backends.cudnn, "rnn"):  # which `allow_tf32` leaves out
-    torch.backends.cudnn.rnn.fp32_precision = "ieee"
 
 _FLOAT64 = "float64, which has no form on the device"
 WITHOUT_FORM = {
