@@ -12,6 +12,7 @@ ROOT = Path(opstage.__file__).parent
 
 # From the top of the house down; a part may import itself and what stands below it.
 HOUSE = (
+    "__main__",
     "cli",
     "experiment",
     "planning",
