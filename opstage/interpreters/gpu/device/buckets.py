@@ -7,6 +7,7 @@ has tensors of the same sizes as the previous step, and reuses all blocks.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Generic, TypeVar, final
 
 Block = TypeVar("Block")
@@ -15,6 +16,7 @@ SMALLEST = 512
 """Bytes: the minimal alignment of the driver's allocations."""
 
 
+@lru_cache(maxsize=4096)
 def rounded(nbytes: int) -> int:
     """Return the size of the bucket for `nbytes`."""
     if nbytes <= SMALLEST:
