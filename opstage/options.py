@@ -8,6 +8,7 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -233,8 +234,13 @@ def _is_device(value: Any) -> str | None:
 def _is_amount(value: Any) -> str | None:
     if not isinstance(value, str):
         return f"{value!r} is not an amount of memory; expected text such as '128MiB'"
+    return _why_no_amount(value)
+
+
+@lru_cache(maxsize=64)  # most options are the defaults, and an Options is made for almost every call
+def _why_no_amount(text: str) -> str | None:
     try:
-        parse_bytes(value)
+        parse_bytes(text)
     except UsageError as error:
         return str(error)
     return None
@@ -331,10 +337,13 @@ def read_option(name: str, text: str) -> Any:
     return value
 
 
+_DEFAULT = Options()
+
+
 def options_of(options: Options | None) -> Options:
     """The options of a call; default ones for None. Raises UsageError for anything else."""
     if options is None:
-        return Options()
+        return _DEFAULT
     if not isinstance(options, Options):
         raise UsageError(f"options must be opstage.Options(…) but are {brief(options)}")
     return options

@@ -81,6 +81,8 @@ def per_axis(op: str, name: str, value: Any, rank: int, *, least: int) -> Any:
 
 def as_shape(op: str, shape: Sequence[Dim], *, inferred: bool = False) -> Any:
     """Return a shape of ints >= 0 and dims; with `inferred`, one entry may be -1."""
+    if type(shape) is tuple and all(type(d) is int and 0 < d < 2**31 for d in shape) and math.prod(shape) < 2**63:
+        return shape  # nearly always
     shape = plain_sequence(shape)
     if isinstance(shape, (int, DimExpr)):
         shape = (shape,)

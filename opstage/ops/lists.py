@@ -7,7 +7,7 @@ program gets has no operators: ambiguous uses raise an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NoReturn, final
 
 import optree
@@ -17,8 +17,8 @@ from .infix import Infix
 
 _EVERYWHERE: Any = vars(optree.registry)["__GLOBAL_NAMESPACE"]
 
-met = False
-"""Whether this process has ever made `Scalars`: only then must trees be searched for them."""
+apart = object()
+"""Another object each time that `Scalars` are flattened: only where it has changed does a tree contain them."""
 
 _CURE = "a list of scalar arrays is a tree of them; pass np.asarray(…) of it for one tensor"
 
@@ -64,10 +64,14 @@ class Scalars(list[Any]):
         return list, (list(self),)
 
 
+def _entries(scalars: Collection[Any]) -> tuple[list[Any], None]:
+    global apart
+    apart = object()
+    return list(scalars), None
+
+
 # optree treats it as a tree, like any list, and not as a leaf.
-optree.register_pytree_node(
-    Scalars, lambda scalars: (list(scalars), None), lambda _, entries: list(entries), namespace=_EVERYWHERE
-)
+optree.register_pytree_node(Scalars, _entries, lambda _, entries: list(entries), namespace=_EVERYWHERE)
 
 
 def all_scalars(tree: Any) -> bool:
@@ -81,10 +85,8 @@ def _is_scalar(entry: Any) -> bool:
 
 def as_scalars(tree: Any) -> Any:
     """Convert a list for which `all_scalars` holds to `Scalars`; return anything else unchanged."""
-    global met
     if not all_scalars(tree):
         return tree
-    met = True
     return Scalars(map(as_scalars, tree))
 
 

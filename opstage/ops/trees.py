@@ -39,12 +39,16 @@ def leaf(cls: Class) -> Class:
 
 def flatten(tree: Any) -> tuple[list[Any], Structure]:
     """Return the leaves of `tree` in order, and the structure for `unflatten`."""
-    if lists.met:
-        tree = optree.tree_map(as_list, tree, is_leaf=_is_scalars, namespace=_NAMESPACE)
+    before = lists.apart
     while True:
         leaves, structure = optree.tree_flatten(tree, namespace=_NAMESPACE)
-        if _known_leaf_types.issuperset(map(type, leaves)) or not _register_dataclasses(leaves):
+        if not _known_leaf_types.issuperset(map(type, leaves)) and _register_dataclasses(leaves):
+            continue
+        if lists.apart is before:
             return leaves, structure
+        # a list that a program got has the structure of the list that it was
+        tree = optree.tree_map(as_list, tree, is_leaf=_is_scalars, namespace=_NAMESPACE)
+        before = lists.apart
 
 
 def _is_scalars(tree: Any) -> bool:

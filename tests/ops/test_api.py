@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 from dataclasses import dataclass
 from fractions import Fraction
@@ -241,6 +243,37 @@ def test_train_reaches_a_program_that_declares_it() -> None:
     assert float(opstage.jvp(program, (x,), (x,), train=True)[1]) == 6.0
     assert opstage.hvp(program, (x,), (x,), train=True)[0].tolist() == [0.0] * 3
     assert float(opstage.run(lambda ops, x: ops.sum(x), x, train=True)) == 3.0  # not declared, not passed
+
+
+def test_train_reaches_a_program_behind_others() -> None:
+    """Whatever its code names: what counts is the signature that is seen."""
+
+    def program(ops: Any, x: Any, train: bool = False) -> Any:
+        return ops.sum(ops.scale(x, c=2.0 if train else 1.0))
+
+    @functools.wraps(program)
+    def wrapped(*args: Any, **named: Any) -> Any:
+        return program(*args, **named)
+
+    def signed(*args: Any, **named: Any) -> Any:
+        return program(*args, **named)
+
+    signed.__signature__ = inspect.signature(program)  # type: ignore[attr-defined]
+
+    class Loss:
+        def __call__(self, ops: Any, x: Any, train: bool = False) -> Any:
+            return program(ops, x, train)
+
+        method = __call__
+
+    def inner(ops: Any, x: Any) -> Any:
+        train = 3.0  # a name of its own
+        return ops.sum(ops.scale(x, c=train))
+
+    x = np.ones(3)
+    for declares in (program, wrapped, signed, Loss(), Loss().method, functools.partial(program)):
+        assert [float(opstage.run(declares, x, train=t)) for t in (False, True)] == [3.0, 6.0], declares
+    assert float(opstage.run(inner, x, train=True)) == 9.0
 
 
 # Numbers that go in -------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from opstage.ops import trees
 from opstage.ops.errors import UsageError
+from opstage.ops.lists import Scalars
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,12 @@ class Linear:
 class Network:
     blocks: list[Linear]
     scale: Any = 1.0
+
+
+@dataclass
+class Loose:
+    first: Any
+    second: Any
 
 
 @trees.leaf
@@ -194,3 +201,22 @@ def test_any_tree(tree: Any, other: Any) -> None:
     assert trees.unflatten(structure, leaves) == tree
     other_structure = trees.flatten(other)[1]
     assert (trees.first_difference(structure, other_structure) is None) == (structure == other_structure)
+
+
+# Lists of scalars ---------------------------------------------------------------------------------------------------
+
+
+def test_lists_of_scalars_have_the_structure_of_lists_wherever_they_are() -> None:
+    scalars = Scalars([1, Scalars([2, 3])])
+    plain = [1, [2, 3]]
+    both = [(scalars, plain), ({"w": (4, scalars)}, {"w": (4, plain)}), (Loose(scalars, 4), Loose(plain, 4))]
+    for made, same in both:
+        for _ in range(2):  # a first flattening may register a dataclass
+            assert trees.flatten(made) == trees.flatten(same)
+    assert type(trees.unflatten(trees.flatten(scalars)[1], [1, 2, 3])) is list
+
+
+def test_trees_without_them_are_not_rebuilt(monkeypatch: pytest.MonkeyPatch) -> None:
+    trees.flatten(Scalars([1, 2]))
+    monkeypatch.setattr(trees.optree, "tree_map", pytest.fail)
+    trees.flatten({"w": [1, (2, 3)], "b": Loose([4], 5)})
