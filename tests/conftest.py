@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import os
 import signal
+import time
 from collections.abc import Generator
 from pathlib import Path
 
@@ -53,11 +53,32 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.enable()
         gc.freeze()
+        gc.callbacks.append(slow_collections)
 
 
-ended = itertools.count(1)
-AT = 64
-"""After so many tests it is looked whether all is frozen still: that takes 10 ms where it is."""
+class SlowCollections:
+    """Notes whether a collection has taken as long as one of all that the suite collected.
+
+    Called by the garbage collector. To ask it what is frozen takes a tenth of a second, since it counts."""
+
+    LONG = 0.05
+    """Seconds of this process: a whole collection takes 5 ms where all is frozen, and 500 where nothing is."""
+
+    def __init__(self) -> None:
+        self.met = False
+        self._began = 0.0
+
+    def __call__(self, phase: str, what: dict[str, int]) -> None:
+        if what["generation"] < 2:
+            return
+        now = time.process_time()
+        if phase == "start":
+            self._began = now
+        elif now - self._began > self.LONG:
+            self.met = True
+
+
+slow_collections = SlowCollections()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -67,8 +88,9 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
     try:
         return (yield)
     finally:
-        if next(ended) % AT == 0:
+        if slow_collections.met:
             freeze_again()
+            slow_collections.met = False
 
 
 def freeze_again() -> None:

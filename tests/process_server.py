@@ -19,6 +19,8 @@ from typing import Any
 IMPORTED = (
     "opstage.cli.main",
     "opstage.cli.train",
+    "opstage.cli.check.child",
+    "opstage.cli.check.user",
     "opstage.experiment.run",
     "opstage.training.fit",
     "opstage.training.optim",
@@ -73,6 +75,9 @@ def _attend(line: socket.socket) -> Callable[[], None]:
     request = json.loads(b"".join(parts))
     child = os.fork()
     if child == 0:
+        if request["session"]:
+            os.setsid()
+            line.sendall(b"%d\n" % os.getpid())
         line.close()
         return _become(request, streams)
     _, status = os.waitpid(child, 0)
@@ -94,6 +99,9 @@ def _become(request: dict[str, Any], streams: list[int]) -> Callable[[], None]:
         numpy.random.seed()
 
     first, *rest = request["words"]
+    safe = first == "-P"
+    if safe:
+        first, *rest = rest
     module = types.ModuleType("__main__")
     vars(module).update(__annotations__={}, __builtins__=builtins)
     if first == "-c":
@@ -106,7 +114,7 @@ def _become(request: dict[str, Any], streams: list[int]) -> Callable[[], None]:
         vars(module).update(__file__=file, __cached__=None)
         sys.argv = [first, *rest]
     given = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
-    sys.path[:] = [folder, *given, *[place for place in sys.path[1:] if place not in own]]
+    sys.path[:] = [*([] if safe else [folder]), *given, *[place for place in sys.path[1:] if place not in own]]
     for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
         del sys.modules[name]
     sys.modules["__main__"] = module

@@ -17,9 +17,11 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import IO, final
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMAND = ("-c", "from opstage.cli import main; main()")
@@ -36,29 +38,20 @@ def python(
 ) -> subprocess.CompletedProcess[str]:
     """`python *arguments` in a child of the server, or of the one at the address `server`; its exit code and output.
 
-    The arguments begin with `-c` or with the path of a script. Raises ValueError for options of the interpreter, and
-    for an environment whose early variables are not this process's: those need a process that is new.
+    The arguments begin with `-c`, `-P -c` or with the path of a script. Raises ValueError for other options of the
+    interpreter, and for an environment whose early variables are not this process's: those need a process that is new.
     """
     env = os.environ if env is None else env
-    if not arguments or arguments[0].startswith("-") and arguments[0] != "-c":
-        raise ValueError(f"{arguments[:1]}: a forked process runs -c or a script; start others with subprocess")
-    for name in sorted(env.keys() ^ os.environ.keys() | {n for n in env if os.environ.get(n) != env[n]}):
-        if name.startswith(EARLY) and not (name == "PYTHONPATH" and _adds_alone(env.get(name, ""))):
-            raise ValueError(f"{name} is read before a forked process begins: start one that needs it with subprocess")
+    _require_a_fork_will_do(arguments, env)
     words = [sys.executable, *arguments]
     if not CAN_FORK:
         return subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, check=False)
-    request = {"words": list(arguments), "cwd": str(Path.cwd() if cwd is None else cwd), "env": dict(env)}
     with (
         tempfile.TemporaryFile() as out,
         tempfile.TemporaryFile() as err,
         open(os.devnull, "rb") as nothing,
-        socket.socket(socket.AF_UNIX) as line,
+        _forked(arguments, cwd, env, (nothing, out, err), server or address()) as line,
     ):
-        line.connect(server or address())
-        data = json.dumps(request).encode()
-        socket.send_fds(line, [len(data).to_bytes(8, "big")], [nothing.fileno(), out.fileno(), err.fileno()])
-        line.sendall(data)
         status = line.recv(64)
         if not status:
             raise RuntimeError("the server of processes has ended: its last words are in this process's stderr")
@@ -67,6 +60,67 @@ def python(
             stream.seek(0)
             texts.append(stream.read().decode())
     return subprocess.CompletedProcess(words, int(status), *texts)
+
+
+@final
+class Forked:
+    """`subprocess.Popen([sys.executable, *arguments], stdin=PIPE, stdout=PIPE, stderr=DEVNULL, start_new_session=True)`
+    in what a child of the server shows of it: `pid`, pipes, `wait` and `returncode`. Raises what `python` does."""
+
+    def __init__(self, *arguments: str, env: Mapping[str, str]):
+        _require_a_fork_will_do(arguments, env)
+        self.returncode: int | None = None
+        self._waiting = threading.Lock()
+        given, self.stdin = _pipe()
+        self.stdout, told = _pipe()
+        with given, told, open(os.devnull, "wb") as nothing:
+            self._line = _forked(arguments, None, env, (given, told, nothing), address(), session=True)
+        self.pid = int(self._line.makefile("rb", buffering=0).readline())
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code, when it has ended. Raises subprocess.TimeoutExpired."""
+        with self._waiting:
+            if self.returncode is None:
+                self._line.settimeout(timeout)
+                try:
+                    self.returncode = int(self._line.recv(64) or -signal.SIGKILL)
+                except (TimeoutError, BlockingIOError):
+                    raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0) from None
+                self._line.close()
+            return self.returncode
+
+
+def _pipe() -> tuple[IO[bytes], IO[bytes]]:
+    """The two ends of a pipe."""
+    reads, writes = os.pipe()
+    return open(reads, "rb"), open(writes, "wb")
+
+
+def _require_a_fork_will_do(arguments: Sequence[str], env: Mapping[str, str]) -> None:
+    words = arguments[1:] if arguments[:2] == ("-P", "-c") else arguments
+    if not words or words[0].startswith("-") and words[0] != "-c":
+        raise ValueError(f"{arguments[:1]}: a forked process runs -c or a script; start others with subprocess")
+    for name in sorted(env.keys() ^ os.environ.keys() | {n for n in env if os.environ.get(n) != env[n]}):
+        if name.startswith(EARLY) and not (name == "PYTHONPATH" and _adds_alone(env.get(name, ""))):
+            raise ValueError(f"{name} is read before a forked process begins: start one that needs it with subprocess")
+
+
+def _forked(
+    arguments: Sequence[str],
+    cwd: Path | None,
+    env: Mapping[str, str],
+    streams: Sequence[IO[bytes]],
+    server: str,
+    session: bool = False,
+) -> socket.socket:
+    """A line to a server that has been asked for a child: it says how that ended, and before, of a session, its pid."""
+    request = {"words": arguments, "cwd": str(cwd or Path.cwd()), "env": dict(env), "session": session}
+    line = socket.socket(socket.AF_UNIX)
+    line.connect(server)
+    data = json.dumps(request).encode()
+    socket.send_fds(line, [len(data).to_bytes(8, "big")], [stream.fileno() for stream in streams])
+    line.sendall(data)
+    return line
 
 
 def _adds_alone(path: str) -> bool:

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from opstage.cli.check import process
 from opstage.cli.main import main
+from tests.processes import CAN_FORK, Forked
 
 Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers of `opstage check` without the imports that each makes, where a command runs in this process."""
+    if CAN_FORK:
+        monkeypatch.setattr(process, "_start", partial(start_forked, process._start))
 
 
 @pytest.fixture
@@ -35,6 +48,15 @@ def opstage(
         return end.value.code, out, err
 
     return run
+
+
+def start_forked(start: Callable[..., Any], module: str, folder: str, output: int, errors: int) -> Any:
+    """What `start` does, by the server of processes where that can."""
+    words = ("-P", "-c", process._PROCESS.format(module=module), folder, process._ROOT)
+    if module == "worker":
+        with suppress(ValueError):  # an environment that needs a new process
+            return Forked(*words, env=os.environ)
+    return start(module, folder, output, errors)
 
 
 @pytest.fixture

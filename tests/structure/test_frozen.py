@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import weakref
 
 import pytest
@@ -38,13 +37,28 @@ def test_where_all_is_frozen_nothing_is_collected() -> None:
         gc.enable()
 
 
-def test_it_is_looked_at_after_some_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conftest, "ended", itertools.count(1))
-    tests, looked = [], []
-    monkeypatch.setattr(conftest, "freeze_again", lambda: looked.append(len(tests)))
-    for test in range(1, 2 * conftest.AT + 2):
-        tests.append(test)
+@pytest.mark.parametrize("long", [-1.0, float("inf")])
+def test_slow_collections_of_everything_are_noted(long: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conftest.SlowCollections, "LONG", long)
+    noted = conftest.SlowCollections()
+    gc.callbacks.append(noted)
+    try:
+        gc.collect(1)
+        assert not noted.met
+        gc.collect()
+        assert noted.met == (long < 0)
+    finally:
+        gc.callbacks.remove(noted)
+    assert conftest.slow_collections in gc.callbacks
+
+
+def test_after_one_all_is_frozen_again_at_the_end_of_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = []
+    monkeypatch.setattr(conftest, "freeze_again", lambda: looked.append(True))
+    for met in (False, True, False):
+        looked.clear()
         protocol = conftest.pytest_runtest_protocol()
         next(protocol)
+        monkeypatch.setattr(conftest.slow_collections, "met", met)
         assert next(protocol, "ended") == "ended"
-    assert looked == [conftest.AT, 2 * conftest.AT]
+        assert bool(looked) == met and not conftest.slow_collections.met

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.processes import COMMAND, ROOT, python
+from tests.processes import CAN_FORK, COMMAND, ROOT, Forked, python
 
 SCRIPT = "import sys\nprint(sorted(globals()), __file__, __name__, sys.argv, sys.path, sys.stdin.read())"
 PROGRAMS = {
@@ -52,6 +54,46 @@ def same(arguments: list[str], cwd: Path) -> None:
             [sys.executable, *arguments], cwd=cwd, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True
         )
         assert (forked.returncode, forked.stdout, forked.stderr) == (started.returncode, started.stdout, started.stderr)
+
+
+SESSION = """
+import os, sys
+print(os.getpid() == os.getsid(0), sys.argv, sys.path, [os.path.basename(file) for file in os.listdir()], flush=True)
+print(sys.stdin.read(), os.environ["MARKED"], file=sys.stderr)
+sys.exit(len(sys.stdin.read()) + 3)
+"""
+
+
+@pytest.mark.skipif(not CAN_FORK, reason="processes are started here")
+def test_one_with_pipes_cannot_tell_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As workers of `opstage check` are started: at the head of a session, with no folder of programs in the path."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here.py").touch()
+    env = {**os.environ, "MARKED": "here", "PYTHONPATH": str(ROOT)}
+    words = ("-P", "-c", SESSION, "a word")
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    told = []
+    for process in (
+        Forked(*words, env=env),
+        subprocess.Popen([sys.executable, *words], env=env, start_new_session=True, **pipes),
+    ):
+        assert process.stdin is not None and process.stdout is not None
+        with process.stdin, process.stdout:
+            line = process.stdout.readline()
+            with pytest.raises(subprocess.TimeoutExpired):  # it waits for the end of its input
+                process.wait(0.0)
+            process.stdin.write(b"more")
+            process.stdin.close()
+            told.append((line, process.stdout.read(), process.wait(), process.returncode))
+    assert told[0] == told[1] and told[0][2] == 3
+
+
+@pytest.mark.skipif(not CAN_FORK, reason="processes are started here")
+def test_one_that_is_killed_says_so() -> None:
+    process = Forked("-P", "-c", "import sys; sys.stdin.read()", env=os.environ)
+    with process.stdin, process.stdout:
+        os.killpg(process.pid, signal.SIGKILL)
+        assert process.wait() == process.wait(1.0) == -signal.SIGKILL
 
 
 def test_no_two_draw_the_same_numbers() -> None:
