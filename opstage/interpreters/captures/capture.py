@@ -17,7 +17,7 @@ import numpy as np
 
 from ...ops.errors import SourceLine
 from .contents import OF_THE_RUN, Contents, is_closed, is_frozen, is_generator, is_library_module, slots_of
-from .observation import Observation, Ran
+from .observation import Observation, Ran, methods_of
 from .reads import Read, imported, reads_of
 from .slots import Absent, Attribute, CapturedSlot, Cell, Computed, DictEntry, Method, is_plain
 
@@ -75,9 +75,16 @@ class Capture:
                 self._enclosed(function, each)
             if not found:
                 break
-        lost = [
-            r for r in ran if r.code.co_freevars and id(r.code) not in self._functions and id(r.code) not in made_here
-        ]
+        lost = []
+        for each in ran:
+            if not each.code.co_freevars or id(each.code) in self._functions or id(each.code) in made_here:
+                continue
+            if not each.methods:
+                lost.append(each)
+            for held in each.methods.values():
+                method = held()
+                if method is not None:  # else the program made it, as it did its class
+                    self._enclosed(method, each)
         if lost:
             gc.unfreeze()  # frozen objects, as before a fork, have no visible referrers
         for function in gc.get_referrers(*[each.code for each in lost]) if lost else ():
@@ -114,14 +121,14 @@ class Capture:
             self._read(each)
             functions = self._functions.get(id(each.code), ())
             for code in _nested(each.code) if functions else ():
-                self._read(Ran(code, each.globals, each.values))
+                self._read(Ran(code, each.globals, each.values, {}))
             for function in functions:
                 if id(function) in done:
                     continue
                 done.add(id(function))
                 self._enclosed(function, each)
                 for code in _nested(each.code):
-                    self._enclosed(function, Ran(code, each.globals, {}))
+                    self._enclosed(function, Ran(code, each.globals, {}, {}))
 
     def _function(self, function: types.FunctionType, bound: Any = None) -> None:
         """Record a function that may have been called, with `bound` as its first argument."""
@@ -132,7 +139,7 @@ class Capture:
         if self._ran is not None and not is_closed(function):
             names = function.__code__.co_varnames[:1] if bound is not None else ()
             values = {(id(bound), name): (name, lambda: bound) for name in names}
-            self._ran.append(Ran(function.__code__, function.__globals__, values))
+            self._ran.append(Ran(function.__code__, function.__globals__, values, {}))
         wrapped = getattr(function, "__wrapped__", None)
         if isinstance(wrapped, types.FunctionType):
             self._function(wrapped, bound)
@@ -163,11 +170,8 @@ class Capture:
 
     def _method_of(self, value: Any, code: types.CodeType) -> None:
         """Find the function whose code ran with an object as its `self`, however it was called."""
-        for base in type(value).__mro__:
-            defined = vars(base).get(code.co_name)
-            function = getattr(defined, "__func__", None) or getattr(defined, "fget", None) or defined
-            if isinstance(function, types.FunctionType) and function.__code__ is code:
-                self._function(function, value)
+        for function in methods_of(value, code):
+            self._function(function, value)
 
     def _enclosed(self, function: types.FunctionType, ran: Ran) -> None:
         """Add the enclosing variables, the defaults and the code of a function that ran."""

@@ -17,7 +17,7 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -33,11 +33,15 @@ from .slots import is_plain
 
 
 class Ran(NamedTuple):
-    """A function that ran: its code, its globals, and weak references to values of its names, such as `self`."""
+    """A function that ran: its code, its globals, and weak references to values of its names, such as `self`.
+
+    methods     weak references to the functions, by id, if it is a generated method; see `_Kind`
+    """
 
     code: CodeType
     globals: dict[str, Any]
     values: dict[tuple[int, str], tuple[str, Callable[[], Any]]]
+    methods: dict[int, weakref.ref[FunctionType]]
 
 
 @final
@@ -83,7 +87,7 @@ class Observation:
     def _called(self, frame: FrameType, kind: _Kind) -> None:
         """A function of a program was called, or one that reads Python's state by a name."""
         if kind.program:
-            self._ran(frame, kind.code, kind.names)
+            self._ran(frame, kind)
             return
         where = _program_line(frame)
         if where is not None:
@@ -105,14 +109,18 @@ class Observation:
             if name in owners and where is not None:
                 self.asked.setdefault(f"{name.lstrip('_')}.{function.__name__}", where)
 
-    def _ran(self, frame: FrameType, code: CodeType, names: tuple[str, ...]) -> None:
+    def _ran(self, frame: FrameType, kind: _Kind) -> None:
+        code = kind.code
         key = (id(code), id(frame.f_globals))
         ran = self.functions.get(key)
         if ran is None:
-            ran = self.functions[key] = Ran(code, frame.f_globals, {})
-        if names:
+            ran = self.functions[key] = Ran(code, frame.f_globals, {}, {})
+        if kind.generated and not ran.methods:
+            for method in methods_of(frame.f_locals[code.co_varnames[0]], code):
+                ran.methods[id(method)] = weakref.ref(method)
+        if kind.names:
             values = frame.f_locals
-            for name in names:
+            for name in kind.names:
                 value = values.get(name)
                 if not (is_plain(value) or type(value) in _TREES or isinstance(value, _REFS)):
                     ran.values.setdefault((id(value), name), (name, _held(value)))
@@ -127,6 +135,15 @@ class Observation:
                 self.arrays.append((lambda: value, lambda: owner, user_frame()))
 
 
+def methods_of(value: Any, code: CodeType) -> Iterator[FunctionType]:
+    """Return the functions of that code which are methods of an object."""
+    for base in type(value).__mro__:
+        defined = vars(base).get(code.co_name)
+        function = getattr(defined, "__func__", None) or getattr(defined, "fget", None) or defined
+        if isinstance(function, FunctionType) and function.__code__ is code:
+            yield function
+
+
 @final
 class _Kind:
     """How a function is observed: not at all if it is the framework's or a library's, else by what it reads.
@@ -134,10 +151,12 @@ class _Kind:
     names     those of its arguments and outer variables whose values matter
     argument  of functions that read Python's state by a name, what the name is called
     watched   whether a call of it is noted
+    generated whether it is a method that `dataclasses` made for one class, so that no other function has its code, and
+              it is found in its first argument, which may be gone when what was read is looked for
     code      held, so that its id stays its own
     """
 
-    __slots__ = ("code", "program", "outside", "argument", "names", "watched")
+    __slots__ = ("code", "program", "outside", "argument", "names", "watched", "generated")
 
     def __init__(self, code: CodeType, globals: dict[str, Any]):
         self.code = code
@@ -151,6 +170,8 @@ class _Kind:
         roots = dict.fromkeys(r.name for r in reads_of(code) if r.root in ("local", "free")) if self.program else ()
         self.names = tuple(roots)
         self.watched = self.program or bool(self.argument)
+        made_by = code.co_qualname.partition(".")[0] if code.co_filename == "<string>" else ""
+        self.generated = made_by == "__create_fn__" and code.co_argcount > 0
 
 
 def _held(value: Any) -> Callable[[], Any]:
