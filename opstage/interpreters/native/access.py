@@ -16,9 +16,6 @@ from typing import Any
 READ = "read"
 """The scope of read-only memory."""
 
-WRITTEN = 48
-"""The number of scopes for written tensors, `written(0)` and so on."""
-
 
 def written(i: int) -> str:
     """Return the scope of the i-th tensor that a kernel writes."""
@@ -67,12 +64,21 @@ def _kind(dtype: str) -> Any:
 
 
 def _mark(module: Any, instruction: Any, scope: str) -> None:
-    known = vars(module).setdefault("opstage_scopes", {})  # metadata of a module, with its lifetime
-    if scope not in known:
-        domain = module.add_metadata(["opstage"])
-        scopes = {name: module.add_metadata([name, domain]) for name in (READ, *map(written, range(WRITTEN)))}
-        others = [other for name, other in scopes.items() if name != scope]
-        known[scope] = module.add_metadata([scopes[scope]]), module.add_metadata(others)
-    alias, others = known[scope]
-    instruction.set_metadata("alias.scope", alias)
-    instruction.set_metadata("noalias", others)
+    vars(module).setdefault(_ACCESSES, {}).setdefault(scope, []).append(instruction)
+
+
+_ACCESSES = "opstage_accesses"
+"""The attribute of a module with its accesses by scope, for the lifetime of the module."""
+
+
+def write_scopes(module: Any) -> None:
+    """Write the scope of each access into a module that is complete, and that it overlaps none of the others."""
+    accesses = vars(module).pop(_ACCESSES, {})
+    domain = module.add_metadata(["opstage"])
+    scopes = {scope: module.add_metadata([scope, domain]) for scope in accesses}
+    for scope, instructions in accesses.items():
+        own = module.add_metadata([scopes[scope]])
+        others = module.add_metadata([other for name, other in scopes.items() if name != scope])
+        for instruction in instructions:
+            instruction.set_metadata("alias.scope", own)
+            instruction.set_metadata("noalias", others)

@@ -7,6 +7,7 @@ from typing import Any, final
 
 from llvmlite import ir
 
+from ..access import write_scopes
 from . import arrays
 from .expressions import Expressions
 from .kinds import INT64, UINT64, VOID, Kinds, Known, ScalarKind, Value
@@ -48,6 +49,7 @@ def lowered(source: FunctionSource, entry: str) -> str:
     function.name = entry
     function.linkage = ""
     function.attributes.discard("alwaysinline")
+    write_scopes(module.module)
     return str(module.module)
 
 
