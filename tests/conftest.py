@@ -61,7 +61,7 @@ class SlowCollections:
 
     Called by the garbage collector. To ask it what is frozen takes a tenth of a second, since it counts."""
 
-    LONG = 0.05
+    LONG = 0.1
     """Seconds of this process: a whole collection takes 5 ms where all is frozen, and 500 where nothing is."""
 
     def __init__(self) -> None:
