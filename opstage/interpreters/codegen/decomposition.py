@@ -70,7 +70,15 @@ class Expander(Writing):
         return self.trace.close([ref.slot for ref in refs], [ref.slot for ref in results], {})
 
     def written_out(self, body: Body) -> Body:
-        """Expand the composites of `body` that are not kept; parts have the region and ordinal of the composite."""
+        """Expand the composites of `body` that are not kept; parts have the region and ordinal of the composite.
+
+        A body without any is returned as it is.
+        """
+        if all(
+            stays(self.keep, e.primitive, tuple([body.types[slot] for slot in e.inputs]), e.static, self.loops)
+            for e in body.equations
+        ):
+            return body
         refs = [self.input(type_) for type_ in body.input_types]
         results = evaluate(self, body, refs, constants(self, body))
         return self.trace.close([ref.slot for ref in refs], [ref.slot for ref in results], body.lines)

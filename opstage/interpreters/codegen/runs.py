@@ -82,22 +82,26 @@ class _Regrouping:
     def _parts(self) -> list[list[Equation]]:
         """The ops that are not free, in an order with long runs: lists of elementwise ops, and of one other op each."""
         known = {*self.body.inputs, *[constant.slot for constant in self.body.constants]}
-        waiting = [e for e in self.body.equations if not _is_free(e)]
+        waiting = [(e, _is_elementwise(e), self.read(e.inputs)) for e in self.body.equations if not _is_free(e)]
         parts = []
         while waiting:
             run: list[Equation] = []
-            rest: list[Equation] = []
-            for e in waiting:
-                ready = _is_elementwise(e) and known >= self.read(e.inputs)
-                (run if ready else rest).append(e)
-                known.update(e.outputs if ready else ())
+            rest = []
+            for each in waiting:
+                e, elementwise, reads = each
+                if elementwise and known >= reads:
+                    run.append(e)
+                    known.update(e.outputs)
+                else:
+                    rest.append(each)
             if run:
                 parts.append(run)
             waiting, blocked = [], False
-            for e in rest:
-                blocked = blocked or not (_is_elementwise(e) or known >= self.read(e.inputs))
-                if blocked or _is_elementwise(e):
-                    waiting.append(e)
+            for each in rest:
+                e, elementwise, reads = each
+                blocked = blocked or not (elementwise or known >= reads)
+                if blocked or elementwise:
+                    waiting.append(each)
                 else:
                     parts.append([e])
                     known.update(e.outputs)
