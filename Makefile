@@ -27,7 +27,7 @@ MINIMUM_TESTS := $(addprefix tests/,cli run structure/test_imports.py structure/
 unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
-.PHONY: help train test test-slow minimums cuda-sim cuda-compile gpu gpu-here lint docs pictures browser parity mpi-tests shape-errors onnx-tests networks bench clean
+.PHONY: help docs-environment train test test-slow minimums cuda-sim cuda-compile gpu gpu-here lint docs pictures browser parity mpi-tests shape-errors onnx-tests networks bench clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -97,6 +97,9 @@ shape-errors: $(BENCH_STAMP)  ## ask PyTorch and JAX about mistakes and write do
 bench: $(BENCH_STAMP)  ## measure against PyTorch and JAX, or what is named in ARGS
 	$(BIN)/python -m benchmarks $(ARGS)
 	$(BIN)/python -m benchmarks.page
+
+# what `make lint` and `make docs` set up, so that both can run at once
+docs-environment: $(DEVELOP_STAMP) $(DOCS_STAMP)
 
 clean:  ## remove the environment and everything built
 	rm -rf $(VENV) $(MINIMUMS) build dist site *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
