@@ -58,11 +58,14 @@ def found(op: str) -> Stated:
     return dict(sorted(stated.items()))
 
 
+MESSAGES = [(cause, re.compile(cause.message)) for cause in CAUSES]
+
+
 def cause_of(op: str, error: Exception) -> tuple[Cause, str | None]:
     """The cause of an error, and the word that its message gives."""
     reason = getattr(error, "reason", str(error))
-    for cause in CAUSES:
-        match = re.search(cause.message, reason)
+    for cause, message in MESSAGES:
+        match = message.search(reason)
         if match is not None and type(error) is cause.error:
             return cause, match[1] if "{0}" in cause.words else None
     raise AssertionError(f"{op} says {reason!r}: no cause of tests/conformance/causes.py has a message like that")
