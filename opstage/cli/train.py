@@ -10,7 +10,7 @@ import click
 
 from ..experiment.directory import CHECKPOINT, SOURCE
 from ..experiment.kept_source import changes
-from ..experiment.progress import format_held_out, make_watcher
+from ..experiment.progress import format_held_out, make_watcher, stopped_line
 from ..experiment.run import RunOutcome, Watcher, run_task
 from ..experiment.settings import Configuration, Settings, configure, configure_resumed
 from ..experiment.task import Task, prepare
@@ -179,11 +179,11 @@ def _conclude(task: Task, configuration: Configuration, outcome: RunOutcome, voi
     else:
         reached = format_held_out(last)
     epochs = len(outcome.results)
-    voice.say(f"held-out {reached}, after {epochs} epochs in {outcome.seconds:.1f} s")
+    voice.say(f"held-out {reached}, after {epochs} epoch{'s' * (epochs != 1)} in {outcome.seconds:.1f} s")
     for line in outcome.shares:
         voice.say(line)
     if outcome.stopped:
-        voice.say(f"stopped after {epochs} of {task.settings.run.epochs} epochs: {outcome.stopped}")
+        voice.say(stopped_line(epochs, task.settings.run.epochs, outcome.stopped))
     out = configuration.settings.run.out
     if out is not None:
         voice.say(f"kept in {out}: report.html, metrics.jsonl, config.toml, checkpoint")

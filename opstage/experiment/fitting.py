@@ -28,7 +28,7 @@ from ..training.trainer import ScalarTrainer
 from .definition import Definition, NoSettings, defined_by, defined_in, definition
 from .group_text import GROUPS
 from .kept_source import changes
-from .progress import make_watcher
+from .progress import make_watcher, stopped_line
 from .run import Unwatched, Watcher, run_task
 from .settings import Configuration, Settings, configure, configure_resumed
 from .sources import arguments, require_file_for, split
@@ -131,6 +131,8 @@ def fit(
     outcome = run_task(
         task, configuration, lambda done, steps: watch(epochs, done, steps), resume=resume, callbacks=callbacks
     )
+    if progress and outcome.stopped:
+        click.echo(stopped_line(len(outcome.results), epochs, outcome.stopped))
     return Trained(task.model, task.trainer, outcome.results, configuration, task.held_out, task.preparation)
 
 

@@ -15,6 +15,9 @@ from .progress import Rate, format_metric, short
 _INTERVAL = 0.2
 """The minimum number of seconds between two updates, each a message to the browser."""
 
+_ROWS = 100
+"""The number of epochs in the table, the last ones, since every update sends all of it."""
+
 
 def in_notebook() -> bool:
     """Whether this process is the kernel of a notebook (Jupyter, VS Code, Colab)."""
@@ -31,7 +34,7 @@ class NotebookCell(AbstractContextManager["NotebookCell"]):
         self._epochs, self._steps, self._clock = epochs, steps, clock
         self._rate = Rate(done, steps, clock)
         self._rows: list[EpochResult] = []
-        self._status = "resumed" if done else ""
+        self._status, self._left = "resumed" if done else "", ""
         self._epoch = min(epochs, done * epochs // steps + 1)
         self._drawn = -_INTERVAL
         self._output: Any = None
@@ -45,39 +48,44 @@ class NotebookCell(AbstractContextManager["NotebookCell"]):
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self._left = ""
         self._output.update(self)
 
     def step(self, epoch: int, step: int, loss: float, samples: int) -> None:
         """Count a step; redraw if the last update is old enough."""
         rate = self._rate.step(samples)
-        pace = "" if rate is None else f", {rate[0]:,.0f} samples/s, {rate[1]} left"
+        pace = "" if rate is None else f", {rate[0]:,.0f} samples/s"
         self._epoch, self._status = epoch + 1, f"loss {short(loss)}{pace}"
+        self._left = "" if rate is None else f", {rate[1]} left"
+        self._redraw()
+
+    def epoch(self, result: EpochResult) -> None:
+        """Add the epoch's row; redraw if the last update is old enough."""
+        self._rows.append(result)
+        self._redraw()
+
+    def _redraw(self) -> None:
         if self._clock() - self._drawn >= _INTERVAL:
             self._drawn = self._clock()
             self._output.update(self)
 
-    def epoch(self, result: EpochResult) -> None:
-        """Add the epoch's row."""
-        self._rows.append(result)
-        self._output.update(self)
-
     def _repr_html_(self) -> str:
-        names = sorted({name for row in self._rows for name in row.held_out})
-        head = "".join(
-            f"<th>{escape(name)}</th>"
-            for name in ("epoch", "training loss", *[f"held-out {name}" for name in names], "samples/s")
-        )
-        body = "".join(
-            f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in _cells(row, names))}</tr>" for row in self._rows
-        )
+        rows = self._rows[-_ROWS:]
+        names = sorted({name for row in rows for name in row.held_out})
+        titles = ("epoch", "training loss", *[f"held-out {name}" for name in names], "samples/s")
+        head = "".join(f"<th>{escape(title)}</th>" for title in titles)
+        body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in _cells(row, names))}</tr>" for row in rows)
+        if before := len(self._rows) - len(rows):
+            body = f'<tr><td colspan="{len(titles)}">{before} earlier epochs</td></tr>{body}'
         table = f"<table><tr>{head}</tr>{body}</table>" if self._rows else ""
+        status = escape(self._status + self._left)
         return (
             f'<div class="opstage-progress">{table}epoch {self._epoch}/{self._epochs} '
-            f'<progress value="{self._rate.done}" max="{self._steps}"></progress> {escape(self._status)}</div>'
+            f'<progress value="{self._rate.done}" max="{self._steps}"></progress> {status}</div>'
         )
 
     def __repr__(self) -> str:
-        return f"epoch {self._epoch}/{self._epochs}: {self._status or 'begins'}"
+        return f"epoch {self._epoch}/{self._epochs}: {self._status + self._left or 'begins'}"
 
 
 def _cells(row: EpochResult, names: list[str]) -> list[str]:

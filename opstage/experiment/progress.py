@@ -142,6 +142,11 @@ def epoch_line(result: EpochResult, epochs: int) -> str:
     return printable(f"epoch {result.epoch + 1}/{epochs}  loss {result.train_loss:.4f}  held-out {held_out}{pace}")
 
 
+def stopped_line(done: int, epochs: int, reason: str) -> str:
+    """Return a line about a run that a callback has ended."""
+    return printable(f"stopped after {done} of {epochs} epochs: {reason}")
+
+
 def format_held_out(means: Mapping[str, float]) -> str:
     """Format as `accuracy 98.33 %, loss 0.0612`."""
     return ", ".join(f"{name} {format_metric(name, value)}" for name, value in sorted(means.items()))

@@ -18,6 +18,7 @@ from ..documents import Document
 from ..models import Model
 from ..ops.errors import UsageError, nearest
 from ..ops.tracebacks import called_by_users
+from ..ops.untrusted import printable
 from ..options import Options
 from ..training import checkpoint
 from ..training.fit import EpochResult, evaluate
@@ -27,6 +28,7 @@ from ..training.trainer import ScalarTrainer, scalar_trainer
 from .definition import defined_by
 from .directory import BEST, CHECKPOINT, CONFIG, RUN
 from .measures import measures_of
+from .progress import format_held_out
 from .settings import Configuration, configure_kept
 from .sources import in_order, load_data
 from .versions import data_digest, other_version, read_preparation, read_run
@@ -62,6 +64,15 @@ class Trained:
         self._held_out = held_out
         self._predictor: Predictor | None = None
         self._few: FewRows | None = None
+
+    def __repr__(self) -> str:
+        epochs = len(self.results)
+        parts = [self.model.name, f"{epochs} epoch{'s' * (epochs != 1)}"]
+        if self.results and self.results[-1].held_out:
+            parts.append(f"held-out {format_held_out(self.results[-1].held_out)}")
+        if self.directory is not None:
+            parts.append(f"kept in {self.directory}")
+        return printable(f"Trained({'; '.join(parts)})")
 
     @property
     def predictor(self) -> Predictor:

@@ -22,13 +22,31 @@ WHOLE = "full"
 
 
 def fold(error: BaseException) -> None:
-    """Remove the framework's frames from an error's traceback.
+    """Remove the framework's frames from an error's traceback, and from those of the errors that led to it.
 
     An error that Opstage did not raise on purpose, and whose innermost frame is Opstage's, is a bug in Opstage; its
-    traceback is kept.
+    traceback is kept. An interrupt comes wherever the framework is, and is folded.
     """
     if os.environ.get(VARIABLE) == WHOLE:
         return
+    _fold(error, isinstance(error, (OpstageError, KeyboardInterrupt)))
+    if isinstance(error, OpstageError):
+        seen: set[int] = {id(error)}
+        cause = _shown_cause(error)
+        while cause is not None and id(cause) not in seen:  # chains made by hand may be circular
+            seen.add(id(cause))
+            _fold(cause, on_purpose=True)
+            cause = _shown_cause(cause)
+
+
+def _shown_cause(error: BaseException) -> BaseException | None:
+    """Return the error that Python prints above this one."""
+    if error.__cause__ is not None or error.__suppress_context__:
+        return error.__cause__
+    return error.__context__
+
+
+def _fold(error: BaseException, on_purpose: bool) -> None:
     entries: list[TracebackType] = []
     traceback = error.__traceback__
     while traceback is not None:
@@ -36,7 +54,7 @@ def fold(error: BaseException) -> None:
         traceback = traceback.tb_next
     codes = [(entry, entry.tb_frame.f_code) for entry in entries]
     own = [entry for entry, code in codes if is_user_file(code.co_filename) and is_written(code)]
-    if len(own) == len(entries) or not (isinstance(error, OpstageError) or (own and own[-1] is entries[-1])):
+    if len(own) == len(entries) or not (on_purpose or (own and own[-1] is entries[-1])):
         return
     folded: TracebackType | None = None
     for entry in reversed(own):
@@ -52,7 +70,7 @@ def called_by_users(function: Callable[P, T]) -> Callable[P, T]:
         __tracebackhide__ = True  # pytest leaves such frames out
         try:
             return function(*args, **kwargs)
-        except Exception as error:
+        except (Exception, KeyboardInterrupt) as error:
             fold(error)
             raise
 

@@ -47,8 +47,9 @@ def mode_of(owner: str, metric: str, mode: str | None) -> str:
         return "max"
     if metric.endswith(_FALLING):
         return "min"
+    close = nearest(metric, (*_RISING, *(name.lstrip("_") for name in _FALLING)))
     raise UsageError(
-        f"{owner}: it is not known whether a larger or a smaller {metric!r} is better; give mode='max' or 'min'"
+        f"{owner}: it is not known whether a larger or a smaller {metric!r} is better; give mode='max' or 'min'{close}"
     )
 
 
@@ -135,7 +136,8 @@ class EarlyStopping(_Watching):
     @override
     def epoch(self, loop: Loop, result: EpochResult) -> None:
         if not self.improves(result) and self.waited >= self.patience:
-            loop.stop(f"{self.metric} has not become better for {self.patience} epochs; {self.told_best()}")
+            epochs = f"{self.patience} epoch{'s' * (self.patience > 1)}"
+            loop.stop(f"{self.metric} has not become better for {epochs}; {self.told_best()}")
 
 
 @final

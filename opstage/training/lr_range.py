@@ -38,6 +38,10 @@ class LrRange:
     suggestion: float | None
     diverged: float | None
 
+    def __repr__(self) -> str:
+        span = f"{len(self.rates)} rates from {self.rates[0]:.3g} to {self.rates[-1]:.3g}" if self.rates else "no rates"
+        return f"LrRange({span}, suggestion={self.suggestion}, diverged={self.diverged})"
+
     def __str__(self) -> str:
         every = max(1, math.ceil(len(self.rates) / _SHOWN))
         shown = sorted({*range(0, len(self.rates), every), len(self.rates) - 1})

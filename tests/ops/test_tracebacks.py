@@ -16,7 +16,7 @@ import pytest
 import opstage
 from opstage import Options, Spec
 from opstage.interpreters.eager_cpu.interpreter import NumpyOps
-from opstage.ops.tracebacks import VARIABLE
+from opstage.ops.tracebacks import VARIABLE, fold
 
 X = np.ones((2, 3))
 
@@ -89,6 +89,37 @@ def test_it_ends_at_the_users_line(call: Callable[[], Any]) -> None:
 def test_all_frames_where_they_are_asked_for(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "full")
     assert any("/opstage/" in file for file in frames(CALLS[name]))
+
+
+@pytest.mark.parametrize("name", ["a file of data", "ragged data", "prediction"])
+def test_what_led_to_it_is_folded_too(name: str) -> None:
+    with pytest.raises(opstage.OpstageError) as caught:
+        CALLS[name]()
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "/opstage/" not in shown.replace(__file__, ""), shown
+
+
+def test_what_led_to_it_is_named_where_it_was_another_error() -> None:
+    with pytest.raises(opstage.UsageError) as caught:
+        opstage.data.from_csv("nowhere.csv")
+    assert "FileNotFoundError" in "".join(traceback.format_exception(caught.value))
+
+
+def test_causes_in_a_circle_end() -> None:
+    first, second = opstage.UsageError("first"), ValueError("second")
+    first.__cause__, second.__cause__ = second, first
+    fold(first)
+
+
+def test_an_interrupt_is_folded() -> None:
+    def stop(loop: Any, loss: float) -> None:
+        raise KeyboardInterrupt
+
+    trainer = trained().trainer
+    data = {"x": np.ones((9, 3)), "y": np.ones((9, 1))}
+    with pytest.raises(KeyboardInterrupt) as caught:
+        opstage.fit(trainer, data, batch_size=2, callbacks=opstage.callbacks.EachStep(stop), progress=False)
+    assert {frame.filename for frame in traceback.extract_tb(caught.value.__traceback__)} == {__file__}
 
 
 def test_a_mistake_of_the_frameworks_own_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:

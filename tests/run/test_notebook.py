@@ -13,6 +13,7 @@ import pytest
 import opstage
 from opstage.experiment.notebook import NotebookCell, in_notebook
 from opstage.models import mlp
+from opstage.training.fit import EpochResult
 
 
 class Cell:
@@ -69,7 +70,34 @@ def test_it_is_drawn_five_times_a_second_at_most(cell: Cell) -> None:
             now[0] += 0.01
             watcher.step(0, step, 0.5, 32)
     assert len(cell.drawn) <= 2 + 51
-    assert "loss 0.5000, 3,200 samples/s, 0:00:00 left" in cell.drawn[-1]
+    assert "loss 0.5000, 3,200 samples/s, 0:00:00 left" in cell.drawn[-2]
+    assert "loss 0.5000, 3,200 samples/s<" in cell.drawn[-1]
+
+
+def test_a_run_that_is_over_has_no_time_left(cell: Cell) -> None:
+    run = trained(50, callbacks=opstage.callbacks.EarlyStopping("loss", patience=1, min_delta=10.0))
+    assert len(run.results) == 2
+    assert " left" not in cell.drawn[-1] and "epoch 2/50" in cell.drawn[-1]
+
+
+def test_what_many_epochs_send_grows_no_faster_than_their_number(cell: Cell) -> None:
+    now = [0.0]
+    with NotebookCell(1000, 0, 1000, clock=lambda: now[0]) as watcher:
+        for epoch in range(1000):
+            now[0] += 0.01
+            watcher.step(epoch, 0, 0.5, 32)
+            watcher.epoch(EpochResult(epoch, 0.5, {"loss": 0.5}, 0.01, 32))
+    assert len(cell.drawn) <= 2 + 51
+    rows = re.findall(r"<tr><td>(\d+)</td>", cell.drawn[-1])
+    assert rows == [str(number) for number in range(901, 1001)]
+    assert "900 earlier epochs" in cell.drawn[-1]
+
+
+def test_what_ended_a_run_is_said_beneath_its_table(cell: Cell, capsys: pytest.CaptureFixture[str]) -> None:
+    trained(50, callbacks=opstage.callbacks.EarlyStopping("loss", patience=1, min_delta=10.0))
+    assert "stopped after 2 of 50 epochs: loss has not become better for 1 epoch;" in capsys.readouterr().out
+    trained(50, callbacks=opstage.callbacks.EarlyStopping("loss", patience=1, min_delta=10.0), progress=False)
+    assert capsys.readouterr().out == ""
 
 
 def test_without_progress_nothing_is_shown(cell: Cell) -> None:

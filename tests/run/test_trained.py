@@ -57,6 +57,14 @@ def test_predictions_are_the_models_at_every_number_of_rows(run: Path, backend: 
     assert np.array_equal(found["class"], found["probabilities"].argmax(axis=1))
 
 
+def test_it_says_what_it_is(run: Path) -> None:
+    trained = load(run)
+    accuracy = trained.results[-1].held_out["accuracy"]
+    shown = repr(trained)
+    assert shown.startswith("Trained(mlp; 2 epochs; held-out accuracy ") and shown.endswith(f"; kept in {run})")
+    assert f"accuracy {100 * accuracy:.2f} %" in shown
+
+
 def test_lists_are_the_same_before_and_after_a_quick_call_is_made(run: Path) -> None:
     predictor = load(run, options=Options(backend="compiled")).predictor
     rows = (np.arange(64.0).reshape(1, 8, 8) % 16).reshape(IMAGES[:1].shape)

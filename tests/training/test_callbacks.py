@@ -288,7 +288,7 @@ def test_a_process_that_dies_before_its_save_leaves_a_state_that_belongs_togethe
 
 
 def test_the_cases_do_what_they_are_for(whole: dict[str, Any]) -> None:
-    assert whole["early"]["loop"][1].startswith("loss has not become better for 1 epochs; it was best, ")
+    assert whole["early"]["loop"][1].startswith("loss has not become better for 1 epoch; it was best, ")
     assert whole["rates"]["loop"] == (0.5**4, "")
     assert whole["ended"]["loop"] == (1.0, "enough")
     assert (whole["ended"]["position"][0], whole["ended"]["steps_taken"]) == (2, 9)

@@ -32,6 +32,11 @@ def made() -> Any:
     return trainer
 
 
+def test_a_notebook_shows_it_in_a_line() -> None:
+    found = lr_range_test(made(), optim.sgd(0.5), Loader(DATA, 8, seed=1), start=1e-4, end=1e-2, steps=5)
+    assert repr(found).startswith("LrRange(5 rates from 0.0001 to 0.01, suggestion=")
+
+
 def test_losses_are_those_of_steps_at_rising_rates() -> None:
     found = lr_range_test(made(), optim.sgd(0.5), Loader(DATA, 8, seed=1), start=1e-4, end=1e-2, steps=5)
     np.testing.assert_allclose(found.rates, np.geomspace(1e-4, 1e-2, 5), rtol=1e-12)
