@@ -170,14 +170,12 @@ def _not_finite(error: NotFiniteError, settings: Settings) -> str:
 
 
 def _conclude(task: Task, configuration: Configuration, outcome: RunOutcome, voice: Voice) -> None:
-    last = outcome.results[-1].held_out
-    count = len(task.held_out)
-    if "accuracy" in last:
-        reached = f"accuracy {100 * last['accuracy']:.2f} % ({round(last['accuracy'] * count)} of {count})"
-        rest = {name: value for name, value in last.items() if name != "accuracy"}
-        reached = ", ".join([reached, *(f"{name} {value:.4f}" for name, value in sorted(rest.items()))])
-    else:
-        reached = format_held_out(last)
+    last, counted = outcome.results[-1].held_out, outcome.results[-1].counted
+    reached = format_held_out(last)
+    if "accuracy" in last and counted:
+        right = f"({round(last['accuracy'] * counted)} of {round(counted)})"
+        rest = format_held_out({name: value for name, value in last.items() if name != "accuracy"})
+        reached = f"{format_held_out({'accuracy': last['accuracy']})} {right}{', ' if rest else ''}{rest}"
     epochs = len(outcome.results)
     voice.say(f"held-out {reached}, after {epochs} epoch{'s' * (epochs != 1)} in {outcome.seconds:.1f} s")
     for line in outcome.shares:

@@ -21,6 +21,7 @@ from ..data.mapped import is_mapped
 from ..data.preparation import ArgumentData, Form, Preparation, from_table, learn
 from ..data.table import TABLES, Named, label_position, numbered, read_table, require_columns
 from ..models import Model, Recipe
+from ..models.parallel import IGNORED
 from ..ops.errors import OpstageError, UsageError
 from ..ops.spec import Spec
 from ..ops.untrusted import brief, shown
@@ -336,13 +337,19 @@ def _check_labels(
         labels = dataset[name]
         if kind_of(specs[name]) != "int" or labels.ndim != 1:
             continue
-        (wrong, *_) = np.nonzero((labels < 0) | (labels >= classes))
+        outside = (labels < 0) | (labels >= classes)
+        if specs[name].range is None:  # the model leaves it to its ops, of which cross_entropy ignores some labels
+            outside &= labels != IGNORED
+        (wrong, *_) = np.nonzero(outside)
         if len(wrong):
             row = int(wrong[0])
             origin = dataset.origins[dataset.names.index(name)]
+            cure = _cure(dataset, settings, specs, names)
+            if labels[row] == IGNORED:
+                cure = f"; {model.name} ignores none, so leave such rows out"
             raise UsageError(
                 f"{origin}: row {row} holds label {labels[row]} (rows are counted from 0), but {model.name} tells "
-                f"{classes} classes apart: labels are 0 … {classes - 1}{_cure(dataset, settings, specs, names)}"
+                f"{classes} classes apart: labels are 0 … {classes - 1}{cure}"
             )
 
 

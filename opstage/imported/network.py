@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ..compilation import record
 from ..models.model import Model
-from ..ops.derived import binary_cross_entropy_with_logits, correct_count
+from ..ops.derived import binary_cross_entropy_with_logits, correct_count, counted
 from ..ops.dims import ratio
 from ..ops.errors import UsageError, nearest
 from ..ops.program import Aux
@@ -168,11 +168,12 @@ def _compared(network: Network, output: str, loss: str, label: str) -> tuple[Cal
         *inputs, labels = rest
         result = forward(ops, params, *inputs)
         y = (result[0] if stateful else result)[output]
-        sums = {"loss": of(ops, y, labels, "sum")}  # each sample counts once, whatever its axes
-        if loss != "mse" and len(y.shape) > (1 if loss != "cross_entropy" else 2):
+        sums = {"loss": of(ops, y, labels, "sum")}
+        if loss == "cross_entropy":  # each label counts that is not ignored, whatever the axes
+            count = ops.sum(ops.cast(counted(ops, labels), dtype=y.dtype))
+            return {**sums, "accuracy": correct_count(ops, y, labels), "count": count}
+        if loss != "mse" and len(y.shape) > 1:  # each sample counts once
             sums["loss"] = ops.scale(of(ops, y, labels, "mean"), c=ratio(y.shape[0], 1))
-        if loss == "cross_entropy":
-            sums["accuracy"] = correct_count(ops, y, labels)
         return sums
 
     return _signed(program, network, label, train=True), _signed(metrics, network, label, train=False)

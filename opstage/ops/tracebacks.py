@@ -13,6 +13,7 @@ from types import FrameType, TracebackType
 from typing import Any, ParamSpec, TypeVar, final
 
 from .errors import OpstageError, UsageError, is_user_file, is_written, nearest
+from .widened import note_widened
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -72,6 +73,7 @@ def called_by_users(function: Callable[P, T]) -> Callable[P, T]:
             return function(*args, **kwargs)
         except (Exception, KeyboardInterrupt) as error:
             fold(error)
+            note_widened(error, args, kwargs)
             raise
 
     return called

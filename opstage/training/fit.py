@@ -130,10 +130,10 @@ def fit(
                         if saver is not None:
                             saver.boundary(state, loop.position)
             at = loop.position
-            means = evaluate(trainer, metrics, held_out)
+            means, counted = _evaluated(trainer, metrics, held_out)
             for callback in callbacks:
                 means = _joined(means, callback.name, callback.evaluated(loop))
-            outcome = EpochResult(at.epoch, at.loss_sum / at.samples, means, at.seconds, at.samples)
+            outcome = EpochResult(at.epoch, at.loss_sum / at.samples, means, at.seconds, at.samples, counted)
             with uninterrupted():
                 told = False
                 loop.position = Position(
@@ -187,6 +187,18 @@ def evaluate(
     `most` limits the number of batches (None: all); `average` replaces the parameters. A metric with a name that ends
     in `_l2` is a sum of squares, and the result is the square root of its mean.
     """
+    return _evaluated(trainer, metrics, batches, most=most, average=average)[0]
+
+
+def _evaluated(
+    trainer: ScalarTrainer,
+    metrics: Callable[..., Any],
+    batches: Batches,
+    *,
+    most: int | None = None,
+    average: RunningAverage | None = None,
+) -> tuple[dict[str, float], float]:
+    """Return what `evaluate` does, and by how much the sums were divided."""
     batches = bind(batches, batch_arguments(metrics, skip=trainer.batch_starts), "the program of the metrics")
     sums: dict[str, float] = {}
     samples = 0
@@ -200,4 +212,5 @@ def evaluate(
             samples += len(batch[0])
     count = sums.pop("count", samples)
     means = {name: value / count if count else math.nan for name, value in sums.items()}
-    return {name: math.sqrt(mean) if name.endswith("_l2") else mean for name, mean in means.items()}
+    roots = {name: math.sqrt(mean) if name.endswith("_l2") else mean for name, mean in means.items()}
+    return roots, float(count)

@@ -105,12 +105,14 @@ def _position(document: Document) -> Position:
 
 
 def _result(document: Document) -> EpochResult:
+    counted = document.get("counted")  # older runs were saved without it
     return EpochResult(
         document["epoch"].count(),
         document["train_loss"].number(),
         {name: value.number() for name, value in document["held_out"].items()},
         document["seconds"].number(),
         document["samples"].count(),
+        None if counted is None else counted.number(),
     )
 
 

@@ -8,13 +8,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class EpochResult:
-    """The result of one epoch: mean training loss, held-out metrics (means per sample), and training time."""
+    """The result of one epoch: mean training loss, held-out metrics (means per sample), and training time.
+
+    counted    by how much the sums of the held-out metrics were divided: the number of samples, or what the metrics
+               call `count`; None for an epoch that an older version has trained
+    """
 
     epoch: int
     train_loss: float
     held_out: Mapping[str, float]
     seconds: float
     samples: int
+    counted: float | None = None
 
 
 @dataclass(frozen=True)

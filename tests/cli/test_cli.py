@@ -49,7 +49,7 @@ def test_train_checks_trains_and_tells_the_accuracy(opstage: Command) -> None:
     assert third == "each epoch leaves out 30 of the 1438 samples, others each time: all batches have 64 (batch_size)"
     assert len(epochs) == 1 and epochs[0].startswith("epoch 1/1  loss ")
     told = re.fullmatch(
-        r"held-out accuracy (\d+\.\d\d) % \((\d+) of 359\), loss \d+\.\d{4}, after 1 epochs in \d+\.\d s", last
+        r"held-out accuracy (\d+\.\d\d) % \((\d+) of 359\), loss \d+\.\d{4}, after 1 epoch in \d+\.\d s", last
     )
     assert told is not None
     assert float(told[1]) == pytest.approx(100 * int(told[2]) / 359, abs=0.005)
@@ -204,6 +204,7 @@ def _label(row: int, label: int) -> dict[str, Any]:
         (_nan(), r"bad\.npz: x: row 17 holds nan \(rows are counted from 0\)"),
         (_label(5, 10), r"bad\.npz: y: row 5 holds label 10 .*mlp tells 10 classes apart: labels are 0 … 9"),
         (_label(39, -1), r"bad\.npz: y: row 39 holds label -1"),
+        (_label(39, -100), r"bad\.npz: y: row 39 holds label -100 .*mlp ignores none, so leave such rows out"),
         (digits(y=np.arange(39)), r"bad\.npz: y: has 39 rows but .*bad\.npz: x has 40"),
         (digits(y=np.arange(40) / 10), r"bad\.npz: y: row 1 holds 0\.1 .*; expected a whole number"),
         (
@@ -218,7 +219,7 @@ def _label(row: int, label: int) -> dict[str, Any]:
         (digits(x=np.zeros((40, 1, 8, 8), complex)), r"bad\.npz: x: holds complex128 values"),
     ],
     ids=[
-        *("no x", "no y", "no arrays", "empty", "nan", "label too large", "label negative", "lengths"),
+        *("no x", "no y", "no arrays", "empty", "nan", "label too large", "label negative", "label ignored", "lengths"),
         *("float labels", "two labels", "shape", "text", "complex"),
     ],
 )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from opstage import fit, written_files
+from opstage import fit, load, written_files
 from tests.cli.conftest import Command
 
 BARE = """
@@ -228,3 +229,18 @@ def test_a_new_models_metrics_leave_out_labels_that_are_ignored(opstage: Command
     kept = ignored >= 0
     right = run.predict(x)["class"][kept] == ignored[kept]
     assert run.evaluate({"x": x, "y": ignored})["accuracy"] == pytest.approx(right.mean())
+
+
+def test_ignored_labels_of_a_file_train_a_new_model_and_are_no_wrong_answers(opstage: Command) -> None:
+    opstage("new", "my_model")
+    x = np.random.default_rng(0).standard_normal((60, 4))
+    y = np.where(np.arange(60) % 3 == 0, -100, (x.sum(axis=1) > 0).astype(np.int64))
+    np.savez("rows.npz", x=x, y=y)
+    flags = ["--data", "rows.npz", "--model.inputs", "4", "--model.classes", "2", "--batch-size", "16"]
+    code, out, err = opstage("train", "my_model.py", *flags, "--epochs", "2", "--out", "run")
+    assert code == 0, err
+    shown = re.search(r"accuracy ([\d.]+) % \((\d+) of (\d+)\)", out)
+    assert shown is not None, out
+    share, right, counted = float(shown[1]), int(shown[2]), int(shown[3])
+    assert counted == 8 and share == pytest.approx(100 * right / counted, abs=0.01)  # 8 of 12 held-out rows count
+    assert load("run").results[-1].counted == 8

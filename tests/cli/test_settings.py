@@ -123,7 +123,7 @@ def test_a_run_in_a_directory_is_refused_twice_and_resumed(opstage: Command, tmp
     code, _, err = opstage("train", "--resume", "run", "--batch-size", "5")
     assert (code, "but --batch-size says 5" in err) == (2, True)
     code, out, _ = opstage("train", "--resume", "run")
-    assert (code, "after 1 epochs" in out) == (0, True)
+    assert (code, "after 1 epoch in" in out) == (0, True)
 
 
 def test_comparing_prints_agreement(opstage: Command) -> None:

@@ -75,6 +75,26 @@ def test_a_loaded_model_is_trained_from_python() -> None:
     assert losses[-1] < 0.5 * losses[0]
 
 
+def test_its_metrics_leave_out_labels_that_are_ignored_and_count_each_place() -> None:
+    rng = np.random.default_rng(4)
+    weights = {"w": rng.standard_normal((4, 3)).astype(np.float32)}
+    matmul = helper.make_node("MatMul", ["x", "w"], ["z"])
+    swap = helper.make_node("Transpose", ["z"], ["logits"], perm=[0, 2, 1])
+    loaded = opstage.onnx.load(model([matmul, swap], {"x": ["batch", 5, 4]}, ["logits"], weights).SerializeToString())
+    made = trainable(loaded, Config(loss="cross_entropy"))
+    x = rng.standard_normal((6, 5, 4)).astype(np.float32)
+    y = rng.integers(0, 3, (6, 5))
+    y[:2], y[2, 1:] = -100, -100
+    assert made.metrics is not None
+    found = opstage.run(made.metrics, loaded.params, x, y)
+    kept, z = y >= 0, x @ weights["w"]
+    assert found["count"] == kept.sum() == 16
+    assert found["accuracy"] == (z.argmax(axis=2) == y)[kept].sum()
+    log_p = z - np.log(np.exp(z).sum(axis=2, keepdims=True))
+    each = -np.take_along_axis(log_p, np.maximum(y, 0)[..., None], axis=2)[..., 0]
+    np.testing.assert_allclose(found["loss"], each[kept].sum(), rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -24,7 +24,7 @@ from opstage.training.trainer import ScalarTrainer
 from tests.training import resume_program as program
 from tests.training.same import same_snapshot
 
-RESULTS = (EpochResult(0, 0.1 + 0.2, {"loss": 1 / 3, "accuracy": 0.5}, 1.25, 22),)
+RESULTS = (EpochResult(0, 0.1 + 0.2, {"loss": 1 / 3, "accuracy": 0.5}, 1.25, 22, 7.0),)
 
 
 def trained(steps: int = 3, **how: Any) -> tuple[ScalarTrainer, OptimizerState]:
