@@ -12,7 +12,7 @@ from ..ops.errors import UsageError, nearest
 from ..ops.numbers import NotAnArrayError, as_numpy
 from ..ops.splitmix import permutation, require_seed, site_of, stream_key
 from ..ops.tracebacks import called_by_users, made_by_users
-from .mapped import RowView, is_mapped, pieces, row_view
+from .mapped import RowView, is_mapped, pieces, row_view, watch
 
 Array: TypeAlias = "npt.NDArray[Any]"
 
@@ -64,6 +64,7 @@ class Dataset:
             arrays = tuple([_as_array(*each) for each in zip(self.arrays, self.origins)])
             object.__setattr__(self, "arrays", arrays)
         for array, origin in zip(self.arrays, self.origins, strict=True):
+            watch(array)
             self._check(array, origin)
 
     def __len__(self) -> int:

@@ -28,7 +28,7 @@ def from_npy(**paths: str | os.PathLike[str]) -> Dataset:
 def map_files(paths: Mapping[str, str | os.PathLike[str]]) -> Dataset:
     """Do the same for files of any size: from 64 MiB on, rows are read when they are used.
 
-    The files must not change while the dataset is in use.
+    A file that is written to while the dataset is in use is a UsageError of whatever reads its rows then.
 
     Raises:
         UsageError: a file that is missing, damaged or no .npy.

@@ -14,6 +14,7 @@ from ..ops.errors import UsageError
 from ..ops.splitmix import permutation, require_seed, site_of, stream_key
 from ..ops.tracebacks import made_by_users
 from .dataset import Array, Dataset
+from .mapped import read_rows
 from .own_rows import OwnRows
 
 Own: TypeAlias = "Callable[[int], npt.NDArray[np.int64] | None]"
@@ -60,8 +61,8 @@ class Loader(Iterated):
 
     Each `for batch in loader` runs the next epoch. `epoch(k)` can be called at any time and repeatedly, and a training
     run that is resumed in epoch k sees the same batches as without the interruption. Without `shuffle` the rows keep
-    their order and the batches are views of the dataset. Raises `UsageError` for a batch size that is not positive or
-    larger than the dataset.
+    their order and the batches are views of what the dataset has in memory. Raises `UsageError` for a batch size that is
+    not positive or larger than the dataset.
 
     Raises:
         UsageError: a batch size that is no integer > 0.
@@ -142,9 +143,9 @@ class Loader(Iterated):
         own = None if self._own is None else self._own(stop - start)
         if own is not None:
             chosen = order[start:stop][own]
-            return tuple([OwnRows(stop - start, own, np.asarray(array[chosen])) for array in self.dataset.arrays])
+            return tuple([OwnRows(stop - start, own, read_rows(array, chosen)) for array in self.dataset.arrays])
         rows: slice | npt.NDArray[np.int64] = order[start:stop] if self.shuffle else slice(start, stop)
-        return tuple(np.asarray(array[rows]) for array in self.dataset.arrays)
+        return tuple([read_rows(array, rows) for array in self.dataset.arrays])
 
 
 def larger_batch(size: int, rows: int) -> str:

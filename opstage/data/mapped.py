@@ -18,23 +18,98 @@ MAPPED_FROM = 64 * 2**20
 
 _PIECE = 16 * 2**20
 
+_WATCH = "_opstage_watch"
+
+
+@final
+class Watch:
+    """The file beneath a mapped array, which must not change while it is used.
+
+    Rows are read at any time of a run: of a file that is written to meanwhile some would be old and some new, and to
+    read behind the end of one that became shorter ends the process. A file that is deleted, or replaced by renaming
+    another, stays what it was for whoever has mapped it.
+    """
+
+    def __init__(self, path: str):
+        self.path = path
+        self._file = open(path, "rb")  # noqa: SIM115  # as long as the array is mapped
+        self._began = self._look()
+
+    def _look(self) -> tuple[int, int]:
+        now = os.fstat(self._file.fileno())
+        return now.st_size, now.st_mtime_ns
+
+    def require_unchanged(self) -> None:
+        """Raise UsageError if the file was written to since it was mapped."""
+        if self._look() != self._began:
+            raise UsageError(
+                f"{self.path}: has changed while it was used, and its rows are read when they are used; write another "
+                "file, or rename it over this one, and start again"
+            )
+
+
+def watch(array: Any) -> Watch | None:
+    """Return the watch of the file that an array is mapped from, or None if it is in memory.
+
+    It is made by the first call, and kept with the mapping: so what is checked then is what is read later.
+    """
+    while array is not None and not isinstance(array, np.memmap):
+        array = getattr(array, "base", None)
+    if array is None:
+        return None
+    inner: Any = array
+    while isinstance(inner.base, np.memmap):
+        inner = inner.base
+    found: Watch | None = getattr(inner, _WATCH, None)
+    if found is None and inner.filename is not None:
+        try:
+            found = Watch(str(inner.filename))
+        except OSError:  # it was deleted, and so stays what it was
+            return None
+        setattr(inner, _WATCH, found)
+    return found
+
+
+def read_rows(array: Any, rows: slice | npt.NDArray[Any]) -> Array:
+    """Return rows of an array: those of a file in memory, others as NumPy gives them.
+
+    Raises UsageError if the file has changed since it was mapped.
+    """
+    if isinstance(array, RowView):
+        return array[rows]
+    watched = watch(array)
+    return np.asarray(array[rows]) if watched is None else _read(array, rows, watched)
+
+
+def _read(array: Array, rows: slice | npt.NDArray[Any], watched: Watch) -> Array:
+    watched.require_unchanged()
+    found = np.array(array[rows])
+    watched.require_unchanged()  # or some are rows of another file
+    return found
+
 
 @final
 class RowView:
     """A lazy view of rows of an array, read and transformed when indexed: `view[3:5]`, `view[indices]` are arrays.
 
-    `change` maps an array of rows to one with as many rows; `np.asarray(view)` reads all.
+    `change` maps an array of rows to one with as many rows; `np.asarray(view)` reads all. Raises UsageError where the
+    file of the array has changed since the view was made.
     """
 
-    __slots__ = ("_base", "_change", "_rows", "dtype", "shape")
+    __slots__ = ("_base", "_change", "_rows", "_watch", "dtype", "shape")
 
     def __init__(
-        self, base: Array, rows: npt.NDArray[np.int64] | None = None, change: Callable[[Array], Array] | None = None
+        self,
+        base: Array,
+        rows: npt.NDArray[np.int64] | None = None,
+        change: Callable[[Array], Array] | None = None,
+        watched: Watch | None = None,
     ):
         self._base = base
         self._rows = rows
         self._change = change
-        sample = np.asarray(base[:1]) if change is None else change(np.asarray(base[:1]))
+        self._watch = watch(base) if watched is None else watched
+        sample = self._read(slice(0, 1)) if change is None else change(self._read(slice(0, 1)))
         self.dtype = sample.dtype
         self.shape: tuple[int, ...] = (len(base) if rows is None else len(rows), *sample.shape[1:])
 
@@ -54,20 +129,25 @@ class RowView:
             at = range(len(self))[key]
             row: Array = self[at : at + 1][0]
             return row
-        found = np.asarray(self._base[key if self._rows is None else self._rows[key]])
+        found = self._read(key if self._rows is None else self._rows[key])
         return found if self._change is None else self._change(found)
+
+    def _read(self, key: slice | npt.NDArray[Any]) -> Array:
+        """Return rows of the base, those of a file in memory."""
+        return np.asarray(self._base[key]) if self._watch is None else _read(self._base, key, self._watch)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return np.asarray(self[:], dtype)
 
     def take(self, rows: npt.NDArray[np.int64]) -> RowView:
         """Return a view of these rows; nothing is read."""
-        return RowView(self._base, rows if self._rows is None else self._rows[rows], self._change)
+        return RowView(self._base, rows if self._rows is None else self._rows[rows], self._change, self._watch)
 
     def then(self, change: Callable[[Array], Array]) -> RowView:
         """Return a view of the same rows with another transformation applied."""
         before = self._change
-        return RowView(self._base, self._rows, change if before is None else lambda rows: change(before(rows)))
+        both = change if before is None else lambda rows: change(before(rows))
+        return RowView(self._base, self._rows, both, self._watch)
 
 
 def is_mapped(array: Any) -> bool:
@@ -85,7 +165,7 @@ def pieces(array: Any) -> Iterator[tuple[int, Array]]:
     row = max(1, array.nbytes // max(1, len(array)))
     step = max(1, _PIECE // row)
     for start in range(0, len(array), step):
-        yield start, np.asarray(array[start : start + step])
+        yield start, read_rows(array, slice(start, start + step))
 
 
 def map_npy(path: str | os.PathLike[str]) -> Array:
@@ -96,6 +176,8 @@ def map_npy(path: str | os.PathLike[str]) -> Array:
         return read_npy(path)
     (shape, dtype), fortran, start = npy_layout(path)
     try:
-        return np.memmap(path, dtype, "r", start, shape, "F" if fortran else "C")
+        array = np.memmap(path, dtype, "r", start, shape, "F" if fortran else "C")
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: cannot be mapped: {error}") from error
+    watch(array)
+    return array

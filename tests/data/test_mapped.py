@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import opstage
 from opstage import Spec, UsageError
 from opstage.data import Dataset, Loader, from_arrays, map_files, train_test_split
 from opstage.data.mapped import RowView, is_mapped, row_view
+from opstage.data.text import read_text, windows
 from opstage.experiment.versions import data_digest
 
 from .test_preparation import loaded, model_of, regression
@@ -108,3 +110,68 @@ def test_nothing_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 4 * 2**20
+
+
+def changed(path: Path) -> None:
+    """Write other numbers of the same size into a file, where it is."""
+    with open(path, "r+b") as file:
+        file.seek(200)
+        file.write(b"\x01\x02\x03")
+        file.flush()
+        os.utime(path, ns=(0, 0))  # whatever the clock's resolution
+
+
+def shortened(path: Path) -> None:
+    os.truncate(path, 140)
+
+
+def written_anew(path: Path) -> None:
+    np.save(path, PIXELS[:30])
+
+
+@pytest.mark.parametrize("change", [changed, shortened, written_anew])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_file_that_changes_while_it_is_used_is_an_error(folder: Path, change: Any, shuffle: bool) -> None:
+    mapped = map_files({"x": folder / "x.npy", "y": folder / "y.npy"})
+    given = from_arrays(x=np.load(folder / "x.npy", mmap_mode="r"), y=LABELS)
+    loaders = [Loader(d, 7, shuffle=shuffle) for d in (mapped, train_test_split(mapped)[0], given)]
+    before = [batch for loader in loaders for batch in loader.epoch(0)]
+    kept = [array.copy() for batch in before for array in batch]
+    change(folder / "x.npy")
+    for loader in loaders:
+        with pytest.raises(UsageError, match=r"x\.npy: has changed while it was used"):
+            next(loader.epoch(1))
+    flat = [array for batch in before for array in batch]
+    assert all(np.array_equal(a, b) for a, b in zip(flat, kept, strict=True))  # what was read is in memory
+
+
+@pytest.mark.parametrize("away", ["deleted", "replaced"])
+def test_a_file_that_is_deleted_or_replaced_stays_what_it_was(folder: Path, away: str) -> None:
+    data = map_files({"x": folder / "x.npy", "y": folder / "y.npy"})
+    if away == "deleted":
+        (folder / "x.npy").unlink()
+    else:
+        np.save(folder / "other.npy", PIXELS[::-1])
+        (folder / "other.npy").replace(folder / "x.npy")
+    assert np.array_equal(np.concatenate([x for x, _ in Loader(data, 7, shuffle=False).epoch(0)]), PIXELS)
+
+
+def test_a_run_on_a_file_that_changes_stops_and_keeps_its_checkpoint(folder: Path, tmp_path: Path) -> None:
+    def at_the_third(loop: Any, result: Any) -> None:
+        if result.epoch == 2:
+            written_anew(folder / "x.npy")
+
+    config = opstage.models.mlp.Config(inputs=(3,), classes=3, hidden=(4,))
+    how: dict[str, Any] = {"config": config, "epochs": 9, "batch_size": 8, "progress": False, "out": tmp_path / "run"}
+    with pytest.raises(UsageError, match=r"x\.npy: has changed while it was used"):
+        opstage.fit("mlp", folder, callbacks=opstage.callbacks.EachEpoch(at_the_third), **how)
+    assert len(opstage.load(tmp_path / "run").results) == 3
+
+
+def test_a_text_that_changes_is_an_error_too(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_bytes(bytes(range(200)))
+    loader = Loader(windows(read_text(tmp_path / "text.txt"), 10), 4)
+    next(loader.epoch(0))
+    os.truncate(tmp_path / "text.txt", 20)
+    with pytest.raises(UsageError, match=r"text\.txt: has changed while it was used"):
+        next(loader.epoch(1))
