@@ -61,8 +61,8 @@ class Loader(Iterated):
 
     Each `for batch in loader` runs the next epoch. `epoch(k)` can be called at any time and repeatedly, and a training
     run that is resumed in epoch k sees the same batches as without the interruption. Without `shuffle` the rows keep
-    their order and the batches are views of what the dataset has in memory. Raises `UsageError` for a batch size that is
-    not positive or larger than the dataset.
+    their order and the batches are views of what the dataset has in memory. Raises `UsageError` for a batch size that
+    is not positive or larger than the dataset.
 
     Raises:
         UsageError: a batch size that is no integer > 0.

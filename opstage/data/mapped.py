@@ -22,7 +22,7 @@ _WATCH = "_opstage_watch"
 
 
 @final
-class Watch:
+class FileWatch:
     """The file beneath a mapped array, which must not change while it is used.
 
     Rows are read at any time of a run: of a file that is written to meanwhile some would be old and some new, and to
@@ -48,7 +48,7 @@ class Watch:
             )
 
 
-def watch(array: Any) -> Watch | None:
+def watch(array: Any) -> FileWatch | None:
     """Return the watch of the file that an array is mapped from, or None if it is in memory.
 
     It is made by the first call, and kept with the mapping: so what is checked then is what is read later.
@@ -60,10 +60,10 @@ def watch(array: Any) -> Watch | None:
     inner: Any = array
     while isinstance(inner.base, np.memmap):
         inner = inner.base
-    found: Watch | None = getattr(inner, _WATCH, None)
+    found: FileWatch | None = getattr(inner, _WATCH, None)
     if found is None and inner.filename is not None:
         try:
-            found = Watch(str(inner.filename))
+            found = FileWatch(str(inner.filename))
         except OSError:  # it was deleted, and so stays what it was
             return None
         setattr(inner, _WATCH, found)
@@ -81,7 +81,7 @@ def read_rows(array: Any, rows: slice | npt.NDArray[Any]) -> Array:
     return np.asarray(array[rows]) if watched is None else _read(array, rows, watched)
 
 
-def _read(array: Array, rows: slice | npt.NDArray[Any], watched: Watch) -> Array:
+def _read(array: Array, rows: slice | npt.NDArray[Any], watched: FileWatch) -> Array:
     watched.require_unchanged()
     found = np.array(array[rows])
     watched.require_unchanged()  # or some are rows of another file
@@ -103,7 +103,7 @@ class RowView:
         base: Array,
         rows: npt.NDArray[np.int64] | None = None,
         change: Callable[[Array], Array] | None = None,
-        watched: Watch | None = None,
+        watched: FileWatch | None = None,
     ):
         self._base = base
         self._rows = rows
