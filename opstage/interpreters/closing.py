@@ -17,11 +17,11 @@ def run_closed(
 ) -> tuple[list[R], Structure]:
     """The leaves of `f(wrapper, *arguments)` as refs of the wrapper, which is then closed, and their structure.
 
-    `leaked` is the error for a ref that is used afterwards. A KeyError or TypeError gets a hint.
+    `leaked` is the error for a ref that is used afterwards. A LookupError or TypeError gets a hint.
     """
     try:
         result = f(wrapper, *arguments)
-    except (KeyError, TypeError) as error:
+    except (LookupError, TypeError) as error:
         add_hint(error)
         raise
     outputs, structure = flatten(result)

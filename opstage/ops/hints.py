@@ -13,6 +13,7 @@ from .errors import Place, is_user_file, nearest
 from .foreign_calls import of_a_call
 
 _KEYWORD = re.compile(r"(\w+)\(\) got an unexpected keyword argument '(\w+)'")
+_POSITIONS = re.compile(r"(\w+)\(\) takes \d+ positional arguments? but \d+ (?:was|were) given")
 _OTHER_KEYWORDS = {"dim": "axis", "dims": "axes", "keepdim": "keepdims", "min": "lo", "max": "hi", "size": "shape"}
 
 _ALONG = "ops.sum is of all elements; along axes it is ops.reduce_sum(x, axis=…, keepdims=…)"
@@ -25,29 +26,50 @@ _ELSEWHERE = {
 
 
 def add_hint(error: Exception) -> None:
-    """Add a note to an error that left a program, for a missing key, an unknown keyword of an op, or a function of
-    another library called on a ref."""
+    """Add a note to an error that left a program, for a missing key or entry, an unknown keyword of an op, an argument
+    of an op that is a keyword, or a function of another library called on a ref."""
     try:
         if isinstance(error, KeyError):
             hint = _of_key(error)
+        elif isinstance(error, IndexError):
+            hint = _of_index(error)
         else:
-            hint = _of_keyword(error) or (of_a_call(error) if isinstance(error, TypeError) else None)
+            hint = (
+                _of_keyword(error)
+                or _of_position(error)
+                or (of_a_call(error) if isinstance(error, TypeError) else None)
+            )
     except Exception:  # a hint must never hide the error itself
         return
     if hint is not None and hint not in getattr(error, "__notes__", ()):
         error.add_note(hint)
 
 
-def _of_key(error: KeyError) -> str | None:
+def _of_index(error: IndexError) -> str | None:
+    found = _looked_up(error)
+    if found is None or not isinstance(found[1], (list, tuple)):
+        return None
+    text, tree = found
+    if len(tree) < 2:
+        return f"{text} has one entry, {text}[0]" if tree else f"{text} is empty"
+    return f"{text} has {len(tree)} entries, {text}[0] … {text}[{len(tree) - 1}]"
+
+
+def _looked_up(error: Exception) -> tuple[str, Any] | None:
+    """Return the text and value of the container in which a line of the user's found nothing."""
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
     if traceback is None or not is_user_file(traceback.tb_frame.f_code.co_filename):
         return None
-    (key,) = error.args
-    found = _subscripted(traceback)
+    return _subscripted(traceback)
+
+
+def _of_key(error: KeyError) -> str | None:
+    found = _looked_up(error)
     if found is None:
         return None
+    (key,) = error.args
     text, tree = found
     if not isinstance(tree, Mapping) or key in tree:
         return None
@@ -96,3 +118,19 @@ def _of_keyword(error: Exception) -> str | None:
     if not keywords:
         return f"ops.{op} takes no keywords, only tensors"
     return f"ops.{op} takes {', '.join(f'{name}=' for name in keywords)}{nearest(given, keywords)}"
+
+
+def _of_position(error: Exception) -> str | None:
+    from .protocol import OPS, Ops
+
+    found = _POSITIONS.search(str(error))
+    if found is None or found[1] not in OPS:
+        return None
+    op = found[1]
+    parameters = inspect.signature(getattr(Ops, op)).parameters.values()
+    tensors = [p.name for p in list(parameters)[1:] if p.kind is not inspect.Parameter.KEYWORD_ONLY]
+    keywords = [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    if not keywords:
+        return _ELSEWHERE.get((op, "axis")) or f"ops.{op} takes {', '.join(tensors) or 'nothing'}"
+    call = ", ".join([*tensors, *(f"{name}=…" for name in keywords)])
+    return f"what is no tensor goes by its name: ops.{op}({call})"

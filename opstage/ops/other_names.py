@@ -6,6 +6,7 @@ The guide's table for PyTorch users has the same pairs; a test compares them.
 from __future__ import annotations
 
 from collections.abc import Collection
+from inspect import Parameter, signature
 from typing import Any
 
 from .errors import UnknownNameError
@@ -55,6 +56,10 @@ OPS_NAMES: dict[str, str] = {
     "nan_to_num": "opstage.ops.derived.nan_to_num(ops, x)",
     "swish": "ops.silu(x)",
     "hypot": "ops.sqrt(x * x + y * y)",
+    "clamp_min": "ops.maximum(x, lo)",
+    "clamp_max": "ops.minimum(x, hi)",
+    "softmin": "ops.softmax(ops.neg(x), axis=…)",
+    "normalize": "x / opstage.ops.derived.norm(ops, x, axis=…, keepdims=True)",
     "fmax": "ops.maximum(x, y)",
     "fmin": "ops.minimum(x, y)",
     # masks and dtypes
@@ -103,6 +108,8 @@ OPS_NAMES: dict[str, str] = {
     "uniform": "ops.rand_uniform(shape=…)",
     "normal": "ops.rand_normal(shape=…)",
     "bernoulli": "ops.bernoulli_mask(p, shape=…)",
+    "randint": 'ops.cast(ops.rand_uniform(shape=…) * n, dtype="int64"), below n',
+    "randperm": "ops.argsort(ops.rand_uniform(shape=(n,)))",
     "manual_seed": "opstage.Options(seed=…): random bits are a function of seed, step and place",
     # control flow
     "if_else": "ops.cond(pred, true_fn, false_fn, *operands)",
@@ -207,6 +214,12 @@ OPS_NAMES: dict[str, str] = {
     "dot": "x @ y, made of ops.matmul",
     "einsum": "opstage.ops.derived.einsum(ops, equation, x, y)",
     "addmm": "ops.linear(weight, bias, x), or x @ y + b",
+    "ger": "x[:, None] * y[None, :]",
+    "vdot": "ops.sum(x * y)",
+    "inner": "ops.sum(x * y) of vectors",
+    "tensordot": "opstage.ops.derived.einsum(ops, equation, x, y)",
+    "kron": "opstage.ops.derived.einsum(ops, equation, x, y), and ops.reshape",
+    "baddbmm": "ops.bmm(x, y), or x @ y + b",
     "outer": "x[:, None] * y[None, :]",
     # layers and losses
     "conv1d": "ops.conv(kernel, bias, x); the rank is the kernel's",
@@ -240,6 +253,11 @@ OPS_NAMES: dict[str, str] = {
     "dropout": "opstage.ops.derived.dropout(ops, x, p, train)",
     "multi_head_attention_forward": "ops.multi_head_attention(…)",
     "nll_loss": "ops.cross_entropy(logits, labels), of logits before log_softmax",
+    "mse": "ops.mse_loss(x, y)",
+    "mean_squared_error": "ops.mse_loss(x, y)",
+    "softmax_cross_entropy": "ops.cross_entropy(logits, labels)",
+    "sparse_categorical_crossentropy": "ops.cross_entropy(logits, labels)",
+    "bce_loss": "opstage.ops.derived.binary_cross_entropy_with_logits(ops, logits, targets), of logits",
     "l1_loss": "ops.reduce_mean(ops.abs(x - y))",
     "binary_cross_entropy_with_logits": "opstage.ops.derived.binary_cross_entropy_with_logits(ops, logits, targets)",
     "binary_cross_entropy": "opstage.ops.derived.binary_cross_entropy_with_logits(ops, logits, targets), of logits",
@@ -318,6 +336,7 @@ def no_such_op(ops: object, name: str, known: Collection[str]) -> UnknownNameErr
     ours = OPS_NAMES.get(name)
     if ours is None and name.endswith("_") and name[:-1] in known:
         ours = f"ops.{name[:-1]}: {_NO_INPLACE}"
+    ours = ours or _derived(name)
     if ours is None:
         return _plain(ops, name, "")
     return _renamed(f"ops.{name}: Opstage calls it {ours}")
@@ -332,10 +351,21 @@ def no_such_method(ref: object, name: str, known: Collection[str]) -> UnknownNam
         ours = f"ops.{name}(x, …)"
     if ours is None and name.endswith("_") and (name[:-1] in known or name[:-1] in OPS_NAMES):
         ours = f"{OPS_NAMES.get(name[:-1], f'ops.{name[:-1]}(x, …)')}; {_NO_INPLACE}"
-    ours = ours or OPS_NAMES.get(name)
+    ours = ours or OPS_NAMES.get(name) or _derived(name)
     if ours is None:
         return _plain(ref, name, "; ops are methods of the program's first argument, ops.relu(x)")
     return _renamed(f"a ref has no {name}; ops are methods of the program's first argument: Opstage calls it {ours}")
+
+
+def _derived(name: str) -> str | None:
+    """Return the call of a derived function, which is written as if it were an op; None if there is none."""
+    from . import derived  # stands above this module, which is asked when a name is not found
+
+    function = getattr(derived, name, None) if name in derived.__all__ else None
+    if function is None:
+        return None
+    positions = [p.name for p in signature(function).parameters.values() if p.kind is not Parameter.KEYWORD_ONLY]
+    return f"opstage.ops.derived.{name}({', '.join(positions)})"
 
 
 def of_the_package(name: str) -> str:

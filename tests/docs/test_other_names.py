@@ -81,6 +81,14 @@ def test_every_interpreter_answers_alike(backend: str) -> None:
         session.leaf(np.ones(2)).sum()  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("name", sorted(set(opstage.derived.__all__) - OPS))
+def test_a_derived_function_is_named_to_who_takes_it_for_an_op(name: str) -> None:
+    for on in (lambda ops, x: getattr(ops, name), lambda ops, x: getattr(x, name)):
+        told = asked(on)
+        assert "Opstage calls it " in told
+        assert f"opstage.ops.derived.{name}(ops" in told or name in OPS_NAMES, told
+
+
 def test_a_check_tells_our_name_and_no_other() -> None:
     (error,) = opstage.check(lambda ops, x: ops.cat([x, x]), opstage.Spec("T")).errors
     assert "Opstage calls it ops.concat" in error.reason and "did you mean" not in error.reason

@@ -27,6 +27,11 @@ def outermost(ops: Any, params: Any, x: Any) -> Any:
     return ops.sum(x) * params["scal"]
 
 
+def beyond(ops: Any, params: Any, x: Any) -> Any:
+    layers = [params["dense"], params["dense"]]
+    return ops.sum(ops.linear(layers[2]["weight"], layers[2]["bias"], x))
+
+
 CASES: list[tuple[Callable[..., Any], type[Exception], str]] = [
     (misspelt, KeyError, "params['dense'] has no key 'wieght' (did you mean 'weight'?); its keys are"),
     (outermost, KeyError, "params has no key 'scal' (did you mean 'scale'?); its keys are"),
@@ -34,6 +39,13 @@ CASES: list[tuple[Callable[..., Any], type[Exception], str]] = [
     (lambda ops, p, x: ops.reduce_sum(x, axis=0, keepdim=True), TypeError, "Opstage calls it keepdims="),
     (lambda ops, p, x: ops.softmax(x, dim=-1), TypeError, "Opstage calls it axis="),
     (lambda ops, p, x: ops.sum(x, dim=-1), TypeError, "ops.reduce_sum(x, axis=…, keepdims=…)"),
+    (lambda ops, p, x: ops.softmax(x, 1), TypeError, "goes by its name: ops.softmax(x, axis=…)"),
+    (lambda ops, p, x: ops.reduce_sum(x, 1), TypeError, "goes by its name: ops.reduce_sum(x, axis=…, keepdims=…)"),
+    (lambda ops, p, x: ops.reshape(x, 3, -1), TypeError, "goes by its name: ops.reshape(x, shape=…)"),
+    (lambda ops, p, x: ops.concat([x, x], 0), TypeError, "goes by its name: ops.concat(xs, axis=…)"),
+    (lambda ops, p, x: ops.sum(x, 1), TypeError, "along axes it is ops.reduce_sum"),
+    (lambda ops, p, x: ops.relu(x, True), TypeError, "ops.relu takes x"),
+    (beyond, IndexError, "layers has 2 entries, layers[0] … layers[1]"),
     (lambda ops, p, x: ops.full(shpe=(2,), value=0.0), TypeError, "ops.full takes shape=, value=, dtype="),
 ]
 
