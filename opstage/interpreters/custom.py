@@ -20,6 +20,7 @@ from ..ops.kinds import Effect
 from ..ops.primitive import Context, Jvp, Primitive, Static, Vjp
 from ..ops.protocol import Ops, Ref
 from ..ops.registered import register
+from ..ops.tracebacks import called_by_users
 from ..ops.types import TensorType, dtype_name, show_shape
 from .interpreter import Interpreter
 from .tracer import Tracer, constants, evaluate
@@ -57,6 +58,7 @@ class CustomOp:
         return _call(ops, self.primitive, self._definition, refs, static)
 
 
+@called_by_users
 def custom_op(
     name: str,
     *,
@@ -104,6 +106,10 @@ def custom_op(
         raise UsageError(
             f"op {name!r} has neither kernels nor a decomposition, so nothing computes it: give it a "
             "decomposition=, or kernels={'cpu': …}"
+        )
+    if differentiable and decomposition is None and vjp is None and jvp is None:
+        raise UsageError(
+            f"op {name!r} has no derivative: give it a vjp=, a jvp= or a decomposition=, or say differentiable=False"
         )
     primitive = _primitive(
         name, tuple(operands), tuple(outputs), shape, decomposition is not None, vjp, jvp, saves, differentiable,

@@ -341,6 +341,14 @@ def test_a_comment_is_one_in_the_program_alone(opstage: Command) -> None:
     assert found(opstage, "good.py", "--ignore", "unused-suppression") == (0, ["good.py:add"])
 
 
+def test_a_comment_has_a_use_where_its_rule_is_ignored_today(opstage: Command) -> None:
+    for comment in (IGNORE, f"{IGNORE}[unused-input]"):
+        lines = [line + (comment if line.startswith("def ") else "") for line in IDLE.splitlines()]
+        write({"idle.py": "\n".join(lines) + "\n"})
+        for flags in ((), ("--ignore", "unused-input"), ("--select", "shape,unused-suppression")):
+            assert found(opstage, "idle.py", *flags) == (0, ["idle.py:add"]), (comment, flags)
+
+
 def test_undecided_conditions_are_a_rule(opstage: Command) -> None:
     where = 'where=["X*X*X + Y*Y*Y == 4104", "X < Y"]'  # 2³ + 16³ = 9³ + 15³, which no small search finds
     text = GOOD.replace('"x: B 3", "y: B 3"', f'"x: X", "y: Y", {where}').replace(

@@ -200,7 +200,11 @@ def _writes(x: Any) -> Any:
         ({"vjp": lambda ops, ctx, g: (g[0], g[0])}, ShapeError, "the vjp of t_cube gives 2 tensors, not 1"),
         ({"vjp": lambda ops, ctx, g: ops.sum(g[0])}, ShapeError, r"cotangent of operand 0 \(\) float64 but"),
         ({"vjp": lambda ops, ctx, g: ops.cast(g[0], dtype="float32")}, DtypeError, "t_cube.*cotangent of operand 0"),
-        ({"vjp": None, "jvp": None, "differentiable": True}, ProgramError, "t_cube has no vjp"),
+        (
+            {"vjp": None, "jvp": None, "differentiable": True},
+            UsageError,
+            "op .t_cube. has no derivative: give it a vjp=",
+        ),
     ],
 )
 def test_what_a_declaration_gives_wrongly_names_the_op(

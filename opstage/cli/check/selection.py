@@ -70,10 +70,9 @@ def selected(outcomes: Sequence[CheckOutcome], selection: Selection, whole: Sequ
 
     def stays(rule: str, severity: str, source: SourceLine | None, own: str | None) -> bool:
         always = severity == "error" and rule != UNDECIDED  # which is refuted by nothing, strict or not
-        if not always and not selection.counts(rule, own if source is None else source.file):
-            return False
         comment = None if source is None else comments_of(source.file).get(source.line)
-        return comment is None or not comment.takes(rule)
+        taken = comment is not None and comment.takes(rule)  # a comment has a use for a rule that is ignored today
+        return not taken and (always or selection.counts(rule, own if source is None else source.file))
 
     kept = []
     for outcome, own in zip(outcomes, whole):
