@@ -73,7 +73,8 @@ def merge(schema: Mapping[str, type], layers: Sequence[Layer], *, weak: Collecti
             try:
                 values[path] = _read(value, annotation, layer.text)
             except Mismatch as error:
-                raise UsageError(f"{origin}: {path}: {error}") from None
+                where = origin if origin == f"--{path}" else f"{origin}: {path}"  # a flag names it already
+                raise UsageError(f"{where}: {error}") from None
             origins[path] = origin
     missing = next((path for path, value in values.items() if value is dataclasses.MISSING), None)
     if missing is not None:

@@ -92,7 +92,7 @@ def read_csv(
 def _table(path: str | os.PathLike[str], rows: Iterator[Row], choose: Choice, header: bool, hint: str) -> DataTable:
     first = next(rows, None)
     if first is None:
-        raise UsageError(f"{path}: the dataset is empty: the file has no line that is not")
+        raise UsageError(f"{path}: the dataset is empty: the file has nothing but empty lines")
     line, cells = first
     if header and any(_DECIMAL_COMMA.fullmatch(cell.strip()) for cell in cells):
         cell = next(cell for cell in cells if _DECIMAL_COMMA.fullmatch(cell.strip()))
