@@ -23,6 +23,8 @@ from .ops.protocol import Ops
 from .ops.registered import register
 from .ops.types import BOOL, TensorType, dtype_name, show_shape
 
+__all__ = ["show", "showing_to"]
+
 R = TypeVar("R", bound=Any)
 
 
@@ -61,7 +63,13 @@ def show(ops: Ops[R], x: R, name: str = "x", *, values: bool = False, gradient: 
 
 @contextmanager
 def showing_to(write: Callable[[str], Any]) -> Iterator[None]:
-    """Send every line that `show` prints in this thread to `write` while the block runs: `showing_to(lines.append)`."""
+    """Send every line that `show` prints in this thread to `write` while the block runs: `showing_to(lines.append)`.
+
+    Raises:
+        UsageError: what is no function.
+    """
+    if not callable(write):
+        raise UsageError(f"showing_to takes a function of a line, such as lines.append, not {write!r}")
     before = getattr(_HERE, "write", None)
     _HERE.write = write
     try:

@@ -39,6 +39,9 @@ def assert_shapes(
 
     The other arguments are those of `opstage.shapes` and of `opstage check`. Raises UsageError for shapes that do not
     match the program's arguments.
+
+    Raises:
+        UsageError: shapes that cannot be read, or that do not go with the arguments.
     """
     own = declared(program) or Shapes({})
     given = {**read_inputs(inputs, where if inputs else ()), **specs}

@@ -6,6 +6,7 @@ from ..interpreters.graph.graph import Graph
 from ..interpreters.shape_check import Report
 from ..interpreters.shape_check.program import CheckedProgram
 from ..ops.dims import DimExpr, DimScope
+from ..ops.errors import UsageError
 from ..ops.kinds import Effect
 
 
@@ -14,7 +15,12 @@ def report_of(graph: Graph) -> Report:
 
     Findings are at the lines that the graph has of its source. What Specs declared is not in a graph: state bounds of
     its inputs where they matter.
+
+    Raises:
+        UsageError: what is no recorded graph.
     """
+    if not isinstance(graph, Graph):
+        raise UsageError(f"report_of takes the graph that opstage.record gives, not a {type(graph).__name__}")
     body = graph.body
     scope = next((size.scope for type_ in body.types for size in type_.shape if isinstance(size, DimExpr)), DimScope())
     names = list(graph.input_names)

@@ -60,8 +60,11 @@ def ranges_of(
     initial whether declared parameters, state, and slots and scalars of an optimizer, are what they are in the first
             step: what is found then is said of that step alone
 
-    Raises UsageError for bounds that are none, for a pattern that no input has, and after an error of the check.
+    Raises:
+        UsageError: what is no report; bounds that are none; a pattern that no input has; an error of the check.
     """
+    if not isinstance(report, Report):
+        raise UsageError(f"ranges_of takes the report of opstage.check or of report_of, not a {type(report).__name__}")
     if report.errors:
         raise UsageError("a program with errors has no ranges; see the report's errors")
     if initial:

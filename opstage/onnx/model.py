@@ -104,6 +104,9 @@ def load(
 
     Raises UsageError for what is no model or a damaged one, and UnsupportedError for nodes that have no meaning here:
     one error that lists all of them. It needs the extra `onnx`. Source: the ONNX specification, github.com/onnx/onnx.
+
+    Raises:
+        UsageError: a file that is missing, damaged or no model.
     """
     file = source if isinstance(source, File) else read(source)
     graph = _with_fixed(file.graph, dict(fixed or {}))

@@ -48,7 +48,11 @@ class Independent:
 @final
 @dataclass(frozen=True)
 class Window:
-    """An output at index t of the named dim `axis` only reads inputs at indices from t - size to t + size."""
+    """An output at index t of the named dim `axis` only reads inputs at indices from t - size to t + size.
+
+    Raises:
+        UsageError: a size that is no integer >= 0.
+    """
 
     axis: str
     size: int

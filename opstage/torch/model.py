@@ -109,6 +109,9 @@ def load(
 
     Raises UsageError for what is no such program or a damaged file, and UnsupportedError for ops that have no meaning
     here: one error that lists all of them. It needs the extra `torch`. Source: PyTorch's documentation of torch.export.
+
+    Raises:
+        UsageError: a file that is missing, damaged or no program; no package torch.
     """
     program = programmed(source, dict(sizes or {}))
     specs = dict(program.specs)

@@ -68,7 +68,13 @@ def save(
 
     Whatever fails, even power, a later `load` returns either the old checkpoint or the new one, complete. Raises
     UsageError if the folder cannot be written, the disk is full or the config is not JSON.
+
+    Raises:
+        UsageError: what is no snapshot; a folder that cannot be written.
+        NotFiniteError: numbers that are not finite.
     """
+    if not isinstance(snapshot, Snapshot):
+        raise UsageError(f"save takes the snapshot that take_snapshot gives, not a {type(snapshot).__name__}")
     if require_finite:
         require_finite_values(snapshot.trainer, snapshot.optimizer)
     tensors, document = to_document(snapshot)
@@ -136,6 +142,9 @@ def load(directory: str | os.PathLike[str], *, mapped: bool = False, verify: boo
     If several processes load one checkpoint, one of them may `verify` its checksum for all.
 
     Raises UsageError, naming the file, if it is missing, truncated, altered or not Opstage's.
+
+    Raises:
+        UsageError: no checkpoint; a damaged one.
     """
     folder = Path(directory)
     while True:
@@ -175,7 +184,12 @@ def restore(
 
     Without `callbacks`, their states are ignored. Everything is checked before the trainer changes. Raises UsageError,
     with paths and shapes, if the snapshot has another model, dtype, optimizer or other callbacks.
+
+    Raises:
+        UsageError: what is no snapshot; one of another model.
     """
+    if not isinstance(snapshot, Snapshot):
+        raise UsageError(f"restore takes the snapshot that load gives, not a {type(snapshot).__name__}")
     state = None
     if callbacks is not None:
         require_restorable(callbacks, snapshot.callbacks)

@@ -216,7 +216,12 @@ def step_memory(
     requires_grad: Any = None,
     clip: Clip | None = None,
 ) -> StepMemory:
-    """Return the memory of a training step of `loss(ops, params, *batch)`, from Specs; arguments as in `check_step`."""
+    """Return the memory of a training step of `loss(ops, params, *batch)`, from Specs; arguments as in `check_step`.
+
+    Raises:
+        UsageError: an optimizer that is none.
+    """
+    _require_optimizer(optimizer)
     options = options_of(options)
     step = training_step(
         loss, params, *batch, optimizer=optimizer, state=state, options=options, requires_grad=requires_grad, clip=clip
@@ -227,6 +232,18 @@ def step_memory(
 def model_memory(
     model: Model, optimizer: Optimizer, options: Options | None = None, clip: Clip | None = None
 ) -> StepMemory:
-    """Return the memory of a training step of a model with declared parameters, which are not created."""
+    """Return the memory of a training step of a model with declared parameters, which are not created.
+
+    Raises:
+        UsageError: a model or an optimizer that is none.
+    """
+    if not isinstance(model, Model):
+        raise UsageError(f"model_memory takes an opstage.Model, not a {type(model).__name__}")
+    _require_optimizer(optimizer)
     loss, more = model.require_loss(), {"state": model.state, "options": options, "clip": clip}
     return step_memory(loss, model.init, *model.batch, optimizer=optimizer, **more)
+
+
+def _require_optimizer(optimizer: object) -> None:
+    if optimizer is not None and not isinstance(optimizer, Optimizer):
+        raise UsageError(f"optimizer={optimizer!r} is none of opstage.optim")

@@ -66,6 +66,9 @@ def take_snapshot(
 
     Unless `fetched`, its tensors stay on the interpreter and are fetched one by one as they are read, until the next
     step.
+
+    Raises:
+        UsageError: an optimizer without its state, or a state alone.
     """
     if (optimizer is None) != (state is None):
         raise UsageError("a snapshot takes an optimizer together with its state, or neither")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import inspect
 import re
@@ -16,6 +17,9 @@ import opstage
 from tests.docs.blocks import run_python
 
 ROOT = Path(__file__).parents[2]
+MORE = re.findall(r"^::: (opstage\.\S+)$", (ROOT / "docs" / "api" / "more.md").read_text(), re.MULTILINE)
+"""What is public in modules that the package does not name."""
+
 PAGES = sorted((ROOT / "docs" / "api").glob("*.md"))
 
 
@@ -45,9 +49,10 @@ def public() -> set[str]:
     found = {f"opstage.{name}" for name in opstage.__all__ if not isinstance(getattr(opstage, name), ModuleType)}
     for name in {*opstage.__all__} - {name.removeprefix("opstage.") for name in found}:
         module = getattr(opstage, name)
-        for member in getattr(module, "__all__", ["show"]):
+        for member in module.__all__:
             if not isinstance(getattr(module, member), ModuleType):
                 found.add(f"opstage.{name}.{member}")
+    found |= set(MORE)
     methods = [name for name, method in inspect.getmembers(opstage.Ops) if not name.startswith("_") and method.__doc__]
     return found | {f"opstage.Ops.{name}" for name in methods}
 
@@ -57,6 +62,48 @@ def test_every_public_name_has_an_example(extension: Any) -> None:
     examples = set(extension.examples())
     assert not public() - examples
     assert examples - public() == {"opstage.optim.clip", "opstage.optim.schedule"}
+
+
+BENEATH = {
+    "opstage.onnx.InternalError",
+    "opstage.onnx.source.write_source",
+    "opstage.onnx.trainable.Config",
+    "opstage.onnx.trainable.trainable",
+    "opstage.ops.primitive.Primitive",
+    "opstage.ops.splitmix.splitmix64",
+    "opstage.tensors.encode",
+    "opstage.torch.trainable.Config",
+    "opstage.torch.trainable.trainable",
+    "opstage.training.fit.fit",
+    "opstage.training.weights.read_named",
+    "opstage.training.weights.read_weights",
+    "opstage.training.weights.write_named",
+    "opstage.training.weights.write_weights",
+}
+"""What the guide uses to show what stands beneath a command or an op, and nobody needs to call."""
+
+
+def test_what_the_guide_imports_is_on_a_page() -> None:
+    known = {id(at(name)) for name in public() | BENEATH if not name.startswith("opstage.torch")}
+    for page in sorted((ROOT / "docs" / "guide").glob("*.md")):
+        for module, names in re.findall(r"^from (opstage[\w.]*) import ([\w, ]+)$", page.read_text(), re.MULTILINE):
+            for name in names.split(","):
+                path = f"{module}.{name.strip().partition(' as ')[0]}"
+                if path in BENEATH or path.startswith("opstage.models."):
+                    continue
+                found = at(path)
+                assert isinstance(found, ModuleType) or id(found) in known, f"{page.name} imports {path}"
+
+
+def at(path: str) -> Any:
+    """What stands at a dotted path: a module, or what one holds."""
+    module, _, name = path.rpartition(".")
+    if not module:
+        return opstage
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ModuleNotFoundError, AttributeError):
+        return importlib.import_module(path) if importlib.util.find_spec(module) else getattr(at(module), name)
 
 
 def test_examples_answer_as_is_written() -> None:

@@ -16,8 +16,13 @@ import numpy as np
 import pytest
 
 import opstage
-from opstage import Options, Spec, callbacks, data, init, optim, transform
+import opstage.onnx
+import opstage.torch
+from opstage import Options, Spec, callbacks, data, facts, init, optim, testing, transform
 from opstage.api import batch_arguments
+from opstage.interpreters import graph
+from opstage.ops import dims
+from opstage.training import checkpoint, memory
 from tests.conformance.raises import stated
 from tests.docs.test_api_pages import public
 
@@ -58,6 +63,16 @@ def inside(program: Any) -> Any:
     return opstage.run(program, [1.0, 2.0])
 
 
+def shown(write: Any) -> None:
+    with opstage.debug.showing_to(write):
+        pass
+
+
+def onto_a_file() -> None:
+    Path("taken").write_text("")
+    checkpoint.save("taken", checkpoint.take_snapshot(trainer()))
+
+
 def rows(count: int = 4) -> data.Dataset:
     return data.from_arrays(x=np.ones((count, 2), np.float32))
 
@@ -68,6 +83,130 @@ NO_TENSOR = "an argument that is no array of numbers, or options that are none"
 NO_SCALAR = "a program that returns no scalar"
 
 WRONG = (
+    Wrong("debug.showing_to", "UsageError", "what is no function", lambda: shown(ANY), "showing_to takes a function"),
+    Wrong(
+        "facts.Window",
+        "UsageError",
+        "a size that is no integer >= 0",
+        lambda: facts.Window("T", -1),
+        "the size of a window is an int",
+    ),
+    Wrong("facts.ranges_of", "UsageError", "what is no report", lambda: facts.ranges_of(ANY), "ranges_of takes the"),
+    Wrong(
+        "facts.ranges_of",
+        "UsageError",
+        "bounds that are none",
+        lambda: facts.ranges_of(opstage.check(square, Spec("3")), {"x": (1, 0)}),
+        "the range of 'x' is (1, 0)",
+    ),
+    Wrong(
+        "facts.ranges_of",
+        "UsageError",
+        "a pattern that no input has",
+        lambda: facts.ranges_of(opstage.check(square, Spec("3")), {"y": (0, 1)}),
+        "no input has a path 'y'",
+    ),
+    Wrong(
+        "facts.ranges_of",
+        "UsageError",
+        "an error of the check",
+        lambda: facts.ranges_of(opstage.check(mismatched, Spec("3 4"))),
+        "a program with errors has no ranges",
+    ),
+    Wrong(
+        "facts.report_of",
+        "UsageError",
+        "what is no recorded graph",
+        lambda: facts.report_of(ANY),
+        "report_of takes the",
+    ),
+    Wrong(
+        "testing.assert_shapes",
+        "UsageError",
+        "shapes that cannot be read, or that do not go with the arguments",
+        lambda: testing.assert_shapes(square, "y: B"),
+        "square has no argument 'y'",
+    ),
+    Wrong("ops.dims.minimum", "UsageError", "no dims", lambda: dims.minimum(), "a minimum or maximum is that of"),
+    Wrong("ops.dims.minimum", "UsageError", "what is no dim", lambda: dims.minimum("a", 3), "a dim is an int or"),  # type: ignore[arg-type]
+    Wrong(
+        "interpreters.graph.Graph",
+        "UsageError",
+        "a file to load that is missing or damaged",
+        lambda: graph.Graph.load(MISSING),
+        "missing.file: cannot be read",
+    ),
+    Wrong(
+        "onnx.load",
+        "UsageError",
+        "a file that is missing, damaged or no model",
+        lambda: opstage.onnx.load(MISSING),
+        "missing.file cannot be read",
+    ),
+    Wrong(
+        "torch.load",
+        "UsageError",
+        "a file that is missing, damaged or no program; no package torch",
+        lambda: opstage.torch.load(MISSING),
+        "",
+    ),
+    Wrong(
+        "training.checkpoint.take_snapshot",
+        "UsageError",
+        "an optimizer without its state, or a state alone",
+        lambda: checkpoint.take_snapshot(trainer(), optim.sgd(0.1)),
+        "a snapshot takes an optimizer together with its state",
+    ),
+    Wrong(
+        "training.checkpoint.save",
+        "UsageError",
+        "what is no snapshot",
+        lambda: checkpoint.save("saved", ANY),
+        "save takes the snapshot",
+    ),
+    Wrong("training.checkpoint.save", "UsageError", "a folder that cannot be written", lambda: onto_a_file(), "taken"),
+    Wrong(
+        "training.checkpoint.save",
+        "NotFiniteError",
+        "numbers that are not finite",
+        lambda: checkpoint.save("saved", checkpoint.take_snapshot(opstage.scalar_trainer(square, [np.nan, 1.0]))),
+        "",
+    ),
+    Wrong(
+        "training.checkpoint.load",
+        "UsageError",
+        "no checkpoint; a damaged one",
+        lambda: checkpoint.load(MISSING),
+        "missing.file: no such folder",
+    ),
+    Wrong(
+        "training.checkpoint.restore",
+        "UsageError",
+        "what is no snapshot",
+        lambda: checkpoint.restore(trainer(), ANY),
+        "restore takes the snapshot",
+    ),
+    Wrong(
+        "training.checkpoint.restore",
+        "UsageError",
+        "one of another model",
+        lambda: checkpoint.restore(opstage.scalar_trainer(square, [1.0]), checkpoint.take_snapshot(trainer())),
+        "the saved parameters do not fit",
+    ),
+    Wrong(
+        "training.memory.step_memory",
+        "UsageError",
+        "an optimizer that is none",
+        lambda: memory.step_memory(square, Spec("3"), optimizer=ANY),
+        "optimizer=3 is none of",
+    ),
+    Wrong(
+        "training.memory.model_memory",
+        "UsageError",
+        "a model or an optimizer that is none",
+        lambda: memory.model_memory(ANY, optim.sgd(0.1)),
+        "model_memory takes an opstage.Model",
+    ),
     Wrong(
         "run", "UsageError", NO_TENSOR, lambda: opstage.run(elements, "abc"), "argument x: a tensor must hold numbers"
     ),

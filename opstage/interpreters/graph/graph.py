@@ -22,6 +22,9 @@ class Graph:
     input_names     the path of every input: `params.w1`, `x`
     output_names    the path of every output
     dtype, seed     of the recording interpreter: the dtype of floats, and the seed of random draws
+
+    Raises:
+        UsageError: a file to load that is missing or damaged.
     """
 
     __slots__ = ("body", "input_names", "output_names", "dtype", "seed")

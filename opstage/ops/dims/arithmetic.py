@@ -44,7 +44,11 @@ def maximum(*dims: Dim) -> Dim:
 
 
 def minimum(*dims: Dim) -> Dim:
-    """Return the least of one or more dims, without those that are proved never to be below another one."""
+    """Return the least of one or more dims, without those that are proved never to be below another one.
+
+    Raises:
+        UsageError: no dims; what is no dim.
+    """
     return _extremum(dims, greatest=False, declared=True)
 
 
