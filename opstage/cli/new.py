@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 from importlib.resources import files
 from pathlib import Path
 
@@ -21,8 +22,10 @@ def new(name: str) -> None:
     It is then named by its file: opstage check NAME.py, opstage train NAME.py --data FILE.
     """
     path = Path(name if name.endswith(".py") else f"{name}.py")
-    if not path.stem.isidentifier():
-        raise UsageError(f"{path.name}: {path.stem!r} is not a name for a Python module: letters, digits and _ alone")
+    if not path.stem.isidentifier() or keyword.iskeyword(path.stem):
+        raise UsageError(
+            f"{path.name}: {path.stem!r} is not a name for a Python module; it is of letters, digits and _, no keyword"
+        )
     if path.exists():
         raise UsageError(f"{path} is there already; choose another name")
     write_file(path, [files(__package__).joinpath(TEMPLATE).read_bytes()])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -52,6 +53,13 @@ def _with_run(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("run", type=click.Path(path_type=Path))(which(with_option_flags(command)))
 
 
+def _require_another(out: Path, data: Path) -> None:
+    """Raise UsageError where the predictions would be written over the rows that they are of."""
+    with contextlib.suppress(OSError):  # of a file that is not there yet, or of rows that reading them refuses
+        if out.samefile(data):
+            raise UsageError(f"--out {out} is the file of --data, which would be lost; choose another name")
+
+
 @click.command(cls=DottedCommand)
 @_with_run
 @click.option("--data", type=click.Path(path_type=Path), required=True, metavar="FILE", help="The rows to predict for.")
@@ -68,6 +76,7 @@ def predict(run: Path, data: Path, out: Path, rows: int, **flags: Any) -> None:
     columns of a table, neither scaled.
     """
     require_suffix(out)
+    _require_another(out, data)
     if not run.is_dir() and file_of(str(run)) is not None:
         predictor = untrained_predictor(configure(str(run), flags=[flag_layer(OPTION_PATHS, flags)]).settings)
         count = write_predictions(out, predictor(*inputs_of(predictor, data), rows=rows))

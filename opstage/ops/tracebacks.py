@@ -72,8 +72,18 @@ def called_by_users(function: Callable[P, T]) -> Callable[P, T]:
         try:
             return function(*args, **kwargs)
         except (Exception, KeyboardInterrupt) as error:
-            fold(error)
-            note_widened(error, args, kwargs)
+            beneath = error.__traceback__
+            if not isinstance(error, TypeError) or beneath is None or beneath.tb_next is not None:
+                fold(error)
+                note_widened(error, args, kwargs)
+                raise
+            problem = _arguments_problem(function.__name__, function, args, kwargs)
+            if problem is None:
+                raise
+        try:
+            raise ArgumentsError(problem)
+        except ArgumentsError as refused:
+            fold(refused)
             raise
 
     return called
@@ -116,13 +126,15 @@ class ArgumentsError(UsageError, TypeError):
 def _arguments_problem(
     name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> str | None:
-    """Return why these are not valid arguments of a method (the first is the object itself), or None."""
+    """Return why these are not valid arguments of a function, or of a method, whose first is the object, or None."""
     signature = inspect.signature(function)
-    own = list(signature.parameters.values())[1:]
+    own = list(signature.parameters.values())
+    own = own[own[0].name == "self" :] if own else own
     keywords = [p.name for p in own if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     takes = f"; it takes {', '.join(f'{keyword}=' for keyword in keywords)}" if keywords else ""
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in own)
     for keyword in kwargs:
-        if keyword not in keywords:
+        if keyword not in keywords and not open_ended:
             return f"{name} has no keyword {keyword}={nearest(keyword, keywords)}{takes}"
     try:
         signature.bind(*args, **kwargs)

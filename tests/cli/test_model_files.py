@@ -244,3 +244,23 @@ def test_ignored_labels_of_a_file_train_a_new_model_and_are_no_wrong_answers(ops
     share, right, counted = float(shown[1]), int(shown[2]), int(shown[3])
     assert counted == 8 and share == pytest.approx(100 * right / counted, abs=0.01)  # 8 of 12 held-out rows count
     assert load("run").results[-1].counted == 8
+
+
+def test_predictions_do_not_take_the_place_of_the_rows_that_they_are_of(opstage: Command) -> None:
+    opstage("new", "my_model")
+    rows = "".join(f"{i},{-i},{'ab'[i % 2]}\n" for i in range(40))
+    Path("rows.csv").write_text(f"a,b,kind\n{rows}")
+    flags = ["--model.inputs", "2", "--model.classes", "2", "--batch-size", "16", "--epochs", "1", "--out", "run"]
+    assert opstage("train", "my_model.py", "--data", "rows.csv", *flags)[0] == 0
+    Path("also.csv").symlink_to("rows.csv")
+    for out in ("rows.csv", "./rows.csv", "also.csv"):
+        code, _, err = opstage("predict", "run", "--data", "rows.csv", "--out", out)
+        assert (code, "is the file of --data, which would be lost" in err) == (2, True), err
+    assert Path("rows.csv").read_text() == f"a,b,kind\n{rows}"
+    assert opstage("predict", "run", "--data", "rows.csv", "--out", "out.csv")[0] == 0
+
+
+def test_a_new_model_is_not_called_by_a_word_of_python(opstage: Command) -> None:
+    code, _, err = opstage("new", "class")
+    assert code == 2 and "'class' is not a name for a Python module" in err
+    assert not Path("class.py").exists()

@@ -122,6 +122,27 @@ def test_an_interrupt_is_folded() -> None:
     assert {frame.filename for frame in traceback.extract_tb(caught.value.__traceback__)} == {__file__}
 
 
+def test_arguments_that_a_function_does_not_take_are_named() -> None:
+    calls: list[tuple[Callable[[], Any], str]] = [
+        (
+            lambda: opstage.fit("mlp", epoch=3),
+            r"fit has no keyword epoch= \(did you mean 'epochs'\?\); it takes model=, ",
+        ),  # type: ignore[call-arg]
+        (
+            lambda: opstage.custom_op("a", operands="x", shap=1),
+            r"custom_op has no keyword shap= \(did you mean 'shape'",
+        ),  # type: ignore[call-arg]
+        (lambda: opstage.load(), r"load: missing a required argument: 'run'; it takes run=, which=, "),  # type: ignore[call-arg]
+        (lambda: trained().evaluate(dat=3), r"evaluate has no keyword dat= \(did you mean 'data'\?\); it takes data="),
+        (lambda: trained().evaluate(1, 2), r"evaluate: too many positional arguments; it takes data="),
+    ]
+    for call, message in calls:
+        with pytest.raises(opstage.UsageError, match=message) as caught:
+            call()
+        assert isinstance(caught.value, TypeError)
+        assert {frame.filename for frame in traceback.extract_tb(caught.value.__traceback__)} == {__file__}
+
+
 def test_a_mistake_of_the_frameworks_own_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NumpyOps, "execute", int)  # a call that C refuses: the innermost frame is the caller's
     whole = frames(lambda: opstage.run(product, X))
