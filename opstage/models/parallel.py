@@ -10,15 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 from ..ops import derived
+from ..ops.catalogue.loss import IGNORED
 from ..ops.dims import Dim, exact_div
 from ..ops.protocol import Ops, R
 from ..ops.types import dtype_name
 
 AXIS = "model"
 """The axis of a mesh whose ranks share out the weights of a layer."""
-
-IGNORED = -100
-"""The label of a row that does not count, as of `ops.cross_entropy`."""
 
 
 def share(ops: Ops[R], count: Dim, what: str) -> Dim:

@@ -11,6 +11,7 @@ import pytest
 import opstage
 from opstage import Options, Spec, init, optim
 from opstage.models import gpt, model, parallel, vit
+from opstage.ops.catalogue.loss import IGNORED
 from opstage.ops.trees import flatten
 from opstage.training.validate import check_step
 
@@ -61,7 +62,7 @@ def test_a_compiled_step_of_gpt_too() -> None:
 def test_labels_that_do_not_count() -> None:
     """On one of the two data ranks there are fewer of them."""
     rows = texts()
-    rows[0][1][0, 1:] = rows[1][1][3, :] = parallel.IGNORED
+    rows[0][1][0, 1:] = rows[1][1][3, :] = IGNORED
     _compare(model("gpt", CONFIG), "data=2,model=2", rows)
 
 

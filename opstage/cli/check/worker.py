@@ -48,9 +48,12 @@ def main() -> None:
 
 def _warm() -> None:
     """Import and run once what every check needs, so that children inherit it."""
+    from ...experiment import definition, settings  # noqa: F401  # what a model file needs
     from ...interpreters.shape_check.formats import CheckOutcome, to_document
+    from ...ops import derived  # noqa: F401
     from ...ops.declared import Shapes, read_inputs
     from ...training.program_check import check_program
+    from .shipped import check_shipped  # noqa: F401
     from .user import check_user  # noqa: F401
 
     with contextlib.suppress(Exception):  # only an optimisation

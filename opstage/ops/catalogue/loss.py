@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 REDUCTIONS = ("mean", "sum", "none")
 
+IGNORED = -100
+"""The label of a row that does not count, by default of `ops.cross_entropy`."""
+
 # Mean squared error ---------------------------------------------------------------------------------------------------
 
 
