@@ -87,7 +87,7 @@ onnx-tests: $(DEVELOP_STAMP)  ## run onnx's own node tests on imported models an
 networks: $(NETWORKS_STAMP)  ## compare networks of wheels from PyPI with onnxruntime, and train on them
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 -q tests/networks $(ARGS)
 
-mpi-tests: $(MPI_STAMP)  ## train on several processes over MPI, from the wheels of PyPI
+mpi-tests: $(MPI_STAMP)  ## train on several processes over Open MPI and MPICH, from the wheels of PyPI
 	$(BIN)/python -m pytest -q -m "not slow" tests/mpi $(ARGS)
 
 shape-errors: $(BENCH_STAMP)  ## ask PyTorch and JAX about mistakes and write docs/shape-errors.md
@@ -137,8 +137,10 @@ $(PARITY_STAMP): | $(BIN)/python
 	rm -f $(VENV)/.run-* $(VENV)/.develop-* $(VENV)/.parity-*
 	touch $@ $(DEVELOP_STAMP) $(RUN_STAMP)
 
+# MPICH in a folder of its own, since both bring an mpiexec
 $(MPI_STAMP): | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[test,lint,mpi]'
+	$(BIN)/python -m pip install --quiet --no-deps --ignore-installed --prefix $(VENV)/mpich 'mpich>=5.0,<6'
 	rm -f $(VENV)/.run-* $(VENV)/.develop-* $(VENV)/.mpi-*
 	touch $@ $(DEVELOP_STAMP) $(RUN_STAMP)
 

@@ -1,4 +1,6 @@
-"""Train shipped models, small ones, on a mesh of four ranks, and print the digests of losses and parameters."""
+"""Train shipped models, small ones, on a mesh of four ranks, and print the digests of losses and parameters.
+
+On several processes a line says whose MPI joins them."""
 
 from __future__ import annotations
 
@@ -40,6 +42,10 @@ def digest(name: str, backend: str, steps: int, mesh: str, zero: int = 0, bucket
 
 
 if __name__ == "__main__":
+    if world().process == 0 and world().processes > 1:
+        from mpi4py import MPI
+
+        print("engine:", MPI.Get_library_version().split()[0], flush=True)
     for words in sys.argv[1:]:
         name, backend, steps, mesh, *zero = words.split(":")
         found = digest(name, backend, int(steps), mesh, *map(int, zero))

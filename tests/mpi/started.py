@@ -12,6 +12,8 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(sysconfig.get_path("scripts"))
 PATIENCE = 300
+MPICH = Path(sys.prefix) / "mpich"
+"""MPICH's folder, beside the Open MPI of this environment; `make mpi-tests` makes it."""
 ENVIRONMENT = {
     **{name: value for name, value in os.environ.items() if not name.startswith(("OPSTAGE_", "OMPI_", "PMI", "PRTE_"))},
     "NUMBA_NUM_THREADS": "1",
@@ -52,8 +54,15 @@ def opstage(*words: str) -> Ended:
     return ended(start(sys.executable, "-P", "-c", "from opstage.cli import main; main()", *words))
 
 
-def mpiexec(processes: int, module: str, *words: str, **environment: str) -> Ended:
+def by_mpich() -> dict[str, str]:
+    """The variables with which mpi4py finds MPICH in place of Open MPI."""
+    return {"MPI4PY_MPIABI": "mpich", "LD_LIBRARY_PATH": str(MPICH / "lib")}
+
+
+def mpiexec(processes: int, module: str, *words: str, engine: str = "openmpi", **environment: str) -> Ended:
     """A module on several processes, by mpiexec itself, in an environment with these variables too."""
-    mpi = (str(SCRIPTS / "mpiexec"), "--oversubscribe", "--bind-to", "none", "--with-ft", "ulfm")
+    mpi = [str(SCRIPTS / "mpiexec"), "--oversubscribe", "--bind-to", "none", "--with-ft", "ulfm"]
+    if engine == "mpich":
+        mpi, environment = [str(MPICH / "bin" / "mpiexec")], {**by_mpich(), **environment}
     variables = ("env", *[f"{name}={value}" for name, value in environment.items()]) if environment else ()
     return ended(start(*variables, *mpi, "-n", str(processes), sys.executable, "-m", module, *words))

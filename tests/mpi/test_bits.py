@@ -1,4 +1,4 @@
-"""The same program on 1, 2 and 4 processes has the same bits, eager and compiled."""
+"""The same program on 1, 2 and 4 processes has the same bits, eager and compiled, over Open MPI and MPICH."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ RUNS = (
     "gpt:eager:20:data=4:3",
     "gpt:eager:20:data=4:0:9000",
 )
+BY_MPICH = RUNS[:7]
+"""What is run over MPICH too: each model for 50 steps, and parts of parameters."""
 
 
 def lines(said: str) -> list[str]:
@@ -43,4 +45,13 @@ def alone() -> list[str]:
 def test_parameters_have_the_bits_of_one_process(processes: int, alone: list[str]) -> None:
     done = mpiexec(processes, "tests.mpi.digests", *RUNS)
     assert done.code == 0, done.said
+    assert "engine: Open\n" in done.said
     assert lines(done.said) == alone
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_mpich_has_the_bits_of_open_mpi(processes: int, alone: list[str]) -> None:
+    done = mpiexec(processes, "tests.mpi.digests", *BY_MPICH, engine="mpich")
+    assert done.code == 0, done.said
+    assert "engine: MPICH\n" in done.said
+    assert lines(done.said) == alone[: len(BY_MPICH)]

@@ -30,6 +30,14 @@ def left_behind(word: str) -> list[str]:
     return found
 
 
+def nothing_stays() -> None:
+    """All processes end soon; one that stands still is ended by the launcher, in its own time."""
+    until = time.monotonic() + PATIENCE
+    while left_behind("tests.mpi.faulty") and time.monotonic() < until:
+        pass
+    assert left_behind("tests.mpi.faulty") == []
+
+
 @pytest.mark.parametrize(
     "kind, processes, backend, said",
     [
@@ -60,10 +68,24 @@ def test_a_failure_is_named(
     record_property("seconds until it is named", taken)
     print(f"{kind} on {processes} processes, {backend}: named after {1e3 * taken:.0f} ms")
     assert taken < TIMEOUT[kind]
-    until = time.monotonic() + PATIENCE  # one that stands still is ended by the launcher, in its own time
-    while left_behind("tests.mpi.faulty") and time.monotonic() < until:
-        pass
-    assert left_behind("tests.mpi.faulty") == []
+    nothing_stays()
+
+
+@pytest.mark.parametrize(
+    "kind, said",
+    [
+        ("raise", "KeyError: 'a file of the data set is gone'"),
+        ("stop", f"process 1 of 2 on {HOST} does not answer"),
+        ("elsewhere", f"process 1 of 2 on {HOST} is in another collective: it is in number 4 something"),
+    ],
+)
+def test_a_failure_is_named_over_mpich(kind: str, said: str) -> None:
+    """One that dies is named by no one: MPICH's mpiexec ends the others at once."""
+    done = mpiexec(2, "tests.mpi.faulty", kind, "eager", engine="mpich")
+    assert done.code != 0
+    assert said in done.said
+    assert done.said.count("Traceback") == 1, done.said
+    nothing_stays()
 
 
 def test_one_that_dies_before_it_has_come_to_mpi_keeps_nobody_waiting() -> None:

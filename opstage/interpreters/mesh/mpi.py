@@ -34,6 +34,8 @@ _LOOK = 0.05
 """Seconds between checks for messages about failures."""
 _PATIENCE = 5.0
 """Seconds in which a failing process has notified and terminated all others."""
+_DRAIN = 0.1
+"""Seconds before the abort in which the launcher reads what was printed; MPICH's drops what it has not read by then."""
 _ANSWERS = 1.5
 """Seconds in which a waiting process must answer."""
 
@@ -249,6 +251,7 @@ class MpiFabric:
         _note(code, "w")
         sys.stdout.flush()
         sys.stderr.flush()
+        time.sleep(_DRAIN)
         self._mpi.COMM_WORLD.Abort(code)
 
     def wait_at_most(self, seconds: float) -> None:
