@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import click
 
-from ..interpreters.mesh.processes import ENDED, launched
+from ..interpreters.mesh.processes import ENDED, NotJoinedError, launched
 from ..ops.errors import UsageError
 
 _PATIENCE = 5.0
@@ -29,6 +29,9 @@ def tell_launcher(code: int) -> None:
 
 def conclude(text: str, code: int, error: BaseException) -> int:
     """Report on standard error why one of several processes ends; return its exit code."""
+    if isinstance(error, NotJoinedError):
+        click.echo(text if error.speaks else "the same here, see process 0: MPI does not join this process", err=True)
+        return code
     if launched()[1] == 1:
         click.echo(text, err=True)
         return code
@@ -38,6 +41,9 @@ def conclude(text: str, code: int, error: BaseException) -> int:
 
     try:
         fabric = world()
+    except NotJoinedError:  # nobody can be told: each says what is wrong
+        click.echo(text, err=True)
+        return code
     except UsageError as missing:
         if not speaks():
             time.sleep(_PATIENCE)  # if process 0 has the same error, it reports it and ends all

@@ -11,7 +11,7 @@ import pytest
 
 import opstage
 from opstage import Options, init
-from opstage.interpreters.mesh.processes import launched, require_hosted, require_joined
+from opstage.interpreters.mesh.processes import NotJoinedError, launched, require_hosted, require_joined
 from opstage.interpreters.mesh.ranks import Ranks, on_mesh
 from opstage.interpreters.registry import make_interpreter
 from opstage.models import model
@@ -157,6 +157,15 @@ def test_how_many_processes_can_host_a_mesh() -> None:
         require_hosted(Mesh(), 2)
 
 
+TASK = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2", "SLURM_PROCID": "1", "SLURM_LOCALID": "1"}
+BY_SRUN = {
+    "pmix": {**TASK, "SLURM_MPI_TYPE": "pmix", "PMIX_RANK": "1", "PMIX_NAMESPACE": "slurm.pmix.6.0"},
+    "pmi2": {**TASK, "SLURM_MPI_TYPE": "pmi2", "PMI_RANK": "1", "PMI_SIZE": "2", "PMI_FD": "13", "PMI_JOBID": "1.0"},
+    "none": TASK,
+}
+"""The variables of the second of two tasks, as srun of Slurm 22.05 set them with each --mpi=."""
+
+
 @pytest.mark.parametrize(
     "environ, expected",
     [
@@ -165,6 +174,11 @@ def test_how_many_processes_can_host_a_mesh() -> None:
         ({"PMI_SIZE": "2", "PMI_RANK": "0"}, (0, 2)),
         ({"SLURM_STEP_NUM_TASKS": "8", "PMIX_RANK": "7"}, (7, 8)),
         ({"SLURM_STEP_NUM_TASKS": "8"}, (0, 1)),
+        (BY_SRUN["pmix"], (1, 2)),
+        (BY_SRUN["pmi2"], (1, 2)),
+        (BY_SRUN["none"], (0, 1)),
+        ({**BY_SRUN["none"], "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "3"}, (3, 4)),
+        ({**BY_SRUN["pmix"], "SLURM_STEP_NUM_TASKS": "1", "PMIX_RANK": "0", "PMI_SIZE": "2", "PMI_RANK": "1"}, (1, 2)),
         ({"OMPI_COMM_WORLD_SIZE": "four", "OMPI_COMM_WORLD_RANK": "3"}, (0, 1)),
     ],
 )
@@ -176,6 +190,14 @@ def test_tasks_of_slurm_that_no_engine_joins_do_not_each_train_the_whole() -> No
     mesh = Mesh.parse("data=4")
     with pytest.raises(opstage.UsageError, match="srun has started 4 tasks, but MPI joins none of them"):
         require_joined(mesh, {"SLURM_STEP_NUM_TASKS": "4"})
+    for called, environ in BY_SRUN.items():
+        if called != "none":
+            require_joined(mesh, environ)
+            continue
+        for task in ("0", "1"):  # one of them says so
+            with pytest.raises(NotJoinedError, match="srun --mpi=pmi2") as raised:
+                require_joined(mesh, {**environ, "SLURM_PROCID": task})
+            assert raised.value.speaks is (task == "0")
     require_joined(mesh, {"SLURM_STEP_NUM_TASKS": "4", "PMIX_RANK": "1"})
     require_joined(mesh, {"SLURM_STEP_NUM_TASKS": "1"})
     require_joined(Mesh(), {"SLURM_STEP_NUM_TASKS": "4"})  # a task each that has nothing to do with the others

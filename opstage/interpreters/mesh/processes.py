@@ -29,6 +29,20 @@ _LOCAL = threading.local()
 _WORLD: list[Fabric] = []
 
 
+_JOINING = "srun --mpi=pmix (Open MPI) or srun --mpi=pmi2 (MPICH)"
+
+
+class NotJoinedError(UsageError):
+    """Processes that a launcher has started together, but that MPI does not join.
+
+    All of them raise it, and cannot tell each other; `speaks` says of one that it reports the error for all.
+    """
+
+    def __init__(self, message: str, *, speaks: bool):
+        super().__init__(message)
+        self.speaks = speaks
+
+
 def launched(environ: Mapping[str, str] | None = None) -> tuple[int, int]:
     """Return (this process's number, number of processes) as started by `mpiexec` or `srun`; (0, 1) for a single
     process."""
@@ -41,19 +55,20 @@ def launched(environ: Mapping[str, str] | None = None) -> tuple[int, int]:
 
 
 def require_joined(mesh: Mesh, environ: Mapping[str, str] | None = None) -> None:
-    """Raise UsageError if `srun` started several tasks without MPI, so that each would host the whole mesh."""
+    """Raise NotJoinedError if `srun` started several tasks without MPI, so that each would host the whole mesh."""
     environ = os.environ if environ is None else environ
     tasks = environ.get("SLURM_STEP_NUM_TASKS", "")
     if launched(environ)[1] == 1 and tasks.isdecimal() and int(tasks) > 1 and mesh.ranks > 1:
-        raise UsageError(
+        raise NotJoinedError(
             f"srun has started {tasks} tasks, but MPI joins none of them, so each would host all of mesh "
-            f"{str(mesh)!r}; start them by srun --mpi=pmix"
+            f"{str(mesh)!r}; start them by {_JOINING}",
+            speaks=environ.get("SLURM_PROCID", "0") == "0",
         )
 
 
 def world() -> Fabric:
     """Return the transport between the processes of this run, created on first use. Raises UsageError without
-    mpi4py."""
+    mpi4py, and NotJoinedError if MPI knows of another number of processes than their launcher."""
     here: Fabric | None = getattr(_LOCAL, "fabric", None)
     if here is not None:
         return here
@@ -65,10 +80,11 @@ def world() -> Fabric:
         said = os.environ.get("OPSTAGE_TIMEOUT", "")
         fabric, (process, processes) = MpiFabric(float(said) if said.isdecimal() else PATIENCE), launched()
         if fabric.processes != processes:
-            raise UsageError(
+            raise NotJoinedError(
                 f"this is process {process} of {processes} by the variables of its launcher, but MPI knows of "
                 f"{fabric.processes}: they cannot meet; start them by the mpiexec of the same MPI, by opstage launch, "
-                "or by srun --mpi=pmix"
+                f"or by {_JOINING}",
+                speaks=process == 0,
             )
         _WORLD.append(fabric)
     return _WORLD[0]
