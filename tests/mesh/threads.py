@@ -47,6 +47,10 @@ class Threads:
                 out[...] = part
             first.over = True
 
+    def left(self) -> int:
+        """How many exchanges were begun that nobody has waited for."""
+        return len(self._flying)
+
     def watch(self, done: Callable[[], bool], called: str) -> None:
         while not done():
             pass

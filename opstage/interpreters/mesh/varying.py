@@ -21,7 +21,9 @@ from ...ops.functions.collective import all_mean
 from ...ops.kinds import Effect, Kind
 from ...ops.primitive import Primitive, Static
 from ...ops.types import TensorType
+from ..control import bodies_of
 from ..interpreter import Holding, Interpreter, Wrapper
+from .proof import collectives
 
 NOWHERE: frozenset[str] = frozenset()
 
@@ -103,6 +105,8 @@ class Varying(Wrapper[VaryingRef, Any]):
             if primitive is BATCH_NORM and refs[0].axes & self.batch:
                 return self._batch_norm(refs, static)
             refs = tuple([ref.over(axes) for ref in refs])
+            for _, body in bodies_of(static):
+                self.used_axes.update(e.static["axis"] for e in collectives(body))
         outs = self.inner.bind(primitive, tuple([ref.value for ref in refs]), static)
         results = tuple([VaryingRef(out, self, axes) for out in outs])
         if primitive is BROADCAST_TO:
