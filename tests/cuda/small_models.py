@@ -45,3 +45,20 @@ def trainer(name: str, options: Options) -> ScalarTrainer:
     state = None if made.state is None else build(made.state, seed=options.seed)
     params = plan_params(Plan.of(made.init), made.init, options)
     return scalar_trainer(made.loss, params, *made.batch, options=options, state=state)
+
+
+def normalised(ops: Any, params: Any, x: Any, y: Any) -> Any:
+    """The loss of a classifier whose batch norm is, on a mesh, over the rows of all ranks."""
+    h, _, _ = ops.batch_norm(ops.linear(params["up"], None, x), params["scale"], params["shift"])
+    return ops.cross_entropy(ops.linear(params["down"], params["b"], ops.relu(h)), y)
+
+
+def normalised_params(rng: np.random.Generator, hidden: int, inputs: int) -> dict[str, np.ndarray[Any, Any]]:
+    """The parameters of `normalised`, of three classes."""
+    return {
+        "up": rng.standard_normal((hidden, inputs)).astype("f"),
+        "scale": np.ones(hidden, np.float32),
+        "shift": np.zeros(hidden, np.float32),
+        "down": rng.standard_normal((3, hidden)).astype("f"),
+        "b": np.zeros(3, np.float32),
+    }

@@ -9,25 +9,14 @@ import pytest
 
 import opstage
 from opstage import Options, optim
-
-
-def loss(ops: Any, params: Any, x: Any, y: Any) -> Any:
-    """A classifier whose batch norm is over the rows of all ranks."""
-    h, _, _ = ops.batch_norm(ops.linear(params["up"], None, x), params["scale"], params["shift"])
-    return ops.cross_entropy(ops.linear(params["down"], params["b"], ops.relu(h)), y)
+from tests.cuda.small_models import normalised, normalised_params
 
 
 def trained(**options: Any) -> list[np.ndarray[Any, Any]]:
     """The parameters after two steps."""
     rng = np.random.default_rng(0)
-    params = {
-        "up": rng.standard_normal((40, 30)).astype("f"),
-        "scale": np.ones(40, np.float32),
-        "shift": np.zeros(40, np.float32),
-        "down": rng.standard_normal((3, 40)).astype("f"),
-        "b": np.zeros(3, np.float32),
-    }
-    trainer = opstage.scalar_trainer(loss, params, options=Options(**options))
+    params = normalised_params(rng, 40, 30)
+    trainer = opstage.scalar_trainer(normalised, params, options=Options(**options))
     rule = optim.adam(lr=0.01)
     state = trainer.init_optim(rule)
     for _ in range(2):

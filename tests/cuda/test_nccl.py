@@ -29,6 +29,7 @@ from tests.mesh.test_compiled_ranks import PROGRAMS, Program, results
 from tests.mesh.threads import on_processes
 
 from .nccl import Nccl
+from .small_models import normalised, normalised_params
 
 
 @pytest.fixture
@@ -65,23 +66,13 @@ def test_any_number_of_processes_has_the_bits_of_one(
         assert {rank for rank, *_ in nccl.calls} == (set(range(count)) if meets else set()), "all goes over NCCL"
 
 
-def loss(ops: Any, params: Any, x: Any, y: Any) -> Any:
-    """A classifier whose batch norm is over the rows of all ranks."""
-    h, _, _ = ops.batch_norm(ops.linear(params["up"], None, x), params["scale"], params["shift"])
-    return ops.cross_entropy(ops.linear(params["down"], params["b"], ops.relu(h)), y)
-
-
 def trained(**options: Any) -> tuple[list[float], list[bytes], int]:
     """The losses of three steps, the parameters after them, and the bytes that this process has sent."""
     rng = np.random.default_rng(0)
-    params = {
-        "up": rng.standard_normal((16, 10)).astype("f"),
-        "scale": np.ones(16, np.float32),
-        "shift": np.zeros(16, np.float32),
-        "down": rng.standard_normal((3, 16)).astype("f"),
-        "b": np.zeros(3, np.float32),
-    }
-    trainer = opstage.scalar_trainer(loss, params, options=Options(**{"mesh": "data=4", "device": "cuda", **options}))
+    params = normalised_params(rng, 16, 10)
+    trainer = opstage.scalar_trainer(
+        normalised, params, options=Options(**{"mesh": "data=4", "device": "cuda", **options})
+    )
     rule = optim.adam(lr=0.01)
     state = trainer.init_optim(rule)
     losses = []
