@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from ...ops.catalogue.collective import ALL_REDUCE, BY_NAME
+from ...ops.catalogue.collective import BY_NAME
 from ...ops.closed import Body
 from ...ops.errors import MeshError
 from ...ops.kinds import Kind
@@ -20,7 +20,7 @@ from ...ops.primitive import Primitive, Static
 from ...ops.types import INT64, TensorType, dtype_name
 from ..host import Array
 from .fabric import engine_op, handle_of, held_by
-from .sums import Sum, SumUnderWay
+from .prepared import UNDER_WAY, Prepared, PreparedExchange
 
 
 def meeting(ranks: Any, primitive: Primitive, static: Static, gives: Sequence[int]) -> Static:
@@ -153,41 +153,46 @@ MEETINGS = (MEET, MEET_BEGIN, MEET_END)
 def meet(primitive: Primitive, values: Sequence[Array], places: Sequence[Array], static: Static) -> None:
     """Run one of MEETINGS, and write the results to their places.
 
-    Sums that processes exchange whole are computed directly in place, see `Sum`; others by `Ranks`, then copied.
+    Sums that processes exchange whole, and parts, are computed directly in place, see `Prepared`; others by `Ranks`,
+    then copied.
     """
     if primitive is MEET_END:
         flight, *_ = values
         under_way = _UNDER_WAY.get(int(flight))
-        if isinstance(under_way, SumUnderWay):
+        if isinstance(under_way, UNDER_WAY):
             del _UNDER_WAY[int(flight)]
-            under_way.end(dict(zip(static["calls"].gives[0], places)))
+            under_way.end(_outs(static["calls"].gives, places))
             return
         results = _end(*values, **static)
     else:
-        sum_ = _prepared(primitive, values[0], static)
-        if sum_ is None:
+        exchange = _prepared(primitive, values[0], static)
+        if exchange is None:
             results = (_meet if primitive is MEET else _begin)(*values, **static)
         elif primitive is MEET:
-            sum_.begin(values).end(dict(zip(static["gives"], places)))
+            exchange.begin(values).end(_outs((static["gives"],), places))
             return
         else:
             number = next(_FLIGHTS)
-            _UNDER_WAY[number] = sum_.begin(values)
+            _UNDER_WAY[number] = exchange.begin(values)
             results = (np.array(number),)
     for place, result in zip(places, results):
         np.copyto(place, result)
 
 
-def _prepared(primitive: Primitive, x: Array, static: Static) -> Sum | None:
-    """Return the prepared sum of a meeting, or of the only one that it starts; None for anything else."""
+def _prepared(primitive: Primitive, x: Array, static: Static) -> PreparedExchange | None:
+    """Return the prepared exchange of a meeting, or of those that start together."""
+    prepared: Prepared = held_by(static["ranks"]).exchanges
     if primitive is MEET:
-        called, given = static["call"], static["given"]
-    else:
-        joint = static["calls"]
-        if len(joint.types) > 1:
-            return None
-        called, given = joint.call, joint.given
-    return held_by(static["ranks"]).prepared_sum(dict(given)["axis"], x) if called == ALL_REDUCE.name else None
+        given = dict(static["given"])
+        return prepared.of(static["call"], given["axis"], (given.get("dim", 0),), ((x.shape, x.dtype.name),))
+    calls: Joint = static["calls"]
+    return prepared.of(calls.call, dict(calls.given)["axis"], calls.dims, calls.types)
+
+
+def _outs(gives: Sequence[Sequence[int]], places: Sequence[Array]) -> list[dict[int, Array]]:
+    """Return the places of each call's results, by rank number."""
+    left = iter(places)
+    return [dict(zip(ranks, left)) for ranks in gives]
 
 
 def communicates(static: Static) -> bool:

@@ -39,7 +39,6 @@ from ...ops.trees import flatten
 from ...ops.types import DType, TensorType
 from ...options import Options
 from ..branching import SWITCH, run_switch
-from ..host import Array
 from ..interpreter import BaseInterpreter, Typed
 from ..structural import SCAN, run_loop
 from .buckets import JOINED, Bucket
@@ -47,8 +46,8 @@ from .crossing import Crossing
 from .fabric import ALONE, Fabric
 from .hosting import Hosting
 from .meeting import apart, communicates
+from .prepared import Prepared
 from .processes import require_hosted, require_joined, world
-from .sums import Sum
 from .tree import total
 
 ROWS = "data"
@@ -140,7 +139,7 @@ class Ranks(BaseInterpreter[RankValues]):
         "_crossing",
         "_filling",
         "_programs",
-        "_sums",
+        "exchanges",
         "_types",
     )
 
@@ -158,7 +157,7 @@ class Ranks(BaseInterpreter[RankValues]):
         self.bucket = bucket
         self._filling: dict[tuple[Primitive, str, DType], Bucket] = {}
         self._indices: dict[str, RankValues] = {}
-        self._sums: dict[tuple[str, tuple[int, ...], DType], Sum | None] = {}
+        self.exchanges = Prepared(hosting)
         self._types: Sequence[TensorType] = ()
 
     @property
@@ -270,16 +269,8 @@ class Ranks(BaseInterpreter[RankValues]):
         """A program of inputs of these types begins, on all processes."""
         self._types = types
         self._filling.clear()
-        self._sums.clear()
         self._crossing.begin(types)
-
-    def prepared_sum(self, axis: str, x: Array) -> Sum | None:
-        """The sum of tensors like x, to be made at once; None where it goes over several messages, or none."""
-        key = axis, x.shape, x.dtype
-        if key not in self._sums:
-            made = Sum(self._hosting, axis, x.shape, x.dtype, self._crossing.program) if x.size else None
-            self._sums[key] = made if made is not None and made.sent_whole else None
-        return self._sums[key]
+        self.exchanges.begin(self._crossing.program)
 
     @override
     def step(self) -> RankValues:

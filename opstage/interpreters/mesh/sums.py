@@ -7,7 +7,7 @@ those of `Crossing`, which supports any collective on any interpreter.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, final
+from typing import NamedTuple, TypeAlias, final
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from .tree import covering, node, total
 
 At = tuple[int, int]
 """A node of the tree: its level and index."""
+
+Outs: TypeAlias = "Sequence[Mapping[int, Array]]"
+"""Where the results of an exchange are written: of each member, by rank number."""
 
 
 class _SumGroup(NamedTuple):
@@ -53,20 +56,22 @@ class SumUnderWay:
     def __init__(self, shape: tuple[int, ...], groups: Sequence[_SumSent]):
         self._shape, self._groups = shape, groups
 
-    def end(self, out: Mapping[int, Array]) -> None:
-        """Wait for the others' values, and write the ranks' sums to the arrays in `out`, by rank number."""
+    def end(self, outs: Outs) -> None:
+        """Wait for the others' values, and write the ranks' sums to the arrays of the only member."""
+        (out,) = outs
         for group, flight, known, room in self._groups:
             flight.wait()
             for process, vector in room.items():
                 known.update(zip(group.come[process], vector.reshape(-1, *self._shape)))
             places = [out[number] for number in group.own.values() if number in out]
             if places:
-                _add_up(group.ranks, known, places[0])
+                add_up(group.ranks, known, places[0])
                 for place in places[1:]:
                     np.copyto(place, places[0])
 
 
-def _add_up(ranks: int, known: Mapping[At, Array], out: Array) -> None:
+def add_up(ranks: int, known: Mapping[At, Array], out: Array) -> None:
+    """Write the sum over `ranks` ranks to `out`, from at least two nodes that cover them."""
     left = len(known) - 1
 
     def add(a: Array, b: Array) -> Array:

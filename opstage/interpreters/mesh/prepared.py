@@ -1,0 +1,62 @@
+"""`Prepared`: the exchanges of compiled steps, prepared once for all runs of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias, final
+
+import numpy as np
+
+from ...ops.catalogue.collective import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
+from ...ops.dims import prod
+from .hosting import Hosting
+from .parts import Gather, GatherUnderWay, Scatter, ScatterUnderWay, gather, scatter
+from .sums import Sum, SumUnderWay
+
+PreparedExchange: TypeAlias = "Sum | Scatter | Gather"
+UNDER_WAY = (SumUnderWay, ScatterUnderWay, GatherUnderWay)
+
+MemberType: TypeAlias = "tuple[tuple[int, ...], str]"
+"""The shape and dtype of a member of an exchange."""
+
+
+@final
+class Prepared:
+    """The prepared exchanges of the current program of one kind of inputs."""
+
+    def __init__(self, hosting: Hosting):
+        self._hosting = hosting
+        self._program = ""
+        self._made: dict[tuple[object, ...], PreparedExchange | None] = {}
+
+    def begin(self, program: str) -> None:
+        """Begin a program with this description, which the names of exchanges have."""
+        if program != self._program:
+            self._program = program
+            self._made.clear()
+
+    def of(self, call: str, axis: str, dims: Sequence[int], types: tuple[MemberType, ...]) -> PreparedExchange | None:
+        """Return the exchange for a collective's calls on members of these types; None if `Ranks` must do it.
+
+        `dims` has the axis of each member that is cut or joined.
+        """
+        key = call, axis, dims, types
+        if key not in self._made:
+            self._made[key] = self._exchange(call, axis, dims, types)
+        return self._made[key]
+
+    def _exchange(
+        self, call: str, axis: str, dims: Sequence[int], types: tuple[MemberType, ...]
+    ) -> PreparedExchange | None:
+        sizes = [int(prod(shape)) for shape, _ in types]
+        dtype, program = np.dtype(types[0][1]), self._program
+        if min(sizes) == 0:
+            return None
+        if call == ALL_REDUCE.name and len(types) == 1:
+            made = Sum(self._hosting, axis, types[0][0], dtype, program)
+            return made if made.sent_whole else None
+        if any(dim % max(1, len(shape)) for dim, (shape, _) in zip(dims, types)):
+            return None
+        if call == REDUCE_SCATTER.name:
+            return scatter(self._hosting, axis, sizes, dtype, program)
+        return gather(self._hosting, axis, sizes, dtype, program) if call == ALL_GATHER.name else None
