@@ -12,7 +12,10 @@ from opstage.interpreters.codegen.clusters import FusionGroup
 from opstage.interpreters.graph import rank_programs
 from opstage.interpreters.graph.executor import CpuExecutor
 from opstage.interpreters.graph.overlap import Begin, End
+from opstage.interpreters.mesh import meeting
 from opstage.interpreters.mesh.buckets import Bucket
+from opstage.interpreters.mesh.parts import Scatter
+from opstage.interpreters.mesh.prepared import Prepared
 from opstage.interpreters.mesh.sums import Sum
 from opstage.ops.kinds import Kind
 from tests.mesh.test_processes import trained
@@ -127,3 +130,43 @@ def test_what_fills_a_bucket_by_itself_is_sent_as_it_is(monkeypatch: pytest.Monk
     assert len(large) >= 4  # of two layers, on two processes
     for vector, (x, *others) in large:
         assert not others and np.shares_memory(vector, x)
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+@pytest.mark.parametrize("bucket", ["4KiB", "1MiB"])
+def test_parts_go_by_prepared_exchanges(monkeypatch: pytest.MonkeyPatch, zero: int, bucket: str) -> None:
+    """None of them by general ops, which copy; and what one array holds is sent as a view of it."""
+
+    def general(*_: Any, **static: Any) -> Any:
+        raise AssertionError(f"{static['calls']} goes by general ops")
+
+    monkeypatch.setattr(meeting, "_begin", general)
+    sent: list[tuple[Any, Sequence[Any]]] = []
+    rows = Scatter._joined
+
+    def noted(this: Scatter, members: Sequence[Any], parts: int) -> Any:
+        made = rows(this, members, parts)
+        sent.append((made, members))
+        return made
+
+    monkeypatch.setattr(Scatter, "_joined", noted)
+    on_processes(2, lambda _: trained("mlp", "data=2", "compiled", zero=zero, bucket=bucket, steps=1))
+    assert sent
+    assert all(np.shares_memory(made, members[0]) for made, members in sent if len(members) == 1)
+
+
+def test_an_exchange_is_prepared_once_for_all_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    create = Prepared._exchange
+
+    def noted(this: Prepared, call: str, *arguments: Any) -> Any:
+        made.append(call)
+        return create(this, call, *arguments)
+
+    monkeypatch.setattr(Prepared, "_exchange", noted)
+    counts = []
+    for steps in (1, 4):
+        made.clear()
+        on_processes(2, lambda _, steps=steps: trained("mlp", "data=2", "compiled", zero=2, bucket="1MiB", steps=steps))  # type: ignore[misc]
+        counts.append(len(made))
+    assert counts[0] == counts[1] > 0

@@ -108,6 +108,10 @@ class HostArrays(BaseInterpreter[Array]):
     def const(self, value: Any, /, *, dtype: str | DType | None = None) -> Array:
         return as_array(value, self.dtype if dtype is None else as_dtype(dtype), force=dtype is not None)
 
+    def sendable(self, x: Array) -> Array:
+        """Return x as an array that is not overwritten while it is sent to other processes: a copy."""
+        return np.array(x)
+
 
 @final
 class NumpyOps(HostArrays):

@@ -97,7 +97,7 @@ class Bucket:
             xs = [
                 self._part(x, member.dim, rank) for rank in range(self._ranks) for x, member in zip(xs, self._members)
             ]
-        flat = [self._ops.reshape(x, shape=(int(prod(x.shape)),)) for x in xs]
+        flat = [x if len(x.shape) == 1 else self._ops.reshape(x, shape=(int(prod(x.shape)),)) for x in xs]
         return flat[0] if len(flat) == 1 else self._ops.concat(flat, axis=0)
 
     @property
@@ -113,7 +113,8 @@ class Bucket:
         """The results of all calls, of the vector of a rank."""
         if self._primitive is ALL_GATHER and self._in_order:
             shape = self._members[0].type.shape
-            return [self._ops.reshape(vector, shape=(self._ranks * shape[0], *shape[1:]))]
+            whole = self._ranks * shape[0], *shape[1:]
+            return [vector if len(whole) == 1 else self._ops.reshape(vector, shape=whole)]
         if self._primitive is ALL_GATHER:
             length = sum(member.size for member in self._members)
             each = [self._pieces(vector, rank * length, self._members) for rank in range(self._ranks)]
@@ -132,6 +133,6 @@ class Bucket:
         for member in members:
             whole = member.size == int(prod(vector.shape))
             part = vector if whole else ops.slice(vector, axis=0, start=first, length=member.size)
-            parts.append(ops.reshape(part, shape=member.type.shape))
+            parts.append(part if len(member.type.shape) == 1 else ops.reshape(part, shape=member.type.shape))
             first += member.size
         return parts

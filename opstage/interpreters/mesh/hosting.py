@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from ...ops.mesh import Mesh
@@ -27,11 +28,15 @@ class Hosting(NamedTuple):
 
     def crosses(self, axis: str) -> bool:
         """Return whether any group along an axis spans several processes; equal on all processes."""
-        hosted = len(self.ranks)
-        groups = {self.mesh.group(rank, axis) for rank in range(self.mesh.ranks)}
-        return any(group[0] // hosted != group[-1] // hosted for group in groups)
+        return _crosses(self.mesh, len(self.ranks), axis)
 
     def groups(self, axis: str) -> tuple[int, ...]:
         """Return the first rank of each hosted rank's group along an axis: a group's ranks differ only in that
         coordinate."""
         return tuple([self.mesh.group(rank, axis)[0] for rank in self.ranks])
+
+
+@lru_cache(256)
+def _crosses(mesh: Mesh, hosted: int, axis: str) -> bool:
+    groups = {mesh.group(rank, axis) for rank in range(mesh.ranks)}
+    return any(group[0] // hosted != group[-1] // hosted for group in groups)

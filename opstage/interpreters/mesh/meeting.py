@@ -184,7 +184,7 @@ def _prepared(primitive: Primitive, x: Array, static: Static) -> PreparedExchang
     prepared: Prepared = held_by(static["ranks"]).exchanges
     if primitive is MEET:
         given = dict(static["given"])
-        return prepared.of(static["call"], given["axis"], (given.get("dim", 0),), ((x.shape, x.dtype.name),))
+        return prepared.of(static["call"], given["axis"], (given.get("dim", 0),), ((x.shape, x.dtype.str),))
     calls: Joint = static["calls"]
     return prepared.of(calls.call, dict(calls.given)["axis"], calls.dims, calls.types)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias, final
 
 import numpy as np
 
 from ...ops.catalogue.collective import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from ...ops.dims import prod
+from ...ops.primitive import Primitive, Static
+from ..host import Array
 from .hosting import Hosting
 from .parts import Gather, GatherUnderWay, Scatter, ScatterUnderWay, gather, scatter
 from .sums import Sum, SumUnderWay
@@ -34,6 +36,36 @@ class Prepared:
         if program != self._program:
             self._program = program
             self._made.clear()
+
+    def begun(
+        self, primitive: Primitive, vectors: Sequence[Array], static: Static, sendable: Callable[[Array], Array]
+    ) -> Callable[[], Sequence[Array]] | None:
+        """Start a collective on the hosted ranks' vectors; return a function that waits for their results.
+
+        `sendable` returns an array that is not overwritten before the end. Returns None if `Crossing` must do it.
+        """
+        axis: str = static["axis"]
+        x = vectors[0]
+        exchange = self.of(primitive.name, axis, (static.get("dim", 0),), ((x.shape, x.dtype.str),))
+        if exchange is None:
+            return None
+        sent = {id(vector): sendable(vector) for vector in {id(vector): vector for vector in vectors}.values()}
+        under_way = exchange.begin([sent[id(vector)] for vector in vectors])
+
+        def finish() -> Sequence[Array]:
+            ranks = self._hosting.mesh.size(axis)
+            factor = {ALL_REDUCE: (1, 1), REDUCE_SCATTER: (1, ranks), ALL_GATHER: (ranks, 1)}[primitive]
+            shape = x.shape if primitive is ALL_REDUCE else (x.shape[0] * factor[0] // factor[1], *x.shape[1:])
+            alike: dict[int, int] = {}
+            firsts = [
+                number if primitive is REDUCE_SCATTER else alike.setdefault(group, number)
+                for number, group in enumerate(self._hosting.groups(axis))
+            ]
+            outs = {number: np.empty(shape, x.dtype) for number in dict.fromkeys(firsts)}
+            under_way.end([outs])
+            return [outs[number] for number in firsts]
+
+        return finish
 
     def of(self, call: str, axis: str, dims: Sequence[int], types: tuple[MemberType, ...]) -> PreparedExchange | None:
         """Return the exchange for a collective's calls on members of these types; None if `Ranks` must do it.

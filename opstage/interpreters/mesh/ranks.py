@@ -30,7 +30,7 @@ from ...ops.catalogue.collective import (
     VARY,
 )
 from ...ops.cursor import Quietly
-from ...ops.errors import MeshError
+from ...ops.errors import LocatedError, MeshError
 from ...ops.kinds import Kind
 from ...ops.lists import no_ref
 from ...ops.mesh import Mesh, mesh_of
@@ -363,6 +363,11 @@ class Ranks(BaseInterpreter[RankValues]):
         return Bucket(self.inner, primitive, static, self._begun)
 
     def _begun(self, primitive: Primitive, vectors: Sequence[Any], static: Static) -> Callable[[], Sequence[Any]]:
+        sendable = getattr(self.inner, "sendable", None)
+        if sendable is not None:
+            began = self.exchanges.begun(primitive, vectors, static, sendable)
+            if began is not None:
+                return self._placed(began, primitive)
         values = dict(zip(self.hosted, vectors, strict=True))
         begun, inside = [], dict[int, Any]()
         for group in sorted({self._mesh.group(rank, static["axis"]) for rank in self.hosted}):
@@ -376,6 +381,18 @@ class Ranks(BaseInterpreter[RankValues]):
             found = {group[index]: out for group, each in begun for index, out in each.finish().items()}
             found.update(inside)
             return [found[rank] for rank in self.hosted]
+
+        return finish
+
+    def _placed(self, began: Callable[[], Sequence[Any]], primitive: Primitive) -> Callable[[], Sequence[Any]]:
+        """Return `began`, whose errors say where the program is."""
+
+        def finish() -> Sequence[Any]:
+            try:
+                return began()
+            except LocatedError as error:
+                error.place(primitive.name, self.cursor.region.name)
+                raise
 
         return finish
 
