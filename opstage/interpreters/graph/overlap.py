@@ -88,7 +88,7 @@ class _Overlap:
                     done.add(i)
             waiting = later
             if not self._begun and self._filling:
-                self._begin(next(iter(self._filling)))
+                self._begin(self._filling.pop(next(iter(self._filling))))
             if self._begun:
                 first = self._begun.pop(0)
                 self._order.append(End(self._calls(first)))
@@ -151,17 +151,19 @@ class _Overlap:
 
     def _add(self, i: int) -> None:
         e = self._groups[i].equations[0]
+        if e.primitive is not ALL_REDUCE and self._nbytes(i) >= self._bucket:
+            self._begin([i])  # past the others, since joining parts copies them; sums stand in their bucket
+            return
         key = e.primitive, e.static["axis"], self._lowered.types[e.inputs[0]].dtype
         self._filling.setdefault(key, []).append(i)
         if sum(self._nbytes(each) for each in self._filling[key]) >= self._bucket:
-            self._begin(key)
+            self._begin(self._filling.pop(key))
 
     def _nbytes(self, i: int) -> int:
         return int(self._lowered.types[self._groups[i].equations[0].inputs[0]].nbytes)
 
-    def _begin(self, key: tuple[object, ...]) -> None:
-        numbers = tuple(self._filling.pop(key))
-        self._begun.append(numbers)
+    def _begin(self, numbers: Sequence[int]) -> None:
+        self._begun.append(tuple(numbers))
         self._order.append(Begin(self._calls(numbers)))
 
     def _calls(self, numbers: Sequence[int]) -> Calls:
