@@ -21,7 +21,7 @@ from .sums import Outs, add_up
 from .tree import covering, node
 
 
-class _Group(NamedTuple):
+class _PartsGroup(NamedTuple):
     """A group of ranks, as seen by this process.
 
     ranks   the size of the group; `own` maps the index of each hosted rank to its number
@@ -33,7 +33,7 @@ class _Group(NamedTuple):
     others: Mapping[int, tuple[int, int]]
 
 
-def _groups(hosting: Hosting, axis: str) -> list[_Group]:
+def _groups(hosting: Hosting, axis: str) -> list[_PartsGroup]:
     """Return the groups along an axis that have hosted ranks, in one order on all processes."""
     made, here = [], hosting.ranks
     for group in sorted({hosting.mesh.group(rank, axis) for rank in here}):
@@ -41,16 +41,16 @@ def _groups(hosting: Hosting, axis: str) -> list[_Group]:
         for index, rank in enumerate(group):
             spread.setdefault(rank // len(here), []).append(index)
         own = {index: group[index] - here[0] for index in spread.pop(hosting.fabric.process)}
-        made.append(_Group(len(group), own, {p: (indices[0], indices[-1] + 1) for p, indices in spread.items()}))
+        made.append(_PartsGroup(len(group), own, {p: (indices[0], indices[-1] + 1) for p, indices in spread.items()}))
     return made
 
 
-_Sent: TypeAlias = "tuple[_Group, Flight | None, Mapping[int, Array]]"
+_Sent: TypeAlias = "tuple[_PartsGroup, Flight | None, Mapping[int, Array]]"
 """A group, its exchange in flight, and the buffers for what the other processes send."""
 
 
 class _Exchange:
-    """What `Scatter` and `Gather` share: members of one dtype, of which each rank has a part of `sizes` elements.
+    """Members of one dtype that ranks exchange, of each of which a rank has a part of `sizes` elements.
 
     A row of a rank is its parts of all members, one after the other; `edges` has where each begins and ends.
     """
@@ -82,7 +82,7 @@ class _Exchange:
             rows[:, first:last] = packed(member).reshape(parts, -1)
         return rows
 
-    def _start(self, group: _Group, sent: Mapping[int, Array], rows: Mapping[int, int]) -> _Sent:
+    def _start(self, group: _PartsGroup, sent: Mapping[int, Array], rows: Mapping[int, int]) -> _Sent:
         """Start the exchange of a group, in which each other process sends so many rows."""
         if not sent:
             return group, None, {}
@@ -107,7 +107,7 @@ class Scatter(_Exchange):
             begun.append(self._start(group, sent, counts))
         return ScatterUnderWay(rows, begun, self._edges)
 
-    def _nodes(self, group: _Group, leaves: Mapping[int, Array], first: int, last: int) -> Array:
+    def _nodes(self, group: _PartsGroup, leaves: Mapping[int, Array], first: int, last: int) -> Array:
         """Return the sums over the hosted ranks of the parts first … last - 1: of each, the nodes that cover them."""
         if len(leaves) == 1:
             (rows,) = leaves.values()
