@@ -137,7 +137,7 @@ def domain_of(
     """The domain of a program's ranges, for arguments as those of `ranges_of`, which it checks as that does."""
     limits = limits_of(dtype_name(program.dtype) if dtype is None else dtype)
     first = program.initial if initial else {}
-    domain = Ranges(limits, _checked(bounds or {}), program.ranges, first, program.lasting, invariants)
+    domain = Ranges(limits, _checked(bounds or {}), program.ranges, first, program.lasting, invariants, program.dtype)
     unused = [pattern for pattern in domain.bounds if not any(matches(name, pattern) for name in program.names)]
     if unused:
         known = [name for name in program.names if name]

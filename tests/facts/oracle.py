@@ -80,6 +80,8 @@ def alike(a: Any, b: Any) -> Any:
 def wrong_numbers(fact: Fact, array: Any, sizes: Mapping[str, int]) -> bool:
     """Whether an element is another number than its fact says."""
     indices = grids(fact, array.shape, sizes)
+    if array.dtype == np.float32:  # else numbers would be rounded to it before they are compared
+        array = array.astype(np.float64)
     for value, region in fact.outside:
         if not (alike(array, value) | inside(region, indices, array.shape, sizes)).all():
             return True

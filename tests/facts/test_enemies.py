@@ -10,6 +10,10 @@ import pytest
 
 import opstage
 from opstage import Spec, derived
+from opstage.facts import ranges
+from opstage.facts.ranges import Ranges, ValueRange
+from opstage.facts.ranges.rules import mixing
+from tests.facts.half import wrong as in_half
 from tests.facts.test_ranges_of_ops import wrong
 
 INT32, INT64 = np.iinfo(np.int32), np.iinfo(np.int64)
@@ -21,6 +25,33 @@ def f32(*values: Any) -> Any:
 
 def ints(*values: int, dtype: str = "int32") -> Any:
     return np.array(values, dtype)
+
+
+def f64(*values: Any) -> Any:
+    return np.array(values, np.float64)
+
+
+def drawn(ops: Any, x: Any) -> Any:
+    return ops.rand_uniform(shape=x.shape)
+
+
+doubled = opstage.custom_op(
+    "doubled_without_rules",
+    operands=("x",),
+    shape=lambda x: x,
+    kernels={"cpu": lambda x: 2 * x},
+    differentiable=False,
+)
+
+
+@opstage.custom_vjp
+def steep(ops: Any, x: Any) -> Any:
+    return ops.minimum(x, ops.full(shape=x.shape, value=1.0))
+
+
+@steep.defvjp
+def _(ops: Any, inputs: Any, outputs: Any, cotangents: Any) -> Any:
+    return cotangents[0] * 1e38 * 10.0
 
 
 def by_maximum(turn: Callable[[Any, Any], Any]) -> Callable[..., Any]:
@@ -150,9 +181,159 @@ ENEMIES: dict[str, tuple[Callable[..., Any], list[Any]]] = {
 }
 
 
+FLOAT64_ENEMIES: dict[str, tuple[Callable[..., Any], list[Any]]] = {
+    # Tensors of a dtype that is narrower than the program's
+    "a cast to float32 of what is too large": (lambda ops, x: ops.cast(x, dtype="float32"), [f64(1e39, 1)]),
+    "an exponential in float32": (lambda ops, x: ops.exp(ops.cast(x, dtype="float32")), [f64(100, 1)]),
+    "a product in float32": (
+        lambda ops, x: ops.cast(x, dtype="float32") * ops.cast(x, dtype="float32"),
+        [f64(0.1, 0.3)],
+    ),
+    "a tenth in float32": (lambda ops, x: ops.full(shape=(2,), value=0.1, dtype="float32"), [f64(1)]),
+}
+STATISTICS = f32([0, 5, 1], [1e-20, 5, -1e30])
+CONDITIONAL = [np.array(True), f32(90, 1)]
+ENEMIES |= {
+    # Integers that floats do not tell apart
+    "a number above 2**53 that the program holds": (
+        lambda ops, x: ops.less(x, ops.const(ints(2**53 + 1, dtype="int64"), dtype="int64")),
+        [ints(2**53, dtype="int64")],
+    ),
+    "one that fills a tensor": (
+        lambda ops, x: ops.less(x, ops.full(shape=(1,), value=2**53 + 1, dtype="int64")),
+        [ints(2**53, dtype="int64")],
+    ),
+    "and one that comes in": (lambda ops, x, y: ops.less(x, y), [ints(n, dtype="int64") for n in (2**53, 2**53 + 1)]),
+    "indices of which float32 holds every second": (
+        lambda ops, x: ops.iota(shape=(2**24 + 4,), axis=0, dtype="float32"),
+        [f32(1)],
+    ),
+    # Sums of many terms
+    "many rows added to one": (
+        lambda ops, x, v, at: ops.scatter_add_row(x, v, at),
+        [np.zeros((2, 1), np.float32), np.full((1 << 16, 1), 1e34, np.float32), np.zeros(1 << 16, np.int64)],
+    ),
+    "rows of integers added to one": (
+        lambda ops, x, v, at: ops.scatter_add_row(x, v, at),
+        [np.zeros((2, 1), np.int32), np.full((1 << 12, 1), 1 << 20, np.int32), np.zeros(1 << 12, np.int64)],
+    ),
+    "a spectrum that overflows": (lambda ops, x: ops.rfft(x, axis=0), [np.full(1 << 16, 1e34, np.float32)]),
+    "a bias that overflows with the scores": (
+        lambda ops, q, v, b: ops.scaled_dot_product_attention(q, q, v, None, b),
+        [np.full((1, 1, 2, 4), s, np.float32) for s in (5e18, 1)] + [np.full((1, 1, 2, 2), 3.2e38, np.float32)],
+    ),
+    "a recurrence that overflows": (
+        lambda ops, a, b: ops.linear_recurrence(a, b, axis=0),
+        [np.full(200, 2, np.float32), np.full(200, 1e30, np.float32)],
+    ),
+    "a product of all before one": (
+        lambda ops, x: ops.cumprod(x, axis=0, exclusive=True, reverse=True),
+        [np.full(100, 10, np.float32)],
+    ),
+    # Groups, some without a row
+    "products of groups": (
+        lambda ops, x, w, ends: ops.grouped_matmul(x, w, ends),
+        [np.full((4, 3), 2, np.float32), np.ones((2, 3, 2), np.float32), ints(0, 2)],
+    ),
+    "outer products of groups": (
+        lambda ops, x, g, ends: ops.grouped_outer(x, g, ends),
+        [np.full((4, 3), 2, np.float32), np.ones((4, 2), np.float32), ints(0, 4)],
+    ),
+    "statistics of a batch": (lambda ops, x: list(ops.batch_norm(x, None, None)), [STATISTICS]),
+    "statistics of equal numbers": (
+        lambda ops, x: list(ops.batch_norm(x, None, None)),
+        [np.full((300, 1), 0.1, np.float32)],
+    ),
+    # Choices, with draws and with ops of one's own in their branches
+    "a choice of an exponential": (
+        lambda ops, p, x: ops.cond(p, lambda ops, x: ops.exp(x), lambda ops, x: -x, x),
+        CONDITIONAL,
+    ),
+    "a choice less its operand": (
+        lambda ops, p, x: ops.cond(p, lambda ops, x: x + 1, lambda ops, x: x, x) - x,
+        CONDITIONAL,
+    ),
+    "a choice of draws": (
+        lambda ops, p, x: ops.cond(p, drawn, drawn, x) - ops.rand_uniform(shape=x.shape),
+        CONDITIONAL,
+    ),
+    "two draws are two": (lambda ops, x: drawn(ops, x) - drawn(ops, x), [f32(1, 2)]),
+    "each iteration draws": (recurring(lambda ops, c, e: ops.rand_uniform(shape=()) - c), [f32(1, 2, 3, 4)]),
+    "an op without rules": (lambda ops, x: doubled(ops, x), [f32(1, 2)]),
+    "an op without rules in a branch": (lambda ops, p, x: ops.cond(p, doubled, drawn, x), CONDITIONAL),
+    "a derivative of one's own": (
+        lambda ops, x: opstage.transform.grad(ops, lambda ops, x: ops.sum(steep(ops, x)), x),
+        [f32(1, 2)],
+    ),
+    "a loop of integers that wrap around": (
+        lambda ops, x: ops.while_loop(
+            lambda ops, c: ops.less(c, ops.full(shape=(), value=2**30 + 5, dtype="int32")), lambda ops, c: c * 3, x
+        ),
+        [np.array(7, np.int32)],
+    ),
+}  # fmt: skip
+
+
+def test_a_softmax_of_one_class_is_1_where_exponentials_round_coarsely() -> None:
+    x = np.full((2, 1), 3, np.float32)
+    assert in_half(lambda ops, x: [ops.log_softmax(x, axis=1), ops.softmax(x, axis=1)], [x], "bfloat16") == []
+
+
+@pytest.mark.parametrize("name", FLOAT64_ENEMIES)
+def test_an_enemy_of_float64_stays_in_its_range(name: str) -> None:
+    program, arrays = FLOAT64_ENEMIES[name]
+    assert wrong(program, arrays, "float64") == []
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", ENEMIES)
+def test_an_enemy_stays_in_its_range_of_16_bits(name: str, dtype: str) -> None:
+    assert in_half(*ENEMIES[name], dtype) == []
+
+
 @pytest.mark.parametrize("name", ENEMIES)
 def test_an_enemy_stays_in_its_range(name: str) -> None:
     program, arrays = ENEMIES[name]
     report = opstage.check(program, *[Spec(each.shape, str(each.dtype)) for each in arrays])
     assert report.ok, report
     assert wrong(program, arrays, "float32") == []
+
+
+# Rules made wrong -----------------------------------------------------------------------------------------------------
+
+MUTANTS: dict[str, tuple[Any, str, Any, str]] = {
+    "every tensor is of the program's dtype": (
+        Ranges,
+        "limits_at",
+        lambda self, dtype: self.limits,
+        "an exponential in float32",
+    ),
+    "integers are floats": (mixing, "number", lambda v: ValueRange(float(v), float(v)), "one that fills a tensor"),
+    "integers come in as floats": (
+        ranges,
+        "of_integers",
+        lambda low, high: (low, high),
+        "a number above 2**53 that the program holds",
+    ),
+    "sums have few terms": (
+        mixing,
+        "counted",
+        lambda sizes: (1, min(counted(sizes)[1], 1024)),
+        "a spectrum that overflows",
+    ),
+    "numbers are held as they are": (
+        mixing,
+        "stored",
+        lambda domain, call, value: value,
+        "indices of which float32 holds every second",
+    ),
+}
+counted = mixing.counted
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_wrong_rule_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, attribute, mutant, enemy = MUTANTS[name]
+    program, arrays = {**ENEMIES, **FLOAT64_ENEMIES}[enemy]
+    monkeypatch.setattr(owner, attribute, mutant)
+    assert wrong(program, arrays, "float64" if enemy in FLOAT64_ENEMIES else "float32") != []

@@ -13,11 +13,11 @@ from typing_extensions import override
 from ...ops.closed import BodyConstant
 from ...ops.dims import Dim
 from ...ops.primitive import Primitive, Static
-from ...ops.types import TensorType, is_float
+from ...ops.types import DType, TensorType, dtype_name, is_float
 from ..domain import Domain, LoopFacts, OpCall
-from .fact import ANYTHING, BOOLEAN, INFINITY, ValueRange, joined, meet, within
+from .fact import ANYTHING, BOOLEAN, INFINITY, LARGEST_EXACT, ValueRange, joined, meet, of_integers, within
 from .growth import limits_of_growth
-from .limits import FloatLimits, limits_of
+from .limits import FloatLimits, infinite_in, limits_of
 from .rules.table import RULES
 
 if TYPE_CHECKING:
@@ -78,9 +78,11 @@ class Ranges(Domain[ValueRange]):
     initial  an input's path -> (low, high) of its first value, where there is none of these
     lasting  an input's path -> (low, high) in every step, where there is none of these
     invariants  an input's path -> (low, high) before every step, an end of which may be open; the others come first
+    native   the float dtype that the program was written in
     given    the ranges of inputs that were used, in words
     remarks  what was seen on the way
     hidden   by the values of results that are nan or infinite only where a select drops them: a fix that was tried
+    beyond   by the values of arrays that the program holds what is infinite in them, until an op reads it
     attended the attentions so far, by their operands and by what is kept for their gradients
     latest   the value of the result that was found last
     makers   for a value the op that made it, with its static parameters and the facts of its operands
@@ -98,8 +100,10 @@ class Ranges(Domain[ValueRange]):
         initial: Mapping[str, tuple[float, float]] | None = None,
         lasting: Mapping[str, tuple[float, float]] | None = None,
         invariants: Mapping[str, tuple[float, float]] | None = None,
+        native: DType | None = None,
     ):
         self.limits = limits
+        self.native = native
         self.bounds = dict(bounds or {})
         self.declared = dict(declared or {})
         self.initial = dict(initial or {})
@@ -111,6 +115,7 @@ class Ranges(Domain[ValueRange]):
         self.run: Interpretation | None = None  # by which fixes are tried
         self.makers: dict[int, tuple[OpCall, Sequence[ValueRange]]] = {}
         self.hidden: dict[int, str] = {}
+        self.beyond: dict[int, str] = {}
         self.latest = 0
         self.attended: set[Hashable] = set()
         self._values = 0
@@ -125,7 +130,9 @@ class Ranges(Domain[ValueRange]):
         whole = not is_float(type.dtype)
         low, high = self._ends(name)
         if not whole:
-            low, high = self.limits.widened(low, high, 1)  # bounds are rounded to the dtype
+            low, high = self.limits_at(type.dtype).widened(low, high, 1)  # bounds are rounded to the dtype
+        else:
+            low, high = of_integers(low, high)
         return ValueRange(low, high, integral=whole, value=self.fresh())
 
     def _ends(self, name: str) -> tuple[float, float]:
@@ -162,12 +169,15 @@ class Ranges(Domain[ValueRange]):
         if not known.size:
             return ValueRange(nan=True)
         low, high = float(known.min()), float(known.max())
-        low, high = (
-            low if self.exact(low) else self.limits.widened(low, low, 1)[0],
-            high if self.exact(high) else self.limits.widened(high, high, 1)[1],
-        )
-        minus, plus = bool((known == -INFINITY).any()), bool((known == INFINITY).any())
-        return ValueRange(low, high, known.size < numbers.size, minus, plus, array.dtype.kind != "f", self.fresh())
+        if array.dtype.kind != "f":
+            return ValueRange(*of_integers(low, high), integral=True, value=self.fresh())
+        limits = self.limits_at(array.dtype)
+        minus, plus = bool((known < -limits.largest).any()), bool((known > limits.largest).any())
+        value = self.fresh()
+        if (minus and low > -INFINITY) or (plus and high < INFINITY):
+            self.beyond[value] = infinite_in(limits, low if low < -limits.largest else high)
+        low, high = limits.rounded(-INFINITY if minus else low, INFINITY if plus else high)
+        return ValueRange(low, high, known.size < numbers.size, minus, plus, value=value)
 
     @override
     def top(self, type: TensorType, operands: Sequence[ValueRange]) -> ValueRange:
@@ -250,14 +260,16 @@ class Ranges(Domain[ValueRange]):
 
     # What rules use ---------------------------------------------------------------------------------------------------
 
-    def exact(self, value: float) -> bool:
-        """Whether the dtype holds the number as it is."""
-        mantissa, _ = math.frexp(value)
-        return math.isinf(value) or (
-            (mantissa / self.limits.epsilon).is_integer()
-            and abs(value) <= self.limits.largest
-            and not math.fmod(value, self.limits.least)  # a subnormal number has fewer digits
-        )
+    def limits_at(self, dtype: DType) -> FloatLimits:
+        """The limits of a tensor: those of the program, but in a dtype of its own, such as that of a cast, its own.
+
+        Where the program is read in another dtype than it was written in, the coarser of both.
+        """
+        if dtype == self.native or dtype.kind != "f":
+            return self.limits
+        own = limits_of(dtype_name(dtype))
+        is_read_as_written = self.native is not None and self.limits.name == dtype_name(self.native)
+        return own if is_read_as_written or own.epsilon > self.limits.epsilon else self.limits
 
     def fresh(self) -> int:
         """A value that no other tensor has."""
@@ -269,6 +281,9 @@ class Ranges(Domain[ValueRange]):
         self, call: OpCall, facts: Sequence[ValueRange], results: Sequence[ValueRange]
     ) -> Sequence[ValueRange]:
         """The results with values: those of the same op on the same values are the same."""
+        for fact in facts:
+            if fact.value in self.beyond:
+                self.remark("overflow", self.beyond.pop(fact.value), sure=True)
         if any(not fact.value for fact in facts):
             self.latest = 0
             return results
@@ -341,19 +356,17 @@ class Ranges(Domain[ValueRange]):
         minus, plus = infinite and low == -INFINITY, infinite and high == INFINITY
         if whole:
             return self._integer(call, low, high)
-        if ulps <= 1:  # a result that is rounded once is not moved past a number of the dtype
-            low = low if self.exact(low) else self.limits.widened(low, low, ulps)[0]
-            high = high if self.exact(high) else self.limits.widened(high, high, ulps)[1]
+        limits = self.limits_at(call.outputs[0].dtype)
+        if ulps == 1:  # a result that is rounded once is not moved past a number of the dtype
+            low, high = limits.rounded(low, high)
         else:
-            low, high = self.limits.widened(low, high, ulps)
-        largest = self.limits.largest
+            low, high = limits.widened(low, high, ulps)
+        largest = limits.largest
         below = low < -largest and (known or low > -INFINITY or high < -largest)
         above = high > largest and (known or high < INFINITY or low > largest)
         if (below or above) and not infinite:
             shown = ValueRange(low, high)
-            self.remark(
-                "overflow", f"the result is in {shown}, and {self.limits.name} ends at {largest:.5g}", sure=True
-            )
+            self.remark("overflow", f"the result is in {shown}, and {limits.name} ends at {largest:.5g}", sure=True)
         if below:
             low, high, minus = -INFINITY, max(high, -largest), True
         if above:
@@ -368,5 +381,5 @@ class Ranges(Domain[ValueRange]):
             shown = ValueRange(low, high)
             self.remark("integer-overflow", f"the result is in {shown}, and {bits.dtype} wraps around", sure=True)
             return ValueRange(integral=True)
-        exact = all(math.isinf(bound) or abs(bound) <= 2**52 for bound in (low, high))
+        exact = all(math.isinf(bound) or abs(bound) <= LARGEST_EXACT for bound in (low, high))
         return ValueRange(low, high, integral=True) if exact else ValueRange(integral=True)

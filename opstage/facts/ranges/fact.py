@@ -9,6 +9,16 @@ from typing import Literal, NamedTuple, TypeAlias
 from ...ops.types import Shape
 
 INFINITY = math.inf
+LARGEST_EXACT = 2**52
+"""The size of integers up to which floats hold each of them, and those next to it."""
+
+
+def of_integers(low: float, high: float) -> tuple[float, float]:
+    """Bounds of integers that were rounded to these floats, which do not tell large ones apart."""
+    return (
+        low if low >= -LARGEST_EXACT else math.nextafter(low, -INFINITY),
+        high if high <= LARGEST_EXACT else math.nextafter(high, INFINITY),
+    )
 
 
 ShareKind: TypeAlias = Literal["maximum", "sum", "squares", "norm", "deviation", "reciprocal"]
@@ -52,7 +62,8 @@ class ValueRange(NamedTuple):
     minus, plus whether an element may be -inf, +inf; the bound on that side is infinite then
     integral    whether all elements are whole
     value       a number that tensors share whose elements are the same, place by place; 0 is shared with none
-    attained    axes along which every row has an element that is `high`, but for rounding; () where that is not known
+    attained    axes along which every row has an element that is at least `peak`; () where that is not known
+    peak        such a number
     share       what it is of another tensor, if that is known
     """
 
@@ -65,6 +76,7 @@ class ValueRange(NamedTuple):
     value: int = 0
     attained: tuple[int, ...] = ()
     share: Share | None = None
+    peak: float = -INFINITY
 
     @property
     def bounded(self) -> bool:

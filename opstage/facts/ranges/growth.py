@@ -103,7 +103,7 @@ class Growth(Domain[Size]):
         """Of results that are rounded once more."""
         if not is_float(call.outputs[0].dtype):
             return size
-        limits = self.ranges.limits
+        limits = self.ranges.limits_at(call.outputs[0].dtype)
         found = size.times(1 + limits.epsilon)
         return found._replace(rest=found.rest + limits.least)
 
@@ -256,7 +256,7 @@ def limits_of_growth(domain: Ranges, loop: LoopFacts[ValueRange]) -> list[ValueR
         after[i] = Size((), max(abs(known.low), abs(known.high))) if known.bounded else size
     first = {i: max(abs(loop.init[i].low), abs(loop.init[i].high)) for i in open_}
     for i, most in _solved(first, after, _most(loop.iterations)).items():
-        if most < domain.limits.largest or loop.carried[i].integral:
+        if most < domain.limits_at(loop.body.input_types[i].dtype).largest or loop.carried[i].integral:
             low, high = max(loop.carried[i].low, -most), min(loop.carried[i].high, most)
             found[i] = ValueRange(low, high, integral=loop.carried[i].integral)
     return found

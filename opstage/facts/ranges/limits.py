@@ -20,6 +20,23 @@ class FloatLimits(NamedTuple):
     least: float
     epsilon: float
 
+    def holds(self, value: float) -> bool:
+        """Whether the dtype holds the number as it is."""
+        mantissa, _ = math.frexp(value)
+        return math.isinf(value) or (
+            (mantissa / self.epsilon).is_integer()
+            and abs(value) <= self.largest
+            and not math.fmod(value, self.least)  # a subnormal number has fewer digits
+        )
+
+    def rounded(self, low: float, high: float) -> tuple[float, float]:
+        """Bounds of numbers between `low` and `high` after one rounding, which leaves numbers of the dtype as they
+        are."""
+        return (
+            low if self.holds(low) else self._moved(low, -1, 1),
+            high if self.holds(high) else self._moved(high, 1, 1),
+        )
+
     def widened(self, low: float, high: float, ulps: float) -> tuple[float, float]:
         """Bounds that hold of results within `ulps` units in the last place of numbers between `low` and `high`."""
         if not ulps:
@@ -52,3 +69,8 @@ def limits_of(dtype: str) -> FloatLimits:
         known = ", ".join(_LIMITS)
         raise UsageError(f"ranges are those of a float dtype, {known}, not {dtype!r}{nearest(dtype, _LIMITS)}")
     return found
+
+
+def infinite_in(limits: FloatLimits, number: float) -> str:
+    """The message about a finite number that a program states and that its dtype does not hold."""
+    return f"the number {number:g} is infinite in {limits.name}, which ends at {limits.largest:.5g}"

@@ -18,15 +18,14 @@ from ..fact import (
     each_region,
     hull,
     moved_span,
-    number,
     plain,
     reading,
     reduced,
     relayed,
 )
+from ..held import held, stored
 from ..regions import Region, both, either, moved, region, renumbered
 from ..sizes import as_size, same
-from .pointwise import EXACT_INDICES
 
 if TYPE_CHECKING:
     from .. import Dependence
@@ -113,7 +112,7 @@ def strided(fact: Fact, axis: int, start: Dim, step: int) -> Fact:
 
 def pad(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
     fact, static = facts[0], call.static
-    filled = number(static["value"])
+    filled = stored(static["value"], call.outputs[0].dtype)
     for axis, ((before, _), between) in enumerate(zip(static["padding"], static["interior"])):
         old, new = call.inputs[0].shape[axis], call.outputs[0].shape[axis]
         if same(old, new) and between == 0:
@@ -177,16 +176,17 @@ def concat(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[
 
 def full(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
     fact = plain(call.outputs[0].shape, domain.outer)
-    filled, size = number(call.static["value"]), as_size(call.static["value"])
+    dtype = call.outputs[0].dtype
+    filled, size = stored(call.static["value"], dtype), as_size(call.static["value"])
     outside = () if filled is None else ((filled, ()),)
-    return [fact._replace(outside=outside, value=None if size is None else Affine(size, ()))]
+    value = None if size is None else held(domain, Affine(size, ()), fact.sizes, dtype)
+    return [fact._replace(outside=outside, value=value)]
 
 
 def iota(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
     fact = plain(call.outputs[0].shape, domain.outer)
-    if call.outputs[0].dtype.itemsize < 8:
-        domain.assume(EXACT_INDICES)
-    return [fact._replace(value=Affine(0, ((fact.at(call.static["axis"]), 1),)))]
+    value = Affine(0, ((fact.at(call.static["axis"]), 1),))
+    return [fact._replace(value=held(domain, value, fact.sizes, call.outputs[0].dtype))]
 
 
 def draw(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:

@@ -14,6 +14,7 @@ from ..fact import NAN, Fact, Span, Value, hull, plain, reading, reduced, relaye
 from ..masking import levels_at, without_dominated
 from ..regions import ANYWHERE, Region, both, without
 from ..rows import levels_of
+from ..sizes import at_most_proved
 from .layout import with_one_index
 from .pointwise import FINITE, PRODUCTS, absorbed
 
@@ -45,10 +46,10 @@ def reduce(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[
         return facts
     domain.reducing(call, fact, levels_at(call, fact), axes)
     found = dropped(fact, axes, static["keepdims"])
+    gone = [i for axis in axes for i in fact.indices(axis)]
     if call.primitive is reduction.REDUCE_SUM:
-        return [_summed(found)]
+        return [_summed(found, [fact.sizes[i] for i in gone])]
     if call.primitive is reduction.REDUCE_MAX:
-        gone = [i for axis in axes for i in fact.indices(axis)]
         reads = dropped(without_dominated(call, fact, gone), axes, static["keepdims"])
         return [settled(reads._replace(outside=found.outside))]
     return [found._replace(outside=())]
@@ -77,12 +78,14 @@ def matmul(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[
         Fact(x.outer, axes, (), left.whole or right.whole, left.inputs | right.inputs, tuple(outside.items())), reads
     )
     domain.reducing(call, product, [*levels_of(plain(()), product), *levels_of(plain(()), left)], (rank - 1,))
-    return [_summed(dropped(product, (rank - 1,)))]
+    return [_summed(dropped(product, (rank - 1,)), x.axes[-1])]
 
 
-def _summed(fact: Fact) -> Fact:
-    """Of a sum: those of nothing but zeros, and of nothing but nans, are known."""
-    return fact._replace(outside=tuple([(v, where) for v, where in fact.outside if v is NAN or v == 0]))
+def _summed(fact: Fact, sizes: Sequence[Dim]) -> Fact:
+    """Of a sum over indices of these sizes: those of nothing but zeros, and of nothing but nans where there are any,
+    are known."""
+    some = all(at_most_proved(1, size) for size in sizes)
+    return fact._replace(outside=tuple([(v, where) for v, where in fact.outside if v == 0 or (some and v is NAN)]))
 
 
 def running(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:

@@ -17,6 +17,7 @@ from ....ops.types import DType
 from ...domain import OpCall
 from ..cuts import aligned
 from ..fact import NAN, Affine, Fact, Value, by_index, hull, number, reading
+from ..held import held
 from ..masking import VANISHING, vanishing
 from ..regions import ANYWHERE, NONE, NOWHERE, Difference, Region, both, complement, either, in_sizes, region
 from ..sizes import as_size, same
@@ -84,6 +85,7 @@ def pointwise(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequen
     values = _values(domain, call, facts)
     function = _AFFINE.get(call.primitive)
     value, masks = (None, {}) if function is None else function(domain, call, facts)
+    value = held(domain, value, found.sizes, call.outputs[0].dtype)
     for known, whole in masks.items():
         where = in_sizes(whole, found.sizes)
         values[known] = both(where, values[known]) if known in values else where
@@ -233,16 +235,9 @@ def _absolute(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> _Found
     return (None if value is None else value._replace(absolute=True)), {}
 
 
-EXACT_INDICES = "positions along an axis are numbers that their dtype holds (below 2**24 in float32)"
-
-
 def _cast(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> _Found:
-    value, dtype = facts[0].value, call.outputs[0].dtype
-    if value is None or dtype.kind not in "if" or call.inputs[0].dtype.kind not in "if":
-        return None, {}
-    if dtype.itemsize < 8:
-        domain.assume(EXACT_INDICES)
-    return value, {}
+    dtypes = (call.inputs[0].dtype, call.outputs[0].dtype)
+    return (facts[0].value if all(dtype.kind in "if" for dtype in dtypes) else None), {}
 
 
 def _at_most(value: Affine, distance: Dim) -> Region:

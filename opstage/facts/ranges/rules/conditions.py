@@ -16,7 +16,7 @@ from ....ops.catalogue import logic
 from ....ops.kinds import Kind
 from ....ops.types import is_float
 from ...domain import OpCall
-from ..fact import ValueRange, joined, meet
+from ..fact import LARGEST_EXACT, ValueRange, joined, meet
 
 if TYPE_CHECKING:
     from .. import Ranges
@@ -108,8 +108,8 @@ def _cut(x: ValueRange, low: float, high: float) -> ValueRange:
 def _above(domain: Ranges, call: OpCall, x: float) -> float:
     """A number that whatever is more than x is at least."""
     if not is_float(call.inputs[0].dtype):
-        return x + 1 if abs(x) < 2**52 else x
-    return domain.limits.least if x == 0 else x
+        return x + 1 if abs(x) < LARGEST_EXACT else x
+    return domain.limits_at(call.inputs[0].dtype).least if x == 0 else x
 
 
 def _below(domain: Ranges, call: OpCall, x: float) -> float:

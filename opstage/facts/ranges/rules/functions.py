@@ -26,11 +26,13 @@ def rising(function: Callable[[float], float]) -> Rule:
     def rule(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
         (x,), (least, most, _) = facts, MONOTONE[call.primitive]
         low, high = _at(function, x.low, least, most), _at(function, x.high, least, most)
-        ends = domain.limits.widened(least, most, 0 if domain.exact(most) else 1)
-        low, high = domain.limits.widened(low, high, _ULPS)
+        limits = domain.limits_at(call.outputs[0].dtype)
+        ends = limits.rounded(least, most)
+        low, high = limits.widened(low, high, _ULPS)
         low, high = max(low, ends[0]), min(high, ends[1])
         minus, plus = x.minus and low == -INFINITY, x.plus and high == INFINITY
-        return [ValueRange(low, high, x.nan, minus, plus, attained=x.attained)]
+        peak = limits.widened(_at(function, x.peak, least, most), 0, _ULPS)[0]
+        return [ValueRange(low, high, x.nan, minus, plus, attained=x.attained, peak=peak)]
 
     return rule
 
@@ -49,11 +51,12 @@ def exponential(function: Callable[[float], float]) -> Rule:
     def rule(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
         (x,), least = facts, MONOTONE[call.primitive].least
         low, high = _at(function, x.low, least, INFINITY), _at(function, x.high, least, INFINITY)
-        low, high = domain.limits.widened(low, high, _ULPS)
-        if low < least + 2 * domain.limits.least:
+        limits = domain.limits_at(call.outputs[0].dtype)
+        low, high = limits.widened(low, high, _ULPS)
+        if low < least + 2 * limits.least:
             low = least
         plus = x.plus
-        if high > domain.limits.largest:
+        if high > limits.largest:
             where = "has no known bound above" if x.high == INFINITY else f"is in {x}"
             fix = ""
             shifted = x._replace(high=0.0, plus=False)
@@ -61,13 +64,14 @@ def exponential(function: Callable[[float], float]) -> Rule:
                 fix = "take the maximum off first: ops.softmax, ops.log_softmax and derived.logsumexp do"
             domain.remark(
                 "overflow",
-                f"the exponent {where}, and {domain.limits.name} ends at {domain.limits.largest:.5g}",
+                f"the exponent {where}, and {limits.name} ends at {limits.largest:.5g}",
                 x,
                 sure=True,
                 fix=fix,
             )
             high, plus = INFINITY, True
-        return [ValueRange(low, high, x.nan, False, plus, attained=x.attained)]
+        peak = limits.widened(_at(function, x.peak, least, INFINITY), 0, _ULPS)[0]
+        return [ValueRange(low, high, x.nan, False, plus, attained=x.attained, peak=peak)]
 
     return rule
 
@@ -94,8 +98,8 @@ def logarithm(function: Callable[[float], float], name: str, pole: float = 0.0) 
             minus, nan = True, nan or below
         low = -INFINITY if x.low <= pole else function(x.low)
         high = INFINITY if x.high == INFINITY else (function(x.high) if x.high > pole else -INFINITY)
-        low, high = domain.limits.widened(low, max(low, high), _ULPS)
-        return [ValueRange(low, high, nan, minus, x.plus, attained=x.attained if not minus else ())]
+        low, high = domain.limits_at(call.outputs[0].dtype).widened(low, max(low, high), _ULPS)
+        return [ValueRange(low, high, nan, minus, x.plus)]
 
     def _instead(domain: Ranges, call: OpCall, x: ValueRange) -> str:
         """The op to put in its place, tried by the same rules."""
@@ -124,9 +128,9 @@ def root(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
             fix = "ops.sqrt(ops.maximum(x, 0)); a variance is safest as the mean of squares of what is centred"
         domain.remark("sqrt-of-negative", f"sqrt of what {kind}: it is in {x}", x, sure=known, fix=fix)
     low, high = math.sqrt(max(x.low, 0.0)), math.sqrt(max(x.high, 0.0)) if x.high < INFINITY else INFINITY
-    low, high = domain.limits.widened(low, high, 1)
+    low, high = domain.limits_at(call.outputs[0].dtype).widened(low, high, 1)
     share = norms.turned(x, "norm", "deviation")
-    return [ValueRange(low, high, nan, False, x.plus, attained=x.attained, share=share)]
+    return [ValueRange(low, high, nan, False, x.plus, share=share)]
 
 
 def power_of(domain: Ranges, call: OpCall, facts: Facts) -> Facts:

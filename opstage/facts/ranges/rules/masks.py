@@ -62,7 +62,8 @@ def cast(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     if target.kind == "b":
         return [BOOLEAN]
     if is_float(target):
-        result = domain.result(call, x.low, x.high, facts, ulps=0 if is_float(source) else 1)
+        finer = is_float(source) and domain.limits_at(source).epsilon < domain.limits_at(target).epsilon
+        result = domain.result(call, x.low, x.high, facts, ulps=1 if finer or not is_float(source) else 0)
         return [result._replace(integral=x.integral)]
     if not is_float(source):
         return [domain.result(call, x.low, x.high, facts)]

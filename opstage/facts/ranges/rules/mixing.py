@@ -11,8 +11,19 @@ from ....ops.splitmix import LARGEST_NORMAL
 from ....ops.types import is_float
 from ...dependence.sizes import at_most_proved
 from ...domain import OpCall
-from ..fact import ANYTHING, INFINITY, Facts, Share, ShareKind, ValueRange, joined, product, same_shape, times_count
-from .pointwise import divided, number, root_of
+from ..fact import (
+    ANYTHING,
+    INFINITY,
+    Facts,
+    Share,
+    ShareKind,
+    ValueRange,
+    joined,
+    product,
+    same_shape,
+    times_count,
+)
+from .pointwise import divided, number, root_of, stored
 
 if TYPE_CHECKING:
     from .. import Ranges
@@ -36,7 +47,7 @@ def counted(sizes: Sequence[Dim]) -> tuple[int, float]:
 
 def summed(domain: Ranges, call: OpCall, terms: ValueRange, least: int, most: float, operands: Facts) -> ValueRange:
     """A sum of so many terms."""
-    if overflows(domain, terms, most, operands):
+    if overflows(domain, call, terms, most, operands):
         return ANYTHING
     low, high = times_count(terms, least, most)
     if least != 1 or most != 1:
@@ -44,15 +55,15 @@ def summed(domain: Ranges, call: OpCall, terms: ValueRange, least: int, most: fl
     return domain.result(call, low, high, operands, nan=terms.minus and terms.plus, known=False)
 
 
-def overflows(domain: Ranges, terms: ValueRange, most: float, operands: Facts) -> bool:
+def overflows(domain: Ranges, call: OpCall, terms: ValueRange, most: float, operands: Facts) -> bool:
     """Whether a sum of so many terms may overflow on its way, with a remark; where the operands have bounds."""
-    largest = domain.limits.largest
+    limits = domain.limits_at(call.outputs[0].dtype)
     size = max(abs(terms.low), abs(terms.high))
     if not most or not size or most == INFINITY or not all(fact.bounded for fact in operands):
         return False
-    if size * most * (1 + _ROUNDING) <= largest:
+    if size * most * (1 + _ROUNDING) <= limits.largest:
         return False
-    text = f"a sum of {most:g} numbers of sizes up to {size:.6g}, and {domain.limits.name} ends at {largest:.5g}"
+    text = f"a sum of {most:g} numbers of sizes up to {size:.6g}, and {limits.name} ends at {limits.largest:.5g}"
     domain.remark("overflow", text, *operands, sure=True)
     return True
 
@@ -73,14 +84,14 @@ def reduce_sum(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     least, most = counted([call.inputs[0].shape[axis] for axis in axes])
     result = summed(domain, call, x, least, most, facts)
     if x.attained and set(x.attained) <= set(axes) and x.low >= 0:
-        result = result._replace(low=max(result.low, x.high * (1 - _ROUNDING)))  # one of the terms is that large
+        result = result._replace(low=max(result.low, x.peak * (1 - _ROUNDING)))  # one of the terms is that large
     return [result._replace(share=_share(call, x, "sum"))]
 
 
 def reduce_mean(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     (x,) = facts
     _, most = counted([call.inputs[0].shape[axis] for axis in call.static["axes"]])
-    if overflows(domain, x, most, facts):
+    if overflows(domain, call, x, most, facts):
         return [ANYTHING]
     low, high = rounded(x.low, x.high, x)
     result = domain.result(call, low, high, facts, nan=x.minus and x.plus)
@@ -136,8 +147,11 @@ def attention(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     q, k, v, *rest = facts
     scores = _contracted(domain, call, q, k, [call.inputs[0].shape[-1]])
     _, keys = counted([call.inputs[1].shape[-2]])
+    for bias in [fact for fact, type_ in zip(rest, call.inputs[3:]) if is_float(type_.dtype)]:
+        shifted = (scores, bias)
+        scores = domain.result(call, scores.low + bias.low, scores.high + bias.high, shifted)._replace(minus=False)
     unknown = scores.nan or scores.infinite or v.nan or v.infinite or any(fact.nan or fact.plus for fact in rest)
-    if unknown or overflows(domain, v, keys, (v,)):
+    if unknown or overflows(domain, call, v, keys, (v,)):
         return [ANYTHING] * len(call.outputs)
     kept = [ANYTHING] * 2
     if not any(fact.minus for fact in rest):
@@ -154,7 +168,10 @@ def attention_grad(domain: Ranges, call: OpCall, facts: Facts) -> Facts | None:
     if not all(fact.value for fact in facts[:-1]) or _attended(call, (q, k, *rest)) not in domain.attended:
         return None
     domain.assumptions["scores of attention are the same when the backward pass computes them again"] = None
-    return linear_finite(domain, call, (q, k, v, g))
+    # Of a sum over keys the weights add up to 1, one over queries has as many terms as there are.
+    _, most = counted([call.inputs[0].shape[-2]])
+    _, features = counted([call.inputs[2].shape[-1]])
+    return _finite_sum(domain, call, (q, k, v, g), 2 * most * features)
 
 
 def _attended(call: OpCall, facts: Facts) -> Hashable:
@@ -196,9 +213,17 @@ def conv(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 
 
 def linear_finite(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
-    """Sums of products of which no bound is worked out: finite where all operands are."""
+    """Sums of products, each of an element of every operand at most, in which no element of the largest operand is
+    twice: of those no bound is worked out."""
+    most = max([counted(type_.shape)[1] for type_ in call.inputs])
+    return _finite_sum(domain, call, facts, 2 * most)  # two for the real and the imaginary part
+
+
+def _finite_sum(domain: Ranges, call: OpCall, facts: Facts, terms: float) -> Facts:
+    """Sums of so many products: finite where all operands are, as far as their bounds tell."""
     size = math.prod(max(abs(fact.low), abs(fact.high), 1.0) for fact in facts)
-    large = all(fact.bounded for fact in facts) and size > domain.limits.largest / _TERMS
+    terms = _TERMS if terms == INFINITY else terms * (1 + _ROUNDING)
+    large = all(fact.bounded for fact in facts) and size * terms > domain.limits_at(call.outputs[0].dtype).largest
     if large or any(fact.nan or fact.infinite for fact in facts):
         return [ANYTHING] * len(call.outputs)
     return [ValueRange()] * len(call.outputs)
@@ -229,7 +254,7 @@ def broadcast_to(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     before, after, share = call.inputs[0].shape, call.outputs[0].shape, x.share
     lies = share is not None and same_shape(before, share.kept) and same_shape(after, share.shape)
     attained = x.attained if same_shape(before, after) else ()
-    return [x.alone._replace(share=share if lies else None, attained=attained)]
+    return [x.alone._replace(share=share if lies else None, attained=attained, peak=x.peak)]
 
 
 def concat(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
@@ -240,13 +265,13 @@ def concat(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 
 
 def pad(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
-    return [joined(facts[0], number(call.static["value"]))]
+    return [joined(facts[0], stored(domain, call, number(call.static["value"])))]
 
 
 def avg_pool(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     """Means over windows, of which padding counts as zeros."""
     (x,) = facts
-    if overflows(domain, x, math.prod(call.static["kernel"]), facts):
+    if overflows(domain, call, x, math.prod(call.static["kernel"]), facts):
         return [ANYTHING]
     return [mean_or_zero(domain, call, x)]
 
@@ -268,23 +293,22 @@ def gather_rows(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 def full(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     value = number(call.static["value"])
     dtype = call.outputs[0].dtype
-    if is_float(dtype) and value.bounded and value.low == value.high and not domain.exact(value.low):
-        low, high = domain.limits.widened(value.low, value.high, 1)
-        value = value._replace(low=low, high=high, integral=False)
+    if is_float(dtype):
+        return [stored(domain, call, value)]
     return [value]
 
 
 def iota(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     _, most = counted([call.static["shape"][call.static["axis"]]])
-    return [ValueRange(0, most - 1, integral=True)]
+    return [stored(domain, call, ValueRange(0, most - 1, integral=True))]
 
 
 def uniform(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     """24 bits over 2^24."""
-    return [ValueRange(0, 1 - 2.0**-24 if domain.limits.epsilon <= 2.0**-23 else 1.0)]
+    return [ValueRange(0, 1 - 2.0**-24 if domain.limits_at(call.outputs[0].dtype).epsilon <= 2.0**-23 else 1.0)]
 
 
 def normal(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     """Box and Muller's numbers of such bits, which end where the radius of the largest one does."""
-    low, high = domain.limits.widened(-LARGEST_NORMAL, LARGEST_NORMAL, 8)
+    low, high = domain.limits_at(call.outputs[0].dtype).widened(-LARGEST_NORMAL, LARGEST_NORMAL, 8)
     return [ValueRange(low, high)]

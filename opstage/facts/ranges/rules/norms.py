@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from ...domain import OpCall
 from ..fact import INFINITY, Share, ShareKind, ValueRange
 
 if TYPE_CHECKING:
@@ -18,12 +19,12 @@ _ABOVE_ROUNDING = 1024
 """How many of the least positive numbers added to a mean make up for squares that are rounded to 0."""
 
 
-def raised(domain: Ranges, x: ValueRange, y: ValueRange) -> Share | None:
+def raised(domain: Ranges, call: OpCall, x: ValueRange, y: ValueRange) -> Share | None:
     """The share of x + y of which x has that: of a mean of squares to which what is not negative is added."""
     share = x.share
     if share is None or share.kind not in ("squares", "norm") or y.low < 0 or y.minus:
         return None
-    enough = y.low >= _ABOVE_ROUNDING * domain.limits.least
+    enough = y.low >= _ABOVE_ROUNDING * domain.limits_at(call.outputs[0].dtype).least
     return share._replace(kind="norm") if enough else share
 
 
@@ -32,7 +33,7 @@ def turned(x: ValueRange, kind: ShareKind, into: ShareKind) -> Share | None:
     return x.share._replace(kind=into) if x.share is not None and x.share.kind == kind else None
 
 
-def largest(domain: Ranges, share: Share | None, kind: ShareKind) -> float:
+def largest(domain: Ranges, call: OpCall, share: Share | None, kind: ShareKind) -> float:
     """The bound of a row's elements where they are divided by their root of `kind`; infinite for another share."""
     if share is None or share.kind != kind:
         return INFINITY
@@ -40,4 +41,6 @@ def largest(domain: Ranges, share: Share | None, kind: ShareKind) -> float:
     if not all(isinstance(size, int) for size in sizes):
         return INFINITY
     # The mean may be off by 1/64, and each of the ops after it by half an ulp.
-    return math.sqrt(math.prod(map(int, sizes))) * (1 + 1 / 64) * (1 + 4 * domain.limits.epsilon)
+    return (
+        math.sqrt(math.prod(map(int, sizes))) * (1 + 1 / 64) * (1 + 4 * domain.limits_at(call.outputs[0].dtype).epsilon)
+    )

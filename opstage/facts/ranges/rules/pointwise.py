@@ -12,6 +12,7 @@ from ....ops.dims.terms import Opaque
 from ....ops.types import is_float
 from ...domain import OpCall, Rule
 from ..fact import ANYTHING, INFINITY, Facts, Share, ValueRange, inverse, product, same_shape
+from ..limits import infinite_in
 from . import norms
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def add(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     x, y = facts
     nan = (x.plus and y.minus) or (x.minus and y.plus)
     result = domain.result(call, x.low + y.low, x.high + y.high, facts, nan=nan)
-    return [result._replace(share=norms.raised(domain, x, y) or norms.raised(domain, y, x))]
+    return [result._replace(share=norms.raised(domain, call, x, y) or norms.raised(domain, call, y, x))]
 
 
 def sub(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
@@ -40,10 +41,12 @@ def sub(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
         if x.minus:
             domain.assumptions["no row of what is shifted by its maximum is -inf as a whole"] = None
         result = result._replace(
-            high=0.0, plus=False, low=min(result.low, 0.0), attained=share.axes, nan=x.nan or x.plus
+            high=0.0, plus=False, low=min(result.low, 0.0), attained=share.axes, peak=0.0, nan=x.nan or x.plus
         )
         if x.bounded:
-            result = result._replace(low=max(result.low, domain.limits.widened(x.low - x.high, 0, 1)[0]))
+            result = result._replace(
+                low=max(result.low, domain.limits_at(call.outputs[0].dtype).widened(x.low - x.high, 0, 1)[0])
+            )
     return [result]
 
 
@@ -85,7 +88,7 @@ def mul(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
         low = max(low, 0.0)
         nan = False
     shares = (_share_of(y, x, call), _share_of(x, y, call))
-    most = min([norms.largest(domain, share, "reciprocal") for share in shares])
+    most = min([norms.largest(domain, call, share, "reciprocal") for share in shares])
     return [domain.result(call, max(low, -most), min(high, most), facts, nan=nan)]
 
 
@@ -95,7 +98,7 @@ def div(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
         return [ValueRange(integral=True)]
     share = _share_of(y, x, call)
     is_part = share is not None and share.kind == "sum" and x.low >= 0
-    most = 1 + 1 / 32 if is_part else norms.largest(domain, share, "deviation")
+    most = 1 + 1 / 32 if is_part else norms.largest(domain, call, share, "deviation")
     if most == INFINITY or y.low <= 0 or x.infinite:
         is_reciprocal = x.low >= 0 and x.high <= 1
         turned = norms.turned(y, "deviation", "reciprocal") if is_reciprocal else None
@@ -148,11 +151,12 @@ def absolute(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 
 def scale(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     (x,) = facts
-    factor = number(call.static["c"])
+    factor = stored(domain, call, number(call.static["c"]))
     nan = x.infinite and factor.may_be_zero
     result = domain.result(call, *product(x, factor), (x, factor), ulps=2, nan=nan)
     if factor.low > 0 and factor.low == factor.high:
-        result = result._replace(attained=x.attained)
+        peak = domain.limits_at(call.outputs[0].dtype).widened(x.peak * factor.low, x.peak * factor.high, 2)[0]
+        result = result._replace(attained=x.attained, peak=peak)
     return [result]
 
 
@@ -165,12 +169,28 @@ def number(value: Any) -> ValueRange:
             found = math.copysign(INFINITY, value)
         if math.isnan(found):
             return ValueRange(nan=True)
+        if not isinstance(value, float) and found != value:  # it is between the floats beside the nearest one
+            ends = math.nextafter(found, -INFINITY), math.nextafter(found, INFINITY)
+            return ValueRange(*ends, integral=isinstance(value, int))
         return ValueRange(found, found, False, found == -INFINITY, found == INFINITY, found.is_integer())
     if isinstance(value, DimExpr):
         return ValueRange(0, INFINITY, integral=True) if _positive(value) else ValueRange(integral=True)
     if isinstance(value, DimFloat) and all(_signed(factors, c) for factors, c in value.terms.items()):
         return ValueRange(0, INFINITY)
     return ValueRange()
+
+
+def stored(domain: Ranges, call: OpCall, value: ValueRange) -> ValueRange:
+    """A number that the program states, as the dtype of the result holds it, with a remark where that is infinite."""
+    if not is_float(call.outputs[0].dtype) or value.infinite:
+        return value
+    limits = domain.limits_at(call.outputs[0].dtype)
+    low, high = limits.rounded(value.low, value.high)
+    minus, plus = value.bounded and low < -limits.largest, value.bounded and high > limits.largest
+    if minus or plus:
+        text = infinite_in(limits, value.low if minus else value.high)
+        domain.remark("overflow", text, sure=True)
+    return ValueRange(-INFINITY if minus else low, INFINITY if plus else high, value.nan, minus, plus, value.integral)
 
 
 def _signed(factors: Any, coefficient: Fraction) -> bool:

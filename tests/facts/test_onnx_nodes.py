@@ -1,0 +1,76 @@
+"""onnx's own models of a node or a few: their outputs are in the ranges, and read the operands, that facts claim."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import opstage
+from opstage import Spec
+from opstage.ops.errors import UnsupportedError
+from tests.facts.oracle import FLOAT64, violations
+from tests.facts.test_ranges_of_ops import wrong
+from tests.onnx_nodes.cases import Loaded, cases, loaded
+
+NAMES = [name for name in sorted(cases()) if not name.endswith("_expanded")]
+OFTEN = (
+    "test_gathernd", "test_scatternd", "test_scatter_elements", "test_gather_elements", "test_cumsum",
+    "test_resize_upsample_scales", "test_quantizelinear", "test_dequantizelinear", "test_dynamicquantizelinear",
+    "test_loop", "test_if", "test_scan", "test_mod", "test_bitshift", "test_qlinearmatmul", "test_matmulinteger",
+)  # fmt: skip
+PARAMETERS = [pytest.param(name, marks=[] if name.startswith(OFTEN) else pytest.mark.slow, id=name) for name in NAMES]
+
+
+def programs(name: str) -> list[tuple[Loaded, Any, list[Any]]]:
+    """The case's program of its inputs alone, its weights constants; and these inputs."""
+    found = []
+    try:
+        given = loaded(cases()[name])
+    except UnsupportedError as error:
+        pytest.skip(str(error))
+    for each in given:
+        if any(x is None or not isinstance(x, (np.ndarray, np.generic)) for x in each.inputs):
+            continue
+
+        def program(ops: Any, *args: Any, model: Any = each.model) -> Any:
+            held = [
+                {key: ops.const(np.asarray(value)) for key, value in tree.items()}
+                for tree in (model.params, model.state)
+                if tree is not None
+            ]
+            result = model(ops, *held, *args)
+            return list((result if model.state is None else result[0]).values())
+
+        arrays = [np.asarray(x) for x in each.inputs]
+        found.append((each, program, [a if a.dtype.kind in "fb" else a.astype(_integer(a)) for a in arrays]))
+    return found
+
+
+def _integer(array: Any) -> Any:
+    return np.int32 if array.dtype == np.int32 else np.int64
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_outputs_are_in_their_ranges(name: str) -> None:
+    for each, program, arrays in programs(name):
+        floats = [a.astype(each.dtype) if a.dtype.kind == "f" else a for a in arrays]
+        try:
+            assert wrong(program, floats, each.dtype) == []
+        except UnsupportedError as error:
+            pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_outputs_read_what_facts_say(name: str) -> None:
+    for _, program, arrays in programs(name):
+        arrays = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in arrays]
+        if any(not a.size for a in arrays):
+            continue
+        report = opstage.check(program, *[Spec(a.shape, a.dtype) for a in arrays], options=FLOAT64)
+        step = [np.asarray(3)] * (len(report.program.body.inputs) - len(arrays))
+        for operand, array in enumerate(arrays if report.ok else []):
+            for axis in range(array.ndim):
+                if array.shape[axis] <= 4:
+                    assert violations(report.program.body, [*arrays, *step], operand=operand, axis=axis) == []
