@@ -11,7 +11,7 @@ import numpy as np
 from opstage import Options
 from opstage.facts import Interpretation
 from opstage.facts.dependence import Dependence, Fact
-from opstage.facts.dependence.fact import Span, hull, plain, reading
+from opstage.facts.dependence.fact import Columns, Span, hull, plain, reading
 from opstage.interpreters.registry import make_interpreter
 from opstage.interpreters.tracer import constants, evaluate
 from opstage.ops.closed import Body
@@ -85,11 +85,15 @@ def wrong_numbers(fact: Fact, array: Any, sizes: Mapping[str, int]) -> bool:
     for value, region in fact.outside:
         if not (alike(array, value) | inside(region, indices, array.shape, sizes)).all():
             return True
-    if fact.value is not None:
-        expected = at(fact.value.constant, sizes) + sum([at(c, sizes) * indices[i] for i, c in fact.value.terms])
-        if fact.value.absolute:
+    columns = fact.value if isinstance(fact.value, Columns) else None
+    for place, value in enumerate([fact.value] if columns is None else columns.values):
+        if value is None:
+            continue
+        expected = at(value.constant, sizes) + sum([at(c, sizes) * indices[i] for i, c in value.terms])
+        if value.absolute:
             expected = abs(expected)
-        if not (array == expected).all():
+        elsewhere = False if columns is None else indices[columns.along] != place
+        if not ((array == expected) | elsewhere).all():
             return True
     return False
 

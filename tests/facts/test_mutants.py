@@ -10,7 +10,7 @@ import pytest
 from opstage.facts import interpret, loops
 from opstage.facts.dependence import Dependence, fact, regions
 from opstage.facts.dependence.fact import NONE, Fact, Span
-from opstage.facts.dependence.rules import indexing, layout, mixing, pointwise
+from opstage.facts.dependence.rules import indexing, layout, mixing, pointwise, positions
 from opstage.ops.catalogue import convolution, elementwise, linalg, logic, pooling, reduction, sequence
 from opstage.ops.catalogue import indexing as rows
 from opstage.ops.catalogue import layout as moves
@@ -79,7 +79,7 @@ def _first_operand(right: Any) -> Any:
 
 
 def _affine(primitive: Any, function: Any) -> Callable[[Patch], None]:
-    return lambda patch: patch.setattr(pointwise, "_AFFINE", {**pointwise._AFFINE, primitive: function})
+    return lambda patch: patch.setattr(positions, "_AFFINE", {**positions._AFFINE, primitive: function})
 
 
 def _absorbing(primitive: Any, pairs: Any) -> Callable[[Patch], None]:
@@ -172,15 +172,15 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Sequence[str]]] = {
     "pool of one cell": (_rule(pooling.MAX_POOL, _kept), ["pool"]),
     "ops of two read the first": (_pointwise(_first_operand), ["one minus"]),
     "select the other way": (_pointwise(_swapped_select), ["selected, less 0", "early"]),
-    "less is less by two": (_affine(logic.LESS, pointwise._compared(2)), ["selected, less 1"]),
-    "at most is less": (_affine(logic.LESS_EQUAL, pointwise._compared(1)), ["selected, less_equal 0"]),
-    "sums are differences": (_affine(elementwise.ADD, pointwise._sum(-1)), ["selected, less 1"]),
+    "less is less by two": (_affine(logic.LESS, positions._compared(2)), ["selected, less 1"]),
+    "at most is less": (_affine(logic.LESS_EQUAL, positions._compared(1)), ["selected, less_equal 0"]),
+    "sums are differences": (_affine(elementwise.ADD, positions._sum(-1)), ["selected, less 1"]),
     "absolute values are values": (
-        _affine(elementwise.ABS, lambda d, call, facts: (facts[0].value, {})),
+        _affine(elementwise.ABS, lambda call, values: (values[0], {})),
         ["selected, far 0", "selected, far 1"],
     ),
     "negation does nothing": (
-        _affine(elementwise.NEG, lambda d, call, facts: (facts[0].value, {})),
+        _affine(elementwise.NEG, lambda call, values: (values[0], {})),
         ["picked backwards"],
     ),
     "a sum with zero is zero": (_absorbing(elementwise.ADD, pointwise._either(0, 0, ())), ["numbers added"]),

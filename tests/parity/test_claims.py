@@ -13,6 +13,7 @@ import torch
 import transformers
 
 import opstage
+import opstage.onnx
 import opstage.torch
 from opstage.facts import Causal, Independent
 
@@ -28,6 +29,17 @@ class Logits(torch.nn.Module):
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         return self.net(input_ids=ids, use_cache=False).logits
+
+
+class MaskedLogits(torch.nn.Module):
+    """The logits of a decoder for tokens and a mask of them, both (B, T)."""
+
+    def __init__(self, net: Any):
+        super().__init__()
+        self.net = net
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return self.net(input_ids=ids, attention_mask=mask, use_cache=False).logits
 
 
 def _gpt2(attention: str = "sdpa") -> Any:
@@ -83,6 +95,39 @@ def test_a_decoder_is_causal_for_every_batch_and_length(make: Any) -> None:
 @pytest.mark.parametrize("make", [_bert, _unmasked_llama], ids=["bert", "llama without its mask"])
 def test_without_a_mask_the_future_is_seen(make: Any) -> None:
     assert _verdicts(make()) == ["refuted", "proved"]
+
+
+def _by_onnx(net: Any, path: Any, legacy: bool) -> list[str]:
+    """The same of a file that PyTorch writes. The older of its exporters writes masks of -inf, and takes a mask of
+    tokens too; the newer one the least float, which hides what it masks where the weights have bounds."""
+    pytest.importorskip("onnxscript")
+    torch.manual_seed(0)
+    tokens = torch.zeros(2, 5, dtype=torch.long)
+    if legacy:
+        names, example = ["ids", "mask"], (tokens, torch.ones_like(tokens))
+        axes = {name: {0: "B", 1: "T"} for name in names}
+        wrapped = MaskedLogits(net.eval())
+        torch.onnx.export(wrapped, example, path, dynamo=False, input_names=names, dynamic_axes=axes, opset_version=17)
+    else:
+        sizes = ({0: BATCH, 1: LENGTH},)
+        torch.onnx.export(Logits(net.eval()), (tokens,), path, dynamo=True, dynamic_shapes=sizes, verbose=False)
+    model = opstage.onnx.load(path)
+    held = [tree for tree in (model.params, model.state) if tree is not None]
+    claims, bounds = [Causal("T"), Independent("B")], {"params.*": (-2.0, 2.0)}
+    report = opstage.check(model, *held, *model.inputs.values(), train=False, claims=claims, bounds=bounds)
+    assert all(verdict.witness is not None for verdict in report.claims if verdict.state == "refuted")
+    return [verdict.state for verdict in report.claims]
+
+
+@pytest.mark.parametrize("legacy", [False, True], ids=["newer exporter", "older exporter"])
+@pytest.mark.parametrize("make", [_gpt2, _llama], ids=["gpt2", "llama"])
+def test_the_mask_that_transformers_builds_is_followed(make: Any, legacy: bool, tmp_path: Any) -> None:
+    """It is read at joined positions, for sequences that are packed one behind another."""
+    assert _by_onnx(make(), tmp_path / "net.onnx", legacy) == ["proved", "proved"]
+
+
+def test_without_a_mask_the_future_is_seen_in_a_file(tmp_path: Any) -> None:
+    assert _by_onnx(_unmasked_llama(), tmp_path / "net.onnx", False) == ["refuted", "proved"]
 
 
 def test_a_mask_of_finite_numbers_is_undecided() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...ops.dims import Dim, prod
 from ...ops.types import Shape
-from .fact import Affine, Fact, at_origin, by_index, reduced, relayed
+from .fact import Affine, Columns, Fact, Position, at_origin, by_index, each_affine, indices_of, reduced, relayed
 from .sizes import alike, divided, same
 
 
@@ -31,10 +31,14 @@ def recut(fact: Fact, axes: tuple[Shape, ...]) -> Fact:
     return left._replace(value=_split(fact.value, number, split))
 
 
-def _split(value: Affine | None, number: dict[int, int], split: dict[int, tuple[int, Shape]]) -> Affine | None:
+def _split(value: Position | None, number: dict[int, int], split: dict[int, tuple[int, Shape]]) -> Position | None:
     """A value in terms of other indices, some of which were one."""
-    if value is None:
-        return None
+    if isinstance(value, Columns):
+        value = value._replace(along=number[value.along]) if value.along in number else None
+    return each_affine(value, lambda each: _split_affine(each, number, split))
+
+
+def _split_affine(value: Affine, number: dict[int, int], split: dict[int, tuple[int, Shape]]) -> Affine | None:
     terms: list[tuple[int, Dim]] = []
     for index, coefficient in value.terms:
         if index in number:
@@ -54,7 +58,7 @@ def spoken(fact: Fact, axis: int) -> bool:
     return (
         any(i in indices for i, _ in fact.reads)
         or any(d.a in indices or d.b in indices for _, where in fact.outside for part in where for d in part)
-        or (fact.value is not None and any(i in indices for i, _ in fact.value.terms))
+        or not indices_of(fact.value).isdisjoint(indices)
     )
 
 

@@ -37,6 +37,31 @@ class Affine(NamedTuple):
     absolute: bool = False
 
 
+class Columns(NamedTuple):
+    """The value of an element as a function of its indices: at each place of one of them, `along`, its own."""
+
+    along: int
+    values: tuple[Affine, ...]
+
+
+Position: TypeAlias = Affine | Columns
+
+
+def each_affine(value: Position | None, change: Callable[[Affine], Affine | None]) -> Position | None:
+    """The value with its functions changed; None if one of them is lost."""
+    if not isinstance(value, Columns):
+        return None if value is None else change(value)
+    found = [new for each in value.values if (new := change(each)) is not None]
+    return Columns(value.along, tuple(found)) if len(found) == len(value.values) else None
+
+
+def indices_of(value: Position | None) -> set[int]:
+    """The indices of which a value is a function."""
+    if isinstance(value, Columns):
+        return {value.along}.union(*[indices_of(each) for each in value.values])
+    return set() if value is None else {index for index, _ in value.terms}
+
+
 Value: TypeAlias = bool | int | float
 """A number that an element is; 0.0 and -0.0 count as one, and so do all nans, of which `NAN` stands for each."""
 
@@ -68,7 +93,7 @@ class Fact(NamedTuple):
     whole: bool = False
     inputs: int = 0
     outside: tuple[tuple[Value, Region], ...] = ()
-    value: Affine | None = None
+    value: Position | None = None
 
     @property
     def idle(self) -> bool:
@@ -172,10 +197,10 @@ def relayed(
 ) -> Fact:
     """The same elements with their indices renumbered; those without a number are gone, and nothing reads by them."""
     reads = {number[i] if i != NONE else NONE: span for i, span in fact.reads}
-    value = fact.value
-    if value is not None:
-        known = all(i in number for i, _ in value.terms)
-        value = value._replace(terms=by_index([(number[i], c) for i, c in value.terms])) if known else None
+    value = fact.value if all(i in number for i in indices_of(fact.value)) else None
+    value = each_affine(value, lambda v: v._replace(terms=by_index([(number[i], c) for i, c in v.terms])))
+    if isinstance(value, Columns):
+        value = value._replace(along=number[value.along])
     outside = tuple([(v, renumbered(where, number)) for v, where in fact.outside])
     return reading(Fact(outer, axes, (), fact.whole, fact.inputs, outside, value), reads)
 
@@ -267,8 +292,9 @@ def at_origin(fact: Fact, indices: Sequence[int]) -> Fact:
     for index in indices:
         outside = tuple([(v, at_zero(where, index)) for v, where in outside])
     value = fact.value
-    if value is not None:
-        value = value._replace(terms=tuple([(i, c) for i, c in value.terms if i not in indices]))
+    if isinstance(value, Columns) and value.along in indices:
+        value = value.values[0]
+    value = each_affine(value, lambda v: v._replace(terms=tuple([(i, c) for i, c in v.terms if i not in indices])))
     return reading(fact._replace(reads=(), outside=outside, value=value), hull(parts))
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ....ops.dims import prod
 from ....ops.types import Shape
 from ...domain import OpCall
 from ..cuts import common
-from ..fact import Fact, Span, Value, hull, moved_span, reading, reduced, relayed
+from ..fact import Affine, Fact, Span, Value, by_index, hull, moved_span, reading, reduced, relayed
 from ..regions import NONE, Region, mirrored, moved, renumbered
 from ..sizes import same
 from .layout import with_one_index
+from .positions import plus, times
 
 if TYPE_CHECKING:
     from .. import Dependence
@@ -27,7 +28,7 @@ def gather_rows(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequ
     start, row = len(x.outer), x.at(0)
     ahead = sum(map(len, idx.axes))
     axes: tuple[Shape, ...] = (*idx.axes, *x.axes[1:])
-    value = idx.value
+    value = idx.value if isinstance(idx.value, Affine) else None
     number = {i: i if i < start else i + ahead - 1 for i in range(len(x.sizes)) if i != row}
     entries: list[tuple[int, Span]] = list(idx.reads)
     outside: tuple[tuple[Value, Region], ...] = ()
@@ -56,8 +57,20 @@ def gather_rows(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequ
         whole = x.whole
     if call.static["mode"] == "zero":  # a row that is not there reads as zeros
         outside = tuple([(v, where) for v, where in outside if v == 0])
-    found = Fact(idx.outer, axes, (), whole or idx.whole, x.inputs | idx.inputs, outside)
+    read = _read_at(facts[0], value, row, number) if call.static["mode"] == "raise" else None
+    found = Fact(idx.outer, axes, (), whole or idx.whole, x.inputs | idx.inputs, outside, read)
     return [reading(found, hull(entries))]
+
+
+def _read_at(x: Fact, place: Affine | None, row: int, number: Mapping[int, int]) -> Affine | None:
+    """The value of rows that are read at a place; indices of x but that of its rows get another number."""
+    value = x.value
+    if place is None or not isinstance(value, Affine) or value.absolute:
+        return None
+    terms = dict(value.terms)
+    along = terms.pop(row, 0)
+    rest = Affine(value.constant, by_index([(number[i], c) for i, c in terms.items()]))
+    return plus(times(place, along), rest)
 
 
 def scatter_add_rows(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
@@ -77,7 +90,13 @@ def scatter_add_rows(domain: Dependence, call: OpCall, facts: Sequence[Fact]) ->
 def _taken_apart(x: Fact, idx: Fact) -> Fact | None:
     """The rows of an axis that was made of several, at indices put together of as many: b*T + t is the row (b, t)."""
     rows, value = x.indices(0), idx.value
-    if len(rows) < 2 or value is None or value.absolute or not same(value.constant, 0) or len(value.terms) != len(rows):
+    if (
+        len(rows) < 2
+        or not isinstance(value, Affine)
+        or value.absolute
+        or not same(value.constant, 0)
+        or len(value.terms) != len(rows)
+    ):
         return None
     sizes, theirs = x.axes[0], idx.sizes
     ahead, start = sum(map(len, idx.axes)), len(x.outer)

@@ -11,10 +11,13 @@ from ...domain import OpCall
 from ..cuts import common, recut, reshaped
 from ..fact import (
     Affine,
+    Columns,
     Fact,
+    Position,
     Span,
     Value,
     at_origin,
+    each_affine,
     each_region,
     hull,
     moved_span,
@@ -25,7 +28,7 @@ from ..fact import (
 )
 from ..held import held, stored
 from ..regions import Region, both, either, moved, region, renumbered
-from ..sizes import as_size, same
+from ..sizes import alike, as_size, same
 
 if TYPE_CHECKING:
     from .. import Dependence
@@ -102,12 +105,23 @@ def strided(fact: Fact, axis: int, start: Dim, step: int) -> Fact:
     else:
         keeps = {i: i for i in range(len(fact.sizes)) if i != index}
         outside = each_region(fact, lambda where: renumbered(where, keeps))
-    value = fact.value
-    if value is not None:
-        along = dict(value.terms).get(index, 0)
-        terms = tuple([(i, c * step if i == index else c) for i, c in value.terms])
-        value = Affine(value.constant + along * start, terms, value.absolute)
+    value = _columns_from(fact.value, index, start, step)
     return reading(fact._replace(reads=(), outside=outside, value=value), None if fact.whole else reads)
+
+
+def _columns_from(value: Position | None, index: int, start: Dim, step: int) -> Position | None:
+    """A value of elements whose `index` is start + step*i, by i."""
+    if isinstance(value, Columns) and value.along == index:
+        if not isinstance(start, int) or not 0 <= start < len(value.values):
+            return None
+        value = value._replace(values=value.values[start::step])
+    return each_affine(value, lambda each: _affine_from(each, index, start, step))
+
+
+def _affine_from(value: Affine, index: int, start: Dim, step: int) -> Affine:
+    along = dict(value.terms).get(index, 0)
+    terms = tuple([(i, c * step if i == index else c) for i, c in value.terms if step or i != index])
+    return Affine(value.constant + along * start, terms, value.absolute)
 
 
 def pad(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
@@ -166,9 +180,56 @@ def concat(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[
     first = _resized(placed[0][0], axis, out[axis])
     reads = hull([entry for part, _ in placed for entry in part.reads])
     found = first._replace(
-        reads=(), whole=any(part.whole for part, _ in placed), inputs=inputs, outside=tuple(outside), value=None
+        reads=(),
+        whole=any(part.whole for part, _ in placed),
+        inputs=inputs,
+        outside=tuple(outside),
+        value=_joined_values(parts, axis, call),
     )
     return [reading(found, reads)]
+
+
+def _continued(parts: Sequence[Fact], axis: int, call: OpCall) -> Affine | None:
+    """The one function of the indices that the values of all parts are; a part of one entry has one value of it."""
+    start: Dim = 0
+    wide: list[Affine] = []
+    single: list[tuple[Dim, Affine]] = []
+    for part, type_ in zip(parts, call.inputs):
+        index, size = part.at(axis), type_.shape[axis]
+        if not isinstance(part.value, Affine):
+            return None
+        if same(size, 1):
+            single.append((start, _affine_from(part.value, index, 0, 0)))
+        else:
+            wide.append(_affine_from(part.value, index, -start, 1))
+        start = start + size
+    if not wide or not all(alike(each, wide[0]) for each in wide):
+        return None
+    index = parts[0].at(axis)
+    return wide[0] if all(alike(_affine_from(wide[0], index, at, 0), value) for at, value in single) else None
+
+
+_MOST_COLUMNS = 8
+
+
+def _joined_values(parts: Sequence[Fact], axis: int, call: OpCall) -> Position | None:
+    """The value of parts behind each other: one function that all of them continue, as -1 and 0, 1, … do; or for each
+    place along the axis that of its part, as tuples of positions have."""
+    whole = _continued(parts, axis, call)
+    if whole is not None:
+        return whole
+    size = call.outputs[0].shape[axis]
+    if not isinstance(size, int) or not 0 < size <= _MOST_COLUMNS:
+        return None
+    found: list[Affine] = []
+    for part, type_ in zip(parts, call.inputs):
+        index, length = part.at(axis), type_.shape[axis]
+        for at in range(length if isinstance(length, int) else 0):
+            value = at_origin(strided(part, axis, at, 1), [index]).value
+            if not isinstance(value, Affine):
+                return None
+            found.append(value)
+    return Columns(parts[0].at(axis), tuple(found)) if len(found) == size else None
 
 
 # What is made of no tensor ------------------------------------------------------------------------------------------

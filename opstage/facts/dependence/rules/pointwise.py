@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from ....ops.catalogue import elementwise, logic, rounding
-from ....ops.dims import Dim, DimExpr, DimFloat
+from ....ops.catalogue import elementwise, logic
+from ....ops.dims import DimExpr, DimFloat
 from ....ops.primitive import Primitive
 from ....ops.types import DType
 from ...domain import OpCall
 from ..cuts import aligned
-from ..fact import NAN, Affine, Fact, Value, by_index, hull, number, reading
-from ..held import held
+from ..fact import NAN, Fact, Value, hull, number, reading
 from ..masking import VANISHING, vanishing
-from ..regions import ANYWHERE, NONE, NOWHERE, Difference, Region, both, complement, either, in_sizes, region
-from ..sizes import as_size, same
+from ..regions import ANYWHERE, NOWHERE, Region, both, complement, either, in_sizes
+from .positions import positions
 
 if TYPE_CHECKING:
     from .. import Dependence
@@ -83,9 +82,7 @@ def pointwise(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequen
         return [facts[2] if facts[0].region(False) == NOWHERE else facts[1]]
     found = _reads(facts)
     values = _values(domain, call, facts)
-    function = _AFFINE.get(call.primitive)
-    value, masks = (None, {}) if function is None else function(domain, call, facts)
-    value = held(domain, value, found.sizes, call.outputs[0].dtype)
+    value, masks = positions(domain, call, facts)
     for known, whole in masks.items():
         where = in_sizes(whole, found.sizes)
         values[known] = both(where, values[known]) if known in values else where
@@ -186,132 +183,3 @@ def _evaluated(primitive: Primitive, static: _Static, dtypes: tuple[DType, ...],
     except Exception:  # the op refuses the number, which says nothing of its results
         return None
     return number(found)
-
-
-# Values that are functions of the indices -----------------------------------------------------------------------------
-
-
-def _plus(x: Affine | None, y: Affine | None, sign: int = 1) -> Affine | None:
-    if x is None or y is None or x.absolute or y.absolute:
-        return None
-    terms = dict(x.terms)
-    for index, coefficient in y.terms:
-        terms[index] = terms.get(index, 0) + sign * coefficient
-    kept = by_index([(i, c) for i, c in terms.items() if not same(c, 0)])
-    return Affine(x.constant + sign * y.constant, kept)
-
-
-def _times(x: Affine | None, factor: Any) -> Affine | None:
-    count = as_size(factor)
-    if x is None or x.absolute or count is None:
-        return None
-    return Affine(count * x.constant, () if same(count, 0) else tuple([(i, c * count) for i, c in x.terms]))
-
-
-_Found = tuple["Affine | None", "dict[Value, Region]"]
-
-
-def _sum(sign: int) -> Callable[[Dependence, OpCall, Sequence[Fact]], _Found]:
-    return lambda domain, call, facts: (_plus(facts[0].value, facts[1].value, sign), {})
-
-
-def _product(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> _Found:
-    x, y = (fact.value for fact in facts)
-    if x is not None and not x.terms and not x.absolute:
-        x, y = y, x
-    return (_times(x, y.constant) if y is not None and not y.terms and not y.absolute else None), {}
-
-
-def _scale(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> _Found:
-    return _times(facts[0].value, call.static["c"]), {}
-
-
-def _negated(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> _Found:
-    return _times(facts[0].value, -1), {}
-
-
-def _absolute(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> _Found:
-    value = facts[0].value
-    return (None if value is None else value._replace(absolute=True)), {}
-
-
-def _cast(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> _Found:
-    dtypes = (call.inputs[0].dtype, call.outputs[0].dtype)
-    return (facts[0].value if all(dtype.kind in "if" for dtype in dtypes) else None), {}
-
-
-def _at_most(value: Affine, distance: Dim) -> Region:
-    """Where value <= distance, as far as differences of indices say it."""
-    if value.absolute:
-        inside = value._replace(absolute=False)
-        negative = _times(inside, -1)
-        assert negative is not None
-        return both(_at_most(inside, distance), _at_most(negative, distance))
-    bound, terms = distance - value.constant, value.terms
-    if not terms:
-        return region((NONE, NONE, bound))
-    coefficients = [c for _, c in terms if isinstance(c, int)]
-    if len(coefficients) < len(terms):
-        return ANYWHERE
-    if coefficients == [1]:
-        return region((terms[0][0], NONE, bound))
-    if coefficients == [-1]:
-        return region((NONE, terms[0][0], bound))
-    if sorted(coefficients) == [-1, 1]:
-        (first, sign), (second, _) = terms
-        return region(Difference(first, second, bound) if same(sign, 1) else Difference(second, first, bound))
-    return ANYWHERE
-
-
-def _above(value: Affine, distance: Dim) -> Region:
-    """Where value >= distance."""
-    if value.absolute:
-        inside = value._replace(absolute=False)
-        return either(_above(inside, distance), _at_most(inside, -distance))
-    negative = _times(value, -1)
-    assert negative is not None
-    return _at_most(negative, -distance)
-
-
-def _compared(strict: int) -> Callable[[Dependence, OpCall, Sequence[Fact]], _Found]:
-    """x < y, or x <= y where `strict` is 0."""
-
-    def compare(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> _Found:
-        x, y = (fact.value for fact in facts)
-        if x is None or y is None:
-            return None, {}
-        if x.absolute and not y.absolute and not y.terms:
-            return None, {False: _at_most(x, y.constant - strict), True: _above(x, y.constant + 1 - strict)}
-        if y.absolute and not x.absolute and not x.terms:
-            return None, {False: _above(y, x.constant + strict), True: _at_most(y, x.constant - 1 + strict)}
-        distance = _plus(x, y, -1)
-        if distance is None:
-            return None, {}
-        return None, {False: _at_most(distance, -strict), True: _above(distance, 1 - strict)}
-
-    return compare
-
-
-def _equal(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> _Found:
-    distance = _plus(facts[0].value, facts[1].value, -1)
-    if distance is None:
-        return None, {}
-    return None, {
-        False: both(_at_most(distance, 0), _above(distance, 0)),
-        True: either(_at_most(distance, -1), _above(distance, 1)),
-    }
-
-
-_AFFINE: Final[Mapping[Primitive, Callable[[Dependence, OpCall, Sequence[Fact]], _Found]]] = {
-    elementwise.ADD: _sum(1),
-    elementwise.SUB: _sum(-1),
-    elementwise.MUL: _product,
-    elementwise.SCALE: _scale,
-    elementwise.NEG: _negated,
-    elementwise.ABS: _absolute,
-    rounding.FLOOR: lambda domain, call, facts: (facts[0].value, {}),
-    logic.CAST: _cast,
-    logic.LESS: _compared(1),
-    logic.LESS_EQUAL: _compared(0),
-    logic.EQUAL: _equal,
-}
