@@ -13,7 +13,7 @@ from ..ops.closed import Body, Equation
 from ..ops.dims import DimExpr, DimScope
 from ..ops.errors import OpstageError
 from ..ops.kinds import Effect, Kind
-from ..ops.primitive import Primitive, Static
+from ..ops.primitive import Primitive, Static, distinct
 from ..ops.types import TensorType
 from .domain import Domain, OpCall
 from .loops import scan, switch, while_loop
@@ -83,7 +83,7 @@ class Interpretation:
         call = OpCall(primitive, static, types, primitive.infer(types, static), {})
         found = self._by_rule(self.domains[0], call, [known[0] for known in read])
         if found is None:
-            return self._by_parts((primitive, _distinct(static), types), static, types, read)
+            return self._by_parts((primitive, distinct(static), types), static, types, read)
         return [(fact,) for fact in found]
 
     def _results_of(self, equation: Equation, read: Sequence[Facts], types: Sequence[TensorType]) -> list[Facts]:
@@ -95,7 +95,7 @@ class Interpretation:
         if control is not None:
             given = control(self, equation, read, types)
             return [tuple([domain.made(fact) for domain, fact in zip(self.domains, known)]) for known in given]
-        static = _distinct(equation.static)
+        static = distinct(equation.static)
         key = (primitive, static, inputs)
         columns, parts = [], None
         for at, domain in enumerate(self.domains):
@@ -133,11 +133,6 @@ class Interpretation:
             self._decompositions[key] = _parts(primitive, static, inputs)
         body = self._decompositions[key]
         return [] if body is None else self.outputs_of(body, read)
-
-
-def _distinct(static: Static) -> tuple[Any, ...]:
-    """The values of static parameters as a key, where -0.0 is another number than 0.0."""
-    return tuple([repr(value) if type(value) is float and not value else value for value in static.values()])
 
 
 def _parts(primitive: Primitive, static: Static, inputs: tuple[TensorType, ...]) -> Body | None:

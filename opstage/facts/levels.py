@@ -21,15 +21,16 @@ from ..ops.closed import BodyConstant
 from ..ops.dims import Dim
 from ..ops.kinds import Kind
 from ..ops.primitive import Primitive
-from ..ops.types import Shape, TensorType, is_float
+from ..ops.types import TensorType, is_float
 from .dependence.cuts import aligned
-from .dependence.fact import Fact, Value, lifted, plain, same_fact
+from .dependence.fact import Fact, Value, plain, same_fact
+from .dependence.nested import Nested
 from .dependence.regions import ANYWHERE, NOWHERE, Region, either, in_sizes
 from .dependence.rows import Level, floor_of, levels_of
 from .dependence.rules.layout import broadcast_to, permute, reshape, slice_, unchanged
 from .dependence.rules.mixing import dropped
 from .dependence.sizes import alike
-from .domain import Domain, OpCall, Rule
+from .domain import OpCall, Rule
 from .ranges import Ranges, ValueRange
 from .ranges.fact import meet
 
@@ -38,7 +39,7 @@ _MOST = 6
 
 
 @final
-class Levels(Domain[Fact]):
+class Levels(Nested):
     """Facts without sources, of which `outside` has ranges in place of numbers, which no rule for moves looks at.
 
     ranges  the domain of ranges of the same run
@@ -50,8 +51,8 @@ class Levels(Domain[Fact]):
     kinds: ClassVar[Mapping[Kind, Rule]]
 
     def __init__(self, ranges: Ranges):
+        super().__init__()
         self.ranges = ranges
-        self.outer: Shape = ()
 
     @override
     def source(self, name: str, type: TensorType) -> Fact:
@@ -77,23 +78,6 @@ class Levels(Domain[Fact]):
         return Fact(self.outer, fact.axes)
 
     # Loops: what is known of an iteration's results is not followed to the next one.
-
-    @property
-    @override
-    def context(self) -> Shape:
-        return self.outer
-
-    @override
-    def enter(self, length: Dim) -> None:
-        self.outer = (*self.outer, length)
-
-    @override
-    def leave(self) -> None:
-        self.outer = self.outer[:-1]
-
-    @override
-    def invariant(self, fact: Fact, length: Dim) -> Fact:
-        return lifted(fact, self.outer)
 
     @override
     def entry(self, fact: Fact, type: TensorType, length: Dim) -> Fact:

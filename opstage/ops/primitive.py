@@ -26,11 +26,15 @@ Static: TypeAlias = Mapping[str, Any]
 """Static parameters by name: int, Dim, Fraction, DimFloat, float, bool, str, a closed body, or tuples of them."""
 
 NO_STATIC: Static = {}
+_NUMBERS = frozenset({float, int, bool})
 
 
 def distinct(static: Static) -> tuple[Any, ...]:
-    """Return the values of static parameters as cache keys that distinguish -0.0 from 0.0."""
-    return tuple([value or repr(value) for value in static.values()])
+    """Return the values of static parameters as cache keys that distinguish -0.0 from 0.0.
+
+    Only numbers are asked whether they are 0: of an expression in sizes that may be undecided.
+    """
+    return tuple([value if type(value) not in _NUMBERS or value else repr(value) for value in static.values()])
 
 
 class Context(Protocol[R_co]):

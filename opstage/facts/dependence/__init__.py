@@ -12,8 +12,8 @@ from ...ops.catalogue.reduction import REDUCE_MAX
 from ...ops.closed import BodyConstant
 from ...ops.dims import Dim, DimExpr
 from ...ops.dims.polynomial import names_of
-from ...ops.types import Shape, TensorType
-from ..domain import Domain, OpCall
+from ...ops.types import TensorType
+from ..domain import OpCall
 from ..ranges.fact import ValueRange
 from .constants import known_numbers
 from .cuts import aligned, recut
@@ -31,6 +31,7 @@ from .fact import (
     same_fact,
     settled,
 )
+from .nested import Nested
 from .regions import ANYWHERE, NOWHERE
 from .rows import Level, misses_a_row
 from .rules.table import KINDS, RULES
@@ -43,7 +44,7 @@ FINITE_MASK = "finite-mask"
 _MASKING = -16.0  # a number from which on something is meant as a mask
 
 
-class Dependence(Domain[Fact]):
+class Dependence(Nested):
     """Reads along the named dim `dim`.
 
     names        of the inputs, in order; each has a bit in `Fact.inputs`
@@ -58,12 +59,12 @@ class Dependence(Domain[Fact]):
     kinds: ClassVar = KINDS
 
     def __init__(self, dim: Dim | None, names: Sequence[str] = (), sources: Collection[str] | None = None):
+        super().__init__()
         self.dim = dim
         self.names = tuple(names)
         self.sources = sources
         self.assumptions: dict[str, None] = {}
         self.remarks: list[tuple[str, str]] = []
-        self.outer: Shape = ()
         self._bits = {name: 1 << i for i, name in enumerate(self.names)}
 
     # What is known at first -------------------------------------------------------------------------------------------
@@ -150,27 +151,6 @@ class Dependence(Domain[Fact]):
         return reading(joined, reads)
 
     # Loops ------------------------------------------------------------------------------------------------------------
-
-    @property
-    @override
-    def context(self) -> Shape:
-        return self.outer
-
-    @override
-    def enter(self, length: Dim) -> None:
-        self.outer = (*self.outer, length)
-
-    @override
-    def leave(self) -> None:
-        self.outer = self.outer[:-1]
-
-    def within(self, fact: Fact) -> Fact:
-        """The fact of the same tensor in the loops around: it is alike in all their iterations."""
-        return lifted(fact, self.outer)
-
-    @override
-    def invariant(self, fact: Fact, length: Dim) -> Fact:
-        return self.within(fact)
 
     @override
     def entry(self, fact: Fact, type: TensorType, length: Dim) -> Fact:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
+from ...ops.enclosures import corners, magnitudes
 from ...ops.types import Shape
 
 INFINITY = math.inf
@@ -93,6 +95,11 @@ class ValueRange(NamedTuple):
         return self.low <= 0 <= self.high
 
     @property
+    def sizes(self) -> tuple[float, float]:
+        """The greatest and the least magnitude."""
+        return magnitudes(operator.neg, max, self.low, self.high, 0.0)
+
+    @property
     def alone(self) -> ValueRange:
         """The same, said of elements one by one, and of no other tensor."""
         return ValueRange(self.low, self.high, self.nan, self.minus, self.plus, self.integral)
@@ -156,7 +163,7 @@ def within(a: ValueRange, b: ValueRange) -> bool:
 
 def product(a: ValueRange, b: ValueRange) -> tuple[float, float]:
     """The bounds of x·y."""
-    found = [_times(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
+    found = corners(_times, (a.low, a.high), (b.low, b.high))
     return min(found), max(found)
 
 

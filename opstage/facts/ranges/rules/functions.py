@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from ....ops.catalogue import activation, elementwise, reduction
 from ....ops.catalogue.monotone import MONOTONE
+from ....ops.enclosures import corners, power_operands
 from ...domain import OpCall, Rule
 from ..fact import ANYTHING, INFINITY, Facts, ValueRange
 from . import norms
@@ -148,13 +150,11 @@ def power_of(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 def _raised(domain: Ranges, call: OpCall, x: ValueRange, n: float) -> ValueRange:
     if not n:
         return ValueRange(1, 1)
-    ends = [_power(bound, n) for bound in (x.low, x.high)]
-    even, whole = n % 2 == 0, n.is_integer()
-    if x.low < 0 and not whole:
+    low, high = [_power(bound, n) for bound in power_operands(Fraction(n), x.low, x.high, lambda: x.sizes)]
+    if x.low < 0 and not n.is_integer():
         domain.remark("sqrt-of-negative", f"a power {n:g} of what is in {x}", x, sure=x.low > -INFINITY)
-        return ValueRange(0.0, max(ends[1], 0.0), True, False, x.plus)
-    low = 0.0 if even and x.may_be_zero else min(ends)
-    return domain.result(call, low, max(ends), (x,), ulps=_ULPS)
+        return ValueRange(0.0, max(high, 0.0), True, False, x.plus)
+    return domain.result(call, low, high, (x,), ulps=_ULPS)
 
 
 def _power(x: float, n: float) -> float:
@@ -169,7 +169,7 @@ def _power(x: float, n: float) -> float:
 def power(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     x, y = facts
     if x.low > 0 and x.bounded and y.bounded:
-        ends = [_power(a, b) for a in (x.low, x.high) for b in (y.low, y.high)]
+        ends = corners(_power, (x.low, x.high), (y.low, y.high))
         return [domain.result(call, min(ends), max(ends), facts, ulps=_ULPS)]
     low = 0.0 if x.low >= 0 else -INFINITY
     return [ValueRange(low, INFINITY, x.low < 0 or x.nan or y.nan, low < 0, True)]

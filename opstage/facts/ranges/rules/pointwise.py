@@ -143,10 +143,10 @@ def neg(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 
 def absolute(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     (x,) = facts
-    low = 0.0 if x.may_be_zero else min(abs(x.low), abs(x.high))
+    high, low = x.sizes
     if not is_float(call.outputs[0].dtype):  # nor a size
-        return [domain.result(call, low if x.bounded else -INFINITY, max(abs(x.low), abs(x.high)), facts)]
-    return [ValueRange(low, max(abs(x.low), abs(x.high)), x.nan, False, x.infinite, x.integral)]
+        return [domain.result(call, low if x.bounded else -INFINITY, high, facts)]
+    return [ValueRange(low, high, x.nan, False, x.infinite, x.integral)]
 
 
 def scale(domain: Ranges, call: OpCall, facts: Facts) -> Facts:

@@ -9,6 +9,7 @@ from typing import Any
 from ....ops.catalogue.elementwise import ABS, ADD, DIV, INV, MAXIMUM, MINIMUM, MUL, POW, POWER, SUB
 from ....ops.catalogue.rounding import FLOOR_DIVIDE, MOD
 from ....ops.catalogue.transcendental import COSH
+from ....ops.enclosures import corners, is_even, magnitudes, power_operands
 from ....ops.primitive import Primitive, Static
 from ....ops.types import TensorType
 from ..interpreter import Interval, Intervals
@@ -67,14 +68,13 @@ def _square(bounds: Intervals[Any], x: Interval[Any]) -> Interval[Any]:
 
 def _sizes(ops: Any, x: Interval[Any]) -> tuple[Any, Any]:
     """The greatest and the least magnitude."""
-    turned = ops.neg(x.lower)
-    return ops.maximum(turned, x.upper), ops.maximum(ops.maximum(x.lower, ops.neg(x.upper)), 0.0)
+    return magnitudes(ops.neg, ops.maximum, x.lower, x.upper, 0.0)
 
 
 def _corners(f: Callable[..., Any], x: Interval[Any], y: Interval[Any]) -> list[Any]:
     xs = [x.lower] if x.point else [x.lower, x.upper]
     ys = [y.lower] if y.point else [y.lower, y.upper]
-    return [f(a, b) for a in xs for b in ys]
+    return corners(f, xs, ys)
 
 
 def _mul(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
@@ -147,13 +147,10 @@ def _pow(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
         return (bounds.between(down(ops, found.lower, ulps), up(ops, found.upper, ulps)),)
     if exponent == 2:
         return (_square(bounds, x),)
-    low, high = x.lower, x.upper
-    even = exponent.denominator == 1 and exponent.numerator % 2 == 0
-    if even:
-        high, low = _sizes(ops, x)
+    low, high = power_operands(exponent, x.lower, x.upper, lambda: _sizes(ops, x))
     lower, upper = ops.pow(low, exponent=static["exponent"]), ops.pow(high, exponent=static["exponent"])
     lower, upper = down(ops, lower, ulps), up(ops, upper, ulps)
-    if even or exponent.denominator != 1:
+    if is_even(exponent) or exponent.denominator != 1:
         lower = ops.maximum(lower, 0.0)
     return (bounds.between(lower, upper),)
 
