@@ -50,6 +50,9 @@ class Verification:
     x, y      the counterexample, and the outputs of the run that confirmed it
     boxes     how many boxes, or regions of them, were bounded
     seconds   how long it took
+    proved    of how many of the property's cases it is proved that they have no counterexample
+    cases     how many cases the property has
+    left      how many regions of the case that was left were not decided yet
     """
 
     outcome: Outcome
@@ -57,6 +60,18 @@ class Verification:
     y: Any
     boxes: int
     seconds: float
+    proved: int = 0
+    cases: int = 0
+    left: int = 0
+
+
+@final
+class SearchInterrupted(KeyboardInterrupt):
+    """Ctrl-C during a search. `found` is what is known then: "unknown", and what was proved before."""
+
+    def __init__(self, found: Verification):
+        super().__init__("the search was interrupted")
+        self.found = found
 
 
 def verify(
@@ -77,8 +92,11 @@ def verify(
                  "crown"; "auto": so where there are more than a few inputs
     most_boxes   how many boxes or regions are bounded at most; "unknown" after that
 
+    Without a timeout the regions that are bounded are the same in every run, however many threads there are.
+
     Raises:
         UsageError: `splits` of no such name, or a number of boxes below 1.
+        SearchInterrupted: Ctrl-C; a KeyboardInterrupt that has what was found.
     """
     if splits not in SPLITS:
         raise UsageError(f"splits is one of {', '.join(map(repr, SPLITS))}, not {splits!r}")
@@ -89,17 +107,27 @@ def verify(
     search = _Search(network, params, unsafe, begun + timeout, method, confirm, splits, limit)
     found: tuple[Any, Any] | None = None
     outcome: Outcome = "holds"
-    for case in unsafe.cases:
-        outcome_of, found = search.case(case)
-        if outcome_of == "violated":
-            outcome = "violated"
-            break
-        if outcome_of == "unknown":
-            outcome = "unknown"
-            if monotonic() > search.deadline or search.bounded >= limit:
+    proved = 0
+
+    def verification(outcome: Outcome) -> Verification:
+        x, y = found if found is not None and outcome == "violated" else (None, None)
+        seconds = monotonic() - begun
+        return Verification(outcome, x, y, search.bounded, seconds, proved, len(unsafe.cases), search.left)
+
+    try:
+        for case in unsafe.cases:
+            outcome_of, found = search.case(case)
+            if outcome_of == "violated":
+                outcome = "violated"
                 break
-    x, y = found if found is not None and outcome == "violated" else (None, None)
-    return Verification(outcome, x, y, search.bounded, monotonic() - begun)
+            proved += outcome_of == "holds"
+            if outcome_of == "unknown":
+                outcome = "unknown"
+                if monotonic() > search.deadline or search.bounded >= limit:
+                    break
+    except KeyboardInterrupt:
+        raise SearchInterrupted(verification("unknown")) from None
+    return verification(outcome)
 
 
 @final
@@ -120,6 +148,7 @@ class _Search:
         self.network, self.params, self.unsafe = network, params, unsafe
         self.deadline, self.method, self.confirm = deadline, method, confirm
         self.bounded, self.most_boxes = 0, most_boxes
+        self.left = 0
         self.relus = 0
         if splits == "auto":
             splits = "phases" if unsafe.inputs > _FEW_INPUTS else "inputs"
@@ -146,7 +175,10 @@ class _Search:
             return ("violated", confirmed) if confirmed is not None else ("unknown", None)
         regions = Regions.whole(case.lower, case.upper, self.relus)
         confirmed = self.tried(case, self.candidates(case, regions.lower, regions.upper, 256))
-        while confirmed is None and len(regions):
+        while True:
+            self.left = len(regions)
+            if confirmed is not None or not len(regions):
+                break
             count = min(self.at_once, self.most_boxes - self.bounded)
             if count <= 0 or monotonic() > self.deadline:
                 return "unknown", None

@@ -33,16 +33,17 @@ def verify(model: Path, prop: Path, timeout: float, method: Any, split: Any, mos
     """Prove or refute PROPERTY, a VNN-LIB file, for MODEL, an ONNX file, by branch and bound.
 
     `holds` says that no input in the property's boxes is a counterexample, in exact arithmetic and in float32;
-    `violated` shows one, which was run, in onnxruntime too where that is installed; `unknown` says that time was up, or
-    the number of boxes.
+    `violated` shows one, which was run, in onnxruntime too where that is installed; `unknown` says that the time or the
+    number of boxes was used up, or that Ctrl-C ended the search, and how much was proved until then.
 
-    Ends with 0 for holds, 1 for violated, 3 for unknown, and 2 for a file that cannot be used.
+    Ends with 0 for holds, 1 for violated, 3 for unknown, 130 after Ctrl-C, and 2 for a file that cannot be used.
     """
-    from ..certified.verify import rows_of
+    from ..certified.verify import SearchInterrupted, rows_of
     from ..certified.verify import verify as branch_and_bound
     from ..certified.vnnlib import read
     from ..onnx.model import load
     from ..ops.errors import UsageError
+    from .interrupt import INTERRUPTED, say_interrupted
 
     found = load(model)
     unsafe = read(prop)
@@ -53,24 +54,32 @@ def verify(model: Path, prop: Path, timeout: float, method: Any, split: Any, mos
             f"and {outputs}"
         )
     confirm, where = _in_onnxruntime(model, shaped)
-    verdict = branch_and_bound(
-        network,
-        found.params,
-        unsafe,
-        timeout=timeout,
-        method=method,
-        confirm=confirm,
-        splits=split,
-        most_boxes=most_boxes,
-    )
+    code = None
+    try:
+        verdict = branch_and_bound(
+            network,
+            found.params,
+            unsafe,
+            timeout=timeout,
+            method=method,
+            confirm=confirm,
+            splits=split,
+            most_boxes=most_boxes,
+        )
+    except SearchInterrupted as interrupted:
+        verdict, code = interrupted.found, INTERRUPTED
+        say_interrupted()
     click.echo(verdict.outcome)
     if verdict.x is not None:
         for name, values in (("X", verdict.x), ("Y", verdict.y)):
             for i, value in enumerate(values):
                 click.echo(f"  {name}_{i} = {float(value)!r}")
         click.echo(f"  run in float32{where}")
-    click.echo(f"{verdict.boxes:,} boxes in {verdict.seconds:.1f} s", err=True)
-    raise SystemExit(EXIT_CODES[verdict.outcome])
+    known = ""
+    if verdict.outcome == "unknown":
+        known = f"; {verdict.proved} of {verdict.cases} cases proved, {verdict.left:,} boxes left"
+    click.echo(f"{verdict.boxes:,} boxes in {verdict.seconds:.1f} s{known}", err=True)
+    raise SystemExit(EXIT_CODES[verdict.outcome] if code is None else code)
 
 
 def _in_onnxruntime(model: Path, shaped: Any) -> tuple[Any, str]:
