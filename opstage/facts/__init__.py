@@ -10,7 +10,7 @@ from .domain import Domain, OpCall, Rule
 from .graphs import report_of
 from .interpret import Interpretation
 from .prove import with_claims
-from .ranged import RangeReport, ranges_of, with_ranges
+from .ranged import RangeReport, bounds_of_claims, ranges_of, with_ranges
 from .ranges import ValueRange
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Uses",
     "ValueRange",
     "Window",
+    "bounds_of_claims",
     "ranges_of",
     "report_of",
     "with_claims",

@@ -16,6 +16,8 @@ from .ranges import Ranges, ValueRange, limits_of, matches
 from .ranges.fact import INFINITY
 
 Bounds: TypeAlias = "Mapping[str, tuple[float, float]]"
+_SHOWN = 8
+"""How many paths of inputs a message names."""
 
 
 @final
@@ -138,11 +140,39 @@ def domain_of(
     limits = limits_of(dtype_name(program.dtype) if dtype is None else dtype)
     first = program.initial if initial else {}
     domain = Ranges(limits, _checked(bounds or {}), program.ranges, first, program.lasting, invariants, program.dtype)
-    unused = [pattern for pattern in domain.bounds if not any(matches(name, pattern) for name in program.names)]
+    unused = [pattern for pattern in domain.bounds if not _is_of(pattern, program)]
     if unused:
-        known = [name for name in program.names if name]
-        raise UsageError(f"no input has a path {unused[0]!r}{nearest(unused[0], known)}; there are {', '.join(known)}")
+        raise _of_no_input(unused[0], program)
     return domain
+
+
+def bounds_of_claims(bounds: Bounds, report: Report, other: Report | None) -> Bounds:
+    """The bounds of inputs of the program that claims are about, among those that were stated for two forms of it.
+
+    other   the report on the other form, where its ranges are asked for; its inputs may have bounds too
+
+    Raises UsageError for a pattern that no input of either has.
+    """
+    found = {pattern: ends for pattern, ends in bounds.items() if _is_of(pattern, report.program)}
+    for pattern in bounds:
+        if pattern not in found and (other is None or not _is_of(pattern, other.program)):
+            raise _of_no_input(pattern, report.program, other is None)
+    return found
+
+
+def _is_of(pattern: str, program: CheckedProgram) -> bool:
+    return any(matches(name, pattern) for name in program.names)
+
+
+def _of_no_input(pattern: str, program: CheckedProgram, of_claims: bool = False) -> UsageError:
+    """A pattern that no input has; inputs that are no parameters are named first."""
+    known = [name for name in (*program.names[program.parameters :], *program.names[: program.parameters]) if name]
+    more = f", and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
+    what = "no input has" if not of_claims else "no input of the forward pass, which claims are about, has"
+    how = "" if not of_claims else "; leave it out, or ask for the ranges of the training step too: --ranges"
+    return UsageError(
+        f"{what} a path {pattern!r}{nearest(pattern, known)}; there are {', '.join(known[:_SHOWN])}{more}{how}"
+    )
 
 
 def with_ranges(report: Report, ranges: RangeReport) -> Report:

@@ -59,6 +59,7 @@ def check_program(
     step: bool | None = None,
     optimizer: Optimizer | None = None,
     bounds: Mapping[str, tuple[float, float]] | None = None,
+    ranges: bool = False,
 ) -> Checked:
     """Check `program(ops, [params, [state,]] *inputs)` for the given shapes, each by argument name.
 
@@ -67,6 +68,7 @@ def check_program(
     any other a warning says that only its forward pass was checked
 
     The claims of `shapes` are about the forward pass in evaluation form, `bounds` those of `opstage.check` for them.
+    With `ranges`, for which bounds are stated too, they may be of inputs that the checked form alone has.
     Raises UsageError for shapes that do not match the program's arguments; errors of the program itself are in the
     report.
     """
@@ -76,7 +78,11 @@ def check_program(
     name = getattr(program, "__name__", type(program).__name__)
     bound = _bind(program, name, shapes, False)
     held = [tree for tree in (bound.params, bound.state) if tree is not None]
-    claimed = check(bound.program, *held, *bound.batch, options=options, claims=shapes.claims, bounds=bounds)
+    from ..facts import bounds_of_claims, with_claims
+
+    forward = check(bound.program, *held, *bound.batch, options=options)
+    stated = bounds_of_claims(bounds or {}, forward, checked.report if ranges else None)
+    claimed = with_claims(forward, shapes.claims, stated)
     return replace(checked, report=checked.report.with_verdicts(claimed))
 
 

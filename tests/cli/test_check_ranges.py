@@ -53,3 +53,34 @@ def test_bounds_prove_it_safe(opstage: Command, net: str) -> None:
 def test_bad_input_is_one_error(opstage: Command, net: str, words: tuple[str, ...], message: str) -> None:
     code, out, err = opstage("check", net, *words)
     assert code == 2 and message in out + err
+
+
+LOSS = """import opstage
+from opstage.init import Declaration, build, zeros
+
+params = build({"w": Declaration((3, 10), zeros), "b": Declaration((3,), zeros)})
+
+@opstage.shapes("x: B 10", "y: B int64", params=params, claims=["uses:x"])
+def loss(ops, params, x, y):
+    return ops.cross_entropy(ops.linear(params["w"], params["b"], x), y)
+"""
+
+
+@pytest.mark.parametrize("target", ["mlp", "loss.py:loss"])
+def test_bounds_may_be_of_inputs_that_the_step_alone_has(
+    opstage: Command, net: str, target: str, tmp_path: Path
+) -> None:
+    """Claims are about the forward pass, ranges of the training step, which has the learning rate too."""
+    Path("loss.py").write_text(LOSS)
+    words = ["check", target, "--prove", "uses:x", "--bounds", "lr: 0 1"]
+    code, out, err = opstage(*words, "--ranges")
+    assert "lr is in [0, 1], as is stated" in out, out + err
+    code, out, err = opstage(*words)
+    assert code == 2 and "which claims are about, has a path 'lr'" in out + err and "--ranges" in out + err
+    code, out, err = opstage(*words[:-1], "nothing: 0 1", "--ranges")
+    assert code == 2 and "has a path 'nothing'" in out + err
+
+
+def test_few_paths_of_many_are_named(opstage: Command) -> None:
+    code, _, err = opstage("check", "gpt", "--ranges", "--bounds", "z: 0 1")
+    assert code == 2 and "more" in err and len(err) < 600

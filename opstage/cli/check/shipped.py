@@ -17,6 +17,7 @@ from ...interpreters.registry import make_interpreter
 from ...interpreters.shape_check import Finding
 from ...interpreters.shape_check.formats import CheckOutcome, Section
 from ...models import Model
+from ...ops.claims import read_claims
 from ...ops.errors import UsageError
 from ...ops.mesh import mesh_of
 from ...ops.spec import Spec, as_specs
@@ -70,10 +71,13 @@ def check_shipped(settings: Settings, asked: Asked) -> CheckOutcome:
     if report.ok:
         checked = replace(checked, report=replace(report, errors=check_parts(chosen, options)))
     if asked.prove and checked.report.ok:
+        from ...facts import bounds_of_claims, with_claims
+
         predicts = chosen.outputs if chosen.outputs is not None else chosen.forward
         inputs = chosen.batch if chosen.outputs is None else tuple(input_specs(chosen).values())
-        bounds = read_bounds(asked.bounds)
-        claimed = check(predicts, *held, *inputs, options=options, train=False, claims=asked.prove, bounds=bounds)
+        predicted = check(predicts, *held, *inputs, options=options, train=False)
+        bounds = bounds_of_claims(read_bounds(asked.bounds), predicted, checked.report if asked.ranges else None)
+        claimed = with_claims(predicted, read_claims(asked.prove), bounds)
         checked = replace(checked, report=checked.report.with_verdicts(claimed))
     report, sections = completed(checked, settings.options, asked, found)
     if settings.parts > 1:
