@@ -52,7 +52,7 @@ def lower_bound(ops: Any, samples: int, ref: Related[Any], coefficients: Any) ->
         if key in arrived:
             before = arrived[key][1]
             size = ops.clamp(ops.add(ops.abs(before), ops.abs(a)), lo=TINY[a.dtype], hi=float("inf"))
-            size = ops.mul(_double(ops, size), _double(ops, _magnitude(ops, node.interval)))
+            size = ops.mul(double(ops, size), double(ops, _magnitude(ops, node.interval)))
             terms.append(_summed(ops, samples, ops.scale(size, c=-2 * eps_of(a.dtype)), a.dtype))
             a = ops.add(before, a)
         arrived[key] = node, a
@@ -82,10 +82,11 @@ def lower_bound(ops: Any, samples: int, ref: Related[Any], coefficients: Any) ->
 def _at(ops: Any, a: Any, below: Any, above: Any) -> Any:
     """a times `below` where a is positive, else a times `above`, in float64; nan in either is kept."""
     positive = ops.less(ops.full(shape=a.shape, value=0.0, dtype=a.dtype), a)
-    return ops.mul(_double(ops, a), _double(ops, ops.select(positive, below, above)))
+    return ops.mul(double(ops, a), double(ops, ops.select(positive, below, above)))
 
 
-def _double(ops: Any, x: Any) -> Any:
+def double(ops: Any, x: Any) -> Any:
+    """x in float64, which holds numbers of float32 as they are."""
     return x if x.dtype == FLOAT64 else ops.cast(x, dtype=FLOAT64)
 
 

@@ -9,8 +9,11 @@ from ....ops.catalogue.activation import GELU, LEAKY_RELU, MISH, RELU, SILU
 from ....ops.catalogue.elementwise import COS, ERF, EXP, INV, LOG, POW, SIGMOID, SIN, SOFTPLUS, SQRT, TANH
 from ....ops.catalogue.transcendental import ATAN
 from ....ops.primitive import Primitive, Static
+from ....ops.types import FLOAT64, DType
 from ...intervals import Interval
+from ...intervals.rounding import TINY, eps_of
 from ...intervals.rules.monotone import KERNEL_ERRORS
+from ..backward import double
 from ..interpreter import Related, Relaxed
 from ..phases import ReluRegion
 from .errors import magnitude, rounded
@@ -40,8 +43,6 @@ def _related(
     slope = ops.maximum(ops.abs(lines.slope_below), ops.abs(lines.slope_above))
     constants = ops.maximum(ops.abs(lines.below), ops.abs(lines.above))
     size = ops.add(ops.add(ops.mul(slope, magnitude(ops, x.interval)), constants), size)
-    from ...intervals.rounding import eps_of
-
     below, above = rounded(ops, lines.below, lines.above, size, ulps * eps_of(x.dtype))
     slopes = lines.slope_below, lines.slope_above
 
@@ -52,6 +53,51 @@ def _related(
 
     sources = [x] if added is None else [x, x]
     return (relaxed.related(out, sources, pull, below, above),)
+
+
+def _finely(
+    relaxed: Relaxed[Any], x: Related[Any], lines: Lines, ulps: float, out: Interval[Any], size: Any, kernel: float
+) -> tuple[Related[Any]]:
+    """The ref of a function that stays between two lines that were computed in float64, with slopes of x's dtype.
+
+    So rounding to that dtype moves a result by three things alone, each times its eps, the distance from 1 to the next
+    number: `kernel` times the result, by which a run is off; the slope times the operand, as the product of a
+    coefficient and the slope is rounded in the backward pass; and the slope times the width of the operand's interval,
+    since s', the slope s rounded, belongs to another line through the point p where s touches: f(t) ≥ f(p) + s·(t - p)
+    leaves f(t) - s'·t ≥ f(p) - s'·p - |s' - s|·|t - p|. What the lines themselves lose is `ulps` eps of float64 times
+    all that makes them up, as in `_related`. Constants stay in float64, in which the backward pass adds them up.
+
+    A kernel of x's dtype may overflow where one of float64 does not, so a result that is not finite leaves nothing
+    known.
+    """
+    ops, interval = relaxed.inner, doubled(relaxed.inner, x.interval)
+    slope = ops.maximum(ops.abs(lines.slope_below), ops.abs(lines.slope_above))
+    leaning = ops.mul(slope, magnitude(ops, interval))
+    constants = ops.maximum(ops.abs(lines.below), ops.abs(lines.above))
+    exactly = ops.scale(ops.add(ops.add(leaning, constants), size), c=(ulps + 4) * eps_of(FLOAT64))
+    results = ops.scale(double(ops, magnitude(ops, out)), c=kernel)
+    turned = ops.mul(slope, ops.sub(interval.upper, interval.lower))
+    coarsely = ops.scale(ops.add(ops.add(leaning, turned), results), c=eps_of(x.dtype) * (1 + 2**-20))
+    lost = ops.add(ops.add(exactly, coarsely), TINY[x.dtype])
+    nothing = double(ops, ops.add(ops.sub(out.lower, out.lower), ops.sub(out.upper, out.upper)))  # 0, else nan
+    below, above = ops.sub(lines.below, ops.add(lost, nothing)), ops.add(lines.above, ops.add(lost, nothing))
+    slopes = [ops.cast(each, dtype=x.dtype) for each in (lines.slope_below, lines.slope_above)]
+
+    def pull(ops: Any, a: Any) -> Sequence[Any]:
+        positive = ops.less(ops.full(shape=a.shape, value=0.0, dtype=a.dtype), a)
+        return [ops.mul(a, ops.select(positive, *slopes))]
+
+    return (relaxed.related(out, [x], pull, below, above),)
+
+
+def doubled(ops: Any, x: Interval[Any]) -> Interval[Any]:
+    """The interval in float64, which holds its ends as they are."""
+    return Interval(double(ops, x.lower), double(ops, x.upper), x.ops)
+
+
+def _held(ops: Any, slope: Any, dtype: DType) -> Any:
+    """A slope in float64, rounded to a number of another dtype."""
+    return slope if dtype == FLOAT64 else double(ops, ops.cast(slope, dtype=dtype))
 
 
 def _least_of(ops: Any, first: Any, *others: Any) -> Any:
@@ -119,13 +165,13 @@ def _relu(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[
     return _related(relaxed, x, lines, 4, out, _number(ops, x.interval.lower, 0.0), region.signed_price)
 
 
-def _convex(ops: Any, f: Function, low: Any, high: Any) -> Lines:
-    """The chord above, and below the tangent in the middle."""
+def _convex(ops: Any, f: Function, low: Any, high: Any, dtype: DType) -> Lines:
+    """The chord above, and below the tangent in the middle; slopes are numbers of the dtype."""
     middle = ops.add(ops.scale(low, c=0.5), ops.scale(high, c=0.5))
     at_low, at_high, at_middle = f(ops)(low), f(ops)(high), f(ops)(middle)
-    chord = _chord(ops, low, high, at_low, at_high)
+    chord = _held(ops, _chord(ops, low, high, at_low, at_high), dtype)
     above = _most_of(ops, ops.sub(at_low, ops.mul(chord, low)), ops.sub(at_high, ops.mul(chord, high)))
-    slope = _slopes(ops, f, middle)
+    slope = _held(ops, _slopes(ops, f, middle), dtype)
     below = ops.sub(at_middle, ops.mul(slope, middle))
     return Lines(slope, below, chord, above)
 
@@ -135,8 +181,8 @@ def _turned(ops: Any, lines: Lines) -> Lines:
     return Lines(*[ops.neg(each) for each in (lines.slope_above, lines.above, lines.slope_below, lines.below)])
 
 
-def _curved(sign: int, ulps: float) -> Callable[..., Any]:
-    """A convex function, or with sign -1 a concave one, where it is defined."""
+def _curved(sign: int, ulps: float, kernel: float) -> Callable[..., Any]:
+    """A convex function, or with sign -1 a concave one, where it is defined; `kernel` and `ulps` as in `_finely`."""
 
     def rule_of(primitive: Primitive) -> Callable[..., Any]:
         def rule(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[Interval[Any]]) -> Any:
@@ -149,10 +195,11 @@ def _curved(sign: int, ulps: float) -> Callable[..., Any]:
                     ops.bind(primitive, (x,), static)[0] if sign > 0 else ops.neg(ops.bind(primitive, (x,), static)[0])
                 )
 
-            lines = _convex(ops, f, interval.lower, interval.upper)
+            wide = doubled(ops, interval)
+            lines = _convex(ops, f, wide.lower, wide.upper, x.dtype)
             if sign < 0:
                 lines = _turned(ops, lines)
-            return _related(relaxed, x, lines, ulps, out, magnitude(ops, out))
+            return _finely(relaxed, x, lines, ulps, out, double(ops, magnitude(ops, out)), kernel)
 
         return rule
 
@@ -162,7 +209,7 @@ def _curved(sign: int, ulps: float) -> Callable[..., Any]:
 _HALVINGS = 24
 
 
-def _touching(ops: Any, f: Function, low: Any, high: Any) -> tuple[Any, Any]:
+def _touching(ops: Any, f: Function, low: Any, high: Any, dtype: DType) -> tuple[Any, Any]:
     """Below an odd function that is convex under 0, concave above: a tangent that meets it at `high`, or the chord.
 
     A tangent at d <= 0 that is not above the function at `high` is nowhere above it. So halving keeps the d for which
@@ -186,6 +233,7 @@ def _touching(ops: Any, f: Function, low: Any, high: Any) -> tuple[Any, Any]:
     kept = ops.select(convex, middle, kept)
     by_chord = ops.logical_or(ops.less_equal(zero, low), ops.logical_and(steep, ops.logical_not(convex)))
     slope = ops.select(by_chord, _chord(ops, low, high, at_low, at_high), _slopes(ops, f, kept))
+    slope = _held(ops, slope, dtype)
     below = _least_of(
         ops,
         ops.sub(at_low, ops.mul(slope, low)),
@@ -213,29 +261,31 @@ _LINES = 12.0
 def _s_shaped(primitive: Primitive, odd: Odd) -> Callable[..., Any]:
     """The rule of an S-shaped function.
 
-    Errors of its lines: the kernel's, of a run and of the constants; of the centre, taken off and added; of a tangent
+    Errors of its lines, in float64: the kernel's, of the constants; of the centre, taken off and added; of a tangent
     whose slope is off by d, which another point than the one that was taken touches, d times the operand; and those of
     the products, in `_LINES`.
     """
-    kernel = 2 * KERNEL_ERRORS[primitive].ulps
+    kernel = KERNEL_ERRORS[primitive].ulps
 
     def rule(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[Interval[Any]]) -> Any:
         (x,), ops = refs, relaxed.inner
         interval = relaxed.tightened(x)
         out = relaxed.intervals.bind(primitive, (interval,), static)[0]
-        low, high = interval.lower, interval.upper
+        wide = doubled(ops, interval)
+        low, high = wide.lower, wide.upper
 
         def f(ops: Any) -> Function:
             return lambda x: ops.sub(ops.bind(primitive, (x,), static)[0], _number(ops, x, odd.centre))
 
         shift = _number(ops, low, odd.centre)
-        slope_below, below = _touching(ops, f, low, high)
-        slope_above, above = _touching(ops, f, ops.neg(high), ops.neg(low))
+        slope_below, below = _touching(ops, f, low, high, x.dtype)
+        slope_above, above = _touching(ops, f, ops.neg(high), ops.neg(low), x.dtype)
         lines = Lines(slope_below, ops.add(below, shift), slope_above, ops.sub(shift, above))
-        size = ops.add(ops.scale(magnitude(ops, out), c=kernel / _LINES), _number(ops, low, 4 * odd.centre / _LINES))
+        size = ops.scale(double(ops, magnitude(ops, out)), c=2 * kernel / _LINES)
+        size = ops.add(size, _number(ops, low, 4 * odd.centre / _LINES))
         if odd.off:
-            size = ops.add(size, ops.scale(magnitude(ops, interval), c=odd.off / _LINES))
-        return _related(relaxed, x, lines, _LINES, out, size)
+            size = ops.add(size, ops.scale(magnitude(ops, wide), c=odd.off / _LINES))
+        return _finely(relaxed, x, lines, _LINES, out, size, kernel)
 
     return rule
 
@@ -281,12 +331,12 @@ def _pow(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[I
     exponent = static["exponent"]
     if exponent != int(exponent) or exponent < 2 or int(exponent) % 2:
         return None
-    return _curved(1, 64)(POW)(relaxed, refs, static, intervals)
+    return _curved(1, 64, 16 + exponent)(POW)(relaxed, refs, static, intervals)
 
 
 def square(relaxed: Relaxed[Any], x: Related[Any], intervals: Sequence[Interval[Any]]) -> Any:
     """x·x, which is convex."""
-    return _curved(1, 64)(POW)(relaxed, (x,), {"exponent": 2}, intervals)
+    return _curved(1, 64, 18)(POW)(relaxed, (x,), {"exponent": 2}, intervals)
 
 
 def _positive(of: Callable[..., Any]) -> Callable[..., Any]:
@@ -314,11 +364,9 @@ def _positive(of: Callable[..., Any]) -> Callable[..., Any]:
 RULES: dict[Primitive, Callable[..., Any]] = {
     RELU: _relu,
     LEAKY_RELU: _relu,
-    EXP: _curved(1, 64)(EXP),
-    SOFTPLUS: _curved(1, 64)(SOFTPLUS),
-    LOG: _curved(-1, 64)(LOG),
-    SQRT: _curved(-1, 64)(SQRT),
-    INV: _positive(_curved(1, 64)(INV)),
+    **{p: _curved(1, 64, KERNEL_ERRORS[p].ulps)(p) for p in (EXP, SOFTPLUS)},
+    **{p: _curved(-1, 64, KERNEL_ERRORS[p].ulps)(p) for p in (LOG, SQRT)},
+    INV: _positive(_curved(1, 64, 1)(INV)),
     POW: _pow,
     **{primitive: _s_shaped(primitive, odd) for primitive, odd in ODD.items()},
     **{primitive: _smooth(primitive, curvature) for primitive, curvature in CURVATURES.items()},
