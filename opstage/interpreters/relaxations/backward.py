@@ -68,6 +68,9 @@ def lower_bound(ops: Any, samples: int, ref: Related[Any], coefficients: Any) ->
             terms.append(_summed(ops, samples, _at(ops, a, relation.below, relation.above), a.dtype))
         for source, found in zip(relation.sources, relation.pull(ops, a)):
             if found is not None:
+                if relation.centre is not None:
+                    shift = ops.mul(double(ops, ops.neg(found)), double(ops, relation.centre))
+                    terms.append(_summed(ops, samples, shift, found.dtype))
                 deposit(source, found)
     for node, a in leaves:
         terms.append(_summed(ops, samples, _at(ops, a, node.interval.lower, node.interval.upper), a.dtype))

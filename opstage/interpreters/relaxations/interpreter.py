@@ -32,12 +32,14 @@ class Relaxation(NamedTuple):
     pull      (ops, A) -> for each source the coefficients of A⁺·L + A⁻·U
     below     constants, with all that is lost by rounding in them; None for 0
     above
+    centre    a value of the only source, where the lines are of the distance from it: y >= L(x - centre) + below
     """
 
     sources: tuple[Any, ...]
     pull: Callable[[Any, Any], Sequence[Any]]
     below: Any
     above: Any
+    centre: Any = None
 
 
 @final
@@ -98,9 +100,10 @@ class Relaxed(Wrapper[Related[R], R]):
         pull: Callable[[Any, Any], Sequence[Any]],
         below: R | None,
         above: R | None,
+        centre: R | None = None,
     ) -> Related[R]:
         """A ref with a relation to its sources."""
-        return Related(interval, self, Relaxation(tuple(sources), pull, below, above))
+        return Related(interval, self, Relaxation(tuple(sources), pull, below, above, centre))
 
     def met(self, ref: Related[R], other: Interval[R]) -> Related[R]:
         """The ref with what is known of it otherwise too; where one says nothing the other stands."""

@@ -14,11 +14,12 @@ from ....ops.catalogue.pooling import AVG_POOL
 from ....ops.catalogue.reduction import REDUCE_SUM
 from ....ops.dims import prod
 from ....ops.primitive import Primitive, Static
-from ....ops.types import TensorType, is_float
+from ....ops.types import FLOAT32, TensorType, is_float
 from ...intervals import Interval
-from ...intervals.rounding import gamma
+from ...intervals.rounding import TINY, eps_of, gamma, up
 from ...intervals.rules.bilinear import TERMS as PRODUCT_TERMS
 from ...intervals.rules.sums import TERMS as SUM_TERMS
+from ..backward import double
 from ..interpreter import Related, Relaxed
 from .errors import magnitude, rounded
 
@@ -34,6 +35,8 @@ class ForwardCall(NamedTuple):
 
 _BILINEAR = {MUL, MATMUL, BMM, LINEAR, CONV, CONV_TRANSPOSE}
 _JOINT = {ADD, SUB, NEG, SCALE, CONCAT, PAD, PERMUTE, RESHAPE, SLICE, BROADCAST_TO, REDUCE_SUM, AVG_POOL, SELECT}
+_CENTRED = _BILINEAR - {MUL}
+_LEAST = 2.0**-100
 _EXACT = {NEG, CONCAT, PAD, PERMUTE, RESHAPE, SLICE, SELECT}
 
 
@@ -63,8 +66,12 @@ def _linear(primitive: Primitive) -> Callable[..., Any]:
             found = vjp(ops, call, (a,), **static)
             return [each for each, needed in zip(found, needs) if needed]
 
-        below, above = _constants(ops, primitive, refs, static, needs, out)
         sources = [ref for ref, needed in zip(refs, needs) if needed]
+        is_factor = len(sources) == 1 and (sources[0] is refs[0] or sources[0] is refs[-1])
+        if primitive in _CENTRED and is_factor and out.dtype == FLOAT32:
+            below, above, centre = _centred(ops, primitive, refs, static, sources[0], out)
+            return (relaxed.related(out, sources, pull, below, above, centre),)
+        below, above = _constants(ops, primitive, refs, static, needs, out)
         return (relaxed.related(out, sources, pull, below, above),)
 
     return rule
@@ -100,6 +107,35 @@ def _constants(
     return rounded(ops, constant, constant, size, _error(primitive, refs, static, out))
 
 
+def _centred(
+    ops: Any, primitive: Primitive, refs: Sequence[Related[Any]], static: Static, x: Related[Any], out: Interval[Any]
+) -> tuple[Any, Any, Any]:
+    """The constants of a product W·x + b about the middle m of its only open operand, and m.
+
+    The backward pass has a coefficient p in place of a·W, off by gamma·|a|·|W|. As
+    a·W·x = p·(x - m) + (a·W - p)·(x - m) + a·(W·m), that costs gamma·|a|·|W| times the radius of x, not times its
+    magnitude, where W·m is computed in float64: there it is off by far less than what a run in float32 is off by, gamma
+    of the sum of magnitudes |W|·|x| + |b|, which is allowed for. Both errors are one product of |W|, computed here, and
+    too small by gamma at most.
+    """
+    run, coefficients = _errors(primitive, refs, static, out)
+    interval, dtype = x.interval, x.dtype
+    centre = ops.add(ops.scale(interval.lower, c=0.5), ops.scale(interval.upper, c=0.5))
+    radius = up(ops, ops.maximum(ops.sub(interval.upper, centre), ops.sub(centre, interval.lower)))
+    moved = ops.add(ops.scale(magnitude(ops, interval), c=run), ops.scale(radius, c=coefficients))
+    moved = ops.clamp(moved, lo=_LEAST, hi=float("inf"))  # what underflows is not lost
+    sizes, middles = [], []
+    for at, ref in enumerate(refs):
+        size = magnitude(ops, ref.interval)
+        is_bias = 0 < at < len(refs) - 1
+        sizes.append(moved if ref is x else ops.scale(size, c=run) if is_bias else size)
+        middles.append(double(ops, centre if ref is x else ref.interval.lower))
+    lost = ops.bind(primitive, tuple(sizes), static)[0]
+    lost = ops.add(ops.scale(lost, c=(1 + 2 * run) * (1 + 16 * eps_of(dtype))), TINY[dtype])
+    value = ops.bind(primitive, tuple(middles), static)[0]
+    return ops.sub(value, double(ops, lost)), ops.add(value, double(ops, lost)), centre
+
+
 def _size(ops: Any, primitive: Primitive, refs: Sequence[Related[Any]], static: Static) -> Any:
     """The sum of magnitudes of all terms of each element."""
     sizes = tuple([magnitude(ops, ref.interval) for ref in refs])
@@ -111,7 +147,15 @@ def _size(ops: Any, primitive: Primitive, refs: Sequence[Related[Any]], static: 
 
 
 def _error(primitive: Primitive, refs: Sequence[Related[Any]], static: Static, out: Interval[Any]) -> float:
-    """The relative error of a run and of the coefficients: of both sums, forward and back.
+    """The relative error of a run and of the coefficients together."""
+    run, coefficients = _errors(primitive, refs, static, out)
+    return (run + coefficients) * (1 + 2 * run)
+
+
+def _errors(
+    primitive: Primitive, refs: Sequence[Related[Any]], static: Static, out: Interval[Any]
+) -> tuple[float, float]:
+    """The relative errors of a run and of the coefficients: of both sums, forward and back.
 
     A run is off by gamma_n of the sum of magnitudes. A coefficient of the backward pass is a sum of as many products as
     an operand has uses, off by gamma of those; times the operands that gives the same sum of magnitudes. The sum is
@@ -136,8 +180,7 @@ def _error(primitive: Primitive, refs: Sequence[Related[Any]], static: Static, o
         back = int(prod(out.shape)) // max(int(prod(refs[0].shape)), 1)
     elif primitive is AVG_POOL:
         back = int(prod(static["kernel"]))
-    run, coefficients = gamma(out.dtype, forward), gamma(out.dtype, back)
-    return (run + coefficients) * (1 + 2 * run)
+    return gamma(out.dtype, forward), gamma(out.dtype, back)
 
 
 def _same(
