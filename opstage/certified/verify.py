@@ -36,7 +36,7 @@ _OPEN = 2
 """With few inputs a region is split by a phase where no more are open than this many times its inputs: halves of a box
 close more of them."""
 _STEPS = (*[0.2] * 5, *[0.1] * 5, *[0.04] * 5, *[0.01] * 5, *[0.003] * 5)
-"""Of an attack: how far each goes along every side, in lengths of that side."""
+"""The step sizes of an attack, in lengths of each side."""
 _OPTIONS = Options(dtype="float32")
 
 

@@ -104,7 +104,7 @@ class Levels(Nested):
 
 
 def _with(fact: Fact, levels: Iterable[Level]) -> Fact:
-    """The fact with these levels, those of one region met."""
+    """Return the fact with these levels; levels of one region are intersected."""
     found: list[Level] = []
     for level, where in levels:
         if where == ANYWHERE:
@@ -118,7 +118,7 @@ def _with(fact: Fact, levels: Iterable[Level]) -> Fact:
 
 
 def pointwise(domain: Levels, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact] | None:
-    """The rule of ranges, of each level of one operand beside each of the others."""
+    """Apply the rule of ranges to every combination of levels of the operands."""
     rule, rank = Ranges.rules.get(call.primitive), len(call.outputs[0].shape)
     if rule is None:
         return None
@@ -159,7 +159,7 @@ def _applied(domain: Levels, rule: Rule, call: OpCall, levels: Sequence[ValueRan
 
 
 def _is_narrower(domain: Levels, call: OpCall) -> bool:
-    """Whether the op rounds more coarsely than the ranges do."""
+    """Return whether the op rounds more coarsely than the dtype of the ranges."""
     least = 2 if domain.ranges.limits.epsilon > 2.0**-23 else 4 if domain.ranges.limits.epsilon > 2.0**-52 else 8
     return any(is_float(type_.dtype) and type_.dtype.itemsize < least for type_ in (*call.inputs, *call.outputs))
 

@@ -103,7 +103,7 @@ def _fixpoint(
 ) -> list[Facts]:
     """The results of `step` for carries that hold before every iteration; it gives results, and what comes in next.
 
-    Of as few iterations as rounds are taken nothing is widened: after so many rounds the carries hold before each.
+    If there are no more iterations than rounds nothing is widened: after that many rounds the carries hold before each.
     Otherwise carries are widened until they stay, met with the limits that are known of them, and narrowed as far as
     another round confirms; what is remarked on the way is forgotten.
     """

@@ -154,13 +154,13 @@ def _along(report: Report, claim: AlongAxis, known: _Known, bounds: Bounds | Non
     missing = (
         f"what {op} reads along {claim.axis} is not known to keep it"
         if op
-        else (f"an output that depends on the inputs has no axis {claim.axis} beside which that could be said")
+        else (f"an output that depends on the inputs has no axis {claim.axis}, by whose index the claim is stated")
     )
     return ClaimVerdict(claim, "undecided", op, source, reason="; ".join([missing, *known.notes, *trouble]))
 
 
 def _allows(claim: AlongAxis, span: Span) -> bool:
-    """Whether a claim permits sources of a span beside an index, or of one that stands beside none."""
+    """Return whether a claim permits the sources of a span: relative to an index, or absolute if `by` is 0."""
     if isinstance(claim, Causal):
         return span.by in (0, 1) and span.high is not None and at_most_proved(span.high, 0)
     distance = claim.size if isinstance(claim, Window) else 0
@@ -170,7 +170,7 @@ def _allows(claim: AlongAxis, span: Span) -> bool:
 
 
 def _keeps(fact: Fact, dim: DimExpr, claim: AlongAxis) -> bool:
-    """Whether all that an element reads is permitted beside one of its indices along the dim."""
+    """Return whether the claim permits all that an element reads, relative to one of its indices along the dim."""
     if fact.idle:
         return True
     return not fact.whole and any(

@@ -231,7 +231,7 @@ class Dependence(Nested):
 
 
 def _whole(level: ValueRange) -> str:
-    """Of a row that is masked as a whole."""
+    """Return the remark on a row that is masked entirely."""
     if level.high == -math.inf:
         return "a row of the scores is -inf as a whole"
     return f"a row of the scores is masked as a whole, by {level.high:.6g}: its softmax weighs all that is masked alike"

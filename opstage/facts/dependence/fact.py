@@ -78,7 +78,7 @@ def number(value: object) -> Value | None:
 class Fact(NamedTuple):
     """outer     sizes of the indices of the loops around the tensor
     axes      sizes of the indices that each axis is made of
-    reads     by the number of an index the sources that an element may read beside those of `whole`; NONE stands for
+    reads     by the number of an index the sources that an element may read, in addition to `whole`; NONE stands for
               sources that do not depend on any index
     whole     whether an element may read any source
     inputs    which inputs an element may read anything of, a bit for each
@@ -173,7 +173,7 @@ def hull(parts: Sequence[tuple[int, Span]]) -> Reads:
 
 
 def reading(fact: Fact, reads: Reads) -> Fact:
-    """The fact with these reads beside `whole`."""
+    """Return the fact with these reads in addition to `whole`."""
     if reads is None:
         return settled(fact._replace(reads=(), whole=True))
     return settled(fact._replace(reads=tuple(sorted(reads.items(), key=lambda entry: entry[0]))))

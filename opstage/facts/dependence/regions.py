@@ -135,7 +135,7 @@ def renumbered(x: Region, number: Mapping[int, int]) -> Region:
 
 
 def moved(x: Region, index: int, distance: Dim) -> Region:
-    """Of indices that are greater by `distance` than those that x is said of."""
+    """Return the region of the indices of x increased by `distance`."""
 
     def shift(d: Difference) -> Difference | None:
         return Difference(d.a, d.b, d.c + (distance if d.a == index else 0) - (distance if d.b == index else 0))
@@ -154,7 +154,7 @@ def in_sizes(x: Region, sizes: Sequence[Dim]) -> Region:
 
 
 def mirrored(x: Region, index: int, last: Dim) -> Region:
-    """Of indices i where x is said of `last` - i."""
+    """Return the region of i for which `last` - i is in x."""
 
     def turn(d: Difference) -> Difference | None:
         if index not in d[:2]:
@@ -167,7 +167,7 @@ def mirrored(x: Region, index: int, last: Dim) -> Region:
 
 
 def at_zero(x: Region, index: int) -> Region:
-    """Of a region whose index is always 0 the rest."""
+    """Return the region for an index that is always 0, without that index."""
 
     def ground(d: Difference) -> Difference | None:
         return Difference(NONE if d.a == index else d.a, NONE if d.b == index else d.b, d.c)

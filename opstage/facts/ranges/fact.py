@@ -24,8 +24,8 @@ def of_integers(low: float, high: float) -> tuple[float, float]:
 
 
 ShareKind: TypeAlias = Literal["maximum", "sum", "squares", "norm", "deviation", "reciprocal"]
-"""Of the elements of a row: their maximum, their sum, at least the mean of their squares; at least that mean and a
-number that its rounding does not reach; at least the root of that; at most 1 over this root."""
+"""A number of the elements of a row: their maximum; their sum; at least the mean of their squares; at least that mean
+plus a number above its rounding error; at least the root of that; at most 1 over this root."""
 
 
 class Share(NamedTuple):
@@ -115,7 +115,7 @@ def _shown(bound: float) -> str:
 
 
 ANYTHING = ValueRange(nan=True, minus=True, plus=True)
-"""Of any tensor."""
+"""The range of any tensor."""
 
 BOOLEAN = ValueRange(0, 1, integral=True)
 

@@ -39,7 +39,7 @@ class Size(NamedTuple):
     rest: float = INFINITY
 
     def times(self, factor: float) -> Size:
-        """Of elements so many times as large."""
+        """Return the size of the elements multiplied by `factor`."""
         return Size(tuple([(i, a * factor) for i, a in self.factors]), self.rest * factor if factor else 0.0)
 
 
@@ -62,7 +62,7 @@ def _larger(x: Size, y: Size) -> Size:
 
 @final
 class Growth(Domain[Size]):
-    """Sizes of what an iteration computes, for carries that are finite; beside the ranges of the same tensors."""
+    """Bounds of the magnitudes that an iteration computes from finite carries; reads the ranges of the same tensors."""
 
     name = "growth"
     asks = ("ranges",)
@@ -100,7 +100,7 @@ class Growth(Domain[Size]):
         return fact
 
     def rounded(self, call: OpCall, size: Size) -> Size:
-        """Of results that are rounded once more."""
+        """Return the size after one more rounding."""
         if not is_float(call.outputs[0].dtype):
             return size
         limits = self.ranges.limits_at(call.outputs[0].dtype)
@@ -109,19 +109,19 @@ class Growth(Domain[Size]):
 
 
 def _known(call: OpCall, at: int) -> float:
-    """The largest size of an operand by its range."""
+    """Return the largest magnitude in the range of an operand."""
     known: ValueRange = call.known["ranges"][at]
     return INFINITY if known.infinite else max(abs(known.low), abs(known.high))
 
 
 def _size(call: OpCall, facts: Sequence[Size], at: int) -> Size:
-    """The size of an operand: by its range where that has ends."""
+    """Return the size of an operand, from its range if that is bounded."""
     known = _known(call, at)
     return facts[at] if known == INFINITY else Size((), known)
 
 
 def _kept(domain: Growth, call: OpCall, facts: Sequence[Size]) -> Sequence[Size]:
-    """Some of the elements of the operand, or as large ones."""
+    """Return the operand's size: the results are some of its elements, or have the same magnitudes."""
     return [_size(call, facts, 0)]
 
 
@@ -140,7 +140,7 @@ def _added(domain: Growth, call: OpCall, facts: Sequence[Size]) -> Sequence[Size
 
 
 def _product(call: OpCall, facts: Sequence[Size]) -> tuple[Size, float]:
-    """The size of one operand, and of the other one the number that it is multiplied by."""
+    """Return the size of one operand and the largest magnitude of the other, by which it is multiplied."""
     for x, y in ((0, 1), (1, 0)):
         factor = _known(call, y)
         if factor < INFINITY:
@@ -153,7 +153,7 @@ def _multiplied(domain: Growth, call: OpCall, facts: Sequence[Size]) -> Sequence
 
 
 def _scaled(domain: Growth, call: OpCall, size: Size, factor: float) -> Size:
-    """No rounding takes what is multiplied by at most 1 beyond its own size, which is a number of the dtype."""
+    """Return the size times `factor`, rounded; with a factor of 1 the size is exact, a number of the dtype."""
     return size if factor == 1 else domain.rounded(call, size.times(factor))
 
 
@@ -237,7 +237,7 @@ Growth.rules = {
 
 
 def limits_of_growth(domain: Ranges, loop: LoopFacts[ValueRange]) -> list[ValueRange | None]:
-    """For each carry whose range has an open end one between finite ends, where its growth has a limit."""
+    """Return a bounded range for each carry whose range is unbounded and whose growth has a limit; else None."""
     from ..interpret import Interpretation
 
     open_ = [i for i, fact in enumerate(loop.carried) if not fact.bounded and loop.init[i].bounded]
@@ -267,7 +267,7 @@ def _finite(fact: ValueRange) -> ValueRange:
 
 
 def _most(iterations: Dim | None) -> float:
-    """A number of iterations that there are at most."""
+    """Return the largest number of iterations that the constraints on the sizes allow."""
     if iterations is None or isinstance(iterations, int):
         return INFINITY if iterations is None else iterations
     low, high = 0, 1 << 31

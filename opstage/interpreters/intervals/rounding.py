@@ -32,7 +32,7 @@ def eps_of(dtype: DType) -> float:
 def gamma(dtype: DType, terms: int) -> float:
     """gamma_n for a sum of `terms` products: the relative error of the sum, in terms of the sum of magnitudes.
 
-    Raises UnsupportedError for so many terms that nothing is known of their sum.
+    Raises UnsupportedError if there are so many terms that the error of their sum has no useful bound.
     """
     n = (terms + 4) * eps_of(dtype) / 2
     if n >= 0.25:

@@ -68,7 +68,7 @@ class Related(Infix, Generic[R]):
 
 @final
 class Relaxed(Wrapper[Related[R], R]):
-    """Bounds by linear relaxations; intervals stand beside them, and neither is ever looser for the other.
+    """Bounds by linear relaxations, intersected with intervals, so that they are never looser than either.
 
     samples   the number of boxes that lie along the leading axis of every input, each bounded by itself; 1 for one box.
               NotSeparate where the program mixes them

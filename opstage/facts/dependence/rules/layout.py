@@ -94,7 +94,7 @@ def _resized(fact: Fact, axis: int, size: Dim) -> Fact:
 
 
 def strided(fact: Fact, axis: int, start: Dim, step: int) -> Fact:
-    """Of elements whose index along the axis is start + step*i, by i."""
+    """Return the fact of the elements at index start + step*i along the axis, in terms of i."""
     index = fact.at(axis)
     reads = {
         i: Span(span.by * step, moved_span(span, -start).low, moved_span(span, -start).high) if i == index else span

@@ -82,8 +82,8 @@ def matmul(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[
 
 
 def _summed(fact: Fact, sizes: Sequence[Dim]) -> Fact:
-    """Of a sum over indices of these sizes: those of nothing but zeros, and of nothing but nans where there are any,
-    are known."""
+    """Return the fact of a sum over indices of these sizes: a sum of zeros is 0, and one of at least one nan, all of
+    them nan, is nan."""
     some = all(at_most_proved(1, size) for size in sizes)
     return fact._replace(outside=tuple([(v, where) for v, where in fact.outside if v == 0 or (some and v is NAN)]))
 
@@ -159,8 +159,8 @@ def _stretched(parts: Sequence[Fact], shape: Shape, mixed: Sequence[int]) -> Fac
 def windowed(
     fact: Fact, old: Shape, shape: Shape, *, steps: Sequence[int], before: Sequence[Dim], cells: Sequence[Dim]
 ) -> Fact:
-    """Of elements whose index along each of the last axes is i where they read from steps*i - before on that many
-    `cells` more."""
+    """Return the fact of elements that, at index i along each of the last axes, read from steps*i - before to
+    steps*i - before + cells."""
     rank = len(steps)
     first = len(fact.axes) - rank
     for axis in range(first, first + rank):

@@ -69,7 +69,7 @@ def _ordered(domain: Ranges, call: OpCall, x: ValueRange, y: ValueRange, strict:
 def _not_ordered(
     domain: Ranges, call: OpCall, x: ValueRange, y: ValueRange, strict: bool
 ) -> tuple[ValueRange, ValueRange]:
-    """y < x, if strict, or y <= x; or one of them is nan, beside which the other may be anything."""
+    """y < x, if strict, or y <= x; or one of them is nan, and then the other may be anything."""
     after, before = _ordered(domain, call, y, x, strict)
     return (
         x if y.nan else before._replace(nan=x.nan),

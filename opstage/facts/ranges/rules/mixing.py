@@ -35,7 +35,7 @@ _ROUNDING = 1 / 64
 
 
 def counted(sizes: Sequence[Dim]) -> tuple[int, float]:
-    """The least and the greatest product of sizes."""
+    """Return the least and the greatest product that the sizes may have."""
     least, most = 1, 1.0
     for size in sizes:
         if isinstance(size, int):
@@ -46,7 +46,7 @@ def counted(sizes: Sequence[Dim]) -> tuple[int, float]:
 
 
 def summed(domain: Ranges, call: OpCall, terms: ValueRange, least: int, most: float, operands: Facts) -> ValueRange:
-    """A sum of so many terms."""
+    """Return the range of a sum of at least `least` and at most `most` terms."""
     if overflows(domain, call, terms, most, operands):
         return ANYTHING
     low, high = times_count(terms, least, most)
@@ -56,7 +56,7 @@ def summed(domain: Ranges, call: OpCall, terms: ValueRange, least: int, most: fl
 
 
 def overflows(domain: Ranges, call: OpCall, terms: ValueRange, most: float, operands: Facts) -> bool:
-    """Whether a sum of so many terms may overflow on its way, with a remark; where the operands have bounds."""
+    """Return whether a sum of at most `most` terms may overflow on its way, with a remark; False without bounds."""
     limits = domain.limits_at(call.outputs[0].dtype)
     size = max(abs(terms.low), abs(terms.high))
     if not most or not size or most == INFINITY or not all(fact.bounded for fact in operands):
@@ -69,7 +69,7 @@ def overflows(domain: Ranges, call: OpCall, terms: ValueRange, most: float, oper
 
 
 def rounded(low: float, high: float, terms: ValueRange) -> tuple[float, float]:
-    """The bounds of a sum or mean, widened by its rounding; of terms of one sign that is a part of the sum."""
+    """Return the bounds of a sum or mean, widened by its rounding, which is relative if all terms have one sign."""
     if terms.low >= 0:
         return low * (1 - _ROUNDING), high * (1 + _ROUNDING)
     if terms.high <= 0:
@@ -180,7 +180,7 @@ def _attended(call: OpCall, facts: Facts) -> Hashable:
 
 
 def mean_or_zero(domain: Ranges, call: OpCall, x: ValueRange) -> ValueRange:
-    """A mean of elements of x, and of zeros beside them."""
+    """Return the range of a mean over elements of x and zeros."""
     terms = joined(x, ValueRange(0, 0))
     return domain.result(call, *rounded(terms.low, terms.high, terms), (x,))
 
@@ -220,7 +220,7 @@ def linear_finite(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 
 
 def _finite_sum(domain: Ranges, call: OpCall, facts: Facts, terms: float) -> Facts:
-    """Sums of so many products: finite where all operands are, as far as their bounds tell."""
+    """Return the range of a sum of `terms` products: finite if the operands are and their bounds exclude overflow."""
     size = math.prod(max(abs(fact.low), abs(fact.high), 1.0) for fact in facts)
     terms = _TERMS if terms == INFINITY else terms * (1 + _ROUNDING)
     large = all(fact.bounded for fact in facts) and size * terms > domain.limits_at(call.outputs[0].dtype).largest

@@ -161,7 +161,7 @@ def scale(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 
 
 def number(value: Any) -> ValueRange:
-    """Of a static number, which may be an expression in sizes: of that its sign is known, if all its terms have one."""
+    """Return the range of a static number; of an expression in sizes the sign is known if all its terms have one."""
     if isinstance(value, (int, float, Fraction)):
         try:
             found = float(value)
@@ -169,7 +169,7 @@ def number(value: Any) -> ValueRange:
             found = math.copysign(INFINITY, value)
         if math.isnan(found):
             return ValueRange(nan=True)
-        if not isinstance(value, float) and found != value:  # it is between the floats beside the nearest one
+        if not isinstance(value, float) and found != value:  # it is between the neighbours of the nearest float
             ends = math.nextafter(found, -INFINITY), math.nextafter(found, INFINITY)
             return ValueRange(*ends, integral=isinstance(value, int))
         return ValueRange(found, found, False, found == -INFINITY, found == INFINITY, found.is_integer())

@@ -89,14 +89,14 @@ def _smooth_max_pool(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs
 # Normalised exponentials: element i rises in x_i and falls in every other -------------------------------------------
 
 _DEEPEST = 800
-"""More than the exponent at which exp underflows, in float64: its argument is rounded to so many ulps of 1 at most."""
+"""More than the exponent at which exp underflows in float64: its argument is off by at most that many ulps of 1."""
 
 
 class _Exponentials(NamedTuple):
     """low, high             both ends less the largest of the upper ones
     at_low, at_high       their exponentials
-    beside_low            no less than the sum of all others' exponentials beside one at its lower end
-    beside_high           no more than that beside one at its upper end
+    beside_low            no less than the sum of the other exponentials of the row when this one is at its lower end
+    beside_high           no more than that sum when this one is at its upper end
     error                 the relative error of a sum of exponentials
     """
 
@@ -110,7 +110,7 @@ class _Exponentials(NamedTuple):
 
 
 def _exponentials(ops: Any, x: Interval[Any], axis: int) -> _Exponentials:
-    """The exponentials of a row's ends, and of what stands beside each.
+    """The exponentials of a row's ends, and of the sums of the others.
 
     A shift that is no number, where all is -inf, makes everything nan.
     """
