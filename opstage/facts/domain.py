@@ -158,6 +158,10 @@ class Domain(ABC, Generic[F]):
         """The fact of a carry after an iteration that began with one within the limit."""
         return fact
 
+    def assumed(self, facts: Sequence[F], test: F, holds: bool) -> Sequence[F]:
+        """The facts of tensors where a scalar of the fact `test`, computed from them, is True, or is False."""
+        return facts
+
     def influenced(self, fact: F, by: F) -> F:
         """A tensor that was chosen, or computed as often as was chosen, by a scalar of the fact `by`."""
         return fact

@@ -73,16 +73,19 @@ def switch(run: Interpretation, equation: Equation, read: Sequence[Facts], types
 def while_loop(
     run: Interpretation, equation: Equation, read: Sequence[Facts], types: Sequence[TensorType]
 ) -> list[Facts]:
-    """A loop that a test ends: what is carried may be that of any iteration, and the test decides of which."""
+    """A loop that a test ends: what is carried may be that of any iteration, and the test decides of which.
+
+    The body runs on carries for which the test holds; for those behind the loop it does not.
+    """
     loop = WhileParameters(**equation.static)
     count = len(loop.body.outputs)
     captured = read[count:]
 
     def step(carried: Sequence[Facts]) -> tuple[list[Facts], list[Facts]]:
         (test,) = run.outputs_of(loop.test, [*carried, *captured])
-        outs = run.outputs_of(loop.body, [*carried, *captured])
+        outs = run.outputs_of(loop.body, [*_assumed(run, carried, test, True), *captured])
         decided = [_influenced(run, _join(run, a, b), test) for a, b in zip(carried, outs)]
-        return decided, decided
+        return decided, [_influenced(run, known, test) for known in outs]
 
     def unknown(at: int) -> Facts:
         return tuple([d.anything(types[at]) for d in run.domains])
@@ -90,7 +93,15 @@ def while_loop(
     def limits(carried: Sequence[Facts]) -> list[Limits]:
         return _limits(run, loop.body, read[:count], carried, captured, None)
 
-    return _fixpoint(run, read[:count], step, unknown, limits)
+    found = _made(run, _fixpoint(run, read[:count], step, unknown, limits))
+    (last,) = run.outputs_of(loop.test, [*found, *captured])
+    return _assumed(run, found, last, False)
+
+
+def _assumed(run: Interpretation, carried: Sequence[Facts], test: Facts, holds: bool) -> list[Facts]:
+    """The carries where the test holds, or where it does not."""
+    columns = [domain.assumed([known[i] for known in carried], test[i], holds) for i, domain in enumerate(run.domains)]
+    return list(zip(*columns)) if carried else []
 
 
 def _fixpoint(

@@ -68,8 +68,8 @@ class Runs:
         return [np.array(self._ops.get(ref)) for ref in found]
 
     def inputs(self, attempt: int) -> list[Array]:
-        """Return inputs: normal floats; in further attempts positive ones, and small ones with positive vectors, as scales
-        and variances are. Integers are 0 or 1, valid as indices. An input with bounds is uniform between them."""
+        """Return inputs: normal floats; in further attempts positive ones, and small ones with positive vectors, as
+        scales and variances are. Integers are 0 or 1, valid as indices. Inputs with bounds are uniform there."""
         rng = np.random.default_rng(attempt)
         found: list[Array] = []
         for name, type_, (low, high) in zip(self.names, self.body.input_types, self.ends):

@@ -18,6 +18,7 @@ from ..domain import Domain, LoopFacts, OpCall
 from .fact import ANYTHING, BOOLEAN, INFINITY, LARGEST_EXACT, ValueRange, joined, meet, of_integers, within
 from .growth import limits_of_growth
 from .limits import FloatLimits, infinite_in, limits_of
+from .rules.conditions import where
 from .rules.table import RULES
 
 if TYPE_CHECKING:
@@ -253,6 +254,11 @@ class Ranges(Domain[ValueRange]):
     @override
     def stacked(self, fact: ValueRange, length: Dim) -> ValueRange:
         return fact.alone
+
+    @override
+    def assumed(self, facts: Sequence[ValueRange], test: ValueRange, holds: bool) -> Sequence[ValueRange]:
+        known = where(self, test, holds)
+        return [known.get(fact.value, fact) if fact.value else fact for fact in facts]
 
     @override
     def influenced(self, fact: ValueRange, by: ValueRange) -> ValueRange:
