@@ -14,6 +14,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tests.docs.blocks import DOCS, blocks
 
 EXAMPLES = DOCS / "api" / "examples"
@@ -38,7 +40,7 @@ def answered(lines: list[str], **known: Any) -> list[str]:
     (first, *_) = [block.text for block in blocks(DOCS / "api" / "programs.md") if block.language == "python"]
     names: dict[str, Any] = {"__name__": "examples"}
     found, here = [], Path.cwd()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, np.printoptions():  # which the first example sets
         os.chdir(folder)
         try:
             exec(first, names)

@@ -29,9 +29,9 @@ def trained(case: Drawn, zero: int, bucket: str) -> list[bytes]:
     rule = optim.adamw(lr=0.01)
     state, losses = trainer.init_optim(rule), []
     for step in range(STEPS):
-        losses.append(trainer.advance(rule, state, *case.batch(step)))
-    kept = flatten((trainer.get_params(), [list(slots) for slots in state.slots]))[0]
-    return [repr(losses).encode(), *[np.asarray(leaf).tobytes() for leaf in kept]]
+        losses.append(trainer.advance(rule, state, *case.batch(step)).loss)
+    kept = flatten((losses, trainer.get_params(), [list(slots) for slots in state.slots]))[0]
+    return [np.asarray(leaf).tobytes() for leaf in kept]
 
 
 def holds(case: Drawn) -> None:
