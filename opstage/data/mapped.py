@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, SupportsIndex, TypeAlias, final
 
@@ -32,11 +33,12 @@ class FileWatch:
 
     def __init__(self, path: str):
         self.path = path
-        self._file = open(path, "rb")  # noqa: SIM115  # as long as the array is mapped
+        self._file = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._file)  # as long as the array is mapped
         self._began = self._look()
 
     def _look(self) -> tuple[int, int]:
-        now = os.fstat(self._file.fileno())
+        now = os.fstat(self._file)
         return now.st_size, now.st_mtime_ns
 
     def require_unchanged(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import tracemalloc
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 import opstage
 from opstage import Spec, UsageError
 from opstage.data import Dataset, Loader, from_arrays, map_files, train_test_split
-from opstage.data.mapped import RowView, is_mapped, row_view
+from opstage.data.mapped import RowView, is_mapped, row_view, watch
 from opstage.data.text import read_text, windows
 from opstage.experiment.versions import data_digest
 
@@ -33,6 +34,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     np.save(place / "x.npy", PIXELS)
     np.save(place / "y.npy", LABELS)
     return place
+
+
+@pytest.mark.filterwarnings("error")
+def test_its_file_is_closed_with_the_array(folder: Path) -> None:
+    data = map_files({"x": folder / "x.npy"})
+    watched = watch(data["x"])
+    assert watched is not None
+    number = watched._file
+    os.fstat(number)
+    del data, watched
+    gc.collect()
+    with pytest.raises(OSError):
+        os.fstat(number)
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
