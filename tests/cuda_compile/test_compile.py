@@ -81,8 +81,8 @@ def test_a_loop_in_steps_is_not_divided_and_one_that_only_reads_is_unrolled() ->
 
 
 def test_shared_memory_is_counted(folder: Path) -> None:
-    operand = "float32*", "int32", "int32"
-    signature = *("int32",) * 3, *operand, *operand, *operand, *operand
+    operand, bias = ("float32*", "int32", "int32", "int32"), ("float32*", "int32")
+    signature = *("int32",) * 3, *operand, *operand, *operand, *bias, "int32"
     compiled = compile_kernel(product_kernel(False, True, 16), signature, SM_90)
     assert compiled.resources.shared == 2 * 16 * 17 * 4
     assert b".nv.shared.opstage_product" in compiled.cubin
