@@ -6,7 +6,7 @@ order of additions are those of `Bucket` and `Crossing`, which support any axis 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias, final
 
 import numpy as np
@@ -90,6 +90,20 @@ class _Exchange:
         return group, self._fabric.start(sent, room, self._called), room
 
 
+class _UnderWay:
+    """Exchanged members in flight."""
+
+    def __init__(self, rows: Sequence[Array], begun: Sequence[_Sent], edges: Sequence[tuple[int, int]]):
+        self._rows, self._begun, self._edges = rows, begun, edges
+
+    def _arrived(self) -> Iterator[tuple[_PartsGroup, Mapping[int, Array]]]:
+        """Yield each group, with what the other processes sent, once all of it is there."""
+        for group, flight, room in self._begun:
+            if flight is not None:
+                flight.wait()
+            yield group, room
+
+
 @final
 class Scatter(_Exchange):
     """Sums along a mesh axis of which each rank is given a part: reduce_scatter along the first axis."""
@@ -123,17 +137,12 @@ class Scatter(_Exchange):
 
 
 @final
-class ScatterUnderWay:
+class ScatterUnderWay(_UnderWay):
     """Sums in flight of which each rank is given a part."""
-
-    def __init__(self, rows: Sequence[Array], begun: Sequence[_Sent], edges: Sequence[tuple[int, int]]):
-        self._rows, self._begun, self._edges = rows, begun, edges
 
     def end(self, outs: Outs) -> None:
         """Wait for the others' sums, and write each rank's part of each member to its array in `outs`."""
-        for group, flight, room in self._begun:
-            if flight is not None:
-                flight.wait()
+        for group, room in self._arrived():
             for place, (index, number) in enumerate(group.own.items()):
                 known = {(0, i): self._rows[n][index] for i, n in group.own.items()}
                 for process, vector in room.items():
@@ -163,17 +172,12 @@ class Gather(_Exchange):
 
 
 @final
-class GatherUnderWay:
+class GatherUnderWay(_UnderWay):
     """Parts in flight that each rank joins."""
-
-    def __init__(self, rows: Sequence[Array], begun: Sequence[_Sent], edges: Sequence[tuple[int, int]]):
-        self._rows, self._begun, self._edges = rows, begun, edges
 
     def end(self, outs: Outs) -> None:
         """Wait for the others' parts, and write the joined members to their arrays in `outs`."""
-        for group, flight, room in self._begun:
-            if flight is not None:
-                flight.wait()
+        for group, room in self._arrived():
             for (first, last), out in zip(self._edges, outs):
                 for number in group.own.values():
                     if number not in out:
