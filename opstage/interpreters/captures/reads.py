@@ -19,10 +19,12 @@ Root = Literal["global", "free", "local", "module"]
 class Read(NamedTuple):
     """One chain in the code of a function.
 
-    root        the kind of name: a global (or builtin), an enclosing variable, an argument, or a module that the
-    function imports name        the name; of a module, its full name attributes  the attributes accessed, in order
-    writes      whether the last one is a method that mutates a container, with an unused result called
-    whether its end is called line        the line number
+    root        the kind of name: a global (or builtin), an enclosing variable, an argument, or an imported module
+    name        the name; of a module, its full name
+    attributes  the attributes accessed, in order
+    writes      whether the last one is a method that mutates a container, called with its result unused
+    called      whether what stands at its end is called
+    line        the line number
     """
 
     root: Root
