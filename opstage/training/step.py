@@ -61,14 +61,18 @@ class StepLayout:
 
     loss        the user's program, `(ops, params, [state,] *batch)`
     places      the places of the parameters in its tree: a shared parameter is one ref at all its places, so that its
-    gradient is the sum over them trained     for each parameter, whether it is trained state       the structure of the
-    program's own state; None for a program without one batch       the structure of the tuple of its batch arguments
-    key         distinguishes the layouts of one trainer; None if unknown slots       the number of optimizer slots of
-    each trained parameter scalars     the names of the optimizer's scalars of each step weigh       the weight of a
-    part of a batch, if they are computed one by one: the metric of this name, or the divisor of the loss; None: a
-    number given as input. See `accumulate` zero        the level of ZeRO, see `sharding` whole       for each sharded
-    parameter its full shape, None for the others norm        whether the last output of a step is the norm of all
-    gradients
+                gradient is the sum over them
+    trained     for each parameter, whether it is trained
+    state       the structure of the program's own state; None for a program without one
+    batch       the structure of the tuple of its batch arguments
+    key         distinguishes the layouts of one trainer; None if unknown
+    slots       the number of optimizer slots of each trained parameter
+    scalars     the names of the optimizer's scalars of each step
+    weigh       the weight of a part of a batch, if they are computed one by one: the metric of this name, or the
+                divisor of the loss; None: a number given as input. See `accumulate`
+    zero        the level of ZeRO, see `sharding`
+    whole       for each sharded parameter its full shape, None for the others
+    norm        whether the last output of a step is the norm of all gradients
     """
 
     loss: Callable[..., Any]
