@@ -32,8 +32,8 @@ def export(trained: Trained, path: Path, form: str) -> None:
     """Write a trained model in one of `FORMATS`.
 
     onnx           the prediction function, with parameters included, named inputs and outputs and symbolic sizes. It is
-    written only if onnxruntime computes our numbers on rows of the held-out data safetensors    the parameters and the
-    state by PyTorch's usual names, as `opstage export-weights` writes them
+                   written only if onnxruntime computes our numbers on rows of the held-out data
+    safetensors    the parameters and the state by PyTorch's usual names, as `opstage export-weights` writes them
 
     Raises UsageError, and writes nothing, if the extra onnx is missing or onnxruntime computes other numbers.
     """

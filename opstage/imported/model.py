@@ -23,8 +23,9 @@ class ImportedModel(ABC):
     name      the model's own name
     params    its parameters by their original names
     state     the buffers that a step updates, such as running statistics, or None. The program takes it after the
-    parameters, and returns (outputs, state after this step) inputs    a Spec, or a tree of them, for each input by the
-    name of the program's argument outputs   the names of the outputs
+              parameters, and returns (outputs, state after this step)
+    inputs    a Spec, or a tree of them, for each input by the name of the program's argument
+    outputs   the names of the outputs
     """
 
     one_size: ClassVar[bool] = True

@@ -29,13 +29,15 @@ from .weights import weights_of
 class OnnxModel(ImportedModel):
     """A model of a file, as a program: `model(ops, params, [state,] *inputs, train=False)` -> outputs by name.
 
-    name      that of the file's graph
-    params    its weights, arrays by the names that the file gives them
-    state     its buffers, such as running statistics; None for a model without. The program takes them after the
-    parameters, and returns (outputs, state after this step) inputs    a Spec for each input, by the name of the
-    program's argument outputs   the names of the outputs opset     the version of ONNX's operators that the file is
-    written in metadata  what the file says beside its graph max_iterations  the bound of loops whose number of
-    iterations is not known, as `load` was given it
+    name            that of the file's graph
+    params          its weights, arrays by the names that the file gives them
+    state           its buffers, such as running statistics; None for a model without. The program takes them after the
+                    parameters, and returns (outputs, state after this step)
+    inputs          a Spec for each input, by the name of the program's argument
+    outputs         the names of the outputs
+    opset           the version of ONNX's operators that the file is written in
+    metadata        what the file says beside its graph
+    max_iterations  the bound of loops whose number of iterations is not known, as `load` was given it
     """
 
     one_size: ClassVar[bool] = False  # exporters use one name for height and width, and onnxruntime lets them differ

@@ -71,3 +71,18 @@ def test_files_have_no_archaic_forms() -> None:
         if ARCHAIC.search(line)
     ]
     assert found == []
+
+
+JOINED = re.compile(r"^ *\S+(?: [\w,.`()\[\]]+){3,} \w+ {3,}[a-z]")
+"""A line of prose that goes on with the name of a field and its description, as a table that was filled anew has them."""
+
+
+def test_fields_in_docstrings_begin_lines() -> None:
+    found = [
+        f"{file.relative_to(ROOT)}:{line}: {each.strip()}"
+        for file in FILES
+        for line, text in words_of(file)[1]
+        for each in text.splitlines()
+        if JOINED.match(each)
+    ]
+    assert found == []

@@ -18,7 +18,9 @@ class Result(NamedTuple):
     """A result of a kernel.
 
     of       the owner of its memory: the number of an operand or, counted after these, of an earlier result; None for
-    its own nbytes   of its own memory strides  in bytes; None if row-major
+             its own
+    nbytes   of its own memory
+    strides  in bytes; None if row-major
     """
 
     type: TensorType
@@ -32,8 +34,8 @@ class Taken(NamedTuple):
 
     results     outputs, then residuals
     beside      bytes allocated in addition to the operands and all results, block by block, at the peak; freed before
-    the call returns. Results not yet allocated count as negative. kept        bytes of workspace kept between calls,
-    the maximum over calls
+                the call returns. Results not yet allocated count as negative.
+    kept        bytes of workspace kept between calls, the maximum over calls
     """
 
     results: tuple[Result, ...]

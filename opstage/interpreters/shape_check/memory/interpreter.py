@@ -125,9 +125,11 @@ class MemoryOps(BaseInterpreter[Tensor]):
     timeline    the events so far
     kind        the kind of memory allocated outside of backward passes and updates
     samples     for every named dim a size that decides choices without a formula: views, blocks, the kernel; then
-    others near those, to fit polynomials regions     the kind of memory allocated in regions with these names mesh
-    the mesh whose rank runs the program: the memory is that of a rank in a process of its own watch       called with
-    every kernel that would run; it must not keep its argument, which would keep the memory alive
+                others near those, to fit polynomials
+    regions     the kind of memory allocated in regions with these names
+    mesh        the mesh whose rank runs the program: the memory is that of a rank in a process of its own
+    watch       called with every kernel that would run; it must not keep its argument, which would keep the memory
+                alive
     """
 
     __slots__ = (
