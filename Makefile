@@ -27,7 +27,7 @@ MINIMUM_TESTS := $(addprefix tests/,cli run structure/test_imports.py structure/
 unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
-.PHONY: help docs-environment train test test-slow minimums cuda-sim cuda-compile gpu gpu-here lint docs pictures browser parity mpi-tests shape-errors onnx-tests networks bench clean
+.PHONY: help docs-environment train test test-slow soak minimums cuda-sim cuda-compile gpu gpu-here lint docs minimums-environment pictures browser parity mpi-tests shape-errors onnx-tests networks bench clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,10 @@ test: $(DEVELOP_STAMP)  ## run the tests (those marked slow excepted)
 test-slow: $(DEVELOP_STAMP)  ## run the tests marked slow
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 -q -m slow $(ARGS)
 	$(if $(ARGS),,NUMBA_ENABLE_CUDASIM=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 -q -m slow tests/cuda)
+
+soak: $(DEVELOP_STAMP)  ## search four times as far through random programs as test-slow does
+	OPSTAGE_SEARCH=full $(BIN)/python -m pytest -n auto --maxprocesses 8 -q -m slow -k "many" $(or $(ARGS),tests/check tests/graph tests/property)
+	OPSTAGE_SEARCH=full NUMBA_ENABLE_CUDASIM=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 -q -m slow -k "many" tests/cuda
 
 minimums: $(MINIMUMS_STAMP)  ## run the tests with the oldest version of everything that setup.cfg allows
 	$(MINIMUMS)/bin/python -m pytest -n auto --maxprocesses 8 -q -m "not slow" $(or $(ARGS),$(MINIMUM_TESTS))
@@ -100,6 +104,8 @@ bench: $(BENCH_STAMP)  ## measure against PyTorch and JAX, or what is named in A
 
 # what `make lint` and `make docs` set up, so that both can run at once
 docs-environment: $(DEVELOP_STAMP) $(DOCS_STAMP)
+
+minimums-environment: $(MINIMUMS_STAMP)
 
 clean:  ## remove the environment and everything built
 	rm -rf $(VENV) $(MINIMUMS) build dist site *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

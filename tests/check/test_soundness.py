@@ -23,6 +23,7 @@ from opstage.ops.errors import OpstageError, UsageError
 from tests.check.buggy import BUGS, Bug
 from tests.check.buggy.bug import step_report
 from tests.property.test_symbolic_shapes import Program, symbolic_programs, verdicts_come_true
+from tests.searches import share
 
 PLAIN = Options(fast_kernels=False)
 LARGEST = 70
@@ -205,7 +206,7 @@ def test_verdicts_are_true_at_the_ends(program: Program) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=share(2000), deadline=None)
 @given(symbolic_programs())
 def test_verdicts_of_many_programs_are_true_at_the_ends(program: Program) -> None:
     true_at_the_ends(program)

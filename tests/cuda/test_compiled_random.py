@@ -11,6 +11,7 @@ from opstage.interpreters.graph.cuda.compiled import CompiledCudaOps
 from opstage.interpreters.graph.replay import replay
 from opstage.options import Options
 from tests.graph.random_programs import random_graph
+from tests.searches import share
 
 STEP = 3
 
@@ -37,7 +38,7 @@ def test_random_programs(start: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", range(1000, 2000, 50))
+@pytest.mark.parametrize("start", range(1000, 1000 + share(1000), 50))
 def test_many_more_random_programs(start: int) -> None:
     for seed in range(start, start + 50):
         agrees(seed, 4 + seed % 20)

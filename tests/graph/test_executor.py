@@ -26,6 +26,7 @@ from tests.graph.passes_common import graph_of
 from tests.graph.random_programs import random_graph
 from tests.graph.test_interrupts import InterruptAt
 from tests.graph.test_pass_programs import adds_nothing_up
+from tests.searches import share
 
 # Random programs ------------------------------------------------------------------------------------------------------
 
@@ -54,7 +55,7 @@ def test_random_programs_with_infinities_and_nan(first: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(10_000, 12_000, 100))
+@pytest.mark.parametrize("first", range(10_000, 10_000 + share(2000), 100))
 def test_many_more_random_programs(first: int) -> None:
     for seed in range(first, first + 100):
         require_agreement(seed, 3 + seed % 7)

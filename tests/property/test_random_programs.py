@@ -15,6 +15,7 @@ from opstage.ops.trees import flatten
 from tests.conformance.harness import EXECUTING, central_difference, dot, random_like
 from tests.property.ops import MAKERS
 from tests.property.programs import RandomProgram, programs
+from tests.searches import share
 
 FLOAT64 = Options(dtype="float64")
 DRAWN = programs(MAKERS)
@@ -182,7 +183,7 @@ def test_second_derivatives_agree(program: RandomProgram) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=3000)
+@settings(max_examples=share(3000))
 @given(DRAWN)
 def test_many_more_programs(program: RandomProgram) -> None:
     kernels_agree(program)
@@ -194,7 +195,7 @@ def test_many_more_programs(program: RandomProgram) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=3000)
+@settings(max_examples=share(3000))
 @given(SMOOTH)
 def test_many_more_smooth_programs(program: RandomProgram) -> None:
     gradient_is_the_slope(program)

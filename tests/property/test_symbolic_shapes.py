@@ -22,6 +22,7 @@ from opstage import Options, Spec
 from opstage.interpreters.shape_check import Report
 from opstage.ops.dims import evaluate
 from opstage.ops.errors import OpstageError
+from tests.searches import share
 
 FLOAT64 = Options(dtype="float64")
 NAMES = ("B", "T", "D")
@@ -209,7 +210,7 @@ def test_verdicts_come_true(program: Program) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=4000)
+@settings(max_examples=share(4000))
 @given(symbolic_programs())
 def test_verdicts_of_many_more_programs_come_true(program: Program) -> None:
     verdicts_come_true(program, 7)

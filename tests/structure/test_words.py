@@ -74,7 +74,7 @@ def test_files_have_no_archaic_forms() -> None:
 
 
 JOINED = re.compile(r"^ *\S+(?: [\w,.`()\[\]]+){3,} \w+ {3,}[a-z]")
-"""A line of prose that goes on with the name of a field and its description, as a table that was filled anew has them."""
+"""A line of prose that goes on with the name of a field and its description, as in a table that was filled as prose."""
 
 
 def test_fields_in_docstrings_begin_lines() -> None:
