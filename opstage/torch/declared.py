@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -110,13 +110,6 @@ def spec_of(tensor: Any, name: str, sizes: Sizes) -> Spec:
             f"the input {name!r} is a number that may change from call to call; export the module with a fixed one"
         )
     return Spec(sizes.entries(tensor, name), spec_dtype(dtype_of(tensor.dtype)))
-
-
-def constrained(specs: list[Spec], where: Sequence[str]) -> list[Spec]:
-    """Return the Specs with the constraints added to the first."""
-    if not specs or not where:
-        return specs
-    return [Spec(specs[0].shape, specs[0].dtype, (*specs[0].where, *where)), *specs[1:]]
 
 
 def arrays_of(tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
