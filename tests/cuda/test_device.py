@@ -53,7 +53,7 @@ def test_a_shape_must_fit_its_memory_and_be_countable() -> None:
         buffer(2, 3).reshaped((8,))
     memory = buffer(1).memory
     with pytest.raises(ShapeError, match="kernels count them in 32 bits"):
-        DeviceBuffer((2**16, 2**15), FLOAT32, memory)
+        DeviceBuffer(TensorType((2**16, 2**15), FLOAT32), memory)
 
 
 def test_memory_that_was_not_written_is_seen() -> None:

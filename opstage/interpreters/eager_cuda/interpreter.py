@@ -187,12 +187,11 @@ class CudaOps(OnDevice):
     def has_fused(self, primitive: Primitive, types: tuple[TensorType, ...]) -> bool:
         return self._generated(primitive, types, NO_STATIC) is not None
 
-    # Interpreter methods
-    # ------------------------------------------------------------------------------------------------
+    # Interpreter methods ------------------------------------------------------------------------------------------
 
     @override
     def bind(self, primitive: Primitive, refs: tuple[DeviceBuffer, ...], static: Static, /) -> tuple[DeviceBuffer, ...]:
-        operands = tuple([TensorType(r.shape, r.dtype) for r in refs])
+        operands = tuple([ref.type for ref in refs])
         types = self.infer(primitive, operands, static)
         kernel = self.kernels.get(primitive) or self._generated(primitive, operands, static)
         if kernel is None:

@@ -6,7 +6,7 @@ import math
 from typing import Any, final
 
 from ...ops.errors import ProgramError, ShapeError
-from ...ops.types import DType, show_shape
+from ...ops.types import TensorType, show_shape
 
 LARGEST = 2**31 - 1
 """Kernels count elements in 32 bits."""
@@ -34,29 +34,35 @@ class Memory:
             self.device.release(handle, self.nbytes)
 
     def __del__(self) -> None:
-        self.free()
+        if self.handle is not None:
+            self.device.release(self.handle, self.nbytes)
 
 
 @final
 class DeviceBuffer:
     """Elements of one dtype in a shape. Several buffers may share memory, as reshaped tensors do."""
 
-    __slots__ = ("shape", "dtype", "size", "memory")
+    __slots__ = ("type", "shape", "dtype", "size", "memory")
 
-    def __init__(self, shape: tuple[int, ...], dtype: DType, memory: Memory):
+    shape: tuple[int, ...]
+
+    def __init__(self, type: TensorType, memory: Memory):
+        """`type` has no symbolic dims. Raises ShapeError for more elements than kernels count or the memory has."""
+        self.type = type
+        shape: Any = type.shape
         self.shape = shape
-        self.dtype = dtype
-        self.size = math.prod(shape)
+        self.dtype = dtype = type.dtype
+        size: int = math.prod(shape)
+        self.size = size
         self.memory = memory
-        if self.size > LARGEST:
+        if size > LARGEST:
             raise ShapeError(
-                f"a tensor of shape {show_shape(shape)} has {self.size:,} elements; kernels count them in 32 bits, so "
+                f"a tensor of shape {show_shape(shape)} has {size:,} elements; kernels count them in 32 bits, so "
                 f"a tensor on a device has at most {LARGEST:,}"
             )
-        if self.size * dtype.itemsize > memory.nbytes:
+        if size * dtype.itemsize > memory.nbytes:
             raise ShapeError(
-                f"shape {show_shape(shape)} takes {self.size * dtype.itemsize:,} bytes, but the memory has "
-                f"{memory.nbytes:,}"
+                f"shape {show_shape(shape)} takes {size * dtype.itemsize:,} bytes, but the memory has {memory.nbytes:,}"
             )
 
     def __repr__(self) -> str:
@@ -75,7 +81,7 @@ class DeviceBuffer:
 
     def reshaped(self, shape: tuple[int, ...]) -> DeviceBuffer:
         """Return the same elements in another shape of the same size, sharing the memory."""
-        return DeviceBuffer(shape, self.dtype, self.memory)
+        return DeviceBuffer(TensorType(shape, self.dtype), self.memory)
 
     def free(self) -> None:
         """Free the memory now, for all buffers that share it; a second call does nothing."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
+from itertools import accumulate
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -15,7 +18,7 @@ from ...gpu.language import cuda
 
 def row_major(shape: tuple[int, ...]) -> list[int]:
     """Return the row-major strides in elements."""
-    return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    return [*accumulate(shape[:0:-1], mul, initial=1)][::-1] if shape else []
 
 
 def copy_kernel(count: Any, out: Any, x: Any, to: Any, start: Any, rank: Any, axes: Any) -> None:
@@ -44,10 +47,16 @@ def copy(
     strides: list[int],
 ) -> None:
     """Copy a box of x to out; strides are in elements, those of out row-major by default."""
-    targets = row_major(out.shape) if out_strides is None else out_strides
+    axes = _axes(box, tuple(row_major(out.shape) if out_strides is None else out_strides), tuple(strides))
+    rank = np.int32(len(axes) // 3)
+    device.each(copy_kernel, math.prod(box), out, x, np.int32(to), np.int32(start), rank, device.numbers(*axes))
+
+
+@lru_cache(maxsize=4096)
+def _axes(box: tuple[int, ...], targets: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the axes of a copy as its kernel takes them."""
     axes = _merged([(n, t, s) for n, t, s in zip(box, targets, strides, strict=True) if n != 1])
-    numbers = device.numbers(*(number for axis in reversed(axes) for number in axis))
-    device.each(copy_kernel, math.prod(box), out, x, np.int32(to), np.int32(start), np.int32(len(axes)), numbers)
+    return tuple([number for axis in reversed(axes) for number in axis])
 
 
 def _merged(axes: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:

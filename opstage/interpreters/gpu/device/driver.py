@@ -102,7 +102,6 @@ class Gpu(Device):
     @override
     def allocate(self, nbytes: int) -> Any:
         try:
-            self._enter()
             return self._buckets.take(nbytes)
         except Exception as error:
             if not _is_out_of_memory(error):
@@ -122,6 +121,7 @@ class Gpu(Device):
         self._buckets.give(handle, nbytes)
 
     def _make(self, nbytes: int) -> Any:
+        self._enter()
         return self._resource.allocate(nbytes, stream=self._stream)
 
     def _end(self, block: Any) -> None:
@@ -168,6 +168,7 @@ class Gpu(Device):
     def upload(self, array: npt.NDArray[Any]) -> DeviceBuffer:
         buffer = self.empty(TensorType(array.shape, array.dtype))
         try:
+            self._enter()
             self._staging.write(int(buffer.handle.handle), np.ascontiguousarray(array))
         except Exception as error:
             self._explain(error, "an array was copied to it")
@@ -209,7 +210,7 @@ class Gpu(Device):
     @override
     @alone
     def launch(self, kernel: Kernel, blocks: int, threads: int, *arguments: Any) -> None:
-        held = self._with_tables(arguments)
+        held = self._with_tables(arguments) if tuple in map(type, arguments) else arguments
         try:
             self._enter()
             loaded = self._loaded(kernel, signature_of(held))
@@ -217,8 +218,9 @@ class Gpu(Device):
             if configuration is None:
                 configuration = self._core.LaunchConfig(grid=blocks, block=threads)
                 self._configurations[blocks, threads] = configuration
-            buffers = [a.table if type(a) is Pointers else a for a in held]
-            given = [a.handle if type(a) is DeviceBuffer else a for a in buffers]
+            given = [
+                a.handle if type(a) is DeviceBuffer else a.table.handle if type(a) is Pointers else a for a in held
+            ]
             self._core.launch(self._stream, configuration, loaded, *given)
         except Exception as error:
             self._explain(error, f"the kernel {kernel.__name__} was started", at_op=True)

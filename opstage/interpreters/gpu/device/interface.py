@@ -102,7 +102,7 @@ class Device(ABC):
     def empty(self, type: TensorType) -> DeviceBuffer:
         """Return an uninitialised buffer of this type."""
         shape: Any = type.shape
-        return DeviceBuffer(shape, type.dtype, self.memory(math.prod(shape) * type.dtype.itemsize))
+        return DeviceBuffer(type, self.memory(math.prod(shape) * type.dtype.itemsize))
 
     def memory(self, nbytes: int) -> Memory:
         """Allocate `nbytes` on the device. Raises OutOfMemoryError if that fails, even after a `shrink`."""

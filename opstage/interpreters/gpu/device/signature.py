@@ -36,13 +36,13 @@ _NUMBERS = {t: np.dtype(t).name for t in (np.float32, np.int32, np.int64, np.uin
 
 def signature_of(arguments: tuple[Any, ...]) -> Signature:
     """Return the type of each argument of a launch: buffers, tuples of buffers, and NumPy numbers."""
-    return tuple([_POINTERS[a.dtype] if type(a) is DeviceBuffer else _other(a) for a in arguments])
+    return tuple(
+        [_POINTERS[a.dtype] if type(a) is DeviceBuffer else _NUMBERS.get(type(a)) or _table(a) for a in arguments]
+    )
 
 
-def _other(argument: Any) -> str:
-    if type(argument) is tuple:
-        return f"{_POINTERS[argument[0].dtype]}*"
-    return f"{_POINTERS[argument.dtype]}*" if type(argument) is Pointers else _NUMBERS[type(argument)]
+def _table(argument: Any) -> str:
+    return f"{_POINTERS[(argument[0] if type(argument) is tuple else argument).dtype]}*"
 
 
 def show(kernel: Kernel, signature: Signature) -> str:

@@ -245,14 +245,14 @@ class CudaExecutor:
         The handles are swapped, so the recorded calls stay valid.
         """
         memory, fresh = self._places[block], self._device.memory(self.plan.blocks[block])
-        self._copy(fresh, DeviceBuffer(like.shape, like.dtype, memory))
+        self._copy(fresh, DeviceBuffer(like.type, memory))
         memory.handle, fresh.handle = fresh.handle, memory.handle
         memory.nbytes, fresh.nbytes = fresh.nbytes, memory.nbytes
         self._places[block] = fresh
 
     def _copy(self, to: Memory, buffer: DeviceBuffer) -> None:
         if buffer.size:
-            out = DeviceBuffer(buffer.shape, buffer.dtype, to)
+            out = DeviceBuffer(buffer.type, to)
             context = self._device.context._replace(op="copy", region="")
             self._device.serve(context, copy, self._device, buffer.shape, out, buffer, strides=row_major(buffer.shape))
 
@@ -260,7 +260,7 @@ class CudaExecutor:
         buffer = self.plan.outputs[number]
         over = self.plan.aliased.get(number)
         block = buffer.handle.block if over is None else self.plan.inputs[over]
-        return DeviceBuffer(buffer.shape, buffer.dtype, self._places[block])
+        return DeviceBuffer(buffer.type, self._places[block])
 
     # Scripts --------------------------------------------------------------------------------------------------------
 

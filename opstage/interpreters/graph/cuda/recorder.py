@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, final
 import numpy.typing as npt
 from typing_extensions import override
 
+from ....ops.types import TensorType
 from ...gpu.buffer import DeviceBuffer, Memory
 from ...gpu.device import Device
 from ...gpu.device.script import Call
@@ -62,7 +63,7 @@ class LaunchRecorder(Device):
         nbytes = buffer.memory.nbytes - offset
         memory = Memory(self, Spot(spot.block, spot.offset + offset), nbytes)
         self._used += nbytes
-        return DeviceBuffer(shape, buffer.dtype, memory)
+        return DeviceBuffer(TensorType(shape, buffer.dtype), memory)
 
     @override
     def upload(self, array: npt.NDArray[Any]) -> DeviceBuffer:
@@ -125,7 +126,7 @@ def placed(value: Any, find: Callable[[Spot, int], Any]) -> Any:
         if type(value.handle) is not Spot:
             return value
         nbytes = value.size * value.dtype.itemsize
-        return DeviceBuffer(value.shape, value.dtype, find(value.handle, nbytes))
+        return DeviceBuffer(value.type, find(value.handle, nbytes))
     if isinstance(value, Call):
         return value._replace(arguments=placed(value.arguments, find), more=placed(value.more, find))
     if type(value) in (tuple, list):
