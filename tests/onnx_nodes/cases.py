@@ -5,6 +5,7 @@ onnx makes them when asked, its outputs by its reference implementation; none of
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from dataclasses import dataclass
 from functools import cache
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from onnx import TensorProto, numpy_helper
-from onnx.backend.test.case.node import collect_testcases
+from onnx.backend.test.case import node as suite
 
 import opstage
 import opstage.onnx
@@ -27,10 +28,20 @@ HALF = {"float16": (1e-2, 1e-3), "bfloat16": (3e-2, 1e-2)}
 
 @cache
 def cases() -> dict[str, Any]:
-    """By name, each with its `model` and `data_sets`."""
+    """By name, each with its `model` and `data_sets`. onnx computes them, which takes 6 seconds of a core."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # numpy's, about the edges that the cases are made of
-        return {case.name: case for case in collect_testcases(None)}
+        return {case.name: case for case in suite.collect_testcases(None)}
+
+
+@cache
+def cases_of(*modules: str, names: tuple[str, ...]) -> dict[str, Any]:
+    """Those of some of onnx's modules alone, whose names begin with one of `names`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for module in modules:
+            importlib.import_module(f"{suite.__name__}.{module}")
+    return {case.name: case for case in suite._NodeTestCases if case.name.startswith(names)}
 
 
 @dataclass(frozen=True)
