@@ -10,6 +10,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from _pytest.runner import runtestprotocol
 from hypothesis import settings
 
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -91,6 +92,28 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
         if slow_collections.met:
             freeze_again()
             slow_collections.met = False
+
+
+class WorkerReports:
+    """Runs a test in a worker, and sends what says something of it.
+
+    A worker sends the process that started it three reports of each test, and when it begins and ends: for most tests
+    that takes the two longer than the test. Whatever did not pass, has output or took time is sent as ever."""
+
+    LONG = 0.005
+    """Seconds; `--durations` leaves out what took less."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+        for report in runtestprotocol(item, log=False, nextitem=nextitem):
+            if report.when == "call" or not report.passed or report.sections or report.duration >= self.LONG:
+                item.ihook.pytest_runtest_logreport(report=report)
+        return True
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput") and not config.getoption("xmlpath", None):
+        config.pluginmanager.register(WorkerReports())
 
 
 def freeze_again() -> None:
