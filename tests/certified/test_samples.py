@@ -12,6 +12,7 @@ from opstage import Box, Options, bounds
 from opstage.ops.errors import UnsupportedError
 from tests.certified.inside import check_inside
 from tests.samples import SAMPLES
+from tests.samples.parts import all_samples
 from tests.samples.sample import Sample
 
 WITHOUT_RULES = frozenset(
@@ -78,7 +79,7 @@ def check(sample: Sample, dtype: Any, width: float, backend: Any, count: int) ->
     check_inside(program, found, lower, upper, np.random.default_rng(2), options, count, exactly=exactly)
 
 
-@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.id)
+@pytest.mark.parametrize("sample", all_samples(SAMPLES))
 def test_values_lie_inside(sample: Sample) -> None:
     check(sample, "float32", 0.3, "eager", 2)
 

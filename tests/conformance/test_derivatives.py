@@ -24,6 +24,7 @@ from tests.conformance.harness import (
 )
 from tests.conformance.xfails import EXEMPT_FROM_SECOND_ORDER
 from tests.samples import SAMPLES
+from tests.samples.parts import all_samples
 from tests.samples.sample import Sample
 
 FLOAT64 = Options(dtype="float64")
@@ -36,7 +37,7 @@ def _floats(tree: Any) -> list[Any]:
     return [x for x in leaves(tree) if is_float(x)]
 
 
-@pytest.mark.parametrize("sample", FIRST, ids=lambda s: s.id)
+@pytest.mark.parametrize("sample", all_samples(FIRST))
 def test_first_derivatives(sample: Sample) -> None:
     """jvp = central difference, and <u, J v> = <Jᵀ u, v>."""
     rng = np.random.default_rng(SEED)
@@ -71,7 +72,7 @@ def scalarised(sample: Sample, weights: list[Any]) -> Any:
     return program
 
 
-@pytest.mark.parametrize("sample", SECOND, ids=lambda s: s.id)
+@pytest.mark.parametrize("sample", all_samples(SECOND))
 def test_second_derivatives(sample: Sample, request: pytest.FixtureRequest) -> None:
     """Forward over reverse, and reverse over reverse, against a central difference of the gradient."""
     if sample.op in EXEMPT_FROM_SECOND_ORDER:
@@ -107,7 +108,7 @@ def test_second_derivatives(sample: Sample, request: pytest.FixtureRequest) -> N
     assert_close(_floats(reverse_over_reverse), expected, (1e-6, 1e-6), f"reverse over reverse of {sample.id}")
 
 
-@pytest.mark.parametrize("sample", [s for s in SAMPLES if s.order < 2 or s.op in RULED], ids=lambda s: s.id)
+@pytest.mark.parametrize("sample", all_samples([s for s in SAMPLES if s.order < 2 or s.op in RULED]))
 def test_a_derivative_within_a_derivative_is_the_same(sample: Sample) -> None:
     """Where composites are expanded, as beneath forward mode, gradients are those of the rules, also at kinks."""
     args = inputs(sample)
@@ -123,7 +124,7 @@ def test_a_derivative_within_a_derivative_is_the_same(sample: Sample) -> None:
     assert_close(expanded, by_rules, (1e-10, 1e-12), f"gradients of {sample.id} within forward mode")
 
 
-@pytest.mark.parametrize("sample", FIRST, ids=lambda s: s.id)
+@pytest.mark.parametrize("sample", all_samples(FIRST))
 def test_shape_checker_agrees_on_the_backward_pass(sample: Sample) -> None:
     """The same gradient program, run on shapes, gives the gradients' types."""
     args = inputs(sample, "float32")

@@ -12,6 +12,7 @@ from opstage.training.session import Session
 from tests.conformance.harness import SEED, assert_close, inputs, is_float, leaves, program_of, random_like
 from tests.conformance.xfails import EXEMPT_FROM_SECOND_ORDER
 from tests.samples import SAMPLES
+from tests.samples.parts import all_samples
 from tests.samples.sample import Sample
 
 FLOAT64 = Options(dtype="float64")
@@ -19,7 +20,7 @@ EXACT = (1e-12, 1e-12)
 
 
 @pytest.mark.parametrize("backend", ["eager", pytest.param("compiled", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("sample", SAMPLES, ids=lambda s: s.id)
+@pytest.mark.parametrize("sample", all_samples(SAMPLES))
 def test_session(sample: Sample, backend: str) -> None:
     args = inputs(sample)
     session = Session(FLOAT64.replace(backend=backend))

@@ -6,6 +6,7 @@ are long, arrays are strided, read-only, unaligned or empty, and numbers are inf
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -528,10 +529,18 @@ def bound(case: Case, operands: tuple[Any, ...], dtype: str, fast: bool) -> tupl
         return interpreter.bind(PRIMITIVES[case.op], operands, case.static)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(
-    "case", [c if c.is_quick else pytest.param(c, marks=pytest.mark.slow) for c in CASES], ids=lambda c: c.id
-)
+def parameters() -> list[Any]:
+    """Every case in both dtypes, of which the quick suite has one and the other in turn along the cases of an op."""
+    met, found = Counter[str](), []
+    for case in CASES:
+        for i, dtype in enumerate(("float32", "float64")):
+            quick = case.is_quick and met[case.op] % 2 == i
+            found.append(pytest.param(case, dtype, id=f"{case.id}-{dtype}", marks=() if quick else pytest.mark.slow))
+        met[case.op] += 1
+    return found
+
+
+@pytest.mark.parametrize(("case", "dtype"), parameters())
 def test_fast_kernel_gives_what_the_plain_one_gives(case: Case, dtype: str) -> None:
     made = case.operands(np.random.default_rng(11))
     operands = tuple(x.astype(dtype) if x.dtype.kind == "f" else x for x in map(np.asarray, made))

@@ -16,6 +16,7 @@ from opstage.facts.ranges import ASSUMPTIONS, ValueRange
 from tests.facts.steps import STEPS, D, drawn, program_of
 from tests.facts.test_every_op import _operands
 from tests.samples import SAMPLES
+from tests.samples.parts import all_samples
 from tests.samples.sample import Sample
 
 
@@ -60,7 +61,7 @@ def wrong(program: Any, arrays: Sequence[Any], dtype: str, specs: Sequence[Any] 
     return [f"{fact}: {w}" for (_, fact), value in zip(found.outputs, leaves) if (w := outside(fact, value))]
 
 
-@pytest.mark.parametrize("sample", SAMPLES, ids=lambda s: s.id)
+@pytest.mark.parametrize("sample", all_samples(SAMPLES))
 def test_a_result_lies_in_its_range(sample: Sample) -> None:
     arrays, program = _operands(sample, 0)
     if any(not a.flags["C_CONTIGUOUS"] for a in arrays):

@@ -13,6 +13,7 @@ from tests.conformance.harness import assert_close, inputs, leaves, program_of
 from tests.graph.onnx_runs import checked, run_session, session_of
 from tests.graph.onnx_table import NOT_IN_ONNX
 from tests.samples import SAMPLES
+from tests.samples.parts import all_samples
 from tests.samples.sample import Sample
 
 # ONNX has these in float64; the runtime has no kernel for that dtype, or has not in every version.
@@ -45,7 +46,7 @@ def test_an_op_that_onnx_has_not_is_refused_by_name(sample: Sample) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("sample", [s for s in SAMPLES if s.op not in NOT_IN_ONNX], ids=lambda s: s.id)
+@pytest.mark.parametrize("sample", all_samples([s for s in SAMPLES if s.op not in NOT_IN_ONNX]))
 def test_sample(sample: Sample, dtype: str) -> None:
     options, args = Options(dtype=dtype, fast_kernels=False), inputs(sample, dtype)
     graph = opstage.record(program_of(sample), *args, options=options)

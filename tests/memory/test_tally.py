@@ -24,6 +24,7 @@ from opstage.ops.types import TensorType
 from opstage.training.memory import model_memory
 from tests.conformance.harness import inputs, program_of
 from tests.samples import SAMPLES
+from tests.samples.parts import all_samples
 from tests.samples.sample import Sample
 
 
@@ -79,7 +80,7 @@ def _telling(shape: tuple[int, ...], strides: tuple[int, ...] | None) -> Any:
 
 
 @pytest.mark.parametrize("fast", [True, False], ids=["fast", "plain"])
-@pytest.mark.parametrize("sample", SAMPLES, ids=lambda s: s.id)
+@pytest.mark.parametrize("sample", all_samples(SAMPLES))
 def test_results_lie_where_they_are_counted(sample: Sample, fast: bool) -> None:
     """In the op itself, and in its vjp, whose operands are often views."""
     ops = Compared(Options(fast_kernels=fast))
