@@ -19,7 +19,7 @@ import numpy as np
 import opstage
 from opstage import derived
 from opstage.ops.catalogue import primitives
-from opstage.ops.errors import OpstageError
+from opstage.ops.errors import LocatedError, OpstageError
 from opstage.ops.kinds import Effect
 from opstage.ops.methods.collective import CollectiveOps
 from opstage.ops.protocol import OPS, Ops
@@ -63,7 +63,7 @@ MESSAGES = [(cause, re.compile(cause.message)) for cause in CAUSES]
 
 def cause_of(op: str, error: Exception) -> tuple[Cause, str | None]:
     """The cause of an error, and the word that its message gives."""
-    reason = getattr(error, "reason", str(error))
+    reason = error.reason if isinstance(error, LocatedError) else str(error)
     for cause, message in MESSAGES:
         match = message.search(reason)
         if match is not None and type(error) is cause.error:
