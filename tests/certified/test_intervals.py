@@ -68,7 +68,7 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("backend", ["eager", pytest.param("compiled", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.parametrize("radius", [0.0, 0.01, 0.5])
+@pytest.mark.parametrize("radius", [0.0, pytest.param(0.01, marks=pytest.mark.slow), 0.5])
 @pytest.mark.parametrize("method", ["interval", "crown"])
 def test_programs_stay_inside(name: str, method: Any, radius: float, backend: Any) -> None:
     x = RNG.standard_normal((3, 4)).astype("float32")

@@ -146,7 +146,7 @@ NETWORKS: dict[str, tuple[Callable[..., Any], list[Any], tuple[int, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("radius", [0.0, 0.02, 0.3])
+@pytest.mark.parametrize("radius", [0.0, pytest.param(0.02, marks=pytest.mark.slow), 0.3])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_networks_stay_inside(name: str, radius: float) -> None:
     network, params, shape = NETWORKS[name]
