@@ -64,7 +64,7 @@ def test_two_runs_have_the_same_bits() -> None:
     assert digest(trained("mlp", "data=4")[1]) == digest(trained("mlp", "data=4")[1])
 
 
-@pytest.mark.parametrize("name", ["mlp", "lstm", "resnet"])
+@pytest.mark.parametrize("name", ["mlp", pytest.param("lstm", marks=pytest.mark.slow), "resnet"])
 def test_a_compiled_step_of_all_ranks_is_one_program(name: str) -> None:
     eager, leaves = trained(name, "data=2")
     compiled, others = trained(name, "data=2", steps=2, backend="compiled")

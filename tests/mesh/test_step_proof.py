@@ -122,9 +122,18 @@ def _run(body: Body, arrays: list[Any], mesh: str) -> list[Any]:
     return [np.asarray(ops.inner.get(value)) for out in outs for value in out.values]
 
 
-@pytest.mark.parametrize("rule", [optim.sgd(0.1), optim.adamw(0.1)], ids=["sgd", "adamw"])
 @pytest.mark.parametrize(
-    "name, mesh", [("mlp", "data=2"), ("gpt", "data=2"), ("gpt", "data=2,model=2"), ("pinn", "data=2")]
+    "name, mesh, rule",
+    [
+        pytest.param(name, mesh, rule, id=f"{name}-{mesh}-{called}", marks=marks)
+        for called, rule in (("sgd", optim.sgd(0.1)), ("adamw", optim.adamw(0.1)))
+        for name, mesh, marks in (
+            ("mlp", "data=2", ()),
+            ("gpt", "data=2", pytest.mark.slow if called == "adamw" else ()),
+            ("gpt", "data=2,model=2", pytest.mark.slow if called == "adamw" else ()),
+            ("pinn", "data=2", ()),
+        )
+    ],
 )
 def test_a_wrong_collective_is_refuted_or_moves_no_number(name: str, mesh: str, rule: Any) -> None:
     graph = checked(name, mesh, rows=4, rule=rule).graph
