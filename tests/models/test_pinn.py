@@ -136,13 +136,13 @@ def test_the_training_step_is_right_for_every_number_of_points() -> None:
 
 
 def test_a_shorter_run_has_begun() -> None:
-    """A twelfth of the recipe's steps."""
-    assert trained("pinn", epochs=30)[1].held_out["relative_l2"] < 0.43
+    """A seventieth of the recipe's steps; the initial state, were it to last for ever, would be off by 0.59."""
+    assert trained("pinn", epochs=5)[1].held_out["relative_l2"] < 0.5
 
 
 @pytest.mark.slow
 def test_a_short_run_is_on_its_way() -> None:
-    """A fifth of the recipe's steps; the initial state, were it to last for ever, would be off by 0.59."""
+    """A fifth of the recipe's steps."""
     assert trained("pinn", epochs=80)[1].held_out["relative_l2"] < 0.42
 
 

@@ -105,7 +105,7 @@ def test_every_step_draws_another_code() -> None:
 
 
 def test_a_short_run_improves_the_bound() -> None:
-    short = trained("vae", epochs=30)[1].held_out
+    short = trained("vae", epochs=18)[1].held_out
     training, held_out = (rows(part["x"]) for part in vae.RECIPE.data(0))
     assert short["error"] < held_out.var(axis=0).mean()
     assert short["loss"] < linear_likelihood(training, held_out, 0), "one Gaussian for all should be worse"

@@ -56,7 +56,7 @@ def test_patches_that_do_not_fit_are_refused() -> None:
 
 
 def test_a_short_run_reads_eight_digits_of_ten() -> None:
-    assert trained("vit", epochs=5)[1].held_out["accuracy"] > 0.8
+    assert trained("vit", epochs=3)[1].held_out["accuracy"] > 0.8
 
 
 @pytest.mark.slow
