@@ -28,6 +28,8 @@ from tests.samples.parts import all_samples
 from tests.samples.sample import Sample
 
 FLOAT64 = Options(dtype="float64")
+PLAIN = Options(dtype="float64", fast_kernels=False)
+"""First derivatives are those of compiled kernels; what follows is about rules alone, so that none are compiled."""
 FIRST = [s for s in SAMPLES if s.order >= 1]
 SECOND = [s for s in SAMPLES if s.order >= 2]
 RULED = {p.name for p in primitives().values() if p.expandable and (p.vjp is not None or p.jvp is not None)}
@@ -80,15 +82,15 @@ def test_second_derivatives(sample: Sample, request: pytest.FixtureRequest) -> N
     rng = np.random.default_rng(SEED)
     args = inputs(sample)
     v = random_like(rng, args)
-    outputs = _floats(opstage.run(program_of(sample), *args, options=FLOAT64))
+    outputs = _floats(opstage.run(program_of(sample), *args, options=PLAIN))
     program = scalarised(sample, [rng.standard_normal(out.shape) for out in outputs])
     everything = tuple(range(len(args)))
 
     def gradient(point: Any) -> Any:
-        return opstage.value_and_grad(program, *point, wrt=everything, options=FLOAT64)[1]
+        return opstage.value_and_grad(program, *point, wrt=everything, options=PLAIN)[1]
 
     expected = central_difference(gradient, args, v)
-    forward_over_reverse = opstage.hvp(program, args, v, options=FLOAT64)
+    forward_over_reverse = opstage.hvp(program, args, v, options=PLAIN)
     assert_close(_floats(forward_over_reverse), expected, (1e-6, 1e-6), f"hvp of {sample.id}")
 
     def directional(ops: Any, point: Any, direction: Any) -> Any:
@@ -104,7 +106,7 @@ def test_second_derivatives(sample: Sample, request: pytest.FixtureRequest) -> N
             total = ops.add(total, ops.sum(ops.mul(g, d)))
         return total
 
-    _, reverse_over_reverse = opstage.value_and_grad(directional, args, v, options=FLOAT64)
+    _, reverse_over_reverse = opstage.value_and_grad(directional, args, v, options=PLAIN)
     assert_close(_floats(reverse_over_reverse), expected, (1e-6, 1e-6), f"reverse over reverse of {sample.id}")
 
 
@@ -112,15 +114,15 @@ def test_second_derivatives(sample: Sample, request: pytest.FixtureRequest) -> N
 def test_a_derivative_within_a_derivative_is_the_same(sample: Sample) -> None:
     """Where composites are expanded, as beneath forward mode, gradients are those of the rules, also at kinks."""
     args = inputs(sample)
-    seeds = random_like(np.random.default_rng(SEED), opstage.run(program_of(sample), *args, options=FLOAT64))
+    seeds = random_like(np.random.default_rng(SEED), opstage.run(program_of(sample), *args, options=PLAIN))
     if not _floats(args) or not _floats(seeds):
         return
 
     def pulled(ops: Any, args: Any, seeds: Any) -> Any:
         return opstage.transform.vjp(ops, program_of(sample), *args)[1](seeds)
 
-    by_rules = opstage.run(pulled, args, seeds, options=FLOAT64)
-    expanded, _ = opstage.jvp(pulled, (args, seeds), (None, None), options=FLOAT64)
+    by_rules = opstage.run(pulled, args, seeds, options=PLAIN)
+    expanded, _ = opstage.jvp(pulled, (args, seeds), (None, None), options=PLAIN)
     assert_close(expanded, by_rules, (1e-10, 1e-12), f"gradients of {sample.id} within forward mode")
 
 
@@ -128,10 +130,11 @@ def test_a_derivative_within_a_derivative_is_the_same(sample: Sample) -> None:
 def test_shape_checker_agrees_on_the_backward_pass(sample: Sample) -> None:
     """The same gradient program, run on shapes, gives the gradients' types."""
     args = inputs(sample, "float32")
-    outputs = _floats(opstage.run(program_of(sample), *args))
+    plain = Options(fast_kernels=False)
+    outputs = _floats(opstage.run(program_of(sample), *args, options=plain))
     program = scalarised(sample, [np.ones(out.shape, np.float32) for out in outputs])
     everything = tuple(range(len(args)))
-    _, grads = opstage.value_and_grad(program, *args, wrt=everything)
+    _, grads = opstage.value_and_grad(program, *args, wrt=everything, options=plain)
     _, types = opstage.value_and_grad(program, *args, wrt=everything, options=Options(backend="shape_check"))
     executed = [(g.shape, g.dtype) for g in leaves(grads)]
     checked = optree.tree_leaves(types, is_leaf=lambda t: hasattr(t, "dtype"))
