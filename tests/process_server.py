@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import builtins
 import gc
 import json
@@ -130,6 +131,28 @@ def _become(request: dict[str, Any], streams: list[int]) -> Callable[[], None]:
     return run
 
 
+def _end(program: Callable[[], None]) -> None:
+    """Run the program, and end as Python does: threads, atexit handlers, streams. What is left out takes 50 ms, five
+    times a fork: Python's own taking apart of every module. Interrupts end the process as ever."""
+    code: Any = 0
+    try:
+        program()
+    except SystemExit as end:
+        code = end.code
+        if not (code is None or isinstance(code, int)):
+            print(code, file=sys.stderr)
+            code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None and not stream.closed:
+                stream.flush()
+        except Exception:
+            code = 120
+    os._exit((code or 0) & 0xFF)
+
+
 if __name__ == "__main__":
     if (program := main()) is not None:
-        program()
+        _end(program)

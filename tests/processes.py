@@ -2,8 +2,9 @@
 
 `python` is `subprocess.run([sys.executable, ...], capture_output=True, text=True)` in what a child sees: its arguments,
 folder, environment, streams and exit code, its `__main__` and `sys.path`, default signal handlers, no thread but its
-own, its atexit handlers run at its end. Three things are not those of a new process: Opstage and what it needs are
-imported already, objects hash as in the server's other children, and the parent is not who called. So tests about
+own, its atexit handlers run at its end. Four things are not those of a new process: Opstage and what it needs are
+imported already, objects hash as in the server's other children, the parent is not who called, and files that nobody
+has closed are not flushed. So tests about
 imports, of interrupts, or of what happens when processes die start them with subprocess.
 """
 
