@@ -15,7 +15,14 @@ ANYTHING = "…"
 """In what a command prints it stands for anything: times differ."""
 
 
-@pytest.mark.parametrize("page", GUIDE, ids=lambda page: page.stem)
+MEASURING = ("planning",)
+"""Pages whose commands measure this machine, a calibration of 22 models."""
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(p, id=p.stem, marks=pytest.mark.slow if p.stem in MEASURING else ()) for p in GUIDE],
+)
 def test_page_prints_what_it_says(page: Path, tmp_path: Path) -> None:
     expected = steps(page)
     if not expected:
