@@ -24,6 +24,8 @@ from .step import UPDATE, Clip
 from .validate import PlannedStep, training_step
 
 _TOO_MUCH = 1 << 62
+_LINES = 4
+"""How often a guess of the largest size is drawn nearer by a line: few rows say little of many."""
 
 _KINDS = (MemoryKind.PARAMETERS, MemoryKind.STATE, MemoryKind.BATCH, MemoryKind.OPTIMIZER, MemoryKind.BATCH)
 """The kinds of the inputs of a step, group by group; its scalars count as batch."""
@@ -96,8 +98,8 @@ class StepMemory:
     def largest(self, name: str, memory: str | int, **sizes: int) -> int:
         """Return the largest size of `name` that needs at most `memory`, such as "24GiB"; the other sizes are given.
 
-        Solved from the formula, or without one from the line through two predictions; then checked that it fits and the
-        next size does not. Raises UsageError if not even 1 fits.
+        Solved from the formula, or without one by lines through two predictions; then checked that it fits and the next
+        size does not. Raises UsageError if not even 1 fits.
         """
         limit = parse_bytes(memory)
         if name in sizes:
@@ -138,11 +140,23 @@ class StepMemory:
                 return guess
             return guess - beyond * guess // limit
         first = sample_sizes(self._specs, sizes)[name]
-        while first > 1 and predicted(first) == _TOO_MUCH:
+        while first > 1 and not self._is_answered(first, predicted):
             first //= 2
-        second = max(1, first // 2)
-        slope = (predicted(first) - predicted(second)) // max(1, first - second)
-        return first + (limit - predicted(first)) // max(1, slope)
+        guess, other = first, max(1, first // 2)
+        for _ in range(_LINES if self._is_answered(other, predicted) else 0):
+            at, slope = guess, (predicted(guess) - predicted(other)) // ((guess - other) or 1)
+            guess, other = max(1, at + (limit - predicted(at)) // max(1, slope)), first
+            if guess in (at, other) or not self._is_answered(guess, predicted):
+                break
+        return guess
+
+    @staticmethod
+    def _is_answered(size: int, predicted: Callable[[int], int]) -> bool:
+        """Whether the constraints allow a size, and no tensor of it is too large for the device."""
+        try:
+            return predicted(size) != _TOO_MUCH
+        except UsageError:
+            return False
 
     def _types(self, sizes: Mapping[str, int], scope: DimScope) -> list[TensorType]:
         """Return the types of the inputs of a step."""

@@ -11,7 +11,7 @@ from opstage import Options, Spec, optim
 from opstage.interpreters.shape_check.memory.formula import Formula, _upper
 from opstage.models import MODELS, gpt, model
 from opstage.ops.errors import UsageError
-from opstage.training.memory import model_memory, step_memory
+from opstage.training.memory import StepMemory, model_memory, step_memory
 from opstage.training.sizes import around
 
 ADAMW = optim.adamw(lr=1e-3)
@@ -61,10 +61,25 @@ def test_the_largest_batch_fits_and_one_more_does_not(name: str) -> None:
     assert memory.formula(**rest)({"B": largest}) <= 300_000_000
 
 
-def test_the_largest_batch_of_a_compiled_step() -> None:
-    memory = model_memory(model("mlp"), ADAMW, Options(backend="compiled"))
-    largest = memory.largest("B", "20MiB")
-    assert memory.at(B=largest).peak <= 20 * 2**20 < memory.at(B=largest + 1).peak
+def test_the_largest_batch_of_a_compiled_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose guesses from a few rows are drawn nearer, so that it takes few plans."""
+    memory, planned = model_memory(model("mlp"), ADAMW, Options(backend="compiled")), StepMemory.plan
+    plans: list[int] = []
+    monkeypatch.setattr(StepMemory, "plan", lambda self, **sizes: plans.append(sizes["B"]) or planned(self, **sizes))
+    for limit in (20 << 20, 1 << 30):
+        plans.clear()
+        largest = memory.largest("B", limit)
+        assert len(plans) <= 8, plans
+        assert memory.at(B=largest).peak <= limit < memory.at(B=largest + 1).peak
+
+
+@pytest.mark.parametrize("where", [("B % 8 == 0",), ("B <= 40",), ("B % 8 == 0", "B < 1000"), ("B >= 30", "50 >= B")])
+def test_the_largest_size_that_is_allowed_in_a_compiled_step(where: tuple[str, ...]) -> None:
+    memory = step_memory(product, Spec((4, 8)), Spec("B 8", where=where), options=Options(backend="compiled"))
+    plain = step_memory(product, Spec((4, 8)), Spec("B 8"), options=Options(backend="compiled"))
+    assert memory.largest("B", 100_000) == max(
+        size for size in range(1, plain.largest("B", 100_000) + 1) if all(eval(each, {"B": size}) for each in where)
+    )
 
 
 def test_the_largest_size_is_one_that_is_allowed() -> None:
