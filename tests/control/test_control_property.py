@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -72,9 +73,28 @@ def run(node: Any, ops: Any, flow: Any, x: Any, w: Any) -> Any:
     raise AssertionError(node)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
-@given(node=programs(), shape=st.sampled_from([(), (1,), (3,), (2, 2), (0,), (0, 2)]), seed=st.integers(0, 9))
+NODES = {
+    "node": programs(),
+    "shape": st.sampled_from([(), (1,), (3,), (2, 2), (0,), (0, 2)]),
+    "seed": st.integers(0, 9),
+}
+
+
+@settings(max_examples=15)
+@given(**NODES)
 def test_random_programs(node: Any, shape: tuple[int, ...], seed: int) -> None:
+    agree(node, shape, seed)
+
+
+@pytest.mark.slow
+@settings(max_examples=200)
+@given(**NODES)
+def test_many_more_random_programs(node: Any, shape: tuple[int, ...], seed: int) -> None:
+    agree(node, shape, seed)
+
+
+def agree(node: Any, shape: tuple[int, ...], seed: int) -> None:
+    """Raise AssertionError where values or derivatives of a tree are not Python's."""
     rng = np.random.default_rng(seed)
     x, w, dx, dw = (rng.normal(size=shape) for _ in range(4))
 

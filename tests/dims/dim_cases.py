@@ -64,8 +64,8 @@ facts = st.lists(relations | congruences | products, max_size=2)
 boxes = st.fixed_dictionaries(dict.fromkeys(NAMES, st.tuples(st.integers(0, 2), st.integers(4, 6))))
 """For each name a low and a high end."""
 
-sized = pytest.mark.parametrize("count", [200, pytest.param(10_000, marks=pytest.mark.slow)])
-"""A few hundred cases by default, and thousands of the same kind where there is time."""
+sized = pytest.mark.parametrize("count", [80, pytest.param(10_000, marks=pytest.mark.slow)])
+"""Some cases by default, and thousands of the same kind where there is time."""
 
 
 def each(count: int, property_: Callable[..., None], *strategies: Any) -> None:

@@ -56,10 +56,12 @@ def test_what_is_no_op_answers_on_the_package(name: str, path: str, cells: str) 
         getattr(opstage, first)
 
 
-@pytest.mark.parametrize("text", [*OPS_NAMES.values(), *REF_NAMES.values(), *PACKAGE_NAMES.values()])
-def test_what_is_told_exists(text: str) -> None:
-    for op, path in _OURS.findall(text):
-        resolve(path or f"ops.{op}")
+def test_what_is_told_exists() -> None:
+    texts = [*OPS_NAMES.values(), *REF_NAMES.values(), *PACKAGE_NAMES.values()]
+    told = {path or f"ops.{op}" for text in texts for op, path in _OURS.findall(text)}
+    assert len(told) > 100
+    for name in told:
+        resolve(name)
 
 
 def test_no_name_that_exists_is_in_the_tables() -> None:

@@ -41,6 +41,8 @@ PREDICTIONS: dict[str, tuple[Callable[..., Any], int]] = {
     "vit": (vit.logits, 1),
 }
 WITHOUT_CONFIG = {"pinn", "vae"}
+SMALL = {"gpt": gpt.Config(width=32, depth=2, heads=2, hidden=48)}
+"""Of a model of many blocks alike two."""
 CONVOLVE = {"cnn", "resnet", "unet", "vit"}
 
 
@@ -73,7 +75,7 @@ def close(names: Sequence[str], actual: Sequence[Any], expected: Sequence[Any], 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_predictions(name: str) -> None:
-    made, (program, inputs) = model(name), PREDICTIONS[name]
+    made, (program, inputs) = model(name, SMALL.get(name)), PREDICTIONS[name]
     if name not in WITHOUT_CONFIG:
         program = partial(program, config=made.config)
     agree(program, held(made), made.batch[:inputs], name, FLOAT32)
@@ -82,7 +84,7 @@ def test_predictions(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(set(MODELS) - CONVOLVE))
 def test_predictions_in_float64(name: str) -> None:
     """To the last digits, where the runtime has kernels in float64: it convolves in float32 alone."""
-    made, (program, inputs) = model(name), PREDICTIONS[name]
+    made, (program, inputs) = model(name, SMALL.get(name)), PREDICTIONS[name]
     if name not in WITHOUT_CONFIG:
         program = partial(program, config=made.config)
     agree(program, held(made), made.batch[:inputs], name, FLOAT64)
@@ -91,7 +93,7 @@ def test_predictions_in_float64(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_metrics(name: str) -> None:
     """The whole program that evaluates a model: its predictions, its loss and what else is counted."""
-    made = model(name)
+    made = model(name, SMALL.get(name))
     agree(made.metrics, held(made), made.batch, name, FLOAT32)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +35,22 @@ def module_of(path: Path) -> Any:
     return module
 
 
-def lint(path: Path) -> None:
-    """Nothing that ruff's default rules say, where ruff is."""
-    if importlib.util.find_spec("ruff") is not None:
-        command = [sys.executable, "-m", "ruff", "check", "--isolated", str(path)]
+WRITTEN: list[str] = []
+"""The texts of modules that were written here."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def linted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Of all that is written, nothing that ruff's default rules say, where ruff is."""
+    yield
+    folder = tmp_path_factory.mktemp("linted")
+    for i, text in enumerate(WRITTEN):
+        (folder / f"written_{i}.py").write_text(text)
+    if WRITTEN and importlib.util.find_spec("ruff") is not None:
+        command = [sys.executable, "-m", "ruff", "check", "--isolated", str(folder)]
         found = subprocess.run(command, capture_output=True, text=True)
-        assert found.returncode == 0, found.stdout + path.read_text()
+        assert found.returncode == 0, found.stdout
+    WRITTEN.clear()
 
 
 def run(program: Any, trees: tuple[Any, ...], inputs: Any, **options: Any) -> list[Any]:
@@ -55,7 +65,7 @@ def written(proto: Any, folder: Path, **settings: Any) -> tuple[Any, Any]:
     loaded = opstage.onnx.load(proto.SerializeToString(), where=settings.pop("where", ()))
     path = folder / "written_model.py"
     write_source(loaded, path, force=True, **settings)
-    lint(path)
+    WRITTEN.append(path.read_text())
     return loaded, module_of(path)
 
 

@@ -152,31 +152,31 @@ def hessians_agree(program: RandomProgram) -> None:
     assert_equal([g for g in again if g is not None], [g for g in hv if g is not None], 1e-9, "reverse over reverse")
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(DRAWN)
 def test_kernels_agree(program: RandomProgram) -> None:
     kernels_agree(program)
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(DRAWN)
 def test_the_checker_agrees(program: RandomProgram) -> None:
     checker_agrees(program)
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(DRAWN)
 def test_forward_and_reverse_mode_agree(program: RandomProgram) -> None:
     modes_agree(program)
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(SMOOTH)
 def test_the_gradient_is_the_slope(program: RandomProgram) -> None:
     gradient_is_the_slope(program)
 
 
-@settings(max_examples=100)
+@settings(max_examples=30)
 @given(DRAWN)
 def test_second_derivatives_agree(program: RandomProgram) -> None:
     hessians_agree(program)

@@ -60,9 +60,9 @@ def resolve(name: str) -> Any:
     return found
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_name_resolves(name: str) -> None:
-    assert resolve(name) is not None
+def test_names_resolve() -> None:
+    assert len(OURS) > 200
+    assert [name for name in OURS if resolve(name) is None] == []
 
 
 def test_resolution_fails_on_what_is_not_there() -> None:
@@ -73,10 +73,10 @@ def test_resolution_fails_on_what_is_not_there() -> None:
         resolve("opstage.frobnicate")
 
 
-@pytest.mark.parametrize("row", NAMES, ids=lambda row: row[0])
-def test_row_says_where_its_name_went(row: tuple[str, ...]) -> None:
-    _, ours, note = row
-    assert re.search(r"`(opstage|ops)\b", ours) or (ours == NOT_HERE and note)
+def test_rows_say_where_their_names_went() -> None:
+    assert len(NAMES) > 250
+    silent = [row for row in NAMES if not (re.search(r"`(opstage|ops)\b", row[1]) or (row[1] == NOT_HERE and row[2]))]
+    assert silent == []
 
 
 def test_each_name_stands_once() -> None:
