@@ -44,6 +44,8 @@ def test_the_table_for_pytorch_is_read() -> None:
     assert len(PAIRS) > 70
 
 
-@pytest.mark.parametrize("name", names([ours for _, ours in PAIRS]))
-def test_our_name_exists(name: str) -> None:
-    resolve(name)
+def test_our_names_exist() -> None:
+    found = names([ours for _, ours in PAIRS])
+    assert len(found) > 200
+    for name in found:
+        resolve(name)
