@@ -222,7 +222,7 @@ def test_ends_of_different_types_are_refused_in_a_program() -> None:
         opstage.run(program, np.ones(2))
 
 
-@pytest.mark.parametrize("method", ["interval", "crown"])
+@pytest.mark.parametrize("method", ["interval", pytest.param("crown", marks=pytest.mark.slow)])
 def test_compiled_bounds_hold(method: Any) -> None:
     x = RNG.standard_normal((3, 4)).astype("float32")
     box = Box.around(x, 0.1)

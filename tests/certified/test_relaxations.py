@@ -142,7 +142,7 @@ def transformer(ops: Any, p: Any, x: Any) -> Any:
 NETWORKS: dict[str, tuple[Callable[..., Any], list[Any], tuple[int, ...]]] = {
     "mlp": (mlp, weights((30, 8), (30, 30), (4, 30)), (3, 8)),
     "cnn": (cnn, weights((2, 1, 3, 3), (3, 2, 2, 2), (3, 3)), (2, 1, 8, 8)),
-    "transformer": (transformer, weights((4, 4), (4, 4), (4, 4), (3, 4)), (2, 3, 4)),
+    "transformer": (transformer, weights((4, 4), (4, 4), (4, 4), (3, 4)), (2, 2, 4)),
 }
 
 

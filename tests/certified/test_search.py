@@ -58,6 +58,7 @@ def test_regions_are_the_same_in_every_run_and_on_any_number_of_threads(monkeypa
     assert run.stdout == f"{digest}\n"
 
 
+@pytest.mark.slow
 def test_compiled_and_eager_searches_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     """On verdicts, and on what is excluded on the way, though bounds differ in their last bits."""
     outcomes = []

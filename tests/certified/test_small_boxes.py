@@ -88,7 +88,14 @@ def test_values_stay_inside_small_boxes(name: str, radius: float, far: bool) -> 
     check(name, radius, 0.0 if not far else 30.0 if name not in ("exp", "fourth power") else 3.0)
 
 
-@pytest.mark.parametrize("name", ["sigmoid", "softplus", "exp", "convolution", "two products in turn"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sigmoid",
+        "convolution",
+        *[pytest.param(name, marks=pytest.mark.slow) for name in ("softplus", "exp", "two products in turn")],
+    ],
+)
 def test_values_stay_inside_small_boxes_compiled(name: str) -> None:
     check(name, 1e-6, 1.0, "compiled")
 

@@ -145,7 +145,7 @@ def test_parameters_are_counted_once(name: str) -> None:
 # Against what runs, and against itself --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("batch", [3, 8])
+@pytest.mark.parametrize("batch", [3, pytest.param(8, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", NAMES)
 def test_saved_bytes_are_those_that_a_tape_keeps(name: str, batch: int) -> None:
     made, sizes = model(name), sizes_of(name, batch)
