@@ -38,7 +38,8 @@ def execute(interpreter: str, sample: Sample, options: Options, args: tuple[Any,
 
 DTYPES = ("float64", "float32")
 COLUMNS = [(name, DTYPES[(turn + i) % 2]) for turn in range(2) for i, name in enumerate(EXECUTING)]
-"""Every interpreter with one dtype and the other in turn, then with the others: any four have both of either."""
+"""Every interpreter with one dtype or the other in turn, then with the other one: as many in a row as there are
+interpreters have all of these, and both dtypes."""
 QUICK = dealt(SAMPLES, COLUMNS, least=len(EXECUTING))
 DONE = {(sample.id, column) for sample, column in QUICK}
 
