@@ -90,6 +90,6 @@ def test_a_failure_is_named_over_mpich(kind: str, said: str) -> None:
 
 def test_one_that_dies_before_it_has_come_to_mpi_keeps_nobody_waiting() -> None:
     done = mpiexec(2, "tests.mpi.faulty", "absent", "eager", OPSTAGE_TIMEOUT="3")
-    assert "in _wait_until_all_processes_have_started" in done.said
+    assert "in wait_until_all_processes_have_started" in done.said
     assert "done" not in done.said
     assert left_behind("tests.mpi.faulty") == []

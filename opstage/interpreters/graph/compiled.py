@@ -16,6 +16,7 @@ from ..base_program import BaseProgram
 from ..eager_cpu.interpreter import HostArrays, NumpyOps
 from ..eager_cpu.memory import located
 from ..host import Array
+from ..mesh.fabric import lends
 from ..mesh.hosting import Hosting
 from .cpu.scratch import CpuScratch
 from .executor import CpuExecutor
@@ -44,6 +45,7 @@ class CompiledOps(HostArrays):
     def on_ranks(self, hosting: Hosting, bucket: int) -> RankPrograms:
         """Return the programs of the ranks of a mesh, which exchange buckets of about `bucket` bytes; 0 disables
         buckets."""
+        self._scratch.lends = lends(hosting.fabric)
         return RankPrograms(self.options, hosting, bucket, self.cursor, CpuRanks(self.options, self._scratch))
 
     @override

@@ -20,6 +20,7 @@ from ..eager_cpu.interpreter import NumpyOps
 from ..interpreter import BaseInterpreter
 from ..mesh.fabric import Fabric, Silent
 from ..mesh.hosting import Hosting
+from ..mesh.meeting import abandon
 from ..mesh.ranks import Parts, Ranks, RankValues
 from .bounds import kept_bytes
 from .cpu.optimise import optimise
@@ -149,6 +150,7 @@ class RankExecutor:
                 if number in free:
                     written.add(len(flat))
                 flat.append(ref.held[rank])
+        abandon(self._ranks)
         self._target.begin_run(self._hosting.fabric, self._called, executor)
         outs, finish = executor.start(flat, step, written)
         return tuple([tuple([outs[place] for place in each]) for each in places]), finish

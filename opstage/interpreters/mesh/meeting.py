@@ -173,10 +173,21 @@ def meet(primitive: Primitive, values: Sequence[Array], places: Sequence[Array],
             return
         else:
             number = next(_FLIGHTS)
-            _UNDER_WAY[number] = exchange.begin(values)
+            _UNDER_WAY[number] = exchange.begin(values, stays=True)
+            held_by(static["ranks"]).exchanges.aloft.append(number)
             results = (np.array(number),)
     for place, result in zip(places, results):
         np.copyto(place, result)
+
+
+def abandon(ranks: Any) -> None:
+    """Leave the flights that an earlier run of a program, which has failed, has not ended."""
+    aloft: list[int] = ranks.exchanges.aloft
+    for number in aloft:
+        under_way = _UNDER_WAY.pop(number, None)
+        if under_way is not None:
+            under_way.abandon()
+    aloft.clear()
 
 
 def _prepared(primitive: Primitive, x: Array, static: Static) -> PreparedExchange | None:

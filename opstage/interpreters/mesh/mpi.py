@@ -7,25 +7,33 @@ header that names its exchange; if two processes are in different exchanges, the
 from __future__ import annotations
 
 import atexit
-import ctypes
-import faulthandler
 import os
-import signal
 import socket
+import struct
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from typing import Any, final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple, final
 
-from ...ops.errors import OpstageError, RankError, UsageError
+import numpy as np
+
+from ...ops.errors import OpstageError, RankError
 from ..host import Array
+from .joining import (
+    at_most,
+    end_at_last,
+    end_with_launcher,
+    pause_to_the_microsecond,
+    wait_until_all_processes_have_started,
+)
+from .lending import Lending
+from .near import INLINE, NAME, Near, Note, link
 from .processes import ENDED
 from .progress import Progress
 
 HEAD, BODY = 1, 2
 FAILED, ASK, ANSWER = 1, 2, 3
-_HEAD_BYTES = 160
 _BRIEF = 5e-5
 """Seconds of waiting in which it polls continuously, only yielding the core; then it pauses between polls."""
 _PAUSE = 2e-5
@@ -40,38 +48,49 @@ _ANSWERS = 1.5
 """Seconds in which a waiting process must answer."""
 
 
+_NAMES = 4096
+"""Names of exchanges that are kept in the form in which they are sent."""
+_HEAD = struct.Struct(f"<qq{NAME}s")
+
 give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))
+
+
+def flat(x: Array) -> Array:
+    """Return the bytes of a packed array."""
+    return x.reshape(-1).view(np.uint8)
+
+
+def _text(name: bytes) -> str:
+    return name.rstrip(b"\0").decode(errors="replace")
 
 
 def _nothing() -> None:
     """Do nothing: the default end of an exchange."""
 
 
-@final
-class MpiFlight:
-    """An exchange in flight: its number and name, its requests, and the arrays that they use.
+class MpiFlight(NamedTuple):
+    """An exchange in flight.
 
-    words   the header for each process; `heads` has the received headers
+    number  of this process's exchanges with each other one, and `name` what it is called
+    heads   the requests for the headers of processes of other hosts, with their buffers
+    rest    all other requests; `statuses` has what is said of incoming vectors
+    arrays  kept while they are sent; `over` is called at the end
     """
 
-    def __init__(
-        self,
-        fabric: MpiFabric,
-        called: tuple[int, str],
-        words: Mapping[int, bytes],
-        heads: Mapping[int, bytearray],
-        first: Mapping[int, Any],
-        rest: Mapping[int, Any],
-        arrays: Any,
-        over: Callable[[], None],
-    ):
-        self._fabric, self.called, self.words, self.heads = fabric, called, words, heads
-        self.first, self.rest, self._arrays, self._over = first, rest, arrays, over
+    fabric: MpiFabric
+    numbers: Mapping[int, int]
+    name: bytes
+    heads: Mapping[int, tuple[Any, bytearray]]
+    rest: Mapping[int, Any]
+    statuses: Mapping[int, Any]
+    parts: Mapping[int, Array]
+    room: Mapping[int, Array]
+    over: Callable[[], None]
 
     def wait(self) -> None:
         """See `Flight.wait`."""
-        self._fabric.land(self)
-        self._over()
+        self.fabric.land(self)
+        self.over()
 
 
 @final
@@ -82,18 +101,20 @@ class MpiFabric:
     agreed    whether the processes have compared what they are about to run
     waited    seconds spent waiting; `sent` is the number of bytes sent, without headers
     heard     the failure message of another process, if one has arrived
+    lending   the memory that processes of this host read where it stands; None if there are no other ones
     """
 
     def __init__(self, timeout: float = 60.0):
-        _end_with_launcher()
-        _pause_to_the_microsecond()
-        mpi = _wait_until_all_processes_have_started(timeout)
-        atexit.register(_end_at_last, timeout)
+        end_with_launcher()
+        pause_to_the_microsecond()
+        mpi = wait_until_all_processes_have_started(timeout)
+        atexit.register(end_at_last, timeout)
         self._mpi: Any = mpi
         with at_most(timeout):
             self._world = mpi.COMM_WORLD.Dup()
             self._words = mpi.COMM_WORLD.Dup()
             self.hosts: Sequence[str] = mpi.COMM_WORLD.allgather(socket.gethostname())
+            self._near = link(mpi, int(self._world.rank), self.hosts)
         for comm in (self._world, self._words):
             comm.Set_errhandler(mpi.ERRORS_RETURN)
         self.process, self.processes = int(self._world.rank), int(self._world.size)
@@ -102,7 +123,10 @@ class MpiFabric:
         self.heard: tuple[int, str] | None = None
         self.waited = 0.0
         self.sent = 0
+        self.lending = None if self._near is None else Lending(self, self._near)
+        self._near_processes = frozenset[int]() if self._near is None else self._near.processes
         self._counts: dict[int, int] = {}  # exchanges with each process
+        self._names: dict[str, bytes] = {}
         self._number = 0
         self._progress = Progress(mpi, self._words) if len({*self.hosts}) > 1 else None
         self._now = ""
@@ -123,41 +147,105 @@ class MpiFabric:
         self._progress.begin()
         return self._begun(parts, room, called, self._progress.end)
 
+    def count(self, processes: Iterable[int], called: str) -> tuple[dict[int, int], bytes]:
+        """Return the numbers of a new exchange with each of these processes, and its name as it is sent."""
+        if self.heard is not None:
+            raise self._from_other(*self.heard)
+        numbers = {}
+        for p in processes:
+            self._number = numbers[p] = self._counts[p] = self._counts.get(p, 0) + 1
+        self._now = called
+        name = self._names.get(called)
+        if name is None:
+            if len(self._names) > _NAMES:
+                self._names.clear()
+            name = self._names[called] = called.encode()[:NAME].ljust(NAME, b"\0")
+        return numbers, name
+
     def _begun(
         self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str, over: Callable[[], None] = _nothing
     ) -> MpiFlight:
-        if self.heard is not None:
-            raise self._from_other(*self.heard)
-        words = {}
-        for p in parts.keys() | room.keys():
-            self._number = self._counts[p] = self._counts.get(p, 0) + 1
-            words[p] = f"{self._number} {called}".encode()[:_HEAD_BYTES].ljust(_HEAD_BYTES, b"\0")
-        self._now = called
-        heads = {process: bytearray(_HEAD_BYTES) for process in room}
+        numbers, name = self.count(parts.keys() | room.keys(), called)
+        near = self._near_processes
         world, byte = self._world, self._mpi.BYTE
+        heads: dict[int, tuple[Any, bytearray]] = {}
+        statuses: dict[int, Any] = {}
+        rest: dict[int, Any] = {}
         try:
-            first = {p: world.Irecv([heads[p], byte], p, HEAD) for p in room}
-            bodies = {p: world.Irecv([out, byte], p, BODY) for p, out in room.items()}
-            sends = []
+            for p, out in room.items():
+                if p not in near:
+                    head = bytearray(_HEAD.size)
+                    heads[p] = world.Irecv([head, byte], p, HEAD), head
+                elif out.nbytes <= INLINE:
+                    continue
+                rest[p], statuses[p] = world.Irecv([out, byte], p, BODY), self._mpi.Status()
             for p, part in parts.items():
-                sends += [world.Isend([words[p], byte], p, HEAD), world.Isend([part, byte], p, BODY)]
                 self.sent += part.nbytes
+                if p in near:
+                    assert self._near is not None
+                    small = part.nbytes <= INLINE
+                    self._near.tell(p, numbers[p], name, part.nbytes, part if small else None, None)
+                    if small:
+                        continue
+                else:
+                    rest[-1 - len(rest)] = world.Isend([_HEAD.pack(numbers[p], part.nbytes, name), byte], p, HEAD)
+                rest[-1 - len(rest)] = world.Isend([part, byte], p, BODY)
         except self._mpi.Exception as error:
             raise self._lost(error) from None
-        rest = {**bodies, **{-1 - i: send for i, send in enumerate(sends)}}
-        return MpiFlight(self, (self._number, called), words, heads, first, rest, (parts, room), over)
+        except OSError as error:
+            raise self.cut_off(error) from None
+        return MpiFlight(self, numbers, name, heads, rest, statuses, parts, room, over)
 
     def land(self, flight: MpiFlight) -> None:
         """Wait for an exchange, and check that all received messages belong to it."""
-        self._number, self._now = flight.called
+        self.about(flight.numbers, flight.name)
+        near = self._near_processes
         try:
-            self._wait(flight.first)
-            for p, found in flight.heads.items():
-                if found != flight.words[p]:
-                    raise self._elsewhere(p, found.rstrip(b"\0").decode(errors="replace"))
-            self._wait(flight.rest)
+            if flight.heads:
+                self._wait({p: request for p, (request, _) in flight.heads.items()}, {})
+            for p, (_, head) in flight.heads.items():
+                number, nbytes, name = _HEAD.unpack(head)
+                self.compare(p, number, name, nbytes, flight.numbers[p], flight.name, flight.room[p].nbytes)
+            for p, out in flight.room.items():
+                if p in near:
+                    note = self.note(p, flight.numbers[p], flight.name, out.nbytes)
+                    if out.nbytes <= INLINE:
+                        assert self._near is not None
+                        flat(out)[:] = self._near.vector(p, note)
+            if flight.rest:
+                self._wait(flight.rest, flight.statuses)
         except self._mpi.Exception as error:
             raise self._lost(error) from None
+        for p, status in flight.statuses.items():
+            come, expected = status.Get_count(self._mpi.BYTE), flight.room[p].nbytes
+            if come != expected:
+                raise self._of_another_size(p, come, expected)
+
+    def note(self, process: int, number: int, name: bytes, nbytes: int) -> Note:
+        """Wait for the note of a process of this host, and check that it belongs to this exchange."""
+        near = self._near
+        assert near is not None
+        at = process, number
+        if at not in near.notes:
+            near.hear()
+            if at not in near.notes:
+                self._until(lambda: at in near.notes, lambda: [process], near=near)
+        found = near.notes.pop(at)
+        self.compare(process, number, found.name, found.nbytes, number, name, nbytes)
+        return found
+
+    def about(self, numbers: Mapping[int, int], name: bytes) -> None:
+        """Note which exchange this process is in."""
+        self._number, self._now = max(numbers.values(), default=0), _text(name)
+
+    def compare(
+        self, process: int, number: int, name: bytes, nbytes: int, own: int, expected: bytes, room: int
+    ) -> None:
+        """Raise RankError unless what came belongs to the exchange of a number, a name and so many bytes."""
+        if number != own or name != expected:
+            raise self._elsewhere(process, f"{number} {_text(name)}")
+        if nbytes != room:
+            raise self._of_another_size(process, nbytes, room)
 
     def describe(self, process: int) -> str:
         """Return a description of a process."""
@@ -170,29 +258,46 @@ class MpiFabric:
         self._now = called
         self._until(done, list)
 
-    def _wait(self, requests: Mapping[int, Any]) -> None:
+    def watch_near(self, done: Callable[[], bool], missing: Callable[[], list[int]], called: str) -> None:
+        """Return once `done()` is true of what processes of this host have said. Raises the errors of `exchange`."""
+        self._now = called
+        self._until(done, missing, near=self._near)
+
+    def _wait(self, requests: Mapping[int, Any], statuses: Mapping[int, Any]) -> None:
         left = [*requests.items()]
 
+        def tested(each: tuple[int, Any]) -> bool:
+            return bool(each[1].Test(statuses.get(each[0])))
+
         def done() -> bool:
-            while left and left[-1][1].Test():
+            while left and tested(left[-1]):
                 left.pop()
             return not left
 
         def missing() -> list[int]:
-            left[:] = [each for each in left if not each[1].Test()]
+            left[:] = [each for each in left if not tested(each)]
             return [process for process, _ in left if process >= 0]
 
         self._until(done, missing)
 
-    def _until(self, done: Callable[[], bool], missing: Callable[[], list[int]]) -> None:
-        """Poll until it is done, another process fails, or the `missing` processes time out."""
+    def _until(self, done: Callable[[], bool], missing: Callable[[], list[int]], near: Near | None = None) -> None:
+        """Wait until it is done, another process fails, or the `missing` processes time out.
+
+        It polls, or sleeps until something comes from one that is `near`.
+        """
         began = looked = now = time.perf_counter()
         while not done():
             now = time.perf_counter()
-            if now - began < _BRIEF:
+            if near is not None:
+                near.rest(_LOOK)
+                near.hear()
+                if near.ended:
+                    self._mourn(near, done, missing)
+            elif now - began < _BRIEF:
                 give_way()
                 continue
-            time.sleep(_PAUSE)
+            else:
+                time.sleep(_PAUSE)
             if now - looked > _LOOK:
                 looked = now
                 self.listen()
@@ -200,6 +305,13 @@ class MpiFabric:
                 if now - began > self.timeout:
                     raise self._standstill(now - began, late)
         self.waited += now - began
+
+    def _mourn(self, near: Near, done: Callable[[], bool], missing: Callable[[], list[int]]) -> None:
+        """Raise RankError if what is waited for was to come from a process that has ended."""
+        gone = near.ended.intersection(missing())
+        if gone and not done():
+            self.listen()  # it may have said why
+            raise self._died(sorted(gone))
 
     def listen(self) -> None:
         """Receive messages about other processes. Raises RankError if one has failed."""
@@ -257,6 +369,8 @@ class MpiFabric:
     def wait_at_most(self, seconds: float) -> None:
         """See `Fabric.wait_at_most`."""
         self.timeout = seconds
+        if self._near is not None:
+            self._near.timeout = seconds
 
     def _unhandled(self, kind: Any, error: BaseException, trace: Any) -> None:
         """Handle an uncaught exception: otherwise the others would wait for this process."""
@@ -309,48 +423,35 @@ class MpiFabric:
         except Exception:
             return []
 
-    def _lost(self, error: Any) -> RankError:
-        who = " and ".join(map(self.describe, self._dead()))
-        at = f"in collective {self._number}, {self._now}"
-        if who:
-            return RankError(f"{who} has died {at}; --resume goes on from the last checkpoint")
+    def _place(self) -> str:
+        return f"in collective {self._number}, {self._now}"
+
+    def _died(self, processes: Sequence[int]) -> RankError:
+        who = " and ".join(map(self.describe, processes))
+        return RankError(f"{who} has died {self._place()}; --resume goes on from the last checkpoint")
+
+    def cut_off(self, error: OSError) -> RankError:
+        """Return the error of a note that cannot be sent."""
+        process = error.args[0]
+        if isinstance(error, TimeoutError):
+            return self._standstill(self.timeout, [process])
+        self.listen()  # it may have said why
+        return self._died([process])
+
+    def _of_another_size(self, process: int, come: int, expected: int) -> RankError:
         return RankError(
-            f"{error.Get_error_string()} {at}: another process has died, or is in another collective; all ranks must "
-            "run one program, on batches of one shape"
+            f"{self.describe(process)} has sent {come} bytes where {expected} were expected, {self._place()}; all ranks "
+            "must run one program, on batches of one shape"
         )
 
-
-def _wait_until_all_processes_have_started(seconds: float) -> Any:
-    """Return MPI once all processes have initialised it. Raises UsageError without mpi4py.
-
-    If a process died before, the others wait for it in C and cannot receive messages. After `seconds` this process is
-    terminated, with a traceback that shows the name of this function.
-    """
-    with at_most(seconds):
-        try:
-            from mpi4py import MPI
-        except (ImportError, RuntimeError) as error:
-            raise UsageError(
-                "this process was started together with others, but mpi4py, by which they meet, cannot be used "
-                f"({error}): pip install 'opstage[mpi]'"
-            ) from None
-    return MPI
-
-
-@contextmanager
-def at_most(seconds: float) -> Iterator[None]:
-    """Terminate the process if the block takes longer: it waits for something, with Python's lock held, that never
-    comes."""
-    faulthandler.dump_traceback_later(seconds, exit=True)
-    try:
-        yield
-    finally:
-        faulthandler.cancel_dump_traceback_later()
-
-
-def _end_at_last(seconds: float) -> None:
-    """Let this process exit even if another one has died and will not take part in MPI's finalisation."""
-    faulthandler.dump_traceback_later(seconds, exit=True)
+    def _lost(self, error: Any) -> RankError:
+        dead = self._dead()
+        if dead:
+            return self._died(dead)
+        return RankError(
+            f"{error.Get_error_string()} {self._place()}: another process has died, or is in another collective; all ranks must "
+            "run one program, on batches of one shape"
+        )
 
 
 def _note(code: int, mode: str) -> None:
@@ -359,19 +460,3 @@ def _note(code: int, mode: str) -> None:
     if path:
         with suppress(OSError), open(path, mode) as file:
             file.write(str(code))
-
-
-def _pause_to_the_microsecond() -> None:
-    """Reduce the kernel's timer slack for this thread."""
-    if sys.platform == "linux":
-        timer_slack, nanoseconds = 29, 1000
-        ctypes.CDLL(None).prctl(timer_slack, nanoseconds)
-
-
-def _end_with_launcher() -> None:
-    """Have the kernel kill this process when its parent, the launcher, ends."""
-    if sys.platform == "linux":
-        parent_death_signal = 1
-        ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGKILL)
-        if os.getppid() == 1:
-            os.kill(os.getpid(), signal.SIGKILL)

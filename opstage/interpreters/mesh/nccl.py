@@ -18,7 +18,7 @@ import numpy as np
 from ...ops.errors import RankError, UsageError
 from ..host import Array
 from .fabric import Fabric, Flight
-from .mpi import at_most
+from .joining import at_most
 
 _WELL, _GOING_ON = 0, 7  # ncclSuccess and ncclInProgress
 _NAME_BYTES = 256

@@ -96,6 +96,9 @@ class _UnderWay:
     def __init__(self, rows: Sequence[Array], begun: Sequence[_Sent], edges: Sequence[tuple[int, int]]):
         self._rows, self._begun, self._edges = rows, begun, edges
 
+    def abandon(self) -> None:
+        """Do nothing: what comes is for memory of their own."""
+
     def _arrived(self) -> Iterator[tuple[_PartsGroup, Mapping[int, Array]]]:
         """Yield each group, with what the other processes sent, once all of it is there."""
         for group, flight, room in self._begun:
@@ -108,7 +111,7 @@ class _UnderWay:
 class Scatter(_Exchange):
     """Sums along a mesh axis of which each rank is given a part: reduce_scatter along the first axis."""
 
-    def begin(self, values: Sequence[Array]) -> ScatterUnderWay:
+    def begin(self, values: Sequence[Array], *, stays: bool = False) -> ScatterUnderWay:
         """Send the others' parts of the hosted ranks' values, which must not be overwritten until the end."""
         ranks = self._groups[0].ranks
         rows = self._rows(values, ranks)
@@ -159,7 +162,7 @@ class ScatterUnderWay(_UnderWay):
 class Gather(_Exchange):
     """Parts joined along a mesh axis: all_gather along the first axis."""
 
-    def begin(self, values: Sequence[Array]) -> GatherUnderWay:
+    def begin(self, values: Sequence[Array], *, stays: bool = False) -> GatherUnderWay:
         """Send the hosted ranks' parts, which must not be overwritten until the end."""
         rows = self._rows(values, 1)
         begun = []

@@ -24,12 +24,16 @@ MemberType: TypeAlias = "tuple[tuple[int, ...], str]"
 
 @final
 class Prepared:
-    """The prepared exchanges of the current program of one kind of inputs."""
+    """The prepared exchanges of the current program of one kind of inputs.
+
+    aloft   the numbers of flights that the current run has begun
+    """
 
     def __init__(self, hosting: Hosting):
         self._hosting = hosting
         self._program = ""
         self._made: dict[tuple[object, ...], PreparedExchange | None] = {}
+        self.aloft: list[int] = []
 
     def begin(self, program: str) -> None:
         """Begin a program with this description, which the names of exchanges have."""

@@ -16,7 +16,7 @@ from ...ops.dims import prod
 from ...ops.types import DType
 from ..host import Array, packed
 from .crossing import SMALL, name_of
-from .fabric import Flight
+from .fabric import Flight, Loan, lends
 from .hosting import Hosting
 from .tree import covering, node, total
 
@@ -31,43 +31,61 @@ class _SumGroup(NamedTuple):
     """A group of ranks that sum, as seen by this process.
 
     ranks   the size of the group; `own` maps the index of each hosted rank to its number
-    nodes   the nodes that are sent; `come` has the nodes that each process sends
+    nodes   the nodes that are sent; `come` has the nodes that each process sends, and `nbytes` their bytes
     """
 
     ranks: int
     own: Mapping[int, int]
     nodes: Sequence[At]
     come: Mapping[int, Sequence[At]]
+    nbytes: Mapping[int, int]
 
 
 class _SumSent(NamedTuple):
     """A group's part of a sum in flight: the flight, the locally known nodes, and the buffers for incoming ones."""
 
     group: _SumGroup
-    flight: Flight
+    flight: Flight | None
     known: dict[At, Array]
     room: Mapping[int, Array]
+    loan: Loan | None = None
+
+    def arrived(self, sizes: Mapping[int, int], dtype: DType) -> Mapping[int, Array]:
+        """Wait for the others' vectors."""
+        if self.loan is not None:
+            return {process: each.view(dtype) for process, each in self.loan.arrived(sizes).items()}
+        assert self.flight is not None
+        self.flight.wait()
+        return self.room
 
 
 @final
 class SumUnderWay:
     """A sum in flight."""
 
-    def __init__(self, shape: tuple[int, ...], groups: Sequence[_SumSent]):
-        self._shape, self._groups = shape, groups
+    def __init__(self, shape: tuple[int, ...], dtype: DType, groups: Sequence[_SumSent]):
+        self._shape, self._dtype, self._groups = shape, dtype, groups
 
     def end(self, outs: Outs) -> None:
         """Wait for the others' values, and write the ranks' sums to the arrays of the only member."""
         (out,) = outs
-        for group, flight, known, room in self._groups:
-            flight.wait()
-            for process, vector in room.items():
+        for sent in self._groups:
+            group, known = sent.group, sent.known
+            for process, vector in sent.arrived(group.nbytes, self._dtype).items():
                 known.update(zip(group.come[process], vector.reshape(-1, *self._shape)))
             places = [out[number] for number in group.own.values() if number in out]
             if places:
                 add_up(group.ranks, known, places[0])
                 for place in places[1:]:
                     np.copyto(place, places[0])
+            if sent.loan is not None:
+                sent.loan.end()
+
+    def abandon(self) -> None:
+        """Leave it, as a run does that ends before."""
+        for sent in self._groups:
+            if sent.loan is not None:
+                sent.loan.abandon()
 
 
 def add_up(ranks: int, known: Mapping[At, Array], out: Array) -> None:
@@ -89,6 +107,7 @@ class Sum:
 
     def __init__(self, hosting: Hosting, axis: str, shape: tuple[int, ...], dtype: DType, program: str):
         mesh, self._fabric = hosting.mesh, hosting.fabric
+        self._lends = lends(hosting.fabric)
         self._shape, self._dtype, self._size = shape, dtype, int(prod(shape))
         self._called = name_of(ALL_REDUCE, axis, shape, dtype) + program
         self._groups: list[_SumGroup] = []
@@ -99,7 +118,9 @@ class Sum:
                 spread.setdefault(rank // len(here), []).append(index)
             cover = {process: covering(indices[0], indices[-1] + 1) for process, indices in spread.items()}
             own = {index: rank - here[0] for index, rank in enumerate(group) if rank in here}
-            self._groups.append(_SumGroup(len(group), own, cover.pop(self._fabric.process), cover))
+            nodes = cover.pop(self._fabric.process)
+            nbytes = {process: len(come) * self._size * dtype.itemsize for process, come in cover.items()}
+            self._groups.append(_SumGroup(len(group), own, nodes, cover, nbytes))
 
     @property
     def sent_whole(self) -> bool:
@@ -107,16 +128,22 @@ class Sum:
         others = [len(group.come) for group in self._groups]
         return min(others) == max(others) == 1 or (min(others) > 0 and self._size * self._dtype.itemsize <= SMALL)
 
-    def begin(self, values: Sequence[Array]) -> SumUnderWay:
-        """Send the hosted ranks' values, which must not be overwritten until the end."""
-        return SumUnderWay(self._shape, [self._begun(group, values) for group in self._groups])
+    def begin(self, values: Sequence[Array], *, stays: bool = False) -> SumUnderWay:
+        """Send the hosted ranks' values, which must not be overwritten until the end, or, if they say that they stay,
+        until their memory is settled, see `Lends`."""
+        groups = [self._begun(group, values, stays) for group in self._groups]
+        return SumUnderWay(self._shape, self._dtype, groups)
 
-    def _begun(self, group: _SumGroup, values: Sequence[Array]) -> _SumSent:
+    def _begun(self, group: _SumGroup, values: Sequence[Array], stays: bool) -> _SumSent:
         leaves = {(0, index): values[number] for index, number in group.own.items()}
         with np.errstate(all="ignore"):
             known = {at: node(group.ranks, *at, lambda *at: leaves.get(at), np.add) for at in group.nodes}
         vectors = [packed(known[at]).reshape(-1) for at in group.nodes]
         sent = vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
+        parts = dict.fromkeys(group.come, sent)
+        loan = None if self._lends is None else self._lends.lend(parts, self._called, stays=stays)
+        if loan is not None:
+            return _SumSent(group, None, known, {}, loan)
         room = {process: np.empty(len(nodes) * self._size, self._dtype) for process, nodes in group.come.items()}
-        flight = self._fabric.start(dict.fromkeys(group.come, sent), room, self._called)
+        flight = self._fabric.start(parts, room, self._called)
         return _SumSent(group, flight, known, room)

@@ -23,6 +23,7 @@ from ...codegen.primitives import ASSEMBLE, PRODUCTS
 from ...control import CONTROL, bodies_of
 from ...host import Array
 from ...looping import WHILE
+from ...mesh.meeting import MEET_BEGIN
 from ...structural import SCAN
 from .aliasing import alias_results
 from .library import library_loops
@@ -126,6 +127,11 @@ class CpuPlan:
         self.split = next((i for i, step in enumerate(self.steps) if step.group in writing), len(self.steps))
         moved = {before: number for number, before in enumerate(order)}
         read = {root: {moved[reader] for reader in readers} for root, readers in read.items()}
+        for number, group in enumerate(self.groups):
+            for e in group.equations:
+                if e.primitive is MEET_BEGIN:  # other processes may read it until the next run
+                    for slot in e.inputs:
+                        read.setdefault(lowered.views[slot].root, set()).add(len(self.groups) - 1)
         items: list[Item] = []
         for step in self.steps:
             if isinstance(step, LoopStep):

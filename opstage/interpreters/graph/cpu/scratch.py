@@ -14,6 +14,7 @@ from ....ops.errors import OutOfMemoryError
 from ...codegen.arena import ALIGNMENT
 from ...eager_cpu.memory import give_back_freed_memory
 from ...host import Array, address_of
+from ...mesh.fabric import Lends
 
 Kind = tuple[tuple[int, ...], Any]
 """Shape and dtype."""
@@ -45,11 +46,14 @@ class CpuScratch:
     as the largest of them needs. A concurrent run (inside an op computed by Python, in another thread, or in a signal
     handler) gets its own block, and the larger of the two is kept. No locks are used, since any call may be
     interrupted.
+
+    lends   where other processes read blocks in which they stand, what gives their memory
     """
 
-    __slots__ = ("_free", "_arrays", "_bytes", "_most")
+    __slots__ = ("lends", "_free", "_arrays", "_bytes", "_most")
 
     def __init__(self) -> None:
+        self.lends: Lends | None = None
         self._free: list[ScratchBlock] = []  # at most one
         self._arrays: dict[Kind, deque[Array]] = {}  # by kind, ordered by last allocation
         self._bytes = 0  # of all arrays
@@ -60,6 +64,8 @@ class CpuScratch:
         try:
             block = self._free.pop()
             if block.nbytes >= nbytes:
+                if self.lends is not None:
+                    self.lends.settle(block.address)
                 return block
             del block  # release it before a larger one is allocated
         except IndexError:
@@ -67,7 +73,8 @@ class CpuScratch:
         if nbytes >= _MUCH:
             give_back_freed_memory()
         try:
-            whole = np.empty(nbytes + ALIGNMENT, np.uint8)
+            size = nbytes + ALIGNMENT
+            whole = np.empty(size, np.uint8) if self.lends is None else self.lends.empty(size)
         except MemoryError:
             raise OutOfMemoryError(
                 f"a compiled program needs {show_bytes(nbytes)} for what it computes on the way, and the system gives "

@@ -1,0 +1,296 @@
+"""`Near`: the processes of one host, which pass notes through sockets and read each other's memory where it stands.
+
+A note names an exchange. It carries what is small; of what is large in memory made by `empty` it says where it stands,
+and the others map that memory once and read it there. Whoever waits sleeps in the kernel, and a process that ends
+closes its sockets, so its death is seen at once. On Linux only: elsewhere no process is near another.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import secrets
+import select
+import socket
+import struct
+import sys
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple, final
+
+import numpy as np
+
+from ...ops.errors import OutOfMemoryError
+from ..host import Array, address_of
+
+INLINE = 1 << 14
+"""Bytes up to which a vector is sent within a note."""
+
+NAME = 160
+"""Bytes of the name of an exchange in a note."""
+
+_NOTE, _READ, _MEMORY, _GONE = range(4)
+_HEAD = struct.Struct(f"<qqqqq{NAME}s")
+_LONGEST = _HEAD.size + INLINE
+_FDS = socket.CMSG_SPACE(4) if hasattr(socket, "CMSG_SPACE") else 0
+
+
+class Note(NamedTuple):
+    """What a process says of an exchange.
+
+    nbytes  of its vector; `block` and `offset` have its place in the memory of its process, or `block` is 0
+    vector  the vector itself, if it is small
+    """
+
+    name: bytes
+    nbytes: int
+    block: int
+    offset: int
+    vector: bytes
+
+
+class _Block(NamedTuple):
+    """Memory of this process that others can read."""
+
+    number: int
+    address: int
+    nbytes: int
+    fd: int
+    known: set[int]
+
+
+@final
+class Near:
+    """This process, and the others of its host by their sockets.
+
+    notes   what has come and was not taken yet, by process and number of the exchange
+    ended   the processes whose sockets are closed
+    timeout seconds after which one that takes no notes is an error
+    """
+
+    def __init__(self, sockets: Mapping[int, socket.socket]):
+        self.processes = frozenset(sockets)
+        self.notes: dict[tuple[int, int], Note] = {}
+        self.ended: set[int] = set()
+        self.timeout = 60.0
+        self._pid = os.getpid()
+        self._sockets = dict(sockets)
+        self._poll = select.poll()
+        for each in self._sockets.values():
+            each.setblocking(False)
+            self._poll.register(each, select.POLLIN)
+        self._blocks: dict[int, _Block] = {}
+        self._made = 0
+        self._lent: dict[int, int] = {}  # by block, how many readers have not said that they have read
+        self._mapped: dict[tuple[int, int], Array] = {}
+        self._unread: set[tuple[int, int]] = set()  # exchanges whose notes nobody here will take
+
+    # Memory -----------------------------------------------------------------------------------------------------------
+
+    def empty(self, nbytes: int) -> Array:
+        """Return memory that the others can read. Raises OutOfMemoryError."""
+        try:
+            fd = os.memfd_create("opstage")
+            os.ftruncate(fd, max(1, nbytes))
+            memory = mmap.mmap(fd, max(1, nbytes))
+        except OSError as error:
+            raise OutOfMemoryError(f"the system gives no {nbytes} bytes that processes can share: {error}") from None
+        self._made += 1
+        made = np.frombuffer(memory, np.uint8)
+        self._blocks[self._made] = _Block(self._made, address_of(made), nbytes, fd, set())
+        weakref.finalize(memory, self._drop, self._made).atexit = False
+        return made
+
+    def _drop(self, number: int) -> None:
+        block = self._blocks.pop(number)
+        os.close(block.fd)
+        if os.getpid() == self._pid:  # the sockets are those of the parent of a fork
+            for process in block.known:
+                with suppress(OSError):
+                    self._send(process, _GONE, 0, number)
+
+    def block_of(self, x: Array) -> _Block | None:
+        """Return the block in which an array stands, if it does in one."""
+        at = address_of(x)
+        for block in self._blocks.values():
+            if block.address <= at and at + x.nbytes <= block.address + block.nbytes:
+                return block
+        return None
+
+    def is_read(self, address: int) -> bool:
+        """Return whether all have read what was lent of the block at an address."""
+        lent = [number for number, count in self._lent.items() if count]
+        if not lent:
+            return True
+        self.hear()
+        blocks = [self._blocks.get(number) for number in lent if self._lent[number]]
+        return not any(b is not None and b.address <= address < b.address + b.nbytes for b in blocks)
+
+    # Notes ------------------------------------------------------------------------------------------------------------
+
+    def tell(self, process: int, number: int, name: bytes, nbytes: int, x: Array | None, block: _Block | None) -> None:
+        """Send the note of an exchange: with the vector `x`, or with its place in a block, or without either. Raises
+        ConnectionError for a process that has ended."""
+        if block is None:
+            self._send(process, _NOTE, number, 0, 0, nbytes, name, b"" if x is None else x.reshape(-1).view(np.uint8))
+            return
+        assert x is not None
+        if process not in block.known:
+            self._send(process, _MEMORY, 0, block.number, 0, block.nbytes, fd=block.fd)
+            block.known.add(process)
+        self._lent[block.number] = self._lent.get(block.number, 0) + 1
+        self._send(process, _NOTE, number, block.number, address_of(x) - block.address, nbytes, name)
+
+    def vector(self, process: int, note: Note) -> Array:
+        """Return the bytes of a note's vector; lent ones stay as they are until `read`."""
+        if not note.block:
+            return np.frombuffer(note.vector, np.uint8)
+        return self._mapped[process, note.block][note.offset : note.offset + note.nbytes]
+
+    def read(self, process: int, note: Note) -> None:
+        """Say that the vector of a note may be overwritten."""
+        if note.block:
+            with suppress(ConnectionError):  # then nobody waits for it
+                self._send(process, _READ, 0, note.block)
+
+    def leave(self, process: int, number: int) -> None:
+        """Take the note of an exchange, whenever it comes, for read."""
+        note = self.notes.pop((process, number), None)
+        if note is None:
+            self._unread.add((process, number))
+        else:
+            self.read(process, note)
+
+    def hear(self) -> None:
+        """Receive what has come."""
+        for process, each in self._sockets.items():
+            while process not in self.ended:
+                try:
+                    data, fds, _, _ = each.recvmsg(_LONGEST, _FDS)
+                except BlockingIOError:
+                    break
+                except OSError:
+                    data, fds = b"", []
+                if not data:
+                    self.ended.add(process)
+                    self._poll.unregister(each)
+                    break
+                self._take(process, data, fds)
+
+    def rest(self, seconds: float) -> None:
+        """Sleep until something has come, at most so long."""
+        self._poll.poll(1e3 * seconds)
+
+    def _take(self, process: int, data: bytes, fds: Sequence[Any]) -> None:
+        kind, number, block, offset, nbytes, name = _HEAD.unpack_from(data)
+        if kind == _NOTE:
+            note = Note(name, nbytes, block, offset, data[_HEAD.size :])
+            if (process, number) in self._unread:
+                self._unread.remove((process, number))
+                self.read(process, note)
+            else:
+                self.notes[process, number] = note
+        elif kind == _READ:
+            self._lent[block] -= 1
+        elif kind == _MEMORY:
+            fd = int.from_bytes(fds[0][2][:4], sys.byteorder)
+            try:
+                self._mapped[process, block] = np.frombuffer(mmap.mmap(fd, nbytes, prot=mmap.PROT_READ), np.uint8)
+            finally:
+                os.close(fd)
+        else:
+            self._mapped.pop((process, block), None)
+
+    def _send(
+        self,
+        process: int,
+        kind: int,
+        number: int,
+        block: int,
+        offset: int = 0,
+        nbytes: int = 0,
+        name: bytes = b"",
+        vector: Any = b"",
+        fd: int | None = None,
+    ) -> None:
+        head = _HEAD.pack(kind, number, block, offset, nbytes, name)
+        rights = [] if fd is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", fd))]
+        each = self._sockets[process]
+        since = None
+        while process not in self.ended:
+            try:
+                each.sendmsg([head, vector], rights)
+                return
+            except BlockingIOError:  # the other one is far behind; it may wait for room here, too
+                since = time.monotonic() if since is None else since
+                if time.monotonic() - since > self.timeout:
+                    raise TimeoutError(process) from None
+                self.hear()
+                ready = select.poll()
+                ready.register(each, select.POLLOUT)
+                ready.poll(10.0)
+        raise ConnectionResetError(process)
+
+
+def link(mpi: Any, process: int, hosts: Sequence[str]) -> Near | None:
+    """Return the links to the other processes of this host, or None if there are none; all processes call it.
+
+    Near are those that MPI starts on one host and that reach each other's sockets; of a host all do, or none.
+    """
+    world = mpi.COMM_WORLD
+    here = world.Split_type(mpi.COMM_TYPE_SHARED)
+    names = here.allgather((process, hosts[process]))
+    others = [other for other, host in names if other != process and host == hosts[process]]
+    alike = len(others) == len(names) - 1 and sys.platform == "linux" and hasattr(os, "memfd_create")
+    sockets: dict[int, socket.socket] = {}
+    listener, at = None, b""
+    if others and alike:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        at = b"\0opstage " + secrets.token_hex(16).encode()  # abstract: nothing of it is left in the file system
+        listener.bind(at)
+        listener.listen(len(others))
+    met = dict(here.allgather((process, at)))
+    try:
+        for other in others if listener is not None else ():
+            if other < process:
+                sockets[other] = _called(met[other], process, secret=met[process])
+        for _ in [other for other in others if listener is not None and other > process]:
+            assert listener is not None
+            listener.settimeout(5.0)
+            sockets.update(_answered(listener, met))
+    except OSError:
+        alike = False
+    finally:
+        if listener is not None:
+            listener.close()
+    every = all(here.allgather(alike and len(sockets) == len(others)))
+    here.Free()
+    if every and others:
+        return Near(sockets)
+    for each in sockets.values():
+        each.close()
+    return None
+
+
+def _called(at: bytes, process: int, secret: bytes) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        made.connect(at)
+        made.send(struct.pack("<q", process) + secret)  # which only those know that MPI has joined
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+def _answered(listener: socket.socket, met: Mapping[int, bytes]) -> dict[int, socket.socket]:
+    made, _ = listener.accept()
+    made.settimeout(5.0)
+    said = made.recv(256)
+    process = struct.unpack("<q", said[:8])[0] if len(said) > 8 else -1
+    if met.get(process) != said[8:]:
+        made.close()
+        raise ConnectionRefusedError(f"a stranger has called as process {process}")
+    return {process: made}
