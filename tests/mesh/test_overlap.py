@@ -103,9 +103,9 @@ def test_sums_of_ranks_are_written_where_they_stand_in_one_vector(monkeypatch: p
     seen: list[Any] = []
     begin = Sum.begin
 
-    def begun(this: Sum, values: Sequence[Any]) -> Any:
+    def begun(this: Sum, values: Sequence[Any], *, stays: bool = False) -> Any:
         seen.extend(values)
-        return begin(this, values)
+        return begin(this, values, stays=stays)
 
     monkeypatch.setattr(Sum, "begin", begun)
     on_processes(2, lambda _: trained("mlp", "data=4", "compiled", bucket="1MiB", steps=1))

@@ -19,6 +19,7 @@ from ...ops.types import DType, TensorType, dtype_name, show_shape
 from ..at_once import Action
 from ..base_program import BaseProgram, Finish
 from ..captures import Guard, at_line
+from ..interpreter import Typed
 from ..resting import resting
 from .bounds import Bound
 from .graph import Graph
@@ -245,4 +246,4 @@ def _with_body(known: _Forms[E] | None, graph: Graph) -> E | None:
 
 
 def _types(refs: tuple[Any, ...]) -> tuple[TensorType, ...]:
-    return tuple([TensorType(r.shape, r.dtype) for r in refs])
+    return tuple([r.type if isinstance(r, Typed) else TensorType(r.shape, r.dtype) for r in refs])

@@ -21,7 +21,7 @@ from ..interpreter import BaseInterpreter
 from ..mesh.fabric import Fabric, Silent
 from ..mesh.hosting import Hosting
 from ..mesh.meeting import abandon
-from ..mesh.ranks import Parts, Ranks, RankValues
+from ..mesh.ranks import Parts, Ranks, RankValues, held_of
 from .bounds import kept_bytes
 from .cpu.optimise import optimise
 from .cpu.scratch import CpuScratch
@@ -121,6 +121,7 @@ class RankExecutor:
         self._ranks = Ranks(target.eager(graph), *hosting)
         self._ranks.begin(graph.body.input_types)
         self._hosted: dict[tuple[RankInput, ...], tuple[Executable[Any], tuple[tuple[int, ...], ...]]] = {}
+        self._alone: dict[tuple[str | None, ...], tuple[Executable[Any], tuple[tuple[int, ...], ...]]] = {}
         self._fused: tuple[Lowered, list[FusionGroup], list[Ordered]] | None = None
         lowered = target.lowered(graph)
         if lowered is not None:
@@ -142,18 +143,29 @@ class RankExecutor:
             outputs = replay(self._ranks, self.graph, inputs, step)
             self._ranks.raise_pending()
             return tuple([out.values for out in outputs]), at_once
-        given = tuple([_given(ref) for ref in inputs])
-        executor, places = self._plan(given)
-        flat, written = list[Any](), set[int]()
-        for number, (ref, first) in enumerate(zip(inputs, given)):
-            for rank in firsts(first.alike):
-                if number in free:
-                    written.add(len(flat))
-                flat.append(ref.held[rank])
+        held = held_of(inputs)
+        axes = tuple([None if ref.parts is None else ref.parts.axis for ref in inputs])
+        if len(self._ranks.hosted) == 1:
+            flat, written = [value for (value,) in held], set(free)
+            executor, places = self._alone.get(axes) or self._plan_alone(axes)
+        else:
+            given = tuple(map(_given, held, axes))
+            executor, places = self._plan(given)
+            flat, written = [], set()
+            for number, (values, first) in enumerate(zip(held, given)):
+                for rank in firsts(first.alike):
+                    if number in free:
+                        written.add(len(flat))
+                    flat.append(values[rank])
         abandon(self._ranks)
         self._target.begin_run(self._hosting.fabric, self._called, executor)
         outs, finish = executor.start(flat, step, written)
         return tuple([tuple([outs[place] for place in each]) for each in places]), finish
+
+    def _plan_alone(self, axes: tuple[str | None, ...]) -> tuple[Executable[Any], tuple[tuple[int, ...], ...]]:
+        """Return what `_plan` does for a single rank, whose inputs are its own rows along these axes."""
+        found = self._alone[axes] = self._plan(tuple([RankInput((0,), axis) for axis in axes]))
+        return found
 
     def _plan(self, given: tuple[RankInput, ...]) -> tuple[Executable[Any], tuple[tuple[int, ...], ...]]:
         """Return the executor for inputs shared in this way, and the positions of the ranks' outputs among its
@@ -207,7 +219,6 @@ def _called(lowered: Lowered) -> str:
     return f"a compiled program of {len(lowered.equations)} ops ({crc32(' '.join(parts).encode()):08x})"
 
 
-def _given(ref: Any) -> RankInput:
+def _given(held: tuple[Any, ...], axis: str | None) -> RankInput:
     first: dict[int, int] = {}
-    alike = tuple([first.setdefault(id(value), rank) for rank, value in enumerate(ref.held)])
-    return RankInput(alike, None if ref.parts is None else ref.parts.axis)
+    return RankInput(tuple([first.setdefault(id(value), rank) for rank, value in enumerate(held)]), axis)

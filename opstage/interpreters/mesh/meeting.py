@@ -165,7 +165,8 @@ def meet(primitive: Primitive, values: Sequence[Array], places: Sequence[Array],
             return
         results = _end(*values, **static)
     else:
-        exchange = _prepared(primitive, values[0], static)
+        prepared: Prepared = held_by(static["ranks"]).exchanges
+        exchange = _prepared(prepared, primitive, values[0], static)
         if exchange is None:
             results = (_meet if primitive is MEET else _begin)(*values, **static)
         elif primitive is MEET:
@@ -174,7 +175,7 @@ def meet(primitive: Primitive, values: Sequence[Array], places: Sequence[Array],
         else:
             number = next(_FLIGHTS)
             _UNDER_WAY[number] = exchange.begin(values, stays=True)
-            held_by(static["ranks"]).exchanges.aloft.append(number)
+            prepared.aloft.append(number)
             results = (np.array(number),)
     for place, result in zip(places, results):
         np.copyto(place, result)
@@ -190,14 +191,18 @@ def abandon(ranks: Any) -> None:
     aloft.clear()
 
 
-def _prepared(primitive: Primitive, x: Array, static: Static) -> PreparedExchange | None:
+def _prepared(prepared: Prepared, primitive: Primitive, x: Array, static: Static) -> PreparedExchange | None:
     """Return the prepared exchange of a meeting, or of those that start together."""
-    prepared: Prepared = held_by(static["ranks"]).exchanges
-    if primitive is MEET:
-        given = dict(static["given"])
-        return prepared.of(static["call"], given["axis"], (given.get("dim", 0),), ((x.shape, x.dtype.str),))
-    calls: Joint = static["calls"]
-    return prepared.of(calls.call, dict(calls.given)["axis"], calls.dims, calls.types)
+    known = prepared.by_meeting.get(id(static))
+    if known is None:
+        if primitive is MEET:
+            given = dict(static["given"])
+            found = prepared.of(static["call"], given["axis"], (given.get("dim", 0),), ((x.shape, x.dtype.str),))
+        else:
+            calls: Joint = static["calls"]
+            found = prepared.of(calls.call, dict(calls.given)["axis"], calls.dims, calls.types)
+        known = prepared.by_meeting[id(static)] = static, found
+    return known[1]
 
 
 def _outs(gives: Sequence[Sequence[int]], places: Sequence[Array]) -> list[dict[int, Array]]:

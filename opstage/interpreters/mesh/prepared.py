@@ -26,7 +26,8 @@ MemberType: TypeAlias = "tuple[tuple[int, ...], str]"
 class Prepared:
     """The prepared exchanges of the current program of one kind of inputs.
 
-    aloft   the numbers of flights that the current run has begun
+    aloft       the numbers of flights that the current run has begun
+    by_meeting  the exchanges of meetings in compiled programs, by the identity of their static parameters
     """
 
     def __init__(self, hosting: Hosting):
@@ -34,12 +35,14 @@ class Prepared:
         self._program = ""
         self._made: dict[tuple[object, ...], PreparedExchange | None] = {}
         self.aloft: list[int] = []
+        self.by_meeting: dict[int, tuple[Static, PreparedExchange | None]] = {}
 
     def begin(self, program: str) -> None:
         """Begin a program with this description, which the names of exchanges have."""
         if program != self._program:
             self._program = program
             self._made.clear()
+            self.by_meeting.clear()
 
     def begun(
         self, primitive: Primitive, vectors: Sequence[Array], static: Static, sendable: Callable[[Array], Array]

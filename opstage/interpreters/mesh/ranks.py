@@ -124,6 +124,11 @@ class RankValues(Typed):
         return found
 
 
+def held_of(refs: Sequence[RankValues]) -> list[Values]:
+    """`held` of each ref."""
+    return [ref.held if ref._values is None else ref._values for ref in refs]
+
+
 @final
 class Ranks(BaseInterpreter[RankValues]):
     """The ranks of a mesh that this process hosts, each on `inner`; all of them where `fabric` joins no other one."""

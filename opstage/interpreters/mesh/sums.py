@@ -7,6 +7,7 @@ those of `Crossing`, which supports any collective on any interpreter.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias, final
 
 import numpy as np
@@ -18,7 +19,7 @@ from ..host import Array, packed
 from .crossing import SMALL, name_of
 from .fabric import Flight, Loan, lends
 from .hosting import Hosting
-from .tree import covering, node, total
+from .tree import additions, covering, node
 
 At = tuple[int, int]
 """A node of the tree: its level and index."""
@@ -90,15 +91,15 @@ class SumUnderWay:
 
 def add_up(ranks: int, known: Mapping[At, Array], out: Array) -> None:
     """Write the sum over `ranks` ranks to `out`, from at least two nodes that cover them."""
-    left = len(known) - 1
-
-    def add(a: Array, b: Array) -> Array:
-        nonlocal left
-        left -= 1
-        return np.add(a, b) if left else np.add(a, b, out=out)
-
+    values = [*known.values()]
+    *before, (a, b) = _additions(ranks, tuple(known))
     with np.errstate(all="ignore"):  # infinity less infinity is nan, without a warning
-        total(ranks, lambda *at: known.get(at), add)
+        for left, right in before:
+            values.append(np.add(values[left], values[right]))
+        np.add(values[a], values[b], out=out)
+
+
+_additions = lru_cache(1024)(additions)
 
 
 @final
@@ -136,8 +137,11 @@ class Sum:
 
     def _begun(self, group: _SumGroup, values: Sequence[Array], stays: bool) -> _SumSent:
         leaves = {(0, index): values[number] for index, number in group.own.items()}
-        with np.errstate(all="ignore"):
-            known = {at: node(group.ranks, *at, lambda *at: leaves.get(at), np.add) for at in group.nodes}
+        if leaves.keys() == set(group.nodes):
+            known = leaves
+        else:
+            with np.errstate(all="ignore"):
+                known = {at: node(group.ranks, *at, lambda *at: leaves.get(at), np.add) for at in group.nodes}
         vectors = [packed(known[at]).reshape(-1) for at in group.nodes]
         sent = vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
         parts = dict.fromkeys(group.come, sent)

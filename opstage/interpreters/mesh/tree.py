@@ -7,7 +7,7 @@ number of processes, on buckets, or on the transport.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -33,6 +33,22 @@ def node(ranks: int, level: int, i: int, known: Callable[[int, int], T | None], 
     assert level > 0, "a rank has no value"
     left, right = node(ranks, level - 1, 2 * i, known, add), 2 * i + 1
     return add(left, node(ranks, level - 1, right, known, add)) if right << (level - 1) < ranks else left
+
+
+def additions(ranks: int, nodes: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the additions by which `total` makes a sum from nodes that cover the ranks, in order.
+
+    Operands are numbers: first the nodes in their order, then the sums as they are made.
+    """
+    known = {at: number for number, at in enumerate(nodes)}
+    made: list[tuple[int, int]] = []
+
+    def add(a: int, b: int) -> int:
+        made.append((a, b))
+        return len(known) + len(made) - 1
+
+    total(ranks, lambda *at: known.get(at), add)
+    return made
 
 
 def total(ranks: int, known: Callable[[int, int], T | None], add: Callable[[T, T], T]) -> T:

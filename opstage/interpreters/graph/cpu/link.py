@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from ....ops.closed import ScanParameters, WhileParameters
+from ....ops.closed import Equation, ScanParameters, WhileParameters
 from ....ops.errors import LocatedError, SourceLine
 from ....ops.types import DType
 from ...at_once import Action, at_once
@@ -19,7 +19,7 @@ from ...codegen.views import View
 from ...eager_cpu.interpreter import NumpyOps
 from ...host import Array, address_of, packed
 from ...looping import passed
-from ...mesh.meeting import MEETINGS, meet
+from ...mesh.meeting import MEET_END, MEETINGS, meet
 from ...native.compiler import Kernel
 from ...native.pool import KernelCall, KernelSequence
 from .plan import ControlStep, CpuPlan, HostStep, LoopStep, NativeStep, inner_plans
@@ -279,6 +279,9 @@ class Linked:
 
     def _host(self, step: HostStep, moving: Sequence[Array]) -> None:
         e = step.equation
+        if e.primitive in MEETINGS:
+            self._meet(e, moving)
+            return
         operands = tuple([self.value(slot, moving) for slot in e.inputs])
 
         def program(ops: NumpyOps, *refs: Array) -> tuple[Array, ...]:
@@ -286,9 +289,6 @@ class Linked:
             return ops.bind(e.primitive, refs, e.static)
 
         try:
-            if e.primitive in MEETINGS:
-                meet(e.primitive, operands, [self._result(slot, moving) for slot in e.outputs], e.static)
-                return
             results = self._eager.execute_each(program, operands)
         except LocatedError as error:
             error.place(e.primitive.name, e.region.name)
@@ -297,6 +297,17 @@ class Linked:
         for slot, result in zip(e.outputs, results):
             if result.size and self._has_place(slot):
                 np.copyto(self.value(slot, moving), result)
+
+    def _meet(self, e: Equation, moving: Sequence[Array]) -> None:
+        """Run a collective of several processes, or its begin or end, on this memory."""
+        read = e.inputs[:1] if e.primitive is MEET_END else e.inputs
+        operands = tuple([self.value(slot, moving) for slot in read])
+        try:
+            meet(e.primitive, operands, [self._result(slot, moving) for slot in e.outputs], e.static)
+        except LocatedError as error:
+            error.place(e.primitive.name, e.region.name)
+            error.relocate(self._lines.get(e.ordinal), e.region.name)
+            raise
 
     def _has_place(self, slot: int) -> bool:
         """Return whether a slot is stored; unused results are not."""
