@@ -7,6 +7,7 @@ the same bits as in one process.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, final
 from zlib import crc32
 
@@ -33,6 +34,12 @@ def name_of(primitive: Primitive, axis: str, shape: tuple[int, ...], dtype: DTyp
     return f"{primitive.name} over {axis} of {show_shape(shape)} {dtype_name(dtype)}"
 
 
+@lru_cache(256)
+def _described(types: tuple[TensorType, ...]) -> str:
+    description = " ".join(f"{show_shape(type_.shape)} {dtype_name(type_.dtype)}" for type_ in types)
+    return f" (inputs {crc32(description.encode()):08x})"
+
+
 @final
 class Crossing:
     """Collectives of `inner` over `fabric`, whose processes host `hosted` ranks each.
@@ -51,8 +58,7 @@ class Crossing:
         """Begin a program on inputs of these types, which must be equal on all processes."""
         self._token = None
         if self.fabric.processes > 1:
-            description = " ".join(f"{show_shape(type_.shape)} {dtype_name(type_.dtype)}" for type_ in types)
-            self.program = f" (inputs {crc32(description.encode()):08x})"
+            self.program = _described(tuple(types))
 
     def within(self, primitive: Primitive, group: Sequence[int], own: Values, static: Static) -> Values:
         """Return the results of one group's hosted ranks from their operands, by index in the group."""

@@ -34,6 +34,7 @@ class Prepared:
         self._hosting = hosting
         self._program = ""
         self._made: dict[tuple[object, ...], PreparedExchange | None] = {}
+        self._axes: dict[str, tuple[int, Sequence[int]]] = {}
         self.aloft: list[int] = []
         self.by_meeting: dict[int, tuple[Static, PreparedExchange | None]] = {}
 
@@ -60,19 +61,26 @@ class Prepared:
         under_way = exchange.begin([sent[id(vector)] for vector in vectors])
 
         def finish() -> Sequence[Array]:
-            ranks = self._hosting.mesh.size(axis)
-            factor = {ALL_REDUCE: (1, 1), REDUCE_SCATTER: (1, ranks), ALL_GATHER: (ranks, 1)}[primitive]
-            shape = x.shape if primitive is ALL_REDUCE else (x.shape[0] * factor[0] // factor[1], *x.shape[1:])
-            alike: dict[int, int] = {}
-            firsts = [
-                number if primitive is REDUCE_SCATTER else alike.setdefault(group, number)
-                for number, group in enumerate(self._hosting.groups(axis))
-            ]
+            ranks, firsts = self._along(axis)
+            shape = x.shape
+            if primitive is REDUCE_SCATTER:
+                shape, firsts = (shape[0] // ranks, *shape[1:]), range(len(firsts))
+            elif primitive is ALL_GATHER:
+                shape = shape[0] * ranks, *shape[1:]
             outs = {number: np.empty(shape, x.dtype) for number in dict.fromkeys(firsts)}
             under_way.end([outs])
             return [outs[number] for number in firsts]
 
         return finish
+
+    def _along(self, axis: str) -> tuple[int, Sequence[int]]:
+        """Return the size of an axis, and the first hosted rank of the group of each."""
+        found = self._axes.get(axis)
+        if found is None:
+            alike: dict[int, int] = {}
+            firsts = [alike.setdefault(group, number) for number, group in enumerate(self._hosting.groups(axis))]
+            found = self._axes[axis] = self._hosting.mesh.size(axis), firsts
+        return found
 
     def of(self, call: str, axis: str, dims: Sequence[int], types: tuple[MemberType, ...]) -> PreparedExchange | None:
         """Return the exchange for a collective's calls on members of these types; None if `Ranks` must do it.

@@ -142,6 +142,7 @@ class Ranks(BaseInterpreter[RankValues]):
         "_hosting",
         "_indices",
         "_crossing",
+        "_crosses",
         "_filling",
         "_programs",
         "exchanges",
@@ -155,6 +156,7 @@ class Ranks(BaseInterpreter[RankValues]):
         self.fabric = fabric
         self._hosting = hosting = Hosting(mesh, fabric)
         self.hosted = hosting.ranks
+        self._crosses: dict[str, bool] = {}
         self._crossing = Crossing(inner, fabric, len(self.hosted))
         compiles = getattr(inner, "on_ranks", None)
         self._programs: Any = None if compiles is None else compiles(hosting, bucket)
@@ -332,7 +334,7 @@ class Ranks(BaseInterpreter[RankValues]):
             return x
         if x.parts is not None and primitive is SHARD and axis == x.parts.axis and static["dim"] in (0, -len(x.shape)):
             return self.each(x.parts.values)
-        if primitive in JOINED and self.bucket and self._hosting.crosses(axis):
+        if primitive in JOINED and self.bucket and self._crossed(axis):
             return self._coming(primitive, x, static)
         result: dict[int, Any] = {}
         values = dict(zip(self.hosted, x.values, strict=True))
@@ -346,6 +348,13 @@ class Ranks(BaseInterpreter[RankValues]):
                 outs = self._crossing.within(primitive, group, own, static)
             result.update({group[index]: out for index, out in outs.items()})
         return self.each([result[rank] for rank in self.hosted])
+
+    def _crossed(self, axis: str) -> bool:
+        """Whether groups along an axis span several processes."""
+        found = self._crosses.get(axis)
+        if found is None:
+            found = self._crosses[axis] = self._hosting.crosses(axis)
+        return found
 
     def _coming(self, primitive: Primitive, x: RankValues, static: Static) -> RankValues:
         """A collective in a bucket with others; one that is full is begun. What fills one by itself is not copied: it
