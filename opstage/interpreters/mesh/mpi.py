@@ -303,7 +303,10 @@ class MpiFabric:
                 self.listen()
                 late = missing()
                 if now - began > self.timeout:
-                    raise self._standstill(now - began, late)
+                    error = self._standstill(now - began, late)
+                    if not done():  # it may have come while the others were asked
+                        raise error
+                    break
         self.waited += now - began
 
     def _mourn(self, near: Near, done: Callable[[], bool], missing: Callable[[], list[int]]) -> None:
