@@ -21,6 +21,7 @@ from ...ops.primitive import Primitive, R, Static
 from ...ops.types import DType, Shape, TensorType, is_float
 from ..interpreter import Interpreter, Wrapper
 from .rounding import eps_of
+from .whole import bounds_at_once
 
 
 @final
@@ -103,15 +104,21 @@ class Intervals(Wrapper[Interval[R], R]):
                         raise self.refusal(primitive, f"an operand of dtype {r.dtype} that the box leaves open")
             rule = RULES.get(primitive)
             if rule is not None:
-                found: Sequence[Interval[R]] = rule(self, refs, static)
-                return tuple(found)
+                found: Sequence[Interval[R]] | None = bounds_at_once(self, primitive, refs, static, rule)
+                return tuple(rule(self, refs, static) if found is None else found)
             if layout:
                 lowers = self.inner.bind(primitive, tuple([r.lower for r in refs]), static)
                 uppers = self.inner.bind(primitive, tuple([r.upper for r in refs]), static)
                 return tuple([self.between(low, high) for low, high in zip(lowers, uppers)])
         if primitive.decomposition is None or Effect.EXTERNAL in primitive.effects:
             raise self.refusal(primitive, "it")
-        return self.decompose(primitive, refs, static)
+
+        def by_parts(bounds: Intervals[R], refs: tuple[Interval[R], ...], static: Static) -> tuple[Interval[R], ...]:
+            return bounds.decompose(primitive, refs, static)
+
+        with Quietly(self.cursor):
+            fused = bounds_at_once(self, primitive, refs, static, by_parts)
+        return self.decompose(primitive, refs, static) if fused is None else fused
 
     def refusal(self, primitive: Primitive, what: str) -> UnsupportedError:
         """The error for an op, or for one on `what`, that has no bounds."""

@@ -13,8 +13,8 @@ what a radius is never less than (`_no_less`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from ....ops.catalogue.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
 from ....ops.catalogue.linalg import BMM, LINEAR, MATMUL
@@ -22,6 +22,7 @@ from ....ops.dims import prod
 from ....ops.primitive import Primitive, Static
 from ..interpreter import Interval, Intervals
 from ..rounding import TINY, eps_of, gamma
+from ..whole import by_one_kernel
 
 Refs = tuple[Interval[Any], ...]
 
@@ -36,15 +37,88 @@ TERMS: dict[Primitive, Callable[[Any, Any], Any]] = {
 """How many products there are at most in an element of the result, by the two operands."""
 
 
-def _centre(ops: Any, x: Interval[Any]) -> tuple[Any, Any]:
-    """A number in the middle, and how far the ends are from one another, or None at a point."""
-    if x.point:
-        return x.lower, None
-    return ops.scale(ops.add(x.lower, x.upper), c=0.5), ops.sub(x.upper, x.lower)
+class _Errors(NamedTuple):
+    """g and `more`, the factor of radii, as above; `tiny` and `lost`: what underflow takes of an operand, a result."""
+
+    g: float
+    more: float
+    tiny: float
+    lost: float
+
+    def of(self, ops: Any, size: Any) -> Any:
+        """What the products and their operand's own rounding are off by."""
+        return ops.scale(size, c=self.g * (1 + self.g))
+
+    def radius(self, ops: Any, low: Any, high: Any) -> Any:
+        """Half of the way from one end to the other, enlarged."""
+        return ops.scale(ops.sub(high, low), c=0.5 * self.more)
 
 
 def _no_less(ops: Any, size: Any, least: float) -> Any:
     return ops.clamp(size, lo=least, hi=float("inf"))
+
+
+def _middle(ops: Any, low: Any, high: Any) -> Any:
+    return ops.scale(ops.add(low, high), c=0.5)
+
+
+# Parts of the rule between products, each computed by one kernel where there is one: (ops, errors, *refs) -> refs
+
+
+def _size(ops: Any, errors: _Errors, x: Any) -> Sequence[Any]:
+    """|x|."""
+    return (ops.abs(x),)
+
+
+def _error(ops: Any, errors: _Errors, x: Any) -> Sequence[Any]:
+    """What stands for the radius of a point: the error of its product."""
+    return (_no_less(ops, errors.of(ops, ops.abs(x)), errors.tiny),)
+
+
+def _centred(ops: Any, errors: _Errors, low: Any, high: Any) -> Sequence[Any]:
+    """c, and r with the error of the product."""
+    c = _middle(ops, low, high)
+    return c, _no_less(ops, ops.add(errors.radius(ops, low, high), errors.of(ops, ops.abs(c))), errors.tiny)
+
+
+def _centred_alone(ops: Any, errors: _Errors, low: Any, high: Any) -> Sequence[Any]:
+    """c, |c| and r."""
+    c = _middle(ops, low, high)
+    return c, ops.abs(c), _no_less(ops, errors.radius(ops, low, high), errors.tiny)
+
+
+def _centred_with_reach(ops: Any, errors: _Errors, low: Any, high: Any) -> Sequence[Any]:
+    """c, r with the error of the product, and |c| + r."""
+    c = _middle(ops, low, high)
+    size, radius = ops.abs(c), errors.radius(ops, low, high)
+    return c, _no_less(ops, ops.add(radius, errors.of(ops, size)), errors.tiny), ops.add(size, radius)
+
+
+def _around(ops: Any, errors: _Errors, middle: Any, *radii: Any) -> Sequence[Any]:
+    """The ends of a result; `lost` is added where no bias has it in its radius."""
+    radius = radii[0]
+    for each in radii[1:]:
+        radius = ops.add(radius, each)
+    if errors.lost:
+        radius = ops.add(radius, errors.lost)
+    return ops.sub(middle, radius), ops.add(middle, radius)
+
+
+def _part(ops: Any, part: Callable[..., Sequence[Any]], errors: _Errors, *refs: Any) -> Sequence[Any]:
+    def program(ops: Any, refs: Any) -> tuple[Sequence[Any], None]:
+        return part(ops, errors, *refs), None
+
+    done = by_one_kernel(ops, (part, errors), f"product{part.__name__}", program, refs)
+    return part(ops, errors, *refs) if done is None else done[0]
+
+
+def _bias(ops: Any, errors: _Errors, x: Interval[Any]) -> tuple[Any, Any]:
+    """The centre of a bias, and its radius with what underflow takes from the products: no more than the error."""
+    c = x.lower if x.point else _middle(ops, x.lower, x.upper)
+    error = ops.scale(ops.abs(c), c=2 * errors.g * (1 + errors.g))
+    if x.point:
+        return c, _no_less(ops, error, 2 * errors.lost)
+    return c, ops.add(ops.add(errors.radius(ops, x.lower, x.upper), error), errors.lost)
 
 
 def _product(primitive: Primitive) -> Callable[..., Refs]:
@@ -52,39 +126,32 @@ def _product(primitive: Primitive) -> Callable[..., Refs]:
         (a, *bias, b), ops = refs, bounds.inner
         terms = int(TERMS[primitive](a, b))
         g = 2 * gamma(a.dtype, terms + len(bias)) + 4 * eps_of(a.dtype)
-        more = (1 + g) * (1 + 2 * g)
         tiny = TINY[a.dtype]
-        lost = tiny * (1 + terms)
+        errors = _Errors(g, (1 + g) * (1 + 2 * g), tiny, tiny * (1 + terms))
 
         def f(x: Any, *rest: Any) -> Any:
             statics = {**static, "has_bias": len(rest) == 2} if "has_bias" in static else static
             return ops.bind(primitive, (x, *rest), statics)[0]
 
-        def widened(size: Any, width: Any) -> Any:
-            """The radius with the errors of the products in it, those of its own product included."""
-            error = ops.scale(size, c=g * (1 + g))
-            return _no_less(ops, error if width is None else ops.add(ops.scale(width, c=0.5 * more), error), tiny)
+        def part(of: Callable[..., Sequence[Any]], x: Interval[Any]) -> Sequence[Any]:
+            return _part(ops, of, errors, *([x.lower] if x.point else [x.lower, x.upper]))
 
-        (ca, da), (cb, db) = _centre(ops, a), _centre(ops, b)
-        added = [_centre(ops, each) for each in bias]
-        sizes = []
-        for c, d in added:  # and with what underflow takes from the products: as much as the error, or less than that
-            error = ops.scale(ops.abs(c), c=2 * g * (1 + g))
-            if d is not None:
-                error = ops.add(ops.scale(d, c=0.5 * more), error)
-            sizes.append(_no_less(ops, error, 2 * lost) if d is None else ops.add(error, lost))
-        size_a, size_b = ops.abs(ca), ops.abs(cb)
-        if db is None:
-            radius = f(widened(size_a, da), *sizes, size_b)
+        added = [_bias(ops, errors, each) for each in bias]
+        middles, sizes = [c for c, _ in added], [size for _, size in added]
+        if b.point:
+            ca, radius_a = (a.lower, *part(_error, a)) if a.point else part(_centred, a)
+            cb, (size_b,) = b.lower, part(_size, b)
+            radii = [f(radius_a, *sizes, size_b)]
+        elif a.point:
+            ca, (size_a,) = a.lower, part(_size, a)
+            cb, radius_b = part(_centred, b)
+            radii = [f(size_a, *sizes, radius_b)]
         else:
-            radius = f(size_a, *sizes, widened(size_b, db))
-            if da is not None:
-                reach = ops.add(size_b, ops.scale(db, c=0.5 * more))
-                radius = ops.add(radius, f(_no_less(ops, ops.scale(da, c=0.5 * more), tiny), reach))
-        if not bias:
-            radius = ops.add(radius, lost)
-        middle = f(ca, *[c for c, _ in added], cb)
-        return (bounds.between(ops.sub(middle, radius), ops.add(middle, radius)),)
+            ca, size_a, radius_a = part(_centred_alone, a)
+            cb, radius_b, reach_b = part(_centred_with_reach, b)
+            radii = [f(size_a, *sizes, radius_b), f(radius_a, reach_b)]
+        ends = errors._replace(lost=0.0) if bias else errors
+        return (bounds.between(*_part(ops, _around, ends, f(ca, *middles, cb), *radii)),)
 
     return rule
 
