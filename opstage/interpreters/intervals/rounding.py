@@ -29,12 +29,14 @@ def eps_of(dtype: DType) -> float:
     return EPS[dtype]
 
 
-def gamma(dtype: DType, terms: int) -> float:
+def gamma(dtype: DType, terms: int, more: int = 4) -> float:
     """gamma_n for a sum of `terms` products: the relative error of the sum, in terms of the sum of magnitudes.
+
+    more   roundings besides, of what is done to the sum and to its bound
 
     Raises UnsupportedError if there are so many terms that the error of their sum has no useful bound.
     """
-    n = (terms + 4) * eps_of(dtype) / 2
+    n = (terms + more) * eps_of(dtype) / 2
     if n >= 0.25:
         raise UnsupportedError(f"a sum of {terms} terms has no useful bound in {dtype_name(dtype)}; use float64")
     return n / (1 - n)

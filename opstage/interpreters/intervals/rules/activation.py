@@ -31,8 +31,13 @@ VALLEYS: dict[Primitive, Callable[[Static], Valley]] = {
         else Valley(-0.7524614220710163, -0.1700407505712541)
     ),
 }
-_ERROR = 8
-"""In ulps of the operand: each is x times a factor of at most about 1, whose error is a few ulps of 1."""
+FACTOR_ERRORS: dict[Primitive, float] = {GELU: 4, SILU: 4, MISH: 8, HARDSWISH: 8}
+"""How far a kernel may be off, in ulps of the operand: each is x times a factor of at most about 1.
+
+That of gelu is ½·(1 + t). t = tanh(u), or erf(u), is off by 4 ulps of itself, and by t'(u)·u times the 2.5 roundings
+of u: together by at most 4.4, which is at u = 1.5; the sum rounds by 1, and the products by 1 of x: 3.7 in all. Silu's
+is a sigmoid, off by s·(1 + 4·(1 - s)) <= 1.6, and a product. Mish's is a tanh of a softplus, off by 8 ulps of itself.
+"""
 
 
 def _valley(primitive: Primitive, find: Callable[[Static], Valley]) -> Callable[..., Refs]:
@@ -40,14 +45,14 @@ def _valley(primitive: Primitive, find: Callable[[Static], Valley]) -> Callable[
         (x,), ops, valley = refs, bounds.inner, find(static)
         first = ops.bind(primitive, (x.lower,), static)[0]
         last = first if x.point else ops.bind(primitive, (x.upper,), static)[0]
-        size = ops.maximum(ops.abs(x.lower), ops.abs(x.upper))
-        upper = up(ops, ops.maximum(first, last), _ERROR, of=size)
+        size, error = ops.maximum(ops.abs(x.lower), ops.abs(x.upper)), FACTOR_ERRORS[primitive]
+        upper = up(ops, ops.maximum(first, last), error, of=size)
         falls = ops.less(x.upper, filled(ops, x.upper, valley.at - 1e-4))
         rises = ops.less(filled(ops, x.lower, valley.at + 1e-4), x.lower)
         bottom = filled(ops, first, valley.value)
         lower = ops.select(rises, first, ops.select(falls, last, bottom))
         unknown = ops.sub(upper, upper)  # 0, or nan where that is nan or infinite
-        lower = down(ops, lower, _ERROR, of=ops.maximum(size, 1.0))
+        lower = down(ops, lower, error, of=ops.maximum(size, 1.0))
         return (bounds.between(ops.select(ops.equal(upper, upper), lower, unknown), upper),)
 
     return rule

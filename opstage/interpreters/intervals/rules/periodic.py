@@ -13,7 +13,8 @@ from ..rounding import down, eps_of, up
 from .elementwise import filled
 
 Refs = tuple[Interval[Any], ...]
-_ULPS = 4
+WAVE_ERROR = 4
+"""How far a kernel may be off, in ulps of 1."""
 
 
 def _holds(ops: Any, x: Interval[Any], place: float) -> Any:
@@ -35,8 +36,8 @@ def _wave(primitive: Primitive, crest: float) -> Callable[..., Refs]:
         last = first if x.point else ops.bind(primitive, (x.upper,), {})[0]
         one = filled(ops, first, 1.0)
         lower, upper = (
-            down(ops, ops.minimum(first, last), _ULPS, of=one),
-            up(ops, ops.maximum(first, last), _ULPS, of=one),
+            down(ops, ops.minimum(first, last), WAVE_ERROR, of=one),
+            up(ops, ops.maximum(first, last), WAVE_ERROR, of=one),
         )
         # inf has a sine of nan, which stays: it is added
         unknown = ops.sub(ops.add(first, last), ops.add(first, last))

@@ -114,23 +114,29 @@ def _centred(
 
     The backward pass has a coefficient p in place of a·W, off by gamma·|a|·|W|. As
     a·W·x = p·(x - m) + (a·W - p)·(x - m) + a·(W·m), that costs gamma·|a|·|W| times the radius of x, not times its
-    magnitude, where W·m is computed in float64: there it is off by far less than what a run in float32 is off by, gamma
-    of the sum of magnitudes |W|·|x| + |b|, which is allowed for. Both errors are one product of |W|, computed here, and
-    too small by gamma at most.
+    magnitude, where W·m is computed in float64: there it is off by far less than what a run in float32 is off by.
+
+    With S = |W|·|x| + |b| and v the result, the positive terms of a sum add up to at most (S + |v|)/2, and so do the
+    negative ones, and whatever some of them add up to lies between. Each of the n sums of a run, one for each product
+    and one for the bias, in any order, rounds by u of that at most, and each product by u of itself: so a run is off by
+    gamma_n·(S + |v|)/2 + u·S.
+
+    Both errors are one product of |W|, computed here, and too small by gamma at most.
     """
-    run, coefficients = _errors(primitive, refs, static, out)
     interval, dtype = x.interval, x.dtype
+    run, coefficients = _errors(primitive, refs, static, out, more=len(refs) - 2)
+    each = run / 2 + eps_of(dtype) / 2
     centre = ops.add(ops.scale(interval.lower, c=0.5), ops.scale(interval.upper, c=0.5))
     radius = up(ops, ops.maximum(ops.sub(interval.upper, centre), ops.sub(centre, interval.lower)))
-    moved = ops.add(ops.scale(magnitude(ops, interval), c=run), ops.scale(radius, c=coefficients))
+    moved = ops.add(ops.scale(magnitude(ops, interval), c=each), ops.scale(radius, c=coefficients))
     moved = ops.clamp(moved, lo=_LEAST, hi=float("inf"))  # what underflows is not lost
     sizes, middles = [], []
     for at, ref in enumerate(refs):
         size = magnitude(ops, ref.interval)
         is_bias = 0 < at < len(refs) - 1
-        sizes.append(moved if ref is x else ops.scale(size, c=run) if is_bias else size)
+        sizes.append(moved if ref is x else ops.scale(size, c=each) if is_bias else size)
         middles.append(double(ops, centre if ref is x else ref.interval.lower))
-    lost = ops.bind(primitive, tuple(sizes), static)[0]
+    lost = ops.add(ops.bind(primitive, tuple(sizes), static)[0], ops.scale(magnitude(ops, out), c=run / 2))
     lost = ops.add(ops.scale(lost, c=(1 + 2 * run) * (1 + 16 * eps_of(dtype))), TINY[dtype])
     value = ops.bind(primitive, tuple(middles), static)[0]
     return ops.sub(value, double(ops, lost)), ops.add(value, double(ops, lost)), centre
@@ -153,9 +159,9 @@ def _error(primitive: Primitive, refs: Sequence[Related[Any]], static: Static, o
 
 
 def _errors(
-    primitive: Primitive, refs: Sequence[Related[Any]], static: Static, out: Interval[Any]
+    primitive: Primitive, refs: Sequence[Related[Any]], static: Static, out: Interval[Any], more: int = 4
 ) -> tuple[float, float]:
-    """The relative errors of a run and of the coefficients: of both sums, forward and back.
+    """The relative errors of a run and of the coefficients: of both sums, forward and back; `more` as in `gamma`.
 
     A run is off by gamma_n of the sum of magnitudes. A coefficient of the backward pass is a sum of as many products as
     an operand has uses, off by gamma of those; times the operands that gives the same sum of magnitudes. The sum is
@@ -180,7 +186,7 @@ def _errors(
         back = int(prod(out.shape)) // max(int(prod(refs[0].shape)), 1)
     elif primitive is AVG_POOL:
         back = int(prod(static["kernel"]))
-    return gamma(out.dtype, forward), gamma(out.dtype, back)
+    return gamma(out.dtype, forward, more), gamma(out.dtype, back)
 
 
 def _same(

@@ -12,7 +12,9 @@ from ....ops.primitive import Primitive, Static
 from ....ops.types import FLOAT64, DType
 from ...intervals import Interval
 from ...intervals.rounding import TINY, eps_of
+from ...intervals.rules.activation import FACTOR_ERRORS
 from ...intervals.rules.monotone import KERNEL_ERRORS
+from ...intervals.rules.periodic import WAVE_ERROR
 from ..backward import double
 from ..interpreter import Related, Relaxed
 from ..phases import ReluRegion
@@ -56,12 +58,12 @@ def _related(
 
 
 def _finely(
-    relaxed: Relaxed[Any], x: Related[Any], lines: Lines, ulps: float, out: Interval[Any], size: Any, kernel: float
+    relaxed: Relaxed[Any], x: Related[Any], lines: Lines, ulps: float, out: Interval[Any], size: Any, run: Any
 ) -> tuple[Related[Any]]:
     """The ref of a function that stays between two lines that were computed in float64, with slopes of x's dtype.
 
     So rounding to that dtype moves a result by three things alone, each times its eps, the distance from 1 to the next
-    number: `kernel` times the result, by which a run is off; the slope times the operand, as the product of a
+    number: `run`, by which a run is off; the slope times the operand, as the product of a
     coefficient and the slope is rounded in the backward pass; and the slope times the width of the operand's interval,
     since s', the slope s rounded, belongs to another line through the point p where s touches: f(t) ≥ f(p) + s·(t - p)
     leaves f(t) - s'·t ≥ f(p) - s'·p - |s' - s|·|t - p|. What the lines themselves lose is `ulps` eps of float64 times
@@ -75,9 +77,8 @@ def _finely(
     leaning = ops.mul(slope, magnitude(ops, interval))
     constants = ops.maximum(ops.abs(lines.below), ops.abs(lines.above))
     exactly = ops.scale(ops.add(ops.add(leaning, constants), size), c=(ulps + 4) * eps_of(FLOAT64))
-    results = ops.scale(double(ops, magnitude(ops, out)), c=kernel)
     turned = ops.mul(slope, ops.sub(interval.upper, interval.lower))
-    coarsely = ops.scale(ops.add(ops.add(leaning, turned), results), c=eps_of(x.dtype) * (1 + 2**-20))
+    coarsely = ops.scale(ops.add(ops.add(leaning, turned), run), c=eps_of(x.dtype) * (1 + 2**-20))
     lost = ops.add(ops.add(exactly, coarsely), TINY[x.dtype])
     nothing = double(ops, ops.add(ops.sub(out.lower, out.lower), ops.sub(out.upper, out.upper)))  # 0, else nan
     below, above = ops.sub(lines.below, ops.add(lost, nothing)), ops.add(lines.above, ops.add(lost, nothing))
@@ -199,7 +200,8 @@ def _curved(sign: int, ulps: float, kernel: float) -> Callable[..., Any]:
             lines = _convex(ops, f, wide.lower, wide.upper, x.dtype)
             if sign < 0:
                 lines = _turned(ops, lines)
-            return _finely(relaxed, x, lines, ulps, out, double(ops, magnitude(ops, out)), kernel)
+            size = double(ops, magnitude(ops, out))
+            return _finely(relaxed, x, lines, ulps, out, size, ops.scale(size, c=kernel))
 
         return rule
 
@@ -285,9 +287,21 @@ def _s_shaped(primitive: Primitive, odd: Odd) -> Callable[..., Any]:
         size = ops.add(size, _number(ops, low, 4 * odd.centre / _LINES))
         if odd.off:
             size = ops.add(size, ops.scale(magnitude(ops, wide), c=odd.off / _LINES))
-        return _finely(relaxed, x, lines, _LINES, out, size, kernel)
+        run = of_sigmoid(ops, out) if primitive is SIGMOID else ops.scale(double(ops, magnitude(ops, out)), c=kernel)
+        return _finely(relaxed, x, lines, _LINES, out, size, run)
 
     return rule
+
+
+def of_sigmoid(ops: Any, out: Interval[Any]) -> Any:
+    """How far a run of sigmoid may be off, in eps: s·(1 + E·(1 - s)) for an exponential that is off by E eps of itself.
+
+    Of 1/(1 + e^-x), and of e^x/(1 + e^x), the derivative in the logarithm of the exponential is 1 - s of the result;
+    the sum and the quotient round, each by half an eps. s is somewhere in `out`.
+    """
+    low, high = double(ops, ops.maximum(out.lower, 0.0)), double(ops, ops.minimum(out.upper, 1.0))
+    one = _number(ops, low, 1.0)
+    return ops.mul(high, ops.add(one, ops.scale(ops.sub(one, low), c=KERNEL_ERRORS[EXP].ulps)))
 
 
 _PIECES = 32
@@ -306,12 +320,13 @@ def _smooth(primitive: Primitive, curvature: float) -> Callable[..., Any]:
         (x,), ops = refs, relaxed.inner
         interval = relaxed.tightened(x)
         out = relaxed.intervals.bind(primitive, (interval,), static)[0]
-        low, high = interval.lower, interval.upper
+        wide = doubled(ops, interval)
+        low, high = wide.lower, wide.upper
 
         def f(x: Any) -> Any:
             return ops.bind(primitive, (x,), static)[0]
 
-        slope = _chord(ops, low, high, f(low), f(high))
+        slope = _held(ops, _chord(ops, low, high, f(low), f(high)), x.dtype)
         below = above = ops.sub(f(low), ops.mul(slope, low))
         for k in range(1, _PIECES + 1):
             point = ops.add(ops.scale(low, c=1 - k / _PIECES), ops.scale(high, c=k / _PIECES))
@@ -321,7 +336,11 @@ def _smooth(primitive: Primitive, curvature: float) -> Callable[..., Any]:
         step = ops.scale(ops.sub(high, low), c=1.001 / _PIECES)
         bend = ops.scale(ops.mul(step, step), c=1.001 * curvature / 8)
         lines = Lines(slope, ops.sub(below, bend), slope, ops.add(above, bend))
-        return _related(relaxed, x, lines, 32, out, ops.add(magnitude(ops, interval), _number(ops, low, 1.0)))
+        size, one = magnitude(ops, wide), _number(ops, low, 1.0)
+        run = (
+            ops.scale(size, c=FACTOR_ERRORS[primitive]) if primitive in FACTOR_ERRORS else ops.scale(one, c=WAVE_ERROR)
+        )
+        return _finely(relaxed, x, lines, 32, out, ops.add(size, one), run)
 
     return rule
 
