@@ -16,7 +16,7 @@ from .dependence import MASKED_ROW as MASKED
 from .dependence import Dependence, Fact
 from .dependence.fact import Span, through
 from .dependence.regions import NONE
-from .dependence.sizes import at_most_proved, same
+from .dependence.sizes import at_most_proved, equal_proved
 from .domain import Domain
 from .interpret import Interpretation
 from .levels import Levels
@@ -174,7 +174,7 @@ def _keeps(fact: Fact, dim: DimExpr, claim: AlongAxis) -> bool:
     if fact.idle:
         return True
     return not fact.whole and any(
-        same(size, dim) and all(_permitted(fact, i, span, at, claim) for i, span in fact.reads)
+        equal_proved(size, dim) and all(_permitted(fact, i, span, at, claim) for i, span in fact.reads)
         for at, size in enumerate(fact.sizes)
     )
 

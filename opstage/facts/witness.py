@@ -21,6 +21,7 @@ from ..ops.dims.relation import claim_of
 from ..ops.errors import OpstageError
 from ..ops.types import FLOAT32, FLOAT64, TensorType
 from ..options import Options
+from .dependence.sizes import equal_proved
 from .ranges import ends_of
 
 _SIZES = (4, 5, 3, 6, 8, 2, 12, 16, 32, 1)
@@ -145,7 +146,7 @@ def breach(runs: Runs, claim: AlongAxis, sources: Sequence[int], axis: Dim) -> F
         for source in range(count):
             changed = list(values)
             for i, at in places.items():
-                changed[i] = _changed(values[i], at, source, runs.ends[i])
+                changed[i] = _changed(values[i], at, source, runs.ends[i], attempt)
             for moved, at in zip(runs.moved(first, again, changed), targets):
                 if len(at) != 1:  # an output of two such axes has no one index
                     continue
@@ -164,30 +165,33 @@ def reads(runs: Runs, inputs: Sequence[int]) -> bool:
         again = [runs.outputs([value.copy() for value in values]) for _ in range(_AGAIN)]
         changed = list(values)
         for i in inputs:
-            changed[i] = _other(values[i], runs.ends[i])
+            changed[i] = _other(values[i], runs.ends[i], attempt)
         if any(moved.any() for moved in runs.moved(first, again, changed)):
             return True
     return False
 
 
-def _changed(value: Array, axes: Sequence[int], index: int, ends: Ends) -> Array:
+def _changed(value: Array, axes: Sequence[int], index: int, ends: Ends, attempt: int) -> Array:
     """The array with other elements at an index of these axes."""
     new = value.copy()
     for axis in axes:
         part = np.moveaxis(new, axis, 0)[index : index + 1]
-        part[...] = _other(part, ends)
+        part[...] = _other(part, ends, attempt)
     return new
 
 
-def _other(value: Array, ends: Ends) -> Array:
-    """Other numbers, between the same bounds."""
+def _other(value: Array, ends: Ends, attempt: int) -> Array:
+    """Other numbers, between the same bounds; in further attempts in another order, on which choices go."""
     low, high = ends
     if value.dtype.kind != "f":
         least = int(max(low, 0.0))
         return np.asarray(np.minimum(2 * least + 1 - value, min(high, 2.0**31))).astype(value.dtype)
-    move = 0.7 + 0.1 * np.cos(np.arange(value.size)).reshape(value.shape)
+    turn = np.cos(np.arange(value.size)).reshape(value.shape)
+    move = 0.7 + 0.1 * turn if attempt == 0 else turn + np.copysign(0.1, turn)
     if math.isfinite(high - low):  # so far along the interval, and round to its beginning
         return np.asarray(low + (value - low + move * (high - low)) % (high - low) if high > low else value)
+    if low > -math.inf or high < math.inf:
+        move = np.abs(move)
     return np.asarray(value - move if high < math.inf else value + move)
 
 
@@ -198,8 +202,8 @@ def _alike(a: Array, b: Array) -> Array:
 
 
 def _axes(shape: Sequence[Dim], dim: Dim) -> list[int]:
-    """The axes whose size is a named dim."""
-    return [axis for axis, size in enumerate(shape) if isinstance(size, DimExpr) and size is dim]
+    """The axes whose size is a named dim, or is proved to be."""
+    return [axis for axis, size in enumerate(shape) if isinstance(size, DimExpr) and equal_proved(size, dim)]
 
 
 def _count(type_: TensorType) -> int:

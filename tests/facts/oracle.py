@@ -11,7 +11,7 @@ import numpy as np
 from opstage import Options
 from opstage.facts import Interpretation
 from opstage.facts.dependence import Dependence, Fact
-from opstage.facts.dependence.fact import Columns, Span, hull, plain, reading
+from opstage.facts.dependence.fact import Affine, Between, Columns, Span, hull, plain, reading
 from opstage.interpreters.registry import make_interpreter
 from opstage.interpreters.tracer import constants, evaluate
 from opstage.ops.closed import Body
@@ -86,16 +86,18 @@ def wrong_numbers(fact: Fact, array: Any, sizes: Mapping[str, int]) -> bool:
     for value, region in fact.outside:
         if not (alike(array, value) | inside(region, indices, array.shape, sizes)).all():
             return True
-    columns = fact.value if isinstance(fact.value, Columns) else None
-    for place, value in enumerate([fact.value] if columns is None else columns.values):
-        if value is None:
-            continue
+
+    def of(value: Affine) -> Any:
         expected = at(value.constant, sizes) + sum([at(c, sizes) * indices[i] for i, c in value.terms])
-        if value.absolute:
-            expected = abs(expected)
-        elsewhere = False if columns is None else indices[columns.along] != place
-        if not ((array == expected) | elsewhere).all():
-            return True
+        return abs(expected) if value.absolute else expected
+
+    if isinstance(fact.value, Between):
+        return not ((of(fact.value.low) <= array) & (array <= of(fact.value.high))).all()
+    if isinstance(fact.value, Affine):
+        return not (array == of(fact.value)).all()
+    if isinstance(fact.value, Columns):
+        along = indices[fact.value.along]
+        return not all(((array == of(v)) | (along != place)).all() for place, v in enumerate(fact.value.values))
     return False
 
 

@@ -37,6 +37,13 @@ class Affine(NamedTuple):
     absolute: bool = False
 
 
+class Between(NamedTuple):
+    """The value of an element as far as two functions of its indices enclose it; a whole number."""
+
+    low: Affine
+    high: Affine
+
+
 class Columns(NamedTuple):
     """The value of an element as a function of its indices: at each place of one of them, `along`, its own."""
 
@@ -44,11 +51,14 @@ class Columns(NamedTuple):
     values: tuple[Affine, ...]
 
 
-Position: TypeAlias = Affine | Columns
+Position: TypeAlias = Affine | Between | Columns
 
 
 def each_affine(value: Position | None, change: Callable[[Affine], Affine | None]) -> Position | None:
     """The value with its functions changed; None if one of them is lost."""
+    if isinstance(value, Between):
+        low, high = change(value.low), change(value.high)
+        return None if low is None or high is None else Between(low, high)
     if not isinstance(value, Columns):
         return None if value is None else change(value)
     found = [new for each in value.values if (new := change(each)) is not None]
@@ -59,6 +69,8 @@ def indices_of(value: Position | None) -> set[int]:
     """The indices of which a value is a function."""
     if isinstance(value, Columns):
         return {value.along}.union(*[indices_of(each) for each in value.values])
+    if isinstance(value, Between):
+        return indices_of(value.low) | indices_of(value.high)
     return set() if value is None else {index for index, _ in value.terms}
 
 

@@ -9,11 +9,24 @@ from ....ops.dims import prod
 from ....ops.types import Shape
 from ...domain import OpCall
 from ..cuts import common
-from ..fact import Affine, Fact, Span, Value, by_index, hull, moved_span, reading, reduced, relayed
+from ..fact import (
+    Affine,
+    Between,
+    Fact,
+    Position,
+    Span,
+    Value,
+    by_index,
+    hull,
+    moved_span,
+    reading,
+    reduced,
+    relayed,
+)
 from ..regions import NONE, Region, mirrored, moved, renumbered
-from ..sizes import same
+from ..sizes import alike, at_most_proved, same
+from .functions import plus, times
 from .layout import with_one_index
-from .positions import plus, times
 
 if TYPE_CHECKING:
     from .. import Dependence
@@ -50,6 +63,9 @@ def gather_rows(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequ
                 [(v, renumbered(mirrored(w, row, value.constant), {**number, row: to})) for v, w in x.outside]
             )
         whole = x.whole
+    elif isinstance(idx.value, Between) and (near := _near(x, row, idx.value, number)) is not None:
+        entries += near
+        whole = x.whole
     else:
         x = reduced(x, [row])
         entries += [(number.get(i, NONE), span) for i, span in x.reads]
@@ -60,6 +76,31 @@ def gather_rows(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequ
     read = _read_at(facts[0], value, row, number) if call.static["mode"] == "raise" else None
     found = Fact(idx.outer, axes, (), whole or idx.whole, x.inputs | idx.inputs, outside, read)
     return [reading(found, hull(entries))]
+
+
+def _near(x: Fact, row: int, place: Between, number: Mapping[int, int]) -> list[tuple[int, Span]] | None:
+    """The reads of rows whose place is somewhere between two, each of which goes by one index at most."""
+    ends = [end for end in (place.high, place.low) if len(end.terms) <= 1]
+    found: list[tuple[int, Span]] = []
+    for i, span in x.reads:
+        if i != row:
+            found.append((number.get(i, NONE), span))
+            continue
+        # s - by·r is between low and high, and r between its ends: s - by·c·i has a low end by one, a high by the other
+        below, above = (place.low, place.high) if span.by >= 0 else (place.high, place.low)
+        together = alike(below.terms, above.terms)
+        for end in ends[:1] if together else ends:
+            to, coefficient = end.terms[0] if end.terms else (NONE, 0)
+            low = span.low if together or end is below else None
+            high = span.high if together or end is above else None
+            if isinstance(coefficient, int) and (low is not None or high is not None):
+                first = None if low is None else low + span.by * below.constant
+                last = None if high is None else high + span.by * above.constant
+                found.append((to, Span(span.by * coefficient, first, last)))
+                break
+        else:
+            return None
+    return found
 
 
 def _read_at(x: Fact, place: Affine | None, row: int, number: Mapping[int, int]) -> Affine | None:
@@ -87,20 +128,29 @@ def scatter_add_rows(domain: Dependence, call: OpCall, facts: Sequence[Fact]) ->
     return [reading(found, hull(entries))]
 
 
+def _leading(value: Position | None, sizes: Shape) -> Affine | None:
+    """b*T + t of a place among these sizes, or of one between b*T and b*T + T - 1 the b*T; else None."""
+    if isinstance(value, Affine):
+        return value if same(value.constant, 0) and not value.absolute and len(value.terms) == len(sizes) else None
+    if not isinstance(value, Between) or not alike(value.low.terms, value.high.terms):
+        return None
+    last = prod(sizes[len(value.low.terms) :]) - 1
+    if not at_most_proved(0, value.low.constant) or not at_most_proved(value.high.constant, last):
+        return None
+    return value.low._replace(constant=0)
+
+
 def _taken_apart(x: Fact, idx: Fact) -> Fact | None:
     """The rows of an axis that was made of several, at indices put together of as many: b*T + t is the row (b, t)."""
-    rows, value = x.indices(0), idx.value
-    if (
-        len(rows) < 2
-        or not isinstance(value, Affine)
-        or value.absolute
-        or not same(value.constant, 0)
-        or len(value.terms) != len(rows)
-    ):
+    rows, sizes, theirs = x.indices(0), x.axes[0], idx.sizes
+    value = _leading(idx.value, sizes)
+    if len(rows) < 2 or value is None or not value.terms or len(value.terms) > len(rows):
         return None
-    sizes, theirs = x.axes[0], idx.sizes
+    if len(value.terms) < len(rows):  # anywhere along the last of them
+        x = reduced(x, rows[len(value.terms) :])
+        rows = rows[: len(value.terms)]
     ahead, start = sum(map(len, idx.axes)), len(x.outer)
-    number = {i: i if i < start else i + ahead - len(rows) for i in range(len(x.sizes)) if i not in rows}
+    number = {i: i if i < start else i + ahead - len(sizes) for i in range(len(x.sizes)) if i not in x.indices(0)}
     for at, row in enumerate(rows):
         weight = prod(sizes[at + 1 :])
         found = [i for i, c in value.terms if same(c, weight) and same(theirs[i], sizes[at])]

@@ -10,11 +10,14 @@ from ....ops.dims import Dim
 from ....ops.types import Shape
 from ...domain import OpCall
 from ..cuts import common
-from ..fact import NAN, Fact, Span, Value, hull, plain, reading, reduced, relayed, settled
+from ..fact import NAN, Affine, Fact, Position, Span, Value, hull, plain, reading, reduced, relayed, settled
+from ..held import held
 from ..masking import levels_at, without_dominated
 from ..regions import ANYWHERE, Region, both, without
 from ..rows import levels_of
 from ..sizes import at_most_proved
+from .enclosed import number_below
+from .functions import times
 from .layout import with_one_index
 from .pointwise import FINITE, PRODUCTS, absorbed
 
@@ -52,7 +55,14 @@ def reduce(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[
     if call.primitive is reduction.REDUCE_MAX:
         reads = dropped(without_dominated(call, fact, gone), axes, static["keepdims"])
         return [settled(reads._replace(outside=found.outside))]
-    return [found._replace(outside=())]
+    return [found._replace(outside=(), value=number_below(call.inputs[0].shape[axes[0]]))]
+
+
+def order(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact] | None:
+    """The places of a row's elements in their order."""
+    axis = call.static["axis"]
+    found = mixes(lambda call: (axis,))(domain, call, facts)
+    return found and [fact._replace(value=number_below(call.inputs[0].shape[axis])) for fact in found]
 
 
 def matmul(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
@@ -110,8 +120,18 @@ def running(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence
     inputs = 0
     for part in parts:
         inputs |= part.inputs
-    found = Fact(first.outer, first.axes, (), any(part.whole for part in parts), inputs, ((0, where),))
+    value = _count(first.value, index, first.sizes[index], apart, reverse) if len(parts) == 1 else None
+    value = held(domain, value, first.sizes, call.outputs[0].dtype)
+    found = Fact(first.outer, first.axes, (), any(part.whole for part in parts), inputs, ((0, where),), value)
     return [reading(found, hull(entries))]
+
+
+def _count(value: Position | None, index: int, size: Dim, apart: int, reverse: bool) -> Affine | None:
+    """The running sum of one number along an index: c·(i + 1), or c·(size - i); c less where that excludes its own."""
+    if not isinstance(value, Affine) or value.terms or value.absolute:
+        return None
+    first = Affine(size - apart, ((index, -1),)) if reverse else Affine(1 - apart, ((index, 1),))
+    return times(first, value.constant)
 
 
 def mixes(

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ....ops.catalogue import elementwise, logic, rounding
-from ....ops.dims import Dim
 from ....ops.primitive import Primitive
 from ...domain import OpCall
-from ..fact import Affine, Columns, Fact, Position, Value, by_index
+from ..fact import Affine, Between, Columns, Fact, Position, Value
 from ..held import held
-from ..regions import ANYWHERE, NONE, NOWHERE, Difference, Region, both, either, region
-from ..sizes import as_size, at_most_proved, same
+from ..regions import NONE, NOWHERE, Region, both, either, region
+from .enclosed import CUTS, enclosed
+from .functions import above, at_most, plus, times
 
 if TYPE_CHECKING:
     from .. import Dependence
@@ -28,12 +28,15 @@ Function: TypeAlias = "Callable[[OpCall, Sequence[Affine | None]], _Found]"
 def positions(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> tuple[Position | None, dict[Value, Region]]:
     """The value of a pointwise op's result, and the regions outside of which a comparison is False, or True."""
     function = _AFFINE.get(call.primitive)
-    if function is None:
-        return None, {}
     values, dtype, sizes = [fact.value for fact in facts], call.outputs[0].dtype, facts[0].sizes
     columns = [value for value in values if isinstance(value, Columns)]
+    if not columns and (call.primitive in CUTS or any(isinstance(value, Between) for value in values)):
+        value, masks = enclosed(domain, call, values, sizes)
+        return value, dict(masks)
+    if function is None:
+        return None, {}
     if not columns:
-        whole, masks = function(call, [value if isinstance(value, Affine) else None for value in values])
+        whole, masks = function(call, [_affine(value) for value in values])
         return held(domain, whole, sizes, dtype), masks
     index, count = columns[0].along, len(columns[0].values)
     if any(value.along != index or len(value.values) != count for value in columns):
@@ -41,7 +44,7 @@ def positions(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> tuple[
     found: list[Affine] = []
     places: list[dict[Value, Region]] = []
     for at in range(count):
-        one, masks = function(call, [v.values[at] if isinstance(v, Columns) else v for v in values])
+        one, masks = function(call, [_affine(v.values[at] if isinstance(v, Columns) else v) for v in values])
         one = held(domain, one, sizes, dtype)
         found += [] if one is None else [one]
         here = region((index, NONE, at), (NONE, index, -at))
@@ -56,21 +59,8 @@ def positions(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> tuple[
     return value, joined
 
 
-def plus(x: Affine | None, y: Affine | None, sign: int = 1) -> Affine | None:
-    if x is None or y is None or x.absolute or y.absolute:
-        return None
-    terms = dict(x.terms)
-    for index, coefficient in y.terms:
-        terms[index] = terms.get(index, 0) + sign * coefficient
-    kept = by_index([(i, c) for i, c in terms.items() if not same(c, 0)])
-    return Affine(x.constant + sign * y.constant, kept)
-
-
-def times(x: Affine | None, factor: Any) -> Affine | None:
-    count = as_size(factor)
-    if x is None or x.absolute or count is None:
-        return None
-    return Affine(count * x.constant, () if same(count, 0) else tuple([(i, c * count) for i, c in x.terms]))
+def _affine(value: Position | None) -> Affine | None:
+    return value if isinstance(value, Affine) else None
 
 
 def _sum(sign: int) -> Function:
@@ -102,41 +92,6 @@ def _cast(call: OpCall, values: Sequence[Affine | None]) -> _Found:
     return (values[0] if all(dtype.kind in "if" for dtype in dtypes) else None), {}
 
 
-def _at_most(value: Affine, distance: Dim) -> Region:
-    """Where value <= distance, as far as differences of indices say it."""
-    if value.absolute:
-        inside = value._replace(absolute=False)
-        negative = times(inside, -1)
-        assert negative is not None
-        return both(_at_most(inside, distance), _at_most(negative, distance))
-    bound, terms = distance - value.constant, value.terms
-    if at_most_proved(bound, -1) and all(at_most_proved(0, c) for _, c in terms):
-        return NOWHERE
-    if not terms:
-        return region((NONE, NONE, bound))
-    coefficients = [c for _, c in terms if isinstance(c, int)]
-    if len(coefficients) < len(terms):
-        return ANYWHERE
-    if coefficients == [1]:
-        return region((terms[0][0], NONE, bound))
-    if coefficients == [-1]:
-        return region((NONE, terms[0][0], bound))
-    if sorted(coefficients) == [-1, 1]:
-        (first, sign), (second, _) = terms
-        return region(Difference(first, second, bound) if same(sign, 1) else Difference(second, first, bound))
-    return ANYWHERE
-
-
-def _above(value: Affine, distance: Dim) -> Region:
-    """Where value >= distance."""
-    if value.absolute:
-        inside = value._replace(absolute=False)
-        return either(_above(inside, distance), _at_most(inside, -distance))
-    negative = times(value, -1)
-    assert negative is not None
-    return _at_most(negative, -distance)
-
-
 def _compared(strict: int) -> Function:
     """x < y, or x <= y where `strict` is 0."""
 
@@ -145,13 +100,13 @@ def _compared(strict: int) -> Function:
         if x is None or y is None:
             return None, {}
         if x.absolute and not y.absolute and not y.terms:
-            return None, {False: _at_most(x, y.constant - strict), True: _above(x, y.constant + 1 - strict)}
+            return None, {False: at_most(x, y.constant - strict), True: above(x, y.constant + 1 - strict)}
         if y.absolute and not x.absolute and not x.terms:
-            return None, {False: _above(y, x.constant + strict), True: _at_most(y, x.constant - 1 + strict)}
+            return None, {False: above(y, x.constant + strict), True: at_most(y, x.constant - 1 + strict)}
         distance = plus(x, y, -1)
         if distance is None:
             return None, {}
-        return None, {False: _at_most(distance, -strict), True: _above(distance, 1 - strict)}
+        return None, {False: at_most(distance, -strict), True: above(distance, 1 - strict)}
 
     return compare
 
@@ -161,8 +116,8 @@ def _equal(call: OpCall, values: Sequence[Affine | None]) -> _Found:
     if distance is None:
         return None, {}
     return None, {
-        False: both(_at_most(distance, 0), _above(distance, 0)),
-        True: either(_at_most(distance, -1), _above(distance, 1)),
+        False: both(at_most(distance, 0), above(distance, 0)),
+        True: either(at_most(distance, -1), above(distance, 1)),
     }
 
 

@@ -25,7 +25,7 @@ from ....ops.primitive import Primitive
 from ...domain import OpCall, Rule
 from .indexing import gather_rows, scatter_add_rows
 from .layout import broadcast_to, concat, draw, full, iota, pad, permute, reshape, slice_, unchanged
-from .mixing import conv, conv_transpose, matmul, mixes, pool, reduce, running
+from .mixing import conv, conv_transpose, matmul, mixes, order, pool, reduce, running
 from .pointwise import pointwise
 
 
@@ -67,7 +67,7 @@ RULES: Final[Mapping[Primitive, Rule]] = {
     linalg.BMM: matmul,
     sequence.CUMSUM: running,
     sequence.LINEAR_RECURRENCE: running,
-    sequence.ARGSORT: mixes(_axis),
+    sequence.ARGSORT: order,
     indexing.GATHER_ROWS: gather_rows,
     indexing.SCATTER_ADD_ROWS: scatter_add_rows,
     convolution.CONV: conv,

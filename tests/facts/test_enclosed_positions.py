@@ -1,0 +1,235 @@
+"""Places that are cut off, taken modulo a number or found by a sort: what is read at them, and masks made of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import opstage
+from opstage import Spec, derived
+from opstage.facts.dependence.fact import Between
+from opstage.facts.dependence.rules import enclosed, indexing
+from tests.facts.test_reading_enemies import found_wrong, ints, normal
+
+Program = Callable[..., Any]
+N = 8
+
+
+def number(ops: Any, value: int, count: int = N) -> Any:
+    return ops.full(shape=(count,), value=value, dtype="int64")
+
+
+def places(ops: Any, count: int = N) -> Any:
+    return ops.iota(shape=(count,), axis=0)
+
+
+def read(place: Callable[[Any, Any], Any]) -> Program:
+    """Rows of x at places made of 0 … 7."""
+    return lambda ops, x: ops.gather_rows(x, place(ops, places(ops)))
+
+
+def cut(ops: Any, at: Any, low: int = 0, high: int = N - 1) -> Any:
+    return ops.minimum(ops.maximum(at, number(ops, low)), number(ops, high))
+
+
+def clamped(ops: Any, at: Any, low: int, high: int) -> Any:
+    return ops.cast(ops.clamp(ops.cast(at, dtype="float64"), lo=low, hi=high), dtype="int64")
+
+
+def wrapped(ops: Any) -> Any:
+    """0, -2**31, 0, … in int32, cut off at 5."""
+    at = ops.cast(places(ops), dtype="int32")
+    most = ops.full(shape=(N,), value=2**31 - 1, dtype="int32")
+    one = ops.full(shape=(N,), value=1, dtype="int32")
+    five = ops.full(shape=(N,), value=5, dtype="int32")
+    return ops.cast(ops.maximum(ops.minimum(at * 0 + most, most) + one + at, five), dtype="int64")
+
+
+PROGRAMS: dict[str, tuple[Program, list[Any]]] = {
+    "the place before": (read(lambda ops, i: cut(ops, i - 1)), [normal(N, 2)]),
+    "the place behind": (read(lambda ops, i: cut(ops, i + 1)), [normal(N, 2)]),
+    "places turned and cut": (read(lambda ops, i: cut(ops, 5 - i)), [normal(N, 2)]),
+    "places cut far off": (read(lambda ops, i: cut(ops, i * 3 - 9)), [normal(N, 2)]),
+    "every second place": (read(lambda ops, i: cut(ops, 2 * i)), [normal(N, 2)]),
+    "cut in the other order": (
+        read(lambda ops, i: ops.maximum(ops.minimum(i - 2, number(ops, 3)), number(ops, 1))),
+        [normal(N, 2)],
+    ),
+    "clamped": (read(lambda ops, i: clamped(ops, i - 3, 0, 5)), [normal(N, 2)]),
+    "clamped to one number": (read(lambda ops, i: clamped(ops, i, 5, 5)), [normal(N, 2)]),
+    "clamped between whole numbers": (
+        lambda ops, x: ops.select(
+            ops.less(ops.clamp(ops.cast(places(ops), dtype="float64"), lo=0.5, hi=2.5), 0 * x + 1), x, 0 * x
+        ),
+        [normal(N)],
+    ),
+    "the greater of two places": (
+        read(lambda ops, i: ops.maximum(i, number(ops, N - 1) - i)),
+        [normal(N, 2)],
+    ),
+    "modulo a number": (read(lambda ops, i: ops.mod(i * 5, number(ops, N))), [normal(N, 2)]),
+    "what is left of a place": (read(lambda ops, i: i - ops.mod(i, number(ops, 3))), [normal(N, 2)]),
+    "of a place below 0": (read(lambda ops, i: ops.mod(i - 20, number(ops, 5))), [normal(N, 2)]),
+    "data modulo a number": (
+        lambda ops, x, at: ops.gather_rows(x, ops.mod(at, number(ops, 4, 5))),
+        [normal(N, 2), ints(-7, 3, 12, 5, 0)],
+    ),
+    "rows that are not there": (
+        lambda ops, x: ops.gather_rows(x, ops.minimum(places(ops) - 3, number(ops, 2)), mode="zero"),
+        [normal(N, 2)],
+    ),
+    "sorted rows": (lambda ops, x: derived.sort(ops, x, axis=1)[0], [normal(4, 3)]),
+    "sorted columns": (lambda ops, x: derived.sort(ops, x, axis=0)[0], [normal(4, 3)]),
+    "sorted in the middle": (lambda ops, x: derived.sort(ops, x, axis=1)[0], [normal(2, 4, 3)]),
+    "the best of each row": (
+        lambda ops, x: derived.take_along_axis(ops, x, ops.unsqueeze(ops.argmax(x, axis=1), axis=1), axis=1),
+        [normal(4, 3)],
+    ),
+    "others' best": (
+        lambda ops, x, y: derived.take_along_axis(ops, y, ops.unsqueeze(ops.argmax(x, axis=1), axis=1), axis=1),
+        [normal(4, 3), normal(4, 3)],
+    ),
+    "the middle of three": (lambda ops, x: derived.median(ops, x, axis=1), [normal(4, 3)]),
+    "counted places": (read(lambda ops, i: ops.cumsum(number(ops, 1), axis=0) - 1), [normal(N, 2)]),
+    "counted from the end": (
+        read(lambda ops, i: ops.cumsum(number(ops, 1), axis=0, reverse=True, exclusive=True)),
+        [normal(N, 2)],
+    ),
+    "counted by threes": (
+        lambda ops, x: ops.select(
+            ops.less(ops.cumsum(number(ops, 3), axis=0, exclusive=True), number(ops, 10)), x, 0 * x
+        ),
+        [normal(N)],
+    ),
+    "a cut window": (
+        lambda ops, x: ops.select(ops.less(cut(ops, places(ops) - 2, 0, 3), number(ops, 3)), x, 0 * x),
+        [normal(N)],
+    ),
+    "a remainder that is small": (
+        lambda ops, x: ops.select(ops.less(ops.mod(places(ops), number(ops, 3)), number(ops, 3)), x, 0 * x),
+        [normal(N)],
+    ),
+    "a remainder that is 1": (
+        lambda ops, x: ops.select(ops.equal(ops.mod(places(ops), number(ops, 3)), number(ops, 1)), x, 0 * x),
+        [normal(N)],
+    ),
+    "a remainder that is below 2": (
+        lambda ops, x: ops.select(ops.less(ops.mod(places(ops), number(ops, 3)), number(ops, 2)), 0 * x, x),
+        [normal(N)],
+    ),
+    "a sum that wraps around": (
+        lambda ops, x: ops.gather_rows(x, wrapped(ops), mode="zero"),
+        [normal(N, 2)],
+    ),
+    "flat places beyond a row": (
+        lambda ops, x: ops.gather_vec(
+            ops.reshape(x, shape=(12,)), places(ops, 4) * 3 + (3 - ops.mod(places(ops, 4), number(ops, 4, 4)))
+        ),
+        [normal(4, 3)],
+    ),
+    "flat places in a row": (
+        lambda ops, x: ops.gather_vec(
+            ops.reshape(x, shape=(12,)), places(ops, 4) * 3 + (2 - ops.mod(places(ops, 4), number(ops, 3, 4)))
+        ),
+        [normal(4, 3)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_rows_and_masks_read_what_their_facts_say(name: str) -> None:
+    assert found_wrong(*PROGRAMS[name]) == []
+
+
+# Random places --------------------------------------------------------------------------------------------------------
+
+
+def random_place(rng: random.Random, depth: int) -> Callable[[Any, Any], Any]:
+    """A place made of the place and of numbers."""
+    if depth == 0:
+        c = rng.randint(-4, 9)
+        return rng.choice([lambda ops, i: i, lambda ops, i: number(ops, c)])
+    a, b = (random_place(rng, rng.randrange(depth)) for _ in range(2))
+    c = rng.randint(1, 9)
+    return rng.choice(
+        [
+            lambda ops, i: ops.maximum(a(ops, i), b(ops, i)),
+            lambda ops, i: ops.minimum(a(ops, i), b(ops, i)),
+            lambda ops, i: a(ops, i) + b(ops, i),
+            lambda ops, i: a(ops, i) - b(ops, i),
+            lambda ops, i: a(ops, i) * (c - 5),
+            lambda ops, i: ops.mod(a(ops, i), number(ops, c)),
+            lambda ops, i: clamped(ops, a(ops, i), c - 6, c),
+            lambda ops, i: -a(ops, i),
+        ]
+    )
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_places_read_what_their_facts_say(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(8):
+        place, other = random_place(rng, 3), random_place(rng, 2)
+        compare = rng.choice(["less", "less_equal", "equal"])
+
+        def program(ops: Any, x: Any, place: Any = place, other: Any = other, compare: str = compare) -> Any:
+            at = place(ops, places(ops))
+            mask = getattr(ops, compare)(at, other(ops, places(ops)))
+            return [ops.gather_rows(x, at, mode="zero"), ops.select(mask, x, 0 * x)]
+
+        assert found_wrong(program, [normal(N)]) == []
+
+
+# Claims ---------------------------------------------------------------------------------------------------------------
+
+AT: dict[str, tuple[Callable[[Any, Any, Any], Any], str]] = {
+    "the place before": (lambda ops, i, n: ops.maximum(i - 1, 0 * i), "proved"),
+    "the place behind": (lambda ops, i, n: ops.minimum(i + 1, 0 * i + (n - 1)), "refuted"),
+    "both": (lambda ops, i, n: ops.minimum(ops.maximum(i - 2, 0 * i), 0 * i + (n - 1)), "proved"),
+    "less what is left of it": (lambda ops, i, n: i - ops.mod(i, 0 * i + 4), "proved"),
+    "up to the next of four": (
+        lambda ops, i, n: ops.minimum(i - ops.mod(i, 0 * i + 4) + 3, 0 * i + (n - 1)),
+        "refuted",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", AT)
+def test_claims_of_rows_at_places(name: str) -> None:
+    place, state = AT[name]
+
+    def program(ops: Any, x: Any) -> Any:
+        return ops.gather_rows(x, place(ops, ops.iota(shape=(x.shape[0],), axis=0), x.shape[0]))
+
+    (found,) = opstage.check(program, Spec("T 2", where=("T >= 1",)), claims=["causal:T"]).claims
+    assert found.state == state, found
+
+
+# Rules made wrong -----------------------------------------------------------------------------------------------------
+
+MUTANTS: dict[str, tuple[Any, str, Any, str]] = {
+    "the greater is the first": (enclosed, "_greatest", lambda x, y, sizes: x, "the place before"),
+    "a remainder is below one less": (
+        enclosed,
+        "number_below",
+        lambda count: Between(enclosed.Affine(0, ()), enclosed.Affine(count - 2, ())),
+        "a remainder that is below 2",
+    ),
+    "all places are in the own row": (
+        indexing,
+        "at_most_proved",
+        lambda a, b: True,
+        "flat places beyond a row",
+    ),
+    "ends are the same": (indexing, "_near", lambda x, row, place, number: [], "the place before"),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_wrong_rule_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, attribute, wrong, enemy = MUTANTS[name]
+    monkeypatch.setattr(module, attribute, wrong)
+    assert found_wrong(*PROGRAMS[enemy]) != []
