@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 from typing_extensions import override
 
@@ -21,6 +21,7 @@ from .hyperparameters import require_nonnegative
 from .optimizer import Optimizer, Scalars, Slot, Slots, scaled_rate
 from .rules import apply_rules
 
+T = TypeVar("T")
 _OPTIMIZER = "the optimizer"
 _SCALE = "lr_scale"
 _WHAT = "optimizer group"
@@ -219,8 +220,15 @@ class BoundGroups(_OfGroups):
 
     @override
     def scalars(self, t: int) -> dict[str, float]:
-        each = [(_prefix(i), member.scalars(t)) for i, member in enumerate(self.members)]
-        return {prefix + name: value for prefix, scalars in each for name, value in scalars.items()}
+        return self._of_members([member.scalars(t) for member in self.members])
+
+    @override
+    def scalar_ranges(self) -> dict[str, tuple[float, float]]:
+        return self._of_members([member.scalar_ranges() for member in self.members])
+
+    def _of_members(self, each: Sequence[Mapping[str, T]]) -> dict[str, T]:
+        """What each member has by the names of its scalars, by those of all."""
+        return {_prefix(i) + name: value for i, values in enumerate(each) for name, value in values.items()}
 
 
 _LONGEST = 200

@@ -313,6 +313,11 @@ class Muon(Optimizer):
         return super().scalars(t) | {_OTHERS + name: value for name, value in others.items()}
 
     @override
+    def scalar_ranges(self) -> dict[str, tuple[float, float]]:
+        others = self.others.scalar_ranges() if self.others is not None else {}
+        return {_OTHERS + name: ends for name, ends in others.items()}
+
+    @override
     def slots(self, shape: Shape, dtype: DType, label: str) -> tuple[Slot, ...]:
         if len(shape) == 2:
             return super().slots(shape, dtype, label)

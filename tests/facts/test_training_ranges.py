@@ -14,6 +14,9 @@ from opstage.facts import RangeReport, ValueRange, ranges_of
 from opstage.facts.ranges.rules import mixing
 from opstage.models import MODELS
 from opstage.ops.catalogue.attention import SCALED_DOT_PRODUCT_ATTENTION_GRAD
+from opstage.training.clip import ByGlobalNorm, ByNorm, ByValue
+from opstage.training.groups import grouped
+from opstage.training.schedule import WarmupCosine
 from opstage.training.validate import check_step
 from tests.facts.test_ranges_of_ops import outside, wrong
 
@@ -185,3 +188,53 @@ def test_a_loop_that_ends_too_soon_is_caught(monkeypatch: pytest.MonkeyPatch) ->
     right = loops._fixpoint
     monkeypatch.setattr(loops, "_fixpoint", lambda *args: right(*args[:5], args[5] and args[5] - 1))
     assert wrong(adding, [np.full(5, 2.0)], "float64", [Spec((5,), range=(-1, 2))])
+
+
+# Groups, schedules, clips ---------------------------------------------------------------------------------------------
+
+BASES = {
+    each.name: each
+    for each in (
+        optim.sgd(),
+        optim.momentum(),
+        optim.nesterov(),
+        optim.adam(),
+        optim.adamw(),
+        optim.adagrad(),
+        optim.rmsprop(),
+        optim.adadelta(),
+        optim.muon(others=optim.adamw()),
+    )
+}
+STEPS: dict[str, tuple[Any, Any]] = {
+    **{f"{name} of {group}": (grouped(base, {"b": group}), None) for name, base in BASES.items()
+       for group in ({"lr_scale": 0.1}, {"weight_decay": 0.0})},
+    "muon and adamw": (grouped(optim.muon(), {"b": optim.adamw()}), None),
+    "sgd and adam": (grouped(optim.sgd(), {"b": optim.adam(betas=(0.5, 0.9))}), None),
+    "a schedule": (optim.adam(lr=WarmupCosine(1e-3, 10, 100)), None),
+    **{f"clipped {clip}": (optim.adamw(), clip) for clip in (ByValue(1.0), ByNorm(1.0), ByGlobalNorm(1.0))},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_steps_of_groups_schedules_and_clips_are_proved_finite(name: str) -> None:
+    """In any step: the corrections of moments are those of each group, and above 0."""
+    optimizer, clip = STEPS[name]
+
+    def loss(ops: Any, params: Any, x: Any) -> Any:
+        return squares(ops, params, x) + ops.reduce_mean(params["b"] ** 2)
+
+    specs = {"w": Spec("4 3"), "b": Spec("3")}
+    report = check_step(loss, specs, Spec("B 4", range=(-1, 1)), optimizer=optimizer, clip=clip)
+    assert report.ok, report
+    for dtype in ("float32", "bfloat16"):
+        assert ranges_of(report, dtype=dtype).findings == ()
+
+
+def test_scalars_of_groups_are_where_their_ranges_say() -> None:
+    bound = grouped(optim.muon(), {"b": optim.adam(betas=(0.5, 0.9))}).bound((("w",), ("b",)))
+    ends = bound.scalar_ranges()
+    assert set(ends) <= set(bound.scalars(1)) and len(ends) == 2
+    for t in (1, 2, 10, 10_000):
+        scalars = bound.scalars(t)
+        assert all(low <= scalars[name] <= high for name, (low, high) in ends.items())
