@@ -12,6 +12,7 @@ from ..ops.claims import AlongAxis, Causal, Claim, Ignores, Uses, Window
 from ..ops.closed import Equation
 from ..ops.dims import DimExpr
 from ..ops.errors import OpstageError, nearest
+from ..ops.types import EXACT, dtype_name
 from .dependence import MASKED_ROW as MASKED
 from .dependence import Dependence, Fact
 from .dependence.fact import Span, through
@@ -30,31 +31,41 @@ ASSUMPTIONS = ("no op raises", "0.0 and -0.0 count as equal")
 Bounds: TypeAlias = "Mapping[str, tuple[float, float]]"
 
 
-def with_claims(report: Report, claims: Sequence[Claim], bounds: Bounds | None = None) -> Report:
+def with_claims(
+    report: Report, claims: Sequence[Claim], bounds: Bounds | None = None, dtype: str | None = None
+) -> Report:
     """The report with a verdict on each claim: those that are not proved are errors, rows masked as a whole warnings.
 
     Every input that has the named axis is a source, the parameters too. `bounds` are those of `ranges_of`: with them,
-    and with what Specs declare, it is decided what a mask of finite numbers hides. Raises UsageError for bounds that
-    are none, or of no input.
+    and with what Specs declare, it is decided what a mask of finite numbers hides, in the program's dtype or in
+    `dtype`, such as float16, where -1e9 is -inf. A claim is refuted by a run in float64, whatever the dtype.
+
+    Raises:
+        UsageError: bounds that are none, or of no input; a dtype of no ranges.
     """
     if not claims:
         return report
-    if bounds:
-        domain_of(report.program, bounds)
+    if bounds or dtype is not None:
+        domain_of(report.program, bounds, dtype)
     if report.errors or report.conditions:
         why = "has errors of its own" if report.errors else "is right only under conditions"
         verdicts = [ClaimVerdict(claim, "undecided", reason=f"the program {why}") for claim in claims]
         return replace(report, claims=(*report.claims, *verdicts))
     known: dict[str | None, _Known] = {}
     verdicts = []
+    fractions = report.program.dtype == EXACT  # of which there are no ranges
+
+    def ranges() -> Ranges | None:
+        return None if fractions else domain_of(report.program, bounds, dtype)
+
     for claim in claims:
         axis = None if isinstance(claim, (Uses, Ignores)) else claim.axis
         if axis not in known:
             followed = [each.name for each in claims if isinstance(each, (Uses, Ignores))]
-            known[axis] = _facts(report, axis, followed)
+            known[axis] = _facts(report, axis, followed, ranges())
             # What a finite mask hides is known by ranges alone, which cost more.
-            if known[axis].notes and not _is_proved(report, axis, known[axis], claims):
-                known[axis] = _facts(report, axis, followed, domain_of(report.program, bounds))
+            if known[axis].notes and not fractions and not _is_proved(report, axis, known[axis], claims):
+                known[axis] = _facts(report, axis, followed, ranges(), asked=True)
         if isinstance(claim, (Uses, Ignores)):
             verdicts.append(_by_name(report, claim, known[axis], bounds))
         else:
@@ -85,16 +96,18 @@ class _Known(NamedTuple):
         return (*ASSUMPTIONS, *self.domain.assumptions, *self.given)
 
 
-def _facts(report: Report, axis: str | None, followed: Sequence[str], ranges: Ranges | None = None) -> _Known:
+def _facts(
+    report: Report, axis: str | None, followed: Sequence[str], ranges: Ranges | None, asked: bool = False
+) -> _Known:
     """The facts along an axis; or without one of which inputs, among those that are `followed`, is read at all. Inputs
-    that are not told apart make layers alike, which then cost one."""
+    that are not told apart make layers alike, which then cost one. Ranges are asked where `asked`."""
     program = report.program
     body = program.body
     every = [size for slot in body.inputs for size in body.types[slot].shape]
     found = next((size for size in every if isinstance(size, DimExpr) and str(size) == axis), None)
     dim = found if axis in program.scope.names else None  # a size that is a number, or a formula, names no axis
     told = [name for name in program.names if axis is None and any(_is_of(name, each) for each in followed)]
-    domain = Dependence(dim, told)
+    domain = Dependence(dim, told) if ranges is None else Dependence(dim, told, limits_at=ranges.limits_at)
     masked: dict[Finding, None] = {}
     notes: dict[str, None] = {}
 
@@ -110,7 +123,7 @@ def _facts(report: Report, axis: str | None, followed: Sequence[str], ranges: Ra
         domain.remarks.clear()
 
     domains: list[Domain[Any]] = [domain]
-    if ranges is not None:
+    if ranges is not None and asked:
         ranges.run = Interpretation([ranges], program.scope)
         domains += [ranges, Levels(ranges)]
     run = Interpretation(domains, program.scope)
@@ -119,7 +132,9 @@ def _facts(report: Report, axis: str | None, followed: Sequence[str], ranges: Ra
         for name, slot in zip(program.names, body.inputs)
     ]
     facts: list[Any] = [known and known[0] for known in run.run(body, sources, after)]
-    given = () if ranges is None else (*ranges.given, *ranges.assumptions)
+    given = (*ranges.given, *ranges.assumptions) if ranges is not None and asked else ()
+    if ranges is not None and ranges.limits.name != dtype_name(program.dtype):
+        given = (f"each op is rounded to {ranges.limits.name}, once", *given)
     return _Known(dim, facts, domain, tuple(masked), tuple(notes), given)
 
 

@@ -59,6 +59,7 @@ def check_program(
     step: bool | None = None,
     optimizer: Optimizer | None = None,
     bounds: Mapping[str, tuple[float, float]] | None = None,
+    dtype: str | None = None,
     ranges: bool = False,
 ) -> Checked:
     """Check `program(ops, [params, [state,]] *inputs)` for the given shapes, each by argument name.
@@ -67,7 +68,8 @@ def check_program(
     training form returns a float scalar. A program that is named like a loss, or returns an Aux, must return one; for
     any other a warning says that only its forward pass was checked
 
-    The claims of `shapes` are about the forward pass in evaluation form, `bounds` those of `opstage.check` for them.
+    The claims of `shapes` are about the forward pass in evaluation form, `bounds` those of `opstage.check` for them,
+    and `dtype` the one that they are read in, if it is not the program's.
     With `ranges`, for which bounds are stated too, they may be of inputs that the checked form alone has.
     Raises UsageError for shapes that do not match the program's arguments; errors of the program itself are in the
     report.
@@ -82,7 +84,7 @@ def check_program(
 
     forward = check(bound.program, *held, *bound.batch, options=options)
     stated = bounds_of_claims(bounds or {}, forward, checked.report if ranges else None)
-    claimed = with_claims(forward, shapes.claims, stated)
+    claimed = with_claims(forward, shapes.claims, stated, dtype)
     return replace(checked, report=checked.report.with_verdicts(claimed))
 
 

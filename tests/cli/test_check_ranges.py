@@ -45,8 +45,8 @@ def test_bounds_prove_it_safe(opstage: Command, net: str) -> None:
         (("--ranges", "--bounds", "x 0 1"), "expected a path and two numbers"),
         (("--ranges", "--bounds", "z: 0 1"), "no input has a path 'z'"),
         (("--ranges", "--bounds", "x: 1 0"), "expected (low, high)"),
-        (("--bounds", "x: 0 1"), "--ranges, which is not given"),
-        (("--range-dtype", "bfloat16"), "--ranges, which is not given"),
+        (("--bounds", "x: 0 1"), "for --ranges, which is not given"),
+        (("--range-dtype", "bfloat16"), "for --ranges, which is not given"),
         (("--ranges", "--range-dtype", "bfloat"), "did you mean 'bfloat16'"),
     ],
 )

@@ -10,11 +10,15 @@ import pytest
 
 import opstage
 from opstage import Options, Spec
-from opstage.facts import with_claims
-from opstage.facts.dependence.regions import NONE, Region, region
+from opstage.facts import Interpretation, with_claims
+from opstage.facts.dependence import Dependence
+from opstage.facts.dependence.regions import ANYWHERE, NONE, Region, region
 from opstage.facts.dependence.rows import in_every_row, misses_a_row
+from opstage.facts.ranges.limits import limits_of
 from opstage.ops.claims import Causal
 from opstage.ops.errors import UsageError
+from tests.facts.half import half
+from tests.facts.half import run as in_half
 
 LOWEST = float(np.finfo(np.float32).min)
 UNDERFLOW = {"float32": math.log(2.0**-149), "float64": -1074 * math.log(2.0)}
@@ -100,7 +104,7 @@ def test_a_bound_that_is_a_little_too_wide_is_not_proved(dtype: str, how: str) -
 def test_exponentials_vanish_where_they_are_taken_to(dtype: str, backend: str) -> None:
     from opstage.facts.dependence.masking import vanishing_below
 
-    end = vanishing_below(np.dtype(dtype), math.e)
+    end = vanishing_below(limits_of(dtype), math.e)
     x = np.append(np.linspace(end - 3, end, 1001), [-1e3, -1e9, LOWEST, -np.inf]).astype(dtype)
     x = x[x <= end]
     options = Options(dtype=dtype, backend=backend)
@@ -227,6 +231,79 @@ def _decoder_file(folder: Any) -> Any:
     path = folder / "decoder.onnx"
     onnx.save(model(nodes, {"ids": (TensorProto.INT64, ["B", "T"])}, [x], weights), path)
     return path
+
+
+# Read in 16 bits ----------------------------------------------------------------------------------------------------
+
+
+def read_in(dtype: str, program: Any, ends: tuple[float, float] | None = (-1.0, 1.0)) -> Any:
+    spec = Spec("B T 8", range=ends) if ends else Spec("B T 8")
+    return with_claims(opstage.check(program, spec), [Causal("T")], dtype=dtype).claims[0]
+
+
+@pytest.mark.parametrize("how", ["add", "select"])
+@pytest.mark.parametrize(
+    ("dtype", "mask", "ends", "proved"),
+    [
+        ("float16", -1e9, None, True),  # -inf there, and so it needs no bound
+        ("float16", LOWEST, None, True),
+        ("float16", -65504.0, (-1.0, 1.0), True),
+        ("float16", -1e4, (-1.0, 1.0), True),
+        ("float16", -1e4, None, False),
+        ("float16", -45.0, (-1.0, 1.0), True),  # e^-29 is 0 in float16, and not in float32
+        ("float16", -20.0, (-1.0, 1.0), False),
+        ("bfloat16", -1e9, (-1.0, 1.0), True),
+        ("bfloat16", -1e9, None, False),
+        ("bfloat16", -45.0, (-1.0, 1.0), False),
+        ("float32", -45.0, (-1.0, 1.0), False),
+    ],
+)
+def test_a_mask_is_read_in_the_dtype(how: str, dtype: str, mask: float, ends: Any, proved: bool) -> None:
+    found = read_in(dtype, attending(mask, how), ends)
+    assert (found.state == "proved") == proved, found
+    assert not proved or f"each op is rounded to {dtype}, once" in found.assumptions
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("mask", [-1e9, -1e4, -45.0])
+def test_what_is_proved_in_16_bits_holds_where_each_op_rounds_to_them(dtype: str, mask: float) -> None:
+    program = attending(mask, "add")
+    if read_in(dtype, program).state != "proved":
+        return
+    body = opstage.check(program, Spec("2 4 8")).program.body
+    rng = np.random.default_rng(0)
+    for x in (rng.uniform(-1, 1, (2, 4, 8)), np.where(rng.random((2, 4, 8)) < 0.5, -1.0, 1.0)):
+        first = in_half(body, [x.astype("f4")], dtype)[0]
+        for place in range(1, 4):
+            other = x.copy()
+            other[:, place] = -other[:, place]
+            assert (in_half(body, [other.astype("f4")], dtype)[0][:, :place] == first[:, :place]).all()
+
+
+def test_places_are_read_in_the_dtype() -> None:
+    """float16 holds whole numbers up to 2048: of 4096 places, two are one."""
+
+    def program(ops: Any, x: Any) -> Any:
+        i = ops.iota(shape=(4096,), axis=0, dtype="float32")
+        return ops.select(ops.less(i, ops.full(shape=(4096,), value=9.0)), x, 0 * x)
+
+    report = opstage.check(program, Spec((4096,)))
+    body = report.program.body
+    for dtype, known in (("float32", True), ("float16", False)):
+        domain = Dependence(None, limits_at=lambda each, dtype=dtype: limits_of(dtype))  # type: ignore[misc]
+        facts = Interpretation([domain]).run(body, [(domain.source("x", body.types[body.inputs[0]]),)])
+        assert (facts[body.outputs[0]][0].region(0) != ANYWHERE) == known
+
+
+def test_numbers_are_rounded_to_the_nearest_of_a_dtype() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.uniform(-1, 1, 4000) * 10.0 ** rng.uniform(-12, 6, 4000)
+    values = np.append(values, [65519.9, 65520.0, 2.0**-25, 1.5 * 2.0**-24, 2049.0, 2051.0, 0.0, -1e9])
+    with np.errstate(over="ignore"):
+        assert [limits_of("float16").nearest(float(v)) for v in values] == values.astype("f2").astype("f8").tolist()
+        assert [limits_of("float32").nearest(float(v)) for v in values] == values.astype("f4").astype("f8").tolist()
+    rounded = half(values.astype("f4"), "bfloat16").astype("f8")
+    assert [limits_of("bfloat16").nearest(float(v)) for v in values.astype("f4")] == rounded.tolist()
 
 
 # Rows ---------------------------------------------------------------------------------------------------------------

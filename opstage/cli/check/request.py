@@ -19,7 +19,7 @@ class Asked:
     param           texts of `--param`
     prove           texts of `--prove`, claims
     ranges          whether the ranges of numbers are found
-    bounds          texts of `--bounds`; `range_dtype` is their float dtype, None for the program's
+    bounds          texts of `--bounds`; `range_dtype` is the float dtype of ranges and claims, None for the program's
     initial         whether parameters are as they are initialised, for ranges
     params, state   names of functions or values that hold parameters and state
     step            None where the program decides

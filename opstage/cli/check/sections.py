@@ -45,8 +45,10 @@ def completed(
     sections = []
     if report.claims:
         sections.append(Section("claims", verdicts_as_data(report.claims), verdicts_as_text(report.claims)))
-    if not asked.ranges and (asked.initial or asked.range_dtype is not None):
-        raise UsageError(f"--{'initial' if asked.initial else 'range-dtype'} is for --ranges, which is not given")
+    if not asked.ranges and asked.initial:
+        raise UsageError("--initial is for --ranges, which is not given")
+    if not asked.ranges and asked.range_dtype is not None and not report.claims:
+        raise UsageError("--range-dtype is for claims, of which there are none, and for --ranges, which is not given")
     if asked.bounds and not asked.ranges and not report.claims:
         raise UsageError("--bounds are for claims, of which there are none, and for --ranges, which is not given")
     if asked.ranges and report.ok:

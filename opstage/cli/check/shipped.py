@@ -77,7 +77,7 @@ def check_shipped(settings: Settings, asked: Asked) -> CheckOutcome:
         inputs = chosen.batch if chosen.outputs is None else tuple(input_specs(chosen).values())
         predicted = check(predicts, *held, *inputs, options=options, train=False)
         bounds = bounds_of_claims(read_bounds(asked.bounds), predicted, checked.report if asked.ranges else None)
-        claimed = with_claims(predicted, read_claims(asked.prove), bounds)
+        claimed = with_claims(predicted, read_claims(asked.prove), bounds, asked.range_dtype)
         checked = replace(checked, report=checked.report.with_verdicts(claimed))
     report, sections = completed(checked, settings.options, asked, found)
     if settings.parts > 1:

@@ -96,6 +96,7 @@ def _check(label: str, program: Callable[..., Any], module: ModuleType, request:
         step=asked.step,
         optimizer=optimizer_called(asked.optimizer),
         bounds=read_bounds(asked.bounds),
+        dtype=asked.range_dtype,
         ranges=asked.ranges,
     )
     if request.asked.data == RECIPE and not Path(RECIPE).exists():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import ClassVar
 
 from typing_extensions import override
@@ -12,12 +12,14 @@ from ...ops.catalogue.reduction import REDUCE_MAX
 from ...ops.closed import BodyConstant
 from ...ops.dims import Dim, DimExpr
 from ...ops.dims.polynomial import names_of
-from ...ops.types import TensorType
+from ...ops.types import DType, TensorType, dtype_name
 from ..domain import OpCall
 from ..ranges.fact import ValueRange
+from ..ranges.limits import FloatLimits, limits_of
 from .constants import known_numbers
 from .cuts import aligned, recut
 from .fact import (
+    NAN,
     Affine,
     Fact,
     Span,
@@ -49,6 +51,7 @@ class Dependence(Nested):
 
     names        of the inputs, in order; each has a bit in `Fact.inputs`
     sources      the inputs whose indices count; None for all that have the dim
+    limits_at    the numbers of a tensor of some float dtype, which may be read in a coarser one
     assumptions  what the facts found so far take for granted of values
     remarks      what was seen on the way: fully masked rows, masks of finite numbers
     """
@@ -58,8 +61,15 @@ class Dependence(Nested):
     rules = RULES
     kinds: ClassVar = KINDS
 
-    def __init__(self, dim: Dim | None, names: Sequence[str] = (), sources: Collection[str] | None = None):
+    def __init__(
+        self,
+        dim: Dim | None,
+        names: Sequence[str] = (),
+        sources: Collection[str] | None = None,
+        limits_at: Callable[[DType], FloatLimits] = lambda dtype: limits_of(dtype_name(dtype)),
+    ):
         super().__init__()
+        self.limits_at = limits_at
         self.dim = dim
         self.names = tuple(names)
         self.sources = sources
@@ -88,6 +98,9 @@ class Dependence(Nested):
     def constant(self, constant: BodyConstant) -> Fact:
         fact = plain(constant.type.shape, self.outer)
         outside = known_numbers(constant.value, len(self.outer))
+        if constant.type.dtype.kind == "f":
+            limits = self.limits_at(constant.type.dtype)
+            outside = tuple([(limits.nearest(float(v)) if v is not NAN else v, where) for v, where in outside])
         alone = next((value for value, where in outside if where == NOWHERE and type(value) is not bool), None)
         size = None if alone is None else as_size(alone)
         value = None if size is None else Affine(size, ())

@@ -29,7 +29,7 @@ def held(domain: Dependence, value: Affine | None, sizes: Sequence[Dim], dtype: 
     """
     if value is None or dtype.kind not in "if":
         return None
-    most = _largest(dtype)
+    most = _largest(domain, dtype)
     numbers = [each for each in (value.constant, *[c for _, c in value.terms]) if isinstance(each, int)]
     if any(abs(each) > most for each in numbers):
         return None
@@ -48,15 +48,14 @@ def _size(parts: Sequence[int]) -> int:
     return max(abs(first + sum([p for p in rest if p > 0])), abs(first + sum([p for p in rest if p < 0])))
 
 
-def _largest(dtype: DType) -> int:
+def _largest(domain: Dependence, dtype: DType) -> int:
     """The size up to which the dtype holds every integer."""
-    return int(np.iinfo(dtype).max) if dtype.kind == "i" else 2 ** (np.finfo(dtype).nmant + 1)
+    return int(np.iinfo(dtype).max) if dtype.kind == "i" else int(2 / domain.limits_at(dtype).epsilon)
 
 
-def stored(value: object, dtype: DType) -> Value | None:
+def stored(domain: Dependence, value: object, dtype: DType) -> Value | None:
     """A static number as a tensor of the dtype holds it; None for one that has names in it."""
     found = number(value)
     if type(found) is not float or dtype.kind != "f":
         return found
-    with np.errstate(over="ignore"):
-        return number(dtype.type(found).item())
+    return number(domain.limits_at(dtype).nearest(found))

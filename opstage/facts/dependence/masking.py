@@ -10,9 +10,8 @@ import math
 from collections.abc import Sequence
 
 from ...ops.catalogue import elementwise, transcendental
-from ...ops.types import DType, dtype_name
 from ..domain import OpCall
-from ..ranges.limits import limits_of
+from ..ranges.limits import FloatLimits
 from .cuts import recut
 from .fact import Fact, plain
 from .regions import ANYWHERE, NOWHERE, Region, both
@@ -36,17 +35,17 @@ def levels_at(call: OpCall, fact: Fact, operand: int = 0) -> list[Level]:
     return levels_of(levels if alike(levels.axes, fact.axes) else recut(levels, fact.axes), fact)
 
 
-def vanishing_below(dtype: DType, base: float) -> float:
+def vanishing_below(limits: FloatLimits, base: float) -> float:
     """The exponent at which, and below which, a power of the base is 0 in a float dtype."""
-    return (math.log(limits_of(dtype_name(dtype)).least) - math.log(_BELOW)) / math.log(base)
+    return (math.log(limits.least) - math.log(_BELOW)) / math.log(base)
 
 
-def vanishing(call: OpCall, fact: Fact) -> Region:
+def vanishing(limits: FloatLimits, call: OpCall, fact: Fact) -> Region:
     """The region outside of which an exponential is 0."""
     found, base = ANYWHERE, _BASES.get(call.primitive)
     if base is None or call.inputs[0].dtype.kind != "f" or "levels" not in call.known:
         return found
-    end = vanishing_below(call.inputs[0].dtype, base)
+    end = vanishing_below(limits, base)
     for level, where in levels_at(call, fact):
         if level.high <= end and not level.nan and not level.plus and where != NOWHERE:
             found = both(where, found)

@@ -29,6 +29,15 @@ class FloatLimits(NamedTuple):
             and not math.fmod(value, self.least)  # a subnormal number has fewer digits
         )
 
+    def nearest(self, value: float) -> float:
+        """The number of the dtype that is nearest to one; of two the even one, and infinity beyond the largest."""
+        if not math.isfinite(value) or self.holds(value):
+            return value
+        _, exponent = math.frexp(value)
+        unit = max(self.epsilon * 2.0 ** (exponent - 1), self.least)
+        found = round(value / unit) * unit
+        return found if abs(found) <= self.largest else math.copysign(math.inf, value)
+
     def rounded(self, low: float, high: float) -> tuple[float, float]:
         """Bounds of numbers between `low` and `high` after one rounding, which leaves numbers of the dtype as they
         are."""

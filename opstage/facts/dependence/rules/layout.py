@@ -126,7 +126,7 @@ def _affine_from(value: Affine, index: int, start: Dim, step: int) -> Affine:
 
 def pad(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
     fact, static = facts[0], call.static
-    filled = stored(static["value"], call.outputs[0].dtype)
+    filled = stored(domain, static["value"], call.outputs[0].dtype)
     for axis, ((before, _), between) in enumerate(zip(static["padding"], static["interior"])):
         old, new = call.inputs[0].shape[axis], call.outputs[0].shape[axis]
         if same(old, new) and between == 0:
@@ -238,7 +238,7 @@ def _joined_values(parts: Sequence[Fact], axis: int, call: OpCall) -> Position |
 def full(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
     fact = plain(call.outputs[0].shape, domain.outer)
     dtype = call.outputs[0].dtype
-    filled, size = stored(call.static["value"], dtype), as_size(call.static["value"])
+    filled, size = stored(domain, call.static["value"], dtype), as_size(call.static["value"])
     outside = () if filled is None else ((filled, ()),)
     value = None if size is None else held(domain, Affine(size, ()), fact.sizes, dtype)
     return [fact._replace(outside=outside, value=value)]

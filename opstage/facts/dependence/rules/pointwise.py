@@ -15,6 +15,7 @@ from ....ops.dims import DimExpr, DimFloat
 from ....ops.primitive import Primitive
 from ....ops.types import DType
 from ...domain import OpCall
+from ...ranges.limits import FloatLimits
 from ..cuts import aligned
 from ..fact import NAN, Fact, Value, hull, number, reading
 from ..masking import VANISHING, vanishing
@@ -122,14 +123,17 @@ def _values(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> dict[Val
         return found
     if all(fact.outside for fact in facts):
         dtypes = tuple([type_.dtype for type_ in call.inputs])
+        read_in = domain.limits_at(call.outputs[0].dtype)
         for row in product(*[fact.outside for fact in facts]):
-            value = _evaluated(call.primitive, _Static(call.static), dtypes, tuple([value for value, _ in row]))
+            value = _evaluated(
+                call.primitive, _Static(call.static), dtypes, tuple([value for value, _ in row]), read_in
+            )
             if value is not None:
                 where = row[0][1]
                 for _, other in row[1:]:
                     where = either(where, other)
                 say(value, where)
-    where = vanishing(call, facts[0])
+    where = vanishing(domain.limits_at(call.inputs[0].dtype), call, facts[0])
     if where != ANYWHERE:
         say(0.0, where)
         domain.assume(VANISHING)
@@ -168,8 +172,23 @@ class _Static(dict[str, Any]):
 
 
 @lru_cache(4096)
-def _evaluated(primitive: Primitive, static: _Static, dtypes: tuple[DType, ...], values: tuple[Value, ...]) -> Any:
-    """The op of these numbers, as eager_cpu computes it; None where that is no number."""
+def _evaluated(
+    primitive: Primitive, static: _Static, dtypes: tuple[DType, ...], values: tuple[Value, ...], limits: FloatLimits
+) -> Any:
+    """The op of these numbers, as eager_cpu computes it, rounded to the dtype that it is read in; None where that is no
+    number, or depends on whether the op's own numbers are rounded too."""
+    found = _computed(primitive, static, dtypes, values)
+    if type(found) is not float:
+        return found
+    held = _Static({name: limits.nearest(c) if type(c) is float else c for name, c in static.items()})
+    if held != static:
+        other = _computed(primitive, held, dtypes, values)
+        if type(other) is not float or not (other == found or other is found is NAN):
+            return None
+    return number(limits.nearest(found))
+
+
+def _computed(primitive: Primitive, static: _Static, dtypes: tuple[DType, ...], values: tuple[Value, ...]) -> Any:
     if any(isinstance(value, (DimExpr, DimFloat)) for value in static.values()) or any(d.kind == "O" for d in dtypes):
         return None
     from ....interpreters.registry import make_interpreter
