@@ -10,6 +10,7 @@ from ..ops.closed import Body, Equation, ScanParameters, WhileParameters
 from ..ops.dims import Dim
 from ..ops.types import TensorType
 from .domain import LoopFacts
+from .trips import assumed, ranges_at, trips_of
 
 if TYPE_CHECKING:
     from .interpret import Facts, Interpretation
@@ -83,7 +84,7 @@ def while_loop(
 
     def step(carried: Sequence[Facts]) -> tuple[list[Facts], list[Facts]]:
         (test,) = run.outputs_of(loop.test, [*carried, *captured])
-        outs = run.outputs_of(loop.body, [*_assumed(run, carried, test, True), *captured])
+        outs = run.outputs_of(loop.body, [*assumed(run, carried, test, True), *captured])
         decided = [_influenced(run, _join(run, a, b), test) for a, b in zip(carried, outs)]
         return decided, [_influenced(run, known, test) for known in outs]
 
@@ -91,17 +92,20 @@ def while_loop(
         return tuple([d.anything(types[at]) for d in run.domains])
 
     def limits(carried: Sequence[Facts]) -> list[Limits]:
-        return _limits(run, loop.body, read[:count], carried, captured, None)
+        trips, at = trips_of(run, loop, read, carried), ranges_at(run)
+        most = loop.limit if trips.most is None else trips.most  # one iteration more than is declared is an error
+        known = [_with(f, at, trips.counters.get(i)) for i, f in enumerate(carried)]
+        found = _limits(run, loop.body, read[:count], known, captured, most)
+        return [_with(limits, at, trips.counters.get(i)) for i, limits in enumerate(found)]
 
     found = _made(run, _fixpoint(run, read[:count], step, unknown, limits))
     (last,) = run.outputs_of(loop.test, [*found, *captured])
-    return _assumed(run, found, last, False)
+    return assumed(run, found, last, False)
 
 
-def _assumed(run: Interpretation, carried: Sequence[Facts], test: Facts, holds: bool) -> list[Facts]:
-    """The carries where the test holds, or where it does not."""
-    columns = [domain.assumed([known[i] for known in carried], test[i], holds) for i, domain in enumerate(run.domains)]
-    return list(zip(*columns)) if carried else []
+def _with(known: tuple[Any, ...], at: int | None, fact: Any) -> tuple[Any, ...]:
+    """The facts with another one in a place, if there is one."""
+    return known if at is None or fact is None else (*known[:at], fact, *known[at + 1 :])
 
 
 def _fixpoint(

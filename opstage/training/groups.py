@@ -227,7 +227,7 @@ class BoundGroups(_OfGroups):
         return self._of_members([member.scalar_ranges() for member in self.members])
 
     def _of_members(self, each: Sequence[Mapping[str, T]]) -> dict[str, T]:
-        """What each member has by the names of its scalars, by those of all."""
+        """The values that each member has by the names of its scalars, by those of all."""
         return {_prefix(i) + name: value for i, values in enumerate(each) for name, value in values.items()}
 
 

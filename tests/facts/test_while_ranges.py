@@ -11,7 +11,7 @@ import pytest
 
 import opstage
 from opstage import Options, Spec
-from opstage.facts import loops
+from opstage.facts import loops, trips
 from opstage.facts.ranged import ranges_of
 from tests.facts.test_ranges_of_ops import outside
 
@@ -52,10 +52,61 @@ def by_roots(ops: Any, x: Any) -> Any:
     return ops.while_loop(lambda ops, c: ops.less(c, number(ops, 3.0)), lambda ops, c: ops.sqrt(c - 1) + 2, x)
 
 
+def adding(step: Callable[[Any, Any, Any], Any], count: Callable[[Any, Any], Any], first: int = 0) -> Program:
+    """A sum that grows by a step (ops, sum, counter), as long as the counter is below n."""
+
+    def program(ops: Any, n: Any) -> Any:
+        start = (number(ops, first, "int32"), number(ops, 1.0))
+        return ops.while_loop(
+            lambda ops, c: ops.less(c[0], n), lambda ops, c: (count(ops, c[0]), step(ops, c[1], c[0])), start
+        )
+
+    return program
+
+
+def plus(k: int) -> Callable[[Any, Any], Any]:
+    return lambda ops, c: c + k
+
+
+def changing(ops: Any, n: Any) -> Any:
+    """Two counters of which each is the other one, and more, so that the first is greater in every second iteration."""
+    first = (number(ops, 0, "int32"), number(ops, 0, "int32"), number(ops, 0.0))
+    return ops.while_loop(lambda ops, c: ops.less(c[0], n), lambda ops, c: (c[1] + 1, c[0], c[2] + 1.0), first)
+
+
+def capped(ops: Any, x: Any) -> Any:
+    """A loop whose number of iterations is declared: a sum of what is at least 1 is soon above 5."""
+    first = (ops.sin(x) * 0, x)
+    return ops.while_loop(
+        lambda ops, c: ops.less(c[0], number(ops, 5.0)),
+        lambda ops, c: (c[0] + 2.0 + ops.sin(c[1]), c[1] + 3.0),
+        first,
+        max_iterations=10,
+    )[1]
+
+
 LOOPS: dict[str, tuple[Program, Spec, tuple[float, float], list[tuple[float, float]]]] = {
     # program, its argument and the range of that, ranges that are worked out by hand
     "counted": (counted, INT, (0, 100), [(0, 100)]),
-    "counted with a sum": (counted_with_a_sum, INT, (0, 100), [(0, 100), (0, np.inf)]),
+    "counted with a sum": (counted_with_a_sum, INT, (0, 100), [(0, 100), (0, 50.01)]),
+    "a sum by threes": (adding(lambda ops, s, c: s + 0.5, plus(3)), INT, (0, 100), [(0, 102), (1, 18.1)]),
+    "a factor": (adding(lambda ops, s, c: s * 1.5, plus(1)), INT, (0, 10), [(0, 10), (1, 57.7)]),
+    "a sum of the counter": (
+        adding(lambda ops, s, c: s + ops.cast(c, dtype="float32"), plus(1)),
+        INT,
+        (0, 10),
+        [(0, 10), (-101.1, 101.1)],
+    ),
+    "a sum from below 0": (adding(lambda ops, s, c: s + 1.0, plus(2), -9), INT, (-5, 10), [(-9, 11), (1, 11.1)]),
+    "no iteration": (adding(lambda ops, s, c: s + 1.0, plus(2), 20), INT, (-5, 10), [(-5, 20), (1, 1.01)]),
+    "a counter that is doubled": (
+        adding(lambda ops, s, c: s + 1.0, lambda ops, c: c * 2 + 1),
+        INT,
+        (0, 10),
+        [(0, 19), (1, np.inf)],
+    ),
+    "carries that change places": (changing, INT, (0, 10), [(-np.inf, np.inf), (-np.inf, np.inf), (0, np.inf)]),
+    "a declared number": (capped, FLOAT, (0, 10), [(0, 40.1)]),
     "by two": (by_two, INT, (-5, 100), [(-5, 0)]),
     "doubled": (doubled, FLOAT, (-0.5, 1), [(1000, 2001.01)]),
     "between": (between, FLOAT, (-1, 1), [(-12.26, 12.26)]),
@@ -110,7 +161,38 @@ def test_random_loops_stay_in_their_ranges() -> None:
 
 
 def test_a_test_that_is_taken_the_other_way_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = loops._assumed
-    monkeypatch.setattr(loops, "_assumed", lambda run, carried, test, holds: right(run, carried, test, not holds))
+    right = loops.assumed
+    monkeypatch.setattr(loops, "assumed", lambda run, carried, test, holds: right(run, carried, test, not holds))
     caught = [wrong(*LOOPS[name][:3], np.random.default_rng(0)) for name in ("counted", "doubled", "by two")]
     assert all(caught)
+
+
+@pytest.mark.parametrize("name", ["counted with a sum", "a sum by threes", "a sum from below 0"])
+def test_a_loop_that_is_taken_to_end_too_soon_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_few(*given: Any) -> Any:
+        found = trips.trips_of(*given)
+        assert found.most is not None
+        return found._replace(most=found.most - 2)
+
+    monkeypatch.setattr(loops, "trips_of", too_few)
+    assert wrong(*LOOPS[name][:3], np.random.default_rng(0))
+
+
+def test_random_counters_stay_in_their_ranges() -> None:
+    rng = random.Random(5)
+    for seed in range(30):
+        step, first, grows = rng.choice([-3, -1, 1, 2, 5]), rng.randint(-6, 6), rng.choice([0.5, 1.0, -2.0])
+        factor, strict = rng.choice([1.0, 1.25, -1.0]), rng.random() < 0.5
+
+        def program(
+            ops: Any, n: Any, step: int = step, first: int = first, grows: float = grows, factor: float = factor,
+            strict: bool = strict,
+        ) -> Any:  # fmt: skip
+            def test(ops: Any, c: Any) -> Any:
+                order = ops.less if strict else ops.less_equal
+                return order(c[0], n) if step > 0 else order(n, c[0])
+
+            start = (number(ops, first, "int32"), number(ops, 1.0))
+            return ops.while_loop(test, lambda ops, c: (c[0] + step, c[1] * factor + grows), start)
+
+        assert wrong(program, INT, (-7, 9), np.random.default_rng(seed)) == [], seed

@@ -37,7 +37,7 @@ def by_one_kernel(
     program: Callable[[Tracer[Any], Sequence[Variable]], tuple[Sequence[Variable], Any]],
     refs: Sequence[Any],
 ) -> tuple[tuple[Any, ...], Any] | None:
-    """What `program(ops, refs)` gives, refs and something that is none, the former computed as one op called `name`.
+    """The results of `program(ops, refs)`, refs and something that is none, the refs computed as one op called `name`.
 
     None where `ops` has no kernel for it. The key tells apart all that the program reads but the types of its refs.
     """

@@ -46,7 +46,7 @@ class _Errors(NamedTuple):
     lost: float
 
     def of(self, ops: Any, size: Any) -> Any:
-        """What the products and their operand's own rounding are off by."""
+        """The error of the products and of their operand's own rounding."""
         return ops.scale(size, c=self.g * (1 + self.g))
 
     def radius(self, ops: Any, low: Any, high: Any) -> Any:
@@ -71,7 +71,7 @@ def _size(ops: Any, errors: _Errors, x: Any) -> Sequence[Any]:
 
 
 def _error(ops: Any, errors: _Errors, x: Any) -> Sequence[Any]:
-    """What stands for the radius of a point: the error of its product."""
+    """The error of a product, in place of the radius of a point."""
     return (_no_less(ops, errors.of(ops, ops.abs(x)), errors.tiny),)
 
 
