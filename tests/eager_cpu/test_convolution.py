@@ -10,7 +10,8 @@ import numpy.typing as npt
 import pytest
 
 from opstage.interpreters.eager_cpu.kernels import convolution
-from opstage.interpreters.eager_cpu.loops import convolution_steps, direct_steps
+from opstage.interpreters.eager_cpu.loops import channel_steps, convolution_steps, direct_steps
+from opstage.interpreters.eager_cpu.loops.geometry import ConvGeometry
 from opstage.ops.catalogue.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
 
 Array = npt.NDArray[Any]
@@ -49,6 +50,18 @@ class Case(NamedTuple):
         )
 
 
+BY_CHANNELS = [
+    Case(5, 32, 16, (9, 7), (3, 3), padding=(1, 1)),
+    Case(9, 62, 32, (10, 11), (4, 4), stride=(2, 2)),
+    Case(5, 48, 45, (7, 10), (4, 3), stride=(2, 3), padding=(1, 0), dilation=(1, 2)),
+    Case(7, 79, 64, (5, 5), (3, 2), padding=(0, 1)),
+    Case(5, 64, 128, (4, 4), (4, 4)),
+    Case(4, 96, 64, (9, 8), (3, 3), stride=(3, 2), groups=2),
+    Case(5, 32, 64, (40,), (3,), stride=(2,), padding=(1,), dilation=(2,)),
+    Case(1, 32, 32, (21, 6), (5, 3), padding=(2, 1)),
+]
+"""Those whose channels fill vectors."""
+
 CASES = [
     Case(4, 3, 8, (16, 16), (3, 3), padding=(1, 1)),
     Case(5, 4, 6, (7, 33), (3, 3), padding=(1, 1)),
@@ -84,6 +97,7 @@ CASES = [
     Case(2, 3, 9, (11, 14), (3, 3), padding=(6, 7), dilation=(6, 7)),
     Case(2, 9, 3, (11, 14), (3, 3), padding=(6, 0), dilation=(6, 3)),
     Case(1, 4, 8, (1, 16), (1, 4), stride=(1, 2), padding=(0, 3), dilation=(1, 2)),
+    *BY_CHANNELS,
     Case(2, 16, 8, (40, 48), (3, 3), padding=(1, 1)),
 ]
 
@@ -151,7 +165,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plans_anew() -> None:
-    for module in (convolution_steps, direct_steps):
+    for module in (channel_steps, convolution_steps, direct_steps):
         for function in vars(module).values():
             if hasattr(function, "cache_clear") and function.__module__ == module.__name__:
                 function.cache_clear()
@@ -171,6 +185,8 @@ def test_is_the_definition(
         monkeypatch.setattr(convolution_steps, "_COLUMN_BYTES", budget)
         for room in ("_BLOCK_BYTES", "_GRAD_BYTES"):
             monkeypatch.setattr(direct_steps, room, budget)
+        for room in ("_BLOCK_BYTES", "_PANEL_BYTES"):
+            monkeypatch.setattr(channel_steps, room, budget)
     plans_anew()
     try:
         require_definition(case, dtype)
@@ -273,3 +289,18 @@ def test_is_the_same_from_run_to_run() -> None:
         convolution.fast_conv_kernel_grad(x, g, kernel=case.kernel, **case.window).tobytes() for _ in range(5)
     )
     assert others == [first] * 4
+
+
+def test_vectors_of_channels_are_tried() -> None:
+    """Each way by some of the cases that are for it."""
+    if not direct_steps.has_registers():
+        pytest.skip("the processor has too few registers")
+    tried = np.zeros(3, int)
+    for case in BY_CHANNELS:
+        geometry = ConvGeometry(
+            "float32", case.images, case.channels_in, case.channels_out, case.groups, case.cells, case.kernel,
+            case.counts, case.stride, case.padding, case.dilation,
+        )  # fmt: skip
+        by_channels = channel_steps.is_by_channels
+        tried += by_channels(geometry), by_channels(geometry, True), channel_steps.is_grad_by_channels(geometry)
+    assert tried.min() >= 5, tried

@@ -185,3 +185,15 @@ def splatted(builder: Any, number: Any, vector: Any) -> Any:
 def masked(builder: Any, mask: Any, lanes: int) -> Any:
     """Return a mask as a vector of flags."""
     return builder.bitcast(builder.trunc(mask, ir.IntType(lanes)), ir.VectorType(ir.IntType(1), lanes))
+
+
+def zipped(builder: Any, parts: list[list[Any]], lanes: int) -> list[Any]:
+    """Interleave the numbers of several rows of vectors."""
+    if len(parts) == 1:
+        return parts[0]
+    out = []
+    for left, right in zip(zipped(builder, parts[::2], lanes), zipped(builder, parts[1::2], lanes)):
+        for half in range(2):
+            order = [half * lanes // 2 + i // 2 + i % 2 * lanes for i in range(lanes)]
+            out.append(builder.shuffle_vector(left, right, ir.Constant(ir.VectorType(_I32, lanes), order)))
+    return out

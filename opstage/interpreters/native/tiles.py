@@ -16,7 +16,7 @@ from llvmlite import ir
 
 from .frontend import declared, intrinsic
 from .frontend.kinds import INT64, VOID, ScalarKind
-from .registers import BYTES, masked, splatted, vector_kind
+from .registers import BYTES, masked, splatted, vector_kind, zipped
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
@@ -58,9 +58,6 @@ def tiles(dtype: str, rows: int, vectors: int) -> SimpleNamespace:
 
     def fma(builder: Any, *values: Any) -> Any:
         return builder.call(declared(builder, ir.FunctionType(vector, [vector] * 3), f"llvm.fma.{name}"), values)
-
-    def shuffled(builder: Any, left: Any, right: Any, order: list[int]) -> Any:
-        return builder.shuffle_vector(left, right, ir.Constant(ir.VectorType(_I32, lanes), order))
 
     def below(builder: Any, count: Any) -> Any:
         """Return the mask of the first `count` lanes, from 0 to all of them."""
@@ -133,18 +130,6 @@ def tiles(dtype: str, rows: int, vectors: int) -> SimpleNamespace:
 
         each(builder, values[:-1], write)
 
-    def zipped(builder: Any, parts: list[list[Any]]) -> list[Any]:
-        """Interleave the numbers of several rows of vectors."""
-        if len(parts) == 1:
-            return parts[0]
-        out = []
-        for left, right in zip(zipped(builder, parts[::2]), zipped(builder, parts[1::2])):
-            for half in range(2):
-                first = half * lanes // 2
-                order = [first + i // 2 + i % 2 * lanes for i in range(lanes)]
-                out.append(shuffled(builder, left, right, order))
-        return out
-
     def build_lay(builder: Any, to: Any, source: Any, apart: Any, count: Any, present: Any) -> Any:
         function = ir.FunctionType(vector, [vector.as_pointer(), _I32, flags, vector])
         load = declared(builder, function, f"llvm.masked.load.{name}.p0")
@@ -154,7 +139,7 @@ def tiles(dtype: str, rows: int, vectors: int) -> SimpleNamespace:
             there = builder.select(builder.icmp_signed("<", _I64(row), present), mask, _I64(0))
             at = builder.inttoptr(builder.add(source, builder.mul(apart, _I64(row))), vector.as_pointer())
             loaded.append(builder.call(load, [at, _I32(size), masked(builder, there, lanes), zeros]))
-        for i, part in enumerate(zipped(builder, [[row] for row in loaded])):
+        for i, part in enumerate(zipped(builder, [[row] for row in loaded], lanes)):
             left = builder.sub(builder.mul(count, _I64(rows)), _I64(i * lanes))
             masked_store(builder, part, builder.add(to, _I64(i * BYTES)), below(builder, left))
         nothing = zeros

@@ -12,6 +12,14 @@ from functools import lru_cache
 import numpy as np
 
 from ...native import Kernel, KernelCall, find_blas
+from .channel_steps import (
+    channel_grad_plan,
+    channel_grad_steps,
+    channel_plan,
+    channel_steps,
+    is_by_channels,
+    is_grad_by_channels,
+)
 from .convolution import WORDS, convolution_kernel
 from .direct_steps import (
     direct_grad_plan,
@@ -37,6 +45,8 @@ def supported(geometry: ConvGeometry) -> bool:
 
 @lru_cache(1024)
 def conv_plan(geometry: ConvGeometry) -> ConvTiling:
+    if is_by_channels(geometry):
+        return channel_plan(geometry)
     return direct_plan(geometry) if is_direct(geometry) else _gemm_plan(geometry)
 
 
@@ -50,6 +60,8 @@ def _gemm_plan(geometry: ConvGeometry) -> ConvTiling:
 
 
 def conv_kernel_grad_plan(geometry: ConvGeometry) -> ConvTiling:
+    if is_grad_by_channels(geometry):
+        return channel_grad_plan(geometry)
     return direct_grad_plan(geometry) if is_grad_direct(geometry) else _gemm_grad_plan(geometry)
 
 
@@ -152,6 +164,8 @@ def conv_steps(
 
     `workspace` has conv_plan(geometry).workspace bytes per worker, and `partial` has .partial bytes in total.
     """
+    if is_by_channels(geometry):
+        return channel_steps(geometry, x, kernel, bias, out, workspace, partial)
     if is_direct(geometry):
         return direct_steps(geometry, x, kernel, bias, out, workspace, partial)
     return _gemm_steps(geometry, x, kernel, bias, out, workspace)
@@ -166,6 +180,8 @@ def conv_kernel_grad_steps(
     geometry: ConvGeometry, x: int, cotangent: int, out: int, workspace: int, partial: int
 ) -> tuple[KernelCall, ...]:
     """Return the steps of conv_kernel_grad(x, cotangent) at `out`."""
+    if is_grad_by_channels(geometry):
+        return channel_grad_steps(geometry, x, cotangent, out, workspace, partial)
     plan = conv_kernel_grad_plan(geometry)
     if is_grad_direct(geometry):
         main = direct_grad_step(geometry, x, cotangent, out, workspace, partial)
@@ -185,6 +201,8 @@ def conv_transpose_plan(geometry: ConvGeometry) -> ConvTiling:
     That conv has zero padding, which the adjoint does not have. A weight that is not finite turns those zeros into nan,
     so the adjoint is then recomputed; flags after the flipped kernel say where.
     """
+    if is_by_channels(geometry, True):
+        return channel_plan(geometry, True)
     adjoint = col2im_plan(geometry)
     if is_direct(geometry, True):
         plan = direct_plan(geometry, True)
@@ -207,6 +225,8 @@ def conv_transpose_steps(
 ) -> tuple[KernelCall, ...]:
     """Return the steps of conv_transpose(kernel, bias, x) at `out`; `geometry` is that of the conv whose adjoint it
     is."""
+    if is_by_channels(geometry, True):
+        return channel_steps(geometry, out, kernel, bias, x, workspace, partial, back=True)
     plan = col2im_plan(geometry)
     again = _placed(plan, out, kernel, x, bias, workspace, partial)
     mend = KernelCall(_kernel("col2im", geometry), plan.tasks, again, parallel=False)

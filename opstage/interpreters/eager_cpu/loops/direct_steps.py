@@ -11,7 +11,7 @@ import numpy as np
 from ...native import KernelCall
 from .direct_convolution import WORDS, direct_kernel, has_registers
 from .direct_kernel_grad import COLUMNS, SCRATCH, direct_grad_kernel
-from .geometry import IMAGES, ConvGeometry, ConvTiling, Sizes, Words, rounded_up
+from .geometry import IMAGES, ConvGeometry, ConvTiling, Sizes, Words, in_plane, rounded_up
 
 _VECTOR_BYTES = 64
 _BLOCK_BYTES = 512 << 10  # of the copied lines of a block; panels and the result also fit in a cache of 1 MB
@@ -42,13 +42,11 @@ class _PlaneGeometry(NamedTuple):
     own: tuple[bool, ...]
 
 
-def _two(sizes: Sizes, missing: int) -> Sizes:
-    return ((missing,) * 2 + sizes)[-2:]
-
-
 def _side(g: ConvGeometry, back: bool) -> _PlaneGeometry:
-    cells, kernel, counts, stride, dilation = (_two(s, 1) for s in (g.cells, g.kernel, g.counts, g.stride, g.dilation))
-    padding = _two(g.padding, 0)
+    cells, kernel, counts, stride, dilation = (
+        in_plane(s, 1) for s in (g.cells, g.kernel, g.counts, g.stride, g.dilation)
+    )
+    padding = in_plane(g.padding, 0)
     reach = [(k - 1) * d for k, d in zip(kernel, dilation)]
     sources, targets = (counts, cells) if back else (cells, counts)
     # If a line would be mostly padding, the cells that windows read for each kernel cell are stored separately.
@@ -81,7 +79,7 @@ def _reached(g: ConvGeometry) -> tuple[ConvGeometry, Sizes]:
         if starts:
             lo = min(starts[0], p // d)
             kernel[axis], padding[axis], first[axis] = starts[-1] + 1 - lo, p - lo * d, lo
-    return g._replace(kernel=tuple(kernel), padding=tuple(padding)), _two(tuple(first), 0)
+    return g._replace(kernel=tuple(kernel), padding=tuple(padding)), in_plane(tuple(first), 0)
 
 
 def _channels(g: ConvGeometry, back: bool) -> Sizes:
@@ -139,35 +137,41 @@ def _block(g: ConvGeometry, back: bool) -> _Tile:
 @lru_cache(1024)
 def is_direct(g: ConvGeometry, back: bool = False) -> bool:
     """Whether conv, or its adjoint in x, is computed this way: if most lanes of vectors have a window."""
-    return _is_possible(g) and (_channels(g, back)[1] == 1 or _is_full(g, back))
+    return is_flat(g) and (_channels(g, back)[1] == 1 or _is_full(g, back))
 
 
 @lru_cache(1024)
 def is_grad_direct(g: ConvGeometry) -> bool:
     """Whether the kernel's gradient is computed this way; a matrix product with many rows is worth its windows."""
     channels, lanes = g.channels_out // g.groups, 64 // g.itemsize
-    if not _is_possible(g) or channels < _FEW_CHANNELS:
-        return _is_possible(g)
+    if not is_flat(g) or channels < _FEW_CHANNELS:
+        return is_flat(g)
     filled = g.stride[-1] == 1 and g.counts[-1] >= _LINE_FULL_ENOUGH * lanes * -(-g.counts[-1] // lanes)
     return _is_full(g, False) and (channels <= _SOME_CHANNELS or _reached(g)[0].kernel != g.kernel or filled)
 
 
-def _is_possible(g: ConvGeometry) -> bool:
-    is_flat = len(g.cells) < 3 or (g.cells[0] == g.kernel[0] == g.counts[0] == 1 and g.padding[0] == 0)
-    return has_registers() and is_flat and 0 not in (g.images, g.channels_in, g.channels_out, *g.cells, *g.counts)
+def is_flat(g: ConvGeometry) -> bool:
+    """Whether kernels here and in `channel_convolution` can compute it: it has two axes at most, and some elements."""
+    has_two = len(g.cells) < 3 or (g.cells[0] == g.kernel[0] == g.counts[0] == 1 and g.padding[0] == 0)
+    return has_registers() and has_two and 0 not in (g.images, g.channels_in, g.channels_out, *g.cells, *g.counts)
 
 
 def _is_full(g: ConvGeometry, back: bool) -> bool:
-    side, lanes = _side(_reached(g)[0], back), 64 // g.itemsize
+    side = _side(_reached(g)[0], back)
     lines, width = (-(-n // s) for n, s in zip(side.target, side.target_step))
-    pitch = width + side.beyond[1]
-    vectors = _vectors(side, lines, pitch, lanes)[1]
-    copied = math.prod(side.planes) * (lines + side.beyond[0]) * pitch
+    copied = math.prod(side.planes) * (lines + side.beyond[0]) * (width + side.beyond[1])
     return (
         math.prod(g.kernel) > 1
-        and lines * width >= _FULL_ENOUGH * vectors * lanes
+        and fullness(g, back) >= _FULL_ENOUGH
         and copied <= max(_MOST_COPIED, _channels(g, back)[1] / _CHANNELS_A_COPY) * math.prod(side.source)
     )
+
+
+def fullness(g: ConvGeometry, back: bool = False) -> float:
+    """Return the fraction of lanes that have a window, of all vectors of windows."""
+    side, lanes = _side(_reached(g)[0], back), 64 // g.itemsize
+    lines, width = (-(-n // s) for n, s in zip(side.target, side.target_step))
+    return lines * width / (_vectors(side, lines, width + side.beyond[1], lanes)[1] * lanes)
 
 
 @lru_cache(1024)
@@ -197,10 +201,10 @@ def _words(g: ConvGeometry, back: bool, block: _Tile, own: int) -> Words:
     channels_in, channels_out = _channels(g, back)
     words = np.array(
         [
-            *(0,) * 4, own, g.images, g.groups, channels_in, channels_out, *side.source, *_two(reached.kernel, 1),
-            *side.target, *side.target_step, *side.source_step, *side.before, *_two(g.dilation, 1), block.pitch,
+            *(0,) * 4, own, g.images, g.groups, channels_in, channels_out, *side.source, *in_plane(reached.kernel, 1),
+            *side.target, *side.target_step, *side.source_step, *side.before, *in_plane(g.dilation, 1), block.pitch,
             block.lines + side.beyond[0], *side.planes, channels_in * channel, channel, block.flat, block.vectors, 0,
-            back, *side.counted_from, 0, side.beyond[0], block.lines, block.images, *_two(g.kernel, 1), *first,
+            back, *side.counted_from, 0, side.beyond[0], block.lines, block.images, *in_plane(g.kernel, 1), *first,
             *side.own,
         ],
         np.int64,

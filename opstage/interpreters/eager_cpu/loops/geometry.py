@@ -73,3 +73,8 @@ class ConvTiling(NamedTuple):
 def rounded_up(size: int) -> int:
     """Round up to a multiple of 64 bytes."""
     return -(-size // _ALIGNED) * _ALIGNED
+
+
+def in_plane(sizes: Sizes, missing: int) -> Sizes:
+    """Return the sizes along the last two axes, with `missing` for one that there is not."""
+    return ((missing,) * 2 + sizes)[-2:]

@@ -1,0 +1,263 @@
+"""Steps for convolutions in vectors of channels: their choice, workspace and arguments."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from ...native import KernelCall
+from .channel_convolution import ROWS, WORDS, channel_kernel
+from .direct_steps import fullness, is_direct, is_flat, is_grad_direct
+from .geometry import IMAGES, ConvGeometry, ConvTiling, Words, in_plane, rounded_up
+
+_BLOCK_BYTES = 384 << 10  # of lines and sums of a block; weights also fit in a cache of 1 MB
+_PANEL_BYTES = 128 << 10  # of weights of a pass, which all tiles of a block read
+_SUMS_BYTES = 512 << 10  # of an image's sums of the adjoint
+_VECTOR_BYTES = 64
+_FULL_ENOUGH = 0.75  # the fraction of lanes with a channel
+_GRAD_FULL_ENOUGH = 0.8  # where windows could fill them as well
+_INSIDE_ENOUGH = 0.7  # the fraction of cells of windows that are not padding
+_MANY_PRODUCTS = 64  # in a sum, so that it costs little to write it
+_WINDOWS = 96  # of a block, so that few of its tiles are repetitions
+
+
+class _Sizes(NamedTuple):
+    """A division: vectors of channels of a tile, lines and images of a block, whether x is read in place."""
+
+    vectors: int
+    lines: int
+    images: int
+    in_place: bool
+
+
+def _panels(channels: int, lanes: int) -> int:
+    return -(-channels // lanes)
+
+
+def _vectors(channels: int, lanes: int) -> int:
+    """Return the vectors of channels of a tile: as many as leave the fewest without channels."""
+    panels = _panels(channels, lanes)
+    return min(ROWS, key=lambda many: (-(-panels // many) * many, -many))
+
+
+def _lanes(g: ConvGeometry) -> int:
+    return _VECTOR_BYTES // g.itemsize
+
+
+def _grouped(g: ConvGeometry) -> tuple[int, int]:
+    """Return the channels of x and of the result, per group."""
+    return g.channels_in // g.groups, g.channels_out // g.groups
+
+
+@lru_cache(1024)
+def is_by_channels(g: ConvGeometry, back: bool = False) -> bool:
+    """Whether conv, or its adjoint in x, is computed this way: if channels fill vectors better than windows do."""
+    if not _is_possible(g, back):
+        return False
+    if not is_direct(g, back):
+        return True
+    channels, lanes = _grouped(g)[0 if back else 1], _lanes(g)
+    full = channels / (_panels(channels, lanes) * lanes)
+    if back:
+        tasks = g.images * g.groups * -(-_panels(channels, lanes) // _vectors(channels, lanes))
+        worth = _grouped(g)[1] >= _MANY_PRODUCTS // 2 and _vectors(channels, lanes) > 1 and tasks >= IMAGES
+    else:
+        worth = g.depth >= _MANY_PRODUCTS
+    return worth and full >= fullness(g, back)
+
+
+@lru_cache(1024)
+def is_grad_by_channels(g: ConvGeometry) -> bool:
+    """Whether the kernel's gradient is computed this way."""
+    channels, lanes = _grouped(g)[1], _lanes(g)
+    return _is_possible(g, False) and (
+        channels >= _GRAD_FULL_ENOUGH * _panels(channels, lanes) * lanes or not is_grad_direct(g)
+    )
+
+
+def _is_possible(g: ConvGeometry, back: bool) -> bool:
+    channels, lanes = _grouped(g)[0 if back else 1], _lanes(g)
+    return (
+        is_flat(g)
+        and math.prod(g.kernel) > 1
+        and channels >= _FULL_ENOUGH * _panels(channels, lanes) * lanes
+        and _share_inside(g) >= _INSIDE_ENOUGH
+        and (not back or _sums(g)[0] * _row_bytes(g, back) <= _SUMS_BYTES)
+    )
+
+
+def _share_inside(g: ConvGeometry) -> float:
+    """Return the fraction of cells of windows that are not padding; all are computed."""
+    share = 1.0
+    for n, k, count, s, p, d in zip(g.cells, g.kernel, g.counts, g.stride, g.padding, g.dilation):
+        inside = sum(0 <= o * s - p + j * d < n for j in range(k) for o in range(count))
+        share *= inside / (k * count)
+    return share
+
+
+def _row_bytes(g: ConvGeometry, back: bool) -> int:
+    return _vectors(_grouped(g)[0 if back else 1], _lanes(g)) * _VECTOR_BYTES
+
+
+def _sums(g: ConvGeometry) -> tuple[int, int, int]:
+    """Return the cells of an image that windows have or x has, with padding, and the lines and columns of those."""
+    lines, columns = (
+        max((count - 1) * s + (k - 1) * d + 1, n + p)
+        for n, k, count, s, p, d in zip(*(in_plane(each, i) for each, i in _axes(g)))
+    )
+    return lines * columns, lines, columns
+
+
+def _axes(g: ConvGeometry) -> list[tuple[tuple[int, ...], int]]:
+    return [(g.cells, 1), (g.kernel, 1), (g.counts, 1), (g.stride, 1), (g.padding, 0), (g.dilation, 1)]
+
+
+@lru_cache(1024)
+def _block(g: ConvGeometry, beside: int) -> _Sizes:
+    """Return the block of conv or of the kernel's gradient; `beside` bytes per window stand beside the lines."""
+    cells, kernel, counts, stride, padding, dilation = (in_plane(each, i) for each, i in _axes(g))
+    vectors = _vectors(_grouped(g)[1], _lanes(g))
+    in_place, (all_lines, width) = not any(padding), counts
+    reach, pitch = (kernel[0] - 1) * dilation[0], cells[1] + 2 * padding[1]
+    line_bytes = _grouped(g)[0] * pitch * g.itemsize
+
+    def bytes_of(lines: int) -> int:
+        return ((lines - 1) * stride[0] + 1 + reach) * line_bytes + lines * width * beside
+
+    lines = all_lines if g.images >= IMAGES else -(-all_lines // IMAGES)
+    while lines > 1 and bytes_of(lines) > _BLOCK_BYTES and lines * width > ROWS[vectors]:
+        lines = -(-lines // 2)
+    images = 1
+    if lines == all_lines:
+        most = min(-(-g.images // IMAGES), _BLOCK_BYTES // bytes_of(lines))
+        images = max(1, min(most, -(-_WINDOWS // (lines * width))))
+    return _Sizes(vectors, lines, images, in_place)
+
+
+def _words(g: ConvGeometry, block: _Sizes, most: int, own: int, pitch: int, lines: int) -> Words:
+    cells, kernel, counts, stride, padding, dilation = (in_plane(each, i) for each, i in _axes(g))
+    channels_in, channels_out = _grouped(g)
+    channel, groups = lines * pitch * g.itemsize, 1
+    if block.in_place:
+        channel, groups = cells[0] * cells[1] * g.itemsize, g.groups
+    step_bytes = block.vectors * _VECTOR_BYTES * math.prod(kernel)
+    words = np.array(
+        [
+            *(0,) * 4, own, g.images, g.groups, channels_in, channels_out, *cells, *kernel, *counts, 0, 0, 1, 1,
+            *padding, *dilation, pitch, lines, 1, 1, groups * channels_in * channel, channel, 0, most, 0, 0, 0, 0, 0,
+            (kernel[0] - 1) * dilation[0], block.lines, block.images, *(0,) * 6, *stride, block.in_place,
+            max(1, _PANEL_BYTES // step_bytes),
+        ],
+        np.int64,
+    ).view(np.uint64)  # fmt: skip
+    assert len(words) == WORDS
+    words.flags.writeable = False
+    return words
+
+
+def _copied(g: ConvGeometry, block: _Sizes) -> tuple[int, int, int]:
+    """Return the lines and the cells of a line of the copy of a plane, and the bytes of a block's copy."""
+    cells, kernel, _, stride, padding, dilation = (in_plane(each, i) for each, i in _axes(g))
+    lines = (block.lines - 1) * stride[0] + 1 + (kernel[0] - 1) * dilation[0]
+    if block.in_place:
+        return lines, cells[1], 0
+    pitch = cells[1] + 2 * padding[1]
+    return lines, pitch, block.images * _grouped(g)[0] * lines * pitch * g.itemsize + 2 * _VECTOR_BYTES
+
+
+def _most(g: ConvGeometry, block: _Sizes) -> int:
+    """Return the windows of a block, in whole tiles."""
+    rows = ROWS[block.vectors]
+    return -(-block.images * block.lines * in_plane(g.counts, 1)[1] // rows) * rows
+
+
+@lru_cache(1024)
+def channel_plan(g: ConvGeometry, back: bool = False) -> ConvTiling:
+    channels, others = _grouped(g) if back else _grouped(g)[::-1]
+    panels = _panels(channels, _lanes(g))
+    if back:
+        plan = _adjoint_plan(g)
+    else:
+        block = _block(g, _row_bytes(g, False))
+        lines, pitch, copied = _copied(g, block)
+        most = _most(g, block)
+        own = rounded_up(16 * most + 8 * math.prod(g.kernel) + 64) + most * block.vectors * _VECTOR_BYTES
+        own = rounded_up(own + copied)
+        tasks = -(-g.images // block.images) * -(-in_plane(g.counts, 1)[0] // block.lines)
+        plan = ConvTiling(own, 0, tasks, _words(g, block, most, own, pitch, lines))
+    # The last tile may have more vectors than there are panels.
+    beyond = max(ROWS) - 1
+    panel = (others * math.prod(g.kernel) + 1) * _VECTOR_BYTES
+    return plan._replace(partial=(g.groups * panels + beyond) * panel)
+
+
+def _adjoint_plan(g: ConvGeometry) -> ConvTiling:
+    cells, lines, pitch = _sums(g)
+    vectors, windows = _vectors(_grouped(g)[0], _lanes(g)), math.prod(g.counts)
+    row = vectors * _VECTOR_BYTES
+    images = max(1, min(-(-g.images // IMAGES), _SUMS_BYTES // (cells * row), -(-_WINDOWS // windows)))
+    block = _Sizes(vectors, in_plane(g.counts, 1)[0], images, True)
+    most = _most(g, block)
+    own = rounded_up(16 * most + 64) + images * cells * row
+    blocks = -(-_panels(_grouped(g)[0], _lanes(g)) // vectors)
+    words = _words(g, block, most, own, pitch, lines)
+    return ConvTiling(own, 0, -(-g.images // images) * g.groups * blocks, words)
+
+
+def channel_steps(
+    g: ConvGeometry, x: int, kernel: int, bias: int, result: int, workspace: int, panels: int, back: bool = False
+) -> tuple[KernelCall, ...]:
+    """Return the steps of conv(kernel, bias, x) at `result`, or of its adjoint at `x` for an operand `result`."""
+    plan, vectors = channel_plan(g, back), _vectors(_grouped(g)[0 if back else 1], _lanes(g))
+    words = plan.words.copy()
+    words[:4] = x, panels, result, workspace
+    words[31], words[33] = bias, kernel
+    pack, main = ("pack_back", "adjoint") if back else ("pack", "conv")
+    tasks = g.groups * _panels(_grouped(g)[0 if back else 1], _lanes(g))
+    return (
+        KernelCall(channel_kernel(pack, g.dtype, vectors), tasks, words),
+        KernelCall(channel_kernel(main, g.dtype, vectors), plan.tasks, words),
+    )
+
+
+# The kernel's gradient ------------------------------------------------------------------------------------------------
+
+
+def _grad_row(g: ConvGeometry) -> int:
+    """Return the bytes of all channels of the result, in whole tiles."""
+    vectors = _vectors(_grouped(g)[1], _lanes(g))
+    return -(-_panels(_grouped(g)[1], _lanes(g)) // vectors) * vectors * _VECTOR_BYTES
+
+
+@lru_cache(1024)
+def channel_grad_plan(g: ConvGeometry) -> ConvTiling:
+    depth, row = math.prod(g.kernel) * _grouped(g)[0], _grad_row(g)
+    block = _block(g, row)
+    lines, pitch, copied = _copied(g, block)
+    most = _most(g, block)
+    own = rounded_up(16 * (depth + max(ROWS.values())) + 8 * most + 64) + most * row
+    own = rounded_up(own + copied)
+    parts = g.grad_parts(-(-g.images // block.images) * -(-in_plane(g.counts, 1)[0] // block.lines))
+    words = _words(g, block, most, own, pitch, lines).copy()
+    words[35] = parts
+    words.flags.writeable = False
+    return ConvTiling(own, parts * g.groups * depth * row, parts, words)
+
+
+def channel_grad_steps(
+    g: ConvGeometry, x: int, cotangent: int, out: int, workspace: int, partial: int
+) -> tuple[KernelCall, ...]:
+    """Return the steps of conv_kernel_grad(x, cotangent) at `out`."""
+    plan, vectors = channel_grad_plan(g), _vectors(_grouped(g)[1], _lanes(g))
+    words = plan.words.copy()
+    words[:4] = x, partial, cotangent, workspace
+    words[33] = out
+    blocks = g.groups * -(-_panels(_grouped(g)[1], _lanes(g)) // vectors)
+    runs = -(-math.prod(g.kernel) * _grouped(g)[0] // _lanes(g))
+    return (
+        KernelCall(channel_kernel("grad", g.dtype, vectors), plan.tasks, words),
+        KernelCall(channel_kernel("gather", g.dtype, vectors), blocks * runs, words),
+    )
