@@ -39,14 +39,14 @@ pass
 
 @cache
 def channel_kernel(name: str, dtype: str, vectors: int) -> Kernel:
-    """Return `pack`, `pack_back`, `conv`, `adjoint`, `grad` or `gather`, for float32 or float64."""
+    """Return `pack`, `pack_back`, `forward`, `adjoint`, `grad` or `collect`, for float32 or float64."""
     factory = {
         "pack": _pack,
         "pack_back": _pack_back,
-        "conv": _conv,
+        "forward": _conv,
         "adjoint": _adjoint,
         "grad": _grad,
-        "gather": _gather,
+        "collect": _collect,
     }[name]
     return compile_kernel(
         f"channels_{name}_{dtype}_{vectors}",
@@ -350,7 +350,7 @@ def _grad(dtype: str, vectors: int) -> Any:
     return kernel
 
 
-def _gather(dtype: str, vectors: int) -> Any:
+def _collect(dtype: str, vectors: int) -> Any:
     """Add up the parts of the kernel's gradient, in order, and write it by channel; a task has as many cells as a
     vector has numbers, in the channels of a tile."""
     v, _, turn, words = _modules(dtype, vectors)

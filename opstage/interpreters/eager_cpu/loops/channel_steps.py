@@ -215,7 +215,7 @@ def channel_steps(
     words = plan.words.copy()
     words[:4] = x, panels, result, workspace
     words[31], words[33] = bias, kernel
-    pack, main = ("pack_back", "adjoint") if back else ("pack", "conv")
+    pack, main = ("pack_back", "adjoint") if back else ("pack", "forward")
     tasks = g.groups * _panels(_grouped(g)[0 if back else 1], _lanes(g))
     return (
         KernelCall(channel_kernel(pack, g.dtype, vectors), tasks, words),
@@ -259,5 +259,5 @@ def channel_grad_steps(
     runs = -(-math.prod(g.kernel) * _grouped(g)[0] // _lanes(g))
     return (
         KernelCall(channel_kernel("grad", g.dtype, vectors), plan.tasks, words),
-        KernelCall(channel_kernel("gather", g.dtype, vectors), blocks * runs, words),
+        KernelCall(channel_kernel("collect", g.dtype, vectors), blocks * runs, words),
     )
