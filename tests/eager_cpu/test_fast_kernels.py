@@ -467,8 +467,31 @@ CASES = [
     ],
     *[
         Case("linear_recurrence", f"{shape} {axis} {reverse}", normal(shape, shape), {"axis": axis, "reverse": reverse})
-        for shape, axis in [((1,), 0), ((37,), 0), ((3, 0), 1), ((5, 1, 7), 1), ((4, 9, 33), 2), ((4, 9, 33), 1)]
+        for shape, axis in [
+            ((1,), 0),
+            ((37,), 0),
+            ((3, 0), 1),
+            ((5, 1, 7), 1),
+            ((4, 9, 33), 2),
+            ((21, 9, 1), 1),
+            ((4, 9, 33), 1),
+        ]
         for reverse in (False, True)
+    ],
+    *[
+        Case(op, f"{shape} {static}", normal(shape), static)
+        for op in ("cumsum", "cumprod")
+        for shape, axis in [
+            ((1,), 0),
+            ((37,), 0),
+            ((3, 0), 1),
+            ((0, 3), 1),
+            ((21, 9), 1),
+            ((11, 5, 3), 1),
+            ((4, 9, 33), 0),
+        ]
+        for exclusive, reverse in [(False, False), (False, True), (True, False), (True, True)]
+        for static in [{"axis": axis, "exclusive": exclusive, "reverse": reverse}]
     ],
     *[
         Case(op, str(ends), lambda rng, ends=ends, other=other: (*normal((9, 5), other)(rng), np.array(ends)), {})

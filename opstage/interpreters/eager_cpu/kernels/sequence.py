@@ -66,9 +66,35 @@ def fast_linear_recurrence(a: Array, b: Array, axis: int, reverse: bool) -> Arra
     """The same in machine code, which costs nothing per step along the axis."""
     if b.dtype.kind != "f" or not b.size:
         return linear_recurrence(a, b, axis, reverse)
-    out = np.empty(b.shape, b.dtype)
-    shape = (math.prod(b.shape[:axis]), b.shape[axis], math.prod(b.shape[axis + 1 :]))
-    loops.linear_recurrence(int(reverse), packed(a).reshape(shape), packed(b).reshape(shape), out.reshape(shape))
+    out, (shape, together) = np.empty(b.shape, b.dtype), _rows(b.shape, axis)
+    loops.linear_recurrence(
+        int(reverse), together, packed(a).reshape(shape), packed(b).reshape(shape), out.reshape(shape)
+    )
+    return out
+
+
+_CHAINS = 8  # sums made side by side, so that none waits for the one before it
+
+
+def _rows(shape: tuple[int, ...], axis: int) -> tuple[tuple[int, int, int], int]:
+    """Return a shape with all axes before this one as one, and all behind it, and the rows to accumulate together."""
+    inner = math.prod(shape[axis + 1 :])
+    return (math.prod(shape[:axis]), shape[axis], inner), max(1, _CHAINS // inner)
+
+
+def fast_cumsum(x: Array, axis: int, exclusive: bool, reverse: bool) -> Array:
+    if x.dtype.kind != "f" or not x.size:
+        return cumsum(x, axis, exclusive, reverse)
+    out, (shape, together) = np.empty(x.shape, x.dtype), _rows(x.shape, axis)
+    loops.cumsum(int(exclusive), int(reverse), together, packed(x).reshape(shape), out.reshape(shape))
+    return out
+
+
+def fast_cumprod(x: Array, axis: int, exclusive: bool, reverse: bool) -> Array:
+    if x.dtype.kind != "f" or not x.size:
+        return cumprod(x, axis, exclusive, reverse)
+    out, (shape, together) = np.empty(x.shape, x.dtype), _rows(x.shape, axis)
+    loops.cumprod(int(exclusive), int(reverse), together, packed(x).reshape(shape), out.reshape(shape))
     return out
 
 
@@ -89,7 +115,11 @@ KERNELS: dict[Primitive, Callable[..., Any]] = {
     ARGSORT: argsort,
 }
 
-FAST_KERNELS: dict[Primitive, Callable[..., Any]] = {LINEAR_RECURRENCE: fast_linear_recurrence}
+FAST_KERNELS: dict[Primitive, Callable[..., Any]] = {
+    CUMSUM: fast_cumsum,
+    CUMPROD: fast_cumprod,
+    LINEAR_RECURRENCE: fast_linear_recurrence,
+}
 
 EXACT_KERNELS: dict[Primitive, Callable[..., Any]] = {
     CUMSUM: cumsum,
