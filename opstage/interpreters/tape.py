@@ -71,8 +71,11 @@ class Record(Generic[R]):
     @property
     def inputs(self) -> tuple[TensorType, ...]:
         """The types of all operands present."""
+        sources = self.sources
+        if isinstance(sources, Record):
+            return (sources.output(self.slots[0]),)
         constants = iter(_types(self.constants))
-        return tuple([next(constants) if p is None else p.output(slot) for p, slot in zip(self.parents, self.slots)])
+        return tuple([next(constants) if p is None else p.output(slot) for p, slot in zip(sources, self.slots)])
 
     def forget(self) -> None:
         """Drop the values saved for the backward pass, after which none can go through this op."""
@@ -260,16 +263,22 @@ class Tape(Wrapper[Node[R], R]):
         record.sources = parents
         record.slots = tuple(map(_SLOT, refs))
         record.needs = needs
-        record.constants = tuple([t for v, p in zip(values, parents) if p is None for t in (v.shape, v.dtype)])
-        shape = outs[0].shape
+        if False in needs:
+            record.constants = tuple([t for v, p in zip(values, parents) if p is None for t in (v.shape, v.dtype)])
+        else:
+            record.constants = ()
+        out = outs[0]
+        shape = out.shape
         record.shape = self._shapes.setdefault(shape, shape)
-        record.dtype = outs[0].dtype
-        record.further = tuple([t for v in outs[1:] for t in (v.shape, v.dtype)])
+        record.dtype = out.dtype
+        record.further = () if len(outs) == 1 else tuple([t for v in outs[1:] for t in (v.shape, v.dtype)])
         record.saved = tuple([every[i] if i >= 0 else None for i in recorded.saved_positions(needs, static)])
         cursor = self.cursor
         record.region = cursor.region
         record.ordinal = cursor.ordinal
         self._serial = record.serial = self._serial + 1
+        if len(outs) == 1:
+            return (node(out, self, record if out.dtype.kind in "fO" else None),)
         return tuple([node(v, self, record if v.dtype.kind in "fO" else None, i) for i, v in enumerate(outs)])
 
     def _whole(

@@ -155,6 +155,7 @@ class Primitive:
         "effects",
         "declared",
         "saved_memo",
+        "_optional",
         "__weakref__",
     )
 
@@ -205,6 +206,7 @@ class Primitive:
         self.view = view
         self.declared = declared
         self.saved_memo: dict[tuple[Any, ...], tuple[int, ...]] = {}
+        self._optional = tuple([f"has_{operand[:-1]}" for operand in operands if operand[-1] == "?"])
         if expandable and decomposition is None:
             raise ProgramError(f"primitive {name} is expandable=True but has no decomposition")
         if ruled and not differentiable:
@@ -291,11 +293,8 @@ class Primitive:
 
         Memoised by `needs` and by the optional operands present.
         """
-        key = (
-            needs
-            if not static
-            else (needs, *(static.get(f"has_{o[:-1]}", True) for o in self.operands if o[-1] == "?"))
-        )
+        optional = self._optional
+        key = needs if not (static and optional) else (needs, *[static.get(flag, True) for flag in optional])
         positions = self.saved_memo.get(key)
         if positions is None:
             present = self.operand_names(static, len(needs))
