@@ -29,6 +29,7 @@ from ..fusion import fuse
 from ..lowered import Lowered
 from ..primitives import ASSEMBLE, ROW_MAX, ROW_SUM
 from ..views import merged
+from .alike import AlikeClusters
 from .arguments import ArgumentTable, Patch
 from .steps import NativeStep, cluster_steps
 from .target import LOOPS
@@ -49,9 +50,9 @@ def fused(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -
         return None
     if not _by_rows(lowered):
         return None
-    read, results = read_by(lowered, groups), _results(lowered)
+    read, results, alike = read_by(lowered, groups), _results(lowered), AlikeClusters()
     loops = [
-        cluster_steps(lowered, group, number, read, results)
+        cluster_steps(lowered, group, number, read, results, alike)
         for number, group in enumerate(groups)
         if group.cluster is not None
     ]

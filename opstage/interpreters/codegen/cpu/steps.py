@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ....ops.types import dtype_name
 from ..clusters import FusionGroup, left_in_memory
 from ..lowered import Lowered
-from .source import cluster_loop
+from .alike import AlikeClusters
 from .totals import FEW, total_loop
 from .words import LoweredLoop, address_in
 
@@ -23,12 +23,17 @@ class NativeStep(NamedTuple):
 
 
 def cluster_steps(
-    lowered: Lowered, group: FusionGroup, number: int, read: Mapping[int, set[int]], results: Collection[int]
+    lowered: Lowered,
+    group: FusionGroup,
+    number: int,
+    read: Mapping[int, set[int]],
+    results: Collection[int],
+    alike: AlikeClusters,
 ) -> list[NativeStep]:
     """Return the loops of a group that is a cluster; values that other groups `read`, and `results`, are stored."""
     cluster = group.cluster
     assert cluster is not None
-    loop = cluster_loop(cluster, group.equations, left_in_memory(lowered, group, number, read, results))
+    loop = alike.loop(cluster, group.equations, left_in_memory(lowered, group, number, read, results))
     parallel = cluster.size >= FEW and loop.tasks > 1
     steps = [NativeStep(loop, parallel, number)]
     for scratch, slot in loop.totals:

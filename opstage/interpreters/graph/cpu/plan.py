@@ -12,6 +12,7 @@ from ....ops.closed import Body, Equation, ScanParameters
 from ...branching import SWITCH, branches_of
 from ...codegen.arena import Item, arrange
 from ...codegen.clusters import FusionGroup, Level, read_by
+from ...codegen.cpu.alike import AlikeClusters
 from ...codegen.cpu.compilation import Compilation
 from ...codegen.cpu.overwritable import Overwritable
 from ...codegen.cpu.steps import NativeStep, cluster_steps
@@ -104,8 +105,9 @@ class CpuPlan:
         written = {slot for group in self.groups for e in group.equations for slot in e.outputs}
         self.results = {root: None for root in self.results if root in written}
         read = read_by(lowered, self.groups)
+        alike = AlikeClusters()
         loops = {
-            number: cluster_steps(lowered, group, number, read, self.results)
+            number: cluster_steps(lowered, group, number, read, self.results, alike)
             for number, group in enumerate(self.groups)
             if group.cluster is not None
         }
