@@ -259,7 +259,8 @@ def _tile_of(dtype: str, rows: int, vectors: int) -> Any:
     """Return `compute(panel, lines, w, places, cells, count, into, apart, present)`: compute a tile, from biases to
     result."""
     t = _native("tiles").tiles(dtype, rows, vectors)
-    at_places, start, step, finish, finish_apart = t.places, t.start, t.step, t.finish, t.finish_apart
+    at_places, start, step = t.places, t.start, t.step
+    finish, finish_pairs, finish_apart = t.finish, t.finish_pairs, t.finish_apart
     size, int64s = _native("vectors").vectors(dtype).size, _native("memory").int64s
     step_bytes = rows * size
 
@@ -276,6 +277,8 @@ def _tile_of(dtype: str, rows: int, vectors: int) -> Any:
         writes, masks = at_places(places + 8 * w[30]), at_places(places + 16 * w[30])
         if w[16] == 1:
             finish(tile, into, writes, apart, masks, present)
+        elif w[16] == 2:
+            finish_pairs(tile, into, writes, apart, masks, present)
         else:
             finish_apart(tile, into, writes, apart, masks, present, w[16] * size)
 
