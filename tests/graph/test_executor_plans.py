@@ -139,7 +139,7 @@ def require_lives(plan: CpuPlan) -> None:
 # Random programs ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("first", range(0, 40, 20))
+@pytest.mark.parametrize("first", [0, pytest.param(20, marks=pytest.mark.slow)])
 def test_plans_of_random_programs_compute_what_is_meant(first: int) -> None:
     for seed in range(first, first + 20):
         print("seed", seed)

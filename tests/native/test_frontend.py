@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,12 @@ def compiled(kernel: Any) -> Callable[[Any], None]:
     return run
 
 
+@cache
+def on_this_machine(factory: Callable[..., Any]) -> Callable[[Any], None]:
+    """The kernel of a factory, compiled once for all numbers that it is given."""
+    return compiled(factory(memory.int64s, access.load("float64"), access.store("float64", access.written(0))))
+
+
 def agree(factory: Callable[..., Any], *inputs: Any) -> Any:
     """What both leave in memory: `factory(int64s, load, store, real)` makes a kernel for each of them."""
     words = np.zeros(SIZE, np.int64)
@@ -61,8 +68,7 @@ def agree(factory: Callable[..., Any], *inputs: Any) -> Any:
 
     with np.errstate(all="ignore"):
         factory(cells, load_in_python, store_in_python)(0, 1, 0, 0)
-    load, store = access.load("float64"), access.store("float64", access.written(0))
-    compiled(factory(memory.int64s, load, store))(words)
+    on_this_machine(factory)(words)
     np.testing.assert_array_equal(words, expected)
     return words
 
