@@ -102,7 +102,7 @@ def test_what_is_read_written_and_averaged_between_steps() -> None:
     assert len(found) == 1
 
 
-@pytest.mark.parametrize("name", ["cnn", "lstm", "resnet"])
+@pytest.mark.parametrize("name", [pytest.param("cnn", marks=pytest.mark.slow), "lstm", "resnet"])
 @pytest.mark.filterwarnings("ignore:.*never")
 def test_shipped_models_have_the_same_bits(name: str) -> None:
     """With loops over time, and with running statistics."""

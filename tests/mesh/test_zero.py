@@ -57,8 +57,14 @@ def trained(rule: Any, mesh: str, zero: int, **more: Any) -> str:
     return digest(trainer, state)
 
 
-@pytest.mark.parametrize("name", RULES)
-@pytest.mark.parametrize("mesh", ["data=2", "data=6"])
+@pytest.mark.parametrize(
+    "name, mesh",
+    [
+        pytest.param(name, mesh, marks=() if i % 2 == k else pytest.mark.slow)
+        for i, name in enumerate(RULES)
+        for k, mesh in enumerate(("data=2", "data=6"))
+    ],
+)
 def test_it_has_the_bits_of_a_state_that_is_whole(name: str, mesh: str) -> None:
     """Some parameters have no multiple of 6 elements, some are too small to be shared out."""
     whole = trained(RULES[name], mesh, 0)

@@ -137,7 +137,10 @@ def of_the_whole(case: str, backend: str) -> Any:
 @pytest.mark.parametrize(
     ("backend", "parts"),
     [
-        *[("eager", parts) for parts in (2, 3, 4, 10, 64)],
+        *[
+            pytest.param("eager", parts, marks=pytest.mark.slow if parts in (2, 4) else ())
+            for parts in (2, 3, 4, 10, 64)
+        ],
         *[pytest.param("compiled", parts, marks=() if parts == 3 else pytest.mark.slow) for parts in (2, 3, 4, 10, 64)],
     ],
 )
