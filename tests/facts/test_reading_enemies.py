@@ -214,9 +214,9 @@ def test_positions_of_any_size_are_taken_for_exact_with_a_note(dtype: str, facto
 # Rules made wrong -----------------------------------------------------------------------------------------------------
 
 MUTANTS: dict[str, tuple[Any, str, Any, str]] = {
-    "indices are exact": (held, "_largest", lambda dtype: 2**200, "float32 rounds the places"),
-    "and do not wrap around": (held, "_largest", lambda dtype: 2**200, "places that wrap around"),
-    "numbers are not rounded": (layout, "stored", lambda value, dtype: value, "a number that float32 rounds"),
+    "indices are exact": (held, "_largest", lambda domain, dtype: 2**200, "float32 rounds the places"),
+    "and do not wrap around": (held, "_largest", lambda domain, dtype: 2**200, "places that wrap around"),
+    "numbers are not rounded": (layout, "stored", lambda domain, value, dtype: value, "a number that float32 rounds"),
 }
 
 

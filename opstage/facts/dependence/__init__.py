@@ -51,7 +51,7 @@ class Dependence(Nested):
 
     names        of the inputs, in order; each has a bit in `Fact.inputs`
     sources      the inputs whose indices count; None for all that have the dim
-    limits_at    the numbers of a tensor of some float dtype, which may be read in a coarser one
+    limits_at    the numbers of a tensor of some float dtype, by default its own; it may be read in a coarser one
     assumptions  what the facts found so far take for granted of values
     remarks      what was seen on the way: fully masked rows, masks of finite numbers
     """
@@ -66,10 +66,10 @@ class Dependence(Nested):
         dim: Dim | None,
         names: Sequence[str] = (),
         sources: Collection[str] | None = None,
-        limits_at: Callable[[DType], FloatLimits] = lambda dtype: limits_of(dtype_name(dtype)),
+        limits_at: Callable[[DType], FloatLimits] | None = None,
     ):
         super().__init__()
-        self.limits_at = limits_at
+        self.limits_at = limits_at or _own_limits
         self.dim = dim
         self.names = tuple(names)
         self.sources = sources
@@ -241,6 +241,11 @@ class Dependence(Nested):
         known = "".join(f", and these are in {each}" for each in call.known.get("ranges", ()) if not each.bounded)
         text = f"a mask of {value:g} is a finite number, which hides what it masks only where the scores have bounds"
         self.remarks.append((FINITE_MASK, f"{text}{known}"))
+
+
+def _own_limits(dtype: DType) -> FloatLimits:
+    """The limits of a float dtype; of integers and masks, which are not rounded, any."""
+    return limits_of(dtype_name(dtype) if dtype.kind == "f" else "float64")
 
 
 def _whole(level: ValueRange) -> str:
