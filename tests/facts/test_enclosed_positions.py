@@ -39,6 +39,14 @@ def clamped(ops: Any, at: Any, low: int, high: int) -> Any:
     return ops.cast(ops.clamp(ops.cast(at, dtype="float64"), lo=low, hi=high), dtype="int64")
 
 
+def real(ops: Any, factor: int = 1) -> Any:
+    return ops.cast(places(ops) * factor, dtype="float64")
+
+
+def cut_real(ops: Any, at: Any) -> Any:
+    return ops.minimum(ops.maximum(at, ops.full(shape=(N,), value=0.0)), ops.full(shape=(N,), value=N - 1.0))
+
+
 def wrapped(ops: Any) -> Any:
     """0, -2**31, 0, … in int32, cut off at 5."""
     at = ops.cast(places(ops), dtype="int32")
@@ -107,6 +115,22 @@ PROGRAMS: dict[str, tuple[Program, list[Any]]] = {
     "a cut window": (
         lambda ops, x: ops.select(ops.less(cut(ops, places(ops) - 2, 0, 3), number(ops, 3)), x, 0 * x),
         [normal(N)],
+    ),
+    "less than half a place more": (
+        lambda ops, x: ops.select(ops.less(real(ops), real(ops, 0) + 3.5), x, 0 * x),
+        [normal(N)],
+    ),
+    "more than half a place less": (
+        lambda ops, x: ops.select(ops.less_equal(real(ops, 0) + 2.5, real(ops) - 0.5), x, 0 * x),
+        [normal(N)],
+    ),
+    "a place and a half, as a whole number": (
+        lambda ops, x: ops.gather_rows(x, ops.cast(cut_real(ops, real(ops) - 1.5), dtype="int64")),
+        [normal(N, 2)],
+    ),
+    "the floor of a place and a half": (
+        lambda ops, x: ops.gather_rows(x, ops.cast(cut_real(ops, ops.floor(real(ops) + 1.5)), dtype="int64")),
+        [normal(N, 2)],
     ),
     "a remainder that is small": (
         lambda ops, x: ops.select(ops.less(ops.mod(places(ops), number(ops, 3)), number(ops, 3)), x, 0 * x),

@@ -28,7 +28,6 @@ HELD_OUT: dict[str, Twins] = {
 UNDECIDED = {
     "decoders: a roll": "a shift and a place that wraps around are one read, and no mask takes one of them out",
     "decoders: a running maximum": "its places are found by a loop, of which it is not known that they are before it",
-    "sequences: places as real numbers": "places are whole numbers",
     "sequences: blocks by a reshape": "a read goes by one index, and a place has two here",
     "sequences: every second place": "a read goes by one index, and a place has two here",
     "sequences: every second place, repeated": "a read goes by one index, and a place has two here",

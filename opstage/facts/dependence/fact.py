@@ -38,7 +38,7 @@ class Affine(NamedTuple):
 
 
 class Between(NamedTuple):
-    """The value of an element as far as two functions of its indices enclose it; a whole number."""
+    """The value of an element as far as two functions of its indices enclose it, whose values are whole numbers."""
 
     low: Affine
     high: Affine

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from ...domain import OpCall
 from ..cuts import common, recut, reshaped
 from ..fact import (
     Affine,
+    Between,
     Columns,
     Fact,
     Position,
@@ -240,7 +242,12 @@ def full(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fa
     dtype = call.outputs[0].dtype
     filled, size = stored(domain, call.static["value"], dtype), as_size(call.static["value"])
     outside = () if filled is None else ((filled, ()),)
-    value = None if size is None else held(domain, Affine(size, ()), fact.sizes, dtype)
+    value: Position | None = None
+    if size is not None:
+        value = held(domain, Affine(size, ()), fact.sizes, dtype)
+    elif isinstance(filled, float) and math.isfinite(filled):
+        ends = [held(domain, Affine(end, ()), fact.sizes, dtype) for end in (math.floor(filled), math.ceil(filled))]
+        value = None if ends[0] is None or ends[1] is None else Between(ends[0], ends[1])
     return [fact._replace(outside=outside, value=value)]
 
 
