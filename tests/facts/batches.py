@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from opstage import Spec, derived, transform
-from tests.facts.decoders import D, Program, Twins, along, full, lstm_step, nothing
+from tests.facts.decoders import D, Program, Twins, full
+from tests.facts.recurrences import along, lstm_step, nothing
 
 ROWS = Spec(("B", D), where=("B >= 2",))
 SERIES = Spec(("B", "T", D), where=("B >= 2", "T >= 2"))

@@ -17,20 +17,28 @@ from opstage.facts import ClaimVerdict
 from tests.facts.batches import BATCHES
 from tests.facts.decoders import DECODERS, Program, Twins
 from tests.facts.oracle import moved
+from tests.facts.recurrences import RECURRENCES
 from tests.facts.sequence_programs import SEQUENCES
+from tests.facts.streams import STREAMS
 
 SIZE = 8
 HELD_OUT: dict[str, Twins] = {
     f"{where}: {name}": twins
-    for where, table in (("decoders", DECODERS), ("sequences", SEQUENCES), ("batches", BATCHES))
+    for where, table in (
+        ("decoders", DECODERS),
+        ("recurrences", RECURRENCES),
+        ("sequences", SEQUENCES),
+        ("streams", STREAMS),
+        ("batches", BATCHES),
+    )
     for name, twins in table.items()
 }
 UNDECIDED = {
-    "decoders: a roll": "a shift and a place that wraps around are one read, and no mask takes one of them out",
-    "decoders: a running maximum": "its places are found by a loop, of which it is not known that they are before it",
+    "recurrences: a roll": "a shift and a place that wraps around are one read, and no mask takes one of them out",
+    "recurrences: a running maximum": "its places are found by a loop, and not known to be before it",
     "sequences: blocks by a reshape": "a read goes by one index, and a place has two here",
-    "sequences: every second place": "a read goes by one index, and a place has two here",
-    "sequences: every second place, repeated": "a read goes by one index, and a place has two here",
+    "streams: every second place": "a read goes by one index, and a place has two here",
+    "streams: every second place, repeated": "a read goes by one index, and a place has two here",
 }
 """True claims that are not proved, and what is missing."""
 
