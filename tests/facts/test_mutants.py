@@ -198,7 +198,9 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Sequence[str]]] = {
             pointwise,
             "_evaluated",
             lambda right: (
-                lambda p, s, d, v: all(v) if p is logic.LOGICAL_AND or p is logic.LOGICAL_OR else right(p, s, d, v)
+                lambda p, s, d, v, read: (
+                    all(v) if p is logic.LOGICAL_AND or p is logic.LOGICAL_OR else right(p, s, d, v, read)
+                )
             ),
         ),
         ["selected, either 0", "selected, first 0"],
@@ -207,7 +209,7 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Sequence[str]]] = {
         _attribute(
             pointwise,
             "_evaluated",
-            lambda right: lambda p, s, d, v: v[0] if p is logic.LOGICAL_NOT else right(p, s, d, v),
+            lambda right: lambda p, s, d, v, read: v[0] if p is logic.LOGICAL_NOT else right(p, s, d, v, read),
         ),
         ["selected, not greater 0"],
     ),
