@@ -10,6 +10,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,6 +30,9 @@ _ENDED = (0, 2, INTERRUPTED, 143)
 
 DIED = 137
 """The exit code if processes of the run were killed."""
+
+_LINGERS = 20.0
+"""Seconds in which mpiexec must end after the run has failed."""
 
 _START = "from opstage.cli import main; main()"
 
@@ -92,16 +96,35 @@ def _on_processes(mpiexec: str, processes: int, command: Sequence[str]) -> int:
         )
         try:
             with _passing_on(running):
-                code = running.wait()
+                code = _ended(running, note)
         finally:
             if running.poll() is None:
-                running.kill()
+                os.killpg(running.pid, signal.SIGKILL)
+                running.wait()
         if note.exists():
             code = int(note.read_text() or code or 1)
         elif code == 0:  # no process reported how it ended; mpiexec returns 0 even if processes died
             click.echo("opstage: the processes of this run have died", err=True)
             code = DIED
     return code if code >= 0 else 128 - code
+
+
+def _ended(running: subprocess.Popen[bytes], note: Path) -> int:
+    """Wait for mpiexec and return its exit code.
+
+    Once a process has said that the run has failed, mpiexec has a while to end: Open MPI's waits for ever for hosts that
+    it cannot reach any more.
+    """
+    since = None
+    while True:
+        try:
+            return running.wait(1.0)
+        except subprocess.TimeoutExpired:
+            if since is None and note.exists() and int(note.read_text() or 0) not in _ENDED:
+                since = time.monotonic()
+            if since is not None and time.monotonic() - since > _LINGERS:
+                click.echo("opstage: mpiexec does not end, and is ended: a host does not answer it", err=True)
+                return 1
 
 
 def _flags(mpiexec: str) -> tuple[str, ...]:
