@@ -112,8 +112,8 @@ def _on_processes(mpiexec: str, processes: int, command: Sequence[str]) -> int:
 def _ended(running: subprocess.Popen[bytes], note: Path) -> int:
     """Wait for mpiexec and return its exit code.
 
-    Once a process has said that the run has failed, mpiexec has a while to end: Open MPI's waits for ever for hosts that
-    it cannot reach any more.
+    Once a process has said that the run has failed, mpiexec has a while to end: Open MPI's waits for ever for
+    hosts that it cannot reach any more.
     """
     since = None
     while True:

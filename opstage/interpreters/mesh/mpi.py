@@ -9,14 +9,11 @@ from __future__ import annotations
 import atexit
 import os
 import socket
-import struct
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, final
-
-import numpy as np
+from typing import Any, final
 
 from ...ops.errors import OpstageError, RankError
 from ..host import Array
@@ -28,12 +25,13 @@ from .joining import (
     wait_until_all_processes_have_started,
 )
 from .lending import Lending
+from .mpi_flight import HEADER, MpiFlight, flat, nothing, text_of
 from .near import INLINE, NAME, Near, Note, link
 from .processes import ENDED
 from .progress import Progress
+from .words import Words
 
 HEAD, BODY = 1, 2
-FAILED, ASK, ANSWER = 1, 2, 3
 _BRIEF = 5e-5
 """Seconds of waiting in which it polls continuously, only yielding the core; then it pauses between polls."""
 _PAUSE = 2e-5
@@ -44,53 +42,12 @@ _PATIENCE = 5.0
 """Seconds in which a failing process has notified and terminated all others."""
 _DRAIN = 0.1
 """Seconds before the abort in which the launcher reads what was printed; MPICH's drops what it has not read by then."""
-_ANSWERS = 1.5
-"""Seconds in which a waiting process must answer."""
 
 
 _NAMES = 4096
 """Names of exchanges that are kept in the form in which they are sent."""
-_HEAD = struct.Struct(f"<qq{NAME}s")
 
 give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))
-
-
-def flat(x: Array) -> Array:
-    """Return the bytes of a packed array."""
-    return x.reshape(-1).view(np.uint8)
-
-
-def _text(name: bytes) -> str:
-    return name.rstrip(b"\0").decode(errors="replace")
-
-
-def _nothing() -> None:
-    """Do nothing: the default end of an exchange."""
-
-
-class MpiFlight(NamedTuple):
-    """An exchange in flight.
-
-    number  of this process's exchanges with each other one, and `name` what it is called
-    heads   the requests for the headers of processes of other hosts, with their buffers
-    rest    all other requests; `statuses` has what is said of incoming vectors
-    arrays  kept while they are sent; `over` is called at the end
-    """
-
-    fabric: MpiFabric
-    numbers: Mapping[int, int]
-    name: bytes
-    heads: Mapping[int, tuple[Any, bytearray]]
-    rest: Mapping[int, Any]
-    statuses: Mapping[int, Any]
-    parts: Mapping[int, Array]
-    room: Mapping[int, Array]
-    over: Callable[[], None]
-
-    def wait(self) -> None:
-        """See `Flight.wait`."""
-        self.fabric.land(self)
-        self.over()
 
 
 @final
@@ -100,7 +57,6 @@ class MpiFabric:
     timeout   seconds without any incoming data after which all processes are asked for their state
     agreed    whether the processes have compared what they are about to run
     waited    seconds spent waiting; `sent` is the number of bytes sent, without headers
-    heard     the failure message of another process, if one has arrived
     lending   the memory that processes of this host read where it stands; None if there are no other ones
     """
 
@@ -112,15 +68,15 @@ class MpiFabric:
         self._mpi: Any = mpi
         with at_most(timeout):
             self._world = mpi.COMM_WORLD.Dup()
-            self._words = mpi.COMM_WORLD.Dup()
+            words = mpi.COMM_WORLD.Dup()
             self.hosts: Sequence[str] = mpi.COMM_WORLD.allgather(socket.gethostname())
             self._near = link(mpi, int(self._world.rank), self.hosts)
-        for comm in (self._world, self._words):
+        for comm in (self._world, words):
             comm.Set_errhandler(mpi.ERRORS_RETURN)
+        self._words = Words(mpi, words)
         self.process, self.processes = int(self._world.rank), int(self._world.size)
         self.timeout = timeout
         self.agreed = False
-        self.heard: tuple[int, str] | None = None
         self.waited = 0.0
         self.sent = 0
         self.lending = None if self._near is None else Lending(self, self._near)
@@ -128,10 +84,7 @@ class MpiFabric:
         self._counts: dict[int, int] = {}  # exchanges with each process
         self._names: dict[str, bytes] = {}
         self._number = 0
-        self._progress = Progress(mpi, self._words) if len({*self.hosts}) > 1 else None
-        self._now = ""
-        self._answers: dict[int, str] = {}
-        self._outgoing: list[Any] = []
+        self._progress = Progress(mpi, words) if len({*self.hosts}) > 1 else None
         self._said = False
         self._hook = sys.excepthook
         sys.excepthook = self._unhandled
@@ -149,12 +102,11 @@ class MpiFabric:
 
     def count(self, processes: Iterable[int], called: str) -> tuple[dict[int, int], bytes]:
         """Return the numbers of a new exchange with each of these processes, and its name as it is sent."""
-        if self.heard is not None:
-            raise self._from_other(*self.heard)
+        self._require_no_failure()
         numbers = {}
         for p in processes:
             self._number = numbers[p] = self._counts[p] = self._counts.get(p, 0) + 1
-        self._now = called
+        self._words.now = called
         name = self._names.get(called)
         if name is None:
             if len(self._names) > _NAMES:
@@ -163,7 +115,7 @@ class MpiFabric:
         return numbers, name
 
     def _begun(
-        self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str, over: Callable[[], None] = _nothing
+        self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str, over: Callable[[], None] = nothing
     ) -> MpiFlight:
         numbers, name = self.count(parts.keys() | room.keys(), called)
         near = self._near_processes
@@ -174,7 +126,7 @@ class MpiFabric:
         try:
             for p, out in room.items():
                 if p not in near:
-                    head = bytearray(_HEAD.size)
+                    head = bytearray(HEADER.size)
                     heads[p] = world.Irecv([head, byte], p, HEAD), head
                 elif out.nbytes <= INLINE:
                     continue
@@ -188,7 +140,7 @@ class MpiFabric:
                     if small:
                         continue
                 else:
-                    rest[-1 - len(rest)] = world.Isend([_HEAD.pack(numbers[p], part.nbytes, name), byte], p, HEAD)
+                    rest[-1 - len(rest)] = world.Isend([HEADER.pack(numbers[p], part.nbytes, name), byte], p, HEAD)
                 rest[-1 - len(rest)] = world.Isend([part, byte], p, BODY)
         except self._mpi.Exception as error:
             raise self._lost(error) from None
@@ -204,7 +156,7 @@ class MpiFabric:
             if flight.heads:
                 self._wait({p: request for p, (request, _) in flight.heads.items()}, {})
             for p, (_, head) in flight.heads.items():
-                number, nbytes, name = _HEAD.unpack(head)
+                number, nbytes, name = HEADER.unpack(head)
                 self.compare(p, number, name, nbytes, flight.numbers[p], flight.name, flight.room[p].nbytes)
             for p, out in flight.room.items():
                 if p in near:
@@ -236,14 +188,14 @@ class MpiFabric:
 
     def about(self, numbers: Mapping[int, int], name: bytes) -> None:
         """Note which exchange this process is in."""
-        self._number, self._now = max(numbers.values(), default=0), _text(name)
+        self._number, self._words.now = max(numbers.values(), default=0), text_of(name)
 
     def compare(
         self, process: int, number: int, name: bytes, nbytes: int, own: int, expected: bytes, room: int
     ) -> None:
         """Raise RankError unless what came belongs to the exchange of a number, a name and so many bytes."""
         if number != own or name != expected:
-            raise self._elsewhere(process, f"{number} {_text(name)}")
+            raise self._elsewhere(process, f"{number} {text_of(name)}")
         if nbytes != room:
             raise self._of_another_size(process, nbytes, room)
 
@@ -255,12 +207,12 @@ class MpiFabric:
 
     def watch(self, done: Callable[[], bool], called: str) -> None:
         """See `Fabric.watch`."""
-        self._now = called
+        self._words.now = called
         self._until(done, list)
 
     def watch_near(self, done: Callable[[], bool], missing: Callable[[], list[int]], called: str) -> None:
         """Return once `done()` is true of what processes of this host have said. Raises the errors of `exchange`."""
-        self._now = called
+        self._words.now = called
         self._until(done, missing, near=self._near)
 
     def _wait(self, requests: Mapping[int, Any], statuses: Mapping[int, Any]) -> None:
@@ -318,47 +270,27 @@ class MpiFabric:
 
     def listen(self) -> None:
         """Receive messages about other processes. Raises RankError if one has failed."""
-        words, status = self._words, self._mpi.Status()
-        while words.Iprobe(self._mpi.ANY_SOURCE, self._mpi.ANY_TAG, status):
-            source, tag = status.Get_source(), status.Get_tag()
-            text: str = words.recv(source=source, tag=tag)
-            if tag == FAILED:
-                self.heard = (source, text) if self.heard is None else self.heard
-            elif tag == ASK:
-                self._outgoing.append(words.isend(self._now, source, ANSWER))
-            else:
-                self._answers[source] = text
-        if self.heard is not None:
-            raise self._from_other(*self.heard)
+        self._words.listen()
+        self._require_no_failure()
+
+    def _require_no_failure(self) -> None:
+        if self._words.heard is not None:
+            source, text = self._words.heard
+            raise RankError(f"{self.describe(source)} has failed: {text}")
 
     # When another fails -----------------------------------------------------------------------------------------------
 
     def fail(self, error: BaseException) -> bool:
         """Notify all others that this process fails, before it exits; return whether it should report the error to the
         user."""
-        if self.heard is not None or self._said:
+        if self._words.heard is not None or self._said:
             _note(1, "x")
             return self._said
         self._said = True
         _note(1, "x")
         reason = error.reason if isinstance(error, RankError) else str(error)
         text = reason if isinstance(error, RankError) else f"{type(error).__name__}: {reason}"
-        dead = set(self._dead())
-        for process in range(self.processes):
-            if process != self.process and process not in dead:
-                self._outgoing.append(self._words.isend(text, process, FAILED))
-        until = time.perf_counter() + 0.5
-        lowest = self.process
-        status = self._mpi.Status()
-        while time.perf_counter() < until:  # of processes that fail at the same time, the lowest one reports
-            try:
-                while self._words.Iprobe(self._mpi.ANY_SOURCE, FAILED, status):
-                    source = status.Get_source()
-                    self._words.recv(source=source, tag=FAILED)
-                    lowest = min(lowest, source)
-            except self._mpi.Exception:
-                pass
-            time.sleep(0.01)
+        lowest = self._words.fail(text, set(self._dead()))
         return not isinstance(error, RankError) or lowest == self.process
 
     def abort(self, code: int) -> None:
@@ -385,37 +317,29 @@ class MpiFabric:
             time.sleep(_PATIENCE)  # the process that failed terminates all, with its exit code
         self.abort(1)
 
-    def _from_other(self, source: int, text: str) -> RankError:
-        return RankError(f"{self.describe(source)} has failed: {text}")
-
     def _elsewhere(self, process: int, found: str) -> RankError:
         return RankError(
             f"{self.describe(process)} is in another collective: it is in number {found}, and "
-            f"{self.describe(self.process)} in number {self._number} {self._now}; all ranks must run one program, on "
-            "batches of one shape"
+            f"{self.describe(self.process)} in number {self._number} {self._words.now}; all ranks must run one program, "
+            "on batches of one shape"
         )
 
     def _standstill(self, seconds: float, missing: list[int]) -> RankError:
-        self._answers.clear()
+        answers = self._words.answers()
+        self._require_no_failure()
         others = [p for p in range(self.processes) if p != self.process]
-        for process in others:
-            self._outgoing.append(self._words.isend("", process, ASK))
-        until = time.perf_counter() + _ANSWERS
-        while time.perf_counter() < until and len(self._answers) < len(others):
-            self.listen()
-            time.sleep(0.01)
-        silent = [p for p in others if p not in self._answers]
+        silent = [p for p in others if p not in answers]
         if silent:
             who = " and ".join(map(self.describe, silent))
             why = (
                 f"{who} does not answer: it stands still, or computes for longer than that; option timeout allows more"
             )
         else:
-            said = "; ".join(f"{self.describe(p)} in {self._answers[p]}" for p in others)
+            said = "; ".join(f"{self.describe(p)} in {answers[p]}" for p in others)
             why = f"all processes wait for each other: {said}"
         return RankError(
             f"nothing came from {' and '.join(map(self.describe, missing)) or 'the network'} for {seconds:.0f} s in "
-            f"collective {self._number}, {self._now}: {why}"
+            f"collective {self._number}, {self._words.now}: {why}"
         )
 
     def _dead(self) -> list[int]:
@@ -427,7 +351,7 @@ class MpiFabric:
             return []
 
     def _place(self) -> str:
-        return f"in collective {self._number}, {self._now}"
+        return f"in collective {self._number}, {self._words.now}"
 
     def _died(self, processes: Sequence[int]) -> RankError:
         who = " and ".join(map(self.describe, processes))
@@ -443,8 +367,8 @@ class MpiFabric:
 
     def _of_another_size(self, process: int, come: int, expected: int) -> RankError:
         return RankError(
-            f"{self.describe(process)} has sent {come} bytes where {expected} were expected, {self._place()}; all ranks "
-            "must run one program, on batches of one shape"
+            f"{self.describe(process)} has sent {come} bytes where {expected} were expected, {self._place()}; "
+            "all ranks must run one program, on batches of one shape"
         )
 
     def _lost(self, error: Any) -> RankError:
@@ -452,8 +376,8 @@ class MpiFabric:
         if dead:
             return self._died(dead)
         return RankError(
-            f"{error.Get_error_string()} {self._place()}: another process has died, or is in another collective; all ranks must "
-            "run one program, on batches of one shape"
+            f"{error.Get_error_string()} {self._place()}: another process has died, or is in another collective; "
+            "all ranks must run one program, on batches of one shape"
         )
 
 

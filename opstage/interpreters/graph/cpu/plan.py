@@ -129,7 +129,7 @@ class CpuPlan:
         self.split = next((i for i, step in enumerate(self.steps) if step.group in writing), len(self.steps))
         moved = {before: number for number, before in enumerate(order)}
         read = {root: {moved[reader] for reader in readers} for root, readers in read.items()}
-        for number, group in enumerate(self.groups):
+        for group in self.groups:
             for e in group.equations:
                 if e.primitive is MEET_BEGIN:  # other processes may read it until the next run
                     for slot in e.inputs:
