@@ -10,6 +10,7 @@ import pytest
 
 from opstage.interpreters.codegen.clusters import FusionGroup
 from opstage.interpreters.graph import rank_programs
+from opstage.interpreters.graph.cpu.plan import CpuPlan
 from opstage.interpreters.graph.executor import CpuExecutor
 from opstage.interpreters.graph.overlap import Begin, End
 from opstage.interpreters.mesh import meeting
@@ -170,3 +171,35 @@ def test_an_exchange_is_prepared_once_for_all_steps(monkeypatch: pytest.MonkeyPa
         on_processes(2, lambda _, steps=steps: trained("mlp", "data=2", "compiled", zero=2, bucket="1MiB", steps=steps))  # type: ignore[misc]
         counts.append(len(made))
     assert counts[0] == counts[1] > 0
+
+
+def test_what_others_may_read_is_not_overwritten_in_the_same_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process reads the operands of a begun sum where they stand, until the next run."""
+    plans: list[CpuPlan] = []
+    made = CpuPlan.__init__
+
+    def noted(this: CpuPlan, *arguments: Any, **more: Any) -> None:
+        made(this, *arguments, **more)
+        plans.append(this)
+
+    monkeypatch.setattr(CpuPlan, "__init__", noted)
+    on_processes(2, lambda _: trained("gpt", "data=2", "compiled", bucket="64KiB", steps=1))
+    begun = 0
+    for plan in plans:
+        lowered = plan.lowered
+        extents = {
+            slot: (offset, offset + int(lowered.types[slot].nbytes))
+            for slot, offset in plan.offsets.items()
+            if isinstance(slot, int)
+        }
+        for number, group in enumerate(plan.groups):
+            (e, *_) = group.equations
+            if e.primitive is not meeting.MEET_BEGIN:
+                continue
+            begun += 1
+            later = {slot for after in plan.groups[number + 1 :] for each in after.equations for slot in each.outputs}
+            for x in {lowered.views[slot].root for slot in e.inputs} & extents.keys():
+                first, last = extents[x]
+                over = [slot for slot in later & extents.keys() if extents[slot][0] < last and first < extents[slot][1]]
+                assert over == [], (x, over)
+    assert begun >= 4

@@ -21,12 +21,19 @@ RUNS = (
     "gpt:eager:20:data=4:3",
     "gpt:eager:20:data=4:0:9000",
 )
+LENT = (
+    "mlp:compiled:50:data=2",
+    "gpt:compiled:20:data=2",
+    "gpt:compiled:20:data=2:0:9000",
+    "gpt:compiled:20:data=2:2:9000",
+)
+"""On two processes, one of whose ranks reads the other one's sums where they stand."""
 BY_MPICH = RUNS[:7]
 """What is run over MPICH too: each model for 50 steps, and parts of parameters."""
 
 
 def lines(said: str) -> list[str]:
-    return [line for line in said.splitlines() if line.startswith(tuple(RUNS))]
+    return [line for line in said.splitlines() if line.startswith(RUNS + LENT)]
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +54,15 @@ def test_parameters_have_the_bits_of_one_process(processes: int, alone: list[str
     assert done.code == 0, done.said
     assert "engine: Open\n" in done.said
     assert lines(done.said) == alone
+
+
+@pytest.mark.parametrize("engine", ["openmpi", "mpich"])
+def test_sums_that_are_read_where_they_stand_have_the_bits_of_one_process(engine: str) -> None:
+    alone = ended(start(python.executable, "-m", "tests.mpi.digests", *LENT))
+    done = mpiexec(2, "tests.mpi.digests", *LENT, engine=engine)
+    assert done.code == 0, done.said
+    assert len(lines(alone.said)) == len(LENT)
+    assert lines(done.said) == lines(alone.said)
 
 
 @pytest.mark.parametrize("processes", [2, 4])

@@ -62,12 +62,12 @@ class MpiLoan:
 
     def arrived(self, sizes: Mapping[int, int]) -> dict[int, Array]:
         """See `fabric.Loan.arrived`."""
-        fabric, near = self._fabric, self._near
+        fabric = self._fabric
         fabric.about(self._numbers, self._name)
         found = {}
         for p, nbytes in sizes.items():
             note = self._notes[p] = fabric.note(p, self._numbers[p], self._name, nbytes)
-            found[p] = near.vector(p, note)
+            found[p] = note.vector
         return found
 
     def end(self) -> None:

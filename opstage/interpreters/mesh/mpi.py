@@ -162,8 +162,7 @@ class MpiFabric:
                 if p in near:
                     note = self.note(p, flight.numbers[p], flight.name, out.nbytes)
                     if out.nbytes <= INLINE:
-                        assert self._near is not None
-                        flat(out)[:] = self._near.vector(p, note)
+                        flat(out)[:] = note.vector
             if flight.rest:
                 self._wait(flight.rest, flight.statuses)
         except self._mpi.Exception as error:
@@ -320,8 +319,8 @@ class MpiFabric:
     def _elsewhere(self, process: int, found: str) -> RankError:
         return RankError(
             f"{self.describe(process)} is in another collective: it is in number {found}, and "
-            f"{self.describe(self.process)} in number {self._number} {self._words.now}; all ranks must run one program, "
-            "on batches of one shape"
+            f"{self.describe(self.process)} in number {self._number} {self._words.now}; all ranks must run one "
+            "program, on batches of one shape"
         )
 
     def _standstill(self, seconds: float, missing: list[int]) -> RankError:

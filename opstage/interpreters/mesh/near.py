@@ -40,15 +40,14 @@ _FDS = socket.CMSG_SPACE(4) if hasattr(socket, "CMSG_SPACE") else 0
 class Note(NamedTuple):
     """What a process says of an exchange.
 
-    nbytes  of its vector; `block` and `offset` have its place in the memory of its process, or `block` is 0
-    vector  the vector itself, if it is small
+    nbytes  of its vector; `block` is the memory of its process in which it stands, or 0
+    vector  its bytes, to be read only: those that came, if it is small, or those lent, which stay until `read`
     """
 
     name: bytes
     nbytes: int
     block: int
-    offset: int
-    vector: bytes
+    vector: Array
 
 
 class _Block(NamedTuple):
@@ -143,12 +142,6 @@ class Near:
         self._lent[block.number] = self._lent.get(block.number, 0) + 1
         self._send(process, _NOTE, number, block.number, address_of(x) - block.address, nbytes, name)
 
-    def vector(self, process: int, note: Note) -> Array:
-        """Return the bytes of a note's vector; lent ones stay as they are until `read`."""
-        if not note.block:
-            return np.frombuffer(note.vector, np.uint8)
-        return self._mapped[process, note.block][note.offset : note.offset + note.nbytes]
-
     def read(self, process: int, note: Note) -> None:
         """Say that the vector of a note may be overwritten."""
         if note.block:
@@ -186,7 +179,11 @@ class Near:
     def _take(self, process: int, data: bytes, fds: Sequence[Any]) -> None:
         kind, number, block, offset, nbytes, name = _HEAD.unpack_from(data)
         if kind == _NOTE:
-            note = Note(name, nbytes, block, offset, data[_HEAD.size :])
+            if block:
+                vector = self._mapped[process, block][offset : offset + nbytes]  # which keeps it, should it be dropped
+            else:
+                vector = np.frombuffer(data, np.uint8, offset=_HEAD.size)
+            note = Note(name, nbytes, block, vector)
             if (process, number) in self._unread:
                 self._unread.remove((process, number))
                 self.read(process, note)
