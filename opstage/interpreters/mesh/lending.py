@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, final
 
 from ..host import Array
-from .near import INLINE, Near, Note
+from .near import INLINE, Near, SentNote
 
 if TYPE_CHECKING:
     from .mpi import MpiFabric
@@ -58,7 +58,7 @@ class MpiLoan:
 
     def __init__(self, fabric: MpiFabric, near: Near, numbers: Mapping[int, int], name: bytes):
         self._fabric, self._near, self._numbers, self._name = fabric, near, numbers, name
-        self._notes: dict[int, Note] = {}
+        self._notes: dict[int, SentNote] = {}
 
     def arrived(self, sizes: Mapping[int, int]) -> dict[int, Array]:
         """See `fabric.Loan.arrived`."""

@@ -26,7 +26,7 @@ from .joining import (
 )
 from .lending import Lending
 from .mpi_flight import HEADER, MpiFlight, flat, nothing, text_of
-from .near import INLINE, NAME, Near, Note, link
+from .near import INLINE, NAME, Near, SentNote, link
 from .processes import ENDED
 from .progress import Progress
 from .words import Words
@@ -172,7 +172,7 @@ class MpiFabric:
             if come != expected:
                 raise self._of_another_size(p, come, expected)
 
-    def note(self, process: int, number: int, name: bytes, nbytes: int) -> Note:
+    def note(self, process: int, number: int, name: bytes, nbytes: int) -> SentNote:
         """Wait for the note of a process of this host, and check that it belongs to this exchange."""
         near = self._near
         assert near is not None

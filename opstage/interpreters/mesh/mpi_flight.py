@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .mpi import MpiFabric
 
 HEADER = struct.Struct(f"<qq{NAME}s")
-"""What comes before a vector of another host: the number of the exchange, the vector's bytes, and the name."""
+"""The header of a vector from another host: the number of the exchange, the vector's bytes, and the name."""
 
 
 def flat(x: Array) -> Array:

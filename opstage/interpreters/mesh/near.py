@@ -37,8 +37,8 @@ _LONGEST = _HEAD.size + INLINE
 _FDS = socket.CMSG_SPACE(4) if hasattr(socket, "CMSG_SPACE") else 0
 
 
-class Note(NamedTuple):
-    """What a process says of an exchange.
+class SentNote(NamedTuple):
+    """The note of a process about an exchange.
 
     nbytes  of its vector; `block` is the memory of its process in which it stands, or 0
     vector  its bytes, to be read only: those that came, if it is small, or those lent, which stay until `read`
@@ -50,7 +50,7 @@ class Note(NamedTuple):
     vector: Array
 
 
-class _Block(NamedTuple):
+class SharedBlock(NamedTuple):
     """Memory of this process that others can read."""
 
     number: int
@@ -71,7 +71,7 @@ class Near:
 
     def __init__(self, sockets: Mapping[int, socket.socket]):
         self.processes = frozenset(sockets)
-        self.notes: dict[tuple[int, int], Note] = {}
+        self.notes: dict[tuple[int, int], SentNote] = {}
         self.ended: set[int] = set()
         self.timeout = 60.0
         self._pid = os.getpid()
@@ -80,7 +80,7 @@ class Near:
         for each in self._sockets.values():
             each.setblocking(False)
             self._poll.register(each, select.POLLIN)
-        self._blocks: dict[int, _Block] = {}
+        self._blocks: dict[int, SharedBlock] = {}
         self._made = 0
         self._lent: dict[int, int] = {}  # by block, how many readers have not said that they have read
         self._mapped: dict[tuple[int, int], Array] = {}
@@ -98,7 +98,7 @@ class Near:
             raise OutOfMemoryError(f"the system gives no {nbytes} bytes that processes can share: {error}") from None
         self._made += 1
         made = np.frombuffer(memory, np.uint8)
-        self._blocks[self._made] = _Block(self._made, address_of(made), nbytes, fd, set())
+        self._blocks[self._made] = SharedBlock(self._made, address_of(made), nbytes, fd, set())
         weakref.finalize(memory, self._drop, self._made).atexit = False
         return made
 
@@ -110,7 +110,7 @@ class Near:
                 with suppress(OSError):
                     self._send(process, _GONE, 0, number)
 
-    def block_of(self, x: Array) -> _Block | None:
+    def block_of(self, x: Array) -> SharedBlock | None:
         """Return the block in which an array stands, if it does in one."""
         at = address_of(x)
         for block in self._blocks.values():
@@ -129,7 +129,9 @@ class Near:
 
     # Notes ------------------------------------------------------------------------------------------------------------
 
-    def tell(self, process: int, number: int, name: bytes, nbytes: int, x: Array | None, block: _Block | None) -> None:
+    def tell(
+        self, process: int, number: int, name: bytes, nbytes: int, x: Array | None, block: SharedBlock | None
+    ) -> None:
         """Send the note of an exchange: with the vector `x`, or with its place in a block, or without either. Raises
         ConnectionError for a process that has ended."""
         if block is None:
@@ -142,7 +144,7 @@ class Near:
         self._lent[block.number] = self._lent.get(block.number, 0) + 1
         self._send(process, _NOTE, number, block.number, address_of(x) - block.address, nbytes, name)
 
-    def read(self, process: int, note: Note) -> None:
+    def read(self, process: int, note: SentNote) -> None:
         """Say that the vector of a note may be overwritten."""
         if note.block:
             with suppress(ConnectionError):  # then nobody waits for it
@@ -183,7 +185,7 @@ class Near:
                 vector = self._mapped[process, block][offset : offset + nbytes]  # which keeps it, should it be dropped
             else:
                 vector = np.frombuffer(data, np.uint8, offset=_HEAD.size)
-            note = Note(name, nbytes, block, vector)
+            note = SentNote(name, nbytes, block, vector)
             if (process, number) in self._unread:
                 self._unread.remove((process, number))
                 self.read(process, note)
