@@ -59,6 +59,8 @@ BY_CHANNELS = [
     Case(4, 96, 64, (9, 8), (3, 3), stride=(3, 2), groups=2),
     Case(5, 32, 64, (40,), (3,), stride=(2,), padding=(1,), dilation=(2,)),
     Case(1, 32, 32, (21, 6), (5, 3), padding=(2, 1)),
+    Case(5, 21, 32, (7, 6), (1, 1)),
+    Case(3, 8, 48, (9, 5), (1, 1), stride=(2, 2), groups=2),
 ]
 """Those whose channels fill vectors."""
 

@@ -54,8 +54,9 @@ def _grouped(g: ConvGeometry) -> tuple[int, int]:
 
 @lru_cache(1024)
 def is_by_channels(g: ConvGeometry, back: bool = False) -> bool:
-    """Whether conv, or its adjoint in x, is computed this way: if channels fill vectors better than windows do."""
-    if not _is_possible(g, back):
+    """Whether conv, or its adjoint in x, is computed this way: if channels fill vectors better than windows do. A
+    kernel of one cell is a product of matrices that need not be copied."""
+    if math.prod(g.kernel) == 1 or not _is_possible(g, back):
         return False
     if not is_direct(g, back):
         return True
@@ -82,7 +83,6 @@ def _is_possible(g: ConvGeometry, back: bool) -> bool:
     channels, lanes = _grouped(g)[0 if back else 1], _lanes(g)
     return (
         is_flat(g)
-        and math.prod(g.kernel) > 1
         and channels >= _FULL_ENOUGH * _panels(channels, lanes) * lanes
         and _share_inside(g) >= _INSIDE_ENOUGH
         and (not back or _sums(g)[0] * _row_bytes(g, back) <= _SUMS_BYTES)
