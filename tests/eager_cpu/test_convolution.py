@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
+import mmap
+import sys
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -282,6 +285,29 @@ def test_takes_arrays_of_any_strides_and_images_alone(case: Case, always: None) 
     np.testing.assert_allclose(alone, y[1], rtol=1e-5, atol=1e-5)
     alone = convolution.fast_conv_transpose(kernel, g[1], has_bias=False, **back)
     np.testing.assert_allclose(alone, dx[1], rtol=1e-5, atol=1e-5)
+
+
+def at_the_end_of_memory(a: Array) -> Array:
+    """A copy behind which a page begins that must not be read."""
+    room = -(-max(a.nbytes, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
+    pages = mmap.mmap(-1, room + mmap.PAGESIZE)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.mprotect(ctypes.c_void_p(start + room), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+    out = np.frombuffer(pages, a.dtype, a.size, room - a.nbytes).reshape(a.shape)
+    out[...] = a
+    return out
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pages are protected by Linux's call")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("case", [case for case in CASES if case.images], ids=str)
+def test_nothing_is_read_behind_an_operand(case: Case, dtype: str, always: None) -> None:
+    kernel, bias, other, x, g = map(at_the_end_of_memory, operands(case, dtype))
+    back = {"output_padding": case.unreached, **case.window}
+    convolution.fast_conv(kernel, bias, x, has_bias=True, **case.window)
+    convolution.fast_conv_kernel_grad(x, g, kernel=case.kernel, **case.window)
+    convolution.fast_conv_transpose(kernel, other, g, has_bias=True, **back)
 
 
 def test_is_the_same_from_run_to_run() -> None:

@@ -110,16 +110,16 @@ def transposition(dtype: str) -> Any:
         load = declared(builder, load_kind, f"llvm.masked.load.{name}.p0")
         store_kind = ir.FunctionType(ir.VoidType(), [vector, vector.as_pointer(), _I32, flags])
         store = declared(builder, store_kind, f"llvm.masked.store.{name}.p0")
+        every, wanted = (builder.sub(builder.shl(_I64(1), n), _I64(1)) for n in (count, present))
         rows = []
-        for i in range(lanes):
-            there = builder.select(builder.icmp_signed("<", _I64(i), count), _I64((1 << lanes) - 1), _I64(0))
+        for i in range(lanes):  # nothing is read beyond the places that are wanted, where memory may end
+            there = builder.select(builder.icmp_signed("<", _I64(i), count), wanted, _I64(0))
             at = builder.inttoptr(builder.add(source, builder.mul(apart, _I64(i))), vector.as_pointer())
             rows.append(
                 [builder.call(load, [at, _I32(size), masked(builder, there, lanes), ir.Constant(vector, None)])]
             )
-        mask = builder.sub(builder.shl(_I64(1), count), _I64(1))
         for i, column in enumerate(zipped(builder, rows, lanes)):
-            chosen = builder.select(builder.icmp_signed("<", _I64(i), present), mask, _I64(0))
+            chosen = builder.select(builder.icmp_signed("<", _I64(i), present), every, _I64(0))
             at = builder.inttoptr(builder.add(to, builder.mul(step, _I64(i))), vector.as_pointer())
             builder.call(store, [column, at, _I32(size), masked(builder, chosen, lanes)])
 
