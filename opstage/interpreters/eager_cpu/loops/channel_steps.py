@@ -24,7 +24,7 @@ _MANY_PRODUCTS = 64  # in a sum, so that it costs little to write it
 _WINDOWS = 96  # of a block, so that few of its tiles are repetitions
 
 
-class _Sizes(NamedTuple):
+class _Blocking(NamedTuple):
     """A division: vectors of channels of a tile, lines and images of a block, whether x is read in place."""
 
     vectors: int
@@ -116,7 +116,7 @@ def _axes(g: ConvGeometry) -> list[tuple[tuple[int, ...], int]]:
 
 
 @lru_cache(1024)
-def _block(g: ConvGeometry, beside: int) -> _Sizes:
+def _block(g: ConvGeometry, beside: int) -> _Blocking:
     """Return the block of conv or of the kernel's gradient; `beside` bytes per window stand beside the lines."""
     cells, kernel, counts, stride, padding, dilation = (in_plane(each, i) for each, i in _axes(g))
     vectors = _vectors(_grouped(g)[1], _lanes(g))
@@ -134,10 +134,10 @@ def _block(g: ConvGeometry, beside: int) -> _Sizes:
     if lines == all_lines:
         most = min(-(-g.images // IMAGES), _BLOCK_BYTES // bytes_of(lines))
         images = max(1, min(most, -(-_WINDOWS // (lines * width))))
-    return _Sizes(vectors, lines, images, in_place)
+    return _Blocking(vectors, lines, images, in_place)
 
 
-def _words(g: ConvGeometry, block: _Sizes, most: int, own: int, pitch: int, lines: int) -> Words:
+def _words(g: ConvGeometry, block: _Blocking, most: int, own: int, pitch: int, lines: int) -> Words:
     cells, kernel, counts, stride, padding, dilation = (in_plane(each, i) for each, i in _axes(g))
     channels_in, channels_out = _grouped(g)
     channel, groups = lines * pitch * g.itemsize, 1
@@ -158,7 +158,7 @@ def _words(g: ConvGeometry, block: _Sizes, most: int, own: int, pitch: int, line
     return words
 
 
-def _copied(g: ConvGeometry, block: _Sizes) -> tuple[int, int, int]:
+def _copied(g: ConvGeometry, block: _Blocking) -> tuple[int, int, int]:
     """Return the lines and the cells of a line of the copy of a plane, and the bytes of a block's copy."""
     cells, kernel, _, stride, padding, dilation = (in_plane(each, i) for each, i in _axes(g))
     lines = (block.lines - 1) * stride[0] + 1 + (kernel[0] - 1) * dilation[0]
@@ -168,7 +168,7 @@ def _copied(g: ConvGeometry, block: _Sizes) -> tuple[int, int, int]:
     return lines, pitch, block.images * _grouped(g)[0] * lines * pitch * g.itemsize + 2 * _VECTOR_BYTES
 
 
-def _most(g: ConvGeometry, block: _Sizes) -> int:
+def _most(g: ConvGeometry, block: _Blocking) -> int:
     """Return the windows of a block, in whole tiles."""
     rows = ROWS[block.vectors]
     return -(-block.images * block.lines * in_plane(g.counts, 1)[1] // rows) * rows
@@ -199,7 +199,7 @@ def _adjoint_plan(g: ConvGeometry) -> ConvTiling:
     vectors, windows = _vectors(_grouped(g)[0], _lanes(g)), math.prod(g.counts)
     row = vectors * _VECTOR_BYTES
     images = max(1, min(-(-g.images // IMAGES), _SUMS_BYTES // (cells * row), -(-_WINDOWS // windows)))
-    block = _Sizes(vectors, in_plane(g.counts, 1)[0], images, True)
+    block = _Blocking(vectors, in_plane(g.counts, 1)[0], images, True)
     most = _most(g, block)
     own = rounded_up(16 * most + 64) + images * cells * row
     blocks = -(-_panels(_grouped(g)[0], _lanes(g)) // vectors)
