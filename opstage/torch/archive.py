@@ -23,6 +23,9 @@ from .library import library
 
 _MOST_ENTRIES = 100_000
 _MOST_LEVELS = 200
+_TENSOR = re.compile(r"(weight|tensor)_\d+")
+"""The names of entries with the bytes of a tensor; those of others are pickles, whatever a list says."""
+
 _TARGET = re.compile(r"torch\.ops(\.\w+)+|_operator\.\w+|math\.\w+|torch\._?sym_\w+")
 """The functions that a graph may call."""
 
@@ -89,9 +92,13 @@ def _require_harmless(torch: Any, where: str, data: bytes) -> None:
             _refuse(where, "its entries are compressed, which torch.export.save never does")
         if compiled := [name for name in names if "aotinductor" in name or name.endswith((".so", ".pyd", ".dll"))]:
             _refuse(where, f"it holds compiled code, {brief(compiled[0])}")
+        if len({name.lower() for name in names}) < len(names):  # torch finds names whatever their case
+            _refuse(where, "two of its entries have one name")
         try:
-            for entry in entries:
-                _require_harmless_entry(torch, where, entry.filename, archive, entry.filename in graphs)
+            raw = _raw_tensors(where, archive, names)
+            for name in names:
+                if name.lower() not in raw:
+                    _require_harmless_entry(torch, where, name, archive, name in graphs)
         except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
             _refuse(where, f"it is damaged: {brief(str(error))}")
 
@@ -107,6 +114,22 @@ def _another_kind(names: list[str]) -> str:
     return "it has no graph of an ExportedProgram"
 
 
+def _raw_tensors(where: str, archive: Any, names: list[str]) -> set[str]:
+    """Return the entries, in lower case, that torch.export.load reads as bytes of a tensor: those that its lists never
+    give as pickles. Such bytes may be anything, the beginning of a pickle too."""
+    given: dict[bool, set[str]] = {True: set(), False: set()}
+    for name in names:
+        folder, _, file = name.lower().rpartition("/")
+        if not file.endswith("_config.json"):
+            continue
+        parsed = _parsed(where, archive.read(name))
+        listed = parsed.get("config") if isinstance(parsed, dict) else None
+        for each in listed.values() if isinstance(listed, dict) else ():
+            if isinstance(each, dict):
+                given[each.get("use_pickle") is not False].add(f"{folder}/{each.get('path_name')}".lower())
+    return {name for name in given[False] - given[True] if _TENSOR.fullmatch(name.rpartition("/")[2])}
+
+
 def _require_harmless_entry(torch: Any, where: str, name: str, archive: Any, is_graph: bool) -> None:
     if is_graph:
         _require_harmless_graph(where, archive.read(name))
@@ -118,13 +141,10 @@ def _require_harmless_entry(torch: Any, where: str, name: str, archive: Any, is_
 
 def _require_tensors(torch: Any, where: str, name: str, data: bytes) -> None:
     """Reject a pickle of anything but tensors, since torch.export.load would execute it."""
-    if not data.startswith((b"PK", b"\x80")):
-        return  # the bytes of a tensor
     try:
         torch.load(io.BytesIO(data), weights_only=True)
     except Exception:  # torch's own errors, of any class
-        if "/sample_inputs/" in name or data.startswith(b"\x80") or zipfile.is_zipfile(io.BytesIO(data)):
-            _refuse(where, f"{brief(name)} is a pickle of more than tensors, which may run any code")
+        _refuse(where, f"{brief(name)} is a pickle of more than tensors, which may run any code")
 
 
 def _parsed(where: str, data: bytes) -> Any:

@@ -83,6 +83,22 @@ def _sized(name: str, data: bytes) -> bytes:
     return json.dumps(graph).encode()
 
 
+def _unpickled(path: str) -> Callable[[str, bytes], bytes]:
+    """The first weight is a pickle of protocol 0, which has no mark at its beginning, and a list calls it one."""
+
+    def change(name: str, data: bytes) -> bytes:
+        if name.endswith("/weight_0"):
+            return pickle.dumps(Trap(), protocol=0)
+        if name.endswith("model_weights_config.json"):
+            listed = json.loads(data)
+            meta = dict(next(iter(listed["config"].values())), path_name=path, use_pickle=True)
+            listed["config"]["trap"] = meta
+            return json.dumps(listed).encode()
+        return data
+
+    return change
+
+
 SCRIPT = torch.jit.script(torch.nn.Linear(2, 2))
 
 
@@ -116,6 +132,12 @@ FILES: dict[str, tuple[Callable[[], bytes], str]] = {
     "trapped constant": (
         lambda: _changed(lambda name, data: data, more=[("data/constants/custom_obj_0", pickle.dumps(Trap()))]),
         "a pickle of more than tensors",
+    ),
+    "old pickle for a weight": (lambda: _changed(_unpickled("weight_0")), "a pickle of more than tensors"),
+    "pickle by another case": (lambda: _changed(_unpickled("WEIGHT_0")), "a pickle of more than tensors"),
+    "one name twice": (
+        lambda: _changed(lambda name, data: data, more=[("data/weights/WEIGHT_0", b"x")]),
+        "two of its entries have one name",
     ),
     "calls a function": (
         lambda: _changed(_in_graph("torch.ops.aten.relu_.default", "torch.os.system")),
@@ -257,3 +279,12 @@ def test_inputs_of_other_sizes_than_it_was_exported_with_are_refused() -> None:
         opstage.run(model, model.params, np.ones((17, 8), np.float32))
     with pytest.raises(DtypeError, match="of floats, but is int64"):
         opstage.run(model, model.params, np.ones((4, 8), np.int64))
+
+
+@pytest.mark.parametrize("beginning", [b"\x80\xa2\xb1\xbe", b"\x80\x02c\x00", b"PK\x03\x04"])
+def test_weights_may_begin_as_pickles_do(beginning: bytes, tmp_path: Path) -> None:
+    """One float in 256 has the first byte of a pickle."""
+    changed = _changed(lambda name, data: beginning + data[4:] if name.endswith("/weight_0") else data)
+    (tmp_path / "net.pt2").write_bytes(changed)
+    model = opstage.torch.load(tmp_path / "net.pt2")
+    assert any(np.asarray(each).tobytes().startswith(beginning) for each in model.params.values())
