@@ -83,18 +83,21 @@ def _rows(shape: tuple[int, ...], axis: int) -> tuple[tuple[int, int, int], int]
 
 
 def fast_cumsum(x: Array, axis: int, exclusive: bool, reverse: bool) -> Array:
-    if x.dtype.kind != "f" or not x.size:
-        return cumsum(x, axis, exclusive, reverse)
-    out, (shape, together) = np.empty(x.shape, x.dtype), _rows(x.shape, axis)
-    loops.cumsum(int(exclusive), int(reverse), together, packed(x).reshape(shape), out.reshape(shape))
-    return out
+    return _looped(loops.cumsum, cumsum, x, axis, exclusive, reverse)
 
 
 def fast_cumprod(x: Array, axis: int, exclusive: bool, reverse: bool) -> Array:
+    return _looped(loops.cumprod, cumprod, x, axis, exclusive, reverse)
+
+
+def _looped(
+    loop: Callable[..., None], plain: Callable[..., Array], x: Array, axis: int, exclusive: bool, reverse: bool
+) -> Array:
+    """Accumulate floats in machine code, anything else by the plain kernel."""
     if x.dtype.kind != "f" or not x.size:
-        return cumprod(x, axis, exclusive, reverse)
+        return plain(x, axis, exclusive, reverse)
     out, (shape, together) = np.empty(x.shape, x.dtype), _rows(x.shape, axis)
-    loops.cumprod(int(exclusive), int(reverse), together, packed(x).reshape(shape), out.reshape(shape))
+    loop(int(exclusive), int(reverse), together, packed(x).reshape(shape), out.reshape(shape))
     return out
 
 

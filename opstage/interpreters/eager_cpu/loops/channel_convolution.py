@@ -117,10 +117,21 @@ def _pack_back(dtype: str, vectors: int) -> Any:
     return kernel
 
 
-def _windows_of(size: int) -> Any:
-    def lines_of(x, n, group, l0, w):
-        """Return where the first line is that windows of line l0 read, where x is read in place."""
-        return x + ((n * w[6] + group) * w[7] * w[9] + l0 * w[45]) * w[10] * size
+def _windows_of(dtype: str) -> Any:
+    size, copy_planes = np.dtype(dtype).itemsize, planes_copier(dtype)
+
+    def lines_of(x, copied, n0, n1, group, l0, l1, w):
+        """Return where the first line is that windows of lines l0 … l1 read: in x, or in a copy with padding."""
+        lines = copied
+        if w[47]:
+            lines = x + ((n0 * w[6] + group) * w[7] * w[9] + l0 * w[45]) * w[10] * size
+        else:
+            for n in range(n0, n1):
+                for c in range(w[7]):
+                    from_plane = x + ((n * w[6] + group) * w[7] + c) * w[9] * w[10] * size
+                    at = copied + (n - n0) * w[27] + c * w[28]
+                    copy_planes(at, from_plane, w, l0 * w[45], (l1 - l0 - 1) * w[45] + 1)
+        return lines
 
     def place_windows(table, w, images, lines, rows):
         """Write the read offsets of the windows of a block, in bytes; whole tiles, with the last one repeated. Returns
@@ -141,10 +152,10 @@ def _windows_of(size: int) -> Any:
 
 def _conv(dtype: str, vectors: int) -> Any:
     v, t, turn, words = _modules(dtype, vectors)
-    rows, many, word_count, copy_planes = ROWS[vectors], vectors, WORDS, planes_copier(dtype)
+    rows, many, word_count = ROWS[vectors], vectors, WORDS
     at_places, start, load_tile, store_tile, step = t.places, t.start, t.load, t.store, t.step
     lanes, size, row = v.lanes, v.size, v.lanes * v.size
-    lines_of, place_windows = _windows_of(size)
+    lines_of, place_windows = _windows_of(dtype)
 
     def compute(sums, reads, writes, lines, w, cells, c0, c1, panel, apart):
         """Add what channels c0 … c1 of x give to a tile."""
@@ -183,15 +194,7 @@ def _conv(dtype: str, vectors: int) -> Any:
             for i in range((count + rows - 1) // rows * rows):
                 of_writes[i] = min(i, count - 1) * many * row
             for group in range(groups):
-                lines = copied
-                if w[47]:
-                    lines = lines_of(x, n0, group, l0, w)
-                else:
-                    for n in range(n0, n1):
-                        for c in range(channels_in):
-                            from_plane = x + ((n * groups + group) * channels_in + c) * w[9] * w[10] * size
-                            at = copied + (n - n0) * w[27] + c * w[28]
-                            copy_planes(at, from_plane, w, l0 * w[45], (l1 - l0 - 1) * w[45] + 1)
+                lines = lines_of(x, copied, n0, n1, group, l0, l1, w)
                 for p in range(0, panels, many):
                     panel = panels_at + (group * panels + p) * apart
                     for c0 in range(0, channels_in, w[48]):
@@ -283,10 +286,10 @@ def _adjoint(dtype: str, vectors: int) -> Any:
 def _grad(dtype: str, vectors: int) -> Any:
     """A task is a part of the blocks of windows; its sums are [group, tile's channels, cell, channel]."""
     v, t, turn, words = _modules(dtype, vectors)
-    rows, many, word_count, copy_planes = ROWS[vectors], vectors, WORDS, planes_copier(dtype)
+    rows, many, word_count = ROWS[vectors], vectors, WORDS
     at_places, load_tile, store_tile, step, clear_row = t.places, t.load, t.store, t.step, v.clear_row
     lanes, size, row = v.lanes, v.size, v.lanes * v.size
-    lines_of, place_windows = _windows_of(size)
+    lines_of, place_windows = _windows_of(dtype)
 
     def compute(sums, reads, writes, lines, windows, count, panel, apart):
         places, into, of_windows = at_places(reads), at_places(writes), words(windows, count)
@@ -299,7 +302,7 @@ def _grad(dtype: str, vectors: int) -> Any:
     def kernel(lo, hi, worker, arguments):
         w = words(arguments, word_count)
         x, cotangent, own = w[0], w[2], w[3] + worker * w[4]
-        groups, channels_in, channels_out, cells = w[6], w[7], w[8], w[11] * w[12]
+        groups, channels_out, cells = w[6], w[8], w[11] * w[12]
         plane, most, depth = w[13] * w[14], w[30], w[7] * w[11] * w[12]
         panels = (channels_out + lanes - 1) // lanes
         blocks, padded = (panels + many - 1) // many, (depth + rows - 1) // rows * rows
@@ -332,15 +335,7 @@ def _grad(dtype: str, vectors: int) -> Any:
                             for j in range(0, run, lanes):
                                 some = min(lanes, run - j)
                                 turn(to + j * row, source + j * size, plane * size, present, row, some)
-                    lines = copied
-                    if w[47]:
-                        lines = lines_of(x, n0, group, l0, w)
-                    else:
-                        for n in range(n0, n1):
-                            for c in range(channels_in):
-                                from_plane = x + ((n * groups + group) * channels_in + c) * w[9] * w[10] * size
-                                at = copied + (n - n0) * w[27] + c * w[28]
-                                copy_planes(at, from_plane, w, l0 * w[45], (l1 - l0 - 1) * w[45] + 1)
+                    lines = lines_of(x, copied, n0, n1, group, l0, l1, w)
                     for b in range(blocks):
                         sums = result + (group * blocks + b) * depth * many * row
                         panel = laid + b * many * count * row
