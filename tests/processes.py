@@ -19,10 +19,10 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, wraps
 from pathlib import Path
-from typing import IO, final
+from typing import IO, ParamSpec, final
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMAND = ("-c", "from opstage.cli import main; main()")
@@ -32,6 +32,8 @@ EARLY = ("PYTHON", "OPENBLAS_", "OMP_", "MKL_", "NUMBA_", "GOTO_", "KMP_", "MPL"
 """How the names of variables begin that are read when Python starts or when modules are imported."""
 
 CAN_FORK = hasattr(os, "fork") and hasattr(socket, "send_fds") and sys.platform != "darwin"
+
+P = ParamSpec("P")
 
 
 def python(
@@ -61,6 +63,22 @@ def python(
             stream.seek(0)
             texts.append(stream.read().decode())
     return subprocess.CompletedProcess(words, int(status), *texts)
+
+
+def alone(test: Callable[P, None]) -> Callable[P, None]:
+    """The test, run by a process that runs nothing else; its arguments must have a repr that Python reads.
+
+    A test of the memory that a process has needs one: where thousands of others have run, what they gave back lies in
+    pieces, and whether a new array finds room in them is chance.
+    """
+
+    @wraps(test)
+    def started(*args: P.args, **kwargs: P.kwargs) -> None:
+        call = f"import {test.__module__} as tests; tests.{test.__name__}.__wrapped__(*{args!r}, **{kwargs!r})"
+        ended = python("-c", call, cwd=ROOT)
+        assert ended.returncode == 0, ended.stderr
+
+    return started
 
 
 @final

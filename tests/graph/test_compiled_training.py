@@ -26,6 +26,7 @@ from opstage.ops.trees import flatten, map_leaves
 from opstage.training import schedule
 from tests.graph.regression import regression, sample, start
 from tests.models.common import batch_of, built
+from tests.processes import alone
 
 SMALL: dict[str, Any] = {
     "cnn": cnn.Config(channels=(3, 4), dense=12),
@@ -295,6 +296,7 @@ def resident() -> int:
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="needs /proc")
+@alone
 def test_two_thousand_steps_take_constant_memory() -> None:
     trainer = opstage.scalar_trainer(regression, start(64), options=Options(backend="compiled"))
     batch = sample(64)

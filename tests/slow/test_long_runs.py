@@ -1,7 +1,7 @@
 """Runs that go on for long: memory, threads and files are at the end what they were when the run had begun to repeat.
 
 Tensors are counted to the byte. The process as a whole is held to margins: the C library keeps what it likes of memory
-that was given back.
+that was given back. So each runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from opstage import Options, Session, optim
 from opstage.init import build
 from opstage.models import mlp
 from tests.graph.counting_allocator import Counted
+from tests.processes import alone
 
 pytestmark = [
     pytest.mark.slow,
@@ -70,10 +71,10 @@ def batch(rows: int) -> tuple[Any, Any]:
     return rng.normal(size=(rows, 1, 8, 8)).astype(np.float32), rng.integers(0, 10, rows)
 
 
-def trainer(backend: str, *, specs: bool = True, **more: Any) -> opstage.ScalarTrainer:
+def trainer(backend: str, **more: Any) -> opstage.ScalarTrainer:
     options = Options(backend=backend, **more)
     params = build(MODEL.init, dtype=options.dtype, seed=0)
-    return opstage.scalar_trainer(MODEL.loss, params, *(MODEL.batch if specs else ()), options=options)
+    return opstage.scalar_trainer(MODEL.loss, params, *MODEL.batch, options=options)
 
 
 def repeated(turn: Callable[[int], Any], times: int, margin: int) -> None:
@@ -87,6 +88,7 @@ def repeated(turn: Callable[[int], Any], times: int, margin: int) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@alone
 def test_ten_thousand_steps(backend: str) -> None:
     made, optimizer, given = trainer(backend), optim.adamw(lr=1e-3), batch(32)
     state = made.init_optim(optimizer)
@@ -101,6 +103,7 @@ def test_ten_thousand_steps(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@alone
 def test_two_thousand_shapes(backend: str) -> None:
     options = Options(backend=backend, program_memory="16MiB")
     made = opstage.scalar_trainer(SMALL.loss, build(SMALL.init, seed=0), *SMALL.batch, options=options)
@@ -117,13 +120,20 @@ def test_two_thousand_shapes(backend: str) -> None:
         assert sum(kept.nbytes for kept in interpreter.programs.executors) <= 16 * MIB
 
 
+@alone
 def test_shapes_without_specs_and_validated_one_by_one() -> None:
-    made = trainer("eager", specs=False)
-    made.step(0.1, *batch(501))
-    repeated(lambda i: made.step(0.1, *batch(1 + i)), 500, 8 * MIB)
+    """Facts of the last thousand shapes are kept, so each half has more than that."""
+    made = opstage.scalar_trainer(SMALL.loss, build(SMALL.init, seed=0), options=Options(backend="eager"))
+
+    def step(rows: int) -> None:
+        made.step(0.1, np.ones((rows, 1, 1, 4), np.float32), np.zeros(rows, np.int64))
+
+    step(2501)
+    repeated(lambda i: step(1 + i), 2500, 4 * MIB)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@alone
 def test_five_hundred_trainers(backend: str) -> None:
     given = batch(200)
 
@@ -149,6 +159,7 @@ def test_five_hundred_trainers(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@alone
 def test_two_thousand_tapes_and_a_hundred_sessions(backend: str) -> None:
     rng = np.random.default_rng(0)
     w = rng.normal(size=(64, 64)).astype(np.float32)
@@ -171,6 +182,7 @@ def test_two_thousand_tapes_and_a_hundred_sessions(backend: str) -> None:
     repeated(whole, 100, 8 * MIB)
 
 
+@alone
 def test_programs_made_anew_for_every_call() -> None:
     """Each lambda is another program, with a table of its own; an interpreter that is shared may not keep them all."""
     options = Options(backend="compiled", program_memory="8MiB")
@@ -187,6 +199,7 @@ def test_programs_made_anew_for_every_call() -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@alone
 def test_threads_that_come_and_go(backend: str) -> None:
     given = batch(64)
     made = trainer(backend)
@@ -202,6 +215,7 @@ def test_threads_that_come_and_go(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@alone
 def test_steps_that_raise(backend: str) -> None:
     made, (x, y) = trainer(backend), batch(32)
     made.step(0.1, x, y)
