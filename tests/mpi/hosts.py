@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,11 +50,11 @@ def missing() -> str:
     """Return why no hosts can be made here, or an empty text."""
     if not shutil.which("ip") or not shutil.which("unshare"):
         return "network namespaces need the programs ip (iproute2) and unshare (util-linux)"
-    name = f"opstage-{os.getpid()}-try"
-    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
-    if made.returncode:
-        return f"this user or container may not make network namespaces: {made.stderr.strip()}"
-    subprocess.run(["ip", "netns", "del", name], check=True)
+    try:
+        with tempfile.TemporaryDirectory() as folder, hosts(Path(folder)) as made:
+            subprocess.run([str(made.on[0]), "true"], check=True, capture_output=True, text=True)
+    except subprocess.CalledProcessError as error:
+        return f"this user or container may not make network namespaces: {error.cmd}: {error.stderr.strip()}"
     return ""
 
 
@@ -70,7 +71,7 @@ def hosts(folder: Path) -> Iterator[Hosts]:
     wires = [f"op{os.getpid()}n{number}" for number in range(2)]
 
     def ip(*words: str) -> None:
-        subprocess.run(["ip", *words], check=True)
+        subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
 
     try:
         for space in spaces:
@@ -92,4 +93,4 @@ def hosts(folder: Path) -> Iterator[Hosts]:
         yield Hosts((first, second), launching, f"ip link set {wires[1]} down")
     finally:
         for space in spaces:
-            subprocess.run(["ip", "netns", "del", space], check=False)
+            subprocess.run(["ip", "netns", "del", space], check=False, capture_output=True)
