@@ -102,6 +102,7 @@ CASES = [
     Case(2, 3, 9, (11, 14), (3, 3), padding=(6, 7), dilation=(6, 7)),
     Case(2, 9, 3, (11, 14), (3, 3), padding=(6, 0), dilation=(6, 3)),
     Case(1, 4, 8, (1, 16), (1, 4), stride=(1, 2), padding=(0, 3), dilation=(1, 2)),
+    Case(1, 1, 1, (7, 5), (3, 5), stride=(3, 4), padding=(1, 2), dilation=(3, 1)),  # a first row of padding alone
     *BY_CHANNELS,
     Case(2, 16, 8, (40, 48), (3, 3), padding=(1, 1)),
 ]
@@ -180,18 +181,25 @@ def without_registers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(direct_steps, "has_registers", lambda: False)
 
 
+def set_budget(monkeypatch: pytest.MonkeyPatch, budget: int | None) -> None:
+    """The room of a block, so that small cases have many."""
+    places: tuple[tuple[Any, tuple[str, ...]], ...] = (
+        (convolution_steps, ("_COLUMN_BYTES",)),
+        (direct_steps, ("_BLOCK_BYTES", "_GRAD_BYTES")),
+        (channel_steps, ("_BLOCK_BYTES", "_PANEL_BYTES")),
+    )
+    for module, names in places if budget is not None else ():
+        for name in names:
+            monkeypatch.setattr(module, name, budget)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("budget", [None, 1, 3000])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_is_the_definition(
     case: Case, dtype: str, budget: int | None, always: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if budget is not None:
-        monkeypatch.setattr(convolution_steps, "_COLUMN_BYTES", budget)
-        for room in ("_BLOCK_BYTES", "_GRAD_BYTES"):
-            monkeypatch.setattr(direct_steps, room, budget)
-        for room in ("_BLOCK_BYTES", "_PANEL_BYTES"):
-            monkeypatch.setattr(channel_steps, room, budget)
+    set_budget(monkeypatch, budget)
     plans_anew()
     try:
         require_definition(case, dtype)

@@ -93,7 +93,8 @@ def _factory(dtype: str, rows: int) -> Any:
         depth_at, padded = cells_at + 16 * cells, w[33] * cells + tile_columns
         lines_at = (depth_at + 16 * padded + 63) // 64 * 64
         laid_at = lines_at + (w[38] * w[27] + 64 + 63) // 64 * 64
-        place_cells(cells_at, w, 0, 0, 0, w[13])
+        inside, _ = place_cells(cells_at, w, 0, 0, 0, w[13])
+        in_order = inside == whole  # else cells that are only padding come last, or are not among them
         of_channel, of_all = words(cells_at, 2 * cells), words(depth_at, 2 * padded)
         for k in range(padded):
             c, cell = min(k // cells, w[33] - 1), k % cells
@@ -147,7 +148,7 @@ def _factory(dtype: str, rows: int) -> Any:
                                             into + i * channels_in * whole * size,
                                             scratch + i * tile_columns * size,
                                         )
-                                        if cells == whole:
+                                        if in_order:
                                             add_row(row + k * size, of_row, min(tile_columns, depth - k))
                                         else:
                                             for j in range(min(tile_columns, depth - k)):
