@@ -80,7 +80,8 @@ ROWS = [
           lambda ops, x, q=q, how=how: derived.quantile(ops, x, q=q, axis=0, interpolation=how),
           lambda x, q=q, how=how: np.quantile(x, q, axis=0, method=how))
       for q, how in ((0.3, "linear"), (0.3, "lower"), (0.3, "higher"), (0.5, "midpoint"), (0, "linear"),
-                     (1, "linear"))),
+                     (1, "linear"), (0.1, "nearest"), (0.3, "nearest"), (0.5, "nearest"), (0.7, "nearest"),
+                     (0.9, "nearest"))),
     Row("searchsorted", (np.array([1.0, 2.0, 2.0, INF, NAN]), np.array([[0.0, 2.0, 3.0], [INF, NAN, 1.0]])),
         lambda ops, s, v: (derived.searchsorted(ops, s, v), derived.searchsorted(ops, s, v, right=True)),
         lambda s, v: (np.searchsorted(s, v), np.searchsorted(s, v, "right")), gradient=False),

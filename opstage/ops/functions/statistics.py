@@ -82,9 +82,9 @@ def quantile(
 ) -> R:
     """The element at position q·(n - 1) of n sorted elements along an axis, or of the whole tensor for None.
 
-    Between two positions, "linear" interpolates; "lower", "higher" and "midpoint" use one or both. q is from
-    0 to 1, taken as the decimal number in its notation. nan if an element is. PyTorch: torch.quantile. NumPy:
-    np.quantile.
+    Between two positions, "linear" interpolates; "lower", "higher", "midpoint" and "nearest", which is the even one if
+    both are as near, use one or both. q is from 0 to 1, taken as the decimal number in its notation. nan if an element
+    is. PyTorch: torch.quantile. NumPy: np.quantile.
 
     Raises:
         DtypeError: x not a float tensor.
@@ -98,10 +98,9 @@ def quantile(
         exact = Fraction(-1)
     if not 0 <= exact <= 1:
         raise error(ops, op, f"q must be a number from 0 to 1 but is {q!r}")
-    if interpolation not in ("linear", "lower", "higher", "midpoint"):
-        raise error(
-            ops, op, f'interpolation must be "linear", "lower", "higher" or "midpoint" but is {interpolation!r}'
-        )
+    if interpolation not in ("linear", "lower", "higher", "midpoint", "nearest"):
+        known = '"linear", "lower", "higher", "midpoint" or "nearest"'
+        raise error(ops, op, f"interpolation must be {known} but is {interpolation!r}")
     whole, rank = x.shape, len(x.shape)
     if axis is None:
         x, place = ops.reshape(x, shape=(prod(whole),)), 0
@@ -111,6 +110,9 @@ def quantile(
     at_most(ops, op, 1, length, lambda: f"x is {show_shape(whole)}: of no elements there is no quantile; leave it out")
     below = exact.numerator * (length - 1)
     low, high = below // exact.denominator, (below + exact.denominator - 1) // exact.denominator
+    if interpolation == "nearest":  # ⌈p/2 - 1/4⌉ + ⌊p/2 + 1/4⌋ is p rounded, halves to even
+        quarter = 4 * exact.denominator
+        low = (2 * below + 3 * exact.denominator - 1) // quarter + (2 * below + exact.denominator) // quarter
     ordered = sort(ops, x, axis=place)[0]
     out = _between(ops, ordered, place, low, high, ratio(below % exact.denominator, exact.denominator), interpolation)
     unordered = ops.reduce_any(ops.logical_not(ops.equal(x, x)), axis=place, keepdims=True)
@@ -136,9 +138,9 @@ def median(ops: Ops[R], x: R, /, *, axis: int | None = None, keepdims: bool = Fa
 def _between(ops: Ops[R], ordered: R, axis: int, low: Dim, high: Dim, weight: Any, interpolation: str) -> R:
     """Return the element between two positions of sorted elements; between equal ones, even infinite, that element."""
     lower = ops.slice(ordered, axis=axis, start=low, length=1)
-    upper = ops.slice(ordered, axis=axis, start=high, length=1)
-    if interpolation == "lower":
+    if interpolation in ("lower", "nearest"):
         return lower
+    upper = ops.slice(ordered, axis=axis, start=high, length=1)
     if interpolation == "higher":
         return upper
     step = ops.scale(ops.sub(upper, lower), c=Fraction(1, 2) if interpolation == "midpoint" else weight)
