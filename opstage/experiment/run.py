@@ -8,13 +8,12 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, final
 
 from typing_extensions import override
 
-from ..documents import Document
 from ..interpreters.mesh.processes import world
 from ..ops.errors import UsageError
 from ..ops.mesh import mesh_of
@@ -31,10 +30,11 @@ from .measures import measures_of
 from .metrics import read_metrics
 from .origins import origins_json
 from .processes import Processes
-from .settings import MAY_CHANGE, Configuration, Settings
+from .resuming import LINES, extended, identity_of, prolonged, require_same_data, restore
+from .settings import Configuration, Settings
 from .task import Task, prepare
 from .together import Voting, agree, connect, fingerprint, require_processes, told, written_together
-from .versions import UNSCALED, describe_run, other_version, read_digests, read_preparation, read_run, show_digest
+from .versions import UNSCALED, describe_run, other_version, read_preparation, read_run
 
 
 class Watcher(Observer, AbstractContextManager[Any], Protocol):
@@ -112,10 +112,10 @@ def run_task(
             word = told(fabric, 0)
             if word == _GOES_ON:
                 assert settings.run.out is not None
-                start, state, _, epochs = _restore(
-                    task, settings.run.out / CHECKPOINT, _identity(task, configuration), callbacks
+                start, state, _, epochs = restore(
+                    task, settings.run.out / CHECKPOINT, identity_of(task, configuration), callbacks
                 )
-                start = _prolonged(task, start, epochs, callbacks)
+                start = prolonged(task, start, epochs, callbacks)
             if word:  # all take part in a checkpoint, since each may hold shards, and all end if it cannot be written
                 keeper = _Keeper(task, None, {}, callbacks=callbacks)
         if first and several and settings.run.out is None:
@@ -124,7 +124,7 @@ def run_task(
             directory = stack.enter_context(_directory(settings, task, configuration, resume=resume))
             if resume and (said := other_version(directory.path)):
                 (say or _warn)(said)
-            identity = _identity(task, configuration)
+            identity = identity_of(task, configuration)
             for callback in callbacks:
                 if isinstance(callback, BestCheckpoint):
                     callback.identity = identity
@@ -137,10 +137,10 @@ def run_task(
             if several:
                 told(fabric, _GOES_ON if resume and whole else _BEGINS)
             if resume and whole:
-                start, state, lines, epochs = _restore(task, directory.path / CHECKPOINT, identity, callbacks)
+                start, state, lines, epochs = restore(task, directory.path / CHECKPOINT, identity, callbacks)
                 if epochs != settings.run.epochs:
-                    (say or _silent)(_extended(task, start, epochs))
-                    start = _prolonged(task, start, epochs, callbacks)
+                    (say or _silent)(extended(task, start, epochs))
+                    start = prolonged(task, start, epochs, callbacks)
                     _keep(directory, configuration)  # from now on, the run has this many epochs
             journal = stack.enter_context(Journal(task, configuration, directory, start, say or _silent, lines))
             if journal.gap:
@@ -183,7 +183,7 @@ def run_task(
 def begin(task: Task, configuration: Configuration) -> Path:
     """Create the directory of a run without steps, with its trainer as it is, for `--resume`."""
     with _directory(task.settings, task, configuration, resume=False) as directory:
-        keeper = _Keeper(task, directory.path / CHECKPOINT, _identity(task, configuration))
+        keeper = _Keeper(task, directory.path / CHECKPOINT, identity_of(task, configuration))
         try:
             keeper.interrupted(task.trainer.init_optim(task.optimizer), Position())
         except BaseException:
@@ -274,7 +274,7 @@ class _Keeper:
     def interrupted(self, state: OptimizerState, position: Position) -> None:
         task = self._task
         # everything that the checkpoint refers to must be on disk before it
-        lines = {} if self._journal is None else {_LINES: self._journal.sync()}
+        lines = {} if self._journal is None else {LINES: self._journal.sync()}
         identity = {**self._identity, **lines}
         snapshot = checkpoint.take_snapshot(
             task.trainer, task.optimizer, state, position, identity, self._callbacks, fetched=False
@@ -295,7 +295,7 @@ def _directory(settings: Settings, task: Task, configuration: Configuration, *, 
         directory = RunDirectory.reopen(out)
         try:
             read_preparation(out)  # without it, a resumed run could not be used when it ends
-            _require_same_data(out, read_run(out / RUN)["data"], task.data)
+            require_same_data(out, read_run(out / RUN)["data"], task.data)
         except UsageError:
             directory.close()
             raise
@@ -333,15 +333,6 @@ def _keep(directory: RunDirectory, configuration: Configuration) -> None:
 _GOES_ON, _BEGINS = 1, 2
 """Sent by process 0, which has the run directory: whether all resume from a checkpoint there."""
 
-_LINES = "metrics_lines"
-_OPTIMIZER = "optimizer"
-
-
-def _identity(task: Task, configuration: Configuration) -> dict[str, Any]:
-    """Return all that a resumed run must have unchanged, except the state of the loop."""
-    provided = {_OPTIMIZER: task.provided} if task.provided else {}
-    return {"settings": configuration.literals(), "data": task.data, **provided}
-
 
 def _warn(line: str) -> None:
     warnings.warn(line, stacklevel=3)
@@ -349,77 +340,3 @@ def _warn(line: str) -> None:
 
 def _silent(line: str) -> None:
     """Drop the line, for a silent run."""
-
-
-def _restore(
-    task: Task, folder: Path, identity: Mapping[str, Any], callbacks: Sequence[Callback]
-) -> tuple[Position, OptimizerState | None, int | None, int]:
-    """Restore the checkpoint; return its position, the optimizer's state, lines of metrics.jsonl, and the run's
-    epochs."""
-    fabric = world()
-    mapped = task.settings.options.zero > 0 or fabric.processes > 1
-    snapshot = checkpoint.load(folder, mapped=mapped, verify=fabric.process == 0)
-    held = Document(dict(snapshot.config), f"{folder}: the run's identity", "it is no checkpoint of a run")
-    settings = held["settings"].object()
-    for path, value in identity["settings"].items():
-        before = settings.get(path)
-        if path not in MAY_CHANGE and before != value:
-            raise UsageError(
-                f"{folder}: cannot be resumed: its {path} is {before}, but the run's configuration says {value}"
-            )
-    _require_same_data(folder, read_digests(held["data"]), identity["data"])
-    began = "" if (kept := held.get(_OPTIMIZER)) is None else kept.text()
-    if began != task.provided:
-        told = [text or "that of its settings" for text in (began, task.provided)]
-        raise UsageError(
-            f"{folder}: cannot be resumed: its optimizer was {told[0]}, and now it is {told[1]}; an Optimizer that a "
-            "Python program made is given again: opstage.fit(…, optimizer=…, resume=True)"
-        )
-    lines = held.get(_LINES)
-    at, batches = snapshot.position, len(task.batches)
-    if not (at.epoch == len(at.results) and at.batch <= batches and (at.batch == 0) == (at.samples == 0)):
-        raise UsageError(
-            f"{folder}: cannot be resumed: it stands after {at.batch} of {batches} batches of epoch {at.epoch + 1}, "
-            f"with {len(at.results)} epochs done and {at.samples} samples seen in this one, where no run can stand"
-        )
-    asked, done = task.settings.run.epochs, at.epoch + (at.batch > 0)
-    if asked < done:
-        stands = f"{at.epoch} epochs done" if not at.batch else f"begun its epoch {done}"
-        raise UsageError(f"{folder}: cannot be resumed for {asked} epochs: it has {stands}; ask for at least {done}")
-    state = checkpoint.restore(task.trainer, snapshot, task.optimizer, callbacks)
-    epochs = str(settings.get("run.epochs"))
-    return at, state, None if lines is None else lines.count(), int(epochs) if epochs.isdecimal() else asked
-
-
-def _prolonged(task: Task, start: Position, epochs: int, callbacks: Sequence[Callback]) -> Position:
-    """Return the start position for another number of epochs: a run that had ended continues if it has more."""
-    if not start.stopped or task.settings.run.epochs <= epochs:
-        return start
-    for callback in callbacks:
-        callback.extend()
-    return replace(start, stopped="")
-
-
-def _extended(task: Task, at: Position, epochs: int) -> str:
-    """Return the line that reports the new number of epochs."""
-    done, optimizer = at.epoch * len(task.batches) + at.batch, task.settings.optimizer
-    line = f"goes on to {task.settings.run.epochs} epochs, {task.steps:,} steps, where it was to have {epochs} epochs"
-    if at.stopped and task.settings.run.epochs <= epochs:
-        return f"{line}; but it has ended: {at.stopped}"
-    if at.stopped:
-        line = f"{line}; it had ended ({at.stopped}), and what ended it waits anew from here, against the best so far"
-    if task.provided or optimizer.schedule == "constant":
-        return line
-    rate = task.optimizer.scaled(at.lr_scale).scalars(done + 1)["lr"]
-    return (
-        f"{line}; the schedule {optimizer.schedule} is one of {task.steps:,} steps now, its rate {rate:.3g} from here"
-    )
-
-
-def _require_same_data(place: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    for part in now:
-        if before.get(part) != now[part]:
-            raise UsageError(
-                f"{place}: cannot be resumed: its {part.replace('_', '-')} data have changed since: "
-                f"{show_digest(before[part]) if part in before else 'none'} then, {show_digest(now[part])} now"
-            )
