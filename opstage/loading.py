@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from .ops.declared import declared
 from .ops.errors import OpstageError, Place, SourceLine, is_library, is_user_file, nearest
+from .ops.untrusted import a_type
 from .written_files import source_root
 
 
@@ -190,8 +191,7 @@ def find_program(module: ModuleType, path: str) -> Callable[..., Any]:
     """The function at `path`."""
     found = find(module, path)
     if not callable(found):
-        article = "an" if type(found).__name__[0] in "aeiou" else "a"
-        raise Refusal(f"{path} is {article} {type(found).__name__}, not a function")
+        raise Refusal(f"{path} is {a_type(found)}, not a function")
     program: Callable[..., Any] = found
     return program
 

@@ -12,6 +12,7 @@ from typing_extensions import override
 from ..forks import tell_in_child
 from ..ops.errors import UsageError
 from ..ops.tracebacks import made_by_users
+from ..ops.untrusted import a_type
 from .dataset import Array
 from .loader import Batches, Iterated, Loader, Own
 
@@ -51,7 +52,7 @@ class Prefetch(Iterated):
     def only(self, *names: str) -> Prefetch:
         """Return the same batches with only the arrays in `names`, in that order, if `batches` is a loader."""
         if not isinstance(self.batches, (Loader, Prefetch)):
-            raise UsageError(f"the batches of a {type(self.batches).__name__} have no names")
+            raise UsageError(f"the batches of {a_type(self.batches)} have no names")
         batches = self.batches.only(*names)
         return self if batches is self.batches else Prefetch(batches, self.depth)
 

@@ -26,6 +26,7 @@ from ..models.zoo import name_of
 from ..ops.declared import Shapes, declared
 from ..ops.errors import OpstageError, UsageError, nearest
 from ..ops.trees import flatten, paths
+from ..ops.untrusted import a_type
 from ..readable import require_file
 from ..written_files import files_of
 from .parts_check import require_batch
@@ -59,7 +60,7 @@ class Definition:
         except Exception as error:
             raise _unusable(refusal(error, f"{self.word}: the model cannot be made", self.file)) from error
         if not isinstance(made, Model):
-            raise UsageError(f"{self.word}: {MAKE} returned a {type(made).__name__}; expected an opstage.Model")
+            raise UsageError(f"{self.word}: {MAKE} returned {a_type(made)}; expected an opstage.Model")
         require_batch(made)
         return made
 
@@ -236,7 +237,7 @@ def defined_in(
     """
     recipe = getattr(module, "RECIPE", None)
     if recipe is not None and not isinstance(recipe, Recipe):
-        raise Refusal(f"RECIPE is a {type(recipe).__name__}; expected an opstage.Recipe")
+        raise Refusal(f"RECIPE is {a_type(recipe)}; expected an opstage.Recipe")
     named = "" if file is None else word.removeprefix(file_of(word) or "").removeprefix(":")
     name = named or _only(module)
     found = find(module, name)
@@ -271,7 +272,7 @@ def _maker(found: Any, name: str, module: ModuleType, called: str) -> tuple[type
     if shapes is not None:
         return NoSettings, partial(_of_program, found, shapes, called)
     if not callable(found):
-        raise Refusal(f"{name} is a {type(found).__name__}; expected a function that returns an opstage.Model")
+        raise Refusal(f"{name} is {a_type(found)}; expected a function that returns an opstage.Model")
     taken = [p for p in inspect.signature(found).parameters.values() if p.default is p.empty]
     if not taken:
         return NoSettings, lambda _: found()

@@ -21,6 +21,7 @@ from ..ops.errors import UsageError, nearest
 from ..ops.numbers import plain
 from ..ops.spec import Spec
 from ..ops.tracebacks import called_by_users
+from ..ops.untrusted import a_type
 from ..options import Options
 from ..training.callback import Callback
 from ..training.optim import Optimizer
@@ -159,7 +160,7 @@ def _definition(model: Any, data: Data, metrics: Any, outputs: Any) -> tuple[Def
     if isinstance(model, (str, os.PathLike)):
         return definition(os.fspath(model)), None
     raise UsageError(
-        f"a {type(model).__name__} cannot be trained; expected an opstage.Model, a ScalarTrainer, a model file, or the "
+        f"{a_type(model)} cannot be trained; expected an opstage.Model, a ScalarTrainer, a model file, or the "
         "name of a shipped model"
     )
 
@@ -170,7 +171,7 @@ def _fields(chosen: Definition, config: Any) -> dict[str, Any]:
         return {}
     if not isinstance(config, chosen.config):
         raise UsageError(
-            f"config= is a {type(config).__name__}; the model {chosen.word} is configured by {chosen.config.__name__}"
+            f"config= is {a_type(config)}; the model {chosen.word} is configured by {chosen.config.__name__}"
         )
     given: Any = config
     fields: dict[str, Any] = asdict(given)
@@ -226,7 +227,7 @@ def _dataset(data: Any, model: Model) -> Dataset:
         return Dataset(named.names, named.arrays, ordered=False)
     names = arguments(model)
     if not isinstance(data, (tuple, list)) or len(data) != len(names):
-        has = f"{len(data)} arrays" if isinstance(data, (tuple, list)) else f"a {type(data).__name__}"
+        has = f"{len(data)} arrays" if isinstance(data, (tuple, list)) else a_type(data)
         raise UsageError(
             f"data is {has}, but the loss of {model.name} takes {', '.join(names)}; give that many arrays, a dict of "
             "them, or a Dataset"
@@ -256,7 +257,7 @@ def _require_kinds(
         ("progress", progress, (bool,), "True or False"),
     ):
         if value is not None and not isinstance(value, kinds):
-            kind = f"{value.__name__} itself" if isinstance(value, type) else f"a {type(value).__name__}"
+            kind = f"{value.__name__} itself" if isinstance(value, type) else a_type(value)
             raise UsageError(f"{name}= is {kind}; expected {expected}")
     tables = [field.name for field in fields(Settings)]
     for name in settings or {}:

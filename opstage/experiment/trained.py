@@ -18,7 +18,7 @@ from ..documents import Document
 from ..models import Model
 from ..ops.errors import UsageError, nearest
 from ..ops.tracebacks import called_by_users
-from ..ops.untrusted import printable
+from ..ops.untrusted import a_type, printable
 from ..options import Options
 from ..training import checkpoint
 from ..training.fit import EpochResult, evaluate
@@ -148,7 +148,7 @@ class Trained:
         if isinstance(source, (str, os.PathLike)):
             return from_file(source)
         if not isinstance(source, (Dataset, Mapping)):
-            raise UsageError(f"data is a {type(source).__name__}; expected a file, a Dataset, or a dict of arrays")
+            raise UsageError(f"data is {a_type(source)}; expected a file, a Dataset, or a dict of arrays")
         return from_arrays(**source) if isinstance(source, Mapping) else source
 
     def _held_out_rows(self) -> Dataset:
@@ -213,7 +213,7 @@ def load(
         ("options", options, (Options, type(None)), "an opstage.Options"),
     ):
         if not isinstance(value, kinds):
-            raise UsageError(f"{name}= is a {type(value).__name__}; expected {expected}")
+            raise UsageError(f"{name}= is {a_type(value)}; expected {expected}")
     directory = Path(run)
     if not directory.is_dir():
         raise UsageError(f"{directory}: no such run directory")

@@ -8,6 +8,7 @@ from ..interpreters.shape_check.program import CheckedProgram
 from ..ops.dims import DimExpr, DimScope
 from ..ops.errors import UsageError
 from ..ops.kinds import Effect
+from ..ops.untrusted import a_type
 
 
 def report_of(graph: Graph) -> Report:
@@ -20,7 +21,7 @@ def report_of(graph: Graph) -> Report:
         UsageError: what is no recorded graph.
     """
     if not isinstance(graph, Graph):
-        raise UsageError(f"report_of takes the graph that opstage.record gives, not a {type(graph).__name__}")
+        raise UsageError(f"report_of takes the graph that opstage.record gives, not {a_type(graph)}")
     body = graph.body
     scope = next((size.scope for type_ in body.types for size in type_.shape if isinstance(size, DimExpr)), DimScope())
     names = list(graph.input_names)

@@ -11,6 +11,7 @@ from ..interpreters.shape_check.program import CheckedProgram
 from ..ops.closed import Equation
 from ..ops.errors import UsageError, nearest
 from ..ops.types import dtype_name
+from ..ops.untrusted import a_type
 from .interpret import Interpretation
 from .ranges import Ranges, ValueRange, limits_of, matches
 from .ranges.fact import INFINITY
@@ -66,7 +67,7 @@ def ranges_of(
         UsageError: what is no report; bounds that are none; a pattern that no input has; an error of the check.
     """
     if not isinstance(report, Report):
-        raise UsageError(f"ranges_of takes the report of opstage.check or of report_of, not a {type(report).__name__}")
+        raise UsageError(f"ranges_of takes the report of opstage.check or of report_of, not {a_type(report)}")
     if report.errors:
         raise UsageError("a program with errors has no ranges; see the report's errors")
     if initial:

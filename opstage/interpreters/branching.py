@@ -17,6 +17,7 @@ from ..ops.primitive import Context, Cost, Primitive, R, Static
 from ..ops.protocol import Ops
 from ..ops.trees import first_difference, flatten, structure_paths, unflatten
 from ..ops.types import BOOL, TensorType, dtype_name
+from ..ops.untrusted import a_type
 from .forward_mode import ForwardMode
 from .interpreter import BaseInterpreter, Interpreter, Variable
 from .kept import on_tape
@@ -58,7 +59,7 @@ def _choose(
     """Trace every branch, check that its results match those of the first, and bind the choice."""
     for name, f in branches.items():
         if not callable(f):
-            raise ProgramError(f"{name} of a {op} must be a function f(ops, *operands), not a {type(f).__name__}")
+            raise ProgramError(f"{name} of a {op} must be a function f(ops, *operands), not {a_type(f)}")
     leaves, arguments = flatten(operands)
     leaves = [ops.adopt(ref) for ref in leaves]
     region = ops.cursor.region

@@ -22,6 +22,7 @@ from ..ops.protocol import Ops, Ref
 from ..ops.registered import register
 from ..ops.tracebacks import called_by_users
 from ..ops.types import TensorType, dtype_name, show_shape
+from ..ops.untrusted import a_type
 from .interpreter import Interpreter
 from .tracer import Tracer, constants, evaluate
 from .transposition import jvp_from_vjp, vjp_from_jvp
@@ -214,15 +215,13 @@ def _call(
 ) -> Any:
     name = primitive.name if isinstance(primitive, Primitive) else definition.__name__ if definition else ""
     if not isinstance(ops, Ops):
-        raise ProgramError(f"{name} takes ops first, as in {name}(ops, x), not a {type(ops).__name__}")
+        raise ProgramError(f"{name} takes ops first, as in {name}(ops, x), not {a_type(ops)}")
     if isinstance(primitive, Primitive) and len(refs) != len(primitive.operands):
         names = ", ".join(primitive.operands)
         raise ShapeError(f"{name} takes {len(primitive.operands)} tensors ({names}) but got {len(refs)}", op=name)
     for key, value in static.items():
         if not isinstance(value, Hashable):
-            raise UsageError(
-                f"{name}: the static parameter {key} is a {type(value).__name__}; pass numbers, texts or tuples"
-            )
+            raise UsageError(f"{name}: the static parameter {key} is {a_type(value)}; pass numbers, texts or tuples")
     interpreter: Any = ops
     cursor = interpreter.cursor
     refs = tuple([interpreter.adopt(ref) for ref in refs])
@@ -403,7 +402,7 @@ class _HostKernel:
 
     def _owned(self, result: Any, type_: TensorType) -> Any:
         if not isinstance(result, (np.ndarray, np.generic)):
-            raise self._wrong(f"gave a {type(result).__name__}, not an array")
+            raise self._wrong(f"gave {a_type(result)}, not an array")
         if result.shape != type_.shape or result.dtype != type_.dtype:
             raise self._wrong(
                 f"gave an array {show_shape(result.shape)} {dtype_name(result.dtype)} but its shape rule says {type_}"

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..ops.cursor import Quietly
 from ..ops.errors import ProgramError, ShapeError
-from ..ops.lists import if_list, kind_of
+from ..ops.lists import a_kind_of, if_list
 from ..ops.trees import Structure, flatten, unflatten
 from ..ops.types import dtype_name, show_shape
 from .closing import run_closed
@@ -158,7 +158,7 @@ def _aligned(kind: str, structure: Structure, tree: Any, of: list[Any]) -> list[
         raise ShapeError(f"the {kind} is not built like what it belongs to: {error}", op=op) from None
     for g, x in zip(given, of):
         if g is not None and not hasattr(g, "shape"):
-            why = f"the {kind} has a {kind_of(g)} where {show_shape(x.shape)} is expected{if_list(g)}"
+            why = f"the {kind} has {a_kind_of(g)} where {show_shape(x.shape)} is expected{if_list(g)}"
             raise ShapeError(why, op=op)
         if g is not None and x.dtype.kind in "fO" and (g.shape != x.shape or g.dtype != x.dtype):
             raise ShapeError(

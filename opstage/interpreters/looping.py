@@ -21,6 +21,7 @@ from ..ops.primitive import Context, Cost, Primitive, R, Static
 from ..ops.protocol import Ops
 from ..ops.trees import first_difference, flatten, structure_paths, unflatten
 from ..ops.types import BOOL, INT64, TensorType, is_float
+from ..ops.untrusted import a_type
 from .derivatives import run_row_on_tape
 from .forward_mode import ForwardMode
 from .interpreter import BaseInterpreter, Interpreter, Variable
@@ -36,7 +37,7 @@ def while_loop(ops: Interpreter[R], cond: Any, body: Any, init: Any, *, max_iter
     """See `Ops.while_loop`."""
     for name, f in (("cond", cond), ("body", body)):
         if not callable(f):
-            raise ProgramError(f"{name} of a while_loop must be a function f(ops, carry), not a {type(f).__name__}")
+            raise ProgramError(f"{name} of a while_loop must be a function f(ops, carry), not {a_type(f)}")
     carried, structure = flatten(init)
     carried = [ops.adopt(ref) for ref in carried]
     region = ops.cursor.region

@@ -21,6 +21,7 @@ from ..ops.protocol import Ops
 from ..ops.rules import add_all
 from ..ops.trees import first_difference, flatten, structure_paths, unflatten
 from ..ops.types import TensorType, dtype_name, show_shape
+from ..ops.untrusted import a_type
 from .forward_mode import ForwardMode
 from .interpreter import BaseInterpreter, Interpreter, Variable
 from .kept import Product, keeping, on_tape, product_of_rows, products
@@ -123,8 +124,8 @@ def require_same_carry(state: Sequence[Variable], new: Sequence[Variable], paths
 
 def _describe(result: Any) -> str:
     if isinstance(result, (tuple, list)):
-        return f"a {type(result).__name__} of {len(result)}"
-    return f"a {type(result).__name__}"
+        return f"{a_type(result)} of {len(result)}"
+    return a_type(result)
 
 
 # The loop as one op --------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import optree
 
 from .errors import ProgramError
 from .infix import Infix
+from .untrusted import a_type
 
 _EVERYWHERE: Any = vars(optree.registry)["__GLOBAL_NAMESPACE"]
 
@@ -97,12 +98,11 @@ def as_list(tree: Any) -> Any:
 
 def no_ref(value: Any, cure: str = "make one with ops.const(…)", op: str = "an op") -> ProgramError:
     """Return the error for an argument of an op that is not a ref."""
-    return ProgramError(f"{op} got a {kind_of(value)} where it needs a ref; {cure}{if_list(value)}")
+    return ProgramError(f"{op} got {a_kind_of(value)} where it needs a ref; {cure}{if_list(value)}")
 
 
-def kind_of(value: Any) -> str:
-    """Return the name of a value's type for messages."""
-    return "list" if type(value) is Scalars else type(value).__name__
+def a_kind_of(value: Any) -> str:
+    return "a list" if type(value) is Scalars else a_type(value)
 
 
 def if_list(value: Any) -> str:

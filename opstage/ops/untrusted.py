@@ -41,6 +41,12 @@ def brief(value: Any) -> str:
     return _BRIEF.repr(value)
 
 
+def a_type(value: Any) -> str:
+    """Return the name of a value's type after its article: `a list`, `an int`; for None that itself."""
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[0] in 'aeiouAEIOU' or name == 'ndarray' else 'a'} {name}"
+
+
 def printable(message: str) -> str:
     """Escape control and unprintable characters of a message, and cut the middle of a very long one."""
     if len(message) > _LONGEST_MESSAGE:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..ops.errors import UnsupportedError
 from ..ops.types import DType
+from ..ops.untrusted import a_type
 from .library import library, part_dtype
 
 _WITHOUT_EFFECT = frozenset(
@@ -81,7 +82,7 @@ def graph_of(module: Any) -> AtenGraph:
         elif node.op == "get_attr":
             inner = getattr(module, node.target)
             if not hasattr(inner, "graph"):
-                raise UnsupportedError(f"the node {node.name!r} is a {type(inner).__name__} of the module")
+                raise UnsupportedError(f"the node {node.name!r} is {a_type(inner)} of the module")
             graphs[node.name] = graph_of(inner)
         elif node.op == "output":
             outputs = _argument(node.args[0], graphs)

@@ -19,6 +19,7 @@ from ..ops.dims import DimExpr, DimFloat
 from ..ops.errors import UnsupportedError, UsageError
 from ..ops.spec import Spec
 from ..ops.types import BOOL, INT64
+from ..ops.untrusted import a_type
 from .program import Program, programmed
 from .run import TorchRun
 from .trees import filled, leaf_names, leaves
@@ -91,7 +92,7 @@ def _output(ops: Any, value: Any) -> Any:
         return ops.full(shape=(), value=value, dtype=INT64)
     if isinstance(value, (float, DimFloat)):
         return ops.full(shape=(), value=value)
-    raise UnsupportedError(f"an output is a {type(value).__name__}; only tensors and numbers are outputs of programs")
+    raise UnsupportedError(f"an output is {a_type(value)}; only tensors and numbers are outputs of programs")
 
 
 def load(

@@ -13,7 +13,7 @@ from ..ops.errors import UnsupportedError, UsageError
 from ..ops.protocol import Ops
 from ..ops.spec import Spec
 from ..ops.types import DType
-from ..ops.untrusted import brief
+from ..ops.untrusted import a_type, brief
 from .archive import read
 from .complex import ComplexValue
 from .declared import Sizes, arrays_of, spec_of
@@ -136,7 +136,7 @@ def _exported(torch: Any, source: Any) -> Any:
     }
     names = [each.__name__ for each in type(source).__mro__]
     hint = next((hints[name] for name in ("ScriptModule", "GraphModule", "Module") if name in names), "")
-    what = f"a {type(source).__name__}" if hint else brief(source)
+    what = a_type(source) if hint else brief(source)
     raise UsageError(
         f"opstage.torch.load takes a torch.export.ExportedProgram or the path of a .pt2 file, not {what}"
         + (f"; {hint}" if hint else "")

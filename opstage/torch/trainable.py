@@ -9,6 +9,7 @@ from ..imported.network import supervised
 from ..models.model import Model
 from ..ops.errors import UnsupportedError, UsageError
 from ..ops.spec import Spec
+from ..ops.untrusted import a_type
 from .model import TorchModel, load
 
 
@@ -32,7 +33,7 @@ def trainable(model: TorchModel, config: Config) -> Model:
     and UnsupportedError for inputs that are trees."""
     for name, spec in model.inputs.items():
         if not isinstance(spec, Spec):
-            raise UnsupportedError(f"the input {name!r} is a {type(spec).__name__}; data are bound to single tensors")
+            raise UnsupportedError(f"the input {name!r} is {a_type(spec)}; data are bound to single tensors")
     return supervised(model.network, config, loss=config.loss, output=config.output)
 
 

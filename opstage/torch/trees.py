@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from ..ops.errors import UnsupportedError, UsageError
+from ..ops.untrusted import a_type
 
 
 @final
@@ -73,7 +74,7 @@ def leaves(template: Any, tree: Any, name: str) -> Iterator[tuple[int, Any]]:
             yield from leaves(child, tree[key], f"{name}.{key}")
         return
     if not isinstance(tree, Sequence) or isinstance(tree, str) or len(tree) != len(template):
-        expected = f"a {type(template).__name__} of {len(template)}"
+        expected = f"{a_type(template)} of {len(template)}"
         raise UsageError(f"{name} must be {expected}, as in the module that was exported, but is {_kind(tree)}")
     for i, (child, value) in enumerate(zip(template, tree)):
         yield from leaves(child, value, f"{name}[{i}]")
@@ -83,8 +84,8 @@ def _kind(tree: Any) -> str:
     if isinstance(tree, Mapping):
         return f"a dict of {', '.join(map(str, tree)) or 'nothing'}"
     if isinstance(tree, (list, tuple)):
-        return f"a {type(tree).__name__} of {len(tree)}"
-    return f"a {type(tree).__name__}"
+        return f"{a_type(tree)} of {len(tree)}"
+    return a_type(tree)
 
 
 def leaf_names(template: Any, name: str) -> Iterator[tuple[int, str]]:

@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Any, final
 
 from ..ops.errors import UsageError, nearest
+from ..ops.untrusted import a_type
 from .average import RunningAverage
 from .hyperparameters import require_positive
 from .optim import Optimizer
@@ -140,7 +141,7 @@ def require_names(callbacks: Sequence[Callback]) -> None:
     seen: set[str] = set()
     for callback in callbacks:
         if not isinstance(callback, Callback):
-            what = f"{callback.__name__} itself" if isinstance(callback, type) else f"a {type(callback).__name__}"
+            what = f"{callback.__name__} itself" if isinstance(callback, type) else a_type(callback)
             raise UsageError(
                 f"a callback must be a Callback, such as callbacks.EarlyStopping(patience=5), but is {what}; "
                 "callbacks.EachEpoch(function) makes one of a function"

@@ -23,6 +23,7 @@ from ..atomic import DISK, TEMPORARY, Disk, make_folder, write_file
 from ..documents import Document
 from ..mapped_tensors import map_tensors
 from ..ops.errors import UsageError
+from ..ops.untrusted import a_type
 from ..tensors import decode, in_order, read_bytes, size_of, stream
 from .callback import Callback, require_restorable
 from .finite import require_finite_values
@@ -74,7 +75,7 @@ def save(
         NotFiniteError: numbers that are not finite.
     """
     if not isinstance(snapshot, Snapshot):
-        raise UsageError(f"save takes the snapshot that take_snapshot gives, not a {type(snapshot).__name__}")
+        raise UsageError(f"save takes the snapshot that take_snapshot gives, not {a_type(snapshot)}")
     if require_finite:
         require_finite_values(snapshot.trainer, snapshot.optimizer)
     tensors, document = to_document(snapshot)
@@ -189,7 +190,7 @@ def restore(
         UsageError: what is no snapshot; one of another model.
     """
     if not isinstance(snapshot, Snapshot):
-        raise UsageError(f"restore takes the snapshot that load gives, not a {type(snapshot).__name__}")
+        raise UsageError(f"restore takes the snapshot that load gives, not {a_type(snapshot)}")
     state = None
     if callbacks is not None:
         require_restorable(callbacks, snapshot.callbacks)

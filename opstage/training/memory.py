@@ -17,6 +17,7 @@ from ..ops.dims import DimScope
 from ..ops.errors import ShapeError, UsageError
 from ..ops.spec import Spec, sized
 from ..ops.types import EXACT, TensorType, as_dtype
+from ..ops.untrusted import a_type
 from ..options import Options, options_of
 from .optim import Optimizer
 from .sizes import MOST, around, dim_names, largest, near, sample_sizes
@@ -252,7 +253,7 @@ def model_memory(
         UsageError: a model or an optimizer that is none.
     """
     if not isinstance(model, Model):
-        raise UsageError(f"model_memory takes an opstage.Model, not a {type(model).__name__}")
+        raise UsageError(f"model_memory takes an opstage.Model, not {a_type(model)}")
     _require_optimizer(optimizer)
     loss, more = model.require_loss(), {"state": model.state, "options": options, "clip": clip}
     return step_memory(loss, model.init, *model.batch, optimizer=optimizer, **more)

@@ -12,6 +12,7 @@ from ..interpreters.interpreter import BaseInterpreter
 from ..ops.errors import UsageError
 from ..ops.trees import show_path
 from ..ops.types import DType, Shape, TensorType
+from ..ops.untrusted import a_type
 from .commit import Commit
 from .optim import Optimizer, Slot
 from .saved import Unfetched, require_fit
@@ -153,7 +154,7 @@ def require_state(state: Any, layout: StateLayout) -> None:
     """Raise a UsageError unless `state` is an optimizer state of this layout."""
     if type(state) is not OptimizerState:
         raise UsageError(
-            f"a step takes the optimizer's state before the batch, but got a {type(state).__name__}; "
+            f"a step takes the optimizer's state before the batch, but got {a_type(state)}; "
             "make it with init_optim(optimizer)"
         )
     if state.layout is None:
@@ -168,5 +169,5 @@ def require_state(state: Any, layout: StateLayout) -> None:
 def require_optimizer(optimizer: Any) -> None:
     """Raise a UsageError unless `optimizer` is an Optimizer."""
     if not isinstance(optimizer, Optimizer):
-        made = f"{optimizer.__name__} itself" if isinstance(optimizer, type) else f"a {type(optimizer).__name__}"
+        made = f"{optimizer.__name__} itself" if isinstance(optimizer, type) else a_type(optimizer)
         raise UsageError(f"the optimizer must be one of opstage.optim, such as optim.adam(lr=1e-3), but is {made}")

@@ -16,6 +16,7 @@ from ..ops.errors import OpstageError, SourceLine, UsageError, nearest
 from ..ops.program import Aux
 from ..ops.spec import Spec
 from ..ops.types import FLOAT32, TensorType, is_float
+from ..ops.untrusted import a_type
 from ..options import Options
 from .optim import Optimizer
 from .parameter_specs import parameter_specs
@@ -301,7 +302,7 @@ def _called_loss(program: Any, name: str, outputs: Any) -> Finding:
 
 
 def _shown(outputs: Any) -> str:
-    return str(outputs) if isinstance(outputs, TensorType) else f"a {type(outputs).__name__}"
+    return str(outputs) if isinstance(outputs, TensorType) else a_type(outputs)
 
 
 def _complete(report: Report, program: Any, name: str) -> Report:

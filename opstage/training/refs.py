@@ -18,6 +18,7 @@ from ..ops.errors import ProgramError, ShapeError, UsageError
 from ..ops.lists import no_ref
 from ..ops.numbers import plain
 from ..ops.types import INT64, DType, show_shape
+from ..ops.untrusted import a_type
 from .param import Param
 
 Words = npt.NDArray[np.int64]
@@ -120,7 +121,7 @@ def own_nats(tape: Tape[Any], ref: Any, kind: type[Nats], op: str) -> Nats:
     if isinstance(ref, kind) and ref.ops is tape:
         return ref
     if isinstance(ref, Nats) and ref.ops is tape:
-        raise ProgramError(f"{op} takes a {kind.__name__} but got a {type(ref).__name__}")
+        raise ProgramError(f"{op} takes a {kind.__name__} but got {a_type(ref)}")
     own_node(tape, ref, op)
     raise ProgramError(f"{op} takes a {kind.__name__} but got the ref of a tensor")
 

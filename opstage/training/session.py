@@ -32,6 +32,7 @@ from ..ops.protocol import OPS
 from ..ops.spec import Spec
 from ..ops.tracebacks import called_by_users
 from ..ops.types import DType, dtype_name, is_float, show_shape
+from ..ops.untrusted import a_type
 from ..options import Options, options_of
 from . import optim
 from .gradients import Gradients, aligned
@@ -150,7 +151,7 @@ class Session(Interpreter[Ref]):
         computed from the old one and what will be from the new one do not belong on one tape.
         """
         if not isinstance(param, Param):
-            raise ProgramError(f"use takes a Param but got a {type(param).__name__}; make one with session.param(…)")
+            raise ProgramError(f"use takes a Param but got {a_type(param)}; make one with session.param(…)")
         self._tape.take()
         use = self._used.get(param)
         if use is None:

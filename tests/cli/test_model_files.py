@@ -163,7 +163,7 @@ def test_a_run_keeps_its_models_files_and_goes_on_with_them(opstage: Command, fo
         ("", "gone.py", "no such file"),
         (BARE, "m.py:los", "has no 'los' (did you mean 'loss'?)"),
         (BARE, "m.py", "has no data of its own; name a file with --data FILE"),
-        ("import opstage\nRECIPE = 3\ndef make(): pass\n", "m.py", "RECIPE is a int; expected an opstage.Recipe"),
+        ("import opstage\nRECIPE = 3\ndef make(): pass\n", "m.py", "RECIPE is an int; expected an opstage.Recipe"),
     ],
 )
 def test_a_file_that_is_no_model_is_one_error(

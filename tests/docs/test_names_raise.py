@@ -216,7 +216,7 @@ WRONG = (
         "ProgramError",
         "a program that returns what is no tensor, or mixes interpreters",
         lambda: opstage.run(lambda ops, x: 3, 1.0),
-        "an op got a int where it needs a ref",
+        "an op got an int where it needs a ref",
     ),
     Wrong(
         "value_and_grad", "ShapeError", NO_SCALAR, lambda: opstage.value_and_grad(elements, [1.0]), "a program to take"
@@ -459,7 +459,7 @@ WRONG = (
         "ProgramError",
         "a tensor of another session, or of before reset_tape",
         lambda: opstage.Session().backward(ANY),
-        "backward got a int",
+        "backward got an int",
     ),
     Wrong(
         "Model",
@@ -529,7 +529,7 @@ WRONG = (
         "ProgramError",
         "what is no tensor",
         lambda: inside(lambda o, x: opstage.debug.show(o, ANY)),
-        "an op got a int",
+        "an op got an int",
     ),
     Wrong(
         "callbacks.BestCheckpoint",

@@ -337,9 +337,9 @@ def test_what_is_no_tensor_is_refused_by_its_path(given: Any, message: str) -> N
     ("program", "message"),
     [
         (lambda ops, x: 3.0, "an op got a float where it needs a ref"),
-        (lambda ops, x: np.ones(2), "an op got a ndarray where it needs a ref"),
+        (lambda ops, x: np.ones(2), "an op got an ndarray where it needs a ref"),
         (lambda ops, x: ops.exp(1.0), "an op got a float where it needs a ref; make one with ops.const"),
-        (lambda ops, x: ops.add(x, np.ones(())), "an op got a ndarray where it needs a ref"),
+        (lambda ops, x: ops.add(x, np.ones(())), "an op got an ndarray where it needs a ref"),
         (lambda ops, x: bool(x), r"a ref has no truth value.*ops.select"),
         (lambda ops, x: x if x > 0 else -x, "a ref has no truth value"),
         (lambda ops, x: x if x == 1.0 else -x, "a ref has no truth value"),

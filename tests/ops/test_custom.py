@@ -195,7 +195,7 @@ def _writes(x: Any) -> Any:
         ({"kernels": {"cpu": lambda x: x[:2]}}, ShapeError, r"the kernel of t_cube for 'cpu' gave an array \(2,\)"),
         ({"kernels": {"cpu": lambda x: x.astype("f4")}}, ShapeError, r"float32 but its shape rule says \(3,\) float64"),
         ({"kernels": {"cpu": lambda x: (x, x)}}, ShapeError, "gave 2 arrays where the op has 1 outputs"),
-        ({"kernels": {"cpu": lambda x: None}}, ShapeError, "gave a NoneType, not an array"),
+        ({"kernels": {"cpu": lambda x: None}}, ShapeError, "gave None, not an array"),
         ({"kernels": {"cpu": _writes}}, ValueError, "read-only"),
         ({"vjp": lambda ops, ctx, g: (g[0], g[0])}, ShapeError, "the vjp of t_cube gives 2 tensors, not 1"),
         ({"vjp": lambda ops, ctx, g: ops.sum(g[0])}, ShapeError, r"cotangent of operand 0 \(\) float64 but"),

@@ -98,7 +98,7 @@ def test_datasets_hold_as_many_columns_as_arrays() -> None:
         (lambda run: run.predict(X, rows="many"), "rows must be a number of rows but is 'many'"),
         (lambda run: opstage.load(run.directory, model="mlp"), "model= is a str; expected the opstage.Model that"),  # type: ignore[arg-type]
         (lambda run: opstage.load(run.directory, model=mlp), "model= is a module; expected the opstage.Model"),  # type: ignore[arg-type]
-        (lambda run: opstage.load(None), "run= is a NoneType; expected the path of a run directory"),  # type: ignore[arg-type]
+        (lambda run: opstage.load(None), "run= is None; expected the path of a run directory"),  # type: ignore[arg-type]
         (lambda run: opstage.load(run.directory, options={}), "options= is a dict; expected an opstage.Options"),  # type: ignore[arg-type]
     ],
 )

@@ -156,7 +156,7 @@ def digits_as_rows() -> Any:
 @pytest.mark.parametrize(
     ("model_", "data", "more", "message"),
     [
-        (3, None, {}, "a int cannot be trained"),
+        (3, None, {}, "an int cannot be trained"),
         ("mpl", None, {}, "unknown model 'mpl' .did you mean 'mlp'"),
         (line(), None, {}, "has no data of its own"),
         (line(), (X,), {}, "data is 1 arrays, but the loss of line takes x, target"),

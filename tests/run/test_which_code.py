@@ -136,15 +136,15 @@ def test_another_model_does_not_go_on_with_a_run(tmp_path: Path) -> None:
     ("more", "message"),
     [
         ({"optimizer": opstage.optim.sgd}, "optimizer= is Sgd itself; expected an Optimizer"),
-        ({"optimizer": 3}, "optimizer= is a int"),
+        ({"optimizer": 3}, "optimizer= is an int"),
         ({"held_out": "0.5"}, "held_out= is a str"),
         ({"held_out": 1}, "held_out must lie between 0 and 1"),
-        ({"callbacks": 3}, "callbacks= is a int"),
+        ({"callbacks": 3}, "callbacks= is an int"),
         ({"settings": {"dta": {}}}, "settings= has 'dta', which is not a table .did you mean 'data'"),
         ({"settings": {"data": {"scale": "standard"}}}, "data.scale is for a data file"),
         ({"settings": {"data": {"batch_size": 3}}}, "batch_size is given twice"),
-        ({"out": 3}, "out= is a int; expected a path"),
-        ({"options": 3}, "options= is a int"),
+        ({"out": 3}, "out= is an int; expected a path"),
+        ({"options": 3}, "options= is an int"),
     ],
 )
 def test_arguments_of_another_kind_are_heard(more: dict[str, Any], message: str, tmp_path: Path) -> None:

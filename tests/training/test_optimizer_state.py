@@ -230,7 +230,7 @@ def test_a_state_that_says_nothing_of_itself_is_refused() -> None:
     state = t.init_optim(optim.adam(0.1))
     refused(t, optim.adam(0.1), OptimizerState(state.t, state.slots), "does not say of which optimizer")
     for nonsense in ({}, (), state.slots, np.zeros(3), 0, optim.adam(0.1)):
-        refused(t, optim.adam(0.1), nonsense, r"takes the optimizer's state before the batch, but got a ")
+        refused(t, optim.adam(0.1), nonsense, r"takes the optimizer's state before the batch, but got an? ")
 
 
 @pytest.mark.parametrize("optimizer", [optim.adam, 0.1, "adam", object()], ids=["class", "number", "name", "object"])

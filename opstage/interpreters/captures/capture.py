@@ -16,6 +16,7 @@ from typing import Any, final
 import numpy as np
 
 from ...ops.errors import SourceLine
+from ...ops.untrusted import a_type
 from .contents import OF_THE_RUN, Contents, is_closed, is_frozen, is_generator, is_library_module, slots_of
 from .observation import Observation, Ran, methods_of
 from .reads import Read, imported, reads_of
@@ -244,7 +245,7 @@ class Capture:
             return (defined.__func__ if isinstance(defined, staticmethod | classmethod) else defined,)
         if name in own and not isinstance(defined, property):
             if not is_frozen(value) and not isinstance(own[name], types.FunctionType):
-                self._contents.changeable.append((what, f"an attribute of a {type(value).__name__}", where))
+                self._contents.changeable.append((what, f"an attribute of {a_type(value)}", where))
             self._contents.add(DictEntry(own, name, what, where), own, name)
             return (own[name],)
         if owner is None:

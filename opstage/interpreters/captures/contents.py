@@ -19,6 +19,7 @@ from ...ops.errors import ProgramError, SourceLine
 from ...ops.infix import Infix
 from ...ops.primitive import Primitive
 from ...ops.protocol import Ops
+from ...ops.untrusted import a_type
 from .observation import is_program_file
 from .slots import Attribute, Bits, CapturedSlot, Computed, DictEntry, Elements, Method, at_line, is_plain
 
@@ -83,7 +84,7 @@ class Contents:
                 continue
             self._entered[id(value)] = value
             if len(self.changeable) == named and _is_changeable(value):  # only the outermost is listed
-                self.changeable.append((what, f"a {type(value).__name__}", where))
+                self.changeable.append((what, a_type(value), where))
             within = within or not isinstance(value, (np.ndarray, tuple, dict, *_SEQUENCES))
             for entry in self._parts(value, what, where, within):
                 self._count += 1
@@ -188,7 +189,7 @@ class Contents:
             try:
                 size = np.asarray(value).nbytes
             except Exception as error:  # such as a tensor on a device
-                _refuse(what, where, f"is a {type(value).__name__} that cannot be compared ({error})")
+                _refuse(what, where, f"is {a_type(value)} that cannot be compared ({error})")
             if size > LARGEST_ARRAY:
                 _refuse(what, where, f"holds {size / 2**20:.1f} MiB, too much to compare in every call")
             self._bits(value, what, where)

@@ -17,7 +17,7 @@ from ...ops.dims import DimExpr, DimFloat
 from ...ops.errors import OpstageError
 from ...ops.primitive import Primitive
 from ...ops.types import EXACT, TensorType
-from ...ops.untrusted import brief
+from ...ops.untrusted import a_type, brief
 from .graph import Graph
 
 _MOST_SHOWN = 20  # violations of one rule
@@ -106,7 +106,7 @@ def _static_canonical(body: Body) -> Iterator[Violation]:
     for position, equation in enumerate(body.equations):
         for name, value in equation.static.items():
             for wrong in _not_canonical(value):
-                yield position, f"{name} holds {brief(wrong)}, a {type(wrong).__name__}"
+                yield position, f"{name} holds {brief(wrong)}, {a_type(wrong)}"
 
 
 _CANONICAL = (bool, int, float, str, Fraction, DimExpr, Body)
@@ -159,7 +159,7 @@ _KINDS: dict[str, Any] = {"bool": bool, "str": str, "float": (int, float, Fracti
 def _constants_fit(body: Body) -> Iterator[Violation]:
     for slot, value, type_ in body.constants:
         if not isinstance(value, np.ndarray):
-            yield None, f"constant %{slot} holds a {type(value).__name__}, not an array"
+            yield None, f"constant %{slot} holds {a_type(value)}, not an array"
         elif type_ != body.types[slot]:
             yield None, f"constant %{slot} says {type_}, but the slot is {body.types[slot]}"
         elif value.shape != type_.shape:
@@ -178,7 +178,7 @@ def _casts(held: np.dtype[Any], stated: np.dtype[Any]) -> bool:
 def _placed(body: Body) -> Iterator[Violation]:
     for position, equation in enumerate(body.equations):
         if not isinstance(equation.region, Region):
-            yield position, f"its region is a {type(equation.region).__name__}"
+            yield position, f"its region is {a_type(equation.region)}"
         if type(equation.ordinal) is not int or equation.ordinal < 0:
             yield position, f"its ordinal is {brief(equation.ordinal)}, which counts nothing"
         elif equation.ordinal not in body.lines:

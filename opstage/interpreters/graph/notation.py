@@ -30,7 +30,7 @@ from ...ops.dims.notation import parse_relations, split_outside
 from ...ops.dims.relation import claim_of
 from ...ops.errors import OpstageError, UsageError
 from ...ops.types import EXACT, DType, TensorType, as_dtype, dtype_name, require_shape, show_shape
-from ...ops.untrusted import brief, depth_of
+from ...ops.untrusted import a_type, brief, depth_of
 
 Array = npt.NDArray[Any]
 
@@ -93,7 +93,7 @@ def show_static(value: Any, bodies: list[Body]) -> str:
     if type(value) is Body:
         bodies.append(value)
         return f"body({len(bodies) - 1})"
-    raise UsageError(f"{brief(value)} cannot be a static parameter of a recorded op: it is a {type(value).__name__}")
+    raise UsageError(f"{brief(value)} cannot be a static parameter of a recorded op: it is {a_type(value)}")
 
 
 def read_statics(text: str, scope: DimScope, body: Callable[[int], Body]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from ....ops.dims import Dim, DimExpr, DimFloat
 from ....ops.errors import ProgramError, SourceLine, UnsupportedError
 from ....ops.primitive import Primitive, Static
 from ....ops.types import DType, Shape, TensorType, as_dtype
+from ....ops.untrusted import a_type
 from ...host import as_array
 from ...interpreter import BaseInterpreter
 from ...tracer import constants, evaluate
@@ -246,7 +247,7 @@ class Writer(BaseInterpreter[OnnxValue]):
     def adopt(self, ref: Any, /) -> OnnxValue:
         if type(ref) is OnnxValue and ref.ops is self:
             return ref
-        raise ProgramError(f"an op got a {type(ref).__name__} where it needs a ref of this model")
+        raise ProgramError(f"an op got {a_type(ref)} where it needs a ref of this model")
 
     @override
     def const(self, value: Any, /, *, dtype: str | DType | None = None) -> OnnxValue:
