@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeAlias, final
 from typing_extensions import override
 
 from ..ops.catalogue.elementwise import ADD
+from ..ops.catalogue.layout import SLICE
 from ..ops.cursor import Quietly, Region
 from ..ops.errors import ProgramError
 from ..ops.kinds import Kind
@@ -338,6 +339,7 @@ class Tape(Wrapper[Node[R], R]):
             from .pullbacks import pulled
 
             fused = pulled
+        sliced: dict[Record[R], list[tuple[Record[R], R]]] = {}  # slices of a record's outputs, and their cotangents
         try:
             for ref, cotangent in zip(outputs, cotangents):
                 if ref.record is not None and cotangent is not None:
@@ -349,6 +351,8 @@ class Tape(Wrapper[Node[R], R]):
                 cursor.backward = True
                 while order:
                     record = order.pop()
+                    if sliced and record in sliced:
+                        _deposit_slices(ops, record, sliced.pop(record), keep)
                     arrived = record.arrived
                     if arrived is None:
                         continue
@@ -357,6 +361,9 @@ class Tape(Wrapper[Node[R], R]):
                         result[record] = arrived
                     primitive = record.primitive
                     if primitive is None:
+                        continue
+                    if primitive is SLICE:
+                        sliced.setdefault(record.parents[0], []).append((record, arrived[0]))  # type: ignore[arg-type]
                         continue
                     cursor.region, cursor.ordinal = record.region, record.ordinal
                     if len(arrived) > 1:
@@ -407,6 +414,23 @@ def _deposit(ops: Interpreter[R], record: Record[R], slot: int, cotangent: R) ->
         arrived = record.arrived = [None] * (1 + len(record.further) // 2)
     before = arrived[slot]
     arrived[slot] = cotangent if before is None else ops.bind2(ADD, before, cotangent)
+
+
+def _deposit_slices(ops: Interpreter[R], record: Record[R], slices: list[tuple[Record[R], R]], keep: bool) -> None:
+    """Deposit the cotangents of slices of a record's outputs, all of one output at once."""
+    from .slices import cotangent_of_slices
+
+    by_output: dict[int, list[tuple[Record[R], R]]] = {}
+    for each in reversed(slices):  # visited latest first
+        by_output.setdefault(each[0].slots[0], []).append(each)
+    for slot, found in by_output.items():
+        first = found[0][0]
+        ops.cursor.region, ops.cursor.ordinal = first.region, first.ordinal
+        parts = [(part, part.static, cotangent) for part, cotangent in found]
+        _deposit(ops, record, slot, cotangent_of_slices(ops, record.output(slot).shape, parts))
+    if not keep:
+        for part, _ in slices:
+            part.forget()
 
 
 def _reached(roots: list[Record[R]]) -> list[Record[R]]:

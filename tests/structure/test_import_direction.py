@@ -100,6 +100,7 @@ FLOORS = (
             "kept",
             "looping",
             "pullbacks",
+            "slices",
             "structural",
         ),
         *("intervals", "tape", "tracer"),
