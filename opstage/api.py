@@ -7,7 +7,8 @@ a tape or forward mode as needed, and passes that to the interpreter's `execute`
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -309,23 +310,22 @@ def execute(
     interpreter = watched(shared_interpreter(options), options)
     leaves, structure = flatten(args)
     refs = put_all(interpreter, leaves, lambda: argument_paths(program, args))
-    outputs, result = execute_on_trees(interpreter, base, unflatten(structure, refs), options, key=key)
-    return unflatten(result, [owned(interpreter.get(ref)) for ref in outputs])
+    return execute_on_leaves(interpreter, base, refs, structure, options, key)
 
 
-def execute_on_trees(
+def execute_on_leaves(
     interpreter: BaseInterpreter[Any],
     base: Callable[..., Any],
-    trees: tuple[Any, ...],
+    refs: tuple[Any, ...],
+    structure: Structure,
     options: Options,
     key: Hashable = None,
-) -> tuple[tuple[Any, ...], Structure]:
-    """Run `base(ops, *trees)` on pytrees of the interpreter's values: the leaves of its result, and its structure."""
-    refs, structure = flatten(trees)
+) -> Any:
+    """Run `base(ops, *trees)` on pytrees of a structure whose leaves are the interpreter's values: its result."""
     program = BaseProgram(base, structure, key)
-    outputs = execute_watched(interpreter, program, tuple(refs), options)
+    outputs = execute_watched(interpreter, program, refs, options)
     assert program.result is not None
-    return outputs, program.result
+    return unflatten(program.result, all_owned(interpreter.get, outputs))
 
 
 def put_all(interpreter: BaseInterpreter[Any], leaves: list[Any], names: Callable[[], list[str]]) -> tuple[Any, ...]:
@@ -352,6 +352,29 @@ def owned(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return np.array(value)
     return value
+
+
+def all_owned(get: Callable[[Any], Any], values: tuple[Any, ...]) -> list[Any]:
+    """`owned` arrays of values that nobody else needs; one that this tuple alone holds is not copied.
+
+    A view has a base, and an array that has views, or that a program, an argument or another result holds too, is
+    counted more often.
+    """
+    return [
+        array
+        if count <= _ALONE and isinstance(array, np.ndarray) and array.base is None and array.flags.owndata
+        else owned(array)
+        for array, count in _counted(get, values)
+    ]
+
+
+def _counted(get: Callable[[Any], Any], values: tuple[Any, ...]) -> Iterator[tuple[Any, int]]:
+    for value in values:
+        array = get(value)
+        yield array, sys.getrefcount(array)
+
+
+_ALONE = next(_counted(lambda value: value, (np.empty(0),)))[1]
 
 
 def called_with(program: Program, train: bool, args: tuple[Any, ...]) -> Program:

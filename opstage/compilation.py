@@ -11,11 +11,10 @@ from .api import (
     argument_paths,
     batch_arguments,
     called_with,
-    execute_on_trees,
+    execute_on_leaves,
     gradient_base,
     hvp_base,
     jvp_base,
-    owned,
     put_all,
     snapshot,
     value_base,
@@ -177,8 +176,8 @@ class _Compiled:
             more, within = flatten(tree)
             found = put_all(interpreter, more, lambda: [f"{name}.{p}" if p else name for p in structure_paths(within)])
             trees = (trees, unflatten(within, found))
-        outputs, result = execute_on_trees(interpreter, base, trees, self.options, key=method)
-        return unflatten(result, [owned(interpreter.get(ref)) for ref in outputs])
+        given, structure = flatten(trees)
+        return execute_on_leaves(interpreter, base, tuple(given), structure, self.options, key=method)
 
 
 @final

@@ -31,7 +31,12 @@ def run_on_tape(
 
     Arguments are pytrees of refs of `ops`, or of interpreters beneath it; the `wanted` ones become leaves.
     """
-    refs, structure = flatten(trees)
+    return _run_on_tape(ops, f, *flatten(trees), wanted)
+
+
+def _run_on_tape(
+    ops: Interpreter[Any], f: Callable[..., Any], refs: list[Any], structure: Structure, wanted: tuple[bool, ...]
+) -> tuple[Tape[Any], list[list[Node[Any]]], list[Node[Any]], Any]:
     counts = [child.num_leaves for child in structure.children()]
     flags = [want for want, count in zip(wanted, counts) for _ in range(count)]
 
@@ -102,7 +107,10 @@ def value_and_grad(
     keep: bool = False,
 ) -> tuple[Any, tuple[Any, ...]]:
     """Value of a scalar program and its gradients for the arguments `wrt`; with `has_aux` f returns (scalar, aux)."""
-    tape, nodes, outputs, structure = run_on_tape(ops, f, trees, tuple(i in wrt for i in range(len(trees))))
+    refs, arguments = flatten(trees)
+    tape, nodes, outputs, structure = _run_on_tape(
+        ops, f, refs, arguments, tuple([i in wrt for i in range(len(trees))])
+    )
     if not outputs or (len(outputs) != 1 and not has_aux):
         raise ProgramError(
             f"a program to take the gradient of must return one scalar; it returned {len(outputs)} tensors"
@@ -120,7 +128,8 @@ def value_and_grad(
     value = unflatten(structure, [node.value for node in outputs])
     del outputs
     pulled = iter(_pull(tape, loss, flat, keep=keep))
-    grads = tuple(unflatten(flatten(trees[i])[1], [next(pulled) for _ in nodes[i]]) for i in wrt)
+    of_each = arguments.children()
+    grads = tuple([unflatten(of_each[i], [next(pulled) for _ in nodes[i]]) for i in wrt])
     return value, grads
 
 

@@ -62,13 +62,21 @@ def backends() -> list[str]:
     return sorted({backend for backend, _ in _OWN} | set(_third_party()) | set(_IN_PROCESS))
 
 
+@cache
+def _own_factory(backend: str, device_kind: str) -> Factory | None:
+    own = _OWN.get((backend, device_kind))
+    if own is None:
+        return None
+    module, _, name = own.partition(":")
+    factory: Factory = getattr(import_module(module), name)
+    return factory
+
+
 def make_interpreter(options: Options) -> BaseInterpreter[Any]:
     """The base interpreter for `options`. Raises UsageError when there is none; never falls back."""
-    own = _OWN.get((options.backend, options.device_kind))
+    own = _own_factory(options.backend, options.device_kind)
     if own is not None:
-        module, _, name = own.partition(":")
-        factory: Factory = getattr(import_module(module), name)
-        return factory(options)
+        return own(options)
     registered = _IN_PROCESS.get(options.backend)
     if registered is not None:
         return registered(options)

@@ -286,7 +286,7 @@ class Tape(Wrapper[Node[R], R]):
         self, primitive: Primitive, values: tuple[R, ...], needs: tuple[bool, ...], static: Static
     ) -> Primitive | None:
         """The primitive to record for a composite without rules; None where the composite is to be expanded."""
-        if self.inner.differentiates or not self.inner.fuses:
+        if primitive.kind is not Kind.POINTWISE or self.inner.differentiates or not self.inner.fuses:
             return None
         from .pullbacks import whole
 
