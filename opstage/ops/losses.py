@@ -120,14 +120,9 @@ def huber(ops: Ops[R], x: R, y: R, /, *, delta: float | Fraction = 1.0, reductio
     if not isinstance(delta, (int, float, Fraction)) or isinstance(delta, bool) or not delta > 0:
         raise _error(ops, "huber", f"delta must be a number above 0 but is {delta!r}")
     d = ops.sub(x, y)
-    distance = ops.abs(d)
-    bound = ops.full(shape=d.shape, value=delta, dtype=d.dtype)
-    linear = ops.sub(ops.scale(distance, c=delta), ops.full(shape=d.shape, value=delta * delta / 2, dtype=d.dtype))
-    near = ops.less_equal(distance, bound)
-    # Only near distances are squared: for an infinite one the derivative is 0·inf, whether selected or not.
-    close = ops.select(near, d, ops.full(shape=d.shape, value=0.0, dtype=d.dtype))
-    square = ops.scale(ops.mul(close, close), c=Fraction(1, 2))
-    return reduced(ops, ops.select(near, square, linear), reduction)
+    # c·(d - ½c) for c = d cut off at ±δ. The derivative of a part that is cut off is no product, which would be 0·inf.
+    cut = ops.clamp(d, lo=-delta, hi=delta)
+    return reduced(ops, ops.mul(cut, ops.sub(d, ops.scale(cut, c=Fraction(1, 2)))), reduction)
 
 
 def kl_div(ops: Ops[R], x: R, y: R, /, *, log_target: bool = False, reduction: str = "mean") -> R:
