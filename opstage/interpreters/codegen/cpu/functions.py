@@ -12,10 +12,15 @@ import numpy as np
 
 from ...native.inlined import Function, inlined
 
+_FUSED = ("contract",)
+"""Products and sums of these functions, Horner's for the most part, are one instruction where the processor has it, and
+rounded once. There is no sum of two products in them, of which either might be the fused one, so a vector's elements have
+the bits of a single one."""
+
 _INVERSE_FACTORIALS = tuple(1 / math.factorial(n) for n in range(14))
 
 
-@inlined()
+@inlined(fastmath=_FUSED)
 def exp(real: Any) -> Function:
     """eˣ to 1 ulp: 2ᵏ·eʳ, with k the integer nearest x/log 2 and a polynomial in the remainder r, |r| <= ½ log 2.
 
@@ -27,7 +32,7 @@ def exp(real: Any) -> Function:
     return _exp32() if real is np.float32 else _exp64()
 
 
-@inlined()
+@inlined(fastmath=_FUSED)
 def exp2(real: Any) -> Function:
     """2ˣ in the same way, with k the integer nearest x and r = (x - k)·log 2; exact for integer x."""
     return _exp32(of_two=True) if real is np.float32 else _exp64(of_two=True)
@@ -180,7 +185,7 @@ def log1p(real: Any) -> Function:
     return formula
 
 
-@inlined()
+@inlined(fastmath=_FUSED)
 def erf(real: Any) -> Function:
     """The error function: to 2 ulp in float32, the C library's in float64.
 
