@@ -349,9 +349,14 @@ def snapshot(leaf: Any) -> Any:
 
 def owned(value: Any) -> Any:
     """An array that shares no memory with the program's arguments or with anything that the program keeps."""
-    if isinstance(value, np.ndarray):
+    if not isinstance(value, np.ndarray):
+        return value
+    try:
         return np.array(value)
-    return value
+    except MemoryError as error:  # of a view, which took none before
+        from .interpreters.eager_cpu.memory import located
+
+        raise located(error) from None
 
 
 def all_owned(get: Callable[[Any], Any], values: tuple[Any, ...]) -> list[Any]:

@@ -27,7 +27,15 @@ def composite(ops: Any, x: Any) -> Any:
 
 
 def static_parameters(ops: Any, x: Any) -> Any:
+    return ops.pad(x, padding=((0, HUGE[0] - 1), (HUGE[1] - 1, 0)))
+
+
+def constant(ops: Any, x: Any) -> Any:
     return ops.full(shape=HUGE, value=1.0)
+
+
+def view(ops: Any, x: Any) -> Any:
+    return ops.broadcast_to(x, shape=HUGE)
 
 
 def in_a_loop(ops: Any, x: Any) -> Any:
@@ -35,7 +43,7 @@ def in_a_loop(ops: Any, x: Any) -> Any:
     return ops.scan(lambda ops, carry, _: (ops.exp(ops.add(carry, carry)), None), wide, None, length=3)[0]
 
 
-CASES = {"exp": one_operand, "add": two_operands, "gelu": composite, "full": static_parameters}
+CASES = {"exp": one_operand, "add": two_operands, "gelu": composite, "pad": static_parameters}
 
 
 @pytest.mark.parametrize("op", CASES)
@@ -54,6 +62,13 @@ def test_an_op_without_memory_says_what_it_wanted_and_where(op: str) -> None:
 def test_no_memory_error_of_numpy_gets_out(program: Any, backend: str) -> None:
     with pytest.raises(OutOfMemoryError, match=r"no memory is left|gives no more"):
         opstage.run(program, np.ones((1, 1), np.float32), options=Options(backend=backend))
+
+
+@pytest.mark.parametrize("program", [constant, view])
+def test_a_result_that_takes_memory_only_as_the_callers_own_says_so_too(program: Any) -> None:
+    with pytest.raises(OutOfMemoryError, match=r"no memory is left: .*\(33554432, 16777216\)") as e:
+        opstage.run(program, np.ones((1, 1), np.float32))
+    assert "opstage check --memory" in str(e.value)
 
 
 def test_a_gradient_without_memory_says_so_too() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from importlib import import_module
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,17 @@ from .compiler import compile_kernel
 # A ufunc loop has the arguments of a kernel: pointers, the count, the strides, and unused data.
 _TEXT = """def kernel(pointers, counts, strides, data):
     a, n, s = int64s(pointers, {count}), int64s(counts, 1)[0], int64s(strides, {count})
-    {packed}:
-        {starts}
-        for j in range(n):
-            store(y, j, formula({loads}))
-    else:
+    {starts}
+{packed}    else:
         for j in range(n):
             store(a[{last}] + j * s[{last}], 0, formula({strided}))
+"""
+
+# Operands of stride 0, such as a constant, are read once, so that the loop has vector instructions.
+_PACKED = """    {word} {condition}:
+        {numbers}
+        for j in range(n):
+            store(y, j, formula({loads}))
 """
 
 _kept: list[Any] = []  # keeps alive what the ufuncs point to
@@ -34,9 +39,11 @@ def ufunc(name: str, content: str, formula: Any, dtypes: Sequence[str], result: 
     names = [f"x{i}" for i in range(operands)]
     text = _TEXT.format(
         count=operands + 1,
-        packed="if " + " and ".join(f"s[{i}] == {np.dtype(dtype).itemsize}" for i, dtype in enumerate(every)),
         starts=", ".join(names) + ", y = " + ", ".join(f"a[{i}]" for i in range(operands + 1)),
-        loads=", ".join(f"load_{dtype}(x{i}, j)" for i, dtype in enumerate(dtypes)),
+        packed="".join(
+            _packed(every, alone, "elif" if n else "if")
+            for n, alone in enumerate(product((False, True), repeat=dtypes.count(result)))
+        ),
         strided=", ".join(f"load_{dtype}(a[{i}] + j * s[{i}], 0)" for i, dtype in enumerate(dtypes)),
         last=operands,
     )
@@ -55,6 +62,21 @@ def ufunc(name: str, content: str, formula: Any, dtypes: Sequence[str], result: 
     label = ctypes.c_char_p(name.encode())
     _kept.append((kernel, loops, data, types, label))
     return _from_loops()(loops, data, types, 1, operands, 1, -1, label, None, 0)
+
+
+def _packed(dtypes: Sequence[str], alone: Sequence[bool], word: str) -> str:
+    """Return the text of the loop for packed arrays, of which some operands are one number; masks are none."""
+    masks = len(dtypes) - 1 - len(alone)
+    flags = [*[False] * masks, *alone, False]
+    strides = [0 if flag else np.dtype(dtype).itemsize for flag, dtype in zip(flags, dtypes)]
+    numbers = [f"c{i} = load_{dtypes[i]}(x{i}, 0)" for i, flag in enumerate(flags) if flag]
+    loads = [f"c{i}" if flag else f"load_{dtypes[i]}(x{i}, j)" for i, flag in enumerate(flags[:-1])]
+    return _PACKED.format(
+        word=word,
+        condition=" and ".join(f"s[{i}] == {stride}" for i, stride in enumerate(strides)),
+        numbers="; ".join(numbers) or "pass",
+        loads=", ".join(loads),
+    )
 
 
 def _from_loops() -> Any:

@@ -35,7 +35,7 @@ from ....ops.catalogue.elementwise import (
     TANH,
 )
 from ....ops.primitive import Primitive
-from ...host import number
+from ...host import number, packed
 from ..loops import elementwise as loops
 from .erf import erf
 
@@ -87,6 +87,15 @@ def clamp(x: Array, lo: Any, hi: Any) -> Array:
     return np.clip(x, number(lo, x.dtype), number(hi, x.dtype))
 
 
+def extremum(of: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
+    """Return a maximum or minimum that writes a view of one element out: NumPy has vectors for packed arrays alone."""
+
+    def kernel(x: Array, y: Array) -> Array:
+        return of(x if any(x.strides) else packed(x), y if any(y.strides) else packed(y))
+
+    return kernel
+
+
 def safe_log(x: Array, eps: Any) -> Array:
     out: Array = np.log(np.maximum(x, number(eps, x.dtype)))
     return out
@@ -97,8 +106,8 @@ KERNELS: dict[Primitive, Callable[..., Any]] = {
     SUB: np.subtract,
     MUL: np.multiply,
     DIV: np.divide,
-    MAXIMUM: np.maximum,
-    MINIMUM: np.minimum,
+    MAXIMUM: extremum(np.maximum),
+    MINIMUM: extremum(np.minimum),
     NEG: np.negative,
     SCALE: scale,
     ABS: np.abs,
@@ -119,7 +128,13 @@ KERNELS: dict[Primitive, Callable[..., Any]] = {
 }
 
 
-FAST_KERNELS: dict[Primitive, Callable[..., Any]] = {SIGMOID: loops.sigmoid, ERF: loops.erf}
+FAST_KERNELS: dict[Primitive, Callable[..., Any]] = {
+    EXP: loops.exp,
+    SQRT: loops.sqrt,
+    INV: loops.inv,
+    SIGMOID: loops.sigmoid,
+    ERF: loops.erf,
+}
 
 
 def exact_power(x: Array, exponent: Any) -> Array:

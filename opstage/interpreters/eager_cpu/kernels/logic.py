@@ -38,8 +38,9 @@ def cast(x: Array, dtype: str) -> Array:
 
 
 def full(shape: Any, value: Any, dtype: str) -> Array:
+    """Return a view of one element: most ops read it as fast as a number."""
     target = as_dtype(dtype)
-    return np.full(shape, number(value, target), dtype=target)
+    return np.broadcast_to(np.full((), number(value, target), dtype=target), shape)
 
 
 def iota(shape: Any, axis: int, dtype: str) -> Array:

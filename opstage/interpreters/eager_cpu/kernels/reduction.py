@@ -64,7 +64,7 @@ def _sum_by_axes(x: Array, axes: Axes, keepdims: bool) -> Array:
         else:
             runs.append([axis])
     lengths = [math.prod(x.shape[axis] for axis in run) for run in runs]
-    if max(lengths) <= 2 * _BLOCK:
+    if max(lengths) <= 2 * _BLOCK and not (len(runs) == 1 and x.flags.c_contiguous):
         return _add(x, axis=axes, keepdims=keepdims)
     for run, length in zip(reversed(runs), reversed(lengths)):
         merged = x if len(run) == 1 else x.reshape(*x.shape[: run[0]], length, *x.shape[run[-1] + 1 :])
@@ -75,12 +75,26 @@ def _sum_by_axes(x: Array, axes: Axes, keepdims: bool) -> Array:
 def _sum_along(x: Array, axis: int) -> Array:
     """Sum along one axis, block by block; NumPy sums a contiguous row pairwise."""
     length = x.shape[axis]
+    inner = math.prod(x.shape[axis + 1 :])
+    if inner >= _SHORTEST_ROW and length * inner >= _LEAST_FOR_BLAS and x.flags.c_contiguous:
+        return _sum_of_matrices(x.reshape(-1, length, inner)).reshape(x.shape[:axis] + x.shape[axis + 1 :])
     blocks = length // _BLOCK
     if blocks < 2 or x.strides[axis] == x.itemsize:
         return _add(x, axis=axis)
     whole, rest = np.split(x, [blocks * _BLOCK], axis)
     partial = _add(whole.reshape(*x.shape[:axis], blocks, _BLOCK, *x.shape[axis + 1 :]), axis=axis + 1)
     return np.add(_sum_along(partial, axis), _add(rest, axis=axis))
+
+
+def _sum_of_matrices(x: Array) -> Array:
+    """Return Σⱼ x[i, j], block by block."""
+    outer, rows, columns = x.shape
+    blocks = rows // _BLOCK
+    if blocks < 2:
+        return np.matmul(np.ones(rows, x.dtype), x)  # type: ignore[no-any-return]
+    whole = blocks * _BLOCK
+    partial = np.matmul(np.ones(_BLOCK, x.dtype), x[:, :whole].reshape(outer, blocks, _BLOCK, columns))
+    return np.add(_sum_of_matrices(partial), np.matmul(np.ones(rows - whole, x.dtype), x[:, whole:]))
 
 
 def _sum_of_rows(x: Array) -> Array:
