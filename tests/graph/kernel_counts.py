@@ -55,7 +55,7 @@ COUNTS: dict[str, Counts] = {
     "gpt": Counts(
         fused=170, sums=43, products=99, by_hand={"gather_rows": 1, "scatter_add_rows": 1}, host={}, distinct=28
     ),
-    "lstm": Counts(fused=106, sums=2, products=22, by_hand={"rand_uniform": 1}, host={}, distinct=21),
+    "lstm": Counts(fused=50, sums=2, products=22, by_hand={"rand_uniform": 1}, host={}, distinct=19),
     "mlp": Counts(fused=16, sums=3, products=8, by_hand={"rand_uniform": 2}, host={}, distinct=10),
     "pinn": Counts(fused=51, sums=8, products=72, by_hand={}, host={}, distinct=22),
     "resnet": Counts(

@@ -11,6 +11,7 @@ import builtins
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from operator import attrgetter
 from types import CellType, FunctionType, ModuleType
 from typing import Any, final
 
@@ -95,6 +96,7 @@ _INSTEAD: tuple[tuple[Any, Any], ...] = (
     (pooling.pool_step, _nothing),
     (product._product, lambda character: None),  # its result is like that of np.matmul
     (host.address_of, _nothing),
+    (host.owner_of, attrgetter("memory")),
     (indices.require_in_range, _nothing),
     (indices.require_cells, _nothing),
     (workspace.workspace, _workspace),
