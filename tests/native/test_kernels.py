@@ -24,6 +24,7 @@ from opstage.interpreters.native import (
     kept,
     multiply,
     one_thread,
+    product,
 )
 from opstage.interpreters.native.gemm import ProductCut, gemm_kernel, gemm_words
 
@@ -67,6 +68,21 @@ def test_a_large_product_is_that_of_numpy_however_its_operands_lie(dtype: str, o
     assert out.dtype == dtype
     np.testing.assert_allclose(out, x @ y, rtol=1e-4 if dtype == "float32" else 1e-12, atol=1e-4)
     np.testing.assert_array_equal(out, multiply(lying(x, order_x), lying(y, order_y)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("order_x", ["C", "F"])
+@pytest.mark.parametrize("order_y", ["C", "F"])
+@pytest.mark.parametrize(("m", "n", "k"), [(512, 96, 64), (77, 501, 130), (64, 367, 256)])
+def test_a_product_has_the_bits_of_one_thread_on_several(
+    dtype: str, order_x: Any, order_y: Any, m: int, n: int, k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = rng.normal(size=(m, k)).astype(dtype, order=order_x), rng.normal(size=(k, n)).astype(dtype, order=order_y)
+    found = []
+    for threads in (1, 2):
+        monkeypatch.setattr(product, "workers", lambda threads=threads: threads)
+        found.append(multiply(x, y))
+    np.testing.assert_array_equal(*found)
 
 
 def test_openblas_has_one_thread_until_the_last_that_asked_for_it_is_done() -> None:

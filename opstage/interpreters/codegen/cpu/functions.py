@@ -14,8 +14,8 @@ from ...native.inlined import Function, inlined
 
 _FUSED = ("contract",)
 """Products and sums of these functions, Horner's for the most part, are one instruction where the processor has it, and
-rounded once. There is no sum of two products in them, of which either might be the fused one, so a vector's elements have
-the bits of a single one."""
+rounded once. There is no sum of two products in them, of which either might be the fused one, so the elements of a vector
+have the bits of a number by itself."""
 
 _INVERSE_FACTORIALS = tuple(1 / math.factorial(n) for n in range(14))
 
