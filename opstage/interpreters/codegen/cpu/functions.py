@@ -13,8 +13,8 @@ import numpy as np
 from ...native.inlined import Function, inlined
 
 _FUSED = ("contract",)
-"""Products and sums of these functions, Horner's for the most part, are one instruction where the processor has it, and
-rounded once. There is no sum of two products in them, of which either might be the fused one, so the elements of a vector
+"""Products and sums of these functions, Horner's for the most part, are one instruction where a processor has it,
+rounded once. There is no sum of two products in them, of which either might be the fused one: so elements of a vector
 have the bits of a number by itself."""
 
 _INVERSE_FACTORIALS = tuple(1 / math.factorial(n) for n in range(14))

@@ -94,7 +94,8 @@ def _sum_of_matrices(x: Array) -> Array:
         return np.matmul(np.ones(rows, x.dtype), x)  # type: ignore[no-any-return]
     whole = blocks * _BLOCK
     partial = np.matmul(np.ones(_BLOCK, x.dtype), x[:, :whole].reshape(outer, blocks, _BLOCK, columns))
-    return np.add(_sum_of_matrices(partial), np.matmul(np.ones(rows - whole, x.dtype), x[:, whole:]))
+    total = _sum_of_matrices(partial)
+    return total if whole == rows else np.add(total, np.matmul(np.ones(rows - whole, x.dtype), x[:, whole:]))
 
 
 def _sum_of_rows(x: Array) -> Array:
@@ -106,7 +107,7 @@ def _sum_of_rows(x: Array) -> Array:
     whole = blocks * _BLOCK
     partial = np.matmul(np.ones((1, _BLOCK), x.dtype), x[:whole].reshape(blocks, _BLOCK, columns))
     total = _sum_of_rows(partial.reshape(blocks, columns))
-    return np.add(total, np.matmul(np.ones(rows - whole, x.dtype), x[whole:]))
+    return total if whole == rows else np.add(total, np.matmul(np.ones(rows - whole, x.dtype), x[whole:]))
 
 
 def _sum_of_columns(x: Array, keepdims: bool) -> Array:
