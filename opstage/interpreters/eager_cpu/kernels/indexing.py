@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -86,16 +87,60 @@ KERNELS: dict[Primitive, Callable[..., Any]] = {
 }
 
 
+# Entries of a packed array along another axis than its first come as rows of a view. Reading and writing them where
+# they lie spares a copy with other strides here, and another one to whoever reads the result as it was.
+
+
+def _moved(axis: int, rank: int, many: int = 1) -> list[int]:
+    """Return the permutation that moves the first `many` axes behind `axis` others."""
+    return [*range(many, many + axis), *range(many), *range(many + axis, rank)]
+
+
+def _axis_of_rows(x: Array) -> int:
+    """Return which axis of a packed array the rows of x are entries along; 0 too if x is a view of any other kind."""
+    if x.flags.c_contiguous or x.dtype.char not in "fd":
+        return 0
+    return next((k for k in range(1, x.ndim) if x.transpose(_moved(k, x.ndim)).flags.c_contiguous), 0)
+
+
+_gather_rows = gather("gather_rows")
+
+
+def fast_gather_rows(x: Array, idx: Array, mode: str) -> Array:
+    axis = _axis_of_rows(x) if mode == "raise" else 0
+    if not axis:
+        return _gather_rows(x, idx, mode)
+    require_in_range("gather_rows", x.shape, idx)
+    whole = x.transpose(_moved(axis, x.ndim))
+    before, after = whole.shape[:axis], whole.shape[axis + 1 :]
+    out = np.empty((*before, *idx.shape, *after), x.dtype)
+    sizes = math.prod(before), len(x), math.prod(after)
+    if sizes[2] == 1:
+        loops.take_numbers(whole.reshape(sizes[:2]), integers(idx), out.reshape(sizes[0], idx.size))
+    else:
+        loops.take_along(whole.reshape(sizes), integers(idx), out.reshape(sizes[0], idx.size, sizes[2]))
+    return out.transpose([*range(axis, axis + idx.ndim), *range(axis), *range(axis + idx.ndim, out.ndim)])
+
+
 def fast_scatter_add_rows(x: Array, v: Array, idx: Array, mode: str) -> Array:
     if mode == "raise":
         require_in_range("scatter_add_row", x.shape, idx)
-    out = np.array(x, order="C")
+    axis = sum([stride > v.strides[0] for stride in v.strides[1:]]) if idx.ndim == 1 else 0
+    order = _moved(axis, x.ndim)
+    out = np.array(x.transpose(order), order="C")
     if out.size:
-        matrix = out.reshape(len(out), out[0].size)
-        loops.scatter_add_rows(packed(v).reshape(idx.size, matrix.shape[1]), integers(idx), matrix)
-    return out
+        sizes = math.prod(out.shape[:axis]), math.prod(out.shape[axis + 1 :])
+        if axis:
+            cells = packed(v.transpose(order)).reshape(sizes[0], idx.size, sizes[1])
+            loops.add_along(cells, integers(idx), out.reshape(sizes[0], len(x), sizes[1]))
+        else:
+            loops.scatter_add_rows(packed(v).reshape(idx.size, sizes[1]), integers(idx), out.reshape(len(x), sizes[1]))
+    return out.transpose([axis, *range(axis), *range(axis + 1, x.ndim)])
 
 
-FAST_KERNELS: dict[Primitive, Callable[..., Any]] = {SCATTER_ADD_ROWS: fast_scatter_add_rows}
+FAST_KERNELS: dict[Primitive, Callable[..., Any]] = {
+    GATHER_ROWS: fast_gather_rows,
+    SCATTER_ADD_ROWS: fast_scatter_add_rows,
+}
 
 EXACT_KERNELS: dict[Primitive, Callable[..., Any]] = KERNELS
