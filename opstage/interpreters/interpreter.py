@@ -158,11 +158,12 @@ class BaseInterpreter(Interpreter[R]):
     `put` and `get` transfer arrays in and out; `execute` runs a program that is written against this interpreter.
     """
 
-    __slots__ = ("_step", "_part")
+    __slots__ = ("_step", "_number", "_part")
 
     def __init__(self, dtype: DType, seed: int, cursor: Cursor | None = None):
         super().__init__(cursor if cursor is not None else Cursor(), dtype, seed, depth=0, differentiates=False)
-        self._step: R | int = 0
+        self._step: R | None = None
+        self._number = 0
         self._part: tuple[R, ...] = ()
 
     @override
@@ -251,15 +252,14 @@ class BaseInterpreter(Interpreter[R]):
     def execute_each(self, program: Callable[..., tuple[R, ...]], refs: tuple[R, ...], step: int = 0) -> tuple[R, ...]:
         """`program(self, *refs)` from a fresh cursor, at training step `step`: each op runs when it is bound."""
         self.cursor = Cursor()
-        self._step = step
+        self._step, self._number = None, step
         return program(self, *refs)
 
     @override
     def step(self) -> R:
-        step = self._step
-        if type(step) is int:  # few programs ask
-            step = self._step = self.put(_step_array(step))
-        return step  # type: ignore[return-value]
+        if self._step is None:  # few programs ask
+            self._step = self.put(_step_array(self._number))
+        return self._step
 
     # What a loop runs, reads and writes; an interpreter whose values have rows of their own overrides the last three.
 

@@ -62,7 +62,7 @@ def test_a_large_product_is_that_of_numpy_however_its_operands_lie(dtype: str, o
     def lying(x: Any, order: str) -> Any:
         return np.repeat(x, 2, axis=1)[:, ::2] if order == "strided" else np.array(x, order=order)  # type: ignore[call-overload]
 
-    x, y = rng.normal(size=(101, 120)).astype(dtype), rng.normal(size=(120, 103)).astype(dtype)
+    x, y = rng.normal(size=(201, 120)).astype(dtype), rng.normal(size=(120, 103)).astype(dtype)
     x.flags.writeable = False
     out = multiply(lying(x, order_x), lying(y, order_y))
     assert out.dtype == dtype

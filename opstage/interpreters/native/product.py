@@ -13,7 +13,7 @@ from .blas import find_blas
 from .gemm import WORDS, cut_product, gemm_kernel, gemm_words
 from .pool import KernelCall, KernelSequence, workers
 
-LEAST = 1 << 20  # multiplications; below, the overhead exceeds the gain of a second thread
+LEAST = 1 << 21  # multiplications; below, the overhead exceeds the gain of a second thread
 
 _MOST_IDLE = 8  # idle calls kept for reuse, one per concurrent Python thread
 
