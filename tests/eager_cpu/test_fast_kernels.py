@@ -82,10 +82,10 @@ def norm_statistics(rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[A
 
 def products() -> list[Case]:
     """Small ones, which NumPy computes, and large ones, which the pool does; rows fewer than workers, and empty."""
-    sizes = [(0, 3, 4), (3, 0, 4), (5, 3, 4), (1, 1200, 1100), (1300, 1, 1000), (130, 150, 70), (3, 700, 701)]
+    sizes = [(0, 3, 4), (3, 0, 4), (5, 3, 4), (1, 1500, 1500), (2200, 1, 1000), (230, 150, 70), (3, 900, 901)]
     loose: Any = {"float32": (1e-4, 1e-3), "float64": (1e-12, 1e-11)}  # sums of a thousand products
     cases = [Case("matmul", f"{m} {n} {k}", normal((m, k), (k, n)), {}, **loose) for m, n, k in sizes]
-    for lead, n, k in [((70,), 150, 130), ((3, 70), 130, 150), ((), 1100, 1200), ((2, 0), 4, 5)]:
+    for lead, n, k in [((120,), 150, 130), ((3, 70), 130, 150), ((), 1500, 1500), ((2, 0), 4, 5)]:
         operands = [(n, k), (n,), (*lead, k)]
         cases.append(Case("linear", f"{lead} {n} {k} bias", normal(*operands), {"has_bias": True}, **loose))
         cases.append(Case("linear", f"{lead} {n} {k}", normal(operands[0], operands[2]), {"has_bias": False}, **loose))
@@ -350,6 +350,27 @@ def scatters() -> list[Case]:
     exact: Any = {"float32": BITWISE, "float64": BITWISE}
     raising, zeroing = {"mode": "raise"}, {"mode": "zero"}
     return [
+        Case(
+            "gather_rows",
+            "packed",
+            lambda rng: (rng.standard_normal((40, 33)), rng.integers(0, 40, 90)),
+            raising,
+            **exact,
+        ),
+        Case(
+            "gather_rows",
+            "view",
+            lambda rng: (rng.standard_normal((33, 40)).T, rng.integers(0, 40, 90)),
+            raising,
+            **exact,
+        ),
+        Case(
+            "gather_rows",
+            "zero",
+            lambda rng: (rng.standard_normal((33, 9)).T, rng.integers(-5, 14, 90)),
+            zeroing,
+            **exact,
+        ),
         Case("scatter_add_rows", "many", rows(40, 33, updates=(300,), low=0, high=40), raising, **exact),
         Case(
             "scatter_add_rows", "int32", rows(9, 3, 5, updates=(50,), low=0, high=9, dtype=np.int32), raising, **exact
@@ -441,6 +462,9 @@ OF_ONE: dict[str, dict[str, Any]] = {
 CASES = [
     *elementwise("sigmoid", 1),
     *elementwise("erf", 1),
+    *elementwise("exp", 1),
+    *elementwise("sqrt", 1),
+    *elementwise("inv", 1),
     *elementwise("silu", 1),
     *elementwise("gelu", 1, approximate="tanh"),
     *elementwise("gelu", 1, approximate="none"),
