@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.architectures.layers import Arrays, Draw, Layers
+from benchmarks.architectures.layers import Arrays, Draw, Layers, parts
 
 
 @dataclass(frozen=True)
@@ -162,3 +162,49 @@ class Dlrm:
     def data(self) -> Arrays:
         draw, n = Draw(), self.batch
         return draw.floats(n, 13), draw.below(self.rows, n, self.categories), draw.bits(n)
+
+
+@dataclass(frozen=True)
+class Flow:
+    """A normalizing flow of coupling layers (Dinh et al. 2017): the density of rows, half of which scale and move the
+    other half."""
+
+    batch: int = 256
+    width: int = 32
+    hidden: int = 128
+    layers: int = 6
+
+    def module(self) -> Any:
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            def __init__(self, size: Flow) -> None:
+                super().__init__()
+                self.a = nn.ModuleList([nn.Linear(size.width // 2, size.hidden) for _ in range(size.layers)])
+                self.b = nn.ModuleList([nn.Linear(size.hidden, size.width) for _ in range(size.layers)])
+
+            def forward(self, x: Any) -> Any:
+                volume = 0.0
+                for a, b in zip(self.a, self.b):
+                    still, moved = x.chunk(2, 1)
+                    scale, shift = b(torch.relu(a(still))).chunk(2, 1)
+                    scale = torch.tanh(scale)
+                    volume = volume + scale.sum(1)
+                    x = torch.cat([moved * torch.exp(scale) + shift, still], 1)
+                return (0.5 * (x * x).sum(1) - volume).mean()
+
+        return Net(self)
+
+    def program(self, ops: Any, params: Any, x: Any) -> Any:
+        net, volume = Layers(ops, params), 0.0
+        for i in range(self.layers):
+            still, moved = parts(ops, x, 2, axis=1)
+            scale, shift = parts(ops, net.linear(f"b.{i}", ops.relu(net.linear(f"a.{i}", still))), 2, axis=1)
+            scale = ops.tanh(scale)
+            volume = ops.reduce_sum(scale, axis=1) + volume
+            x = ops.concat([moved * ops.exp(scale) + shift, still], axis=1)
+        return ops.reduce_mean(ops.reduce_sum(x * x, axis=1) * 0.5 - volume)
+
+    def data(self) -> Arrays:
+        return (Draw().floats(self.batch, self.width),)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from benchmarks.architectures.images import DiffusionUnet, Generator, Style
+from benchmarks.architectures.language import RotaryGpt, Translator
 from benchmarks.architectures.layers import Architecture
 from benchmarks.architectures.sequences import T5, LongLstm, MemoryScan, SelectiveScan, Speech, Wavenet
-from benchmarks.architectures.tables import Dlrm, Experts, Graph
+from benchmarks.architectures.tables import Dlrm, Experts, Flow, Graph
 from benchmarks.architectures.vision import Aspp, ConvNext, Dqn, InvertedResiduals, Vit
 
 ZOO: dict[str, Architecture] = {
@@ -22,9 +23,12 @@ ZOO: dict[str, Architecture] = {
     "lstm-500": LongLstm(),
     "wavenet": Wavenet(),
     "t5": T5(),
+    "rotary-gpt": RotaryGpt(),
+    "translator": Translator(),
     "mamba-scan": SelectiveScan(),
     "ntm-scan": MemoryScan(),
     "experts": Experts(),
     "graph": Graph(),
     "dlrm": Dlrm(),
+    "flow": Flow(),
 }

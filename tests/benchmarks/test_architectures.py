@@ -13,8 +13,9 @@ from benchmarks import page
 from benchmarks.__main__ import parser
 from benchmarks.architectures import measure, side
 from benchmarks.architectures.images import DiffusionUnet, Generator, Style
+from benchmarks.architectures.language import RotaryGpt, Translator
 from benchmarks.architectures.sequences import T5, LongLstm, MemoryScan, SelectiveScan, Speech, Wavenet
-from benchmarks.architectures.tables import Dlrm, Experts, Graph
+from benchmarks.architectures.tables import Dlrm, Experts, Flow, Graph
 from benchmarks.architectures.vision import Aspp, ConvNext, Dqn, InvertedResiduals, Stage, Vit
 from benchmarks.architectures.zoo import ZOO
 from benchmarks.each_op import measure as each_op
@@ -37,11 +38,14 @@ TINY: dict[str, Any] = {
     "lstm-500": LongLstm(5, 2, 3),
     "wavenet": Wavenet(2, 12, 3, 2),
     "t5": T5(2, 6, 8, 2, 1, 11, 2),
+    "rotary-gpt": RotaryGpt(2, 5, 8, 4, 2, 6, 1, 11),
+    "translator": Translator(4, 2, 3, 7),
     "mamba-scan": SelectiveScan(5, 2, 4, 3),
     "ntm-scan": MemoryScan(4, 2, 3, 5, 4, 3),
     "experts": Experts(12, 4, 6, 3),
     "graph": Graph(7, 15, 3, 4),
     "dlrm": Dlrm(4, 3, 5, 2),
+    "flow": Flow(5, 4, 6, 2),
 }
 
 
