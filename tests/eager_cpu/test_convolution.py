@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 
 from opstage.interpreters.eager_cpu.kernels import convolution
-from opstage.interpreters.eager_cpu.loops import channel_steps, convolution_steps, direct_steps
+from opstage.interpreters.eager_cpu.loops import channel_steps, convolution_steps, depthwise_steps, direct_steps
 from opstage.interpreters.eager_cpu.loops.geometry import ConvGeometry
 from opstage.ops.catalogue.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
 
@@ -67,6 +67,18 @@ BY_CHANNELS = [
 ]
 """Those whose channels fill vectors."""
 
+DEPTHWISE = [
+    Case(3, 16, 16, (7, 7), (5, 5), padding=(2, 2), groups=16),
+    Case(9, 29, 29, (6, 5), (3, 3), stride=(2, 2), padding=(1, 1), groups=29),
+    Case(1, 13, 13, (37, 20), (3, 4), stride=(1, 3), padding=(1, 2), groups=13),
+    Case(2, 32, 32, (9, 14), (7, 3), stride=(3, 1), padding=(3, 0), dilation=(1, 2), groups=32),
+    Case(2, 14, 14, (10, 7), (2, 2), stride=(3, 4), groups=14),
+    Case(2, 16, 16, (4, 5), (3, 3), padding=(9, 6), dilation=(4, 3), groups=16),
+    Case(4, 46, 46, (33,), (5,), stride=(2,), padding=(4,), dilation=(3,), groups=46),
+    Case(2, 16, 16, (1, 1), (3, 3), padding=(1, 1), groups=16),
+]
+"""Those whose channels are each by themselves, and fill vectors."""
+
 CASES = [
     Case(4, 3, 8, (16, 16), (3, 3), padding=(1, 1)),
     Case(5, 4, 6, (7, 33), (3, 3), padding=(1, 1)),
@@ -104,6 +116,7 @@ CASES = [
     Case(1, 4, 8, (1, 16), (1, 4), stride=(1, 2), padding=(0, 3), dilation=(1, 2)),
     Case(1, 1, 1, (7, 5), (3, 5), stride=(3, 4), padding=(1, 2), dilation=(3, 1)),  # a first row of padding alone
     *BY_CHANNELS,
+    *DEPTHWISE,
     Case(2, 16, 8, (40, 48), (3, 3), padding=(1, 1)),
 ]
 
@@ -171,7 +184,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plans_anew() -> None:
-    for module in (channel_steps, convolution_steps, direct_steps):
+    for module in (channel_steps, convolution_steps, depthwise_steps, direct_steps):
         for function in vars(module).values():
             if hasattr(function, "cache_clear") and function.__module__ == module.__name__:
                 function.cache_clear()
@@ -187,6 +200,7 @@ def set_budget(monkeypatch: pytest.MonkeyPatch, budget: int | None) -> None:
         (convolution_steps, ("_COLUMN_BYTES",)),
         (direct_steps, ("_BLOCK_BYTES", "_GRAD_BYTES")),
         (channel_steps, ("_BLOCK_BYTES", "_PANEL_BYTES")),
+        (depthwise_steps, ("_BLOCK_BYTES",)),
     )
     for module, names in places if budget is not None else ():
         for name in names:
@@ -327,16 +341,20 @@ def test_is_the_same_from_run_to_run() -> None:
     assert others == [first] * 4
 
 
+def geometry_of(case: Case) -> ConvGeometry:
+    return ConvGeometry(
+        "float32", case.images, case.channels_in, case.channels_out, case.groups, case.cells, case.kernel,
+        case.counts, case.stride, case.padding, case.dilation,
+    )  # fmt: skip
+
+
 def test_vectors_of_channels_are_tried() -> None:
     """Each way by some of the cases that are for it."""
     if not direct_steps.has_registers():
         pytest.skip("the processor has too few registers")
     tried = np.zeros(3, int)
-    for case in BY_CHANNELS:
-        geometry = ConvGeometry(
-            "float32", case.images, case.channels_in, case.channels_out, case.groups, case.cells, case.kernel,
-            case.counts, case.stride, case.padding, case.dilation,
-        )  # fmt: skip
+    for geometry in map(geometry_of, BY_CHANNELS):
         by_channels = channel_steps.is_by_channels
         tried += by_channels(geometry), by_channels(geometry, True), channel_steps.is_grad_by_channels(geometry)
     assert tried.min() >= 5, tried
+    assert all(map(depthwise_steps.is_depthwise, map(geometry_of, DEPTHWISE)))

@@ -30,6 +30,8 @@ def outer(dtype: str, rows: int, vectors: int) -> SimpleNamespace:
     load(at, places), store(tile, at, places)    row i at at + places[i], its vectors one after another
     step(tile, cells, places, panel, apart)      adds the products of the numbers at cells + places with the vectors at
                                             panel, panel + apart, …
+    pair(tile, cells, places, panel)        adds the products, lane by lane, of the vectors at cells + places with that
+                                            at panel, for tiles of one vector a row
     """
     size = 4 if dtype == "float32" else 8
     lanes = BYTES // size
@@ -82,21 +84,34 @@ def outer(dtype: str, rows: int, vectors: int) -> SimpleNamespace:
                 parts.append(builder.call(fma, [number, factor, builder.extract_value(sums, row * vectors + i)]))
         return array(builder, vector, parts)
 
+    def build_pair(builder: Any, sums: Any, at: Any, places: Any, panel: Any) -> Any:
+        fma = declared(builder, ir.FunctionType(vector, [vector] * 3), f"llvm.fma.{name}")
+        factor = builder.load(pointer(builder, panel), align=size)
+        cells = [builder.load(p, align=size) for p in each(builder, at, places)[::vectors]]
+        parts = [builder.call(fma, [cell, factor, builder.extract_value(sums, i)]) for i, cell in enumerate(cells)]
+        return array(builder, vector, parts)
+
     return SimpleNamespace(
         places=intrinsic(words, INT64)(build_places),
         start=intrinsic(tile, INT64, INT64)(build_start),
         load=intrinsic(tile, INT64, words)(build_load),
         store=intrinsic(VOID, tile, INT64, words)(build_store),
         step=intrinsic(tile, tile, INT64, words, INT64, INT64)(build_step),
+        pair=intrinsic(tile, tile, INT64, words, INT64)(build_pair),
     )
 
 
 @cache
-def transposition(dtype: str) -> Any:
-    """Return `turn(to, source, apart, count, step, present)`: write a transposed square of numbers.
+def transposition(dtype: str) -> SimpleNamespace:
+    """Return the functions that write a transposed square of numbers.
 
-    Row i of the source, `apart` bytes from the one before it, has a vector of numbers; of the first `count` rows the
-    numbers of one place are written together, those of the first `present` places, `step` bytes from each other.
+    Row i of the source has a vector of numbers; of the first `count` rows the numbers of one place are written
+    together, those of the first `present` places. Rows, and what is written, are a distance from each other or at
+    offsets in memory, as many as a vector has numbers; all in bytes.
+
+    turn(to, source, apart, count, step, present)           rows are `apart`, what is written `step`
+    turn_to(to, source, apart, count, places, present)      what is written is at to + the words at places
+    turn_from(to, source, places, count, step, present)     rows are at source + the words at places
     """
     size = 4 if dtype == "float32" else 8
     lanes = BYTES // size
@@ -104,8 +119,7 @@ def transposition(dtype: str) -> Any:
     flags = ir.VectorType(ir.IntType(1), lanes)
     name = f"v{lanes}f{size * 8}"
 
-    @intrinsic(VOID, *[INT64] * 6)
-    def turn(builder, to, source, apart, count, step, present):  # type: ignore[no-untyped-def]
+    def build(builder: Any, read_at: Any, write_at: Any, count: Any, present: Any) -> None:
         load_kind = ir.FunctionType(vector, [vector.as_pointer(), _I32, flags, vector])
         load = declared(builder, load_kind, f"llvm.masked.load.{name}.p0")
         store_kind = ir.FunctionType(ir.VoidType(), [vector, vector.as_pointer(), _I32, flags])
@@ -114,13 +128,27 @@ def transposition(dtype: str) -> Any:
         rows = []
         for i in range(lanes):  # nothing is read beyond the places that are wanted, where memory may end
             there = builder.select(builder.icmp_signed("<", _I64(i), count), wanted, _I64(0))
-            at = builder.inttoptr(builder.add(source, builder.mul(apart, _I64(i))), vector.as_pointer())
+            at = builder.inttoptr(read_at(i), vector.as_pointer())
             rows.append(
                 [builder.call(load, [at, _I32(size), masked(builder, there, lanes), ir.Constant(vector, None)])]
             )
         for i, column in enumerate(zipped(builder, rows, lanes)):
             chosen = builder.select(builder.icmp_signed("<", _I64(i), present), every, _I64(0))
-            at = builder.inttoptr(builder.add(to, builder.mul(step, _I64(i))), vector.as_pointer())
+            at = builder.inttoptr(write_at(i), vector.as_pointer())
             builder.call(store, [column, at, _I32(size), masked(builder, chosen, lanes)])
 
-    return turn
+    def even(builder: Any, start: Any, step: Any) -> Any:
+        return lambda i: builder.add(start, builder.mul(step, _I64(i)))
+
+    def listed(builder: Any, start: Any, places: Any) -> Any:
+        first = builder.inttoptr(places, _I64.as_pointer())
+        return lambda i: builder.add(start, builder.load(builder.gep(first, [_I64(i)])))
+
+    def made(rows_are: Any, columns_are: Any) -> Any:
+        @intrinsic(VOID, *[INT64] * 6)
+        def function(builder, to, source, rows, count, columns, present):  # type: ignore[no-untyped-def]
+            build(builder, rows_are(builder, source, rows), columns_are(builder, to, columns), count, present)
+
+        return function
+
+    return SimpleNamespace(turn=made(even, even), turn_to=made(even, listed), turn_from=made(listed, even))

@@ -62,7 +62,7 @@ def _modules(dtype: str, vectors: int) -> tuple[Any, Any, Any, Any]:
     return (
         import_module(f"{native}.vectors").vectors(dtype),
         outer.outer(dtype, ROWS[vectors], vectors),
-        outer.transposition(dtype),
+        outer.transposition(dtype).turn,
         import_module(f"{native}.memory").int64s,
     )
 

@@ -21,6 +21,14 @@ from .channel_steps import (
     is_grad_by_channels,
 )
 from .convolution import WORDS, convolution_kernel
+from .depthwise_steps import (
+    depthwise_grad_plan,
+    depthwise_grad_steps,
+    depthwise_notes,
+    depthwise_plan,
+    depthwise_step,
+    is_depthwise,
+)
 from .direct_steps import (
     direct_grad_plan,
     direct_grad_step,
@@ -45,6 +53,8 @@ def supported(geometry: ConvGeometry) -> bool:
 
 @lru_cache(1024)
 def conv_plan(geometry: ConvGeometry) -> ConvTiling:
+    if is_depthwise(geometry):
+        return depthwise_plan(geometry)
     if is_by_channels(geometry):
         return channel_plan(geometry)
     return direct_plan(geometry) if is_direct(geometry) else _gemm_plan(geometry)
@@ -60,6 +70,8 @@ def _gemm_plan(geometry: ConvGeometry) -> ConvTiling:
 
 
 def conv_kernel_grad_plan(geometry: ConvGeometry) -> ConvTiling:
+    if is_depthwise(geometry):
+        return depthwise_grad_plan(geometry)
     if is_grad_by_channels(geometry):
         return channel_grad_plan(geometry)
     return direct_grad_plan(geometry) if is_grad_direct(geometry) else _gemm_grad_plan(geometry)
@@ -164,6 +176,8 @@ def conv_steps(
 
     `workspace` has conv_plan(geometry).workspace bytes per worker, and `partial` has .partial bytes in total.
     """
+    if is_depthwise(geometry):
+        return (depthwise_step(geometry, x, kernel, bias, out, workspace),)
     if is_by_channels(geometry):
         return channel_steps(geometry, x, kernel, bias, out, workspace, partial)
     if is_direct(geometry):
@@ -180,6 +194,8 @@ def conv_kernel_grad_steps(
     geometry: ConvGeometry, x: int, cotangent: int, out: int, workspace: int, partial: int
 ) -> tuple[KernelCall, ...]:
     """Return the steps of conv_kernel_grad(x, cotangent) at `out`."""
+    if is_depthwise(geometry):
+        return depthwise_grad_steps(geometry, x, cotangent, out, workspace, partial)
     if is_grad_by_channels(geometry):
         return channel_grad_steps(geometry, x, cotangent, out, workspace, partial)
     plan = conv_kernel_grad_plan(geometry)
@@ -204,6 +220,9 @@ def conv_transpose_plan(geometry: ConvGeometry) -> ConvTiling:
     if is_by_channels(geometry, True):
         return channel_plan(geometry, True)
     adjoint = col2im_plan(geometry)
+    if is_depthwise(geometry):
+        plan = depthwise_plan(geometry, True)
+        return plan._replace(workspace=max(plan.workspace, adjoint.workspace))
     if is_direct(geometry, True):
         plan = direct_plan(geometry, True)
         return plan._replace(workspace=max(plan.workspace, adjoint.workspace))
@@ -230,6 +249,9 @@ def conv_transpose_steps(
     plan = col2im_plan(geometry)
     again = _placed(plan, out, kernel, x, bias, workspace, partial)
     mend = KernelCall(_kernel("col2im", geometry), plan.tasks, again, parallel=False)
+    if is_depthwise(geometry):
+        again[34], again[8] = depthwise_notes(geometry), 0
+        return depthwise_step(geometry, x, kernel, bias, out, workspace, partial), mend
     if is_direct(geometry, True):
         again[34], again[8] = direct_notes(geometry, True), direct_panels(geometry, True)
         return *direct_steps(geometry, x, kernel, bias, out, workspace, partial, back=True), mend
