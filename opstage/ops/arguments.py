@@ -69,6 +69,8 @@ def normalize_axes(op: str, axis: int | Sequence[int] | None, rank: int) -> Any:
 
 def per_axis(op: str, name: str, value: Any, rank: int, *, least: int) -> Any:
     """Return an int for each of `rank` spatial axes, from an int or a sequence of ints >= `least`."""
+    if type(value) is tuple and len(value) == rank and all(type(e) is int and e >= least for e in value):
+        return value  # nearly always, as derivative rules pass on what is canonical
     value = plain_sequence(value)
     values = tuple(value) if isinstance(value, (tuple, list)) else (value,) * rank
     if len(values) != rank:

@@ -309,6 +309,18 @@ def test_takes_arrays_of_any_strides_and_images_alone(case: Case, always: None) 
     np.testing.assert_allclose(alone, dx[1], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("channels", [4, 32])
+def test_cells_behind_the_last_window_may_be_as_many_as_others_have(channels: int, always: None) -> None:
+    """As in the result of a transposed convolution whose output padding is at least its stride."""
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal((2, 3, 14, 9)).astype(np.float32)
+    g = rng.standard_normal((2, channels, 7, 7)).astype(np.float32)
+    how: dict[str, Any] = {"kernel": (2, 1), "stride": (1, 1), "padding": (0, 0), "dilation": (4, 3), "groups": 1}
+    right = np.einsum("nohw,nchw->oc", g, x[:, :, :7, :7]), np.einsum("nohw,nchw->oc", g, x[:, :, 4:11, :7])
+    found = convolution.fast_conv_kernel_grad(x, g, **how)
+    np.testing.assert_allclose(found[..., 0], np.stack(right, -1), rtol=1e-4, atol=1e-4)
+
+
 def at_the_end_of_memory(a: Array) -> Array:
     """A copy behind which a page begins that must not be read."""
     room = -(-max(a.nbytes, 1) // mmap.PAGESIZE) * mmap.PAGESIZE

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from ...forks import make_lock
 from ..at_once import Action
+from ..host import address_of
 from . import openmp, team
 from .blas import find_blas
 from .compiler import Kernel, compile_kernel, import_numba
@@ -45,14 +46,14 @@ class KernelSequence:
         self._steps = tuple(steps)  # the table only points to their kernels and arguments
         self._table = np.array(
             [
-                (step.kernel.address, step.tasks if step.parallel else -step.tasks, step.arguments.ctypes.data)
+                (step.kernel.address, step.tasks if step.parallel else -step.tasks, address_of(step.arguments))
                 for step in steps
             ],
             np.int64,
         )
         self._words = schedule_words()
-        self._words[0] = self._table.ctypes.data
-        self.action: Action = partial(_drive()[1], 0, len(self._steps), 0, self._words.ctypes.data)
+        self._words[0] = address_of(self._table)
+        self.action: Action = partial(_drive()[1], 0, len(self._steps), 0, address_of(self._words))
 
     def run(self) -> None:
         """Run all steps, without the GIL."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from numpy.lib.stride_tricks import as_strided
 from ....ops.catalogue.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
 from ....ops.primitive import Primitive
 from ...host import address_of, packed
-from ...native import KernelCall, KernelSequence, workers
+from ...native import KernelCall, KernelSequence, multiply, workers
 from ..loops import convolution_steps as native
 from ..loops.geometry import ConvGeometry, ConvTiling
 from ..loops.workspace import workspace
@@ -225,8 +226,52 @@ KERNELS: dict[Primitive, Callable[..., Any]] = {
 _WORTH_A_CALL = 1 << 14  # multiplications above which the pool is faster than NumPy
 
 
-def _worth(geometry: ConvGeometry) -> ConvGeometry | None:
-    return geometry if geometry.multiplications >= _WORTH_A_CALL and native.supported(geometry) else None
+def _is_product(g: ConvGeometry) -> bool:
+    """Whether the only window of an image is the image: its numbers are a row of a matrix product."""
+    return g.cells == g.kernel and max(g.counts) == 1 and g.groups == 1 and not any(g.padding)
+
+
+def _row_products(left: Array, right: Array, bias: Array | None, shape: Sizes) -> Array:
+    out = multiply(left, right).reshape(shape)
+    if bias is not None:
+        out += bias.reshape(-1, *(1,) * (len(shape) - 2))
+    return out
+
+
+def _is_worth(geometry: ConvGeometry) -> bool:
+    return geometry.multiplications >= _WORTH_A_CALL and native.supported(geometry)
+
+
+@lru_cache(1024)
+def _geometry(
+    dtype: np.dtype[Any], images: Sizes, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int
+) -> ConvGeometry:
+    """Return that of a conv of images (N, C, *S) by a kernel, from shapes."""
+    cells, sizes = images[2:], kernel[2:]
+    counts = window_counts(cells, sizes, stride, padding, dilation)
+    return ConvGeometry(
+        dtype.name, images[0], images[1], kernel[0], groups, cells, sizes, counts, stride, padding, dilation
+    )
+
+
+@lru_cache(1024)
+def _adjoint_geometry(
+    dtype: np.dtype[Any],
+    images: Sizes,
+    kernel: Sizes,
+    stride: Sizes,
+    padding: Sizes,
+    output_padding: Sizes,
+    dilation: Sizes,
+    groups: int,
+) -> ConvGeometry:
+    """Return that of the conv whose adjoint takes images (N, C, *O), from shapes."""
+    sizes, counts = kernel[2:], images[2:]
+    cells = _adjoint_cells(counts, sizes, stride, padding, output_padding, dilation)
+    channels = kernel[1] * groups
+    return ConvGeometry(
+        dtype.name, images[0], channels, kernel[0], groups, cells, sizes, counts, stride, padding, dilation
+    )
 
 
 def _memory(plan: ConvTiling) -> tuple[int, int]:
@@ -244,21 +289,18 @@ def fast_conv(
     kernel: Array, *operands: Array, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int, has_bias: bool
 ) -> Array:
     bias, x = _split(operands, has_bias)
-    sizes = kernel.shape[2:]
-    images = packed(_images(x, len(sizes)))
-    counts = window_counts(images.shape[2:], sizes, stride, padding, dilation)
-    geometry = _worth(
-        ConvGeometry(
-            x.dtype.name, len(images), images.shape[1], len(kernel), groups, images.shape[2:], sizes, counts,
-            stride, padding, dilation,
-        )
-    )  # fmt: skip
-    if geometry is None:
+    images = packed(_images(x, kernel.ndim - 2))
+    geometry = _geometry(x.dtype, images.shape, kernel.shape, stride, padding, dilation, groups)
+    if _is_product(geometry):
+        weight, shape = packed(kernel).reshape(len(kernel), -1), (len(images), len(kernel), *geometry.counts)
+        out = _row_products(images.reshape(len(images), -1), weight.T, bias, shape)
+        return out if x.ndim == images.ndim else out[0]
+    if not _is_worth(geometry):
         return conv(
             kernel, *operands, stride=stride, padding=padding, dilation=dilation, groups=groups, has_bias=has_bias
         )
     kernel, bias = packed(kernel), None if bias is None else packed(bias)
-    out = np.empty((len(images), len(kernel), *counts), x.dtype)
+    out = np.empty((len(images), len(kernel), *geometry.counts), x.dtype)
     bias_at = 0 if bias is None else address_of(bias)
     memory = _memory(native.conv_plan(geometry))
     _do(native.conv_steps(geometry, address_of(images), address_of(kernel), bias_at, address_of(out), *memory))
@@ -270,16 +312,16 @@ def fast_conv_kernel_grad(
 ) -> Array:
     rank = len(kernel)
     images, cotangents = packed(_images(x, rank)), packed(_images(g, rank))
-    channels = cotangents.shape[1]
-    geometry = _worth(
-        ConvGeometry(
-            x.dtype.name, len(images), images.shape[1], channels, groups, images.shape[2:], kernel,
-            cotangents.shape[2:], stride, padding, dilation,
-        )
-    )  # fmt: skip
-    if geometry is None:
+    shape = (cotangents.shape[1], images.shape[1] // groups, *kernel)
+    geometry = _geometry(x.dtype, images.shape, shape, stride, padding, dilation, groups)
+    if geometry.counts != cotangents.shape[2:]:  # cells that no window reaches may be as many as another window has
+        geometry = geometry._replace(counts=cotangents.shape[2:])
+    if _is_product(geometry):
+        rows = cotangents.reshape(len(cotangents), -1)
+        return _row_products(rows.T, images.reshape(len(images), -1), None, shape)
+    if not _is_worth(geometry):
         return conv_kernel_grad(x, g, kernel=kernel, stride=stride, padding=padding, dilation=dilation, groups=groups)
-    out = np.empty((channels, images.shape[1] // groups, *kernel), x.dtype)
+    out = np.empty(shape, x.dtype)
     memory = _memory(native.conv_kernel_grad_plan(geometry))
     _do(native.conv_kernel_grad_steps(geometry, address_of(images), address_of(cotangents), address_of(out), *memory))
     return out
@@ -296,22 +338,19 @@ def fast_conv_transpose(
     has_bias: bool,
 ) -> Array:
     bias, x = _split(operands, has_bias)
-    sizes, channels = kernel.shape[2:], kernel.shape[1] * groups
-    images = packed(_images(x, len(sizes)))
-    spatial = images.shape[2:]
-    cells = _adjoint_cells(spatial, sizes, stride, padding, output_padding, dilation)
-    geometry = _worth(
-        ConvGeometry(
-            x.dtype.name, len(images), channels, len(kernel), groups, cells, sizes, spatial, stride, padding, dilation
-        )
-    )
-    if geometry is None:
+    images = packed(_images(x, kernel.ndim - 2))
+    geometry = _adjoint_geometry(x.dtype, images.shape, kernel.shape, stride, padding, output_padding, dilation, groups)
+    if _is_product(geometry):
+        weight, shape = packed(kernel).reshape(len(kernel), -1), (len(images), geometry.channels_in, *geometry.cells)
+        out = _row_products(images.reshape(len(images), -1), weight, bias, shape)
+        return out if x.ndim == images.ndim else out[0]
+    if not _is_worth(geometry):
         return conv_transpose(
             kernel, *operands, stride=stride, padding=padding, output_padding=output_padding, dilation=dilation,
             groups=groups, has_bias=has_bias,
         )  # fmt: skip
     kernel, bias = packed(kernel), None if bias is None else packed(bias)
-    out = np.empty((len(images), channels, *cells), x.dtype)
+    out = np.empty((len(images), geometry.channels_in, *geometry.cells), x.dtype)
     bias_at = 0 if bias is None else address_of(bias)
     memory = _memory(native.conv_transpose_plan(geometry))
     _do(

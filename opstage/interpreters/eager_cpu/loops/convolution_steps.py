@@ -43,6 +43,7 @@ from .geometry import IMAGES, ConvGeometry, ConvTiling, Sizes, Words, rounded_up
 
 _COLUMN_BYTES = 512 << 10  # for the windows of a block; the kernel and the result also fit in a cache of 1 MB
 _FEW_WINDOWS = 128  # per image, too few for a matrix product: then a block has more than one image
+_FEW_TERMS = 24  # of a sum of the kernel's gradient over an image whose windows need not be copied
 _RANK = 3
 
 
@@ -62,8 +63,7 @@ def conv_plan(geometry: ConvGeometry) -> ConvTiling:
 
 @lru_cache(1024)
 def _gemm_plan(geometry: ConvGeometry) -> ConvTiling:
-    images, lines = _blocks(geometry)
-    pointwise = _is_pointwise(geometry)
+    images, lines, pointwise = _blocks(geometry, _FEW_WINDOWS)
     workspace, tile = _workspace(geometry, images, lines, pointwise)
     blocks = -(-geometry.images // images) * -(-math.prod(geometry.counts[:-1]) // lines)
     return ConvTiling(workspace, 0, blocks, _words(geometry, workspace, tile, images, 1, 1, pointwise, lines))
@@ -79,8 +79,7 @@ def conv_kernel_grad_plan(geometry: ConvGeometry) -> ConvTiling:
 
 @lru_cache(1024)
 def _gemm_grad_plan(geometry: ConvGeometry) -> ConvTiling:
-    images, lines = _blocks(geometry)
-    pointwise = _is_pointwise(geometry)
+    images, lines, pointwise = _blocks(geometry, _FEW_TERMS if _is_pointwise(geometry) else _FEW_WINDOWS)
     workspace, tile = _workspace(geometry, images, lines, pointwise)
     blocks = -(-geometry.images // images) * -(-math.prod(geometry.counts[:-1]) // lines)
     parts = geometry.grad_parts(blocks)
@@ -103,27 +102,23 @@ def col2im_plan(geometry: ConvGeometry) -> ConvTiling:
     return ConvTiling(workspace, 0, tasks, _words(geometry, workspace, 0, 1, channels, 1, False, lines))
 
 
-def _blocks(geometry: ConvGeometry) -> tuple[int, int]:
-    """Return the images and lines of windows per block: more than one image only if all its lines fit."""
+def _blocks(geometry: ConvGeometry, few: int) -> tuple[int, int, bool]:
+    """Return the images and lines of windows per block, and whether the planes of an image already are the matrix of
+    windows: more than one image only if all its lines fit and its windows are fewer than `few`."""
     line_bytes = max(1, geometry.depth * geometry.counts[-1] * geometry.itemsize)
     all_lines = max(1, math.prod(geometry.counts[:-1]))
     lines = max(1, min(all_lines, _COLUMN_BYTES // line_bytes))
     images = 1
-    if all_lines * geometry.counts[-1] < _FEW_WINDOWS:
+    if all_lines * geometry.counts[-1] < few:
         images = max(1, min(-(-geometry.images // IMAGES), _COLUMN_BYTES // (line_bytes * all_lines)))
     if geometry.images < IMAGES:
         lines = min(lines, -(-all_lines // IMAGES))
-    return images, lines
+    return images, lines, images == 1 and _is_pointwise(geometry)
 
 
 def _is_pointwise(geometry: ConvGeometry) -> bool:
-    """Whether the planes of an image are already the matrix of windows, with one image per block."""
-    return (
-        max(geometry.kernel) == 1
-        and max(geometry.stride) == 1
-        and not any(geometry.padding)
-        and _blocks(geometry)[0] == 1
-    )
+    """Whether windows are the cells."""
+    return max(geometry.kernel) == 1 and max(geometry.stride) == 1 and not any(geometry.padding)
 
 
 def _workspace(geometry: ConvGeometry, images: int, lines: int, pointwise: bool) -> tuple[int, int]:
