@@ -6,6 +6,7 @@ import ctypes
 import itertools
 import mmap
 import sys
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,13 @@ import numpy.typing as npt
 import pytest
 
 from opstage.interpreters.eager_cpu.kernels import convolution
-from opstage.interpreters.eager_cpu.loops import channel_steps, convolution_steps, depthwise_steps, direct_steps
+from opstage.interpreters.eager_cpu.loops import (
+    cell_steps,
+    channel_steps,
+    convolution_steps,
+    depthwise_steps,
+    direct_steps,
+)
 from opstage.interpreters.eager_cpu.loops.geometry import ConvGeometry
 from opstage.ops.catalogue.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
 
@@ -67,6 +74,18 @@ BY_CHANNELS = [
 ]
 """Those whose channels fill vectors."""
 
+BY_CELLS = [
+    Case(3, 32, 16, (5, 6, 7), (3, 2, 3), stride=(1, 2, 1), padding=(1, 1, 1), dilation=(1, 1, 2)),
+    Case(2, 64, 96, (3, 5, 4), (2, 3, 1), stride=(2, 1, 3), padding=(0, 1, 0), dilation=(1, 1, 1), groups=2),
+    Case(1, 16, 32, (7, 4, 5), (3, 3, 3), stride=(2, 2, 2), padding=(1, 1, 1), dilation=(1, 1, 1)),
+    Case(5, 48, 32, (6, 6), (3, 3), padding=(1, 1)),
+    Case(9, 45, 46, (4, 4), (3, 3), padding=(1, 1)),
+    Case(2, 64, 48, (9, 9), (3, 3), padding=(6, 6), dilation=(6, 6)),
+    Case(1, 37, 29, (12, 9), (5, 4), stride=(2, 1), padding=(2, 3)),
+    Case(4, 32, 32, (29,), (4,), stride=(3,), padding=(5,), dilation=(2,)),
+]
+"""Those computed for one cell of the kernel after the other, forward or back or both."""
+
 DEPTHWISE = [
     Case(3, 16, 16, (7, 7), (5, 5), padding=(2, 2), groups=16),
     Case(9, 29, 29, (6, 5), (3, 3), stride=(2, 2), padding=(1, 1), groups=29),
@@ -116,6 +135,7 @@ CASES = [
     Case(1, 4, 8, (1, 16), (1, 4), stride=(1, 2), padding=(0, 3), dilation=(1, 2)),
     Case(1, 1, 1, (7, 5), (3, 5), stride=(3, 4), padding=(1, 2), dilation=(3, 1)),  # a first row of padding alone
     *BY_CHANNELS,
+    *BY_CELLS,
     *DEPTHWISE,
     Case(2, 16, 8, (40, 48), (3, 3), padding=(1, 1)),
 ]
@@ -184,7 +204,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plans_anew() -> None:
-    for module in (channel_steps, convolution_steps, depthwise_steps, direct_steps):
+    for module in (cell_steps, channel_steps, convolution_steps, depthwise_steps, direct_steps):
         for function in vars(module).values():
             if hasattr(function, "cache_clear") and function.__module__ == module.__name__:
                 function.cache_clear()
@@ -200,6 +220,7 @@ def set_budget(monkeypatch: pytest.MonkeyPatch, budget: int | None) -> None:
         (convolution_steps, ("_COLUMN_BYTES",)),
         (direct_steps, ("_BLOCK_BYTES", "_GRAD_BYTES")),
         (channel_steps, ("_BLOCK_BYTES", "_PANEL_BYTES")),
+        (cell_steps, ("_BLOCK_BYTES",)),
         (depthwise_steps, ("_BLOCK_BYTES",)),
     )
     for module, names in places if budget is not None else ():
@@ -364,9 +385,14 @@ def test_vectors_of_channels_are_tried() -> None:
     """Each way by some of the cases that are for it."""
     if not direct_steps.has_registers():
         pytest.skip("the processor has too few registers")
-    tried = np.zeros(3, int)
-    for geometry in map(geometry_of, BY_CHANNELS):
-        by_channels = channel_steps.is_by_channels
-        tried += by_channels(geometry), by_channels(geometry, True), channel_steps.is_grad_by_channels(geometry)
-    assert tried.min() >= 5, tried
-    assert all(map(depthwise_steps.is_depthwise, map(geometry_of, DEPTHWISE)))
+    ways: list[tuple[Callable[..., bool], bool, list[Case], int]] = [
+        (channel_steps.is_by_channels, False, BY_CHANNELS, 5),
+        (channel_steps.is_grad_by_channels, False, BY_CHANNELS, 5),
+        (cell_steps.is_by_cells, False, BY_CELLS, 6),
+        (cell_steps.is_by_cells, True, BY_CELLS, 6),
+        (cell_steps.is_grad_by_cells, False, BY_CELLS, 5),
+        (depthwise_steps.is_depthwise, False, DEPTHWISE, len(DEPTHWISE)),
+    ]
+    for is_taken, back, cases, least in ways:
+        taken = [is_taken(geometry_of(case), *(back,) * back) for case in cases]
+        assert sum(taken) >= least, (is_taken, taken)

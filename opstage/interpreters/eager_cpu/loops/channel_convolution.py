@@ -1,10 +1,9 @@
 """Convolution in vectors of channels: a number of x times the weights that it has in adjacent output channels.
 
 The sums of a tile, some windows by some vectors of channels, stay in registers. Windows read single numbers, so they
-may lie anywhere: no lane is idle at the end of a line, and no stride needs a copy; only padding does. The adjoint takes
-the cells of the kernel one by one, and adds what windows give through it to the cells that they have there; the
-kernel's gradient has cells of the kernel in the place of windows, and adds up over those. What stands in memory by
-channel first is transposed on the way, a block at a time. Georganas et al., Anatomy of high-performance deep learning
+may lie anywhere: no lane is idle at the end of a line, and no stride needs a copy; only padding does. The kernel's
+gradient has cells of the kernel in the place of windows, and adds up over those. What stands in memory by channel first
+is transposed on the way, a block at a time. Georganas et al., Anatomy of high-performance deep learning
 convolutions on SIMD architectures, 2018.
 """
 
@@ -27,7 +26,7 @@ WORDS = 49
 """The words of every kernel here; they are those of `direct_convolution` where they mean the same, since both copy
 lines with one function. x is conv's, also of its adjoint, which has it as its result; channels are those of a group.
 
-0 x, 1 panels or sums, 2 conv's result, its cotangent or the operand of its adjoint, 3 workspace, 4 bytes of it that a
+0 x, 1 panels or sums, 2 conv's result or its cotangent, 3 workspace, 4 bytes of it that a
 worker has, 5 images, 6 groups, 7 channels of x, 8 of the result, 9 … 10 cells of x, 11 … 12 of the kernel, 13 … 14
 windows, 17 … 18 and 25 … 26 always 1, 19 … 20 padding, 21 … 22 dilation; of the copy 23 cells of a line, 24 lines of a
 plane, 27 bytes of an image, 28 of a channel; 30 windows of a block at most, in whole tiles, 31 bias or 0, 32 always 0,
@@ -39,12 +38,10 @@ pass
 
 @cache
 def channel_kernel(name: str, dtype: str, vectors: int) -> Kernel:
-    """Return `pack`, `pack_back`, `forward`, `adjoint`, `grad` or `collect`, for float32 or float64."""
+    """Return `pack`, `forward`, `grad` or `collect`, for float32 or float64."""
     factory = {
         "pack": _pack,
-        "pack_back": _pack_back,
         "forward": _conv,
-        "adjoint": _adjoint,
         "grad": _grad,
         "collect": _collect,
     }[name]
@@ -86,33 +83,6 @@ def _pack(dtype: str, vectors: int) -> Any:
             source = w[33] + channel * depth * size
             for k in range(0, depth, lanes):
                 turn(to + (k + 1) * row, source + k * size, depth * size, present, row, min(lanes, depth - k))
-
-    return kernel
-
-
-def _pack_back(dtype: str, vectors: int) -> Any:
-    """Lay out for a vector of x's channels their biases, then for each cell of the kernel the weights of each output
-    channel; a task is one vector."""
-    v, _, turn, words = _modules(dtype, vectors)
-    lanes, size, load, store, row, word_count = v.lanes, v.size, v.load, v.store, v.lanes * v.size, WORDS
-    zero = getattr(np, dtype)(0)
-
-    def kernel(lo, hi, worker, arguments):
-        w = words(arguments, word_count)
-        cells, channels, outputs = w[11] * w[12], w[7], w[8]
-        panels = (channels + lanes - 1) // lanes
-        for task in range(lo, hi):
-            group, first = task // panels, task % panels * lanes
-            present = min(lanes, channels - first)
-            to = w[1] + task * (outputs * cells + 1) * row
-            for i in range(present):
-                bias = w[31] + (group * channels + first + i) * size
-                store(to + i * size, load(bias) if w[31] != 0 else zero)
-            for o in range(outputs):
-                source = w[33] + ((group * outputs + o) * channels + first) * cells * size
-                for k in range(0, cells, lanes):
-                    at, some = to + (k * outputs + o + 1) * row, min(lanes, cells - k)
-                    turn(at, source + k * size, cells * size, present, outputs * row, some)
 
     return kernel
 
@@ -212,73 +182,6 @@ def _conv(dtype: str, vectors: int) -> Any:
                             for j in range(0, run, lanes):
                                 some = min(lanes, run - j)
                                 turn(into + j * size, source + j * many * row, many * row, some, plane * size, present)
-
-    return kernel
-
-
-def _adjoint(dtype: str, vectors: int) -> Any:
-    """A task has some images, and as many of x's channels as a tile. The sums are those of all cells that windows have,
-    also of padding."""
-    v, t, turn, words = _modules(dtype, vectors)
-    rows, many, word_count = ROWS[vectors], vectors, WORDS
-    at_places, load_tile, store_tile, step = t.places, t.load, t.store, t.step
-    lanes, size, row = v.lanes, v.size, v.lanes * v.size
-
-    def compute(sums, reads, writes, operand, plane, outputs, weights, apart):
-        places, into = at_places(reads), at_places(writes)
-        tile = load_tile(sums, into)
-        for _ in range(outputs):
-            tile = step(tile, operand, places, weights, apart)
-            operand += plane
-            weights += row
-        store_tile(tile, sums, into)
-
-    def kernel(lo, hi, worker, arguments):
-        w = words(arguments, word_count)
-        x, panels_at, operand, own = w[0], w[1], w[2], w[3] + worker * w[4]
-        groups, channels, outputs, cells = w[6], w[7], w[8], w[11] * w[12]
-        height, width, windows, most, pitch, lines = w[9], w[10], w[13] * w[14], w[30], w[23], w[24]
-        panels = (channels + lanes - 1) // lanes
-        apart, blocks = (outputs * cells + 1) * row, (panels + many - 1) // many
-        reads, writes = own, own + 8 * most
-        sums = (own + 16 * most + 63) // 64 * 64
-        of_reads, of_writes = words(reads, most), words(writes, most)
-        for task in range(lo, hi):
-            n0, group, p = task // blocks // groups * w[38], task // blocks % groups, task % blocks * many
-            n1 = min(n0 + w[38], w[5])
-            count = (n1 - n0) * windows
-            for i in range((count + rows - 1) // rows * rows):
-                at = min(i, count - 1)
-                n, window = at // windows, at % windows
-                line, column = window // w[14] * w[45], window % w[14] * w[46]
-                of_reads[i] = (n * groups * outputs * windows + window) * size
-                of_writes[i] = ((n * lines + line) * pitch + column) * many * row
-            panel = panels_at + (group * panels + p) * apart
-            for i in range((n1 - n0) * lines * pitch):
-                for q in range(many):
-                    v_at = sums + (i * many + q) * row
-                    move_row(v_at, panel + q * apart)
-            source = operand + (n0 * groups + group) * outputs * windows * size
-            for k in range(cells):
-                at = sums + (k // w[12] * w[21] * pitch + k % w[12] * w[22]) * many * row
-                weights = panel + (k * outputs + 1) * row
-                for i in range(0, count, rows):
-                    compute(at, reads + 8 * i, writes + 8 * i, source, windows * size, outputs, weights, apart)
-            for q in range(p, min(p + many, panels)):
-                present = min(lanes, channels - q * lanes)
-                for n in range(n0, n1):
-                    into = x + ((n * groups + group) * channels + q * lanes) * height * width * size
-                    for y in range(height):
-                        first = ((n - n0) * lines + y + w[19]) * pitch + w[20]
-                        at = sums + (first * many + q - p) * row
-                        for j in range(0, width, lanes):
-                            to, some = into + (y * width + j) * size, min(lanes, width - j)
-                            turn(to, at + j * many * row, many * row, some, height * width * size, present)
-
-    move, every = v.move, (1 << v.lanes) - 1
-
-    def move_row(to, source):
-        move(to, source, every, every)
 
     return kernel
 

@@ -15,7 +15,6 @@ from .geometry import IMAGES, ConvGeometry, ConvTiling, Words, in_plane, rounded
 
 _BLOCK_BYTES = 384 << 10  # of lines and sums of a block; weights also fit in a cache of 1 MB
 _PANEL_BYTES = 128 << 10  # of weights of a pass, which all tiles of a block read
-_SUMS_BYTES = 512 << 10  # of an image's sums of the adjoint
 _VECTOR_BYTES = 64
 _FULL_ENOUGH = 0.75  # the fraction of lanes with a channel
 _GRAD_FULL_ENOUGH = 0.8  # where windows could fill them as well
@@ -37,7 +36,7 @@ def _panels(channels: int, lanes: int) -> int:
     return -(-channels // lanes)
 
 
-def _vectors(channels: int, lanes: int) -> int:
+def channel_vectors(channels: int, lanes: int) -> int:
     """Return the vectors of channels of a tile: as many as leave the fewest without channels."""
     panels = _panels(channels, lanes)
     return min(ROWS, key=lambda many: (-(-panels // many) * many, -many))
@@ -53,43 +52,34 @@ def _grouped(g: ConvGeometry) -> tuple[int, int]:
 
 
 @lru_cache(1024)
-def is_by_channels(g: ConvGeometry, back: bool = False) -> bool:
-    """Whether conv, or its adjoint in x, is computed this way: if channels fill vectors better than windows do. A
-    kernel of one cell is a product of matrices that need not be copied."""
-    if math.prod(g.kernel) == 1 or not _is_possible(g, back):
+def is_by_channels(g: ConvGeometry) -> bool:
+    """Whether conv is computed this way: if channels fill vectors better than windows do. A kernel of one cell is a
+    product of matrices that need not be copied."""
+    if math.prod(g.kernel) == 1 or not _is_possible(g):
         return False
-    if not is_direct(g, back):
+    if not is_direct(g):
         return True
-    channels, lanes = _grouped(g)[0 if back else 1], _lanes(g)
-    full = channels / (_panels(channels, lanes) * lanes)
-    if back:
-        tasks = g.images * g.groups * -(-_panels(channels, lanes) // _vectors(channels, lanes))
-        worth = _grouped(g)[1] >= _MANY_PRODUCTS // 2 and _vectors(channels, lanes) > 1 and tasks >= IMAGES
-    else:
-        worth = g.depth >= _MANY_PRODUCTS
-    return worth and full >= fullness(g, back)
+    channels, lanes = _grouped(g)[1], _lanes(g)
+    return g.depth >= _MANY_PRODUCTS and channels / (_panels(channels, lanes) * lanes) >= fullness(g)
 
 
 @lru_cache(1024)
 def is_grad_by_channels(g: ConvGeometry) -> bool:
     """Whether the kernel's gradient is computed this way."""
     channels, lanes = _grouped(g)[1], _lanes(g)
-    return _is_possible(g, False) and (
+    return _is_possible(g) and (
         channels >= _GRAD_FULL_ENOUGH * _panels(channels, lanes) * lanes or not is_grad_direct(g)
     )
 
 
-def _is_possible(g: ConvGeometry, back: bool) -> bool:
-    channels, lanes = _grouped(g)[0 if back else 1], _lanes(g)
+def _is_possible(g: ConvGeometry) -> bool:
+    channels, lanes = _grouped(g)[1], _lanes(g)
     return (
-        is_flat(g)
-        and channels >= _FULL_ENOUGH * _panels(channels, lanes) * lanes
-        and _share_inside(g) >= _INSIDE_ENOUGH
-        and (not back or _sums(g)[0] * _row_bytes(g, back) <= _SUMS_BYTES)
+        is_flat(g) and channels >= _FULL_ENOUGH * _panels(channels, lanes) * lanes and share_inside(g) >= _INSIDE_ENOUGH
     )
 
 
-def _share_inside(g: ConvGeometry) -> float:
+def share_inside(g: ConvGeometry) -> float:
     """Return the fraction of cells of windows that are not padding; all are computed."""
     share = 1.0
     for n, k, count, s, p, d in zip(g.cells, g.kernel, g.counts, g.stride, g.padding, g.dilation):
@@ -98,17 +88,8 @@ def _share_inside(g: ConvGeometry) -> float:
     return share
 
 
-def _row_bytes(g: ConvGeometry, back: bool) -> int:
-    return _vectors(_grouped(g)[0 if back else 1], _lanes(g)) * _VECTOR_BYTES
-
-
-def _sums(g: ConvGeometry) -> tuple[int, int, int]:
-    """Return the cells of an image that windows have or x has, with padding, and the lines and columns of those."""
-    lines, columns = (
-        max((count - 1) * s + (k - 1) * d + 1, n + p)
-        for n, k, count, s, p, d in zip(*(in_plane(each, i) for each, i in _axes(g)))
-    )
-    return lines * columns, lines, columns
+def _row_bytes(g: ConvGeometry) -> int:
+    return channel_vectors(_grouped(g)[1], _lanes(g)) * _VECTOR_BYTES
 
 
 def _axes(g: ConvGeometry) -> list[tuple[tuple[int, ...], int]]:
@@ -119,7 +100,7 @@ def _axes(g: ConvGeometry) -> list[tuple[tuple[int, ...], int]]:
 def _block(g: ConvGeometry, beside: int) -> _Blocking:
     """Return the block of conv or of the kernel's gradient; `beside` bytes per window stand beside the lines."""
     cells, kernel, counts, stride, padding, dilation = (in_plane(each, i) for each, i in _axes(g))
-    vectors = _vectors(_grouped(g)[1], _lanes(g))
+    vectors = channel_vectors(_grouped(g)[1], _lanes(g))
     in_place, (all_lines, width) = not any(padding), counts
     reach, pitch = (kernel[0] - 1) * dilation[0], cells[1] + 2 * padding[1]
     line_bytes = _grouped(g)[0] * pitch * g.itemsize
@@ -175,51 +156,29 @@ def _most(g: ConvGeometry, block: _Blocking) -> int:
 
 
 @lru_cache(1024)
-def channel_plan(g: ConvGeometry, back: bool = False) -> ConvTiling:
-    channels, others = _grouped(g) if back else _grouped(g)[::-1]
-    panels = _panels(channels, _lanes(g))
-    if back:
-        plan = _adjoint_plan(g)
-    else:
-        block = _block(g, _row_bytes(g, False))
-        lines, pitch, copied = _copied(g, block)
-        most = _most(g, block)
-        own = rounded_up(16 * most + 8 * math.prod(g.kernel) + 64) + most * block.vectors * _VECTOR_BYTES
-        own = rounded_up(own + copied)
-        tasks = -(-g.images // block.images) * -(-in_plane(g.counts, 1)[0] // block.lines)
-        plan = ConvTiling(own, 0, tasks, _words(g, block, most, own, pitch, lines))
-    # The last tile may have more vectors than there are panels.
-    beyond = max(ROWS) - 1
-    panel = (others * math.prod(g.kernel) + 1) * _VECTOR_BYTES
-    return plan._replace(partial=(g.groups * panels + beyond) * panel)
-
-
-def _adjoint_plan(g: ConvGeometry) -> ConvTiling:
-    cells, lines, pitch = _sums(g)
-    vectors, windows = _vectors(_grouped(g)[0], _lanes(g)), math.prod(g.counts)
-    row = vectors * _VECTOR_BYTES
-    images = max(1, min(-(-g.images // IMAGES), _SUMS_BYTES // (cells * row), -(-_WINDOWS // windows)))
-    block = _Blocking(vectors, in_plane(g.counts, 1)[0], images, True)
+def channel_plan(g: ConvGeometry) -> ConvTiling:
+    block = _block(g, _row_bytes(g))
+    lines, pitch, copied = _copied(g, block)
     most = _most(g, block)
-    own = rounded_up(16 * most + 64) + images * cells * row
-    blocks = -(-_panels(_grouped(g)[0], _lanes(g)) // vectors)
-    words = _words(g, block, most, own, pitch, lines)
-    return ConvTiling(own, 0, -(-g.images // images) * g.groups * blocks, words)
+    own = rounded_up(16 * most + 8 * math.prod(g.kernel) + 64) + most * block.vectors * _VECTOR_BYTES
+    own = rounded_up(own + copied)
+    tasks = -(-g.images // block.images) * -(-in_plane(g.counts, 1)[0] // block.lines)
+    # The last tile may have more vectors than there are panels.
+    panels = g.groups * _panels(_grouped(g)[1], _lanes(g)) + max(ROWS) - 1
+    return ConvTiling(own, panels * (g.depth + 1) * _VECTOR_BYTES, tasks, _words(g, block, most, own, pitch, lines))
 
 
 def channel_steps(
-    g: ConvGeometry, x: int, kernel: int, bias: int, result: int, workspace: int, panels: int, back: bool = False
+    g: ConvGeometry, x: int, kernel: int, bias: int, result: int, workspace: int, panels: int
 ) -> tuple[KernelCall, ...]:
-    """Return the steps of conv(kernel, bias, x) at `result`, or of its adjoint at `x` for an operand `result`."""
-    plan, vectors = channel_plan(g, back), _vectors(_grouped(g)[0 if back else 1], _lanes(g))
+    """Return the steps of conv(kernel, bias, x) at `result`."""
+    plan, vectors = channel_plan(g), channel_vectors(_grouped(g)[1], _lanes(g))
     words = plan.words.copy()
     words[:4] = x, panels, result, workspace
     words[31], words[33] = bias, kernel
-    pack, main = ("pack_back", "adjoint") if back else ("pack", "forward")
-    tasks = g.groups * _panels(_grouped(g)[0 if back else 1], _lanes(g))
     return (
-        KernelCall(channel_kernel(pack, g.dtype, vectors), tasks, words),
-        KernelCall(channel_kernel(main, g.dtype, vectors), plan.tasks, words),
+        KernelCall(channel_kernel("pack", g.dtype, vectors), g.groups * _panels(_grouped(g)[1], _lanes(g)), words),
+        KernelCall(channel_kernel("forward", g.dtype, vectors), plan.tasks, words),
     )
 
 
@@ -228,7 +187,7 @@ def channel_steps(
 
 def _grad_row(g: ConvGeometry) -> int:
     """Return the bytes of all channels of the result, in whole tiles."""
-    vectors = _vectors(_grouped(g)[1], _lanes(g))
+    vectors = channel_vectors(_grouped(g)[1], _lanes(g))
     return -(-_panels(_grouped(g)[1], _lanes(g)) // vectors) * vectors * _VECTOR_BYTES
 
 
@@ -251,7 +210,7 @@ def channel_grad_steps(
     g: ConvGeometry, x: int, cotangent: int, out: int, workspace: int, partial: int
 ) -> tuple[KernelCall, ...]:
     """Return the steps of conv_kernel_grad(x, cotangent) at `out`."""
-    plan, vectors = channel_grad_plan(g), _vectors(_grouped(g)[1], _lanes(g))
+    plan, vectors = channel_grad_plan(g), channel_vectors(_grouped(g)[1], _lanes(g))
     words = plan.words.copy()
     words[:4] = x, partial, cotangent, workspace
     words[33] = out

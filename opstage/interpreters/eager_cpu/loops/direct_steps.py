@@ -151,9 +151,14 @@ def is_grad_direct(g: ConvGeometry) -> bool:
 
 
 def is_flat(g: ConvGeometry) -> bool:
-    """Whether kernels here and in `channel_convolution` can compute it: it has two axes at most, and some elements."""
+    """Whether kernels here and in `channel_convolution` can compute it: it has two axes at most."""
     has_two = len(g.cells) < 3 or (g.cells[0] == g.kernel[0] == g.counts[0] == 1 and g.padding[0] == 0)
-    return has_registers() and has_two and 0 not in (g.images, g.channels_in, g.channels_out, *g.cells, *g.counts)
+    return has_two and has_tiles(g)
+
+
+def has_tiles(g: ConvGeometry) -> bool:
+    """Whether it has some elements, and the processor the registers for tiles of them."""
+    return has_registers() and 0 not in (g.images, g.channels_in, g.channels_out, *g.cells, *g.counts)
 
 
 def _is_full(g: ConvGeometry, back: bool) -> bool:

@@ -61,6 +61,7 @@ class _Marks:
     def _word(self, value: int) -> Word:
         if value >> 48 == 0xFFFF and 0 < value - _MARK <= len(self._words):
             return self._words[value - _MARK - 1]
+        assert not _MARK <= value < _MARK + (1 << 47), "a step calculates with an address, which is not known yet"
         return value if value < 1 << 63 else value - (1 << 64)
 
 
