@@ -11,7 +11,7 @@ import numpy as np
 from ....ops.closed import Body, Equation, ScanParameters
 from ...branching import SWITCH, branches_of
 from ...codegen.arena import Item, arrange
-from ...codegen.clusters import FusionGroup, Level, read_by
+from ...codegen.clusters import FusionGroup, Level, memory_read, read_by
 from ...codegen.cpu.alike import AlikeClusters
 from ...codegen.cpu.compilation import Compilation
 from ...codegen.cpu.overwritable import Overwritable
@@ -131,9 +131,9 @@ class CpuPlan:
         read = {root: {moved[reader] for reader in readers} for root, readers in read.items()}
         for group in self.groups:
             for e in group.equations:
-                if e.primitive is MEET_BEGIN:  # other processes may read it until the next run
-                    for slot in e.inputs:
-                        read.setdefault(lowered.views[slot].root, set()).add(len(self.groups) - 1)
+                if e.primitive is MEET_BEGIN:  # other processes may read it until the next run, so past the last group
+                    for root in memory_read(lowered, [e]):
+                        read.setdefault(root, set()).add(len(self.groups))
         items: list[Item] = []
         for step in self.steps:
             if isinstance(step, LoopStep):
