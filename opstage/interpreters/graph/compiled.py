@@ -16,8 +16,8 @@ from ..base_program import BaseProgram
 from ..eager_cpu.interpreter import HostArrays, NumpyOps
 from ..eager_cpu.memory import located
 from ..host import Array
-from ..mesh.fabric import lends
 from ..mesh.hosting import Hosting
+from ..mesh.loans import lends
 from .cpu.scratch import CpuScratch
 from .executor import CpuExecutor
 from .graph import Graph

@@ -85,52 +85,6 @@ class Fabric(Protocol):
         ...
 
 
-class Loan(Protocol):
-    """An exchange of vectors that stay where they stand."""
-
-    def arrived(self, sizes: Mapping[int, int]) -> Mapping[int, Array]:
-        """Wait for the vectors of the others, of so many bytes each; return their bytes, which must only be read.
-        Raises the errors of `Fabric.exchange`."""
-        ...
-
-    def end(self) -> None:
-        """Say that what arrived has been read."""
-        ...
-
-    def abandon(self) -> None:
-        """Say that it will not be read, arrived or not."""
-        ...
-
-
-class Lends(Protocol):
-    """Memory that processes of one host read where it stands."""
-
-    def empty(self, nbytes: int) -> Array:
-        """Return memory that others can read, page-aligned. Raises OutOfMemoryError."""
-        ...
-
-    def settle(self, address: int) -> None:
-        """Wait until the others have read all that was lent of the memory at an address. Raises the errors of
-        `Fabric.exchange`."""
-        ...
-
-    def lend(self, parts: Mapping[int, Array], called: str, *, stays: bool) -> Loan | None:
-        """Start an exchange that all participants make this way: of equally many bytes, in one order, see
-        `Fabric.start`.
-
-        Small vectors are sent. Others are read where they stand, so they must stand in memory of `empty`, and, as
-        `stays` says, not be overwritten until `settle`. Returns None if that is not so, or another process is on
-        another host.
-        """
-        ...
-
-
-def lends(fabric: Fabric) -> Lends | None:
-    """Return how the processes of this host lend each other memory, or None."""
-    found: Lends | None = getattr(fabric, "lending", None)
-    return found
-
-
 class DeviceFabric(Protocol):
     """A `Fabric` whose processes have a GPU each, and which moves bytes between GPU memories."""
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, final
 
 from ..host import Array
-from .near import INLINE, Near, SentNote
+from .near import Near, SentNote
 
 if TYPE_CHECKING:
     from .mpi import MpiFabric
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 @final
 class Lending:
-    """See `fabric.Lends`."""
+    """See `loans.Lends`."""
 
     def __init__(self, fabric: MpiFabric, near: Near):
         self._fabric, self._near = fabric, near
 
     def empty(self, nbytes: int) -> Array:
-        """See `fabric.Lends.empty`."""
+        """See `loans.Lends.empty`."""
         return self._near.empty(nbytes)
 
     def settle(self, address: int) -> None:
-        """See `fabric.Lends.settle`."""
+        """See `loans.Lends.settle`."""
         near = self._near
         if not near.is_read(address):
             self._fabric.watch_near(
@@ -32,36 +32,24 @@ class Lending:
             )
 
     def lend(self, parts: Mapping[int, Array], called: str, *, stays: bool) -> MpiLoan | None:
-        """See `fabric.Lends.lend`."""
-        near, fabric = self._near, self._fabric
-        if not near.processes.issuperset(parts):
+        """See `loans.Lends.lend`."""
+        if not self._near.processes.issuperset(parts):
             return None
-        nbytes = next(iter(parts.values())).nbytes
-        if nbytes > INLINE and not stays:
-            return None
-        blocks = {p: near.block_of(x) if x.nbytes > INLINE else None for p, x in parts.items()}
-        if any(block is None and parts[p].nbytes > INLINE for p, block in blocks.items()):
-            return None
-        numbers, name = fabric.count(parts, called)
-        try:
-            for p, x in parts.items():
-                near.tell(p, numbers[p], name, x.nbytes, x, blocks[p])
-                fabric.sent += x.nbytes
-        except OSError as error:
-            raise fabric.cut_off(error) from None
-        return MpiLoan(fabric, near, numbers, name)
+        numbers, name = self._fabric.count(parts, called)
+        self._fabric.tell(parts, numbers, name, stays=stays)
+        return MpiLoan(self._fabric, self._near, numbers, name)
 
 
 @final
 class MpiLoan:
-    """See `fabric.Loan`."""
+    """See `loans.Loan`."""
 
     def __init__(self, fabric: MpiFabric, near: Near, numbers: Mapping[int, int], name: bytes):
         self._fabric, self._near, self._numbers, self._name = fabric, near, numbers, name
         self._notes: dict[int, SentNote] = {}
 
     def arrived(self, sizes: Mapping[int, int]) -> dict[int, Array]:
-        """See `fabric.Loan.arrived`."""
+        """See `loans.Loan.arrived`."""
         fabric = self._fabric
         fabric.about(self._numbers, self._name)
         found = {}
@@ -71,12 +59,12 @@ class MpiLoan:
         return found
 
     def end(self) -> None:
-        """See `fabric.Loan.end`."""
+        """See `loans.Loan.end`."""
         for p, note in self._notes.items():
-            self._near.read(p, note)
+            self._fabric.release(p, note)
 
     def abandon(self) -> None:
-        """See `fabric.Loan.abandon`."""
+        """See `loans.Loan.abandon`."""
         for p, number in self._numbers.items():
             if p not in self._notes:
                 self._near.leave(p, number)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, final
 
+from ...forks import tell_in_child
 from ...ops.errors import OpstageError, RankError
 from ..host import Array
 from .joining import (
@@ -26,7 +27,7 @@ from .joining import (
 )
 from .lending import Lending
 from .mpi_flight import HEADER, MpiFlight, flat, nothing, text_of
-from .near import INLINE, NAME, Near, SentNote, link
+from .near import NAME, Near, SentNote, link
 from .processes import ENDED
 from .progress import Progress
 from .words import Words
@@ -42,8 +43,6 @@ _PATIENCE = 5.0
 """Seconds in which a failing process has notified and terminated all others."""
 _DRAIN = 0.1
 """Seconds before the abort in which the launcher reads what was printed; MPICH's drops what it has not read by then."""
-
-
 _NAMES = 4096
 """Names of exchanges that are kept in the form in which they are sent."""
 
@@ -54,7 +53,7 @@ give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))
 class MpiFabric:
     """All processes that were started together.
 
-    timeout   seconds without any incoming data after which all processes are asked for their state
+    timeout   seconds without incoming data after which all processes are asked for their state
     agreed    whether the processes have compared what they are about to run
     waited    seconds spent waiting; `sent` is the number of bytes sent, without headers
     lending   the memory that processes of this host read where it stands; None if there are no other ones
@@ -88,6 +87,12 @@ class MpiFabric:
         self._said = False
         self._hook = sys.excepthook
         sys.excepthook = self._unhandled
+        tell_in_child(self, MpiFabric._leave_to_parent)
+
+    def _leave_to_parent(self) -> None:
+        """Take part in nothing in the child of a fork."""
+        self._words.heard = self.process, "it was forked, and a fork takes no part in collectives"
+        sys.excepthook = self._hook
 
     def exchange(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> None:
         """See `Fabric.exchange`."""
@@ -128,25 +133,26 @@ class MpiFabric:
                 if p not in near:
                     head = bytearray(HEADER.size)
                     heads[p] = world.Irecv([head, byte], p, HEAD), head
-                elif out.nbytes <= INLINE:
-                    continue
-                rest[p], statuses[p] = world.Irecv([out, byte], p, BODY), self._mpi.Status()
+                    rest[p], statuses[p] = world.Irecv([out, byte], p, BODY), self._mpi.Status()
             for p, part in parts.items():
-                self.sent += part.nbytes
-                if p in near:
-                    assert self._near is not None
-                    small = part.nbytes <= INLINE
-                    self._near.tell(p, numbers[p], name, part.nbytes, part if small else None, None)
-                    if small:
-                        continue
-                else:
+                if p not in near:
+                    self.sent += part.nbytes
                     rest[-1 - len(rest)] = world.Isend([HEADER.pack(numbers[p], part.nbytes, name), byte], p, HEAD)
-                rest[-1 - len(rest)] = world.Isend([part, byte], p, BODY)
+                    rest[-1 - len(rest)] = world.Isend([part, byte], p, BODY)
         except self._mpi.Exception as error:
             raise self._lost(error) from None
-        except OSError as error:
-            raise self.cut_off(error) from None
+        if near:
+            self.tell({p: part for p, part in parts.items() if p in near}, numbers, name, stays=False)
         return MpiFlight(self, numbers, name, heads, rest, statuses, parts, room, over)
+
+    def tell(self, parts: Mapping[int, Array], numbers: Mapping[int, int], name: bytes, *, stays: bool) -> None:
+        """Send vectors to processes of this host; see `Near.tell`. Raises the errors of `exchange`."""
+        assert self._near is not None
+        self.sent += sum([part.nbytes for part in parts.values()])
+        try:
+            self._near.tell(parts, numbers, name, stays=stays)
+        except (ConnectionError, TimeoutError) as error:
+            raise self._cut_off(error) from None
 
     def land(self, flight: MpiFlight) -> None:
         """Wait for an exchange, and check that all received messages belong to it."""
@@ -161,8 +167,8 @@ class MpiFabric:
             for p, out in flight.room.items():
                 if p in near:
                     note = self.note(p, flight.numbers[p], flight.name, out.nbytes)
-                    if out.nbytes <= INLINE:
-                        flat(out)[:] = note.vector
+                    flat(out)[:] = note.vector
+                    self.release(p, note)
             if flight.rest:
                 self._wait(flight.rest, flight.statuses)
         except self._mpi.Exception as error:
@@ -182,8 +188,16 @@ class MpiFabric:
             if at not in near.notes:
                 self._until(lambda: at in near.notes, lambda: [process], near=near)
         found = near.notes.pop(at)
-        self.compare(process, number, found.name, found.nbytes, number, name, nbytes)
+        self.compare(process, number, found.name, len(found.vector), number, name, nbytes)
         return found
+
+    def release(self, process: int, note: SentNote) -> None:
+        """Say that the vector of a note has been read. Raises the errors of `exchange`."""
+        assert self._near is not None
+        try:
+            self._near.read(process, note)
+        except TimeoutError as error:
+            raise self._cut_off(error) from None
 
     def about(self, numbers: Mapping[int, int], name: bytes) -> None:
         """Note which exchange this process is in."""
@@ -280,8 +294,7 @@ class MpiFabric:
     # When another fails -----------------------------------------------------------------------------------------------
 
     def fail(self, error: BaseException) -> bool:
-        """Notify all others that this process fails, before it exits; return whether it should report the error to the
-        user."""
+        """See `Fabric.fail`."""
         if self._words.heard is not None or self._said:
             _note(1, "x")
             return self._said
@@ -356,7 +369,7 @@ class MpiFabric:
         who = " and ".join(map(self.describe, processes))
         return RankError(f"{who} has died {self._place()}; --resume goes on from the last checkpoint")
 
-    def cut_off(self, error: OSError) -> RankError:
+    def _cut_off(self, error: OSError) -> RankError:
         """Return the error of a note that cannot be sent."""
         process = error.args[0]
         if isinstance(error, TimeoutError):

@@ -1,12 +1,14 @@
 """`Near`: the processes of one host, which pass notes through sockets and read each other's memory where it stands.
 
-A note names an exchange. It carries what is small; of what is large in memory made by `empty` it says where it stands,
-and the others map that memory once and read it there. Whoever waits sleeps in the kernel, and a process that ends
-closes its sockets, so its death is seen at once. On Linux only: elsewhere no process is near another.
+A note names an exchange. It carries a small vector; a large one stands in memory that the receiver maps once and reads
+in place. The sender does not overwrite it until every receiver has answered `read`. Whoever waits sleeps in the kernel,
+and a process that ends closes its sockets, so its death is seen at once. On Linux only: elsewhere no process is near
+another.
 """
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import secrets
@@ -16,12 +18,14 @@ import struct
 import sys
 import time
 import weakref
+from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from ...forks import tell_in_child
 from ...ops.errors import OutOfMemoryError
 from ..host import Array, address_of
 
@@ -30,6 +34,9 @@ INLINE = 1 << 14
 
 NAME = 160
 """Bytes of the name of an exchange in a note."""
+
+_IDLE = 1 << 26
+"""Bytes of copies of vectors that are kept for reuse once all have read them."""
 
 _NOTE, _READ, _MEMORY, _GONE = range(4)
 _HEAD = struct.Struct(f"<qqqqq{NAME}s")
@@ -40,12 +47,11 @@ _FDS = socket.CMSG_SPACE(4) if hasattr(socket, "CMSG_SPACE") else 0
 class SentNote(NamedTuple):
     """The note of a process about an exchange.
 
-    nbytes  of its vector; `block` is the memory of its process in which it stands, or 0
+    block   the memory of its process in which its vector stands, or 0
     vector  its bytes, to be read only: those that came, if it is small, or those lent, which stay until `read`
     """
 
     name: bytes
-    nbytes: int
     block: int
     vector: Array
 
@@ -74,7 +80,6 @@ class Near:
         self.notes: dict[tuple[int, int], SentNote] = {}
         self.ended: set[int] = set()
         self.timeout = 60.0
-        self._pid = os.getpid()
         self._sockets = dict(sockets)
         self._poll = select.poll()
         for each in self._sockets.values():
@@ -82,35 +87,55 @@ class Near:
             self._poll.register(each, select.POLLIN)
         self._blocks: dict[int, SharedBlock] = {}
         self._made = 0
-        self._lent: dict[int, int] = {}  # by block, how many readers have not said that they have read
+        self._dropped: deque[int] = deque()  # blocks that are gone, of which the others have not heard
+        self._lent: dict[int, int] = {}  # by block, how many readers have not said that they have read, if any
+        self._copies: dict[int, Array] = {}  # blocks that hold copies of vectors
         self._mapped: dict[tuple[int, int], Array] = {}
         self._unread: set[tuple[int, int]] = set()  # exchanges whose notes nobody here will take
+        tell_in_child(self, Near._leave_to_parent)
+
+    def _leave_to_parent(self) -> None:
+        """Give up everything in the child of a fork: the memory is that of its parent, who goes on to write there."""
+        for block in self._blocks.values():  # to read or write it is a crash, not a wrong number
+            ctypes.CDLL(None).mprotect(ctypes.c_void_p(block.address), ctypes.c_size_t(block.nbytes), 0)
+        for each in self._sockets.values():  # else the others could not see that the parent has died
+            each.close()
+        self.ended.update(self.processes)
 
     # Memory -----------------------------------------------------------------------------------------------------------
 
     def empty(self, nbytes: int) -> Array:
         """Return memory that the others can read. Raises OutOfMemoryError."""
+        self._tell_dropped()
+        size = max(1, nbytes)
+        fd = -1
         try:
             fd = os.memfd_create("opstage")
-            os.ftruncate(fd, max(1, nbytes))
-            memory = mmap.mmap(fd, max(1, nbytes))
+            os.posix_fallocate(fd, 0, size)  # all of it now: a page that is missing later would be a crash
+            memory = mmap.mmap(fd, size)
         except OSError as error:
+            if fd >= 0:
+                os.close(fd)
             raise OutOfMemoryError(f"the system gives no {nbytes} bytes that processes can share: {error}") from None
         self._made += 1
         made = np.frombuffer(memory, np.uint8)
         self._blocks[self._made] = SharedBlock(self._made, address_of(made), nbytes, fd, set())
-        weakref.finalize(memory, self._drop, self._made).atexit = False
+        weakref.finalize(memory, self._drop, self._made, fd).atexit = False
         return made
 
-    def _drop(self, number: int) -> None:
-        block = self._blocks.pop(number)
-        os.close(block.fd)
-        if os.getpid() == self._pid:  # the sockets are those of the parent of a fork
-            for process in block.known:
-                with suppress(OSError):
+    def _drop(self, number: int, fd: int) -> None:
+        """Note that the memory of a block was released, by any thread and at any point of this one."""
+        os.close(fd)
+        self._dropped.append(number)
+
+    def _tell_dropped(self) -> None:
+        while self._dropped:
+            number = self._dropped.popleft()
+            for process in self._blocks.pop(number).known:
+                with suppress(ConnectionError):
                     self._send(process, _GONE, 0, number)
 
-    def block_of(self, x: Array) -> SharedBlock | None:
+    def _block_of(self, x: Array) -> SharedBlock | None:
         """Return the block in which an array stands, if it does in one."""
         at = address_of(x)
         for block in self._blocks.values():
@@ -118,31 +143,65 @@ class Near:
                 return block
         return None
 
+    def _stand(self, x: Array, stays: bool) -> tuple[SharedBlock, int]:
+        """Return where in which block others can read an array, or a copy of it."""
+        block = self._block_of(x) if stays else None
+        if block is not None:
+            return block, address_of(x) - block.address
+        found = self._idle_copy(x.nbytes)
+        if found is None:
+            self.hear()
+            found = self._idle_copy(x.nbytes)
+        if found is None:
+            idle = [number for number in self._copies if number not in self._lent]
+            while idle and sum(map(len, self._copies.values())) + x.nbytes > _IDLE:
+                del self._copies[idle.pop(0)]
+            memory = self.empty(x.nbytes)
+            found = self._made
+            self._copies[found] = memory
+        self._copies[found][: x.nbytes] = x.reshape(-1).view(np.uint8)
+        return self._blocks[found], 0
+
+    def _idle_copy(self, nbytes: int) -> int | None:
+        for number, memory in self._copies.items():
+            if number not in self._lent and nbytes <= len(memory) <= 2 * nbytes:
+                return number
+        return None
+
     def is_read(self, address: int) -> bool:
         """Return whether all have read what was lent of the block at an address."""
-        lent = [number for number, count in self._lent.items() if count]
-        if not lent:
+        if not self._lent:
             return True
         self.hear()
-        blocks = [self._blocks.get(number) for number in lent if self._lent[number]]
+        blocks = [self._blocks.get(number) for number in self._lent]
         return not any(b is not None and b.address <= address < b.address + b.nbytes for b in blocks)
 
     # Notes ------------------------------------------------------------------------------------------------------------
 
-    def tell(
-        self, process: int, number: int, name: bytes, nbytes: int, x: Array | None, block: SharedBlock | None
-    ) -> None:
-        """Send the note of an exchange: with the vector `x`, or with its place in a block, or without either. Raises
-        ConnectionError for a process that has ended."""
-        if block is None:
-            self._send(process, _NOTE, number, 0, 0, nbytes, name, b"" if x is None else x.reshape(-1).view(np.uint8))
-            return
-        assert x is not None
-        if process not in block.known:
-            self._send(process, _MEMORY, 0, block.number, 0, block.nbytes, fd=block.fd)
-            block.known.add(process)
-        self._lent[block.number] = self._lent.get(block.number, 0) + 1
-        self._send(process, _NOTE, number, block.number, address_of(x) - block.address, nbytes, name)
+    def tell(self, parts: Mapping[int, Array], numbers: Mapping[int, int], name: bytes, *, stays: bool) -> None:
+        """Send each process its vector, in the note of the exchange that has its number.
+
+        A small vector is sent. A large one is copied, unless it stands in memory of `empty` and, as `stays` says, is
+        not overwritten until `is_read`. Raises ConnectionError for a process that has ended, and OutOfMemoryError.
+        """
+        self._tell_dropped()
+        stands: dict[int, tuple[SharedBlock, int]] = {}  # by vector: its block, and where in it
+        for x in parts.values():
+            if x.nbytes > INLINE:
+                if id(x) not in stands:
+                    stands[id(x)] = self._stand(x, stays)
+                block, _ = stands[id(x)]
+                self._lent[block.number] = self._lent.get(block.number, 0) + 1  # before any of them can be read
+        for process, x in parts.items():
+            number = numbers[process]
+            if x.nbytes <= INLINE:
+                self._send(process, _NOTE, number, 0, 0, x.nbytes, name, x.reshape(-1).view(np.uint8))
+                continue
+            block, offset = stands[id(x)]
+            if process not in block.known:
+                self._send(process, _MEMORY, 0, block.number, 0, block.nbytes, fd=block.fd)
+                block.known.add(process)
+            self._send(process, _NOTE, number, block.number, offset, x.nbytes, name)
 
     def read(self, process: int, note: SentNote) -> None:
         """Say that the vector of a note may be overwritten."""
@@ -185,7 +244,7 @@ class Near:
                 vector = self._mapped[process, block][offset : offset + nbytes]  # which keeps it, should it be dropped
             else:
                 vector = np.frombuffer(data, np.uint8, offset=_HEAD.size)
-            note = SentNote(name, nbytes, block, vector)
+            note = SentNote(name, block, vector)
             if (process, number) in self._unread:
                 self._unread.remove((process, number))
                 self.read(process, note)
@@ -193,12 +252,21 @@ class Near:
                 self.notes[process, number] = note
         elif kind == _READ:
             self._lent[block] -= 1
+            if not self._lent[block]:
+                del self._lent[block]
         elif kind == _MEMORY:
-            fd = int.from_bytes(fds[0][2][:4], sys.byteorder)
             try:
-                self._mapped[process, block] = np.frombuffer(mmap.mmap(fd, nbytes, prot=mmap.PROT_READ), np.uint8)
-            finally:
-                os.close(fd)
+                (_, _, right), *_ = fds  # none comes if this process has as many files open as it may
+                fd = int.from_bytes(right[:4], sys.byteorder)
+                try:
+                    memory = mmap.mmap(fd, max(1, nbytes), prot=mmap.PROT_READ)
+                finally:
+                    os.close(fd)
+            except (ValueError, OSError) as error:
+                raise OutOfMemoryError(
+                    f"memory of {nbytes} bytes that process {process} shares cannot be mapped: {error}"
+                ) from None
+            self._mapped[process, block] = np.frombuffer(memory, np.uint8)
         else:
             self._mapped.pop((process, block), None)
 
@@ -222,6 +290,8 @@ class Near:
             try:
                 each.sendmsg([head, vector], rights)
                 return
+            except ConnectionError:  # said by number, as by a process whose end was heard
+                break
             except BlockingIOError:  # the other one is far behind; it may wait for room here, too
                 since = time.monotonic() if since is None else since
                 if time.monotonic() - since > self.timeout:

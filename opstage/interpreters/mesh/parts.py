@@ -15,8 +15,8 @@ from ...ops.catalogue.collective import ALL_GATHER, REDUCE_SCATTER
 from ...ops.types import DType
 from ..host import Array, packed
 from .crossing import name_of
-from .fabric import Flight
 from .hosting import Hosting
+from .loans import Loan, lend
 from .sums import Outs, add_up
 from .tree import covering, node
 
@@ -45,8 +45,8 @@ def _groups(hosting: Hosting, axis: str) -> list[_PartsGroup]:
     return made
 
 
-_Sent: TypeAlias = "tuple[_PartsGroup, Flight | None, Mapping[int, Array]]"
-"""A group, its exchange in flight, and the buffers for what the other processes send."""
+_Sent: TypeAlias = "tuple[_PartsGroup, Loan | None, Mapping[int, int]]"
+"""A group, its exchange in flight, and the bytes that each other process sends."""
 
 
 class _Exchange:
@@ -57,9 +57,9 @@ class _Exchange:
 
     def __init__(self, hosting: Hosting, axis: str, sizes: Sequence[int], dtype: DType, called: str):
         self._fabric, self._groups = hosting.fabric, _groups(hosting, axis)
-        self._dtype, self._called = dtype, called
+        self.dtype, self._called = dtype, called
         self._count = len(hosting.ranks)
-        self._edges = [(sum(sizes[:i]), sum(sizes[: i + 1])) for i in range(len(sizes))]
+        self.edges = [(sum(sizes[:i]), sum(sizes[: i + 1])) for i in range(len(sizes))]
         self._length = sum(sizes)
 
     def _rows(self, values: Sequence[Array], parts: int) -> list[Array]:
@@ -77,34 +77,38 @@ class _Exchange:
     def _joined(self, members: Sequence[Array], parts: int) -> Array:
         if len(members) == 1:
             return packed(members[0]).reshape(parts, -1)
-        rows = np.empty((parts, self._length), self._dtype)
-        for (first, last), member in zip(self._edges, members):
+        rows = np.empty((parts, self._length), self.dtype)
+        for (first, last), member in zip(self.edges, members):
             rows[:, first:last] = packed(member).reshape(parts, -1)
         return rows
 
-    def _start(self, group: _PartsGroup, sent: Mapping[int, Array], rows: Mapping[int, int]) -> _Sent:
+    def _start(self, group: _PartsGroup, sent: Mapping[int, Array], rows: Mapping[int, int], stays: bool) -> _Sent:
         """Start the exchange of a group, in which each other process sends so many rows."""
         if not sent:
             return group, None, {}
-        room = {process: np.empty(count * self._length, self._dtype) for process, count in rows.items()}
-        return group, self._fabric.start(sent, room, self._called), room
+        sizes = {process: count * self._length * self.dtype.itemsize for process, count in rows.items()}
+        return group, lend(self._fabric, sent, sizes, self._called, stays=stays), sizes
 
 
 class _UnderWay:
     """Exchanged members in flight."""
 
-    def __init__(self, rows: Sequence[Array], begun: Sequence[_Sent], edges: Sequence[tuple[int, int]]):
-        self._rows, self._begun, self._edges = rows, begun, edges
+    def __init__(self, exchange: _Exchange, rows: Sequence[Array], begun: Sequence[_Sent]):
+        self._rows, self._begun, self._edges, self._dtype = rows, begun, exchange.edges, exchange.dtype
 
     def abandon(self) -> None:
-        """Do nothing: what comes is for memory of their own."""
+        """Leave it, as a run does that ends before."""
+        for _, loan, _ in self._begun:
+            if loan is not None:
+                loan.abandon()
 
     def _arrived(self) -> Iterator[tuple[_PartsGroup, Mapping[int, Array]]]:
         """Yield each group, with what the other processes sent, once all of it is there."""
-        for group, flight, room in self._begun:
-            if flight is not None:
-                flight.wait()
-            yield group, room
+        for group, loan, sizes in self._begun:
+            come = {} if loan is None else loan.arrived(sizes)
+            yield group, {process: vector.view(self._dtype) for process, vector in come.items()}
+            if loan is not None:
+                loan.end()
 
 
 @final
@@ -121,8 +125,8 @@ class Scatter(_Exchange):
             sent = {process: self._nodes(group, leaves, *bounds) for process, bounds in group.others.items()}
             own = len(group.own)
             counts = {process: own * len(covering(*bounds)) for process, bounds in group.others.items()}
-            begun.append(self._start(group, sent, counts))
-        return ScatterUnderWay(rows, begun, self._edges)
+            begun.append(self._start(group, sent, counts, stays))
+        return ScatterUnderWay(self, rows, begun)
 
     def _nodes(self, group: _PartsGroup, leaves: Mapping[int, Array], first: int, last: int) -> Array:
         """Return the sums over the hosted ranks of the parts first … last - 1: of each, the nodes that cover them."""
@@ -130,7 +134,7 @@ class Scatter(_Exchange):
             (rows,) = leaves.values()
             return rows[first:last].reshape(-1)
         cover = covering(min(leaves), max(leaves) + 1)
-        sums = np.empty((last - first, len(cover), self._length), self._dtype)
+        sums = np.empty((last - first, len(cover), self._length), self.dtype)
         with np.errstate(all="ignore"):  # infinity less infinity is nan, without a warning
             for part in range(first, last):
                 known = {(0, index): rows[part] for index, rows in leaves.items()}
@@ -170,8 +174,8 @@ class Gather(_Exchange):
             own = [rows[number].reshape(-1) for number in group.own.values()]
             sent = own[0] if len(own) == 1 or not group.others else np.concatenate(own)
             counts = {process: last - first for process, (first, last) in group.others.items()}
-            begun.append(self._start(group, dict.fromkeys(group.others, sent), counts))
-        return GatherUnderWay(rows, begun, self._edges)
+            begun.append(self._start(group, dict.fromkeys(group.others, sent), counts, stays))
+        return GatherUnderWay(self, rows, begun)
 
 
 @final

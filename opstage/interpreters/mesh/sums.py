@@ -17,8 +17,8 @@ from ...ops.dims import prod
 from ...ops.types import DType
 from ..host import Array, packed
 from .crossing import SMALL, name_of
-from .fabric import Flight, Loan, lends
 from .hosting import Hosting
+from .loans import Loan, lend
 from .tree import additions, covering, node
 
 At = tuple[int, int]
@@ -43,21 +43,11 @@ class _SumGroup(NamedTuple):
 
 
 class _SumSent(NamedTuple):
-    """A group's part of a sum in flight: the flight, the locally known nodes, and the buffers for incoming ones."""
+    """A group's part of a sum in flight: the exchange, and the locally known nodes."""
 
     group: _SumGroup
-    flight: Flight | None
+    loan: Loan
     known: dict[At, Array]
-    room: Mapping[int, Array]
-    loan: Loan | None = None
-
-    def arrived(self, sizes: Mapping[int, int], dtype: DType) -> Mapping[int, Array]:
-        """Wait for the others' vectors."""
-        if self.loan is not None:
-            return {process: each.view(dtype) for process, each in self.loan.arrived(sizes).items()}
-        assert self.flight is not None
-        self.flight.wait()
-        return self.room
 
 
 @final
@@ -72,21 +62,19 @@ class SumUnderWay:
         (out,) = outs
         for sent in self._groups:
             group, known = sent.group, sent.known
-            for process, vector in sent.arrived(group.nbytes, self._dtype).items():
-                known.update(zip(group.come[process], vector.reshape(-1, *self._shape)))
+            for process, vector in sent.loan.arrived(group.nbytes).items():
+                known.update(zip(group.come[process], vector.view(self._dtype).reshape(-1, *self._shape)))
             places = [out[number] for number in group.own.values() if number in out]
             if places:
                 add_up(group.ranks, known, places[0])
                 for place in places[1:]:
                     np.copyto(place, places[0])
-            if sent.loan is not None:
-                sent.loan.end()
+            sent.loan.end()
 
     def abandon(self) -> None:
         """Leave it, as a run does that ends before."""
         for sent in self._groups:
-            if sent.loan is not None:
-                sent.loan.abandon()
+            sent.loan.abandon()
 
 
 def add_up(ranks: int, known: Mapping[At, Array], out: Array) -> None:
@@ -108,7 +96,6 @@ class Sum:
 
     def __init__(self, hosting: Hosting, axis: str, shape: tuple[int, ...], dtype: DType, program: str):
         mesh, self._fabric = hosting.mesh, hosting.fabric
-        self._lends = lends(hosting.fabric)
         self._shape, self._dtype, self._size = shape, dtype, int(prod(shape))
         self._called = name_of(ALL_REDUCE, axis, shape, dtype) + program
         self._groups: list[_SumGroup] = []
@@ -131,7 +118,7 @@ class Sum:
 
     def begin(self, values: Sequence[Array], *, stays: bool = False) -> SumUnderWay:
         """Send the hosted ranks' values, which must not be overwritten until the end, or, if they say that they stay,
-        until their memory is settled, see `Lends`."""
+        until their memory is settled, see `lend`."""
         groups = [self._begun(group, values, stays) for group in self._groups]
         return SumUnderWay(self._shape, self._dtype, groups)
 
@@ -145,9 +132,4 @@ class Sum:
         vectors = [packed(known[at]).reshape(-1) for at in group.nodes]
         sent = vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
         parts = dict.fromkeys(group.come, sent)
-        loan = None if self._lends is None else self._lends.lend(parts, self._called, stays=stays)
-        if loan is not None:
-            return _SumSent(group, None, known, {}, loan)
-        room = {process: np.empty(len(nodes) * self._size, self._dtype) for process, nodes in group.come.items()}
-        flight = self._fabric.start(parts, room, self._called)
-        return _SumSent(group, flight, known, room)
+        return _SumSent(group, lend(self._fabric, parts, group.nbytes, self._called, stays=stays), known)

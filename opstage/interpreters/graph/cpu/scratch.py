@@ -9,12 +9,13 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from ....forks import tell_in_child
 from ....ops.amounts import show_bytes
 from ....ops.errors import OutOfMemoryError
 from ...codegen.arena import ALIGNMENT
 from ...eager_cpu.memory import give_back_freed_memory
 from ...host import Array, address_of
-from ...mesh.fabric import Lends
+from ...mesh.loans import Lends
 
 Kind = tuple[tuple[int, ...], Any]
 """Shape and dtype."""
@@ -50,7 +51,7 @@ class CpuScratch:
     lends   where other processes read blocks in which they stand, what gives their memory
     """
 
-    __slots__ = ("lends", "_free", "_arrays", "_bytes", "_most")
+    __slots__ = ("lends", "_free", "_arrays", "_bytes", "_most", "__weakref__")
 
     def __init__(self) -> None:
         self.lends: Lends | None = None
@@ -58,6 +59,13 @@ class CpuScratch:
         self._arrays: dict[Kind, deque[Array]] = {}  # by kind, ordered by last allocation
         self._bytes = 0  # of all arrays
         self._most = 0  # the limit of bytes of reused arrays
+        tell_in_child(self, CpuScratch._leave_to_parent)
+
+    def _leave_to_parent(self) -> None:
+        """Take memory of its own in the child of a fork, if blocks are shared between processes."""
+        if self.lends is not None:
+            self.lends = None
+            self._free.clear()
 
     def take(self, nbytes: int) -> ScratchBlock:
         """Take a block of at least `nbytes`. Raises OutOfMemoryError."""

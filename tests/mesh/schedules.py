@@ -1,0 +1,146 @@
+"""Processes of one host as threads of this one, with real sockets and real shared memory between them.
+
+One thread runs at a time. Before and after each note that is sent, before each that is received and wherever one waits,
+a seeded draw says who goes on; one of them may be far ahead of the others for long.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+from collections.abc import Callable
+from itertools import combinations
+from typing import Any, TypeVar
+
+from opstage.interpreters.mesh.lending import Lending
+from opstage.interpreters.mesh.mpi import MpiFabric
+from opstage.interpreters.mesh.near import Near
+from opstage.interpreters.mesh.processes import using
+from opstage.interpreters.mesh.words import Words
+
+T = TypeVar("T")
+PATIENCE = 120.0
+CHANGE = 0.1
+"""How likely it is at each point that another process becomes the one that goes on whenever it can."""
+
+
+class Turns:
+    """Whose turn it is."""
+
+    def __init__(self, count: int, seed: int):
+        self._live, self._waiting, self._turn = set(range(count)), set[int](), -1
+        self._draws, self._first = random.Random(seed), 0
+        self._changed = threading.Condition()
+
+    def pause(self, process: int) -> None:
+        """Wait for the next turn of a process."""
+        with self._changed:
+            self._waiting.add(process)
+            self._next(process)
+            if not self._changed.wait_for(lambda: self._turn == process, PATIENCE):
+                raise TimeoutError(process)
+            self._waiting.remove(process)
+
+    def leave(self, process: int) -> None:
+        """Take no more turns."""
+        with self._changed:
+            self._live.remove(process)
+            self._next(process)
+
+    def _next(self, process: int) -> None:
+        if self._turn in (process, -1):
+            self._turn = -1
+        if self._turn == -1 and self._live and self._waiting == self._live:
+            if self._first not in self._live or self._draws.random() < CHANGE:
+                self._first = self._draws.choice(sorted(self._live))
+            self._turn = self._first
+            self._changed.notify_all()
+
+
+class Paused:
+    """A socket, or what polls it, that pauses at each use."""
+
+    def __init__(self, of: Any, turns: Turns, process: int):
+        self._of, self._turns, self._process = of, turns, process
+
+    def sendmsg(self, *given: Any) -> Any:
+        self._turns.pause(self._process)
+        self._of.sendmsg(*given)
+        self._turns.pause(self._process)
+
+    def recvmsg(self, *given: Any) -> Any:
+        self._turns.pause(self._process)
+        return self._of.recvmsg(*given)
+
+    def poll(self, milliseconds: float) -> None:
+        self._turns.pause(self._process)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._of, name)
+
+
+class Mpi:
+    """An MPI that is not there: processes of one host need it for failures alone."""
+
+    BYTE = ANY_SOURCE = ANY_TAG = None
+    Exception = AssertionError
+    Status = object
+
+
+class Comm:
+    """A communicator over which nobody says a word."""
+
+    def __init__(self, process: int, processes: int):
+        self.rank, self.size = process, processes
+
+    def Iprobe(self, *_: Any) -> bool:  # noqa: N802
+        return False
+
+
+def fabric(process: int, processes: int, near: Near) -> MpiFabric:
+    """The transport of a process that is near all others."""
+    made = object.__new__(MpiFabric)
+    made._mpi, made._words, made._world, made._progress = Mpi, Words(Mpi, Comm(process, processes)), None, None
+    made._near, made._near_processes, made.lending = near, near.processes, Lending(made, near)
+    made.process, made.processes, made.hosts = process, processes, ("here",) * processes
+    made.timeout, made.agreed, made.waited, made.sent = PATIENCE, False, 0.0, 0
+    made._counts, made._names, made._number = {}, {}, 0
+    return made
+
+
+def on_host(count: int, seed: int, run: Callable[[MpiFabric], T]) -> list[T]:
+    """The results of `run` on each of so many processes, in one order of what they do."""
+    ends: list[dict[int, Any]] = [{} for _ in range(count)]
+    for a, b in combinations(range(count), 2):
+        ends[a][b], ends[b][a] = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    turns, results, errors = Turns(count, seed), dict[int, T](), list[BaseException]()
+    fabrics = []
+    for process, sockets in enumerate(ends):
+        near = Near({other: Paused(each, turns, process) for other, each in sockets.items()})  # type: ignore[misc]
+        near._poll = Paused(near._poll, turns, process)  # type: ignore[assignment]
+        fabrics.append(fabric(process, count, near))
+
+    def one(process: int) -> None:
+        try:
+            turns.pause(process)
+            with using(fabrics[process]):
+                results[process] = run(fabrics[process])
+        except BaseException as error:
+            errors.append(error)
+            for each in ends[process].values():
+                each.close()
+        finally:
+            turns.leave(process)
+
+    threads = [threading.Thread(target=one, args=(process,), daemon=True) for process in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    for sockets in ends:
+        for each in sockets.values():
+            each.close()
+    if errors:
+        raise errors[0]
+    return [results[process] for process in range(count)]

@@ -1,0 +1,84 @@
+"""No order in which processes of one host go on changes a bit of what they compute in memory that others read."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import opstage
+from opstage import Options
+from opstage.interpreters.mesh.near import INLINE, Near
+from tests.mesh.schedules import on_host
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are near on Linux alone")
+
+WIDTH = 96
+"""Of a weight, which is larger than what a note carries."""
+STEPS = 4
+ADAMW = opstage.optim.adamw(lr=1e-2, weight_decay=0.1)
+MUON = opstage.optim.muon(lr=1e-2)
+"""Its products of matrices come after the sums, and need memory."""
+
+
+def loss(ops: Any, params: Any, x: Any, y: Any) -> Any:
+    for name in ("a", "b", "c"):
+        x = ops.tanh(ops.linear(params[name], None, x))
+    return ops.mse_loss(x, y)
+
+
+def digest(rule: Any = ADAMW, **options: Any) -> str:
+    """Of losses and parameters after some steps, each on a batch of its own."""
+    rng = np.random.default_rng(0)
+    params = {name: rng.standard_normal((WIDTH, WIDTH)) / 9 for name in ("a", "b", "c")}
+    assert 4 * WIDTH * WIDTH > 2 * INLINE
+    trainer = opstage.scalar_trainer(loss, params, options=Options(**options))
+    state, found = trainer.init_optim(rule), hashlib.sha256()
+    for _ in range(STEPS):
+        x, y = rng.standard_normal((2, 12, WIDTH))
+        found.update(repr(float(trainer.advance(rule, state, x, y).loss)).encode())
+    for each in trainer.get_params().values():
+        found.update(np.asarray(each).tobytes())
+    return found.hexdigest()
+
+
+CASES: list[tuple[int, dict[str, Any]]] = [
+    (2, {"mesh": "data=2", "backend": "compiled"}),
+    (2, {"mesh": "data=2", "backend": "compiled", "bucket": "40KiB"}),
+    (2, {"mesh": "data=2", "backend": "compiled", "bucket": "40KiB", "zero": 2}),
+    (2, {"mesh": "data=2", "backend": "compiled", "bucket": "0", "zero": 3}),
+    (2, {"mesh": "data=4", "backend": "compiled", "bucket": "40KiB", "zero": 3}),
+    (2, {"mesh": "data=2", "backend": "eager", "bucket": "40KiB"}),
+    (3, {"mesh": "data=3", "backend": "compiled"}),
+    (3, {"mesh": "data=3", "backend": "eager", "zero": 3}),
+    (4, {"mesh": "data=4", "backend": "compiled", "zero": 2}),
+    (2, {"mesh": "data=2", "backend": "compiled", "rule": MUON}),
+]
+SEEDS = range(6)
+
+
+@pytest.mark.parametrize("processes, options", CASES)
+def test_bits_do_not_depend_on_who_goes_on(processes: int, options: dict[str, Any]) -> None:
+    alone = digest(**options)
+    for seed in SEEDS:
+        assert on_host(processes, seed, lambda _: digest(**options)) == [alone] * processes, seed
+
+
+MUTANTS: list[tuple[Any, str, Any, int]] = [
+    (Near, "is_read", lambda near, address: True, 1),  # the next run begins while the others still read this one
+    (Near, "_idle_copy", lambda near, nbytes: next((n for n, x in near._copies.items() if len(x) == nbytes), None), 5),
+]
+
+
+@pytest.mark.parametrize("owner, name, mutant, case", MUTANTS)
+def test_memory_overwritten_too_early_would_be_seen(
+    owner: Any, name: str, mutant: Any, case: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processes, options = CASES[case]
+    alone = digest(**options)
+    monkeypatch.setattr(owner, name, mutant)
+    found = [on_host(processes, seed, lambda _: digest(**options)) for seed in SEEDS]
+    assert any(each != [alone] * processes for each in found)
