@@ -125,6 +125,17 @@ def test_one_that_ends_is_noticed_after_what_it_has_said() -> None:
         other.tell({0: np.zeros(0)}, {0: 1}, CALLED, stays=False)
 
 
+def test_what_one_has_said_counts_though_it_ends_without_hearing_the_others() -> None:
+    one, other = pair()
+    tell(one, 1, np.arange(3))
+    other.tell({0: np.zeros(0)}, {0: 1}, CALLED, stays=False)
+    for each in one._sockets.values():
+        each.close()
+    other.hear()
+    assert other.notes.pop((0, 1)).vector.tobytes() == np.arange(3).tobytes()
+    assert other.ended == {0}
+
+
 def test_one_that_has_ended_since_it_was_last_heard_is_named() -> None:
     one, other = pair()
     for each in other._sockets.values():

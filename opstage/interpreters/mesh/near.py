@@ -217,21 +217,23 @@ class Near:
         else:
             self.read(process, note)
 
-    def hear(self) -> None:
-        """Receive what has come."""
+    def hear(self, at: tuple[int, int] | None = None) -> None:
+        """Receive what has come, up to the note of a process about an exchange."""
         for process, each in self._sockets.items():
             while process not in self.ended:
                 try:
                     data, fds, _, _ = each.recvmsg(_LONGEST, _FDS)
                 except BlockingIOError:
                     break
-                except OSError:
-                    data, fds = b"", []
+                except ConnectionResetError:  # it has ended without hearing all, which is said before what it has sent
+                    continue
                 if not data:
                     self.ended.add(process)
                     self._poll.unregister(each)
                     break
                 self._take(process, data, fds)
+                if at in self.notes:
+                    return
 
     def rest(self, seconds: float) -> None:
         """Sleep until something has come, at most so long."""
