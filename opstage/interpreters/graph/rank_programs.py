@@ -160,6 +160,8 @@ class RankExecutor:
         abandon(self._ranks)
         self._target.begin_run(self._hosting.fabric, self._called, executor)
         outs, finish = executor.start(flat, step, written)
+        if len(self._ranks.hosted) == 1:
+            return tuple([(outs[place],) for (place,) in places]), finish
         return tuple([tuple([outs[place] for place in each]) for each in places]), finish
 
     def _plan_alone(self, axes: tuple[str | None, ...]) -> tuple[Executable[Any], tuple[tuple[int, ...], ...]]:

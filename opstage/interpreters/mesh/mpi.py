@@ -184,7 +184,7 @@ class MpiFabric:
         assert near is not None
         at = process, number
         if at not in near.notes:
-            near.hear()
+            near.hear(at)
             if at not in near.notes:
                 self._until(lambda: at in near.notes, lambda: [process], near=near)
         found = near.notes.pop(at)

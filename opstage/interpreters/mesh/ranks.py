@@ -243,7 +243,7 @@ class Ranks(BaseInterpreter[RankValues]):
         """On an interpreter that compiles, a program is recorded for one rank, and compiled for those here."""
         if self._programs is None:
             return self.execute_each(program, refs, step)
-        return tuple([self.each(values) for values in self._programs.execute(program, refs, step)])
+        return tuple([RankValues(self, values) for values in self._programs.execute(program, refs, step)])
 
     @override
     def execute_each(self, program: Callable[..., Values], refs: Values, step: int = 0) -> Values:

@@ -206,10 +206,12 @@ class Linked:
         for i in range(split, len(segments)) if second else range(split):
             if self.error[0] and isinstance(segments[i], HostStep):
                 return  # external effects must not see invalid results
+            if seconds is None:
+                self._do(segments[i], moving)
+                continue
             since = perf_counter()
             self._do(segments[i], moving)
-            if seconds is not None:
-                seconds[i] += perf_counter() - since
+            seconds[i] += perf_counter() - since
 
     def _do(self, segment: Segment, moving: Sequence[Array]) -> None:
         if isinstance(segment, KernelSequence):
