@@ -11,6 +11,8 @@ import pytest
 
 import opstage
 from opstage import Options
+from opstage.interpreters.graph.cpu import plan
+from opstage.interpreters.mesh.buckets import Bucket
 from opstage.interpreters.mesh.near import INLINE, Near
 from tests.mesh.schedules import on_host
 
@@ -69,6 +71,7 @@ def test_bits_do_not_depend_on_who_goes_on(processes: int, options: dict[str, An
 
 MUTANTS: list[tuple[Any, str, Any, int]] = [
     (Near, "is_read", lambda near, address: True, 1),  # the next run begins while the others still read this one
+    (plan, "memory_read", lambda lowered, equations: set(), 9),  # what comes later in a run has the memory of a bucket
     (Near, "_idle_copy", lambda near, nbytes: next((n for n, x in near._copies.items() if len(x) == nbytes), None), 5),
 ]
 
@@ -82,3 +85,11 @@ def test_memory_overwritten_too_early_would_be_seen(
     monkeypatch.setattr(owner, name, mutant)
     found = [on_host(processes, seed, lambda _: digest(**options)) for seed in SEEDS]
     assert any(each != [alone] * processes for each in found)
+
+
+def test_a_sum_that_is_an_output_is_in_one_vector_with_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def begin(bucket: Bucket) -> None:
+        raise AssertionError("tensors are joined in an array of their own")
+
+    monkeypatch.setattr(Bucket, "begin", begin)
+    on_host(2, 0, lambda _: digest(mesh="data=2", backend="compiled"))

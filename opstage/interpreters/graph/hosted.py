@@ -326,8 +326,9 @@ class _Hosting:
     def _end(self, calls: Calls) -> None:
         (*_, last) = calls
         flight, operands, joint_call = self._flights.pop(last.outputs[0])
+        copies: list[tuple[Equation, int, int]] = []
         if self._joins(calls):
-            outputs = self._cut(calls)
+            outputs = self._cut(calls, copies)
         else:
             outputs = tuple(
                 [self._own(out, rank) for e in calls for out in e.outputs for rank in firsts(self._of(out))]
@@ -336,14 +337,14 @@ class _Hosting:
             primitive=MEET_END, static={"calls": joint_call}, inputs=(flight, *operands), outputs=outputs
         )
         self._add(made, None)
+        for copy in copies:
+            self._copy(*copy)
 
     def _joins(self, calls: Calls) -> bool:
         """Return whether sums can be joined into one sum of a vector, with operands and results in place in that
         vector."""
         sizes = [self._lowered.views[e.outputs[0]].size for e in calls]
-        outside = any(self._outside.intersection(e.outputs) for e in calls)
-        anywhere = self._lowered.target.anywhere
-        return anywhere and calls[0].primitive is ALL_REDUCE and min(sizes) > 0 and not outside
+        return self._lowered.target.anywhere and calls[0].primitive is ALL_REDUCE and min(sizes) > 0
 
     def _joined(self, calls: Calls) -> tuple[tuple[int, ...], Joint]:
         """Return each rank's vector of addends, and the sum of these vectors as a call."""
@@ -387,8 +388,11 @@ class _Hosting:
         self._copy(e, slot, copy)
         return copy
 
-    def _cut(self, calls: Calls) -> tuple[int, ...]:
-        """Make, for each rank with a distinct value, the vector of sums; the results become parts of it."""
+    def _cut(self, calls: Calls, copies: list[tuple[Equation, int, int]]) -> tuple[int, ...]:
+        """Make, for each rank with a distinct value, the vector of sums; the results become parts of it.
+
+        Outputs of the program have memory of their own: they are added to `copies`, as arguments of `_copy`.
+        """
         lowered = self._lowered
         sizes = [math.prod(lowered.shape(e.outputs[0])) for e in calls]
         outputs = []
@@ -396,8 +400,14 @@ class _Hosting:
             vector = self._new.fresh((sum(sizes),), lowered.types[calls[0].outputs[0]])
             outputs.append(vector)
             for start, e in zip(accumulate(sizes, initial=0), calls):
-                self._roots[e.outputs[0], rank] = vector, start
-                self._shared.add((e.outputs[0], rank))
+                (out,) = e.outputs
+                if out in self._outside:
+                    source = self._fresh(out)
+                    self._new.views[source] = views.whole(vector, lowered.shape(out))._replace(offset=start)
+                    copies.append((e, source, self._own(out, rank)))
+                else:
+                    self._roots[out, rank] = vector, start
+                    self._shared.add((out, rank))
         return tuple(outputs)
 
     def _share(self, e: Equation, rank: int) -> None:
