@@ -26,8 +26,9 @@ from .joining import (
     wait_until_all_processes_have_started,
 )
 from .lending import Lending
+from .linking import link
 from .mpi_flight import HEADER, MpiFlight, flat, nothing, text_of
-from .near import NAME, Near, SentNote, link
+from .near import NAME, Near, SentNote
 from .processes import ENDED
 from .progress import Progress
 from .words import Words

@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import secrets
 import select
 import socket
 import struct
@@ -303,65 +302,3 @@ class Near:
                 ready.register(each, select.POLLOUT)
                 ready.poll(10.0)
         raise ConnectionResetError(process)
-
-
-def link(mpi: Any, process: int, hosts: Sequence[str]) -> Near | None:
-    """Return the links to the other processes of this host, or None if there are none; all processes call it.
-
-    Near are those that MPI starts on one host and that reach each other's sockets; of a host all do, or none.
-    """
-    world = mpi.COMM_WORLD
-    here = world.Split_type(mpi.COMM_TYPE_SHARED)
-    names = here.allgather((process, hosts[process]))
-    others = [other for other, host in names if other != process and host == hosts[process]]
-    alike = len(others) == len(names) - 1 and sys.platform == "linux" and hasattr(os, "memfd_create")
-    sockets: dict[int, socket.socket] = {}
-    listener, at = None, b""
-    if others and alike:
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        at = b"\0opstage " + secrets.token_hex(16).encode()  # abstract: nothing of it is left in the file system
-        listener.bind(at)
-        listener.listen(len(others))
-    met = dict(here.allgather((process, at)))
-    try:
-        for other in others if listener is not None else ():
-            if other < process:
-                sockets[other] = _called(met[other], process, secret=met[process])
-        for _ in [other for other in others if listener is not None and other > process]:
-            assert listener is not None
-            listener.settimeout(5.0)
-            sockets.update(_answered(listener, met))
-    except OSError:
-        alike = False
-    finally:
-        if listener is not None:
-            listener.close()
-    every = all(here.allgather(alike and len(sockets) == len(others)))
-    here.Free()
-    if every and others:
-        return Near(sockets)
-    for each in sockets.values():
-        each.close()
-    return None
-
-
-def _called(at: bytes, process: int, secret: bytes) -> socket.socket:
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    try:
-        made.connect(at)
-        made.send(struct.pack("<q", process) + secret)  # which only those know that MPI has joined
-    except OSError:
-        made.close()
-        raise
-    return made
-
-
-def _answered(listener: socket.socket, met: Mapping[int, bytes]) -> dict[int, socket.socket]:
-    made, _ = listener.accept()
-    made.settimeout(5.0)
-    said = made.recv(256)
-    process = struct.unpack("<q", said[:8])[0] if len(said) > 8 else -1
-    if met.get(process) != said[8:]:
-        made.close()
-        raise ConnectionRefusedError(f"a stranger has called as process {process}")
-    return {process: made}
