@@ -37,7 +37,7 @@ GIVE_NO_CODE = {
     "interpreters/graph/hosted.py",
     "interpreters/graph/passes/__init__.py",
     "interpreters/interpreter.py",
-    "interpreters/mesh/fabric.py",
+    "interpreters/mesh/loans.py",
     "interpreters/mesh/meeting.py",
     "interpreters/structural.py",
     "interpreters/tracer.py",
