@@ -26,8 +26,12 @@ LENT = (
     "gpt:compiled:20:data=2",
     "gpt:compiled:20:data=2:0:9000",
     "gpt:compiled:20:data=2:2:9000",
+    "gpt:compiled:20:data=2:0:60000",
+    "gpt:compiled:20:data=2:2:60000",
+    "gpt:compiled:20:data=2:3:60000",
+    "gpt:eager:10:data=2:2:60000",
 )
-"""On two processes, one of whose ranks reads the other one's sums where they stand."""
+"""On two processes, one of whose ranks reads the other one's vectors where they stand."""
 BY_MPICH = RUNS[:7]
 """What is run over MPICH too: each model for 50 steps, and parts of parameters."""
 
@@ -57,7 +61,7 @@ def test_parameters_have_the_bits_of_one_process(processes: int, alone: list[str
 
 
 @pytest.mark.parametrize("engine", ["openmpi", "mpich"])
-def test_sums_that_are_read_where_they_stand_have_the_bits_of_one_process(engine: str) -> None:
+def test_vectors_that_are_read_where_they_stand_have_the_bits_of_one_process(engine: str) -> None:
     alone = ended(start(python.executable, "-m", "tests.mpi.digests", *LENT))
     done = mpiexec(2, "tests.mpi.digests", *LENT, engine=engine)
     assert done.code == 0, done.said
