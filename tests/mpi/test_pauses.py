@@ -1,4 +1,4 @@
-"""Processes that stand still at any moment end with the bits of one process, whatever the others do meanwhile."""
+"""Processes that stand still at any moment, or fork, end with the bits of those that nothing disturbs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from tests.mpi.started import SCRIPTS, ended, start
+from tests.mpi.started import SCRIPTS, ended, mpiexec, start
 from tests.mpi.started import sys as python
 from tests.mpi.test_launch import children
 
@@ -34,8 +34,8 @@ def running(process: subprocess.Popen[str]) -> list[int]:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_process_may_stand_still_at_any_moment(seed: int) -> None:
     alone = ended(start(python.executable, "-m", "tests.mpi.digests", *RUNS))
-    mpiexec = (str(SCRIPTS / "mpiexec"), "--oversubscribe", "--bind-to", "none", "-n", "2")
-    process = start(*mpiexec, python.executable, "-m", "tests.mpi.digests", *RUNS)
+    launcher = (str(SCRIPTS / "mpiexec"), "--oversubscribe", "--bind-to", "none", "-n", "2")
+    process = start(*launcher, python.executable, "-m", "tests.mpi.digests", *RUNS)
     draws, pauses = random.Random(seed), 0
     while process.poll() is None:
         one = draws.choice(running(process) or [0])
@@ -53,3 +53,10 @@ def test_a_process_may_stand_still_at_any_moment(seed: int) -> None:
     assert done.code == 0, done.said
     assert pauses > 20
     assert digests(done.said) == digests(alone.said) and len(digests(alone.said)) == len(RUNS)
+
+
+def test_a_fork_that_computes_changes_nothing_of_its_parent() -> None:
+    alone, forking = (mpiexec(2, "tests.mpi.forking", *words) for words in ((), ("fork",)))
+    assert alone.code == forking.code == 0, forking.said
+    assert len(set(alone.said.split("\n")[:2])) == 1
+    assert sorted(alone.said.splitlines()) == sorted(forking.said.splitlines())
