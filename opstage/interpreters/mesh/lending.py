@@ -37,21 +37,21 @@ class Lending:
             return None
         numbers, name = self._fabric.count(parts, called)
         self._fabric.tell(parts, numbers, name, stays=stays)
-        return MpiLoan(self._fabric, self._near, numbers, name)
+        return MpiLoan(self._fabric, self._near, numbers, called, name)
 
 
 @final
 class MpiLoan:
     """See `loans.Loan`."""
 
-    def __init__(self, fabric: MpiFabric, near: Near, numbers: Mapping[int, int], name: bytes):
-        self._fabric, self._near, self._numbers, self._name = fabric, near, numbers, name
+    def __init__(self, fabric: MpiFabric, near: Near, numbers: Mapping[int, int], called: str, name: bytes):
+        self._fabric, self._near, self._numbers, self._called, self._name = fabric, near, numbers, called, name
         self._notes: dict[int, SentNote] = {}
 
     def arrived(self, sizes: Mapping[int, int]) -> dict[int, Array]:
         """See `loans.Loan.arrived`."""
         fabric = self._fabric
-        fabric.about(self._numbers, self._name)
+        fabric.about(self._numbers, self._called)
         found = {}
         for p, nbytes in sizes.items():
             note = self._notes[p] = fabric.note(p, self._numbers[p], self._name, nbytes)

@@ -144,7 +144,7 @@ class MpiFabric:
             raise self._lost(error) from None
         if near:
             self.tell({p: part for p, part in parts.items() if p in near}, numbers, name, stays=False)
-        return MpiFlight(self, numbers, name, heads, rest, statuses, parts, room, over)
+        return MpiFlight(self, numbers, called, name, heads, rest, statuses, parts, room, over)
 
     def tell(self, parts: Mapping[int, Array], numbers: Mapping[int, int], name: bytes, *, stays: bool) -> None:
         """Send vectors to processes of this host; see `Near.tell`. Raises the errors of `exchange`."""
@@ -157,7 +157,7 @@ class MpiFabric:
 
     def land(self, flight: MpiFlight) -> None:
         """Wait for an exchange, and check that all received messages belong to it."""
-        self.about(flight.numbers, flight.name)
+        self.about(flight.numbers, flight.called)
         near = self._near_processes
         try:
             if flight.heads:
@@ -200,9 +200,9 @@ class MpiFabric:
         except TimeoutError as error:
             raise self._cut_off(error) from None
 
-    def about(self, numbers: Mapping[int, int], name: bytes) -> None:
+    def about(self, numbers: Mapping[int, int], called: str) -> None:
         """Note which exchange this process is in."""
-        self._number, self._words.now = max(numbers.values(), default=0), text_of(name)
+        self._number, self._words.now = max(numbers.values(), default=0), called
 
     def compare(
         self, process: int, number: int, name: bytes, nbytes: int, own: int, expected: bytes, room: int

@@ -34,7 +34,7 @@ def nothing() -> None:
 class MpiFlight(NamedTuple):
     """An exchange in flight.
 
-    number  of this process's exchanges with each other one, and `name` what it is called
+    numbers of this process's exchanges with each other one, what it is called, and its `name` as it is sent
     heads   the requests for the headers of processes of other hosts, with their buffers
     rest    all other requests; `statuses` has what is said of incoming vectors
     arrays  kept while they are sent; `over` is called at the end
@@ -42,6 +42,7 @@ class MpiFlight(NamedTuple):
 
     fabric: MpiFabric
     numbers: Mapping[int, int]
+    called: str
     name: bytes
     heads: Mapping[int, tuple[Any, bytearray]]
     rest: Mapping[int, Any]

@@ -183,7 +183,8 @@ class Near:
         A small vector is sent. A large one is copied, unless it stands in memory of `empty` and, as `stays` says, is
         not overwritten until `is_read`. Raises ConnectionError for a process that has ended, and OutOfMemoryError.
         """
-        self._tell_dropped()
+        if self._dropped:
+            self._tell_dropped()
         stands: dict[int, tuple[SharedBlock, int]] = {}  # by vector: its block, and where in it
         for x in parts.values():
             if x.nbytes > INLINE:
@@ -205,8 +206,10 @@ class Near:
     def read(self, process: int, note: SentNote) -> None:
         """Say that the vector of a note may be overwritten."""
         if note.block:
-            with suppress(ConnectionError):  # then nobody waits for it
+            try:
                 self._send(process, _READ, 0, note.block)
+            except ConnectionError:  # then nobody waits for it
+                pass
 
     def leave(self, process: int, number: int) -> None:
         """Take the note of an exchange, whenever it comes, for read."""

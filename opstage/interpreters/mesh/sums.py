@@ -123,10 +123,8 @@ class Sum:
         return SumUnderWay(self._shape, self._dtype, groups)
 
     def _begun(self, group: _SumGroup, values: Sequence[Array], stays: bool) -> _SumSent:
-        leaves = {(0, index): values[number] for index, number in group.own.items()}
-        if leaves.keys() == set(group.nodes):
-            known = leaves
-        else:
+        known = leaves = {(0, index): values[number] for index, number in group.own.items()}
+        if len(leaves) > 1:
             with np.errstate(all="ignore"):
                 known = {at: node(group.ranks, *at, lambda *at: leaves.get(at), np.add) for at in group.nodes}
         vectors = [packed(known[at]).reshape(-1) for at in group.nodes]
