@@ -27,7 +27,7 @@ MINIMUM_TESTS := $(addprefix tests/,cli run structure/test_imports.py structure/
 unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
-.PHONY: help docs-environment train test test-slow soak minimums cuda-sim cuda-compile gpu gpu-here lint docs minimums-environment pictures browser parity mpi-tests shape-errors onnx-tests networks bench clean
+.PHONY: help docs-environment mpi-environment compile-environment train test test-slow soak minimums cuda-sim cuda-compile gpu gpu-here lint docs minimums-environment pictures browser parity mpi-tests shape-errors onnx-tests networks bench clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -102,10 +102,14 @@ bench: $(BENCH_STAMP)  ## measure against PyTorch and JAX, or what is named in A
 	$(BIN)/python -m benchmarks $(ARGS)
 	$(BIN)/python -m benchmarks.page
 
-# what `make lint` and `make docs` set up, so that both can run at once
+# what other targets set up, so that these can run at once: no environment changes under a suite
 docs-environment: $(DEVELOP_STAMP) $(DOCS_STAMP)
 
 minimums-environment: $(MINIMUMS_STAMP)
+
+mpi-environment: $(MPI_STAMP)
+
+compile-environment: $(COMPILE_STAMP)
 
 clean:  ## remove the environment and everything built
 	rm -rf $(VENV) $(MINIMUMS) build dist site *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
