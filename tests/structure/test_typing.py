@@ -1,4 +1,4 @@
-"""A user's program, written against `Ops[R]`, as mypy sees it."""
+"""A user's program, written against `Ops[R]`, and the ways in which people import, as mypy sees them."""
 
 from __future__ import annotations
 
@@ -35,20 +35,44 @@ report = opstage.check(loss, {"w": Spec("10 3072"), "b": Spec("10")}, Spec("B 3 
 print(report.ok, report.errors[0].reason)
 """
 
+IMPORTS = """
+import opstage
+import opstage.optim
+from opstage.callbacks import EarlyStopping
+from opstage.data import Loader
+from opstage.derived import dropout
+from opstage.optim import adamw, clip, schedule, sgd
+from opstage.transform import grad
 
-@pytest.mark.slow  # mypy reads all of Opstage
-def test_a_users_program_is_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+reveal_type(adamw)
+reveal_type(clip.by_value)
+reveal_type(schedule.cosine)
+reveal_type(grad)
+reveal_type(dropout)
+reveal_type(opstage.optim.muon)
+reveal_type(opstage.data.Loader)
+opstage.optim.adamv
+"""
+
+
+@pytest.mark.slow
+def test_programs_and_imports_are_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both at once, since mypy reads all of Opstage, which takes it ten seconds."""
     api = pytest.importorskip("mypy.api")
-    (tmp_path / "program.py").write_text(PROGRAM)
+    texts = {"program.py": PROGRAM, "imports.py": IMPORTS}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
     monkeypatch.setenv("MYPYPATH", str(Path(opstage.__file__).parents[1]))
-    out, err, _ = api.run(
-        ["--strict", "--no-error-summary", "--cache-dir", str(tmp_path / "cache"), str(tmp_path / "program.py")]
-    )
+    files = [str(tmp_path / name) for name in texts]
+    out, err, _ = api.run(["--strict", "--no-error-summary", "--cache-dir", str(tmp_path / "cache"), *files])
     assert err == ""
-    told = [line.partition(": ")[2] for line in out.splitlines() if "program.py" in line]
-    revealed = [line for line in told if "Revealed type" in line]
+    program, imports = ([line.partition(": ")[2] for line in out.splitlines() if name in line] for name in texts)
+    revealed = [line for line in program if "Revealed type" in line]
     assert '"R' in revealed[0] and "def [R" in revealed[1] and "params: dict[str, R" in revealed[1], out
-    errors = [line for line in told if line.startswith("error")]
+    errors = [line for line in program if line.startswith("error")]
     assert len(errors) == 3, out
     for error, part in zip(errors, ('has no attribute "reluu"', '"shappe" for "reshape"', 'arguments for "relu"')):
         assert part in error, out
+    assert [line for line in imports if line.startswith("error")] == [line for line in imports if "adamv" in line], out
+    revealed = [line for line in imports if "Revealed type" in line]
+    assert len(revealed) == 7 and not any('"Any"' in line for line in revealed), out

@@ -6,7 +6,6 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,7 +23,10 @@ ARCHAIC = re.compile(
 """Forms that nobody writes today: say "from it", "its", "more expensive", "available", "released"."""
 
 
-@cache
+JOINED = re.compile(r"^ *\S+(?: [\w,.`()\[\]]+){3,} \w+ {3,}[a-z]")
+"""A line of prose that goes on with the name of a field and its description, as in a table that was filled as prose."""
+
+
 def words_of(file: Path) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
     """The names of the classes of a file, and its docstrings, with their lines."""
     tree = ast.parse(file.read_text())
@@ -43,23 +45,25 @@ def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
                         yield statement.lineno, text
 
 
-def test_no_two_classes_have_one_name() -> None:
-    found: dict[str, list[str]] = defaultdict(list)
+def test_names_of_classes_and_docstrings() -> None:
+    """A class has a name of its own. A docstring begins with a noun phrase or an imperative in the field's terms, "The
+    kernel of …", "Return …", and not with "What computes …"; its fields begin lines.
+
+    One test, since all files are parsed, which takes seconds, in each process that runs a part of it."""
+    names: dict[str, list[str]] = defaultdict(list)
+    roundabout, joined = [], []
     for file in FILES:
-        for line, name in words_of(file)[0]:
-            found[name].append(f"{file.relative_to(ROOT)}:{line}")
-    assert {name: places for name, places in found.items() if len(places) > 1 and name not in SHARED} == {}
-
-
-def test_docstrings_say_what_a_thing_is() -> None:
-    """A noun phrase or an imperative in the field's terms: "The kernel of …", "Return …", and not "What computes …"."""
-    found = [
-        f"{file.relative_to(ROOT)}:{line}: {text.splitlines()[0]}"
-        for file in FILES
-        for line, text in words_of(file)[1]
-        if text.lstrip().startswith("What")
-    ]
-    assert found == []
+        classes, texts = words_of(file)
+        for line, name in classes:
+            names[name].append(f"{file.relative_to(ROOT)}:{line}")
+        for line, text in texts:
+            place = f"{file.relative_to(ROOT)}:{line}"
+            if text.lstrip().startswith("What"):
+                roundabout.append(f"{place}: {text.splitlines()[0]}")
+            joined += [f"{place}: {each.strip()}" for each in text.splitlines() if JOINED.match(each)]
+    assert {name: places for name, places in names.items() if len(places) > 1 and name not in SHARED} == {}
+    assert roundabout == []
+    assert joined == []
 
 
 def test_files_have_no_archaic_forms() -> None:
@@ -69,20 +73,5 @@ def test_files_have_no_archaic_forms() -> None:
         for file in FILES
         for number, line in enumerate(file.read_text().splitlines(), 1)
         if ARCHAIC.search(line)
-    ]
-    assert found == []
-
-
-JOINED = re.compile(r"^ *\S+(?: [\w,.`()\[\]]+){3,} \w+ {3,}[a-z]")
-"""A line of prose that goes on with the name of a field and its description, as in a table that was filled as prose."""
-
-
-def test_fields_in_docstrings_begin_lines() -> None:
-    found = [
-        f"{file.relative_to(ROOT)}:{line}: {each.strip()}"
-        for file in FILES
-        for line, text in words_of(file)[1]
-        for each in text.splitlines()
-        if JOINED.match(each)
     ]
     assert found == []
