@@ -58,12 +58,12 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 class SlowCollections:
-    """Notes whether a collection has taken as long as one of all that the suite collected.
+    """Notes whether a collection has looked through much: it is called by the garbage collector, which takes a tenth of
+    a second to count what is frozen."""
 
-    Called by the garbage collector. To ask it what is frozen takes a tenth of a second, since it counts."""
-
-    LONG = 0.1
-    """Seconds of this process: a whole collection takes 5 ms where all is frozen, and 500 where nothing is."""
+    LONG = 0.03
+    """Seconds of this process: a whole collection takes 5 ms where all is frozen, 60 once tests have left a few hundred
+    thousand objects in tables that live as long as the process, and 500 where nothing is."""
 
     def __init__(self) -> None:
         self.met = False
@@ -84,8 +84,8 @@ slow_collections = SlowCollections()
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol() -> Generator[None, object, object]:
-    """Recordings unfreeze all, to find a function of which they know the code alone (opstage/interpreters/captures);
-    they would see a function that stood for `gc.unfreeze`."""
+    """Tests leave tables behind, and recordings unfreeze all, to find a function of which they know the code alone
+    (opstage/interpreters/captures); they would see a function that stood for `gc.unfreeze`."""
     try:
         return (yield)
     finally:
@@ -117,11 +117,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def freeze_again() -> None:
-    """Freeze what a test has unfrozen: else each collection in the tests that follow takes half a second. What was
-    dropped is collected before, since nothing that is frozen is."""
-    if gc.get_freeze_count() == 0:
-        gc.collect()
-        gc.freeze()
+    """Freeze what a test has unfrozen or left behind. What was dropped is collected before, since nothing frozen is."""
+    gc.collect()
+    gc.freeze()
 
 
 LONGEST = ("test_the_recipe_", "test_many_more_", "test_verdicts_", "test_five_", "test_plans_of_many_")
