@@ -43,9 +43,9 @@ test-slow: $(DEVELOP_STAMP)  ## run the tests marked slow
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 -q -m slow $(ARGS)
 	$(if $(ARGS),,NUMBA_ENABLE_CUDASIM=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 -q -m slow tests/cuda)
 
-soak: $(DEVELOP_STAMP)  ## search four times as far through random programs as test-slow does
-	OPSTAGE_SEARCH=full $(BIN)/python -m pytest -n auto --maxprocesses 8 -q -m slow -k "many" $(or $(ARGS),tests/check tests/graph tests/property)
-	OPSTAGE_SEARCH=full NUMBA_ENABLE_CUDASIM=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 -q -m slow -k "many" tests/cuda
+soak: $(DEVELOP_STAMP)  ## search four times as far as test-slow does: random programs, seeds, moments of interruption
+	OPSTAGE_SEARCH=full $(BIN)/python -m pytest -n auto --maxprocesses 8 -q -m soak $(ARGS)
+	$(if $(ARGS),,OPSTAGE_SEARCH=full NUMBA_ENABLE_CUDASIM=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 -q -m soak tests/cuda)
 
 minimums: $(MINIMUMS_STAMP)  ## run the tests with the oldest version of everything that setup.cfg allows
 	$(MINIMUMS)/bin/python -m pytest -n auto --maxprocesses 8 -q -m "not slow" $(or $(ARGS),$(MINIMUM_TESTS))

@@ -1,7 +1,8 @@
-"""How far the searches through random programs go.
+"""How far searches go: through random programs, seeds of recipes, damaged files, moments at which a run is cut off.
 
-A search draws the same programs in every run, so that what it finds comes back. `make test-slow` goes through a quarter
-of them, and `make soak` through all: after a change of the checker, the passes or the code generator.
+A search draws the same cases in every run, so that what it finds comes back. `make test-slow` goes through a quarter of
+them, the first, and `make soak` through all: after a change of the checker, the passes or the code generator, of what
+commits or writes, or of a recipe. The tests that ask here are marked `soak`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,6 @@ import os
 FULL = os.environ.get("OPSTAGE_SEARCH") == "full"
 
 
-def share(programs: int) -> int:
-    """The number of these programs that this run goes through."""
-    return programs if FULL else programs // 4
+def share(cases: int) -> int:
+    """The number of these cases that this run goes through; at least one."""
+    return cases if FULL else max(1, cases // 4)

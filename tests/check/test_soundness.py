@@ -206,6 +206,7 @@ def test_verdicts_are_true_at_the_ends(program: Program) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @settings(max_examples=share(2000), deadline=None)
 @given(symbolic_programs())
 def test_verdicts_of_many_programs_are_true_at_the_ends(program: Program) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from opstage.training import checkpoint
+from tests.searches import share
 from tests.training.same import run_bits
 
 EPOCHS = 30
@@ -65,7 +66,8 @@ def kill_after(process: subprocess.Popen[str], lines: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(share(2)))
 def test_a_killed_run_ends_as_a_whole_one(tmp_path: Path, seed: int) -> None:
     whole = start(*new_run(tmp_path / "whole"))
     said, _ = whole.communicate()

@@ -13,6 +13,7 @@ import opstage
 from opstage import Options
 from tests.conformance.harness import assert_close
 from tests.control.control_programs import Plain, Structural
+from tests.searches import share
 
 FLOAT64 = Options(dtype="float64")
 LEAVES = ("x", "sin", "product", "captured", "constant", "scaled", "sums")
@@ -87,7 +88,8 @@ def test_random_programs(node: Any, shape: tuple[int, ...], seed: int) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@pytest.mark.soak
+@settings(max_examples=share(200))
 @given(**NODES)
 def test_many_more_random_programs(node: Any, shape: tuple[int, ...], seed: int) -> None:
     agree(node, shape, seed)

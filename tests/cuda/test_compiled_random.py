@@ -38,6 +38,7 @@ def test_random_programs(start: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("start", range(1000, 1000 + share(1000), 50))
 def test_many_more_random_programs(start: int) -> None:
     for seed in range(start, start + 50):

@@ -15,6 +15,7 @@ from opstage import Options, Spec
 from opstage.facts import ranges_of
 from opstage.facts.ranges import growth
 from tests.facts.test_ranges_of_ops import outside
+from tests.searches import share
 
 X = Spec("T 4", range=(-1, 2))
 
@@ -191,7 +192,8 @@ def test_a_few_random_loops_stay_in_their_ranges() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(10, 40))
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(10, 10 + share(30)))
 def test_random_loops_stay_in_their_ranges(seed: int) -> None:
     assert escapes(seed, 100) == []
 

@@ -12,6 +12,7 @@ from opstage.atomic import Disk
 from opstage.experiment.directory import CONFIG, RunDirectory
 from opstage.training.checkpoint import load, save
 from opstage.training.fit import Position
+from tests.searches import share
 from tests.training.raising import RaiseAt, Torn, bytecodes, moments
 from tests.training.same import same_snapshot
 from tests.training.test_checkpoint import snapshot
@@ -56,8 +57,9 @@ def test_a_save_is_whole_or_has_not_been(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_a_save_is_whole_or_has_not_been_at_every_bytecode(tmp_path: Path) -> None:
-    check_saves(tmp_path, around=3000, spread=3000)
+    check_saves(tmp_path, around=share(3000), spread=share(3000))
 
 
 def test_a_directory_that_was_being_made_or_reopened_can_be_had_again(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""25,000 damaged and hostile inputs, the same ones in every run, to every way into Opstage from outside."""
+"""Damaged and hostile inputs, the same ones in every run, to every way into Opstage from outside.
+
+25,000 in `make soak`, and a quarter of them in `make test-slow`."""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ import time
 import pytest
 
 from opstage.ops.errors import UsageError
+from tests.searches import share
 
 from . import limits
 from .limits import run_cases
@@ -28,9 +31,10 @@ def test_there_are_enough_of_them() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
 def test_each_is_one_clear_error_or_what_an_independent_reader_reads(reader: Reader) -> None:
-    wrong = sweep(reader, SEED, CASES * reader.share)
+    wrong = sweep(reader, SEED, share(CASES * reader.share))
     again = f"python -m tests.fuzz --seed {SEED} --only '{reader.name}'"
     assert not wrong, "\n".join([again, *(f"case {case}: {what} [{where}]" for case, what, where in wrong[:20])])
 

@@ -55,6 +55,7 @@ def test_random_programs_with_infinities_and_nan(first: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("first", range(10_000, 10_000 + share(2000), 100))
 def test_many_more_random_programs(first: int) -> None:
     for seed in range(first, first + 100):

@@ -151,6 +151,7 @@ NOISE = {11_897}
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("first", range(10_000, 10_000 + share(2000), 250))
 def test_plans_of_many_more_random_programs(first: int) -> None:
     for seed in sorted(set(range(first, first + 250)) - NOISE):

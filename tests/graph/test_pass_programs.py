@@ -98,6 +98,7 @@ def test_the_random_programs_are_of_every_family() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("first", range(1000, 1000 + share(2000), 250))
 def test_many_more_programs(first: int) -> None:
     for seed in range(first, first + 250):

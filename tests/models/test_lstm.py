@@ -8,6 +8,7 @@ import pytest
 import opstage
 from opstage.init import build
 from opstage.models import lstm, model
+from tests.searches import share
 
 from .by_recipe import trained
 from .common import FLOAT64, require_gradients, require_right_for_every_batch_size
@@ -62,7 +63,8 @@ def test_a_short_run_reads_nine_digits_of_ten() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(share(3)))
 def test_the_recipe_reaches_its_goal(seed: int) -> None:
     assert lstm.RECIPE.goal == 0.97
     assert trained("lstm", seed=seed)[1].held_out["accuracy"] >= 0.97

@@ -11,6 +11,7 @@ import opstage
 from opstage.data import burgers
 from opstage.init import build
 from opstage.models import model, pinn
+from tests.searches import share
 
 from .by_recipe import trained
 from .common import FLOAT64, require_right_for_every_batch_size
@@ -147,7 +148,8 @@ def test_a_short_run_is_on_its_way() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(share(2)))
 def test_the_recipe_solves_the_equation(seed: int) -> None:
     trainer, last = trained("pinn", seed=seed)
     goal = pinn.RECIPE.goal

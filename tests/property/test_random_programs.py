@@ -183,6 +183,7 @@ def test_second_derivatives_agree(program: RandomProgram) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @settings(max_examples=share(3000))
 @given(DRAWN)
 def test_many_more_programs(program: RandomProgram) -> None:
@@ -195,6 +196,7 @@ def test_many_more_programs(program: RandomProgram) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @settings(max_examples=share(3000))
 @given(SMOOTH)
 def test_many_more_smooth_programs(program: RandomProgram) -> None:

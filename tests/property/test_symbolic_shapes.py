@@ -210,6 +210,7 @@ def test_verdicts_come_true(program: Program) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @settings(max_examples=share(4000))
 @given(symbolic_programs())
 def test_verdicts_of_many_more_programs_come_true(program: Program) -> None:
