@@ -8,8 +8,17 @@ commits or writes, or of a recipe. The tests that ask here are marked `soak`.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from typing import TypeVar
+
+C = TypeVar("C")
 
 FULL = os.environ.get("OPSTAGE_SEARCH") == "full"
+
+
+def some(cases: Sequence[C]) -> Sequence[C]:
+    """Every fourth of these cases, or all: of a table whose rows and columns are each met by others."""
+    return cases if FULL else cases[::4]
 
 
 def share(cases: int) -> int:

@@ -20,6 +20,7 @@ from opstage.interpreters.relaxations.bounded import region_bounds
 from opstage.interpreters.relaxations.phases import PhaseArrays
 from opstage.interpreters.relaxations.rules import unary
 from opstage.ops.errors import UsageError
+from tests.searches import some
 
 
 def layers(sizes: list[int], seed: Any) -> list[Any]:
@@ -222,7 +223,8 @@ def test_phases_decide_what_inputs_leave_open() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seed", "radius", "share", "most"), [(0, 0.03, 0.05, 40), (0, 0.05, 0.1, 100)])
+@pytest.mark.soak
+@pytest.mark.parametrize(("seed", "radius", "share", "most"), some([(0, 0.03, 0.05, 40), (0, 0.05, 0.1, 100)]))
 def test_a_net_of_the_size_of_acas_xu_in_fewer_regions(seed: int, radius: float, share: float, most: int) -> None:
     params, unsafe = beyond_samples([5, *[50] * 6, 5], seed, radius, share)
     by_phases, by_inputs = both(params, unsafe, most)

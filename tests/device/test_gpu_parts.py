@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import subprocess
@@ -168,13 +169,20 @@ def test_a_little_of_each_part_can_be_run(name: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+COLLECT = """
+import json, sys, pytest
+
+for words in json.loads(sys.argv[1]):
+    assert pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", *words]) == 0, words
+"""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sanitize.FAMILIES)
-def test_every_family_of_kernels_has_tests(name: str) -> None:
-    family = sanitize.FAMILIES[name]
-    words = ["--collect-only", "-q", "-p", "no:cacheprovider", f"tests/gpu/{family.file}", "-k", family.chosen]
+def test_every_family_of_kernels_has_tests() -> None:
+    """In one process, which imports what they need once."""
+    words = [[f"tests/gpu/{family.file}", "-k", family.chosen] for family in sanitize.FAMILIES.values()]
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "OPSTAGE_GPU_REHEARSAL": "1"}
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *words], cwd=ROOT, env=environment, capture_output=True, text=True
+        [sys.executable, "-c", COLLECT, json.dumps(words)], cwd=ROOT, env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr

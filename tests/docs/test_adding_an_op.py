@@ -64,7 +64,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for file in (
         "setup.cfg",
-        *(f"tests/{name}.py" for name in ("__init__", "conftest", "processes", "process_server")),
+        *(f"tests/{name}.py" for name in ("__init__", "conftest", "processes", "process_server", "searches")),
     ):
         shutil.copy(ROOT / file, root / file)
     shutil.copy(ROOT / "tests/docs/whole_op.py", root)

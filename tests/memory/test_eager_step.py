@@ -13,10 +13,12 @@ from opstage.training.memory import model_memory, step_memory
 from opstage.training.optim import Optimizer
 from tests.graph.counting_allocator import Counted
 from tests.memory.measured import forget_workspace, measured_peak
+from tests.searches import some
 
 ADAMW, SGD = optim.adamw(lr=1e-3), optim.sgd(lr=1e-3)
 FEW = [(name, ADAMW) for name in sorted(MODELS)] + [("mlp", SGD), ("cnn", SGD)]
-ALL = [(name, optimizer) for name in sorted(MODELS) for optimizer in (ADAMW, SGD)]
+WAYS = (Options(), Options(dtype="float64"), Options(fast_kernels=False))
+ALL = [(name, optimizer, options) for name in sorted(MODELS) for optimizer in (ADAMW, SGD) for options in WAYS]
 
 
 def label(value: object) -> str:
@@ -36,8 +38,8 @@ def test_a_step_takes_what_is_predicted(name: str, optimizer: Optimizer) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [Options(), Options(dtype="float64"), Options(fast_kernels=False)], ids=label)
-@pytest.mark.parametrize(("name", "optimizer"), ALL, ids=label)
+@pytest.mark.soak
+@pytest.mark.parametrize(("name", "optimizer", "options"), some(ALL), ids=label)
 def test_a_large_step_takes_what_is_predicted(name: str, optimizer: Optimizer, options: Options) -> None:
     made, sizes = model(name), {"B": 48, "T": 128} if name == "gpt" else {"B": 256}
     predicted = model_memory(made, optimizer, options).at(**sizes).peak

@@ -19,6 +19,7 @@ from opstage.options import Options
 from tests.conformance.harness import EXECUTING, inputs, is_float
 from tests.numbers.evaluate import Evaluation, evaluate, ones_for
 from tests.samples import SAMPLES
+from tests.samples.parts import searched
 from tests.samples.sample import Sample
 
 FLOAT32 = Options(dtype="float32")
@@ -98,8 +99,9 @@ def test_one_nan_and_one_infinity() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize(("interpreters", "places"), [(("eager", "eager, plain NumPy"), 6), (("compiled",), 2)])
-@pytest.mark.parametrize("sample", SWEPT, ids=lambda s: s.id)
+@pytest.mark.parametrize("sample", searched(SWEPT), ids=lambda s: s.id)
 def test_every_value_at_every_operand(sample: Sample, interpreters: tuple[str, ...], places: int) -> None:
     found = list(differences(sample, made(*interpreters), SPECIAL, places))
     assert not found, "\n".join(found)

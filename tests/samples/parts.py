@@ -14,6 +14,7 @@ import pytest
 from _pytest.mark.structures import ParameterSet
 
 from tests.samples.sample import Sample
+from tests.searches import FULL
 
 C = TypeVar("C")
 
@@ -38,6 +39,11 @@ def quick(samples: Sequence[Sample]) -> list[Sample]:
     """Some samples of each op."""
     chosen = {sample.id for of_op in by_op(samples).values() for sample in of_op[: max(LEAST, len(of_op) // ONE_OF)]}
     return [sample for sample in samples if sample.id in chosen]
+
+
+def searched(samples: Sequence[Sample]) -> Sequence[Sample]:
+    """The samples that a search in the slow suite goes through: some of each op, or all."""
+    return samples if FULL else quick(samples)
 
 
 def all_samples(samples: Sequence[Sample]) -> list[ParameterSet]:
