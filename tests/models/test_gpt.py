@@ -24,6 +24,7 @@ from opstage.training import optim
 from opstage.training.parameters import make_params
 from opstage.training.trainer import scalar_trainer
 from opstage.training.validate import check_step
+from tests.searches import FULL
 
 from .by_recipe import trained
 from .common import FLOAT64, require_gradients
@@ -159,9 +160,13 @@ def test_a_short_run_learns_more_than_the_frequencies_of_bytes() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_the_recipe_reaches_its_goal() -> None:
+    """With all of the text in `make soak`; with a quarter, as here otherwise, it comes to 3.20."""
     assert gpt.RECIPE.goal == 2.2
-    assert trained("gpt")[1].held_out["bits_per_byte"] < 2.2
+    parts = [part.take(np.arange(0, len(part), 1 if FULL else 4)) for part in gpt.RECIPE.data(0)]
+    reached = trained("gpt", data=parts)[1].held_out["bits_per_byte"]
+    assert reached < (2.2 if FULL else 3.3)
 
 
 def test_sampling_follows_the_distribution() -> None:
