@@ -11,9 +11,13 @@ import os
 from collections.abc import Sequence
 from typing import TypeVar
 
+import pytest
+
 C = TypeVar("C")
 
 FULL = os.environ.get("OPSTAGE_SEARCH") == "full"
+MARKS = (pytest.mark.slow, pytest.mark.soak)
+"""The marks of those parameters of a test that a search is made of."""
 
 
 def some(cases: Sequence[C]) -> Sequence[C]:

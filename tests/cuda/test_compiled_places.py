@@ -20,6 +20,7 @@ from opstage.options import Options
 from opstage.training import optim
 from opstage.training.trainer import scalar_trainer
 from tests.cuda.traffic import stand_in, watch
+from tests.searches import MARKS, share
 
 COMPILED = Options(device="cuda", seed=1, backend="compiled")
 ADAMW = optim.adamw(lr=0.05)
@@ -168,7 +169,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[int, ...
 }
 
 
-@pytest.mark.parametrize("seed", [*range(8), *[pytest.param(n, marks=pytest.mark.slow) for n in range(8, 100)]])
+@pytest.mark.parametrize("seed", [*range(8), *[pytest.param(n, marks=MARKS) for n in range(8, 8 + share(92))]])
 def test_whatever_is_held_given_again_or_freed_every_buffer_keeps_its_elements(seed: int) -> None:
     """Runs of several programs on buffers of one pool: results of others, the same one twice, some written over."""
     choose, device = random.Random(seed), Simulator()

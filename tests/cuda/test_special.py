@@ -18,6 +18,7 @@ from opstage.interpreters.registry import make_interpreter
 from opstage.ops.types import INT32, TensorType
 from opstage.options import Options
 from tests.numbers.test_special import SPECIAL, SWEPT, differences
+from tests.samples.parts import searched
 from tests.samples.sample import Sample
 
 from .test_conformance import BACKENDS, UNSUPPORTED
@@ -151,8 +152,9 @@ def test_padding_of_every_convolution(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("sample", ALL, ids=lambda s: s.id)
+@pytest.mark.parametrize("sample", searched(ALL), ids=lambda s: s.id)
 def test_every_value_at_every_operand(sample: Sample, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "SIDES", (4,))  # tiles of 16 rows: the samples have 4, and HEADS more
     values = SPECIAL if sample.op in OF_SPECTRA or sample.id in BUT_FOR_ROUNDING else (*SPECIAL, LARGE)

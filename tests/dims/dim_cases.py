@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from opstage.ops.dims import DimExpr, DimScope, Verdict, at_most, equal, maximum, minimum
 from opstage.ops.errors import UsageError
-from tests.searches import share
+from tests.searches import MARKS, share
 
 NAMES = ("A", "B", "C")
 OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
@@ -65,7 +65,7 @@ facts = st.lists(relations | congruences | products, max_size=2)
 boxes = st.fixed_dictionaries(dict.fromkeys(NAMES, st.tuples(st.integers(0, 2), st.integers(4, 6))))
 """For each name a low and a high end."""
 
-sized = pytest.mark.parametrize("count", [80, pytest.param(share(10_000), marks=(pytest.mark.slow, pytest.mark.soak))])
+sized = pytest.mark.parametrize("count", [80, pytest.param(share(10_000), marks=MARKS)])
 """Some cases by default, and thousands of the same kind where there is time."""
 
 

@@ -10,7 +10,7 @@ from opstage import Options, optim
 from opstage.ops.trees import flatten
 from tests.mesh.random_programs import Drawn, drawn
 from tests.mesh.threads import Threads, on_processes
-from tests.searches import share
+from tests.searches import MARKS, share
 
 STEPS = 2
 pytestmark = pytest.mark.filterwarnings("ignore:.*never reaches the loss")
@@ -35,9 +35,6 @@ def trained(case: Drawn, zero: int, bucket: str) -> list[bytes]:
     return [np.asarray(leaf).tobytes() for leaf in kept]
 
 
-SEARCH = (pytest.mark.slow, pytest.mark.soak)
-
-
 def holds(case: Drawn) -> None:
     """Every spread of a case has the bits of one process; all that was sent was received under the name it was sent."""
     alone = trained(case, 0, "0")
@@ -57,8 +54,8 @@ def holds(case: Drawn) -> None:
     [
         *[(seed, "eager") for seed in range(8)],
         *[(seed, "compiled") for seed in range(2)],
-        *[pytest.param(seed, "eager", marks=SEARCH) for seed in range(8, 8 + share(67))],
-        *[pytest.param(seed, "compiled", marks=SEARCH) for seed in range(2, 2 + share(21))],
+        *[pytest.param(seed, "eager", marks=MARKS) for seed in range(8, 8 + share(67))],
+        *[pytest.param(seed, "compiled", marks=MARKS) for seed in range(2, 2 + share(21))],
     ],
 )
 def test_a_random_mesh_has_the_bits_of_one_process(seed: int, backend: str) -> None:
