@@ -18,10 +18,13 @@ MINIMUMS := .minimums
 MINIMUMS_STAMP := $(MINIMUMS)/.made-$(KEY)
 
 # what meets other packages: the command line and its terminal, runs with plots and events, machine code, ONNX, arrays
-# (and not what reads our sources, or holds the algebra of dims to SymPy's: that is the same beside any of them)
+# (and not what reads our sources, or holds the algebra of dims to SymPy's: that is the same beside any of them, as are
+# the rules of derivatives, what refuses calls, and passes over graphs, which are Python alone)
 MINIMUM_TESTS := $(addprefix tests/,cli run structure/test_imports.py structure/test_kernel_sources.py \
-  structure/test_minimums.py graph conformance native eager_cpu ops scan dims/test_dims.py dims/test_symbolic_windows.py \
-  training data files config device benchmarks)
+  structure/test_minimums.py conformance/test_values.py conformance/test_empty.py conformance/test_session.py native \
+  eager_cpu ops scan dims/test_dims.py dims/test_symbolic_windows.py training data files config device benchmarks \
+  graph/test_storage.py graph/test_kinds.py graph/test_written_over.py graph/test_interrupts.py) \
+  $(wildcard tests/graph/test_compile*.py tests/graph/test_executor*.py tests/graph/test_onnx*.py)
 
 # tests start hundreds of processes: what the first one has compiled the others read
 unexport PYTHONDONTWRITEBYTECODE
