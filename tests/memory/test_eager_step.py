@@ -17,8 +17,9 @@ from tests.searches import some
 
 ADAMW, SGD = optim.adamw(lr=1e-3), optim.sgd(lr=1e-3)
 FEW = [(name, ADAMW) for name in sorted(MODELS)] + [("mlp", SGD), ("cnn", SGD)]
+ALL = [(name, optimizer) for name in sorted(MODELS) for optimizer in (ADAMW, SGD)]
 WAYS = (Options(), Options(dtype="float64"), Options(fast_kernels=False))
-ALL = [(name, optimizer, options) for name in sorted(MODELS) for optimizer in (ADAMW, SGD) for options in WAYS]
+EVERY_WAY = [(name, optimizer, options) for name, optimizer in ALL for options in WAYS]
 
 
 def label(value: object) -> str:
@@ -39,7 +40,7 @@ def test_a_step_takes_what_is_predicted(name: str, optimizer: Optimizer) -> None
 
 @pytest.mark.slow
 @pytest.mark.soak
-@pytest.mark.parametrize(("name", "optimizer", "options"), some(ALL), ids=label)
+@pytest.mark.parametrize(("name", "optimizer", "options"), some(EVERY_WAY), ids=label)
 def test_a_large_step_takes_what_is_predicted(name: str, optimizer: Optimizer, options: Options) -> None:
     made, sizes = model(name), {"B": 48, "T": 128} if name == "gpt" else {"B": 256}
     predicted = model_memory(made, optimizer, options).at(**sizes).peak
