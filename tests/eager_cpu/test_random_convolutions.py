@@ -30,7 +30,7 @@ def drawn(rng: np.random.Generator) -> Case:
         inputs, outputs = groups, groups * int(rng.choice([1, 1, 2]))
     else:
         groups = int(rng.choice([1, 1, 1, 2, 3]))
-        inputs, outputs = (groups * int(rng.choice(c)) for c in ([1, 2, 3, 5, 8, 17], [1, 2, 3, 7, 8, 16, 33]))
+        inputs, outputs = (groups * int(rng.choice(c)) for c in ([1, 2, 3, 5, 8, 17, 32], [1, 2, 3, 7, 8, 16, 33, 64]))
     cells = tuple(int(a + b) for a, b in zip(least, more))
     return Case(int(rng.choice([1, 2, 3, 5, 9])), inputs, outputs, cells, kernel, stride, padding, dilation, groups)
 
