@@ -462,7 +462,6 @@ OF_ONE: dict[str, dict[str, Any]] = {
 CASES = [
     *elementwise("sigmoid", 1),
     *elementwise("erf", 1),
-    *elementwise("exp", 1),
     *elementwise("sqrt", 1),
     *elementwise("inv", 1),
     *elementwise("silu", 1),

@@ -6,17 +6,17 @@ import math
 from typing import Any
 
 from ...codegen.cpu.functions import erf as erf_of_one
-from ...codegen.cpu.functions import exp as exp_of_one
+from ...codegen.cpu.functions import exp
 from ...native.inlined import Function
 from ...scalar import activation
 from .jit import Elementwise
 
-sigmoid = Elementwise(activation.sigmoid, exp_of_one)
+sigmoid = Elementwise(activation.sigmoid, exp)
 sigmoid_grad = Elementwise(activation.sigmoid_grad, operands=2)
 tanh_grad = Elementwise(activation.tanh_grad, operands=2)
 relu = Elementwise(activation.relu)
 relu_grad = Elementwise(activation.relu_grad, operands=2)
-silu = Elementwise(activation.silu, exp_of_one)
+silu = Elementwise(activation.silu, exp)
 select = Elementwise(activation.select, operands=2, masked=True)
 
 
@@ -44,6 +44,5 @@ def _inverse(real: Any) -> Function:
 
 
 erf = Elementwise(_alone, erf_of_one)
-exp = Elementwise(_alone, exp_of_one)
 sqrt = Elementwise(_square_root)
 inv = Elementwise(_inverse)
