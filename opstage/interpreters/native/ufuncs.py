@@ -42,7 +42,7 @@ def ufunc(name: str, content: str, formula: Any, dtypes: Sequence[str], result: 
         starts=", ".join(names) + ", y = " + ", ".join(f"a[{i}]" for i in range(operands + 1)),
         packed="".join(
             _packed(every, alone, "elif" if n else "if")
-            for n, alone in enumerate(product((False, True), repeat=dtypes.count(result)))
+            for n, alone in enumerate(product((False, True), repeat=operands))
         ),
         strided=", ".join(f"load_{dtype}(a[{i}] + j * s[{i}], 0)" for i, dtype in enumerate(dtypes)),
         last=operands,
@@ -65,9 +65,8 @@ def ufunc(name: str, content: str, formula: Any, dtypes: Sequence[str], result: 
 
 
 def _packed(dtypes: Sequence[str], alone: Sequence[bool], word: str) -> str:
-    """Return the text of the loop for packed arrays, of which some operands are one number; masks are none."""
-    masks = len(dtypes) - 1 - len(alone)
-    flags = [*[False] * masks, *alone, False]
+    """Return the text of the loop for packed arrays, of which some operands are one number."""
+    flags = [*alone, False]
     strides = [0 if flag else np.dtype(dtype).itemsize for flag, dtype in zip(flags, dtypes)]
     numbers = [f"c{i} = load_{dtypes[i]}(x{i}, 0)" for i, flag in enumerate(flags) if flag]
     loads = [f"c{i}" if flag else f"load_{dtypes[i]}(x{i}, j)" for i, flag in enumerate(flags[:-1])]
