@@ -88,7 +88,8 @@ KERNELS: dict[Primitive, Callable[..., Any]] = {
 
 
 # Entries of a packed array along another axis than its first come as rows of a view. Reading and writing them where
-# they lie spares a copy with other strides here, and another one to whoever reads the result as it was.
+# they lie spares a copy with other strides here, and another one to whoever reads the result as it was. Indices of more
+# axes than one give it other axes, so there the rows are copied.
 
 
 def _moved(axis: int, rank: int, many: int = 1) -> list[int]:
@@ -107,19 +108,19 @@ _gather_rows = gather("gather_rows")
 
 
 def fast_gather_rows(x: Array, idx: Array, mode: str) -> Array:
-    axis = _axis_of_rows(x) if mode == "raise" else 0
+    axis = _axis_of_rows(x) if mode == "raise" and idx.ndim == 1 else 0
     if not axis:
         return _gather_rows(x, idx, mode)
     require_in_range("gather_rows", x.shape, idx)
     whole = x.transpose(_moved(axis, x.ndim))
     before, after = whole.shape[:axis], whole.shape[axis + 1 :]
-    out = np.empty((*before, *idx.shape, *after), x.dtype)
+    out = np.empty((*before, idx.size, *after), x.dtype)
     sizes = math.prod(before), len(x), math.prod(after)
     if sizes[2] == 1:
         loops.take_numbers(whole.reshape(sizes[:2]), integers(idx), out.reshape(sizes[0], idx.size))
     else:
         loops.take_along(whole.reshape(sizes), integers(idx), out.reshape(sizes[0], idx.size, sizes[2]))
-    return out.transpose([*range(axis, axis + idx.ndim), *range(axis), *range(axis + idx.ndim, out.ndim)])
+    return out.transpose([axis, *range(axis), *range(axis + 1, x.ndim)])
 
 
 def fast_scatter_add_rows(x: Array, v: Array, idx: Array, mode: str) -> Array:
