@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from benchmarks.architectures.branches import Inception, Video
 from benchmarks.architectures.images import DiffusionUnet, Generator, Style
 from benchmarks.architectures.language import RotaryGpt, Translator
 from benchmarks.architectures.layers import Architecture
@@ -16,6 +17,8 @@ ZOO: dict[str, Architecture] = {
     "mobilenetv3": InvertedResiduals("hardswish", "hardsigmoid"),
     "efficientnet": InvertedResiduals("silu", "sigmoid"),
     "convnext": ConvNext(),
+    "inception": Inception(),
+    "video": Video(),
     "vit": Vit(),
     "dcgan": Generator(),
     "diffusion-unet": DiffusionUnet(),

@@ -12,6 +12,7 @@ import pytest
 from benchmarks import page
 from benchmarks.__main__ import parser
 from benchmarks.architectures import measure, side
+from benchmarks.architectures.branches import Inception, Video
 from benchmarks.architectures.images import DiffusionUnet, Generator, Style
 from benchmarks.architectures.language import RotaryGpt, Translator
 from benchmarks.architectures.sequences import T5, LongLstm, MemoryScan, SelectiveScan, Speech, Wavenet
@@ -31,6 +32,8 @@ TINY: dict[str, Any] = {
     "mobilenetv3": InvertedResiduals("hardswish", "hardsigmoid", 2, 16, STAGES),
     "efficientnet": InvertedResiduals("silu", "sigmoid", 2, 16, STAGES),
     "convnext": ConvNext(2, 16, 4, 1),
+    "inception": Inception(2, 9, 4),
+    "video": Video(1, 3, 6, 2),
     "vit": Vit(2, 16, 8, 2, 1),
     "dcgan": Generator(2, 3, 2),
     "diffusion-unet": DiffusionUnet(1, 8, 4, 2),

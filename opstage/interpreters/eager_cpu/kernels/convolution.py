@@ -292,8 +292,11 @@ def fast_conv(
     images = packed(_images(x, kernel.ndim - 2))
     geometry = _geometry(x.dtype, images.shape, kernel.shape, stride, padding, dilation, groups)
     if _is_product(geometry):
-        weight, shape = packed(kernel).reshape(len(kernel), -1), (len(images), len(kernel), *geometry.counts)
-        out = _row_products(images.reshape(len(images), -1), weight.T, bias, shape)
+        weight, shape = (
+            packed(kernel).reshape(len(kernel), geometry.depth),
+            (len(images), len(kernel), *geometry.counts),
+        )
+        out = _row_products(images.reshape(len(images), geometry.depth), weight.T, bias, shape)
         return out if x.ndim == images.ndim else out[0]
     if not _is_worth(geometry):
         return conv(
@@ -317,8 +320,8 @@ def fast_conv_kernel_grad(
     if geometry.counts != cotangents.shape[2:]:  # cells that no window reaches may be as many as another window has
         geometry = geometry._replace(counts=cotangents.shape[2:])
     if _is_product(geometry):
-        rows = cotangents.reshape(len(cotangents), -1)
-        return _row_products(rows.T, images.reshape(len(images), -1), None, shape)
+        rows = cotangents.reshape(len(cotangents), geometry.channels_out)
+        return _row_products(rows.T, images.reshape(len(images), geometry.depth), None, shape)
     if not _is_worth(geometry):
         return conv_kernel_grad(x, g, kernel=kernel, stride=stride, padding=padding, dilation=dilation, groups=groups)
     out = np.empty(shape, x.dtype)
@@ -341,8 +344,11 @@ def fast_conv_transpose(
     images = packed(_images(x, kernel.ndim - 2))
     geometry = _adjoint_geometry(x.dtype, images.shape, kernel.shape, stride, padding, output_padding, dilation, groups)
     if _is_product(geometry):
-        weight, shape = packed(kernel).reshape(len(kernel), -1), (len(images), geometry.channels_in, *geometry.cells)
-        out = _row_products(images.reshape(len(images), -1), weight, bias, shape)
+        weight, shape = (
+            packed(kernel).reshape(len(kernel), geometry.depth),
+            (len(images), geometry.channels_in, *geometry.cells),
+        )
+        out = _row_products(images.reshape(len(images), geometry.channels_out), weight, bias, shape)
         return out if x.ndim == images.ndim else out[0]
     if not _is_worth(geometry):
         return conv_transpose(
