@@ -22,6 +22,7 @@ from opstage.interpreters.eager_cpu.loops import (
     direct_steps,
 )
 from opstage.interpreters.eager_cpu.loops.geometry import ConvGeometry
+from opstage.interpreters.native import KernelCall, one_thread
 from opstage.ops.catalogue.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
 
 Array = npt.NDArray[Any]
@@ -372,6 +373,40 @@ def test_nothing_is_read_behind_an_operand(case: Case, dtype: str, always: None)
     convolution.fast_conv(kernel, bias, x, has_bias=True, **case.window)
     convolution.fast_conv_kernel_grad(x, g, kernel=case.kernel, **case.window)
     convolution.fast_conv_transpose(kernel, other, g, has_bias=True, **back)
+
+
+def shared_among(count: int) -> Callable[[tuple[KernelCall, ...]], None]:
+    """What runs steps as so many workers would, the last one's tasks first."""
+    integer = ctypes.c_int64
+
+    def run(steps: tuple[KernelCall, ...]) -> None:
+        for step in steps:
+            function = ctypes.CFUNCTYPE(None, integer, integer, integer, integer)(step.kernel.address)
+            for worker in reversed(range(count)):
+                part = step.tasks * worker // count, step.tasks * (worker + 1) // count
+                function(*part, worker, step.arguments.ctypes.data)
+
+    return run
+
+
+@pytest.mark.parametrize("case", [*BY_CHANNELS, *BY_CELLS, *DEPTHWISE], ids=str)
+def test_bits_do_not_depend_on_how_workers_share_tasks(
+    case: Case, always: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel, bias, other, x, g = operands(case, "float32")
+    back = {"output_padding": case.unreached, **case.window}
+    found = []
+    for count in (1, 3):
+        monkeypatch.setattr(convolution, "workers", lambda count=count: count)
+        monkeypatch.setattr(convolution, "_do", shared_among(count))
+        with one_thread:
+            results = (
+                convolution.fast_conv(kernel, bias, x, has_bias=True, **case.window),
+                convolution.fast_conv_kernel_grad(x, g, kernel=case.kernel, **case.window),
+                convolution.fast_conv_transpose(kernel, other, g, has_bias=True, **back),
+            )
+        found.append([each.tobytes() for each in results])
+    assert found[0] == found[1]
 
 
 def test_is_the_same_from_run_to_run() -> None:
