@@ -76,9 +76,7 @@ class MpiFabric:
         self._words = Words(mpi, words)
         self.process, self.processes = int(self._world.rank), int(self._world.size)
         self.timeout = timeout
-        self.agreed = False
-        self.waited = 0.0
-        self.sent = 0
+        self.agreed, self.waited, self.sent = False, 0.0, 0
         self.lending = None if self._near is None else Lending(self, self._near)
         self._near_processes = frozenset[int]() if self._near is None else self._near.processes
         self._counts: dict[int, int] = {}  # exchanges with each process
