@@ -13,8 +13,10 @@ from tests.docs.blocks import ROOT
 
 @pytest.mark.parametrize(
     "tests",
-    ["tests/cuda/test_device.py", "tests/cuda/test_conformance.py -k matmul"],
-    ids=["device", "conformance"],
+    [
+        pytest.param("tests/cuda/test_device.py", id="device"),
+        pytest.param("tests/cuda/test_conformance.py -k matmul", id="conformance", marks=pytest.mark.slow),
+    ],
 )
 def test_simulated(tests: str) -> None:
     path, _, chosen = tests.partition(" -k ")

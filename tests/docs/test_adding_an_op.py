@@ -153,12 +153,14 @@ def test_op_is_one_fused_kernel_exported_and_predicted(op: str, copy: Path) -> N
     assert found == {"compiled value": [1, 1, {}], "compiled gradient": [1, 1, {}]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", OPS)
 def test_op_is_one_kernel_on_a_device(op: str, copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
     assert asked(op, copy) == {"eager kernels": 1, "compiled kernels": 1}
 
 
+@pytest.mark.slow
 def test_ops_pass_the_suite_of_a_device(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
     chosen = " or ".join([*OPS, "every_core_op"])

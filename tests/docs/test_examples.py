@@ -24,6 +24,10 @@ def test_every_example_is_run() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == set(SHOWN)
 
 
-@pytest.mark.parametrize("name", SHOWN)
+LONG = ("llama.py",)
+"""Those that take seconds, and whose parts have tests of their own."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in LONG else ()) for n in SHOWN])
 def test_example(name: str, tmp_path: Path) -> None:
     assert re.search(SHOWN[name], run_python(str(EXAMPLES / name), cwd=tmp_path, path=[ROOT]))

@@ -15,13 +15,13 @@ ANYTHING = "…"
 """In what a command prints it stands for anything: times differ."""
 
 
-MEASURING = ("planning",)
-"""Pages whose commands measure this machine, a calibration of 22 models."""
+LONG = ("planning", "checking-in-ci", "memory")
+"""Pages whose commands take seconds, by the first a calibration of 22 models."""
 
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(p, id=p.stem, marks=pytest.mark.slow if p.stem in MEASURING else ()) for p in GUIDE],
+    [pytest.param(p, id=p.stem, marks=pytest.mark.slow if p.stem in LONG else ()) for p in GUIDE],
 )
 def test_page_prints_what_it_says(page: Path, tmp_path: Path) -> None:
     expected = steps(page)

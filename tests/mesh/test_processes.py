@@ -90,7 +90,7 @@ def on_one(name: str, mesh: str, backend: str = "eager") -> tuple[list[float], s
         ("mlp", "data=4", "compiled"),
         ("cnn", "data=4", "compiled"),
         pytest.param("resnet", "data=2", "compiled", marks=pytest.mark.slow),
-        ("gpt", "data=4", "compiled"),
+        pytest.param("gpt", "data=4", "compiled", marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*is never used")
