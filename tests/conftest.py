@@ -13,6 +13,8 @@ import pytest
 from _pytest.runner import runtestprotocol
 from hypothesis import settings
 
+from tests.long import long_tests
+
 if "PYTEST_XDIST_WORKER" in os.environ:
     # one worker a core: a BLAS that starts a thread per core in each of them stalls them all (read when NumPy loads)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -126,6 +128,11 @@ LONGEST = ("test_the_recipe_", "test_many_more_", "test_verdicts_", "test_seeds_
 """How the names of tests begin that take minutes each."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are left out by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest tests first: one that begins last keeps one core busy for minutes, and all others wait."""
+    """Marks of the tests that take long. The longest first: one that begins last keeps one core busy for minutes, and
+    all others wait."""
+    for item in items:
+        if item.nodeid in long_tests():
+            item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: not item.name.startswith(LONGEST))

@@ -64,7 +64,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for file in (
         "setup.cfg",
-        *(f"tests/{name}.py" for name in ("__init__", "conftest", "processes", "process_server", "searches")),
+        *(f"tests/{name}.py" for name in ("__init__", "conftest", "processes", "process_server", "searches", "long")),
+        "tests/long_tests.txt",
     ):
         shutil.copy(ROOT / file, root / file)
     shutil.copy(ROOT / "tests/docs/whole_op.py", root)
