@@ -12,7 +12,7 @@ from tests.graph.executor_common import executor_of, step_of, values_for
 
 STEPS = [
     ("mlp", 64, {}),
-    pytest.param("cnn", 16, {}, marks=pytest.mark.slow),
+    pytest.param("cnn", 32, {}, marks=pytest.mark.slow),
     pytest.param("gpt", 4, {"T": 64}, marks=pytest.mark.slow),
 ]
 
