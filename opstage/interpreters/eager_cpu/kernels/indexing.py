@@ -92,9 +92,14 @@ KERNELS: dict[Primitive, Callable[..., Any]] = {
 # axes than one give it other axes, so there the rows are copied.
 
 
-def _moved(axis: int, rank: int, many: int = 1) -> list[int]:
-    """Return the permutation that moves the first `many` axes behind `axis` others."""
-    return [*range(many, many + axis), *range(many), *range(many + axis, rank)]
+def _moved(axis: int, rank: int) -> list[int]:
+    """Return the permutation that moves the first axis behind `axis` others."""
+    return [*range(1, 1 + axis), 0, *range(1 + axis, rank)]
+
+
+def _moved_back(axis: int, rank: int) -> list[int]:
+    """Return the permutation that moves an axis before all others: the inverse of `_moved`."""
+    return [axis, *range(axis), *range(axis + 1, rank)]
 
 
 def _axis_of_rows(x: Array) -> int:
@@ -120,7 +125,7 @@ def fast_gather_rows(x: Array, idx: Array, mode: str) -> Array:
         loops.take_numbers(whole.reshape(sizes[:2]), integers(idx), out.reshape(sizes[0], idx.size))
     else:
         loops.take_along(whole.reshape(sizes), integers(idx), out.reshape(sizes[0], idx.size, sizes[2]))
-    return out.transpose([axis, *range(axis), *range(axis + 1, x.ndim)])
+    return out.transpose(_moved_back(axis, x.ndim))
 
 
 def fast_scatter_add_rows(x: Array, v: Array, idx: Array, mode: str) -> Array:
@@ -136,7 +141,7 @@ def fast_scatter_add_rows(x: Array, v: Array, idx: Array, mode: str) -> Array:
             loops.add_along(cells, integers(idx), out.reshape(sizes[0], len(x), sizes[1]))
         else:
             loops.scatter_add_rows(packed(v).reshape(idx.size, sizes[1]), integers(idx), out.reshape(len(x), sizes[1]))
-    return out.transpose([axis, *range(axis), *range(axis + 1, x.ndim)])
+    return out.transpose(_moved_back(axis, x.ndim))
 
 
 FAST_KERNELS: dict[Primitive, Callable[..., Any]] = {
