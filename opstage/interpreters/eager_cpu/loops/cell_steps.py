@@ -6,14 +6,12 @@ import math
 from functools import lru_cache
 from typing import NamedTuple
 
-import numpy as np
-
 from ...native import KernelCall
 from .cell_convolution import WORDS, cell_kernel
 from .channel_convolution import ROWS
 from .channel_steps import channel_vectors, share_inside
 from .direct_steps import fullness, has_tiles, is_direct, is_flat
-from .geometry import IMAGES, ConvGeometry, ConvTiling, Sizes, Words, rounded_up
+from .geometry import IMAGES, ConvGeometry, ConvTiling, Sizes, Words, in_volume, kernel_words, rounded_up
 
 _VECTOR_BYTES = 64
 _BLOCK_BYTES = 256 << 10  # of sums or cotangents; weights and what is read also fit in a cache of 1 MB
@@ -94,21 +92,15 @@ def _blocks(g: ConvGeometry, back: bool, block: _CellBlock) -> int:
 
 
 def _words(g: ConvGeometry, back: bool, block: _CellBlock, own: int, parts: int) -> Words:
-    def three(sizes: Sizes, missing: int) -> Sizes:
-        return (missing,) * (3 - len(sizes)) + sizes
-
     apart = (1 if back else g.channels_in // g.groups) * math.prod(g.kernel) * g.itemsize
-    words = np.array(
+    return kernel_words(
         [
-            *(0,) * 4, own, g.images, g.groups, *_channels(g, back), *three(g.cells, 1), *three(g.kernel, 1),
-            *three(g.counts, 1), *three(g.stride, 1), *three(g.padding, 0), *three(g.dilation, 1), back, block.lines,
-            block.images, block.elements, 0, 0, 0, parts, apart,
+            *(0,) * 4, own, g.images, g.groups, *_channels(g, back), *in_volume(g.cells, 1), *in_volume(g.kernel, 1),
+            *in_volume(g.counts, 1), *in_volume(g.stride, 1), *in_volume(g.padding, 0), *in_volume(g.dilation, 1), back,
+            block.lines, block.images, block.elements, 0, 0, 0, parts, apart,
         ],
-        np.int64,
-    ).view(np.uint64)  # fmt: skip
-    assert len(words) == WORDS
-    words.flags.writeable = False
-    return words
+        WORDS,
+    )  # fmt: skip
 
 
 @lru_cache(1024)

@@ -6,12 +6,10 @@ import math
 from functools import lru_cache
 from typing import NamedTuple
 
-import numpy as np
-
 from ...native import KernelCall
 from .channel_convolution import ROWS, WORDS, channel_kernel
 from .direct_steps import fullness, is_direct, is_flat, is_grad_direct
-from .geometry import IMAGES, ConvGeometry, ConvTiling, Words, in_plane, rounded_up
+from .geometry import IMAGES, ConvGeometry, ConvTiling, Words, in_plane, kernel_words, rounded_up
 
 _BLOCK_BYTES = 384 << 10  # of lines and sums of a block; weights also fit in a cache of 1 MB
 _PANEL_BYTES = 128 << 10  # of weights of a pass, which all tiles of a block read
@@ -125,18 +123,15 @@ def _words(g: ConvGeometry, block: _Blocking, most: int, own: int, pitch: int, l
     if block.in_place:
         channel, groups = cells[0] * cells[1] * g.itemsize, g.groups
     step_bytes = block.vectors * _VECTOR_BYTES * math.prod(kernel)
-    words = np.array(
+    return kernel_words(
         [
             *(0,) * 4, own, g.images, g.groups, channels_in, channels_out, *cells, *kernel, *counts, 0, 0, 1, 1,
             *padding, *dilation, pitch, lines, 1, 1, groups * channels_in * channel, channel, 0, most, 0, 0, 0, 0, 0,
             (kernel[0] - 1) * dilation[0], block.lines, block.images, *(0,) * 6, *stride, block.in_place,
             max(1, _PANEL_BYTES // step_bytes),
         ],
-        np.int64,
-    ).view(np.uint64)  # fmt: skip
-    assert len(words) == WORDS
-    words.flags.writeable = False
-    return words
+        WORDS,
+    )  # fmt: skip
 
 
 def _copied(g: ConvGeometry, block: _Blocking) -> tuple[int, int, int]:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-import numpy as np
-
 from ...native import Kernel, KernelCall, find_blas
 from .cell_steps import cell_grad_plan, cell_grad_steps, cell_plan, cell_steps, is_by_cells, is_grad_by_cells
 from .channel_steps import (
@@ -40,7 +38,7 @@ from .direct_steps import (
     is_direct,
     is_grad_direct,
 )
-from .geometry import IMAGES, ConvGeometry, ConvTiling, Sizes, Words, rounded_up
+from .geometry import IMAGES, ConvGeometry, ConvTiling, Words, in_volume, kernel_words, rounded_up
 
 _COLUMN_BYTES = 512 << 10  # for the windows of a block; the kernel and the result also fit in a cache of 1 MB
 _FEW_WINDOWS = 128  # per image, too few for a matrix product: then a block has more than one image
@@ -146,24 +144,18 @@ def _words(
 ) -> Words:
     g = geometry
 
-    def three(sizes: Sizes, missing: int) -> Sizes:
-        return (missing,) * (_RANK - len(sizes)) + sizes
-
     blas = find_blas()
     assert blas is not None
-    words = np.array(
+    return kernel_words(
         [
             blas.sgemm if g.dtype == "float32" else blas.dgemm, *(0,) * 6,
             workspace, tile, images, channels, parts,
             g.images, g.groups, g.channels_in // g.groups, g.channels_out // g.groups,
-            *three(g.cells, 1), *three(g.kernel, 1), *three(g.counts, 1), *three(g.stride, 1),
-            *three(g.padding, 0), *three(g.dilation, 1), pointwise, lines,
+            *in_volume(g.cells, 1), *in_volume(g.kernel, 1), *in_volume(g.counts, 1), *in_volume(g.stride, 1),
+            *in_volume(g.padding, 0), *in_volume(g.dilation, 1), pointwise, lines,
         ],
-        np.uint64,
+        WORDS,
     )  # fmt: skip
-    assert len(words) == WORDS
-    words.flags.writeable = False
-    return words
 
 
 # Steps ---------------------------------------------------------------------------------------------------------------

@@ -6,12 +6,10 @@ import math
 from functools import lru_cache
 from typing import NamedTuple
 
-import numpy as np
-
 from ...native import KernelCall
 from .depthwise_convolution import GRAD_TILE, WORDS, depthwise_kernel
 from .direct_steps import is_flat
-from .geometry import IMAGES, ConvGeometry, ConvTiling, Sizes, Words, in_plane, rounded_up
+from .geometry import IMAGES, ConvGeometry, ConvTiling, Sizes, Words, in_plane, kernel_words, rounded_up
 
 _VECTOR_BYTES = 64
 _FULL_ENOUGH = 0.75  # the fraction of lanes with a channel
@@ -87,17 +85,14 @@ def _block(g: ConvGeometry, side: _Edges) -> _LineBlock:
 
 
 def _words(g: ConvGeometry, side: _Edges, block: _LineBlock, parts: int) -> Words:
-    words = np.array(
+    return kernel_words(
         [
             *(0,) * 4, block.own, g.images, g.groups, *side.source, *in_plane(g.kernel, 1), *side.target,
             *side.target_step, *side.source_step, *side.before, *in_plane(g.dilation, 1), block.pitch, block.copied,
             block.lines, 0, *side.counted_from, 0, 0, parts,
         ],
-        np.int64,
-    ).view(np.uint64)  # fmt: skip
-    assert len(words) == WORDS
-    words.flags.writeable = False
-    return words
+        WORDS,
+    )  # fmt: skip
 
 
 @lru_cache(1024)

@@ -6,12 +6,10 @@ import math
 from functools import lru_cache
 from typing import NamedTuple
 
-import numpy as np
-
 from ...native import KernelCall
 from .direct_convolution import WORDS, direct_kernel, has_registers
 from .direct_kernel_grad import COLUMNS, SCRATCH, direct_grad_kernel
-from .geometry import IMAGES, ConvGeometry, ConvTiling, Sizes, Words, in_plane, rounded_up
+from .geometry import IMAGES, ConvGeometry, ConvTiling, Sizes, Words, in_plane, kernel_words, rounded_up
 
 _VECTOR_BYTES = 64
 _BLOCK_BYTES = 512 << 10  # of the copied lines of a block; panels and the result also fit in a cache of 1 MB
@@ -204,7 +202,7 @@ def _words(g: ConvGeometry, back: bool, block: _Tile, own: int) -> Words:
     reached, first = _reached(g)
     side, channel = _side(reached, back), _channel_bytes(reached, _side(reached, back), block)
     channels_in, channels_out = _channels(g, back)
-    words = np.array(
+    return kernel_words(
         [
             *(0,) * 4, own, g.images, g.groups, channels_in, channels_out, *side.source, *in_plane(reached.kernel, 1),
             *side.target, *side.target_step, *side.source_step, *side.before, *in_plane(g.dilation, 1), block.pitch,
@@ -212,11 +210,8 @@ def _words(g: ConvGeometry, back: bool, block: _Tile, own: int) -> Words:
             back, *side.counted_from, 0, side.beyond[0], block.lines, block.images, *in_plane(g.kernel, 1), *first,
             *side.own,
         ],
-        np.int64,
-    ).view(np.uint64)  # fmt: skip
-    assert len(words) == WORDS
-    words.flags.writeable = False
-    return words
+        WORDS,
+    )  # fmt: skip
 
 
 def direct_panels(g: ConvGeometry, back: bool) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -78,3 +79,16 @@ def rounded_up(size: int) -> int:
 def in_plane(sizes: Sizes, missing: int) -> Sizes:
     """Return the sizes along the last two axes, with `missing` for one that there is not."""
     return ((missing,) * 2 + sizes)[-2:]
+
+
+def in_volume(sizes: Sizes, missing: int) -> Sizes:
+    """Return the sizes along three axes, with `missing` for those that there are not."""
+    return (missing,) * (3 - len(sizes)) + sizes
+
+
+def kernel_words(values: Sequence[int], count: int) -> Words:
+    """Return the arguments of a kernel that takes so many words; they are only read."""
+    words = np.array(values, np.int64).view(np.uint64)
+    assert len(words) == count
+    words.flags.writeable = False
+    return words
