@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from opstage.interpreters.codegen.clusters import FusionGroup
+from opstage.interpreters.codegen.primitives import PRODUCTS
 from opstage.interpreters.graph import rank_programs
 from opstage.interpreters.graph.cpu.plan import CpuPlan
 from opstage.interpreters.graph.executor import CpuExecutor
@@ -18,6 +19,7 @@ from opstage.interpreters.mesh.buckets import Bucket
 from opstage.interpreters.mesh.parts import Scatter
 from opstage.interpreters.mesh.prepared import Prepared
 from opstage.interpreters.mesh.sums import Sum
+from opstage.ops.catalogue.collective import ALL_REDUCE
 from opstage.ops.kinds import Kind
 from tests.mesh.test_processes import trained
 from tests.mesh.threads import Threads, on_processes
@@ -74,6 +76,20 @@ def test_all_that_can_be_done_meanwhile_is_done_meanwhile(zero: int, monkeypatch
         assert first < ended[calls]
         meanwhile.append(sum(isinstance(each, FusionGroup) for each in overlapped.step[first : ended[calls]]))
     assert max(meanwhile) >= 3
+
+
+@pytest.mark.parametrize("zero", [0, 2, 3])
+def test_what_depends_on_inputs_alone_is_summed_first_of_all(zero: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = Seen(monkeypatch, zero, "1MiB").step
+    products = [(i, each.equations[0]) for i, each in enumerate(step) if isinstance(each, FusionGroup)]
+    products = [(i, e) for i, e in products if e.primitive in PRODUCTS]
+    forward, backward = ([i for i, e in products if e.backward is part] for part in (False, True))
+    counts = [i for i, each in enumerate(step) if isinstance(each, Begin) and each.calls[0].primitive is ALL_REDUCE]
+    (ended,) = [i for i, each in enumerate(step) if isinstance(each, End) and each.calls == step[counts[0]].calls]
+    assert counts[0] < forward[0]
+    assert forward[-1] < ended < backward[0]
+    before = [each for each in step[: counts[0]] if isinstance(each, FusionGroup) and each.ahead]
+    assert before and all(each.ahead == (each in before) for each in step if isinstance(each, FusionGroup))
 
 
 def test_a_parameter_in_parts_is_dropped_behind_its_reader(monkeypatch: pytest.MonkeyPatch) -> None:

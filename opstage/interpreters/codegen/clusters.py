@@ -34,14 +34,18 @@ class Level(Enum):
 
 @final
 class FusionGroup:
-    """A fusion group: a cluster, or a single equation."""
+    """A fusion group: a cluster, or a single equation.
 
-    __slots__ = ("equations", "number", "cluster", "readers")
+    ahead   whether it is computed before the rest of the program
+    """
 
-    def __init__(self, equation: Equation, number: int, cluster: Cluster | None = None):
+    __slots__ = ("equations", "number", "cluster", "ahead", "readers")
+
+    def __init__(self, equation: Equation, number: int, cluster: Cluster | None = None, *, ahead: bool = False):
         self.equations = [equation]
         self.number = number
         self.cluster = cluster
+        self.ahead = ahead
         self.readers: set[int] = set()  # the numbers of the groups that read it
 
 

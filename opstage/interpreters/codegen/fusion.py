@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ...ops.closed import Equation
 from ...ops.kinds import Effect
@@ -13,9 +13,12 @@ from .primitives import COLUMN_SUM, INDEX_CHECK, REDUCTIONS
 from .recompute import recomputed
 
 
-def fuse(lowered: Lowered) -> list[FusionGroup]:
-    """Fuse the equations of a body; return the groups in topological order."""
-    return _early(lowered, recomputed(lowered, _Fusion(lowered).groups()))
+def fuse(lowered: Lowered, ahead: Collection[int] = ()) -> list[FusionGroup]:
+    """Fuse the equations of a body; return the groups in topological order.
+
+    Equations whose outputs are `ahead`, and that read nothing of the others, come first, in groups of their own.
+    """
+    return _early(lowered, recomputed(lowered, _Fusion(lowered, ahead).groups()))
 
 
 _LONG_ROW = 32
@@ -61,8 +64,9 @@ class _Fusion:
     later one, unless a group between them reads it.
     """
 
-    def __init__(self, lowered: Lowered):
+    def __init__(self, lowered: Lowered, ahead: Collection[int] = ()):
         self.lowered = lowered
+        self.ahead = ahead
         self.maker: dict[int, FusionGroup] = {}
         self.reader: dict[int, FusionGroup] = {}  # the latest reader of each root
         self.made: dict[int, Equation] = {}  # by its outputs
@@ -88,15 +92,18 @@ class _Fusion:
         return [group for group in self.found if group is not None]
 
     def _numbers_first(self) -> list[Equation]:
-        """Return the equations, with scalar computations on scalars first.
+        """Return the equations, with those ahead first, and then scalar computations on scalars.
 
         Otherwise an optimizer's scalar arithmetic (a learning rate with bias correction) would split its loop over a
         parameter: what follows would read a group that began later.
         """
         views_, literals = self.lowered.views, self.lowered.literals
+        ahead = [e for e in self.lowered.equations if self._is_ahead(e)]
         numbers, others = list[Equation](), list[Equation]()
         later: set[int] = set()  # results of the others
         for e in self.lowered.equations:
+            if self._is_ahead(e):
+                continue
             slots = [slot for slot in e.inputs if slot not in literals]
             single = all(views_[slot].size == 1 for slot in (*slots, *e.outputs))
             if single and self._clusters(e) and later.isdisjoint([views_[slot].root for slot in slots]):
@@ -104,7 +111,10 @@ class _Fusion:
             else:
                 others.append(e)
                 later.update(e.outputs)
-        return numbers + others
+        return ahead + numbers + others
+
+    def _is_ahead(self, e: Equation) -> bool:
+        return e.outputs[0] in self.ahead
 
     def _new(self, e: Equation, clusters: bool, makers: Sequence[FusionGroup]) -> FusionGroup:
         cluster = None
@@ -113,7 +123,7 @@ class _Fusion:
             cluster = Cluster(self.lowered, self.lowered.views[of].size)
             if not cluster.admit(e):
                 raise AssertionError(f"{e.primitive} fits no loop of its own")
-        group = FusionGroup(e, len(self.found), cluster)
+        group = FusionGroup(e, len(self.found), cluster, ahead=self._is_ahead(e))
         self.found.append(group)
         for maker in makers:
             if self.found[maker.number] is maker:  # not merged yet
@@ -140,6 +150,8 @@ class _Fusion:
         if not makers or makers[0].cluster is None:
             return None
         latest = makers[0]
+        if latest.ahead != self._is_ahead(e):
+            return None
         for earlier in makers[1:]:
             self._merge(earlier, latest)
         assert latest.cluster is not None
@@ -159,6 +171,8 @@ class _Fusion:
             groups.append(self.sums.get(self._form(e)))
         for place, group in enumerate(groups):
             if group is None or group.cluster is None or self.found[group.number] is not group:
+                continue
+            if group.ahead != self._is_ahead(e):
                 continue
             if any(maker.number >= group.number for maker in makers) or (place and not self._relies(group, e)):
                 continue
@@ -197,7 +211,7 @@ class _Fusion:
 
     def _merge(self, earlier: FusionGroup, later: FusionGroup) -> None:
         """Merge `earlier` into `later`, if one loop can compute both and no group between them reads it."""
-        if earlier.cluster is None or later.cluster is None:
+        if earlier.cluster is None or later.cluster is None or earlier.ahead != later.ahead:
             return
         equations = earlier.equations + later.equations
         if len(equations) > MOST_EQUATIONS or any(number < later.number for number in earlier.readers):

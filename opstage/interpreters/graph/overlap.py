@@ -1,8 +1,8 @@
 """`overlapped`: a schedule of a rank's program that computes while collectives over processes are in flight.
 
-A sum of the backward pass begins as soon as its bucket is full, and its readers run when nothing else is ready. A
-sharded parameter is gathered while the previous one is used (prefetching, as in PyTorch's FSDP2). Fusion is decided
-before, so the schedule does not affect bits.
+A sum of the backward pass begins as soon as its bucket is full, and its readers run when nothing else is ready. Sums of
+what depends on inputs alone begin first of all. A sharded parameter is gathered while the previous one is used
+(prefetching, as in PyTorch's FSDP2). Fusion is decided before, so the schedule does not affect bits.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias, final
 
-from ...ops.catalogue.collective import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
+from ...ops.catalogue.collective import ALL_GATHER, ALL_REDUCE, AXIS_INDEX, REDUCE_SCATTER, SHARD
 from ...ops.closed import Equation
 from ...ops.kinds import Effect, Kind
 from ..codegen.clusters import FusionGroup, roots_read
+from ..codegen.formulas import elementwise
 from ..codegen.lowered import Lowered
-from ..codegen.primitives import ASSEMBLE, CONTIGUOUS, PRODUCTS
+from ..codegen.primitives import ASSEMBLE, CONTIGUOUS, PRODUCTS, REDUCTIONS
 from ..control import bodies_of
 from ..mesh.hosting import Hosting
 
@@ -36,6 +37,38 @@ class End(NamedTuple):
 
 
 Ordered: TypeAlias = "FusionGroup | Begin | End"
+
+_PREPARES = (SHARD, AXIS_INDEX, CONTIGUOUS, ASSEMBLE)
+"""Ops that may be computed ahead of the rest, apart from reductions and functions of single numbers."""
+
+
+def ahead(lowered: Lowered) -> set[int]:
+    """Return the outputs of sums over ranks that only depend on inputs by few operations, and of what they read: such
+    as of the number of targets that count, which divides a loss.
+
+    They are computed first, by loops of their own; so such a sum is there when the backward pass needs it. Which they
+    are depends on the program alone.
+    """
+    made = {slot: e for e in lowered.equations for slot in e.outputs}
+    reads = {e.outputs[0]: [made[root] for root in roots_read(lowered, [e]) if root in made] for e in made.values()}
+    few: dict[int, bool] = {}  # by output, whether it depends on inputs by few operations
+    for e in lowered.equations:
+        types = lowered.types
+        simple = e.primitive in (*REDUCTIONS, *_PREPARES) or (
+            len(e.outputs) == 1
+            and elementwise(e.primitive, tuple([types[slot] for slot in e.inputs]), types[e.outputs[0]])
+        )
+        few[e.outputs[0]] = simple and all(few[other.outputs[0]] for other in reads[e.outputs[0]])
+    found: set[int] = set()
+    for e in lowered.equations:
+        if e.primitive is ALL_REDUCE and all(few[other.outputs[0]] for other in reads[e.outputs[0]]):
+            waiting = [e]
+            while waiting:
+                one = waiting.pop()
+                if one.outputs[0] not in found:
+                    found.update(one.outputs)
+                    waiting += reads[one.outputs[0]]
+    return found
 
 
 def overlapped(lowered: Lowered, groups: Sequence[FusionGroup], hosting: Hosting, bucket: int) -> list[Ordered]:
@@ -67,7 +100,8 @@ class _Overlap:
         for i, reads in enumerate(self._reads):
             for other in reads:
                 self._readers.setdefault(other, set()).add(i)
-        self._waits = {i for i in range(len(groups)) if self._is_sum(i) or self._is_last(i)}
+        self._ahead = {i for i, group in enumerate(groups) if group.ahead and self._is_reduced(group)}
+        self._waits = self._ahead | {i for i in range(len(groups)) if self._is_sum(i) or self._is_last(i)}
         self._order: list[Ordered] = []
         self._filling: dict[tuple[object, ...], list[int]] = {}
         self._begun: list[tuple[int, ...]] = []
@@ -106,6 +140,10 @@ class _Overlap:
             of_gradient = maker is not None and self._groups[maker].equations[-1].backward
             return (e.backward or of_gradient or not self._goes_on(i)) and self._crosses(e)
         return e.primitive is REDUCE_SCATTER and self._crosses(e)
+
+    def _is_reduced(self, group: FusionGroup) -> bool:
+        e = group.equations[0]
+        return e.primitive is ALL_REDUCE and self._crosses(e)
 
     def _goes_on(self, i: int) -> bool:
         """Return whether a matrix product or a collective depends on its results."""
@@ -153,6 +191,9 @@ class _Overlap:
 
     def _add(self, i: int) -> None:
         e = self._groups[i].equations[0]
+        if i in self._ahead:
+            self._begin([i])  # its readers wait for it alone
+            return
         if e.primitive is not ALL_REDUCE and self._nbytes(i) >= self._bucket:
             self._begin([i])  # past the others, since joining parts copies them; sums stand in their bucket
             return

@@ -30,7 +30,7 @@ from .executor import CpuExecutor, Failed
 from .graph import Graph
 from .hosted import Hosted, RankInput, firsts, host
 from .meeting_arrays import MeetingArrays
-from .overlap import Ordered, overlapped
+from .overlap import Ordered, ahead, overlapped
 from .programs import Executable, Programs
 from .replay import replay
 
@@ -125,7 +125,7 @@ class RankExecutor:
         self._fused: tuple[Lowered, list[FusionGroup], list[Ordered]] | None = None
         lowered = target.lowered(graph)
         if lowered is not None:
-            groups = fuse(lowered)
+            groups = fuse(lowered, ahead(lowered))
             self._fused = lowered, groups, overlapped(lowered, groups, hosting, bucket)
             self._called = _called(lowered)
 
