@@ -1,7 +1,8 @@
 """Processes of one host as threads of this one, with real sockets and real shared memory between them.
 
 One thread runs at a time. Before and after each note that is sent, before each that is received and wherever one waits,
-a seeded draw says who goes on; one of them may be far ahead of the others for long.
+a seeded draw says who goes on; one of them may be far ahead of the others for long. With boards, machine code writes
+and reads the notes of compiled sums; there, too, somebody else may go on before and after.
 """
 
 from __future__ import annotations
@@ -9,10 +10,18 @@ from __future__ import annotations
 import random
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from itertools import combinations
 from typing import Any, TypeVar
+from unittest.mock import patch
 
+import numpy as np
+
+from opstage.interpreters.mesh.board import Board
+from opstage.interpreters.mesh.direct import DirectSum
 from opstage.interpreters.mesh.lending import Lending
 from opstage.interpreters.mesh.mpi import MpiFabric
 from opstage.interpreters.mesh.near import Near
@@ -104,24 +113,49 @@ def fabric(process: int, processes: int, near: Near) -> MpiFabric:
     made._mpi, made._words, made._world, made._progress = Mpi, Words(Mpi, Comm(process, processes)), None, None
     made._near, made._near_processes, made.lending = near, near.processes, Lending(made, near)
     made.process, made.processes, made.hosts = process, processes, ("here",) * processes
-    made.timeout, made.agreed, made.waited, made.sent = PATIENCE, False, 0.0, 0
-    made._counts, made._names, made._number = {}, {}, 0
+    made.timeout, made.agreed, made.waited = PATIENCE, False, 0.0
+    made.counts, made._names, made._number = np.zeros(1 + processes, np.int64), {}, 0
     return made
 
 
-def on_host(count: int, seed: int, run: Callable[[MpiFabric], T]) -> list[T]:
-    """The results of `run` on each of so many processes, in one order of what they do."""
+_HERE = threading.local()
+
+
+def _paused(method: Callable[..., bool]) -> Callable[..., bool]:
+    """A part of a sum by machine code, with pauses before and after it."""
+
+    def run(*given: Any) -> bool:
+        _HERE.pause()
+        done = method(*given)
+        _HERE.done[method.__name__, done] += 1
+        _HERE.pause()
+        return done
+
+    return run
+
+
+def on_host(
+    count: int, seed: int, run: Callable[[MpiFabric], T], *, boards: bool = True, done: Counter[Any] | None = None
+) -> list[T]:
+    """The results of `run` on each of so many processes, in one order of what they do.
+
+    `done` counts the parts of sums by machine code, by name and by whether it could.
+    """
+    done = Counter() if done is None else done
     ends: list[dict[int, Any]] = [{} for _ in range(count)]
     for a, b in combinations(range(count), 2):
         ends[a][b], ends[b][a] = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     turns, results, errors = Turns(count, seed), dict[int, T](), list[BaseException]()
     fabrics = []
     for process, sockets in enumerate(ends):
-        near = Near({other: Paused(each, turns, process) for other, each in sockets.items()})  # type: ignore[misc]
+        near = Near(sockets, Board(process, sockets) if boards else None)
+        for other, each in sockets.items():
+            near._sockets[other] = Paused(each, turns, process)  # type: ignore[assignment]
         near._poll = Paused(near._poll, turns, process)  # type: ignore[assignment]
         fabrics.append(fabric(process, count, near))
 
     def one(process: int) -> None:
+        _HERE.pause, _HERE.done = partial(turns.pause, process), done
         try:
             turns.pause(process)
             with using(fabrics[process]):
@@ -134,10 +168,13 @@ def on_host(count: int, seed: int, run: Callable[[MpiFabric], T]) -> list[T]:
             turns.leave(process)
 
     threads = [threading.Thread(target=one, args=(process,), daemon=True) for process in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE)
+    with ExitStack() as patches:
+        for name in ("begin", "end"):
+            patches.enter_context(patch.object(DirectSum, name, _paused(getattr(DirectSum, name))))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE)
     for sockets in ends:
         for each in sockets.values():
             each.close()

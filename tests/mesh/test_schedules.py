@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import opstage
 from opstage import Options
 from opstage.interpreters.graph.cpu import plan
+from opstage.interpreters.mesh.board import Board
 from opstage.interpreters.mesh.buckets import Bucket
 from opstage.interpreters.mesh.near import INLINE, Near
 from tests.mesh.schedules import on_host
@@ -20,7 +22,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are n
 
 WIDTH = 96
 """Of a weight, which is larger than what a note carries."""
-STEPS = 4
+STEPS = 6
 ADAMW = opstage.optim.adamw(lr=1e-2, weight_decay=0.1)
 MUON = opstage.optim.muon(lr=1e-2)
 """Its products of matrices come after the sums, and need memory."""
@@ -58,18 +60,23 @@ CASES: list[tuple[int, dict[str, Any]]] = [
     (3, {"mesh": "data=3", "backend": "eager", "zero": 3}),
     (4, {"mesh": "data=4", "backend": "compiled", "zero": 2}),
     (2, {"mesh": "data=2", "backend": "compiled", "rule": MUON}),
+    (2, {"mesh": "data=2", "backend": "compiled", "bucket": "0"}),
 ]
 SEEDS = range(6)
 
 
 @pytest.mark.parametrize("processes, options", CASES)
 def test_bits_do_not_depend_on_who_goes_on(processes: int, options: dict[str, Any]) -> None:
-    alone = digest(**options)
+    alone, done = digest(**options), Counter[Any]()
     for seed in SEEDS:
-        assert on_host(processes, seed, lambda _: digest(**options)) == [alone] * processes, seed
+        found = on_host(processes, seed, lambda _: digest(**options), boards=seed % 3 > 0, done=done)
+        assert found == [alone] * processes, seed
+    by_machine_code = options["backend"] == "compiled" and processes == 2 and not options.get("zero", 0)
+    assert not by_machine_code or (done["end", True] and done["end", False]), done
 
 
 MUTANTS: list[tuple[Any, str, Any, int]] = [
+    (Board, "is_read", lambda board, block: True, 1),
     (Near, "is_read", lambda near, address: True, 1),  # the next run begins while the others still read this one
     (plan, "memory_read", lambda lowered, equations: set(), 9),  # what comes later in a run has the memory of a bucket
     (Near, "_idle_copy", lambda near, nbytes: next((n for n, x in near._copies.items() if len(x) == nbytes), None), 5),
@@ -83,7 +90,7 @@ def test_memory_overwritten_too_early_would_be_seen(
     processes, options = CASES[case]
     alone = digest(**options)
     monkeypatch.setattr(owner, name, mutant)
-    found = [on_host(processes, seed, lambda _: digest(**options)) for seed in SEEDS]
+    found = [on_host(processes, seed, lambda _: digest(**options), boards=owner is Board) for seed in SEEDS]
     assert any(each != [alone] * processes for each in found)
 
 

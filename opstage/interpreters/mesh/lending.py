@@ -17,27 +17,27 @@ class Lending:
     """See `loans.Lends`."""
 
     def __init__(self, fabric: MpiFabric, near: Near):
-        self._fabric, self._near = fabric, near
+        self.fabric, self.near = fabric, near
 
     def empty(self, nbytes: int) -> Array:
         """See `loans.Lends.empty`."""
-        return self._near.empty(nbytes)
+        return self.near.empty(nbytes)
 
     def settle(self, address: int) -> None:
         """See `loans.Lends.settle`."""
-        near = self._near
+        near = self.near
         if not near.is_read(address):
-            self._fabric.watch_near(
+            self.fabric.watch_near(
                 lambda: near.is_read(address), lambda: sorted(near.ended), "the end of what others read of a sum"
             )
 
     def lend(self, parts: Mapping[int, Array], called: str, *, stays: bool) -> MpiLoan | None:
         """See `loans.Lends.lend`."""
-        if not self._near.processes.issuperset(parts):
+        if not self.near.processes.issuperset(parts):
             return None
-        numbers, name = self._fabric.count(parts, called)
-        self._fabric.tell(parts, numbers, name, stays=stays)
-        return MpiLoan(self._fabric, self._near, numbers, called, name)
+        numbers, name = self.fabric.count(parts, called)
+        self.fabric.tell(parts, numbers, name, stays=stays)
+        return MpiLoan(self.fabric, self.near, numbers, called, name)
 
 
 @final
@@ -57,6 +57,10 @@ class MpiLoan:
             note = self._notes[p] = fabric.note(p, self._numbers[p], self._name, nbytes)
             found[p] = note.vector
         return found
+
+    def block_of(self, process: int) -> int:
+        """Return the block in which what arrived from a process stands; 0 if it came within a note."""
+        return self._notes[process].block
 
     def end(self) -> None:
         """See `loans.Loan.end`."""

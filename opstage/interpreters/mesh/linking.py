@@ -12,6 +12,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from .board import Board
 from .near import Near
 
 _PATIENCE = 5.0
@@ -47,12 +48,20 @@ def link(mpi: Any, process: int, hosts: Sequence[str]) -> Near | None:
     every = all(here.allgather(len(sockets) == len(others)))
     here.Free()
     if every and others:
-        return Near(sockets)
+        return Near(sockets, _board(process, others))
     for each in sockets.values():
         each.close()
     if others:
         _log.info("processes of %s share no memory; what they send each other goes over MPI", hosts[process])
     return None
+
+
+def _board(process: int, others: Sequence[int]) -> Board | None:
+    try:
+        return Board(process, others)
+    except OSError as error:
+        _log.info("process %d has no memory for notes, which go through sockets: %s", process, error)
+        return None
 
 
 def _can_share() -> bool:

@@ -6,7 +6,7 @@ collective itself is that of `Ranks` on arrays, so it has the bits of the eager 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, NamedTuple, cast
 
@@ -19,6 +19,8 @@ from ...ops.kinds import Kind
 from ...ops.primitive import Primitive, Static
 from ...ops.types import INT64, TensorType, dtype_name
 from ..host import Array
+from ..native.notes import INLINE
+from .direct import DirectSum, direct_sum
 from .fabric import engine_op, handle_of, held_by
 from .prepared import UNDER_WAY, Prepared, PreparedExchange
 
@@ -181,8 +183,47 @@ def meet(primitive: Primitive, values: Sequence[Array], places: Sequence[Array],
         np.copyto(place, result)
 
 
+def direct(primitive: Primitive, static: Static, words: Array, operand: int, result: int) -> Direct | None:
+    """Return a meeting of MEET or MEET_BEGIN that has run, as one that machine code makes; None if it cannot, or not
+    yet. See `DirectSum`.
+
+    What MEET sends may be overwritten as soon as it ends, so it must fit in a note.
+    """
+    prepared: Prepared = held_by(static["ranks"]).exchanges
+    known = prepared.by_meeting.get(id(static))
+    gives = (static["gives"],) if primitive is MEET else static["calls"].gives
+    if known is None or gives != ((0,),):
+        return None
+    most = INLINE if primitive is MEET else None
+    found = direct_sum(known[1], words, operand, result, most)
+    return None if found is None else Direct(found, prepared)
+
+
+class Direct(NamedTuple):
+    """A sum of the one hosted rank that machine code makes where it can."""
+
+    sum: DirectSum
+    prepared: Prepared
+
+    def begin(self, at: int) -> bool:
+        """See `DirectSum.begin`."""
+        begun = self.sum.begin(at)
+        if begun:
+            self.prepared.direct.add(self.sum)
+        return begun
+
+    def end(self, value: Callable[[], Array], place: Callable[[], Array]) -> None:
+        """Write the sum to its place."""
+        if not self.sum.end():
+            self.sum.finish(value(), [{0: place()}])
+        self.prepared.direct.discard(self.sum)
+
+
 def abandon(ranks: Any) -> None:
     """Leave the flights that an earlier run of a program, which has failed, has not ended."""
+    begun: set[DirectSum] = ranks.exchanges.direct
+    while begun:
+        begun.pop().abandon()
     aloft: list[int] = ranks.exchanges.aloft
     for number in aloft:
         under_way = _UNDER_WAY.pop(number, None)

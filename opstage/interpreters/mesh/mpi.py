@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, final
 
+import numpy as np
+
 from ...forks import tell_in_child
 from ...ops.errors import OpstageError, RankError
 from ..host import Array
@@ -28,7 +30,7 @@ from .joining import (
 from .lending import Lending
 from .linking import link
 from .mpi_flight import HEADER, MpiFlight, flat, nothing, text_of
-from .near import NAME, Near, SentNote
+from .near import NAME, Near, SentNote, SharedBlock
 from .processes import ENDED
 from .progress import Progress
 from .words import Words
@@ -56,7 +58,8 @@ class MpiFabric:
 
     timeout   seconds without incoming data after which all processes are asked for their state
     agreed    whether the processes have compared what they are about to run
-    waited    seconds spent waiting; `sent` is the number of bytes sent, without headers
+    waited    seconds spent waiting
+    counts    the number of exchanges with each process, and the bytes sent, without headers: where machine code counts
     lending   the memory that processes of this host read where it stands; None if there are no other ones
     """
 
@@ -76,10 +79,10 @@ class MpiFabric:
         self._words = Words(mpi, words)
         self.process, self.processes = int(self._world.rank), int(self._world.size)
         self.timeout = timeout
-        self.agreed, self.waited, self.sent = False, 0.0, 0
+        self.agreed, self.waited = False, 0.0
+        self.counts = np.zeros(1 + self.processes, np.int64)
         self.lending = None if self._near is None else Lending(self, self._near)
         self._near_processes = frozenset[int]() if self._near is None else self._near.processes
-        self._counts: dict[int, int] = {}  # exchanges with each process
         self._names: dict[str, bytes] = {}
         self._number = 0
         self._progress = Progress(mpi, words) if len({*self.hosts}) > 1 else None
@@ -92,6 +95,15 @@ class MpiFabric:
         """Take part in nothing in the child of a fork."""
         self._words.heard = self.process, "it was forked, and a fork takes no part in collectives"
         sys.excepthook = self._hook
+
+    @property
+    def sent(self) -> int:
+        """The bytes that were sent."""
+        return int(self.counts[-1])
+
+    @sent.setter
+    def sent(self, value: int) -> None:
+        self.counts[-1] = value
 
     def exchange(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> None:
         """See `Fabric.exchange`."""
@@ -109,14 +121,19 @@ class MpiFabric:
         self._require_no_failure()
         numbers = {}
         for p in processes:
-            self._number = numbers[p] = self._counts[p] = self._counts.get(p, 0) + 1
+            self._number = numbers[p] = int(self.counts[p]) + 1
+            self.counts[p] = self._number
         self._words.now = called
+        return numbers, self.name_of(called)
+
+    def name_of(self, called: str) -> bytes:
+        """Return what an exchange is called as it is sent."""
         name = self._names.get(called)
         if name is None:
             if len(self._names) > _NAMES:
                 self._names.clear()
             name = self._names[called] = called.encode()[:NAME].ljust(NAME, b"\0")
-        return numbers, name
+        return name
 
     def _begun(
         self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str, over: Callable[[], None] = nothing
@@ -143,6 +160,14 @@ class MpiFabric:
         if near:
             self.tell({p: part for p, part in parts.items() if p in near}, numbers, name, stays=False)
         return MpiFlight(self, numbers, called, name, heads, rest, statuses, parts, room, over)
+
+    def share(self, block: SharedBlock, process: int) -> None:
+        """Let a process of this host map memory. Raises the errors of `exchange`."""
+        assert self._near is not None
+        try:
+            self._near.share(block, process)
+        except (ConnectionError, TimeoutError) as error:
+            raise self._cut_off(error) from None
 
     def tell(self, parts: Mapping[int, Array], numbers: Mapping[int, int], name: bytes, *, stays: bool) -> None:
         """Send vectors to processes of this host; see `Near.tell`. Raises the errors of `exchange`."""
@@ -202,6 +227,10 @@ class MpiFabric:
         """Note which exchange this process is in."""
         self._number, self._words.now = max(numbers.values(), default=0), called
 
+    def in_exchange(self, number: int, called: str) -> None:
+        """Note which exchange this process has begun."""
+        self._number, self._words.now = number, called
+
     def compare(
         self, process: int, number: int, name: bytes, nbytes: int, own: int, expected: bytes, room: int
     ) -> None:
@@ -253,7 +282,7 @@ class MpiFabric:
         while not done():
             now = time.perf_counter()
             if near is not None:
-                near.rest(_LOOK)
+                near.rest(_LOOK, done)
                 near.hear()
                 if near.ended:
                     self._mourn(near, done, missing)
@@ -284,6 +313,11 @@ class MpiFabric:
         """Receive messages about other processes. Raises RankError if one has failed."""
         self._words.listen()
         self._require_no_failure()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it is known that a process has failed, so that no exchange can begin."""
+        return self._words.heard is not None
 
     def _require_no_failure(self) -> None:
         if self._words.heard is not None:

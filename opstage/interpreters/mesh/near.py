@@ -18,7 +18,7 @@ import sys
 import time
 import weakref
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, final
 
@@ -27,6 +27,7 @@ import numpy as np
 from ...forks import tell_in_child
 from ...ops.errors import OutOfMemoryError
 from ..host import Array, address_of
+from .board import Board
 
 INLINE = 1 << 14
 """Bytes up to which a vector is sent within a note."""
@@ -37,7 +38,9 @@ NAME = 160
 _IDLE = 1 << 26
 """Bytes of copies of vectors that are kept for reuse once all have read them."""
 
-_NOTE, _READ, _MEMORY, _GONE = range(4)
+_NOTE, _READ, _MEMORY, _GONE, _BOARD = range(5)
+_WAKE = b"\0"
+"""Sent to one that sleeps, for it to look at the boards."""
 _HEAD = struct.Struct(f"<qqqqq{NAME}s")
 _LONGEST = _HEAD.size + INLINE
 _FDS = socket.CMSG_SPACE(4) if hasattr(socket, "CMSG_SPACE") else 0
@@ -48,11 +51,13 @@ class SentNote(NamedTuple):
 
     block   the memory of its process in which its vector stands, or 0
     vector  its bytes, to be read only: those that came, if it is small, or those lent, which stay until `read`
+    posted  whether it stood on the board of its process
     """
 
     name: bytes
     block: int
     vector: Array
+    posted: bool = False
 
 
 class SharedBlock(NamedTuple):
@@ -72,9 +77,11 @@ class Near:
     notes   what has come and was not taken yet, by process and number of the exchange
     ended   the processes whose sockets are closed
     timeout seconds after which one that takes no notes is an error
+    board   where machine code writes and reads notes, see `Board`; None without
+    changes how often memory was made or dropped
     """
 
-    def __init__(self, sockets: Mapping[int, socket.socket]):
+    def __init__(self, sockets: Mapping[int, socket.socket], board: Board | None = None):
         self.processes = frozenset(sockets)
         self.notes: dict[tuple[int, int], SentNote] = {}
         self.ended: set[int] = set()
@@ -86,11 +93,18 @@ class Near:
             self._poll.register(each, select.POLLIN)
         self._blocks: dict[int, SharedBlock] = {}
         self._made = 0
+        self.changes = 0
         self._dropped: deque[int] = deque()  # blocks that are gone, of which the others have not heard
         self._lent: dict[int, int] = {}  # by block, how many readers have not said that they have read, if any
         self._copies: dict[int, Array] = {}  # blocks that hold copies of vectors
         self._mapped: dict[tuple[int, int], Array] = {}
         self._unread: set[tuple[int, int]] = set()  # exchanges whose notes nobody here will take
+        self.board = board
+        if board is not None:
+            for process in self.processes:
+                with suppress(ConnectionError):
+                    self._send(process, _BOARD, 0, 0, nbytes=board.places.nbytes, fd=board.fd)
+            board.close()
         tell_in_child(self, Near._leave_to_parent)
 
     def _leave_to_parent(self) -> None:
@@ -100,6 +114,8 @@ class Near:
         for each in self._sockets.values():  # else the others could not see that the parent has died
             each.close()
         self.ended.update(self.processes)
+        if self.board is not None:
+            self.board.leave_to_parent()
 
     # Memory -----------------------------------------------------------------------------------------------------------
 
@@ -117,6 +133,7 @@ class Near:
                 os.close(fd)
             raise OutOfMemoryError(f"the system gives no {nbytes} bytes that processes can share: {error}") from None
         self._made += 1
+        self.changes += 1
         made = np.frombuffer(memory, np.uint8)
         self._blocks[self._made] = SharedBlock(self._made, address_of(made), nbytes, fd, set())
         weakref.finalize(memory, self._drop, self._made, fd).atexit = False
@@ -130,21 +147,36 @@ class Near:
     def _tell_dropped(self) -> None:
         while self._dropped:
             number = self._dropped.popleft()
+            self.changes += 1
             for process in self._blocks.pop(number).known:
                 with suppress(ConnectionError):
                     self._send(process, _GONE, 0, number)
 
-    def _block_of(self, x: Array) -> SharedBlock | None:
-        """Return the block in which an array stands, if it does in one."""
-        at = address_of(x)
+    def block_at(self, address: int, nbytes: int = 1) -> SharedBlock | None:
+        """Return the block in which memory stands, if it does in one."""
+        if self._dropped:
+            self._tell_dropped()  # for another one may have its addresses
         for block in self._blocks.values():
-            if block.address <= at and at + x.nbytes <= block.address + block.nbytes:
+            if block.address <= address and address + nbytes <= block.address + block.nbytes:
                 return block
         return None
 
+    @property
+    def made(self) -> int:
+        """A number that changes whenever memory is made or dropped."""
+        return self.changes + len(self._dropped)
+
+    def socket_of(self, process: int) -> int:
+        """Return the descriptor of the socket to a process."""
+        return self._sockets[process].fileno()
+
+    def mapped(self, process: int, block: int) -> Array | None:
+        """Return a block of another process that is mapped here, to be read only."""
+        return self._mapped.get((process, block))
+
     def _stand(self, x: Array, stays: bool) -> tuple[SharedBlock, int]:
         """Return where in which block others can read an array, or a copy of it."""
-        block = self._block_of(x) if stays else None
+        block = self.block_at(address_of(x), x.nbytes) if stays else None
         if block is not None:
             return block, address_of(x) - block.address
         found = self._idle_copy(x.nbytes)
@@ -169,11 +201,12 @@ class Near:
 
     def is_read(self, address: int) -> bool:
         """Return whether all have read what was lent of the block at an address."""
-        if not self._lent:
+        if self._lent:
+            self.hear()
+        block = self.block_at(address) if self._lent or self.board is not None else None
+        if block is None:
             return True
-        self.hear()
-        blocks = [self._blocks.get(number) for number in self._lent]
-        return not any(b is not None and b.address <= address < b.address + b.nbytes for b in blocks)
+        return block.number not in self._lent and (self.board is None or self.board.is_read(block.number))
 
     # Notes ------------------------------------------------------------------------------------------------------------
 
@@ -198,18 +231,31 @@ class Near:
                 self._send(process, _NOTE, number, 0, 0, x.nbytes, name, x.reshape(-1).view(np.uint8))
                 continue
             block, offset = stands[id(x)]
-            if process not in block.known:
-                self._send(process, _MEMORY, 0, block.number, 0, block.nbytes, fd=block.fd)
-                block.known.add(process)
+            self.share(block, process)
             self._send(process, _NOTE, number, block.number, offset, x.nbytes, name)
+
+    def share(self, block: SharedBlock, process: int) -> None:
+        """Let a process map a block, before a note names it. Raises ConnectionError."""
+        if process not in block.known:
+            self._send(process, _MEMORY, 0, block.number, 0, block.nbytes, fd=block.fd)
+            block.known.add(process)
 
     def read(self, process: int, note: SentNote) -> None:
         """Say that the vector of a note may be overwritten."""
-        if note.block:
-            try:
+        if not note.block:
+            return
+        with suppress(ConnectionError):  # then nobody waits for it
+            if not note.posted:
                 self._send(process, _READ, 0, note.block)
-            except ConnectionError:  # then nobody waits for it
-                pass
+            elif self.board is not None:
+                self.board.say_read(process, note.block)
+                self.wake(process)
+
+    def wake(self, process: int) -> None:
+        """Let one that sleeps look at the boards. Raises ConnectionError."""
+        if self.board is not None and self.board.is_asleep(process):
+            with suppress(BlockingIOError):  # then it has something to read
+                self._sockets[process].send(_WAKE)
 
     def leave(self, process: int, number: int) -> None:
         """Take the note of an exchange, whenever it comes, for read."""
@@ -221,25 +267,63 @@ class Near:
 
     def hear(self, at: tuple[int, int] | None = None) -> None:
         """Receive what has come, up to the note of a process about an exchange."""
-        for process, each in self._sockets.items():
-            while process not in self.ended:
-                try:
-                    data, fds, _, _ = each.recvmsg(_LONGEST, _FDS)
-                except BlockingIOError:
-                    break
-                except ConnectionResetError:  # it has ended without hearing all, which is said before what it has sent
-                    continue
-                if not data:
-                    self.ended.add(process)
-                    self._poll.unregister(each)
-                    break
-                self._take(process, data, fds)
-                if at in self.notes:
-                    return
+        for process in self._sockets:
+            self._receive(process, at)
+            self._look(process)  # last, as what one has said counts though it has ended since
+            if at in self.notes:
+                return
 
-    def rest(self, seconds: float) -> None:
-        """Sleep until something has come, at most so long."""
-        self._poll.poll(1e3 * seconds)
+    def _receive(self, process: int, at: tuple[int, int] | None = None) -> None:
+        """Receive what a process has sent, up to a note."""
+        each = self._sockets[process]
+        while process not in self.ended:
+            try:
+                data, fds, _, _ = each.recvmsg(_LONGEST, _FDS)
+            except BlockingIOError:
+                break
+            except ConnectionResetError:  # it has ended without hearing all, which is said before what it has sent
+                continue
+            if not data:
+                self.ended.add(process)
+                self._poll.unregister(each)
+                break
+            if data != _WAKE:
+                self._take(process, data, fds)
+            if at in self.notes:
+                break
+
+    def _look(self, process: int) -> None:
+        """Take the notes that a process has written on its board."""
+        if self.board is None:
+            return
+        for found in self.board.notes(process):
+            if not found.block:
+                vector = np.frombuffer(found.inline, np.uint8)
+            else:
+                if (process, found.block) not in self._mapped:
+                    self._receive(process)  # where it was sent before
+                vector = self._mapped[process, found.block][found.offset : found.offset + found.nbytes]
+            self._keep(process, found.number, SentNote(found.name, found.block, vector, posted=True))
+
+    def rest(self, seconds: float, done: Callable[[], bool]) -> None:
+        """Sleep until something has come, at most so long, and not at all if it is done."""
+        if self.board is None:
+            self._poll.poll(1e3 * seconds)
+            return
+        self.board.say_asleep(True)
+        try:
+            self.hear()  # what was written before that was read
+            if not done():
+                self._poll.poll(1e3 * seconds)
+        finally:
+            self.board.say_asleep(False)
+
+    def _keep(self, process: int, number: int, note: SentNote) -> None:
+        if (process, number) in self._unread:
+            self._unread.remove((process, number))
+            self.read(process, note)
+        else:
+            self.notes[process, number] = note
 
     def _take(self, process: int, data: bytes, fds: Sequence[Any]) -> None:
         kind, number, block, offset, nbytes, name = _HEAD.unpack_from(data)
@@ -248,30 +332,29 @@ class Near:
                 vector = self._mapped[process, block][offset : offset + nbytes]  # which keeps it, should it be dropped
             else:
                 vector = np.frombuffer(data, np.uint8, offset=_HEAD.size)
-            note = SentNote(name, block, vector)
-            if (process, number) in self._unread:
-                self._unread.remove((process, number))
-                self.read(process, note)
-            else:
-                self.notes[process, number] = note
+            self._keep(process, number, SentNote(name, block, vector))
         elif kind == _READ:
             self._lent[block] -= 1
             if not self._lent[block]:
                 del self._lent[block]
-        elif kind == _MEMORY:
+        elif kind in (_MEMORY, _BOARD):
             try:
                 (_, _, right), *_ = fds  # none comes if this process has as many files open as it may
                 fd = int.from_bytes(right[:4], sys.byteorder)
                 try:
-                    memory = mmap.mmap(fd, max(1, nbytes), prot=mmap.PROT_READ)
+                    if kind == _MEMORY:
+                        memory = mmap.mmap(fd, max(1, nbytes), prot=mmap.PROT_READ)
+                        self._mapped[process, block] = np.frombuffer(memory, np.uint8)
+                    elif self.board is not None and self.board.places.nbytes == nbytes:
+                        self.board.add(process, fd)
                 finally:
                     os.close(fd)
             except (ValueError, OSError) as error:
                 raise OutOfMemoryError(
                     f"memory of {nbytes} bytes that process {process} shares cannot be mapped: {error}"
                 ) from None
-            self._mapped[process, block] = np.frombuffer(memory, np.uint8)
         else:
+            self._look(process)  # notes that were written before it was dropped
             self._mapped.pop((process, block), None)
 
     def _send(

@@ -28,7 +28,7 @@ Outs: TypeAlias = "Sequence[Mapping[int, Array]]"
 """Where the results of an exchange are written: of each member, by rank number."""
 
 
-class _SumGroup(NamedTuple):
+class SumGroup(NamedTuple):
     """A group of ranks that sum, as seen by this process.
 
     ranks   the size of the group; `own` maps the index of each hosted rank to its number
@@ -45,7 +45,7 @@ class _SumGroup(NamedTuple):
 class _SumSent(NamedTuple):
     """A group's part of a sum in flight: the exchange, and the locally known nodes."""
 
-    group: _SumGroup
+    group: SumGroup
     loan: Loan
     known: dict[At, Array]
 
@@ -92,13 +92,16 @@ _additions = lru_cache(1024)(additions)
 
 @final
 class Sum:
-    """The sum along a mesh axis of tensors of one type, one per rank."""
+    """The sum along a mesh axis of tensors of one type, one per rank.
+
+    called  the name of its exchange
+    """
 
     def __init__(self, hosting: Hosting, axis: str, shape: tuple[int, ...], dtype: DType, program: str):
-        mesh, self._fabric = hosting.mesh, hosting.fabric
-        self._shape, self._dtype, self._size = shape, dtype, int(prod(shape))
-        self._called = name_of(ALL_REDUCE, axis, shape, dtype) + program
-        self._groups: list[_SumGroup] = []
+        mesh, self.fabric = hosting.mesh, hosting.fabric
+        self._shape, self.dtype, self._size = shape, dtype, int(prod(shape))
+        self.called = name_of(ALL_REDUCE, axis, shape, dtype) + program
+        self.groups: list[SumGroup] = []
         here = hosting.ranks
         for group in sorted({mesh.group(rank, axis) for rank in here}):
             spread: dict[int, list[int]] = {}
@@ -106,23 +109,28 @@ class Sum:
                 spread.setdefault(rank // len(here), []).append(index)
             cover = {process: covering(indices[0], indices[-1] + 1) for process, indices in spread.items()}
             own = {index: rank - here[0] for index, rank in enumerate(group) if rank in here}
-            nodes = cover.pop(self._fabric.process)
-            nbytes = {process: len(come) * self._size * dtype.itemsize for process, come in cover.items()}
-            self._groups.append(_SumGroup(len(group), own, nodes, cover, nbytes))
+            nodes = cover.pop(self.fabric.process)
+            nbytes = {process: len(come) * self.nbytes for process, come in cover.items()}
+            self.groups.append(SumGroup(len(group), own, nodes, cover, nbytes))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a tensor."""
+        return self._size * self.dtype.itemsize
 
     @property
     def sent_whole(self) -> bool:
         """Whether every process sends all of its addends to every other; otherwise it cannot be computed here."""
-        others = [len(group.come) for group in self._groups]
-        return min(others) == max(others) == 1 or (min(others) > 0 and self._size * self._dtype.itemsize <= SMALL)
+        others = [len(group.come) for group in self.groups]
+        return min(others) == max(others) == 1 or (min(others) > 0 and self.nbytes <= SMALL)
 
     def begin(self, values: Sequence[Array], *, stays: bool = False) -> SumUnderWay:
         """Send the hosted ranks' values, which must not be overwritten until the end, or, if they say that they stay,
         until their memory is settled, see `lend`."""
-        groups = [self._begun(group, values, stays) for group in self._groups]
-        return SumUnderWay(self._shape, self._dtype, groups)
+        groups = [self._begun(group, values, stays) for group in self.groups]
+        return SumUnderWay(self._shape, self.dtype, groups)
 
-    def _begun(self, group: _SumGroup, values: Sequence[Array], stays: bool) -> _SumSent:
+    def _begun(self, group: SumGroup, values: Sequence[Array], stays: bool) -> _SumSent:
         known = leaves = {(0, index): values[number] for index, number in group.own.items()}
         if len(leaves) > 1:
             with np.errstate(all="ignore"):
@@ -130,4 +138,10 @@ class Sum:
         vectors = [packed(known[at]).reshape(-1) for at in group.nodes]
         sent = vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
         parts = dict.fromkeys(group.come, sent)
-        return _SumSent(group, lend(self._fabric, parts, group.nbytes, self._called, stays=stays), known)
+        return _SumSent(group, lend(self.fabric, parts, group.nbytes, self.called, stays=stays), known)
+
+    def under_way(self, loan: Loan, value: Array) -> SumUnderWay:
+        """Return this sum in flight of the only hosted rank's value, which was sent."""
+        (group,) = self.groups
+        ((index, _),) = group.own.items()
+        return SumUnderWay(self._shape, self.dtype, [_SumSent(group, loan, {(0, index): value})])

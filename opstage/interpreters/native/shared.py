@@ -62,7 +62,7 @@ def replace(builder, address, old, new):
 
 
 @intrinsic(INT64, UINT64, INT32)
-def _time(builder, clock_gettime, clock):
+def time_by(builder, clock_gettime, clock):
     """Return the nanoseconds of a system clock, by the function at an address."""
     function = ir.FunctionType(_NUMBER, [_NUMBER, _PAIR.as_pointer()])
     place = allocated(builder, _PAIR)
@@ -95,12 +95,12 @@ def _futex(builder, syscall, number, address, operation, value):
 
 def now(board):
     """Return the current time in nanoseconds."""
-    return _time(load(board + _CLOCK), _MONOTONIC)
+    return time_by(load(board + _CLOCK), _MONOTONIC)
 
 
 def _worked(board):
     """Return the CPU time of this thread in nanoseconds."""
-    return _time(load(board + _CLOCK), _OF_THIS_THREAD)
+    return time_by(load(board + _CLOCK), _OF_THIS_THREAD)
 
 
 def _sleep(board, address, value):

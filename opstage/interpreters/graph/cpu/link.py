@@ -22,6 +22,7 @@ from ...looping import passed
 from ...mesh.meeting import MEET_END, MEETINGS, meet
 from ...native.compiler import Kernel
 from ...native.pool import KernelCall, KernelSequence
+from .meetings import Meetings, is_stored, meeting_words
 from .plan import ControlStep, CpuPlan, HostStep, LoopStep, NativeStep, inner_plans
 
 Addresses = npt.NDArray[np.int64]
@@ -75,6 +76,7 @@ class Linked:
         "_split",
         "_inner",
         "_places",
+        "_meetings",
     )
 
     def __init__(self, plan: CpuPlan, error: Array, eager: NumpyOps, lines: Mapping[int, SourceLine | None]):
@@ -100,7 +102,10 @@ class Linked:
                 self._inner[step.group] = tuple(
                     [Linked(plan, self.error, self._eager, plan.lowered.body.lines) for plan in inner]
                 )
-        native = [(step.group, step.loop.words if isinstance(step, NativeStep) else ()) for step in plan.steps]
+        native = [
+            (step.group, step.loop.words if isinstance(step, NativeStep) else meeting_words(plan, step))
+            for step in plan.steps
+        ]
         arguments = ArgumentTable(native, self.moving, self._constants)
         self._words = np.array(arguments.words, np.int64)
         self._words[arguments.flags] = address_of(self.error)
@@ -111,6 +116,7 @@ class Linked:
         self._inside = places[:, 0], places[:, 1]
         self._starts = arguments.starts
         self._segments, self._split = self._scheduled()
+        self._meetings = Meetings(plan, self._words, self._starts)
 
     def _scheduled(self, *, alone: bool = False) -> tuple[list[Segment], int]:
         """Return the steps as segments, consecutive machine code combined unless `alone`, and the segment at which the
@@ -297,28 +303,26 @@ class Linked:
             error.relocate(self._lines.get(e.ordinal), e.region.name)
             raise
         for slot, result in zip(e.outputs, results):
-            if result.size and self._has_place(slot):
+            if result.size and is_stored(self.plan, slot):
                 np.copyto(self.value(slot, moving), result)
 
     def _meet(self, e: Equation, moving: Sequence[Array]) -> None:
         """Run a collective of several processes, or its begin or end, on this memory."""
-        read = e.inputs[:1] if e.primitive is MEET_END else e.inputs
-        operands = tuple([self.value(slot, moving) for slot in read])
         try:
+            if self._meetings.run(e, self._at, lambda slot: self.value(slot, moving)):
+                return
+            read = e.inputs[:1] if e.primitive is MEET_END else e.inputs
+            operands = tuple([self.value(slot, moving) for slot in read])
             meet(e.primitive, operands, [self._result(slot, moving) for slot in e.outputs], e.static)
+            self._meetings.prepare(e)
         except LocatedError as error:
             error.place(e.primitive.name, e.region.name)
             error.relocate(self._lines.get(e.ordinal), e.region.name)
             raise
 
-    def _has_place(self, slot: int) -> bool:
-        """Return whether a slot is stored; unused results are not."""
-        plan = self.plan
-        return slot in plan.results or slot in plan.offsets or slot in plan.lowered.parts
-
     def _result(self, slot: int, moving: Sequence[Array]) -> Array:
         """Return the packed array for a result."""
-        if self._has_place(slot):
+        if is_stored(self.plan, slot):
             return self.value(slot, moving)
         type_ = self.plan.lowered.types[slot]
         return np.empty(self.plan.lowered.shape(slot), type_.dtype)
