@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from itertools import repeat
 from operator import attrgetter
 from types import FrameType
@@ -15,7 +16,8 @@ from ..interpreters.at_once import Action, at_once, setting
 
 _Handler: TypeAlias = "Callable[[int, FrameType | None], Any]"
 
-_PUT_OFF = (signal.SIGINT, signal.SIGTERM)
+_PUT_OFF = (int(signal.SIGINT), int(signal.SIGTERM))
+_NATIVE: Any = import_module("_signal")  # `signal` beneath its enums, which take ten times as long
 
 
 @final
@@ -61,12 +63,12 @@ def uninterrupted() -> Iterator[None]:
     """
     before: list[tuple[int, _Handler]] = []
     if threading.current_thread() is threading.main_thread():
-        before = [(n, handler) for n in _PUT_OFF if callable(handler := signal.getsignal(n))]
+        before = [(n, handler) for n in _PUT_OFF if callable(handler := _NATIVE.getsignal(n))]
     arrived: dict[int, FrameType | None] = {}
     try:
         try:
             for number, _ in before:
-                signal.signal(number, arrived.__setitem__)
+                _NATIVE.signal(number, arrived.__setitem__)
             yield
         finally:
             _restore(before)
@@ -83,7 +85,7 @@ def _restore(handlers: list[tuple[int, _Handler]]) -> None:
     for number, handler in handlers:
         for _ in range(_TRIES):
             try:
-                signal.signal(number, handler)
+                _NATIVE.signal(number, handler)
                 break
             except BaseException as error:  # not restored: signal.signal first runs pending handlers
                 raised = error

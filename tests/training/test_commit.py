@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from opstage.training import commit
 from opstage.training.commit import uninterrupted
 
 
@@ -115,16 +116,16 @@ def test_other_threads_commit_without_it() -> None:
 
 def test_a_handler_is_put_back_though_that_of_another_signal_raises_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """signal.signal hears what has arrived before it does what it is asked for."""
-    put, left = signal.signal, [3]
+    put, left = commit._NATIVE.signal, [3]
 
     def interrupted(number: int, handler: object) -> object:
         if handler is before and left[0]:
             left[0] -= 1
             raise ZeroDivisionError
-        return put(number, handler)  # type: ignore[arg-type]
+        return put(number, handler)
 
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(ZeroDivisionError), uninterrupted():
-        monkeypatch.setattr(signal, "signal", interrupted)
+        monkeypatch.setattr(commit._NATIVE, "signal", interrupted)
     monkeypatch.undo()
     assert signal.getsignal(signal.SIGINT) is before
