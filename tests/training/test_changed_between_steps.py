@@ -1,0 +1,263 @@
+"""Whatever changes between two steps, a compiled trainer takes the next one as an eager one does, on a mesh too.
+
+What a step keeps from the last one, as the arrays of parameters and moments, may be exchanged by anybody in between.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+import opstage
+from opstage import Options, optim
+from opstage.ops.errors import UsageError
+from opstage.ops.trees import flatten
+from opstage.training.optimizer import Optimizer
+from tests.graph.regression import regression, start
+from tests.mesh.threads import on_processes
+
+ADAMW = optim.adamw(lr=0.01, weight_decay=0.1)
+
+
+def batch(rows: int = 8, seed: int = 0) -> tuple[Any, ...]:
+    x = np.random.default_rng(seed).normal(size=(rows, 3))
+    return x, np.sin(x.sum(1, keepdims=True))
+
+
+class Run:
+    """A trainer between two steps, with what its next step takes."""
+
+    def __init__(self, options: Options):
+        self.trainer = opstage.scalar_trainer(regression, start(), options=options)
+        self.optimizer: Optimizer = ADAMW
+        self.state = self.trainer.init_optim(ADAMW)
+        self.batch = batch()
+        self.losses: list[Any] = []
+        self.kept: list[Any] = []  # what was seen, and a copy of it as it was then
+
+    def step(self) -> None:
+        self.losses.append(np.array(self.trainer.advance(self.optimizer, self.state, *self.batch).loss))
+
+    def see(self, *arrays: Any) -> None:
+        self.kept += [(array, np.array(array)) for array in arrays]
+
+
+def parameter_replaced(run: Run) -> None:
+    run.trainer.params["w1"].set(np.full((8, 3), 0.25))
+
+
+def parameter_seen(run: Run) -> None:
+    run.see(*[param.value for param in flatten(run.trainer.params)[0]])
+
+
+def all_parameters_replaced(run: Run) -> None:
+    run.trainer.set_params(start(8) | {"b1": np.ones(8)})
+
+
+def restored(run: Run) -> None:
+    saved = run.trainer.export()
+    run.step()
+    run.trainer.restore(saved)
+
+
+def frozen(run: Run) -> None:
+    run.trainer.params["b1"].requires_grad = False
+    run.state = run.trainer.init_optim(ADAMW)
+
+
+def other_rows(run: Run) -> None:
+    run.batch = batch(4, seed=3)
+
+
+def no_more_than_a_view(run: Run) -> None:
+    x, y = batch(16, seed=4)
+    run.batch = x[::2], y[::-2]
+
+
+def transposed(run: Run) -> None:
+    x, y = batch(8, seed=5)
+    run.batch = np.asfortranarray(x), y
+
+
+def other_dtype(run: Run) -> None:
+    x, y = batch()
+    run.batch = x.astype(np.float32), y.astype(np.float32)
+
+
+def other_order_of_bytes(run: Run) -> None:
+    x, y = batch(seed=6)
+    run.batch = x.astype(">f8"), y
+
+
+def read_only(run: Run) -> None:
+    for array in run.batch:
+        array.flags.writeable = False
+
+
+def overwritten(run: Run) -> None:
+    run.batch[0][:] = 0.5
+
+
+def in_its_place(run: Run) -> None:
+    run.batch = (run.batch[0], run.batch[1][:, :1].copy())
+
+
+def other_rate(run: Run) -> None:
+    run.optimizer = optim.adamw(lr=0.5, weight_decay=0.1)
+
+
+def rate_of_another_type(run: Run) -> None:
+    run.optimizer = optim.adamw(lr=np.float32(0.125), weight_decay=0.1)  # type: ignore[arg-type]
+
+
+def rate_as_fraction(run: Run) -> None:
+    run.optimizer = optim.adamw(lr=Fraction(1, 4), weight_decay=0.1)  # type: ignore[arg-type]
+
+
+def scheduled(run: Run) -> None:
+    run.optimizer = optim.adamw(lr=optim.schedule.cosine(0.3, 20), weight_decay=0.1)
+
+
+def other_decay(run: Run) -> None:
+    run.optimizer = optim.adamw(lr=0.01, weight_decay=0.9)
+
+
+def other_optimizer(run: Run) -> None:
+    run.optimizer = optim.rmsprop(lr=0.1)
+    run.state = run.trainer.init_optim(run.optimizer)
+
+
+def new_state(run: Run) -> None:
+    run.state = run.trainer.init_optim(ADAMW)
+
+
+def copied_state(run: Run) -> None:
+    run.see(*[slot for each in run.state.slots for slot in each])
+    run.state = copy.deepcopy(run.state)
+
+
+def state_gone_back(run: Run) -> None:
+    before = copy.deepcopy(run.state)
+    run.step()
+    run.state = before
+
+
+def state_left_alone(run: Run) -> None:
+    following = run.trainer.train_step(ADAMW, run.state, *run.batch).state
+    run.see(*[slot for each in run.state.slots for slot in each])
+    run.state = following
+
+
+def evaluated(run: Run) -> None:
+    run.losses.append(np.array(run.trainer.forward(*run.batch)))
+    run.losses.append(np.array(run.trainer.forward(*run.batch, train=True)))
+
+
+def differentiated(run: Run) -> None:
+    run.see(*flatten(run.trainer.loss_and_backward(*run.batch)[1])[0])
+
+
+def named_steps(run: Run) -> None:
+    run.losses.append(np.array(run.trainer.adam_step(0.01, 0.9, 0.999, 1e-8, *run.batch)))
+    run.losses.append(np.array(run.trainer.step(0.01, *run.batch)))
+
+
+def refused(run: Run) -> None:
+    for wrong in (batch()[:1], (batch()[0][:, :2], batch()[1])):
+        with pytest.raises(opstage.OpstageError):
+            run.trainer.advance(ADAMW, run.state, *wrong)
+    with pytest.raises(UsageError):
+        run.trainer.advance(optim.sgd(), run.state, *batch())
+
+
+def trimmed(run: Run) -> None:
+    run.trainer.trim()
+
+
+def shared(run: Run) -> None:
+    """Another trainer of the same parameters takes a step, on an interpreter of its own."""
+    options = run.trainer.options
+    other = opstage.scalar_trainer(regression, run.trainer.params, options=options)
+    other.step(0.1, *run.batch)
+
+
+CHANGES = [
+    parameter_replaced,
+    parameter_seen,
+    all_parameters_replaced,
+    restored,
+    frozen,
+    other_rows,
+    no_more_than_a_view,
+    transposed,
+    other_dtype,
+    other_order_of_bytes,
+    read_only,
+    overwritten,
+    in_its_place,
+    other_rate,
+    rate_of_another_type,
+    rate_as_fraction,
+    scheduled,
+    other_decay,
+    other_optimizer,
+    new_state,
+    copied_state,
+    state_gone_back,
+    state_left_alone,
+    evaluated,
+    differentiated,
+    named_steps,
+    refused,
+    trimmed,
+    shared,
+]
+
+
+def found(change: Callable[[Run], None], options: Options) -> list[np.ndarray[Any, Any]]:
+    """Losses, parameters and moments of three steps, a change, and three more."""
+    run = Run(options)
+    for _ in range(3):
+        run.step()
+    change(run)
+    for _ in range(3):
+        run.step()
+    for array, before in run.kept:
+        np.testing.assert_array_equal(array, before)
+    return [*run.losses, *flatten(run.trainer.get_params())[0], *flatten(run.state.slots)[0]]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("place", ["alone", "ranks", "processes"])
+def test_a_compiled_step_is_that_of_the_eager_interpreter(change: Callable[[Run], None], place: str) -> None:
+    eager = found(change, Options(dtype="float64"))
+    compiled = Options(backend="compiled", dtype="float64", mesh="" if place == "alone" else "data=2")
+    every = on_processes(2, lambda _: found(change, compiled)) if place == "processes" else [found(change, compiled)]
+    for each in every:
+        for x, y in zip(each, eager, strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-12)
+
+
+def test_steps_of_one_trainer_in_threads_are_all_taken() -> None:
+    run, alone = (Run(Options(backend="compiled", dtype="float64")) for _ in range(2))
+
+    def several() -> None:
+        for _ in range(5):
+            run.trainer.adam_step(0.01, 0.9, 0.999, 1e-8, *run.batch)
+
+    threads = [threading.Thread(target=several) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for _ in range(20):
+        alone.trainer.adam_step(0.01, 0.9, 0.999, 1e-8, *alone.batch)
+    assert run.trainer.steps_taken == 20
+    for x, y in zip(*[flatten(each.trainer.get_params())[0] for each in (run, alone)], strict=True):
+        np.testing.assert_array_equal(x, y)
