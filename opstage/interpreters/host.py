@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, TypeAlias
 
@@ -111,14 +112,38 @@ def _ask_address(x: Array) -> int:
     return int(x.__array_interface__["data"][0])
 
 
+def _words_of_memory() -> npt.NDArray[np.int64]:
+    """All memory but its first word, as an array of words."""
+    buffer: Any = (ctypes.c_byte * (1 << 61)).from_address(_WORD)
+    return np.ndarray(1 << 58, np.int64, buffer)
+
+
+def _read_addresses(arrays: Sequence[Array]) -> npt.NDArray[np.int64]:
+    objects = np.fromiter(map(id, arrays), np.int64, len(arrays))
+    return _MEMORY[(objects + (DATA - _WORD)) // _WORD]
+
+
+def _ask_addresses(arrays: Sequence[Array]) -> npt.NDArray[np.int64]:
+    return np.array([_ask_address(x) for x in arrays], np.int64)
+
+
 def _agree() -> bool:
     arrays: list[Array] = [np.zeros(3), np.zeros((4, 4), np.float32)[1:, 2:], np.zeros((), np.int64)]
-    return hasattr(ctypes, "pythonapi") and all(_read_address(x) == _ask_address(x) for x in arrays)
+    if sys.maxsize < 2**63 - 1 or not hasattr(ctypes, "pythonapi"):
+        return False
+    asked: list[int] = _ask_addresses(arrays).tolist()
+    return all(found == asked for found in ([_read_address(x) for x in arrays], _read_addresses(arrays).tolist()))
 
+
+_WORD = 8
+_MEMORY = _words_of_memory() if sys.maxsize == 2**63 - 1 else np.zeros(0, np.int64)
 
 READABLE = _agree()
-"""Whether an array's id is the address of its object, as in CPython."""
+"""Whether an array's id is the address of its object, as in CPython on machines of 64 bits."""
 
 address_of: Callable[[Array], int] = _read_address if READABLE else _ask_address
 """The address of an array's first element. Asking NumPy takes a microsecond and creates a dict; reading is ten times
 faster."""
+
+addresses_of: Callable[[Sequence[Array]], npt.NDArray[np.int64]] = _read_addresses if READABLE else _ask_addresses
+"""The addresses of many arrays, read at once: a tenth of a microsecond each."""

@@ -17,7 +17,7 @@ from ...branching import SWITCH, chosen
 from ...codegen.cpu.arguments import ArgumentTable
 from ...codegen.views import View
 from ...eager_cpu.interpreter import NumpyOps
-from ...host import Array, address_of, packed
+from ...host import Array, address_of, addresses_of, packed
 from ...looping import passed
 from ...mesh.meeting import MEET_END, MEETINGS, meet
 from ...native.compiler import Kernel
@@ -179,7 +179,7 @@ class Linked:
         """Return `run` bound to these arrays, callable any number of times."""
         if not self.is_native:
             return lambda: self.run(moving)
-        addresses = np.array([address_of(x) for x in moving], np.int64)
+        addresses = addresses_of(moving)
         segments = [segment for segment in self._segments if isinstance(segment, KernelSequence)]
 
         def again() -> None:
@@ -195,7 +195,7 @@ class Linked:
         With `seconds`, each step of the plan runs by itself, and its time is added to its entry.
         """
         if len(self._patches):
-            self._put(np.array([address_of(x) for x in moving], np.int64))
+            self._put(addresses_of(moving))
         self._do_part(moving, seconds, second=False)
 
     def end(self, moving: Sequence[Array], then: Sequence[Action], seconds: list[float] | None = None) -> None:
@@ -236,7 +236,7 @@ class Linked:
         """Patch in the addresses of these arrays. Return, by array, the argument words that hold its address, each with
         an offset in bytes."""
         if len(self._patches):
-            self._put(np.array([address_of(x) for x in moving], np.int64))
+            self._put(addresses_of(moving))
         places: dict[int, list[tuple[int, int]]] = {}
         for word, source, offset in zip(self._patches.tolist(), self._sources.tolist(), self._offsets.tolist()):
             places.setdefault(source, []).append((word, offset))
