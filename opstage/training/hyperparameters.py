@@ -28,6 +28,8 @@ def as_real(value: Any) -> float | Fraction | None:
 
 def require_real(name: str, value: Any) -> Any:
     """Return a hyperparameter that a custom schedule or optimizer may have computed, as a float."""
+    if type(value) is float and 0 <= value < math.inf:
+        return value
     real, rate = as_real(value), name == "lr" or name.endswith(".lr")
     if real is None or (real < 0 and rate):
         what = "learning rate" if rate else f"number {name} of the optimizer's step"
