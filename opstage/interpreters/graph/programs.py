@@ -6,6 +6,7 @@ import logging
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Sequence
+from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, final
 from weakref import proxy
 
@@ -187,7 +188,8 @@ class Programs(Generic[E]):
         except TypeError:  # part of the key is not hashable
             key = None
         if known is not None:
-            self._entries.move_to_end((key, types))
+            if known is not next(reversed(self._entries.values())):  # hashing the key once more takes microseconds
+                self._entries.move_to_end((key, types))
             entry: _Entry[E]
             for entry in reversed(known.entries):
                 if entry.guard.holds():
@@ -246,4 +248,7 @@ def _with_body(known: _Forms[E] | None, graph: Graph) -> E | None:
 
 
 def _types(refs: tuple[Any, ...]) -> tuple[TensorType, ...]:
-    return tuple([r.type if isinstance(r, Typed) else TensorType(r.shape, r.dtype) for r in refs])
+    return tuple([r.type if isinstance(r, Typed) else _AS_TYPE((r.shape, r.dtype)) for r in refs])
+
+
+_AS_TYPE: Callable[[tuple[Any, Any]], TensorType] = partial(tuple.__new__, TensorType)  # not a call of Python
