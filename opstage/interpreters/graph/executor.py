@@ -48,7 +48,20 @@ class CpuExecutor:
     of an interpreter. `nbytes` estimates what the program itself keeps: graph, plan and constants.
     """
 
-    __slots__ = ("graph", "plan", "nbytes", "seconds", "_eager", "_idle", "_scratch", "_kinds", "_begun", "_failed")
+    __slots__ = (
+        "graph",
+        "plan",
+        "nbytes",
+        "seconds",
+        "_eager",
+        "_idle",
+        "_scratch",
+        "_results",
+        "_outputs",
+        "_filled",
+        "_begun",
+        "_failed",
+    )
 
     def __init__(
         self,
@@ -74,9 +87,14 @@ class CpuExecutor:
             plan.compile(compilation)
         self.nbytes = kept_bytes(graph.body, plan.equations, plan.constants) + plan.table_bytes
         self._scratch = CpuScratch() if scratch is None else scratch
-        self._kinds = {slot: _kind(plan, slot) for slot in plan.results}
         self._scratch.expect(sum(_nbytes(plan, slot) for slot in plan.results if slot not in plan.aliased))
-        self._idle: list[Linked] = [self._linked()]  # at most one; concurrent runs link their own
+        self._idle: list[Linked] = [linked := self._linked()]  # at most one; concurrent runs link their own
+        self._results = [
+            (_kind(plan, slot), -1 if (over := plan.aliased.get(slot)) is None else linked.moving[over])
+            for slot in plan.results
+        ]
+        self._outputs = [_place(plan, linked, slot) for slot in plan.lowered.outputs]
+        self._filled = [i for i, (at, _) in enumerate(self._outputs) if at < 0]
 
     def _linked(self) -> Linked:
         assert self.plan is not None
@@ -130,7 +148,7 @@ class CpuExecutor:
         except IndexError:  # the linked plan is in use by a run that is inside an op computed by Python
             linked = self._linked()
         block = self._scratch.take(plan.arena_bytes)
-        self._take_results(plan, linked, moving, {at for at in free if moving[at] is inputs[at]})
+        self._take_results(moving, {at for at in free if moving[at] is inputs[at]})
         self._begun += 1
         linked.error[0] = 0  # may be left from an interrupted call
         outputs: list[Array] = []
@@ -139,7 +157,10 @@ class CpuExecutor:
             linked.stand(*block)
             linked.begin(moving, self.seconds)
             if not linked.error[0]:
-                outputs = [self._output(plan, linked, slot, moving) for slot in plan.lowered.outputs]
+                outputs = [
+                    np.empty(*kind) if at < 0 else moving[at] if kind is None else moving[at].reshape(kind[0])
+                    for at, kind in self._outputs
+                ]
                 if not plan.aliased:  # then it is complete
                     at_once(self._fills(plan, linked, outputs, moving))
                 begun = True
@@ -176,43 +197,36 @@ class CpuExecutor:
     def _replayed(self, inputs: Sequence[Array], step: int) -> None:
         replay(self._eager, self.graph, inputs, step)  # raises the first error of the program with its location
 
-    def _take_results(self, plan: CpuPlan, linked: Linked, moving: list[Array], free: Collection[int]) -> None:
+    def _take_results(self, moving: list[Array], free: Collection[int]) -> None:
         """Append an array for each result to `moving`: a new one, or a donated input."""
-        inputs = Counter(map(_owner, moving))
+        owners = [id(x) if x.base is None else id(x.base) for x in moving]  # equal for arrays that may share memory
+        shared = Counter(owners) if len(set(owners)) < len(owners) else {}
         fresh = self._scratch.results()
-        for slot, kind in self._kinds.items():
-            over = plan.aliased.get(slot)
-            at = -1 if over is None else linked.moving[over]
-            if at not in free or inputs[_owner(moving[at])] > 1 or not moving[at].flags.writeable:
+        for kind, at in self._results:
+            if at < 0:
+                moving.append(fresh(kind))
+                continue
+            if at not in free or shared.get(owners[at], 1) > 1 or not moving[at].flags.writeable:
                 made = fresh(kind)
-                if over is not None:
-                    np.copyto(made, moving[at])
-                    moving[at] = made
-            moving.append(made if over is None else moving[at])
-
-    def _output(self, plan: CpuPlan, linked: Linked, slot: int, moving: Sequence[Array]) -> Array:
-        """Return the array of a result; parts of other results and constants are filled in later."""
-        lowered = plan.lowered
-        if slot not in lowered.literals:
-            view = lowered.views[slot]
-            at = linked.moving.get(view.root)
-            if at is not None:
-                return moving[at].reshape(view.shape)
-        return np.empty(*_kind(plan, slot))
+                np.copyto(made, moving[at])
+                moving[at] = made
+            moving.append(moving[at])
 
     def _fills(self, plan: CpuPlan, linked: Linked, outputs: Sequence[Array], moving: Sequence[Array]) -> list[Action]:
-        """Return the copies into outputs that the plan does not write itself."""
-        lowered = plan.lowered
-        return [
-            partial(setitem, out, ..., linked.value(slot, moving))
-            for slot, out in zip(lowered.outputs, outputs)
-            if slot in lowered.literals or lowered.views[slot].root not in linked.moving
-        ]
+        """Return the copies into outputs that the plan does not write itself: of constants, and of parts of others."""
+        slots = plan.lowered.outputs
+        return [partial(setitem, outputs[i], ..., linked.value(slots[i], moving)) for i in self._filled]
 
 
-def _owner(x: Array) -> int:
-    """Return a key, equal for arrays that may share memory."""
-    return id(x if x.base is None else x.base)
+def _place(plan: CpuPlan, linked: Linked, slot: int) -> tuple[int, Any]:
+    """Return where the array of an output stands among those that a call passes, or -1, and its `Kind`.
+
+    That is None for the array itself: a result that is written over an input is that input.
+    """
+    lowered, kind = plan.lowered, _kind(plan, slot)
+    root = -1 if slot in lowered.literals else lowered.views[slot].root
+    at = linked.moving.get(root, -1)
+    return at, None if root in plan.aliased and kind == _kind(plan, root) else kind
 
 
 def _kind(plan: CpuPlan, slot: int) -> Kind:
