@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 import numpy.typing as npt
@@ -322,16 +323,8 @@ class Typed(Infix):
 
     __slots__ = ()
     type: TensorType
-
-    @property
-    @override
-    def shape(self) -> Shape:
-        return self.type.shape
-
-    @property
-    @override
-    def dtype(self) -> DType:
-        return self.type.dtype
+    shape = property(attrgetter("type.shape"))  # without a call of Python
+    dtype = property(attrgetter("type.dtype"))
 
 
 @final

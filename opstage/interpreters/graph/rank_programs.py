@@ -145,23 +145,25 @@ class RankExecutor:
             return tuple([out.values for out in outputs]), at_once
         held = held_of(inputs)
         axes = tuple([None if ref.parts is None else ref.parts.axis for ref in inputs])
-        if len(self._ranks.hosted) == 1:
-            flat, written = [value for (value,) in held], set(free)
+        alone = len(self._ranks.hosted) == 1
+        if alone:
+            flat, written = [value for (value,) in held], free
             executor, places = self._alone.get(axes) or self._plan_alone(axes)
         else:
             given = tuple(map(_given, held, axes))
             executor, places = self._plan(given)
-            flat, written = [], set()
+            flat, written = [], (over := set[int]())
             for number, (values, first) in enumerate(zip(held, given)):
                 for rank in firsts(first.alike):
                     if number in free:
-                        written.add(len(flat))
+                        over.add(len(flat))
                     flat.append(values[rank])
         abandon(self._ranks)
         self._target.begin_run(self._hosting.fabric, self._called, executor)
         outs, finish = executor.start(flat, step, written)
-        if len(self._ranks.hosted) == 1:
-            return tuple([(outs[place],) for (place,) in places]), finish
+        if alone:  # a result that is an input written over is held as that is
+            known = dict(zip(map(id, flat), held))
+            return tuple([known.get(id(out)) or (out,) for out in [outs[place] for (place,) in places]]), finish
         return tuple([tuple([outs[place] for place in each]) for each in places]), finish
 
     def _plan_alone(self, axes: tuple[str | None, ...]) -> tuple[Executable[Any], tuple[tuple[int, ...], ...]]:

@@ -243,7 +243,9 @@ class Ranks(BaseInterpreter[RankValues]):
         """On an interpreter that compiles, a program is recorded for one rank, and compiled for those here."""
         if self._programs is None:
             return self.execute_each(program, refs, step)
-        return tuple([RankValues(self, values) for values in self._programs.execute(program, refs, step)])
+        results = self._programs.execute(program, refs, step)
+        given = {id(ref._values): ref for ref in refs if ref.ops is self}  # what is written over a ref is that ref
+        return tuple([given[at] if (at := id(values)) in given else RankValues(self, values) for values in results])
 
     @override
     def execute_each(self, program: Callable[..., Values], refs: Values, step: int = 0) -> Values:
