@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Protocol, final
+from typing import Any, Protocol, TypeAlias, final
 from zlib import crc32
 
 from ...ops.cursor import Cursor
@@ -21,7 +21,7 @@ from ..interpreter import BaseInterpreter
 from ..mesh.fabric import Fabric, Silent
 from ..mesh.hosting import Hosting
 from ..mesh.meeting import abandon
-from ..mesh.ranks import Parts, Ranks, RankValues, held_of
+from ..mesh.ranks import Parts, Ranks, RankValues, axes_of, held_of
 from .bounds import kept_bytes
 from .cpu.optimise import optimise
 from .cpu.scratch import CpuScratch
@@ -33,6 +33,9 @@ from .meeting_arrays import MeetingArrays
 from .overlap import Ordered, ahead, overlapped
 from .programs import Executable, Programs
 from .replay import replay
+
+RankResult: TypeAlias = "tuple[Any, ...] | RankValues"
+"""A result of each rank, or the input that it is written over."""
 
 
 class RankTarget(Protocol):
@@ -104,7 +107,7 @@ class RankPrograms:
         """Compile the graph of one rank; results may overwrite the inputs at the positions `donated`."""
         return RankExecutor(graph, self._target, self._hosting, self._bucket, donated)
 
-    def execute(self, program: Callable[..., Any], refs: tuple[Any, ...], step: int = 0) -> tuple[tuple[Any, ...], ...]:
+    def execute(self, program: Callable[..., Any], refs: tuple[Any, ...], step: int = 0) -> tuple[RankResult, ...]:
         """Return the ranks' results of `program(ops, *refs)` at a training step."""
         return self._programs.execute(program, refs, step)
 
@@ -129,7 +132,7 @@ class RankExecutor:
             self._fused = lowered, groups, overlapped(lowered, groups, hosting, bucket)
             self._called = _called(lowered)
 
-    def run(self, inputs: Sequence[Any], step: int = 0) -> tuple[tuple[Any, ...], ...]:
+    def run(self, inputs: Sequence[Any], step: int = 0) -> tuple[RankResult, ...]:
         """Return the ranks' outputs for their inputs."""
         outputs, finish = self.start(inputs, step)
         finish(())
@@ -137,33 +140,32 @@ class RankExecutor:
 
     def start(
         self, inputs: Sequence[Any], step: int = 0, free: Collection[int] = ()
-    ) -> tuple[tuple[tuple[Any, ...], ...], Finish]:
+    ) -> tuple[tuple[RankResult, ...], Finish]:
         """See `Executable.start`."""
         if self._fused is None:
             outputs = replay(self._ranks, self.graph, inputs, step)
             self._ranks.raise_pending()
             return tuple([out.values for out in outputs]), at_once
-        held = held_of(inputs)
-        axes = tuple([None if ref.parts is None else ref.parts.axis for ref in inputs])
+        held, axes = held_of(inputs), axes_of(inputs)
+        flat, written = list[Any](), set[int]()
         alone = len(self._ranks.hosted) == 1
         if alone:
-            flat, written = [value for (value,) in held], free
+            flat, written = [value for (value,) in held], set(free)
             executor, places = self._alone.get(axes) or self._plan_alone(axes)
         else:
             given = tuple(map(_given, held, axes))
             executor, places = self._plan(given)
-            flat, written = [], (over := set[int]())
             for number, (values, first) in enumerate(zip(held, given)):
                 for rank in firsts(first.alike):
                     if number in free:
-                        over.add(len(flat))
+                        written.add(len(flat))
                     flat.append(values[rank])
         abandon(self._ranks)
         self._target.begin_run(self._hosting.fabric, self._called, executor)
         outs, finish = executor.start(flat, step, written)
-        if alone:  # a result that is an input written over is held as that is
-            known = dict(zip(map(id, flat), held))
-            return tuple([known.get(id(out)) or (out,) for out in [outs[place] for (place,) in places]]), finish
+        if alone:
+            over = {id(flat[at]): inputs[at] for at in free if axes[at] is None}
+            return tuple([over.get(id(out := outs[place]), (out,)) for (place,) in places]), finish
         return tuple([tuple([outs[place] for place in each]) for each in places]), finish
 
     def _plan_alone(self, axes: tuple[str | None, ...]) -> tuple[Executable[Any], tuple[tuple[int, ...], ...]]:

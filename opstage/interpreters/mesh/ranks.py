@@ -9,6 +9,7 @@ the mesh, each does this with its own ranks, and `Crossing` with what others hav
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -83,7 +84,8 @@ class RankValues(Typed):
     __slots__ = ("type", "ops", "parts", "_values", "_bucket", "_number")
 
     def __init__(self, ops: Ranks, values: Values):
-        self.type = TensorType(tuple(values[0].shape), values[0].dtype)
+        first = values[0]
+        self.type = TensorType(tuple(first.shape), first.dtype)
         self.ops = ops
         self.parts: Parts | None = None
         self._values: Values | None = values
@@ -126,7 +128,16 @@ class RankValues(Typed):
 
 def held_of(refs: Sequence[RankValues]) -> list[Values]:
     """`held` of each ref."""
-    return [ref.held if ref._values is None else ref._values for ref in refs]
+    held = list(map(_VALUES, refs))
+    return [ref.held if found is None else found for found, ref in zip(held, refs)] if None in held else held
+
+
+def axes_of(refs: Sequence[RankValues]) -> tuple[str | None, ...]:
+    """Of each ref the axis along which each rank has its own rows; None where each has a value."""
+    return tuple([None if parts is None else parts.axis for parts in map(_PARTS, refs)])
+
+
+_VALUES, _PARTS = attrgetter("_values"), attrgetter("parts")
 
 
 @final
@@ -244,8 +255,7 @@ class Ranks(BaseInterpreter[RankValues]):
         if self._programs is None:
             return self.execute_each(program, refs, step)
         results = self._programs.execute(program, refs, step)
-        given = {id(ref._values): ref for ref in refs if ref.ops is self}  # what is written over a ref is that ref
-        return tuple([given[at] if (at := id(values)) in given else RankValues(self, values) for values in results])
+        return tuple([each if type(each) is RankValues else RankValues(self, each) for each in results])
 
     @override
     def execute_each(self, program: Callable[..., Values], refs: Values, step: int = 0) -> Values:
