@@ -7,6 +7,8 @@ import ctypes
 import sys
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import reduce
+from operator import and_
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,6 +30,12 @@ def as_array(value: Any, dtype: DType, *, force: bool = False) -> Array:
     With `force` everything is converted to `dtype`. Raises UsageError for values that are not numeric, and DtypeError
     for a number that an integer `dtype` cannot represent.
     """
+    if type(value) is np.ndarray and not force:  # none of the questions below is about these
+        kind = value.dtype.kind
+        if kind == "f" and dtype.kind == "f":
+            return value.astype(dtype, copy=False)
+        if kind == "i" and value.dtype.itemsize >= 4:
+            return value
     array = as_numpy(value)
     kind = array.dtype.kind
     if kind == "O" and not all(isinstance(v, (Fraction, int, float)) for v in array.flat):
@@ -93,6 +101,18 @@ def packed(x: Array) -> Array:
     return x if flags.c_contiguous and flags.aligned and isinstance(x, np.ndarray) else np.array(x, order="C")
 
 
+def all_packed(arrays: Sequence[Array]) -> list[Array]:
+    """`packed` of each array."""
+    if _PLAIN.issuperset(map(type, arrays)) and reduce(and_, [x.flags.num for x in arrays], _PACKED) == _PACKED:
+        return list(arrays)
+    return list(map(packed, arrays))
+
+
+_PLAIN = {np.ndarray}
+_PACKED = 0x101
+"""NPY_ARRAY_C_CONTIGUOUS and NPY_ARRAY_ALIGNED."""
+
+
 def owner_of(x: Array) -> Array:
     """The array that owns the memory of x: the last of the arrays that it is a view of."""
     while isinstance(x.base, np.ndarray):
@@ -112,15 +132,15 @@ def _ask_address(x: Array) -> int:
     return int(x.__array_interface__["data"][0])
 
 
-def _words_of_memory() -> npt.NDArray[np.int64]:
-    """All memory but its first word, as an array of words."""
-    buffer: Any = (ctypes.c_byte * (1 << 61)).from_address(_WORD)
+def _words_of_memory(start: int) -> npt.NDArray[np.int64]:
+    """All memory from an address on, as an array of words of 8 bytes."""
+    buffer: Any = (ctypes.c_byte * (1 << 61)).from_address(start)
     return np.ndarray(1 << 58, np.int64, buffer)
 
 
 def _read_addresses(arrays: Sequence[Array]) -> npt.NDArray[np.int64]:
-    objects = np.fromiter(map(id, arrays), np.int64, len(arrays))
-    return _MEMORY[(objects + (DATA - _WORD)) // _WORD]
+    found: npt.NDArray[np.int64] = _POINTERS[np.fromiter(map(id, arrays), np.int64, len(arrays)) >> 3]
+    return found
 
 
 def _ask_addresses(arrays: Sequence[Array]) -> npt.NDArray[np.int64]:
@@ -135,8 +155,8 @@ def _agree() -> bool:
     return all(found == asked for found in ([_read_address(x) for x in arrays], _read_addresses(arrays).tolist()))
 
 
-_WORD = 8
-_MEMORY = _words_of_memory() if sys.maxsize == 2**63 - 1 else np.zeros(0, np.int64)
+_POINTERS = _words_of_memory(DATA) if sys.maxsize == 2**63 - 1 else np.zeros(0, np.int64)
+"""The data pointer of the object in each word of memory."""
 
 READABLE = _agree()
 """Whether an array's id is the address of its object, as in CPython on machines of 64 bits."""

@@ -17,7 +17,7 @@ from ..at_once import Action, at_once
 from ..base_program import Finish
 from ..codegen.cpu.compilation import Compilation
 from ..eager_cpu.interpreter import NumpyOps
-from ..host import Array, packed
+from ..host import Array, all_packed, packed
 from .bounds import kept_bytes
 from .cpu.link import Linked
 from .cpu.optimise import optimise
@@ -140,7 +140,7 @@ class CpuExecutor:
         plan = self.plan
         if plan is None:
             return replay(self._eager, self.graph, inputs, step), at_once
-        moving = [packed(x) for x in inputs]
+        moving = all_packed(inputs)
         if len(moving) < len(plan.lowered.body.inputs):
             moving.append(np.asarray(step, np.int64))
         try:
@@ -206,11 +206,12 @@ class CpuExecutor:
             if at < 0:
                 moving.append(fresh(kind))
                 continue
-            if at not in free or shared.get(owners[at], 1) > 1 or not moving[at].flags.writeable:
-                made = fresh(kind)
-                np.copyto(made, moving[at])
-                moving[at] = made
-            moving.append(moving[at])
+            x = moving[at]
+            if at not in free or (shared and shared[owners[at]] > 1) or not x.flags.writeable:
+                moving[at] = fresh(kind)
+                np.copyto(moving[at], x)
+                x = moving[at]
+            moving.append(x)
 
     def _fills(self, plan: CpuPlan, linked: Linked, outputs: Sequence[Array], moving: Sequence[Array]) -> list[Action]:
         """Return the copies into outputs that the plan does not write itself: of constants, and of parts of others."""

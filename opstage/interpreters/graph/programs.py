@@ -6,7 +6,7 @@ import logging
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Sequence
-from functools import partial
+from operator import attrgetter
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, final
 from weakref import proxy
 
@@ -20,7 +20,6 @@ from ...ops.types import DType, TensorType, dtype_name, show_shape
 from ..at_once import Action
 from ..base_program import BaseProgram, Finish
 from ..captures import Guard, at_line
-from ..interpreter import Typed
 from ..resting import resting
 from .bounds import Bound
 from .graph import Graph
@@ -127,7 +126,7 @@ class Programs(Generic[E]):
         try:
             with self.lock:
                 key = (primitive, static_key(static))
-                entry = self._entry(lambda ops, *x: ops.bind(primitive, x, static), _types(refs), key, f" {primitive}")
+                entry = self._entry(lambda ops, *x: ops.bind(primitive, x, static), refs, key, f" {primitive}")
                 results: tuple[Any, ...] = entry.executor.run(refs)
                 return results
         except LocatedError as error:
@@ -138,14 +137,11 @@ class Programs(Generic[E]):
         """Return the results of `program(ops, *refs)` at training step `step`."""
         outputs: tuple[Any, ...]
         with self.lock:
-            types = _types(refs)
             if not isinstance(program, BaseProgram):
-                outputs = self._entry(program, types, None).executor.run(refs, step)
+                outputs = self._entry(program, refs, None).executor.run(refs, step)
                 return outputs
             donated = frozenset(program.donated)
-            entry = self._entry(
-                program, types, None if program.key is None else (program.key, donated), donated=donated
-            )
+            entry = self._entry(program, refs, None if program.key is None else (program.key, donated), donated=donated)
             program.result = entry.result
             if not donated:
                 outputs = entry.executor.run(refs, step)
@@ -169,7 +165,7 @@ class Programs(Generic[E]):
         each call, and with the structure of the results. See `CpuExecutor.prepared`.
         """
         with self.lock:
-            entry = self._entry(program, _types(refs), (program.key, frozenset()))
+            entry = self._entry(program, refs, (program.key, frozenset()))
             prepared = getattr(entry.executor, "prepared", None)
             call = None if prepared is None else prepared(refs, varying)
         return None if call is None or entry.result is None else (call, entry.guard.holds, entry.result)
@@ -177,24 +173,26 @@ class Programs(Generic[E]):
     def _entry(
         self,
         program: Callable[..., Any],
-        types: tuple[TensorType, ...],
+        refs: tuple[Any, ...],
         key: Hashable,
         what: str = "",
         donated: Collection[int] = (),
     ) -> _Entry[E]:
         known: _Forms[E] | None = None
+        signature = key, tuple(map(_SHAPE, refs)), tuple(map(_DTYPE, refs))
         try:
-            known = self._entries.get((key, types)) if key is not None else None
+            known = self._entries.get(signature) if key is not None else None
         except TypeError:  # part of the key is not hashable
             key = None
         if known is not None:
             if known is not next(reversed(self._entries.values())):  # hashing the key once more takes microseconds
-                self._entries.move_to_end((key, types))
+                self._entries.move_to_end(signature)
             entry: _Entry[E]
             for entry in reversed(known.entries):
                 if entry.guard.holds():
                     return entry
             self._report_change(known)
+        types = tuple(map(TensorType, *signature[1:]))
         _log.debug("compiling%s for %s", what, ", ".join(f"{show_shape(t.shape)} {dtype_name(t.dtype)}" for t in types))
         how: Any = (types, self._ops.dtype, self._ops.seed, None, self._ops.mesh)
         with resting():
@@ -202,11 +200,11 @@ class Programs(Generic[E]):
             executor = _with_body(known, graph)
             if executor is None:
                 if key is not None:
-                    self._bound.compiling(_mark((key, types), graph))
+                    self._bound.compiling(_mark(signature, graph))
                 executor = self._ops.compile(graph, donated)
         entry = _Entry(executor, program.result if isinstance(program, BaseProgram) else None, guard)
         if key is not None:
-            known = self._entries.setdefault((key, types), _Forms([]))
+            known = self._entries.setdefault(signature, _Forms([]))
             others = [each for each in known.entries if each.executor is not executor]
             known.entries[:] = [*others[1 - _FORMS_KEPT :], entry]
             self._bound.keep(self._entries, _nbytes, _marks)
@@ -247,8 +245,4 @@ def _with_body(known: _Forms[E] | None, graph: Graph) -> E | None:
     return next((e.executor for e in known.entries if body_key(e.executor.graph.body) == key), None)
 
 
-def _types(refs: tuple[Any, ...]) -> tuple[TensorType, ...]:
-    return tuple([r.type if isinstance(r, Typed) else _AS_TYPE((r.shape, r.dtype)) for r in refs])
-
-
-_AS_TYPE: Callable[[tuple[Any, Any]], TensorType] = partial(tuple.__new__, TensorType)  # not a call of Python
+_SHAPE, _DTYPE = attrgetter("shape"), attrgetter("dtype")  # not calls of Python
