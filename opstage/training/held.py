@@ -93,7 +93,9 @@ class Held:
         return self._in_parts
 
     def parts_among(self, params: Sequence[Param]) -> list[bool]:
-        """Return `in_parts` for some of the parameters."""
+        """Return `in_parts` for some of the parameters; nothing if it is False for all."""
+        if True not in self._in_parts:
+            return []
         found = dict(zip(map(id, self.params), self._in_parts))
         return [found[id(param)] for param in params]
 
@@ -149,9 +151,10 @@ class Held:
     def layout(self, optimizer: Optimizer, trained: tuple[bool, ...] | None = None) -> StateLayout:
         """Return the layout of the optimizer state for the `trained` parameters, by default those that are trained
         now."""
-        optimizer = self.bound(optimizer)
-        if trained is None:
-            trained = self.trained
+        return self.layout_of_bound(self.bound(optimizer), self.trained if trained is None else trained)
+
+    def layout_of_bound(self, optimizer: Optimizer, trained: tuple[bool, ...]) -> StateLayout:
+        """Return `layout` of an optimizer that `bound` returned."""
         key = (optimizer.program_key, trained)
         layout = self._layouts.get(key)
         if layout is None:

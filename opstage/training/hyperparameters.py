@@ -63,6 +63,8 @@ def require_fraction(owner: str, name: str, value: Any, *, closed: bool = False)
 
 def require_count(owner: str, name: str, value: Any, least: int = 1) -> int:
     """Return `value` as an int, checked to be at least `least`."""
+    if type(value) is int and value >= least:
+        return value
     count = plain(value)
     if not isinstance(count, int) or isinstance(count, bool) or count < least:
         raise UsageError(f"{owner}: {name} must be an int that is at least {least} but is {_shown(value)}")

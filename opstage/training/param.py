@@ -310,14 +310,8 @@ def prepare_moved(
     Raises ShapeError for a value without the shape and dtype of its parameter; on a shapes-only interpreter it does
     nothing else. `parts` says which values are sharded over the ranks; empty means none.
     """
-    for param, value, part in zip(params, values, parts or [False] * len(params), strict=True):
-        shape = part_shape(param.shape, interpreter.mesh.size(DATA)) if part else param.shape
-        if tuple(value.shape) != shape or value.dtype != param.dtype:
-            raise ShapeError(
-                f"{param} is {show_shape(param.shape)} {dtype_name(param.dtype)} but its new value is "
-                f"{show_shape(tuple(value.shape))} {dtype_name(value.dtype)}",
-                op="commit",
-            )
+    if any(parts) or any(list(map(of, values)) != list(map(of, params)) for of in (_SHAPE, _DTYPE)):
+        _require_types(params, values, interpreter, parts)
     if interpreter.executes:
         moved = [
             _Value(param._now.version + 1, None, (interpreter, value), seen=seen)
@@ -326,7 +320,20 @@ def prepare_moved(
         commit.set_each(params, "_now", moved)
 
 
-_REQUIRES_GRAD = attrgetter("_requires_grad")
+def _require_types(
+    params: Sequence[Param], values: Sequence[Any], interpreter: BaseInterpreter[Any], parts: Sequence[bool]
+) -> None:
+    for param, value, part in zip(params, values, parts or [False] * len(params), strict=True):
+        shape = part_shape(param.shape, interpreter.mesh.size(DATA)) if part else param.shape
+        if tuple(value.shape) != shape or value.dtype != param.dtype:
+            raise ShapeError(
+                f"{param} is {show_shape(param.shape)} {dtype_name(param.dtype)} but its new value is "
+                f"{show_shape(tuple(value.shape))} {dtype_name(value.dtype)}",
+                op="commit",
+            )
+
+
+_REQUIRES_GRAD, _SHAPE, _DTYPE = attrgetter("_requires_grad"), attrgetter("shape"), attrgetter("dtype")
 
 
 def _copied(value: Array, name: str | None, requires_grad: bool) -> Param:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from types import MappingProxyType
 from typing import Any, final
+
+import numpy as np
 
 from ..api import argument_paths, put_all, with_train
 from ..interpreters.anomaly import execute_watched
@@ -69,8 +72,11 @@ class Running:
         """
         held, program = self.held, self.loss if other is None else other
         called = "the loss" if other is None else "the program"
-        batch = lists_as_arrays(by_position(batch, program, held.batch_starts, called))
-        arrays, structure = flatten(batch)
+        if _ARRAYS.issuperset(map(type, batch)):
+            arrays, structure = list(batch), _structure_of(len(batch))
+        else:
+            batch = lists_as_arrays(by_position(batch, program, held.batch_starts, called))
+            arrays, structure = flatten(batch)
         before = (None,) * (held.batch_starts - 1)
         refs = put_all(held.interpreter, arrays, lambda: argument_paths(program, (*before, *batch)))
         if other is None:
@@ -179,6 +185,15 @@ class Running:
         return ran, execute_watched(
             held.interpreter, ran, row, self._options, held.steps_taken if step is None else step
         )
+
+
+_ARRAYS = {np.ndarray}
+
+
+@cache
+def _structure_of(count: int) -> Structure:
+    """Return the structure of a batch of so many arguments, each an array."""
+    return flatten((0,) * count)[1]
 
 
 def result_of(ran: BaseProgram) -> Structure:

@@ -110,6 +110,11 @@ class StepLayout:
         return tuple([slice(*ends) for ends in pairwise(accumulate(self.slots, initial=first))])
 
     @cached_property
+    def _moments(self) -> tuple[slice, ...]:
+        """For each trained parameter, the slice of its new slots in the outputs from the first new slot on."""
+        return tuple([slice(*ends) for ends in pairwise(accumulate(self.slots, initial=0))])
+
+    @cached_property
     def _wanted(self) -> tuple[bool, ...]:
         """For each of the parameters, state and batch, whether its gradient is wanted."""
         return (*self.trained, *[False] * sum(self.counts[1:3]))
@@ -136,8 +141,8 @@ class StepLayout:
         """The outputs of a step, unpacked."""
         end = structure.num_leaves
         split = end + len(self.moved)
-        each = pairwise(accumulate(self.slots, initial=split))
-        slots = tuple([tuple(outputs[start:stop]) for start, stop in each])
+        moments = tuple(outputs[split:])
+        slots = tuple([moments[each] for each in self._moments])
         loss, metrics, state = unflatten(structure, outputs[:end])
         return Stepped(loss, metrics, state, outputs[end:split], slots, outputs[-1] if self.norm else None)
 

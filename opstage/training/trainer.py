@@ -290,7 +290,7 @@ class ScalarTrainer:
         """A step that moves `state` on if `moved`, and keeps it as this trainer's own if it is `named`."""
         held, interpreter = self._held, self._held.interpreter
         optimizer = held.bound(optimizer)
-        whose = held.layout(optimizer, held.trained)
+        whose = held.layout_of_bound(optimizer, held.trained)
         require_state(state, whose)
         t = state.t + 1
         ran, stepped, params, leaves = self._stepping.take(optimizer, t, state.values(interpreter), batch, moved=moved)
