@@ -44,7 +44,6 @@ class _Value:
         host: Array | None = None,
         mirror: tuple[BaseInterpreter[Any], Any] | None = None,
         first: Placement | None = None,
-        *,
         seen: bool = False,
     ):
         self.version = version
@@ -310,11 +309,11 @@ def prepare_moved(
     Raises ShapeError for a value without the shape and dtype of its parameter; on a shapes-only interpreter it does
     nothing else. `parts` says which values are sharded over the ranks; empty means none.
     """
-    if any(parts) or any(list(map(of, values)) != list(map(of, params)) for of in (_SHAPE, _DTYPE)):
+    if any(parts) or (*map(_SHAPE, values), *map(_DTYPE, values)) != (*map(_SHAPE, params), *map(_DTYPE, params)):
         _require_types(params, values, interpreter, parts)
     if interpreter.executes:
         moved = [
-            _Value(param._now.version + 1, None, (interpreter, value), seen=seen)
+            _Value(param._now.version + 1, None, (interpreter, value), None, seen)
             for param, value in zip(params, values)
         ]
         commit.set_each(params, "_now", moved)

@@ -81,7 +81,7 @@ class RankValues(Typed):
             of each rank along the axis. Then `shard` over that axis is all that can be done with it
     """
 
-    __slots__ = ("type", "ops", "parts", "_values", "_bucket", "_number")
+    __slots__ = ("type", "ops", "parts", "_values", "_coming")
 
     def __init__(self, ops: Ranks, values: Values):
         first = values[0]
@@ -89,15 +89,14 @@ class RankValues(Typed):
         self.ops = ops
         self.parts: Parts | None = None
         self._values: Values | None = values
-        self._bucket: Bucket | None = None
-        self._number = 0
+        self._coming: tuple[Bucket, int] | None = None
 
     @classmethod
     def of_parts(cls, ops: Ranks, type_: TensorType, parts: Parts) -> RankValues:
         """A tensor of this type of which each rank here has its own rows."""
         made = cls.__new__(cls)
         made.type, made.ops, made.parts = type_, ops, parts
-        made._values, made._bucket, made._number = None, None, 0
+        made._values, made._coming = None, None
         return made
 
     @classmethod
@@ -105,7 +104,7 @@ class RankValues(Typed):
         """A sum of a bucket, which is waited for when it is read."""
         made = cls.__new__(cls)
         made.type, made.ops, made.parts = type_, ops, None
-        made._values, made._bucket, made._number = None, bucket, number
+        made._values, made._coming = None, (bucket, number)
         return made
 
     @property
@@ -120,21 +119,23 @@ class RankValues(Typed):
         if self.parts is not None:
             raise in_parts(self.type, self.parts.axis)
         if found is None:
-            assert self._bucket is not None
+            assert self._coming is not None
+            bucket, number = self._coming
             with Quietly(self.ops.cursor):
-                found = self._values = self._bucket.result(self._number)
+                found = self._values = bucket.result(number)
         return found
 
 
 def held_of(refs: Sequence[RankValues]) -> list[Values]:
     """`held` of each ref."""
     held = list(map(_VALUES, refs))
-    return [ref.held if found is None else found for found, ref in zip(held, refs)] if None in held else held
+    return held if all(held) else [ref.held if found is None else found for found, ref in zip(held, refs)]
 
 
 def axes_of(refs: Sequence[RankValues]) -> tuple[str | None, ...]:
     """Of each ref the axis along which each rank has its own rows; None where each has a value."""
-    return tuple([None if parts is None else parts.axis for parts in map(_PARTS, refs)])
+    parts = list(map(_PARTS, refs))
+    return tuple([each and each.axis for each in parts]) if any(parts) else (None,) * len(parts)
 
 
 _VALUES, _PARTS = attrgetter("_values"), attrgetter("parts")
@@ -197,7 +198,9 @@ class Ranks(BaseInterpreter[RankValues]):
 
     @override
     def put(self, value: Any, /) -> RankValues:
-        return self._put_rows(value) if type(value) is OwnRows else self._same(self.inner.put(value))
+        if type(value) is OwnRows:
+            return self._put_rows(value)
+        return RankValues(self, (self.inner.put(value),) * len(self.hosted))
 
     def put_each(self, axis: str, array: Callable[[int], Any]) -> RankValues:
         """A tensor that varies over an axis: of each rank here the array that its place along the axis has."""
