@@ -74,6 +74,7 @@ class Linked:
         "_starts",
         "_segments",
         "_split",
+        "_ending",
         "_inner",
         "_places",
         "_meetings",
@@ -117,6 +118,9 @@ class Linked:
         self._starts = arguments.starts
         self._segments, self._split = self._scheduled()
         self._meetings = Meetings(plan, self._words, self._starts)
+        rest = self._segments[self._split :]
+        ending = [segment.action for segment in rest if isinstance(segment, KernelSequence)]
+        self._ending = ending if len(ending) == len(rest) else None
 
     def _scheduled(self, *, alone: bool = False) -> tuple[list[Segment], int]:
         """Return the steps as segments, consecutive machine code combined unless `alone`, and the segment at which the
@@ -200,9 +204,8 @@ class Linked:
 
     def end(self, moving: Sequence[Array], then: Sequence[Action], seconds: list[float] | None = None) -> None:
         """Run the rest, which cannot fail, on the same arrays, then `then`; atomically unless there are `seconds`."""
-        rest = self._segments[self._split :]
-        if seconds is None and all(isinstance(segment, KernelSequence) for segment in rest):
-            at_once([*[segment.action for segment in rest if isinstance(segment, KernelSequence)], *then])
+        if seconds is None and self._ending is not None:
+            at_once([*self._ending, *then])
         else:
             self._do_part(moving, seconds, second=True)
             at_once(then)
