@@ -27,23 +27,31 @@ _RELEASE = methodcaller("release")
 
 def holding(locks: Sequence[Lock], work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     """`work(*args, **kwargs)` while holding `locks`, acquired in order; waits for them."""
-    return _held(_ACQUIRE, locks, lambda _: work(*args, **kwargs))
+    return _held(_ACQUIRE, locks, [], work, *args, **kwargs)
 
 
 def holding_if_free(lock: Lock, work: Callable[[], T]) -> T | None:
     """`work()` while holding `lock`; None, at once, if another thread holds it."""
-    return _held(_TRY, (lock,), lambda taken: work() if taken else None)
-
-
-def _held(take: methodcaller, locks: Sequence[Lock], work: Callable[[list[Lock]], T]) -> T:
-    """`work(taken)` with those of `locks` that could be acquired."""
     taken: list[Lock] = []
+    return _held(_TRY, (lock,), taken, lambda: work() if taken else None)
+
+
+def _held(
+    take: methodcaller,
+    locks: Sequence[Lock],
+    taken: list[Lock],
+    work: Callable[P, T],
+    /,
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> T:
+    """`work(*args, **kwargs)` with those of `locks` that could be acquired, which are added to `taken`."""
     acquire = partial(taken.extend, compress(locks, map(take, locks)))
     release: partial[deque[None]] = partial(deque, map(_RELEASE, taken), 0)  # a second call finds nothing left
     try:
         try:
             acquire()
-            return work(taken)
+            return work(*args, **kwargs)
         finally:
             release()
     finally:

@@ -31,14 +31,14 @@ class SharedLock:
 class LockSet:
     """Several locks, always acquired in the same order to avoid deadlock."""
 
-    __slots__ = ("_locks",)
+    __slots__ = ("locks",)
 
     def __init__(self, locks: Iterable[SharedLock]):
-        self._locks = [shared.lock for shared in sorted(set(locks), key=id)]
+        self.locks = [shared.lock for shared in sorted(set(locks), key=id)]
 
     def run(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Return `work(*args, **kwargs)`, called while holding all locks."""
-        return holding(self._locks, work, *args, **kwargs)
+        return holding(self.locks, work, *args, **kwargs)
 
 
 class Guarded(Protocol):
@@ -58,7 +58,7 @@ def exclusive(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S,
     def waiting(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         __tracebackhide__ = True  # hides these frames in pytest's tracebacks
         try:
-            return self._locks.run(method, self, *args, **kwargs)
+            return holding(self._locks.locks, method, self, *args, **kwargs)
         except Exception as error:
             fold(error)
             raise
