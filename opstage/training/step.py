@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias, final
 
 from ..interpreters.derivatives import row_gradients, run_row_on_tape
@@ -119,17 +120,23 @@ class StepLayout:
         """For each of the parameters, state and batch, whether its gradient is wanted."""
         return (*self.trained, *[False] * sum(self.counts[1:3]))
 
-    def donated(self, alone: Sequence[bool] | None = None, *, slots: bool = True) -> dict[int, bool]:
+    def donated(self, alone: Sequence[bool] = (), *, slots: bool = True) -> Mapping[int, bool]:
         """Return the inputs that results may overwrite, by index: those that a training loop donates in each step.
 
-        These are the trained parameters, False for one that others may hold (unless `alone` has True for it, or is
-        None), and with `slots` the optimizer's state. See `BaseProgram`.
+        These are the trained parameters, False for one that others may hold (where `alone` has False for it), and with
+        `slots` the optimizer's state. See `BaseProgram`.
         """
-        given = dict.fromkeys(self.moved, True) if alone is None else dict(zip(self.moved, alone))
-        if slots:
-            first = sum(self.counts[:3])
-            given |= dict.fromkeys(range(first, first + self.counts[3]), True)
-        return given
+        if all(alone):
+            return self._donated[slots]
+        return self._donated[slots] | dict(zip(self.moved, alone))
+
+    @cached_property
+    def _donated(self) -> tuple[MappingProxyType[int, bool], MappingProxyType[int, bool]]:
+        """`donated` without and with slots, where nobody else holds a parameter."""
+        first = sum(self.counts[:3])
+        parameters = dict.fromkeys(self.moved, True)
+        slots = dict.fromkeys(range(first, first + self.counts[3]), True)
+        return MappingProxyType(parameters), MappingProxyType(parameters | slots)
 
     def pack(
         self, parameters: Iterable[Any], state: Iterable[Any], batch: Iterable[Any], slots: Any = (), scalars: Any = ()

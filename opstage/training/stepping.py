@@ -54,12 +54,13 @@ class Stepping:
         moved: bool,
     ) -> UncommittedStep:
         """Step `t` of a bound optimizer from these moments, which it may overwrite if `moved`."""
-        held, interpreter = self._running.held, self._running.held.interpreter
+        running, held = self._running, self._running.held
+        interpreter = held.interpreter
         scalars = {name: require_real(name, value) for name, value in optimizer.scalars(t).items()}
         trained, values = held.trained, held.values()
 
         def layout_of(structure: Any, weigh: str | Divisor | None = None) -> StepLayout:
-            return self._running.layout(
+            return running.layout(
                 structure,
                 trained=trained,
                 optimizer=optimizer,
@@ -72,12 +73,12 @@ class Stepping:
             return [interpreter.put(np.asarray(value)) for value in scalars.values()]
 
         if self._accumulate is None:
-            refs, structure = self._running.batch(batch)
+            refs, structure = running.batch(batch)
             layout = layout_of(structure)
             params = [held.params[i] for i in layout.moved]
             row = layout.pack(values, held.state, refs, moments, numbers())
             donated = layout.donated(alone(params, interpreter), slots=moved)
-            ran, outputs = self._running.execute(layout.step, layout, row, donated)
+            ran, outputs = running.execute(layout.step, layout, row, donated)
             stepped = layout.unpack(outputs, result_of(ran))
             return UncommittedStep(ran, stepped, params, self._state_of(stepped, refs))
         return self._in_parts(self._accumulate, batch, moments, values, layout_of, numbers, moved=moved)
