@@ -104,8 +104,8 @@ def packed(x: Array) -> Array:
 def all_packed(arrays: Sequence[Array]) -> list[Array]:
     """`packed` of each array."""
     if _PLAIN.issuperset(map(type, arrays)) and reduce(and_, [x.flags.num for x in arrays], _PACKED) == _PACKED:
-        return list(arrays)
-    return list(map(packed, arrays))
+        return [*arrays]  # unlike list(…), which takes new memory for the list itself
+    return [*map(packed, arrays)]
 
 
 _PLAIN = {np.ndarray}

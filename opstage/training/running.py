@@ -73,7 +73,7 @@ class Running:
         held, program = self.held, self.loss if other is None else other
         called = "the loss" if other is None else "the program"
         if _ARRAYS.issuperset(map(type, batch)):
-            arrays, structure = list(batch), _structure_of(len(batch))
+            arrays, structure = [*batch], _structure_of(len(batch))
         else:
             batch = lists_as_arrays(by_position(batch, program, held.batch_starts, called))
             arrays, structure = flatten(batch)

@@ -128,13 +128,13 @@ class RankValues(Typed):
 
 def held_of(refs: Sequence[RankValues]) -> list[Values]:
     """`held` of each ref."""
-    held = list(map(_VALUES, refs))
+    held = [*map(_VALUES, refs)]
     return held if all(held) else [ref.held if found is None else found for found, ref in zip(held, refs)]
 
 
 def axes_of(refs: Sequence[RankValues]) -> tuple[str | None, ...]:
     """Of each ref the axis along which each rank has its own rows; None where each has a value."""
-    parts = list(map(_PARTS, refs))
+    parts = [*map(_PARTS, refs)]
     return tuple([each and each.axis for each in parts]) if any(parts) else (None,) * len(parts)
 
 
