@@ -10,6 +10,7 @@ import pytest
 
 import opstage
 from opstage import Options, RangeError
+from opstage.data.own_rows import OwnRows
 from opstage.interpreters.base_program import BaseProgram
 from opstage.interpreters.mesh.ranks import Ranks, on_mesh
 from opstage.interpreters.registry import make_interpreter
@@ -125,6 +126,39 @@ def test_inputs_are_written_over_only_where_they_may_be() -> None:
             np.testing.assert_allclose(ops.inner.get(moved.values[rank]), p - g * np.float32(6), rtol=1e-5, atol=1e-5)
             np.testing.assert_allclose(ops.inner.get(grown.values[rank]), p * p + own[rank], rtol=1e-5, atol=1e-5)
             assert np.array_equal(ops.inner.get(third.values[rank]), own[rank])
+
+
+def stepped(ops: Any, p: Any, x: Any, g: Any) -> tuple[Any, Any]:
+    """A parameter moved by the sum of a rank's own rows, what it was, and one more of its kind."""
+    own = ops.reduce_sum(ops.shard(x, axis=AXIS), axis=0)
+    step = ops.broadcast_to(ops.all_reduce(own, axis=AXIS), shape=p.shape)
+    return [ops.sub(p, step), ops.add(g, g), ops.mul(g, g)], None
+
+
+def test_a_rank_s_result_that_is_written_over_an_input_is_that_ref_and_no_other_is() -> None:
+    p, x = np.arange(4096, dtype=np.float32).reshape(512, 8), np.ones((4, 8), np.float32)
+
+    def run(fabric: Any) -> None:
+        how = Options(mesh="data=2", backend="compiled")
+        ops: Any = on_mesh(make_interpreter(how), how)
+        g = np.full_like(p, 0.5)
+        rows = OwnRows(4, ops.own_rows(4), x[ops.own_rows(4)])
+        for batch in (x, rows):
+            for free in ({0: True, 2: True}, {0: False, 2: True}, {}):
+                refs = ops.put(p.copy()), ops.put(batch), ops.put(g.copy())
+                program = BaseProgram(stepped, None, "stepped", free)
+                moved, doubled, squared = ops.execute(program, refs)
+                np.testing.assert_array_equal(ops.get(refs[0]), p)
+                program.finish(())
+                assert (moved is refs[0]) == free.get(0, False)
+                assert moved is not refs[1] and doubled is not squared
+                for out, wanted in ((moved, p - 4), (doubled, g + g), (squared, g * g)):
+                    assert (out.shape, out.dtype, out.parts) == (wanted.shape, wanted.dtype, None)
+                    np.testing.assert_array_equal(ops.get(out), wanted)
+                if not free.get(0):
+                    np.testing.assert_array_equal(ops.get(refs[0]), p)
+
+    on_processes(2, run)
 
 
 def lookup(ops: Any, params: Any, i: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The addresses of arrays, read from their objects: those that NumPy tells."""
+"""What is asked of many arrays at once, their addresses and how they lie: what NumPy says of each."""
 
 from __future__ import annotations
 
@@ -37,3 +37,38 @@ def test_an_array_that_has_moved_is_found_where_it_is_now(read: Callable[..., An
     assert read([x, y]).tolist() == told([x, y])
     x = y
     assert read([x, before]).tolist() == told([y, before])
+
+
+def kinds() -> dict[str, Any]:
+    x = np.arange(24.0).reshape(4, 6)
+    frozen = np.array(x)
+    frozen.flags.writeable = False
+    return {
+        "packed": x,
+        "rows": x[1:],
+        "columns": x[:, 1:],
+        "turned": x.T,
+        "backwards": x[::-1],
+        "one row": x[:1, ::1],
+        "unaligned": np.zeros(193, np.uint8)[1:].view(np.float64),
+        "read-only": frozen,
+        "no axes": np.array(3.0),
+        "number": np.float64(3.0),
+        "nothing": np.zeros((0, 3)),
+        "masked": np.ma.masked_array(x),
+        "masked, turned": np.ma.masked_array(x).T,
+    }
+
+
+@pytest.mark.parametrize("kind", kinds())
+def test_arrays_are_packed_together_as_one_by_one(kind: str) -> None:
+    given = kinds()
+    plain = [given["packed"], given["no axes"], given["read-only"]]
+    for arrays in ([given[kind]], [*plain, given[kind]], [given[kind], *plain], [*given.values(), given[kind]]):
+        found = host.all_packed(arrays)
+        for x, y in zip(found, arrays, strict=True):
+            once = host.packed(y)
+            assert (x is y) == (once is y)
+            assert x.flags.c_contiguous and x.flags.aligned and isinstance(x, np.ndarray)
+            np.testing.assert_array_equal(x, y)
+    assert host.all_packed([]) == []

@@ -18,6 +18,7 @@ import opstage
 from opstage import Options, optim
 from opstage.ops.errors import UsageError
 from opstage.ops.trees import flatten
+from opstage.training.average import RunningAverage
 from opstage.training.optimizer import Optimizer
 from tests.graph.regression import regression, start
 from tests.mesh.threads import on_processes
@@ -168,6 +169,37 @@ def named_steps(run: Run) -> None:
     run.losses.append(np.array(run.trainer.step(0.01, *run.batch)))
 
 
+def averaged(run: Run) -> None:
+    """An average that moves, written over itself, while the parameters do."""
+    average = RunningAverage()
+    for _ in range(3):
+        run.trainer.average(average, 0.5)
+        run.step()
+    run.losses += [np.array(value) for _, value in sorted(run.trainer.export_average(average).items())]
+
+
+def predicted(run: Run) -> None:
+    """A program that is prepared for its calls, asked before and after steps."""
+    x = run.batch[0]
+
+    def program(ops: Any, params: Any, x: Any) -> Any:
+        return ops.linear(params["w1"], params["b1"], x)
+
+    prepared = run.trainer.prepare(program, x)
+    for _ in range(3):
+        found = None if prepared is None else run.trainer.evaluate_prepared(prepared, x)
+        run.losses.append(np.array(run.trainer.evaluate(program, x) if found is None else found))
+        run.step()
+
+
+def as_lists(run: Run) -> None:
+    run.batch = run.batch[0].tolist(), run.batch[1]
+
+
+def by_name(run: Run) -> None:
+    run.batch = ({"y": run.batch[1], "x": run.batch[0]},)
+
+
 def refused(run: Run) -> None:
     for wrong in (batch()[:1], (batch()[0][:, :2], batch()[1])):
         with pytest.raises(opstage.OpstageError):
@@ -214,6 +246,10 @@ CHANGES = [
     evaluated,
     differentiated,
     named_steps,
+    averaged,
+    predicted,
+    as_lists,
+    by_name,
     refused,
     trimmed,
     shared,

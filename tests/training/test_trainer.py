@@ -377,7 +377,7 @@ def test_clipping_is_part_of_the_step() -> None:
 
 @pytest.mark.parametrize(("backend", "apart", "together"), [("eager", 1, 3), ("compiled", 0, 1)])
 def test_a_step_takes_apart_what_users_hand_it_alone(backend: Any, apart: int, together: int) -> None:
-    """Results are flattened, parameters and batch built for the loss; a batch of arrays is no tree, nor anything else."""
+    """Results are flattened, parameters and batch built for the loss; a batch of arrays is no tree, nor is anything."""
     optimizer, t = optim.adam(0.1), trainer(options=Options(backend=backend))
     state = t.init_optim(optimizer)
     for _ in range(2):
