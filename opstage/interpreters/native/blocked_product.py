@@ -30,7 +30,7 @@ to the next, along the outer and the inner axis of A, then of B; 17 … 20 the c
 
 W = TypeVar("W")
 
-_LEAST = 3 << 20
+_LEAST = {"float32": 3 << 20, "float64": 4 << 20}
 """Multiplications; OpenBLAS has a method for small products, which is as fast or faster up to here."""
 
 _SHALLOW, _LEAST_SHALLOW, _LEAST_ROWS = 64, 1 << 16, 24
@@ -40,7 +40,7 @@ _VECTOR, _LINE = 64, 64  # bytes of a register, and of a line of the caches
 _DEPTH = 1536  # bytes: the panel, of two vectors in each step, then takes a tenth of a second cache of 1 MiB
 _ROWS = 192  # of a task at most: the packed A then takes a third of it
 _NEARBY = 1 << 18  # bytes of a B that stays in it, and need not be fetched
-_AHEAD = 16  # rows of B that a tile fetches before it packs them
+_AHEAD = 16  # steps before which a tile fetches what it reads of A, and of B if it packs it
 _PAGE = 4096  # bytes after which an address has the same set of the first cache, which holds 8 lines
 _LITTLE, _TASKS = 1 << 16, 8
 """Multiplications of a task, at least: starting the workers takes as long as fewer. Tasks, if they are not little then:
@@ -71,7 +71,7 @@ def serves(dtype: str, m: int, n: int, k: int, transposed_b: bool) -> bool:
         return False
     multiplications = m * n * k
     shallow = transposed_b and k <= _SHALLOW and m >= _LEAST_ROWS
-    return multiplications >= (_LEAST_SHALLOW if shallow else _LEAST)
+    return multiplications >= (_LEAST_SHALLOW if shallow else _LEAST[dtype])
 
 
 def cut_blocked(dtype: str, m: int, n: int, k: int, batch: int, leading_a: int) -> BlockedCut:
@@ -135,6 +135,7 @@ def _tile_of(dtype: str, rows: int, vectors: int, packs: bool) -> Any:
     t, p = _native("matrix_tiles").matrix_tiles(dtype, rows, vectors), _native("matrix_tiles").packing(dtype)
     zeros, offsets, step, step_packing, write, add = t.zeros, t.offsets, t.step, t.step_packing, t.write, t.add
     fetch, fetch_near, line, ahead, panel_step = p.fetch, p.fetch_near, _LINE, _AHEAD, vectors * _VECTOR
+    last = rows * _size(dtype) - 1
 
     def compute(a, present, b, c, depth, following):
         column, a_apart, a_step = a
@@ -153,6 +154,8 @@ def _tile_of(dtype: str, rows: int, vectors: int, packs: bool) -> Any:
                 count = per
             stop = min(done + every, depth)
             for _ in range(done, stop):
+                fetch_near(column + ahead * a_step)  # if A is transposed, each step reads another line
+                fetch_near(column + ahead * a_step + last)
                 if packs:
                     fetch_near(source + ahead * b_apart)
                     fetch_near(source + ahead * b_apart + line)
