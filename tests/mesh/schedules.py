@@ -113,8 +113,8 @@ def fabric(process: int, processes: int, near: Near) -> MpiFabric:
     made._mpi, made._words, made._world, made._progress = Mpi, Words(Mpi, Comm(process, processes)), None, None
     made._near, made._near_processes, made.lending = near, near.processes, Lending(made, near)
     made.process, made.processes, made.hosts = process, processes, ("here",) * processes
-    made.timeout, made.agreed, made.waited = PATIENCE, False, 0.0
-    made.counts, made._names, made._number = np.zeros(1 + processes, np.int64), {}, 0
+    made.timeout, made.agreed, made.slept = PATIENCE, False, 0.0
+    made.counts, made._names, made._number = np.zeros(processes + 2, np.int64), {}, 0
     return made
 
 

@@ -21,7 +21,7 @@ from opstage.interpreters.mesh.hosting import Hosting
 from opstage.interpreters.mesh.mpi import MpiFabric
 from opstage.interpreters.mesh.near import Near
 from opstage.interpreters.mesh.sums import Sum, add_up
-from opstage.interpreters.native.notes import CHUNK, INLINE, NOTES
+from opstage.interpreters.native.notes import CHUNK, INLINE, NOTES, SPIN
 from opstage.ops.errors import OutOfMemoryError, RankError
 from opstage.ops.mesh import mesh_of
 from tests.mesh import schedules
@@ -216,6 +216,15 @@ def test_memory_may_be_dropped_before_the_note_about_it_is_seen() -> None:
     one.near.tell({1: np.zeros(1)}, {1: 99}, b"", stays=False)  # with which the others hear of it
     assert not other.end()
     assert (other.out == 3).all()
+
+
+def test_waiting_is_counted() -> None:
+    one, other = ranks(2, 1)
+    assert one.begin() and not one.direct.end()
+    assert 1e-9 * SPIN <= one.fabric.waited < 1.0
+    before = one.fabric.waited
+    assert other.begin() and other.direct.end() and one.direct.end()
+    assert (one.fabric.waited, other.fabric.waited) == (before, 0.0)
 
 
 def test_one_that_sleeps_is_woken_by_machine_code() -> None:

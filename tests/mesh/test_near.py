@@ -355,7 +355,7 @@ class Comm:
 def test_a_message_of_another_size_or_name_is_an_error(head: Any, body: int, said: str | None) -> None:
     fabric = object.__new__(MpiFabric)
     fabric._mpi, fabric._words, fabric._near, fabric._near_processes = Mpi, Words(Mpi, Comm), None, frozenset()
-    fabric.process, fabric.processes, fabric.hosts, fabric.timeout, fabric.waited = 0, 2, ["here", "there"], 9.0, 0.0
+    fabric.process, fabric.processes, fabric.hosts, fabric.timeout, fabric.slept = 0, 2, ["here", "there"], 9.0, 0.0
     heads: dict[int, tuple[Any, bytearray]] = {1: (Request(0), bytearray(HEADER.pack(*head)))}
     room = {1: np.zeros(1)}
     flight = MpiFlight(fabric, {1: 1}, "a sum", CALLED, heads, {1: Request(body)}, {1: Status()}, {}, room, nothing)

@@ -50,7 +50,7 @@ class DirectSum:
         self._kept: list[Any] = [words, ordered, sums, vectors, name, fabric.counts]
         self._mapped: dict[int, Array] = {}
         w[notes.OPEN], w[notes.COUNTS] = address_of(board.usable), address_of(fabric.counts)
-        w[notes.SENT] = address_of(fabric.counts[-1:])
+        w[notes.SENT], w[notes.WAITED] = address_of(fabric.counts[-1:]), address_of(fabric.counts[-2:])
         w[notes.CALLED], w[notes.SIZE] = address_of(name), sum_.nbytes
         w[notes.FROM], w[notes.INTO] = address_of(words[operand:]), address_of(words[result:])
         w[notes.OWN_BLOCK] = address_of(self._block)

@@ -58,8 +58,9 @@ class MpiFabric:
 
     timeout   seconds without incoming data after which all processes are asked for their state
     agreed    whether the processes have compared what they are about to run
-    waited    seconds spent waiting
-    counts    the number of exchanges with each process, and the bytes sent, without headers: where machine code counts
+    slept     seconds spent waiting in Python
+    counts    the number of exchanges with each process, the nanoseconds that machine code has waited, and the bytes
+              sent, without headers
     lending   the memory that processes of this host read where it stands; None if there are no other ones
     """
 
@@ -79,8 +80,8 @@ class MpiFabric:
         self._words = Words(mpi, words)
         self.process, self.processes = int(self._world.rank), int(self._world.size)
         self.timeout = timeout
-        self.agreed, self.waited = False, 0.0
-        self.counts = np.zeros(1 + self.processes, np.int64)
+        self.agreed, self.slept = False, 0.0
+        self.counts = np.zeros(self.processes + 2, np.int64)
         self.lending = None if self._near is None else Lending(self, self._near)
         self._near_processes = frozenset[int]() if self._near is None else self._near.processes
         self._names: dict[str, bytes] = {}
@@ -95,6 +96,11 @@ class MpiFabric:
         """Take part in nothing in the child of a fork."""
         self._words.heard = self.process, "it was forked, and a fork takes no part in collectives"
         sys.excepthook = self._hook
+
+    @property
+    def waited(self) -> float:
+        """The seconds spent waiting."""
+        return self.slept + 1e-9 * int(self.counts[-2])
 
     @property
     def sent(self) -> int:
@@ -300,7 +306,7 @@ class MpiFabric:
                     if not done():  # it may have come while the others were asked
                         raise error
                     break
-        self.waited += now - began
+        self.slept += now - began
 
     def _mourn(self, near: Near, done: Callable[[], bool], missing: Callable[[], list[int]]) -> None:
         """Raise RankError if what is waited for was to come from a process that has ended."""

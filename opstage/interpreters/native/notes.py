@@ -46,7 +46,8 @@ CHUNK = 2048
 (
     OPEN,  # the address of a word that is 0 where notes must not be used
     COUNTS,  # of the number of exchanges with each process
-    SENT,  # of the bytes that were sent in all
+    SENT,  # of the bytes that were sent in all, and of the nanoseconds that were waited
+    WAITED,
     CALLED,  # of the name
     SIZE,  # bytes of the vector
     FROM,  # the address of the word with the vector's address, and of that with the sum's
@@ -61,7 +62,7 @@ CHUNK = 2048
     PEERS,  # how many there are
     DONE,  # whether the last call has done its work
     WORDS,
-) = range(17)
+) = range(18)
 # The words of a peer, which follow.
 (
     PROCESS,
@@ -158,7 +159,7 @@ def _end_factory(dtype: str) -> Any:
         able = int64s(w[OPEN], 1)[0] != 0
         size, count = w[SIZE], w[PEERS]
         name = int64s(w[CALLED], NAME // 8)
-        until = 0
+        began, moment = 0, 0
         for i in range(count):
             p = int64s(arguments + address(8 * (WORDS + PEER * i)), PEER)
             taken = load(address(p[OWN_TAKEN]))
@@ -166,9 +167,9 @@ def _end_factory(dtype: str) -> Any:
             come = load(address(place)) == taken + 1
             while able and not come:
                 moment = time(address(w[CLOCK]), 1)
-                if until == 0:
-                    until = moment + SPIN
-                able = moment < until
+                if began == 0:
+                    began = moment
+                able = moment < began + SPIN
                 come = load(address(place)) == taken + 1
             if able:
                 note = int64s(place, NOTE // 8)
@@ -180,6 +181,8 @@ def _end_factory(dtype: str) -> Any:
                 else:
                     p[FOUND] = p[BLOCK_AT] + note[OFFSET]
                     able = able and note[BLOCK] == p[BLOCK_KNOWN] and note[OFFSET] + size <= p[BLOCK_BYTES]
+        waited = int64s(w[WAITED], 1)
+        waited[0] += moment - began
         if able:
             vectors, pairs, sums = int64s(w[VECTORS], 1 << 20), int64s(w[ADDITIONS], 1 << 20), w[SUMS]
             vectors[w[OWN]] = int64s(w[FROM], 1)[0]
