@@ -113,9 +113,7 @@ class Board:
     def leave_to_parent(self) -> None:
         """Use nothing of it in the child of a fork."""
         self.usable[0] = 0
-        ctypes.CDLL(None).mprotect(
-            ctypes.c_void_p(address_of(self._own)), ctypes.c_size_t(mmap_length(self.places.nbytes)), 0
-        )
+        forbid(address_of(self._own), self.places.nbytes)
 
     def place_of(self, process: int) -> int:
         """Return the place of a process in their order."""
@@ -185,6 +183,6 @@ class Board:
         self._write(address_of(self._given))
 
 
-def mmap_length(nbytes: int) -> int:
-    """Return the length of the pages of a mapping."""
-    return -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+def forbid(address: int, nbytes: int) -> None:
+    """Make it a crash to read or write memory that is shared, which a child of a fork has from its parent."""
+    ctypes.CDLL(None).mprotect(ctypes.c_void_p(address), ctypes.c_size_t(nbytes), 0)

@@ -8,7 +8,6 @@ another.
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
 import select
@@ -27,7 +26,7 @@ import numpy as np
 from ...forks import tell_in_child
 from ...ops.errors import OutOfMemoryError
 from ..host import Array, address_of
-from .board import Board
+from .board import Board, forbid
 
 INLINE = 1 << 14
 """Bytes up to which a vector is sent within a note."""
@@ -110,7 +109,7 @@ class Near:
     def _leave_to_parent(self) -> None:
         """Give up everything in the child of a fork: the memory is that of its parent, who goes on to write there."""
         for block in self._blocks.values():  # to read or write it is a crash, not a wrong number
-            ctypes.CDLL(None).mprotect(ctypes.c_void_p(block.address), ctypes.c_size_t(block.nbytes), 0)
+            forbid(block.address, block.nbytes)
         for each in self._sockets.values():  # else the others could not see that the parent has died
             each.close()
         self.ended.update(self.processes)
