@@ -60,9 +60,16 @@ def by_mpich() -> dict[str, str]:
 
 
 def mpiexec(processes: int, module: str, *words: str, engine: str = "openmpi", **environment: str) -> Ended:
-    """A module on several processes, by mpiexec itself, in an environment with these variables too."""
+    """The end of a module on several processes, by mpiexec itself, in an environment with these variables too."""
+    return ended(on_processes(processes, module, *words, engine=engine, **environment))
+
+
+def on_processes(
+    processes: int, module: str, *words: str, engine: str = "openmpi", **environment: str
+) -> subprocess.Popen[str]:
+    """A module on several processes that goes on while the test does."""
     mpi = [str(SCRIPTS / "mpiexec"), "--oversubscribe", "--bind-to", "none", "--with-ft", "ulfm"]
     if engine == "mpich":
         mpi, environment = [str(MPICH / "bin" / "mpiexec")], {**by_mpich(), **environment}
     variables = ("env", *[f"{name}={value}" for name, value in environment.items()]) if environment else ()
-    return ended(start(*variables, *mpi, "-n", str(processes), sys.executable, "-m", module, *words))
+    return start(*variables, *mpi, "-n", str(processes), sys.executable, "-m", module, *words)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.mpi.started import ended, mpiexec, start
+from tests.mpi.started import ended, mpiexec, on_processes, start
 from tests.mpi.started import sys as python
 
 RUNS = (
@@ -67,6 +67,14 @@ def test_vectors_that_are_read_where_they_stand_have_the_bits_of_one_process(eng
     assert done.code == 0, done.said
     assert len(lines(alone.said)) == len(LENT)
     assert lines(done.said) == lines(alone.said)
+
+
+def test_runs_at_once_on_one_host_do_not_meet() -> None:
+    alone = ended(start(python.executable, "-m", "tests.mpi.digests", *LENT[:3]))
+    for each in [on_processes(2, "tests.mpi.digests", *LENT[:3]) for _ in range(3)]:
+        done = ended(each)
+        assert done.code == 0, done.said
+        assert lines(done.said) == lines(alone.said) and len(lines(alone.said)) == 3
 
 
 @pytest.mark.parametrize("processes", [2, 4])
