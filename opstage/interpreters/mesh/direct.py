@@ -67,6 +67,7 @@ class DirectSum:
             p[notes.ASLEEP], p[notes.LENT] = board.their_at(process, 0), address_of(board.lent[place])
             p[notes.THEIR_RING] = board.their_at(process, places.ring(board.place))
             p[notes.OWN_TAKEN], p[notes.OWN_READ] = map(board.own_at, (places.taken(place), places.read(place)))
+        self._values = w.data  # whose elements Python reads faster
         self._arguments = address_of(w)
         self._begin = notes.callable_of(notes.begin_kernel())
         self._end = notes.callable_of(notes.end_kernel(sum_.dtype.name))
@@ -80,19 +81,19 @@ class DirectSum:
         fabric = self._lending.fabric
         if fabric.has_failed:
             return False
-        if self._near.made != self._seen or at != self._at:
+        if self._near.changes != self._seen or at != self._at:
             self._stand(at)
         self._begin(self._arguments)
-        if not self._words[notes.DONE]:
+        if not self._values[notes.DONE]:
             return False
         self.begun = True
-        fabric.in_exchange(int(self._words[notes.WORDS + notes.EXCHANGE]), self._called)
+        fabric.in_exchange(self._values[notes.WORDS + notes.EXCHANGE], self._called)
         return True
 
     def end(self) -> bool:
         """Write the sum, if what the others send comes at once; return whether it did."""
         self._end(self._arguments)
-        if not self._words[notes.DONE]:
+        if not self._values[notes.DONE]:
             return False
         self.begun = False
         return True
@@ -104,7 +105,7 @@ class DirectSum:
             for process in self._peers:
                 self._lending.fabric.share(block, process)
         self._block[:] = (0, 0, 0) if block is None else (block.number, block.address, block.nbytes)
-        self._at, self._seen = at, self._near.made
+        self._at, self._seen = at, self._near.changes
 
     def finish(self, value: Array, outs: Outs) -> None:
         """Wait for what the others send, and write the sum. Raises the errors of `Fabric.exchange`."""

@@ -132,9 +132,9 @@ class Near:
                 os.close(fd)
             raise OutOfMemoryError(f"the system gives no {nbytes} bytes that processes can share: {error}") from None
         self._made += 1
-        self.changes += 1
         made = np.frombuffer(memory, np.uint8)
         self._blocks[self._made] = SharedBlock(self._made, address_of(made), nbytes, fd, set())
+        self.changes += 1
         weakref.finalize(memory, self._drop, self._made, fd).atexit = False
         return made
 
@@ -142,11 +142,11 @@ class Near:
         """Note that the memory of a block was released, by any thread and at any point of this one."""
         os.close(fd)
         self._dropped.append(number)
+        self.changes += 1  # last, for who sees it must see what was dropped
 
     def _tell_dropped(self) -> None:
         while self._dropped:
             number = self._dropped.popleft()
-            self.changes += 1
             for process in self._blocks.pop(number).known:
                 with suppress(ConnectionError):
                     self._send(process, _GONE, 0, number)
@@ -159,11 +159,6 @@ class Near:
             if block.address <= address and address + nbytes <= block.address + block.nbytes:
                 return block
         return None
-
-    @property
-    def made(self) -> int:
-        """A number that changes whenever memory is made or dropped."""
-        return self.changes + len(self._dropped)
 
     def socket_of(self, process: int) -> int:
         """Return the descriptor of the socket to a process."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import ctypes
 import inspect
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
@@ -261,8 +261,7 @@ def write_kernel() -> Kernel:
 def callable_of(kernel: Kernel) -> Callable[[int], None]:
     """Return a kernel as a function of the address of its arguments."""
     integer = ctypes.c_int64
-    function = ctypes.CFUNCTYPE(None, integer, integer, integer, ctypes.c_uint64)(kernel.address)
-    return lambda arguments: function(0, 1, 0, arguments)
+    return partial(ctypes.CFUNCTYPE(None, integer, integer, integer, ctypes.c_uint64)(kernel.address), 0, 1, 0)
 
 
 @cache
