@@ -40,7 +40,7 @@ def found(case: Case, mesh: str, dtype: str, backend: str) -> list[bytes]:
         return (case.call(outer, x),)
 
     (out,) = ops.execute(run, (x,))
-    return [np.asarray(ops.inner.get(value)).tobytes() for value in out.values]
+    return [np.asarray(ops.inner.get(value)).tobytes() for value in ops.adopt(out).values]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Protocol, TypeAlias, final
+from typing import Any, Protocol, final
 from zlib import crc32
 
 from ...ops.cursor import Cursor
@@ -21,7 +21,7 @@ from ..interpreter import BaseInterpreter
 from ..mesh.fabric import Fabric, Silent
 from ..mesh.hosting import Hosting
 from ..mesh.meeting import abandon
-from ..mesh.ranks import Parts, Ranks, RankValues, axes_of, held_of
+from ..mesh.ranks import Parts, Ranks, RankValues
 from .bounds import kept_bytes
 from .cpu.optimise import optimise
 from .cpu.scratch import CpuScratch
@@ -33,9 +33,6 @@ from .meeting_arrays import MeetingArrays
 from .overlap import Ordered, ahead, overlapped
 from .programs import Executable, Programs
 from .replay import replay
-
-RankResult: TypeAlias = "tuple[Any, ...] | RankValues"
-"""A result of each rank, or the input that it is written over."""
 
 
 class RankTarget(Protocol):
@@ -107,8 +104,8 @@ class RankPrograms:
         """Compile the graph of one rank; results may overwrite the inputs at the positions `donated`."""
         return RankExecutor(graph, self._target, self._hosting, self._bucket, donated)
 
-    def execute(self, program: Callable[..., Any], refs: tuple[Any, ...], step: int = 0) -> tuple[RankResult, ...]:
-        """Return the ranks' results of `program(ops, *refs)` at a training step."""
+    def execute(self, program: Callable[..., Any], refs: tuple[Any, ...], step: int = 0) -> tuple[Any, ...]:
+        """Return the ranks' results of `program(ops, *refs)` at a training step; see `RankExecutor.run`."""
         return self._programs.execute(program, refs, step)
 
 
@@ -124,7 +121,8 @@ class RankExecutor:
         self._ranks = Ranks(target.eager(graph), *hosting)
         self._ranks.begin(graph.body.input_types)
         self._hosted: dict[tuple[RankInput, ...], tuple[Executable[Any], tuple[tuple[int, ...], ...]]] = {}
-        self._alone: dict[tuple[str | None, ...], tuple[Executable[Any], tuple[tuple[int, ...], ...]]] = {}
+        self._alone: dict[tuple[str | None, ...], tuple[Executable[Any], tuple[int, ...]]] = {}
+        self._lone = len(self._ranks.hosted) == 1
         self._fused: tuple[Lowered, list[FusionGroup], list[Ordered]] | None = None
         lowered = target.lowered(graph)
         if lowered is not None:
@@ -132,46 +130,53 @@ class RankExecutor:
             self._fused = lowered, groups, overlapped(lowered, groups, hosting, bucket)
             self._called = _called(lowered)
 
-    def run(self, inputs: Sequence[Any], step: int = 0) -> tuple[RankResult, ...]:
-        """Return the ranks' outputs for their inputs."""
+    def run(self, inputs: Sequence[Any], step: int = 0) -> tuple[Any, ...]:
+        """Return the ranks' outputs for their inputs, of each a value for every rank; of a lone rank the values."""
         outputs, finish = self.start(inputs, step)
         finish(())
         return outputs
 
-    def start(
-        self, inputs: Sequence[Any], step: int = 0, free: Collection[int] = ()
-    ) -> tuple[tuple[RankResult, ...], Finish]:
+    def start(self, inputs: Sequence[Any], step: int = 0, free: Collection[int] = ()) -> tuple[tuple[Any, ...], Finish]:
         """See `Executable.start`."""
         if self._fused is None:
-            outputs = replay(self._ranks, self.graph, inputs, step)
+            refs = [x if type(x) is RankValues else self._ranks.each((x,)) for x in inputs]
+            replayed = [out.values for out in replay(self._ranks, self.graph, refs, step)]
             self._ranks.raise_pending()
-            return tuple([out.values for out in outputs]), at_once
-        held, axes = held_of(inputs), axes_of(inputs)
+            return tuple([own for (own,) in replayed] if self._lone else replayed), at_once
+        if self._lone:
+            return self._start_lone(inputs, step, free)
+        held = [ref.held for ref in inputs]
+        given = tuple(map(_given, held, [ref.axis for ref in inputs]))
+        executor, places = self._plan(given)
         flat, written = list[Any](), set[int]()
-        alone = len(self._ranks.hosted) == 1
-        if alone:
-            flat, written = [value for (value,) in held], set(free)
-            executor, places = self._alone.get(axes) or self._plan_alone(axes)
-        else:
-            given = tuple(map(_given, held, axes))
-            executor, places = self._plan(given)
-            for number, (values, first) in enumerate(zip(held, given)):
-                for rank in firsts(first.alike):
-                    if number in free:
-                        written.add(len(flat))
-                    flat.append(values[rank])
-        abandon(self._ranks)
-        self._target.begin_run(self._hosting.fabric, self._called, executor)
-        outs, finish = executor.start(flat, step, written)
-        if alone:
-            over = {id(flat[at]): inputs[at] for at in free if axes[at] is None}
-            return tuple([over.get(id(out := outs[place]), (out,)) for (place,) in places]), finish
+        for number, (values, first) in enumerate(zip(held, given)):
+            for rank in firsts(first.alike):
+                if number in free:
+                    written.add(len(flat))
+                flat.append(values[rank])
+        outs, finish = self._begun(executor, flat, step, written)
         return tuple([tuple([outs[place] for place in each]) for each in places]), finish
 
-    def _plan_alone(self, axes: tuple[str | None, ...]) -> tuple[Executable[Any], tuple[tuple[int, ...], ...]]:
-        """Return what `_plan` does for a single rank, whose inputs are its own rows along these axes."""
-        found = self._alone[axes] = self._plan(tuple([RankInput((0,), axis) for axis in axes]))
-        return found
+    def _start_lone(self, inputs: Sequence[Any], step: int, free: Collection[int]) -> tuple[tuple[Any, ...], Finish]:
+        """`start` where a single rank is here, whose inputs are values, and its own rows of a batch."""
+        axes: tuple[str | None, ...] = ()
+        if RankValues in set(map(type, inputs)):
+            axes = tuple([x.axis if type(x) is RankValues else None for x in inputs])
+            inputs = [x.held[0] if type(x) is RankValues else x for x in inputs]
+        found = self._alone.get(axes)
+        if found is None:
+            executor, every = self._plan(tuple([RankInput((0,), axis) for axis in axes or [None] * len(inputs)]))
+            found = self._alone[axes] = executor, tuple([place for (place,) in every])
+        executor, places = found
+        outs, finish = self._begun(executor, inputs, step, free)
+        return tuple([outs[place] for place in places]), finish
+
+    def _begun(
+        self, executor: Executable[Any], inputs: Sequence[Any], step: int, free: Collection[int]
+    ) -> tuple[tuple[Any, ...], Finish]:
+        abandon(self._ranks)
+        self._target.begin_run(self._hosting.fabric, self._called, executor)
+        return executor.start(inputs, step, free)
 
     def _plan(self, given: tuple[RankInput, ...]) -> tuple[Executable[Any], tuple[tuple[int, ...], ...]]:
         """Return the executor for inputs shared in this way, and the positions of the ranks' outputs among its

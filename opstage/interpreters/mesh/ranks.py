@@ -9,7 +9,6 @@ the mesh, each does this with its own ranks, and `Crossing` with what others hav
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from operator import attrgetter
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -36,7 +35,7 @@ from ...ops.kinds import Kind
 from ...ops.lists import no_ref
 from ...ops.mesh import Mesh, mesh_of
 from ...ops.primitive import Primitive, Static
-from ...ops.trees import flatten
+from ...ops.trees import flatten, unflatten
 from ...ops.types import DType, TensorType
 from ...options import Options
 from ..branching import SWITCH, run_switch
@@ -125,24 +124,14 @@ class RankValues(Typed):
                 found = self._values = bucket.result(number)
         return found
 
-
-def held_of(refs: Sequence[RankValues]) -> list[Values]:
-    """`held` of each ref."""
-    held = [*map(_VALUES, refs)]
-    return held if all(held) else [ref.held if found is None else found for found, ref in zip(held, refs)]
-
-
-def axes_of(refs: Sequence[RankValues]) -> tuple[str | None, ...]:
-    """Of each ref the axis along which each rank has its own rows; None where each has a value."""
-    parts = [*map(_PARTS, refs)]
-    return tuple([each and each.axis for each in parts]) if any(parts) else (None,) * len(parts)
-
-
-_VALUES, _PARTS = attrgetter("_values"), attrgetter("parts")
+    @property
+    def axis(self) -> str | None:
+        """The axis along which each rank has its own rows; None where each has a value."""
+        return None if self.parts is None else self.parts.axis
 
 
 @final
-class Ranks(BaseInterpreter[RankValues]):
+class Ranks(BaseInterpreter[Any]):
     """The ranks of a mesh that this process hosts, each on `inner`; all of them where `fabric` joins no other one."""
 
     __slots__ = (
@@ -157,6 +146,7 @@ class Ranks(BaseInterpreter[RankValues]):
         "_crosses",
         "_filling",
         "_programs",
+        "lone",
         "exchanges",
         "_types",
     )
@@ -172,6 +162,7 @@ class Ranks(BaseInterpreter[RankValues]):
         self._crossing = Crossing(inner, fabric, len(self.hosted))
         compiles = getattr(inner, "on_ranks", None)
         self._programs: Any = None if compiles is None else compiles(hosting, bucket)
+        self.lone = self._programs is not None and len(self.hosted) == 1
         self._mesh = mesh
         self.bucket = bucket
         self._filling: dict[tuple[Primitive, str, DType], Bucket] = {}
@@ -197,16 +188,21 @@ class Ranks(BaseInterpreter[RankValues]):
         return self.inner.computes
 
     @override
-    def put(self, value: Any, /) -> RankValues:
+    def put(self, value: Any, /) -> Any:
         if type(value) is OwnRows:
             return self._put_rows(value)
-        return RankValues(self, (self.inner.put(value),) * len(self.hosted))
+        made = self.inner.put(value)
+        return made if self.lone else self._same(made)
 
-    def put_each(self, axis: str, array: Callable[[int], Any]) -> RankValues:
+    def put_each(self, axis: str, array: Callable[[int], Any]) -> Any:
         """A tensor that varies over an axis: of each rank here the array that its place along the axis has."""
+        values = self._put_at_places(axis, array)
+        return values[0] if self.lone else self.each(values)
+
+    def _put_at_places(self, axis: str, array: Callable[[int], Any]) -> Values:
         places = [self._mesh.coordinate(rank, axis) for rank in self.hosted]
         made = {place: self.inner.put(array(place)) for place in dict.fromkeys(places)}
-        return self.each([made[place] for place in places])
+        return tuple([made[place] for place in places])
 
     def own_rows(self, count: int) -> npt.NDArray[np.int64] | None:
         """Which of the rows of a batch the ranks of this process take; None where it takes all, or must have all."""
@@ -219,16 +215,17 @@ class Ranks(BaseInterpreter[RankValues]):
 
     def _put_rows(self, value: OwnRows) -> RankValues:
         share = len(value) // self._mesh.size(ROWS)
-        own = self.put_each(ROWS, lambda place: value.part(place * share, (place + 1) * share)).values
+        own = self._put_at_places(ROWS, lambda place: value.part(place * share, (place + 1) * share))
         return RankValues.of_parts(self, TensorType(value.shape, own[0].dtype), Parts(ROWS, own))
 
     @override
-    def get(self, ref: RankValues, /) -> Any:
-        return self.inner.get(ref.values[0])
+    def get(self, ref: Any, /) -> Any:
+        return self.inner.get(ref.values[0] if type(ref) is RankValues else ref)
 
     @override
-    def fill(self, initialiser: Elementary, shape: tuple[int, ...], dtype: DType, /) -> RankValues:
-        return self._same(self.inner.fill(initialiser, shape, dtype))
+    def fill(self, initialiser: Elementary, shape: tuple[int, ...], dtype: DType, /) -> Any:
+        made = self.inner.fill(initialiser, shape, dtype)
+        return made if self.lone else self._same(made)
 
     @override
     def const(self, value: Any, /, *, dtype: str | DType | None = None) -> RankValues:
@@ -238,6 +235,8 @@ class Ranks(BaseInterpreter[RankValues]):
     def adopt(self, ref: Any, /) -> RankValues:
         if type(ref) is RankValues:
             return ref
+        if self.lone:
+            return self._same(self.inner.adopt(ref))
         raise no_ref(ref, "make one with ops.const(…), or pass it to the program")
 
     @override
@@ -257,8 +256,8 @@ class Ranks(BaseInterpreter[RankValues]):
         """On an interpreter that compiles, a program is recorded for one rank, and compiled for those here."""
         if self._programs is None:
             return self.execute_each(program, refs, step)
-        results = self._programs.execute(program, refs, step)
-        return tuple([each if type(each) is RankValues else RankValues(self, each) for each in results])
+        results: Values = self._programs.execute(program, refs, step)
+        return results if self.lone else tuple([RankValues(self, values) for values in results])
 
     @override
     def execute_each(self, program: Callable[..., Values], refs: Values, step: int = 0) -> Values:
@@ -266,11 +265,12 @@ class Ranks(BaseInterpreter[RankValues]):
             self.cursor = inner.cursor
             self._step = None
             self._indices.clear()
-            self.begin([ref.type for ref in refs])
-            outs = program(self, *refs)
-            for out in flatten(outs)[0]:
-                out.values  # noqa: B018  # what is under way ends with the program
-            return outs
+            given = [self.adopt(ref) for ref in refs]
+            self.begin([ref.type for ref in given])
+            outs = program(self, *given)
+            leaves, structure = flatten(outs)
+            values = [out.values for out in leaves]  # what is under way ends with the program
+            return unflatten(structure, [own for (own,) in values]) if self.lone else outs
 
         return self.inner.execute_each(beneath, (), step)
 
