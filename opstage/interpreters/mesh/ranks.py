@@ -4,6 +4,9 @@ A ref is the ranks' values. An op is bound once for each rank, and once in all w
 a collective is sums, joins and parts of those values. So a mesh of any size runs in one process, which is how programs
 for it are tested, and with the bits that any other spread of its ranks over processes has: where several processes host
 the mesh, each does this with its own ranks, and `Crossing` with what others have.
+
+Outside of programs, a process that compiles for one rank alone holds that rank's values as they are: a step then makes
+no refs, and costs what it does without a mesh. Only rows of which other processes have the rest are a ref there too.
 """
 
 from __future__ import annotations
@@ -132,7 +135,10 @@ class RankValues(Typed):
 
 @final
 class Ranks(BaseInterpreter[Any]):
-    """The ranks of a mesh that this process hosts, each on `inner`; all of them where `fabric` joins no other one."""
+    """The ranks of a mesh that this process hosts, each on `inner`; all of them where `fabric` joins no other one.
+
+    lone    whether programs are compiled, and for one rank: the values outside of them are then its own
+    """
 
     __slots__ = (
         "inner",
