@@ -134,7 +134,7 @@ class RankValues(Typed):
 
 
 @final
-class Ranks(BaseInterpreter[Any]):
+class Ranks(BaseInterpreter[RankValues]):
     """The ranks of a mesh that this process hosts, each on `inner`; all of them where `fabric` joins no other one.
 
     lone    whether programs are compiled, and for one rank: the values outside of them are then its own
