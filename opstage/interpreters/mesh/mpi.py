@@ -82,7 +82,10 @@ class MpiFabric:
         self.timeout = timeout
         self.agreed, self.slept = False, 0.0
         self.counts = np.zeros(self.processes + 2, np.int64)
-        self.lending = None if self._near is None else Lending(self, self._near)
+        self.lending = None
+        if self._near is not None:
+            self.lending = Lending(self, self._near)
+            atexit.register(self._near.stay)
         self._near_processes = frozenset[int]() if self._near is None else self._near.processes
         self._names: dict[str, bytes] = {}
         self._number = 0

@@ -116,6 +116,11 @@ class Near:
         if self.board is not None:
             self.board.leave_to_parent()
 
+    def stay(self) -> None:
+        """Keep the sockets until the process ends: while it waits at its exit for the others, it has not died."""
+        for each in self._sockets.values():
+            each.detach()
+
     # Memory -----------------------------------------------------------------------------------------------------------
 
     def empty(self, nbytes: int) -> Array:
