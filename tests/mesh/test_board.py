@@ -21,7 +21,7 @@ from opstage.interpreters.mesh.hosting import Hosting
 from opstage.interpreters.mesh.mpi import MpiFabric
 from opstage.interpreters.mesh.near import Near
 from opstage.interpreters.mesh.sums import Sum, add_up
-from opstage.interpreters.native.notes import CHUNK, INLINE, NOTES, SPIN
+from opstage.interpreters.native.notes import BRIEFLY, CHUNK, INLINE, NOTES, SPIN
 from opstage.ops.errors import OutOfMemoryError, RankError
 from opstage.ops.mesh import mesh_of
 from tests.mesh import schedules
@@ -221,7 +221,8 @@ def test_memory_may_be_dropped_before_the_note_about_it_is_seen() -> None:
 def test_waiting_is_counted() -> None:
     one, other = ranks(2, 1)
     assert one.begin() and not one.direct.end()
-    assert 1e-9 * SPIN <= one.fabric.waited < 1.0
+    least = SPIN if (os.cpu_count() or 1) > 1 else BRIEFLY
+    assert 1e-9 * least <= one.fabric.waited < 1.0
     before = one.fabric.waited
     assert other.begin() and other.direct.end() and one.direct.end()
     assert (one.fabric.waited, other.fabric.waited) == (before, 0.0)

@@ -6,6 +6,7 @@ bytes. What it cannot do at once, such as to wait for long, is done by `Lending`
 
 from __future__ import annotations
 
+import os
 from typing import Any, final
 
 import numpy as np
@@ -55,6 +56,7 @@ class DirectSum:
         w[notes.FROM], w[notes.INTO] = address_of(words[operand:]), address_of(words[result:])
         w[notes.OWN_BLOCK] = address_of(self._block)
         w[notes.SEND], w[notes.CLOCK] = map(notes.library_address, ("send", "clock_gettime"))
+        w[notes.PATIENCE] = notes.SPIN if board.places.processes <= (os.cpu_count() or 1) else notes.BRIEFLY
         w[notes.VECTORS], w[notes.ADDITIONS], w[notes.SUMS] = address_of(vectors), address_of(ordered), len(pairs)
         w[notes.OWN], w[notes.PEERS] = own, len(self._peers)
         places = board.places

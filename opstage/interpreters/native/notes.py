@@ -37,8 +37,9 @@ INLINE = NOTE - INLINE_AT
 BLOCKS = 64
 """Counters of what was read of a process; blocks whose numbers differ by as many have one together."""
 
-SPIN = 30_000
-"""Nanoseconds in which a kernel waits for a note."""
+SPIN, BRIEFLY = 200_000, 5_000
+"""Nanoseconds in which a kernel waits for a note, about as long as going to sleep and waking up takes; and where there
+are more processes than cores, so that the other one may be waiting for this very core."""
 CHUNK = 2048
 """Numbers that are added at a time where there are more than two addends."""
 
@@ -55,6 +56,7 @@ CHUNK = 2048
     OWN_BLOCK,  # of three words about the block in which the vector stands: number, address and bytes; or zeros
     SEND,  # of the C library's send and clock_gettime
     CLOCK,
+    PATIENCE,  # the nanoseconds to wait
     VECTORS,  # of the addends' addresses, in the order of ranks, and of those of CHUNK numbers of each sum
     ADDITIONS,  # of pairs of these: what is added up one after the other
     SUMS,  # how many there are
@@ -62,7 +64,7 @@ CHUNK = 2048
     PEERS,  # how many there are
     DONE,  # whether the last call has done its work
     WORDS,
-) = range(18)
+) = range(19)
 # The words of a peer, which follow.
 (
     PROCESS,
@@ -169,7 +171,7 @@ def _end_factory(dtype: str) -> Any:
                 moment = time(address(w[CLOCK]), 1)
                 if began == 0:
                     began = moment
-                able = moment < began + SPIN
+                able = moment < began + w[PATIENCE]
                 come = load(address(place)) == taken + 1
             if able:
                 note = int64s(place, NOTE // 8)
