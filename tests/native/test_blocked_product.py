@@ -16,7 +16,7 @@ import opstage
 from opstage import Options
 from opstage.interpreters.codegen.cpu.steps import NativeStep
 from opstage.interpreters.graph.executor import CpuExecutor
-from opstage.interpreters.native import blocked_product
+from opstage.interpreters.native import KernelCall, KernelSequence, blocked_product
 from opstage.interpreters.native.blocked_product import BlockedCut, blocked_kernel, blocked_words, cut_blocked, serves
 
 DTYPES = "float32", "float64"
@@ -35,8 +35,15 @@ class Product(NamedTuple):
     c: Any
     transposed: tuple[bool, bool]
 
-    def run(self, workers: int = 1, *, cut: BlockedCut | None = None, workspace: int | None = None) -> bytes:
-        """Compute c, each of the workers its share of the tasks; return its bytes."""
+    def run(
+        self,
+        workers: int = 1,
+        *,
+        cut: BlockedCut | None = None,
+        workspace: int | None = None,
+        only: int | None = None,
+    ) -> bytes:
+        """Compute c, each of the workers its share of the tasks, or `only` one of them; return its bytes."""
         dtype, (batch, m, n) = str(self.c.dtype), self.c.shape
         k = self.a.shape[1 if self.transposed[0] else 2]
         leading = tuple(max(x.strides[1] // x.itemsize, x.shape[2]) for x in (self.a, self.b))
@@ -58,7 +65,8 @@ class Product(NamedTuple):
         tasks = batch * cut.tasks(m, n)
         borders = [tasks * worker // workers for worker in range(workers + 1)]
         for worker, (start, stop) in enumerate(pairwise(borders)):
-            run(start, stop, worker, arguments.ctypes.data)
+            if only is None or worker == only:
+                run(start, stop, worker, arguments.ctypes.data)
         return bytes(self.c.tobytes())
 
     @property
@@ -116,6 +124,19 @@ def test_bits_depend_on_no_share_cut_or_address(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("workers", [1, 2, 3, 11])
+def test_each_worker_computes_its_share_and_nothing_else(dtype: str, workers: int) -> None:
+    made = product(dtype, 100, 150, 20, (False, False), batch=3)
+    cut = BlockedCut(30, 32, 20, True)
+    times = np.zeros(made.c.shape, np.int64)
+    for worker in range(workers):
+        made.c[:] = np.nan
+        made.run(workers, cut=cut, only=worker)
+        times += np.isfinite(made.c)
+    assert (times == 1).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_bits_of_an_element_depend_on_its_row_and_column_alone(dtype: str) -> None:
     whole = product(dtype, 61, 75, 900, (False, False))
     whole.run()
@@ -128,6 +149,22 @@ def test_bits_of_an_element_depend_on_its_row_and_column_alone(dtype: str) -> No
         )
         part.run()
         np.testing.assert_array_equal(part.c, whole.c[:, rows, columns])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_stack_has_two_axes_in_any_order_and_repeats_operands(dtype: str) -> None:
+    m, n, k = 20, 40, 9
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(3, 2, m, k)).astype(dtype), rng.normal(size=(3, k, n)).astype(dtype)
+    c = np.full((2, 3, m, n), np.nan, dtype)
+    cut = cut_blocked(dtype, m, n, k, 6, k)
+    own = np.empty(cut.workspace(dtype), np.uint8)
+    steps = (a.strides[1], a.strides[0], 0, b.strides[0])
+    at, workspace = (a.ctypes.data, b.ctypes.data, c.ctypes.data), (own.ctypes.data, own.size)
+    words = blocked_words(at, workspace, (m, n, k), (False, False), (k, n), cut, inner=3, steps=steps)
+    alone = KernelCall(blocked_kernel(dtype), 6 * cut.tasks(m, n), np.array(words, np.uint64), parallel=False)
+    KernelSequence([alone]).run()
+    np.testing.assert_allclose(c, a.swapaxes(0, 1) @ b, rtol=0, atol=1e-5 if dtype == "float32" else 1e-13)
 
 
 @contextmanager
