@@ -47,7 +47,7 @@ class Product(NamedTuple):
         dtype, (batch, m, n) = str(self.c.dtype), self.c.shape
         k = self.a.shape[1 if self.transposed[0] else 2]
         leading = tuple(max(x.strides[1] // x.itemsize, x.shape[2]) for x in (self.a, self.b))
-        cut = cut or cut_blocked(dtype, m, n, k, batch, leading[0])
+        cut = cut or cut_blocked(dtype, m, n, k, batch, self.transposed[0], leading[0])
         room = cut.workspace(dtype)
         own = np.empty(workers * room, np.uint8)
         words = blocked_words(
@@ -113,7 +113,7 @@ def test_bits_depend_on_no_share_cut_or_address(
     for workers in (2, 3, 7):
         made.c[:] = np.nan
         assert made.run(workers) == expected
-    depth = cut_blocked(dtype, m, n, k, 2, k).depth
+    depth = cut_blocked(dtype, m, n, k, 2, False, k).depth
     for rows, columns, packs in ((8, 2 * lanes, True), (24, 4 * lanes, False), (m, 2 * lanes * n, True)):
         made.c[:] = np.nan
         assert made.run(cut=BlockedCut(rows, columns, depth, packs)) == expected
@@ -157,7 +157,7 @@ def test_a_stack_has_two_axes_in_any_order_and_repeats_operands(dtype: str) -> N
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=(3, 2, m, k)).astype(dtype), rng.normal(size=(3, k, n)).astype(dtype)
     c = np.full((2, 3, m, n), np.nan, dtype)
-    cut = cut_blocked(dtype, m, n, k, 6, k)
+    cut = cut_blocked(dtype, m, n, k, 6, False, k)
     own = np.empty(cut.workspace(dtype), np.uint8)
     steps = (a.strides[1], a.strides[0], 0, b.strides[0])
     at, workspace = (a.ctypes.data, b.ctypes.data, c.ctypes.data), (own.ctypes.data, own.size)
@@ -203,7 +203,7 @@ def test_nothing_around_operands_results_and_workspace_is_touched(
 ) -> None:
     made = product(dtype, m, n, k, transposed, batch=2)
     a, b, c = (np.ascontiguousarray(x) for x in made[:3])
-    usual = cut_blocked(dtype, m, n, k, 2, a.shape[2])
+    usual = cut_blocked(dtype, m, n, k, 2, transposed[0], a.shape[2])
     for cut in (usual, usual._replace(packs=not usual.packs)):
         room = cut.workspace(dtype)
         with (
@@ -289,5 +289,5 @@ def test_the_blas_keeps_what_it_does_as_fast(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_worker_takes_little_memory(dtype: str) -> None:
     for m, n, k in ((4096, 4096, 4096), (300, 5000, 100), (100_000, 64, 100_000)):
-        cut = cut_blocked(dtype, m, n, k, 1, 4096)
+        cut = cut_blocked(dtype, m, n, k, 1, False, 4096)
         assert cut.workspace(dtype) < 1 << 19 and cut._replace(packs=True).workspace(dtype) < 1 << 19

@@ -42,6 +42,9 @@ _ROWS = 192  # of a task at most: the packed A then takes a third of it
 _NEARBY = 1 << 18  # bytes of a B that stays in it, and need not be fetched
 _AHEAD = 16  # steps before which a tile fetches what it reads of A, and of B if it packs it
 _PAGE = 4096  # bytes after which an address has the same set of the first cache, which holds 8 lines
+_WORTH_PACKING = {False: 4, True: 20}
+"""Panels that read A again, from which on a packed copy pays; more if A is transposed, for its lines then follow each
+other in a tile and do not have to stay."""
 _LITTLE, _TASKS = 1 << 16, 8
 """Multiplications of a task, at least: starting the workers takes as long as fewer. Tasks, if they are not little then:
 for equal shares."""
@@ -74,7 +77,7 @@ def serves(dtype: str, m: int, n: int, k: int, transposed_b: bool) -> bool:
     return multiplications >= (_LEAST_SHALLOW if shallow else _LEAST[dtype])
 
 
-def cut_blocked(dtype: str, m: int, n: int, k: int, batch: int, leading_a: int) -> BlockedCut:
+def cut_blocked(dtype: str, m: int, n: int, k: int, batch: int, transposed_a: bool, leading_a: int) -> BlockedCut:
     """Return how each product (m, k)·(k, n) of a stack of `batch` is cut. Only `depth` decides bits."""
     size = _size(dtype)
     columns = 2 * _VECTOR // size
@@ -84,7 +87,8 @@ def cut_blocked(dtype: str, m: int, n: int, k: int, batch: int, leading_a: int) 
     wide = min(panels, -(-_LITTLE // (rows * columns * k)))
     apart = leading_a * size % _PAGE
     collides = min(apart, _PAGE - apart) * HEIGHTS[0] < 2 * _LINE
-    return BlockedCut(rows, wide * columns, _even(k, _DEPTH // size), collides and panels > 3)
+    packs = collides and panels >= _WORTH_PACKING[transposed_a]
+    return BlockedCut(rows, wide * columns, _even(k, _DEPTH // size), packs)
 
 
 def _even(total: int, most: int) -> int:

@@ -30,7 +30,7 @@ def product_loop(lowered: Lowered, e: Equation) -> LoweredLoop | None:
     transposed, leading = (left.transposed, right.transposed), (left.dimension, right.dimension)
     steps = a_outer * size, a_inner * size, b_outer * size, b_inner * size
     if serves(dtype, m, n, k, right.transposed):
-        blocks = cut_blocked(dtype, m, n, k, batch, left.dimension)
+        blocks = cut_blocked(dtype, m, n, k, batch, *left)
         room = blocks.workspace(dtype)
         workspace: tuple[Word, int] = Scratch("product", room), room
         words = blocked_words(at, workspace, (m, n, k), transposed, leading, blocks, inner=inner, steps=steps)
