@@ -6,6 +6,7 @@ import ctypes
 import itertools
 import mmap
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from opstage.interpreters.eager_cpu.loops import (
     direct_steps,
 )
 from opstage.interpreters.eager_cpu.loops.geometry import ConvGeometry
+from opstage.interpreters.eager_cpu.loops.workspace import give_back_workspace
 from opstage.interpreters.native import KernelCall, one_thread
 from opstage.ops.catalogue.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
 
@@ -375,11 +377,11 @@ def test_nothing_is_read_behind_an_operand(case: Case, dtype: str, always: None)
     convolution.fast_conv_transpose(kernel, other, g, has_bias=True, **back)
 
 
-def shared_among(count: int) -> Callable[[tuple[KernelCall, ...]], None]:
+def shared_among(count: int) -> Callable[..., None]:
     """What runs steps as so many workers would, the last one's tasks first."""
     integer = ctypes.c_int64
 
-    def run(steps: tuple[KernelCall, ...]) -> None:
+    def run(steps: tuple[KernelCall, ...], memory: Any) -> None:
         for step in steps:
             function = ctypes.CFUNCTYPE(None, integer, integer, integer, integer)(step.kernel.address)
             for worker in reversed(range(count)):
@@ -416,6 +418,28 @@ def test_is_the_same_from_run_to_run() -> None:
         convolution.fast_conv_kernel_grad(x, g, kernel=case.kernel, **case.window).tobytes() for _ in range(5)
     )
     assert others == [first] * 4
+
+
+def test_one_in_a_signal_handler_leaves_the_memory_of_the_one_that_it_interrupts(
+    always: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, larger = (Case(2, 8, 8, (side, side), (3, 3), padding=(1, 1)) for side in (16, 96))
+    kernel, _, _, x, _ = operands(case, "float32")
+    wanted = convolution.fast_conv(kernel, x, has_bias=False, **case.window)
+    give_back_workspace()
+    run, seen = convolution._do, list[Any]()
+
+    def interrupted(steps: Any, memory: Any) -> None:
+        seen.append(weakref.ref(memory.memory))
+        if len(seen) == 1:
+            other, _, _, y, _ = operands(larger, "float32")
+            convolution.fast_conv(other, y, has_bias=False, **larger.window)
+            give_back_workspace()
+        run(steps, memory)
+
+    monkeypatch.setattr(convolution, "_do", interrupted)
+    np.testing.assert_array_equal(convolution.fast_conv(kernel, x, has_bias=False, **case.window), wanted)
+    assert len(seen) == 2 and seen[0]() is None  # kept as long as it was used
 
 
 def geometry_of(case: Case) -> ConvGeometry:

@@ -25,7 +25,7 @@ from ...host import address_of, packed
 from ...native import KernelCall, KernelSequence, multiply, workers
 from ..loops import convolution_steps as native
 from ..loops.geometry import ConvGeometry, ConvTiling
-from ..loops.workspace import workspace
+from ..loops.workspace import Workspace, workspace
 from .finite import only_numbers
 from .windows import Sizes, reaches, window_counts, zeros
 
@@ -274,14 +274,14 @@ def _adjoint_geometry(
     )
 
 
-def _memory(plan: ConvTiling) -> tuple[int, int]:
-    """Return the addresses of the workspace and the partial sums of a plan."""
+def _memory(plan: ConvTiling) -> tuple[Workspace, tuple[int, int]]:
+    """Return the memory of a plan, to be kept while it is used, and the addresses of workspace and partial sums."""
     own = workers() * plan.workspace
-    at = workspace(own + plan.partial)
-    return at, at + own
+    memory = workspace(own + plan.partial)
+    return memory, (memory.address, memory.address + own)
 
 
-def _do(steps: tuple[KernelCall, ...]) -> None:
+def _do(steps: tuple[KernelCall, ...], _memory: Workspace) -> None:
     KernelSequence(steps).run()
 
 
@@ -305,8 +305,9 @@ def fast_conv(
     kernel, bias = packed(kernel), None if bias is None else packed(bias)
     out = np.empty((len(images), len(kernel), *geometry.counts), x.dtype)
     bias_at = 0 if bias is None else address_of(bias)
-    memory = _memory(native.conv_plan(geometry))
-    _do(native.conv_steps(geometry, address_of(images), address_of(kernel), bias_at, address_of(out), *memory))
+    memory, places = _memory(native.conv_plan(geometry))
+    at = address_of(images), address_of(kernel), bias_at, address_of(out)
+    _do(native.conv_steps(geometry, *at, *places), memory)
     return out if x.ndim == images.ndim else out[0]
 
 
@@ -325,8 +326,9 @@ def fast_conv_kernel_grad(
     if not _is_worth(geometry):
         return conv_kernel_grad(x, g, kernel=kernel, stride=stride, padding=padding, dilation=dilation, groups=groups)
     out = np.empty(shape, x.dtype)
-    memory = _memory(native.conv_kernel_grad_plan(geometry))
-    _do(native.conv_kernel_grad_steps(geometry, address_of(images), address_of(cotangents), address_of(out), *memory))
+    memory, places = _memory(native.conv_kernel_grad_plan(geometry))
+    at = address_of(images), address_of(cotangents), address_of(out)
+    _do(native.conv_kernel_grad_steps(geometry, *at, *places), memory)
     return out
 
 
@@ -358,10 +360,9 @@ def fast_conv_transpose(
     kernel, bias = packed(kernel), None if bias is None else packed(bias)
     out = np.empty((len(images), geometry.channels_in, *geometry.cells), x.dtype)
     bias_at = 0 if bias is None else address_of(bias)
-    memory = _memory(native.conv_transpose_plan(geometry))
-    _do(
-        native.conv_transpose_steps(geometry, address_of(images), address_of(kernel), bias_at, address_of(out), *memory)
-    )
+    memory, places = _memory(native.conv_transpose_plan(geometry))
+    at = address_of(images), address_of(kernel), bias_at, address_of(out)
+    _do(native.conv_transpose_steps(geometry, *at, *places), memory)
     return out if x.ndim == images.ndim else out[0]
 
 

@@ -53,9 +53,9 @@ class _Idle:
         pass
 
 
-def _workspace(size: int) -> int:
+def _workspace(size: int) -> workspace.Workspace:
     current.count.kept = max(current.count.kept, size + workspace.ALIGNED)
-    return 0
+    return workspace.Workspace(0, np.empty(0, np.uint8))
 
 
 def _runs(*args: Any) -> list[slice]:
