@@ -21,7 +21,7 @@ from opstage.interpreters.mesh.hosting import Hosting
 from opstage.interpreters.mesh.mpi import MpiFabric
 from opstage.interpreters.mesh.near import Near
 from opstage.interpreters.mesh.sums import Sum, add_up
-from opstage.interpreters.native.notes import BRIEFLY, CHUNK, INLINE, NOTES, SPIN
+from opstage.interpreters.native.notes import BRIEFLY, CHUNK, INLINE, MUCH, NOTES, SPIN
 from opstage.ops.errors import OutOfMemoryError, RankError
 from opstage.ops.mesh import mesh_of
 from tests.mesh import schedules
@@ -67,6 +67,27 @@ class Rank:
         if not at_once:
             self.direct.finish(self.value, [{0: self.out}])
         return at_once
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("more, shift", [(0, 0), (5, 0), (5, 3)])
+def test_a_large_sum_is_written_past_the_caches(dtype: str, more: int, shift: int) -> None:
+    rng, size = np.random.default_rng(0), MUCH // np.dtype(dtype).itemsize + more
+    one, other = ranks(2, size, dtype)
+    room = np.zeros(size + 100, dtype)
+    first = -address_of(room) % 64 // room.itemsize + shift  # a multiple of 64 bytes, or not
+    for each in (one, other):
+        each.value[:] = rng.standard_normal(size)
+        each.value[rng.integers(0, size, 50)] = rng.choice([np.nan, np.inf, -np.inf, -0.0], 50)
+    one.out = room[first : first + size]
+    one.words[1] = address_of(one.out)
+    for _ in range(2):
+        assert one.begin() and other.begin()
+        one.end(), other.end()
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(one.out, one.value + other.value)
+    np.testing.assert_array_equal(one.out, other.out)
+    assert not room[:first].any() and not room[first + size :].any()
 
 
 def ranks(count: int, size: int, dtype: str = "float32") -> list[Rank]:

@@ -42,6 +42,9 @@ SPIN, BRIEFLY = 200_000, 5_000
 are more processes than cores, so that the other one may be waiting for this very core."""
 CHUNK = 2048
 """Numbers that are added at a time where there are more than two addends."""
+MUCH = 1 << 22
+"""Bytes from which a sum of two vectors is written past the caches, where it would not stay; so its memory is not read
+before."""
 
 # The words of an exchange of one vector with each of several peers.
 (
@@ -153,7 +156,9 @@ def _end_factory(dtype: str) -> Any:
     memory, shared, access = _modules()
     int64s, load, store, time, address = memory.int64s, shared.load, shared.store, shared.time_by, np.uint64
     send, get, put = memory.send_byte, access.load(dtype, "addends"), access.store(dtype, "addends")
-    bytes_of_one = np.dtype(dtype).itemsize
+    bytes_of_one, registers = np.dtype(dtype).itemsize, import_module("opstage.interpreters.native.registers")
+    vector = registers.registers(dtype)
+    wide, lanes, fetch, add, stream = registers.BYTES, vector.lanes, vector.load, vector.add, vector.stream
 
     def kernel(lo, hi, worker, arguments):
         w = int64s(arguments, WORDS)
@@ -192,6 +197,11 @@ def _end_factory(dtype: str) -> Any:
                 p = int64s(arguments + address(8 * (WORDS + PEER * i)), PEER)
                 vectors[p[ADDEND]] = p[FOUND]
             out, numbers, first = int64s(w[INTO], 1)[0], size // bytes_of_one, 0
+            if sums == 1 and size >= MUCH and out % wide == 0:
+                a, b, vectors_of_it = vectors[pairs[0]], vectors[pairs[1]], numbers // lanes
+                for j in range(vectors_of_it):
+                    stream(out + wide * j, add(fetch(a + wide * j), fetch(b + wide * j)))
+                first = vectors_of_it * lanes
             while first < numbers:
                 length, start = min(CHUNK, numbers - first), first * bytes_of_one
                 for i in range(sums):

@@ -34,6 +34,7 @@ def registers(dtype: str) -> SimpleNamespace:
     """Return the functions for numbers of one dtype. Addresses are in bytes; `v` and `w` are vectors, `m` is a mask.
 
     load(a), store(a, v)          all lanes
+    stream(a, v)                  all lanes, at an address that is a multiple of BYTES, past the caches
     load_some(a, m)               lanes of m, 0 elsewhere
     load_pairs(a, m)              every second number, at lanes of m
     load_all_pairs(a)             every second number
@@ -84,6 +85,11 @@ def registers(dtype: str) -> SimpleNamespace:
     @intrinsic(VOID, address, kind)
     def store(builder, at, value):
         builder.store(value, pointer(builder, at), align=size)
+
+    @intrinsic(VOID, address, kind)
+    def stream(builder, at, value):
+        stored = builder.store(value, pointer(builder, at), align=BYTES)
+        stored.set_metadata("nontemporal", builder.module.add_metadata([_I32(1)]))
 
     @intrinsic(kind, address, INT64)
     def load_some(builder, at, mask):
@@ -168,7 +174,7 @@ def registers(dtype: str) -> SimpleNamespace:
         masked_store(builder, at, value, flags_of(builder, mask), whole, f"v{lanes}i64", 8)
 
     return SimpleNamespace(
-        lanes=lanes, size=size, load=load, store=store, load_some=load_some, store_some=store_some,
+        lanes=lanes, size=size, load=load, store=store, stream=stream, load_some=load_some, store_some=store_some,
         load_pairs=load_pairs, load_all_pairs=load_all_pairs, load_apart=load_apart, splat=splat, total=total,
         add=add, divide=divide, fma=fma, rises=rises, choose=choose, positions=positions,
         choose_positions=choose_positions, store_some_positions=store_some_positions,
