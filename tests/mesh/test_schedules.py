@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections import Counter
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,11 @@ from opstage import Options
 from opstage.interpreters.graph.cpu import plan
 from opstage.interpreters.mesh.board import Board
 from opstage.interpreters.mesh.buckets import Bucket
+from opstage.interpreters.mesh.mpi import MpiFabric
 from opstage.interpreters.mesh.near import INLINE, Near
+from opstage.interpreters.mesh.ranks import on_mesh
+from opstage.interpreters.registry import make_interpreter
+from opstage.ops.errors import RangeError
 from tests.mesh.schedules import on_host
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are near on Linux alone")
@@ -100,3 +105,35 @@ def test_a_sum_that_is_an_output_is_in_one_vector_with_the_others(monkeypatch: p
 
     monkeypatch.setattr(Bucket, "begin", begin)
     on_host(2, 0, lambda _: digest(mesh="data=2", backend="compiled"))
+
+
+@pytest.mark.parametrize("boards", [True, False])
+def test_what_a_failed_run_has_begun_keeps_no_other_program_waiting(boards: bool) -> None:
+    """An index is out of range on all ranks while a large sum is under way."""
+
+    def sums(ops: Any, x: Any, at: Any) -> tuple[Any, ...]:
+        first = ops.all_reduce(ops.mul(x, x), axis="data")
+        second = ops.all_reduce(x * ops.reduce_sum(ops.gather_rows(x, at)), axis="data")
+        return ops.add(first, 0.0), ops.add(second, 0.0)
+
+    def other(ops: Any, x: Any) -> tuple[Any, ...]:
+        return (ops.all_reduce(ops.reduce_sum(ops.exp(x)), axis="data"),)
+
+    def run(fabric: MpiFabric) -> list[Any]:
+        fabric.timeout = 5.0
+        options, size = Options(mesh="data=2", backend="compiled", bucket="1KiB"), 2 * INLINE
+        ops: Any = on_mesh(make_interpreter(options), options)
+
+        def each(value: Any) -> Any:
+            return ops.each([ops.inner.put(value) for _ in ops.hosted])
+
+        x = each(np.full(size, 1.0 + fabric.process, np.float32))
+        begun, found = list[bool](), list[Any]()
+        for index in (0, 0, 0, size, size, 0):
+            with pytest.raises(RangeError) if index else nullcontext():
+                found.append([np.asarray(out)[0] for out in ops.execute(sums, (x, each(np.full(1, index))))])
+            begun.append(bool(np.asarray(ops.execute(other, (x,))[0]) > 0))
+        return [found, begun]
+
+    (one, _), (also, _) = on_host(2, 0, run, boards=boards)
+    assert one == also == [[5.0, 5.0]] * 4

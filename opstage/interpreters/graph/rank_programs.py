@@ -174,9 +174,13 @@ class RankExecutor:
     def _begun(
         self, executor: Executable[Any], inputs: Sequence[Any], step: int, free: Collection[int]
     ) -> tuple[tuple[Any, ...], Finish]:
-        abandon(self._ranks)
+        abandon(self._ranks)  # if a run was interrupted at just the wrong moment
         self._target.begin_run(self._hosting.fabric, self._called, executor)
-        return executor.start(inputs, step, free)
+        try:
+            return executor.start(inputs, step, free)
+        except BaseException:
+            abandon(self._ranks)  # at once: another program may need memory that the others have yet to read
+            raise
 
     def _plan(self, given: tuple[RankInput, ...]) -> tuple[Executable[Any], tuple[tuple[int, ...], ...]]:
         """Return the executor for inputs shared in this way, and the positions of the ranks' outputs among its

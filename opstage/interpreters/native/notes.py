@@ -167,7 +167,7 @@ def _end_factory(dtype: str) -> Any:
         size, count = w[SIZE], w[PEERS]
         name = int64s(w[CALLED], NAME // 8)
         began, moment = 0, 0
-        for i in range(count):
+        for i in range(count if able else 0):
             p = int64s(arguments + address(8 * (WORDS + PEER * i)), PEER)
             taken = load(address(p[OWN_TAKEN]))
             place = p[THEIR_RING] + NOTE * (taken % NOTES)
