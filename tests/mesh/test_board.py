@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import resource
 import socket
 import sys
 from itertools import combinations
@@ -25,7 +24,7 @@ from opstage.interpreters.native.notes import BRIEFLY, CHUNK, INLINE, MUCH, NOTE
 from opstage.ops.errors import OutOfMemoryError, RankError
 from opstage.ops.mesh import mesh_of
 from tests.mesh import schedules
-from tests.mesh.test_near import _in_child
+from tests.mesh.test_near import _in_child, no_more_files
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are near on Linux alone")
 
@@ -303,9 +302,8 @@ def test_a_board_is_closed_once_it_was_sent() -> None:
     gc.collect()
     files = len(os.listdir("/proc/self/fd"))
     made = nears(3)
-    assert (
-        len(os.listdir("/proc/self/fd")) == files + 6 + 9
-    )  # sockets, and a descriptor that each mapping of Python's keeps
+    mappings = 9  # of which each keeps a descriptor of its own
+    assert len(os.listdir("/proc/self/fd")) == files + 6 + mappings
     for near in made:
         for each in near._sockets.values():
             each.close()
@@ -314,13 +312,6 @@ def test_a_board_is_closed_once_it_was_sent() -> None:
 def test_a_process_with_all_its_files_open_says_so() -> None:
     one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     first, second = Near({1: one}, Board(0, [1])), Near({0: other}, Board(1, [0]))
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    lowest = os.dup(0)
-    os.close(lowest)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
-    try:
-        with pytest.raises(OutOfMemoryError, match="cannot be mapped"):
-            second.hear()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with no_more_files(), pytest.raises(OutOfMemoryError, match="cannot be mapped"):
+        second.hear()
     assert first.board is not None

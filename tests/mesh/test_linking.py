@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from opstage.interpreters.mesh import linking
-from opstage.interpreters.mesh.near import NAME, Near
+from opstage.interpreters.mesh.near import Near
+from opstage.interpreters.native.notes import NAME
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are near on Linux alone")
 PATIENCE = 60.0

@@ -10,7 +10,8 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,9 @@ from opstage.interpreters.mesh import near
 from opstage.interpreters.mesh.lending import Lending
 from opstage.interpreters.mesh.mpi import MpiFabric
 from opstage.interpreters.mesh.mpi_flight import HEADER, MpiFlight, nothing
-from opstage.interpreters.mesh.near import INLINE, NAME, Near
+from opstage.interpreters.mesh.near import INLINE, Near
 from opstage.interpreters.mesh.words import Words
+from opstage.interpreters.native.notes import NAME
 from opstage.ops.errors import OutOfMemoryError, RankError
 from tests.mesh import schedules
 
@@ -219,18 +221,24 @@ def test_memory_that_the_system_does_not_give_is_an_error_that_says_so(monkeypat
             other.hear()
 
 
-def test_a_process_with_all_its_files_open_says_so() -> None:
-    one, other = pair()
-    tell(one, 1, lent(one, 1 << 14))
+@contextmanager
+def no_more_files() -> Iterator[None]:
+    """This process has as many files open as it may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest = os.dup(0)
     os.close(lowest)
     resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
     try:
-        with pytest.raises(OutOfMemoryError, match="cannot be mapped"):
-            other.hear()
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_process_with_all_its_files_open_says_so() -> None:
+    one, other = pair()
+    tell(one, 1, lent(one, 1 << 14))
+    with no_more_files(), pytest.raises(OutOfMemoryError, match="cannot be mapped"):
+        other.hear()
 
 
 def _in_child(run: Callable[[], None]) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..host import Array, address_of
 from ..native import notes
+from ..native.team import library_address
 from .lending import Lending, MpiLoan
 from .loans import lends
 from .sums import Outs, Sum
@@ -55,7 +56,7 @@ class DirectSum:
         w[notes.CALLED], w[notes.SIZE] = address_of(name), sum_.nbytes
         w[notes.FROM], w[notes.INTO] = address_of(words[operand:]), address_of(words[result:])
         w[notes.OWN_BLOCK] = address_of(self._block)
-        w[notes.SEND], w[notes.CLOCK] = map(notes.library_address, ("send", "clock_gettime"))
+        w[notes.SEND], w[notes.CLOCK] = map(library_address, ("send", "clock_gettime"))
         w[notes.PATIENCE] = notes.SPIN if board.places.processes <= (os.cpu_count() or 1) else notes.BRIEFLY
         w[notes.VECTORS], w[notes.ADDITIONS], w[notes.SUMS] = address_of(vectors), address_of(ordered), len(pairs)
         w[notes.OWN], w[notes.PEERS] = own, len(self._peers)

@@ -20,6 +20,7 @@ import numpy as np
 from ...forks import tell_in_child
 from ...ops.errors import OpstageError, RankError
 from ..host import Array
+from ..native.notes import NAME
 from .joining import (
     at_most,
     end_at_last,
@@ -30,7 +31,7 @@ from .joining import (
 from .lending import Lending
 from .linking import link
 from .mpi_flight import HEADER, MpiFlight, flat, nothing, text_of
-from .near import NAME, Near, SentNote, SharedBlock
+from .near import Near, SentNote, SharedBlock
 from .processes import ENDED
 from .progress import Progress
 from .words import Words
@@ -233,11 +234,11 @@ class MpiFabric:
             raise self._cut_off(error) from None
 
     def about(self, numbers: Mapping[int, int], called: str) -> None:
-        """Note which exchange this process is in."""
-        self._number, self._words.now = max(numbers.values(), default=0), called
+        """Note which exchange this process is in, by its numbers with each of the others."""
+        self.in_exchange(max(numbers.values(), default=0), called)
 
     def in_exchange(self, number: int, called: str) -> None:
-        """Note which exchange this process has begun."""
+        """Note the number and the name of the exchange that this process is in."""
         self._number, self._words.now = number, called
 
     def compare(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..host import Array
-from .near import NAME
+from ..native.notes import NAME
 
 if TYPE_CHECKING:
     from .mpi import MpiFabric

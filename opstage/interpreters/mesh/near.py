@@ -26,13 +26,11 @@ import numpy as np
 from ...forks import tell_in_child
 from ...ops.errors import OutOfMemoryError
 from ..host import Array, address_of
+from ..native.notes import NAME
 from .board import Board, forbid
 
 INLINE = 1 << 14
 """Bytes up to which a vector is sent within a note."""
-
-NAME = 160
-"""Bytes of the name of an exchange in a note."""
 
 _IDLE = 1 << 26
 """Bytes of copies of vectors that are kept for reuse once all have read them."""

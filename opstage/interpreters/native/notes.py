@@ -274,9 +274,3 @@ def callable_of(kernel: Kernel) -> Callable[[int], None]:
     """Return a kernel as a function of the address of its arguments."""
     integer = ctypes.c_int64
     return partial(ctypes.CFUNCTYPE(None, integer, integer, integer, ctypes.c_uint64)(kernel.address), 0, 1, 0)
-
-
-@cache
-def library_address(name: str) -> int:
-    """Return the address of a function of the C library."""
-    return ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p).value or 0

@@ -66,9 +66,9 @@ def board(workers: int) -> int:
     words = (ctypes.c_int64 * (size // 8)).from_address(at)
     for place, value in (
         (COUNT, workers),
-        (CLOCK, _address(library.clock_gettime)),
-        (NANOSLEEP, _address(library.nanosleep)),
-        (SYSCALL, _address(library.syscall)),
+        (CLOCK, library_address("clock_gettime")),
+        (NANOSLEEP, library_address("nanosleep")),
+        (SYSCALL, library_address("syscall")),
         (FUTEX, _FUTEX_CALLS[platform.machine()]),
     ):
         words[place // 8] = value
@@ -87,8 +87,10 @@ def board(workers: int) -> int:
     return at
 
 
-def _address(function: Any) -> int:
-    return ctypes.cast(function, ctypes.c_void_p).value or 0
+@cache
+def library_address(name: str) -> int:
+    """Return the address of a function of the C library."""
+    return ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p).value or 0
 
 
 def _immortal(size: int) -> int:
