@@ -11,7 +11,8 @@ import pytest
 import opstage
 from opstage import Options, Spec
 from opstage.interpreters.derivatives import jvp, vjp
-from opstage.interpreters.mesh.ranks import Ranks, RankValues, on_mesh
+from opstage.interpreters.mesh.rank_values import RankValues
+from opstage.interpreters.mesh.ranks import Ranks, on_mesh
 from opstage.interpreters.mesh.varying import Varying, VaryingRef
 from opstage.interpreters.registry import make_interpreter
 from opstage.ops.methods.collective import CollectiveOps

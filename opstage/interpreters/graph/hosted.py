@@ -25,7 +25,8 @@ from ..codegen.views import View
 from ..mesh.fabric import handle_of
 from ..mesh.hosting import Hosting
 from ..mesh.meeting import MEET, MEET_BEGIN, MEET_END, Joint, joint, meeting
-from ..mesh.ranks import Ranks, in_parts
+from ..mesh.rank_values import in_parts
+from ..mesh.ranks import Ranks
 from .overlap import Begin, Calls, Ordered
 
 Alike: TypeAlias = tuple[int, ...]

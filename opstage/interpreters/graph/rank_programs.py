@@ -21,7 +21,8 @@ from ..interpreter import BaseInterpreter
 from ..mesh.fabric import Fabric, Silent
 from ..mesh.hosting import Hosting
 from ..mesh.meeting import abandon
-from ..mesh.ranks import Parts, Ranks, RankValues
+from ..mesh.rank_values import Parts, RankValues
+from ..mesh.ranks import Ranks
 from .bounds import kept_bytes
 from .cpu.optimise import optimise
 from .cpu.scratch import CpuScratch

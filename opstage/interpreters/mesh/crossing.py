@@ -7,7 +7,7 @@ the same bits as in one process.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any, final
 from zlib import crc32
 
@@ -20,6 +20,7 @@ from ...ops.types import DType, TensorType, dtype_name, show_shape
 from ..interpreter import BaseInterpreter
 from .fabric import EXCHANGE, EXCHANGE_START, EXCHANGE_WAIT, Fabric, handle_of
 from .tree import covering, node, total
+from .within import own_part
 
 SMALL = 1 << 14
 """Bytes up to which a sum sends all operands to everyone: one message each, where sending parts needs two."""
@@ -184,8 +185,7 @@ class _Group:
         return self._ops.slice(vector, axis=0, start=start, length=length)
 
     def _own_part(self, x: Any, dim: int, index: int) -> Any:
-        part = x.shape[dim] // self._count
-        return self._ops.slice(x, axis=dim, start=index * part, length=part)
+        return own_part(self._ops, x, dim, index, self._count)
 
     # Sums -------------------------------------------------------------------------------------------------------------
 
@@ -264,17 +264,11 @@ class _Group:
     # Moves ------------------------------------------------------------------------------------------------------------
 
     def _all_max(self) -> Steps:
-        def top(xs: Sequence[Any]) -> Any:
-            found = xs[0]
-            for x in xs[1:]:
-                found = self._ops.maximum(found, x)
-            return found
-
-        own = top([self._own[i] for i in self._mine])
+        own = reduce(self._ops.maximum, [self._own[i] for i in self._mine])
         come = yield self._to_all(self._flat([own]), dict.fromkeys(self._others, self._size))
         known = {p: self._ops.reshape(x, shape=self._shape) for p, x in come.items()}
         known[self._crossing.fabric.process] = own
-        return dict.fromkeys(self._mine, top([known[p] for p in sorted(known)]))
+        return dict.fromkeys(self._mine, reduce(self._ops.maximum, [known[p] for p in sorted(known)]))
 
     def _all_gather(self) -> Steps:
         come = yield self._to_all(

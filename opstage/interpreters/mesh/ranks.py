@@ -12,7 +12,7 @@ no refs, and costs what it does without a mesh. Only rows of which other process
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,19 +21,9 @@ from typing_extensions import override
 from ...data.own_rows import OwnRows
 from ...init.schemes import Elementary
 from ...ops.amounts import parse_bytes
-from ...ops.catalogue.collective import (
-    ALL_GATHER,
-    ALL_MAX,
-    ALL_REDUCE,
-    ALL_TO_ALL,
-    AXIS_INDEX,
-    REDUCE_SCATTER,
-    SHARD,
-    SHIFT,
-    VARY,
-)
+from ...ops.catalogue.collective import AXIS_INDEX, SHARD, VARY
 from ...ops.cursor import Quietly
-from ...ops.errors import LocatedError, MeshError
+from ...ops.errors import LocatedError
 from ...ops.kinds import Kind
 from ...ops.lists import no_ref
 from ...ops.mesh import Mesh, mesh_of
@@ -42,7 +32,7 @@ from ...ops.trees import flatten, unflatten
 from ...ops.types import DType, TensorType
 from ...options import Options
 from ..branching import SWITCH, run_switch
-from ..interpreter import BaseInterpreter, Typed
+from ..interpreter import BaseInterpreter
 from ..structural import SCAN, run_loop
 from .buckets import JOINED, Bucket
 from .crossing import Crossing
@@ -51,86 +41,11 @@ from .hosting import Hosting
 from .meeting import apart, communicates
 from .prepared import Prepared
 from .processes import require_hosted, require_joined, world
-from .tree import total
+from .rank_values import Parts, RankValues, Values
+from .within import own_part, within
 
 ROWS = "data"
 """The axis of a mesh over which the rows of a batch are shared out."""
-
-Values = tuple[Any, ...]
-
-
-class Parts(NamedTuple):
-    """Each rank's own rows of a tensor, cut along its first axis over an axis of the mesh."""
-
-    axis: str
-    values: Values
-
-
-def in_parts(type_: TensorType, axis: str) -> MeshError:
-    """The error of a program that reads all rows of a tensor of which each process has those of its ranks alone."""
-    return MeshError(
-        f"of a batch of {type_.shape[0]} rows each process has those of its ranks alone, and a program that shares out "
-        f"no rows over mesh axis {axis!r} reads all of them; give it whole batches",
-        op="shard",
-    )
-
-
-@final
-class RankValues(Typed):
-    """The ranks' values of one tensor, rank by rank; one and the same object where it is replicated.
-
-    parts   what stands in their place where it is replicated, but each process has the rows of its ranks alone: those
-            of each rank along the axis. Then `shard` over that axis is all that can be done with it
-    """
-
-    __slots__ = ("type", "ops", "parts", "_values", "_coming")
-
-    def __init__(self, ops: Ranks, values: Values):
-        first = values[0]
-        self.type = TensorType(tuple(first.shape), first.dtype)
-        self.ops = ops
-        self.parts: Parts | None = None
-        self._values: Values | None = values
-        self._coming: tuple[Bucket, int] | None = None
-
-    @classmethod
-    def of_parts(cls, ops: Ranks, type_: TensorType, parts: Parts) -> RankValues:
-        """A tensor of this type of which each rank here has its own rows."""
-        made = cls.__new__(cls)
-        made.type, made.ops, made.parts = type_, ops, parts
-        made._values, made._coming = None, None
-        return made
-
-    @classmethod
-    def coming(cls, ops: Ranks, type_: TensorType, bucket: Bucket, number: int) -> RankValues:
-        """A sum of a bucket, which is waited for when it is read."""
-        made = cls.__new__(cls)
-        made.type, made.ops, made.parts = type_, ops, None
-        made._values, made._coming = None, (bucket, number)
-        return made
-
-    @property
-    def held(self) -> Values:
-        """The value of each rank that is here, or its own rows."""
-        return self.values if self.parts is None else self.parts.values
-
-    @property
-    def values(self) -> Values:
-        """The value of each rank that is here."""
-        found = self._values
-        if self.parts is not None:
-            raise in_parts(self.type, self.parts.axis)
-        if found is None:
-            assert self._coming is not None
-            bucket, number = self._coming
-            with Quietly(self.ops.cursor):
-                found = self._values = bucket.result(number)
-        return found
-
-    @property
-    def axis(self) -> str | None:
-        """The axis along which each rank has its own rows; None where each has a value."""
-        return None if self.parts is None else self.parts.axis
 
 
 @final
@@ -362,9 +277,9 @@ class Ranks(BaseInterpreter[RankValues]):
         for group in sorted({self._mesh.group(rank, axis) for rank in self.hosted}):  # in one order on all processes
             own = {index: values[rank] for index, rank in enumerate(group) if rank in values}
             if primitive is SHARD:
-                outs = {i: self._own(each, static["dim"], i, len(group)) for i, each in own.items()}
+                outs = {i: own_part(self.inner, each, static["dim"], i, len(group)) for i, each in own.items()}
             elif len(own) == len(group):
-                outs = dict(enumerate(self._within(primitive, list(own.values()), static)))
+                outs = dict(enumerate(within(self.inner, primitive, list(own.values()), static)))
             else:
                 outs = self._crossing.within(primitive, group, own, static)
             result.update({group[index]: out for index, out in outs.items()})
@@ -408,7 +323,7 @@ class Ranks(BaseInterpreter[RankValues]):
         for group in sorted({self._mesh.group(rank, static["axis"]) for rank in self.hosted}):
             own = {index: values[rank] for index, rank in enumerate(group) if rank in values}
             if len(own) == len(group):
-                inside.update(zip(group, self._within(primitive, list(own.values()), static)))
+                inside.update(zip(group, within(self.inner, primitive, list(own.values()), static)))
             else:
                 begun.append((group, self._crossing.begun(primitive, group, own, static)))
 
@@ -438,36 +353,6 @@ class Ranks(BaseInterpreter[RankValues]):
             places = [self._mesh.coordinate(rank, axis) for rank in self.hosted]
             found = self._indices[axis] = self.each([numbers[place] for place in places])
         return found
-
-    def _within(self, primitive: Primitive, xs: Sequence[Any], static: Static) -> Sequence[Any]:
-        """A value for each rank of one group, from those that they have."""
-        inner, count = self.inner, len(xs)
-        if primitive is ALL_REDUCE:
-            return [self._sum(xs)] * count
-        if primitive is ALL_MAX:
-            top = xs[0]
-            for x in xs[1:]:
-                top = inner.maximum(top, x)
-            return [top] * count
-        if primitive is ALL_GATHER:
-            return [inner.concat(xs, axis=static["dim"])] * count
-        if primitive is REDUCE_SCATTER:
-            dim = static["dim"]
-            return [self._sum([self._own(x, dim, i, count) for x in xs]) for i in range(count)]
-        if primitive is ALL_TO_ALL:
-            split = static["split"]
-            return [
-                inner.concat([self._own(x, split, i, count) for x in xs], axis=static["join"]) for i in range(count)
-            ]
-        assert primitive is SHIFT, primitive
-        return [xs[(i - static["by"]) % count] for i in range(count)]
-
-    def _own(self, x: Any, dim: int, index: int, parts: int) -> Any:
-        own = x.shape[dim] // parts
-        return self.inner.slice(x, axis=dim, start=index * own, length=own)
-
-    def _sum(self, values: Sequence[Any]) -> Any:
-        return total(len(values), lambda level, i: None if level else values[i], self.inner.add)
 
 
 def on_mesh(base: BaseInterpreter[Any], options: Options) -> BaseInterpreter[Any]:
