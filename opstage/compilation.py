@@ -7,10 +7,6 @@ from typing import Any, final
 
 from .api import (
     BaseFunction,
-    Program,
-    argument_paths,
-    batch_arguments,
-    called_with,
     execute_on_leaves,
     gradient_base,
     hvp_base,
@@ -19,9 +15,8 @@ from .api import (
     snapshot,
     value_base,
     vjp_base,
-    with_arrays,
-    with_train,
 )
+from .arguments import Program, argument_paths, batch_arguments, called_with, with_arrays, with_train
 from .forks import make_lock
 from .interpreters.anomaly import watched
 from .interpreters.base_program import BaseProgram

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from .api import Program, hvp, value_and_grad, vjp, with_arrays
+from .api import hvp, value_and_grad, vjp
+from .arguments import Program, with_arrays
 from .ops.errors import ShapeError, UsageError
 from .ops.numbers import as_numpy
 from .ops.tracebacks import called_by_users

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
-from ..api import called_with, execute, with_arrays
+from ..api import execute
+from ..arguments import called_with, with_arrays
 from ..interpreters.base_program import Identity
 from ..interpreters.intervals.bounded import bounds as interval_bounds
 from ..interpreters.relaxations.bounded import bounds as linear_bounds

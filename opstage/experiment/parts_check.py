@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from operator import attrgetter
 
-from ..api import batch_arguments, check
+from ..api import check
+from ..arguments import batch_arguments
 from ..interpreters.shape_check import Finding
 from ..models import Model
 from ..ops.errors import OpstageError, UsageError

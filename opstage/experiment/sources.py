@@ -9,7 +9,7 @@ from typing import Any, final
 
 import numpy as np
 
-from ..api import batch_arguments
+from ..arguments import batch_arguments
 from ..config.spelling import spelled
 from ..data import Dataset, Loader, train_test_split
 from ..data.any_file import array_names, is_array_folder, read_arrays

@@ -16,7 +16,8 @@ from typing import Any
 
 from ..ops.cursor import Quietly
 from ..ops.primitive import R
-from .tape import Node, Record, Tape
+from .tape import Node, Tape
+from .tape_record import Record
 
 
 def pushforward(output: Node[R], tangents: Mapping[Node[R], R]) -> R:

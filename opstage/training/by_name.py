@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..api import BatchArguments, batch_arguments
+from ..arguments import BatchArguments, batch_arguments
 from ..data.binding import order
 from ..data.dataset import Dataset
 from ..ops.errors import UsageError, nearest

@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Protocol
 
-from ..api import batch_arguments
+from ..arguments import batch_arguments
 from ..data import Batches, Loader, Prefetch, bind
 from ..ops.errors import UsageError
 from .average import RunningAverage

@@ -7,7 +7,8 @@ from typing import Any, final
 
 from ..api import owned
 from ..interpreters.imperative import Imperative, own_array
-from ..interpreters.tape import Node, Record, Tape
+from ..interpreters.tape import Node, Tape
+from ..interpreters.tape_record import Record
 from ..ops.cursor import Quietly
 from ..ops.errors import DtypeError, ProgramError
 from ..ops.types import dtype_name, is_float

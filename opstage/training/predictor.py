@@ -9,7 +9,7 @@ from typing import Any, final
 
 import numpy as np
 
-from ..api import batch_arguments
+from ..arguments import batch_arguments
 from ..compilation import record
 from ..interpreters.graph import Graph
 from ..interpreters.shape_check import Contract

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, final
 
-from ..api import check, with_train
+from ..api import check
+from ..arguments import with_train
 from ..interpreters.shape_check import Finding, Report, with_captured
 from ..interpreters.shape_check.rules import NO_SCALAR_LOSS
 from ..ops.declared import Shapes

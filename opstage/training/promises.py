@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, final
 
-from ..api import argument_paths
+from ..arguments import argument_paths
 from ..interpreters.shape_check import Contract, Finding, Report
 from ..ops.errors import ProgramWarning, ValidationError
 from ..ops.spec import Spec, as_specs

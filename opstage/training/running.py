@@ -10,7 +10,8 @@ from typing import Any, final
 
 import numpy as np
 
-from ..api import argument_paths, put_all, with_train
+from ..api import put_all
+from ..arguments import argument_paths, with_train
 from ..interpreters.anomaly import execute_watched
 from ..interpreters.base_program import BaseProgram, Identity
 from ..ops.trees import Structure, flatten, lists_as_arrays, unflatten

@@ -24,7 +24,8 @@ from ..interpreters.immediate import make_imperative
 from ..interpreters.imperative import Imperative, own_array
 from ..interpreters.interpreter import Interpreter
 from ..interpreters.pushforward import pushforward
-from ..interpreters.tape import Node, Record
+from ..interpreters.tape import Node
+from ..interpreters.tape_record import Record
 from ..ops.cursor import Quietly
 from ..ops.errors import DeviceError, DtypeError, OpstageError, ProgramError, ProgramWarning, ShapeError
 from ..ops.primitive import Primitive, Static

@@ -12,7 +12,7 @@ from typing import Any, final
 
 import numpy as np
 
-from ..api import BatchArguments, batch_arguments
+from ..arguments import BatchArguments, batch_arguments
 from ..interpreters.interpreter import BaseInterpreter
 from ..interpreters.mesh.ranks import Ranks
 from ..interpreters.shape_check import Report

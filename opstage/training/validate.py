@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..api import argument_paths, with_train
+from ..arguments import argument_paths, with_train
 from ..interpreters.shape_check import Finding, Report, StepRoles, check_base_program, unusable, with_captured
 from ..ops.dims import prod
 from ..ops.errors import OpstageError

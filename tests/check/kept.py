@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from opstage import Options
-from opstage.api import with_train
+from opstage.arguments import with_train
 from opstage.init import build
 from opstage.interpreters.derivatives import run_on_tape
 from opstage.interpreters.registry import make_interpreter

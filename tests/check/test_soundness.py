@@ -13,7 +13,7 @@ from hypothesis import given, settings
 
 import opstage
 from opstage import Options, Spec
-from opstage.api import with_train
+from opstage.arguments import with_train
 from opstage.init import build
 from opstage.interpreters.shape_check import Finding
 from opstage.models import model as shipped_model

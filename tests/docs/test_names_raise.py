@@ -19,7 +19,7 @@ import opstage
 import opstage.onnx
 import opstage.torch
 from opstage import Options, Spec, callbacks, data, facts, init, optim, testing, transform
-from opstage.api import batch_arguments
+from opstage.arguments import batch_arguments
 from opstage.interpreters import graph
 from opstage.ops import dims
 from opstage.training import checkpoint, memory

@@ -13,7 +13,7 @@ import pytest
 
 import opstage
 from opstage import Options, Spec, optim
-from opstage.api import with_train
+from opstage.arguments import with_train
 from opstage.init import build
 from opstage.interpreters.graph.replay import replay
 from opstage.interpreters.registry import make_interpreter

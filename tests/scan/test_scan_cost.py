@@ -18,7 +18,8 @@ from opstage.interpreters.eager_cpu import NumpyOps
 from opstage.interpreters.eager_cpu import interpreter as eager_cpu
 from opstage.interpreters.shape_check import ShapeOps
 from opstage.interpreters.structural import SCAN
-from opstage.interpreters.tape import Record, Tape
+from opstage.interpreters.tape import Tape
+from opstage.interpreters.tape_record import Record
 from opstage.interpreters.tracer import constants, evaluate
 from opstage.interpreters.transparent import Transparent
 from opstage.ops.closed import Body

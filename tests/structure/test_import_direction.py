@@ -29,6 +29,7 @@ HOUSE = (
     "compilation",
     "jacobians",
     "api",
+    "arguments",
     "facts",
     "debug",
     "interpreters",
@@ -103,7 +104,7 @@ FLOORS = (
             "slices",
             "structural",
         ),
-        *("intervals", "tape", "tracer"),
+        *("intervals", "tape", "tape_record", "tracer"),
     ),
     ("host",),
 )

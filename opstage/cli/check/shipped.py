@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ...api import argument_paths, check
+from ...api import check
+from ...arguments import argument_paths
 from ...config import Layer
 from ...data.numpy_file import ArrayHeader
 from ...experiment.parts_check import check_parts
