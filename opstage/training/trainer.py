@@ -7,7 +7,7 @@ and state without touching the old ones, and only a `Commit`, which is atomic, r
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from copy import copy
 from typing import Any, final
 
 import numpy as np
@@ -16,7 +16,7 @@ from ..arguments import BatchArguments, batch_arguments
 from ..interpreters.interpreter import BaseInterpreter
 from ..interpreters.mesh.ranks import Ranks
 from ..interpreters.shape_check import Report
-from ..ops.errors import DeviceError, LocatedError, UsageError
+from ..ops.errors import UsageError
 from ..ops.mesh import mesh_of
 from ..ops.tracebacks import called_by_users
 from ..ops.trees import flatten
@@ -24,32 +24,20 @@ from ..options import Options, options_of
 from . import optim
 from .accumulate import Accumulate, as_accumulate
 from .average import RunningAverage
-from .commit import Commit, uninterrupted
 from .exclusion import exclusive
 from .group_table import MovedParameter, group_table
 from .held import Held
+from .one_step import StepResult, one_step
 from .optim import Optimizer
 from .optimizer_state import OptimizerState, require_state
 from .parallel import shared_out
-from .param import prepare_moved
 from .parameters import get_values, set_values, together
 from .prepared import PreparedProgram
 from .promises import Promises
 from .running import Running
 from .saved import Array, OptimizerValues, TrainerValues
-from .step import Clip, Stepped
+from .step import Clip
 from .stepping import Stepping
-
-
-@final
-@dataclass(frozen=True)
-class StepResult:
-    """The results of one training step; `gradient_norm`, before clipping, where the trainer was made with it."""
-
-    loss: Any
-    metrics: Mapping[str, Any]
-    state: OptimizerState
-    gradient_norm: Any = None
 
 
 @final
@@ -76,6 +64,7 @@ class ScalarTrainer:
         accumulate: int | Accumulate | None = None,
         gradient_norm: bool = False,
     ):
+        self._made = loss, specs, options, clip, accumulate, gradient_norm
         self._held = Held(params, state, requires_grad, options)
         self._locks = together(self._held.params)
         self.options = options
@@ -85,6 +74,15 @@ class ScalarTrainer:
         self._promises = Promises(loss, self.specs, options, self._held, clip)
         self._running = Running(loss, self._held, self._promises, options, clip, gradient_norm)
         self._stepping = Stepping(self._running, as_accumulate(accumulate, options))
+
+    @exclusive
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A deep copy and an unpickled trainer are independent: parameters, state, moments and the number of steps are
+        their own. A shallow copy trains the same parameters."""
+        held = self._held
+        state = held.get_state() if held.has_state else None
+        moments = {name: copy(each) for name, each in held.moments.items()}  # a step moves them in place
+        return _copied, (self._made, held.tree, state, moments, held.steps_taken)
 
     def own_rows(self, count: int) -> Any:
         """Which rows of a batch of `count` the ranks of this process read, an array of numbers; None: all of them.
@@ -288,43 +286,9 @@ class ScalarTrainer:
         named: str | None = None,
     ) -> StepResult:
         """A step that moves `state` on if `moved`, and keeps it as this trainer's own if it is `named`."""
-        held, interpreter = self._held, self._held.interpreter
-        optimizer = held.bound(optimizer)
-        whose = held.layout_of_bound(optimizer, held.trained)
-        require_state(state, whose)
-        t = state.t + 1
-        ran, stepped, params, leaves = self._stepping.take(optimizer, t, state.values(interpreter), batch, moved=moved)
-        following = state if moved else OptimizerState.on(interpreter, t, stepped.slots, whose)
-        commit = Commit()
-        prepare_moved(commit, params, stepped.parameters, interpreter, seen=False, parts=held.parts_among(params))
-        if moved:
-            state.prepare(commit, interpreter, t, stepped.slots)
-        if interpreter.executes:
-            if held.has_state:
-                commit.set(held, "state", leaves)
-            commit.set(held, "steps_taken", held.steps_taken + 1)
-        if named is not None:
-            commit.set(held, "moments", {**held.moments, named: following})
-        if not ran.finishes:
-            result = self._read(stepped, following)  # an error here has changed nothing
-            commit.run()
-        else:
-            with uninterrupted():  # work may reach a device call by call
-                commit.run(ran.finish)
-                try:
-                    result = self._read(stepped, following)
-                except DeviceError:  # the step's inputs have been overwritten
-                    raise
-                except LocatedError:  # the inputs are intact: an index was out of range
-                    commit.undo()
-                    raise
+        result = one_step(self._held, self._stepping, optimizer, state, batch, moved=moved, named=named)
         self.last_metrics = result.metrics
         return result
-
-    def _read(self, stepped: Stepped, following: OptimizerState) -> StepResult:
-        host, norm = self._held.host, stepped.norm
-        metrics = {name: host(value) for name, value in stepped.metrics.items()}
-        return StepResult(host(stepped.loss), metrics, following, None if norm is None else host(norm))
 
     def report(self, *specs: Any, optimizer: Optimizer | None = None) -> Report:
         """The shape checker's report on one whole training step, for batches of `specs`; see `check_step`."""
@@ -392,6 +356,13 @@ class ScalarTrainer:
                     f"to go on so, use step_with and a state of your own from init_optim: {error}"
                 ) from None
         return self._train_step(optimizer, state, batch, moved=True, named=name).loss
+
+
+def _copied(made: tuple[Any, ...], params: Any, state: Any, moments: dict[str, Any], steps: int) -> ScalarTrainer:
+    loss, specs, options, *rest = made
+    copied = ScalarTrainer(loss, params, specs, options, None, state, *rest)
+    copied._held.moments, copied.steps_taken = moments, steps
+    return copied
 
 
 @called_by_users
