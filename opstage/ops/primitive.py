@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeAlias, TypeVar
 
 from .dims import Dim
 from .errors import LocatedError, ProgramError
@@ -216,6 +216,15 @@ class Primitive:
 
     def __repr__(self) -> str:
         return self.name
+
+    def __copy__(self) -> Primitive:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Primitive:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"op {self} cannot be pickled, nor can what holds it; a graph is kept by graph.save(path)")
 
     @property
     def core(self) -> bool:

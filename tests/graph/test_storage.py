@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
@@ -57,6 +58,21 @@ def test_a_loaded_graph_computes_the_same(graph: Graph, file: Path) -> None:
     x = np.random.default_rng(1).standard_normal((6, 6))
     for before, after in zip(replay(ops, graph, [x]), replay(ops, Graph.load(file), [x])):
         assert before.tobytes() == after.tobytes()
+
+
+def test_a_copied_graph_has_the_same_ops(graph: Graph) -> None:
+    ops = NumpyOps(Options(dtype="float64"))
+    x = np.random.default_rng(1).standard_normal((6, 6))
+    copied = copy.deepcopy(graph)
+    same_graphs(copied, graph)
+    assert all(a.primitive is b.primitive for a, b in zip(copied.body.equations, graph.body.equations, strict=True))
+    for before, after in zip(replay(ops, graph, [x]), replay(ops, copied, [x])):
+        assert before.tobytes() == after.tobytes()
+
+
+def test_a_pickled_graph_says_how_to_keep_it(graph: Graph) -> None:
+    with pytest.raises(TypeError, match=r"op \w+ cannot be pickled.*graph\.save\(path\)"):
+        pickle.dumps(graph)
 
 
 def test_regions_and_lines_survive(graph: Graph, file: Path) -> None:
