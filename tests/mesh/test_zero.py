@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import opstage
-from opstage import Options, init, optim
-from opstage.models import gpt, model
+from opstage import Options, Spec, init, optim
+from opstage.models import gpt, model, parallel
 from opstage.ops.dims import evaluate
 from opstage.ops.trees import flatten
 from opstage.training import clip
@@ -81,6 +81,29 @@ def test_with_clipping_with_norms_and_in_parts(more: Any) -> None:
 
 def test_beside_tensor_parallel() -> None:
     assert len({trained(RULES["adamw"], "data=2,model=2", zero) for zero in (0, 2, 3)}) == 1
+
+
+def _looped(ops: Any, params: Any, x: Any) -> Any:
+    """A block of tensor parallel layers that is applied twice, as in ALBERT (Lan et al. 2020)."""
+    for _ in range(2):
+        h = ops.gelu(parallel.column_linear(ops, params["up"], None, x))
+        x = ops.add(x, parallel.row_linear(ops, params["down"], params["b"], h))
+    return ops.reduce_mean(ops.mul(x, x))
+
+
+def test_beside_tensor_parallel_weights_that_are_used_twice() -> None:
+    """Their gradients are added up before they are summed over the ranks, once, at every level."""
+    rng, digests, rule = np.random.default_rng(0), set(), RULES["adamw"]
+    params = {"up": rng.standard_normal((64, 32)), "down": rng.standard_normal((32, 64)), "b": np.zeros(32)}
+    for zero in (0, 2, 3):
+        trainer = opstage.scalar_trainer(_looped, params, options=Options(mesh="data=4,model=2", zero=zero))
+        state = trainer.init_optim(rule)
+        for step in range(2):
+            trainer.advance(rule, state, np.random.default_rng(step).standard_normal((8, 32)))
+        digests.add(digest(trainer, state))
+    assert len(digests) == 1
+    report = check_step(_looped, params, Spec("B 32"), options=Options(mesh="data=4,model=2"))
+    assert [s.calls for s in report.traffic.sendings if (s.name, s.axis) == ("all_reduce", "data")] == [4]
 
 
 def test_a_compiled_step_too() -> None:

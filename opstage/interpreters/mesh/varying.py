@@ -35,9 +35,10 @@ class VaryingRef(Holding):
     first   axes over which it varies from its first use on: for a parameter, those of the batch, so that its gradient
             is summed at the parameter's size, not at the size of a broadcast
     grown   for a broadcast, its source and static parameters: the source is varied instead, for the same reason
+    parts   of a parameter, by mesh axis and dim: a part that is used twice has one gradient, which is summed once
     """
 
-    __slots__ = ("value", "ops", "axes", "first", "grown", "_known")
+    __slots__ = ("value", "ops", "axes", "first", "grown", "parts", "_known")
 
     def __init__(self, value: Any, ops: Varying, axes: frozenset[str] = NOWHERE, first: frozenset[str] = NOWHERE):
         self.value = value
@@ -45,6 +46,7 @@ class VaryingRef(Holding):
         self.axes = axes
         self.first = first
         self.grown: tuple[VaryingRef, Static] | None = None
+        self.parts: dict[tuple[str, int], VaryingRef] = {}
         self._known: dict[frozenset[str], VaryingRef] = {}
 
     def over(self, axes: frozenset[str]) -> VaryingRef:
@@ -94,7 +96,10 @@ class Varying(Wrapper[VaryingRef, Any]):
     @override
     def bind(self, primitive: Primitive, refs: tuple[VaryingRef, ...], static: Static, /) -> tuple[VaryingRef, ...]:
         if primitive is SHARD and self.adopt(refs[0]).first:
-            return (self._part(self.adopt(refs[0]), static),)
+            x, cut = self.adopt(refs[0]), (static["axis"], static["dim"])
+            if cut not in x.parts:
+                x.parts[cut] = self._part(x, static)
+            return (x.parts[cut],)
         refs = tuple([self._used(ref) for ref in refs])
         if primitive.kind is Kind.COLLECTIVE:
             axes = self._after(primitive, refs, static)
