@@ -106,6 +106,31 @@ def test_beside_tensor_parallel_weights_that_are_used_twice() -> None:
     assert [s.calls for s in report.traffic.sendings if (s.name, s.axis) == ("all_reduce", "data")] == [4]
 
 
+def _by_scan(ops: Any, params: Any, x: Any) -> Any:
+    """Layers of one parameter, which ZeRO shares out, in a loop."""
+
+    def body(o: Any, carry: Any, _: Any) -> Any:
+        for i in range(2):
+            weight = o.squeeze(o.slice(params["layers"], axis=0, start=i, length=1), axis=0)
+            carry = o.tanh(o.linear(weight, params["b"], carry))
+        return carry, None
+
+    last, _ = ops.scan(body, x, None, length=2)
+    return ops.reduce_mean(ops.mul(last, last))
+
+
+@pytest.mark.parametrize("backend", ["eager", "compiled"])
+def test_in_a_loop(backend: str) -> None:
+    rng, found = np.random.default_rng(0), set()
+    params = {"layers": rng.standard_normal((2, 32, 32)), "b": np.zeros(32)}
+    for zero in (0, 2, 3):
+        trainer = opstage.scalar_trainer(_by_scan, params, options=Options(mesh="data=2", zero=zero, backend=backend))
+        state = trainer.init_optim(RULES["adamw"])
+        trainer.advance(RULES["adamw"], state, np.random.default_rng(1).standard_normal((8, 32)))
+        found.add(digest(trainer, state))
+    assert len(found) == 1
+
+
 def test_a_compiled_step_too() -> None:
     trainers = [begun("data=2", zero, backend="compiled") for zero in (3, 2, 0)]
     rule, leaves = RULES["adamw"], []

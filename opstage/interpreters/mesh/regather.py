@@ -57,11 +57,12 @@ class Regathering(Wrapper[Regathered, Any]):
 
     @override
     def before_decompose(self, primitive: Primitive, refs: tuple[Any, ...], static: Static, /) -> None:
-        own = [self.adopt(_beneath(ref)) for ref in refs]
-        if any(ref.make is not None for ref in own):  # types suffice, so nothing is gathered
-            self.inner.infer(primitive, tuple([ref.type for ref in own]), static)
+        own = [_beneath(ref) for ref in refs]  # of this interpreter, or of the body of a loop that is being traced
+        if any(type(ref) is Regathered and ref.make is not None for ref in own):  # types suffice: nothing is gathered
+            self.inner.infer(primitive, tuple([TensorType(ref.shape, ref.dtype) for ref in own]), static)
         else:
-            self.inner.before_decompose(primitive, tuple([ref.value() for ref in own]), static)
+            values = [ref.value() if type(ref) is Regathered else ref for ref in own]
+            self.inner.before_decompose(primitive, tuple(values), static)
 
     @override
     def wrap(self, value: Any, /) -> Regathered:
