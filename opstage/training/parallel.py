@@ -85,7 +85,7 @@ class DataParallel:
             parts = [ops.shard(leaf, axis=DATA) for leaf in leaves[first:]] if split else leaves[first:]
         refs = [
             *[
-                VaryingRef(leaf, outer, split)
+                VaryingRef(leaf, outer, split, copied=split)
                 if self._varied and leaf.dtype.kind in "fO"
                 else VaryingRef(leaf, outer, first=split)
                 for leaf in leaves[:params]

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
+from functools import reduce
 from typing import TypeAlias
 
 from ...ops.catalogue.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, AXIS_INDEX, SHARD, VARY
@@ -26,6 +27,7 @@ from ...ops.closed import Body, Equation
 from ...ops.errors import SourceLine
 from ...ops.kinds import Effect, Kind
 from ...ops.primitive import Linearity
+from ..branching import SWITCH
 from ..control import bodies_of
 from ..structural import SCAN
 
@@ -80,8 +82,9 @@ def require_alike(outputs: Sequence[States], names: Sequence[str], kept: Mapping
 class _Agreeing:
     """One pass over a body; `outputs` are the states of its results."""
 
-    def __init__(self, body: Body, inputs: Sequence[States], *, backward: bool = False):
+    def __init__(self, body: Body, inputs: Sequence[States], *, backward: bool = False, strict: bool = True):
         self._backward = backward
+        self._strict = strict
         self._begun = backward  # whether cotangents have begun
         self._of: dict[int, States] = dict(zip(body.inputs, inputs))
         self._lines = body.lines
@@ -90,11 +93,12 @@ class _Agreeing:
         self._zero: set[int] = set()
         for equation in body.equations:
             states = self._after(equation)
-            for slot in equation.outputs:
-                self._of[slot] = states
+            each = states if isinstance(states, list) else [states] * len(equation.outputs)
+            self._of.update(zip(equation.outputs, each))
         self.outputs = [self._of.get(slot, _NOTHING) for slot in body.outputs]
 
-    def _after(self, equation: Equation) -> States:
+    def _after(self, equation: Equation) -> States | list[States]:
+        """Return the state of an op's results, or of each of them."""
         given = [self._of.get(slot, _NOTHING) for slot in equation.inputs]
         self._begun = self._begun or equation.backward
         if equation.primitive.kind is Kind.COLLECTIVE:
@@ -109,7 +113,10 @@ class _Agreeing:
         axes = dict.fromkeys(axis for states in given for axis, over in states.items() if over)
         if axes and not self._begun and Effect.DRAWS not in equation.effects:
             self._require_varied(equation, given, axes)
-        return {axis: self._met(equation, [states.get(axis, Over.ALIKE) for states in given]) for axis in axes}
+        met = {axis: self._met(equation, [states.get(axis, Over.ALIKE) for states in given]) for axis in axes}
+        if Effect.DRAWS in equation.effects:  # a draw is made again in a backward loop, and is no gradient
+            return {axis: Over.COPY if over is Over.PART else over for axis, over in met.items()}
+        return met
 
     def _require_varied(self, equation: Equation, given: Sequence[States], axes: Iterable[str]) -> None:
         for slot, states in zip(equation.inputs, given):
@@ -117,7 +124,7 @@ class _Agreeing:
                 continue
             for axis in axes:
                 if not states.get(axis, Over.ALIKE):
-                    raise self._fault(
+                    self._refuse(
                         equation,
                         f"an operand that is alike on all ranks of mesh axis {axis!r} meets one that differs, and is "
                         "not varied: a sum over them would count it once for each rank",
@@ -148,47 +155,69 @@ class _Agreeing:
         back = equation.backward or self._backward
         if primitive in (VARY, SHARD):
             if before is not Over.ALIKE and not (before is Over.COPY and primitive is SHARD):
-                raise self._fault(equation, f"x differs between the ranks of mesh axis {axis!r} already")
+                self._refuse(equation, f"x differs between the ranks of mesh axis {axis!r} already")
             return {**x, axis: Over.PART if back else Over.COPY if primitive is VARY else Over.DIFFERS}
         # the zero gradient of a parameter that the loss does not depend on
         zeros = self._begun and equation.inputs[0] in self._constant
         if before is Over.ALIKE and not zeros:
-            raise self._fault(
+            self._refuse(
                 equation,
                 f"all ranks of mesh axis {axis!r} have the same x: it was gathered or summed before, or is none of "
                 "theirs to sum",
             )
-        if self._begun and before is Over.DIFFERS and primitive is not ALL_GATHER:
-            raise self._fault(
+        again = self._backward and before is Over.DIFFERS  # a backward loop computes of the forward one what it needs
+        if self._begun and before is Over.DIFFERS and primitive is not ALL_GATHER and not again:
+            self._refuse(
                 equation,
                 f"behind the loss only gradients are summed over mesh axis {axis!r}, and x is none: it is no longer "
                 "linear in them",
             )
         replicated = primitive in (ALL_REDUCE, ALL_MAX) or static.get("replicated")
-        after = Over.ALIKE if replicated else Over.PART if back else Over.DIFFERS
+        after = Over.ALIKE if replicated else Over.PART if back and not again else Over.DIFFERS
         return {**x, axis: after}
 
-    def _loop(self, equation: Equation, given: Sequence[States]) -> States:
-        """Return the state of the results of a loop or switch with collectives: for every result, the least alike of
-        all."""
-        joined: dict[str, Over] = {}
-        for _ in range(len(Over)):
-            found: dict[str, Over] = dict(joined)
-            for _, body in bodies_of(equation.static):
-                operands = [*given, *[joined] * len(body.inputs)][: len(body.inputs)]
-                if equation.primitive is SCAN:  # a carry may come from any earlier iteration
-                    carries: int = equation.static["carries"]
-                    operands[:carries] = [_least(states, joined) for states in operands[:carries]]
-                reading = _Agreeing(body, operands, backward=equation.backward or self._backward)
-                for states in reading.outputs:
-                    found = _least(found, states)
-            if found == joined:
-                break
-            joined = found
-        return joined
+    def _loop(self, equation: Equation, given: Sequence[States]) -> list[States]:
+        """Return the state of each result of a loop or switch with collectives.
 
-    def _fault(self, equation: Equation, reason: str) -> Fault:
-        return Fault(f"{equation.primitive.name}: {reason}", equation.ordinal, self._lines.get(equation.ordinal))
+        A carry differs as it does in any iteration. One that begins with zeros has no say: they are part of any sum.
+        """
+        primitive, bodies = equation.primitive, dict(bodies_of(equation.static))
+        test = bodies.pop("test", None)
+        first = 1 if primitive is SWITCH else 0
+        carries = equation.static["carries"] if primitive is SCAN else 0 if first else len(bodies["body"].outputs)
+        backward = equation.backward or self._backward
+        decided: States = given[0] if first else _NOTHING
+        zero = [slot in self._zero for slot in equation.inputs[:carries]]
+
+        def read(operands: Sequence[States], strict: bool) -> list[States]:
+            outs = [_Agreeing(body, operands[first:], backward=backward, strict=strict) for body in bodies.values()]
+            found = [reduce(_least, each) for each in zip(*[reading.outputs for reading in outs])]
+            return [{**_least(states, decided), **{a: o for a, o in states.items() if o}} for states in found]
+
+        states, before = [*given], None
+        while states != before:
+            before = [*states]
+            if test is not None:
+                decided = _Agreeing(test, states, strict=False).outputs[0]
+            outs = read(states, strict=False)
+            states[:carries] = [_carried(*each) for each in zip(states, outs, zero)]
+        strict = self._strict
+        read([states[i] if i < carries and zero[i] else own for i, own in enumerate(given)], strict)
+        return read(states, strict)
+
+    def _refuse(self, equation: Equation, reason: str) -> None:
+        """Raise Fault, unless it is not known yet what a loop carries."""
+        if self._strict:
+            source = self._lines.get(equation.ordinal)
+            raise Fault(f"{equation.primitive.name}: {reason}", equation.ordinal, source)
+
+
+def _carried(own: States, out: States, zero: bool) -> States:
+    """Return the state of a carry that comes as `own` and leaves as `out`. Numbers that become parts of a gradient in
+    an iteration, and were none before, are none; zeros are parts of any."""
+    joined = _least(own, out)
+    new = [axis for axis, over in joined.items() if over is Over.PART is not own.get(axis)]
+    return joined if zero else {**joined, **dict.fromkeys(new, Over.DIFFERS)}
 
 
 def _least(a: States, b: States) -> dict[str, Over]:

@@ -7,25 +7,39 @@ soon as it is complete, and data parallelism needs no further code. As pvary of 
 
 from __future__ import annotations
 
-from typing import Any, final
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import reduce
+from typing import Any, TypeAlias, final
 
 from typing_extensions import override
 
-from ...ops.catalogue.collective import ALL_MAX, ALL_REDUCE, AXIS_INDEX, SHARD, VARY
+from ...ops.catalogue.collective import ALL_MAX, ALL_REDUCE, AXIS_INDEX, SHARD, SHIFT, VARY
+from ...ops.catalogue.elementwise import SCALE
 from ...ops.catalogue.layout import BROADCAST_TO
 from ...ops.catalogue.normalization import BATCH_NORM, batch_norm_of_ranks
+from ...ops.closed import Body
 from ...ops.cursor import Quietly
-from ...ops.dims import prod
+from ...ops.dims import prod, ratio
 from ...ops.errors import MeshError
 from ...ops.functions.collective import all_mean
 from ...ops.kinds import Effect, Kind
+from ...ops.methods.structure import VARY_LIKE
 from ...ops.primitive import Primitive, Static
 from ...ops.types import TensorType
+from ..branching import SWITCH
 from ..control import bodies_of
 from ..interpreter import Holding, Interpreter, Wrapper
+from ..looping import WHILE
+from ..structural import SCAN
+from ..tracer import Tracer, constants, evaluate
+from .meeting import apart
 from .proof import collectives
 
 NOWHERE: frozenset[str] = frozenset()
+
+_Over: TypeAlias = "tuple[frozenset[str], frozenset[str]]"
+"""The axes over which a tensor varies, and those of them over which it is a copy."""
 
 
 @final
@@ -34,17 +48,28 @@ class VaryingRef(Holding):
 
     first   axes over which it varies from its first use on: for a parameter, those of the batch, so that its gradient
             is summed at the parameter's size, not at the size of a broadcast
+    copied  those of its axes over which all ranks still have the same, since it was only varied
+    mean    those of them over which a sum is the mean, as `all_mean` takes it: x was divided by their size
     grown   for a broadcast, its source and static parameters: the source is varied instead, for the same reason
     parts   of a parameter, by mesh axis and dim: a part that is used twice has one gradient, which is summed once
     """
 
-    __slots__ = ("value", "ops", "axes", "first", "grown", "parts", "_known")
+    __slots__ = ("value", "ops", "axes", "first", "copied", "mean", "grown", "parts", "_known")
 
-    def __init__(self, value: Any, ops: Varying, axes: frozenset[str] = NOWHERE, first: frozenset[str] = NOWHERE):
+    def __init__(
+        self,
+        value: Any,
+        ops: Varying,
+        axes: frozenset[str] = NOWHERE,
+        first: frozenset[str] = NOWHERE,
+        copied: frozenset[str] = NOWHERE,
+    ):
         self.value = value
         self.ops = ops
         self.axes = axes
         self.first = first
+        self.copied = copied
+        self.mean = NOWHERE
         self.grown: tuple[VaryingRef, Static] | None = None
         self.parts: dict[tuple[str, int], VaryingRef] = {}
         self._known: dict[frozenset[str], VaryingRef] = {}
@@ -64,7 +89,7 @@ class VaryingRef(Holding):
                 else:
                     for axis in sorted(missing):
                         value = inner.vary(value, axis=axis)
-            made = self._known[missing] = VaryingRef(value, self.ops, self.axes | missing)
+            made = self._known[missing] = VaryingRef(value, self.ops, self.axes | missing, copied=self.copied | missing)
         return made
 
 
@@ -101,6 +126,8 @@ class Varying(Wrapper[VaryingRef, Any]):
                 x.parts[cut] = self._part(x, static)
             return (x.parts[cut],)
         refs = tuple([self._used(ref) for ref in refs])
+        if primitive is VARY_LIKE:
+            return (self.vary_like(*refs),)
         if primitive.kind is Kind.COLLECTIVE:
             axes = self._after(primitive, refs, static)
         else:
@@ -109,14 +136,82 @@ class Varying(Wrapper[VaryingRef, Any]):
                 return self._drawn(primitive, refs, axes, static)
             if primitive is BATCH_NORM and refs[0].axes & self.batch:
                 return self._batch_norm(refs, static)
+            if any(_follows_axes(body) for _, body in bodies_of(static)):
+                return self._with_bodies(primitive, refs, static)
             refs = tuple([ref.over(axes) for ref in refs])
-            for _, body in bodies_of(static):
-                self.used_axes.update(e.static["axis"] for e in collectives(body))
         outs = self.inner.bind(primitive, tuple([ref.value for ref in refs]), static)
-        results = tuple([VaryingRef(out, self, axes) for out in outs])
+        copied = axes - NOWHERE.union(*[ref.axes - ref.copied for ref in refs]) - _parted(primitive, static)
+        results = tuple([VaryingRef(out, self, axes, copied=copied) for out in outs])
+        if primitive is SCALE and copied:
+            results[0].mean = frozenset([axis for axis in copied if _is_share(static["c"], self.mesh.size(axis))])
         if primitive is BROADCAST_TO:
             results[0].grown = refs[0], static
         return results
+
+    def _with_bodies(
+        self, primitive: Primitive, refs: tuple[VaryingRef, ...], static: Static
+    ) -> tuple[VaryingRef, ...]:
+        """Bind a loop or a branch in whose bodies it matters what varies: each is traced again, beneath this rule.
+
+        A carry varies wherever it does in any iteration, and a result wherever it does in any branch, hence the
+        fixpoint. Captured floats are varied before the loop, so that their gradients are summed once; over an axis
+        along which a body sends, only where they meet what varies.
+        """
+        bodies = dict(bodies_of(static))
+        sent = {e.static["axis"] for body in bodies.values() for e in collectives(body)}
+        first = 1 if primitive is SWITCH else 0
+        carries = 0 if first else static["carries"] if primitive is SCAN else len(bodies["body"].outputs)
+        decided = refs[0].axes if first else NOWHERE
+        given = [(ref.axes, ref.copied) for ref in refs]
+        least: list[_Over] = given[:carries]
+        made: dict[str, tuple[Body, list[_Over]]] = {}
+        while True:
+            begun = given, least, decided
+            everywhere = decided | (NOWHERE.union(*[axes for axes, _ in given]) - sent)
+            given = [
+                _joined(own, (everywhere, everywhere)) if r.dtype.kind in "fO" else own for r, own in zip(refs, given)
+            ]
+            try:
+                for name, body in bodies.items():
+                    made[name] = self._traced(body, given[first:], () if name == "test" else least)
+            except MeshError:  # what ranks send each other may begin alike, such as a pipeline's zeros
+                wider = _copied(refs[:carries], given, NOWHERE.union(*[axes for axes, _ in given]))
+                if wider == given[:carries]:
+                    raise
+                given = [*wider, *given[carries:]]
+                continue
+            if primitive is WHILE:
+                decided = decided | made["test"][1][0][0]
+            outs = [
+                reduce(_joined, each, (decided, NOWHERE))
+                for each in zip(*[outs for name, (_, outs) in made.items() if name != "test"])
+            ]
+            least = [_joined(own, out) for own, out in zip(given, outs[:carries])]
+            given = [*least, *given[carries:]]
+            least = outs if first else least
+            if (given, least, decided) == begun:
+                break
+        if decided & sent:
+            raise apart(primitive, self.cursor.region.name)
+        results = [*least, *outs[len(least) :]]
+        changed = {name: body for name, (body, _) in made.items()}
+        values = tuple([ref.over(axes).value for ref, (axes, _) in zip(refs, given)])
+        found = self.inner.bind(primitive, values, {**static, **changed})
+        return tuple(  # a tape may have it keep more
+            [VaryingRef(out, self, axes, copied=copied) for out, (axes, copied) in zip(found, results)]
+        )
+
+    def _traced(self, body: Body, given: Sequence[_Over], least: Sequence[_Over]) -> tuple[Body, list[_Over]]:
+        """Return a body for inputs that vary over these axes, its first results varied over at least those of `least`,
+        and over which its results vary."""
+        tracer = Tracer(self.inner, body.lines)
+        within = Varying(tracer, self.batch)
+        inputs = [tracer.input(type_) for type_ in body.input_types]
+        refs = [VaryingRef(x, within, axes, copied=copied) for x, (axes, copied) in zip(inputs, given, strict=True)]
+        outs = [within.adopt(out) for out in evaluate(within, body, refs, constants(within, body))]
+        outs = [*[out.over(axes) for out, (axes, _) in zip(outs, least)], *outs[len(least) :]]
+        self.used_axes |= within.used_axes
+        return tracer.finish(inputs, [out.value for out in outs]), [(out.axes, out.copied) for out in outs]
 
     def _part(self, x: VaryingRef, static: Static) -> VaryingRef:
         """Cut out the rank's part of a parameter before it varies, so that gradients are summed at the size of
@@ -125,7 +220,7 @@ class Varying(Wrapper[VaryingRef, Any]):
         if static["axis"] in x.first:
             return self.bind(SHARD, (x.over(x.first),), static)[0]
         (out,) = self.inner.bind(SHARD, (x.value,), static)
-        return VaryingRef(out, self, axes, x.first)
+        return VaryingRef(out, self, axes, x.first, x.copied)
 
     def _after(self, primitive: Primitive, refs: tuple[VaryingRef, ...], static: Static) -> frozenset[str]:
         """Return the axes over which the result of a collective varies."""
@@ -142,7 +237,8 @@ class Varying(Wrapper[VaryingRef, Any]):
                     region=self.cursor.region.name,
                 )
             return x.axes | {axis}
-        if axis not in x.axes:
+        adds = primitive not in (ALL_MAX, SHIFT) and axis in x.copied
+        if axis not in x.axes or (adds and not (primitive is ALL_REDUCE and axis in x.mean)):
             more = f"; their sum would be {static['size']} times x" if primitive is ALL_REDUCE else ""
             raise MeshError(
                 f"all ranks of mesh axis {axis!r} have the same x, so there is nothing to send{more}; use x as it is",
@@ -189,3 +285,37 @@ class Varying(Wrapper[VaryingRef, Any]):
             for axis in along:
                 drawn = tuple([inner.shard(x, axis=axis) for x in drawn])
         return tuple([VaryingRef(x, self, axes) for x in drawn])
+
+
+def _joined(one: _Over, other: _Over) -> _Over:
+    """Return over which axes a tensor varies that is either of two, and over which it is a copy all the same."""
+    axes = one[0] | other[0]
+    return axes, axes - (one[0] - one[1]) - (other[0] - other[1])
+
+
+def _copied(refs: Sequence[VaryingRef], given: Sequence[_Over], over: frozenset[str]) -> list[_Over]:
+    """Return what refs vary over if floats among them are copied over these axes too."""
+    return [_joined(own, (over, over)) if ref.dtype.kind in "fO" else own for ref, own in zip(refs, given)]
+
+
+def _parted(primitive: Primitive, static: Static) -> frozenset[str]:
+    """Return the axis along which a collective makes of what is alike what differs; a `vary` that a program asks for
+    says that it shall count as such."""
+    return frozenset({static["axis"]}) if primitive in (VARY, SHARD, AXIS_INDEX) else NOWHERE
+
+
+def _is_share(c: Any, size: Any) -> bool:
+    """Whether c is 1/size."""
+    share = ratio(1, size)
+    return bool(c == share or c == float(share)) if isinstance(share, Fraction) else bool(c == share)
+
+
+def _follows_axes(body: Body) -> bool:
+    """Whether over which axes a tensor varies makes a difference in a body: it sends, draws or normalizes a batch."""
+    return any(
+        e.primitive.kind is Kind.COLLECTIVE
+        or e.primitive in (BATCH_NORM, VARY_LIKE)
+        or Effect.DRAWS in e.primitive.effects
+        or any(_follows_axes(inner) for _, inner in bodies_of(e.static))
+        for e in body.equations
+    )

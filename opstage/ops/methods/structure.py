@@ -11,9 +11,21 @@ import numpy.typing as npt
 
 from ..cursor import Cursor
 from ..dims import Dim
+from ..kinds import Kind
 from ..mesh import ALONE, Mesh
 from ..primitive import Primitive, R, Static
 from ..types import DType
+
+VARY_LIKE = Primitive(
+    "vary_like",
+    operands=("x", "like"),
+    kind=Kind.LAYOUT,
+    shape=lambda x, like: (x,),
+    decomposition=lambda ops, x, like: (x,),
+    expandable=True,
+    view=True,
+)
+"""`Structure.vary_like` in a body that is being traced, where nobody knows yet what varies; a mesh's `Varying` does."""
 
 
 class Structure(ABC, Generic[R]):
@@ -35,7 +47,7 @@ class Structure(ABC, Generic[R]):
 
     def vary_like(self, x: R, like: R, /) -> R:
         """x, varying over the mesh axes over which `like` varies; x itself without a mesh."""
-        return x
+        return x if self.mesh.is_alone else self.bind(VARY_LIKE, (x, like), {})[0]
 
     @abstractmethod
     def bind(self, primitive: Primitive, refs: tuple[R, ...], static: Static, /) -> tuple[R, ...]:
