@@ -286,7 +286,13 @@ class ScalarTrainer:
         named: str | None = None,
     ) -> StepResult:
         """A step that moves `state` on if `moved`, and keeps it as this trainer's own if it is `named`."""
-        result = one_step(self._held, self._stepping, optimizer, state, batch, moved=moved, named=named)
+        held, taken = self._held, self._held.steps_taken
+        try:
+            result = one_step(held, self._stepping, optimizer, state, batch, moved=moved, named=named)
+        except BaseException as error:
+            if type(held.interpreter) is Ranks and held.steps_taken == taken:  # the others may have taken it
+                held.interpreter.fabric.leave_run(error)
+            raise
         self.last_metrics = result.metrics
         return result
 

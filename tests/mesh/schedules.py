@@ -114,7 +114,7 @@ def fabric(process: int, processes: int, near: Near) -> MpiFabric:
     made._near, made._near_processes, made.lending = near, near.processes, Lending(made, near)
     made.process, made.processes, made.hosts = process, processes, ("here",) * processes
     made.timeout, made.agreed, made.slept = PATIENCE, False, 0.0
-    made.counts, made._names, made._number = np.zeros(processes + 2, np.int64), {}, 0
+    made.counts, made._names, made._number, made._refused = np.zeros(processes + 2, np.int64), {}, 0, None
     return made
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+import threading
 from collections import Counter
 from contextlib import nullcontext
 from typing import Any
@@ -20,7 +21,8 @@ from opstage.interpreters.mesh.mpi import MpiFabric
 from opstage.interpreters.mesh.near import INLINE, Near
 from opstage.interpreters.mesh.ranks import on_mesh
 from opstage.interpreters.registry import make_interpreter
-from opstage.ops.errors import RangeError
+from opstage.ops.errors import RangeError, RankError
+from opstage.training.commit import Commit
 from tests.mesh.schedules import on_host
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are near on Linux alone")
@@ -137,3 +139,48 @@ def test_what_a_failed_run_has_begun_keeps_no_other_program_waiting(boards: bool
 
     (one, _), (also, _) = on_host(2, 0, run, boards=boards)
     assert one == also == [[5.0, 5.0]] * 4
+
+
+@pytest.mark.parametrize("boards", [True, False])
+@pytest.mark.parametrize("backend", ["eager", "compiled"])
+@pytest.mark.parametrize("fails", ["an index", "the commit"])
+def test_one_that_goes_on_after_an_error_of_its_own_is_summed_with_no_other(
+    fails: str, backend: Any, boards: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step ends on one of two processes, before its sums or after all of them; that one takes the next batch."""
+    commit = Commit.run
+
+    def table_loss(ops: Any, params: Any, ids: Any, y: Any) -> Any:
+        return ops.mse_loss(ops.gather_rows(params["table"], ids), y)
+
+    def interrupted(self: Commit, *given: Any) -> None:
+        if threading.current_thread() in ending:
+            raise KeyboardInterrupt
+        commit(self, *given)
+
+    def run(fabric: MpiFabric) -> list[Any]:
+        fabric.timeout, rng, found = 5.0, np.random.default_rng(0), list[Any]()
+        options = Options(mesh="data=2", backend=backend)
+        trainer = opstage.scalar_trainer(table_loss, {"table": rng.standard_normal((9, 5))}, options=options)
+        for step in range(4):
+            ids, y = rng.integers(0, 9, 8), rng.standard_normal((8, 5))
+            if step == 2 and fabric.process == 1:
+                if fails == "an index":
+                    ids[-1] = 9
+                else:
+                    ending.add(threading.current_thread())
+            try:
+                found.append(float(trainer.step(0.5, ids, y)))
+            except RankError as error:
+                return [*found, error.reason]
+            except (RangeError, KeyboardInterrupt):
+                ending.clear()
+        return found
+
+    ending = set[threading.Thread]()
+    monkeypatch.setattr(Commit, "run", interrupted)
+    (one, told), (other, also) = ([each[:-1], each[-1]] for each in on_host(2, 0, run, boards=boards))
+    assert one[:2] == other[:2] and len(other) == 2
+    assert len(one) == (2 if fails == "an index" else 3)
+    for each in (told, also):
+        assert "process 1 of 2 on here goes on after an error" in each

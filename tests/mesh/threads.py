@@ -55,6 +55,9 @@ class Threads:
         while not done():
             pass
 
+    def leave_run(self, error: BaseException) -> None:
+        pass
+
     def fail(self, error: BaseException) -> bool:
         return True
 

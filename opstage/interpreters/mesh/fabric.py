@@ -71,6 +71,14 @@ class Fabric(Protocol):
         """Return once `done()` is true for work that involves others. Raises the errors of `exchange`."""
         ...
 
+    def leave_run(self, error: BaseException) -> None:
+        """Note that a run of a program, or a training step, ends here by an error, which the caller may go on after.
+
+        An exchange with a process that has not had as many is a RankError from now on: the two would sum what belongs
+        to different steps. After a RankError every exchange raises it again.
+        """
+        ...
+
     def fail(self, error: BaseException) -> bool:
         """Notify all others that this process fails, before it exits; return whether it should report the error to the
         user."""
@@ -122,6 +130,9 @@ class Alone:
         """Unreachable, since there are no other processes."""
         raise AssertionError(called)
 
+    def leave_run(self, error: BaseException) -> None:
+        """Do nothing, since there are no other processes."""
+
     def fail(self, error: BaseException) -> bool:
         """Return True: this process reports its error."""
         return True
@@ -162,6 +173,9 @@ class Silent:
 
     def watch(self, done: Callable[[], bool], called: str) -> None:
         """Do nothing, since there are no other processes to wait for."""
+
+    def leave_run(self, error: BaseException) -> None:
+        """Do nothing, since no other process takes part."""
 
     def begin_on_device(
         self, device: Any, number: int, parts: Mapping[int, Any], room: Mapping[int, Any], called: str

@@ -47,6 +47,8 @@ _PATIENCE = 5.0
 """Seconds in which a failing process has notified and terminated all others."""
 _DRAIN = 0.1
 """Seconds before the abort in which the launcher reads what was printed; MPICH's drops what it has not read by then."""
+_LEFT = 1 << 32
+"""Added to the numbers of exchanges for each run that has ended by an error, so that those of others never fit them."""
 _NAMES = 4096
 """Names of exchanges that are kept in the form in which they are sent."""
 
@@ -60,8 +62,8 @@ class MpiFabric:
     timeout   seconds without incoming data after which all processes are asked for their state
     agreed    whether the processes have compared what they are about to run
     slept     seconds spent waiting in Python
-    counts    the number of exchanges with each process, the nanoseconds that machine code has waited, and the bytes
-              sent, without headers
+    counts    the number of exchanges with each process (see also `leave_run`), the nanoseconds that machine code has
+              waited, and the bytes sent, without headers
     lending   the memory that processes of this host read where it stands; None if there are no other ones
     """
 
@@ -90,6 +92,7 @@ class MpiFabric:
         self._near_processes = frozenset[int]() if self._near is None else self._near.processes
         self._names: dict[str, bytes] = {}
         self._number = 0
+        self._refused: RankError | None = None
         self._progress = Progress(mpi, words) if len({*self.hosts}) > 1 else None
         self._said = False
         self._hook = sys.excepthook
@@ -220,10 +223,25 @@ class MpiFabric:
         if at not in near.notes:
             near.hear(at)
             if at not in near.notes:
-                self._until(lambda: at in near.notes, lambda: [process], near=near)
+                self._until(lambda: at in near.notes or self._astray(at) is not None, lambda: [process], near=near)
+            if at not in near.notes:
+                near.hear(at)  # what was sent before the note that is astray
+            if at not in near.notes:
+                astray = self._astray(at)
+                assert astray is not None
+                raise self._elsewhere(process, astray, near.notes[process, astray].name)
         found = near.notes.pop(at)
         self.compare(process, number, found.name, len(found.vector), number, name, nbytes)
         return found
+
+    def _astray(self, at: tuple[int, int]) -> int | None:
+        """Return the number of a note of the same process that was written after more or fewer runs were left."""
+        assert self._near is not None
+        process, number = at
+        for other, found in self._near.notes:
+            if other == process and found // _LEFT != number // _LEFT:
+                return found
+        return None
 
     def release(self, process: int, note: SentNote) -> None:
         """Say that the vector of a note has been read. Raises the errors of `exchange`."""
@@ -246,7 +264,7 @@ class MpiFabric:
     ) -> None:
         """Raise RankError unless what came belongs to the exchange of a number, a name and so many bytes."""
         if number != own or name != expected:
-            raise self._elsewhere(process, f"{number} {text_of(name)}")
+            raise self._elsewhere(process, number, name)
         if nbytes != room:
             raise self._of_another_size(process, nbytes, room)
 
@@ -327,9 +345,17 @@ class MpiFabric:
     @property
     def has_failed(self) -> bool:
         """Whether it is known that a process has failed, so that no exchange can begin."""
-        return self._words.heard is not None
+        return self._words.heard is not None or self._refused is not None
+
+    def leave_run(self, error: BaseException) -> None:
+        """See `Fabric.leave_run`."""
+        self.counts[: self.processes] += _LEFT
+        if isinstance(error, RankError) and self._refused is None:
+            self._refused = error
 
     def _require_no_failure(self) -> None:
+        if self._refused is not None:
+            raise RankError(self._refused.reason)
         if self._words.heard is not None:
             source, text = self._words.heard
             raise RankError(f"{self.describe(source)} has failed: {text}")
@@ -372,11 +398,16 @@ class MpiFabric:
             time.sleep(_PATIENCE)  # the process that failed terminates all, with its exit code
         self.abort(1)
 
-    def _elsewhere(self, process: int, found: str) -> RankError:
+    def _elsewhere(self, process: int, number: int, name: bytes) -> RankError:
+        who, here = self.describe(process), self.describe(self.process)
+        left, own = number // _LEFT, self._number // _LEFT
+        why = "all ranks must run one program, on batches of one shape"
+        if left != own:
+            gone, stays = (who, here) if left > own else (here, who)
+            why = f"{gone} goes on after an error by which a run has ended there, and not on {stays}"
         return RankError(
-            f"{self.describe(process)} is in another collective: it is in number {found}, and "
-            f"{self.describe(self.process)} in number {self._number} {self._words.now}; all ranks must run one "
-            "program, on batches of one shape"
+            f"{who} is in another collective: it is in number {number % _LEFT} {text_of(name)}, and {here} in number "
+            f"{self._number % _LEFT} {self._words.now}; {why}"
         )
 
     def _standstill(self, seconds: float, missing: list[int]) -> RankError:
@@ -394,7 +425,7 @@ class MpiFabric:
             why = f"all processes wait for each other: {said}"
         return RankError(
             f"nothing came from {' and '.join(map(self.describe, missing)) or 'the network'} for {seconds:.0f} s in "
-            f"collective {self._number}, {self._words.now}: {why}"
+            f"collective {self._number % _LEFT}, {self._words.now}: {why}"
         )
 
     def _dead(self) -> list[int]:
@@ -406,7 +437,7 @@ class MpiFabric:
             return []
 
     def _place(self) -> str:
-        return f"in collective {self._number}, {self._words.now}"
+        return f"in collective {self._number % _LEFT}, {self._words.now}"
 
     def _died(self, processes: Sequence[int]) -> RankError:
         who = " and ".join(map(self.describe, processes))

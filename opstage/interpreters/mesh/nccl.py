@@ -102,6 +102,10 @@ class NcclFabric:
         """See `Fabric.watch`."""
         self._control.watch(done, called)
 
+    def leave_run(self, error: BaseException) -> None:
+        """See `Fabric.leave_run`."""
+        self._control.leave_run(error)
+
     def fail(self, error: BaseException) -> bool:
         """See `Fabric.fail`."""
         return self._control.fail(error)

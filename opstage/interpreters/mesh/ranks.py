@@ -177,7 +177,11 @@ class Ranks(BaseInterpreter[RankValues]):
         """On an interpreter that compiles, a program is recorded for one rank, and compiled for those here."""
         if self._programs is None:
             return self.execute_each(program, refs, step)
-        results: Values = self._programs.execute(program, refs, step)
+        try:
+            results: Values = self._programs.execute(program, refs, step)
+        except BaseException as error:
+            self.fabric.leave_run(error)
+            raise
         return results if self.lone else tuple([RankValues(self, values) for values in results])
 
     @override
@@ -193,7 +197,11 @@ class Ranks(BaseInterpreter[RankValues]):
             values = [out.values for out in leaves]  # what is under way ends with the program
             return unflatten(structure, [own for (own,) in values]) if self.lone else outs
 
-        return self.inner.execute_each(beneath, (), step)
+        try:
+            return self.inner.execute_each(beneath, (), step)
+        except BaseException as error:
+            self.fabric.leave_run(error)
+            raise
 
     def at(self, device: Any) -> Ranks:
         """The same ranks in the same program, on another device of the interpreter beneath."""
