@@ -20,6 +20,7 @@ from opstage.interpreters.mesh.hosting import Hosting
 from opstage.interpreters.mesh.mpi import MpiFabric
 from opstage.interpreters.mesh.near import Near
 from opstage.interpreters.mesh.sums import Sum, add_up
+from opstage.interpreters.mesh.words import FAILED, Words
 from opstage.interpreters.native.notes import BRIEFLY, CHUNK, INLINE, MUCH, NOTES, SPIN
 from opstage.ops.errors import OutOfMemoryError, RankError
 from opstage.ops.mesh import mesh_of
@@ -261,6 +262,34 @@ def test_one_that_sleeps_is_woken_by_machine_code() -> None:
     assert not one.near._poll.poll(0)
     one.near.rest(10.0, lambda: True)  # does not sleep if it is done, and says that it is awake
     assert other.near.board is not None and not other.near.board.is_asleep(0)
+
+
+def test_a_failure_is_heard_of_without_a_sleep() -> None:
+    """It is told over MPI, which says at first that nothing has come."""
+
+    class Status:
+        def Get_source(self) -> int:  # noqa: N802
+            return 1
+
+        def Get_tag(self) -> int:  # noqa: N802
+            return FAILED
+
+    class Comm(schedules.Comm):
+        probes = iter([False, True, False, False])
+
+        def Iprobe(self, *_: Any) -> bool:  # noqa: N802
+            return next(self.probes)
+
+        def recv(self, **_: Any) -> str:
+            return "a file is gone"
+
+    first, second = nears(2)
+    one = schedules.fabric(0, 2, first)
+    one._words = Words(type("Mpi", (schedules.Mpi,), {"Status": Status}), Comm(0, 2))
+    del first._poll
+    second.call()
+    with pytest.raises(RankError, match="process 1 of 2 on here has failed: a file is gone"):
+        one.watch_near(lambda: False, list, "what the other one says")
 
 
 def test_the_last_note_of_one_that_ends_is_seen() -> None:

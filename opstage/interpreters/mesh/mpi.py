@@ -308,18 +308,19 @@ class MpiFabric:
         """
         began = looked = now = time.perf_counter()
         while not done():
-            now = time.perf_counter()
             if near is not None:
                 near.rest(_LOOK, done)
                 near.hear()
                 if near.ended:
                     self._mourn(near, done, missing)
-            elif now - began < _BRIEF:
-                give_way()
-                continue
-            else:
+            elif now - began >= _BRIEF:
                 time.sleep(_PAUSE)
-            if now - looked > _LOOK:
+            else:
+                give_way()
+            now = time.perf_counter()
+            if now - looked > _LOOK or (near is not None and near.called):
+                if near is not None:
+                    near.called = False
                 looked = now
                 self.listen()
                 late = missing()
@@ -371,7 +372,8 @@ class MpiFabric:
         _note(1, "x")
         reason = error.reason if isinstance(error, RankError) else str(error)
         text = reason if isinstance(error, RankError) else f"{type(error).__name__}: {reason}"
-        lowest = self._words.fail(text, set(self._dead()))
+        call = nothing if self._near is None else self._near.call
+        lowest = self._words.fail(text, set(self._dead()), call)
         return not isinstance(error, RankError) or lowest == self.process
 
     def abort(self, code: int) -> None:

@@ -38,6 +38,8 @@ _IDLE = 1 << 26
 _NOTE, _READ, _MEMORY, _GONE, _BOARD = range(5)
 _WAKE = b"\0"
 """Sent to one that sleeps, for it to look at the boards."""
+_CALL = b"\1"
+"""Sent to those who are to hear of a failure."""
 _HEAD = struct.Struct(f"<qqqqq{NAME}s")
 _LONGEST = _HEAD.size + INLINE
 _FDS = socket.CMSG_SPACE(4) if hasattr(socket, "CMSG_SPACE") else 0
@@ -73,6 +75,7 @@ class Near:
 
     notes   what has come and was not taken yet, by process and number of the exchange
     ended   the processes whose sockets are closed
+    called  whether another one has called this one to listen, see `Words`
     timeout seconds after which one that takes no notes is an error
     board   where machine code writes and reads notes, see `Board`; None without
     changes how often memory was made or dropped
@@ -82,6 +85,7 @@ class Near:
         self.processes = frozenset(sockets)
         self.notes: dict[tuple[int, int], SentNote] = {}
         self.ended: set[int] = set()
+        self.called = False
         self.timeout = 60.0
         self._sockets = dict(sockets)
         self._poll = select.poll()
@@ -254,6 +258,12 @@ class Near:
             with suppress(BlockingIOError):  # then it has something to read
                 self._sockets[process].send(_WAKE)
 
+    def call(self) -> None:
+        """Let all others listen to what is said beside."""
+        for each in self._sockets.values():
+            with suppress(OSError):  # it has much to read, or has ended
+                each.send(_CALL)
+
     def leave(self, process: int, number: int) -> None:
         """Take the note of an exchange, whenever it comes, for read."""
         note = self.notes.pop((process, number), None)
@@ -284,7 +294,9 @@ class Near:
                 self.ended.add(process)
                 self._poll.unregister(each)
                 break
-            if data != _WAKE:
+            if data == _CALL:
+                self.called = True
+            elif data != _WAKE:
                 self._take(process, data, fds)
             if at in self.notes:
                 break
@@ -310,7 +322,7 @@ class Near:
         self.board.say_asleep(True)
         try:
             self.hear()  # what was written before that was read
-            if not done():
+            if not done() and not self.called:
                 self._poll.poll(1e3 * seconds)
         finally:
             self.board.say_asleep(False)

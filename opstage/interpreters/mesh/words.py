@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, final
 
 FAILED, ASK, ANSWER = 1, 2, 3
@@ -32,7 +32,11 @@ class Words:
     def listen(self) -> None:
         """Receive what others have said, and answer those that ask."""
         comm, status = self._comm, self._mpi.Status()
-        while comm.Iprobe(self._mpi.ANY_SOURCE, self._mpi.ANY_TAG, status):
+
+        def come() -> bool:
+            return bool(comm.Iprobe(self._mpi.ANY_SOURCE, self._mpi.ANY_TAG, status))
+
+        while come() or come():  # Open MPI says no, and then looks
             source, tag = status.Get_source(), status.Get_tag()
             text: str = comm.recv(source=source, tag=tag)
             if tag == FAILED:
@@ -54,11 +58,13 @@ class Words:
             time.sleep(0.01)
         return dict(self._answers)
 
-    def fail(self, text: str, dead: Collection[int]) -> int:
-        """Tell all who live that this process fails; return the lowest of those that fail at the same time."""
+    def fail(self, text: str, dead: Collection[int], call: Callable[[], None]) -> int:
+        """Tell all who live that this process fails, and call them; return the lowest of those that fail at the same
+        time."""
         for process in range(self.processes):
             if process != self.process and process not in dead:
                 self._outgoing.append(self._comm.isend(text, process, FAILED))
+        call()
         until = time.perf_counter() + _TOGETHER
         lowest = self.process
         status = self._mpi.Status()
