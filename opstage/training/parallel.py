@@ -98,7 +98,7 @@ class DataParallel:
         loss, aux = loss_and_aux(self.loss(outer, *unflatten(structure, refs)))
         loss = outer.adopt(loss)
         _require_known(ops.mesh, outer.used_axes)
-        joins = self._joins(flat, types, first, ops) if DATA in loss.axes else _SUMMED
+        joins = self._joins(flat, types, first, ops, summed=DATA not in loss.axes) if split else _SUMMED
         with Quietly(ops.cursor):
             weight = None
             if joins.divisor is not None:
@@ -113,11 +113,20 @@ class DataParallel:
             kept = _state(outer, aux.state)
         return joined.value, Aux(state=kept, metrics=told)
 
-    def _joins(self, flat: _Flat, types: Sequence[TensorType], first: int, ops: Any) -> Joining:
-        """Return how the loss combines those of the ranks; raises UsageError if that is not proved."""
+    def _joins(self, flat: _Flat, types: Sequence[TensorType], first: int, ops: Any, *, summed: bool) -> Joining:
+        """Return how the loss combines those of the ranks, unless the program has `summed` it; raises UsageError if
+        that is not proved, or if all ranks would draw the same for rows of their own."""
         types = in_numbers(types)
         key = tuple([(type_.shape, type_.dtype) for type_ in types])
         with self._joinings.proved(key, flat, types, slice(first, len(types)), ops) as (found, _):
+            if found.draws:
+                raise UsageError(
+                    f"{found.draws} is for the rows of a batch but has no like=, so all ranks of mesh axis {DATA!r} "
+                    "would draw the same for rows of their own; give it a tensor with these rows, such as "
+                    "ops.rand_normal(shape=x.shape, like=x)"
+                )
+            if summed:
+                return _SUMMED
             if not found.loss:
                 raise UsageError(
                     f"the loss cannot be shared out over the ranks of mesh axis {DATA!r}: how that of a batch follows "

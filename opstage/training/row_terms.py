@@ -24,11 +24,13 @@ from ..interpreters.graph.recorder import record
 from ..interpreters.structural import SCAN
 from ..interpreters.tracer import constants, evaluate
 from ..ops.closed import Body, Equation
-from ..ops.errors import OpstageError, ProgramError
+from ..ops.errors import ProgramError
 from ..ops.kinds import Effect, Kind
+from ..ops.methods.structure import VARY_LIKE
 from ..ops.primitive import Primitive
 from ..ops.trees import Structure, unflatten
 from ..ops.types import TensorType, is_float
+from .row_draws import SAYING, unshared_draw
 from .row_rules import ROW_RULES, SUMMED, Term, TermKind, all_along_one, images, outer
 
 ROWS, SUM, DIVISOR = "rows", "sum", "divisor"
@@ -69,6 +71,7 @@ class Joining(NamedTuple):
               by the DIVISOR; empty if nothing is proved; `reason` then says why
     metrics   the same for each metric, by name
     counts    the metrics that equal the divisor
+    draws     a draw that would be the same for the rows of all ranks; empty if there is none
     """
 
     loss: str
@@ -76,14 +79,15 @@ class Joining(NamedTuple):
     reason: str = ""
     metrics: Mapping[str, str] = MappingProxyType({})
     counts: frozenset[str] = frozenset()
+    draws: str = ""
 
 
 def joining(program: Callable[..., Any], types: Sequence[TensorType], batch: slice, ops: Any) -> Joining:
     """Prove how a flat program of (loss, metrics) combines; `batch` says which of its inputs have rows."""
     try:
-        terms, body, result = _result(program, types, batch, ops)
-    except OpstageError as error:
-        return Joining("", reason=f"it cannot be traced: {str(error).splitlines()[0]}")
+        terms, body, result, rows = _result(program, types, batch, ops)
+    except Exception as error:  # also the program's own, which may expect a number of rows
+        return Joining("", reason=f"it cannot be traced: {(str(error) or type(error).__name__).splitlines()[0]}")
     slots: Any = result
     loss = terms[slots[0]]
     divisor = None
@@ -97,6 +101,7 @@ def joining(program: Callable[..., Any], types: Sequence[TensorType], batch: sli
         loss.where or "its sums over rows are joined in another way",
         {name: _how(terms[slot], loss.by) for name, slot in told.items()},
         frozenset([name for name, slot in told.items() if slot == loss.by]),
+        unshared_draw(body, rows),
     )
 
 
@@ -134,7 +139,7 @@ def means(program: Callable[..., Any], types: Sequence[TensorType], batch: slice
 
     Raises OpstageError if it cannot be traced.
     """
-    terms, _, slots = _result(program, types, batch, ops)
+    terms, _, slots, _ = _result(program, types, batch, ops)
     of = {name: terms[slot] for name, slot in slots.items() if isinstance(slot, int)}
     return [
         name
@@ -145,8 +150,9 @@ def means(program: Callable[..., Any], types: Sequence[TensorType], batch: slice
 
 def _result(
     program: Callable[..., Any], types: Sequence[TensorType], batch: slice, ops: Any
-) -> tuple[dict[int, Term], Body, Any]:
-    """Return the terms of a program's tensors by slot, its body, and its result with slots for its tensors."""
+) -> tuple[dict[int, Term], Body, Any, int]:
+    """Return the terms of a program's tensors by slot, its body, its result with slots for its tensors, and the number
+    of rows with which it was traced."""
     sizes = {size for type_ in types for size in type_.shape}
     rows = next((p for p in _PRIMES if all(size % p or not size for size in sizes)), 0)
     if not rows:
@@ -158,7 +164,8 @@ def _result(
     built: list[Structure] = []
     body = _traced(program, of_rows, ops, built)
     inputs = [Term(TermKind.ROWS, data=True) if i in inside else Term(TermKind.FIXED) for i in range(len(body.inputs))]
-    return _Terms(body, rows, inputs).of, body, unflatten(built[0], list(body.outputs[: built[0].num_leaves]))
+    result = unflatten(built[0], list(body.outputs[: built[0].num_leaves]))
+    return _Terms(body, rows, inputs).of, body, result, rows
 
 
 def _how(term: Term, by: int) -> str:
@@ -180,12 +187,13 @@ def _traced(
             built.append(structure)
         return tuple(leaves)
 
-    return expand(record(outputs, types, ops.dtype, ops.seed).body, _stays)
+    return expand(record(outputs, types, ops.dtype, ops.seed, mesh=SAYING).body, _stays)
 
 
 def _stays(primitive: Primitive, operands: Any, static: Any) -> bool:
-    """Keep batch norm whole: it maps rows to rows, and its statistics are deliberately those of a part."""
-    return primitive.name == _BATCH_NORM
+    """Keep batch norm whole: it maps rows to rows, and its statistics are deliberately those of a part. And keep what
+    draws say of their rows."""
+    return primitive.name == _BATCH_NORM or primitive is VARY_LIKE
 
 
 @final
@@ -217,7 +225,9 @@ class _Terms:
         given = [self.of[slot] for slot in equation.inputs]
         kinds = {term.kind for term in given}
         data = all(term.data for term in given) and Effect.DRAWS not in equation.effects
-        if TermKind.MIXED in kinds:
+        if equation.primitive is VARY_LIKE:
+            made = given[:1]
+        elif TermKind.MIXED in kinds:
             made = [next(term for term in given if term.kind is TermKind.MIXED)] * len(equation.outputs)
         elif kinds <= {TermKind.FIXED}:
             made = [Term(TermKind.FIXED) if not self._counts_rows(equation) else self._mixed(equation)] * len(

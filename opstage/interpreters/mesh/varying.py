@@ -112,7 +112,8 @@ class Varying(Wrapper[VaryingRef, Any]):
 
     @override
     def vary_like(self, x: VaryingRef, like: VaryingRef, /) -> VaryingRef:
-        return self.adopt(x).over(self._used(like).axes)
+        used = self._used(like)
+        return self.adopt(x).over(used.axes - used.copied)  # of what all ranks have alike, they draw the same
 
     def _used(self, ref: Any) -> VaryingRef:
         found = self.adopt(ref)

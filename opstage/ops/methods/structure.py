@@ -47,7 +47,7 @@ class Structure(ABC, Generic[R]):
 
     def vary_like(self, x: R, like: R, /) -> R:
         """x, varying over the mesh axes over which `like` varies; x itself without a mesh."""
-        return x if self.mesh.is_alone else self.bind(VARY_LIKE, (x, like), {})[0]
+        return self.bind(VARY_LIKE, (x, like), {})[0] if self.mesh.axes else x
 
     @abstractmethod
     def bind(self, primitive: Primitive, refs: tuple[R, ...], static: Static, /) -> tuple[R, ...]:
