@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..interpreters.control import bodies_of
+from ..ops.catalogue.random import DRAWS
 from ..ops.closed import Body
-from ..ops.kinds import Effect
 from ..ops.mesh import Mesh
 from ..ops.methods.structure import VARY_LIKE
 
@@ -20,7 +20,7 @@ def unshared_draw(body: Body, rows: int) -> str:
     said = {slot for e in body.equations if e.primitive is VARY_LIKE for slot in e.outputs}
     for e in body.equations:
         shape = body.types[e.outputs[0]].shape if e.outputs else ()
-        drawn = Effect.DRAWS in e.primitive.effects and any(size and size % rows == 0 for size in shape)
+        drawn = e.primitive in DRAWS and any(size and size % rows == 0 for size in shape)
         if drawn and said.isdisjoint(e.inputs):
             line = body.lines.get(e.ordinal)
             return "a draw" + (f" at {line.file}:{line.line}" if line is not None else "")

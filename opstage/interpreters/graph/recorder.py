@@ -88,6 +88,8 @@ class Recorder(Writing):
             if communicates(static):
                 if primitive is SCAN:
                     return run_loop(self, *refs, **static)
+                if primitive.declared:
+                    return self.decompose(primitive, refs, static)
                 raise apart(primitive, self.cursor.region.name)
         cursor = self.cursor
         if cursor.ordinal not in self.lines:

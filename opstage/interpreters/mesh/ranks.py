@@ -258,7 +258,9 @@ class Ranks(BaseInterpreter[RankValues]):
         return tuple([RankValues(self, values) for values in zip(*outs)])
 
     def _together(self, primitive: Primitive, refs: tuple[RankValues, ...], static: Static) -> tuple[RankValues, ...]:
-        """A loop or choice in whose bodies ranks send each other something: all take it at one pace."""
+        """A loop, a choice or a user's op in whose bodies ranks send each other something: all take it at one pace."""
+        if primitive.declared:
+            return self.decompose(primitive, refs, static)
         if primitive is SCAN:
             return run_loop(self, *refs, **static)
         if primitive is SWITCH:

@@ -18,12 +18,13 @@ from ...ops.catalogue.collective import ALL_MAX, ALL_REDUCE, AXIS_INDEX, SHARD, 
 from ...ops.catalogue.elementwise import SCALE
 from ...ops.catalogue.layout import BROADCAST_TO
 from ...ops.catalogue.normalization import BATCH_NORM, batch_norm_of_ranks
+from ...ops.catalogue.random import DRAWS
 from ...ops.closed import Body
 from ...ops.cursor import Quietly
 from ...ops.dims import prod, ratio
 from ...ops.errors import MeshError
 from ...ops.functions.collective import all_mean
-from ...ops.kinds import Effect, Kind
+from ...ops.kinds import Kind
 from ...ops.methods.structure import VARY_LIKE
 from ...ops.primitive import Primitive, Static
 from ...ops.types import TensorType
@@ -133,7 +134,7 @@ class Varying(Wrapper[VaryingRef, Any]):
             axes = self._after(primitive, refs, static)
         else:
             axes = NOWHERE.union(*[ref.axes for ref in refs])
-            if axes and Effect.DRAWS in primitive.effects:
+            if axes and primitive in DRAWS:
                 return self._drawn(primitive, refs, axes, static)
             if primitive is BATCH_NORM and refs[0].axes & self.batch:
                 return self._batch_norm(refs, static)
@@ -152,7 +153,8 @@ class Varying(Wrapper[VaryingRef, Any]):
     def _with_bodies(
         self, primitive: Primitive, refs: tuple[VaryingRef, ...], static: Static
     ) -> tuple[VaryingRef, ...]:
-        """Bind a loop or a branch in whose bodies it matters what varies: each is traced again, beneath this rule.
+        """Bind a loop, a branch or a user's op in whose bodies it matters what varies: each is traced again, beneath
+        this rule.
 
         A carry varies wherever it does in any iteration, and a result wherever it does in any branch, hence the
         fixpoint. Captured floats are varied before the loop, so that their gradients are summed once; over an axis
@@ -161,7 +163,7 @@ class Varying(Wrapper[VaryingRef, Any]):
         bodies = dict(bodies_of(static))
         sent = {e.static["axis"] for body in bodies.values() for e in collectives(body)}
         first = 1 if primitive is SWITCH else 0
-        carries = 0 if first else static["carries"] if primitive is SCAN else len(bodies["body"].outputs)
+        carries = static["carries"] if primitive is SCAN else len(bodies["body"].outputs) if primitive is WHILE else 0
         decided = refs[0].axes if first else NOWHERE
         given = [(ref.axes, ref.copied) for ref in refs]
         least: list[_Over] = given[:carries]
@@ -316,7 +318,7 @@ def _follows_axes(body: Body) -> bool:
     return any(
         e.primitive.kind is Kind.COLLECTIVE
         or e.primitive in (BATCH_NORM, VARY_LIKE)
-        or Effect.DRAWS in e.primitive.effects
+        or e.primitive in DRAWS
         or any(_follows_axes(inner) for _, inner in bodies_of(e.static))
         for e in body.equations
     )

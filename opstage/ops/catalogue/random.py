@@ -93,3 +93,6 @@ BERNOULLI_MASK = Primitive(
     decomposition=_bernoulli_mask_decomposition,
     differentiable=False,
 )
+
+DRAWS = frozenset({RAND_UNIFORM, RAND_NORMAL, BERNOULLI_MASK})
+"""All draws. They take a `shape`, where an op that a user declared impure takes what it likes."""
