@@ -68,7 +68,7 @@ def vjp(ops: Interpreter[Any], f: Callable[..., Any], *trees: Any) -> tuple[Any,
     flat = [node for refs in nodes for node in refs]
 
     def pullback(cotangent: Any) -> tuple[Any, ...]:
-        cotangents = _aligned("cotangent", structure, cotangent, outputs)
+        cotangents = aligned("cotangent", structure, cotangent, outputs)
         pulled = iter(tape.pull(outputs, cotangents, flat))
         return tuple(unflatten(flatten(tree)[1], [next(pulled) for _ in refs]) for tree, refs in zip(trees, nodes))
 
@@ -85,7 +85,7 @@ def jvp(
     arguments = []
     for tree, tangent in zip(trees, tangents):
         leaves, structure = flatten(_adopted(ops, tree))
-        moves = [None] * len(leaves) if tangent is None else _aligned("tangent", structure, tangent, leaves)
+        moves = [None] * len(leaves) if tangent is None else aligned("tangent", structure, tangent, leaves)
         arguments.append(unflatten(structure, [forward.dual(x, t) for x, t in zip(leaves, moves)]))
     duals, structure = run_closed(forward, f, *arguments, leaked=_LEAKED)
     with Quietly(ops.cursor):
@@ -158,7 +158,7 @@ def _adopted(ops: Interpreter[Any], tree: Any) -> Any:
     return unflatten(structure, [ops.adopt(leaf) for leaf in leaves])
 
 
-def _aligned(kind: str, structure: Structure, tree: Any, of: list[Any]) -> list[Any]:
+def aligned(kind: str, structure: Structure, tree: Any, of: list[Any]) -> list[Any]:
     """The leaves of a cotangent or tangent, each None or of the type of its tensor in `of`."""
     op = "vjp" if kind == "cotangent" else "jvp"
     try:

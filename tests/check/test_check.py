@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import opstage
-from opstage import Options, Spec, derived
+from opstage import Options, Spec, check_step, derived, transform
 from opstage.interpreters.shape_check import Finding, Report
 from opstage.ops.dims import evaluate
 from opstage.ops.errors import ValidationError
@@ -437,3 +437,20 @@ def test_a_loop_that_gives_nothing() -> None:
     assert report.graph.output_types == opstage.record(program, Spec("3"), Spec("4 3")).output_types
     w, xs = np.arange(3.0), np.ones((4, 3))
     np.testing.assert_array_equal(opstage.run(program, w, xs), 8 * w)
+
+
+def test_a_derivative_within_a_loop_may_decompose_what_it_likes() -> None:
+    """A tape over the trace of a body once handed its refs to the checker, which took them for those of another run."""
+
+    def program(ops: Any, params: Any, x: Any) -> Any:
+        def row(ops: Any, total: Any, row: Any) -> Any:
+            g = transform.grad(ops, lambda ops, w: ops.sum(ops.gelu(ops.mul(row, w))), params["w"])
+            return ops.add(total, ops.sum(ops.mul(g, g))), None
+
+        return ops.scan(row, ops.full(shape=(), value=0.0), x)[0]
+
+    params = {"w": np.ones(6)}
+    assert opstage.check(program, {"w": (6,)}, Spec("B 6")).ok
+    assert check_step(program, params, Spec("B 6")).ok
+    wrong = opstage.check(program, {"w": (6,)}, Spec("B 7"))
+    assert not wrong.ok and "7" in str(wrong)

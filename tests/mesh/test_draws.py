@@ -71,7 +71,8 @@ def said_and_summed(ops: Any, params: Any, x: Any, y: Any) -> Any:
 
 
 def of_a_known_size(ops: Any, params: Any, x: Any, y: Any) -> Any:
-    assert x.shape[0] in (2, 4, 8)
+    if x.shape[0] not in (2, 4, 8):
+        raise ValueError(x.shape)
     return said_and_summed(ops, params, x, y)
 
 

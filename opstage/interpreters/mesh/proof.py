@@ -59,15 +59,18 @@ class Fault(Exception):
         self.source = source
 
 
-def agreement(body: Body, kept: Mapping[int, str] | None = None) -> list[States]:
+def agreement(body: Body, kept: Mapping[int, str] | None = None, told: Iterable[int] = ()) -> list[States]:
     """Return the states of the outputs of a step's body.
 
-    `kept` maps the numbers of inputs that ranks keep for themselves to the axis over which they differ. Raises Fault
-    for a misplaced collective.
+    `kept` maps the numbers of inputs that ranks keep for themselves to the axis over which they differ; `told` has the
+    numbers of outputs that the loss gives: derivatives that the loss takes itself are not those of the step. Raises
+    Fault for a misplaced collective.
     """
     own = kept or {}
     inputs: list[States] = [{own[i]: Over.DIFFERS} if i in own else _NOTHING for i in range(len(body.inputs))]
-    return _Agreeing(body, inputs).outputs
+    loss = {body.outputs[i] for i in told}
+    ends = [i for i, e in enumerate(body.equations) if not loss.isdisjoint(e.outputs)]
+    return _Agreeing(body, inputs, forward=max(ends, default=-1) + 1).outputs
 
 
 def require_alike(outputs: Sequence[States], names: Sequence[str], kept: Mapping[str, str] | None = None) -> None:
@@ -82,9 +85,23 @@ def require_alike(outputs: Sequence[States], names: Sequence[str], kept: Mapping
 
 
 class _Agreeing:
-    """One pass over a body; `outputs` are the states of its results."""
+    """One pass over a body; `outputs` are the states of its results.
 
-    def __init__(self, body: Body, inputs: Sequence[States], *, backward: bool = False, strict: bool = True):
+    forward   how many equations come before the backward pass, at least, whatever derivatives they are of; None: all
+    backward  whether the body is of the backward pass
+    """
+
+    def __init__(
+        self,
+        body: Body,
+        inputs: Sequence[States],
+        *,
+        forward: int | None = 0,
+        backward: bool = False,
+        strict: bool = True,
+    ):
+        self._forward = forward
+        self._at = -1
         self._backward = backward
         self._strict = strict
         self._begun = backward  # whether cotangents have begun
@@ -93,7 +110,7 @@ class _Agreeing:
         self._types = body.types
         self._constant = {constant.slot for constant in body.constants}
         self._zero: set[int] = set()
-        for equation in body.equations:
+        for self._at, equation in enumerate(body.equations):
             states = self._after(equation)
             each = states if isinstance(states, list) else [states] * len(equation.outputs)
             self._of.update(zip(equation.outputs, each))
@@ -102,7 +119,7 @@ class _Agreeing:
     def _after(self, equation: Equation) -> States | list[States]:
         """Return the state of an op's results, or of each of them."""
         given = [self._of.get(slot, _NOTHING) for slot in equation.inputs]
-        self._begun = self._begun or equation.backward
+        self._begun = self._begun or self._is_backward(equation)
         if equation.primitive.kind is Kind.COLLECTIVE:
             return self._collective(equation, given)
         if any(_communicates(body) for _, body in bodies_of(equation.static)):
@@ -119,6 +136,13 @@ class _Agreeing:
         if equation.primitive in DRAWS:  # a draw is made again in a backward loop, and is no gradient
             return {axis: Over.COPY if over is Over.PART else over for axis, over in met.items()}
         return met
+
+    def _is_forward(self) -> bool:
+        return not self._backward and (self._forward is None or self._at < self._forward)
+
+    def _is_backward(self, equation: Equation) -> bool:
+        """Return whether an equation is of the step's backward pass."""
+        return self._backward or (equation.backward and not self._is_forward())
 
     def _require_varied(self, equation: Equation, given: Sequence[States], axes: Iterable[str]) -> None:
         for slot, states in zip(equation.inputs, given):
@@ -137,7 +161,7 @@ class _Agreeing:
         top = max(given)
         if Over.PART not in given:
             return top
-        if equation.backward or self._backward:  # the rules of derivatives are linear in cotangents
+        if self._is_backward(equation):  # the rules of derivatives are linear in cotangents
             return Over.PART
         linearity = equation.primitive.linearity
         parts = [over is Over.PART or slot in self._zero for slot, over in zip(equation.inputs, given)]
@@ -154,7 +178,7 @@ class _Agreeing:
             return {axis: Over.DIFFERS}
         (x,) = given
         before = x.get(axis, Over.ALIKE)
-        back = equation.backward or self._backward
+        back = self._is_backward(equation)
         if primitive in (VARY, SHARD):
             if before is not Over.ALIKE and not (before is Over.COPY and primitive is SHARD):
                 self._refuse(equation, f"x differs between the ranks of mesh axis {axis!r} already")
@@ -189,12 +213,16 @@ class _Agreeing:
         carries = 0
         if primitive in (SCAN, WHILE):
             carries = equation.static["carries"] if primitive is SCAN else len(bodies["body"].outputs)
-        backward = equation.backward or self._backward
+        backward = self._is_backward(equation)
+        forward = None if self._is_forward() else 0
         decided: States = given[0] if first else _NOTHING
         zero = [slot in self._zero for slot in equation.inputs[:carries]]
 
         def read(operands: Sequence[States], strict: bool) -> list[States]:
-            outs = [_Agreeing(body, operands[first:], backward=backward, strict=strict) for body in bodies.values()]
+            outs = [
+                _Agreeing(body, operands[first:], forward=forward, backward=backward, strict=strict)
+                for body in bodies.values()
+            ]
             found = [reduce(_least, each) for each in zip(*[reading.outputs for reading in outs])]
             return [{**_least(states, decided), **{a: o for a, o in states.items() if o}} for states in found]
 
@@ -202,7 +230,7 @@ class _Agreeing:
         while states != before:
             before = [*states]
             if test is not None:
-                decided = _Agreeing(test, states, strict=False).outputs[0]
+                decided = _Agreeing(test, states, forward=None, strict=False).outputs[0]
             outs = read(states, strict=False)
             states[:carries] = [_carried(*each) for each in zip(states, outs, zero)]
         strict = self._strict

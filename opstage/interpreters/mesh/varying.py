@@ -7,7 +7,7 @@ soon as it is complete, and data parallelism needs no further code. As pvary of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from functools import reduce
 from typing import Any, TypeAlias, final
@@ -19,7 +19,7 @@ from ...ops.catalogue.elementwise import SCALE
 from ...ops.catalogue.layout import BROADCAST_TO
 from ...ops.catalogue.normalization import BATCH_NORM, batch_norm_of_ranks
 from ...ops.catalogue.random import DRAWS
-from ...ops.closed import Body
+from ...ops.closed import Body, Equation
 from ...ops.cursor import Quietly
 from ...ops.dims import prod, ratio
 from ...ops.errors import MeshError
@@ -35,6 +35,7 @@ from ..looping import WHILE
 from ..structural import SCAN
 from ..tracer import Tracer, constants, evaluate
 from .meeting import apart
+from .nested import jvp_of_ranks, vjp_of_ranks
 from .proof import collectives
 
 NOWHERE: frozenset[str] = frozenset()
@@ -98,14 +99,54 @@ class VaryingRef(Holding):
 class Varying(Wrapper[VaryingRef, Any]):
     """Inserts `vary` where needed, around the interpreter of a rank's program."""
 
-    __slots__ = ("batch", "used_axes")
+    __slots__ = ("batch", "used_axes", "_outer", "_adopted")
     ref_type = VaryingRef
 
-    def __init__(self, inner: Interpreter[Any], batch: frozenset[str]):
-        """`batch` are the axes over which batches are sharded; statistics of a batch are those of the whole batch."""
+    def __init__(self, inner: Interpreter[Any], batch: frozenset[str], outer: Varying | None = None):
+        """`batch` are the axes over which batches are sharded; statistics of a batch are those of the whole batch.
+
+        `outer` is the rule around a derivative within which this one is.
+        """
         super().__init__(inner, differentiates=False)
         self.batch = batch
-        self.used_axes = set(batch)  # the mesh axes that the program uses
+        self.used_axes: set[str] = (
+            set(batch) if outer is None else outer.used_axes
+        )  # the mesh axes that the program uses
+        self._outer = outer
+        self._adopted: dict[int, tuple[Any, VaryingRef]] = {}  # refs of outer ones
+
+    def above(self, inner: Interpreter[Any]) -> Varying:
+        """Return the rule around `inner`, in which a derivative of a program of this one is taken."""
+        return Varying(inner, self.batch, self)
+
+    def holding(self, value: Any, like: VaryingRef) -> VaryingRef:
+        """Return a ref to a value that varies as `like` does."""
+        made = VaryingRef(value, self, like.axes, like.first, like.copied)
+        made.mean = like.mean
+        return made
+
+    @override
+    def adopt(self, ref: Any, /) -> VaryingRef:
+        if self._outer is None or type(ref) is not VaryingRef or ref.ops is self or self.closed is not None:
+            return super().adopt(ref)
+        known = self._adopted.get(id(ref))
+        if known is None:
+            own = self._outer.adopt(ref)
+            known = self._adopted[id(ref)] = ref, self.holding(self.inner.adopt(own.value), own)
+        return known[1]
+
+    @override
+    def close(self, reason: str) -> None:
+        super().close(reason)
+        self._adopted.clear()
+
+    @override
+    def vjp_of(self, f: Callable[..., Any], /, *refs: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
+        return vjp_of_ranks(self, f, refs)
+
+    @override
+    def jvp_of(self, f: Callable[..., Any], refs: tuple[Any, ...], tangents: tuple[Any, ...], /) -> tuple[Any, Any]:
+        return jvp_of_ranks(self, f, refs, tangents)
 
     @override
     def wrap(self, value: Any, /) -> VaryingRef:
@@ -161,6 +202,13 @@ class Varying(Wrapper[VaryingRef, Any]):
         along which a body sends, only where they meet what varies.
         """
         bodies = dict(bodies_of(static))
+        if any(map(_derives_over_ranks, bodies.values())):
+            raise MeshError(
+                "its body takes a derivative of what ranks compute together, a collective or batch_norm, and what "
+                "varies cannot be followed into that; take the derivative outside of it, or write the loop out",
+                op=primitive.name,
+                region=self.cursor.region.name,
+            )
         sent = {e.static["axis"] for body in bodies.values() for e in collectives(body)}
         first = 1 if primitive is SWITCH else 0
         carries = static["carries"] if primitive is SCAN else len(bodies["body"].outputs) if primitive is WHILE else 0
@@ -322,3 +370,20 @@ def _follows_axes(body: Body) -> bool:
         or any(_follows_axes(inner) for _, inner in bodies_of(e.static))
         for e in body.equations
     )
+
+
+def _derives_over_ranks(body: Body) -> bool:
+    """Whether a body takes a derivative and has ops of all ranks, which may be within it."""
+    derives = any(e.backward or any(inner.backward for inner in _within(e)) for e in body.equations)
+    return derives and any(
+        e.primitive.kind is Kind.COLLECTIVE or e.primitive is BATCH_NORM
+        for each in body.equations
+        for e in (each, *_within(each))
+    )
+
+
+def _within(equation: Equation) -> Iterator[Equation]:
+    for _, body in bodies_of(equation.static):
+        for each in body.equations:
+            yield each
+            yield from _within(each)

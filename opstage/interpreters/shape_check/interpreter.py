@@ -252,15 +252,16 @@ class ShapeOps(Writing):
     def before_decompose(self, primitive: Primitive, refs: tuple[Any, ...], static: Static, /) -> None:
         if self.cursor.quiet:
             return
-        if not self.collect:
-            primitive.infer(tuple([TensorType(ref.shape, ref.dtype) for ref in refs]), static, self.cursor.region.name)
-            return
-        self.places[self.cursor.ordinal] = user_place()
-        held = []
+        beneath = []
         for ref in refs:
             while isinstance(ref, Holding):
                 ref = ref.value
-            held.append(self.adopt(ref))
+            beneath.append(ref)
+        if not self.collect or any(ref.ops is not self for ref in beneath):  # those of a body are of who traces it
+            primitive.infer(tuple([TensorType(ref.shape, ref.dtype) for ref in refs]), static, self.cursor.region.name)
+            return
+        self.places[self.cursor.ordinal] = user_place()
+        held = [self.adopt(ref) for ref in beneath]
         if self._is_doubtful(held):
             return
         try:
