@@ -15,7 +15,7 @@ from ..ops.trees import Structure, flatten, lists_as_arrays, unflatten
 from ..options import Options
 from .by_name import by_position
 from .hyperparameters import keep, require_count
-from .row_terms import ROWS, SUM
+from .row_terms import COUNT, ROWS, SUM
 from .running import Running, result_of
 from .step import StepLayout
 
@@ -137,7 +137,7 @@ def summed(
 ) -> Summed:
     """Return the sum of the gradients of all parts, computed on the interpreter. Parameters and state do not change.
 
-    `joins` maps names of metrics to ROWS or SUM; the other metrics are combined like the loss.
+    `joins` maps names of metrics to ROWS, SUM or COUNT; the other metrics are combined like the loss.
     """
     held, interpreter = running.held, running.held.interpreter
     values, state = held.values(), held.state
@@ -169,10 +169,12 @@ def summed(
         what = f"the metric {by!r}" if isinstance(layout.weigh, str) else "what the loss of the rows is divided by"
         raise UsageError(f"accumulate: {what} is {float(divisor)} in all, so the batch has no mean by it")
     rows = [np.asarray(Fraction(part.rows)) for part in parts]
-    weighed = {ROWS: (rows, Fraction(total)), SUM: ([np.asarray(Fraction(1))] * len(parts), Fraction(1))}
+    once = [np.asarray(Fraction(1))] * len(parts), Fraction(1)
+    weighed = {ROWS: (rows, Fraction(total)), SUM: once, COUNT: once}
 
     def metric(name: str) -> Any:
-        return _joined_metric([each[name] for each in told], *weighed.get(joins.get(name, ""), (weights, divisor)))
+        how = joins.get(name, "")
+        return _joined_metric([each[name] for each in told], *weighed.get(how, (weights, divisor)), mean=how == ROWS)
 
     return Summed(
         interpreter.put(_joined(losses, weights, divisor)),
@@ -191,10 +193,11 @@ def _joined(values: Sequence[Any], weights: Sequence[Any], divisor: Any) -> Any:
     return np.asarray(total / (divisor if kind.kind == "O" else float(divisor)), kind)
 
 
-def _joined_metric(values: Sequence[Any], weights: Sequence[Any], divisor: Any) -> Any:
-    """Add integer metrics, which are counts; combine the others like the loss."""
+def _joined_metric(values: Sequence[Any], weights: Sequence[Any], divisor: Any, *, mean: bool) -> Any:
+    """Add integer metrics, which are counts, but for a `mean`, which is the same in all parts; combine the others by
+    their weights."""
     if np.asarray(values[0]).dtype.kind in "iub":
-        return np.sum(np.asarray(values, np.int64), axis=0)
+        return values[0] if mean else np.sum(np.asarray(values, np.int64), axis=0)
     if len({np.shape(value) for value in values}) > 1:
         raise UsageError("accumulate joins metrics of all parts of a batch, but a metric has another shape in each")
     return _joined(values, weights, divisor)

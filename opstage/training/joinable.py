@@ -41,10 +41,8 @@ class Joinable:
         types[: len(held.params)] = [TensorType(param.shape, param.dtype) for param in held.params]
         first, last = sum(layout.counts[:2]), sum(layout.counts[:3])
         key = (layout.key, *[(type_.shape[1:], type_.dtype) for type_ in types[first:last]])
-        with self._joinings.proved(key, layout.of_whole.forward, types, slice(first, last), held.interpreter) as (
-            found,
-            new,
-        ):
+        forward, counts = layout.of_whole.forward, (*sorted({part.rows for part in parts}), rows.count)
+        with self._joinings.proved(key, forward, types, slice(first, last), held.interpreter, counts) as (found, new):
             if self._accumulate.check:
                 alike = (by, DIVISOR if by == ROWS else by)
                 proved = metric in found.counts if metric is not None else found.loss in alike
@@ -52,7 +50,18 @@ class Joinable:
                     self._see(rows, found, proved=proved)
                 if metric is None and not proved and found.loss:
                     self._refuse(f"it is {_WHAT.get(found.loss, 'a mean over the rows that count')}", found.loss)
+                self._require_metrics(found)
             return found
+
+    def _require_metrics(self, found: Joining) -> None:
+        """Raise UsageError for a metric of which it is known that it does not follow from those of the parts."""
+        unknown = {**found.unknown, **dict.fromkeys(found.divisors, "it is divided by another sum than the loss is")}
+        for name, why in unknown.items():
+            if name != self._accumulate.metric:
+                raise UsageError(
+                    f"accumulate: the metric {name!r} of a batch does not follow from those of its parts: {why}; give "
+                    "what it is computed of as metrics, such as sums and counts; check=False weighs it like the loss"
+                )
 
     def _see(self, rows: Rows, found: Joining, *, proved: bool) -> None:
         """Compare the loss of some rows (if `proved`) or of all rows with the losses of two parts of them."""

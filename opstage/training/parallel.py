@@ -23,7 +23,7 @@ from ..ops.program import Aux, loss_and_aux
 from ..ops.spec import Spec
 from ..ops.trees import flatten, structure_paths, unflatten
 from ..ops.types import FLOAT32, TensorType, dtype_name
-from .row_terms import DIVISOR, ROWS, SUM, Joining, Joinings
+from .row_terms import COUNT, DIVISOR, OTHER, ROWS, SUM, Divisor, Joining, Joinings
 from .sharding import DATA
 from .sizes import in_numbers
 
@@ -100,14 +100,16 @@ class DataParallel:
         _require_known(ops.mesh, outer.used_axes)
         joins = self._joins(flat, types, first, ops, summed=DATA not in loss.axes) if split else _SUMMED
         with Quietly(ops.cursor):
-            weight = None
-            if joins.divisor is not None:
-                weight = outer.cast(joins.divisor.value(outer, flat, refs, types), dtype=dtype_name(loss.dtype))
+
+            def weighed(divisor: Divisor | None, x: Any) -> VaryingRef | None:
+                if divisor is None:
+                    return None
+                return outer.cast(divisor.value(outer, flat, refs, types), dtype=dtype_name(x.dtype))
+
+            weight = weighed(joins.divisor, loss)
             joined = _alike(_join(outer, loss, joins.loss, weight), "the loss")
             told = {
-                name: _alike(
-                    _metric(outer, value, joins.metrics.get(name) or joins.loss, weight), f"the metric {name!r}"
-                ).value
+                name: _alike(_metric(outer, name, value, joins, weighed), f"the metric {name!r}").value
                 for name, value in aux.metrics.items()
             }
             kept = _state(outer, aux.state)
@@ -116,9 +118,12 @@ class DataParallel:
     def _joins(self, flat: _Flat, types: Sequence[TensorType], first: int, ops: Any, *, summed: bool) -> Joining:
         """Return how the loss combines those of the ranks, unless the program has `summed` it; raises UsageError if
         that is not proved, or if all ranks would draw the same for rows of their own."""
+        own = {type_.shape[0] for type_ in types[first:]}
+        counts = [n for n in own if isinstance(n, int)]
+        counts += [n * ops.mesh.size(DATA) for n in counts if isinstance(ops.mesh.size(DATA), int)]
         types = in_numbers(types)
         key = tuple([(type_.shape, type_.dtype) for type_ in types])
-        with self._joinings.proved(key, flat, types, slice(first, len(types)), ops) as (found, _):
+        with self._joinings.proved(key, flat, types, slice(first, len(types)), ops, tuple(counts)) as (found, _):
             if found.draws:
                 raise UsageError(
                     f"{found.draws} is for the rows of a batch but has no like=, so all ranks of mesh axis {DATA!r} "
@@ -126,7 +131,7 @@ class DataParallel:
                     "ops.rand_normal(shape=x.shape, like=x)"
                 )
             if summed:
-                return _SUMMED
+                return found._replace(loss=ROWS)
             if not found.loss:
                 raise UsageError(
                     f"the loss cannot be shared out over the ranks of mesh axis {DATA!r}: how that of a batch follows "
@@ -204,10 +209,24 @@ def _join(ops: Varying, x: VaryingRef, how: str, weight: VaryingRef | None) -> V
     return all_mean(ops, x, axis=DATA)
 
 
-def _metric(ops: Varying, x: Any, how: str, weight: VaryingRef | None) -> VaryingRef:
-    """Combine a metric: integers are counts and added, others as proved of them, else like the loss."""
-    ref = ops.adopt(x)
-    return _join(ops, ref, SUM if ref.dtype.kind in "iu" else how, weight)
+def _metric(ops: Varying, name: str, value: Any, joins: Joining, weighed: Callable[..., Any]) -> VaryingRef:
+    """Combine a metric of each rank's rows into that of all rows. Raises UsageError if it is not proved how."""
+    x, how = ops.adopt(value), joins.metrics.get(name, "")
+    if how == COUNT:
+        return ops.all_reduce(x if DATA in x.axes else ops.vary(x, axis=DATA), axis=DATA)
+    if DATA not in x.axes:
+        return x
+    if not how:
+        raise UsageError(
+            f"the metric {name!r} cannot be shared out over the ranks of mesh axis {DATA!r}: how that of a batch "
+            f"follows from those of its parts is not known: {joins.unknown.get(name, joins.reason)}; make it one "
+            "number of all ranks with the collectives, such as opstage.derived.all_mean"
+        )
+    if x.dtype.kind not in "fO" and how == ROWS:  # all ranks have the same
+        return VaryingRef(x.value, ops, x.axes - {DATA})
+    if how in (DIVISOR, OTHER):
+        return _join(ops, x, DIVISOR, weighed(joins.divisors.get(name, joins.divisor), x))
+    return _join(ops, x, how, None)
 
 
 def _state(ops: Varying, state: Any) -> Any:

@@ -7,14 +7,12 @@ such a sum and one of the data alone, or mixed, which is all else. What is mixed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, NamedTuple, final
-
-import numpy as np
 
 from ..interpreters.captures import Capture, Guard, observed
 from ..interpreters.control import bodies_of
@@ -31,13 +29,16 @@ from ..ops.primitive import Primitive
 from ..ops.trees import Structure, unflatten
 from ..ops.types import TensorType, is_float
 from .row_draws import SAYING, unshared_draw
+from .row_numbers import astray, number_of, power_of
 from .row_rules import ROW_RULES, SUMMED, Term, TermKind, all_along_one, images, outer
 
-ROWS, SUM, DIVISOR = "rows", "sum", "divisor"
+ROWS, SUM, DIVISOR, OTHER, COUNT = "rows", "sum", "divisor", "other divisor", "count"
 
 _PRIMES = (257, 263, 269, 271, 277, 281, 283, 293, 307, 311)
 _BATCH_NORM = "batch_norm"
 _REMEMBERED = 32
+_KEEP_NUMBERS = ("broadcast_to", "reshape", "cast", "scale")
+_OTHERWISE = "its sums over rows are joined in another way"
 
 
 @final
@@ -69,7 +70,8 @@ class Joining(NamedTuple):
 
     loss      how the loss of a batch follows from those of its parts: as a mean weighed by ROWS, a SUM, a mean weighed
               by the DIVISOR; empty if nothing is proved; `reason` then says why
-    metrics   the same for each metric, by name
+    metrics   the same for each metric, by name; OTHER for a mean weighed by one of `divisors`, COUNT for a multiple of
+              the number of rows; `unknown` has why nothing is proved of one
     counts    the metrics that equal the divisor
     draws     a draw that would be the same for the rows of all ranks; empty if there is none
     """
@@ -80,29 +82,57 @@ class Joining(NamedTuple):
     metrics: Mapping[str, str] = MappingProxyType({})
     counts: frozenset[str] = frozenset()
     draws: str = ""
+    unknown: Mapping[str, str] = MappingProxyType({})
+    divisors: Mapping[str, Divisor] = MappingProxyType({})
 
 
-def joining(program: Callable[..., Any], types: Sequence[TensorType], batch: slice, ops: Any) -> Joining:
-    """Prove how a flat program of (loss, metrics) combines; `batch` says which of its inputs have rows."""
+def joining(
+    program: Callable[..., Any], types: Sequence[TensorType], batch: slice, ops: Any, counts: Iterable[int] = ()
+) -> Joining:
+    """Prove how a flat program of (loss, metrics) combines; `batch` says which of its inputs have rows, and `counts`
+    which numbers of them there are, of parts and in all: it may depend on those."""
     try:
-        terms, body, result, rows = _result(program, types, batch, ops)
+        every, body, result, rows = _result(program, types, batch, ops, counts)
     except Exception as error:  # also the program's own, which may expect a number of rows
         return Joining("", reason=f"it cannot be traced: {(str(error) or type(error).__name__).splitlines()[0]}")
     slots: Any = result
+    terms = every.of
     loss = terms[slots[0]]
-    divisor = None
-    if loss.kind is TermKind.RATIO:
-        end = next(i for i, e in enumerate(body.equations) if loss.by in e.outputs) + 1
-        divisor = Divisor(tuple([e.primitive.name for e in body.equations[:end]]))
+    divisor = _divisor(body, loss.by) if loss.kind is TermKind.RATIO else None
     told = {name: slot for name, slot in slots[1].items() if isinstance(slot, int)}
+    read = {name: slot if is_float(body.types[slot].dtype) else _counted(body, slot) for name, slot in told.items()}
+    of = {name: terms[slot] for name, slot in read.items()}
+
+    def how(name: str) -> str:
+        if count := every.count_in(read[name]):
+            return COUNT if count == 1 else ""
+        term = of[name]
+        return OTHER if term.kind is TermKind.RATIO and term.by != loss.by else _how(term, loss.by)
+
+    metrics = {name: how(name) for name in of}
     return Joining(
         _how(loss, loss.by),
         divisor,
-        loss.where or "its sums over rows are joined in another way",
-        {name: _how(terms[slot], loss.by) for name, slot in told.items()},
+        loss.where or _OTHERWISE,
+        metrics,
         frozenset([name for name, slot in told.items() if slot == loss.by]),
         unshared_draw(body, rows),
+        {name: of[name].where or _OTHERWISE for name, how in metrics.items() if not how},
+        {name: _divisor(body, of[name].by) for name, how in metrics.items() if how == OTHER},
     )
+
+
+def _divisor(body: Body, slot: int) -> Divisor:
+    end = next(i for i, e in enumerate(body.equations) if slot in e.outputs) + 1
+    return Divisor(tuple([e.primitive.name for e in body.equations[:end]]))
+
+
+def _counted(body: Body, slot: int) -> int:
+    """Return the slot of the number that was made an integer: a count is the sum of those of all rows."""
+    for e in reversed(body.equations):
+        if e.primitive.name == "cast" and slot in e.outputs:
+            (slot,) = e.inputs
+    return slot
 
 
 @final
@@ -114,19 +144,26 @@ class Joinings:
 
     @contextmanager
     def proved(
-        self, key: Hashable, program: Callable[..., Any], types: Sequence[TensorType], batch: slice, ops: Any
+        self,
+        key: Hashable,
+        program: Callable[..., Any],
+        types: Sequence[TensorType],
+        batch: slice,
+        ops: Any,
+        counts: tuple[int, ...] = (),
     ) -> Iterator[tuple[Joining, bool]]:
-        """Yield `joining` of these arguments and whether it was proved now; it is cached by `key` if the block
-        succeeds.
+        """Yield `joining` of these arguments and whether it was proved now; it is cached by `key` and `counts`
+        if the block succeeds.
 
         State that cannot be compared, such as a large array, is not an error here: the proof is repeated in every call.
         """
+        key = key, counts
         kept = self._known.get(key)
         if kept is not None and kept[1].holds():
             yield kept[0], False
             return
         with observed() as seen:
-            found = joining(program, types, batch, ops)
+            found = joining(program, types, batch, ops, counts)
         yield found, True
         with suppress(ProgramError):
             if len(self._known) > _REMEMBERED:
@@ -140,7 +177,7 @@ def means(program: Callable[..., Any], types: Sequence[TensorType], batch: slice
     Raises OpstageError if it cannot be traced.
     """
     terms, _, slots, _ = _result(program, types, batch, ops)
-    of = {name: terms[slot] for name, slot in slots.items() if isinstance(slot, int)}
+    of = {name: terms.of[slot] for name, slot in slots.items() if isinstance(slot, int)}
     return [
         name
         for name, term in of.items()
@@ -149,23 +186,30 @@ def means(program: Callable[..., Any], types: Sequence[TensorType], batch: slice
 
 
 def _result(
-    program: Callable[..., Any], types: Sequence[TensorType], batch: slice, ops: Any
-) -> tuple[dict[int, Term], Body, Any, int]:
-    """Return the terms of a program's tensors by slot, its body, its result with slots for its tensors, and the number
+    program: Callable[..., Any], types: Sequence[TensorType], batch: slice, ops: Any, counts: Iterable[int] = ()
+) -> tuple[_Terms, Body, Any, int]:
+    """Return the terms of a program's tensors, its body, its result with slots for its tensors, and the number
     of rows with which it was traced."""
     sizes = {size for type_ in types for size in type_.shape}
-    rows = next((p for p in _PRIMES if all(size % p or not size for size in sizes)), 0)
-    if not rows:
+    primes = [p for p in _PRIMES if all(size % p or not size for size in sizes)][:2]
+    if len(primes) < 2:
         raise ProgramError("its sizes leave no number of rows to trace it with")
     inside = range(*batch.indices(len(types)))
-    of_rows = [
-        TensorType((rows, *type_.shape[1:]), type_.dtype) if i in inside else type_ for i, type_ in enumerate(types)
-    ]
     built: list[Structure] = []
-    body = _traced(program, of_rows, ops, built)
+    bodies = []
+    each = [*primes, *sorted({count for count in counts if count > 1})]
+    for count in each:
+        of_rows = [TensorType((count, *t.shape[1:]), t.dtype) if i in inside else t for i, t in enumerate(types)]
+        bodies.append(_traced(program, of_rows, ops, built))
+    rows, body, wild = primes[0], bodies[0], set[int]()
+    for count, other in zip(each[1:], bodies[1:]):
+        found = astray(body, other, rows, count)
+        if found is None:
+            raise ProgramError(f"it takes other ops for {count} rows than for {rows}")
+        wild |= found
     inputs = [Term(TermKind.ROWS, data=True) if i in inside else Term(TermKind.FIXED) for i in range(len(body.inputs))]
     result = unflatten(built[0], list(body.outputs[: built[0].num_leaves]))
-    return _Terms(body, rows, inputs).of, body, result, rows
+    return _Terms(body, rows, inputs, frozenset(wild)), body, result, rows
 
 
 def _how(term: Term, by: int) -> str:
@@ -200,26 +244,48 @@ def _stays(primitive: Primitive, operands: Any, static: Any) -> bool:
 class _Terms:
     """The terms of all tensors of a body; `of` has them by slot."""
 
-    def __init__(self, body: Body, rows: int, inputs: Sequence[Term]):
+    def __init__(self, body: Body, rows: int, inputs: Sequence[Term], wild: frozenset[int] = frozenset()):
+        """`wild` has the slots with numbers that depend on the number of rows; see `row_numbers`."""
         self._body = body
         self._rows = rows
         self._numbers: dict[int, Fraction] = {}
         self.of: dict[int, Term] = dict(zip(body.inputs, inputs))
         for constant in body.constants:
-            self.of[constant.slot] = Term(TermKind.FIXED, data=True)
+            of_rows = constant.slot in wild
+            where = "a constant that depends on the number of rows" if of_rows else ""
+            self.of[constant.slot] = Term(TermKind.MIXED if of_rows else TermKind.FIXED, data=True, where=where)
             if constant.value.size == 1:
-                self._numbers[constant.slot] = _fraction(constant.value.reshape(())[()])
+                self._numbers[constant.slot] = number_of(constant.value.reshape(())[()])
         for equation in body.equations:
             self._note_number(equation)
-            for slot, term in zip(equation.outputs, self._of(equation)):
-                self.of[slot] = term
+            terms = self._of(equation)
+            if not wild.isdisjoint(equation.outputs) and terms[0].kind is not TermKind.MIXED:
+                terms = [self._mixed(equation, " with a number that depends on that of the rows")] * len(terms)
+            self.of.update(zip(equation.outputs, terms))
 
     def _note_number(self, equation: Equation) -> None:
         name, static = equation.primitive.name, equation.static
         if name == "full":
-            self._numbers[equation.outputs[0]] = _fraction(static["value"])
-        elif name in ("broadcast_to", "reshape", "cast") and equation.inputs[0] in self._numbers:
-            self._numbers[equation.outputs[0]] = self._numbers[equation.inputs[0]]
+            self._numbers[equation.outputs[0]] = number_of(static["value"])
+        elif name in _KEEP_NUMBERS and equation.inputs[0] in self._numbers:
+            factor = number_of(static["c"]) if name == "scale" else Fraction(1)
+            self._numbers[equation.outputs[0]] = factor * self._numbers[equation.inputs[0]]
+
+    def count_in(self, slot: int) -> int:
+        """Return the power of the number of rows in the number that a tensor holds; 0 for one that holds others."""
+        return power_of(self._numbers.get(slot, Fraction(1)), self._rows)
+
+    def _counts(self, equation: Equation) -> bool:
+        """Return whether a power of the number of rows meets something else than a sum over rows."""
+        name, static = equation.primitive.name, equation.static
+        if name == "scale":
+            (x,) = equation.inputs
+            sums = self.of[x].kind in (TermKind.SUM, TermKind.RATIO)
+            return not sums and x not in self._numbers and power_of(number_of(static["c"]), self._rows) != 0
+        if not any(map(self.count_in, equation.inputs)) or name in _KEEP_NUMBERS:
+            return False
+        sums = any(self.of[slot].kind in (TermKind.SUM, TermKind.RATIO) for slot in equation.inputs)
+        return not (name in ("mul", "div") and sums)
 
     def _of(self, equation: Equation) -> list[Term]:
         given = [self.of[slot] for slot in equation.inputs]
@@ -227,6 +293,8 @@ class _Terms:
         data = all(term.data for term in given) and Effect.DRAWS not in equation.effects
         if equation.primitive is VARY_LIKE:
             made = given[:1]
+        elif self._counts(equation) and TermKind.MIXED not in kinds:
+            made = [self._mixed(equation, " with a number that depends on that of the rows")] * len(equation.outputs)
         elif TermKind.MIXED in kinds:
             made = [next(term for term in given if term.kind is TermKind.MIXED)] * len(equation.outputs)
         elif kinds <= {TermKind.FIXED}:
@@ -246,10 +314,10 @@ class _Terms:
             made = [self._mixed(equation)] * len(equation.outputs)
         return [replace(term, data=data) for term in made]
 
-    def _mixed(self, equation: Equation) -> Term:
+    def _mixed(self, equation: Equation, more: str = "") -> Term:
         line = self._body.lines.get(equation.ordinal)
         place = f" at {line.file}:{line.line}" if line is not None else ""
-        return Term(TermKind.MIXED, where=f"ops.{equation.primitive.name}{place}")
+        return Term(TermKind.MIXED, where=f"ops.{equation.primitive.name}{place}{more}")
 
     def _counts_rows(self, equation: Equation) -> bool:
         static = equation.static
@@ -310,7 +378,7 @@ class _Terms:
         alike = all((t.kind, t.degree, t.by) == (first.kind, first.degree, first.by) for t in moving)
         fixed = len(moving) < len(given)
         if name == "scale":
-            return self._times(equation, first, _fraction(static["c"]))
+            return self._times(equation, first, number_of(static["c"]))
         if name in ("add", "sub", "neg", "concat") and alike:
             return replace(first, affine=fixed or any(t.affine for t in moving))
         if name in ("reshape", "permute", "broadcast_to", "slice", "reduce_sum", "detach"):
@@ -331,28 +399,7 @@ class _Terms:
         return self._mixed(equation)
 
     def _times(self, equation: Equation, term: Term, factor: Fraction, *, divided: bool = False) -> Term:
-        power = _power(factor, self._rows)
+        power = power_of(factor, self._rows)
         if power and (term.affine or term.kind is TermKind.RATIO):
             return self._mixed(equation)
         return replace(term, degree=term.degree - power if divided else term.degree + power)
-
-
-def _fraction(value: Any) -> Fraction:
-    """Return a number as the ratio of moderate integers that it was computed from; 1 if there is none."""
-    if isinstance(value, (int, Fraction, np.integer, np.bool_)):
-        return value if isinstance(value, Fraction) else Fraction(int(value))
-    try:
-        near = Fraction(float(value)).limit_denominator(10**7)
-    except (OverflowError, TypeError, ValueError):
-        return Fraction(1)
-    return near if float(near) == float(value) else Fraction(1)
-
-
-def _power(factor: Fraction, rows: int) -> int:
-    """Return the power of `rows` in a factor; negative if it divides the denominator."""
-    count, above, below = 0, abs(factor.numerator), factor.denominator
-    while above and above % rows == 0:
-        above, count = above // rows, count + 1
-    while below % rows == 0:
-        below, count = below // rows, count - 1
-    return count

@@ -1,0 +1,115 @@
+"""Metrics of a training step: those of the whole batch on every mesh and in any parts, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import opstage
+from opstage import Accumulate, Aux, Options, UsageError, ValidationError
+from opstage.ops.derived import all_mean
+
+X, Y = np.random.default_rng(0).normal(size=(8, 6)), np.random.default_rng(1).normal(size=(8, 6))
+W = {"w": np.eye(6)}
+MESHES = ("data=2", "data=4")
+
+
+def difference(ops: Any, p: Any, x: Any, y: Any) -> Any:
+    return x @ p["w"] - y
+
+
+def positive(ops: Any, y: Any) -> Any:
+    return ops.cast(ops.less(ops.full(shape=y.shape, value=0.0), y), dtype="float64")
+
+
+def followed(ops: Any, p: Any, x: Any, y: Any) -> dict[str, Any]:
+    """Metrics that follow from those of parts."""
+    d, mask = difference(ops, p, x, y), positive(ops, y)
+    return {
+        "sum": ops.sum(d),
+        "mean": ops.reduce_mean(ops.abs(d)),
+        "of rows": ops.reduce_mean(ops.reduce_max(d, axis=1)),
+        "fixed": ops.sum(p["w"] * p["w"]),
+        "count": ops.cast(ops.sum(mask), dtype="int64"),
+        "size": ops.full(shape=(), value=6, dtype="int64"),
+    }
+
+
+def divided(ops: Any, p: Any, x: Any, y: Any) -> dict[str, Any]:
+    """Over another number than the loss: the entries that count, which no rank has as many of."""
+    mask = positive(ops, y)
+    return {"masked": ops.sum(mask * difference(ops, p, x, y)) / ops.sum(mask)}
+
+
+OTHERS: dict[str, Callable[..., Any]] = {
+    "largest": lambda ops, d: ops.reduce_max(d),
+    "root": lambda ops, d: ops.sqrt(ops.reduce_mean(d * d)),
+    "perplexity": lambda ops, d: ops.exp(ops.reduce_mean(d * d)),
+    "each": lambda ops, d: ops.reduce_mean(d, axis=1),
+    "place": lambda ops, d: ops.argmax(ops.reduce_sum(d, axis=1), axis=0),
+}
+
+
+def program(*metrics: Callable[..., dict[str, Any]], by_hand: bool = False) -> Callable[..., Any]:
+    def loss(ops: Any, p: Any, x: Any, y: Any) -> Any:
+        d = difference(ops, p, x, y)
+        error = ops.reduce_mean(d * d)
+        told = {name: value for each in metrics for name, value in each(ops, p, x, y).items()}
+        return all_mean(ops, error, axis="data") if by_hand else error, Aux(metrics=told)
+
+    return loss
+
+
+def other(name: str) -> Callable[..., dict[str, Any]]:
+    return lambda ops, p, x, y: {name: OTHERS[name](ops, difference(ops, p, x, y))}
+
+
+def told(loss: Callable[..., Any], options: Options, **more: Any) -> dict[str, Any]:
+    trainer = opstage.scalar_trainer(loss, W, options=options, **more)
+    trainer.step(0.1, X, Y)
+    return dict(trainer.last_metrics)
+
+
+@pytest.mark.parametrize("backend", ["eager", "compiled"])
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_on_a_mesh_they_are_those_of_one_rank(by_hand: bool, mesh: str, backend: str) -> None:
+    loss = program(followed, divided, by_hand=by_hand)
+    alone, found = (
+        told(loss, Options(dtype="float64")),
+        told(loss, Options(dtype="float64", mesh=mesh, backend=backend)),
+    )
+    for name, value in alone.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize("parts", [2, 3])
+def test_in_parts_they_are_those_of_the_batch(parts: int) -> None:
+    alone = told(program(followed), Options(dtype="float64"))
+    found = told(program(followed), Options(dtype="float64", accumulate=parts))
+    for name, value in alone.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+@pytest.mark.parametrize("name", OTHERS)
+def test_others_are_refused(name: str, by_hand: bool) -> None:
+    loss = program(other(name), by_hand=by_hand)
+    with pytest.raises(ValidationError, match=f"the metric '{name}' cannot be shared out over the ranks"):
+        told(loss, Options(dtype="float64", mesh="data=2"))
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_others_are_refused_in_parts(name: str) -> None:
+    loss = program(other(name))
+    with pytest.raises(UsageError, match=f"the metric '{name}' of a batch does not follow from those of its parts"):
+        told(loss, Options(dtype="float64", accumulate=2))
+    assert name in told(loss, Options(dtype="float64"), accumulate=Accumulate(2, check=False))
+
+
+def test_one_over_another_number_is_refused_in_parts() -> None:
+    with pytest.raises(UsageError, match=r"the metric 'masked' .*it is divided by another sum than the loss is"):
+        told(program(divided), Options(dtype="float64", accumulate=2))

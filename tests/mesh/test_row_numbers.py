@@ -1,0 +1,84 @@
+"""Losses with numbers that depend on how many rows there are: followed by powers, refused else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import opstage
+from opstage import Aux, Options, UsageError, ValidationError
+
+X, Y = np.random.default_rng(0).normal(size=(8, 6)), np.random.default_rng(1).normal(size=(8, 6))
+
+
+def loss_of(scaled: Callable[..., Any]) -> Callable[..., Any]:
+    """A loss of the squares d of each entry, of how many rows there are, and of the sum w of the squared weights."""
+
+    def loss(ops: Any, p: Any, x: Any, y: Any) -> Any:
+        d = x @ p["w"] - y
+        return scaled(ops, d * d, x.shape[0], ops.sum(p["w"] * p["w"]))
+
+    return loss
+
+
+FOLLOWED: dict[str, Callable[..., Any]] = {
+    "mean by a product": lambda ops, d, rows, w: ops.sum(d) * (1.0 / rows),
+    "mean by a quotient": lambda ops, d, rows, w: ops.sum(d) / rows,
+    "mean of a sum": lambda ops, d, rows, w: ops.reduce_mean(d) * rows,
+    "mean with decay": lambda ops, d, rows, w: ops.sum(d) / (6 * rows) + 0.1 * w,
+    "sum of means": lambda ops, d, rows, w: ops.sum(ops.reduce_mean(d, axis=1)),
+}
+REFUSED: dict[str, Callable[..., Any]] = {
+    "unbiased": lambda ops, d, rows, w: ops.sum(d) * (1.0 / (rows - 1)),
+    "smoothed": lambda ops, d, rows, w: ops.sum(d) / (rows + 1.0),
+    "by a root": lambda ops, d, rows, w: ops.sum(d) / math.sqrt(rows),
+    "by a logarithm": lambda ops, d, rows, w: ops.reduce_mean(d) * math.log(rows),
+    "decay by rows": lambda ops, d, rows, w: ops.reduce_mean(d) + 0.01 * rows * w,
+    "each by rows": lambda ops, d, rows, w: ops.reduce_mean((d * (1.0 / rows)) ** 2),
+    "each by one less": lambda ops, d, rows, w: ops.sum(d * (1.0 / (rows - 1))),
+    "by a branch": lambda ops, d, rows, w: ops.sum(d) * (0.5 if rows > 4 else 1.0),
+    "other ops": lambda ops, d, rows, w: ops.sum(d) if rows > 4 else ops.sum(ops.abs(d)),
+    "by a constant": lambda ops, d, rows, w: ops.sum(d) * ops.const(np.float64(1 / (rows - 1))),
+    "a power in a loop": lambda ops, d, rows, w: ops.scan(
+        lambda ops, c, _: (c * (1.0 + 1.0 / rows), None), ops.sum(d), ops.iota(shape=(2,))
+    )[0],
+}
+
+
+def steps(loss: Callable[..., Any], options: Options) -> list[Any]:
+    trainer = opstage.scalar_trainer(loss, {"w": np.eye(6)}, options=options)
+    return [*[trainer.step(0.01, X, Y) for _ in range(2)], trainer.get_params()["w"]]
+
+
+@pytest.mark.parametrize("name", FOLLOWED)
+def test_powers_are_followed(name: str) -> None:
+    loss = loss_of(FOLLOWED[name])
+    alone = steps(loss, Options(dtype="float64"))
+    for mesh in ("data=2", "data=4"):
+        for own, one in zip(steps(loss, Options(dtype="float64", mesh=mesh)), alone, strict=True):
+            np.testing.assert_allclose(own, one, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_others_are_refused(name: str) -> None:
+    loss = loss_of(REFUSED[name])
+    steps(loss, Options(dtype="float64"))
+    with pytest.raises(ValidationError, match="the loss cannot be shared out over the ranks of mesh axis 'data'"):
+        steps(loss, Options(dtype="float64", mesh="data=2"))
+    with pytest.raises(UsageError, match="accumulate: "):
+        steps(loss, Options(dtype="float64", accumulate=2))
+
+
+def test_a_metric_that_counts_rows_is_added() -> None:
+    def loss(ops: Any, p: Any, x: Any, y: Any) -> Any:
+        counted = ops.const(np.int64(x.shape[0])), ops.full(shape=(), value=2.0 * x.shape[0])
+        return ops.mse_loss(x @ p["w"], y), Aux(metrics=dict(zip(("rows", "twice"), counted)))
+
+    for options in (Options(), Options(mesh="data=4"), Options(accumulate=3)):
+        trainer = opstage.scalar_trainer(loss, {"w": np.eye(6)}, options=options)
+        trainer.step(0.1, X, Y)
+        assert (int(trainer.last_metrics["rows"]), float(trainer.last_metrics["twice"])) == (8, 16.0)
