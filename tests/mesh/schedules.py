@@ -21,7 +21,7 @@ from unittest.mock import patch
 import numpy as np
 
 from opstage.interpreters.mesh.board import Board
-from opstage.interpreters.mesh.direct import DirectSum
+from opstage.interpreters.mesh.direct import DirectExchange
 from opstage.interpreters.mesh.lending import Lending
 from opstage.interpreters.mesh.mpi import MpiFabric
 from opstage.interpreters.mesh.near import Near
@@ -170,7 +170,7 @@ def on_host(
     threads = [threading.Thread(target=one, args=(process,), daemon=True) for process in range(count)]
     with ExitStack() as patches:
         for name in ("begin", "end"):
-            patches.enter_context(patch.object(DirectSum, name, _paused(getattr(DirectSum, name))))
+            patches.enter_context(patch.object(DirectExchange, name, _paused(getattr(DirectExchange, name))))
         for thread in threads:
             thread.start()
         for thread in threads:

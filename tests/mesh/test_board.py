@@ -15,7 +15,7 @@ import pytest
 from opstage.forks import tell_in_child
 from opstage.interpreters.host import address_of
 from opstage.interpreters.mesh.board import Board
-from opstage.interpreters.mesh.direct import DirectSum, direct_sum
+from opstage.interpreters.mesh.direct import DirectExchange, direct_exchange
 from opstage.interpreters.mesh.hosting import Hosting
 from opstage.interpreters.mesh.mpi import MpiFabric
 from opstage.interpreters.mesh.near import Near
@@ -50,9 +50,12 @@ class Rank:
         self.memory = near.empty(64 + size * np.dtype(dtype).itemsize)
         self.value, self.out = self.memory[64:].view(dtype), np.zeros(size, dtype)
         self.words = np.array([address_of(self.value), address_of(self.out)])
-        made = direct_sum(self.sum, self.words, 0, 1)
+        self.direct = self.another()
+
+    def another(self) -> DirectExchange:
+        made = direct_exchange(self.sum, self.words, [0], [1])
         assert made is not None
-        self.direct: DirectSum = made
+        return made
 
     @property
     def at(self) -> int:
@@ -65,7 +68,7 @@ class Rank:
         """End it; return whether machine code could."""
         at_once = self.direct.end()
         if not at_once:
-            self.direct.finish(self.value, [{0: self.out}])
+            self.direct.finish([self.value], [{0: self.out}])
         return at_once
 
 
@@ -117,7 +120,8 @@ def test_a_sum_has_the_bits_of_the_tree(count: int, dtype: str) -> None:
             assert all(at_once) or run == 0
             for each in group:
                 np.testing.assert_array_equal(each.out, wanted)
-                np.testing.assert_array_equal(np.signbit(each.out), np.signbit(wanted))
+                numbers = ~np.isnan(wanted)  # of two nans of other signs NumPy gives either, by where they stand
+                np.testing.assert_array_equal(np.signbit(each.out[numbers]), np.signbit(wanted[numbers]))
         for each in group:
             assert each.near.is_read(each.at)
 
@@ -125,19 +129,17 @@ def test_a_sum_has_the_bits_of_the_tree(count: int, dtype: str) -> None:
 @pytest.mark.parametrize("size", [1, 1000])
 def test_ends_may_be_long_after_begins_and_in_another_order(size: int) -> None:
     one, other = ranks(2, size)
-    second = [direct_sum(each.sum, each.words, 0, 1) for each in (one, other)]
+    second = [each.another() for each in (one, other)]
     for each in (one, other):
         each.value[:] = 1 + each.fabric.process
         assert each.begin()
     for each, also in zip((one, other), second):
-        assert also is not None and also.begin(each.at)
+        assert also.begin(each.at)
     for each, also in zip((one, other), second):
-        assert also is not None
-        assert not also.end()  # the note of the first is before it
-        also.finish(each.value, [{0: each.out}])
+        assert also.end() or also.finish([each.value], [{0: each.out}]) is None
         assert (each.out == 3).all()
         each.out[:] = 0
-        assert not each.end() and (each.out == 3).all()
+        assert (each.end() or size > INLINE // 4) and (each.out == 3).all()
         assert each.near.is_read(each.at) or size > 1
     assert one.near.is_read(one.at) and other.near.is_read(other.at)
 
@@ -160,8 +162,8 @@ def test_memory_counts_as_read_only_once_all_have_read_it() -> None:
 def test_a_full_ring_is_left_to_the_sockets(size: int) -> None:
     one, other = ranks(2, size)
     other.value[:] = 1
-    others = [direct_sum(other.sum, other.words, 0, 1) for _ in range(NOTES + 3)]
-    begun = [each.begin(other.at) for each in others if each is not None]
+    others = [other.another() for _ in range(NOTES + 3)]
+    begun = [each.begin(other.at) for each in others]
     assert begun == [True] * NOTES + [False] * 3
     assert (other.fabric.counts[0], other.fabric.sent) == (NOTES, NOTES * 4 * size)
     flights = [other.sum.begin([other.value], stays=True) for _ in range(3)]
@@ -170,10 +172,8 @@ def test_a_full_ring_is_left_to_the_sockets(size: int) -> None:
         assert one.begin()
         one.end()
         assert (one.out == 1 + i).all()
-        known = others[i]
-        assert known is not None
         if i < NOTES:
-            assert known.end() or known.finish(other.value, [{0: other.out}]) is None
+            assert others[i].end() or others[i].finish([other.value], [{0: other.out}]) is None
         else:
             flights[i - NOTES].end([{0: other.out}])
     assert other.near.is_read(other.at) and one.near.is_read(one.at)

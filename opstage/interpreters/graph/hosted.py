@@ -24,6 +24,7 @@ from ..codegen.primitives import ASSEMBLE, CONTIGUOUS, PRODUCTS
 from ..codegen.views import View
 from ..mesh.fabric import handle_of
 from ..mesh.hosting import Hosting
+from ..mesh.loans import lends
 from ..mesh.meeting import MEET, MEET_BEGIN, MEET_END, Joint, joint, meeting
 from ..mesh.rank_values import in_parts
 from ..mesh.ranks import Ranks
@@ -85,7 +86,10 @@ class _Hosting:
         self._flights: dict[int, tuple[int, tuple[int, ...], Joint]] = {}
         self._looped: set[int] = set()  # slots that loops write, which can write anywhere
         self._shared: set[tuple[int, int]] = set()  # (root, rank) whose memory is a part of a shared tensor
+        self._copies: dict[int, int] = {}  # by slot: a copy in memory that other processes can read
         self._outside = {lowered.views[slot].root for slot in lowered.outputs if slot in lowered.views}
+
+        self._moving = {*self._outside, *lowered.body.inputs, *lowered.constants}  # roots that stand elsewhere
 
     def hosted(self, order: Sequence[Ordered]) -> Hosted:
         lowered, new = self._lowered, self._new
@@ -316,7 +320,7 @@ class _Hosting:
         if self._joins(calls):
             operands, joint_call = self._joined(calls)
         else:
-            operands = tuple([self._slot(e.inputs[0], rank) for e in calls for rank in range(self._count)])
+            operands = tuple([self._lent(e, rank) for e in calls for rank in range(self._count)])
             types = [lowered.types[e.inputs[0]] for e in calls]
             joint_call = joint([(e.primitive, e.static, t, firsts(self._of(*e.outputs))) for e, t in zip(calls, types)])
         flight = self._new.fresh((), TensorType((), INT64))
@@ -381,6 +385,17 @@ class _Hosting:
         view = new.views[slot]
         whole = view.contiguous and view.offset == 0 and view.size == new.views[view.root].size
         return whole and view.root in self._looped and view.root not in new.parts
+
+    def _lent(self, e: Equation, rank: int) -> int:
+        """Return the slot of an operand, or of a copy where other processes of this host can read it."""
+        slot = self._slot(e.inputs[0], rank)
+        if lends(self._ranks.fabric) is None or not self._lowered.target.anywhere:
+            return slot
+        if slot not in self._new.literals and self._lowered.views[e.inputs[0]].root not in self._moving:
+            return slot
+        if slot not in self._copies:
+            self._copies[slot] = self._copied(e, slot)
+        return self._copies[slot]
 
     def _copied(self, e: Equation, slot: int) -> int:
         """Copy a tensor to memory that can be placed anywhere."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple, final
 
 import numpy as np
@@ -25,7 +25,7 @@ from ..native.notes import (
     NOTE,
     NOTES,
     NUMBER,
-    OFFSET,
+    PIECES,
     callable_of,
     peek_kernel,
     write_kernel,
@@ -36,13 +36,12 @@ Words = npt.NDArray[np.int64]
 
 class BoardNote(NamedTuple):
     """A note that was taken from a board: the number of its exchange, its name, and its vector, which stands in a block
-    from an offset on or, if the block is 0, within the note."""
+    in pieces of some bytes from some offset on each or, if the block is 0, within the note."""
 
     number: int
     name: bytes
     block: int
-    offset: int
-    nbytes: int
+    pieces: Sequence[Sequence[int]]
     inline: bytes
 
 
@@ -77,6 +76,7 @@ class Board:
     usable   a word that is 0 where no note may be written or read: in the child of a fork
     lent     by place, how often memory of each block was lent in notes on the board
     written  by place, the number of notes that were written
+    taken    by place, the turns of the last notes that were taken
     """
 
     def __init__(self, process: int, others: Collection[int]):
@@ -94,9 +94,10 @@ class Board:
         self.usable = np.ones(1, np.int64)
         self.lent: Words = np.zeros((self.places.processes, BLOCKS), np.int64)
         self.written: Words = np.zeros(self.places.processes, np.int64)
+        self.taken: Words = np.zeros((self.places.processes, NOTES), np.int64)
         self._others: dict[int, Words] = {}
         self._write, self._peek = callable_of(write_kernel()), callable_of(peek_kernel())
-        self._given = np.zeros(4, np.int64)
+        self._given = np.zeros(5, np.int64)
         self._note = np.zeros(NOTE, np.uint8)
 
     def add(self, process: int, fd: int) -> None:
@@ -147,20 +148,22 @@ class Board:
         """Take the notes of another process."""
         if not self.has(process):
             return
-        given = self._given
+        given, place = self._given, self.place_of(process)
         while True:
-            given[:3] = (
+            given[:4] = (
                 self.their_at(process, self.places.ring(self.place)),
-                self.own_at(self.places.taken(self.place_of(process))),
+                self.own_at(self.places.taken(place)),
+                address_of(self.taken[place]),
                 address_of(self._note),
             )
             self._peek(address_of(given))
-            if not given[3]:
+            if not given[4]:
                 return
             words, data = self._note.view(np.int64), self._note.tobytes()
-            nbytes, block = int(words[NBYTES]), int(words[BLOCK])
-            inline = b"" if block else data[INLINE_AT : INLINE_AT + nbytes]
-            yield BoardNote(int(words[NUMBER]), data[8 * NAMED : INLINE_AT], block, int(words[OFFSET]), nbytes, inline)
+            block = int(words[BLOCK])
+            inline = b"" if block else data[INLINE_AT : INLINE_AT + int(words[NBYTES])]
+            pieces = words[INLINE_AT // 8 :][: 2 * int(words[PIECES]) if block else 0].reshape(-1, 2).tolist()
+            yield BoardNote(int(words[NUMBER]), data[8 * NAMED : INLINE_AT], block, pieces, inline)
 
     # Memory -----------------------------------------------------------------------------------------------------------
 

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
 from ...ops.mesh import Mesh
 from .fabric import Fabric
 from .processes import require_hosted
+
+
+class Group(NamedTuple):
+    """The ranks of a collective, as seen by this process.
+
+    ranks   how many they are; `own` maps the index of each hosted one to its number
+    others  the first index of each other process's ranks, and the one after its last
+    """
+
+    ranks: int
+    own: Mapping[int, int]
+    others: Mapping[int, tuple[int, int]]
 
 
 class Hosting(NamedTuple):
@@ -34,6 +47,17 @@ class Hosting(NamedTuple):
         """Return the first rank of each hosted rank's group along an axis: a group's ranks differ only in that
         coordinate."""
         return tuple([self.mesh.group(rank, axis)[0] for rank in self.ranks])
+
+    def spread(self, axis: str) -> list[Group]:
+        """Return the groups along an axis that have hosted ranks, in one order on all processes."""
+        made, here = [], self.ranks
+        for group in sorted({self.mesh.group(rank, axis) for rank in here}):
+            spread: dict[int, list[int]] = {}
+            for index, rank in enumerate(group):
+                spread.setdefault(rank // len(here), []).append(index)
+            own = {index: group[index] - here[0] for index in spread.pop(self.fabric.process)}
+            made.append(Group(len(group), own, {p: (indices[0], indices[-1] + 1) for p, indices in spread.items()}))
+        return made
 
 
 @lru_cache(256)

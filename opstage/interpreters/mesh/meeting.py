@@ -20,9 +20,10 @@ from ...ops.primitive import Primitive, Static
 from ...ops.types import INT64, TensorType, dtype_name
 from ..host import Array
 from ..native.notes import INLINE
-from .direct import DirectSum, direct_sum
+from .direct import DirectExchange, direct_exchange
 from .fabric import engine_op, handle_of, held_by
-from .prepared import UNDER_WAY, Prepared, PreparedExchange
+from .parts import PreparedExchange
+from .prepared import UNDER_WAY, Prepared
 
 
 def meeting(ranks: Any, primitive: Primitive, static: Static, gives: Sequence[int]) -> Static:
@@ -183,45 +184,46 @@ def meet(primitive: Primitive, values: Sequence[Array], places: Sequence[Array],
         np.copyto(place, result)
 
 
-def direct(primitive: Primitive, static: Static, words: Array, operand: int, result: int) -> Direct | None:
+def direct(
+    primitive: Primitive, static: Static, words: Array, operands: Sequence[int], results: Sequence[int]
+) -> Direct | None:
     """Return a meeting of MEET or MEET_BEGIN that has run, as one that machine code makes; None if it cannot, or not
-    yet. See `DirectSum`.
+    yet. See `DirectExchange`.
 
     What MEET sends may be overwritten as soon as it ends, so it must fit in a note.
     """
     prepared: Prepared = held_by(static["ranks"]).exchanges
-    known = prepared.by_meeting.get(id(static))
+    _, exchange = prepared.by_meeting.get(id(static), (None, None))
     gives = (static["gives"],) if primitive is MEET else static["calls"].gives
-    if known is None or gives != ((0,),):
+    if exchange is None or gives != ((0,),) * len(operands):
         return None
-    most = INLINE if primitive is MEET else None
-    found = direct_sum(known[1], words, operand, result, most)
+    found = direct_exchange(exchange, words, operands, results, INLINE if primitive is MEET else None)
     return None if found is None else Direct(found, prepared)
 
 
 class Direct(NamedTuple):
-    """A sum of the one hosted rank that machine code makes where it can."""
+    """An exchange of the one hosted rank that machine code makes where it can."""
 
-    sum: DirectSum
+    exchange: DirectExchange
     prepared: Prepared
 
     def begin(self, at: int) -> bool:
-        """See `DirectSum.begin`."""
-        begun = self.sum.begin(at)
+        """See `DirectExchange.begin`."""
+        begun = self.exchange.begin(at)
         if begun:
-            self.prepared.direct.add(self.sum)
+            self.prepared.direct.add(self.exchange)
         return begun
 
-    def end(self, value: Callable[[], Array], place: Callable[[], Array]) -> None:
-        """Write the sum to its place."""
-        if not self.sum.end():
-            self.sum.finish(value(), [{0: place()}])
-        self.prepared.direct.discard(self.sum)
+    def end(self, values: Callable[[], Sequence[Array]], places: Callable[[], Sequence[Array]]) -> None:
+        """Write the results to their places."""
+        if not self.exchange.end():
+            self.exchange.finish(values(), [{0: place} for place in places()])
+        self.prepared.direct.discard(self.exchange)
 
 
 def abandon(ranks: Any) -> None:
     """Leave the flights that an earlier run of a program, which has failed, has not ended."""
-    begun: set[DirectSum] = ranks.exchanges.direct
+    begun: set[DirectExchange] = ranks.exchanges.direct
     while begun:
         begun.pop().abandon()
     aloft: list[int] = ranks.exchanges.aloft

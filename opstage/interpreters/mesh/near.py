@@ -49,7 +49,8 @@ class SentNote(NamedTuple):
     """The note of a process about an exchange.
 
     block   the memory of its process in which its vector stands, or 0
-    vector  its bytes, to be read only: those that came, if it is small, or those lent, which stay until `read`
+    vector  its bytes, to be read only: those that came, if it is small, or those lent, which stay until `read`; a copy
+            if they were lent in pieces
     posted  whether it stood on the board of its process
     """
 
@@ -311,7 +312,9 @@ class Near:
             else:
                 if (process, found.block) not in self._mapped:
                     self._receive(process)  # where it was sent before
-                vector = self._mapped[process, found.block][found.offset : found.offset + found.nbytes]
+                block = self._mapped[process, found.block]
+                pieces = [block[offset : offset + nbytes] for offset, nbytes in found.pieces]
+                vector = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
             self._keep(process, found.number, SentNote(found.name, found.block, vector, posted=True))
 
     def rest(self, seconds: float, done: Callable[[], bool]) -> None:

@@ -6,95 +6,74 @@ order of additions are those of `Bucket` and `Crossing`, which support any axis 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeAlias, final
+from itertools import accumulate, pairwise
+from typing import TypeAlias, final
 
 import numpy as np
+from typing_extensions import override
 
 from ...ops.catalogue.collective import ALL_GATHER, REDUCE_SCATTER
 from ...ops.types import DType
 from ..host import Array, packed
 from .crossing import name_of
-from .hosting import Hosting
+from .hosting import Group, Hosting
 from .loans import Loan, lend
-from .sums import Outs, add_up
+from .sums import Member, Outs, Sum, add_up
 from .tree import covering, node
 
-
-class _PartsGroup(NamedTuple):
-    """A group of ranks, as seen by this process.
-
-    ranks   the size of the group; `own` maps the index of each hosted rank to its number
-    others  the first index of each other process's ranks, and the one after its last
-    """
-
-    ranks: int
-    own: Mapping[int, int]
-    others: Mapping[int, tuple[int, int]]
-
-
-def _groups(hosting: Hosting, axis: str) -> list[_PartsGroup]:
-    """Return the groups along an axis that have hosted ranks, in one order on all processes."""
-    made, here = [], hosting.ranks
-    for group in sorted({hosting.mesh.group(rank, axis) for rank in here}):
-        spread: dict[int, list[int]] = {}
-        for index, rank in enumerate(group):
-            spread.setdefault(rank // len(here), []).append(index)
-        own = {index: group[index] - here[0] for index in spread.pop(hosting.fabric.process)}
-        made.append(_PartsGroup(len(group), own, {p: (indices[0], indices[-1] + 1) for p, indices in spread.items()}))
-    return made
-
-
-_Sent: TypeAlias = "tuple[_PartsGroup, Loan | None, Mapping[int, int]]"
+_Sent: TypeAlias = "tuple[Group, Loan | None, Mapping[int, int]]"
 """A group, its exchange in flight, and the bytes that each other process sends."""
 
+_Rows: TypeAlias = "Sequence[Sequence[Array]]"
+"""The members of each hosted rank as matrices, each row of which is a part."""
 
-class _Exchange:
+
+class _Exchange(ABC):
     """Members of one dtype that ranks exchange, of each of which a rank has a part of `sizes` elements.
 
-    A row of a rank is its parts of all members, one after the other; `edges` has where each begins and ends.
+    What is sent of a rank's row are its parts of all members, one after the other.
+
+    called   the name of the exchange
+    members  what is sent of each member
+    groups   the groups of ranks that have hosted ones
     """
 
     def __init__(self, hosting: Hosting, axis: str, sizes: Sequence[int], dtype: DType, called: str):
-        self._fabric, self._groups = hosting.fabric, _groups(hosting, axis)
-        self.dtype, self._called = dtype, called
+        self.fabric, self.groups = hosting.fabric, hosting.spread(axis)
+        self.dtype, self.called, self.sizes = dtype, called, sizes
         self._count = len(hosting.ranks)
-        self.edges = [(sum(sizes[:i]), sum(sizes[: i + 1])) for i in range(len(sizes))]
-        self._length = sum(sizes)
 
-    def _rows(self, values: Sequence[Array], parts: int) -> list[Array]:
-        """Return, for each hosted rank, so many rows; without a copy if there is one member."""
-        made: dict[tuple[int, ...], Array] = {}
-        found = []
-        for rank in range(self._count):
-            members = values[rank :: self._count]
-            key = tuple(map(id, members))
-            if key not in made:
-                made[key] = self._joined(members, parts)
-            found.append(made[key])
-        return found
+    @property
+    @abstractmethod
+    def members(self) -> list[Member]: ...
 
-    def _joined(self, members: Sequence[Array], parts: int) -> Array:
-        if len(members) == 1:
-            return packed(members[0]).reshape(parts, -1)
-        rows = np.empty((parts, self._length), self.dtype)
-        for (first, last), member in zip(self.edges, members):
-            rows[:, first:last] = packed(member).reshape(parts, -1)
-        return rows
+    @abstractmethod
+    def _incoming(self, group: Group) -> dict[int, int]:
+        """Return how many rows each other process sends."""
 
-    def _start(self, group: _PartsGroup, sent: Mapping[int, Array], rows: Mapping[int, int], stays: bool) -> _Sent:
-        """Start the exchange of a group, in which each other process sends so many rows."""
+    def _rows(self, values: Sequence[Array], parts: int) -> _Rows:
+        count = self._count
+        return [[packed(x).reshape(parts, -1) for x in values[rank::count]] for rank in range(count)]
+
+    def _nbytes(self, group: Group) -> dict[int, int]:
+        row = sum(self.sizes) * self.dtype.itemsize
+        return {process: count * row for process, count in self._incoming(group).items()}
+
+    def _start(self, group: Group, sent: Mapping[int, Array], stays: bool) -> _Sent:
         if not sent:
             return group, None, {}
-        sizes = {process: count * self._length * self.dtype.itemsize for process, count in rows.items()}
-        return group, lend(self._fabric, sent, sizes, self._called, stays=stays), sizes
+        nbytes = self._nbytes(group)
+        return group, lend(self.fabric, sent, nbytes, self.called, stays=stays), nbytes
 
 
 class _UnderWay:
     """Exchanged members in flight."""
 
-    def __init__(self, exchange: _Exchange, rows: Sequence[Array], begun: Sequence[_Sent]):
-        self._rows, self._begun, self._edges, self._dtype = rows, begun, exchange.edges, exchange.dtype
+    def __init__(self, exchange: _Exchange, rows: _Rows, begun: Sequence[_Sent]):
+        self._rows, self._begun, self._dtype = rows, begun, exchange.dtype
+        self._edges = [*pairwise(accumulate(exchange.sizes, initial=0))]
 
     def abandon(self) -> None:
         """Leave it, as a run does that ends before."""
@@ -102,7 +81,7 @@ class _UnderWay:
             if loan is not None:
                 loan.abandon()
 
-    def _arrived(self) -> Iterator[tuple[_PartsGroup, Mapping[int, Array]]]:
+    def _arrived(self) -> Iterator[tuple[Group, Mapping[int, Array]]]:
         """Yield each group, with what the other processes sent, once all of it is there."""
         for group, loan, sizes in self._begun:
             come = {} if loan is None else loan.arrived(sizes)
@@ -115,32 +94,43 @@ class _UnderWay:
 class Scatter(_Exchange):
     """Sums along a mesh axis of which each rank is given a part: reduce_scatter along the first axis."""
 
+    @property
+    @override
+    def members(self) -> list[Member]:
+        return [Member(size * self.dtype.itemsize, size * self.dtype.itemsize) for size in self.sizes]
+
+    @override
+    def _incoming(self, group: Group) -> dict[int, int]:
+        return {process: len(group.own) * len(covering(*bounds)) for process, bounds in group.others.items()}
+
     def begin(self, values: Sequence[Array], *, stays: bool = False) -> ScatterUnderWay:
         """Send the others' parts of the hosted ranks' values, which must not be overwritten until the end."""
-        ranks = self._groups[0].ranks
-        rows = self._rows(values, ranks)
+        rows = self._rows(values, self.groups[0].ranks)
         begun = []
-        for group in self._groups:
+        for group in self.groups:
             leaves = {index: rows[number] for index, number in group.own.items()}
             sent = {process: self._nodes(group, leaves, *bounds) for process, bounds in group.others.items()}
-            own = len(group.own)
-            counts = {process: own * len(covering(*bounds)) for process, bounds in group.others.items()}
-            begun.append(self._start(group, sent, counts, stays))
+            begun.append(self._start(group, sent, stays))
         return ScatterUnderWay(self, rows, begun)
 
-    def _nodes(self, group: _PartsGroup, leaves: Mapping[int, Array], first: int, last: int) -> Array:
+    def _nodes(self, group: Group, leaves: Mapping[int, Sequence[Array]], first: int, last: int) -> Array:
         """Return the sums over the hosted ranks of the parts first … last - 1: of each, the nodes that cover them."""
         if len(leaves) == 1:
-            (rows,) = leaves.values()
-            return rows[first:last].reshape(-1)
+            (members,) = leaves.values()
+            return _joined([member[first:last] for member in members])
         cover = covering(min(leaves), max(leaves) + 1)
-        sums = np.empty((last - first, len(cover), self._length), self.dtype)
+        sums = []
         with np.errstate(all="ignore"):  # infinity less infinity is nan, without a warning
-            for part in range(first, last):
-                known = {(0, index): rows[part] for index, rows in leaves.items()}
-                for i, at in enumerate(cover):
-                    sums[part - first, i] = node(group.ranks, *at, lambda *at, known=known: known.get(at), np.add)
-        return sums.reshape(-1)
+            for number in range(len(self.sizes)):
+                known = {(0, index): rows[number][first:last] for index, rows in leaves.items()}
+                nodes = [node(group.ranks, *at, lambda *at, known=known: known.get(at), np.add) for at in cover]
+                sums.append(np.stack(nodes, 1).reshape(len(cover) * (last - first), -1))
+        return _joined(sums)
+
+    def under_way(self, loan: Loan, values: Sequence[Array]) -> ScatterUnderWay:
+        """Return this exchange in flight of the only hosted rank's values, which were sent."""
+        (group,) = self.groups
+        return ScatterUnderWay(self, self._rows(values, group.ranks), [(group, loan, self._nbytes(group))])
 
 
 @final
@@ -151,31 +141,44 @@ class ScatterUnderWay(_UnderWay):
         """Wait for the others' sums, and write each rank's part of each member to its array in `outs`."""
         for group, room in self._arrived():
             for place, (index, number) in enumerate(group.own.items()):
-                known = {(0, i): self._rows[n][index] for i, n in group.own.items()}
+                come: dict[tuple[int, int], Array] = {}
                 for process, vector in room.items():
                     cover = covering(*group.others[process])
-                    each = vector.reshape(len(group.own), len(cover), -1)[place]
-                    known.update(zip(cover, each))
-                for (first, last), out in zip(self._edges, outs):
+                    come.update(zip(cover, vector.reshape(len(group.own), len(cover), -1)[place]))
+                for member, ((first, last), out) in enumerate(zip(self._edges, outs)):
                     if number in out:
-                        parts = {at: row[first:last] for at, row in known.items()}
-                        add_up(group.ranks, parts, flat(out[number]))
+                        known = {(0, i): self._rows[n][member][index] for i, n in group.own.items()}
+                        known.update((at, row[first:last]) for at, row in come.items())
+                        add_up(group.ranks, known, flat(out[number]))
 
 
 @final
 class Gather(_Exchange):
     """Parts joined along a mesh axis: all_gather along the first axis."""
 
+    @property
+    @override
+    def members(self) -> list[Member]:
+        return [Member(size * self.dtype.itemsize, 0) for size in self.sizes]
+
+    @override
+    def _incoming(self, group: Group) -> dict[int, int]:
+        return {process: last - first for process, (first, last) in group.others.items()}
+
     def begin(self, values: Sequence[Array], *, stays: bool = False) -> GatherUnderWay:
         """Send the hosted ranks' parts, which must not be overwritten until the end."""
         rows = self._rows(values, 1)
         begun = []
-        for group in self._groups:
-            own = [rows[number].reshape(-1) for number in group.own.values()]
-            sent = own[0] if len(own) == 1 or not group.others else np.concatenate(own)
-            counts = {process: last - first for process, (first, last) in group.others.items()}
-            begun.append(self._start(group, dict.fromkeys(group.others, sent), counts, stays))
+        for group in self.groups:
+            own = [_joined(rows[number]) for number in group.own.values()] if group.others else []
+            sent = own[0] if len(own) == 1 else np.concatenate(own) if own else None
+            begun.append(self._start(group, {} if sent is None else dict.fromkeys(group.others, sent), stays))
         return GatherUnderWay(self, rows, begun)
+
+    def under_way(self, loan: Loan, values: Sequence[Array]) -> GatherUnderWay:
+        """Return this exchange in flight of the only hosted rank's values, which were sent."""
+        (group,) = self.groups
+        return GatherUnderWay(self, self._rows(values, 1), [(group, loan, self._nbytes(group))])
 
 
 @final
@@ -185,16 +188,24 @@ class GatherUnderWay(_UnderWay):
     def end(self, outs: Outs) -> None:
         """Wait for the others' parts, and write the joined members to their arrays in `outs`."""
         for group, room in self._arrived():
-            for (first, last), out in zip(self._edges, outs):
+            for member, ((first, last), out) in enumerate(zip(self._edges, outs)):
                 for number in group.own.values():
                     if number not in out:
                         continue
                     whole = flat(out[number]).reshape(group.ranks, last - first)
                     for index, n in group.own.items():
-                        whole[index] = self._rows[n].reshape(-1)[first:last]
+                        whole[index] = self._rows[n][member]
                     for process, vector in room.items():
                         begin, end = group.others[process]
                         whole[begin:end] = vector.reshape(end - begin, -1)[:, first:last]
+
+
+PreparedExchange: TypeAlias = "Sum | Scatter | Gather"
+
+
+def _joined(members: Sequence[Array]) -> Array:
+    """Return as a vector, row by row, what matrices have there; without a copy if there is one of them."""
+    return (members[0] if len(members) == 1 else np.concatenate(members, 1)).reshape(-1)
 
 
 def flat(place: Array) -> Array:

@@ -11,12 +11,11 @@ from ...ops.catalogue.collective import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from ...ops.dims import prod
 from ...ops.primitive import Primitive, Static
 from ..host import Array
-from .direct import DirectSum
+from .direct import DirectExchange
 from .hosting import Hosting
-from .parts import Gather, GatherUnderWay, Scatter, ScatterUnderWay, gather, scatter
+from .parts import GatherUnderWay, PreparedExchange, ScatterUnderWay, gather, scatter
 from .sums import Sum, SumUnderWay
 
-PreparedExchange: TypeAlias = "Sum | Scatter | Gather"
 UNDER_WAY = (SumUnderWay, ScatterUnderWay, GatherUnderWay)
 
 MemberType: TypeAlias = "tuple[tuple[int, ...], str]"
@@ -28,7 +27,7 @@ class Prepared:
     """The prepared exchanges of the current program of one kind of inputs.
 
     aloft       the numbers of flights that the current run has begun
-    direct      the sums that the current run has begun by machine code
+    direct      the exchanges that the current run has begun by machine code
     by_meeting  the exchanges of meetings in compiled programs, by the identity of their static parameters
     """
 
@@ -38,7 +37,7 @@ class Prepared:
         self._made: dict[tuple[object, ...], PreparedExchange | None] = {}
         self._axes: dict[str, tuple[int, Sequence[int]]] = {}
         self.aloft: list[int] = []
-        self.direct: set[DirectSum] = set()
+        self.direct: set[DirectExchange] = set()
         self.by_meeting: dict[int, tuple[Static, PreparedExchange | None]] = {}
 
     def begin(self, program: str) -> None:

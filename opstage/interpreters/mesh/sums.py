@@ -17,7 +17,7 @@ from ...ops.dims import prod
 from ...ops.types import DType
 from ..host import Array, packed
 from .crossing import SMALL, name_of
-from .hosting import Hosting
+from .hosting import Group, Hosting
 from .loans import Loan, lend
 from .tree import additions, covering, node
 
@@ -28,15 +28,21 @@ Outs: TypeAlias = "Sequence[Mapping[int, Array]]"
 """Where the results of an exchange are written: of each member, by rank number."""
 
 
-class SumGroup(NamedTuple):
-    """A group of ranks that sum, as seen by this process.
+class Member(NamedTuple):
+    """What ranks send each other of a tensor of an exchange.
 
-    ranks   the size of the group; `own` maps the index of each hosted rank to its number
-    nodes   the nodes that are sent; `come` has the nodes that each process sends, and `nbytes` their bytes
+    nbytes  sent to one rank
+    stride  bytes from what one rank is sent to what the next one is; 0 if all are sent the same
     """
 
-    ranks: int
-    own: Mapping[int, int]
+    nbytes: int
+    stride: int
+
+
+class _SumGroup(NamedTuple):
+    """A group of ranks that sum: the nodes that are sent, those that each process sends, and their bytes."""
+
+    group: Group
     nodes: Sequence[At]
     come: Mapping[int, Sequence[At]]
     nbytes: Mapping[int, int]
@@ -45,7 +51,7 @@ class SumGroup(NamedTuple):
 class _SumSent(NamedTuple):
     """A group's part of a sum in flight: the exchange, and the locally known nodes."""
 
-    group: SumGroup
+    group: _SumGroup
     loan: Loan
     known: dict[At, Array]
 
@@ -61,9 +67,9 @@ class SumUnderWay:
         """Wait for the others' values, and write the ranks' sums to the arrays of the only member."""
         (out,) = outs
         for sent in self._groups:
-            group, known = sent.group, sent.known
-            for process, vector in sent.loan.arrived(group.nbytes).items():
-                known.update(zip(group.come[process], vector.view(self._dtype).reshape(-1, *self._shape)))
+            (group, _, come, nbytes), known = sent.group, sent.known
+            for process, vector in sent.loan.arrived(nbytes).items():
+                known.update(zip(come[process], vector.view(self._dtype).reshape(-1, *self._shape)))
             places = [out[number] for number in group.own.values() if number in out]
             if places:
                 add_up(group.ranks, known, places[0])
@@ -94,54 +100,48 @@ _additions = lru_cache(1024)(additions)
 class Sum:
     """The sum along a mesh axis of tensors of one type, one per rank.
 
-    called  the name of its exchange
+    called   the name of its exchange
+    members  what is sent of the only tensor
+    groups   the groups of ranks that have hosted ones
     """
 
     def __init__(self, hosting: Hosting, axis: str, shape: tuple[int, ...], dtype: DType, program: str):
-        mesh, self.fabric = hosting.mesh, hosting.fabric
-        self._shape, self.dtype, self._size = shape, dtype, int(prod(shape))
+        self.fabric = hosting.fabric
+        self._shape, self.dtype, self._nbytes = shape, dtype, int(prod(shape)) * dtype.itemsize
         self.called = name_of(ALL_REDUCE, axis, shape, dtype) + program
-        self.groups: list[SumGroup] = []
-        here = hosting.ranks
-        for group in sorted({mesh.group(rank, axis) for rank in here}):
-            spread: dict[int, list[int]] = {}
-            for index, rank in enumerate(group):
-                spread.setdefault(rank // len(here), []).append(index)
-            cover = {process: covering(indices[0], indices[-1] + 1) for process, indices in spread.items()}
-            own = {index: rank - here[0] for index, rank in enumerate(group) if rank in here}
-            nodes = cover.pop(self.fabric.process)
-            nbytes = {process: len(come) * self.nbytes for process, come in cover.items()}
-            self.groups.append(SumGroup(len(group), own, nodes, cover, nbytes))
+        self.members = [Member(self._nbytes, 0)]
+        self.groups = hosting.spread(axis)
+        self._groups = [self._nodes(group) for group in self.groups]
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of a tensor."""
-        return self._size * self.dtype.itemsize
+    def _nodes(self, group: Group) -> _SumGroup:
+        come = {process: covering(*bounds) for process, bounds in group.others.items()}
+        nbytes = {process: len(nodes) * self._nbytes for process, nodes in come.items()}
+        return _SumGroup(group, covering(min(group.own), max(group.own) + 1), come, nbytes)
 
     @property
     def sent_whole(self) -> bool:
         """Whether every process sends all of its addends to every other; otherwise it cannot be computed here."""
-        others = [len(group.come) for group in self.groups]
-        return min(others) == max(others) == 1 or (min(others) > 0 and self.nbytes <= SMALL)
+        others = [len(group.others) for group in self.groups]
+        return min(others) == max(others) == 1 or (min(others) > 0 and self._nbytes <= SMALL)
 
     def begin(self, values: Sequence[Array], *, stays: bool = False) -> SumUnderWay:
         """Send the hosted ranks' values, which must not be overwritten until the end, or, if they say that they stay,
         until their memory is settled, see `lend`."""
-        groups = [self._begun(group, values, stays) for group in self.groups]
+        groups = [self._begun(group, values, stays) for group in self._groups]
         return SumUnderWay(self._shape, self.dtype, groups)
 
-    def _begun(self, group: SumGroup, values: Sequence[Array], stays: bool) -> _SumSent:
-        known = leaves = {(0, index): values[number] for index, number in group.own.items()}
+    def _begun(self, sums: _SumGroup, values: Sequence[Array], stays: bool) -> _SumSent:
+        (ranks, own, _), nodes, come, nbytes = sums
+        known = leaves = {(0, index): values[number] for index, number in own.items()}
         if len(leaves) > 1:
             with np.errstate(all="ignore"):
-                known = {at: node(group.ranks, *at, lambda *at: leaves.get(at), np.add) for at in group.nodes}
-        vectors = [packed(known[at]).reshape(-1) for at in group.nodes]
+                known = {at: node(ranks, *at, lambda *at: leaves.get(at), np.add) for at in nodes}
+        vectors = [packed(known[at]).reshape(-1) for at in nodes]
         sent = vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
-        parts = dict.fromkeys(group.come, sent)
-        return _SumSent(group, lend(self.fabric, parts, group.nbytes, self.called, stays=stays), known)
+        return _SumSent(sums, lend(self.fabric, dict.fromkeys(come, sent), nbytes, self.called, stays=stays), known)
 
-    def under_way(self, loan: Loan, value: Array) -> SumUnderWay:
+    def under_way(self, loan: Loan, values: Sequence[Array]) -> SumUnderWay:
         """Return this sum in flight of the only hosted rank's value, which was sent."""
-        (group,) = self.groups
-        ((index, _),) = group.own.items()
-        return SumUnderWay(self._shape, self.dtype, [_SumSent(group, loan, {(0, index): value})])
+        (sums,), (value,) = self._groups, values
+        (index,) = sums.group.own
+        return SumUnderWay(self._shape, self.dtype, [_SumSent(sums, loan, {(0, index): value})])

@@ -18,20 +18,15 @@ def is_stored(plan: CpuPlan, slot: int) -> bool:
 
 
 def meeting_words(plan: CpuPlan, step: Step) -> tuple[Word, ...]:
-    """Return the addresses that a meeting reads and writes: of the operand that it begins with, and of the result that
-    it ends with; none if machine code cannot run it."""
+    """Return the addresses that a meeting reads and writes: of the operands that it begins with, and of the results
+    that it ends with; none if machine code cannot run it."""
     if not isinstance(step, HostStep) or step.equation.primitive not in MEETINGS:
         return ()
     e, lowered = step.equation, plan.lowered
-    operands, results = e.inputs[:1], e.outputs
-    if e.primitive is MEET_END:
-        operands = ()
-    elif e.primitive is MEET_BEGIN:
-        results = ()
-    slots = (*operands, *results)
-    one_each = len(e.inputs) == (2 if e.primitive is MEET_END else 1) and len(e.outputs) == 1
+    results = () if e.primitive is MEET_BEGIN else e.outputs
+    slots = results if e.primitive is MEET_END else (*e.inputs, *results)
     whole = all(slot not in lowered.literals and lowered.views[slot].contiguous for slot in slots)
-    if not (one_each and whole and all(is_stored(plan, slot) for slot in results)):
+    if not (whole and all(is_stored(plan, slot) for slot in results)):
         return ()
     return tuple([address_in(lowered, lowered.views[slot]) for slot in slots])
 
@@ -45,19 +40,20 @@ class Meetings:
 
     def __init__(self, plan: CpuPlan, words: Array, starts: Sequence[int]):
         self._words = words
-        self._direct: dict[int, Direct] = {}  # by what the first part gives: a flight, or the result
-        self._places: dict[int, tuple[int, int]] = {}  # of the words with the operand and the result
-        begun: dict[int, int] = {}
+        self._direct: dict[int, Direct] = {}  # by what the first part gives: a flight, or the first result
+        self._places: dict[int, tuple[range, range]] = {}  # of the words with the operands and the results
+        begun: dict[int, range] = {}
         for step, start in zip(plan.steps, starts):
-            if meeting_words(plan, step):
+            count = len(meeting_words(plan, step))
+            if count:
                 assert isinstance(step, HostStep)
-                e = step.equation
+                e, place = step.equation, range(start, start + count)
                 if e.primitive is MEET_BEGIN:
-                    begun[e.outputs[0]] = start
+                    begun[e.outputs[0]] = place
                 elif e.primitive is MEET:
-                    self._places[e.outputs[0]] = start, start + 1
+                    self._places[e.outputs[0]] = place[: len(e.inputs)], place[len(e.inputs) :]
                 elif e.inputs[0] in begun:
-                    self._places[e.inputs[0]] = begun[e.inputs[0]], start
+                    self._places[e.inputs[0]] = begun[e.inputs[0]], place
 
     def run(self, e: Equation, at: int, value: Callable[[int], Array]) -> bool:
         """Run a meeting, or its begin or end, by machine code; return whether that can.
@@ -68,10 +64,11 @@ class Meetings:
         found = self._direct.get(e.inputs[0] if e.primitive is MEET_END else e.outputs[0])
         if found is None:
             return False
-        if not (found.sum.begun if e.primitive is MEET_END else found.begin(at)):
+        if not (found.exchange.begun if e.primitive is MEET_END else found.begin(at)):
             return False
         if e.primitive is not MEET_BEGIN:
-            found.end(lambda: value(e.inputs[-1]), lambda: value(e.outputs[0]))
+            operands = e.inputs[1:] if e.primitive is MEET_END else e.inputs
+            found.end(lambda: [*map(value, operands)], lambda: [*map(value, e.outputs)])
         return True
 
     def prepare(self, e: Equation) -> None:
