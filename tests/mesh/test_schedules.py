@@ -27,8 +27,8 @@ from tests.mesh.schedules import on_host
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are near on Linux alone")
 
-WIDTH = 96
-"""Of a weight, which is larger than what a note carries."""
+SHAPES = {"a": (97, 96), "b": (97, 97), "c": (96, 97)}
+"""Of weights, which are larger than what a note carries; some have elements that ranks cannot share equally."""
 STEPS = 6
 ADAMW = opstage.optim.adamw(lr=1e-2, weight_decay=0.1)
 MUON = opstage.optim.muon(lr=1e-2)
@@ -36,7 +36,7 @@ MUON = opstage.optim.muon(lr=1e-2)
 
 
 def loss(ops: Any, params: Any, x: Any, y: Any) -> Any:
-    for name in ("a", "b", "c"):
+    for name in SHAPES:
         x = ops.tanh(ops.linear(params[name], None, x))
     return ops.mse_loss(x, y)
 
@@ -44,12 +44,12 @@ def loss(ops: Any, params: Any, x: Any, y: Any) -> Any:
 def digest(rule: Any = ADAMW, **options: Any) -> str:
     """Of losses and parameters after some steps, each on a batch of its own."""
     rng = np.random.default_rng(0)
-    params = {name: rng.standard_normal((WIDTH, WIDTH)) / 9 for name in ("a", "b", "c")}
-    assert 4 * WIDTH * WIDTH > 2 * INLINE
+    params = {name: rng.standard_normal(shape) / 9 for name, shape in SHAPES.items()}
+    assert all(4 * rows * columns > 2 * INLINE for rows, columns in SHAPES.values())
     trainer = opstage.scalar_trainer(loss, params, options=Options(**options))
     state, found = trainer.init_optim(rule), hashlib.sha256()
     for _ in range(STEPS):
-        x, y = rng.standard_normal((2, 12, WIDTH))
+        x, y = rng.standard_normal((2, 12, 96))
         found.update(repr(float(trainer.advance(rule, state, x, y).loss)).encode())
     for each in trainer.get_params().values():
         found.update(np.asarray(each).tobytes())
@@ -68,23 +68,36 @@ CASES: list[tuple[int, dict[str, Any]]] = [
     (4, {"mesh": "data=4", "backend": "compiled", "zero": 2}),
     (2, {"mesh": "data=2", "backend": "compiled", "rule": MUON}),
     (2, {"mesh": "data=2", "backend": "compiled", "bucket": "0"}),
+    (2, {"mesh": "data=2", "backend": "compiled", "zero": 2}),
+    (2, {"mesh": "data=2", "backend": "compiled", "zero": 3}),
+    (3, {"mesh": "data=3", "backend": "compiled", "zero": 3, "bucket": "40KiB"}),
 ]
 SEEDS = range(6)
 
 
 @pytest.mark.parametrize("processes, options", CASES)
 def test_bits_do_not_depend_on_who_goes_on(processes: int, options: dict[str, Any]) -> None:
-    alone, done = digest(**options), Counter[Any]()
+    alone, done, sent = digest(**options), Counter[Any](), set[tuple[int, int]]()
+
+    def run(fabric: MpiFabric) -> str:
+        found = digest(**options)
+        sent.add((fabric.process, fabric.sent))
+        return found
+
     for seed in SEEDS:
-        found = on_host(processes, seed, lambda _: digest(**options), boards=seed % 3 > 0, done=done)
+        found = on_host(processes, seed, run, boards=seed % 3 > 0, done=done)
         assert found == [alone] * processes, seed
-    by_machine_code = options["backend"] == "compiled" and processes == 2 and not options.get("zero", 0)
+    assert len(sent) == processes  # of each the same, whatever moves them
+    one_each = options["backend"] == "compiled" and options["mesh"] == f"data={processes}"
+    by_machine_code = one_each and (processes == 2 or options.get("zero", 0))
     assert not by_machine_code or (done["end", True] and done["end", False]), done
 
 
 MUTANTS: list[tuple[Any, str, Any, int]] = [
     (Board, "is_read", lambda board, block: True, 1),
     (Near, "is_read", lambda near, address: True, 1),  # the next run begins while the others still read this one
+    (Board, "is_read", lambda board, block: True, 11),
+    (plan, "memory_read", lambda lowered, equations: set(), 12),
     (plan, "memory_read", lambda lowered, equations: set(), 9),  # what comes later in a run has the memory of a bucket
     (Near, "_idle_copy", lambda near, nbytes: next((n for n, x in near._copies.items() if len(x) == nbytes), None), 5),
 ]

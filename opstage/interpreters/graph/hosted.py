@@ -86,14 +86,13 @@ class _Hosting:
         self._flights: dict[int, tuple[int, tuple[int, ...], Joint]] = {}
         self._looped: set[int] = set()  # slots that loops write, which can write anywhere
         self._shared: set[tuple[int, int]] = set()  # (root, rank) whose memory is a part of a shared tensor
+        self._inputs: list[int] = []
         self._copies: dict[int, int] = {}  # by slot: a copy in memory that other processes can read
         self._outside = {lowered.views[slot].root for slot in lowered.outputs if slot in lowered.views}
 
-        self._moving = {*self._outside, *lowered.body.inputs, *lowered.constants}  # roots that stand elsewhere
-
     def hosted(self, order: Sequence[Ordered]) -> Hosted:
         lowered, new = self._lowered, self._new
-        inputs = []
+        inputs = self._inputs
         for slot, each in zip(lowered.body.inputs, self._given):
             inputs += [self._input(slot, rank) for rank in firsts(each.alike)]
         for slot, value in lowered.constants.items():
@@ -388,10 +387,11 @@ class _Hosting:
 
     def _lent(self, e: Equation, rank: int) -> int:
         """Return the slot of an operand, or of a copy where other processes of this host can read it."""
-        slot = self._slot(e.inputs[0], rank)
-        if lends(self._ranks.fabric) is None or not self._lowered.target.anywhere:
-            return slot
-        if slot not in self._new.literals and self._lowered.views[e.inputs[0]].root not in self._moving:
+        (x,), slot, new = e.inputs, self._slot(e.inputs[0], rank), self._new
+        outside = slot in new.literals or self._lowered.views[x].root in self._outside
+        if not outside:
+            outside = new.views[slot].root in new.constants or new.views[slot].root in self._inputs
+        if not outside or not new.target.anywhere or lends(self._ranks.fabric) is None:
             return slot
         if slot not in self._copies:
             self._copies[slot] = self._copied(e, slot)
