@@ -14,12 +14,11 @@ from opstage.interpreters.graph import rank_programs
 from opstage.interpreters.graph.cpu.plan import CpuPlan
 from opstage.interpreters.graph.executor import CpuExecutor
 from opstage.interpreters.graph.overlap import Begin, End
-from opstage.interpreters.mesh import meeting
+from opstage.interpreters.mesh import meeting, parts
 from opstage.interpreters.mesh.buckets import Bucket
-from opstage.interpreters.mesh.parts import Scatter
 from opstage.interpreters.mesh.prepared import Prepared
 from opstage.interpreters.mesh.sums import Sum
-from opstage.ops.catalogue.collective import ALL_REDUCE
+from opstage.ops.catalogue.collective import ALL_REDUCE, REDUCE_SCATTER
 from opstage.ops.kinds import Kind
 from tests.mesh.test_processes import trained
 from tests.mesh.threads import Threads, on_processes
@@ -92,6 +91,19 @@ def test_what_depends_on_inputs_alone_is_summed_first_of_all(zero: int, monkeypa
     assert before and all(each.ahead == (each in before) for each in step if isinstance(each, FusionGroup))
 
 
+@pytest.mark.parametrize("zero", [2, 3])
+def test_what_buckets_have_in_the_end_begins_before_any_of_it_is_waited_for(
+    zero: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Seen(monkeypatch, zero, "1MiB").step
+    (scattered,) = [
+        i for i, each in enumerate(step) if isinstance(each, Begin) and each.calls[0].primitive is REDUCE_SCATTER
+    ]
+    before, after = step[scattered - 1], step[scattered + 1]
+    assert isinstance(before, Begin) and before.calls[0].primitive is ALL_REDUCE
+    assert isinstance(after, End) and after.calls == before.calls
+
+
 def test_a_parameter_in_parts_is_dropped_behind_its_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     gathers = [call for call in Seen(monkeypatch, 3, "0").calls if call.startswith("all_gather")]
     assert len(gathers) > len([call for call in Seen(monkeypatch, 2, "0").calls if call.startswith("all_gather")])
@@ -159,14 +171,14 @@ def test_parts_go_by_prepared_exchanges(monkeypatch: pytest.MonkeyPatch, zero: i
 
     monkeypatch.setattr(meeting, "_begin", general)
     sent: list[tuple[Any, Sequence[Any]]] = []
-    rows = Scatter._joined
+    joined = parts._joined
 
-    def noted(this: Scatter, members: Sequence[Any], parts: int) -> Any:
-        made = rows(this, members, parts)
+    def noted(members: Sequence[Any]) -> Any:
+        made = joined(members)
         sent.append((made, members))
         return made
 
-    monkeypatch.setattr(Scatter, "_joined", noted)
+    monkeypatch.setattr(parts, "_joined", noted)
     on_processes(2, lambda _: trained("mlp", "data=2", "compiled", zero=zero, bucket=bucket, steps=1))
     assert sent
     assert all(np.shares_memory(made, members[0]) for made, members in sent if len(members) == 1)
@@ -189,7 +201,8 @@ def test_an_exchange_is_prepared_once_for_all_steps(monkeypatch: pytest.MonkeyPa
     assert counts[0] == counts[1] > 0
 
 
-def test_what_others_may_read_is_not_overwritten_in_the_same_run(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("zero", [0, 2, 3])
+def test_what_others_may_read_is_not_overwritten_in_the_same_run(zero: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process reads the operands of a begun sum where they stand, until the next run."""
     plans: list[CpuPlan] = []
     made = CpuPlan.__init__
@@ -199,7 +212,7 @@ def test_what_others_may_read_is_not_overwritten_in_the_same_run(monkeypatch: py
         plans.append(this)
 
     monkeypatch.setattr(CpuPlan, "__init__", noted)
-    on_processes(2, lambda _: trained("gpt", "data=2", "compiled", bucket="64KiB", steps=1))
+    on_processes(2, lambda _: trained("gpt", "data=2", "compiled", zero=zero, bucket="64KiB", steps=1))
     begun = 0
     for plan in plans:
         lowered = plan.lowered

@@ -91,6 +91,7 @@ def test_bits_do_not_depend_on_who_goes_on(processes: int, options: dict[str, An
     one_each = options["backend"] == "compiled" and options["mesh"] == f"data={processes}"
     by_machine_code = one_each and (processes == 2 or options.get("zero", 0))
     assert not by_machine_code or (done["end", True] and done["end", False]), done
+    assert not done["begin", False]  # what is sent stands where the others read it
 
 
 MUTANTS: list[tuple[Any, str, Any, int]] = [

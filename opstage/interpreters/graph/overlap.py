@@ -121,10 +121,9 @@ class _Overlap:
                     self._order.append(self._groups[i])
                     done.add(i)
             waiting = later
-            if self._filling and (
-                not self._begun or not self._waits.intersection(waiting)
-            ):  # no other one may join them
-                self._begin(self._filling.pop(next(iter(self._filling))))
+            if not self._begun or not self._waits.intersection(waiting):  # no other one joins them before one has ended
+                for key in [*self._filling]:
+                    self._begin(self._filling.pop(key))
             if self._begun:
                 first = self._begun.pop(0)
                 self._order.append(End(self._calls(first)))
