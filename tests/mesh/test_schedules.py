@@ -14,9 +14,11 @@ import pytest
 
 import opstage
 from opstage import Options
+from opstage.interpreters.base_program import BaseProgram
 from opstage.interpreters.graph.cpu import plan
 from opstage.interpreters.mesh.board import Board
 from opstage.interpreters.mesh.buckets import Bucket
+from opstage.interpreters.mesh.direct import DirectExchange
 from opstage.interpreters.mesh.mpi import MpiFabric
 from opstage.interpreters.mesh.near import INLINE, Near
 from opstage.interpreters.mesh.ranks import on_mesh
@@ -123,20 +125,36 @@ def test_a_sum_that_is_an_output_is_in_one_vector_with_the_others(monkeypatch: p
     on_host(2, 0, lambda _: digest(mesh="data=2", backend="compiled"))
 
 
+@pytest.mark.parametrize("in_parts", [True, False])
 @pytest.mark.parametrize("boards", [True, False])
-def test_what_a_failed_run_has_begun_keeps_no_other_program_waiting(boards: bool) -> None:
-    """An index is out of range on all ranks while a large sum is under way."""
+def test_what_a_failed_run_has_begun_keeps_no_other_program_waiting(
+    boards: bool, in_parts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index is out of range on all ranks while a large sum, or its parts, are under way."""
 
     def sums(ops: Any, x: Any, at: Any) -> tuple[Any, ...]:
-        first = ops.all_reduce(ops.mul(x, x), axis="data")
+        first = ops.mul(x, x)
+        if in_parts:
+            first = ops.all_gather(ops.reduce_scatter(first, axis="data"), axis="data", replicated=True)
+        else:
+            first = ops.all_reduce(first, axis="data")
         second = ops.all_reduce(x * ops.reduce_sum(ops.gather_rows(x, at)), axis="data")
-        return ops.add(first, 0.0), ops.add(second, 0.0)
+        return (ops.add(first, 0.0), ops.add(second, 0.0)), None
 
     def other(ops: Any, x: Any) -> tuple[Any, ...]:
-        return (ops.all_reduce(ops.reduce_sum(ops.exp(x)), axis="data"),)
+        return (ops.all_reduce(ops.reduce_sum(ops.exp(x)), axis="data"),), None
+
+    abandoned, abandon = list[bool](), DirectExchange.abandon
+
+    def noted(exchange: DirectExchange) -> None:
+        abandoned.append(exchange.begun)
+        abandon(exchange)
+
+    monkeypatch.setattr(DirectExchange, "abandon", noted)
 
     def run(fabric: MpiFabric) -> list[Any]:
         fabric.timeout = 5.0
+        programs = [BaseProgram(program, None, program.__name__) for program in (sums, other)]
         options, size = Options(mesh="data=2", backend="compiled", bucket="1KiB"), 2 * INLINE
         ops: Any = on_mesh(make_interpreter(options), options)
 
@@ -147,8 +165,8 @@ def test_what_a_failed_run_has_begun_keeps_no_other_program_waiting(boards: bool
         begun, found = list[bool](), list[Any]()
         for index in (0, 0, 0, size, size, 0):
             with pytest.raises(RangeError) if index else nullcontext():
-                found.append([np.asarray(out)[0] for out in ops.execute(sums, (x, each(np.full(1, index))))])
-            begun.append(bool(np.asarray(ops.execute(other, (x,))[0]) > 0))
+                found.append([np.asarray(out)[0] for out in ops.execute(programs[0], (x, each(np.full(1, index))))])
+            begun.append(bool(np.asarray(ops.execute(programs[1], (x,))[0]) > 0))
         return [found, begun]
 
     (one, _), (also, _) = on_host(2, 0, run, boards=boards)
@@ -198,3 +216,4 @@ def test_one_that_goes_on_after_an_error_of_its_own_is_summed_with_no_other(
     assert len(one) == (2 if fails == "an index" else 3)
     for each in (told, also):
         assert "process 1 of 2 on here goes on after an error" in each
+    assert abandoned == [True] * (4 if boards else 0)  # two runs of either process

@@ -11,7 +11,7 @@ from .fabric import Fabric
 from .processes import require_hosted
 
 
-class Group(NamedTuple):
+class RankGroup(NamedTuple):
     """The ranks of a collective, as seen by this process.
 
     ranks   how many they are; `own` maps the index of each hosted one to its number
@@ -48,7 +48,7 @@ class Hosting(NamedTuple):
         coordinate."""
         return tuple([self.mesh.group(rank, axis)[0] for rank in self.ranks])
 
-    def spread(self, axis: str) -> list[Group]:
+    def spread(self, axis: str) -> list[RankGroup]:
         """Return the groups along an axis that have hosted ranks, in one order on all processes."""
         made, here = [], self.ranks
         for group in sorted({self.mesh.group(rank, axis) for rank in here}):
@@ -56,7 +56,7 @@ class Hosting(NamedTuple):
             for index, rank in enumerate(group):
                 spread.setdefault(rank // len(here), []).append(index)
             own = {index: group[index] - here[0] for index in spread.pop(self.fabric.process)}
-            made.append(Group(len(group), own, {p: (indices[0], indices[-1] + 1) for p, indices in spread.items()}))
+            made.append(RankGroup(len(group), own, {p: (indices[0], indices[-1] + 1) for p, indices in spread.items()}))
         return made
 
 

@@ -18,12 +18,12 @@ from ...ops.catalogue.collective import ALL_GATHER, REDUCE_SCATTER
 from ...ops.types import DType
 from ..host import Array, packed
 from .crossing import name_of
-from .hosting import Group, Hosting
+from .hosting import Hosting, RankGroup
 from .loans import Loan, lend
 from .sums import Member, Outs, Sum, add_up
 from .tree import covering, node
 
-_Sent: TypeAlias = "tuple[Group, Loan | None, Mapping[int, int]]"
+_Sent: TypeAlias = "tuple[RankGroup, Loan | None, Mapping[int, int]]"
 """A group, its exchange in flight, and the bytes that each other process sends."""
 
 _Rows: TypeAlias = "Sequence[Sequence[Array]]"
@@ -50,18 +50,18 @@ class _Exchange(ABC):
     def members(self) -> list[Member]: ...
 
     @abstractmethod
-    def _incoming(self, group: Group) -> dict[int, int]:
+    def _incoming(self, group: RankGroup) -> dict[int, int]:
         """Return how many rows each other process sends."""
 
     def _rows(self, values: Sequence[Array], parts: int) -> _Rows:
         count = self._count
         return [[packed(x).reshape(parts, -1) for x in values[rank::count]] for rank in range(count)]
 
-    def _nbytes(self, group: Group) -> dict[int, int]:
+    def _nbytes(self, group: RankGroup) -> dict[int, int]:
         row = sum(self.sizes) * self.dtype.itemsize
         return {process: count * row for process, count in self._incoming(group).items()}
 
-    def _start(self, group: Group, sent: Mapping[int, Array], stays: bool) -> _Sent:
+    def _start(self, group: RankGroup, sent: Mapping[int, Array], stays: bool) -> _Sent:
         if not sent:
             return group, None, {}
         nbytes = self._nbytes(group)
@@ -81,7 +81,7 @@ class _UnderWay:
             if loan is not None:
                 loan.abandon()
 
-    def _arrived(self) -> Iterator[tuple[Group, Mapping[int, Array]]]:
+    def _arrived(self) -> Iterator[tuple[RankGroup, Mapping[int, Array]]]:
         """Yield each group, with what the other processes sent, once all of it is there."""
         for group, loan, sizes in self._begun:
             come = {} if loan is None else loan.arrived(sizes)
@@ -100,7 +100,7 @@ class Scatter(_Exchange):
         return [Member(size * self.dtype.itemsize, size * self.dtype.itemsize) for size in self.sizes]
 
     @override
-    def _incoming(self, group: Group) -> dict[int, int]:
+    def _incoming(self, group: RankGroup) -> dict[int, int]:
         return {process: len(group.own) * len(covering(*bounds)) for process, bounds in group.others.items()}
 
     def begin(self, values: Sequence[Array], *, stays: bool = False) -> ScatterUnderWay:
@@ -113,7 +113,7 @@ class Scatter(_Exchange):
             begun.append(self._start(group, sent, stays))
         return ScatterUnderWay(self, rows, begun)
 
-    def _nodes(self, group: Group, leaves: Mapping[int, Sequence[Array]], first: int, last: int) -> Array:
+    def _nodes(self, group: RankGroup, leaves: Mapping[int, Sequence[Array]], first: int, last: int) -> Array:
         """Return the sums over the hosted ranks of the parts first … last - 1: of each, the nodes that cover them."""
         if len(leaves) == 1:
             (members,) = leaves.values()
@@ -162,7 +162,7 @@ class Gather(_Exchange):
         return [Member(size * self.dtype.itemsize, 0) for size in self.sizes]
 
     @override
-    def _incoming(self, group: Group) -> dict[int, int]:
+    def _incoming(self, group: RankGroup) -> dict[int, int]:
         return {process: last - first for process, (first, last) in group.others.items()}
 
     def begin(self, values: Sequence[Array], *, stays: bool = False) -> GatherUnderWay:

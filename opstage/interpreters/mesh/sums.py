@@ -17,7 +17,7 @@ from ...ops.dims import prod
 from ...ops.types import DType
 from ..host import Array, packed
 from .crossing import SMALL, name_of
-from .hosting import Group, Hosting
+from .hosting import Hosting, RankGroup
 from .loans import Loan, lend
 from .tree import additions, covering, node
 
@@ -42,7 +42,7 @@ class Member(NamedTuple):
 class _SumGroup(NamedTuple):
     """A group of ranks that sum: the nodes that are sent, those that each process sends, and their bytes."""
 
-    group: Group
+    group: RankGroup
     nodes: Sequence[At]
     come: Mapping[int, Sequence[At]]
     nbytes: Mapping[int, int]
@@ -113,7 +113,7 @@ class Sum:
         self.groups = hosting.spread(axis)
         self._groups = [self._nodes(group) for group in self.groups]
 
-    def _nodes(self, group: Group) -> _SumGroup:
+    def _nodes(self, group: RankGroup) -> _SumGroup:
         come = {process: covering(*bounds) for process, bounds in group.others.items()}
         nbytes = {process: len(nodes) * self._nbytes for process, nodes in come.items()}
         return _SumGroup(group, covering(min(group.own), max(group.own) + 1), come, nbytes)
