@@ -29,7 +29,7 @@ Outs: TypeAlias = "Sequence[Mapping[int, Array]]"
 
 
 class Member(NamedTuple):
-    """What ranks send each other of a tensor of an exchange.
+    """A tensor of an exchange, by the pieces of it that ranks send each other.
 
     nbytes  sent to one rank
     stride  bytes from what one rank is sent to what the next one is; 0 if all are sent the same
