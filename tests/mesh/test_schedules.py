@@ -23,7 +23,7 @@ from opstage.interpreters.mesh.mpi import MpiFabric
 from opstage.interpreters.mesh.near import INLINE, Near
 from opstage.interpreters.mesh.ranks import on_mesh
 from opstage.interpreters.registry import make_interpreter
-from opstage.ops.errors import RangeError, RankError
+from opstage.ops.errors import OutOfMemoryError, RangeError, RankError
 from opstage.training.commit import Commit
 from tests.mesh.schedules import on_host
 
@@ -171,6 +171,19 @@ def test_what_a_failed_run_has_begun_keeps_no_other_program_waiting(
 
     (one, _), (also, _) = on_host(2, 0, run, boards=boards)
     assert one == also == [[5.0, 5.0]] * 4
+
+
+def test_memory_that_the_system_does_not_give_is_the_error_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    empty = Near.empty
+
+    def refused(near: Near, nbytes: int) -> Any:
+        if near._made:  # the program has its memory, and a copy of what it sends gets none
+            raise OutOfMemoryError("no memory to share")
+        return empty(near, nbytes)
+
+    monkeypatch.setattr(Near, "empty", refused)
+    with pytest.raises(OutOfMemoryError, match="meet at .*test_schedules.py.*: no memory to share"):
+        on_host(2, 0, lambda _: digest(mesh="data=2", backend="compiled", bucket="0"))
 
 
 @pytest.mark.parametrize("boards", [True, False])

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from ...ops.errors import LocatedError, RankError, UsageError
+from ...ops.errors import LocatedError, OutOfMemoryError, RankError, UsageError
 from ...ops.types import EXACT
 from ...options import Options
 from ..at_once import Action, at_once
@@ -164,7 +164,7 @@ class CpuExecutor:
                 if not plan.aliased:  # then it is complete
                     at_once(self._fills(plan, linked, outputs, moving))
                 begun = True
-        except RankError:  # the error is of another process, and a second run would meet it again
+        except (RankError, OutOfMemoryError):  # not of the program: a second run would meet it again, or not
             raise
         except LocatedError as error:
             raised = error
