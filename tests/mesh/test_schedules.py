@@ -182,7 +182,7 @@ def test_memory_that_the_system_does_not_give_is_the_error_of_a_step(monkeypatch
         return empty(near, nbytes)
 
     monkeypatch.setattr(Near, "empty", refused)
-    with pytest.raises(OutOfMemoryError, match="meet at .*test_schedules.py.*: no memory to share"):
+    with pytest.raises(OutOfMemoryError, match=r"meet at .*test_schedules.py.*: no memory to share"):
         on_host(2, 0, lambda _: digest(mesh="data=2", backend="compiled", bucket="0"))
 
 
