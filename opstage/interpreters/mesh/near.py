@@ -8,6 +8,7 @@ another.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import select
@@ -351,7 +352,9 @@ class Near:
                 del self._lent[block]
         elif kind in (_MEMORY, _BOARD):
             try:
-                (_, _, right), *_ = fds  # none comes if this process has as many files open as it may
+                if not fds:
+                    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+                (_, _, right), *_ = fds
                 fd = int.from_bytes(right[:4], sys.byteorder)
                 try:
                     if kind == _MEMORY:
