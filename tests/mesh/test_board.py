@@ -227,6 +227,24 @@ def test_notes_that_are_never_taken_count_as_read_once_they_are_abandoned() -> N
     assert other.near.is_read(other.at)
 
 
+def test_a_sum_that_is_interrupted_as_soon_as_its_notes_are_written_can_be_abandoned() -> None:
+    one, other = ranks(2, 1000)
+    kernel = one.direct._begin
+
+    def interrupted(arguments: int) -> None:
+        kernel(arguments)
+        raise KeyboardInterrupt
+
+    one.direct._begin = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        one.begin()
+    one.direct.abandon()
+    assert other.begin()
+    other.end()
+    one.near.hear()
+    assert other.near.is_read(other.at)
+
+
 def test_memory_may_be_dropped_before_the_note_about_it_is_seen() -> None:
     one, other = ranks(2, 1000)
     one.value[:], other.value[:] = 1, 2

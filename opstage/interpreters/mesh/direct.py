@@ -103,10 +103,11 @@ class DirectExchange:
             return False
         if self._near.changes != self._seen or at != self._at:
             self._stand(at)
+        self.begun = True  # before, for an interrupt may come as soon as it is
         self._begin(self._arguments)
         if not self._values[notes.DONE]:
+            self.begun = False
             return False
-        self.begun = True
         fabric.in_exchange(self._values[notes.WORDS + notes.EXCHANGE], self._called)
         return True
 

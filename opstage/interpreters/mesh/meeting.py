@@ -209,9 +209,10 @@ class Direct(NamedTuple):
 
     def begin(self, at: int) -> bool:
         """See `DirectExchange.begin`."""
+        self.prepared.direct.add(self.exchange)
         begun = self.exchange.begin(at)
-        if begun:
-            self.prepared.direct.add(self.exchange)
+        if not begun:
+            self.prepared.direct.discard(self.exchange)
         return begun
 
     def end(self, values: Callable[[], Sequence[Array]], places: Callable[[], Sequence[Array]]) -> None:
