@@ -282,6 +282,20 @@ def test_one_that_sleeps_is_woken_by_machine_code() -> None:
     assert other.near.board is not None and not other.near.board.is_asleep(0)
 
 
+def test_what_comes_while_all_are_asked_is_no_standstill() -> None:
+    one, other = ranks(2, 1000)
+    one.value[:], other.value[:] = 1, 2
+
+    def answers() -> dict[int, str]:
+        assert other.begin()
+        return {1: "the same collective"}
+
+    one.fabric.timeout, one.fabric._words.answers = 0.0, answers  # type: ignore[method-assign]
+    assert one.begin()
+    one.end()
+    assert (one.out == 3).all()
+
+
 def test_a_failure_is_heard_of_without_a_sleep() -> None:
     """It is told over MPI, which says at first that nothing has come."""
 

@@ -326,6 +326,8 @@ class MpiFabric:
                 late = missing()
                 if now - began > self.timeout:
                     error = self._standstill(now - began, late)
+                    if near is not None:
+                        near.hear()
                     if not done():  # it may have come while the others were asked
                         raise error
                     break
