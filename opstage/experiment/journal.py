@@ -14,7 +14,6 @@ from ..training.callback import Loop
 from ..training.finite import NotFiniteError
 from ..training.fit import EpochResult, Position
 from ..training.group_table import group_html
-from .confusion import classify
 from .curves import Curves
 from .directory import METRICS, PLOT, REPORT, RUN, RunDirectory
 from .extras import Events, is_installed, plot_png
@@ -22,7 +21,7 @@ from .live import Pace
 from .metrics import MetricLog, read_metrics
 from .processes import Processes
 from .report import ReportContent, report_html
-from .samples import samples
+from .samples import Shown
 from .settings import Configuration
 from .task import Task
 from .versions import read_run
@@ -73,6 +72,8 @@ class Journal:
         self.loop: Loop | None = None
         self.processes: Processes | None = None
         """The processes of the run, if it has several; they are notified before the journal."""
+        self.shown: Shown | None = None
+        """What the report of a complete run shows of the model."""
 
     def __enter__(self) -> Self:
         return self
@@ -177,7 +178,7 @@ class Journal:
             status = f"Finished: {self._done()}."
         else:
             status = f"Interrupted after {self._done()}; opstage train --resume goes on."
-        self._report(status, whole=error is None, curves=curves)
+        self._report(status, shown=self.shown if error is None else None, curves=curves)
 
     def _table(self) -> str:
         """Return shapes and cost as HTML, computed once."""
@@ -185,8 +186,10 @@ class Journal:
             self._cost = self._task.trainer.report(*self._task.model.batch).table._repr_html_()
         return self._cost
 
-    def _report(self, status: str, *, running: bool = False, whole: bool = False, curves: Curves | None = None) -> None:
-        """Write the report; for a complete run, with samples and classifications of the held-out data."""
+    def _report(
+        self, status: str, *, running: bool = False, shown: Shown | None = None, curves: Curves | None = None
+    ) -> None:
+        """Write the report."""
         task = self._task
         content = ReportContent(
             title=self._title,
@@ -194,8 +197,8 @@ class Journal:
             held_out=self._results[-1].held_out if self._results else {},
             curves=curves if curves is not None else Curves(read_metrics(self._directory.path / METRICS)),
             cost=self._table(),
-            classification=classify(task.trainer, task.model.measures, task.test_batches) if whole else None,
-            samples=samples(task) if whole else None,
+            classification=None if shown is None else shown.classification,
+            samples=None if shown is None else shown.samples,
             configuration=self._configuration,
             run=self._run,
             classes=task.held_out.classes,

@@ -31,6 +31,7 @@ from .metrics import read_metrics
 from .origins import origins_json
 from .processes import Processes
 from .resuming import LINES, extended, identity_of, prolonged, require_same_data, restore
+from .samples import shown
 from .settings import Configuration, Settings
 from .task import Task, prepare
 from .together import Voting, agree, connect, fingerprint, require_processes, told, written_together
@@ -176,8 +177,12 @@ def run_task(
             require_finite=settings.run.require_finite,
             callbacks=(following, *callbacks),
         )
-        shares = [] if processes is None else processes.lines()
-        return RunOutcome(results, time.perf_counter() - since, following.stopped, shares)
+        shares, seconds = [] if processes is None else processes.lines(), time.perf_counter() - since
+        if keeper is not None:
+            found = shown(task)
+            if journal is not None:
+                journal.shown = found
+        return RunOutcome(results, seconds, following.stopped, shares)
 
 
 def begin(task: Task, configuration: Configuration) -> Path:

@@ -1,16 +1,18 @@
-"""Samples from a trained model: images of a vae, a unet or a pinn, text of a gpt."""
+"""What a report shows of a trained model: classifications of held-out data, and samples, which are images of a vae, a
+unet or a pinn, or text of a gpt."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ..models import pinn, unet, vae
+from .confusion import Classification, classify
 from .generate import Sampling, generate
 from .task import Task
 
@@ -35,6 +37,21 @@ class GeneratedText:
 
     caption: str
     text: str
+
+
+class Shown(NamedTuple):
+    """What a report shows of a trained model, where it has such."""
+
+    classification: Classification | None
+    samples: ImageRows | GeneratedText | None
+
+
+def shown(task: Task) -> Shown:
+    """Return what the report of a complete run of `task` shows.
+
+    All processes of a run call it, since each may have parts of the parameters.
+    """
+    return Shown(classify(task.trainer, task.model.measures, task.test_batches), samples(task))
 
 
 def samples(task: Task) -> ImageRows | GeneratedText | None:
@@ -81,9 +98,8 @@ def _of_pinn(task: Task) -> ImageRows:
 
 def _of_gpt(task: Task) -> GeneratedText:
     sampling = Sampling(seed=task.settings.options.seed)
-    made = generate(
-        task.settings.model, task.trainer.get_params(), b"\n", TEXT_LENGTH, sampling, options=task.settings.options
-    )
+    alone = replace(task.settings.options, mesh="")
+    made = generate(task.settings.model, task.trainer.get_params(), b"\n", TEXT_LENGTH, sampling, options=alone)
     return GeneratedText(
         f"{TEXT_LENGTH} bytes drawn at temperature {sampling.temperature}.", bytes(made).decode(errors="replace")
     )

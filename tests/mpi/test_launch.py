@@ -40,12 +40,15 @@ def test_a_run_is_that_of_one_process(tmp_path: Path, undisturbed: list[str]) ->
     assert (again.code, again.said.count("opstage: ")) == (2, 1), again.said
 
 
-def test_what_each_process_keeps_a_part_of_is_saved_whole(tmp_path: Path, undisturbed: list[str]) -> None:
-    """All of them make a checkpoint, one writes it; and one that shares nothing out goes on from it."""
+@pytest.mark.parametrize("zero", ["2", "3"])
+def test_what_each_process_keeps_a_part_of_is_saved_whole(tmp_path: Path, undisturbed: list[str], zero: str) -> None:
+    """All of them make a checkpoint, one writes it; and one that shares nothing out goes on from it. The report, too,
+    shows what the whole model makes of held-out data."""
     run = tmp_path / "run"
-    done = opstage("launch", "-n", "2", *TRAIN, "--zero", "2", "--epochs", "2", "--out", str(run))
+    done = opstage("launch", "-n", "2", *TRAIN, "--zero", zero, "--epochs", "2", "--out", str(run))
     assert done.code == 0, done.said
     assert weights(run) == undisturbed
+    assert 'id="confusion"' in (run / "report.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -64,10 +64,12 @@ def test_a_pinn_shows_its_field_beside_the_solution() -> None:
     assert solution[0] == pytest.approx(expected, abs=1e-5)
 
 
-def test_a_gpt_shows_text(tmp_path: Any) -> None:
+@pytest.mark.parametrize("mesh", ["", "data=2", "model=2"])
+def test_a_gpt_shows_text(tmp_path: Any, mesh: str) -> None:
     file = tmp_path / "text.txt"
     file.write_text("to be or not to be\n" * 200)
-    values = {"model": {"length": 16, "width": 8, "depth": 1, "heads": 1, "hidden": 8}, "data": {"file": str(file)}}
+    config = {"length": 16, "width": 8, "depth": 1, "heads": 2, "hidden": 8}
+    values = {"model": config, "data": {"file": str(file)}, "options": {"mesh": mesh}}
     made = samples(prepare(configure("gpt", values=values, environ={}).settings))
     assert isinstance(made, GeneratedText)
     assert 0 < len(made.text) <= TEXT_LENGTH
