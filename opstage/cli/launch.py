@@ -174,11 +174,15 @@ def _run_of(command: Sequence[str]) -> Path | None:
     return None
 
 
-def _checkpoint(run: Path | None) -> object:
+def _checkpoint(run: Path | None) -> list[tuple[str, int]] | None:
     """Return a value that changes whenever a checkpoint is written; None if there is none."""
     if run is None or not (run / CHECKPOINT).is_dir():
         return None
-    return sorted((path.name, path.stat().st_mtime_ns) for path in (run / CHECKPOINT).iterdir())
+    found = []
+    for path in (run / CHECKPOINT).iterdir():
+        with suppress(FileNotFoundError):  # a process that outlives its mpiexec for a moment replaces it
+            found.append((path.name, path.stat().st_mtime_ns))
+    return sorted(found)
 
 
 def _fewer(processes: int, run: Path) -> int:

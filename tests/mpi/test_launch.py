@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from opstage.cli import launch
 from tests.mpi.started import ended, opstage, start
 
 TRAIN = ("train", "mlp", "--mesh", "data=4", "--batch-size", "64")
@@ -38,6 +39,14 @@ def test_a_run_is_that_of_one_process(tmp_path: Path, undisturbed: list[str]) ->
     assert done.said.count("kept in") == 1
     again = opstage("launch", "-n", "2", *TRAIN, "--epochs", "2", "--out", str(run))
     assert (again.code, again.said.count("opstage: ")) == (2, 1), again.said
+
+
+def test_a_checkpoint_may_be_replaced_while_it_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    (folder / "new").write_text("")
+    monkeypatch.setattr(Path, "iterdir", lambda path: iter([path / "old", path / "new"]))
+    assert [name for name, _ in launch._checkpoint(tmp_path) or ()] == ["new"]
 
 
 @pytest.mark.parametrize("zero", ["2", "3"])
