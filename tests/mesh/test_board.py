@@ -324,6 +324,34 @@ def test_a_failure_is_heard_of_without_a_sleep() -> None:
         one.watch_near(lambda: False, list, "what the other one says")
 
 
+@pytest.mark.parametrize("at", ["the beginning", "the beginning by sockets", "the end"])
+def test_a_death_that_mpi_knows_of_is_the_error_of_the_collective(at: str) -> None:
+    class Failure(Exception):
+        def Get_error_string(self) -> str:  # noqa: N802
+            return "Process Failure"
+
+    class Comm(schedules.Comm):
+        def Iprobe(self, *_: Any) -> bool:  # noqa: N802
+            raise Failure
+
+    first, second = nears(2)
+    one = Rank(first, 0, 2, 1000, "float32")
+    mpi = type("Mpi", (schedules.Mpi,), {"Exception": Failure})
+    one.fabric._mpi, one.fabric._words = mpi, Words(mpi, Comm(0, 2))
+    assert at != "the end" or one.begin()
+    for each in second._sockets.values():
+        each.close()
+    with pytest.raises(RankError, match=r"process 1 of 2 on here has died in collective 1, all_reduce over data"):
+        if at == "the end":
+            one.end()
+        elif at == "the beginning":
+            one.begin()
+        else:
+            one.sum.begin([one.value])
+    with pytest.raises(RankError, match=r"Process Failure in collective 1, .*: another process has died"):
+        one.fabric.listen()
+
+
 def test_the_last_note_of_one_that_ends_is_seen() -> None:
     one, other = ranks(2, 100)
     one.value[:], other.value[:] = 1, 2

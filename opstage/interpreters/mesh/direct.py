@@ -124,10 +124,11 @@ class DirectExchange:
 
     def _stand(self, at: int) -> None:
         """Find the block of memory at an address, which the others map before a note names it."""
-        block = self._near.block_at(at)
+        fabric, block = self._lending.fabric, self._near.block_at(at)
         if block is not None:
+            fabric.in_exchange(1 + max([int(fabric.counts[process]) for process in self._peers]), self._called)
             for process in self._peers:
-                self._lending.fabric.share(block, process)
+                fabric.share(block, process)
         self._block[:] = (0, 0, 0) if block is None else (block.number, block.address, block.nbytes)
         self._at, self._seen = at, self._near.changes
 

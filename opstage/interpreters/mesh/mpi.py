@@ -337,12 +337,23 @@ class MpiFabric:
         """Raise RankError if what is waited for was to come from a process that has ended."""
         gone = near.ended.intersection(missing())
         if gone and not done():
-            self.listen()  # it may have said why
+            self._listen_for_why()
             raise self._died(sorted(gone))
 
     def listen(self) -> None:
-        """Receive messages about other processes. Raises RankError if one has failed."""
-        self._words.listen()
+        """Receive messages about other processes. Raises RankError if one has failed, or if MPI knows that one has
+        died."""
+        try:
+            self._words.listen()
+        except self._mpi.Exception as error:
+            self._require_no_failure()
+            raise self._lost(error) from None
+        self._require_no_failure()
+
+    def _listen_for_why(self) -> None:
+        """Receive what others have said, one of which has died. Raises RankError if one has failed before."""
+        with suppress(self._mpi.Exception):  # which says that it has died
+            self._words.listen()
         self._require_no_failure()
 
     @property
@@ -415,7 +426,11 @@ class MpiFabric:
         )
 
     def _standstill(self, seconds: float, missing: list[int]) -> RankError:
-        answers = self._words.answers()
+        try:
+            answers = self._words.answers()
+        except self._mpi.Exception as error:
+            self._require_no_failure()
+            return self._lost(error)
         self._require_no_failure()
         others = [p for p in range(self.processes) if p != self.process]
         silent = [p for p in others if p not in answers]
@@ -452,7 +467,7 @@ class MpiFabric:
         process = error.args[0]
         if isinstance(error, TimeoutError):
             return self._standstill(self.timeout, [process])
-        self.listen()  # it may have said why
+        self._listen_for_why()
         return self._died([process])
 
     def _of_another_size(self, process: int, come: int, expected: int) -> RankError:

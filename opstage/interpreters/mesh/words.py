@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import Any, final
 
 FAILED, ASK, ANSWER = 1, 2, 3
@@ -63,7 +64,8 @@ class Words:
         time."""
         for process in range(self.processes):
             if process != self.process and process not in dead:
-                self._outgoing.append(self._comm.isend(text, process, FAILED))
+                with suppress(self._mpi.Exception):  # it has died meanwhile
+                    self._outgoing.append(self._comm.isend(text, process, FAILED))
         call()
         until = time.perf_counter() + _TOGETHER
         lowest = self.process
