@@ -73,7 +73,7 @@ class Journal:
         self.processes: Processes | None = None
         """The processes of the run, if it has several; they are notified before the journal."""
         self.shown: Shown | None = None
-        """What the report of a complete run shows of the model."""
+        """The classifications and samples in the report of a complete run."""
 
     def __enter__(self) -> Self:
         return self

@@ -1,5 +1,5 @@
-"""What a report shows of a trained model: classifications of held-out data, and samples, which are images of a vae, a
-unet or a pinn, or text of a gpt."""
+"""The part of a report that shows a trained model: classifications of held-out data, and samples, which are images of a
+vae, a unet or a pinn, or text of a gpt."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class GeneratedText:
 
 
 class Shown(NamedTuple):
-    """What a report shows of a trained model, where it has such."""
+    """The classifications and samples of a trained model, where it has such."""
 
     classification: Classification | None
     samples: ImageRows | GeneratedText | None
