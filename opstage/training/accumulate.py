@@ -188,7 +188,8 @@ def summed(
 def _joined(values: Sequence[Any], weights: Sequence[Any], divisor: Any) -> Any:
     kind = np.asarray(values[0]).dtype
     wide = kind if kind.kind == "O" else np.dtype(np.float64)
-    counting = [(weight, value) for weight, value in zip(weights, values) if weight > 0]  # a mean of no rows is nan
+    # a mean of no rows, 0/0, does not count; weights of both signs that add up to 0 make one that is infinite
+    counting = [(weight, value) for weight, value in zip(weights, values) if weight or np.any(value == value)]
     total = sum(np.asarray(weight, wide) * np.asarray(value, wide) for weight, value in counting)
     return np.asarray(total / (divisor if kind.kind == "O" else float(divisor)), kind)
 

@@ -23,7 +23,7 @@ from ..ops.program import Aux, loss_and_aux
 from ..ops.spec import Spec
 from ..ops.trees import flatten, structure_paths, unflatten
 from ..ops.types import FLOAT32, TensorType, dtype_name
-from .row_terms import COUNT, DIVISOR, OTHER, ROWS, SUM, Divisor, Joining, Joinings
+from .row_terms import COUNT, DIVISOR, OTHER, ROWS, SUM, Divisor, Joining, Joinings, counts
 from .sharding import DATA
 from .sizes import in_numbers
 
@@ -95,10 +95,13 @@ class DataParallel:
         ]
         types = [TensorType(leaf.shape, leaf.dtype) for leaf in (*leaves[:first], *parts)]
         flat = _Flat(self.loss, structure)
+        found, begun = self._joining(flat, types, first, ops) if split else _SUMMED, ops.cursor.ordinal
+        if found.divisor is not None:
+            outer.quotients = frozenset([begun + ordinal for ordinal in found.divisor.quotients])
         loss, aux = loss_and_aux(self.loss(outer, *unflatten(structure, refs)))
-        loss = outer.adopt(loss)
+        loss, outer.quotients = outer.adopt(loss), frozenset()
         _require_known(ops.mesh, outer.used_axes)
-        joins = self._joins(flat, types, first, ops, summed=DATA not in loss.axes) if split else _SUMMED
+        joins = _require_joining(found, summed=DATA not in loss.axes)
         with Quietly(ops.cursor):
 
             def weighed(divisor: Divisor | None, x: Any) -> VaryingRef | None:
@@ -115,30 +118,37 @@ class DataParallel:
             kept = _state(outer, aux.state)
         return joined.value, Aux(state=kept, metrics=told)
 
-    def _joins(self, flat: _Flat, types: Sequence[TensorType], first: int, ops: Any, *, summed: bool) -> Joining:
-        """Return how the loss combines those of the ranks, unless the program has `summed` it; raises UsageError if
-        that is not proved, or if all ranks would draw the same for rows of their own."""
-        own = {type_.shape[0] for type_ in types[first:]}
-        counts = [n for n in own if isinstance(n, int)]
-        counts += [n * ops.mesh.size(DATA) for n in counts if isinstance(ops.mesh.size(DATA), int)]
+    def _joining(self, flat: _Flat, types: Sequence[TensorType], first: int, ops: Any) -> Joining:
+        """Return how the loss combines those of the ranks, as far as that is proved."""
+        size = ops.mesh.size(DATA)
+        own = [n for n in {type_.shape[0] for type_ in types[first:]} if isinstance(n, int)]
+        numbers = (*own, *[n * size for n in own if isinstance(size, int)])
         types = in_numbers(types)
         key = tuple([(type_.shape, type_.dtype) for type_ in types])
-        with self._joinings.proved(key, flat, types, slice(first, len(types)), ops, tuple(counts)) as (found, _):
-            if found.draws:
-                raise UsageError(
-                    f"{found.draws} is for the rows of a batch but has no like=, so all ranks of mesh axis {DATA!r} "
-                    "would draw the same for rows of their own; give it a tensor with these rows, such as "
-                    "ops.rand_normal(shape=x.shape, like=x)"
-                )
-            if summed:
-                return found._replace(loss=ROWS)
-            if not found.loss:
-                raise UsageError(
-                    f"the loss cannot be shared out over the ranks of mesh axis {DATA!r}: how that of a batch follows "
-                    f"from those of its parts is not known: {found.reason}; make it one number of all ranks with the "
-                    "collectives, such as opstage.derived.all_mean"
-                )
+        with self._joinings.proved(key, flat, types, slice(first, len(types)), ops, numbers) as (found, _):
             return found
+
+
+def _require_joining(found: Joining, *, summed: bool) -> Joining:
+    """Return the proof itself, where the program has not `summed` the loss over the ranks.
+
+    Raises UsageError if there is none, or if all ranks would draw the same for rows of their own.
+    """
+    if found.draws:
+        raise UsageError(
+            f"{found.draws} is for the rows of a batch but has no like=, so all ranks of mesh axis {DATA!r} would draw "
+            "the same for rows of their own; give it a tensor with these rows, such as "
+            "ops.rand_normal(shape=x.shape, like=x)"
+        )
+    if summed:
+        return found._replace(loss=ROWS)
+    if not found.loss:
+        raise UsageError(
+            f"the loss cannot be shared out over the ranks of mesh axis {DATA!r}: how that of a batch follows from "
+            f"those of its parts is not known: {found.reason}; make it one number of all ranks with the collectives, "
+            "such as opstage.derived.all_mean"
+        )
+    return found
 
 
 def _require_known(mesh: Mesh, known: set[str]) -> None:
@@ -203,7 +213,10 @@ def _join(ops: Varying, x: VaryingRef, how: str, weight: VaryingRef | None) -> V
     if how == DIVISOR and weight is not None:
         spread = ops.broadcast_to(weight, shape=x.shape)
         nothing = ops.full(shape=x.shape, value=0.0, dtype=x.dtype)  # a mean over no rows is 0/0 and must not count
-        product = ops.select(ops.less(nothing, spread), ops.mul(x, spread), nothing)
+        counted, divisor = ops.less(nothing, spread), spread
+        if ops.divided:  # weights of the program's own, which may be below 0
+            counted, divisor = counts(ops, spread, x), ops.divisor(spread)
+        product = ops.select(counted, ops.mul(x, divisor), nothing)
         count = ops.all_reduce(weight, axis=DATA)
         return ops.div(ops.all_reduce(product, axis=DATA), ops.broadcast_to(count, shape=x.shape))
     return all_mean(ops, x, axis=DATA)

@@ -21,6 +21,7 @@ from ..interpreters.graph.passes.expansion import expand
 from ..interpreters.graph.recorder import record
 from ..interpreters.structural import SCAN
 from ..interpreters.tracer import constants, evaluate
+from ..ops.catalogue.elementwise import DIV
 from ..ops.closed import Body, Equation
 from ..ops.errors import ProgramError
 from ..ops.kinds import Effect, Kind
@@ -46,10 +47,12 @@ _OTHERWISE = "its sums over rows are joined in another way"
 class Divisor:
     """The divisor of a loss: the sum over rows that an equation of the traced loss computes.
 
-    names   the primitives of the equations up to that one
+    names      the primitives of the equations up to that one
+    quotients  the user's ops, by ordinal from the first, that divide by it
     """
 
     names: tuple[str, ...]
+    quotients: frozenset[int]
 
     def value(self, ops: Any, program: Callable[..., Any], row: Sequence[Any], types: Sequence[TensorType]) -> Any:
         """Return the divisor for the rows of `row`. The loss is traced again, since Python state that it reads may have
@@ -63,6 +66,13 @@ class Divisor:
         slot = body.equations[len(self.names) - 1].outputs[0]
         count = dead_code(body.replace(outputs=(slot,), inputs=body.inputs[: len(types)]))
         return evaluate(ops, count, row, constants(ops, count))[0]
+
+
+def counts(ops: Any, weight: Any, loss: Any) -> Any:
+    """Whether anything counts in a mean of this weight: not in 0/0. Weights of both signs may add up to less than 0, or
+    to 0, and the mean is then infinite: a batch that has such a part has no number that is right."""
+    nothing = ops.full(shape=weight.shape, value=0.0, dtype=weight.dtype)
+    return ops.logical_not(ops.logical_and(ops.equal(weight, nothing), ops.logical_not(ops.equal(loss, loss))))
 
 
 class Joining(NamedTuple):
@@ -124,7 +134,8 @@ def joining(
 
 def _divisor(body: Body, slot: int) -> Divisor:
     end = next(i for i, e in enumerate(body.equations) if slot in e.outputs) + 1
-    return Divisor(tuple([e.primitive.name for e in body.equations[:end]]))
+    quotients = [e.ordinal for e in body.equations[end:] if e.primitive is DIV and e.inputs[1] == slot]
+    return Divisor(tuple([e.primitive.name for e in body.equations[:end]]), frozenset(quotients))
 
 
 def _counted(body: Body, slot: int) -> int:

@@ -24,7 +24,7 @@ from ..ops.types import Shape, TensorType, dtype_name, show_shape
 from .clip import global_norm
 from .composed_update import ComposedUpdate, Update
 from .optim import Optimizer
-from .row_terms import Divisor
+from .row_terms import Divisor, counts
 from .saved import require_same_types
 from .sharding import DATA, beneath, gathered, is_shared, joined, part, part_of_sum
 
@@ -282,16 +282,16 @@ class StepLayout:
                     f"give in Aux(metrics=); it gives {there}"
                 )
             weight = ops.cast(metrics[self.weigh], dtype=dtype_name(values[0].dtype))
-        new = [ops.add(total, self._weighed(ops, weight, g)) for total, g in zip(sums, gradients)]
+        new = [ops.add(total, self._weighed(ops, weight, values[0], g)) for total, g in zip(sums, gradients)]
         return [*values, weight, *new], structure
 
-    def _weighed(self, ops: Any, weight: Any, gradient: Any) -> Any:
-        """Return weight·gradient, or 0 for a part of weight 0, where the mean is 0/0."""
+    def _weighed(self, ops: Any, weight: Any, loss: Any, gradient: Any) -> Any:
+        """Return weight·gradient, or 0 for a part in which nothing counts."""
         product = ops.mul(ops.broadcast_to(weight, shape=gradient.shape), gradient)
         if self.weigh is None:
             return product
         zero = ops.full(shape=gradient.shape, value=0.0, dtype=gradient.dtype)
-        return ops.select(ops.less(zero, ops.broadcast_to(weight, shape=gradient.shape)), product, zero)
+        return ops.select(ops.broadcast_to(counts(ops, weight, loss), shape=gradient.shape), product, zero)
 
     def apply(self, ops: BaseInterpreter[Any], *row: Any) -> Row:
         """Compute (parameters, slots, scalars, sums, weight) -> new trained parameters and slots; gradients are

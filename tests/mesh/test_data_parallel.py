@@ -285,6 +285,34 @@ def test_what_runs_on_one_rank_says_so(call: Any, backend: str) -> None:
         call(lambda ops, x: ops.sum(x), Options(mesh="data=2", backend=backend))
 
 
+def _weighed(ops: Any, params: Any, x: Any, weights: Any) -> Any:
+    """A mean by weights of the batch's own."""
+    each = ops.reduce_sum(ops.tanh(ops.linear(params["w"], None, x)), axis=1)
+    return ops.div(ops.reduce_sum(ops.mul(each, weights)), ops.reduce_sum(weights))
+
+
+@pytest.mark.parametrize("backend", ["eager", "compiled"])
+@pytest.mark.parametrize(
+    "weights",
+    [(3, 2, 1, 1), (3, 2, 0, 0), (0, 0, 0, 2), (3, 2, -1, -0.5), (3, 2, 1, -1)],
+    ids=["plain", "a rank without", "one row", "below 0", "that add up to 0"],
+)
+def test_weights_of_whatever_sign(weights: tuple[float, ...], backend: str) -> None:
+    """A rank, or a part of a batch, whose weights add up to 0 or less counts with its sum as any other does."""
+    rows = np.random.default_rng(0).standard_normal((4, 2)), np.array(weights, np.float64)
+    found = []
+    for more in ({}, {"mesh": "data=2"}, {"accumulate": 2}, {"mesh": "data=2", "accumulate": 2}):
+        how = Options(dtype="float64", backend=backend, **more)  # type: ignore[arg-type]
+        trainer = opstage.scalar_trainer(_weighed, {"w": np.array([[0.5, -0.3], [0.2, 0.1]])}, options=how)
+        found.append((float(trainer.step(1.0, *rows)), trainer.get_params()["w"]))
+    for (loss, w), more in zip(found, ("", "mesh", "parts", "parts"), strict=True):
+        if more == "parts" and weights[2:] == (1, -1):  # a part without a mean: it is said by a number that is none
+            assert np.isnan(loss)
+            continue
+        np.testing.assert_allclose(loss, found[0][0], rtol=1e-12)
+        np.testing.assert_allclose(w, found[0][1], rtol=1e-12)
+
+
 def test_batches_that_the_ranks_of_a_run_cannot_share() -> None:
     rows = {"x": np.ones((48, 4)), "y": np.zeros(48, np.int64)}
     how = {"config": mlp.Config(inputs=(4,), classes=2), "epochs": 1, "batch_size": 8, "progress": False}

@@ -171,6 +171,7 @@ def test_what_a_failed_run_has_begun_keeps_no_other_program_waiting(
 
     (one, _), (also, _) = on_host(2, 0, run, boards=boards)
     assert one == also == [[5.0, 5.0]] * 4
+    assert abandoned == [True] * (4 if boards else 0)  # two runs of either process
 
 
 def test_memory_that_the_system_does_not_give_is_the_error_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,4 +230,3 @@ def test_one_that_goes_on_after_an_error_of_its_own_is_summed_with_no_other(
     assert len(one) == (2 if fails == "an index" else 3)
     for each in (told, also):
         assert "process 1 of 2 on here goes on after an error" in each
-    assert abandoned == [True] * (4 if boards else 0)  # two runs of either process

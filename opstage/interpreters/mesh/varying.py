@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, final
 from typing_extensions import override
 
 from ...ops.catalogue.collective import ALL_MAX, ALL_REDUCE, AXIS_INDEX, SHARD, SHIFT, VARY
-from ...ops.catalogue.elementwise import SCALE
+from ...ops.catalogue.elementwise import DIV, SCALE
 from ...ops.catalogue.layout import BROADCAST_TO
 from ...ops.catalogue.normalization import BATCH_NORM, batch_norm_of_ranks
 from ...ops.catalogue.random import DRAWS
@@ -99,7 +99,7 @@ class VaryingRef(Holding):
 class Varying(Wrapper[VaryingRef, Any]):
     """Inserts `vary` where needed, around the interpreter of a rank's program."""
 
-    __slots__ = ("batch", "used_axes", "_outer", "_adopted")
+    __slots__ = ("batch", "divided", "quotients", "used_axes", "_outer", "_adopted")
     ref_type = VaryingRef
 
     def __init__(self, inner: Interpreter[Any], batch: frozenset[str], outer: Varying | None = None):
@@ -109,9 +109,9 @@ class Varying(Wrapper[VaryingRef, Any]):
         """
         super().__init__(inner, differentiates=False)
         self.batch = batch
-        self.used_axes: set[str] = (
-            set(batch) if outer is None else outer.used_axes
-        )  # the mesh axes that the program uses
+        self.quotients: frozenset[int] = frozenset()  # ordinals of divisions by what may be 0 on a rank: by 1 then
+        self.divided = False  # whether there was one
+        self.used_axes: set[str] = set(batch) if outer is None else outer.used_axes  # mesh axes that the program uses
         self._outer = outer
         self._adopted: dict[int, tuple[Any, VaryingRef]] = {}  # refs of outer ones
 
@@ -177,6 +177,8 @@ class Varying(Wrapper[VaryingRef, Any]):
             axes = NOWHERE.union(*[ref.axes for ref in refs])
             if axes and primitive in DRAWS:
                 return self._drawn(primitive, refs, axes, static)
+            if primitive is DIV and self.cursor.ordinal in self.quotients:
+                refs, self.divided = (refs[0], self.divisor(refs[1])), True
             if primitive is BATCH_NORM and refs[0].axes & self.batch:
                 return self._batch_norm(refs, static)
             if any(_follows_axes(body) for _, body in bodies_of(static)):
@@ -190,6 +192,12 @@ class Varying(Wrapper[VaryingRef, Any]):
         if primitive is BROADCAST_TO:
             results[0].grown = refs[0], static
         return results
+
+    def divisor(self, x: VaryingRef) -> VaryingRef:
+        """x, or 1 where it is 0: a rank on which nothing counts keeps the sum that is divided, and its gradient."""
+        with Quietly(self.cursor):
+            nothing, one = (self.full(shape=x.shape, value=float(value), dtype=x.dtype) for value in (0, 1))
+            return self.adopt(self.select(self.equal(x, nothing), one, x))
 
     def _with_bodies(
         self, primitive: Primitive, refs: tuple[VaryingRef, ...], static: Static
