@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from .interpreters.shape_check import Report
 from .interpreters.shape_check.formats.terminal import render_finding
 from .ops.claims import Claim, read_claims
 from .ops.declared import Shapes, declared, read_inputs
 from .ops.errors import UsageError
 from .ops.spec import Spec
+from .ops.trees import flatten, map_leaves, structure_paths
 from .options import Options
 from .training.optim import Optimizer
 from .training.program_check import check_program, line_of
+from .training.trainer import scalar_trainer
 
 
 def assert_shapes(
@@ -54,6 +58,43 @@ def assert_shapes(
         read_claims((*own.claims, *read_claims(claims))),
     )
     return assert_declared(program, chosen, step=step, train=train, strict=strict, optimizer=optimizer, options=options)
+
+
+def assert_like_one_rank(
+    loss: Callable[..., Any],
+    params: Any,
+    *batch: Any,
+    mesh: str,
+    state: Any = None,
+    rtol: float = 1e-9,
+    options: Options | None = None,
+) -> None:
+    """Train a step on one rank and one on a mesh; an AssertionError says what differs: loss, gradient or new state.
+
+    A proof knows that ranks end a step alike, and cannot know what a program of collectives means: whether a ring has
+    shifted as often as it must, or whether a loss that is summed over ranks should have been their mean. Arrays are
+    small ones of a test; the step is SGD's, in float64.
+
+    Raises:
+        UsageError: a mesh of no such form, or a loss that cannot be shared out over it.
+    """
+    found = []
+    for text in ("", mesh):
+        how = (options or Options()).replace(mesh=text, dtype="float64")
+        trainer = scalar_trainer(loss, map_leaves(np.array, params), options=how, state=state)
+        value = trainer.step(1.0, *batch)
+        leaves, structure = flatten({"loss": value, "gradient": trainer.get_params(), "state": trainer.state})
+        found.append((leaves, structure_paths(structure)))
+    (alone, names), (of_ranks, _) = found
+    for name, expected, got in zip(names, alone, of_ranks):
+        apart = np.abs(np.asarray(got, np.float64) - np.asarray(expected, np.float64))
+        scale = max(1.0, float(np.max(np.abs(expected), initial=0.0)))
+        worst = float(np.max(apart, initial=0.0))
+        if not worst <= rtol * scale:
+            raise AssertionError(
+                f"on mesh {mesh} the step has another {name} than on one rank: it differs by up to {worst:.3g}. The "
+                "collectives of the program do not make of the ranks' parts what one rank computes"
+            )
 
 
 def assert_declared(

@@ -1,9 +1,10 @@
-"""Wrong versions of a step's body: each collective left out, called twice, moved across a neighbour, or another."""
+"""Wrong versions of a step's body: each collective left out, called twice, moved, or another, within loops too."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from opstage.interpreters.control import bodies_of
 from opstage.ops.catalogue.collective import ALL_MAX, ALL_REDUCE, REDUCE_SCATTER, SHARD, VARY
 from opstage.ops.closed import Body, Equation
 
@@ -20,7 +21,12 @@ def mutants(body: Body) -> Iterator[tuple[str, Body]]:
             for what, made in (("late", _late(body, i)), ("early", _early(body, i))):
                 if made is not None:
                     yield f"{name} {what}", made
-        elif equation.primitive in (REDUCE_SCATTER, SHARD) and any(e.backward for e in body.equations[:i]):
+        for part, inner in bodies_of(equation.static):
+            for what, made in mutants(inner):
+                changed = equation._replace(static={**equation.static, part: made})
+                equations = [*body.equations[:i], changed, *body.equations[i + 1 :]]
+                yield f"{what} within {equation.primitive.name} {i}", body.replace(equations=equations)
+        if equation.primitive in (REDUCE_SCATTER, SHARD) and any(e.backward for e in body.equations[:i]):
             yield f"{equation.primitive.name} {i} is the other", _another(body, i)
 
 

@@ -21,7 +21,7 @@ def _square(ops: Any, x: Any) -> Any:
     return ops.reduce_mean(ops.mul(x, x))
 
 
-def _repeated(ops: Any, params: Any, x: Any) -> Any:
+def repeated(ops: Any, params: Any, x: Any) -> Any:
     """A block of Megatron's, whose alike input meets parts of weights within the loop."""
 
     def body(o: Any, carry: Any, _: Any) -> Any:
@@ -32,7 +32,7 @@ def _repeated(ops: Any, params: Any, x: Any) -> Any:
     return _square(ops, ops.scan(body, x, None, length=2)[0])
 
 
-def _stacked(ops: Any, params: Any, x: Any) -> Any:
+def stacked(ops: Any, params: Any, x: Any) -> Any:
     """A carry that stays alike, beside parts that are stacked."""
 
     def body(o: Any, carry: Any, _: Any) -> Any:
@@ -43,7 +43,7 @@ def _stacked(ops: Any, params: Any, x: Any) -> Any:
     return ops.add(_square(ops, last), derived.all_mean(ops, _square(ops, parts), axis="model"))
 
 
-def _normalized(ops: Any, params: Any, x: Any) -> Any:
+def normalized(ops: Any, params: Any, x: Any) -> Any:
     def body(o: Any, carry: Any, _: Any) -> Any:
         mean = derived.all_mean(o, o.reduce_mean(carry, axis=0), axis="data")
         return o.tanh(o.linear(params["w"], params["b"], o.sub(carry, o.broadcast_to(mean, shape=carry.shape)))), None
@@ -76,7 +76,7 @@ def _same_noise(ops: Any, params: Any, x: Any) -> Any:
     return _square(ops, ops.scan(body, x, None, length=2)[0])
 
 
-def _pipeline(ops: Any, params: Any, x: Any) -> Any:
+def pipeline(ops: Any, params: Any, x: Any) -> Any:
     """Two stages by hand: what a rank hands on begins with zeros, which are alike on all."""
     stages, layers = ops.mesh.size("stage"), ops.shard(params["layers"], axis="stage", dim=0)
     kind = dtype_name(x.dtype)
@@ -96,7 +96,7 @@ def _pipeline(ops: Any, params: Any, x: Any) -> Any:
     return derived.all_mean(ops, _square(ops, derived.broadcast(ops, last, axis="stage", root=stages - 1)), axis="data")
 
 
-def _chosen(ops: Any, params: Any, x: Any) -> Any:
+def chosen(ops: Any, params: Any, x: Any) -> Any:
     """A branch that all ranks take alike, with a sum in one."""
 
     def summed(o: Any, h: Any) -> Any:
@@ -119,7 +119,7 @@ def _trained(loss: Callable[..., Any], mesh: str, backend: str, zero: int) -> li
     rng = np.random.default_rng(0)
     params = {"w": 0.5 * rng.standard_normal((WIDTH, WIDTH)), "b": rng.standard_normal(WIDTH)}
     params["layers"] = 0.5 * rng.standard_normal((4, WIDTH, WIDTH))
-    used = {name: params[name] for name in (("layers", "b") if loss is _pipeline else ("w", "b"))}
+    used = {name: params[name] for name in (("layers", "b") if loss is pipeline else ("w", "b"))}
     how = Options(mesh=mesh, backend=backend, dtype="float64", zero=zero)
     trainer = opstage.scalar_trainer(loss, used, options=how)
     losses = [trainer.step(0.5, rng.standard_normal((ROWS, WIDTH))) for _ in range(2)]
@@ -130,16 +130,16 @@ def _trained(loss: Callable[..., Any], mesh: str, backend: str, zero: int) -> li
 @pytest.mark.parametrize(
     "loss, mesh, backends",
     [
-        (_repeated, "model=2", ("eager", "compiled")),
-        (_repeated, "data=2,model=2", ("eager", "compiled")),
-        (_stacked, "data=2,model=2", ("eager", "compiled")),
-        (_normalized, "data=4", ("eager", "compiled")),
+        (repeated, "model=2", ("eager", "compiled")),
+        (repeated, "data=2,model=2", ("eager", "compiled")),
+        (stacked, "data=2,model=2", ("eager", "compiled")),
+        (normalized, "data=4", ("eager", "compiled")),
         (_batch_normed, "data=2", ("eager", "compiled")),
         (_dropped, "data=4", ("eager", "compiled")),
         (_same_noise, "data=2", ("eager", "compiled")),
-        (_pipeline, "stage=2", ("eager", "compiled")),
-        (_pipeline, "data=2,stage=4", ("eager", "compiled")),
-        (_chosen, "data=2,model=2", ("eager",)),
+        (pipeline, "stage=2", ("eager", "compiled")),
+        (pipeline, "data=2,stage=4", ("eager", "compiled")),
+        (chosen, "data=2,model=2", ("eager",)),
         (_drop_or_not, "data=2", ("eager",)),
     ],
     ids=lambda value: value.__name__ if callable(value) else str(value),

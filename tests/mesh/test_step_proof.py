@@ -20,6 +20,7 @@ from opstage.models import gpt, model
 from opstage.ops.closed import Body
 from opstage.ops.dims import evaluate as at
 from opstage.training.validate import check_step, report_on
+from tests.mesh import test_bodies
 from tests.mesh.mutants import mutants
 
 MODELS = ("mlp", "cnn", "gpt", "lstm", "vit", "resnet", "unet", "vae", "pinn")
@@ -139,6 +140,24 @@ def test_a_wrong_collective_is_refuted_or_moves_no_number(name: str, mesh: str, 
     graph = checked(name, mesh, rows=4, rule=rule).graph
     refuted = _refuted(graph, mesh, {})
     assert refuted > len([e for e in graph.body.equations if e.primitive.name == "all_reduce"]) * 2
+
+
+@pytest.mark.parametrize(
+    "loss, mesh",
+    [
+        (test_bodies.repeated, "data=2,model=2"),
+        (test_bodies.stacked, "data=2,model=2"),
+        (test_bodies.normalized, "data=2"),
+        (test_bodies.pipeline, "data=2,stage=2"),
+        (test_bodies.chosen, "data=2,model=2"),
+    ],
+)
+def test_a_wrong_collective_in_a_loop(loss: Any, mesh: str) -> None:
+    params = {"w": (4, 4), "b": (4,)} if loss is not test_bodies.pipeline else {"layers": (4, 4, 4), "b": (4,)}
+    how = Options(mesh=mesh, dtype="float64")
+    report = check_step(loss, params, Spec("4 4"), optimizer=optim.sgd(0.1), options=how)
+    assert report.ok
+    assert _refuted(report.graph, mesh, {}) > 4
 
 
 @pytest.mark.parametrize("zero", [2, 3])

@@ -22,15 +22,14 @@ from functools import reduce
 from typing import TypeAlias
 
 from ...ops.catalogue.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, AXIS_INDEX, SHARD, VARY
+from ...ops.catalogue.elementwise import ADD, SUB
 from ...ops.catalogue.logic import FULL
-from ...ops.catalogue.random import DRAWS
 from ...ops.closed import Body, Equation
 from ...ops.errors import SourceLine
-from ...ops.kinds import Kind
+from ...ops.kinds import Effect, Kind
 from ...ops.primitive import Linearity
 from ..branching import SWITCH
 from ..control import bodies_of
-from ..looping import WHILE
 from ..structural import SCAN
 
 
@@ -59,18 +58,15 @@ class Fault(Exception):
         self.source = source
 
 
-def agreement(body: Body, kept: Mapping[int, str] | None = None, told: Iterable[int] = ()) -> list[States]:
+def agreement(body: Body, kept: Mapping[int, str] | None = None) -> list[States]:
     """Return the states of the outputs of a step's body.
 
-    `kept` maps the numbers of inputs that ranks keep for themselves to the axis over which they differ; `told` has the
-    numbers of outputs that the loss gives: derivatives that the loss takes itself are not those of the step. Raises
-    Fault for a misplaced collective.
+    `kept` maps the numbers of inputs that ranks keep for themselves to the axis over which they differ. Raises Fault
+    for a misplaced collective.
     """
     own = kept or {}
     inputs: list[States] = [{own[i]: Over.DIFFERS} if i in own else _NOTHING for i in range(len(body.inputs))]
-    loss = {body.outputs[i] for i in told}
-    ends = [i for i, e in enumerate(body.equations) if not loss.isdisjoint(e.outputs)]
-    return _Agreeing(body, inputs, forward=max(ends, default=-1) + 1).outputs
+    return _Agreeing(body, inputs).outputs
 
 
 def require_alike(outputs: Sequence[States], names: Sequence[str], kept: Mapping[str, str] | None = None) -> None:
@@ -85,32 +81,29 @@ def require_alike(outputs: Sequence[States], names: Sequence[str], kept: Mapping
 
 
 class _Agreeing:
-    """One pass over a body; `outputs` are the states of its results.
-
-    forward   how many equations come before the backward pass, at least, whatever derivatives they are of; None: all
-    backward  whether the body is of the backward pass
-    """
+    """One pass over a body; `outputs` are the states of its results."""
 
     def __init__(
         self,
         body: Body,
         inputs: Sequence[States],
         *,
-        forward: int | None = 0,
         backward: bool = False,
         strict: bool = True,
+        forward: Sequence[Body] = (),
+        zeros: Sequence[int] = (),
     ):
-        self._forward = forward
-        self._at = -1
+        self._body = body
         self._backward = backward
         self._strict = strict
+        self._forward = [*forward]  # the bodies of loops before, of which a backward loop computes parts again
         self._begun = backward  # whether cotangents have begun
         self._of: dict[int, States] = dict(zip(body.inputs, inputs))
         self._lines = body.lines
         self._types = body.types
         self._constant = {constant.slot for constant in body.constants}
-        self._zero: set[int] = set()
-        for self._at, equation in enumerate(body.equations):
+        self._zero = {body.inputs[i] for i in zeros}
+        for equation in body.equations:
             states = self._after(equation)
             each = states if isinstance(states, list) else [states] * len(equation.outputs)
             self._of.update(zip(equation.outputs, each))
@@ -119,7 +112,11 @@ class _Agreeing:
     def _after(self, equation: Equation) -> States | list[States]:
         """Return the state of an op's results, or of each of them."""
         given = [self._of.get(slot, _NOTHING) for slot in equation.inputs]
-        self._begun = self._begun or self._is_backward(equation)
+        self._begun = self._begun or equation.backward
+        if self._zero.issuperset(equation.inputs) and (
+            equation.primitive.kind in (Kind.LAYOUT, Kind.COLLECTIVE) or equation.primitive in (ADD, SUB)
+        ):
+            self._zero.update(equation.outputs if equation.inputs else ())
         if equation.primitive.kind is Kind.COLLECTIVE:
             return self._collective(equation, given)
         if any(_communicates(body) for _, body in bodies_of(equation.static)):
@@ -130,19 +127,12 @@ class _Agreeing:
         if equation.primitive is FULL and isinstance(value, (int, float)) and not value:
             self._zero.update(equation.outputs)
         axes = dict.fromkeys(axis for states in given for axis, over in states.items() if over)
-        if axes and not self._begun and equation.primitive not in DRAWS:
+        if axes and not self._begun and Effect.DRAWS not in equation.effects:
             self._require_varied(equation, given, axes)
         met = {axis: self._met(equation, [states.get(axis, Over.ALIKE) for states in given]) for axis in axes}
-        if equation.primitive in DRAWS:  # a draw is made again in a backward loop, and is no gradient
+        if Effect.DRAWS in equation.effects:  # a draw is made again in a backward loop, and is no gradient
             return {axis: Over.COPY if over is Over.PART else over for axis, over in met.items()}
         return met
-
-    def _is_forward(self) -> bool:
-        return not self._backward and (self._forward is None or self._at < self._forward)
-
-    def _is_backward(self, equation: Equation) -> bool:
-        """Return whether an equation is of the step's backward pass."""
-        return self._backward or (equation.backward and not self._is_forward())
 
     def _require_varied(self, equation: Equation, given: Sequence[States], axes: Iterable[str]) -> None:
         for slot, states in zip(equation.inputs, given):
@@ -161,10 +151,12 @@ class _Agreeing:
         top = max(given)
         if Over.PART not in given:
             return top
-        if self._is_backward(equation):  # the rules of derivatives are linear in cotangents
-            return Over.PART
         linearity = equation.primitive.linearity
         parts = [over is Over.PART or slot in self._zero for slot, over in zip(equation.inputs, given)]
+        if equation.backward or self._backward:  # the rules of derivatives are linear in cotangents, but not in each
+            floats = [part for part, slot in zip(parts, equation.inputs) if self._types[slot].dtype.kind == "f"]
+            adds = linearity is Linearity.JOINT or equation.primitive in (ADD, SUB)
+            return Over.PART if all(floats) or not adds else Over.DIFFERS
         if linearity is Linearity.JOINT and all(parts):
             return Over.PART
         if linearity is Linearity.EACH and sum(over is Over.PART for over in given) == 1 and top is Over.PART:
@@ -178,7 +170,7 @@ class _Agreeing:
             return {axis: Over.DIFFERS}
         (x,) = given
         before = x.get(axis, Over.ALIKE)
-        back = self._is_backward(equation)
+        back = equation.backward or self._backward
         if primitive in (VARY, SHARD):
             if before is not Over.ALIKE and not (before is Over.COPY and primitive is SHARD):
                 self._refuse(equation, f"x differs between the ranks of mesh axis {axis!r} already")
@@ -191,7 +183,7 @@ class _Agreeing:
                 f"all ranks of mesh axis {axis!r} have the same x: it was gathered or summed before, or is none of "
                 "theirs to sum",
             )
-        again = self._backward and before is Over.DIFFERS  # a backward loop computes of the forward one what it needs
+        again = self._backward and before is Over.DIFFERS and self._is_again(equation)
         if self._begun and before is Over.DIFFERS and primitive is not ALL_GATHER and not again:
             self._refuse(
                 equation,
@@ -203,45 +195,68 @@ class _Agreeing:
         return {**x, axis: after}
 
     def _loop(self, equation: Equation, given: Sequence[States]) -> list[States]:
-        """Return the state of each result of a loop, a switch or a user's op with collectives.
+        """Return the state of each result of a loop or switch with collectives.
 
         A carry differs as it does in any iteration. One that begins with zeros has no say: they are part of any sum.
         """
         primitive, bodies = equation.primitive, dict(bodies_of(equation.static))
         test = bodies.pop("test", None)
         first = 1 if primitive is SWITCH else 0
-        carries = 0
-        if primitive in (SCAN, WHILE):
-            carries = equation.static["carries"] if primitive is SCAN else len(bodies["body"].outputs)
-        backward = self._is_backward(equation)
-        forward = None if self._is_forward() else 0
+        carries = equation.static["carries"] if primitive is SCAN else 0 if first else len(bodies["body"].outputs)
+        backward = equation.backward or self._backward
         decided: States = given[0] if first else _NOTHING
         zero = [slot in self._zero for slot in equation.inputs[:carries]]
 
         def read(operands: Sequence[States], strict: bool) -> list[States]:
             outs = [
-                _Agreeing(body, operands[first:], forward=forward, backward=backward, strict=strict)
+                _Agreeing(body, operands[first:], backward=backward, strict=strict, forward=self._forward, zeros=zeros)
                 for body in bodies.values()
             ]
             found = [reduce(_least, each) for each in zip(*[reading.outputs for reading in outs])]
             return [{**_least(states, decided), **{a: o for a, o in states.items() if o}} for states in found]
 
         states, before = [*given], None
+        zeros: list[int] = []
         while states != before:
             before = [*states]
+            zeros = [i for i, is_zero in enumerate(zero) if is_zero and states[i] == given[i]]
             if test is not None:
-                decided = _Agreeing(test, states, forward=None, strict=False).outputs[0]
+                decided = _Agreeing(test, states, strict=False).outputs[0]
             outs = read(states, strict=False)
             states[:carries] = [_carried(*each) for each in zip(states, outs, zero)]
         strict = self._strict
+        zeros = []
+        self._forward += [] if backward else bodies.values()
         read([states[i] if i < carries and zero[i] else own for i, own in enumerate(given)], strict)
         return read(states, strict)
+
+    def _is_again(self, equation: Equation) -> bool:
+        """Whether a collective of a backward loop sends what one of a forward loop has sent."""
+        return any(
+            _same(body, each.outputs[0], self._body, equation.outputs[0])
+            for body in self._forward
+            for each in body.equations
+            if each.primitive is equation.primitive
+        )
 
     def _refuse(self, equation: Equation, reason: str) -> None:
         """Raise Fault, unless it is not known yet what a loop carries."""
         if self._strict:
             source = self._lines.get(equation.ordinal)
             raise Fault(f"{equation.primitive.name}: {reason}", equation.ordinal, source)
+
+
+def _same(a: Body, x: int, b: Body, y: int) -> bool:
+    """Whether y of body b is computed as x of body a is, from what b is given of it."""
+    made = next((e for e in b.equations if y in e.outputs), None)
+    if made is None:
+        return a.types[x] == b.types[y]
+    own = next((e for e in a.equations if x in e.outputs), None)
+    return (
+        own is not None
+        and (own.primitive, own.static, own.outputs.index(x)) == (made.primitive, made.static, made.outputs.index(y))
+        and all(_same(a, i, b, j) for i, j in zip(own.inputs, made.inputs, strict=True))
+    )
 
 
 def _carried(own: States, out: States, zero: bool) -> States:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, final
 
 from typing_extensions import override
 
-from ...ops.catalogue.collective import ALL_MAX, ALL_REDUCE, AXIS_INDEX, SHARD, SHIFT, VARY
+from ...ops.catalogue.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, AXIS_INDEX, SHARD, SHIFT, VARY
 from ...ops.catalogue.elementwise import DIV, SCALE
 from ...ops.catalogue.layout import BROADCAST_TO
 from ...ops.catalogue.normalization import BATCH_NORM, batch_norm_of_ranks
@@ -50,7 +50,7 @@ class VaryingRef(Holding):
 
     first   axes over which it varies from its first use on: for a parameter, those of the batch, so that its gradient
             is summed at the parameter's size, not at the size of a broadcast
-    copied  those of its axes over which all ranks still have the same, since it was only varied
+    copied  those of its axes over which all ranks still have the same, since it was only varied, or gathered
     mean    those of them over which a sum is the mean, as `all_mean` takes it: x was divided by their size
     grown   for a broadcast, its source and static parameters: the source is varied instead, for the same reason
     parts   of a parameter, by mesh axis and dim: a part that is used twice has one gradient, which is summed once
@@ -186,6 +186,8 @@ class Varying(Wrapper[VaryingRef, Any]):
             refs = tuple([ref.over(axes) for ref in refs])
         outs = self.inner.bind(primitive, tuple([ref.value for ref in refs]), static)
         copied = axes - NOWHERE.union(*[ref.axes - ref.copied for ref in refs]) - _parted(primitive, static)
+        if primitive is ALL_GATHER and not static["replicated"]:
+            copied |= {static["axis"]}
         results = tuple([VaryingRef(out, self, axes, copied=copied) for out in outs])
         if primitive is SCALE and copied:
             results[0].mean = frozenset([axis for axis in copied if _is_share(static["c"], self.mesh.size(axis))])
