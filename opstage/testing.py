@@ -78,15 +78,15 @@ def assert_like_one_rank(
     Raises:
         UsageError: a mesh of no such form, or a loss that cannot be shared out over it.
     """
+    base = options or Options()
+    ways = [base.replace(mesh=text, dtype="float64") for text in ("", mesh)]
     found = []
-    for text in ("", mesh):
-        how = (options or Options()).replace(mesh=text, dtype="float64")
+    for how in ways:
         trainer = scalar_trainer(loss, map_leaves(np.array, params), options=how, state=state)
-        value = trainer.step(1.0, *batch)
-        leaves, structure = flatten({"loss": value, "gradient": trainer.get_params(), "state": trainer.state})
-        found.append((leaves, structure_paths(structure)))
-    (alone, names), (of_ranks, _) = found
-    for name, expected, got in zip(names, alone, of_ranks):
+        trees = {"loss": trainer.step(1.0, *batch), "gradient": trainer.get_params(), "state": trainer.state}
+        found.append([leaf for tree in trees.values() for leaf in flatten(tree)[0]])
+    paths = [(name, path) for name, tree in trees.items() for path in structure_paths(flatten(tree)[1])]
+    for name, expected, got in zip([f"{name}.{path}" if path else name for name, path in paths], *found):
         apart = np.abs(np.asarray(got, np.float64) - np.asarray(expected, np.float64))
         scale = max(1.0, float(np.max(np.abs(expected), initial=0.0)))
         worst = float(np.max(apart, initial=0.0))

@@ -127,6 +127,13 @@ WRONG = (
         lambda: testing.assert_shapes(square, "y: B"),
         "square has no argument 'y'",
     ),
+    Wrong(
+        "testing.assert_like_one_rank",
+        "UsageError",
+        "a mesh of no such form, or a loss that cannot be shared out over it",
+        lambda: testing.assert_like_one_rank(square, {}, mesh="data"),
+        "Options.replace: mesh: mesh 'data'",
+    ),
     Wrong("ops.dims.minimum", "UsageError", "no dims", lambda: dims.minimum(), "a minimum or maximum is that of"),
     Wrong("ops.dims.minimum", "UsageError", "what is no dim", lambda: dims.minimum("a", 3), "a dim is an int or"),  # type: ignore[arg-type]
     Wrong(
