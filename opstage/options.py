@@ -247,7 +247,7 @@ def _why_no_amount(text: str) -> str | None:
 
 
 def _is_level(value: Any) -> str | None:
-    if isinstance(value, bool) or value not in (0, 2, 3):
+    if type(value) is not int or value not in (0, 2, 3):
         return f"{value!r} is not a level of ZeRO that there is; expected 0, 2 or 3"
     return None
 

@@ -35,7 +35,7 @@ class Mesh:
         axes: list[tuple[str, Any]] = []
         for part in filter(None, (part.strip() for part in text.split(","))):
             name, equals, size = (each.strip() for each in part.partition("="))
-            number = size.isascii() and size.isdigit() and len(size) < 9
+            number = size.isascii() and size.isdigit() and len(size) < 33
             if not (equals and name.isidentifier() and (number or (size.isidentifier() and len(size) < 33))):
                 raise UsageError(
                     f"mesh {brief(text)}: {brief(part)} is not an axis; expected name=size, such as data=4"

@@ -36,6 +36,7 @@ def test_a_mesh_of_nothing_is_one_rank() -> None:
         ("data=0", "at least 1"),
         ("data=2,data=3", "two axes are called data"),
         ("data=1048576,model=2", "2,097,152 ranks; at most"),
+        ("data=99999999999", "99,999,999,999 ranks; at most"),
         ("data=" + "9" * 5000, "not an axis"),
         ("data=²", "not an axis"),
         (4, "is not a mesh; expected text"),
