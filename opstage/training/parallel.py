@@ -76,7 +76,8 @@ class DataParallel:
     def __call__(self, ops: Any, *arguments: Any) -> Any:
         if ops.mesh.is_alone:  # traced on its own
             return self.loss(ops, *arguments)
-        split = frozenset({DATA} & {*ops.mesh.names})
+        rows = ops.mesh.size(DATA)
+        split = frozenset() if isinstance(rows, int) and rows == 1 else frozenset({DATA})  # one rank has them all
         outer = Varying(ops, batch=split)
         leaves, structure = flatten(arguments)
         first = len(flatten(arguments[: self._trees])[0])

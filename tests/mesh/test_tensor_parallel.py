@@ -16,7 +16,7 @@ from opstage.ops.trees import flatten
 from opstage.training.validate import check_step
 
 CONFIG = gpt.Config(width=16, depth=2, heads=4, hidden=32, length=8)
-MESHES = ("model=2", "model=4", "data=2,model=2", "model=2,data=2")
+MESHES = ("model=2", "model=4", "data=2,model=2", "model=2,data=2", "data=1,model=2", "data=2,model=1")
 
 
 def trained(made: Any, mesh: str, rows: list[Any], **options: Any) -> tuple[list[float], list[Any]]:
