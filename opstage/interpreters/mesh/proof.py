@@ -66,7 +66,7 @@ def agreement(body: Body, kept: Mapping[int, str] | None = None) -> list[States]
     """
     own = kept or {}
     inputs: list[States] = [{own[i]: Over.DIFFERS} if i in own else _NOTHING for i in range(len(body.inputs))]
-    return _Agreeing(body, inputs).outputs
+    return _Agreeing(body, inputs, loss=body.outputs[0]).outputs
 
 
 def require_alike(outputs: Sequence[States], names: Sequence[str], kept: Mapping[str, str] | None = None) -> None:
@@ -92,12 +92,14 @@ class _Agreeing:
         strict: bool = True,
         forward: Sequence[Body] = (),
         zeros: Sequence[int] = (),
+        loss: int | None = None,
     ):
         self._body = body
         self._backward = backward
         self._strict = strict
         self._forward = [*forward]  # the bodies of loops before, of which a backward loop computes parts again
-        self._begun = backward  # whether cotangents have begun
+        self._begun = backward  # whether cotangents have begun, those of the loss: it may hold derivatives itself
+        self._loss = loss
         self._of: dict[int, States] = dict(zip(body.inputs, inputs))
         self._lines = body.lines
         self._types = body.types
@@ -112,7 +114,7 @@ class _Agreeing:
     def _after(self, equation: Equation) -> States | list[States]:
         """Return the state of an op's results, or of each of them."""
         given = [self._of.get(slot, _NOTHING) for slot in equation.inputs]
-        self._begun = self._begun or equation.backward
+        self._begun = self._begun or (equation.backward and self._loss in self._of)
         if self._zero.issuperset(equation.inputs) and (
             equation.primitive.kind in (Kind.LAYOUT, Kind.COLLECTIVE) or equation.primitive in (ADD, SUB)
         ):
@@ -146,6 +148,9 @@ class _Agreeing:
                         "not varied: a sum over them would count it once for each rank",
                     )
 
+    def _is_back(self, equation: Equation) -> bool:
+        return self._backward or (self._begun and equation.backward)
+
     def _met(self, equation: Equation, given: Sequence[Over]) -> Over:
         """Return the state, over one axis, of a result with operands that are not all alike."""
         top = max(given)
@@ -153,7 +158,7 @@ class _Agreeing:
             return top
         linearity = equation.primitive.linearity
         parts = [over is Over.PART or slot in self._zero for slot, over in zip(equation.inputs, given)]
-        if equation.backward or self._backward:  # the rules of derivatives are linear in cotangents, but not in each
+        if self._is_back(equation):  # the rules of derivatives are linear in cotangents, but not in each
             floats = [part for part, slot in zip(parts, equation.inputs) if self._types[slot].dtype.kind == "f"]
             adds = linearity is Linearity.JOINT or equation.primitive in (ADD, SUB)
             return Over.PART if all(floats) or not adds else Over.DIFFERS
@@ -170,7 +175,7 @@ class _Agreeing:
             return {axis: Over.DIFFERS}
         (x,) = given
         before = x.get(axis, Over.ALIKE)
-        back = equation.backward or self._backward
+        back = self._is_back(equation)
         if primitive in (VARY, SHARD):
             if before is not Over.ALIKE and not (before is Over.COPY and primitive is SHARD):
                 self._refuse(equation, f"x differs between the ranks of mesh axis {axis!r} already")
@@ -203,7 +208,7 @@ class _Agreeing:
         test = bodies.pop("test", None)
         first = 1 if primitive is SWITCH else 0
         carries = equation.static["carries"] if primitive is SCAN else 0 if first else len(bodies["body"].outputs)
-        backward = equation.backward or self._backward
+        backward = self._is_back(equation)
         decided: States = given[0] if first else _NOTHING
         zero = [slot in self._zero for slot in equation.inputs[:carries]]
 

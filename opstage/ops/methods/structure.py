@@ -22,8 +22,10 @@ VARY_LIKE = Primitive(
     kind=Kind.LAYOUT,
     shape=lambda x, like: (x,),
     decomposition=lambda ops, x, like: (x,),
-    expandable=True,
-    view=True,
+    vjp=lambda ops, ctx, cotangents: (cotangents[0], None),
+    jvp=lambda ops, primals, outputs, tangents: (
+        None if tangents[0] is None else ops.vary_like(tangents[0], primals[1]),
+    ),
 )
 """`Structure.vary_like` in a body that is being traced, where nobody knows yet what varies; a mesh's `Varying` does."""
 
