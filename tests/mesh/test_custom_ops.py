@@ -20,12 +20,18 @@ def centred(ops: Any, x: Any) -> Any:
     return x - all_mean(ops, ops.reduce_mean(x, axis=0), axis="data")
 
 
+def centred_cotangent(ops: Any, g: Any) -> Any:
+    """The same in a rule, which runs beneath what varies operands for a program: so it varies the mean itself."""
+    mean = ops.vary(all_mean(ops, ops.reduce_mean(g, axis=0), axis="data"), axis="data")
+    return g - mean
+
+
 declared = opstage.custom_vjp(centred)
 
 
 @declared.defvjp
 def _(ops: Any, inputs: Any, outputs: Any, cotangents: Any) -> Any:
-    return centred(ops, cotangents[0])
+    return centred_cotangent(ops, cotangents[0])
 
 
 defined = opstage.custom_op("centred_rows", operands=("x",), shape=lambda x: x, decomposition=centred)
@@ -34,7 +40,7 @@ computed = opstage.custom_op(
     operands=("x",),
     shape=lambda x: x,
     decomposition=centred,
-    vjp=lambda ops, ctx, cotangents: (centred(ops, cotangents[0]),),
+    vjp=lambda ops, ctx, cotangents: (centred_cotangent(ops, cotangents[0]),),
     kernels={"cpu": lambda x: x - x.mean(axis=0)},
 )
 tripled = opstage.custom_op(

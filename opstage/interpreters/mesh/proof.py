@@ -24,12 +24,14 @@ from typing import TypeAlias
 from ...ops.catalogue.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, AXIS_INDEX, SHARD, VARY
 from ...ops.catalogue.elementwise import ADD, SUB
 from ...ops.catalogue.logic import FULL
+from ...ops.catalogue.random import DRAWS
 from ...ops.closed import Body, Equation
 from ...ops.errors import SourceLine
-from ...ops.kinds import Effect, Kind
+from ...ops.kinds import Kind
 from ...ops.primitive import Linearity
 from ..branching import SWITCH
 from ..control import bodies_of
+from ..looping import WHILE
 from ..structural import SCAN
 
 
@@ -129,10 +131,10 @@ class _Agreeing:
         if equation.primitive is FULL and isinstance(value, (int, float)) and not value:
             self._zero.update(equation.outputs)
         axes = dict.fromkeys(axis for states in given for axis, over in states.items() if over)
-        if axes and not self._begun and Effect.DRAWS not in equation.effects:
+        if axes and not self._begun and equation.primitive not in DRAWS:
             self._require_varied(equation, given, axes)
         met = {axis: self._met(equation, [states.get(axis, Over.ALIKE) for states in given]) for axis in axes}
-        if Effect.DRAWS in equation.effects:  # a draw is made again in a backward loop, and is no gradient
+        if equation.primitive in DRAWS:  # a draw is made again in a backward loop, and is no gradient
             return {axis: Over.COPY if over is Over.PART else over for axis, over in met.items()}
         return met
 
@@ -207,7 +209,9 @@ class _Agreeing:
         primitive, bodies = equation.primitive, dict(bodies_of(equation.static))
         test = bodies.pop("test", None)
         first = 1 if primitive is SWITCH else 0
-        carries = equation.static["carries"] if primitive is SCAN else 0 if first else len(bodies["body"].outputs)
+        carries = 0
+        if primitive in (SCAN, WHILE):
+            carries = equation.static["carries"] if primitive is SCAN else len(bodies["body"].outputs)
         backward = self._is_back(equation)
         decided: States = given[0] if first else _NOTHING
         zero = [slot in self._zero for slot in equation.inputs[:carries]]
