@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ..ops.closed import Body
+from ..ops.closed import Body, Equation
+from ..ops.kinds import Kind
 from ..ops.primitive import Primitive, Static
 from .branching import SWITCH
 from .looping import WHILE
@@ -20,6 +21,19 @@ def bodies_of(static: Static) -> Iterator[tuple[str, Body]]:
     for name, value in static.items():
         if isinstance(value, Body):
             yield name, value
+
+
+def equations_within(static: Static) -> Iterator[Equation]:
+    """The equations of the bodies among static parameters, each with those of its own bodies behind it."""
+    for _, body in bodies_of(static):
+        for equation in body.equations:
+            yield equation
+            yield from equations_within(equation.static)
+
+
+def communicates(static: Static) -> bool:
+    """Whether an op with these static parameters has bodies with collectives."""
+    return any(e.primitive.kind is Kind.COLLECTIVE for e in equations_within(static))
 
 
 class Inner(NamedTuple):

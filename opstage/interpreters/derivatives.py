@@ -79,13 +79,11 @@ def jvp(
     ops: Interpreter[Any], f: Callable[..., Any], trees: tuple[Any, ...], tangents: tuple[Any, ...]
 ) -> tuple[Any, Any]:
     """Value and tangent of `f(ops', *trees)`; a tangent is shaped like its argument, None where it is zero."""
-    if len(trees) != len(tangents):
-        raise ShapeError(f"there are {len(tangents)} tangents for {len(trees)} arguments", op="jvp")
     forward = ForwardMode(ops)
     arguments = []
-    for tree, tangent in zip(trees, tangents):
-        leaves, structure = flatten(_adopted(ops, tree))
-        moves = [None] * len(leaves) if tangent is None else aligned("tangent", structure, tangent, leaves)
+    trees = tuple([_adopted(ops, tree) for tree in trees])
+    for tree, moves in zip(trees, tangents_of_leaves(trees, tangents)):
+        leaves, structure = flatten(tree)
         arguments.append(unflatten(structure, [forward.dual(x, t) for x, t in zip(leaves, moves)]))
     duals, structure = run_closed(forward, f, *arguments, leaked=_LEAKED)
     with Quietly(ops.cursor):
@@ -156,6 +154,18 @@ def _pull(tape: Tape[Any], loss: Node[Any], wrt: Sequence[Node[Any]], *, keep: b
 def _adopted(ops: Interpreter[Any], tree: Any) -> Any:
     leaves, structure = flatten(tree)
     return unflatten(structure, [ops.adopt(leaf) for leaf in leaves])
+
+
+def tangents_of_leaves(trees: tuple[Any, ...], tangents: tuple[Any, ...]) -> list[list[Any]]:
+    """The tangents of the leaves of each tree, None for all leaves of one without. Raises ShapeError where they do not
+    fit."""
+    if len(trees) != len(tangents):
+        raise ShapeError(f"there are {len(tangents)} tangents for {len(trees)} arguments", op="jvp")
+    found = []
+    for tree, tangent in zip(trees, tangents):
+        leaves, structure = flatten(tree)
+        found.append([None] * len(leaves) if tangent is None else aligned("tangent", structure, tangent, leaves))
+    return found
 
 
 def aligned(kind: str, structure: Structure, tree: Any, of: list[Any]) -> list[Any]:

@@ -18,8 +18,9 @@ from ...ops.mesh import ALONE, Mesh
 from ...ops.primitive import NO_STATIC, Primitive, Static
 from ...ops.types import INT64, DType, TensorType
 from ..captures import observation
+from ..control import communicates
 from ..interpreter import Variable
-from ..mesh.meeting import apart, communicates
+from ..mesh.meeting import apart
 from ..structural import SCAN, run_loop
 from ..writing import Writing
 from .graph import Graph

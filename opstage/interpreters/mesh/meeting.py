@@ -13,9 +13,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from ...ops.catalogue.collective import BY_NAME
-from ...ops.closed import Body
 from ...ops.errors import MeshError
-from ...ops.kinds import Kind
 from ...ops.primitive import Primitive, Static
 from ...ops.types import INT64, TensorType, dtype_name
 from ..host import Array
@@ -253,16 +251,6 @@ def _outs(gives: Sequence[Sequence[int]], places: Sequence[Array]) -> list[dict[
     """Return the places of each call's results, by rank number."""
     left = iter(places)
     return [dict(zip(ranks, left)) for ranks in gives]
-
-
-def communicates(static: Static) -> bool:
-    """Return whether an op with these static parameters has bodies with collectives."""
-    return any(
-        e.primitive.kind is Kind.COLLECTIVE or communicates(e.static)
-        for body in static.values()
-        if isinstance(body, Body)
-        for e in body.equations
-    )
 
 
 def apart(primitive: Primitive, region: str) -> MeshError:

@@ -7,17 +7,17 @@ ops that are differentiated, and what comes back is the derivative that one rank
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from ...ops.errors import MeshError, ShapeError
+from ...ops.errors import MeshError
 from ...ops.trees import Structure, flatten, unflatten
 from ..closing import run_closed
-from ..derivatives import aligned, jvp, vjp
+from ..derivatives import aligned, jvp, tangents_of_leaves, vjp
+from ..interpreter import Wrapper
 
 if TYPE_CHECKING:
     from .varying import Varying, VaryingRef
-
-_LEAKED = "a ref of an inner derivative was used outside of it; return it from the inner function instead"
 
 
 def vjp_of_ranks(
@@ -61,10 +61,10 @@ def jvp_of_ranks(
 ) -> tuple[Any, Any]:
     """Return value and tangent of `f(ops', *trees)`, see `derivatives.jvp`."""
     refs, structure = flatten(trees)
-    if len(trees) != len(tangents):
-        raise ShapeError(f"there are {len(tangents)} tangents for {len(trees)} arguments", op="jvp")
-    moves = [None if t is None else ops.adopt(t) for t in _spread(trees, tangents)]
-    own = [ops.adopt(ref) if t is None else ops.adopt(ref).over(t.axes) for ref, t in zip(refs, moves)]
+    adopted = [ops.adopt(ref) for ref in refs]
+    given = chain.from_iterable(tangents_of_leaves(unflatten(structure, adopted), tangents))
+    moves = [None if t is None else ops.adopt(t) for t in given]
+    own = [ref if t is None else ref.over(t.axes) for ref, t in zip(adopted, moves)]
     within = _Within(ops, f, structure, own)
     values = tuple([ref.value for ref in own])
     tuned = tuple([None if t is None else t.over(ref.axes).value for ref, t in zip(own, moves)])
@@ -93,7 +93,9 @@ class _Within:
     def __call__(self, inner: Any, *values: Any) -> Any:
         within = self._ops.above(inner)
         refs = [within.holding(value, ref) for value, ref in zip(values, self._own)]
-        self._outs, self.built = run_closed(within, self._f, *unflatten(self._structure, refs), leaked=_LEAKED)
+        self._outs, self.built = run_closed(
+            within, self._f, *unflatten(self._structure, refs), leaked=Wrapper.misplaced
+        )
         return unflatten(self.built, [out.value for out in self._outs])
 
     def outputs(self, values: Any) -> list[VaryingRef]:
@@ -104,15 +106,6 @@ class _Within:
 def _leaves(tree: Any, structure: Structure) -> list[Any]:
     found: list[Any] = structure.flatten_up_to(tree)
     return found
-
-
-def _spread(trees: tuple[Any, ...], tangents: tuple[Any, ...]) -> list[Any]:
-    """Return the tangent of each leaf, None for all leaves of a tree without one."""
-    moves: list[Any] = []
-    for tree, tangent in zip(trees, tangents):
-        leaves, structure = flatten(tree)
-        moves += [None] * len(leaves) if tangent is None else aligned("tangent", structure, tangent, leaves)
-    return moves
 
 
 def _seed(ops: Varying, cotangent: Any, out: VaryingRef) -> Any:

@@ -30,7 +30,7 @@ from ...ops.errors import SourceLine
 from ...ops.kinds import Kind
 from ...ops.primitive import Linearity
 from ..branching import SWITCH
-from ..control import bodies_of
+from ..control import bodies_of, communicates
 from ..looping import WHILE
 from ..structural import SCAN
 
@@ -123,7 +123,7 @@ class _Agreeing:
             self._zero.update(equation.outputs if equation.inputs else ())
         if equation.primitive.kind is Kind.COLLECTIVE:
             return self._collective(equation, given)
-        if any(_communicates(body) for _, body in bodies_of(equation.static)):
+        if communicates(equation.static):
             return self._loop(equation, given)
         if self._constant.issuperset(equation.inputs):
             self._constant.update(equation.outputs)
@@ -278,19 +278,3 @@ def _carried(own: States, out: States, zero: bool) -> States:
 
 def _least(a: States, b: States) -> dict[str, Over]:
     return {axis: max(a.get(axis, Over.ALIKE), b.get(axis, Over.ALIKE)) for axis in dict.fromkeys((*a, *b))}
-
-
-def _communicates(body: Body) -> bool:
-    return any(
-        e.primitive.kind is Kind.COLLECTIVE or any(_communicates(inner) for _, inner in bodies_of(e.static))
-        for e in body.equations
-    )
-
-
-def collectives(body: Body) -> Iterable[Equation]:
-    """Yield the collectives of a body and its inner bodies, in the order in which ranks reach them."""
-    for equation in body.equations:
-        if equation.primitive.kind is Kind.COLLECTIVE:
-            yield equation
-        for _, inner in bodies_of(equation.static):
-            yield from collectives(inner)

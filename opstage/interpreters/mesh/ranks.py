@@ -32,13 +32,14 @@ from ...ops.trees import flatten, unflatten
 from ...ops.types import DType, TensorType
 from ...options import Options
 from ..branching import SWITCH, run_switch
+from ..control import communicates
 from ..interpreter import BaseInterpreter
 from ..structural import SCAN, run_loop
 from .buckets import JOINED, Bucket
 from .crossing import Crossing
 from .fabric import ALONE, Fabric
 from .hosting import Hosting
-from .meeting import apart, communicates
+from .meeting import apart
 from .prepared import Prepared
 from .processes import require_hosted, require_joined, world
 from .rank_values import Parts, RankValues, Values

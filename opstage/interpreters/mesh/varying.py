@@ -7,7 +7,7 @@ soon as it is complete, and data parallelism needs no further code. As pvary of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import reduce
 from typing import Any, TypeAlias, final
@@ -19,7 +19,7 @@ from ...ops.catalogue.elementwise import DIV, SCALE
 from ...ops.catalogue.layout import BROADCAST_TO
 from ...ops.catalogue.normalization import BATCH_NORM, batch_norm_of_ranks
 from ...ops.catalogue.random import DRAWS
-from ...ops.closed import Body, Equation
+from ...ops.closed import Body
 from ...ops.cursor import Quietly
 from ...ops.dims import prod, ratio
 from ...ops.errors import MeshError
@@ -29,14 +29,13 @@ from ...ops.methods.structure import VARY_LIKE
 from ...ops.primitive import Primitive, Static
 from ...ops.types import TensorType
 from ..branching import SWITCH
-from ..control import bodies_of
+from ..control import bodies_of, equations_within
 from ..interpreter import Holding, Interpreter, Wrapper
 from ..looping import WHILE
 from ..structural import SCAN
 from ..tracer import Tracer, constants, evaluate
 from .meeting import apart
 from .nested import jvp_of_ranks, vjp_of_ranks
-from .proof import collectives
 
 NOWHERE: frozenset[str] = frozenset()
 
@@ -181,7 +180,7 @@ class Varying(Wrapper[VaryingRef, Any]):
                 refs, self.divided = (refs[0], self.divisor(refs[1])), True
             if primitive is BATCH_NORM and refs[0].axes & self.batch:
                 return self._batch_norm(refs, static)
-            if any(_follows_axes(body) for _, body in bodies_of(static)):
+            if _follows_axes(static):
                 return self._with_bodies(primitive, refs, static)
             refs = tuple([ref.over(axes) for ref in refs])
         outs = self.inner.bind(primitive, tuple([ref.value for ref in refs]), static)
@@ -212,14 +211,14 @@ class Varying(Wrapper[VaryingRef, Any]):
         along which a body sends, only where they meet what varies.
         """
         bodies = dict(bodies_of(static))
-        if any(map(_derives_over_ranks, bodies.values())):
+        if _derives_over_ranks(static):
             raise MeshError(
                 "its body takes a derivative of what ranks compute together, a collective or batch_norm, and what "
                 "varies cannot be followed into that; take the derivative outside of it, or write the loop out",
                 op=primitive.name,
                 region=self.cursor.region.name,
             )
-        sent = {e.static["axis"] for body in bodies.values() for e in collectives(body)}
+        sent = {e.static["axis"] for e in equations_within(static) if e.primitive.kind is Kind.COLLECTIVE}
         first = 1 if primitive is SWITCH else 0
         carries = static["carries"] if primitive is SCAN else len(bodies["body"].outputs) if primitive is WHILE else 0
         decided = refs[0].axes if first else NOWHERE
@@ -371,29 +370,20 @@ def _is_share(c: Any, size: Any) -> bool:
     return bool(c == share or c == float(share)) if isinstance(share, Fraction) else bool(c == share)
 
 
-def _follows_axes(body: Body) -> bool:
-    """Whether over which axes a tensor varies makes a difference in a body: it sends, draws or normalizes a batch."""
+def _follows_axes(static: Static) -> bool:
+    """Whether over which axes a tensor varies makes a difference in bodies: they send, draw or normalize a batch."""
     return any(
-        e.primitive.kind is Kind.COLLECTIVE
-        or e.primitive in (BATCH_NORM, VARY_LIKE)
-        or e.primitive in DRAWS
-        or any(_follows_axes(inner) for _, inner in bodies_of(e.static))
-        for e in body.equations
+        e.primitive.kind is Kind.COLLECTIVE or e.primitive in (BATCH_NORM, VARY_LIKE) or e.primitive in DRAWS
+        for e in equations_within(static)
     )
 
 
-def _derives_over_ranks(body: Body) -> bool:
+def _derives_over_ranks(static: Static) -> bool:
     """Whether a body takes a derivative and has ops of all ranks, which may be within it."""
-    derives = any(e.backward or any(inner.backward for inner in _within(e)) for e in body.equations)
-    return derives and any(
-        e.primitive.kind is Kind.COLLECTIVE or e.primitive is BATCH_NORM
-        for each in body.equations
-        for e in (each, *_within(each))
+    return any(
+        any(e.backward for e in equations_within({"body": body}))
+        and any(
+            e.primitive.kind is Kind.COLLECTIVE or e.primitive is BATCH_NORM for e in equations_within({"body": body})
+        )
+        for _, body in bodies_of(static)
     )
-
-
-def _within(equation: Equation) -> Iterator[Equation]:
-    for _, body in bodies_of(equation.static):
-        for each in body.equations:
-            yield each
-            yield from _within(each)
