@@ -75,7 +75,7 @@ def test_others_are_refused(name: str) -> None:
 
 def test_a_metric_that_counts_rows_is_added() -> None:
     def loss(ops: Any, p: Any, x: Any, y: Any) -> Any:
-        counted = ops.const(np.int64(x.shape[0])), ops.full(shape=(), value=2.0 * x.shape[0])
+        counted = ops.full(shape=(), value=x.shape[0], dtype="int64"), ops.full(shape=(), value=2.0 * x.shape[0])
         return ops.mse_loss(x @ p["w"], y), Aux(metrics=dict(zip(("rows", "twice"), counted)))
 
     for options in (Options(), Options(mesh="data=4"), Options(accumulate=3)):

@@ -111,6 +111,11 @@ LOSSES: dict[str, tuple[str, Any]] = {
             )
         ),
     ),
+    "a weight, once for each row": (
+        "",
+        lambda ops, w, x, t: ops.add(ops.reduce_mean(x), ops.sum(ops.broadcast_to(ops.sum(w), shape=x.shape))),
+    ),
+    "a sum, once for each row": ("", lambda ops, w, x, t: ops.sum(ops.broadcast_to(ops.sum(x), shape=(x.shape[0],)))),
     "a batch norm, knowingly": ("rows", lambda ops, w, x, t: ops.reduce_mean(ops.exp(normed(ops, w, x)))),
 }
 
