@@ -14,8 +14,9 @@ from opstage.interpreters.graph import rank_programs
 from opstage.interpreters.graph.cpu.plan import CpuPlan
 from opstage.interpreters.graph.executor import CpuExecutor
 from opstage.interpreters.graph.overlap import Begin, End
-from opstage.interpreters.mesh import meeting, parts
+from opstage.interpreters.mesh import meeting
 from opstage.interpreters.mesh.buckets import Bucket
+from opstage.interpreters.mesh.coming import Coming
 from opstage.interpreters.mesh.prepared import Prepared
 from opstage.interpreters.mesh.sums import Sum
 from opstage.ops.catalogue.collective import ALL_REDUCE, REDUCE_SCATTER
@@ -132,9 +133,9 @@ def test_sums_of_ranks_are_written_where_they_stand_in_one_vector(monkeypatch: p
     seen: list[Any] = []
     begin = Sum.begin
 
-    def begun(this: Sum, values: Sequence[Any], *, stays: bool = False) -> Any:
+    def begun(this: Sum, values: Sequence[Any], into: Sequence[Any]) -> Any:
         seen.extend(values)
-        return begin(this, values, stays=stays)
+        return begin(this, values, into)
 
     monkeypatch.setattr(Sum, "begin", begun)
     on_processes(2, lambda _: trained("mlp", "data=4", "compiled", bucket="1MiB", steps=1))
@@ -171,14 +172,14 @@ def test_parts_go_by_prepared_exchanges(monkeypatch: pytest.MonkeyPatch, zero: i
 
     monkeypatch.setattr(meeting, "_begin", general)
     sent: list[tuple[Any, Sequence[Any]]] = []
-    joined = parts._joined
+    joined = Coming.joined
 
-    def noted(members: Sequence[Any]) -> Any:
-        made = joined(members)
+    def noted(this: Coming, process: int, members: Sequence[Any]) -> Any:
+        made = joined(this, process, members)
         sent.append((made, members))
         return made
 
-    monkeypatch.setattr(parts, "_joined", noted)
+    monkeypatch.setattr(Coming, "joined", noted)
     on_processes(2, lambda _: trained("mlp", "data=2", "compiled", zero=zero, bucket=bucket, steps=1))
     assert sent
     assert all(np.shares_memory(made, members[0]) for made, members in sent if len(members) == 1)
@@ -203,7 +204,7 @@ def test_an_exchange_is_prepared_once_for_all_steps(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("zero", [0, 2, 3])
 def test_what_others_may_read_is_not_overwritten_in_the_same_run(zero: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process reads the operands of a begun sum where they stand, until the next run."""
+    """MPI reads the operands of a begun sum where they stand, until it ends."""
     plans: list[CpuPlan] = []
     made = CpuPlan.__init__
 
@@ -226,7 +227,8 @@ def test_what_others_may_read_is_not_overwritten_in_the_same_run(zero: int, monk
             if e.primitive is not meeting.MEET_BEGIN:
                 continue
             begun += 1
-            later = {slot for after in plan.groups[number + 1 :] for each in after.equations for slot in each.outputs}
+            end = next(i for i, each in enumerate(plan.groups) if e.outputs[0] in each.equations[0].inputs)
+            later = {slot for i in range(number + 1, end) for each in plan.groups[i].equations for slot in each.outputs}
             for x in {lowered.views[slot].root for slot in e.inputs} & extents.keys():
                 first, last = extents[x]
                 over = [slot for slot in later & extents.keys() if extents[slot][0] < last and first < extents[slot][1]]

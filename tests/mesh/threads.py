@@ -77,6 +77,9 @@ class Flight:
     def wait(self) -> None:
         self._fabric.land(self)
 
+    def abandon(self) -> None:
+        pass
+
 
 def on_processes(count: int, run: Callable[[Threads], T]) -> list[T]:
     """The results of `run` on each of so many processes."""

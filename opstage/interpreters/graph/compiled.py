@@ -17,7 +17,6 @@ from ..eager_cpu.interpreter import HostArrays, NumpyOps
 from ..eager_cpu.memory import located
 from ..host import Array
 from ..mesh.hosting import Hosting
-from ..mesh.loans import lends
 from .cpu.scratch import CpuScratch
 from .executor import CpuExecutor
 from .graph import Graph
@@ -45,7 +44,6 @@ class CompiledOps(HostArrays):
     def on_ranks(self, hosting: Hosting, bucket: int) -> RankPrograms:
         """Return the programs of the ranks of a mesh, which exchange buckets of about `bucket` bytes; 0 disables
         buckets."""
-        self._scratch.lends = lends(hosting.fabric)
         return RankPrograms(self.options, hosting, bucket, self.cursor, CpuRanks(self.options, self._scratch))
 
     @override

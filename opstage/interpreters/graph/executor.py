@@ -171,7 +171,7 @@ class CpuExecutor:
         finally:
             linked.leave()
             self._idle[:] = [linked]
-            if not begun or not plan.aliased:
+            if begun and not plan.aliased:  # what a failed run has begun to send may be under way still
                 self._scratch.give_back(block)
         if not begun:
             (self._failed or self._replayed)(inputs, step)

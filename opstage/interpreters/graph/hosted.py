@@ -24,7 +24,6 @@ from ..codegen.primitives import ASSEMBLE, CONTIGUOUS, PRODUCTS
 from ..codegen.views import View
 from ..mesh.fabric import handle_of
 from ..mesh.hosting import Hosting
-from ..mesh.loans import lends
 from ..mesh.meeting import MEET, MEET_BEGIN, MEET_END, Joint, joint, meeting
 from ..mesh.rank_values import in_parts
 from ..mesh.ranks import Ranks
@@ -87,7 +86,6 @@ class _Hosting:
         self._looped: set[int] = set()  # slots that loops write, which can write anywhere
         self._shared: set[tuple[int, int]] = set()  # (root, rank) whose memory is a part of a shared tensor
         self._inputs: list[int] = []
-        self._copies: dict[int, int] = {}  # by slot: a copy in memory that other processes can read
         self._outside = {lowered.views[slot].root for slot in lowered.outputs if slot in lowered.views}
 
     def hosted(self, order: Sequence[Ordered]) -> Hosted:
@@ -319,7 +317,7 @@ class _Hosting:
         if self._joins(calls):
             operands, joint_call = self._joined(calls)
         else:
-            operands = tuple([self._lent(e, rank) for e in calls for rank in range(self._count)])
+            operands = tuple([self._slot(e.inputs[0], rank) for e in calls for rank in range(self._count)])
             types = [lowered.types[e.inputs[0]] for e in calls]
             joint_call = joint([(e.primitive, e.static, t, firsts(self._of(*e.outputs))) for e, t in zip(calls, types)])
         flight = self._new.fresh((), TensorType((), INT64))
@@ -384,18 +382,6 @@ class _Hosting:
         view = new.views[slot]
         whole = view.contiguous and view.offset == 0 and view.size == new.views[view.root].size
         return whole and view.root in self._looped and view.root not in new.parts
-
-    def _lent(self, e: Equation, rank: int) -> int:
-        """Return the slot of an operand, or of a copy where other processes of this host can read it."""
-        (x,), slot, new = e.inputs, self._slot(e.inputs[0], rank), self._new
-        outside = slot in new.literals or self._lowered.views[x].root in self._outside
-        if not outside:
-            outside = new.views[slot].root in new.constants or new.views[slot].root in self._inputs
-        if not outside or not new.target.anywhere or lends(self._ranks.fabric) is None:
-            return slot
-        if slot not in self._copies:
-            self._copies[slot] = self._copied(e, slot)
-        return self._copies[slot]
 
     def _copied(self, e: Equation, slot: int) -> int:
         """Copy a tensor to memory that can be placed anywhere."""

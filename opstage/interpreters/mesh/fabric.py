@@ -28,6 +28,10 @@ class Flight(Protocol):
         """Wait until everything has arrived. Raises the errors of `Fabric.exchange`."""
         ...
 
+    def abandon(self) -> None:
+        """Leave it, as a run does that ends before."""
+        ...
+
 
 class Fabric(Protocol):
     """The processes that host a mesh, with equally many ranks each, in the order of ranks.
@@ -91,6 +95,42 @@ class Fabric(Protocol):
     def wait_at_most(self, seconds: float) -> None:
         """Set the timeout after which waiting without any progress is an error."""
         ...
+
+
+class RepeatedFlight(Flight, Protocol):
+    """An exchange of vectors that stand where they do, which is made again and again."""
+
+    def start(self, parts: Mapping[int, Array], room: Mapping[int, Array]) -> None:
+        """Start it; see `Fabric.start`."""
+        ...
+
+    def free(self) -> None:
+        """Drop what it was prepared with."""
+        ...
+
+
+class _Anew:
+    """An exchange that is made anew each time."""
+
+    def __init__(self, fabric: Fabric, called: str):
+        self._fabric, self._called = fabric, called
+
+    def start(self, parts: Mapping[int, Array], room: Mapping[int, Array]) -> None:
+        """See `RepeatedFlight.start`."""
+        flight = self._fabric.start(parts, room, self._called)
+        self.wait, self.abandon = flight.wait, flight.abandon
+
+    def free(self) -> None:
+        """Do nothing, since nothing was prepared."""
+
+    wait: Callable[[], None]
+    abandon: Callable[[], None]
+
+
+def prepared(fabric: Fabric, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> RepeatedFlight:
+    """Return an exchange of vectors that stand where these do."""
+    prepare: Callable[..., RepeatedFlight] | None = getattr(fabric, "prepared", None)
+    return _Anew(fabric, called) if prepare is None else prepare(parts, room, called)
 
 
 class DeviceFabric(Protocol):
@@ -169,6 +209,9 @@ class Silent:
         return self
 
     def wait(self) -> None:
+        """Do nothing, since it is complete."""
+
+    def abandon(self) -> None:
         """Do nothing, since it is complete."""
 
     def watch(self, done: Callable[[], bool], called: str) -> None:

@@ -6,7 +6,7 @@ collective itself is that of `Ranks` on arrays, so it has the bits of the eager 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import count
 from typing import Any, NamedTuple, cast
 
@@ -17,8 +17,6 @@ from ...ops.errors import MeshError
 from ...ops.primitive import Primitive, Static
 from ...ops.types import INT64, TensorType, dtype_name
 from ..host import Array
-from ..native.notes import INLINE
-from .direct import DirectExchange, direct_exchange
 from .fabric import engine_op, handle_of, held_by
 from .parts import PreparedExchange
 from .prepared import UNDER_WAY, Prepared
@@ -151,8 +149,11 @@ MEET_END = engine_op("meet_end", ("flight", "*values"), _ended, _end, _end_on_de
 MEETINGS = (MEET, MEET_BEGIN, MEET_END)
 
 
-def meet(primitive: Primitive, values: Sequence[Array], places: Sequence[Array], static: Static) -> None:
-    """Run one of MEETINGS, and write the results to their places.
+def meet(
+    primitive: Primitive, values: Sequence[Array], places: Sequence[Array], static: Static, into: Sequence[Array]
+) -> None:
+    """Run one of MEETINGS, and write the results to their places. What comes may be received `into` arrays, which are
+    those of the results once it ends.
 
     Sums that processes exchange whole, and parts, are computed directly in place, see `Prepared`; others by `Ranks`,
     then copied.
@@ -171,60 +172,19 @@ def meet(primitive: Primitive, values: Sequence[Array], places: Sequence[Array],
         if exchange is None:
             results = (_meet if primitive is MEET else _begin)(*values, **static)
         elif primitive is MEET:
-            exchange.begin(values).end(_outs((static["gives"],), places))
+            exchange.begin(values, into).end(_outs((static["gives"],), places))
             return
         else:
             number = next(_FLIGHTS)
-            _UNDER_WAY[number] = exchange.begin(values, stays=True)
+            _UNDER_WAY[number] = exchange.begin(values, into)
             prepared.aloft.append(number)
             results = (np.array(number),)
     for place, result in zip(places, results):
         np.copyto(place, result)
 
 
-def direct(
-    primitive: Primitive, static: Static, words: Array, operands: Sequence[int], results: Sequence[int]
-) -> Direct | None:
-    """Return a meeting of MEET or MEET_BEGIN that has run, as one that machine code makes; None if it cannot, or not
-    yet. See `DirectExchange`.
-
-    What MEET sends may be overwritten as soon as it ends, so it must fit in a note.
-    """
-    prepared: Prepared = held_by(static["ranks"]).exchanges
-    _, exchange = prepared.by_meeting.get(id(static), (None, None))
-    gives = (static["gives"],) if primitive is MEET else static["calls"].gives
-    if exchange is None or gives != ((0,),) * len(operands):
-        return None
-    found = direct_exchange(exchange, words, operands, results, INLINE if primitive is MEET else None)
-    return None if found is None else Direct(found, prepared)
-
-
-class Direct(NamedTuple):
-    """An exchange of the one hosted rank that machine code makes where it can."""
-
-    exchange: DirectExchange
-    prepared: Prepared
-
-    def begin(self, at: int) -> bool:
-        """See `DirectExchange.begin`."""
-        self.prepared.direct.add(self.exchange)
-        begun = self.exchange.begin(at)
-        if not begun:
-            self.prepared.direct.discard(self.exchange)
-        return begun
-
-    def end(self, values: Callable[[], Sequence[Array]], places: Callable[[], Sequence[Array]]) -> None:
-        """Write the results to their places."""
-        if not self.exchange.end():
-            self.exchange.finish(values(), [{0: place} for place in places()])
-        self.prepared.direct.discard(self.exchange)
-
-
 def abandon(ranks: Any) -> None:
     """Leave the flights that an earlier run of a program, which has failed, has not ended."""
-    begun: set[DirectExchange] = ranks.exchanges.direct
-    while begun:
-        begun.pop().abandon()
     aloft: list[int] = ranks.exchanges.aloft
     for number in aloft:
         under_way = _UNDER_WAY.pop(number, None)

@@ -1,57 +1,69 @@
-"""`MpiFlight`: an exchange in flight over MPI."""
+"""`MpiFlight`: an exchange over MPI, which can be made again and again."""
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, final
 
 from ..host import Array
-from ..native.notes import NAME
 
 if TYPE_CHECKING:
     from .mpi import MpiFabric
 
-HEADER = struct.Struct(f"<qq{NAME}s")
-"""The header of a vector from another host: the number of the exchange, the vector's bytes, and the name."""
 
+@final
+class MpiFlight:
+    """An exchange by persistent requests: `start` makes it, and again once it has ended.
 
-def flat(x: Array) -> Array:
-    """Return the bytes of a packed array."""
-    return x.reshape(-1).view(np.uint8)
-
-
-def text_of(name: bytes) -> str:
-    return name.rstrip(b"\0").decode(errors="replace")
-
-
-def nothing() -> None:
-    """Do nothing: the default end of an exchange."""
-
-
-class MpiFlight(NamedTuple):
-    """An exchange in flight.
-
-    numbers of this process's exchanges with each other one, what it is called, and its `name` as it is sent
-    heads   the requests for the headers of processes of other hosts, with their buffers
-    rest    all other requests; `statuses` has what is said of incoming vectors
-    arrays  kept while they are sent; `over` is called at the end
+    number  of the exchange that is in flight
+    tag     of its messages
+    once    whether it ends for good
     """
 
-    fabric: MpiFabric
-    numbers: Mapping[int, int]
-    called: str
-    name: bytes
-    heads: Mapping[int, tuple[Any, bytearray]]
-    rest: Mapping[int, Any]
-    statuses: Mapping[int, Any]
-    parts: Mapping[int, Array]
-    room: Mapping[int, Array]
-    over: Callable[[], None]
+    def __init__(self, fabric: MpiFabric, parts: Mapping[int, Array], called: str):
+        self._fabric = fabric
+        self.called, self.number, self.tag, self.once = called, 0, -1, False
+        self._sent = sum([part.nbytes for part in parts.values()])
+        self._receives: list[tuple[int, int, Any]] = []  # of each process its bytes
+        self._sends: list[Any] = []
+        self._every: list[Any] = []
+        self._kept: object = None  # while it is in flight
+
+    def start(self, parts: Mapping[int, Array], room: Mapping[int, Array]) -> None:
+        """Make it, with arrays that stand where those did that it was prepared with."""
+        fabric, self._kept = self._fabric, (parts, room)
+        tag = fabric.begin(self)
+        if tag != self.tag:
+            self.free()
+            self.tag = tag
+            self._receives = [(p, out.nbytes, fabric.prepare_receive(out, p)) for p, out in room.items()]
+            self._sends = [fabric.prepare_send(part, p, tag) for p, part in parts.items()]
+            self._every = [*[request for _, _, request in self._receives], *self._sends]
+        fabric.start_all(self._every, self._sent)
 
     def wait(self) -> None:
         """See `Flight.wait`."""
-        self.fabric.land(self)
-        self.over()
+        self._fabric.land(self, self._receives, self._sends)
+        self._kept = None
+        if self.once:
+            self.free()
+
+    def abandon(self) -> None:
+        """See `Flight.abandon`."""
+        self._fabric.abandoned.append(self)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing of it is under way any more, as of one that is abandoned."""
+        return all(request.Test() for request in self._every)
+
+    def free(self) -> None:
+        """Drop the requests, none of which is under way."""
+        every, self._every = self._every, []
+        for request in every:
+            request.Free()
+
+    def __del__(self) -> None:
+        with suppress(Exception):  # MPI may have ended
+            self.free()

@@ -7,7 +7,8 @@ order of additions are those of `Bucket` and `Crossing`, which support any axis 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import TypeAlias, final
 
@@ -17,14 +18,14 @@ from typing_extensions import override
 from ...ops.catalogue.collective import ALL_GATHER, REDUCE_SCATTER
 from ...ops.types import DType
 from ..host import Array, packed
+from .coming import Channel, Coming
 from .crossing import name_of
 from .hosting import Hosting, RankGroup
-from .loans import Loan, lend
-from .sums import Member, Outs, Sum, add_up
+from .sums import Outs, Sum, add_up
 from .tree import covering, node
 
-_Sent: TypeAlias = "tuple[RankGroup, Loan | None, Mapping[int, int]]"
-"""A group, its exchange in flight, and the bytes that each other process sends."""
+_Sent: TypeAlias = "tuple[RankGroup, Coming | None]"
+"""A group, and its exchange in flight."""
 
 _Rows: TypeAlias = "Sequence[Sequence[Array]]"
 """The members of each hosted rank as matrices, each row of which is a part."""
@@ -36,7 +37,6 @@ class _Exchange(ABC):
     What is sent of a rank's row are its parts of all members, one after the other.
 
     called   the name of the exchange
-    members  what is sent of each member
     groups   the groups of ranks that have hosted ones
     """
 
@@ -44,10 +44,7 @@ class _Exchange(ABC):
         self.fabric, self.groups = hosting.fabric, hosting.spread(axis)
         self.dtype, self.called, self.sizes = dtype, called, sizes
         self._count = len(hosting.ranks)
-
-    @property
-    @abstractmethod
-    def members(self) -> list[Member]: ...
+        self._channels = [Channel(self.fabric, self._elements(group), dtype, called) for group in self.groups]
 
     @abstractmethod
     def _incoming(self, group: RankGroup) -> dict[int, int]:
@@ -57,67 +54,64 @@ class _Exchange(ABC):
         count = self._count
         return [[packed(x).reshape(parts, -1) for x in values[rank::count]] for rank in range(count)]
 
-    def _nbytes(self, group: RankGroup) -> dict[int, int]:
-        row = sum(self.sizes) * self.dtype.itemsize
-        return {process: count * row for process, count in self._incoming(group).items()}
-
-    def _start(self, group: RankGroup, sent: Mapping[int, Array], stays: bool) -> _Sent:
-        if not sent:
-            return group, None, {}
-        nbytes = self._nbytes(group)
-        return group, lend(self.fabric, sent, nbytes, self.called, stays=stays), nbytes
+    def _elements(self, group: RankGroup) -> dict[int, int]:
+        return {process: count * sum(self.sizes) for process, count in self._incoming(group).items()}
 
 
 class _UnderWay:
     """Exchanged members in flight."""
 
     def __init__(self, exchange: _Exchange, rows: _Rows, begun: Sequence[_Sent]):
-        self._rows, self._begun, self._dtype = rows, begun, exchange.dtype
+        self._rows, self._begun = rows, begun
         self._edges = [*pairwise(accumulate(exchange.sizes, initial=0))]
 
     def abandon(self) -> None:
         """Leave it, as a run does that ends before."""
-        for _, loan, _ in self._begun:
-            if loan is not None:
-                loan.abandon()
+        for _, coming in self._begun:
+            if coming is not None:
+                coming.abandon()
 
     def _arrived(self) -> Iterator[tuple[RankGroup, Mapping[int, Array]]]:
         """Yield each group, with what the other processes sent, once all of it is there."""
-        for group, loan, sizes in self._begun:
-            come = {} if loan is None else loan.arrived(sizes)
-            yield group, {process: vector.view(self._dtype) for process, vector in come.items()}
-            if loan is not None:
-                loan.end()
+        for group, coming in self._begun:
+            yield group, {} if coming is None else coming.arrived()
+            if coming is not None:
+                coming.end()
 
 
 @final
 class Scatter(_Exchange):
     """Sums along a mesh axis of which each rank is given a part: reduce_scatter along the first axis."""
 
-    @property
-    @override
-    def members(self) -> list[Member]:
-        return [Member(size * self.dtype.itemsize, size * self.dtype.itemsize) for size in self.sizes]
-
     @override
     def _incoming(self, group: RankGroup) -> dict[int, int]:
         return {process: len(group.own) * len(covering(*bounds)) for process, bounds in group.others.items()}
 
-    def begin(self, values: Sequence[Array], *, stays: bool = False) -> ScatterUnderWay:
+    def begin(self, values: Sequence[Array], into: Sequence[Array] = ()) -> ScatterUnderWay:
         """Send the others' parts of the hosted ranks' values, which must not be overwritten until the end."""
         rows = self._rows(values, self.groups[0].ranks)
         begun = []
-        for group in self.groups:
+        for group, channel in zip(self.groups, self._channels):
             leaves = {index: rows[number] for index, number in group.own.items()}
-            sent = {process: self._nodes(group, leaves, *bounds) for process, bounds in group.others.items()}
-            begun.append(self._start(group, sent, stays))
+            coming = channel.take() if group.others else None
+            if coming is not None:
+                join = coming.joined
+                coming.begin({p: self._nodes(partial(join, p), group, leaves, *b) for p, b in group.others.items()})
+            begun.append((group, coming))
         return ScatterUnderWay(self, rows, begun)
 
-    def _nodes(self, group: RankGroup, leaves: Mapping[int, Sequence[Array]], first: int, last: int) -> Array:
+    def _nodes(
+        self,
+        join: Callable[[Sequence[Array]], Array],
+        group: RankGroup,
+        leaves: Mapping[int, Sequence[Array]],
+        first: int,
+        last: int,
+    ) -> Array:
         """Return the sums over the hosted ranks of the parts first … last - 1: of each, the nodes that cover them."""
         if len(leaves) == 1:
             (members,) = leaves.values()
-            return _joined([member[first:last] for member in members])
+            return join([member[first:last] for member in members])
         cover = covering(min(leaves), max(leaves) + 1)
         sums = []
         with np.errstate(all="ignore"):  # infinity less infinity is nan, without a warning
@@ -125,12 +119,7 @@ class Scatter(_Exchange):
                 known = {(0, index): rows[number][first:last] for index, rows in leaves.items()}
                 nodes = [node(group.ranks, *at, lambda *at, known=known: known.get(at), np.add) for at in cover]
                 sums.append(np.stack(nodes, 1).reshape(len(cover) * (last - first), -1))
-        return _joined(sums)
-
-    def under_way(self, loan: Loan, values: Sequence[Array]) -> ScatterUnderWay:
-        """Return this exchange in flight of the only hosted rank's values, which were sent."""
-        (group,) = self.groups
-        return ScatterUnderWay(self, self._rows(values, group.ranks), [(group, loan, self._nbytes(group))])
+        return join(sums)
 
 
 @final
@@ -156,29 +145,22 @@ class ScatterUnderWay(_UnderWay):
 class Gather(_Exchange):
     """Parts joined along a mesh axis: all_gather along the first axis."""
 
-    @property
-    @override
-    def members(self) -> list[Member]:
-        return [Member(size * self.dtype.itemsize, 0) for size in self.sizes]
-
     @override
     def _incoming(self, group: RankGroup) -> dict[int, int]:
         return {process: last - first for process, (first, last) in group.others.items()}
 
-    def begin(self, values: Sequence[Array], *, stays: bool = False) -> GatherUnderWay:
+    def begin(self, values: Sequence[Array], into: Sequence[Array] = ()) -> GatherUnderWay:
         """Send the hosted ranks' parts, which must not be overwritten until the end."""
         rows = self._rows(values, 1)
         begun = []
-        for group in self.groups:
-            own = [_joined(rows[number]) for number in group.own.values()] if group.others else []
-            sent = own[0] if len(own) == 1 else np.concatenate(own) if own else None
-            begun.append(self._start(group, {} if sent is None else dict.fromkeys(group.others, sent), stays))
+        for group, channel in zip(self.groups, self._channels):
+            coming = channel.take() if group.others else None
+            if coming is not None:
+                own = [coming.joined(number, rows[number]) for number in group.own.values()]
+                sent = own[0] if len(own) == 1 else np.concatenate(own)
+                coming.begin(dict.fromkeys(group.others, sent))
+            begun.append((group, coming))
         return GatherUnderWay(self, rows, begun)
-
-    def under_way(self, loan: Loan, values: Sequence[Array]) -> GatherUnderWay:
-        """Return this exchange in flight of the only hosted rank's values, which were sent."""
-        (group,) = self.groups
-        return GatherUnderWay(self, self._rows(values, 1), [(group, loan, self._nbytes(group))])
 
 
 @final
@@ -201,11 +183,6 @@ class GatherUnderWay(_UnderWay):
 
 
 PreparedExchange: TypeAlias = "Sum | Scatter | Gather"
-
-
-def _joined(members: Sequence[Array]) -> Array:
-    """Return as a vector, row by row, what matrices have there; without a copy if there is one of them."""
-    return (members[0] if len(members) == 1 else np.concatenate(members, 1)).reshape(-1)
 
 
 def flat(place: Array) -> Array:

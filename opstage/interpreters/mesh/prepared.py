@@ -11,7 +11,6 @@ from ...ops.catalogue.collective import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from ...ops.dims import prod
 from ...ops.primitive import Primitive, Static
 from ..host import Array
-from .direct import DirectExchange
 from .hosting import Hosting
 from .parts import GatherUnderWay, PreparedExchange, ScatterUnderWay, gather, scatter
 from .sums import Sum, SumUnderWay
@@ -27,7 +26,6 @@ class Prepared:
     """The prepared exchanges of the current program of one kind of inputs.
 
     aloft       the numbers of flights that the current run has begun
-    direct      the exchanges that the current run has begun by machine code
     by_meeting  the exchanges of meetings in compiled programs, by the identity of their static parameters
     """
 
@@ -37,7 +35,6 @@ class Prepared:
         self._made: dict[tuple[object, ...], PreparedExchange | None] = {}
         self._axes: dict[str, tuple[int, Sequence[int]]] = {}
         self.aloft: list[int] = []
-        self.direct: set[DirectExchange] = set()
         self.by_meeting: dict[int, tuple[Static, PreparedExchange | None]] = {}
 
     def begin(self, program: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import suppress
 from typing import Any, final
 
@@ -18,14 +18,14 @@ _TOGETHER = 0.5
 class Words:
     """The words of all processes, on a communicator of their own.
 
-    now     the exchange that this process is in, which it answers to those that ask
+    now     the number and the name of the exchange that this process is in, which it answers to those that ask
     heard   the first process that has said that it fails, and why
     """
 
     def __init__(self, mpi: Any, comm: Any):
         self._mpi, self._comm = mpi, comm
         self.process, self.processes = int(comm.rank), int(comm.size)
-        self.now = ""
+        self.now = 0, ""
         self.heard: tuple[int, str] | None = None
         self._answers: dict[int, str] = {}
         self._outgoing: list[Any] = []
@@ -43,7 +43,7 @@ class Words:
             if tag == FAILED:
                 self.heard = (source, text) if self.heard is None else self.heard
             elif tag == ASK:
-                self._outgoing.append(comm.isend(self.now, source, ANSWER))
+                self._outgoing.append(comm.isend("number {} {}".format(*self.now), source, ANSWER))
             else:
                 self._answers[source] = text
 
@@ -59,14 +59,12 @@ class Words:
             time.sleep(0.01)
         return dict(self._answers)
 
-    def fail(self, text: str, dead: Collection[int], call: Callable[[], None]) -> int:
-        """Tell all who live that this process fails, and call them; return the lowest of those that fail at the same
-        time."""
+    def fail(self, text: str, dead: Collection[int]) -> int:
+        """Tell all who live that this process fails; return the lowest of those that fail at the same time."""
         for process in range(self.processes):
             if process != self.process and process not in dead:
                 with suppress(self._mpi.Exception):  # it has died meanwhile
                     self._outgoing.append(self._comm.isend(text, process, FAILED))
-        call()
         until = time.perf_counter() + _TOGETHER
         lowest = self.process
         status = self._mpi.Status()

@@ -19,10 +19,9 @@ from ...codegen.views import View
 from ...eager_cpu.interpreter import NumpyOps
 from ...host import Array, address_of, addresses_of, packed
 from ...looping import passed
-from ...mesh.meeting import MEET_END, MEETINGS, meet
+from ...mesh.meeting import MEET_BEGIN, MEET_END, MEETINGS, meet
 from ...native.compiler import Kernel
 from ...native.pool import KernelCall, KernelSequence
-from .meetings import Meetings, is_stored, meeting_words
 from .plan import ControlStep, CpuPlan, HostStep, LoopStep, NativeStep, inner_plans
 
 Addresses = npt.NDArray[np.int64]
@@ -77,7 +76,7 @@ class Linked:
         "_ending",
         "_inner",
         "_places",
-        "_meetings",
+        "_ends",
     )
 
     def __init__(self, plan: CpuPlan, error: Array, eager: NumpyOps, lines: Mapping[int, SourceLine | None]):
@@ -91,6 +90,12 @@ class Linked:
         self.moving = {slot: i for i, slot in enumerate([*plan.lowered.body.inputs, *plan.results])}
         self._inner: dict[int, tuple[Linked, ...]] = {}
         self._places: dict[int, _Place] = {}
+        self._ends: dict[int, tuple[int, ...]] = {}  # by flight, the results of its end, if all are stored
+        for step in plan.steps:
+            if isinstance(step, HostStep) and step.equation.primitive is MEET_END:
+                (flight, *_), outputs = step.equation.inputs, step.equation.outputs
+                if all(map(self._is_stored, outputs)):
+                    self._ends[flight] = outputs
         self._link()
 
     # Addresses ------------------------------------------------------------------------------------------------------
@@ -103,10 +108,7 @@ class Linked:
                 self._inner[step.group] = tuple(
                     [Linked(plan, self.error, self._eager, plan.lowered.body.lines) for plan in inner]
                 )
-        native = [
-            (step.group, step.loop.words if isinstance(step, NativeStep) else meeting_words(plan, step))
-            for step in plan.steps
-        ]
+        native = [(step.group, step.loop.words if isinstance(step, NativeStep) else ()) for step in plan.steps]
         arguments = ArgumentTable(native, self.moving, self._constants)
         self._words = np.array(arguments.words, np.int64)
         self._words[arguments.flags] = address_of(self.error)
@@ -117,7 +119,6 @@ class Linked:
         self._inside = places[:, 0], places[:, 1]
         self._starts = arguments.starts
         self._segments, self._split = self._scheduled()
-        self._meetings = Meetings(plan, self._words, self._starts)
         rest = self._segments[self._split :]
         ending = [segment.action for segment in rest if isinstance(segment, KernelSequence)]
         self._ending = ending if len(ending) == len(rest) else None
@@ -306,26 +307,31 @@ class Linked:
             error.relocate(self._lines.get(e.ordinal), e.region.name)
             raise
         for slot, result in zip(e.outputs, results):
-            if result.size and is_stored(self.plan, slot):
+            if result.size and self._is_stored(slot):
                 np.copyto(self.value(slot, moving), result)
 
     def _meet(self, e: Equation, moving: Sequence[Array]) -> None:
         """Run a collective of several processes, or its begin or end, on this memory."""
         try:
-            if self._meetings.run(e, self._at, lambda slot: self.value(slot, moving)):
-                return
             read = e.inputs[:1] if e.primitive is MEET_END else e.inputs
             operands = tuple([self.value(slot, moving) for slot in read])
-            meet(e.primitive, operands, [self._result(slot, moving) for slot in e.outputs], e.static)
-            self._meetings.prepare(e)
+            places = [self._result(slot, moving) for slot in e.outputs]
+            later = self._ends.get(e.outputs[0]) if e.primitive is MEET_BEGIN else None
+            into = places if later is None else [self.value(slot, moving) for slot in later]
+            meet(e.primitive, operands, places, e.static, into)
         except LocatedError as error:
             error.place(e.primitive.name, e.region.name)
             error.relocate(self._lines.get(e.ordinal), e.region.name)
             raise
 
+    def _is_stored(self, slot: int) -> bool:
+        """Return whether a slot is stored; unused results are not."""
+        plan = self.plan
+        return slot in plan.results or slot in plan.offsets or slot in plan.lowered.parts
+
     def _result(self, slot: int, moving: Sequence[Array]) -> Array:
         """Return the packed array for a result."""
-        if is_stored(self.plan, slot):
+        if self._is_stored(slot):
             return self.value(slot, moving)
         type_ = self.plan.lowered.types[slot]
         return np.empty(self.plan.lowered.shape(slot), type_.dtype)

@@ -11,7 +11,7 @@ import numpy as np
 from ....ops.closed import Body, Equation, ScanParameters
 from ...branching import SWITCH, branches_of
 from ...codegen.arena import Item, arrange
-from ...codegen.clusters import FusionGroup, Level, memory_read, read_by
+from ...codegen.clusters import FusionGroup, Level, read_by
 from ...codegen.cpu.alike import AlikeClusters
 from ...codegen.cpu.compilation import Compilation
 from ...codegen.cpu.overwritable import Overwritable
@@ -24,7 +24,7 @@ from ...codegen.primitives import ASSEMBLE, PRODUCTS
 from ...control import CONTROL, bodies_of
 from ...host import Array
 from ...looping import WHILE
-from ...mesh.meeting import MEET_BEGIN
+from ...mesh.meeting import MEET_END
 from ...structural import SCAN
 from .aliasing import alias_results
 from .library import library_loops
@@ -129,11 +129,6 @@ class CpuPlan:
         self.split = next((i for i, step in enumerate(self.steps) if step.group in writing), len(self.steps))
         moved = {before: number for number, before in enumerate(order)}
         read = {root: {moved[reader] for reader in readers} for root, readers in read.items()}
-        for group in self.groups:
-            for e in group.equations:
-                if e.primitive is MEET_BEGIN:  # other processes may read it until the next run, so past the last group
-                    for root in memory_read(lowered, [e]):
-                        read.setdefault(root, set()).add(len(self.groups))
         items: list[Item] = []
         for step in self.steps:
             if isinstance(step, LoopStep):
@@ -155,6 +150,9 @@ class CpuPlan:
                 continue
             nbytes: Any = lowered.types[slot].nbytes
             start = min([first, *begun.get(slot, ())])
+            (e, *_) = self.groups[first].equations
+            if e.primitive is MEET_END:  # what comes is received there
+                start = min(start, made.get(e.inputs[0], start))
             items.append(Item(slot, max(1, nbytes), start, max([first, *readers])))
         items = self._in_place(items)
         seen: dict[Hashable, Item] = {item.key: item for item in items}

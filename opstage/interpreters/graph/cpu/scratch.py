@@ -9,13 +9,11 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from ....forks import tell_in_child
 from ....ops.amounts import show_bytes
 from ....ops.errors import OutOfMemoryError
 from ...codegen.arena import ALIGNMENT
 from ...eager_cpu.memory import give_back_freed_memory
 from ...host import Array, address_of
-from ...mesh.loans import Lends
 
 Kind = tuple[tuple[int, ...], Any]
 """Shape and dtype."""
@@ -47,33 +45,21 @@ class CpuScratch:
     as the largest of them needs. A concurrent run (inside an op computed by Python, in another thread, or in a signal
     handler) gets its own block, and the larger of the two is kept. No locks are used, since any call may be
     interrupted.
-
-    lends   where other processes read blocks in which they stand, what gives their memory
     """
 
-    __slots__ = ("lends", "_free", "_arrays", "_bytes", "_most", "__weakref__")
+    __slots__ = ("_free", "_arrays", "_bytes", "_most", "__weakref__")
 
     def __init__(self) -> None:
-        self.lends: Lends | None = None
         self._free: list[ScratchBlock] = []  # at most one
         self._arrays: dict[Kind, deque[Array]] = {}  # by kind, ordered by last allocation
         self._bytes = 0  # of all arrays
         self._most = 0  # the limit of bytes of reused arrays
-        tell_in_child(self, CpuScratch._leave_to_parent)
-
-    def _leave_to_parent(self) -> None:
-        """Take memory of its own in the child of a fork, if blocks are shared between processes."""
-        if self.lends is not None:
-            self.lends = None
-            self._free.clear()
 
     def take(self, nbytes: int) -> ScratchBlock:
         """Take a block of at least `nbytes`. Raises OutOfMemoryError."""
         try:
             block = self._free.pop()
             if block.nbytes >= nbytes:
-                if self.lends is not None:
-                    self.lends.settle(block.address)
                 return block
             del block  # release it before a larger one is allocated
         except IndexError:
@@ -81,8 +67,7 @@ class CpuScratch:
         if nbytes >= _MUCH:
             give_back_freed_memory()
         try:
-            size = nbytes + ALIGNMENT
-            whole = np.empty(size, np.uint8) if self.lends is None else self.lends.empty(size)
+            whole = np.empty(nbytes + ALIGNMENT, np.uint8)
         except MemoryError:
             raise OutOfMemoryError(
                 f"a compiled program needs {show_bytes(nbytes)} for what it computes on the way, and the system gives "
