@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, final
 
+from typing_extensions import override
+
 from .api import (
     BaseFunction,
     execute_on_leaves,
@@ -117,7 +119,7 @@ class _Compiled:
         options.require_one_rank("a compiled program")
         self._interpreter = watched(make_interpreter(options), options)
         self._turn = make_lock()
-        self._contract = Contract(specs, argument_paths(program, _trees(specs)), "the compiled program", "call")
+        self._contract = _CallContract(specs, argument_paths(program, _trees(specs)), "the compiled program", "call")
 
     @called_by_users
     def forward(self, *args: Any) -> Any:
@@ -165,7 +167,7 @@ class _Compiled:
         if "tangents" in extra:
             extra["tangents"] = self._contract.arrays(extra["tangents"])
         refs = put_all(interpreter, leaves, lambda: argument_paths(self._program, args))
-        self._contract.check(args, leaves, refs, _take_none)
+        self._contract.check(args, leaves, refs)
         trees: tuple[Any, ...] = unflatten(structure, refs)
         for name, tree in extra.items():
             more, within = flatten(tree)
@@ -212,9 +214,13 @@ def _trees(specs: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(as_specs(spec) for spec in specs)
 
 
-def _take_none(args: tuple[Any, ...]) -> None:
-    if args:
-        raise UsageError(f"this program was compiled without arguments, and got {len(args)}")
+class _CallContract(Contract):
+    """The Specs of a compiled program's arguments."""
+
+    @override
+    def unforeseen(self, batch: tuple[Any, ...]) -> None:
+        if batch:
+            raise UsageError(f"this program was compiled without arguments, and got {len(batch)}")
 
 
 __all__ = ["CompiledOut", "CompiledScalar", "compile", "record"]

@@ -13,7 +13,7 @@ from ..ops.errors import UsageError
 from ..training import checkpoint
 from ..training.callback import Callback
 from ..training.fit import Position
-from ..training.optimizer_state import OptimizerState
+from ..training.state import OptimizerState
 from .settings import MAY_CHANGE, Configuration
 from .task import Task
 from .versions import read_digests, show_digest

@@ -21,7 +21,7 @@ from ..training import checkpoint
 from ..training.callback import Callback, Loop
 from ..training.callbacks import BestCheckpoint
 from ..training.fit import EpochResult, Observer, Position, Saver, fit, require_callbacks
-from ..training.optimizer_state import OptimizerState
+from ..training.state import OptimizerState
 from .directory import BEST, CHECKPOINT, CONFIG, METRICS, ORIGINS, PREPARATION, RUN, RunDirectory
 from .extras import require_extra
 from .journal import Journal

@@ -24,7 +24,7 @@ from ..interpreters.native.pool import workers
 from ..ops.errors import UsageError
 from ..ops.mesh import mesh_of
 from ..training.fit import Position, Saver
-from ..training.optimizer_state import OptimizerState
+from ..training.state import OptimizerState
 from .settings import Configuration
 from .task import Task
 from .versions import PACKAGES, THREADS

@@ -12,7 +12,7 @@ from ..ops.spec import sized
 from ..ops.types import TensorType, as_dtype
 from ..options import Options
 from ..training.sizes import sample_sizes
-from ..training.step import StepLayout
+from ..training.step import TrainingStep
 from ..training.validate import training_step
 
 T = TypeVar("T")
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 def proved_of_rows(
     prove: Callable[[Callable[..., Any], Sequence[TensorType], slice, Any], T],
-    part: Callable[[StepLayout], Callable[..., Any]],
+    part: Callable[[TrainingStep], Callable[..., Any]],
     program: Callable[..., Any],
     model: Model,
     options: Options,

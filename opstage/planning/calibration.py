@@ -264,7 +264,7 @@ def _overheads(options: Options) -> tuple[float, float, float]:
     rows, seconds = [], []
     for step, memory in made:
         timed = _timed(step)
-        rows.append((1.0, len(timed), len(memory.step.layout.moved)))
+        rows.append((1.0, len(timed), len(memory.step.layout.trained_indices)))
         seconds.append(step.whole - sum(took for _, _, took in timed))
     terms = np.array(rows)
     fitted = np.linalg.lstsq(terms, seconds, rcond=None)[0]

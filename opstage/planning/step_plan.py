@@ -236,7 +236,7 @@ def plan_step(
     """
     found = kernels_of(step, sizes)
     times = tuple([time_of(call, rates) for call in found.kernels])
-    overhead = rates.step + rates.per_parameter * len(step.step.layout.moved)
+    overhead = rates.step + rates.per_parameter * len(step.step.layout.trained_indices)
     memory = step.at(**sizes)
     largest = None
     if batch is not None and rates.memory is not None:

@@ -1,23 +1,36 @@
-"""Training steps whose batches are computed in parts: the gradient is that of the whole batch, the memory of a part."""
+"""Gradient accumulation: a step computes its batch in microbatches, with the gradient of the whole batch and the memory
+of one microbatch.
+
+`Microbatches` cuts a step in two programs: `part` adds the gradient of a microbatch to the sums of those before it, and
+`apply` updates the parameters by the sums.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import pairwise
-from typing import Any, NamedTuple, final
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, final
 
 import numpy as np
 
-from ..ops.errors import UsageError
+from ..interpreters.base_program import BaseProgram
+from ..interpreters.interpreter import BaseInterpreter
+from ..ops.errors import OpstageError, ProgramError, UsageError
 from ..ops.trees import Structure, flatten, lists_as_arrays, unflatten
+from ..ops.types import TensorType, dtype_name
 from ..options import Options
 from .by_name import by_position
 from .hyperparameters import keep, require_count
-from .row_terms import COUNT, ROWS, SUM
-from .running import Running, result_of
-from .step import StepLayout
+from .row_terms import COUNT, DIVISOR, ROWS, SUM, Divisor, Joining, Joinings, counts
+from .sharding import several_ranks
+from .step import Row, StepOutputs, TrainingStep
+
+if TYPE_CHECKING:
+    from .executor import Executor
+    from .state import BoundOptimizer
 
 
 @final
@@ -78,15 +91,15 @@ def require_one_meaning(name: str, parts: int, options: Options) -> None:
         )
 
 
-class BatchPart(NamedTuple):
+class Microbatch(NamedTuple):
     """A part of a batch: its values on the interpreter and its number of rows."""
 
     refs: tuple[Any, ...]
     rows: int
 
 
-class Summed(NamedTuple):
-    """The combined results of all parts: loss, metrics, last state, gradient sums and total weight."""
+class GradientSums(NamedTuple):
+    """The combined results of all microbatches: loss, metrics, last state, gradient sums and total weight."""
 
     loss: Any
     metrics: dict[str, Any]
@@ -99,90 +112,184 @@ class Summed(NamedTuple):
 class Rows:
     """A batch as arrays that can be cut along their first axis. Raises UsageError if it has no rows."""
 
-    def __init__(self, running: Running, batch: tuple[Any, ...]):
-        self._running = running
-        self._arrays, self.structure = _arrays(running, batch)
-        self.count = _rows(self._arrays)
+    def __init__(self, executor: Executor, batch: tuple[Any, ...]):
+        self._executor = executor
+        trees = by_position(batch, executor.loss, executor.state.batch_starts, "the loss")
+        leaves, self.structure = flatten(lists_as_arrays(trees))
+        self._arrays = [leaf if isinstance(leaf, np.ndarray) else np.asarray(leaf) for leaf in leaves]
+        sizes = {array.shape[0] if array.ndim else None for array in self._arrays}
+        if len(sizes) != 1 or None in sizes or 0 in sizes:
+            shapes = ", ".join(str(array.shape) for array in self._arrays)
+            raise UsageError(
+                "accumulate cuts a batch along the rows of its arrays, which must be as many in each, but their shapes "
+                f"are {shapes}; give an array of another kind to the loss in another way, or train without accumulate"
+            )
+        self.count = int(sizes.pop() or 0)
 
-    def part(self, start: int, stop: int) -> BatchPart:
+    def part(self, start: int, stop: int) -> Microbatch:
         """Return rows `start` to `stop`, on the interpreter."""
         cut = unflatten(self.structure, [array[start:stop] for array in self._arrays])
-        return BatchPart(self._running.batch(cut)[0], stop - start)
+        return Microbatch(self._executor.bind_batch(cut)[0], stop - start)
 
-    def parts(self, count: int) -> list[BatchPart]:
+    def parts(self, count: int) -> list[Microbatch]:
         """Split all rows into `count` parts, or into one part per row if there are fewer rows."""
         count = min(count, self.count)
         return [self.part(*ends) for ends in pairwise([self.count * i // count for i in range(count + 1)])]
 
 
-def _arrays(running: Running, batch: tuple[Any, ...]) -> tuple[list[Any], Structure]:
-    held = running.held
-    leaves, structure = flatten(lists_as_arrays(by_position(batch, running.loss, held.batch_starts, "the loss")))
-    return [leaf if isinstance(leaf, np.ndarray) else np.asarray(leaf) for leaf in leaves], structure
+@final
+@dataclass(frozen=True, eq=False)
+class Microbatches:
+    """A step as two programs, see `part` and `apply`.
 
-
-def _rows(arrays: Sequence[Any]) -> int:
-    sizes = {array.shape[0] if array.ndim else None for array in arrays}
-    if len(sizes) != 1 or None in sizes or 0 in sizes:
-        shapes = ", ".join(str(array.shape) for array in arrays)
-        raise UsageError(
-            "accumulate cuts a batch along the rows of its arrays, which must be as many in each, but their shapes are "
-            f"{shapes}; give an array of another kind to the loss in another way, or train without accumulate"
-        )
-    return int(sizes.pop() or 0)
-
-
-def summed(
-    running: Running, layout: StepLayout, parts: Sequence[BatchPart], by: str, joins: Mapping[str, str]
-) -> Summed:
-    """Return the sum of the gradients of all parts, computed on the interpreter. Parameters and state do not change.
-
-    `joins` maps names of metrics to ROWS, SUM or COUNT; the other metrics are combined like the loss.
+    weigh   the weight of a microbatch: the metric of this name, or the divisor of the loss; None: a number given as
+            input
+    sums    the results of all microbatches, once they are computed
     """
-    held, interpreter = running.held, running.held.interpreter
-    values, state = held.values(), held.state
-    total = sum(part.rows for part in parts)
-    exact = interpreter.dtype.kind == "O"
-    trained = [held.params[i] for i in layout.moved]
-    sums: tuple[Any, ...] = tuple([interpreter.put(np.zeros(param.shape, param.dtype)) for param in trained])
-    first = sum(layout.counts[:3])
-    donated = dict.fromkeys(range(first, first + len(sums)), True)
-    losses: list[Any] = []
-    weights: list[Any] = []
-    told: list[dict[str, Any]] = []
-    for number, part in enumerate(parts):
-        share = Fraction(1) if by == SUM else Fraction(part.rows, total)
-        weight = np.asarray(share if exact else float(share))
-        row = layout.pack(
-            values, state, part.refs, (sums,), (interpreter.put(np.asarray(number)), interpreter.put(weight))
+
+    whole: TrainingStep
+    weigh: str | Divisor | None = None
+    sums: GradientSums | None = None
+
+    @property
+    def program(self) -> Callable[..., Row]:
+        """The program that completes the step."""
+        return self.apply
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """A key that distinguishes its programs from those of the trainer's other steps."""
+        return self.whole.key, self.weigh
+
+    def part(self, ops: BaseInterpreter[Any], *row: Any) -> Row:
+        """Compute a part of a batch: (parameters, state, batch, sums, number, weight) -> (loss, metrics, state),
+        weight, sums.
+
+        The sums accumulate weight times gradient of the trained parameters over the parts so far; on a mesh, over a
+        rank's own rows. The weight is the given one, or computed as `weigh` says.
+        """
+        step = self.whole
+        first = sum(step.counts[:3])
+        *sums, number, weight = row[first:]
+        with ops.in_part(number):
+            outputs, structure = step.gradients(ops, row[:first], own_rows=several_ranks(ops))
+        loss, end = outputs[0], structure.num_leaves
+        if isinstance(self.weigh, Divisor):
+            weight = ops.cast(self._divisor(ops, row[:first], self.weigh), dtype=dtype_name(loss.dtype))
+        elif self.weigh is not None:
+            metrics = unflatten(structure, outputs[:end])[1]
+            if self.weigh not in metrics or len(metrics[self.weigh].shape):
+                there = ", ".join(metrics) or "none"
+                raise ProgramError(
+                    f"accumulate weighs the parts of a batch by the metric {self.weigh!r}, a scalar that the loss must "
+                    f"give in Aux(metrics=); it gives {there}"
+                )
+            weight = ops.cast(metrics[self.weigh], dtype=dtype_name(loss.dtype))
+        new = [ops.add(total, self._weighed(ops, weight, loss, g)) for total, g in zip(sums, outputs[end:])]
+        return [*outputs[:end], weight, *new], structure
+
+    def _divisor(self, ops: Any, row: Sequence[Any], divisor: Divisor) -> Any:
+        def program(outer: Any, *refs: Any) -> Row:
+            types = [TensorType(ref.shape, ref.dtype) for ref in refs]
+            return [divisor.value(outer, self.whole.unsharded.forward, refs, types)], flatten(0)[1]
+
+        (count,), _ = self.whole.sharding.on_whole_parameters(ops, program, row)
+        return count
+
+    def _weighed(self, ops: Any, weight: Any, loss: Any, gradient: Any) -> Any:
+        """Return weight·gradient, or 0 for a part in which nothing counts."""
+        product = ops.mul(ops.broadcast_to(weight, shape=gradient.shape), gradient)
+        if self.weigh is None:
+            return product
+        zero = ops.full(shape=gradient.shape, value=0.0, dtype=gradient.dtype)
+        return ops.select(ops.broadcast_to(counts(ops, weight, loss), shape=gradient.shape), product, zero)
+
+    def apply(self, ops: BaseInterpreter[Any], *row: Any) -> Row:
+        """Compute (parameters, slots, scalars, sums, weight) -> new trained parameters and slots; gradients are
+        sums/weight.
+
+        On a mesh, the sums are reduced over the ranks here, once for all parts.
+        """
+        params, state, batch, slots, scalars = self.whole.counts
+        head, rest = row[:params], row[params : params + slots + scalars]
+        *sums, weight = row[params + slots + scalars :]
+        inputs = (*head, *[None] * (state + batch), *rest)
+        gradients = [ops.div(total, ops.broadcast_to(weight, shape=total.shape)) for total in sums]
+        new = self.whole.apply_optimizer(ops, inputs, gradients, own_rows=several_ranks(ops))
+        return new, flatten((None, None, None))[1]
+
+    def pack(
+        self, parameters: Sequence[Any], state: Any, batch: Any, slots: Sequence[Any], scalars: Sequence[Any]
+    ) -> tuple[Any, ...]:
+        """The flat inputs of `apply`, which reads state and batch by their gradients alone."""
+        assert self.sums is not None
+        return self.whole.pack(parameters, (), (), slots, (*scalars, *self.sums.sums, self.sums.weight))
+
+    def unpack(self, outputs: Sequence[Any], structure: Structure) -> StepOutputs:
+        """The outputs of the whole step."""
+        assert self.sums is not None
+        loss, metrics, state = self.sums[:3]
+        return self.whole.unpack(outputs, structure)._replace(loss=loss, metrics=metrics, state=state)
+
+    def donated(self, alone: Sequence[bool], *, slots: bool) -> dict[int, bool]:
+        """Return which inputs of `apply` its results may overwrite; see `TrainingStep.donated`."""
+        first = self.whole.counts[0]
+        parameters = dict(zip(self.whole.trained_indices, alone))
+        return parameters | (dict.fromkeys(range(first, first + self.whole.counts[3]), True) if slots else {})
+
+    def sum_gradients(
+        self, executor: Executor, parts: Sequence[Microbatch], by: str, joins: Mapping[str, str]
+    ) -> GradientSums:
+        """Return the sum of the gradients of all parts, computed on the interpreter. Parameters and state do not
+        change.
+
+        `joins` maps names of metrics to ROWS, SUM or COUNT; the other metrics are combined like the loss.
+        """
+        held, step = executor.state, self.whole
+        interpreter = held.interpreter
+        values, state = held.values(), held.state
+        total = sum(part.rows for part in parts)
+        exact = interpreter.dtype.kind == "O"
+        trained = [held.params[i] for i in step.trained_indices]
+        sums: tuple[Any, ...] = tuple([interpreter.put(np.zeros(param.shape, param.dtype)) for param in trained])
+        first = sum(step.counts[:3])
+        donated = dict.fromkeys(range(first, first + len(sums)), True)
+        losses: list[Any] = []
+        weights: list[Any] = []
+        told: list[dict[str, Any]] = []
+        for number, part in enumerate(parts):
+            share = Fraction(1) if by == SUM else Fraction(part.rows, total)
+            scalars = interpreter.put(np.asarray(number)), interpreter.put(np.asarray(share if exact else float(share)))
+            row = step.pack(values, state, part.refs, (sums,), scalars)
+            program = BaseProgram(self.part, None, ("part", self.key), donated)
+            outputs, structure = executor.execute(program, row)
+            program.finish(())
+            end = structure.num_leaves
+            loss, metrics, tree = unflatten(structure, outputs[:end])
+            sums, state = tuple(outputs[end + 1 :]), flatten(tree)[0]
+            losses.append(held.host(loss))  # read before any update: it raises if an index was out of range
+            weights.append(held.host(outputs[end]))
+            told.append({name: held.host(value) for name, value in metrics.items()})
+        divisor: Any = Fraction(1) if self.weigh is None else sum(each[()] for each in weights)
+        if not divisor > 0:
+            what = f"the metric {by!r}" if isinstance(self.weigh, str) else "what the loss of the rows is divided by"
+            raise UsageError(f"accumulate: {what} is {float(divisor)} in all, so the batch has no mean by it")
+        rows = [np.asarray(Fraction(part.rows)) for part in parts]
+        once = [np.asarray(Fraction(1))] * len(parts), Fraction(1)
+        weighed = {ROWS: (rows, Fraction(total)), SUM: once, COUNT: once}
+
+        def metric(name: str) -> Any:
+            how = joins.get(name, "")
+            values = [each[name] for each in told]
+            return _joined_metric(values, *weighed.get(how, (weights, divisor)), mean=how == ROWS)
+
+        return GradientSums(
+            interpreter.put(_joined(losses, weights, divisor)),
+            {name: interpreter.put(metric(name)) for name in told[0]},
+            state,
+            sums,
+            interpreter.put(np.asarray(divisor if exact else float(divisor))),
         )
-        ran, outputs = running.execute(layout.part, layout, row, donated)
-        ran.finish(())
-        end = result_of(ran).num_leaves
-        loss, metrics, tree = unflatten(result_of(ran), outputs[:end])
-        sums, state = tuple(outputs[end + 1 :]), flatten(tree)[0]
-        losses.append(held.host(loss))  # read before any update: it raises if an index was out of range
-        weights.append(held.host(outputs[end]))
-        told.append({name: held.host(value) for name, value in metrics.items()})
-    divisor: Any = Fraction(1) if layout.weigh is None else sum(each[()] for each in weights)
-    if not divisor > 0:
-        what = f"the metric {by!r}" if isinstance(layout.weigh, str) else "what the loss of the rows is divided by"
-        raise UsageError(f"accumulate: {what} is {float(divisor)} in all, so the batch has no mean by it")
-    rows = [np.asarray(Fraction(part.rows)) for part in parts]
-    once = [np.asarray(Fraction(1))] * len(parts), Fraction(1)
-    weighed = {ROWS: (rows, Fraction(total)), SUM: once, COUNT: once}
-
-    def metric(name: str) -> Any:
-        how = joins.get(name, "")
-        return _joined_metric([each[name] for each in told], *weighed.get(how, (weights, divisor)), mean=how == ROWS)
-
-    return Summed(
-        interpreter.put(_joined(losses, weights, divisor)),
-        {name: interpreter.put(metric(name)) for name in told[0]},
-        state,
-        sums,
-        interpreter.put(np.asarray(divisor if exact else float(divisor))),
-    )
 
 
 def _joined(values: Sequence[Any], weights: Sequence[Any], divisor: Any) -> Any:
@@ -204,13 +311,132 @@ def _joined_metric(values: Sequence[Any], weights: Sequence[Any], divisor: Any, 
     return _joined(values, weights, divisor)
 
 
-def apply_row(layout: StepLayout, values: Sequence[Any], moments: Any, numbers: Sequence[Any], done: Summed) -> Any:
-    """Pack the inputs of `StepLayout.apply`."""
-    return layout.pack(values, (), (), moments, (*numbers, *done.sums, done.weight))
+_WHAT = {ROWS: "a mean over the rows", SUM: "a sum over the rows"}
 
 
-def apply_donated(layout: StepLayout, alone: Sequence[bool], *, slots: bool) -> dict[int, bool]:
-    """Return which inputs of `StepLayout.apply` its results may overwrite; see `StepLayout.donated`."""
-    given = dict(zip(layout.moved, alone))
-    first = layout.counts[0]
-    return given | (dict.fromkeys(range(first, first + layout.counts[3]), True) if slots else {})
+@final
+class GradientAccumulation:
+    """Computes steps in microbatches; proves or compares how the loss of a batch combines those of its parts."""
+
+    def __init__(self, executor: Executor, accumulate: Accumulate):
+        self._executor = executor
+        self._accumulate = accumulate
+        self._joinings = Joinings()
+
+    def compute(
+        self, batch: tuple[Any, ...], optimizer: BoundOptimizer, scalars: tuple[str, ...]
+    ) -> tuple[tuple[Any, ...], Microbatches]:
+        """Return a batch as values of the interpreter, and the step with the gradients of its microbatches."""
+        accumulate = self._accumulate
+        if not self._executor.state.interpreter.executes:
+            raise UsageError("accumulate computes with numbers; a backend that knows shapes alone takes whole batches")
+        rows = Rows(self._executor, batch)
+        parts = rows.parts(accumulate.parts)
+        found = self.require(rows, parts)
+        step = self._executor.step_for(rows.structure, optimizer=optimizer, scalars=scalars)
+        split = Microbatches(step, accumulate.metric if accumulate.metric is not None else found.divisor)
+        sums = split.sum_gradients(self._executor, parts, accumulate.by, found.metrics)
+        return tuple(chain.from_iterable(part.refs for part in parts)), replace(split, sums=sums)
+
+    def require(self, rows: Rows, parts: list[Microbatch]) -> Joining:
+        """Return how the loss of these rows combines those of its parts. Raises UsageError unless `Accumulate.by`
+        agrees.
+
+        Without a proof, the loss of the batch is compared with those of two of its parts, in evaluation form.
+        """
+        by, metric = self._accumulate.by, self._accumulate.metric
+        step = self._executor.step_for(rows.structure)
+        held = self._executor.state
+        row = step.pack(held.values(), held.state, parts[0].refs)
+        types = [TensorType(ref.shape, ref.dtype) for ref in row]
+        types[: len(held.params)] = [TensorType(param.shape, param.dtype) for param in held.params]
+        first, last = sum(step.counts[:2]), sum(step.counts[:3])
+        key = (step.key, *[(type_.shape[1:], type_.dtype) for type_ in types[first:last]])
+        forward, counts = step.unsharded.forward, (*sorted({part.rows for part in parts}), rows.count)
+        with self._joinings.proved(key, forward, types, slice(first, last), held.interpreter, counts) as (found, new):
+            if self._accumulate.check:
+                alike = (by, DIVISOR if by == ROWS else by)
+                proved = metric in found.counts if metric is not None else found.loss in alike
+                if not proved or (new and found.loss != DIVISOR):
+                    self._see(rows, found, proved=proved)
+                if metric is None and not proved and found.loss:
+                    self._refuse(f"it is {_WHAT.get(found.loss, 'a mean over the rows that count')}", found.loss)
+                self._require_metrics(found)
+            return found
+
+    def _require_metrics(self, found: Joining) -> None:
+        """Raise UsageError for a metric of which it is known that it does not follow from those of the parts."""
+        unknown = {**found.unknown, **dict.fromkeys(found.divisors, "it is divided by another sum than the loss is")}
+        for name, why in unknown.items():
+            if name != self._accumulate.metric:
+                raise UsageError(
+                    f"accumulate: the metric {name!r} of a batch does not follow from those of its parts: {why}; give "
+                    "what it is computed of as metrics, such as sums and counts; check=False weighs it like the loss"
+                )
+
+    def _see(self, rows: Rows, found: Joining, *, proved: bool) -> None:
+        """Compare the loss of some rows (if `proved`) or of all rows with the losses of two parts of them."""
+        metric = self._accumulate.metric
+        count = min(rows.count, max(3, rows.count // self._accumulate.parts)) if proved else rows.count
+        if count < 2:
+            return
+        cut = max(1, count // 3)
+        try:
+            found_at = [self._loss(rows, *ends) for ends in ((0, count), (0, count, 1), (0, cut), (cut, count))]
+        except OpstageError as error:
+            if proved:
+                return
+            self._unknown(found, f"it cannot be compared with that of its parts: {str(error).splitlines()[0]}")
+        seen = [each for each in found_at if each is not None and math.isfinite(each[0])]
+        if len(seen) < len(found_at):
+            return  # a missing metric or a loss that is not a number is reported elsewhere
+        whole, again, *pieces = seen
+        if whole != again:
+            if not proved:
+                self._unknown(found, "it draws at random, so it cannot be compared with that of its parts")
+            return
+        weights: dict[str, tuple[float, float]] = {ROWS: (cut, count - cut), SUM: (1.0, 1.0)}
+        if metric is not None:
+            weights[metric] = pieces[0][1], pieces[1][1]
+        sums = {name: sum(w * loss for w, (loss, _) in zip(each, pieces)) for name, each in weights.items()}
+        joined = {name: total / (1.0 if name == SUM else sum(weights[name]) or np.nan) for name, total in sums.items()}
+        size = max(abs(whole[0]), abs(pieces[0][0]), abs(pieces[1][0]))
+        near = 1e-3 if self._executor.state.interpreter.dtype == np.float32 else 1e-9
+        fits = {name: bool(abs(whole[0] - value) <= near * size) for name, value in joined.items()}
+        if fits[self._accumulate.by]:
+            return
+        of_parts = f"of the first {cut} {pieces[0][0]:.6g}, of the others {pieces[1][0]:.6g}"
+        figures = f"of {count} rows it is {whole[0]:.6g}, {of_parts}"
+        other = next((name for name in (ROWS, SUM) if fits[name] and name != self._accumulate.by), "")
+        self._refuse(figures, other)
+
+    def _loss(self, rows: Rows, start: int, stop: int, step: int = 0) -> tuple[float, float] | None:
+        """Return the loss of these rows in evaluation form, and the metric that weighs it; None if that is missing."""
+        forward = self._executor.step_for(rows.structure, train=False)
+        held, metric = self._executor.state, self._accumulate.metric
+        row = forward.pack(held.values(), held.state, rows.part(start, stop).refs)
+        program = BaseProgram(forward.forward, None, ("forward", forward.key))
+        outputs, structure = self._executor.execute(program, row, step)
+        loss, metrics = unflatten(structure, outputs)
+        if metric is None:
+            return float(held.host(loss)), 0.0
+        return (float(held.host(loss)), float(held.host(metrics[metric]))) if metric in metrics else None
+
+    def _refuse(self, seen: str, other: str) -> None:
+        by = self._accumulate.by
+        what = _WHAT.get(by, f"a mean weighed by the metric {by!r}")
+        advice = (
+            f"it is {_WHAT[other]}: accumulate=Accumulate({self._accumulate.parts}, by={other!r})"
+            if other in _WHAT
+            else "where targets are ignored or weighted, by= names the metric to divide by; check=False goes on anyway"
+        )
+        raise UsageError(
+            f"accumulate: the loss of a batch is not {what} ({seen}), so its parts would give another gradient; "
+            f"{advice}"
+        )
+
+    def _unknown(self, found: Joining, why: str) -> NoReturn:
+        raise UsageError(
+            f"accumulate: whether the loss of a batch follows from that of its parts is not known: {found.reason}, and "
+            f"{why}; check=False goes on anyway"
+        )

@@ -16,9 +16,9 @@ from ..ops.trees import flatten
 from ..ops.types import is_float
 from ..options import Options
 from .commit import Commit
-from .held import Held
 from .saved import Array, require_fit
 from .sharding import fetched
+from .state import TrainerState
 
 
 @final
@@ -37,13 +37,13 @@ class RunningAverage:
         self._home: BaseInterpreter[Any] | None = None
         self._values: tuple[Any, ...] = ()  # of the parameters that are floats
 
-    def values_on(self, held: Held) -> list[Any]:
+    def values_on(self, held: TrainerState) -> list[Any]:
         """Return the average of each parameter, as values of the interpreter of `held`."""
         self._place(held)
         own = iter(self._values)
         return [next(own) if is_float(p.dtype) else value for p, value in zip(held.params, held.values())]
 
-    def move(self, held: Held, options: Options, decay: float) -> None:
+    def move(self, held: TrainerState, options: Options, decay: float) -> None:
         """Move the average towards the parameters; see `ScalarTrainer.average`."""
         self._place(held)
         interpreter = held.interpreter
@@ -56,12 +56,12 @@ class RunningAverage:
         commit.set(self, "_values", tuple(moved))
         commit.run(program.finish)
 
-    def export(self, held: Held) -> dict[str, Array]:
+    def export(self, held: TrainerState) -> dict[str, Array]:
         """Return the average of each parameter by path, as arrays that the caller owns."""
         found = zip(held.names, held.params, self.values_on(held))
         return {name: owned(fetched(held.interpreter, value, param.shape)) for name, param, value in found}
 
-    def _place(self, held: Held) -> None:
+    def _place(self, held: TrainerState) -> None:
         if self._home is held.interpreter:
             return
         if self._home is not None:

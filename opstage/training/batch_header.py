@@ -88,7 +88,7 @@ def _mismatch(
     contract = Contract(tuple(_alone(spec, specs) for spec in specs), list(names), "the declared batch", "data")
     refs: Any = tuple(_Ref(array) for array in arrays)
     try:
-        contract.check(refs, list(refs), refs, lambda _: None)
+        contract.check(refs, list(refs), refs)
     except LocatedError as error:
         return _finding(names[0] if len(names) == 1 else "", f"{origin}: in a batch, {error.reason}")
     except OpstageError as error:

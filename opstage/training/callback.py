@@ -17,10 +17,10 @@ from ..ops.untrusted import a_type
 from .average import RunningAverage
 from .hyperparameters import require_positive
 from .optim import Optimizer
-from .optimizer_state import OptimizerState
 from .position import EpochResult, Position
 from .saved import CallbackValues
 from .snapshot import Snapshot, take_snapshot
+from .state import OptimizerState
 from .trainer import ScalarTrainer
 
 

@@ -29,9 +29,9 @@ from .callback import Callback, require_restorable
 from .finite import require_finite_values
 from .manifest import from_document, to_document
 from .optim import Optimizer
-from .optimizer_state import OptimizerState
 from .saved import Array
 from .snapshot import Snapshot, take_snapshot
+from .state import OptimizerState
 from .trainer import ScalarTrainer
 
 MANIFEST = "checkpoint.json"

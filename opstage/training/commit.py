@@ -1,4 +1,4 @@
-"""Atomic commits, and blocks that defer interrupts."""
+"""Atomic commits, blocks that defer interrupts, and the locks that trainers and parameters share."""
 
 from __future__ import annotations
 
@@ -6,13 +6,20 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from importlib import import_module
 from itertools import repeat
 from operator import attrgetter
 from types import FrameType
-from typing import Any, TypeAlias, final
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, final
 
+from ..forks import make_lock
 from ..interpreters.at_once import Action, at_once, setting
+from ..locks import holding
+from ..ops.tracebacks import fold
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _Handler: TypeAlias = "Callable[[int, FrameType | None], Any]"
 
@@ -95,3 +102,58 @@ def _restore(handlers: list[tuple[int, _Handler]]) -> None:
 
 _TRIES = 10
 """How many signals may arrive while one handler is restored."""
+
+
+# Locks ----------------------------------------------------------------------------------------------------------------
+
+
+@final
+class SharedLock:
+    """A reentrant lock that is never copied or pickled: a copy of the object that it guards gets a new one."""
+
+    __slots__ = ("lock",)
+
+    def __init__(self) -> None:
+        self.lock = make_lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SharedLock, ()
+
+
+@final
+class LockSet:
+    """Several locks, always acquired in the same order to avoid deadlock."""
+
+    __slots__ = ("locks",)
+
+    def __init__(self, locks: Iterable[SharedLock]):
+        self.locks = [shared.lock for shared in sorted(set(locks), key=id)]
+
+    def run(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return `work(*args, **kwargs)`, called while holding all locks."""
+        return holding(self.locks, work, *args, **kwargs)
+
+
+class Guarded(Protocol):
+    """An object whose methods run under its locks, one thread at a time."""
+
+    @property
+    def _locks(self) -> LockSet: ...
+
+
+S = TypeVar("S", bound=Guarded)
+
+
+def exclusive(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
+    """Decorate a method so that only one thread runs it at a time. Nested calls on the same object do not wait."""
+
+    @wraps(method)
+    def waiting(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        __tracebackhide__ = True  # hides these frames in pytest's tracebacks
+        try:
+            return holding(self._locks.locks, method, self, *args, **kwargs)
+        except Exception as error:
+            fold(error)
+            raise
+
+    return waiting

@@ -15,14 +15,14 @@ from ..interpreters.shape_check.memory import MemoryKind, PeakMemory
 from ..ops.trees import flatten
 from ..ops.types import TensorType
 from ..options import Options
-from .step import UPDATE, StepLayout
+from .step import UPDATE, TrainingStep
 
 STEPS = 5
 """After this many steps, compiled steps reuse all memory of the step before."""
 
 
 def device_memory(
-    layout: StepLayout, options: Options, types: Sequence[TensorType], kinds: Sequence[MemoryKind]
+    layout: TrainingStep, options: Options, types: Sequence[TensorType], kinds: Sequence[MemoryKind]
 ) -> PeakMemory:
     """Return the peak memory of a step with numeric inputs of these types and kinds.
 
@@ -51,7 +51,7 @@ def device_memory(
 
 
 def _advance(
-    layout: StepLayout,
+    layout: TrainingStep,
     ops: Any,
     tally: Tally,
     types: Sequence[TensorType],
@@ -71,6 +71,6 @@ def _advance(
         [i for i, kind in enumerate(kinds) if kind is part] for part in (MemoryKind.STATE, MemoryKind.OPTIMIZER)
     )
     moved = layout.pack(flatten(stepped.state)[0], stepped.parameters, (), stepped.slots)
-    for i, ref in zip((*state, *layout.moved, *slots), moved):
+    for i, ref in zip((*state, *layout.trained_indices, *slots), moved):
         held[i] = ref
         tally.rename(ref.memory, kinds[i])

@@ -22,8 +22,8 @@ from .callback import Callback, Loop, require_metrics, require_names
 from .commit import uninterrupted
 from .finite import require_finite_loss, require_finite_numbers, require_finite_values
 from .optim import Optimizer
-from .optimizer_state import OptimizerState
 from .position import EpochResult, Position
+from .state import OptimizerState
 from .trainer import ScalarTrainer
 
 __all__ = ["EpochResult", "Observer", "Position", "Saver", "evaluate", "fit", "require_callbacks"]

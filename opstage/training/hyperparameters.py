@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from numbers import Real
 from typing import Any
@@ -26,15 +26,17 @@ def as_real(value: Any) -> float | Fraction | None:
     return value if isinstance(value, Fraction) else real
 
 
-def require_real(name: str, value: Any) -> Any:
-    """Return a hyperparameter that a custom schedule or optimizer may have computed, as a float."""
-    if type(value) is float and 0 <= value < math.inf:
-        return value
-    real, rate = as_real(value), name == "lr" or name.endswith(".lr")
-    if real is None or (real < 0 and rate):
-        what = "learning rate" if rate else f"number {name} of the optimizer's step"
-        raise UsageError(f"{what} must be finite and at least 0 but is {_shown(value)}")
-    return real
+def require_reals(scalars: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the scalars of a step, which a custom schedule or optimizer may have computed, as floats."""
+    found: dict[str, Any] = {}
+    for name, value in scalars.items():
+        real = value if type(value) is float and 0 <= value < math.inf else as_real(value)
+        rate = name == "lr" or name.endswith(".lr")
+        if real is None or (real < 0 and rate):
+            what = "learning rate" if rate else f"number {name} of the optimizer's step"
+            raise UsageError(f"{what} must be finite and at least 0 but is {_shown(value)}")
+        found[name] = real
+    return found
 
 
 def require_nonnegative(owner: str, name: str, value: Any) -> Any:

@@ -16,11 +16,11 @@ from ..options import Options, options_of
 from .accumulate import Accumulate
 from .finite import require_finite_loss, require_finite_values
 from .optim import Optimizer
-from .optimizer_state import OptimizerState
 from .param import Param
 from .parameters import as_param, plan_params, requires_grad_flags
 from .parameters import cast as in_dtype
 from .sharing import require_apart
+from .state import OptimizerState
 from .trainer import ScalarTrainer, scalar_trainer
 
 Sample = tuple[Any, ...]

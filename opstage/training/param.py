@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any, final
 
@@ -16,8 +16,7 @@ from ..locks import holding
 from ..ops.errors import DtypeError, OpstageError, ShapeError, UsageError
 from ..ops.places import identified
 from ..ops.types import FLOAT32, FLOAT64, DType, as_dtype, dtype_name, is_float, show_shape
-from .commit import Commit
-from .exclusion import SharedLock
+from .commit import Commit, SharedLock
 from .saved import Unfetched
 from .sharding import DATA, fetched, part_shape, placed
 
@@ -252,7 +251,7 @@ class Param:
     def commit(self, value: Any, interpreter: BaseInterpreter[Any]) -> None:
         """Replace the value by one of `interpreter`, of the same type; the host's copy is then stale."""
         commit = Commit()
-        prepare_moved(commit, [self], [value], interpreter)
+        prepare_update(commit, [self], [value], interpreter)
         commit.run()
 
     def release_mirror(self) -> None:
@@ -275,15 +274,14 @@ class Param:
         return now.host
 
 
-def trained_among(params: Iterable[Param]) -> tuple[bool, ...]:
-    """For each parameter, whether it has a gradient."""
-    return tuple(map(_REQUIRES_GRAD, params))
-
-
-def mirrors(params: Iterable[Param], interpreter: BaseInterpreter[Any]) -> list[Any]:
-    """The values of parameters on `interpreter`; see `Param.mirror`."""
-    found = [(param, param._now.mirror) for param in params]
-    return [at[1] if at is not None and at[0] is interpreter else param.mirror(interpreter) for param, at in found]
+def mirrors(params: Sequence[Param], interpreter: BaseInterpreter[Any], parts: Sequence[bool]) -> list[Any]:
+    """The values of parameters on `interpreter`, sharded where `parts` has True; see `Param.mirror`."""
+    found = []
+    for param, part in zip(params, parts):
+        mirror = param._now.mirror
+        here = mirror is not None and mirror[0] is interpreter
+        found.append(mirror[1] if here else param.mirror(interpreter, parts=part))  # type: ignore[index]
+    return found
 
 
 def alone(params: Iterable[Param], interpreter: BaseInterpreter[Any]) -> list[bool]:
@@ -291,11 +289,14 @@ def alone(params: Iterable[Param], interpreter: BaseInterpreter[Any]) -> list[bo
 
     That step must then commit what it wrote.
     """
-    values = [param._now for param in params]
-    return [now.mirror is not None and now.mirror[0] is interpreter and not now.seen for now in values]
+    found = []
+    for param in params:
+        now = param._now
+        found.append(now.mirror is not None and now.mirror[0] is interpreter and not now.seen)
+    return found
 
 
-def prepare_moved(
+def prepare_update(
     commit: Commit,
     params: Sequence[Param],
     values: Sequence[Any],
@@ -332,7 +333,9 @@ def _require_types(
             )
 
 
-_REQUIRES_GRAD, _SHAPE, _DTYPE = attrgetter("_requires_grad"), attrgetter("shape"), attrgetter("dtype")
+_SHAPE, _DTYPE = attrgetter("shape"), attrgetter("dtype")
+is_trained: Callable[[Param], bool] = attrgetter("_requires_grad")
+"""Whether a parameter has a gradient: `Param.requires_grad` as a function, which costs less for many."""
 
 
 def _copied(value: Array, name: str | None, requires_grad: bool) -> Param:

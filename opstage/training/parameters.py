@@ -22,10 +22,9 @@ from ..ops.places import Places
 from ..ops.trees import align, flatten, show_path, structure_paths, unflatten
 from ..ops.types import as_dtype, is_float, show_shape
 from ..options import Options, options_of
-from .commit import Commit
-from .exclusion import LockSet, SharedLock
+from .commit import Commit, LockSet, SharedLock
 from .hyperparameters import require_nonnegative
-from .param import Array, Param, prepare_moved
+from .param import Array, Param, prepare_update
 from .rules import flags_by_rules, is_pattern
 from .sharing import require_apart
 
@@ -221,7 +220,7 @@ def _sgd_step(params: Any, lr: float, grads: Any, options: Options | None, *, fu
 
     updated = interpreter.execute(program, (rate, *refs))
     commit = Commit()
-    prepare_moved(commit, [param for param, _ in pairs], updated, interpreter)
+    prepare_update(commit, [param for param, _ in pairs], updated, interpreter)
     commit.run()
 
 

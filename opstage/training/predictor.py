@@ -21,7 +21,7 @@ from ..ops.spec import Spec, as_specs, lists_by_specs
 from ..ops.trees import Structure, flatten, lists_as_arrays, structure_paths, unflatten
 from ..ops.types import as_dtype, is_float
 from ..ops.untrusted import brief
-from .prepared import PreparedProgram
+from .executor import PreparedProgram
 from .trainer import ScalarTrainer
 
 _FEW = 1 << 16
@@ -133,7 +133,7 @@ class Predictor:
             _require_numbers(leaf, _named(self.names, path))
         if len(leaves) == len(self._leaves):  # else the contract reports what is missing
             leaves = [_fitted(leaf, spec) for leaf, spec in zip(leaves, self._leaves)]
-        self._contract.check(trees, leaves, leaves, _nothing)
+        self._contract.check(trees, leaves, leaves)
         count = len(leaves[0]) if leaves and leaves[0].ndim else 1
         outputs = self.model.outputs
         assert outputs is not None
@@ -269,7 +269,3 @@ def _require_numbers(leaf: Any, name: str) -> None:
     if kind in tuple("USOmMc"):
         what = f"holds {dtype} values" if dtype is not None else f"is {brief(leaf)}"
         raise UsageError(f"{name} {what}; expected numbers: floats, integers or booleans")
-
-
-def _nothing(batch: tuple[Any, ...]) -> None:
-    """Accept the inputs of a model that has none."""

@@ -14,8 +14,11 @@ A training loop reads like this:
 from __future__ import annotations
 
 import warnings
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import chain, islice
 from typing import Any, NamedTuple, final
+from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
@@ -36,15 +39,16 @@ from ..ops.types import DType, dtype_name, is_float, show_shape
 from ..ops.untrusted import a_type
 from ..options import Options, options_of
 from . import optim
+from .commit import Commit
 from .gradients import Gradients, aligned
 from .optim import Optimizer
-from .optimizer_state import require_optimizer
-from .param import Param
+from .param import Param, prepare_update
 from .parameters import together
 from .refs import NatRef, Nats, NatVecRef, natural, naturals, own_nats, own_node, require_shape
-from .session_steps import SessionSteps
 from .session_tape import SessionTape
 from .sharing import Given
+from .state import require_optimizer
+from .step import UPDATE, update_parameters
 
 Ref = Node[Any]
 
@@ -56,6 +60,15 @@ class _ParameterUse(NamedTuple):
 
     node: Ref
     version: int
+
+
+class _Slots:
+    """The state of one optimizer for one parameter: steps taken, and slots (moments) as values of the store."""
+
+    __slots__ = ("t", "values")
+
+    def __init__(self, values: tuple[Any, ...]):
+        self.t, self.values = 0, values
 
 
 @final
@@ -84,7 +97,7 @@ class Session(Interpreter[Ref]):
         "_leaves",
         "_used",
         "_gradients",
-        "_steps",
+        "_slots",
         "_resets",
         "_given",
     )
@@ -95,7 +108,7 @@ class Session(Interpreter[Ref]):
         base: Imperative[Any] = make_imperative(self.options)
         self._base = base
         super().__init__(base.cursor, base.dtype, base.seed, depth=1, differentiates=True)
-        self._steps = SessionSteps()
+        self._slots: defaultdict[str, WeakKeyDictionary[Param, _Slots]] = defaultdict(WeakKeyDictionary)
         self._given = Given()
         self._resets = 0
         self._begin()
@@ -366,7 +379,57 @@ class Session(Interpreter[Ref]):
         gradients = self._last_gradients(op)
         nodes = {param: use.node for param, use in self._used.items() if use.node.record}
         trained = [param for param in nodes if param.requires_grad]
-        together(trained).run(self._steps.take, self._base, nodes, gradients, optimizer)
+        together(trained).run(self._step, optimizer, nodes, trained, gradients)
+
+    def _step(
+        self, optimizer: Optimizer, nodes: Mapping[Param, Ref], params: Sequence[Param], gradients: Gradients
+    ) -> None:
+        """Update `params`, the trained ones among `nodes`; either all of them change or none."""
+        base, store = self._base, self._base.store
+        paths = {param: param.name or f"<{i}>" for i, param in enumerate(nodes)}
+        optimizer = optimizer.bound([(path,) for path in paths.values()])
+        members = [optimizer.at(paths[param]) for param in params]
+        states = [self._slots_of(member, param) for member, param in zip(members, params)]
+
+        def update(ops: Interpreter[Any]) -> tuple[list[Any], list[tuple[Any, ...]]]:
+            values = [base.lift(param.mirror(store)) for param in params]
+            pulled = [gradients.cotangent(nodes[param]) for param in params]
+            slots = [tuple(map(base.lift, state.values)) for state in states]
+            scalars = self._scalars(members, [state.t + 1 for state in states], [value.dtype for value in values])
+            return update_parameters(ops, [member.update for member in members], values, pulled, slots, scalars)
+
+        values, slots = base.region(UPDATE, update)
+        if not base.executes:
+            return
+        fetched = iter(base.fetch([*values, *chain.from_iterable(slots)], gradients.moment))
+        values, slots = list(islice(fetched, len(values))), [tuple(islice(fetched, len(each))) for each in slots]
+        store.raise_pending()
+        commit = Commit()
+        prepare_update(commit, params, values, store)
+        for member, param, state, new in zip(members, params, states, slots):
+            self._slots[member.name][param] = state  # one that is new says what none says: no step yet
+            commit.set(state, "t", state.t + 1)
+            commit.set(state, "values", new)
+        commit.run()
+
+    def _slots_of(self, optimizer: Optimizer, param: Param) -> _Slots:
+        found, store = self._slots[optimizer.name].get(param), self._base.store
+        if found is not None:
+            return found
+        declared = optimizer.slots(param.shape, param.dtype, str(param))
+        return _Slots(tuple([store.full(shape=s.shape, value=s.fill, dtype=s.dtype) for s in declared]))
+
+    def _scalars(
+        self, optimizers: Sequence[Optimizer], steps: Sequence[int], dtypes: Sequence[DType]
+    ) -> list[dict[str, Any]]:
+        """Return each parameter's scalars of its step; those that are the same are one ref."""
+        base = self._base
+        known: dict[tuple[int, int, DType], dict[str, Any]] = {}
+        for optimizer, t, dtype in zip(optimizers, steps, dtypes):
+            if (id(optimizer), t, dtype) not in known:
+                made = {name: base.store.const(value, dtype=dtype) for name, value in optimizer.scalars(t).items()}
+                known[id(optimizer), t, dtype] = {name: base.lift(scalar) for name, scalar in made.items()}
+        return [known[id(optimizer), t, dtype] for optimizer, t, dtype in zip(optimizers, steps, dtypes)]
 
 
 def _end_at_the_users_line() -> None:

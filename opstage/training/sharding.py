@@ -1,4 +1,5 @@
-"""ZeRO (Rajbhandari et al. 2020): which part of an optimizer's state a rank keeps, and how a step updates it.
+"""`Sharding` is ZeRO (Rajbhandari et al. 2020) as a transformation of a step: which part of the parameters and the
+optimizer state a rank stores.
 
 The elements of a parameter, flattened and zero-padded, are cut into equal parts, one per rank along the axis `data`. A
 rank keeps the moments of its part, receives that part of the summed gradient (reduce_scatter), updates it, and the
@@ -8,8 +9,9 @@ is fixed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import numpy as np
 
@@ -21,6 +23,10 @@ from ..ops.types import DType, Shape, TensorType
 
 if TYPE_CHECKING:
     from .optim import Optimizer
+    from .step import Row, TrainingStep
+
+Update: TypeAlias = "Callable[[Any, Any, Any, tuple[Any, ...], Mapping[str, Any]], tuple[Any, Sequence[Any]]]"
+"""`Optimizer.update`: (ops, p, g, slots, scalars) -> (new p, new slots)."""
 
 DATA = ROWS
 """The mesh axis over which the rows of a batch are divided and, with ZeRO, the optimizer's state."""
@@ -62,28 +68,117 @@ def joined(ops: Any, x: Any, shape: Shape) -> Any:
     return ops.reshape(ops.slice(row, axis=0, start=0, length=prod(shape)), shape=shape)
 
 
-def gathered(ops: Any, row: Sequence[Any], whole: Sequence[Shape | None]) -> tuple[Any, Sequence[Any]]:
-    """Return an interpreter that gathers the sharded parameters at the start of a row when they are read, and its refs.
+@final
+@dataclass(frozen=True, eq=False)
+class Sharding:
+    """Which parts of parameters and optimizer state a rank stores, and the collectives that a step needs for that.
 
-    `whole` has the full shapes of the sharded parameters. If there are none, the interpreter is `ops` itself.
+    zero    the level of ZeRO: 0, or from which on the optimizer state is sharded; at 3 the parameters are too
+    whole   for each sharded parameter its full shape, None for the others; empty if there are none
     """
-    if not any(shape is not None for shape in whole):
-        return ops, row
-    outer = Regathering(ops)
-    refs = [outer.wrap(ops.adopt(x)) for x in row]
-    for i, shape in enumerate(whole):
-        if shape is not None:
-            refs[i] = _gathered(outer, ops.adopt(row[i]), shape)
-    return outer, refs
+
+    zero: int = 0
+    whole: tuple[Shape | None, ...] = ()
+
+    def shards_state(self, ops: Any) -> bool:
+        """Whether the optimizer state is sharded over the ranks of `ops`."""
+        return bool(self.zero) and several_ranks(ops)
+
+    def on_whole_parameters(self, ops: Any, program: Callable[..., Row], row: Sequence[Any], varying: int = 0) -> Row:
+        """Return the outputs of `program(outer, *row)`, whose sharded parameters are gathered when they are read.
+
+        The first `varying` inputs vary over the ranks already, so that a tape does not sum their gradients.
+        """
+        if not self.whole and not varying:
+            return program(ops, *row)
+        outer, refs = self._gathered(ops, row)
+        if varying:
+            first = [outer.vary(x, axis=DATA) if x.dtype.kind in "fO" else x for x in refs[:varying]]
+            refs = (*first, *refs[varying:])
+        outputs, structure = program(outer, *refs)
+        return outputs if outer is ops else [outer.adopt(ref).value() for ref in outputs], structure
+
+    def _gathered(self, ops: Any, row: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+        if not any(shape is not None for shape in self.whole):
+            return ops, row
+        outer = Regathering(ops)
+        refs = [outer.wrap(ops.adopt(x)) for x in row]
+        for i, shape in enumerate(self.whole):
+            if shape is not None:
+                refs[i] = _gathered(outer, ops.adopt(row[i]), shape)
+        return outer, refs
+
+    @staticmethod
+    def of_own_rows(step: TrainingStep) -> TrainingStep:
+        """Return the step whose loss leaves the gradients of each rank's rows unsummed."""
+        return replace(step, loss=step.loss.unsummed())  # type: ignore[attr-defined]
+
+    @staticmethod
+    def all_reduce(ops: Any, gradients: Sequence[Any]) -> list[Any]:
+        """Return the sums over the ranks of gradients of their own rows."""
+        return [ops.all_reduce(gradient, axis=DATA) for gradient in gradients]
+
+    def sharded(
+        self,
+        ops: Any,
+        indices: Sequence[int],
+        gradients: Sequence[Any],
+        optimizers: Sequence[Optimizer],
+        updates: Sequence[Update],
+        own_rows: bool,
+    ) -> tuple[Sequence[Any], Sequence[Update]]:
+        """Return gradients reduced over the ranks (if they are those of own rows) and updates of a rank's own parts."""
+        shards = self.shards_state(ops)
+        if own_rows:  # all before the first is read, so that the collectives can overlap
+            gradients = [
+                part_of_sum(ops, g) if shards and is_shared(g.shape, each) else ops.all_reduce(g, axis=DATA)
+                for g, each in zip(gradients, optimizers)
+            ]
+        whole = [self.whole[i] if self.whole else None for i in indices]
+        return gradients, [
+            _of_part(update, optimizer, shape, shards=shards, reduced=own_rows)
+            for update, optimizer, shape in zip(updates, optimizers, whole)
+        ]
+
+
+REPLICATED = Sharding()
+"""All of it on every rank."""
+
+
+def _of_part(update: Update, optimizer: Optimizer, whole: Shape | None, *, shards: bool, reduced: bool) -> Update:
+    """Transform an update of whole tensors into one of a rank's part, for a parameter that is whole or (with its shape
+    `whole`) sharded. `reduced`: the gradient is that part already."""
+
+    def of_part(
+        ops: Any, p: Any, g: Any, slots: tuple[Any, ...], scalars: Mapping[str, Any]
+    ) -> tuple[Any, Sequence[Any]]:
+        shape = p.shape if whole is None else whole
+        if shards and is_shared(shape, optimizer):
+            p, g = part(ops, p) if whole is None else p, g if reduced else part(ops, g)
+            slots = tuple([slot if _is_part(slot, shape) else part(ops, slot) for slot in slots])
+            value, after = update(ops, p, g, slots, scalars)
+            return joined(ops, value, shape) if whole is None else value, after
+        if whole is None:
+            return update(ops, p, g, slots, scalars)
+        value, after = update(ops, joined(ops, p, whole), g, slots, scalars)
+        return part(ops, value), after
+
+    return of_part
+
+
+def several_ranks(ops: Any) -> bool:
+    """Whether a batch is divided over several ranks, or over a symbolic number of them."""
+    size = ops.mesh.size(DATA)
+    return not (isinstance(size, int) and size == 1)
+
+
+def _is_part(slot: Any, shape: Any) -> bool:
+    """Whether a slot is already a rank's part; one that was just put here is whole."""
+    return len(slot.shape) == 1 and (not isinstance(slot.shape[0], int) or tuple(slot.shape) != tuple(shape))
 
 
 def _gathered(ops: Regathering, x: Any, shape: Shape) -> Regathered:
     return ops.gathered(TensorType(shape, x.dtype), lambda: joined(ops.inner, x, shape))
-
-
-def beneath(outer: Any, ops: Any, refs: Sequence[Any]) -> list[Any]:
-    """Convert refs of `outer`, the interpreter of `gathered`, to refs of `ops`."""
-    return list(refs) if outer is ops else [outer.adopt(ref).value() for ref in refs]
 
 
 def fetched(home: BaseInterpreter[Any], ref: Any, shape: Shape) -> np.ndarray[Any, Any]:

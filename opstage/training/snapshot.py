@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 from ..ops.errors import UsageError
 from .optim import Optimizer
-from .optimizer_state import OptimizerState
 from .position import Position
 from .saved import CallbackValues, OptimizerValues, TrainerValues
+from .state import OptimizerState
 from .trainer import ScalarTrainer
 
 PACKAGES = ("opstage", "numpy", "numba", "safetensors")

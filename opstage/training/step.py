@@ -1,7 +1,11 @@
-"""`StepLayout`: a training step, and its parts, as flat programs, with the order of their inputs and outputs.
+"""`TrainingStep`: a training step, and its parts, as flat programs, with the order of their inputs and outputs.
 
 The programs are pure: they take parameters, optimizer state and batch, and return new ones. The caller commits the
 result of a step, or drops it. The checker, the recorder and the memory prediction run the same programs as a trainer.
+
+A step computes gradients, then applies the optimizer to them. What ranks and microbatches change in it stands outside:
+`parallel.DataParallel` transforms the loss, `sharding.Sharding` the gradients and updates, and
+`accumulate.Microbatches` cuts the step in two programs.
 """
 
 from __future__ import annotations
@@ -11,8 +15,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias, TypeVar, final
 
+from ..interpreters.composing import Composing, NotComposable
 from ..interpreters.derivatives import row_gradients, run_row_on_tape
 from ..interpreters.interpreter import BaseInterpreter
 from ..interpreters.tape import Node
@@ -20,13 +25,13 @@ from ..ops.errors import ProgramError, ShapeError
 from ..ops.places import Places
 from ..ops.program import loss_and_aux
 from ..ops.trees import Structure, first_difference, flatten, structure_paths, unflatten
-from ..ops.types import Shape, TensorType, dtype_name, show_shape
+from ..ops.types import dtype_name, show_shape
 from .clip import global_norm
-from .composed_update import ComposedUpdate, Update
 from .optim import Optimizer
-from .row_terms import Divisor, counts
 from .saved import require_same_types
-from .sharding import DATA, beneath, gathered, is_shared, joined, part, part_of_sum
+from .sharding import REPLICATED, Sharding, Update
+
+T = TypeVar("T")
 
 UPDATE = "update"
 """The region in which a step clips its gradients and updates its parameters."""
@@ -37,7 +42,7 @@ Row: TypeAlias = "tuple[list[Any], Structure]"
 """The outputs of a flat program: the leaves of its result, and the structure of (the first of) them."""
 
 
-class Stepped(NamedTuple):
+class StepOutputs(NamedTuple):
     """The outputs of a step: trees of the loss, the metrics and the program's new state, and flat updated values.
 
     norm   the norm of all gradients before clipping; None unless requested
@@ -53,7 +58,7 @@ class Stepped(NamedTuple):
 
 @final
 @dataclass(frozen=True, eq=False)
-class StepLayout:
+class TrainingStep:
     """The inputs and outputs of a step, in order, and its programs.
 
     Inputs: the parameters, each once, the leaves of the program's own state and of the batch, the optimizer's slots
@@ -66,14 +71,11 @@ class StepLayout:
     trained     for each parameter, whether it is trained
     state       the structure of the program's own state; None for a program without one
     batch       the structure of the tuple of its batch arguments
-    key         distinguishes the layouts of one trainer; None if unknown
+    key         distinguishes the steps of one trainer; None if unknown
     slots       the number of optimizer slots of each trained parameter
     scalars     the names of the optimizer's scalars of each step
-    weigh       the weight of a part of a batch, if they are computed one by one: the metric of this name, or the
-                divisor of the loss; None: a number given as input. See `accumulate`
-    zero        the level of ZeRO, see `sharding`
-    whole       for each sharded parameter its full shape, None for the others
     norm        whether the last output of a step is the norm of all gradients
+    sharding    which parts of parameters and optimizer state each rank stores
     """
 
     loss: Callable[..., Any]
@@ -86,10 +88,8 @@ class StepLayout:
     clip: Clip | None = None
     slots: tuple[int, ...] = ()
     scalars: tuple[str, ...] = ()
-    weigh: str | Divisor | None = None
     norm: bool = False
-    zero: int = 0
-    whole: tuple[Shape | None, ...] = ()
+    sharding: Sharding = REPLICATED
 
     # Inputs and outputs -----------------------------------------------------------------------------------------
 
@@ -100,9 +100,13 @@ class StepLayout:
         return len(self.places), state, self.batch.num_leaves, sum(self.slots), len(self.scalars)
 
     @cached_property
-    def moved(self) -> tuple[int, ...]:
+    def trained_indices(self) -> tuple[int, ...]:
         """The indices of the trained parameters."""
         return tuple([i for i, wanted in enumerate(self.trained) if wanted])
+
+    def trained_among(self, parameters: Sequence[T]) -> list[T]:
+        """Return what belongs to the trained ones, of something for each parameter."""
+        return [parameters[i] for i in self.trained_indices]
 
     @cached_property
     def _bounds(self) -> tuple[slice, ...]:
@@ -128,13 +132,13 @@ class StepLayout:
         """
         if all(alone):
             return self._donated[slots]
-        return self._donated[slots] | dict(zip(self.moved, alone))
+        return self._donated[slots] | dict(zip(self.trained_indices, alone))
 
     @cached_property
     def _donated(self) -> tuple[MappingProxyType[int, bool], MappingProxyType[int, bool]]:
         """`donated` without and with slots, where nobody else holds a parameter."""
         first = sum(self.counts[:3])
-        parameters = dict.fromkeys(self.moved, True)
+        parameters = dict.fromkeys(self.trained_indices, True)
         slots = dict.fromkeys(range(first, first + self.counts[3]), True)
         return MappingProxyType(parameters), MappingProxyType(parameters | slots)
 
@@ -144,14 +148,14 @@ class StepLayout:
         """The flat inputs of the programs; `slots` are those of each trained parameter."""
         return (*parameters, *state, *batch, *chain.from_iterable(slots), *scalars)
 
-    def unpack(self, outputs: Sequence[Any], structure: Structure) -> Stepped:
+    def unpack(self, outputs: Sequence[Any], structure: Structure) -> StepOutputs:
         """The outputs of a step, unpacked."""
         end = structure.num_leaves
-        split = end + len(self.moved)
+        split = end + len(self.trained_indices)
         moments = tuple(outputs[split:])
         slots = tuple([moments[each] for each in self._moments])
         loss, metrics, state = unflatten(structure, outputs[:end])
-        return Stepped(loss, metrics, state, outputs[end:split], slots, outputs[-1] if self.norm else None)
+        return StepOutputs(loss, metrics, state, outputs[end:split], slots, outputs[-1] if self.norm else None)
 
     def tree(self, ops: Any, *row: Any) -> Any:
         """Return the step's outputs, or without an optimizer the loss and metrics, as a pytree."""
@@ -160,7 +164,7 @@ class StepLayout:
 
     def input_names(self, batch: Sequence[str]) -> list[str]:
         """Return `params.<path>`, `state.<path>`, the names of the batch's leaves, `slots.<path>.<i>`, the scalars."""
-        trained = [self.places.names[i] for i in self.moved]
+        trained = self.trained_among(self.places.names)
         return [
             *[named("params", path) for path in self.places.names],
             *[named("state", path) for path in ([] if self.state is None else structure_paths(self.state))],
@@ -173,12 +177,17 @@ class StepLayout:
         """Return `loss`, `metrics.accuracy`, `state.…`, `params.…`, `slots.…` for results of this structure or of
         `tree`."""
         parts = [path.partition(".") for path in structure_paths(structure)]
-        trained = [self.places.names[i] for i in self.moved] if self.optimizer is not None else []
+        trained = self.trained_among(self.places.names) if self.optimizer is not None else []
         return [
             *[named(("loss", "metrics", "state")[int(part)], rest) for part, _, rest in parts if int(part) < 3],
             *[named("params", path) for path in trained],
             *[f"slots.{path}.{i}" for path, count in zip(trained, self.slots) for i in range(count)],
         ]
+
+    @property
+    def unsharded(self) -> TrainingStep:
+        """The same step for parameters that are whole."""
+        return replace(self, sharding=REPLICATED) if self.sharding.whole else self
 
     # The programs ---------------------------------------------------------------------------------------------------
 
@@ -204,122 +213,75 @@ class StepLayout:
 
     def gradient(self, ops: Any, *row: Any) -> Row:
         """Compute (parameters, state, batch) -> (loss, metrics), and the gradients of the trained parameters."""
-        values, structure, gradients = self._gradients(ops, lambda tape, *refs: self._run(tape, *refs)[:2], row)
-        return [*values, *gradients], structure
+        return self.gradients(ops, row, lambda tape, *refs: self._run(tape, *refs)[:2])
 
     def step(self, ops: BaseInterpreter[Any], *row: Any) -> Row:
         """Compute (parameters, state, batch, slots, scalars) -> (loss, metrics, state), new trained parameters, new
         slots."""
-        refs = row[: len(self._wanted)]
-        shares = self._shares(ops)
-        run = self._unsummed if shares else self._run
-        values, structure, gradients = self._gradients(ops, run, refs, varied=shares)
-        return [*values, *self._updated(ops, row, gradients, shares)], structure
+        own_rows = self.sharding.shards_state(ops)
+        outputs, structure = self.gradients(ops, row[: len(self._wanted)], own_rows=own_rows)
+        end = structure.num_leaves
+        return [*outputs[:end], *self.apply_optimizer(ops, row, outputs[end:], own_rows=own_rows)], structure
 
-    @property
-    def _unsummed(self) -> Callable[..., Any]:
-        """Return `_run` for parameters that already vary over the ranks, so their gradients stay unsummed."""
-        return replace(self, loss=self.loss.unsummed())._run  # type: ignore[attr-defined]
+    def gradients(
+        self, ops: Any, row: Sequence[Any], results: Callable[..., Any] | None = None, *, own_rows: bool = False
+    ) -> Row:
+        """Compute (parameters, state, batch) -> (loss, metrics, state), or the `results` that begin with the loss, and
+        the gradients of the trained parameters.
 
-    def _updated(self, ops: Any, row: tuple[Any, ...], gradients: Sequence[Any], unsummed: bool) -> Any:
-        if unsummed and (self.clip is not None or self.norm):
-            gradients, unsummed = [ops.all_reduce(gradient, axis=DATA) for gradient in gradients], False
-        return ops.region(UPDATE, self._update, row, gradients, unsummed)
-
-    def _gradients(
-        self, ops: Any, f: Callable[..., Any], row: Sequence[Any], *, varied: bool = False
-    ) -> tuple[list[Any], Structure, list[Any]]:
-        """Run `row_gradients` of f. If `varied`, parameters already vary over the ranks and the tape sums no
-        gradients."""
-        outer, refs = self._gathered(ops, row)
-        if varied:
-            first = self.counts[0]
-            refs = (*[outer.vary(x, axis=DATA) if x.dtype.kind in "fO" else x for x in refs[:first]], *refs[first:])
-        values, structure, gradients = row_gradients(outer, f, refs, self._wanted)
-        return beneath(outer, ops, values), structure, beneath(outer, ops, gradients)
-
-    def _undifferentiated(self, ops: Any, f: Callable[..., Any], row: Sequence[Any]) -> Row:
-        outer, refs = self._gathered(ops, row)
-        _, _, outputs, structure = run_row_on_tape(outer, f, refs, (False,) * len(row))
-        return beneath(outer, ops, [node.value for node in outputs]), structure
-
-    @property
-    def of_whole(self) -> StepLayout:
-        """The same layout for parameters that are not sharded."""
-        return replace(self, whole=()) if self.whole else self
-
-    def _gathered(self, ops: Any, row: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-        return gathered(ops, row, self.whole)
-
-    def _shares(self, ops: Any) -> bool:
-        """Whether the optimizer state is sharded over the ranks."""
-        return bool(self.zero) and _several(ops)
-
-    def part(self, ops: BaseInterpreter[Any], *row: Any) -> Row:
-        """Compute a part of a batch: (parameters, state, batch, sums, number, weight) -> (loss, metrics, state),
-        weight, sums.
-
-        The sums accumulate weight times gradient of the trained parameters over the parts so far; on a mesh, over a
-        rank's own rows. The weight is the given one, or computed as `weigh` says.
+        `own_rows`: each rank returns the gradients of its own rows, not summed over the ranks.
         """
-        first = len(self._wanted)
-        *sums, number, weight = row[first:]
-        several = _several(ops)
-        with ops.in_part(number):
-            run = self._unsummed if several else self._run
-            values, structure, gradients = self._gradients(ops, run, row[:first], varied=several)
-        if isinstance(self.weigh, Divisor):
-            outer, refs = self._gathered(ops, row[:first])
-            types = [TensorType(ref.shape, ref.dtype) for ref in refs]
-            (count,) = beneath(outer, ops, [self.weigh.value(outer, self.of_whole.forward, refs, types)])
-            weight = ops.cast(count, dtype=dtype_name(values[0].dtype))
-        elif self.weigh is not None:
-            metrics = unflatten(structure, values)[1]
-            if self.weigh not in metrics or len(metrics[self.weigh].shape):
-                there = ", ".join(metrics) or "none"
-                raise ProgramError(
-                    f"accumulate weighs the parts of a batch by the metric {self.weigh!r}, a scalar that the loss must "
-                    f"give in Aux(metrics=); it gives {there}"
-                )
-            weight = ops.cast(metrics[self.weigh], dtype=dtype_name(values[0].dtype))
-        new = [ops.add(total, self._weighed(ops, weight, values[0], g)) for total, g in zip(sums, gradients)]
-        return [*values, weight, *new], structure
+        run = results or (self.sharding.of_own_rows(self) if own_rows else self)._run
 
-    def _weighed(self, ops: Any, weight: Any, loss: Any, gradient: Any) -> Any:
-        """Return weight·gradient, or 0 for a part in which nothing counts."""
-        product = ops.mul(ops.broadcast_to(weight, shape=gradient.shape), gradient)
-        if self.weigh is None:
-            return product
-        zero = ops.full(shape=gradient.shape, value=0.0, dtype=gradient.dtype)
-        return ops.select(ops.broadcast_to(counts(ops, weight, loss), shape=gradient.shape), product, zero)
+        def program(outer: Any, *refs: Any) -> Row:
+            values, structure, gradients = row_gradients(outer, run, refs, self._wanted)
+            return [*values, *gradients], structure
 
-    def apply(self, ops: BaseInterpreter[Any], *row: Any) -> Row:
-        """Compute (parameters, slots, scalars, sums, weight) -> new trained parameters and slots; gradients are
-        sums/weight.
+        return self.sharding.on_whole_parameters(ops, program, row, varying=self.counts[0] if own_rows else 0)
 
-        On a mesh, the sums are reduced over the ranks here, once for all parts.
-        """
-        params, state, batch, slots, scalars = self.counts
-        head, rest = row[:params], row[params : params + slots + scalars]
-        *sums, weight = row[params + slots + scalars :]
-        whole = (*head, *[None] * (state + batch), *rest)
-        gradients = [ops.div(total, ops.broadcast_to(weight, shape=total.shape)) for total in sums]
-        return self._updated(ops, whole, gradients, _several(ops)), flatten((None, None, None))[1]
+    def apply_optimizer(
+        self, ops: Any, row: Sequence[Any], gradients: Sequence[Any], *, own_rows: bool = False
+    ) -> list[Any]:
+        """Return new trained parameters, their new slots, and with `norm` that of the gradients."""
+        if own_rows and (self.clip is not None or self.norm):
+            gradients, own_rows = self.sharding.all_reduce(ops, gradients), False
+        return ops.region(UPDATE, self._apply_optimizer, row, gradients, own_rows)  # type: ignore[no-any-return]
 
-    def _update(self, ops: Any, row: tuple[Any, ...], gradients: Sequence[Any], unsummed: bool = False) -> list[Any]:
-        """Return new parameters and slots; `unsummed` gradients cover a rank's own rows only."""
-        assert self.optimizer is not None
+    def _apply_optimizer(self, ops: Any, row: Sequence[Any], gradients: Sequence[Any], own_rows: bool) -> list[Any]:
         norm = [self._norm(ops, gradients)] if self.norm else []
         if self.clip is not None:
             gradients = self.clip(ops, gradients)
-        scalars = dict(zip(self.scalars, row[sum(self.counts[:4]) :]))
-        composed = self._composed
-        if not composed.given_up and ops.fuses:
+        fused = self._fused
+        if fused.useful and ops.fuses:
             place = ops.cursor.mark()
-            with composed as updates:  # if composing fails here, the ops are bound one by one
-                return self._moved(ops, row, gradients, scalars, updates, unsummed) + norm
+            with fused as updates:  # if fusing fails here, the ops are bound one by one
+                return self._update(ops, row, gradients, updates, own_rows) + norm
             ops.cursor.rewind(place)
-        return self._moved(ops, row, gradients, scalars, [member.update for member in self._members], unsummed) + norm
+        return self._update(ops, row, gradients, [member.update for member in self._members], own_rows) + norm
+
+    def _update(
+        self, ops: Any, row: Sequence[Any], gradients: Sequence[Any], updates: Sequence[Update], own_rows: bool
+    ) -> list[Any]:
+        optimizer, names = self.optimizer, self.trained_among(self.places.names)
+        assert optimizer is not None
+        if self.sharding is not REPLICATED or own_rows:
+            gradients, updates = self.sharding.sharded(
+                ops, self.trained_indices, gradients, self._members, updates, own_rows
+            )
+        scalars = dict(zip(self.scalars, row[sum(self.counts[:4]) :]))
+        own = [
+            scalars if member is optimizer else optimizer.scalars_at(name, scalars)
+            for member, name in zip(self._members, names)
+        ]
+        params, slots = self.trained_among(row), [row[each] for each in self._bounds]
+        values, new = update_parameters(ops, updates, params, gradients, slots, own)
+        for name, member, before, after in zip(names, self._members, slots, new):
+            if len(after) != len(before):
+                raise ProgramError(
+                    f"{member.name} gives {len(after)} new slots for {name}, for which it declares "
+                    f"{len(before)}; its update must return as many as its slots"
+                )
+        return [*values, *chain.from_iterable(new)]
 
     def _norm(self, ops: Any, gradients: Sequence[Any]) -> Any:
         return global_norm(ops, gradients) if gradients else ops.full(shape=(), value=0.0)
@@ -328,57 +290,18 @@ class StepLayout:
     def _members(self) -> tuple[Optimizer, ...]:
         """For each trained parameter, its optimizer."""
         assert self.optimizer is not None
-        return tuple([self.optimizer.at(self.places.names[i]) for i in self.moved])
+        return tuple([self.optimizer.at(self.places.names[i]) for i in self.trained_indices])
 
     @cached_property
-    def _composed(self) -> ComposedUpdate:
-        return ComposedUpdate(self._members)
+    def _fused(self) -> FusedUpdates:
+        return FusedUpdates(self._members)
 
-    def _moved(
-        self,
-        ops: Any,
-        row: tuple[Any, ...],
-        gradients: Sequence[Any],
-        scalars: Mapping[str, Any],
-        updates: Sequence[Update],
-        unsummed: bool = False,
-    ) -> list[Any]:
-        """Return new parameters, then new slots."""
-        optimizer = self.optimizer
-        assert optimizer is not None
-        new: list[Any] = []
-        slots: list[Any] = []
-        shares = self._shares(ops)
-        if unsummed:  # all before the first is read, so that the collectives can overlap
-            gradients = [
-                part_of_sum(ops, g) if shares and is_shared(g.shape, member) else ops.all_reduce(g, axis=DATA)
-                for g, member in zip(gradients, self._members)
-            ]
-        for i, gradient, bounds, member, update in zip(self.moved, gradients, self._bounds, self._members, updates):
-            held = row[bounds]
-            own = scalars if member is optimizer else optimizer.scalars_at(self.places.names[i], scalars)
-            old, whole = row[i], self.whole[i] if self.whole else None
-            shape = old.shape if whole is None else whole
-            shared = shares and is_shared(shape, member)
-            if whole is not None and not shared:
-                old = joined(ops, old, shape)
-            if shared:
-                old = part(ops, old) if whole is None else old
-                gradient = gradient if unsummed else part(ops, gradient)
-                held = tuple([slot if _is_part(slot, shape) else part(ops, slot) for slot in held])
-            value, after = update(ops, old, gradient, held, own)
-            after = tuple(after)
-            if len(after) != len(held):
-                raise ProgramError(
-                    f"{member.name} gives {len(after)} new slots for {self.places.names[i]}, for which it declares "
-                    f"{len(held)}; its update must return as many as its slots"
-                )
-            if whole is None:
-                new.append(joined(ops, value, shape) if shared else value)
-            else:
-                new.append(value if shared else part(ops, value))
-            slots += after
-        return new + slots
+    def _undifferentiated(self, ops: Any, f: Callable[..., Any], row: Sequence[Any]) -> Row:
+        def program(outer: Any, *refs: Any) -> Row:
+            _, _, outputs, structure = run_row_on_tape(outer, f, refs, (False,) * len(refs))
+            return [node.value for node in outputs], structure
+
+        return self.sharding.on_whole_parameters(ops, program, row)
 
     def _run(self, ops: Any, *row: Any) -> tuple[Any, dict[str, Any], Any]:
         """Return loss, metrics and new state, in whichever form the user's program returns them."""
@@ -407,15 +330,63 @@ class StepLayout:
         return value, dict(aux.metrics), aux.state
 
 
-def _several(ops: Any) -> bool:
-    """Whether a batch is divided over several ranks, or over a symbolic number of them."""
-    size = ops.mesh.size(DATA)
-    return not (isinstance(size, int) and size == 1)
+def update_parameters(
+    ops: Any,
+    updates: Sequence[Update],
+    params: Sequence[Any],
+    gradients: Sequence[Any],
+    slots: Sequence[Sequence[Any]],
+    scalars: Sequence[Mapping[str, Any]],
+) -> tuple[list[Any], list[tuple[Any, ...]]]:
+    """Return the new value and slots of each parameter."""
+    new = [update(ops, *each) for update, *each in zip(updates, params, gradients, slots, scalars)]
+    return [value for value, _ in new], [tuple(after) for _, after in new]
 
 
-def _is_part(slot: Any, shape: Any) -> bool:
-    """Whether a slot is already a rank's part; one that was just put here is whole."""
-    return len(slot.shape) == 1 and (not isinstance(slot.shape[0], int) or tuple(slot.shape) != tuple(shape))
+@final
+class FusedUpdates:
+    """A context manager for one step that yields each parameter's update as one op, whichever ops it binds. If fusing
+    fails, the block ends.
+
+    useful   whether there is something to fuse: no update is one op already, or needs concrete values
+    """
+
+    __slots__ = ("useful", "_composing", "_updates")
+
+    def __init__(self, optimizers: Sequence[Optimizer]):
+        """`optimizers` are those of the parameters, in order."""
+        self.useful = True
+        self._composing = {id(optimizer): Composing() for optimizer in optimizers}
+        fused = {id(each): _fused(self._composing[id(each)], each) for each in optimizers}
+        self._updates = [fused[id(optimizer)] for optimizer in optimizers]
+
+    def __enter__(self) -> Sequence[Update]:
+        for composing in self._composing.values():
+            composing.begin()
+        return self._updates
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> bool:
+        written = any(composing.written for composing in self._composing.values())
+        if kind is NotComposable or (kind is None and not written):
+            self.useful = False
+        return kind is NotComposable
+
+
+def _fused(composing: Composing, optimizer: Optimizer) -> Update:
+    def update(
+        ops: Any, p: Any, g: Any, slots: tuple[Any, ...], scalars: Mapping[str, Any]
+    ) -> tuple[Any, Sequence[Any]]:
+        names, count = tuple(scalars), len(slots)
+
+        def program(ops: Any, p: Any, g: Any, *others: Any) -> tuple[Any, ...]:
+            value, after = optimizer.update(ops, p, g, others[:count], dict(zip(names, others[count:])))
+            return (value, *after)
+
+        refs = (p, g, *slots, *scalars.values())
+        value, *after = composing.run(ops, f"{optimizer.name}_update", program, refs)
+        return value, after
+
+    return update
 
 
 def named(part: str, path: str) -> str:

@@ -24,20 +24,16 @@ from ..options import Options, options_of
 from . import optim
 from .accumulate import Accumulate, as_accumulate
 from .average import RunningAverage
-from .exclusion import exclusive
+from .commit import exclusive
+from .executor import Executor, PreparedProgram, StepResult
 from .group_table import MovedParameter, group_table
-from .held import Held
-from .one_step import StepResult, one_step
 from .optim import Optimizer
-from .optimizer_state import OptimizerState, require_state
 from .parallel import shared_out
 from .parameters import get_values, set_values, together
-from .prepared import PreparedProgram
-from .promises import Promises
-from .running import Running
 from .saved import Array, OptimizerValues, TrainerValues
+from .state import OptimizerState, TrainerState, require_state
 from .step import Clip
-from .stepping import Stepping
+from .validate import BatchContract
 
 
 @final
@@ -65,21 +61,21 @@ class ScalarTrainer:
         gradient_norm: bool = False,
     ):
         self._made = loss, specs, options, clip, accumulate, gradient_norm
-        self._held = Held(params, state, requires_grad, options)
-        self._locks = together(self._held.params)
+        self._state = TrainerState(params, state, requires_grad, options)
+        self._locks = together(self._state.params)
         self.options = options
         self.last_metrics: Mapping[str, Any] = {}
         self._loss = loss
         self.specs = shared_out(specs, mesh_of(options.mesh))
-        self._promises = Promises(loss, self.specs, options, self._held, clip)
-        self._running = Running(loss, self._held, self._promises, options, clip, gradient_norm)
-        self._stepping = Stepping(self._running, as_accumulate(accumulate, options))
+        self._contract = BatchContract(loss, self.specs, options, self._state, clip)
+        self._parts = as_accumulate(accumulate, options)
+        self._executor = Executor(loss, self._state, self._contract, options, clip, self._parts, gradient_norm)
 
     @exclusive
     def __reduce__(self) -> tuple[Any, ...]:
         """A deep copy and an unpickled trainer are independent: parameters, state, moments and the number of steps are
         their own. A shallow copy trains the same parameters."""
-        held = self._held
+        held = self._state
         state = held.get_state() if held.has_state else None
         moments = {name: copy(each) for name, each in held.moments.items()}  # a step moves them in place
         return _copied, (self._made, held.tree, state, moments, held.steps_taken)
@@ -89,15 +85,15 @@ class ScalarTrainer:
 
         Of a batch that is computed in parts, see `accumulate`, each process takes all.
         """
-        interpreter = self._held.interpreter
-        return interpreter.own_rows(count) if type(interpreter) is Ranks and not self._stepping.in_parts else None
+        interpreter = self._state.interpreter
+        return interpreter.own_rows(count) if type(interpreter) is Ranks and self._parts is None else None
 
     def connect(self) -> None:
         """On a mesh of several processes with a GPU each: join these, which the first step does otherwise. All call it.
 
         Raises UsageError where two of them have one GPU.
         """
-        interpreter = self._held.interpreter
+        interpreter = self._state.interpreter
         if type(interpreter) is Ranks:
             interpreter.connect()
 
@@ -106,7 +102,7 @@ class ScalarTrainer:
     @property
     def params(self) -> Any:
         """The parameter tree, its leaves `Param`s."""
-        return self._held.tree
+        return self._state.tree
 
     @property
     def loss(self) -> Callable[..., Any]:
@@ -116,25 +112,25 @@ class ScalarTrainer:
     @property
     def executes(self) -> bool:
         """Whether the interpreter computes numbers; on shapes alone a step is a dry run."""
-        return self._held.interpreter.executes
+        return self._state.interpreter.executes
 
     @property
     def batch_starts(self) -> int:
         """Before which of the arguments of its programs the batch begins: after ops, parameters and any state."""
-        return self._held.batch_starts
+        return self._state.batch_starts
 
     @property
     def steps_taken(self) -> int:
         """Training steps that are behind it."""
-        return self._held.steps_taken
+        return self._state.steps_taken
 
     @steps_taken.setter
     def steps_taken(self, count: int) -> None:
-        self._held.steps_taken = count
+        self._state.steps_taken = count
 
     @property
     def _interpreter(self) -> BaseInterpreter[Any]:
-        return self._held.interpreter
+        return self._state.interpreter
 
     @property
     def batch_arguments(self) -> BatchArguments | None:
@@ -144,7 +140,7 @@ class ScalarTrainer:
     @property
     def parameter_count(self) -> int:
         """Elements in all parameters, each counted once, at however many places it stands."""
-        return sum(int(np.prod(param.shape, dtype=np.int64)) for param in self._held.params)
+        return sum(int(np.prod(param.shape, dtype=np.int64)) for param in self._state.params)
 
     @exclusive
     def get_params(self) -> Any:
@@ -163,21 +159,21 @@ class ScalarTrainer:
     @exclusive
     def state(self) -> Any:
         """The program's own state (running statistics), a tree of arrays; None for a program without."""
-        return self._held.get_state()
+        return self._state.get_state()
 
     @exclusive
     def set_state(self, state: Any) -> None:
         """Overwrite the program's own state; structure, shapes and dtypes are checked before any is touched."""
-        self._held.set_state(state)
+        self._state.set_state(state)
 
     # Running --------------------------------------------------------------------------------------------------------
 
     @exclusive
     def forward(self, *batch: Any, train: bool = False) -> Any:
         """The loss of one batch; nothing is differentiated or changed. In evaluation form unless `train`."""
-        refs, structure = self._running.batch(batch)
-        layout = self._running.layout(structure, train=train)
-        (loss, self.last_metrics), _ = self._running.run(layout.forward, layout, refs)
+        refs, structure = self._executor.bind_batch(batch)
+        step = self._executor.step_for(structure, train=train)
+        (loss, self.last_metrics), _ = self._executor.evaluate(step.forward, step, refs)
         return loss
 
     def evaluate(self, program: Callable[..., Any], *batch: Any) -> Any:
@@ -187,20 +183,20 @@ class ScalarTrainer:
     @exclusive
     def evaluate_at(self, average: RunningAverage | None, program: Callable[..., Any], *batch: Any) -> Any:
         """`evaluate`, of an average of the parameters in their place; None: of them as they are."""
-        refs, structure = self._running.batch(batch, program)
-        layout = self._running.layout_of(program, structure)
-        values = None if average is None else average.values_on(self._held)
-        return self._running.run(layout.value, layout, refs, values)[0]
+        refs, structure = self._executor.bind_batch(batch, program)
+        step = self._executor.program_for(program, structure)
+        values = None if average is None else average.values_on(self._state)
+        return self._executor.evaluate(step.value, step, refs, values)[0]
 
     @exclusive
     def average(self, average: RunningAverage, decay: float) -> None:
         """Move an average towards the parameters as they are now: e ← e + (1 - decay)·(p - e); see `RunningAverage`."""
-        average.move(self._held, self.options, decay)
+        average.move(self._state, self.options, decay)
 
     @exclusive
     def export_average(self, average: RunningAverage) -> dict[str, Array]:
         """An average of the parameters by their paths, arrays of the caller's own."""
-        return average.export(self._held)
+        return average.export(self._state)
 
     @exclusive
     def evaluate_prepared(self, prepared: PreparedProgram, *arrays: Any) -> Any:
@@ -210,7 +206,7 @@ class ScalarTrainer:
     @exclusive
     def prepare(self, program: Callable[..., Any], *batch: Any) -> PreparedProgram | None:
         """A quick call of what `evaluate` runs, for batches like this one; None where the interpreter has none."""
-        return self._running.prepared(program, *flatten(batch))
+        return self._executor.prepare(program, *flatten(batch))
 
     @exclusive
     def loss_and_backward(self, *batch: Any) -> tuple[Any, Any]:
@@ -218,11 +214,11 @@ class ScalarTrainer:
 
         A parameter at several places has one gradient, their sum: one read-only array, which is at all of them.
         """
-        refs, structure = self._running.batch(batch)
-        layout = self._running.layout(structure)
-        (loss, self.last_metrics), gradients = self._running.run(layout.gradient, layout, refs)
+        refs, structure = self._executor.bind_batch(batch)
+        step = self._executor.step_for(structure)
+        (loss, self.last_metrics), gradients = self._executor.evaluate(step.gradient, step, refs)
         pulled = iter(gradients)
-        return loss, layout.places.arrays([next(pulled) if wanted else None for wanted in layout.trained])
+        return loss, step.places.arrays([next(pulled) if wanted else None for wanted in step.trained])
 
     def backward(self, *batch: Any) -> Any:
         """Gradients of one batch, shaped like params; None where frozen."""
@@ -247,12 +243,12 @@ class ScalarTrainer:
     @exclusive
     def init_optim(self, optimizer: Optimizer) -> OptimizerState:
         """The state in which an optimizer starts: t = 0, slots as it declares them for each trained parameter."""
-        return self._held.init_optim(optimizer)
+        return self._state.init_optim(optimizer)
 
     def moved_by(self, optimizer: Optimizer) -> list[MovedParameter]:
         """The table of what moves each parameter. Raises UsageError where groups of the optimizer fit none of them."""
-        held = self._held
-        return group_table(held.bound(optimizer), held.names, [param.shape for param in held.params], held.trained)
+        state, bound = self._state, self._state.bind_optimizer(optimizer)
+        return group_table(bound.optimizer, state.names, [param.shape for param in state.params], bound.trained)
 
     @called_by_users
     def step_with(self, optimizer: Optimizer, state: OptimizerState, *batch: Any) -> OptimizerState:
@@ -263,32 +259,33 @@ class ScalarTrainer:
         return self.train_step(optimizer, state, *batch).state
 
     @called_by_users
+    @exclusive
     def train_step(self, optimizer: Optimizer, state: OptimizerState, *batch: Any) -> StepResult:
         """`step_with`, with the loss and metrics of the batch beside the next state."""
         return self._train_step(optimizer, state, batch)
 
     @called_by_users
+    @exclusive
     def advance(self, optimizer: Optimizer, state: OptimizerState, *batch: Any) -> StepResult:
         """`train_step` that moves `state` itself on, and may do so in the memory of its moments.
 
         A step that raises or is interrupted leaves parameters and `state` both as they were or both moved on.
         """
-        return self._train_step(optimizer, state, batch, moved=True)
+        return self._train_step(optimizer, state, batch, in_place=True)
 
-    @exclusive
     def _train_step(
         self,
         optimizer: Optimizer,
         state: OptimizerState,
         batch: tuple[Any, ...],
         *,
-        moved: bool = False,
-        named: str | None = None,
+        in_place: bool = False,
+        name: str | None = None,
     ) -> StepResult:
-        """A step that moves `state` on if `moved`, and keeps it as this trainer's own if it is `named`."""
-        held, taken = self._held, self._held.steps_taken
+        """A step that updates `state` if `in_place`, and stores it as this trainer's own under a `name`."""
+        held, taken = self._state, self._state.steps_taken
         try:
-            result = one_step(held, self._stepping, optimizer, state, batch, moved=moved, named=named)
+            result = self._executor.train_step(optimizer, state, batch, in_place=in_place, name=name)
         except BaseException as error:
             if type(held.interpreter) is Ranks and held.steps_taken == taken:  # the others may have taken it
                 held.interpreter.fabric.leave_run(error)
@@ -298,7 +295,7 @@ class ScalarTrainer:
 
     def report(self, *specs: Any, optimizer: Optimizer | None = None) -> Report:
         """The shape checker's report on one whole training step, for batches of `specs`; see `check_step`."""
-        return self._promises.report(*specs, optimizer=optimizer)
+        return self._contract.report(*specs, optimizer=optimizer)
 
     @exclusive
     def trim(self) -> None:
@@ -308,7 +305,7 @@ class ScalarTrainer:
     @exclusive
     def in_front(self, stand: Callable[[BaseInterpreter[Any]], BaseInterpreter[Any]]) -> BaseInterpreter[Any]:
         """Let `stand(interpreter)`, a `Transparent`, take the place of this trainer's interpreter."""
-        self._held.interpreter = stand(self._interpreter)
+        self._state.interpreter = stand(self._interpreter)
         return self._interpreter
 
     # Export and restore -------------------------------------------------------------------------------------------
@@ -316,27 +313,27 @@ class ScalarTrainer:
     @exclusive
     def export(self) -> TrainerValues:
         """All that the next step depends on besides loss, options and optimizer, as arrays of the caller's own."""
-        return self._held.export()
+        return self._state.export()
 
     @exclusive
     def export_optim(self, optimizer: Optimizer, state: OptimizerState) -> OptimizerValues:
         """An optimizer's state on these parameters as arrays of the caller's own."""
-        return self._held.export_optim(optimizer, state)
+        return self._state.export_optim(optimizer, state)
 
     @exclusive
     def unfetched(self) -> TrainerValues:
         """`export` of tensors that are fetched one by one as they are read, until the next step; see `Unfetched`."""
-        return self._held.unfetched()
+        return self._state.export(fetch=False)
 
     @exclusive
     def unfetched_optim(self, optimizer: Optimizer, state: OptimizerState) -> OptimizerValues:
         """`export_optim` of tensors that are fetched as they are read, until the next step."""
-        return self._held.unfetched_optim(optimizer, state)
+        return self._state.export_optim(optimizer, state, fetch=False)
 
     @exclusive
     def import_optim(self, optimizer: Optimizer, saved: OptimizerValues) -> OptimizerState:
         """The state that `export_optim` gave out; a UsageError says where it fits neither optimizer nor parameters."""
-        return self._held.import_optim(optimizer, saved)
+        return self._state.import_optim(optimizer, saved)
 
     @exclusive
     def restore(self, saved: TrainerValues) -> None:
@@ -344,16 +341,16 @@ class ScalarTrainer:
 
         Values that were saved for each place of what is one parameter here must be the same.
         """
-        self._held.restore(saved)
+        self._state.restore(saved)
 
     # Implementation -------------------------------------------------------------------------------------------------
 
     @exclusive
     def _named_step(self, name: str, optimizer: Optimizer, batch: tuple[Any, ...]) -> Any:
-        state = self._held.moments.get(name)
+        state = self._state.moments.get(name)
         if state is None:
-            state = self.init_optim(optimizer)
-        elif state.layout is not (layout := self._held.layout(optimizer)):
+            state = self._state.init_optim(optimizer)
+        elif state.layout is not (layout := self._state.bind_optimizer(optimizer).layout):
             try:
                 require_state(state, layout)
             except UsageError as error:
@@ -361,13 +358,13 @@ class ScalarTrainer:
                     f"{name}_step keeps moments of the parameters that were trained when it began, and now others are; "
                     f"to go on so, use step_with and a state of your own from init_optim: {error}"
                 ) from None
-        return self._train_step(optimizer, state, batch, moved=True, named=name).loss
+        return self._train_step(optimizer, state, batch, in_place=True, name=name).loss
 
 
 def _copied(made: tuple[Any, ...], params: Any, state: Any, moments: dict[str, Any], steps: int) -> ScalarTrainer:
     loss, specs, options, *rest = made
     copied = ScalarTrainer(loss, params, specs, options, None, state, *rest)
-    copied._held.moments, copied.steps_taken = moments, steps
+    copied._state.moments, copied.steps_taken = moments, steps
     return copied
 
 

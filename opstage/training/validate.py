@@ -1,19 +1,22 @@
-"""Checking a whole training step on shapes alone: forward, backward, clipping and update."""
+"""Checking a whole training step on shapes alone, before the first batch and against each batch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, final
+
+from typing_extensions import override
 
 from ..arguments import argument_paths, with_train
-from ..interpreters.shape_check import Finding, Report, StepRoles, check_base_program, unusable, with_captured
+from ..interpreters.shape_check import Contract, Finding, Report, StepRoles, check_base_program, unusable, with_captured
 from ..ops.dims import prod
-from ..ops.errors import OpstageError
+from ..ops.errors import OpstageError, ProgramWarning, ValidationError
 from ..ops.mesh import ALONE, Mesh, mesh_of
 from ..ops.places import Places
 from ..ops.spec import Spec, as_specs, shapes_as_specs
-from ..ops.trees import flatten
+from ..ops.trees import flatten, unflatten
 from ..ops.types import DType, as_dtype, dtype_name, is_float
 from ..options import Options, options_of
 from . import optim
@@ -22,9 +25,12 @@ from .optim import Optimizer
 from .optimizer import Slot
 from .parallel import DataParallel, shared_out
 from .parameters import requires_grad_flags
-from .sharding import DATA, is_in_parts, is_shared
+from .sharding import DATA, Sharding, is_in_parts, is_shared
 from .sharing import shared_findings
-from .step import Clip, StepLayout, named
+from .step import Clip, TrainingStep, named
+
+if TYPE_CHECKING:
+    from .state import TrainerState
 
 
 def check_step(
@@ -60,7 +66,7 @@ class PlannedStep:
     kept      the sharded tensors, and the mesh axis over which they differ
     """
 
-    layout: StepLayout
+    layout: TrainingStep
     specs: tuple[Spec, ...]
     names: tuple[str, ...]
     warnings: tuple[Finding, ...] = ()
@@ -79,6 +85,7 @@ def report_on(
     except OpstageError as error:
         return unusable("Spec", error), None
     layout = made.layout
+    new = len(layout.trained_indices) + layout.counts[3]
     report = check_base_program(
         layout.tree,
         made.specs,
@@ -86,7 +93,7 @@ def report_on(
         options,
         parameters=layout.counts[0],
         tied=tuple([tuple([named("params", path) for path in paths]) for paths in layout.places.tied.values()]),
-        step=StepRoles(layout.trained, hidden=sum(layout.counts[3:]), new=len(layout.moved) + layout.counts[3]),
+        step=StepRoles(layout.trained, hidden=sum(layout.counts[3:]), new=new),
         naming=layout.output_names,
         written=loss,
         mesh=made.mesh,
@@ -124,25 +131,24 @@ def training_step(
     batch_specs, batch_structure = flatten(trees)
     flags = requires_grad_flags(params, requires_grad, options)
     trained = [flag and (spec.dtype is None or is_float(as_dtype(spec.dtype))) for flag, spec in zip(flags, parameters)]
-    layout = StepLayout(program, places, tuple(trained), state_structure, batch_structure)
+    layout = TrainingStep(program, places, tuple(trained), state_structure, batch_structure)
     slots: list[list[Spec]] = []
     scalars: list[Spec] = []
     kept: dict[str, str] = {}
     if train:
         optimizer = (optimizer if optimizer is not None else optim.sgd(lr=1.0)).bound(places.all_paths)
-        names = [places.names[i] for i in layout.moved]
-        declared = optimizer.init([(parameters[i].entries, dtype) for i in layout.moved], names)
+        names = [places.names[i] for i in layout.trained_indices]
+        declared = optimizer.init([(parameters[i].entries, dtype) for i in layout.trained_indices], names)
         slots = [[_slot(slot.shape, slot) for slot in each] for each in declared]
         if options.zero and mesh.size(DATA) != 1:
-            for number, (i, name) in enumerate(zip(layout.moved, names)):
+            for number, (i, name) in enumerate(zip(layout.trained_indices, names)):
                 shape = parameters[i].entries
                 if is_shared(shape, optimizer.at(name)):
                     size = _part_size(shape, mesh.size(DATA))
                     slots[number] = [_slot((size,), slot) for slot in declared[number]]
                     kept |= {f"slots.{name}.{j}": DATA for j in range(len(slots[number]))}
-            layout = replace(layout, zero=options.zero)
             parameters, whole = _in_parts(parameters, dtype, options.zero, mesh.size(DATA))
-            layout = replace(layout, whole=whole)
+            layout = replace(layout, sharding=Sharding(options.zero, whole))
             kept |= {named("params", places.names[i]): DATA for i, shape in enumerate(whole) if shape is not None}
         first = optimizer.scalars(1)
         ends = optimizer.scalar_ranges()
@@ -178,3 +184,68 @@ def _part_size(shape: tuple[Any, ...], ranks: int | str) -> int | str:
     if isinstance(ranks, int):
         return int((count + ranks - 1) // ranks)
     return f"({count} + {ranks} - 1)//{ranks}"
+
+
+@final
+class BatchContract(Contract):
+    """The Specs of a loss's batches. Without any, `options.validate` checks each new batch shape when it arrives.
+
+    Raises ValidationError, with the report, for Specs that the step cannot accept.
+    """
+
+    def __init__(
+        self, loss: Callable[..., Any], specs: tuple[Any, ...], options: Options, state: TrainerState, clip: Clip | None
+    ):
+        specs = by_position(specs, loss, state.batch_starts)
+        self._loss = loss
+        self._options = options
+        self._state = state
+        self._clip = clip
+        names = argument_paths(loss, (*(None,) * (state.batch_starts - 1), *specs)) if specs else []
+        super().__init__(specs, names)
+        self._warned: set[tuple[Hashable, ...]] = set()
+        if options.validate and specs:
+            self._validate(specs)
+
+    @override
+    def unforeseen(self, batch: tuple[Any, ...]) -> None:
+        if self._options.validate:
+            self._validate(tuple(as_specs(tree) for tree in batch))
+
+    def report(self, *specs: Any, optimizer: Optimizer | None = None) -> Report:
+        """Return the shape checker's report on a whole training step, for batches of `specs`; see `check_step`."""
+        held = self._state
+        state = unflatten(held.structure, [_type_spec(leaf) for leaf in held.state])
+        return report_on(
+            self._loss,
+            held.tree,
+            *specs,
+            options=self._options,
+            optimizer=optimizer,
+            state=state if held.has_state else None,
+            requires_grad=list(held.trained),
+            clip=self._clip,
+        )[0]
+
+    def _validate(self, specs: tuple[Any, ...]) -> None:
+        report = self.report(*specs)
+        if not report.ok:
+            raise ValidationError(str(report), report)
+        for finding in report.warnings:
+            self._warn(finding)
+        self.assume(report.conditions)
+
+    def _warn(self, finding: Finding) -> None:
+        """Issue a Python warning at the user's line, once per finding for all batch shapes."""
+        key = (finding.rule, finding.op, finding.source)
+        if key not in self._warned:
+            self._warned.add(key)
+            warning, source = ProgramWarning(str(finding), finding), finding.source
+            if source is None:
+                warnings.warn(warning, stacklevel=2)
+            else:
+                warnings.warn_explicit(warning, None, source.file, source.line)
+
+
+def _type_spec(value: Any) -> Spec:
+    return Spec(tuple(value.shape), dtype_name(value.dtype))

@@ -79,7 +79,7 @@ def trained(**options: Any) -> tuple[list[float], list[bytes], int]:
     for _ in range(3):
         x, y = rng.standard_normal((8, 10)).astype("f"), rng.integers(0, 3, 8)
         losses.append(float(trainer.advance(rule, state, x, y).loss))
-    ranks: Any = trainer._held.interpreter
+    ranks: Any = trainer._state.interpreter
     return losses, [np.asarray(trainer.get_params()[name]).tobytes() for name in params], ranks.fabric.sent
 
 

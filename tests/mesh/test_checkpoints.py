@@ -21,7 +21,7 @@ from opstage.experiment.together import DisagreementError, written_together
 from opstage.interpreters.mesh.processes import world
 from opstage.tensors import stream
 from opstage.training import checkpoint
-from opstage.training.optimizer_state import OptimizerState
+from opstage.training.state import OptimizerState
 from opstage.training.trainer import ScalarTrainer
 from tests.mesh.threads import on_processes
 

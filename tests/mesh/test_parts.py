@@ -162,5 +162,5 @@ def test_no_two_are_whole_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer.advance(RULE, state, X, Y)
     assert len(made) > 5
     gc.collect()
-    kept = {name: ref.shape for name, ref in zip(trainer._held.names, trainer._held.values())}
+    kept = {name: ref.shape for name, ref in zip(trainer._state.names, trainer._state.values())}
     assert kept["in"] == (740,) and kept["frozen"] == (685,) and kept["out"] == (5, 37) and kept["table"] == (2000,)

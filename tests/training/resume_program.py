@@ -22,7 +22,7 @@ from opstage.data import Loader, Prefetch, from_arrays
 from opstage.ops.derived import dropout
 from opstage.training import checkpoint, schedule
 from opstage.training.fit import EpochResult, Position, fit
-from opstage.training.optimizer_state import OptimizerState
+from opstage.training.state import OptimizerState
 from opstage.training.trainer import ScalarTrainer
 
 EPOCHS = 3

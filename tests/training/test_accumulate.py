@@ -11,8 +11,7 @@ import pytest
 import opstage
 from opstage import Aux, Options, UsageError, optim, scalar_trainer
 from opstage.ops.derived import dropout, weighted_cross_entropy
-from opstage.training.accumulate import Accumulate
-from opstage.training.joinable import Joinable
+from opstage.training.accumulate import Accumulate, GradientAccumulation
 
 OPTIMIZERS = {"adamw": optim.adamw(0.05), "muon": optim.muon(0.05, others=optim.adamw(0.05))}
 OPTIMIZERS["groups"] = optim.grouped(optim.momentum(0.1), {"b": {"lr": 0.5}})
@@ -156,13 +155,13 @@ def test_the_step_is_that_of_the_whole_batch(case: str, backend: str, parts: int
 def test_what_is_proved_is_not_compared(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All but the divisor that is no sum, which is compared at every step."""
     seen: list[bool] = []
-    compare = Joinable._see
+    compare = GradientAccumulation._see
 
     def watched(*given: Any, proved: bool) -> None:
         seen.append(proved)
         compare(*given, proved=proved)
 
-    monkeypatch.setattr(Joinable, "_see", watched)
+    monkeypatch.setattr(GradientAccumulation, "_see", watched)
     loss, batch, make = CASES[case]
     trained(loss, batch, make(2), "eager", OPTIMIZERS["adamw"], steps=3)
     assert seen == ([False] * 3 if "no sum" in case else [True] if CASES[case][0] in PLAIN else [])
@@ -346,7 +345,7 @@ def test_options_say_in_how_many_parts_too() -> None:
         trainer = opstage.scalar_trainer(mean_loss, {"w": np.ones((1, 4), np.float32)}, **more)
         x = np.arange(24, dtype=np.float32).reshape(6, 4) / 24
         trainer.step(0.1, x)
-        assert trainer._stepping.in_parts
+        assert trainer._parts
         return trainer.get_params()["w"].tobytes()
 
     def mean_loss(ops: Any, params: Any, x: Any) -> Any:

@@ -19,7 +19,7 @@ from opstage.locks import holding, holding_if_free
 from opstage.training.parameters import get_values, set_values
 from tests.training.raising import RaiseAt, Torn, bytecodes
 
-TAKING = ("locks", "training/exclusion", "training/param", "training/session", "training/trainer", "training/held")
+TAKING = ("locks", "training/commit", "training/param", "training/session", "training/trainer", "training/state")
 X = np.arange(3.0)
 
 

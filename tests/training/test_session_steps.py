@@ -192,7 +192,7 @@ def test_moments_end_with_their_parameter(new_session: NewSession) -> None:
     session.backward(quartic(session, p))
     session.adam_step_all(0.1)
     session.reset_tape()
-    (states,) = session._steps._states.values()
+    (states,) = session._slots.values()
     assert len(states) == 1
     del p
     gc.collect()

@@ -16,7 +16,7 @@ from opstage.ops import trees
 from opstage.ops.errors import OpstageError, ProgramError, ShapeError, UsageError, ValidationError
 from opstage.ops.program import Aux
 from opstage.training import optim
-from opstage.training.optimizer_state import OptimizerState
+from opstage.training.state import OptimizerState
 from opstage.training.trainer import ScalarTrainer, scalar_trainer
 
 FLOAT64 = Options(dtype="float64")

@@ -50,21 +50,19 @@ class Contract:
         made: tuple[Any, ...] = lists_by_specs(self._trees, batch)
         return made
 
-    def check(
-        self,
-        batch: tuple[Any, ...],
-        arrays: list[Any],
-        refs: Sequence[Any],
-        unforeseen: Callable[[tuple[Any, ...]], None],
-    ) -> None:
-        """Raise for a batch that violates the Specs; without Specs, `unforeseen(batch)` validates a new signature."""
+    def unforeseen(self, batch: tuple[Any, ...]) -> None:
+        """Validate a new signature, if there are no Specs. Any is valid here."""
+
+    def check(self, batch: tuple[Any, ...], arrays: list[Any], refs: Sequence[Any]) -> None:
+        """Raise for a batch that violates the Specs."""
         signature = tuple([(ref.shape, ref.dtype) for ref in refs])
         if signature not in self._known:
-            self._check_signature(batch, arrays, refs, unforeseen)
+            self._check_signature(batch, arrays, refs)
             if len(self._known) >= _SIGNATURES:
                 self._known.clear()
             self._known.add(signature)
-        self.check_values(arrays)
+        if self._bounded:
+            self.check_values(arrays)
 
     @property
     def has_ranges(self) -> bool:
@@ -77,15 +75,9 @@ class Contract:
             if not isinstance(arrays[at], Spec):
                 _require_within(self.names[at], self._specs[at], arrays[at], self._given)
 
-    def _check_signature(
-        self,
-        batch: tuple[Any, ...],
-        arrays: list[Any],
-        refs: Sequence[Any],
-        unforeseen: Callable[[tuple[Any, ...]], None],
-    ) -> None:
+    def _check_signature(self, batch: tuple[Any, ...], arrays: list[Any], refs: Sequence[Any]) -> None:
         if not self._trees:
-            unforeseen(batch)
+            self.unforeseen(batch)
         elif not any(isinstance(array, Spec) for array in arrays):
             align(self._structure, batch, f"{self._owner}'s specs", f"the {self._given}")
             try:
