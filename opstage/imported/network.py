@@ -177,3 +177,8 @@ def _compared(network: Network, output: str, loss: str, label: str) -> tuple[Cal
         return sums
 
     return _signed(program, network, label, train=True), _signed(metrics, network, label, train=False)
+
+
+def below(tree: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """Return the entries of a tree whose names begin with a prefix, without it."""
+    return {name.removeprefix(prefix): value for name, value in tree.items() if name.startswith(prefix)}

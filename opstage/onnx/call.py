@@ -3,40 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, Protocol, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy.typing as npt
+from typing_extensions import override
 
+from ..imported.call import Call
+from ..imported.exact import ExactOps
+from ..imported.operators import OPERATORS, Operator, reduced
+from ..imported.values import KnownValue, TensorValue, Value, broadcast, ref_of
 from ..ops.dims import Dim
 from ..ops.errors import UnsupportedError
 from ..ops.protocol import Ops, R
-from ..ops.types import BOOL, INT64, DType, Shape
+from ..ops.types import DType, Shape
 from .file import Foreign
-from .graph import GraphNode, OnnxGraph
-from .integers import wrapped
-from .values import KnownValue, TensorValue, Value, broadcast, held, ref_of
+from .graph import GraphNode
 
-
-class AroundNode(Protocol):
-    """The run that a node is part of, as seen by its rule."""
-
-    train: bool
-    max_iterations: int | None
-
-    def body(self, ops: Ops[Any], graph: OnnxGraph, inputs: Sequence[Value]) -> list[Value]:
-        """Return the outputs of a graph traced as the body of a loop or a branch, in which no buffer may change."""
-
-    def graph(self, ops: Ops[Any], graph: OnnxGraph, inputs: Sequence[Value]) -> list[Value]:
-        """Return the outputs of a subgraph of the node."""
-
-    def outer(self, name: str) -> Any:
-        """Return the outer value that a subgraph of the node captures, or None."""
-
-    def buffer(self, name: str) -> Any:
-        """Return the value of a buffer, such as a running mean."""
-
-    def keep(self, name: str, value: Any) -> None:
-        """Set the value of a buffer after this step."""
+if TYPE_CHECKING:
+    from .run import GraphRun
 
 
 _WITHOUT_EFFECT = frozenset(
@@ -52,7 +36,7 @@ _WITHOUT_EFFECT = frozenset(
 
 
 @final
-class NodeCall(Generic[R]):
+class NodeCall(Call[R]):
     """A node with its inputs.
 
     ops       the interpreter
@@ -60,7 +44,7 @@ class NodeCall(Generic[R]):
     version   the version of its operator's domain
     """
 
-    def __init__(self, ops: Ops[R], node: GraphNode, inputs: Sequence[Value | None], around: AroundNode):
+    def __init__(self, ops: Ops[R], node: GraphNode, inputs: Sequence[Value | None], around: GraphRun):
         self.ops = ops
         self.node = node
         self.inputs = list(inputs)
@@ -165,30 +149,28 @@ class NodeCall(Generic[R]):
             raise UnsupportedError(f"its axis {axis} is not one of {rank}")
         return axis + rank if axis < 0 else axis
 
-    # Results --------------------------------------------------------------------------------------------------------
+    @property
+    def is_exact(self) -> bool:
+        """Whether all inputs are known, and computed exactly."""
+        return isinstance(self.ops, ExactOps)
 
-    def give(self, ref: R, dtype: DType | None = None) -> TensorValue[R]:
-        """Return a result with the element type of the first input, or another one. Short integers wrap around as in
-        the file, whichever dtype holds them."""
-        dtype = self.dtype() if dtype is None else dtype
-        target = held(dtype, self.ops)
-        if ref.dtype != target:
-            ref = self.ops.cast(ref, dtype=target)
-        return TensorValue(ref, dtype)
+    # What the shared table reads ------------------------------------------------------------------------------------
 
-    def wrap(self, ref: R, dtype: DType | None = None) -> TensorValue[R]:
-        """Do the same as `give` for a result of arithmetic that may overflow short integers."""
-        dtype = self.dtype() if dtype is None else dtype
-        given = self.give(ref, dtype)
-        return TensorValue(wrapped(self.ops, given.ref, dtype), dtype)
+    @override
+    def static(self, given: tuple[Any, ...], names: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: self.attribute(each, default) for name, (each, default) in names.items()}
 
-    def mask(self, ref: R) -> TensorValue[R]:
-        """Return a result of bools."""
-        return TensorValue(ref, BOOL)
+    @override
+    def reduction(self, x: Any, given: tuple[Any, ...]) -> tuple[tuple[int, ...], bool]:
+        axes = self.axes(None) or ([] if self.attribute("noop_with_empty_axes", 0) else None)
+        return self.counted(axes, len(x.shape), empty_is_all=False), bool(self.attribute("keepdims", 1))
 
-    def index(self, ref: R) -> TensorValue[R]:
-        """Return a result of int64."""
-        return self.give(ref, INT64)
+    @override
+    def together(self, *values: Any, dtype: DType | None = None) -> tuple[R, ...]:
+        types = {str(value.dtype) for value in values}
+        if len(types) > 1:
+            raise UnsupportedError(f"its inputs are of the types {', '.join(sorted(types))}; they must be of one")
+        return super().together(*values, dtype=dtype or values[0].dtype)
 
     def spread(self, *at: int) -> tuple[R, ...]:
         """Return inputs, by default all, broadcast to a common shape."""
@@ -213,11 +195,13 @@ def rule(*ops: str, known: Sequence[int] = ()) -> Callable[[Rule], Rule]:
     return register
 
 
-def pointwise(table: Mapping[str, Callable[..., Any]]) -> None:
-    """Register operators that map to one op with one tensor."""
-    for name, function in table.items():
+def _by_table(operator: Operator) -> Rule:
+    def apply(call: NodeCall[Any]) -> Any:
+        return operator.rule(call, *[call.value(i) for i in range(len(call)) if call.has(i)])
 
-        def apply(call: NodeCall[Any], function: Callable[..., Any] = function) -> Value:
-            return call.wrap(function(call.ops, call.x()))
+    return apply
 
-        rule(name)(apply)
+
+for _each in OPERATORS:
+    if _each.onnx:
+        rule(_each.onnx, known=(1,) if _each.kind is reduced else ())(_by_table(_each))

@@ -37,6 +37,12 @@ class GraphNode:
         return f"node {self.name!r} ({self.op})" if self.name else f"the {self.op} that gives {self.outputs[0]!r}"
 
     @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules in its name: `/encoder/layer.0/MatMul` -> encoder, layer.0."""
+        path = self.name.split("/")[:-1]
+        return tuple(part for part in path if part and part.isprintable())[:16]
+
+    @property
     def graphs(self) -> list[OnnxGraph]:
         """The graphs among its attributes."""
         lists = [value if isinstance(value, list) else [value] for value in self.attributes.values()]

@@ -14,13 +14,13 @@ from ..imported.model import ImportedModel, require_importable
 from ..imported.names import argument_name
 from ..imported.network import Network
 from ..imported.problems import Problem
+from ..imported.values import KnownValue, TensorValue, ref_of
 from ..ops.errors import UnsupportedError, UsageError, nearest
 from ..ops.spec import Spec
 from ..ops.types import BOOL, INT32, dtype_name
 from .file import File, read
 from .graph import Declared, OnnxGraph
 from .run import GraphRun
-from .values import KnownValue, TensorValue, ref_of
 from .weights import weights_of
 
 
@@ -56,7 +56,9 @@ class OnnxModel(ImportedModel):
     @override
     def __call__(self, ops: Any, params: Any, /, *rest: Any, train: bool = False) -> Any:
         state, inputs = self.taken(ops, rest)
-        outputs, moved = self.run(ops, params, state, inputs, GraphRun(train, state, self.max_iterations))
+        outputs, moved = self.run(
+            ops, params, state, inputs, GraphRun(train=train, buffers=state, max_iterations=self.max_iterations)
+        )
         return outputs if self.state is None else (outputs, {**state, **moved})
 
     def run(
@@ -136,7 +138,13 @@ def load(
 
     def run(ops: Any, problems: list[Problem], params: Any, *rest: Any) -> Any:
         state, inputs = model.taken(ops, rest)
-        return model.run(ops, params, state, inputs, GraphRun(False, state, max_iterations, problems=problems))[0]
+        return model.run(
+            ops,
+            params,
+            state,
+            inputs,
+            GraphRun(train=False, buffers=state, max_iterations=max_iterations, problems=problems),
+        )[0]
 
     require_importable(model, run)
     return model

@@ -10,12 +10,17 @@ from typing import Any
 
 import numpy as np
 
+from ..imported.exact import KERNELS
+from ..imported.operators import OPERATORS
+from ..imported.values import KnownValue
 from ..ops.errors import UsageError, nearest
 from .file import Foreign
 from .graph import OnnxGraph, all_nodes
-from .host import HOST
 from .rules import HOST_INPUTS
-from .values import KnownValue
+
+_MOVES = "Cast Concat Dropout Expand Gather Identity Range Reshape Slice Squeeze Transpose Unsqueeze Where"
+_EXACT = {*_MOVES.split(), *[each.onnx for each in OPERATORS if each.op in KERNELS]}
+"""Operators through which a value stays known before a run."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,7 @@ def _settings(main: OnnxGraph) -> set[str]:
             continue
         found.add(name)
         for node in givers.get(name, ()):
-            if node.op in HOST and node.op not in ("Shape", "Size"):  # nothing else is computed before a run
+            if node.op in _EXACT:
                 waiting += node.inputs
             waiting += [output.name for graph in node.graphs for output in graph.outputs]
     return found

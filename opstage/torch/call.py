@@ -2,54 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, Protocol, final
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, final
 
+from typing_extensions import override
+
+from ..imported.call import Call
 from ..imported.integers import wrapped
-from ..imported.values import TensorValue, broadcast, common_shape, held, stretched
+from ..imported.operators import OPERATORS
+from ..imported.values import TensorValue
 from ..ops.dims import DimExpr, DimFloat
 from ..ops.protocol import Ops, R
-from ..ops.types import BOOL, INT32, INT64, DType, Shape
-from .graph import AtenGraph, AtenNode
+from ..ops.types import BOOL, INT32, INT64, DType
+from .graph import AtenNode
 
-
-class AroundCall(Protocol):
-    """The run that a node is part of, as seen by its rule."""
-
-    def trains(self, node: AtenNode) -> bool:
-        """Whether a node with a training mode is in training in this run."""
-
-    def buffer(self, node: AtenNode, i: int) -> str | None:
-        """Return the name of the buffer that is argument i of a node, or None."""
-
-    def value(self, name: str) -> Any:
-        """Return the value of a buffer."""
-
-    def keep(self, name: str, value: Any) -> None:
-        """Set the value of a buffer after this step."""
-
-    def graph(self, ops: Ops[Any], graph: AtenGraph, inputs: Sequence[Any]) -> Any:
-        """Return the outputs of a subgraph of the program."""
+if TYPE_CHECKING:
+    from .run import TorchRun
 
 
 @final
-class AtenCall(Generic[R]):
+class AtenCall(Call[R]):
     """A node with its inputs.
 
     ops     the interpreter
     node    the node, with the types of its results
     """
 
-    def __init__(self, ops: Ops[R], node: AtenNode, around: AroundCall):
+    def __init__(self, ops: Ops[R], node: AtenNode, around: TorchRun):
         self.ops = ops
         self.node = node
         self.around = around
 
     # Types ----------------------------------------------------------------------------------------------------------
 
-    def dtype(self, i: int | None = None) -> DType:
-        """Return the element type of the result, or of result i of several."""
-        return self.node.dtype(i or 0)
+    @override
+    def dtype(self, i: int = 0) -> DType:
+        return self.node.dtype(i)
 
     @property
     def name(self) -> str:
@@ -58,28 +46,7 @@ class AtenCall(Generic[R]):
 
     # Operands -------------------------------------------------------------------------------------------------------
 
-    def tensor(self, value: Any, dtype: DType | None = None, shape: Shape = ()) -> R:
-        """Convert a tensor or number to a tensor in the dtype that holds `dtype`, by default its own."""
-        if isinstance(value, TensorValue):
-            ref: R = value.ref
-            return ref if dtype is None else self._as(ref, held(dtype, self.ops))
-        if dtype is None:
-            kinds = {bool: BOOL, int: INT64}
-            dtype = INT64 if isinstance(value, DimExpr) else kinds.get(type(value), self.ops.dtype)
-        target = held(dtype, self.ops)
-        if target.kind == "f" and isinstance(value, (int, bool)):
-            value = float(value)
-        return self.ops.full(shape=shape, value=value, dtype=target)
-
-    def together(self, *values: Any, dtype: DType | None = None) -> tuple[R, ...]:
-        """Convert tensors and numbers to one type, by default that of the result, and broadcast them."""
-        dtype = self.dtype() if dtype is None else dtype
-        shape = common_shape([value.shape for value in values if isinstance(value, TensorValue)])
-        return broadcast(
-            self.ops,
-            *[self.tensor(v, dtype, () if isinstance(v, TensorValue) else shape) for v in values],
-        )
-
+    @override
     def compared(self, *values: Any) -> tuple[R, ...]:
         """Convert tensors and numbers to the type in which PyTorch compares them, and broadcast them."""
         return self.together(*values, dtype=self.promoted(*values))
@@ -102,36 +69,20 @@ class AtenCall(Generic[R]):
             return {"b": 0, "i": 1, "u": 1}.get(value.dtype.kind, 2)
         return 0 if isinstance(value, bool) else 1 if isinstance(value, (int, DimExpr)) else 2
 
-    def floats(self, value: Any) -> R:
-        """Convert a tensor to floats of the program's dtype."""
-        return self._as(self.tensor(value), self.ops.dtype)
+    @override
+    def static(self, given: tuple[Any, ...], names: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(zip(names, given))
 
-    def _as(self, ref: R, target: DType) -> R:
-        return ref if ref.dtype == target else self.ops.cast(ref, dtype=target)
+    @override
+    def reduction(self, x: Any, given: tuple[Any, ...]) -> tuple[tuple[int, ...], bool]:
+        axes, keep = (*given, None, None)[:2]
+        return self.counted(axes, len(x.shape)), bool(keep)
 
-    def axes(self, given: Any, rank: int, *, empty_is_all: bool = True) -> tuple[int, ...]:
-        """Return axes counted from the front; all if none are given."""
-        if given is None or (empty_is_all and isinstance(given, (list, tuple)) and not given):
-            return tuple(range(rank))
-        listed = given if isinstance(given, (list, tuple)) else [given]
-        return tuple(int(axis) % rank if rank else 0 for axis in listed)
-
-    # Results --------------------------------------------------------------------------------------------------------
-
-    def give(self, ref: R, i: int | None = None) -> TensorValue[R]:
+    @override
+    def give(self, ref: R, of: DType | int | None = None) -> TensorValue[R]:
         """Return a result with the element type in the program; short integers wrap around as in PyTorch."""
-        dtype = self.dtype(i)
-        ref = self._as(ref, held(dtype, self.ops))
-        return TensorValue(wrapped(self.ops, ref, dtype), dtype)
-
-    def full(self, shape: Shape, value: Any) -> TensorValue[R]:
-        """Return a result filled with one number."""
-        dtype = self.dtype()
-        return TensorValue(self.tensor(value, dtype, tuple(shape)), dtype)
-
-    def stretched(self, ref: R, shape: Shape) -> R:
-        """Return the ref broadcast to a shape."""
-        return stretched(self.ops, ref, shape)
+        given, dtype = super().give(ref, of)
+        return TensorValue(wrapped(self.ops, given, dtype), dtype)
 
 
 Rule = Callable[..., Any]
@@ -152,14 +103,8 @@ def rule(*ops: str) -> Callable[[Rule], Rule]:
     return register
 
 
-def pointwise(table: Mapping[str, Callable[..., Any]]) -> None:
-    """Register ops that map to one op with one tensor, in the type of the result."""
-    for name, function in table.items():
-
-        def apply(call: AtenCall[Any], x: Any, function: Callable[..., Any] = function) -> Any:
-            return call.give(function(call.ops, call.tensor(x, call.dtype())))
-
-        rule(f"{name}.default")(apply)
+for _each in OPERATORS:
+    rule(*[name if "." in name else f"{name}.default" for name in _each.aten.split()])(_each.rule)
 
 
 def is_number(value: Any) -> bool:

@@ -50,7 +50,7 @@ class AtenNode:
     used: frozenset[int]
     label: str
     modules: tuple[str, ...]
-    reads: tuple[str, ...]
+    inputs: tuple[str, ...]
 
     def dtype(self, i: int) -> DType:
         """Return the element type of result i. Raises UnsupportedError."""

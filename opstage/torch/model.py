@@ -75,7 +75,8 @@ class TorchModel(ImportedModel):
         given: dict[int, Any] = {}
         for (name, template), tree in zip(self._program.arguments.items(), inputs):
             given.update(leaves(template, tree, name))
-        run = TorchRun(train, self._program.flags, self._program.buffers, state, problems=problems)
+        program = self._program
+        run = TorchRun(train=train, buffers=state, problems=problems, flags=program.flags, places=program.buffers)
         values = self._program.run(ops, run, params, state, given)
         return values, None if self.state is None else {**state, **run.moved}
 

@@ -65,7 +65,7 @@ class Program:
     ) -> list[Any]:
         """Return the outputs as a list; afterwards `run` has the buffers."""
         around = {name: self._placed(ops, name, params, state, given) for name in self.graph.inputs}
-        outputs: list[Any] = run.nodes(ops, self.graph, around)
+        outputs: list[Any] = run.graph(ops, self.graph, around)
         for name, value in zip(self.mutations, outputs):
             counts = name.rpartition(".")[2] == _COUNT
             if value is not LOST and (run.train or not counts):

@@ -4,6 +4,7 @@ from ..call import HOST_INPUTS, RULES
 from . import (
     activation,
     attention,
+    classic,
     control,
     convolution,
     elementwise,
@@ -25,6 +26,7 @@ __all__ = [
     "RULES",
     "activation",
     "attention",
+    "classic",
     "control",
     "convolution",
     "elementwise",

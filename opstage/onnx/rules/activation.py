@@ -4,23 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...imported.values import Value, stretched
 from ...ops.derived import dropout, prelu
 from ...ops.dims import prod
 from ...ops.types import BOOL
 from ..call import NodeCall, rule
-from ..values import Value, stretched
 
 _SELU_ALPHA, _SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
-
-
-@rule("Elu")
-def _elu(call: NodeCall[Any]) -> Value:
-    return call.give(call.ops.elu(call.x(), alpha=call.attribute("alpha", 1.0)))
-
-
-@rule("Celu")
-def _celu(call: NodeCall[Any]) -> Value:
-    return call.give(call.ops.celu(call.x(), alpha=call.attribute("alpha", 1.0)))
 
 
 @rule("Selu")
@@ -33,20 +23,10 @@ def _selu(call: NodeCall[Any]) -> Value:
     return call.give(ops.scale(ops.elu(call.x(), alpha=alpha), c=gamma))
 
 
-@rule("LeakyRelu")
-def _leaky_relu(call: NodeCall[Any]) -> Value:
-    return call.give(call.ops.leaky_relu(call.x(), negative_slope=call.attribute("alpha", 0.01)))
-
-
 @rule("PRelu")
 def _prelu(call: NodeCall[Any]) -> Value:
     ops, x = call.ops, call.x()
     return call.give(prelu(ops, x, stretched(ops, call.x(1), x.shape)))
-
-
-@rule("ThresholdedRelu")
-def _thresholded(call: NodeCall[Any]) -> Value:
-    return call.give(call.ops.threshold(call.x(), threshold=call.attribute("alpha", 1.0), value=0.0))
 
 
 @rule("HardSigmoid")
@@ -54,11 +34,6 @@ def _hard_sigmoid(call: NodeCall[Any]) -> Value:
     ops, x, alpha = call.ops, call.x(), call.attribute("alpha", 0.2)
     shift = ops.full(shape=x.shape, value=call.attribute("beta", 0.5))
     return call.give(ops.clamp(ops.add(ops.scale(x, c=alpha), shift), lo=0.0, hi=1.0))
-
-
-@rule("HardSwish")
-def _hard_swish(call: NodeCall[Any]) -> Value:
-    return call.give(call.ops.hardswish(call.x()))
 
 
 @rule("Shrink")
@@ -72,11 +47,6 @@ def _shrink(call: NodeCall[Any]) -> Value:
     above = ops.select(ops.less(full(limit), x), ops.sub(x, full(bias)), full(0.0))
     y = ops.select(ops.less(x, full(-limit)), ops.add(x, full(bias)), above)
     return call.wrap(y if call.dtype().kind == "f" else ops.cast(y, dtype="int64"))
-
-
-@rule("Gelu")
-def _gelu(call: NodeCall[Any]) -> Value:
-    return call.give(call.ops.gelu(call.x(), approximate=call.attribute("approximate", "none")))
 
 
 @rule("Swish")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ...imported.values import Value, stretched
 from ...ops.dims import Dim, floor_div, rsqrt
 from ...ops.errors import UnsupportedError
 from ...ops.types import BOOL
 from ..call import NodeCall, rule
-from ..values import Value, stretched
 
 
 @rule("Attention")

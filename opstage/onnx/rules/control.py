@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from ...imported.problems import LOST
+from ...imported.values import KnownValue, TensorValue, Value, known, ref_of
 from ...ops.dims import Dim, minimum
 from ...ops.errors import ShapeError, UnsupportedError
 from ...ops.functions.arrange import flip
 from ...ops.types import BOOL, INT64
 from ..call import NodeCall, rule
 from ..graph import OnnxGraph
-from ..values import KnownValue, TensorValue, Value, known, ref_of
 from .trip_count import trip_count
 
 

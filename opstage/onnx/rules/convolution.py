@@ -6,13 +6,13 @@ import math
 from typing import Any
 
 from ...imported.pools import maxima, windows
+from ...imported.values import Value
 from ...ops.dims import Dim, floor_div, maximum, prod
 from ...ops.errors import UnsupportedError
 from ...ops.functions.borders import pad
 from ...ops.functions.places import put_along_axis
 from ...ops.types import INT64, Shape
 from ..call import NodeCall, rule
-from ..values import Value
 
 Pairs = list[tuple[Dim, Dim]]
 

@@ -3,94 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
 import numpy as np
 
+from ...imported.values import KnownValue, Value, broadcast, stretched
 from ...ops.errors import UnsupportedError
 from ...ops.types import BOOL
-from ..call import NodeCall, pointwise, rule
+from ..call import NodeCall, rule
 from ..element_types import dtype_of, is_bfloat16
-from ..values import KnownValue, Value, common_shape, stretched
-
-pointwise(
-    {
-        "Acos": lambda ops, x: ops.acos(x),
-        "Acosh": lambda ops, x: ops.acosh(x),
-        "Asin": lambda ops, x: ops.asin(x),
-        "Asinh": lambda ops, x: ops.asinh(x),
-        "Atan": lambda ops, x: ops.atan(x),
-        "Atanh": lambda ops, x: ops.atanh(x),
-        "Abs": lambda ops, x: ops.abs(x),
-        "Ceil": lambda ops, x: ops.ceil(x),
-        "Cos": lambda ops, x: ops.cos(x),
-        "Cosh": lambda ops, x: ops.cosh(x),
-        "Erf": lambda ops, x: ops.erf(x),
-        "Exp": lambda ops, x: ops.exp(x),
-        "Floor": lambda ops, x: ops.floor(x),
-        "Identity": lambda ops, x: x,
-        "Log": lambda ops, x: ops.log(x),
-        "Reciprocal": lambda ops, x: ops.inv(x),
-        "Relu": lambda ops, x: ops.relu(x) if x.dtype.kind == "f" else ops.maximum(x, ops.sub(x, x)),
-        "Round": lambda ops, x: ops.round(x),
-        "Sigmoid": lambda ops, x: ops.sigmoid(x),
-        "Sign": lambda ops, x: ops.sign(x),
-        "Sin": lambda ops, x: ops.sin(x),
-        "Sinh": lambda ops, x: ops.sinh(x),
-        "Softplus": lambda ops, x: ops.softplus(x),
-        "Softsign": lambda ops, x: ops.softsign(x),
-        "Sqrt": lambda ops, x: ops.sqrt(x),
-        "Tan": lambda ops, x: ops.tan(x),
-        "Tanh": lambda ops, x: ops.tanh(x),
-        "Mish": lambda ops, x: ops.mish(x),
-    }
-)
 
 
-def _arithmetic(op: str, function: Callable[[Any, Any, Any], Any]) -> None:
-    @rule(op)
-    def apply(call: NodeCall[Any]) -> Value:
-        _same_types(call)
-        return call.wrap(function(call.ops, *call.spread(0, 1)))
-
-
-_arithmetic("Add", lambda ops, x, y: ops.add(x, y))
-_arithmetic("Sub", lambda ops, x, y: ops.sub(x, y))
-_arithmetic("Mul", lambda ops, x, y: ops.mul(x, y))
-
-
-def _same_types(call: NodeCall[Any]) -> None:
-    types = {str(call.dtype(i)) for i in range(len(call)) if call.has(i)}
-    if len(types) > 1:
-        raise UnsupportedError(f"its inputs are of the types {', '.join(sorted(types))}; they must be of one")
-
-
-@rule("Neg")
-def _neg(call: NodeCall[Any]) -> Value:
-    return call.wrap(call.ops.neg(call.x()))
-
-
-@rule("Div")
-def _div(call: NodeCall[Any]) -> Value:
-    _same_types(call)
-    x, y = call.spread(0, 1)
-    if x.dtype.kind == "f":
-        return call.give(call.ops.div(x, y))
-    ops = call.ops  # towards zero, as in C: one up if rounding down went below the quotient
-    zero = ops.full(shape=x.shape, value=0, dtype=x.dtype)
-    apart = ops.logical_xor(ops.less(x, zero), ops.less(y, zero))
-    inexact = ops.logical_not(ops.equal(ops.mod(x, y), zero))
-    quotient = ops.floor_divide(x, y)
-    up = ops.cast(ops.logical_and(apart, inexact), dtype=x.dtype)
-    return call.wrap(ops.add(quotient, up))
-
-
-@rule("Mod")
-def _mod(call: NodeCall[Any]) -> Value:
-    x, y = call.spread(0, 1)
-    return call.give(call.ops.fmod(x, y) if call.attribute("fmod", 0) else call.ops.mod(x, y))
+@rule("Identity")
+def _identity(call: NodeCall[Any]) -> Value:
+    return call.value(0)
 
 
 @rule("Pow")
@@ -110,24 +37,7 @@ def _pow(call: NodeCall[Any]) -> Value:
         x = ops.cast(x, dtype=ops.dtype)
     if y.dtype.kind != "f":
         y = ops.cast(y, dtype=ops.dtype)
-    shape = _common(call)
-    result = ops.power(stretched(ops, x, shape), stretched(ops, y, shape))
-    return call.give(result)
-
-
-def _common(call: NodeCall[Any]) -> Any:
-    return common_shape([call.shape(i) for i in range(len(call))])
-
-
-def _folded(op: str, function: Callable[[Any, Any, Any], Any]) -> None:
-    @rule(op)
-    def apply(call: NodeCall[Any]) -> Value:
-        return call.wrap(reduce(lambda x, y: function(call.ops, x, y), call.spread()))
-
-
-_folded("Sum", lambda ops, x, y: ops.add(x, y))
-_folded("Max", lambda ops, x, y: ops.maximum(x, y))
-_folded("Min", lambda ops, x, y: ops.minimum(x, y))
+    return call.give(ops.power(*broadcast(ops, x, y)))
 
 
 @rule("Mean")
@@ -160,32 +70,6 @@ def _limited(call: NodeCall[Any], x: Any, low: Any, high: Any) -> Value:
     return call.give(x if high is None else ops.minimum(x, tensor(high)))
 
 
-def _compared(op: str, function: Callable[[Any, Any, Any], Any]) -> None:
-    @rule(op)
-    def apply(call: NodeCall[Any]) -> Value:
-        return call.mask(function(call.ops, *call.spread(0, 1)))
-
-
-_compared("Equal", lambda ops, x, y: ops.equal(x, y))
-_compared("Less", lambda ops, x, y: ops.less(x, y))
-_compared("LessOrEqual", lambda ops, x, y: ops.less_equal(x, y))
-_compared("Greater", lambda ops, x, y: ops.less(y, x))
-_compared("GreaterOrEqual", lambda ops, x, y: ops.less_equal(y, x))
-_compared("And", lambda ops, x, y: ops.logical_and(x, y))
-_compared("Or", lambda ops, x, y: ops.logical_or(x, y))
-_compared("Xor", lambda ops, x, y: ops.logical_xor(x, y))
-
-
-@rule("Not")
-def _not(call: NodeCall[Any]) -> Value:
-    return call.mask(call.ops.logical_not(call.x()))
-
-
-@rule("IsNaN")
-def _is_nan(call: NodeCall[Any]) -> Value:
-    return call.mask(call.ops.isnan(call.x()))
-
-
 @rule("IsInf")
 def _is_inf(call: NodeCall[Any]) -> Value:
     ops, x = call.ops, call.x()
@@ -211,28 +95,18 @@ def _cast(call: NodeCall[Any]) -> Value:
     ops, x = call.ops, call.x()
     if is_bfloat16(target) and not is_bfloat16(source):
         raise UnsupportedError("a cast to bfloat16 would not round here, where all floats are of the program's dtype")
-    if target.kind == "f" and source.kind == "f" and target.itemsize < source.itemsize and target == np.float16:
+    if (
+        target.kind == "f"
+        and source.kind == "f"
+        and target == np.float16
+        and target.itemsize < source.itemsize
+        and not call.is_exact
+    ):
         raise UnsupportedError("a cast to float16 would not round here, where all floats are of the program's dtype")
     if target.kind in "iu" and source.kind == "f" and x.dtype.kind == "f":
         x = ops.cast(x, dtype="int64")
         return call.wrap(x, target)
     return call.wrap(x, target) if target.kind in "iu" and source.kind in "iu" else call.give(x, target)
-
-
-def _bitwise(op: str, name: str) -> None:
-    @rule(op)
-    def apply(call: NodeCall[Any]) -> Value:
-        return call.wrap(getattr(call.ops, name)(*call.spread(0, 1)))
-
-
-_bitwise("BitwiseAnd", "bitwise_and")
-_bitwise("BitwiseOr", "bitwise_or")
-_bitwise("BitwiseXor", "bitwise_xor")
-
-
-@rule("BitwiseNot")
-def _bitwise_not(call: NodeCall[Any]) -> Value:
-    return call.wrap(call.ops.bitwise_xor(call.x(), -1))
 
 
 @rule("BitShift")

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from ...imported.values import Value
 from ...ops.errors import UnsupportedError
 from ...ops.functions.grids import affine_grid, grid_sample
 from ...ops.functions.patches import fold
 from ...ops.functions.resample import resize
 from ..call import NodeCall, rule
-from ..values import Value
 
 _MODES = {"nearest": "nearest", "linear": "linear", "bilinear": "linear", "cubic": "cubic", "bicubic": "cubic"}
 

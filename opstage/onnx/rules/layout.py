@@ -8,15 +8,39 @@ from typing import Any
 import numpy as np
 
 from ...imported.slices import sliced
+from ...imported.values import KnownValue, TensorValue, Value, common_shape, held, known, stretched
 from ...ops.dims import Dim, DimFloat, floor_div, maximum, prod
 from ...ops.errors import UnsupportedError
 from ...ops.functions.arrange import eye, tile, tril, triu
 from ...ops.functions.borders import pad
 from ...ops.functions.patches import depth_to_space, pixel_shuffle, pixel_unshuffle, space_to_depth
 from ...ops.functions.tools import whole
+from ...ops.types import FLOAT32, INT64
 from ..call import NodeCall, rule
 from ..element_types import dtype_of
-from ..values import TensorValue, Value, common_shape, held, stretched
+
+
+@rule("Shape")
+def _shape_of(call: NodeCall[Any]) -> Value:
+    shape = call.shape()
+    return known(list(shape[slice(int(call.attribute("start", 0)), call.attribute("end"))]))
+
+
+@rule("Size")
+def _size(call: NodeCall[Any]) -> Value:
+    return known(prod(call.shape()))
+
+
+@rule("Constant")
+def _constant(call: NodeCall[Any]) -> Value:
+    """Return the value of a Constant node, from whichever attribute holds it."""
+    for name in ("value_int", "value_ints", "value_float", "value_floats"):
+        if name in call.node.attributes:
+            return known(call.attribute(name), INT64 if "int" in name else FLOAT32)
+    value = call.attribute("value")
+    if value is None:
+        raise UnsupportedError("its value is of a kind that is not read: text or sparse")
+    return KnownValue(value, value.dtype)
 
 
 @rule("Reshape", known=(1,))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...imported.values import Value, stretched
 from ..call import NodeCall, rule
-from ..values import Value, stretched
 
 
 def _likelihood(call: NodeCall[Any], logs: Any) -> Any:

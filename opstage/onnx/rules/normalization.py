@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...imported.values import Value, stretched
 from ...ops.dims import prod, ratio
 from ...ops.errors import UnsupportedError
 from ...ops.functions.pools import instance_norm, local_response_norm
 from ...ops.types import FLOAT32, FLOAT64
 from ..call import NodeCall, rule
 from ..element_types import dtype_of, is_bfloat16
-from ..values import Value, stretched
 
 
 @rule("BatchNormalization")

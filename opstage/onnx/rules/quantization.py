@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from ...imported.values import TensorValue, Value, broadcast, stretched
 from ...ops.errors import UnsupportedError
 from ...ops.types import FLOAT32, INT32, DType
 from ..call import NodeCall, rule
 from ..element_types import dtype_of
-from ..values import TensorValue, Value, broadcast, stretched
 
 
 def _along(call: NodeCall[Any], x: Any, i: int, axis: int, block: int) -> Any:
@@ -191,3 +191,28 @@ def _q_conv(call: NodeCall[Any]) -> Value:
     y = ops.mul(total, ops.mul(scales[0], scales[1]))
     dtype = _small(call.dtype(7))
     return TensorValue(_quantized(ops, y, scales[2], stretched(ops, call.x(7), total.shape), dtype), dtype)
+
+
+def _dequantized(call: NodeCall[Any], i: int) -> Any:
+    """Return the numbers of inputs i, i + 1 and i + 2: quantised ones, their scale and zero point."""
+    ops, x = call.ops, call.ops.cast(call.x(i), dtype="int64")
+    if call.has(i + 2):
+        x = ops.sub(x, stretched(ops, ops.cast(ops.reshape(call.x(i + 2), shape=()), dtype="int64"), x.shape))
+    return ops.mul(ops.cast(x, dtype=ops.dtype), stretched(ops, ops.reshape(call.x(i + 1), shape=()), x.shape))
+
+
+def _q_linear(op: str, operands: int, function: Any) -> None:
+    """Register an operator of com.microsoft on quantised numbers: (x, scale, zero) for each operand and the result."""
+
+    @rule(f"com.microsoft.QLinear{op}")
+    def apply(call: NodeCall[Any]) -> Value:
+        ops, at = call.ops, 3 * operands
+        y = function(call, *broadcast(ops, *[_dequantized(call, 3 * i) for i in range(operands)]))
+        scale, zero = (stretched(ops, ops.reshape(call.x(at + i), shape=()), y.shape) for i in (0, 1))
+        return TensorValue(_quantized(ops, y, scale, zero, _small(call.dtype())), call.dtype())
+
+
+_q_linear("Add", 2, lambda call, x, y: call.ops.add(x, y))
+_q_linear("Mul", 2, lambda call, x, y: call.ops.mul(x, y))
+_q_linear("Sigmoid", 1, lambda call, x: call.ops.sigmoid(x))
+_q_linear("LeakyRelu", 1, lambda call, x: call.ops.leaky_relu(x, negative_slope=call.attribute("alpha", 0.01)))

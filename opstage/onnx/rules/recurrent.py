@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ...imported.values import Value
 from ...ops.errors import UnsupportedError
 from ...ops.functions.recurrent import gru, lstm, rnn
 from ..call import NodeCall, rule
-from ..values import Value
 
 
 def _functions(call: NodeCall[Any], direction: int, defaults: list[str]) -> list[Callable[[Any, Any], Any]]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...imported.values import Value, stretched
 from ...ops.dims import floor_div, rsqrt
 from ...ops.errors import UnsupportedError
 from ...ops.functions.borders import pad
 from ...ops.functions.places import put_along_axis, take_along_axis
 from ..call import NodeCall, rule
-from ..values import Value, stretched
 
 
 @rule("SwiGLU")

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from ...imported.values import KnownValue, Value, stretched
 from ...ops.dims import Dim, Verdict, equal, floor_div
 from ...ops.errors import UnsupportedError
 from ..call import NodeCall, rule
 from ..element_types import dtype_of
-from ..values import KnownValue, Value, stretched
 
 
 def _window(op: str, terms: Callable[[], tuple[float, ...]]) -> None:

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+from ...imported.values import KnownValue
 from ...ops.dims import Dim, DimExpr, floor_div, maximum, minimum
-from ..call import AroundNode
 from ..graph import GraphNode, OnnxGraph
-from ..values import KnownValue
 
 _Line: TypeAlias = tuple[Any, int]
 """(a, s) stands for the value a + s·i in iteration i, counted from 0; a is an int or a dim."""
@@ -29,7 +28,7 @@ _AS_LESS = {"Less": (0, 1, 0), "LessOrEqual": (0, 1, 1), "Greater": (1, 0, 0), "
 _DEEPEST = 50
 
 
-def trip_count(around: AroundNode, body: OnnxGraph, carried: Sequence[Any]) -> Dim | None:
+def trip_count(around: Any, body: OnnxGraph, carried: Sequence[Any]) -> Dim | None:
     """Return the number of iterations of a loop whose first condition holds; None if unknown or dependent on values."""
     return _Condition(around, body, carried).count(body.outputs[0].name, 0)
 
@@ -37,7 +36,7 @@ def trip_count(around: AroundNode, body: OnnxGraph, carried: Sequence[Any]) -> D
 class _Condition:
     """The condition of a body, as linear functions of the iteration number."""
 
-    def __init__(self, around: AroundNode, body: OnnxGraph, carried: Sequence[Any]):
+    def __init__(self, around: Any, body: OnnxGraph, carried: Sequence[Any]):
         self.around = around
         self.body = body
         self.makers = {name: node for node in body.nodes for name in node.outputs if name}

@@ -13,19 +13,19 @@ from .operands import simplified
 from .steps import CallStep, ProgramSteps, reads
 
 if TYPE_CHECKING:
-    from .scope import FunctionScope
+    from ...interpreters.graph.python import Scope
 
 STRUCTURAL = frozenset({"scan", "switch", "while_loop"})
 """Ops with bodies as static parameters."""
 
 
-def structural_lines(scope: FunctionScope, step: CallStep, indent: int) -> list[str]:
+def structural_lines(scope: Scope, step: CallStep, indent: int) -> list[str]:
     """Return the functions of an op's bodies, and its call."""
     write = {"scan": _scan, "switch": _switch, "while_loop": _while}[step.primitive.name]
     return write(scope, step, indent)
 
 
-def _scan(scope: FunctionScope, step: CallStep, indent: int) -> list[str]:
+def _scan(scope: Scope, step: CallStep, indent: int) -> list[str]:
     loop = ScanParameters(**dict(step.static))
     outer = [scope.tensor(slot) for slot in step.inputs]
     own = loop.carries + loop.entries
@@ -45,7 +45,7 @@ def _scan(scope: FunctionScope, step: CallStep, indent: int) -> list[str]:
     return [*text, *lines(f"{left} = ", call("ops.scan", words, keywords), indent)]
 
 
-def _switch(scope: FunctionScope, step: CallStep, indent: int) -> list[str]:
+def _switch(scope: Scope, step: CallStep, indent: int) -> list[str]:
     index, *outer = [scope.tensor(slot) for slot in step.inputs]
     bodies = branches_of(step.static)
     chosen = scope.around.found.types[step.inputs[0]].dtype == BOOL
@@ -62,7 +62,7 @@ def _switch(scope: FunctionScope, step: CallStep, indent: int) -> list[str]:
     return [*text, *lines(f"{left} = ", call(f"ops.{'cond' if chosen else 'switch'}", words), indent)]
 
 
-def _while(scope: FunctionScope, step: CallStep, indent: int) -> list[str]:
+def _while(scope: Scope, step: CallStep, indent: int) -> list[str]:
     loop = WhileParameters(**dict(step.static))
     carries = len(loop.body.outputs) - 1  # the last one counts the iterations, which the op does itself
     outer = [scope.tensor(slot) if i != carries else "" for i, slot in enumerate(step.inputs)]
@@ -87,12 +87,12 @@ def _while(scope: FunctionScope, step: CallStep, indent: int) -> list[str]:
     return [*text, *lines(f"{left} = ", call("ops.while_loop", words, keywords), indent)]
 
 
-def _taken(scope: FunctionScope, word: str, count: int) -> list[str]:
+def _taken(scope: Scope, word: str, count: int) -> list[str]:
     return [scope.names.take(word) for _ in range(count)]
 
 
 def _function(
-    scope: FunctionScope,
+    scope: Scope,
     name: str,
     trees: Sequence[Sequence[str]],
     body: Body,

@@ -9,16 +9,17 @@ from typing import Any, final
 
 import numpy.typing as npt
 
+from ...compilation import record
+from ...imported.network import Network, of_several
+from ...interpreters.graph.graph import Graph
+from ...interpreters.graph.python import PythonWriter
+from ...ops.errors import OpstageError, UnsupportedError
 from ...ops.spec import Spec
-from ..model import OnnxModel
 from .constants import LargeConstants
-from .expressions import SourceExpressions, quoted
-from .functions import Functions
+from .expressions import quoted
 from .layout import WIDTH, Bracketed, Expression, Prefixed, call, lines, tuple_of
 from .names import SourceNames, identifier
-from .renaming import given_names
-from .scope import FunctionBody
-from .steps import ProgramSteps
+from .steps import WIDE
 
 
 @final
@@ -35,66 +36,72 @@ class ModuleText:
     tensors: dict[str, npt.NDArray[Any]]
 
 
-def module_text(
-    model: OnnxModel, found: ProgramSteps, *, origin: str, weights: str, loss: str, output: str
-) -> ModuleText:
-    """Return the source of a model with these steps, which reads its tensors from the file `weights` next to it."""
+def module_text(network: Network, *, origin: str, weights: str, loss: str, output: str) -> ModuleText:
+    """Return the source of a network, which reads its tensors from the file `weights` next to it."""
     names = SourceNames()
-    inputs = {name: names.take(identifier(name)) for name in model.inputs}
-    dims = {name: names.take(identifier(name, "size")) for name in _dims(model)}
-    expressions = SourceExpressions(dims)
-    state = model.state or {}
-    renamed = given_names(found)
-    params, state = (
-        {renamed.get(name, name): array for name, array in tree.items()} for tree in (model.params, model.state or {})
-    )
-    constants = LargeConstants([*params, *state])
-    functions = Functions(found, expressions, constants, inputs)
-    body = functions.program()
-    program = _program(model, inputs, dims, body)
-    texts = [*functions.texts, program]
+    inputs = {name: names.take(identifier(name)) for name in network.inputs}
+    dims = {name: names.take(identifier(name, "size")) for name in _dims(network)}
+    writer = PythonWriter(recorded(network), recorded(network, train=True), dims, inputs)
+    renamed, constants, expressions = writer.renamed, writer.constants, writer.expressions
+    state = {renamed.get(name, name): array for name, array in (network.state or {}).items()}
+    program = writer.program(("params", *(["state"] if network.state is not None else [])))
+    texts = [*writer.functions, program]
     reading = f"TENSORS = tensors_beside(__file__, {quoted(weights)})"
+    params = {renamed.get(name, name): array for name, array in network.params.items()}
     tensors = {**params, **state, **constants.arrays}
-    used = sorted({"Config", *expressions.used})
+    helpers = ["Network", *(["below"] if any("below(" in line for each in texts for line in each) else [])]
     text = [
-        *_docstring(model, origin),
+        *_docstring(network, origin),
         "",
+        *(["import math"] if "math" in expressions.used else []),
         "from dataclasses import dataclass",
-        *(["import math"] if "math" in used else []),
         "",
         "from opstage import Model, Spec",
-        "from opstage.imported.network import Network, supervised, tensors_beside",
-        *_dims_import(used),
+        f"from opstage.imported.network import {', '.join(helpers)}, supervised, tensors_beside",
+        *_dims_import(sorted(expressions.used)),
         "",
-        *lines("INPUTS = ", _specs(model, inputs, dims), 0),
-        *lines("OUTPUTS = ", tuple_of([quoted(name) for name in model.outputs]), 0),
+        *lines("INPUTS = ", _specs(network, inputs, dims), 0),
+        *lines("OUTPUTS = ", tuple_of([quoted(name) for name in network.outputs]), 0),
         "",
         reading,
         *_trees(list(state), constants),
     ]
     for each in texts:
         text += ["", "", *each]
-    text += ["", "", *_make(model, loss, output)]
-    return ModuleText("\n".join(_sorted_imports(text)) + "\n", reading, renamed, tensors)
+    text += ["", "", *_make(network, loss, output)]
+    return ModuleText("\n".join(text) + "\n", reading, renamed, tensors)
 
 
-def _dims(model: OnnxModel) -> list[str]:
+def recorded(network: Network, *, train: bool = False) -> Graph:
+    """Record a network; its inputs and outputs are called after the trees that they are of."""
+    state = network.state or {}
+
+    def program(ops: Any, params: Any, buffers: Any, *inputs: Any) -> Any:
+        trees = (params,) if network.state is None else (params, buffers)
+        found = network.program(ops, *trees, *inputs, train=train)
+        outputs, moved = (found, {}) if network.state is None else found
+        return [outputs[name] for name in network.outputs], [moved[name] for name in state]
+
+    specs = of_several(network) if train else network.batch
+    try:
+        graph = record(program, network.params, state, *specs, options=WIDE)
+    except OpstageError as error:
+        raise UnsupportedError(f"{network.name} does not hold for every size, so it has no source: {error}") from error
+    names = [f"{kind}.{name}" for kind, tree in (("params", network.params), ("state", state)) for name in sorted(tree)]
+    names += network.inputs
+    names += ["step"] * (len(graph.body.inputs) - len(names))
+    outputs = [f"outputs.{name}" for name in network.outputs] + [f"state.{name}" for name in state]
+    return Graph(graph.body, names, outputs, graph.dtype, graph.seed)
+
+
+def _dims(network: Network) -> list[str]:
     """Return the names of sizes, in the order of the inputs."""
-    return list(dict.fromkeys(d for spec in model.inputs.values() for d in spec.entries if isinstance(d, str)))
+    return list(dict.fromkeys(d for spec in network.inputs.values() for d in spec.entries if isinstance(d, str)))
 
 
-def _docstring(model: OnnxModel, origin: str) -> list[str]:
+def _docstring(network: Network, origin: str) -> list[str]:
     said = origin.replace("\\", "/").replace('"', "'")
-    return [f'"""{identifier(model.name, "model")}, imported from {said}."""']
-
-
-def _sorted_imports(text: Sequence[str]) -> list[str]:
-    """Return imports of standard modules, sorted by name."""
-    found = list(text)
-    if "import math" in found:
-        found.remove("import math")
-        found.insert(found.index("from dataclasses import dataclass"), "import math")
-    return found
+    return [f'"""{identifier(network.name, "model")}, imported from {said}."""']
 
 
 def _dims_import(used: Sequence[str]) -> list[str]:
@@ -102,8 +109,8 @@ def _dims_import(used: Sequence[str]) -> list[str]:
     return [f"from opstage.ops.dims import {', '.join(names)}"] if names else []
 
 
-def _specs(model: OnnxModel, inputs: Mapping[str, str], dims: Mapping[str, str]) -> Expression:
-    entries = [Prefixed(f"{quoted(inputs[name])}: ", _spec(spec, dims)) for name, spec in model.inputs.items()]
+def _specs(network: Network, inputs: Mapping[str, str], dims: Mapping[str, str]) -> Expression:
+    entries = [Prefixed(f"{quoted(inputs[name])}: ", _spec(spec, dims)) for name, spec in network.inputs.items()]
     return Bracketed("{", tuple(entries), "}")
 
 
@@ -143,31 +150,8 @@ def _trees(state: Sequence[str], constants: LargeConstants) -> list[str]:
     return [*text, *([whole] if len(whole) <= WIDTH else ["PARAMS = {", *broken, "}"])]
 
 
-def _program(
-    model: OnnxModel,
-    inputs: Mapping[str, str],
-    dims: Mapping[str, str],
-    body: FunctionBody,
-) -> list[str]:
-    """Return the function of the whole model: its sizes, its steps, its outputs by name."""
-    stateful = model.state is not None
-    head = ["ops", "params", *(["state"] if stateful else []), *inputs.values(), "*", "train=False"]
-    text = lines("def program", call("", head), 0, ":")
-    for size in body.sizes:
-        name = next(name for name, each in dims.items() if each == size)
-        for argument, spec in model.inputs.items():
-            if name in spec.entries:
-                text.append(f"    {size} = {inputs[argument]}.shape[{spec.entries.index(name)}]")
-                break
-    if stateful:
-        text.append("    moved = dict(state)")
-    text += body.lines
-    given = Bracketed("{", tuple(Prefixed(f"{quoted(name)}: ", body.results[name]) for name in model.outputs), "}")
-    return [*text, *lines("return ", tuple_of([given, "moved"]) if stateful else given, 4)]
-
-
-def _make(model: OnnxModel, loss: str, output: str) -> list[str]:
-    state = ["STATE"] if model.state is not None else []
+def _make(network: Network, loss: str, output: str) -> list[str]:
+    state = ["STATE"] if network.state is not None else []
     return [
         "@dataclass(frozen=True)",
         "class Config:",
@@ -180,7 +164,7 @@ def _make(model: OnnxModel, loss: str, output: str) -> list[str]:
         "def make(config: Config) -> Model:",
         *lines(
             "network = ",
-            call("Network", [quoted(model.name), "program", "PARAMS", "INPUTS", "OUTPUTS", *state]),
+            call("Network", [quoted(network.name), "program", "PARAMS", "INPUTS", "OUTPUTS", *state]),
             4,
         ),
         "    return supervised(network, config, loss=config.loss, output=config.output)",

@@ -36,6 +36,23 @@ RESERVED = frozenset(
 """Names with a meaning in the source."""
 
 
+_LETTERS = ("x", "y", "z", "u", "v", "w")
+LOCALS = (
+    *_LETTERS,
+    "h",
+    "weight",
+    "dropout",
+    "step",
+    "carry",
+    "entry",
+    "tensors",
+    "then",
+    "otherwise",
+    "unfinished",
+)
+"""Names of tensors, in addition to names of ops; no function may have one of them."""
+
+
 def identifier(name: str, fallback: str = "x") -> str:
     """Return a name of ASCII letters, digits and `_` that begins with a letter; `fallback` if nothing remains."""
     plain = re.sub(r"[^A-Za-z0-9_]+", "_", name).strip("_") or fallback

@@ -140,7 +140,7 @@ def _needed(steps: list[Step], found: ProgramSteps) -> list[Step]:
 def _choice_needed(step: ChoiceStep) -> ChoiceStep:
     sides = []
     for i, calls in ((1, step.evaluated), (2, step.trained)):
-        wanted = {result[i] for result in step.results} | {kept.slot for kept in step.kept}
+        wanted = {result[i] for result in step.results}
         used = []
         for call in reversed(calls):
             if wanted.intersection(call.outputs):

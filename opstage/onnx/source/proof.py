@@ -6,23 +6,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...compilation import record
+from ...imported.network import Network, of_several
 from ...interpreters.graph.graph import Graph
 from ...interpreters.graph.notation import digest
 from ...ops.closed import Body
 from ...ops.errors import OpstageError, UnsupportedError
-from ..model import OnnxModel
 from .module import ModuleText
-from .recording import specs_of
 from .steps import WIDE, CallStep, text_of_static
 
 
-def require_same(made: ModuleText, model: OnnxModel) -> None:
+def require_same(made: ModuleText, model: Network) -> None:
     """Raise UnsupportedError unless the program of the source equals the model's, in evaluation and in training."""
     program = _program(made, model.state is not None)
     trees: tuple[Any, ...] = (model.params,) if model.state is None else (model.params, model.state)
     for train in (False, True):
-        specs = specs_of(model, train)
-        expected = record(model, *trees, *specs, options=WIDE, train=train)
+        specs = of_several(model) if train else model.batch
+        expected = record(model.program, *trees, *specs, options=WIDE, train=train)
         try:
             found = record(program, *trees, *specs, options=WIDE, train=train)
         except OpstageError as error:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from itertools import count
 
-from .steps import ChoiceStep, KeepStep, ProgramSteps, Step, reads
+from .steps import ProgramSteps, reads
 
 _MADE_UP = re.compile(r"::|^\W*(val_|t_)?\d+$")
 
@@ -27,7 +26,6 @@ def given_names(found: ProgramSteps) -> dict[str, str]:
             names[name] = next(choice for choice in choices if choice not in taken)
             taken.add(names[name])
     found.inputs = {slot: (kind, names.get(name, name)) for slot, (kind, name) in found.inputs.items()}
-    found.steps = [_kept_as(step, names) for step in found.steps]
     return names
 
 
@@ -38,12 +36,3 @@ def _without_roots(found: ProgramSteps) -> dict[str, str]:
         return {}
     short = {name: name.partition(".")[2] for names in by_kind.values() for name in names}
     return short if len(set(short.values())) == len(short) and all(short.values()) else {}
-
-
-def _kept_as(step: Step, names: dict[str, str]) -> Step:
-    if isinstance(step, KeepStep):
-        return replace(step, name=names.get(step.name, step.name))
-    if isinstance(step, ChoiceStep):
-        kept = tuple(replace(each, name=names.get(each.name, each.name)) for each in step.kept)
-        return replace(step, kept=kept)
-    return step

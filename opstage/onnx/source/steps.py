@@ -34,31 +34,19 @@ class CallStep:
 
 @final
 @dataclass(frozen=True)
-class KeepStep:
-    """An update of a buffer of the model."""
-
-    name: str
-    slot: int
-    path: Path
-
-
-@final
-@dataclass(frozen=True)
 class ChoiceStep:
     """One node in evaluation and in training.
 
     results   tensors that both compute: the slot that later steps read, and its slot in each
-    kept      buffers that training updates
     """
 
     evaluated: tuple[CallStep, ...]
     trained: tuple[CallStep, ...]
     results: tuple[tuple[int, int, int], ...]
-    kept: tuple[KeepStep, ...]
     path: Path
 
 
-Step: TypeAlias = "CallStep | KeepStep | ChoiceStep"
+Step: TypeAlias = "CallStep | ChoiceStep"
 
 
 @final
@@ -81,12 +69,10 @@ def reads(step: Step) -> Iterator[int]:
     """Yield the slots of earlier steps that a step reads."""
     if isinstance(step, CallStep):
         yield from _slots(step)
-    elif isinstance(step, KeepStep):
-        yield step.slot
     else:
         own = {slot for call in (*step.evaluated, *step.trained) for slot in call.outputs}
         both = [*[slot for call in (*step.evaluated, *step.trained) for slot in _slots(call)]]
-        both += [slot for _, a, b in step.results for slot in (a, b)] + [kept.slot for kept in step.kept]
+        both += [slot for _, a, b in step.results for slot in (a, b)]
         yield from (slot for slot in both if slot not in own)
 
 
@@ -103,12 +89,6 @@ def gives(step: Step) -> tuple[int, ...]:
     if isinstance(step, CallStep):
         return step.outputs
     return tuple(slot for slot, _, _ in step.results) if isinstance(step, ChoiceStep) else ()
-
-
-def same_static(a: Static, b: Static) -> bool:
-    """Whether two calls have the same static parameters, except for the sites of random draws."""
-    names = {*a, *b} - {"site"}
-    return all(name in a and name in b and text_of_static(a[name]) == text_of_static(b[name]) for name in names)
 
 
 def text_of_static(value: Any) -> str:

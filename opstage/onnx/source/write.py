@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import final
 
 from ...atomic import write_file
+from ...imported.model import ImportedModel
 from ...imported.network import supervised
 from ...ops.errors import UsageError
 from ...tensors import encode
-from ..model import OnnxModel
 from .module import module_text
-from .operands import simplified
 from .proof import require_same
-from .recording import steps_of
 
 
 @final
@@ -32,7 +30,7 @@ class WrittenModel:
 
 
 def write_source(
-    model: OnnxModel,
+    model: ImportedModel,
     out: str | PathLike[str],
     *,
     origin: str = "an ONNX model",
@@ -57,10 +55,8 @@ def write_source(
         if not force and os.path.lexists(path):
             raise UsageError(f"{path} is there already; choose another name, or write over it with --force")
     supervised(model.network, None, loss=loss, output=output)  # raises if either is wrong
-    made = module_text(
-        model, simplified(steps_of(model)), origin=origin, weights=weights.name, loss=loss, output=output
-    )
-    require_same(made, model)
+    made = module_text(model.network, origin=origin, weights=weights.name, loss=loss, output=output)
+    require_same(made, model.network)
     _write_both(weights, encode(made.tensors, {"format": "pt"}), source, made.text.encode())
     count = sum(array.size for array in model.params.values())
     return WrittenModel(source, weights, int(count), made.text.count("\n"))

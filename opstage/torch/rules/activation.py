@@ -3,49 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
-from ...ops.derived import dropout, glu, logsumexp, prelu
+from ...ops.derived import dropout, glu, prelu
 from ...ops.errors import UnsupportedError
 from ...ops.types import BOOL
 from ..call import AtenCall, rule
-
-_PLAIN: dict[str, Callable[[Any, Any], Any]] = {
-    "relu": lambda ops, x: ops.relu(x) if x.dtype.kind == "f" else ops.maximum(x, 0),
-    "relu6": lambda ops, x: ops.relu6(x),
-    "silu": lambda ops, x: ops.silu(x),
-    "mish": lambda ops, x: ops.mish(x),
-    "selu": lambda ops, x: ops.selu(x),
-    "hardsigmoid": lambda ops, x: ops.hardsigmoid(x),
-    "hardswish": lambda ops, x: ops.hardswish(x),
-    "log_sigmoid": lambda ops, x: ops.log_sigmoid(x),
-}
-
-
-def _registered(name: str, function: Callable[[Any, Any], Any]) -> None:
-    @rule(f"{name}.default")
-    def apply(call: AtenCall[Any], x: Any) -> Any:
-        return call.give(function(call.ops, call.tensor(x, call.dtype())))
-
-
-for _name, _function in _PLAIN.items():
-    _registered(_name, _function)
 
 
 @rule("log_sigmoid_forward.default")
 def _log_sigmoid_forward(call: AtenCall[Any], x: Any) -> Any:
     return [call.give(call.ops.log_sigmoid(x.ref), 0), None]
-
-
-@rule("gelu.default")
-def _gelu(call: AtenCall[Any], x: Any, approximate: str) -> Any:
-    return call.give(call.ops.gelu(x.ref, approximate=approximate))
-
-
-@rule("leaky_relu.default")
-def _leaky_relu(call: AtenCall[Any], x: Any, negative_slope: float) -> Any:
-    return call.give(call.ops.leaky_relu(x.ref, negative_slope=negative_slope))
 
 
 @rule("elu.default")
@@ -59,16 +27,6 @@ def _elu(call: AtenCall[Any], x: Any, alpha: float, scale: float, input_scale: f
     return call.give(y if scale == 1 else ops.scale(y, c=scale))
 
 
-@rule("celu.default")
-def _celu(call: AtenCall[Any], x: Any, alpha: float) -> Any:
-    return call.give(call.ops.celu(x.ref, alpha=alpha))
-
-
-@rule("hardtanh.default")
-def _hardtanh(call: AtenCall[Any], x: Any, low: float, high: float) -> Any:
-    return call.give(call.ops.hardtanh(x.ref, lo=low, hi=high))
-
-
 @rule("softplus.default")
 def _softplus(call: AtenCall[Any], x: Any, beta: float, threshold: float) -> Any:
     ops = call.ops
@@ -76,21 +34,6 @@ def _softplus(call: AtenCall[Any], x: Any, beta: float, threshold: float) -> Any
     y = ops.softplus(scaled)
     y = y if beta == 1 else ops.scale(y, c=1 / beta)
     return call.give(ops.select(ops.less(float(threshold), scaled), x.ref, y))
-
-
-@rule("threshold.default")
-def _threshold(call: AtenCall[Any], x: Any, threshold: float, value: float) -> Any:
-    return call.give(call.ops.threshold(x.ref, threshold=threshold, value=value))
-
-
-@rule("hardshrink.default")
-def _hardshrink(call: AtenCall[Any], x: Any, width: float) -> Any:
-    return call.give(call.ops.hardshrink(x.ref, width=width))
-
-
-@rule("softshrink.default")
-def _softshrink(call: AtenCall[Any], x: Any, width: float) -> Any:
-    return call.give(call.ops.softshrink(x.ref, width=width))
 
 
 @rule("prelu.default", "_prelu_kernel.default")
@@ -105,14 +48,6 @@ def _softmax(call: AtenCall[Any], x: Any, axis: int) -> Any:
     if not ref.shape:
         return call.full((), 0.0 if "log" in call.name else 1.0)
     return call.give((call.ops.log_softmax if "log" in call.name else call.ops.softmax)(ref, axis=axis))
-
-
-@rule("logsumexp.default")
-def _logsumexp(call: AtenCall[Any], x: Any, axes: Any, keepdim: bool) -> Any:
-    ref = call.floats(x)
-    if not ref.shape:
-        return call.give(ref)
-    return call.give(logsumexp(call.ops, ref, axis=call.axes(axes, len(ref.shape)), keepdims=keepdim))
 
 
 @rule("glu.default")

@@ -11,7 +11,7 @@ from ..call import AtenCall, rule
 
 @rule("higher_order.wrap_with_set_grad_enabled")
 def _set_grad(call: AtenCall[Any], enabled: bool, module: Any, *inputs: Any) -> Any:
-    outputs = call.around.graph(call.ops, module, inputs)
+    outputs = call.around.subgraph(call.ops, module, inputs)
     return list(outputs) if enabled else [_detached(call, each) for each in outputs]
 
 
@@ -27,4 +27,4 @@ def _autocast(
 ) -> Any:
     if enabled:
         raise UnsupportedError("autocast to a shorter float type would not round here; export the module without it")
-    return list(call.around.graph(call.ops, module, inputs))
+    return list(call.around.subgraph(call.ops, module, inputs))

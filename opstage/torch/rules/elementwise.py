@@ -8,52 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from ...imported.operators import divide
 from ...imported.values import TensorValue
 from ...ops.derived import nan_to_num
 from ...ops.dims import DimExpr, DimFloat
 from ...ops.errors import UnsupportedError
 from ...ops.functions.statistics import norm
 from ...ops.types import BOOL
-from ..call import AtenCall, is_number, pointwise, rule
+from ..call import AtenCall, is_number, rule
 from ..library import is_bfloat16
-
-pointwise(
-    {
-        "abs": lambda ops, x: ops.abs(x),
-        "acos": lambda ops, x: ops.acos(x),
-        "acosh": lambda ops, x: ops.acosh(x),
-        "asin": lambda ops, x: ops.asin(x),
-        "asinh": lambda ops, x: ops.asinh(x),
-        "atan": lambda ops, x: ops.atan(x),
-        "atanh": lambda ops, x: ops.atanh(x),
-        "ceil": lambda ops, x: ops.ceil(x),
-        "cos": lambda ops, x: ops.cos(x),
-        "cosh": lambda ops, x: ops.cosh(x),
-        "erf": lambda ops, x: ops.erf(x),
-        "exp": lambda ops, x: ops.exp(x),
-        "exp2": lambda ops, x: ops.exp2(x),
-        "expm1": lambda ops, x: ops.expm1(x),
-        "floor": lambda ops, x: ops.floor(x),
-        "log": lambda ops, x: ops.log(x),
-        "log10": lambda ops, x: ops.log10(x),
-        "log1p": lambda ops, x: ops.log1p(x),
-        "log2": lambda ops, x: ops.log2(x),
-        "_neg_view": lambda ops, x: ops.neg(x),
-        "neg": lambda ops, x: ops.neg(x),
-        "reciprocal": lambda ops, x: ops.inv(x),
-        "round": lambda ops, x: ops.round(x),
-        "rsqrt": lambda ops, x: ops.rsqrt(x),
-        "sigmoid": lambda ops, x: ops.sigmoid(x),
-        "sign": lambda ops, x: ops.sign(x),
-        "sin": lambda ops, x: ops.sin(x),
-        "sinh": lambda ops, x: ops.sinh(x),
-        "sqrt": lambda ops, x: ops.sqrt(x),
-        "square": lambda ops, x: ops.square(x),
-        "tan": lambda ops, x: ops.tan(x),
-        "tanh": lambda ops, x: ops.tanh(x),
-        "trunc": lambda ops, x: ops.trunc(x),
-    }
-)
 
 
 @rule("clone.default", "alias.default", "lift_fresh_copy.default", "lift_fresh.default", "contiguous.default")
@@ -121,41 +84,13 @@ def _mul(call: AtenCall[Any], x: Any, y: Any) -> Any:
     return call.give(call.ops.logical_and(x, y) if x.dtype == BOOL else call.ops.mul(x, y))
 
 
-@rule("div.Tensor", "div.Scalar", "true_divide.Tensor")
-def _div(call: AtenCall[Any], x: Any, y: Any) -> Any:
-    return call.give(call.ops.div(*call.together(x, y)))
-
-
 @rule("div.Tensor_mode", "div.Scalar_mode")
 def _div_mode(call: AtenCall[Any], x: Any, y: Any, rounding_mode: Any) -> Any:
-    ops = call.ops
+    a, b = call.together(x, y)
     if rounding_mode == "floor":
-        return _floor_divide(call, x, y)
-    a, b = call.together(x, y)
-    if a.dtype.kind == "f":
-        quotient = ops.div(a, b)
-        return call.give(quotient if rounding_mode is None else ops.trunc(quotient))
-    # integers towards zero: one up if rounding down went below the quotient
-    down = ops.floor_divide(a, b)
-    inexact = ops.logical_not(ops.equal(ops.mul(down, b), a))
-    apart = ops.logical_xor(ops.less(a, 0), ops.less(b, 0))
-    return call.give(ops.add(down, ops.cast(ops.logical_and(apart, inexact), dtype=a.dtype)))
-
-
-@rule("floor_divide.default", "floor_divide.Scalar")
-def _floor_divide(call: AtenCall[Any], x: Any, y: Any) -> Any:
-    a, b = call.together(x, y)
-    return call.give(call.ops.floor_divide(a, b))
-
-
-@rule("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
-def _remainder(call: AtenCall[Any], x: Any, y: Any) -> Any:
-    return call.give(call.ops.mod(*call.together(x, y)))
-
-
-@rule("fmod.Tensor", "fmod.Scalar")
-def _fmod(call: AtenCall[Any], x: Any, y: Any) -> Any:
-    return call.give(call.ops.fmod(*call.together(x, y)))
+        return call.give(call.ops.floor_divide(a, b))
+    quotient = divide(call.ops, a, b)
+    return call.give(quotient if rounding_mode is None or a.dtype.kind != "f" else call.ops.trunc(quotient))
 
 
 @rule("pow.Tensor_Scalar")
@@ -183,11 +118,6 @@ def _binary(name: str, function: Callable[[Any, Any, Any], Any]) -> None:
     @rule(f"{name}.default", f"{name}.Tensor", f"{name}.other")
     def apply(call: AtenCall[Any], x: Any, y: Any) -> Any:
         return call.give(function(call.ops, *call.together(x, y)))
-
-
-_binary("maximum", lambda ops, x, y: ops.maximum(x, y))
-_binary("minimum", lambda ops, x, y: ops.minimum(x, y))
-_binary("atan2", lambda ops, x, y: ops.atan2(x, y))
 
 
 def _numbers_first(op: str) -> Callable[[Any, Any, Any], Any]:
@@ -223,75 +153,6 @@ def _copysign(ops: Any, x: Any, y: Any) -> Any:
 _binary("hypot", _hypot)
 _binary("copysign", _copysign)
 rule("copysign.Scalar")(lambda call, x, y: call.give(_copysign(call.ops, *call.together(x, y))))
-
-
-def _bitwise(name: str, of_masks: str | None, of_integers: str) -> None:
-    infix = {"left_shift": "__lshift__", "right_shift": "__rshift__"}.get(of_integers, f"__{of_integers[8:]}__")
-
-    @rule(*[f"{op}.{kind}" for op in (name, infix) for kind in ("Tensor", "Scalar", "Tensor_Scalar")])
-    def apply(call: AtenCall[Any], x: Any, y: Any) -> Any:
-        x, y = call.together(x, y)
-        return call.give(getattr(call.ops, of_masks if x.dtype == BOOL and of_masks else of_integers)(x, y))
-
-
-_bitwise("bitwise_and", "logical_and", "bitwise_and")
-_bitwise("bitwise_or", "logical_or", "bitwise_or")
-_bitwise("bitwise_xor", "logical_xor", "bitwise_xor")
-_bitwise("bitwise_left_shift", None, "left_shift")
-_bitwise("bitwise_right_shift", None, "right_shift")
-
-
-@rule("bitwise_not.default")
-def _bitwise_not(call: AtenCall[Any], x: Any) -> Any:
-    return call.give(call.ops.logical_not(x.ref) if x.dtype == BOOL else call.ops.bitwise_xor(x.ref, -1))
-
-
-def _compared(name: str, function: Callable[[Any, Any, Any], Any]) -> None:
-    @rule(f"{name}.Tensor", f"{name}.Scalar")
-    def apply(call: AtenCall[Any], x: Any, y: Any) -> Any:
-        x, y = call.compared(x, y)
-        if x.dtype == BOOL and name not in ("eq", "ne"):
-            x, y = (call.ops.cast(each, dtype="int64") for each in (x, y))
-        return call.give(function(call.ops, x, y))
-
-
-_compared("eq", lambda ops, x, y: ops.equal(x, y))
-_compared("ne", lambda ops, x, y: ops.logical_not(ops.equal(x, y)))
-_compared("lt", lambda ops, x, y: ops.less(x, y))
-_compared("le", lambda ops, x, y: ops.less_equal(x, y))
-_compared("gt", lambda ops, x, y: ops.less(y, x))
-_compared("ge", lambda ops, x, y: ops.less_equal(y, x))
-
-
-def _mask(call: AtenCall[Any], x: Any) -> Any:
-    """Return whether elements are not zero."""
-    ref = call.tensor(x)
-    return ref if ref.dtype == BOOL else call.ops.logical_not(call.ops.equal(ref, 0))
-
-
-def _logical(name: str, function: Callable[..., Any]) -> None:
-    @rule(f"logical_{name}.default")
-    def apply(call: AtenCall[Any], *values: Any) -> Any:
-        masks = [TensorValue(_mask(call, value), BOOL) for value in values]
-        return call.give(function(call.ops, *call.together(*masks, dtype=BOOL)))
-
-
-_logical("and", lambda ops, x, y: ops.logical_and(x, y))
-_logical("or", lambda ops, x, y: ops.logical_or(x, y))
-_logical("xor", lambda ops, x, y: ops.logical_xor(x, y))
-_logical("not", lambda ops, x: ops.logical_not(x))
-
-
-def _tested(name: str) -> None:
-    @rule(f"{name}.default")
-    def apply(call: AtenCall[Any], x: Any) -> Any:
-        if x.dtype.kind != "f":
-            return call.full(x.shape, name == "isfinite")
-        return call.give(getattr(call.ops, name)(x.ref))
-
-
-for _name in ("isnan", "isinf", "isfinite"):
-    _tested(_name)
 
 
 @rule("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")

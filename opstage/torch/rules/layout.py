@@ -57,7 +57,7 @@ def _unsqueeze(call: AtenCall[Any], x: Any, axis: int) -> Any:
 @rule("squeeze.default", "squeeze.dim", "squeeze.dims", "squeeze_copy.dims")
 def _squeeze(call: AtenCall[Any], x: Any, axes: Any = None) -> Any:
     """Remove axes of size 1; other axes stay, as in PyTorch."""
-    gone = tuple(axis for axis in call.axes(axes, len(x.shape), empty_is_all=axes is None) if is_one(x.shape[axis]))
+    gone = tuple(axis for axis in call.counted(axes, len(x.shape), empty_is_all=axes is None) if is_one(x.shape[axis]))
     return call.give(call.ops.squeeze(x.ref, axis=gone)) if gone and x.shape else call.give(x.ref)
 
 

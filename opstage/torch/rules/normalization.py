@@ -25,15 +25,15 @@ def _evaluated(call: AtenCall[Any], x: Any, g: Any, b: Any, mean: Any, var: Any,
     count."""
     if not call.around.trains(call.node):
         return [_by(call, x, g, b, mean, var, eps), None, None]
-    names = [call.around.buffer(call.node, i) for i in (3, 4)]
+    names = [call.around.place(call.node, i) for i in (3, 4)]
     if None in names:
         raise UnsupportedError("its running statistics are not buffers, so training cannot move them")
-    old = [call.around.value(str(name)) for name in names]
+    old = [call.around.buffer(str(name)) for name in names]
     y, new_mean, new_var = _of_batch(call, x, g, b, old[0], old[1], momentum, eps)
     for name, value in zip(names, (new_mean, new_var)):
         call.around.keep(str(name), value)
     count = f"{str(names[0]).rpartition('.')[0]}.{_COUNT}".removeprefix(".")
-    counted = call.around.value(count)
+    counted = call.around.buffer(count)
     if counted is not None:
         call.around.keep(count, call.ops.add(counted, 1))
     return [y, None, None]

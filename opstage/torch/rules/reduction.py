@@ -17,30 +17,6 @@ from ...ops.types import BOOL
 from ..call import AtenCall, rule
 
 
-@rule("sum.default", "sum.dim_IntList", "mean.default", "mean.dim")
-def _sum(call: AtenCall[Any], x: Any, axes: Any = None, keepdim: bool = False) -> Any:
-    ref = call.tensor(x, call.dtype())
-    op = call.ops.reduce_mean if "mean" in call.name else call.ops.reduce_sum
-    return call.give(op(ref, axis=call.axes(axes, len(x.shape)), keepdims=keepdim) if x.shape else ref)
-
-
-@rule("prod.default", "prod.dim_int")
-def _prod(call: AtenCall[Any], x: Any, axis: Any = None, keepdim: bool = False) -> Any:
-    ref = call.tensor(x, call.dtype())
-    return call.give(call.ops.reduce_prod(ref, axis=call.axes(axis, len(x.shape)), keepdims=keepdim))
-
-
-@rule("amax.default", "amin.default", "max.default", "min.default")
-def _extremum(call: AtenCall[Any], x: Any, axes: Any = None, keepdim: bool = False) -> Any:
-    ops, greatest = call.ops, "max" in call.name
-    if not x.shape:
-        return call.give(x.ref)
-    chosen = call.axes(axes, len(x.shape))
-    if x.dtype == BOOL:
-        return call.give((ops.reduce_any if greatest else ops.reduce_all)(x.ref, axis=chosen, keepdims=keepdim))
-    return call.give((ops.reduce_max if greatest else ops.reduce_min)(x.ref, axis=chosen, keepdims=keepdim))
-
-
 @rule("max.dim", "min.dim")
 def _extremum_and_place(call: AtenCall[Any], x: Any, axis: int, keepdim: bool) -> Any:
     """Return the first extremum along an axis, which has the gradient, and its index."""
@@ -70,10 +46,10 @@ def _tested(name: str) -> None:
     @rule(f"{name}.default", f"{name}.dim", f"{name}.dims")
     def apply(call: AtenCall[Any], x: Any, axes: Any = None, keepdim: bool = False) -> Any:
         ops = call.ops
-        mask = x.ref if x.dtype == BOOL else ops.logical_not(ops.equal(x.ref, 0))
+        (mask,) = call.masks(x)
         if x.shape:
             op = ops.reduce_any if name == "any" else ops.reduce_all
-            mask = op(mask, axis=call.axes(axes, len(x.shape)), keepdims=keepdim)
+            mask = op(mask, axis=call.counted(axes, len(x.shape)), keepdims=keepdim)
         return call.give(mask)
 
 
@@ -85,13 +61,13 @@ _tested("all")
 def _variance(call: AtenCall[Any], x: Any, axes: Any, correction: Any, keepdim: bool) -> Any:
     correction = 1 if correction is None else int(correction)
     function = var if call.name == "aten.var" else std
-    chosen = call.axes(axes, len(x.shape))
+    chosen = call.counted(axes, len(x.shape))
     return call.give(function(call.ops, x.ref, axis=chosen, correction=correction, keepdims=keepdim))
 
 
 @rule("var_mean.correction")
 def _variance_and_mean(call: AtenCall[Any], x: Any, axes: Any, correction: Any, keepdim: bool) -> Any:
-    chosen = call.axes(axes, len(x.shape))
+    chosen = call.counted(axes, len(x.shape))
     correction = 1 if correction is None else int(correction)
     spread = var(call.ops, x.ref, axis=chosen, correction=correction, keepdims=keepdim)
     return [call.give(spread, 0), call.give(call.ops.reduce_mean(x.ref, axis=chosen, keepdims=keepdim), 1)]
@@ -99,7 +75,7 @@ def _variance_and_mean(call: AtenCall[Any], x: Any, axes: Any, correction: Any, 
 
 @rule("linalg_vector_norm.default")
 def _norm(call: AtenCall[Any], x: Any, order: Any, axes: Any, keepdim: bool) -> Any:
-    ops, chosen = call.ops, call.axes(axes, len(x.shape))
+    ops, chosen = call.ops, call.counted(axes, len(x.shape))
     ref = call.floats(x)
     if order in (1, 2, math.inf, -math.inf):
         return call.give(norm(ops, ref, ord=order, axis=chosen, keepdims=keepdim) if x.shape else ops.abs(ref))

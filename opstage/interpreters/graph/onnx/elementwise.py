@@ -6,7 +6,8 @@ import math
 from fractions import Fraction
 from typing import Any
 
-from ....ops.catalogue import activation, elementwise, logic, rounding, transcendental
+from ....imported.operators import NAN, compared, exported, masked, pointwise, together
+from ....ops.catalogue import activation, elementwise, logic, primitives, rounding, transcendental
 from ....ops.primitive import Primitive
 from ....ops.types import BOOL, FLOAT32, INT64, Shape, TensorType, as_dtype
 from .division import floor_divide, left_shift, mod, right_shift
@@ -16,8 +17,6 @@ from .writer import Writer
 
 Operands = tuple[OnnxValue, ...]
 Results = tuple[TensorType, ...]
-
-_NAN = "ONNX leaves the result for nan undefined"
 
 
 def _scale(writer: Writer, operands: Operands, results: Results, /, *, c: Any) -> tuple[str, ...]:
@@ -100,62 +99,23 @@ def _iota(
 
 
 RULES: dict[Primitive, OnnxRule] = {
-    elementwise.ADD: broadcasting("Add"),
-    elementwise.SUB: broadcasting("Sub"),
-    elementwise.MUL: broadcasting("Mul"),
-    elementwise.DIV: broadcasting("Div"),
-    elementwise.MAXIMUM: broadcasting("Max", note=_NAN),
-    elementwise.MINIMUM: broadcasting("Min", note=_NAN),
-    elementwise.NEG: direct("Neg"),
+    **{
+        primitives()[each.op]: (direct if each.kind is pointwise else broadcasting)(each.onnx, note=each.note)
+        for each in exported(pointwise, together, compared, masked)
+    },
     elementwise.SCALE: OnnxRule(_scale),
-    elementwise.ABS: direct("Abs"),
-    elementwise.SQRT: direct("Sqrt"),
-    elementwise.EXP: direct("Exp"),
-    elementwise.LOG: direct("Log"),
-    elementwise.INV: direct("Reciprocal"),
-    elementwise.SIN: direct("Sin"),
-    elementwise.COS: direct("Cos"),
-    elementwise.TANH: direct("Tanh"),
-    elementwise.POWER: broadcasting("Pow"),
-    rounding.FLOOR: direct("Floor"),
-    rounding.ROUND: direct("Round"),
-    rounding.CEIL: direct("Ceil"),
-    rounding.SIGN: direct("Sign", note=_NAN),
     rounding.FLOOR_DIVIDE: OnnxRule(floor_divide),
     rounding.MOD: OnnxRule(mod),
-    rounding.BITWISE_AND: broadcasting("BitwiseAnd"),
-    rounding.BITWISE_OR: broadcasting("BitwiseOr"),
-    rounding.BITWISE_XOR: broadcasting("BitwiseXor"),
     rounding.LEFT_SHIFT: OnnxRule(left_shift),
     rounding.RIGHT_SHIFT: OnnxRule(right_shift),
-    elementwise.SIGMOID: direct("Sigmoid"),
-    elementwise.SOFTPLUS: direct("Softplus"),
-    elementwise.ERF: direct("Erf"),
     transcendental.EXP2: OnnxRule(_exp2),
     transcendental.LOG2: _to_base(2),
     transcendental.LOG10: _to_base(10),
-    transcendental.TAN: direct("Tan"),
-    transcendental.ASIN: direct("Asin"),
-    transcendental.ACOS: direct("Acos"),
-    transcendental.ATAN: direct("Atan"),
-    transcendental.SINH: direct("Sinh"),
-    transcendental.COSH: direct("Cosh"),
-    transcendental.ASINH: direct("Asinh"),
-    transcendental.ACOSH: direct("Acosh"),
-    transcendental.ATANH: direct("Atanh"),
     elementwise.POW: OnnxRule(_pow),
-    elementwise.CLAMP: OnnxRule(_clamp, _NAN),
-    elementwise.SAFE_LOG: OnnxRule(_safe_log, _NAN),
-    activation.RELU: direct("Relu", note=_NAN),
+    elementwise.CLAMP: OnnxRule(_clamp, NAN),
+    elementwise.SAFE_LOG: OnnxRule(_safe_log, NAN),
     activation.SILU: OnnxRule(_silu),
     activation.GELU: OnnxRule(_gelu),
-    logic.LESS: broadcasting("Less"),
-    logic.LESS_EQUAL: broadcasting("LessOrEqual"),
-    logic.EQUAL: broadcasting("Equal"),
-    logic.LOGICAL_AND: broadcasting("And"),
-    logic.LOGICAL_OR: broadcasting("Or"),
-    logic.LOGICAL_XOR: broadcasting("Xor"),
-    logic.LOGICAL_NOT: direct("Not"),
     logic.SELECT: OnnxRule(_select),
     logic.CAST: OnnxRule(_cast),
     logic.DETACH: OnnxRule(_detach),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ....ops.catalogue import reduction
+from ....imported.operators import NAN, exported, reduced
+from ....ops.catalogue import primitives, reduction
 from ....ops.primitive import Primitive
 from ....ops.types import TensorType
 from .nodes import OnnxValue
@@ -37,29 +38,11 @@ def _sum(writer: Writer, operands: tuple[OnnxValue, ...], results: tuple[TensorT
     return reduced_by("ReduceSum")(writer, operands, results, axes=tuple(range(len(operands[0].shape))), keepdims=False)
 
 
-def _place_of(op: str) -> Says:
-    def says(
-        writer: Writer,
-        operands: tuple[OnnxValue, ...],
-        results: tuple[TensorType, ...],
-        /,
-        *,
-        axis: int,
-        keepdims: bool,
-    ) -> tuple[str, ...]:
-        return (writer.node(op, *operands, axis=axis, keepdims=int(keepdims)),)
-
-    return says
-
-
 RULES: dict[Primitive, OnnxRule] = {
     reduction.SUM: OnnxRule(_sum),
-    reduction.REDUCE_SUM: OnnxRule(reduced_by("ReduceSum")),
-    reduction.REDUCE_MEAN: OnnxRule(reduced_by("ReduceMean")),
-    reduction.REDUCE_MAX: OnnxRule(reduced_by("ReduceMax"), "ONNX leaves the result for nan undefined"),
-    reduction.REDUCE_MIN: OnnxRule(reduced_by("ReduceMin"), "ONNX leaves the result for nan undefined"),
-    reduction.ARGMAX: OnnxRule(_place_of("ArgMax"), "ONNX leaves the result for nan undefined"),
-    reduction.ARGMIN: OnnxRule(_place_of("ArgMin"), "ONNX leaves the result for nan undefined"),
+    **{primitives()[each.op]: OnnxRule(reduced_by(each.onnx), each.note) for each in exported(reduced)},
+    reduction.ARGMAX: direct("ArgMax", "axis", "keepdims", note=NAN),
+    reduction.ARGMIN: direct("ArgMin", "axis", "keepdims", note=NAN),
     reduction.SOFTMAX: direct("Softmax", "axis"),
     reduction.LOG_SOFTMAX: direct("LogSoftmax", "axis"),
 }
