@@ -23,6 +23,8 @@ from .untrusted import brief
 
 Number: TypeAlias = "int | float | Fraction | DimFloat"
 ShapeLike: TypeAlias = "Sequence[Dim]"
+Axis: TypeAlias = int
+"""Of the first operand; negative ones count from the end."""
 Axes: TypeAlias = "int | Sequence[int] | None"
 IntOrTuple: TypeAlias = "int | tuple[int, ...]"
 

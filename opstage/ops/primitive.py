@@ -21,11 +21,16 @@ if TYPE_CHECKING:
     from .protocol import Ops
 
 R = TypeVar("R", bound=Any)
+M = TypeVar("M", bound=Callable[..., Any])
 R_co = TypeVar("R_co", covariant=True)
 Static: TypeAlias = Mapping[str, Any]
 """Static parameters by name: int, Dim, Fraction, DimFloat, float, bool, str, a closed body, or tuples of them."""
 
 NO_STATIC: Static = {}
+Row: TypeAlias = tuple[R, ...]
+Some: TypeAlias = "tuple[R | None, ...]"
+Types: TypeAlias = tuple[TensorType, ...]
+Ints: TypeAlias = tuple[int, ...]
 _NUMBERS = frozenset({float, int, bool})
 
 
@@ -167,9 +172,9 @@ class Primitive:
 
     def __init__(
         self,
-        name: str,
+        name: str = "",
         *,
-        operands: tuple[str, ...],
+        operands: tuple[str, ...] = (),
         shape: Callable[..., tuple[TensorType, ...]],
         outputs: tuple[str, ...] = ("out",),
         residuals: tuple[str, ...] = (),
@@ -185,17 +190,12 @@ class Primitive:
         view: bool = False,
         declared: bool = False,
     ):
-        self.name = name
-        self.operands = operands
         self.outputs = outputs
         self.residuals = residuals
         self.shape_rule: ShapeRule = shape
         self.vjp: Vjp | None = vjp
         self.linearity = jvp if isinstance(jvp, Linearity) else None
         self.jvp: Jvp | None = _linear_jvp(self, jvp) if isinstance(jvp, Linearity) else jvp
-        self.saves: dict[str, tuple[str, ...]] = (
-            dict(saves) if isinstance(saves, Mapping) else {saved: tuple(map(_bare, operands)) for saved in saves}
-        )
         self.decomposition: Decomposition | None = decomposition
         ruled = vjp is not None or jvp is not None
         self.expandable = decomposition is not None and (not ruled if expandable is None else expandable)
@@ -206,13 +206,32 @@ class Primitive:
         self.view = view
         self.declared = declared
         self.saved_memo: dict[tuple[Any, ...], tuple[int, ...]] = {}
-        self._optional = tuple([f"has_{operand[:-1]}" for operand in operands if operand[-1] == "?"])
+        self._called(name, operands, saves)
         if expandable and decomposition is None:
             raise ProgramError(f"primitive {name} is expandable=True but has no decomposition")
         if ruled and not differentiable:
             raise ProgramError(f"primitive {name} has a derivative rule that differentiable=False would never use")
         if differentiable and vjp is None and not self.expandable:
             raise self.without_rule("vjp")
+
+    def _called(
+        self, name: str, operands: tuple[str, ...], saves: tuple[str, ...] | Mapping[str, tuple[str, ...]]
+    ) -> None:
+        self.name = name
+        self.operands = operands
+        self._optional = tuple([f"has_{operand[:-1]}" for operand in operands if operand[-1] == "?"])
+        self.saves: dict[str, tuple[str, ...]] = (
+            dict(saves) if isinstance(saves, Mapping) else {saved: tuple(map(_bare, operands)) for saved in saves}
+        )
+
+    def method(self, function: M) -> M:
+        """Make the method of `Ops` whose signature and docstring these are: it names the op and its operands, and its
+        annotations say how static parameters are brought into canonical form."""
+        from .method import of_signature
+
+        made, operands = of_signature(self, function)
+        self._called(function.__name__, operands, self.saves if self.operands else _every(self.saves))
+        return made
 
     def __repr__(self) -> str:
         return self.name
@@ -345,6 +364,11 @@ def _linear_jvp(primitive: Primitive, linearity: Linearity) -> Jvp:
         return total if total is not None else (None,) * len(primitive.outputs)
 
     return joint if linearity is Linearity.JOINT else each
+
+
+def _every(saves: Mapping[str, tuple[str, ...]]) -> tuple[str, ...] | Mapping[str, tuple[str, ...]]:
+    """What was declared: readers by name, or names that each operand's cotangent reads."""
+    return saves if any(saves.values()) else tuple(saves)
 
 
 def _bare(operand: str) -> str:

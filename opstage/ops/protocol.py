@@ -15,7 +15,7 @@ from .methods.attention import AttentionOps
 from .methods.collective import CollectiveOps
 from .methods.convolution import ConvolutionOps
 from .methods.determinants import DeterminantsOps
-from .methods.elementwise import ElementwiseOps
+from .catalogue.elementwise import ElementwiseOps
 from .methods.factorizations import FactorizationsOps
 from .methods.fourier import FourierOps
 from .methods.grouped import GroupedOps
@@ -27,7 +27,7 @@ from .methods.loss import LossOps
 from .methods.normalization import NormalizationOps
 from .methods.pooling import PoolingOps
 from .methods.random import RandomOps
-from .methods.reduction import ReductionOps
+from .catalogue.reduction import ReductionOps
 from .methods.rounding import RoundingOps
 from .methods.sequence import SequenceOps
 from .methods.solving import SolvingOps
