@@ -17,12 +17,12 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from ..interpreters.interpreter import BaseInterpreter, Typed
+from ..operators.values import KnownValue, TensorValue
 from ..ops import dims
 from ..ops.dims import DimExpr, DimFloat, UndecidedDimError
 from ..ops.errors import UnsupportedError
 from ..ops.primitive import Primitive, Static
 from ..ops.types import FLOAT64, DType, TensorType, as_dtype
-from .values import KnownValue, TensorValue
 
 Array = npt.NDArray[Any]
 LARGEST = 1 << 16

@@ -1,4 +1,4 @@
-"""`Run`: one run of an imported graph on an interpreter, node by node."""
+"""`ImportedRun`: one run of an imported graph on an interpreter, node by node."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..ops.untrusted import brief
 from .problems import LOST, InternalError, Problem, Unimportable
 
 
-class Node(Protocol):
+class ImportedNode(Protocol):
     """A node of either library: its name in messages, the modules around it, and the values that it reads."""
 
     @property
@@ -26,7 +26,7 @@ class Node(Protocol):
 
 
 @dataclass(kw_only=True)
-class Run(ABC):
+class ImportedRun(ABC):
     """One run of a model.
 
     train      whether dropout and updates of running statistics are on
@@ -37,7 +37,7 @@ class Run(ABC):
     """
 
     whole: ClassVar[str]
-    """What a node is of, in messages."""
+    """The owner of a node, in messages."""
 
     train: bool
     buffers: Mapping[str, Any]
@@ -88,7 +88,7 @@ class Run(ABC):
             raise self._at(error, node) from None
         self.around.update(self.named(node, results))
 
-    def _checked(self, ops: Ops[Any], node: Node) -> Any:
+    def _checked(self, ops: Ops[Any], node: ImportedNode) -> Any:
         try:
             return self.results(ops, node)
         except OpstageError:
@@ -99,7 +99,7 @@ class Run(ABC):
             what = brief(str(error))
             raise UnsupportedError(f"its inputs and attributes are none that the operator takes: {what}") from error
 
-    def _at(self, error: LocatedError, node: Node) -> LocatedError:
+    def _at(self, error: LocatedError, node: ImportedNode) -> LocatedError:
         """Attach the node to the error, unless an inner node is already attached."""
         if not getattr(error, "node", None):
             error.node = node  # type: ignore[attr-defined]

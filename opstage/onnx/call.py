@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, final
 import numpy.typing as npt
 from typing_extensions import override
 
-from ..imported.call import Call
 from ..imported.exact import ExactOps
-from ..imported.operators import OPERATORS, Operator, reduced
-from ..imported.values import KnownValue, TensorValue, Value, broadcast, ref_of
+from ..operators.call import OperatorCall
+from ..operators.table import OPERATORS, Operator, reduced
+from ..operators.values import KnownValue, TensorValue, Value, broadcast, ref_of
 from ..ops.dims import Dim
 from ..ops.errors import UnsupportedError
 from ..ops.protocol import Ops, R
@@ -36,7 +36,7 @@ _WITHOUT_EFFECT = frozenset(
 
 
 @final
-class NodeCall(Call[R]):
+class NodeCall(OperatorCall[R]):
     """A node with its inputs.
 
     ops       the interpreter

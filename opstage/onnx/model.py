@@ -14,7 +14,7 @@ from ..imported.model import ImportedModel, require_importable
 from ..imported.names import argument_name
 from ..imported.network import Network
 from ..imported.problems import Problem
-from ..imported.values import KnownValue, TensorValue, ref_of
+from ..operators.values import KnownValue, TensorValue, ref_of
 from ..ops.errors import UnsupportedError, UsageError, nearest
 from ..ops.spec import Spec
 from ..ops.types import BOOL, INT32, dtype_name

@@ -11,8 +11,8 @@ from typing_extensions import override
 
 from ..imported.exact import LARGEST, ExactOps, NotExact, known_again
 from ..imported.problems import LOST
-from ..imported.run import Run
-from ..imported.values import KnownValue, TensorValue, Value
+from ..imported.run import ImportedRun
+from ..operators.values import KnownValue, TensorValue, Value
 from ..ops.errors import UnsupportedError
 from ..ops.protocol import Ops
 from .call import NodeCall
@@ -25,7 +25,7 @@ _MOST_INSIDE = 4_000
 
 
 @dataclass(kw_only=True)
-class GraphRun(Run):
+class GraphRun(ImportedRun):
     """One run of a model.
 
     max_iterations  the bound of loops without one of their own

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from ..imported.exact import KERNELS
-from ..imported.operators import OPERATORS
-from ..imported.values import KnownValue
+from ..operators.table import OPERATORS
+from ..operators.values import KnownValue
 from ..ops.errors import UsageError, nearest
 from .file import Foreign
 from .graph import OnnxGraph, all_nodes

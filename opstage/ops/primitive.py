@@ -367,7 +367,7 @@ def _linear_jvp(primitive: Primitive, linearity: Linearity) -> Jvp:
 
 
 def _every(saves: Mapping[str, tuple[str, ...]]) -> tuple[str, ...] | Mapping[str, tuple[str, ...]]:
-    """What was declared: readers by name, or names that each operand's cotangent reads."""
+    """The declaration: readers by name, or names that each operand's cotangent reads."""
     return saves if any(saves.values()) else tuple(saves)
 
 

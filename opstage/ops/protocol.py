@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .arguments import Axes, IntOrTuple, Number, ShapeLike
+from .catalogue.elementwise import ElementwiseOps
+from .catalogue.reduction import ReductionOps
 from .errors import ProgramError
 from .methods.activation import ActivationOps
 from .methods.attention import AttentionOps
 from .methods.collective import CollectiveOps
 from .methods.convolution import ConvolutionOps
 from .methods.determinants import DeterminantsOps
-from .catalogue.elementwise import ElementwiseOps
 from .methods.factorizations import FactorizationsOps
 from .methods.fourier import FourierOps
 from .methods.grouped import GroupedOps
@@ -27,7 +28,6 @@ from .methods.loss import LossOps
 from .methods.normalization import NormalizationOps
 from .methods.pooling import PoolingOps
 from .methods.random import RandomOps
-from .catalogue.reduction import ReductionOps
 from .methods.rounding import RoundingOps
 from .methods.sequence import SequenceOps
 from .methods.solving import SolvingOps

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, final
 
 from typing_extensions import override
 
-from ..imported.call import Call
-from ..imported.integers import wrapped
-from ..imported.operators import OPERATORS
-from ..imported.values import TensorValue
+from ..operators.call import OperatorCall
+from ..operators.integers import wrapped
+from ..operators.table import OPERATORS
+from ..operators.values import TensorValue
 from ..ops.dims import DimExpr, DimFloat
 from ..ops.protocol import Ops, R
 from ..ops.types import BOOL, INT32, INT64, DType
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @final
-class AtenCall(Call[R]):
+class AtenCall(OperatorCall[R]):
     """A node with its inputs.
 
     ops     the interpreter

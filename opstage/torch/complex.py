@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..imported.values import TensorValue
+from ..operators.values import TensorValue
 from ..ops.errors import UnsupportedError
 from ..ops.types import DType, Shape
 

@@ -14,7 +14,7 @@ from ..imported.model import ImportedModel, require_importable
 from ..imported.names import argument_name
 from ..imported.network import Network
 from ..imported.problems import LOST, Problem
-from ..imported.values import TensorValue
+from ..operators.values import TensorValue
 from ..ops.dims import DimExpr, DimFloat
 from ..ops.errors import UnsupportedError, UsageError
 from ..ops.spec import Spec

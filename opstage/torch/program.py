@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..imported.problems import LOST
-from ..imported.values import TensorValue, held
+from ..operators.values import TensorValue, held
 from ..ops.errors import UnsupportedError, UsageError
 from ..ops.protocol import Ops
 from ..ops.spec import Spec

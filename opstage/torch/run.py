@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from typing_extensions import override
 
-from ..imported.run import Run
-from ..imported.values import TensorValue
+from ..imported.run import ImportedRun
+from ..operators.values import TensorValue
 from ..ops.errors import UnsupportedError
 from ..ops.protocol import Ops
 from .call import COMPLEX_RULES, RULES, AtenCall
@@ -19,7 +19,7 @@ from .rules.sizes import SIZES
 
 
 @dataclass(kw_only=True)
-class TorchRun(Run):
+class TorchRun(ImportedRun):
     """One run of a program.
 
     flags      by name, the nodes with a training mode, and whether they were exported in it

@@ -138,7 +138,7 @@ def test_blocks_of_one_structure_are_a_loop_over_one_function(tmp_path: Path) ->
     module = same(encoder(lambda i: f"encoder.layer.{i}"), tmp_path, x)
     text = Path(module.__file__).read_text()
     assert "for i in range(3):" in text and text.count("ops.tanh(") == 1
-    assert 'params[f"{prefix}.down.weight"]' in text and "onnx::" not in text
+    assert 'below(params, f"{i}.")' in text and 'params["down.weight"]' in text and "onnx::" not in text
     assert sorted(module.PARAMS)[:3] == [f"encoder.layer.0.{each}" for each in ("down.weight", "up.bias", "up.weight")]
 
 

@@ -33,6 +33,7 @@ HOUSE = (
     "facts",
     "debug",
     "interpreters",
+    "operators",  # the meaning of foreign operators over Ops, for importers and the exporter
     "models",
     "data",
     "init",

@@ -27,7 +27,9 @@ def hidden(ops: Any, params: Any, x: Any) -> Any:
 
 def mean(ops: Any, params: Any, x: Any, y: Any) -> Any:
     h = hidden(ops, params, x)
-    return ops.mse_loss(h, y), Aux(metrics={"mean": ops.reduce_mean(h), "rows": ops.full(shape=(), value=x.shape[0], dtype="int64")})
+    return ops.mse_loss(h, y), Aux(
+        metrics={"mean": ops.reduce_mean(h), "rows": ops.full(shape=(), value=x.shape[0], dtype="int64")}
+    )
 
 
 def total(ops: Any, params: Any, x: Any, y: Any) -> Any:

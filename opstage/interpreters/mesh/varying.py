@@ -25,8 +25,8 @@ from ...ops.dims import prod, ratio
 from ...ops.errors import MeshError
 from ...ops.functions.collective import all_mean
 from ...ops.kinds import Kind
-from ...ops.methods.structure import VARY_LIKE
 from ...ops.primitive import Primitive, Static
+from ...ops.structure import VARY_LIKE
 from ...ops.types import TensorType
 from ..branching import SWITCH
 from ..control import bodies_of, equations_within

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...imported.values import Value, stretched
+from ...operators.values import Value, stretched
 from ...ops.derived import dropout, prelu
 from ...ops.dims import prod
 from ...ops.types import BOOL

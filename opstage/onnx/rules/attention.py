@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...imported.values import Value, stretched
+from ...operators.values import Value, stretched
 from ...ops.dims import Dim, floor_div, rsqrt
 from ...ops.errors import UnsupportedError
 from ...ops.types import BOOL

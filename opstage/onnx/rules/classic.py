@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...imported.values import TensorValue, Value, stretched
+from ...operators.values import TensorValue, Value, stretched
 from ...ops.errors import UnsupportedError
 from ...ops.functions.arrange import take
 from ...ops.functions.places import take_along_axis

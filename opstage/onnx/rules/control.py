@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...imported.problems import LOST
-from ...imported.values import KnownValue, TensorValue, Value, known, ref_of
+from ...operators.values import KnownValue, TensorValue, Value, known, ref_of
 from ...ops.dims import Dim, minimum
 from ...ops.errors import ShapeError, UnsupportedError
 from ...ops.functions.arrange import flip

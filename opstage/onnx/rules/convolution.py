@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from ...imported.pools import maxima, windows
-from ...imported.values import Value
+from ...operators.values import Value
 from ...ops.dims import Dim, floor_div, maximum, prod
 from ...ops.errors import UnsupportedError
 from ...ops.functions.borders import pad

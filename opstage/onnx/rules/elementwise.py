@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...imported.values import KnownValue, Value, broadcast, stretched
+from ...operators.values import KnownValue, Value, broadcast, stretched
 from ...ops.errors import UnsupportedError
 from ...ops.types import BOOL
 from ..call import NodeCall, rule

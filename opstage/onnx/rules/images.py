@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...imported.values import Value
+from ...operators.values import Value
 from ...ops.errors import UnsupportedError
 from ...ops.functions.grids import affine_grid, grid_sample
 from ...ops.functions.patches import fold

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...imported.values import KnownValue, Value
+from ...operators.values import KnownValue, Value
 from ...ops.errors import UnsupportedError
 from ...ops.functions.arrange import take
 from ...ops.functions.places import gather_nd, put_along_axis, scatter_nd, take_along_axis

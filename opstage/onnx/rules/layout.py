@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...imported.slices import sliced
-from ...imported.values import KnownValue, TensorValue, Value, common_shape, held, known, stretched
+from ...operators.values import KnownValue, TensorValue, Value, common_shape, held, known, stretched
 from ...ops.dims import Dim, DimFloat, floor_div, maximum, prod
 from ...ops.errors import UnsupportedError
 from ...ops.functions.arrange import eye, tile, tril, triu

@@ -5,7 +5,7 @@ from __future__ import annotations
 from string import ascii_letters
 from typing import Any
 
-from ...imported.values import Value, stretched
+from ...operators.values import Value, stretched
 from ...ops.derived import einsum
 from ...ops.dims import prod
 from ...ops.infix import product_of_stacks

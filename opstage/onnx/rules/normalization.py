@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...imported.values import Value, stretched
+from ...operators.values import Value, stretched
 from ...ops.dims import prod, ratio
 from ...ops.errors import UnsupportedError
 from ...ops.functions.pools import instance_norm, local_response_norm

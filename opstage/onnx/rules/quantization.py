@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...imported.values import TensorValue, Value, broadcast, stretched
+from ...operators.values import TensorValue, Value, broadcast, stretched
 from ...ops.errors import UnsupportedError
 from ...ops.types import FLOAT32, INT32, DType
 from ..call import NodeCall, rule

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ...imported.values import Value
+from ...operators.values import Value
 from ...ops.errors import UnsupportedError
 from ...ops.functions.recurrent import gru, lstm, rnn
 from ..call import NodeCall, rule

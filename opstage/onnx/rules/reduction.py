@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...imported.values import Value
+from ...operators.values import Value
 from ...ops.functions.arrange import flip
 from ...ops.functions.ordering import top_k
 from ..call import NodeCall, rule

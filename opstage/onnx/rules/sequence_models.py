@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...imported.values import Value, stretched
+from ...operators.values import Value, stretched
 from ...ops.dims import floor_div, rsqrt
 from ...ops.errors import UnsupportedError
 from ...ops.functions.borders import pad

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...imported.values import KnownValue, Value, stretched
+from ...operators.values import KnownValue, Value, stretched
 from ...ops.dims import Dim, Verdict, equal, floor_div
 from ...ops.errors import UnsupportedError
 from ..call import NodeCall, rule

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from ...imported.values import KnownValue
+from ...operators.values import KnownValue
 from ...ops.dims import Dim, DimExpr, floor_div, maximum, minimum
 from ..graph import GraphNode, OnnxGraph
 

@@ -13,7 +13,7 @@ from .operands import simplified
 from .steps import CallStep, ProgramSteps, reads
 
 if TYPE_CHECKING:
-    from ...interpreters.graph.python import Scope
+    from .writer import Scope
 
 STRUCTURAL = frozenset({"scan", "switch", "while_loop"})
 """Ops with bodies as static parameters."""

@@ -12,7 +12,6 @@ import numpy.typing as npt
 from ...compilation import record
 from ...imported.network import Network, of_several
 from ...interpreters.graph.graph import Graph
-from ...interpreters.graph.python import PythonWriter
 from ...ops.errors import OpstageError, UnsupportedError
 from ...ops.spec import Spec
 from .constants import LargeConstants
@@ -20,6 +19,7 @@ from .expressions import quoted
 from .layout import WIDTH, Bracketed, Expression, Prefixed, call, lines, tuple_of
 from .names import SourceNames, identifier
 from .steps import WIDE
+from .writer import PythonWriter
 
 
 @final

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..arguments import Number
+from ..calls import Calls
 from ..catalogue.activation import (
     CELU,
     ELU,
@@ -28,7 +29,6 @@ from ..catalogue.activation import (
     THRESHOLD,
 )
 from ..primitive import R
-from .calls import Calls
 
 
 class ActivationOps(Calls[R]):

@@ -6,6 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 from ..arguments import Number
+from ..calls import Calls
 from ..catalogue.attention import (
     MULTI_HEAD_ATTENTION,
     SCALED_DOT_PRODUCT_ATTENTION,
@@ -18,7 +19,6 @@ from ..invalid_static import InvalidStatic
 from ..numbers import plain
 from ..primitive import R
 from ..types import Shape
-from .calls import Calls
 
 
 def _over_root(scale: Any, shape: Shape) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, final
 
+from ..calls import Calls
 from ..catalogue.collective import (
     ALL_GATHER,
     ALL_MAX,
@@ -20,7 +21,6 @@ from ..catalogue.collective import (
 )
 from ..catalogue.logic import FULL
 from ..primitive import Primitive, R
-from .calls import Calls
 
 
 class CollectiveOps(Calls[R]):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from ..arguments import IntOrTuple, as_shape, per_axis
+from ..calls import Calls
 from ..catalogue.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
 from ..dims import Dim, DimExpr
 from ..invalid_static import InvalidStatic
 from ..primitive import R
 from ..types import show_shape
-from .calls import Calls
 
 
 def _window(op: str, kernel: Any, stride: Any, padding: Any, dilation: Any) -> dict[str, Any]:

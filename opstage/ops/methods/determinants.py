@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ..calls import Calls
 from ..catalogue.determinants import COFACTOR, DET, SLOGDET
 from ..primitive import NO_STATIC, R
-from .calls import Calls
 
 
 class DeterminantsOps(Calls[R]):

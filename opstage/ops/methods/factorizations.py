@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ..calls import Calls
 from ..catalogue.factorizations import EIGH, QR, SVD
 from ..primitive import NO_STATIC, R
-from .calls import Calls
 
 
 class FactorizationsOps(Calls[R]):

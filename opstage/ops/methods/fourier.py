@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ..arguments import as_dim, normalize_axis
+from ..calls import Calls
 from ..catalogue.fourier import FFT, IRFFT, RFFT
 from ..dims import Dim
 from ..primitive import R
-from .calls import Calls
 
 
 class FourierOps(Calls[R]):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ..calls import Calls
 from ..catalogue.grouped import GROUPED_MATMUL, GROUPED_OUTER
 from ..primitive import R
-from .calls import Calls
 
 
 class GroupedOps(Calls[R]):

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..calls import Calls
 from ..catalogue.indexing import (
     GATHER_ROW,
     GATHER_ROWS,
@@ -18,7 +19,6 @@ from ..catalogue.indexing import (
 )
 from ..dims import Dim, DimExpr
 from ..primitive import R
-from .calls import Calls
 
 _STATIC = (int, DimExpr, np.integer)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..arguments import Axes, Number, ShapeLike, as_dim, as_int, as_sequence, as_shape, normalize_axes, normalize_axis
+from ..calls import Calls
 from ..catalogue.layout import (
     BROADCAST_TO,
     CONCAT,
@@ -28,7 +29,6 @@ from ..errors import ShapeError
 from ..invalid_static import InvalidStatic
 from ..primitive import R
 from ..types import Shape, show_shape
-from .calls import Calls
 
 
 def _no_tensors(op: str) -> InvalidStatic:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ..calls import Calls
 from ..catalogue.linalg import BMM, LINEAR, MATMUL
 from ..primitive import R
-from .calls import Calls
 
 
 class LinalgOps(Calls[R]):

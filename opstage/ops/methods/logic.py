@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from ..arguments import Number, ShapeLike, as_shape, only_axis
+from ..calls import Calls
 from ..catalogue.logic import (
     CAST,
     DETACH,
@@ -25,7 +26,6 @@ from ..catalogue.logic import (
 from ..operands import NUMBERS, chosen_numbers
 from ..primitive import R
 from ..types import DType, as_dtype, dtype_name
-from .calls import Calls
 
 
 class LogicOps(Calls[R]):

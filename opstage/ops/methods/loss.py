@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..calls import Calls
 from ..catalogue.loss import CROSS_ENTROPY, CROSS_ENTROPY_GRAD, MSE_LOSS
 from ..primitive import R
-from .calls import Calls
 
 
 class LossOps(Calls[R]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..arguments import normalize_axis
+from ..calls import Calls
 from ..catalogue.normalization import (
     BATCH_NORM,
     BATCH_NORM_EVAL,
@@ -17,7 +18,6 @@ from ..catalogue.normalization import (
     RMS_NORM_GRAD,
 )
 from ..primitive import R
-from .calls import Calls
 
 
 def _present(*refs: Any) -> tuple[Any, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..arguments import IntOrTuple, Number, as_shape, per_axis
+from ..calls import Calls
 from ..catalogue.pooling import (
     AVG_POOL,
     AVG_POOL_GRAD,
@@ -18,7 +19,6 @@ from ..invalid_static import InvalidStatic
 from ..numbers import plain_sequence
 from ..primitive import R
 from ..types import show_shape
-from .calls import Calls
 
 
 def _window(op: str, kernel: Any, stride: Any, padding: Any) -> dict[str, Any]:

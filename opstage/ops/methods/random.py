@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, final
 
 from ..arguments import ShapeLike, as_shape
+from ..calls import Calls
 from ..catalogue.random import BERNOULLI_MASK, RAND_NORMAL, RAND_UNIFORM
 from ..primitive import R
 from ..types import DType, as_dtype, dtype_name
-from .calls import Calls
 
 
 class RandomOps(Calls[R]):

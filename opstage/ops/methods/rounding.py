@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..arguments import Number
+from ..calls import Calls
 from ..catalogue.rounding import (
     BITWISE_AND,
     BITWISE_OR,
@@ -19,7 +20,6 @@ from ..catalogue.rounding import (
     TRUNC,
 )
 from ..primitive import R
-from .calls import Calls
 
 
 class RoundingOps(Calls[R]):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ..arguments import Axes, normalize_axes, normalize_axis
+from ..calls import Calls
 from ..catalogue.sequence import ARGSORT, CUMPROD, CUMSUM, LINEAR_RECURRENCE, REDUCE_PROD
 from ..primitive import R
-from .calls import Calls
 
 
 class SequenceOps(Calls[R]):

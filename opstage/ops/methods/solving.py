@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ..calls import Calls
 from ..catalogue.solving import CHOLESKY, SOLVE, TRIANGULAR_SOLVE
 from ..primitive import R
-from .calls import Calls
 
 
 class SolvingOps(Calls[R]):

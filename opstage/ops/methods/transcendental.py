@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..calls import Calls
 from ..catalogue.transcendental import (
     ACOS,
     ACOSH,
@@ -20,7 +21,6 @@ from ..catalogue.transcendental import (
     TAN,
 )
 from ..primitive import R
-from .calls import Calls
 
 
 class TranscendentalOps(Calls[R]):

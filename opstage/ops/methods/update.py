@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import final
 
+from ..calls import Calls
 from ..catalogue.update import (
     ADADELTA_UPDATE,
     ADAGRAD_UPDATE,
@@ -16,7 +17,6 @@ from ..catalogue.update import (
     SGD_UPDATE,
 )
 from ..primitive import Primitive, R, Static
-from .calls import Calls
 
 
 class UpdateOps(Calls[R]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...imported.values import broadcast
+from ...operators.values import broadcast
 from ...ops.derived import dropout
 from ...ops.dims import floor_div, rsqrt
 from ...ops.infix import broadcast_shapes

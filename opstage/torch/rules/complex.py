@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ...imported.values import TensorValue
+from ...operators.values import TensorValue
 from ...ops.errors import UnsupportedError
 from ...ops.functions.statistics import norm
 from ..call import COMPLEX_RULES, RULES, AtenCall, Rule, rule

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...imported.values import TensorValue
+from ...operators.values import TensorValue
 from ...ops.errors import UnsupportedError
 from ..call import AtenCall, rule
 

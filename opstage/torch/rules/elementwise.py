@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ...imported.operators import divide
-from ...imported.values import TensorValue
+from ...operators.table import divide
+from ...operators.values import TensorValue
 from ...ops.derived import nan_to_num
 from ...ops.dims import DimExpr, DimFloat
 from ...ops.errors import UnsupportedError

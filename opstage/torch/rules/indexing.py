@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...imported.values import TensorValue, broadcast, common_shape
+from ...operators.values import TensorValue, broadcast, common_shape
 from ...ops.dims import Dim, prod
 from ...ops.errors import UnsupportedError
 from ...ops.functions.arrange import take

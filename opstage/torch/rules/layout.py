@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...imported.slices import sliced
-from ...imported.values import TensorValue, common_shape
+from ...operators.values import TensorValue, common_shape
 from ...ops.dims import Dim, DimExpr, floor_div, is_one, minimum, prod
 from ...ops.errors import UnsupportedError
 from ...ops.functions.arrange import diagonal, flip, moveaxis, repeat_interleave, roll, take, tile, tril, triu

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...imported.values import common_shape
+from ...operators.values import common_shape
 from ...ops.derived import einsum
 from ...ops.dims import Verdict, equal
 from ...ops.errors import UnsupportedError

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from ...imported.values import TensorValue
+from ...operators.values import TensorValue
 from ...ops.dims import prod
 from ...ops.errors import UnsupportedError
 from ...ops.functions.extremes import cummax, cummin

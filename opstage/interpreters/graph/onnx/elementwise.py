@@ -6,7 +6,7 @@ import math
 from fractions import Fraction
 from typing import Any
 
-from ....imported.operators import NAN, compared, exported, masked, pointwise, together
+from ....operators.table import NAN, compared, exported, masked, pointwise, together
 from ....ops.catalogue import activation, elementwise, logic, primitives, rounding, transcendental
 from ....ops.primitive import Primitive
 from ....ops.types import BOOL, FLOAT32, INT64, Shape, TensorType, as_dtype

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ....imported.operators import NAN, exported, reduced
+from ....operators.table import NAN, exported, reduced
 from ....ops.catalogue import primitives, reduction
 from ....ops.primitive import Primitive
 from ....ops.types import TensorType

@@ -16,7 +16,7 @@ import numpy as np
 from ..ops.derived import logsumexp
 from ..ops.errors import UnsupportedError
 from ..ops.types import BOOL
-from .call import Call
+from .call import OperatorCall
 
 NAN = "ONNX leaves the result for nan undefined"
 
@@ -24,35 +24,39 @@ NAN = "ONNX leaves the result for nan undefined"
 # Kinds --------------------------------------------------------------------------------------------------------------
 
 
-def pointwise(call: Call[Any], function: Callable[..., Any], x: Any, *given: Any, names: Mapping[str, Any]) -> Any:
+def pointwise(
+    call: OperatorCall[Any], function: Callable[..., Any], x: Any, *given: Any, names: Mapping[str, Any]
+) -> Any:
     """Apply to one tensor, in the type of the result."""
     return call.wrap(function(call.ops, call.tensor(x, call.dtype()), **call.static(given, names)))
 
 
-def together(call: Call[Any], function: Callable[..., Any], *xs: Any, names: Mapping[str, Any]) -> Any:
+def together(call: OperatorCall[Any], function: Callable[..., Any], *xs: Any, names: Mapping[str, Any]) -> Any:
     """Apply to tensors and numbers of one type, from left to right."""
     function = partial(function, call.ops, **call.static((), names))
     return call.wrap(reduce(function, call.together(*xs)))
 
 
-def compared(call: Call[Any], function: Callable[..., Any], *xs: Any, names: Mapping[str, Any]) -> Any:
+def compared(call: OperatorCall[Any], function: Callable[..., Any], *xs: Any, names: Mapping[str, Any]) -> Any:
     """Compare two tensors or numbers."""
     return call.mask(function(call.ops, *call.compared(*xs)))
 
 
-def masked(call: Call[Any], function: Callable[..., Any], *xs: Any, names: Mapping[str, Any]) -> Any:
+def masked(call: OperatorCall[Any], function: Callable[..., Any], *xs: Any, names: Mapping[str, Any]) -> Any:
     """Apply to masks."""
     return call.mask(function(call.ops, *call.masks(*xs)))
 
 
-def tested(call: Call[Any], function: Callable[..., Any], x: Any, names: Mapping[str, Any]) -> Any:
+def tested(call: OperatorCall[Any], function: Callable[..., Any], x: Any, names: Mapping[str, Any]) -> Any:
     """Test floats; other numbers are finite."""
     ref, finite = call.tensor(x), names["finite"]
     is_float = ref.dtype.kind == "f"
     return call.mask(function(call.ops, ref) if is_float else call.ops.full(shape=ref.shape, value=finite, dtype=BOOL))
 
 
-def reduced(call: Call[Any], function: Callable[..., Any], x: Any, *given: Any, names: Mapping[str, Any]) -> Any:
+def reduced(
+    call: OperatorCall[Any], function: Callable[..., Any], x: Any, *given: Any, names: Mapping[str, Any]
+) -> Any:
     """Reduce over axes, in the type of the result."""
     ref, (axes, keep) = call.tensor(x, call.dtype()), call.reduction(x, given)
     if (empty := names.get("empty")) is not None and any(type(x.shape[a]) is int and x.shape[a] == 0 for a in axes):
@@ -152,7 +156,7 @@ class Operator(NamedTuple):
     exports: bool = True
     note: str = ""
 
-    def rule(self, call: Call[Any], *args: Any) -> Any:
+    def rule(self, call: OperatorCall[Any], *args: Any) -> Any:
         """Return the results of a call of the operator."""
         function = self.function or (lambda ops, *refs, **static: getattr(ops, self.op)(*refs, **static))
         return self.kind(call, function, *args, names=self.static)

@@ -10,19 +10,19 @@ from difflib import SequenceMatcher
 from itertools import pairwise
 from typing import Any, final
 
-from ...onnx.source.bodies import STRUCTURAL, structural_lines
-from ...onnx.source.calls import CallTexts
-from ...onnx.source.constants import LargeConstants, is_small
-from ...onnx.source.expressions import SourceExpressions, quoted
-from ...onnx.source.layout import Bracketed, Expression, Prefixed, call, flat, lines, tuple_of
-from ...onnx.source.names import LOCALS, SourceNames, identifier
-from ...onnx.source.operands import simplified
-from ...onnx.source.renaming import given_names
-from ...onnx.source.steps import CallStep, ChoiceStep, ProgramSteps, gives, reads, text_of_static
+from ...interpreters.graph.graph import Graph
+from ...interpreters.graph.notation import digest
 from ...ops.errors import UnsupportedError
 from ...ops.protocol import OPS
-from .graph import Graph
-from .notation import digest
+from .bodies import STRUCTURAL, structural_lines
+from .calls import CallTexts
+from .constants import LargeConstants, is_small
+from .expressions import SourceExpressions, quoted
+from .layout import Bracketed, Expression, Prefixed, call, flat, lines, tuple_of
+from .names import LOCALS, SourceNames, identifier
+from .operands import simplified
+from .renaming import given_names
+from .steps import CallStep, ChoiceStep, ProgramSteps, gives, reads, text_of_static
 
 TREES = ("params", "state")
 """Arguments that are trees of named tensors; functions of regions take the part under their common prefix."""
@@ -30,7 +30,7 @@ TREES = ("params", "state")
 
 @final
 @dataclass(eq=False)
-class Block:
+class SourceBlock:
     """A region: its ops and the regions within it, the slots that it reads and gives, and the prefix of its weights."""
 
     name: str
@@ -45,7 +45,7 @@ class Block:
     def steps(self) -> Iterator[CallStep]:
         """Yield all ops in it."""
         for member in self.members:
-            yield from member.steps() if isinstance(member, Block) else [member]
+            yield from member.steps() if isinstance(member, SourceBlock) else [member]
 
     def only(self) -> CallStep | None:
         """Return the op of a region of one op with one result, or None."""
@@ -57,7 +57,7 @@ class Block:
 
 @final
 @dataclass(frozen=True)
-class Written:
+class BlockFunction:
     """The function of a block: its name, and which trees and sizes it takes."""
 
     name: str
@@ -65,7 +65,7 @@ class Written:
     sizes: tuple[str, ...]
 
 
-class Joint:
+class MergedRecordings:
     """Two recordings of one program as one: ops that are alike once, others as choices between evaluation and training.
 
     A tensor is a pair of slots, one in each recording; those of the second are counted behind those of the first.
@@ -168,7 +168,7 @@ class PythonWriter:
     def __init__(self, graph: Graph, trained: Graph | None, dims: Mapping[str, str], arguments: Mapping[str, str]):
         body = graph.body
         inputs = {slot: name.partition(".")[::2] for slot, name in zip(body.inputs, graph.input_names)}
-        self.found = simplified(Joint(graph, trained or graph).found)
+        self.found = simplified(MergedRecordings(graph, trained or graph).found)
         self.found.inputs.update(inputs)
         inputs = self.found.inputs
         self.arguments = arguments
@@ -178,7 +178,7 @@ class PythonWriter:
         self.expressions = SourceExpressions(dims)
         self.constants = LargeConstants([name for _, name in inputs.values()])
         self.users: dict[int, list[int]] = {}
-        self.texts: dict[Any, Written] = {}
+        self.texts: dict[Any, BlockFunction] = {}
         self.functions: list[list[str]] = []
         self.names = SourceNames(["below", *arguments.values(), *dims.values(), *LOCALS])
         for i, step in enumerate(self.found.steps):
@@ -214,15 +214,15 @@ class PythonWriter:
         returned = results[0] if len(results) == 1 else tuple_of(results)
         return [*lines("def program", head, 0, ":"), *scope.lines, *lines("return ", returned, 4)]
 
-    def tree(self) -> Block:
+    def tree(self) -> SourceBlock:
         """Return the regions as a tree."""
-        root = Block("program", (), last=len(self.found.steps))
+        root = SourceBlock("program", (), last=len(self.found.steps))
         for i, step in enumerate(self.found.steps):
             block = root
             for depth, (name, _) in enumerate(step.path, start=1):
                 last = block.members[-1] if block.members else None
-                if not isinstance(last, Block) or last.path != step.path[:depth]:
-                    last = Block(name, step.path[:depth], first=i)
+                if not isinstance(last, SourceBlock) or last.path != step.path[:depth]:
+                    last = SourceBlock(name, step.path[:depth], first=i)
                     block.members.append(last)
                 block = last
                 block.last = i
@@ -230,7 +230,7 @@ class PythonWriter:
         self.describe(root)
         return root
 
-    def describe(self, block: Block) -> None:
+    def describe(self, block: SourceBlock) -> None:
         """Set what a block and those within it read and give."""
         given = {slot for step in block.steps() for slot in gives(step)}
         read = dict.fromkeys(slot for step in block.steps() for slot in reads(step))
@@ -245,10 +245,10 @@ class PythonWriter:
         weights = [self.inputs[slot][1] for slot in read if slot in self.inputs]
         block.prefix = os.path.commonprefix(weights).rpartition(".")[0] if block.path else ""  # noqa: RUF071
         for member in block.members:
-            if isinstance(member, Block):
+            if isinstance(member, SourceBlock):
                 self.describe(member)
 
-    def function(self, block: Block) -> Written:
+    def function(self, block: SourceBlock) -> BlockFunction:
         """Return the function of a region, the same for all with the same text."""
         outer, self.expressions.sizes = self.expressions.sizes, set()
         scope = Scope(self, block)
@@ -263,7 +263,7 @@ class PythonWriter:
         if key not in self.texts:
             base = identifier(re.sub(r"[._]?\d+$", "", block.name), "block").lower()
             name = self.names.take(f"{base}_block" if base in OPS else base)
-            self.texts[key] = Written(name, trees, (*sizes, *trains))
+            self.texts[key] = BlockFunction(name, trees, (*sizes, *trains))
             self.functions.append([*lines(f"def {name}", call("", head), 0, ":"), *scope.lines])
         return self.texts[key]
 
@@ -271,7 +271,7 @@ class PythonWriter:
 class Scope:
     """The body of a function while it is written."""
 
-    def __init__(self, around: PythonWriter, block: Block):
+    def __init__(self, around: PythonWriter, block: SourceBlock):
         self.around = around
         self.block = block
         self.names = SourceNames(around.expressions.dims.values())
@@ -323,13 +323,13 @@ class Scope:
         """Write the ops and regions in order."""
         members, i = self.block.members, 0
         while i < len(members):
-            if isinstance(members[i], Block) and (only := members[i].only()) is not None:
+            if isinstance(members[i], SourceBlock) and (only := members[i].only()) is not None:
                 text = self.inline(members[i], only)
                 slot = members[i].results[0]
                 self.slots[slot] = self.names.take("h")
                 self.lines += lines(f"{self.slots[slot]} = ", text, 4)
                 i += 1
-            elif isinstance(members[i], Block):
+            elif isinstance(members[i], SourceBlock):
                 run = self.run(members[i:])
                 self.regions(run)
                 i += len(run)
@@ -362,18 +362,18 @@ class Scope:
         calls = [each for each in (*step.evaluated, *step.trained) if {mine, theirs} & {*each.outputs}]
         return calls[0].primitive.name.removesuffix("_eval") if calls else "x"
 
-    def inline(self, block: Block, step: CallStep) -> Expression:
+    def inline(self, block: SourceBlock, step: CallStep) -> Expression:
         """Return the call of a region of one op."""
         member = block.members[0]
-        inside = self.inline(member, step) if isinstance(member, Block) else self.texts.expression(step)
+        inside = self.inline(member, step) if isinstance(member, SourceBlock) else self.texts.expression(step)
         return call("ops.region", [quoted(block.name), Prefixed("lambda ops: ", inside)])
 
-    def run(self, members: Sequence[Any]) -> list[Block]:
+    def run(self, members: Sequence[Any]) -> list[SourceBlock]:
         """Return the regions, from the first on, that form one loop: each reads the results of the one before it."""
         found = [members[0]]
         for before, after in pairwise(members):
             if (
-                not isinstance(after, Block)
+                not isinstance(after, SourceBlock)
                 or after.only() is not None
                 or self.around.function(after) != self.around.function(members[0])
             ):
@@ -391,11 +391,11 @@ class Scope:
                 break
         return found
 
-    def words(self, block: Block) -> tuple[str, ...]:
+    def words(self, block: SourceBlock) -> tuple[str, ...]:
         """Return the name of a region and the prefix of its weights under that of this function."""
         return quoted(block.name), block.prefix.removeprefix(self.block.prefix).removeprefix(".")
 
-    def regions(self, run: Sequence[Block]) -> None:
+    def regions(self, run: Sequence[SourceBlock]) -> None:
         """Write the call of a region, or a loop over several."""
         first, last = run[0], run[-1]
         written = self.around.function(first)

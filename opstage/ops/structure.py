@@ -9,12 +9,12 @@ from typing import Any, Generic
 
 import numpy.typing as npt
 
-from ..cursor import Cursor
-from ..dims import Dim
-from ..kinds import Kind
-from ..mesh import ALONE, Mesh
-from ..primitive import Primitive, R, Static
-from ..types import DType
+from .cursor import Cursor
+from .dims import Dim
+from .kinds import Kind
+from .mesh import ALONE, Mesh
+from .primitive import Primitive, R, Static
+from .types import DType
 
 VARY_LIKE = Primitive(
     "vary_like",

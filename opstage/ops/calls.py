@@ -5,14 +5,14 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any, cast, final
 
-from ..arguments import Number
-from ..dims import DimExpr, DimFloat
-from ..invalid_static import InvalidStatic
-from ..numbers import plain
-from ..operands import NUMBERS, with_numbers
-from ..primitive import NO_STATIC, Primitive, R, Static
-from ..untrusted import brief
+from .arguments import Number
+from .dims import DimExpr, DimFloat
+from .invalid_static import InvalidStatic
+from .numbers import plain
+from .operands import NUMBERS, with_numbers
+from .primitive import NO_STATIC, Primitive, R, Static
 from .structure import Structure
+from .untrusted import brief
 
 
 class Calls(Structure[R]):

@@ -1,4 +1,4 @@
-"""`Call`: a node with its inputs, as the rules of either importer see it."""
+"""`OperatorCall`: a node with its inputs, as the rules of either importer see it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .integers import wrapped
 from .values import KnownValue, TensorValue, broadcast, common_shape, held, ref_of, stretched
 
 
-class Call(ABC, Generic[R]):
+class OperatorCall(ABC, Generic[R]):
     """A node with its inputs.
 
     ops     the interpreter
