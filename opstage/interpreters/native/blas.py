@@ -11,7 +11,7 @@ import glob
 import os
 from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
@@ -25,6 +25,7 @@ class Blas(NamedTuple):
     set_threads    sets the number of threads that a call may use; 0 if unknown
     get_threads    returns it
     wide           whether sizes are 64-bit integers
+    core           the processor that its kernels were written for, by OpenBLAS's name; "" if unknown
     """
 
     sgemm: int
@@ -32,6 +33,7 @@ class Blas(NamedTuple):
     set_threads: int
     get_threads: int
     wide: bool
+    core: str
 
 
 _NAMES = (
@@ -55,8 +57,17 @@ def find_blas() -> Blas | None:
             sgemm, dgemm, set_threads, get_threads = (
                 ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions
             )
-            return Blas(sgemm, dgemm, set_threads, get_threads, wide)
+            core = getattr(library, setter.replace("set_num_threads", "get_corename"), None)
+            return Blas(sgemm, dgemm, set_threads, get_threads, wide, _text(core))
     return None
+
+
+def _text(function: Any) -> str:
+    """Return the string that a C function without arguments returns; "" without a function."""
+    if function is None:
+        return ""
+    function.restype = ctypes.c_char_p
+    return (function() or b"").decode("ascii", "replace")
 
 
 @final

@@ -39,17 +39,23 @@ _LARGE = 1 << 20
 """Multiplications; OpenBLAS computes more than 100³ by the method for large products on every processor."""
 
 _UNITS = {"float32": 16, "float64": 192}
-"""Rows of C: where a large product is cut after so many, its elements keep their bits (a test tries it)."""
+"""Rows of C: if a large product is cut after a multiple of them, its elements keep their bits (a test tries it)."""
 
-_MOST_PARTS, _OWN_CALLS, _MANY = 64, 4, 8
-"""Parts of a product at most, and those that are calls of their own; matrices of a stack, which then are not cut."""
+_CORES = ("SkylakeX", "Cooperlake", "SapphireRapids")
+"""OpenBLAS's kernels of which that holds. Others, Haswell's and Zen's among them, compute a row by another loop where
+it stands near the end of a call or of a block, and blocks depend on the number of rows."""
+
+_MOST_PARTS, _OWN_CALLS, _ROWS_OF_A_CALL, _MANY = 64, 4, 128, 8
+"""Parts of a product at most; parts of a smaller one that are calls of their own; rows of such a call in a larger one,
+with which packing the other operand again costs a twentieth; matrices of a stack, which then are not cut."""
 
 
 def cut_product(dtype: str, m: int, n: int, k: int, batch: int = 1) -> ProductCut:
     """Return how each product (m, k)·(k, n) of a stack of `batch` is cut.
 
     A large one has many parts, which workers do together: so on one thread it is one call, which packs its operands
-    once. Parts of a smaller product, where another method might be taken for the whole, are calls of their own.
+    once. Parts are calls of their own in a smaller product, where another method might be taken for the whole, and with
+    kernels whose bits depend on where a product is cut.
     """
     short, long = sorted((m, n))
     multiplications = m * n * k
@@ -58,6 +64,9 @@ def cut_product(dtype: str, m: int, n: int, k: int, batch: int = 1) -> ProductCu
     unit = _UNITS[dtype]
     least = _LARGE // (short * k) + 1 + unit  # rows: a border is moved by less than a unit
     if short >= 4 and long >= 2 * least:
+        blas = find_blas()
+        if blas is None or blas.core not in _CORES:
+            return ProductCut(_power_of_two(max(2, min(_MOST_PARTS, long // _ROWS_OF_A_CALL))), 0)
         return ProductCut(_power_of_two(min(_MOST_PARTS, long // least)), unit)
     packs = short >= 4 and multiplications > 4 * _LARGE
     return ProductCut(_power_of_two(min(2 if packs else _OWN_CALLS, long, multiplications // _LITTLE)), 0)
