@@ -19,7 +19,7 @@ from ..experiment.progress import format_held_out
 from ..experiment.settings import configure, configure_kept
 from ..experiment.task import least_batch, prepare
 from ..experiment.trained import WHICH, OtherVersionWarning, Trained, load
-from ..experiment.untrained import inputs_of, untrained_predictor
+from ..experiment.untrained import prepared_inputs, untrained_predictor
 from ..experiment.versions import other_version
 from ..ops.errors import UsageError
 from ..training.fit import evaluate as judge
@@ -71,15 +71,20 @@ def predict(run: Path, data: Path, out: Path, rows: int, **flags: Any) -> None:
     """Predict for every row of a data file with the model that RUN has trained.
 
     The file is read as the run's own was: the same columns, the same scaling. A label in it is passed over. Predictions
-    of a folder of images have a column `path`. RUN may
-    also be a model, such as an ONNX file: it predicts as it is, from arrays of its inputs' names or the
-    columns of a table, neither scaled.
+    of a folder of images have a column `path`.
+
+    RUN may also be a model, such as an ONNX file: it predicts as it is. One that `opstage export` wrote takes the data
+    of its run. Another takes arrays or columns of its inputs' names, unscaled; a single input may be all columns of a
+    table but the label, and --data.columns 'x=weight,height' and --data.label name others.
     """
     require_suffix(out)
     _require_another(out, data)
     if not run.is_dir() and file_of(str(run)) is not None:
-        predictor = untrained_predictor(configure(str(run), flags=[flag_layer(OPTION_PATHS, flags)]).settings)
-        count = write_predictions(out, predictor(*inputs_of(predictor, data), rows=rows))
+        settings = configure(str(run), flags=[flag_layer(OPTION_PATHS, flags)]).settings
+        predictor = untrained_predictor(settings)
+        inputs, preparation = prepared_inputs(predictor, data, settings.data)
+        outputs, classes = predictor(*inputs, rows=rows), None if preparation is None else preparation.classes
+        count = write_predictions(out, outputs, classes, None if preparation is None else preparation.files(data))
         click.echo(f"{count} predictions in {out}, before training")
         return
     if dotted_flags():

@@ -115,8 +115,8 @@ def label_position(path: str | os.PathLike[str], names: Sequence[str], label: st
         )
     if label is None:
         label = "y" if header and "y" in names else -1
-        likely = [name for name in names[:-1] if name.lower() in _LABELS]
-        if label == -1 and likely and names[-1].lower() not in _LABELS:
+        likely = [name for name in names[:-1] if is_label(name)]
+        if label == -1 and likely and not is_label(names[-1]):
             raise UsageError(
                 f"{path}: which column is the label? The last is {names[-1]}, but one is called {likely[0]}; say "
                 f"--data.label {likely[0]} or --data.label {names[-1]}, in Python label={likely[0]!r}; without a say, "
@@ -145,6 +145,11 @@ def read_table(path: str | os.PathLike[str], choose: Choice, hint: str = "") -> 
 
         return read_parquet(path, choose, hint)
     return read_csv(path, choose, hint=hint)
+
+
+def is_label(name: str) -> bool:
+    """Whether a column has a usual name of labels."""
+    return name.lower() in _LABELS
 
 
 def require_columns(path: str | os.PathLike[str], names: Sequence[str], wanted: Sequence[str]) -> None:

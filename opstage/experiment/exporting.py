@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,9 @@ from ..atomic import write_file
 from ..data.cast import Scaling
 from ..interpreters.graph import Graph
 from ..interpreters.graph.onnx import model_of
+from ..ops.dims import evaluate
 from ..ops.errors import OpstageError, UsageError
+from ..ops.untrusted import brief
 from ..training.weights import export_weights, write_state_dict
 from .extras import is_installed
 from .predictions import named_outputs
@@ -49,9 +53,8 @@ def export(trained: Trained, path: Path, form: str) -> None:
     for key, text in metadata(trained).items():
         model.metadata_props.add(key=key, value=text)
     data = model.SerializeToString()
-    sample = _sample(trained)
     for rows in (_TRIED, _TRIED // 2):
-        _compare(trained, data, [x[:rows] for x in sample])
+        _compare(trained, data, _sample(trained, rows))
     write_file(path, [data])
 
 
@@ -63,11 +66,13 @@ def metadata(trained: Trained) -> dict[str, str]:
     bytes        the inputs that were bytes, which the model expects as x/255
     categories   for each input with categories, the names in each column, in order; one_hot: which of these inputs are
     one-hot encoded
+    preparation  the document of the run's `Preparation`, whose scaling the model has taken over
     """
     preparation = trained.preparation
     if preparation is None:
         return {}
-    found: dict[str, Any] = {}
+    unscaled = replace(preparation, parts=tuple(replace(part, scaling=None) for part in preparation.parts))
+    found: dict[str, Any] = {"preparation": unscaled.to_document()}
     if preparation.classes is not None:
         found["classes"] = preparation.classes
     inputs = [part for part in preparation.parts if part.argument in trained.predictor.names]
@@ -104,39 +109,39 @@ def _scaled(inputs: Iterable[Any], scalings: Sequence[Scaling | None]) -> list[A
     return [x if scaling is None else scaling.apply(x) for x, scaling in zip(inputs, scalings)]
 
 
-def _sample(trained: Trained) -> list[Any]:
-    """Return inputs for the check, in the units of the run's data: the first held-out rows, or without data numbers
-    between 0 and 1, and 0 for integers."""
-    names = trained.predictor.names
+def _sample(trained: Trained, rows: int) -> list[Any]:
+    """Return inputs for the check, in the units of the run's data and the model's dtypes: the first held-out rows, or
+    without data numbers between 0 and 1, and 0 for integers, with `rows` for every open size."""
+    predictor = trained.predictor
     try:
         held_out = trained.prepared_rows()
-        inputs = [np.asarray(held_out[name][:_TRIED]) for name in names]
+        inputs = [np.asarray(held_out[name][:rows]) for name in predictor.names]
     except OpstageError:
-        shapes = [tuple(dim if isinstance(dim, int) else _TRIED for dim in t.shape) for t in trained.predictor.types]
-        rng, types = np.random.default_rng(0), trained.predictor.types
-        inputs = [
-            (rng.random(s) if t.dtype.kind == "f" else np.zeros(s)).astype(t.dtype) for s, t in zip(shapes, types)
-        ]
-    return [x if s is None else s.undo(x) for x, s in zip(inputs, _scalings(trained))]
+        rng, sizes = np.random.default_rng(0), defaultdict[str, int](lambda: rows)
+        shapes = [evaluate(t.shape, sizes) for t in predictor.types]
+        inputs = [rng.random(s) if t.dtype.kind == "f" else np.zeros(s) for s, t in zip(shapes, predictor.types)]
+    units = [x if s is None else s.undo(x) for x, s in zip(inputs, _scalings(trained))]
+    return [np.asarray(x, t.dtype) for x, t in zip(units, predictor.types)]
 
 
 def _compare(trained: Trained, data: bytes, inputs: Sequence[Any]) -> None:
-    """Raise UsageError if onnxruntime computes other numbers than the model."""
+    """Raise UsageError if onnxruntime does not run the model, or computes other numbers than we do."""
     import onnxruntime
 
-    dtype = trained.trainer.options.dtype
-    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
-    given = {
-        name: np.asarray(array, dtype if np.asarray(array).dtype.kind == "f" else None)
-        for name, array in zip(trained.predictor.names, inputs)
-    }
-    expected = named_outputs(trained.predictor(*_scaled(given.values(), _scalings(trained))))
-    theirs = session.run(list(expected), {taken.name: given[taken.name] for taken in session.get_inputs()})
+    expected = named_outputs(trained.predictor(*_scaled(inputs, _scalings(trained))))
+    try:
+        session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+        given = dict(zip(trained.predictor.names, inputs))
+        theirs = session.run(None, {taken.name: given[taken.name] for taken in session.get_inputs()})
+    except Exception as error:  # its exceptions have no class in common
+        raise UsageError(f"onnxruntime does not run the model, and nothing is written: {brief(str(error))}") from error
     for (name, ours), other in zip(expected.items(), theirs):
         if ours.dtype.kind != "f":
             continue  # ties between classes may break differently; the probabilities are compared
-        allowed = _TOLERANCE[dtype] * max(float(np.abs(ours).max(initial=0.0)), 1e-6)
-        off = float(np.abs(ours - other).max(initial=0.0)) if ours.shape == other.shape else float("inf")
+        finite = np.isfinite(ours)
+        allowed = _TOLERANCE[ours.dtype.name] * max(float(np.abs(ours[finite]).max(initial=0.0)), 1e-6)
+        alike = ours.shape == other.shape and np.array_equal(ours[~finite], other[~finite], equal_nan=True)
+        off = float(np.abs(ours[finite] - other[finite]).max(initial=0.0)) if alike else float("inf")
         if not off <= allowed:
             raise UsageError(
                 f"onnxruntime computes another {name} than the model: it is off by {off:.3g}, and rounding explains "

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..data.any_file import read_arrays
-from ..data.table import TABLES, read_table
+from ..data.any_file import array_names, read_arrays
+from ..data.cast import cast, kind_of
+from ..data.columns import assign, read_columns
+from ..data.preparation import Preparation
+from ..data.table import TABLES, Named, is_label, read_table, require_columns
+from ..documents import Document
 from ..models import Model
 from ..ops.errors import UsageError
+from ..ops.types import Shape
 from ..options import Options
 from ..training.parameters import first_trees
 from ..training.predictor import Predictor
 from ..training.trainer import scalar_trainer
 from .settings import Settings
+from .tables import DataSettings
 
 
 def untrained_predictor(settings: Settings) -> Predictor:
@@ -44,24 +51,61 @@ def _no_loss(ops: Any, *_: Any, **__: Any) -> Any:
     return ops.full(shape=(), value=0.0)
 
 
-def inputs_of(predictor: Predictor, path: Path) -> list[Any]:
-    """Return the inputs in a data file: arrays by name, or for a single input the columns of a table.
+def prepared_inputs(predictor: Predictor, path: Path, data: DataSettings) -> tuple[list[Any], Preparation | None]:
+    """Return the inputs in a data file, and how they were read if the model's file tells, as one that `opstage export`
+    wrote does.
 
-    A table may have an extra column, the label that training would use; it is skipped.
+    Else arrays have the names of the arguments, or those that the model's file has for them; so have columns of a
+    table. `data.columns` names other columns. A single input may be all columns, or all but a label.
+
+    Raises UsageError if it does not follow from the names which columns an input has.
     """
-    widths = [type_.shape[1] for type_ in predictor.types if len(type_.shape) == 2]
-    if path.suffix in TABLES and len(predictor.types) == 1 and widths:
-        names: list[str] = []
+    names, metadata = predictor.names, predictor.model.metadata
+    own = {metadata.get(f"input.{name}", name): name for name in names}
+    if "preparation" in metadata and not (data.columns or data.label):
+        document = Document.of(metadata["preparation"], f"{predictor.model.name}: metadata: preparation")
+        preparation = Preparation.of(document)
+        parts = [replace(part, argument=own.get(part.argument, part.argument)) for part in preparation.parts]
+        preparation = replace(preparation, parts=tuple(parts))
+        dataset = preparation.inputs(path, names)
+        return [dataset[name] for name in names], preparation
+    if path.suffix not in TABLES:
+        has = array_names(path)
+        wanted = [name if name in has else theirs if theirs in has else name for theirs, name in own.items()]
+        return list(read_arrays(path, wanted).arrays), None
+    header: list[str] = []
 
-        def first(columns: Sequence[str]) -> tuple[Sequence[str], dict[str, Any]]:
-            names.extend(columns)
-            return (columns if len(columns) == widths[0] else columns[:0]), {}
+    def nothing(columns: Sequence[str]) -> tuple[Sequence[str], dict[str, Named]]:
+        header.extend(columns)
+        return (), {}
 
-        table = read_table(path, first)
-        if len(names) == widths[0]:
-            return [np.stack([table.numbers(name) for name in names], axis=1)]
-    dataset = read_arrays(path, predictor.names)
-    return [dataset[name] for name in predictor.names]
+    read_table(path, nothing)
+    by_own_name = {name: (theirs,) for theirs, name in own.items() if theirs in header and name not in header}
+    given = by_own_name | {own.get(name, name): columns for name, columns in read_columns(data.columns).items()}
+    if len(names) == 1 and not given and (features := _features(path, header, predictor.types[0].shape, data.label)):
+        given = {names[0]: features}
+    found = assign(path, given, header, names, (), "")
+    table = read_table(path, lambda _: ([column for columns in found.values() for column in columns], {}))
+    inputs = []
+    for name, type_ in zip(names, predictor.types):
+        columns = [table.numbers(column) for column in found[name]]
+        array = columns[0] if len(type_.shape) == len(columns) == 1 else np.stack(columns, axis=1)
+        inputs.append(cast(array, kind_of(predictor.specs[name]), image=False, origin=f"{path}: {name}"))
+    return inputs, None
+
+
+def _features(path: Path, header: Sequence[str], shape: Shape, label: str) -> tuple[str, ...]:
+    """Return all columns, or all but the label, if that is as many as an input of this shape has; else ()."""
+    likely = [name for name in header if name == label or (not label and is_label(name))]
+    if label or (not likely and len(shape) == 2 and len(header) - 1 == shape[1]):
+        require_columns(path, header, [label] if label else [])
+        table = read_table(path, lambda columns: (columns, dict.fromkeys(columns, "class")))
+        likely = likely or [name for name, values in table.columns.items() if isinstance(values, list)]
+    for left in ([], likely):
+        rest = tuple(name for name in header if name not in left)
+        if len(left) < 2 and shape[1:] == (len(rest),):
+            return rest
+    return ()
 
 
 def made_inputs(predictor: Predictor, rows: int, sizes: dict[str, int]) -> list[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
@@ -34,6 +34,8 @@ class Model:
               None for a model that predicts nothing
     names     what files of another library call the parameters, path -> name with `{}` for the number of a layer, as
               `opstage.training.weights.read_named` takes them; `opstage import-weights` goes by it
+    metadata  what the model's own file says beside its programs: texts by key. `input.x` is the file's name of an input
+              that the programs call x
 
     Raises:
         UsageError: init, loss, metrics or specs that are none.
@@ -48,15 +50,16 @@ class Model:
     state: Any = None
     outputs: Callable[..., Any] | None = None
     names: Mapping[str, str] | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Raise UsageError for a field of the wrong type."""
         if not isinstance(self.name, str):
             raise UsageError(f"a model's name must be a string but is {self.name!r}")
-        for field, needed in (("loss", self.outputs is None), ("metrics", False), ("outputs", False)):
-            program = getattr(self, field)
+        for name, needed in (("loss", self.outputs is None), ("metrics", False), ("outputs", False)):
+            program = getattr(self, name)
             if not callable(program) and (needed or program is not None):
-                raise UsageError(f"model {self.name}: {field}= must be a program (ops, params, …) but is {program!r}")
+                raise UsageError(f"model {self.name}: {name}= must be a program (ops, params, …) but is {program!r}")
         example = "batch=(Spec('B 64'), Spec('B', dtype='int64'))"
         if not isinstance(self.batch, (tuple, list)) or isinstance(self.batch, Spec):
             kind = type(self.batch).__name__

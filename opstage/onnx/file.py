@@ -275,7 +275,8 @@ class _Reader:
             if which == "dim_value":  # -1 is how some writers mark a size as open
                 sizes.append(int(dim.dim_value) if dim.dim_value >= 0 else None)
             else:
-                sizes.append(_text(dim.dim_param) or None)
+                text = _text(dim.dim_param)
+                sizes.append(text if _names_a_size(text) else None)
         return Declared(name, dtype, tuple(sizes))
 
     def dtype(self, element: int) -> DType | str:
@@ -389,3 +390,8 @@ def _domain(name: str) -> str:
 
 def _versions(imports: Iterable[Any]) -> dict[str, int]:
     return {_domain(each.domain): int(each.version) for each in imports}
+
+
+def _names_a_size(text: str) -> bool:
+    """Whether a dim's text is a name, which means one size everywhere; writers put "?", "-1" or "None" for no name."""
+    return any(map(str.isalpha, text)) and text.strip().lower() not in ("none", "unknown", "unk")

@@ -162,8 +162,7 @@ def _with_fixed(graph: OnnxGraph, fixed: Mapping[str, Any]) -> OnnxGraph:
 def _inputs(graph: OnnxGraph, where: tuple[str, ...]) -> dict[str, Spec]:
     """Return a Spec for each input, by argument name; the file's names of sizes become names of dims."""
     specs: dict[str, Spec] = {}
-    names: dict[str, str] = {}
-    taken: dict[str, str] = {}
+    names: dict[str | tuple[str, int], str] = {}
     for declared in graph.inputs:
         if declared.shape is None:
             raise UnsupportedError(f"the input {declared.name!r} has no shape; a program's inputs have one")
@@ -173,10 +172,9 @@ def _inputs(graph: OnnxGraph, where: tuple[str, ...]) -> dict[str, Spec]:
             if isinstance(size, int):
                 sizes.append(size)
                 continue
-            key = size if size is not None else f"{argument}_{axis}"
+            key = size if size is not None else (argument, axis)
             if key not in names:
-                names[key] = argument_name(key, taken)
-                taken[names[key]] = key
+                names[key] = argument_name(size if size is not None else f"{argument}_{axis}", names.values())
             sizes.append(names[key])
         specs[argument] = Spec(tuple(sizes), _dtype(declared), () if specs else where)
     return specs

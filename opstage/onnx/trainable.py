@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,9 @@ class Config:
 
 def trainable(model: OnnxModel, config: Config) -> Model:
     """Return the Model of a file: see `opstage.imported.network.supervised`. Raises UsageError for an unknown loss."""
-    return supervised(model.network, config, loss=config.loss, output=config.output)
+    named = {f"input.{name}": declared.name for name, declared in zip(model.inputs, model.graph.inputs)}
+    made = supervised(model.network, config, loss=config.loss, output=config.output)
+    return replace(made, metadata={**model.metadata, **named})
 
 
 def configured(file: File, config: Config) -> Model:

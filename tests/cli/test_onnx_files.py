@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -73,6 +74,70 @@ def test_a_file_without_a_loss_predicts_and_is_timed(opstage: Command, net: str,
     ):
         code, _, err = opstage(*words)
         assert code == 2 and message in err, err
+
+
+TABLES: dict[str, tuple[str, int, str, tuple[str, ...], Any]] = {
+    # the file's name of the input, its columns, the table, further flags, the sum of what is read, or an error
+    "all columns": ("x", 2, "a,b|1,2", (), 3),
+    "a label by its name": ("x", 2, "a,b,y|1,2,9", (), 3),
+    "a label first": ("x", 2, "Target,a,b|9,1,2", (), 3),
+    "a label of names": ("x", 2, "a,b,kind|1,2,red", (), 3),
+    "a label that is said": ("x", 2, "id,a,b|9,1,2", ("--data.label", "id"), 3),
+    "its columns are said": ("x", 2, "id,a,b,y|7,1,2,9", ("--data.columns", "x=b,a"), 3),
+    "said by the file's name": ("input.1", 2, "id,a,b|7,1,2", ("--data.columns", "input.1=a,b"), 3),
+    "one column of its name": ("x", 1, "id,x|7,1", (), 1),
+    "one of the file's name": ("sepal length (cm)", 1, "id,sepal length (cm)|7,1", (), 1),
+    "an id, which may be a feature": ("x", 2, "id,a,b|7,1,2", (), "add '; x=COLUMN"),
+    "too many": ("x", 2, "id,a,b,y|7,1,2,9", (), "add '; x=COLUMN"),
+    "no such label": ("x", 2, "a,b|1,2", ("--data.label", "c"), "no column is called 'c'"),
+    "no such column": ("x", 2, "a,b|1,2", ("--data.columns", "x=a,c"), "no column is called 'c'"),
+    "no such input": ("x", 2, "a,b|1,2", ("--data.columns", "z=a,b"), "not an argument of the model"),
+}
+
+
+@pytest.mark.parametrize("case", TABLES.values(), ids=TABLES)
+@pytest.mark.parametrize("element", [onnx.TensorProto.FLOAT, onnx.TensorProto.INT64, onnx.TensorProto.INT32])
+def test_columns_of_tables_go_to_inputs_by_what_is_known(opstage: Command, case: Any, element: int) -> None:
+    name, width, text, flags, expected = case
+    sums = [helper.make_node("ReduceSum", [name, "axis"], ["out"], keepdims=0)]
+    onnx.save(model(sums, {name: (element, ("?", width))}, ["out"], {"axis": np.array([1])}), "n.onnx")
+    Path("t.csv").write_text(text.replace("|", "\n"))
+    code, _, err = opstage("predict", "n.onnx", "--data", "t.csv", "--out", "p.csv", *flags)
+    if isinstance(expected, str):
+        assert code == 2 and expected in err, err
+    else:
+        assert code == 0 and float(Path("p.csv").read_text().split()[1]) == expected, err
+
+
+def test_arrays_have_the_names_of_the_file(opstage: Command) -> None:
+    add = [helper.make_node("Sub", ["input.1", "input 2"], ["out"])]
+    onnx.save(model(add, {"input.1": ["batch", 2], "input 2": ["batch", 2]}, ["out"]), "n.onnx")
+    a, b = np.full((3, 2), 5.0), np.full((3, 2), 2.0)
+    for arrays in ({"input.1": a, "input 2": b}, {"input_1": a, "input_2": b}, {"input 2": b, "input_1": a, "more": a}):
+        np.savez("x.npz", **arrays)
+        code, _, err = opstage("predict", "n.onnx", "--data", "x.npz", "--out", "p.npz")
+        assert code == 0, err
+        with np.load("p.npz") as found:
+            np.testing.assert_array_equal(found["out"], a - b)
+
+
+def test_the_exported_model_of_a_run_takes_the_data_of_the_run(opstage: Command) -> None:
+    rng = np.random.default_rng(0)
+    rows = [f"{i},{rng.random():.3f},{rng.choice(['red', 'blue'])},{rng.choice(['no', 'yes'])}" for i in range(40)]
+    Path("t.csv").write_text("\n".join(["id,size,colour,kind", *rows]))
+    words = ("--data.label", "kind", "--data.columns", "x=size,colour", "--data.categories", "one_hot")
+    flags = ("--data.scale", "standard", "--model.inputs", "3", "--model.classes", "2", "--model.hidden", "8")
+    for command in (
+        ("train", "mlp", "--data", "t.csv", *words, *flags, "--epochs", "1", "--batch-size", "8", "--out", "run"),
+        ("export", "run", "-o", "m.onnx"),
+        ("predict", "run", "--data", "t.csv", "--out", "a.npz"),
+        ("predict", "m.onnx", "--data", "t.csv", "--out", "b.npz"),
+    ):
+        code, _, err = opstage(*command)
+        assert code == 0, err
+    with np.load("a.npz") as ours, np.load("b.npz") as theirs:
+        assert set(ours["class"]) <= {"no", "yes"} and list(ours["class"]) == list(theirs["class"])
+        np.testing.assert_allclose(theirs["probabilities"], ours["probabilities"], rtol=1e-4)
 
 
 def test_a_file_with_a_loss_is_judged_as_it_is(opstage: Command, net: str) -> None:

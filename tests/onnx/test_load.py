@@ -137,6 +137,19 @@ def test_unnamed_and_odd_names_of_sizes_and_inputs() -> None:
     assert {name: str(spec) for name, spec in loaded.inputs.items()} == {"input_1": 'Spec("batch_size input_1_1 3")'}
 
 
+def test_sizes_that_a_file_leaves_open_are_each_their_own() -> None:
+    """Writers of files put marks in place of names; a name means one size, and no other size takes it."""
+    nodes = [helper.make_node("Relu", ["x"], ["u"]), helper.make_node("Relu", ["z"], ["v"])]
+    for unknown in ("?", "", " ", "-1", "None", "unknown", "*", None):
+        loaded = opstage.onnx.load(
+            model(nodes, {"x": [unknown, unknown, "x_0", "T"], "z": ["T", unknown]}, ["u", "v"]).SerializeToString()
+        )
+        sizes = [str(size) for spec in loaded.inputs.values() for size in spec.entries]
+        assert len(set(sizes)) == 5 and sizes[3] == sizes[4] == "T", (unknown, sizes)
+        given = np.ones((2, 3, 4, 5), np.float32), np.ones((5, 6), np.float32)
+        assert opstage.run(loaded, loaded.params, *given)["v"].shape == (5, 6)
+
+
 def test_all_nodes_without_a_meaning_are_in_one_error() -> None:
     nodes = [
         helper.make_node("Relu", ["x"], ["a"]),

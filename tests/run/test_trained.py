@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import shutil
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import optree
 import pytest
 
 import opstage
@@ -225,6 +227,85 @@ def test_an_onnx_model_of_a_program_with_other_names(tmp_path: Path, stateful: b
     trained = opstage.fit(made, data, epochs=1, batch_size=2, progress=False)
     export(trained, tmp_path / "m.onnx", "onnx")
     assert [each.name for each in onnx.load(tmp_path / "m.onnx").graph.input] == ["x"]
+
+
+def _as_floats(ops: Any, w: Any, x: Any) -> Any:
+    return w * ops.cast(x, dtype="float32")
+
+
+EXPORTED: dict[str, tuple[dict[str, Spec], dict[str, Any], Any]] = {
+    # Specs of the inputs, their arrays, outputs from (ops, w, inputs)
+    "bytes": ({"x": Spec("B 2", "int64")}, {"x": np.ones((8, 2), np.uint8)}, _as_floats),
+    "int16": ({"x": Spec("B 2", "int64")}, {"x": np.ones((8, 2), np.int16)}, _as_floats),
+    "int32": ({"x": Spec("B 2", "int32")}, {"x": np.ones((8, 2), np.int64)}, _as_floats),
+    "mask": ({"x": Spec("B 2", "bool")}, {"x": np.eye(8, 2) > 0}, lambda ops, w, x: ops.select(x, w * 2.0, w)),
+    "float64": ({"x": Spec("B 2")}, {"x": np.eye(8, 2)}, lambda ops, w, x: w * x),
+    "several": (
+        {"x": Spec("B 2"), "k": Spec("B", "int32")},
+        {"x": np.eye(8, 2), "k": np.arange(8) % 2},
+        lambda ops, w, x, k: {"a/b": w * x, "whole": k + k, "is": ops.equal(k, k), "x": ops.gather_vec(w[0], k)},
+    ),
+    "an infinity": (
+        {"x": Spec("B 2")},
+        {"x": np.eye(8, 2)},
+        lambda ops, w, x: ops.log(ops.relu(w * x)),
+    ),
+    "a size twice another": (
+        {"x": Spec("B 2"), "z": Spec("B 2*T")},
+        {"x": np.eye(8, 2), "z": np.ones((8, 6))},
+        lambda ops, w, x, z: w * x + ops.reduce_sum(z, axis=1, keepdims=True),
+    ),
+}
+
+
+@pytest.mark.parametrize("given", EXPORTED.values(), ids=EXPORTED)
+@pytest.mark.parametrize("kept", [True, False], ids=["held out", "made up"])
+def test_onnx_models_have_inputs_and_outputs_of_every_dtype(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: Any, kept: bool
+) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    specs, arrays, program = given
+
+    def outputs(ops: Any, w: Any, *inputs: Any) -> Any:
+        return program(ops, ops.broadcast_to(w, shape=(inputs[0].shape[0], 2)), *inputs)
+
+    def loss(ops: Any, w: Any, *inputs: Any) -> Any:
+        return ops.mse_loss(ops.broadcast_to(w[:, 0], shape=inputs[-1].shape), inputs[-1])
+
+    one = inspect.Parameter
+    for function, names in ((outputs, [*specs]), (loss, [*specs, "y"])):
+        parameters = [one(name, one.POSITIONAL_OR_KEYWORD) for name in ("ops", "w", *names)]
+        function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    made = opstage.Model("m", None, np.ones((1, 2)), loss, None, (*specs.values(), Spec("B")), outputs=outputs)
+    trained = opstage.fit(made, {**arrays, "y": np.ones(8)}, epochs=1, batch_size=2, progress=False, held_out=0.5)
+    if not kept:
+        monkeypatch.setattr(Trained, "prepared_rows", _without_data)
+    export(trained, tmp_path / "m.onnx", "onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
+    dtypes = {"tensor(float)": "float32", "tensor(int32)": "int32", "tensor(int64)": "int64", "tensor(bool)": "bool"}
+    feed = {each.name: np.asarray(arrays[each.name], dtypes[each.type]) for each in session.get_inputs()}
+    expected = optree.tree_leaves(trained.predict(*[feed.get(name, arrays[name]) for name in specs]))
+    for ours, theirs in zip(expected, session.run(None, feed), strict=True):
+        np.testing.assert_allclose(theirs, ours, rtol=1e-5)
+        assert theirs.dtype == ours.dtype
+
+
+def _without_data(_: Trained) -> Any:
+    raise UsageError("the data were given in Python")
+
+
+def test_a_model_that_onnxruntime_refuses_is_not_written(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+
+    def refusing(*_: Any, **__: Any) -> Any:
+        raise onnxruntime.capi.onnxruntime_pybind11_state.NotImplemented("no kernel for Gelu")
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", refusing)
+    with pytest.raises(UsageError, match=r"onnxruntime does not run the model, and nothing is written: .*no kernel"):
+        export(load(run), tmp_path / "m.onnx", "onnx")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_onnx_model_with_other_numbers_is_not_written(
