@@ -125,8 +125,8 @@ MESHES = [(loss, mesh) for loss in LOSSES for mesh in ("data=2", "data=4")] + [
 ]
 
 
-def steps(loss: Callable[..., Any], options: Options) -> list[Any]:
-    trainer = opstage.scalar_trainer(loss, PARAMS, options=options)
+def steps(loss: Callable[..., Any], options: Options, params: Any = PARAMS) -> list[Any]:
+    trainer = opstage.scalar_trainer(loss, params, options=options)
     return [*[trainer.step(0.01, X, Y) for _ in range(2)], *trainer.get_params().values()]
 
 
@@ -136,6 +136,22 @@ def test_it_has_the_numbers_of_one_rank(loss: Callable[..., Any], mesh: str, bac
     alone = steps(loss, Options(dtype="float64"))
     for own, one in zip(steps(loss, Options(mesh=mesh, backend=backend, dtype="float64")), alone, strict=True):
         np.testing.assert_allclose(own, one, rtol=1e-11, atol=1e-13)
+
+
+SHARDED = {
+    "w": 0.1 * np.random.default_rng(2).normal(size=(200, 6)),
+    "v": 0.1 * np.random.default_rng(3).normal(size=(6, 200)),
+    "g": np.ones(6),  # most losses do not read it: an inner gradient of zeros, which may be summed like any
+}
+
+
+@pytest.mark.parametrize(("backend", "zero"), [("eager", 2), ("eager", 3), ("compiled", 2), ("compiled", 3)])
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.__name__)
+def test_sharded_it_has_the_numbers_of_one_rank(loss: Callable[..., Any], zero: int, backend: str) -> None:
+    alone = steps(loss, Options(dtype="float64"), SHARDED)
+    own = steps(loss, Options(mesh="data=2", zero=zero, backend=backend, dtype="float64"), SHARDED)
+    for one, other in zip(alone, own, strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-11, atol=1e-13)
 
 
 @pytest.mark.parametrize("loss", [gradient_penalty, directional], ids=lambda loss: loss.__name__)
@@ -173,5 +189,6 @@ def test_what_is_no_derivative_of_one_rank_is_refused(loss: Callable[..., Any], 
 
 def test_a_check_proves_it_for_every_number_of_ranks() -> None:
     for loss in LOSSES:
-        report = check_step(loss, PARAMS, Spec("B 6"), Spec("B 6"), options=Options(mesh="data=N"))
-        assert report.ok, report
+        for zero in (0, 2):
+            report = check_step(loss, SHARDED, Spec("B 6"), Spec("B 6"), options=Options(mesh="data=N", zero=zero))
+            assert report.ok, report

@@ -182,8 +182,8 @@ class _Agreeing:
             if before is not Over.ALIKE and not (before is Over.COPY and primitive is SHARD):
                 self._refuse(equation, f"x differs between the ranks of mesh axis {axis!r} already")
             return {**x, axis: Over.PART if back else Over.COPY if primitive is VARY else Over.DIFFERS}
-        # the zero gradient of a parameter that the loss does not depend on
-        zeros = self._begun and equation.inputs[0] in self._constant
+        # the zero gradient of a parameter that what is differentiated does not depend on
+        zeros = equation.inputs[0] in self._zero
         if before is Over.ALIKE and not zeros:
             self._refuse(
                 equation,
