@@ -12,8 +12,10 @@ import logging  # noqa: F401  its own lock is then taken after those here: handl
 import os
 import threading
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable
 from importlib import import_module
+from operator import methodcaller
 from time import monotonic, sleep
 from types import TracebackType
 from typing import Any, Protocol
@@ -39,8 +41,20 @@ class Lock(Protocol):
 _locks: WeakSet[Any] = WeakSet()
 _always: list[Any] = []
 _notified: WeakKeyDictionary[Any, Callable[[Any], None]] = WeakKeyDictionary()
-_held: list[Lock] = []
-_kept: list[Lock] = []  # of `_always`
+
+
+class _Held(threading.local):
+    """The locks that this thread has acquired for its fork, behind a None; `always` has those of `_always`.
+
+    Each thread has its own: several may fork at once, and a lock can be released only where it was acquired.
+    """
+
+    def __init__(self) -> None:
+        self.locks: list[Lock | None] = []
+        self.always: list[Lock | None] = []
+
+
+_held = _Held()
 
 
 def make_lock(*, waits_for_others: bool = True) -> Lock:
@@ -65,21 +79,20 @@ def _before() -> None:
     """Acquire all locks. Two threads that each hold one may wait for each other, so a lock that is not free means a
     restart."""
     _wait_for_imports()
+    _held.always.append(None)
     for lock in tuple(_always):
-        lock.acquire()
-        _kept.append(lock)
+        _acquire(_held.always, lock)
     deadline = monotonic() + _PATIENCE
     while True:
-        for lock in _listed(_locks):
-            if lock.acquire(timeout=_TRY):
-                _held.append(lock)
-            elif monotonic() < deadline:
-                _release()
+        _held.locks.append(None)
+        for lock in (locks := _listed(_locks)):
+            if not _acquire(_held.locks, lock, _TRY) and monotonic() < deadline:
+                _release(_held.locks)
                 break
         else:
             break
     _wait_for_imports()
-    if len(_held) < len(_locks):
+    if _held.locks[::-1].index(None) < len(locks):
         warnings.warn(
             f"this process forks while another thread has been computing for {_PATIENCE:g} s; what that thread was "
             "changing, as parameters in a training step, may be half changed in the child. Fork when no other thread "
@@ -113,15 +126,24 @@ def _listed(weak: Iterable[Any]) -> list[Any]:
             continue
 
 
-def _release() -> None:
-    while _held:
-        _held.pop().release()
+def _acquire(held: list[Lock | None], lock: Lock, timeout: float = -1) -> bool:
+    """Acquire a lock and append it to `held`, as one step: no signal's handler can raise in between."""
+    count = len(held)
+    held.extend(filter(methodcaller("acquire", True, timeout), (lock,)))
+    return len(held) > count
+
+
+def _release(held: list[Lock | None]) -> None:
+    """Release the locks back to the last None, each as it is popped."""
+    if held:
+        deque(map(methodcaller("release"), iter(held.pop, None)), maxlen=0)
 
 
 def _in_parent() -> None:
-    _release()
-    while _kept:
-        _kept.pop().release()
+    try:
+        _release(_held.locks)
+    finally:
+        _release(_held.always)
 
 
 def _in_child() -> None:
@@ -135,3 +157,4 @@ def _in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
+    os.register_at_fork(after_in_parent=_in_parent)  # again: an interrupt may have ended the first call

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 from textwrap import dedent
 
@@ -17,6 +18,7 @@ from opstage import forks
 from opstage.data import Loader, from_arrays
 from opstage.data.prefetch import Prefetch
 from opstage.experiment.directory import RunDirectory
+from tests.interrupts import interrupted
 
 if not hasattr(os, "fork"):
     pytest.skip("a system without fork", allow_module_level=True)
@@ -237,6 +239,50 @@ def test_a_thread_that_forks_keeps_the_locks_it_has() -> None:
         in_child(lambda: lock._is_owned())  # type: ignore[attr-defined]
         assert lock._is_owned()  # type: ignore[attr-defined]
     assert not lock._is_owned()  # type: ignore[attr-defined]
+
+
+def test_threads_that_fork_at_once_leave_every_lock_free() -> None:
+    """A lock is released by the thread that acquired it: released by another one it would be held for ever."""
+
+    def fork_often() -> None:
+        for _ in range(25):
+            in_child(lambda: True)
+
+    threads = [threading.Thread(target=fork_often) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive()
+    assert all_free_for_another_thread()
+
+
+def all_free_for_another_thread() -> bool:
+    found: list[bool] = []
+
+    def look() -> None:
+        for lock in (*forks._always, *forks._listed(forks._locks)):
+            found.append(lock.acquire(timeout=1))
+            if found[-1]:
+                lock.release()
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    return all(found)
+
+
+def test_an_interrupt_while_locks_are_acquired_or_released_leaves_them_free() -> None:
+    def fork() -> None:
+        """What `os.fork` does in the parent: the error of a hook stops none of the others."""
+        with ExitStack() as hooks:
+            hooks.callback(forks._in_parent)
+            hooks.callback(forks._in_parent)
+            forks._before()
+
+    hooks = forks._before, forks._acquire, forks._release, forks._in_parent
+    for at in interrupted(fork, *hooks):
+        assert all_free_for_another_thread(), at
 
 
 def test_an_epoch_that_another_thread_makes_is_an_error_in_the_child() -> None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import ctypes
 import glob
 import os
+import threading
 from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from ...forks import make_lock, tell_in_child
+from ...forks import tell_in_child
 
 
 class Blas(NamedTuple):
@@ -35,6 +36,8 @@ class Blas(NamedTuple):
     wide: bool
     core: str
 
+
+_PATIENCE = 1.0  # seconds; who has the lock makes two short calls
 
 _NAMES = (
     # gemm, set, get, wide
@@ -75,39 +78,57 @@ class OneThread:
     """A context in which OpenBLAS uses only the calling thread, since its threads and the pool's would block each
     other.
 
-    The setting is per process: of overlapping contexts, the first sets it and the last restores it.
+    The setting is per process: of overlapping contexts, the first sets it and the last restores it. Nobody waits for
+    another thread for longer than `_PATIENCE`: a lock that is not free by then is replaced.
     """
 
     __slots__ = ("_lock", "_inside", "_before", "__weakref__")
 
     def __init__(self) -> None:
-        self._lock = make_lock()
-        self._inside = 0
+        self._lock = threading.RLock()
+        self._inside: list[None] = []  # appended and popped in one step each, so the count is right without the lock
         self._before = 1
 
     def in_child(self) -> None:
-        """Restore the number in a forked child, if threads of the parent were inside."""
+        """Free the lock in a forked child, and restore the number if threads of the parent were inside."""
+        self._lock = threading.RLock()
         switches = _switches()
         if self._inside and switches is not None:
-            self._inside = 0
+            self._inside.clear()
             switches[1](self._before)
 
     def __enter__(self) -> None:
-        switches = _switches()
-        if switches is not None:
-            with self._lock:
-                if not self._inside:
-                    self._before = switches[0]()
-                    switches[1](1)
-                self._inside += 1
+        self._change(self._begin)
 
     def __exit__(self, *exception: object) -> None:
+        self._change(self._end)
+
+    def _begin(self, get: Callable[[], int], set_: Callable[[int], None]) -> None:
+        if not self._inside:
+            self._before = get()
+        self._inside.append(None)
+        set_(1)
+
+    def _end(self, get: Callable[[], int], set_: Callable[[int], None]) -> None:
+        if len(self._inside) == 1:
+            set_(self._before)
+        if self._inside:  # empty in a child that was forked inside
+            self._inside.pop()
+
+    def _change(self, change: Callable[..., None]) -> None:
         switches = _switches()
-        if switches is not None:
-            with self._lock:
-                self._inside -= 1
-                if not self._inside:
-                    switches[1](self._before)
+        if switches is None:
+            return
+        lock = self._lock
+        try:  # around `acquire`: an interrupt right behind it leaves the lock free
+            if not lock.acquire(timeout=_PATIENCE):
+                self._lock = threading.RLock()
+            change(*switches)
+        finally:
+            try:
+                lock.release()
+            except RuntimeError:  # it was not acquired
+                pass
 
 
 one_thread = OneThread()

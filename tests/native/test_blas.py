@@ -1,0 +1,100 @@
+"""OpenBLAS on one thread: right counts for contexts that overlap, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from opstage.interpreters.native import blas
+from opstage.interpreters.native.blas import OneThread
+from tests.interrupts import interrupted
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+class Threads:
+    """The setting of a library."""
+
+    def __init__(self) -> None:
+        self.count = 4
+
+    def get(self) -> int:
+        return self.count
+
+    def set(self, count: int) -> None:
+        self.count = count
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> Threads:
+    found = Threads()
+    monkeypatch.setattr(blas, "_switches", lambda: (found.get, found.set))
+    return found
+
+
+def test_contexts_that_overlap_set_it_once_and_the_last_restores_it(threads: Threads) -> None:
+    context = OneThread()
+    context.__enter__()
+    with context:
+        context.__exit__()
+        assert threads.count == 1
+    assert threads.count == 4
+
+
+def test_a_lock_that_is_never_released_stops_nobody(threads: Threads, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blas, "_PATIENCE", 0.05)
+    context, held, stop = OneThread(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with context._lock:
+            held.set()
+            stop.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait()
+    seen: list[int] = []
+
+    def compute() -> None:
+        for _ in range(20):
+            with context:
+                seen.append(threads.count)
+
+    workers = [threading.Thread(target=compute) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(30)
+        assert not worker.is_alive()
+    stop.set()
+    holder.join()
+    assert seen == [1] * 40 and threads.count == 4
+
+
+def test_it_may_be_entered_from_a_handler_that_runs_within(threads: Threads, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = OneThread()
+    inner: list[int] = []
+
+    def get() -> int:
+        if not inner:
+            inner.append(0)
+            with context:
+                inner.append(threads.count)
+        return threads.count
+
+    monkeypatch.setattr(blas, "_switches", lambda: (get, threads.set))
+    with context:
+        assert threads.count == 1
+    assert inner == [0, 1] and threads.count == 4
+
+
+def test_an_interrupt_anywhere_leaves_the_lock_free(threads: Threads) -> None:
+    context = OneThread()
+    for _ in interrupted(lambda: context.__enter__(), OneThread._change, OneThread._begin):
+        free: list[bool] = []
+        other = threading.Thread(target=lambda: free.append(context._lock.acquire(timeout=1)))
+        other.start()
+        other.join()
+        assert free == [True]
+        context = OneThread()
