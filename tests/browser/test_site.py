@@ -23,7 +23,8 @@ from tests.docs.blocks import ROOT
 
 pytest.importorskip("mkdocs", reason="the extra docs is not installed")
 
-PAGES = ["", "guide/runs/", "guide/from-pytorch/", "guide/from-keras/", "api/programs/", "api/errors/", "parity/"]
+PAGES = [f"{page}.html" for page in ("index", "guide/runs", "guide/from-pytorch", "guide/from-keras")]
+PAGES += [f"{page}.html" for page in ("api/programs", "api/errors", "parity")]
 # what a click or a hover shows, and the material of other pages, is not there to be read yet
 HIDDEN = ".md-skip, .headerlink, .md-search, .md-header__topic, .md-top"
 SEEN = """<script>addEventListener("load", () => setTimeout(() => {
@@ -55,7 +56,7 @@ class _Served(http.server.SimpleHTTPRequestHandler):
     @override
     def do_GET(self) -> None:
         path, _, query = self.path.partition("?")
-        page = Path(self.directory) / path.lstrip("/") / "index.html"
+        page = Path(self.directory) / path.lstrip("/")
         if query not in ("look", "phone") or not page.is_file():
             return super().do_GET()
         text = WIDTH.replace("PAGE", path)
@@ -69,27 +70,44 @@ class _Served(http.server.SimpleHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of the site, built and served on this machine."""
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the site."""
     folder = tmp_path_factory.mktemp("site")
     build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(folder)]
     subprocess.run(build, cwd=ROOT, check=True)
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Served, directory=str(folder)))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(built: Path) -> Iterator[str]:
+    """The address of the site, served on this machine."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Served, directory=str(built)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_address[1]}/"
     server.shutdown()
     server.server_close()
 
 
-def seen(address: str, folder: Path, *flags: str) -> Any:
-    """What a page tells of itself."""
+def document(address: str, folder: Path, *flags: str) -> str:
+    """The document of a page as its scripts left it, without an error."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     assert chromium, "this test needs Chromium: apt-get install chromium"
     command = [chromium, *FLAGS, "--virtual-time-budget=5000", *flags, f"--user-data-dir={folder}", "--dump-dom"]
     shown = subprocess.run([*command, address], capture_output=True, text=True, timeout=180, check=True)
     assert [line for line in shown.stderr.splitlines() if ":CONSOLE" in line] == []
-    (told,) = re.findall(r'<pre id="told">(.*?)</pre>', shown.stdout, re.DOTALL)
+    return shown.stdout
+
+
+def seen(address: str, folder: Path, *flags: str) -> Any:
+    """What a page tells of itself."""
+    (told,) = re.findall(r'<pre id="told">(.*?)</pre>', document(address, folder, *flags), re.DOTALL)
     return json.loads(unescape(told))
+
+
+def test_search_from_disk_finds_pages(built: Path, tmp_path: Path) -> None:
+    page = document(f"{(built / 'guide' / 'loops.html').as_uri()}?q=checkpoint", tmp_path)
+    found = re.findall(r'<a href="(file:[^"?]+)[^"]*" class="md-search-result__link', page)
+    assert (built / "guide" / "runs.html").as_uri() in found
 
 
 @pytest.mark.parametrize("page", PAGES)

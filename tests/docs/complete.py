@@ -15,7 +15,7 @@ from tests.docs.session import EXAMPLES, read
 def shown(folder: Path) -> dict[str, str]:
     """What the pages of the API show below the heading of each name, as HTML."""
     found = {}
-    for page in sorted(folder.glob("api/*/index.html")):
+    for page in sorted(folder.glob("api/*.html")):
         parts = re.split(r'<h[1-6] id="(opstage\.[\w.]+)"', page.read_text(encoding="utf-8"))
         found.update(zip(parts[1::2], parts[2::2]))
     return found
