@@ -14,7 +14,7 @@ import opstage
 from opstage import derived
 from opstage.ops.errors import ShapeError
 from opstage.ops.functions.resample import COORDINATES, ROUNDINGS
-from tests.ops.functions import FLOAT64, Row, assert_row
+from tests.ops.functions import COMPILED, FLOAT64, Row, assert_row
 
 ROWS = [
     Row("linear by hand", ((2, 3),), lambda ops, x: derived.resize(ops, x, scale=2, axes=(1,)),
@@ -83,6 +83,103 @@ def _sampled(x: Any, grid: Any) -> Any:
 def _keys_at(place: float) -> tuple[list[int], list[float]]:
     entries = [math.floor(place) + k for k in (-1, 0, 1, 2)]
     return [4 - abs(4 - abs(i)) for i in entries], [_cubic(i - place, 1.0) for i in entries]
+
+
+def _pytorch_position(g: float, n: int, mode: str, padding: str, corners: bool) -> tuple[float, float]:
+    """A position in entries and its derivative by g, as compute_source_index_set_grad of ATen's GridSampler.h."""
+    place, slope = ((g + 1) / 2 * (n - 1), (n - 1) / 2) if corners else (((g + 1) * n - 1) / 2, n / 2)
+    if padding == "zeros" or mode == "cubic":
+        return place, slope
+    if padding == "reflection":
+        low, span = (0.0, n - 1) if corners else (-0.5, n)
+        if span == 0:
+            return 0.0, 0.0
+        if place - low < 0:
+            slope = -slope
+        flips, extra = divmod(abs(place - low), span)
+        place = extra + low if flips % 2 == 0 else span - extra + low
+        slope = slope if flips % 2 == 0 else -slope
+    return (place, slope) if 0 < place < n - 1 else (min(max(place, 0.0), n - 1.0), 0.0)
+
+
+def _pytorch_taps(place: float, mode: str) -> list[tuple[int, float, float]]:
+    """The entries, their weights, and the derivatives of these."""
+    if mode == "nearest":
+        return [(round(place), 1.0, 0.0)]
+    low = math.floor(place)
+    if mode == "linear":
+        return [(low, 1 - (place - low), -1.0), (low + 1, place - low, 1.0)]
+    a, taps = -0.75, []
+    for i in range(low - 1, low + 3):
+        t, sign = abs(place - i), math.copysign(1.0, place - i)
+        near, far = 3 * (a + 2) * t * t - 2 * (a + 3) * t, 3 * a * t * t - 10 * a * t + 8 * a
+        taps.append((i, _cubic(t, 1.0), sign * (near if t <= 1 else far)))
+    return taps
+
+
+def _pytorch_sampled(x: Any, grid: Any, mode: str, padding: str, corners: bool) -> tuple[Any, Any]:
+    """grid_sample, and the gradient of its sum by the grid."""
+    out, gradient = np.zeros((*x.shape[:2], *grid.shape[1:-1])), np.zeros(grid.shape)
+    sizes, spatial = x.shape[2:], x.ndim - 2
+    for at in np.ndindex(*grid.shape[:-1]):
+        where = [_pytorch_position(g, n, mode, padding, corners) for g, n in zip(grid[at][::-1], sizes)]
+        for corner in itertools.product(*[_pytorch_taps(place, mode) for place, _ in where]):
+            cell = [i for i, _, _ in corner]
+            if mode == "cubic" and padding != "zeros":  # each entry is clamped or reflected by itself
+                given = [(2 * i / (n - 1) - 1 if n > 1 else 0.0) if corners else (2 * i + 1) / n - 1
+                         for i, n in zip(cell, sizes)]  # fmt: skip
+                cell = [round(_pytorch_position(g, n, "", padding, corners)[0]) for g, n in zip(given, sizes)]
+            if not all(0 <= i < n for i, n in zip(cell, sizes)):
+                continue
+            entry = x[(at[0], slice(None), *cell)]
+            out[(at[0], slice(None), *at[1:])] += entry * math.prod(w for _, w, _ in corner)
+            for axis in range(spatial):
+                weights = [slope if k == axis else w for k, (_, w, slope) in enumerate(corner)]
+                gradient[at][spatial - 1 - axis] += entry.sum() * math.prod(weights) * where[axis][1]
+    return out, gradient
+
+
+_EDGES = {
+    (4,): [[-1.0], [1.0], [-0.75], [0.75], [-3.0], [3.0], [5.0], [2.25], [-1.25], [0.0], [0.3], [-0.9]],
+    (5, 3): [[-1.0, -1.0], [1.0, 1.0], [1.0, -0.3], [0.2, -1.0], [0.0, 0.5], [-2 / 3, 0.8], [3.0, -3.0], [1.2, 0.1]],
+    (3, 1, 2): [[-1.0, 0.0, 1.0], [0.5, 0.2, 0.0], [0.3, 1.0, -1.0], [-0.5, -1.3, 2 / 3], [2.0, 0.0, 0.4]],
+}
+
+
+@pytest.mark.parametrize("sizes", _EDGES, ids=str)
+@pytest.mark.parametrize("corners", [False, True])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
+def test_grid_sample_at_edges_has_the_gradient_of_pytorch(mode: str, padding: str, corners: bool, sizes: Any) -> None:
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(1, 2, *sizes)) * 30
+    grid = np.array(_EDGES[sizes]).reshape(1, -1, *[1] * (len(sizes) - 1), len(sizes))
+    out, gradient = _pytorch_sampled(x, grid, mode, padding, corners)
+
+    def sampled(ops: Any, x: Any, grid: Any) -> Any:
+        return derived.grid_sample(ops, x, grid, mode=mode, padding=padding, align_corners=corners)
+
+    moved = rng.normal(size=grid.shape)
+    for options in (FLOAT64, COMPILED):
+        found, pullback = opstage.vjp(sampled, x, grid, options=options)
+        np.testing.assert_allclose(found, out, rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(pullback(np.ones(out.shape))[1], gradient, rtol=1e-10, atol=1e-10)
+        _, tangent = opstage.jvp(sampled, (x, grid), (np.zeros(x.shape), moved), options=options)
+        assert np.sum(tangent) == pytest.approx(np.sum(gradient * moved), rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("size", [2, 7, 49, 50])
+def test_affine_grid_of_the_identity_is_symmetric_and_ends_at_one(size: int) -> None:
+    theta = np.array([[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]])
+    for dtype in ("float32", "float64"):
+        grid = opstage.run(
+            lambda ops, t: derived.affine_grid(ops, t, size=(1, 1, size, size), align_corners=True),
+            theta,
+            options=opstage.Options(dtype=dtype),
+        )
+        along = grid[0, 0, :, 0]
+        assert along[0] == -1.0 and along[-1] == 1.0
+        np.testing.assert_array_equal(along, -along[::-1])
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)

@@ -25,9 +25,9 @@ def grid_sample(
     A position is (x, y, z), with the last axis of S first. -1 and 1 are the centres of the first and last
     entries with align_corners, else their outer edges. "linear" interpolates 2^d entries, "cubic" 4^d by Keys'
     kernel with a = -0.75, "nearest" takes the nearest, with ties to even. Entries outside are 0, clamped to the
-    border, or reflected. A nan position gives nan. The gradient of positions is that of the weights, 0 for "nearest"
-    and where clamped. PyTorch: torch.nn.functional.grid_sample, with "bilinear" and "bicubic". ONNX:
-    GridSample. Source: Jaderberg et al. 2015.
+    border, or reflected. A nan position gives nan. The gradient of positions is that of the weights: 0 for "nearest",
+    and with "border" or "reflection" 0 for "linear" where clamped, the first and last entry included. PyTorch:
+    torch.nn.functional.grid_sample, with "bilinear" and "bicubic". ONNX: GridSample. Source: Jaderberg et al. 2015.
 
     Raises:
         DtypeError: x not a float tensor; dtypes differ.
@@ -120,9 +120,9 @@ def _centres(ops: Ops[R], like: R, sizes: Sequence[Dim], axis: int, align_corner
     if is_one(n):
         return ops.full(shape=sizes, value=0.0, dtype=like.dtype)
     index = ops.cast(ops.iota(shape=sizes, axis=axis), dtype=like.dtype)
-    scaled = ops.scale(index, c=ratio(2, n - 1) if align_corners else ratio(2, n))
-    first = ops.full(shape=sizes, value=-1 if align_corners else ratio(1 - n, n), dtype=like.dtype)
-    return ops.add(scaled, first)
+    first = ops.full(shape=sizes, value=ratio(1 - n, 1), dtype=like.dtype)
+    extent = ops.full(shape=sizes, value=ratio(n - 1 if align_corners else n, 1), dtype=like.dtype)
+    return ops.div(ops.add(ops.scale(index, c=2), first), extent)  # symmetric, and exactly -1 and 1 at the corners
 
 
 def _coordinate(ops: Ops[R], grid: R, which: int, n: Dim, align_corners: bool) -> R:
@@ -134,12 +134,12 @@ def _coordinate(ops: Ops[R], grid: R, which: int, n: Dim, align_corners: bool) -
 
 
 def _inside(ops: Ops[R], place: R, n: Dim, padding: str, align_corners: bool) -> R:
-    """Clamp a position to the axis, or reflect it at its edges."""
+    """Clamp a position to the axis, or reflect it at its edges. At the first and last entry its derivative is 0."""
 
     def number(value: object) -> R:
         return ops.full(shape=place.shape, value=value, dtype=place.dtype)  # type: ignore[arg-type]
 
-    last = number(ratio(n - 1, 1))
+    first, last = number(0.0), number(ratio(n - 1, 1))
     if padding == "reflection":
         span, low = _mirrors(n, align_corners)
         if is_one(n) and align_corners:
@@ -147,7 +147,8 @@ def _inside(ops: Ops[R], place: R, n: Dim, padding: str, align_corners: bool) ->
         rest = ops.sub(_within_period(ops, place, span, low), number(low))
         back = ops.sub(number(ratio(span, 1)), ops.abs(ops.sub(rest, number(ratio(span, 1)))))
         place = ops.add(back, number(low))
-    return ops.minimum(ops.maximum(place, number(0.0)), last)
+    within = ops.logical_and(ops.less(first, place), ops.less(place, last))
+    return ops.select(within, place, ops.minimum(ops.maximum(ops.detach(place), first), last))
 
 
 def _mirrors(n: Dim, align_corners: bool) -> tuple[Dim, Fraction]:
