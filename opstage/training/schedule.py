@@ -35,6 +35,14 @@ def _cosine(start: float, end: float, done: float) -> float:
     return end + (start - end) / 2 * (1 + math.cos(math.pi * done))
 
 
+def _powered(rate: float, gamma: float, times: int) -> float:
+    """Return rate · gamma^times, infinite if that is beyond the range of a float."""
+    try:
+        return rate * gamma**times
+    except OverflowError:
+        return math.copysign(math.inf, rate) if rate else 0.0
+
+
 def _line(start: float, end: float, done: float) -> float:
     return start + (end - start) * done
 
@@ -70,7 +78,7 @@ class Step(Schedule):
         keep(self, "gamma", require_nonnegative("step", "gamma", self.gamma))
 
     def __call__(self, step: int) -> float:
-        return self.lr * self.gamma ** (step // self.step_size)
+        return _powered(self.lr, self.gamma, step // self.step_size)
 
 
 @final
@@ -87,7 +95,7 @@ class Exponential(Schedule):
         keep(self, "gamma", require_nonnegative("exponential", "gamma", self.gamma))
 
     def __call__(self, step: int) -> float:
-        return self.lr * self.gamma**step
+        return _powered(self.lr, self.gamma, step)
 
 
 @final
@@ -109,7 +117,7 @@ class Cosine(Schedule):
         keep(self, "eta_min", require_nonnegative("cosine", "eta_min", self.eta_min))
 
     def __call__(self, step: int) -> float:
-        return _cosine(self.lr, self.eta_min, step / self.total_steps)
+        return _cosine(self.lr, self.eta_min, step % (2 * self.total_steps) / self.total_steps)
 
 
 @final
@@ -196,11 +204,12 @@ class Cyclic(Schedule):
         cycle, within = divmod(step, self.step_size_up + down)
         rising = within <= self.step_size_up
         height = within / self.step_size_up if rising else (self.step_size_up + down - within) / down
+        above = (self.max_lr - self.base_lr) * height
         if self.mode == "triangular2":
-            height /= 2.0**cycle
+            above = _powered(above, 0.5, cycle)
         elif self.mode == "exp_range":
-            height *= self.gamma**step
-        return self.base_lr + (self.max_lr - self.base_lr) * height
+            above = _powered(above, self.gamma, step)
+        return self.base_lr + above
 
 
 _ANNEALINGS = {"cos": _cosine, "linear": _line}

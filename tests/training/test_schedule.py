@@ -70,6 +70,37 @@ def test_cyclic() -> None:
     close(rates(shrinking, 8), [0.1 + (r - 0.1) * 0.9**t for t, r in enumerate(up_and_down)])
 
 
+_FAR = [
+    # the schedule, and its rates at the steps 10^6 and 2^53
+    (schedule.constant(0.3), 0.3, 0.3),
+    (schedule.step(0.8, 2, 0.5), 0.0, 0.0),
+    (schedule.step(0.8, 2, 1.5), math.inf, math.inf),
+    (schedule.step(0.0, 2, 1.5), 0.0, 0.0),
+    (schedule.exponential(0.8, 0.9), 0.0, 0.0),
+    (schedule.exponential(1e-3, 1.01), math.inf, math.inf),
+    (schedule.exponential(0.0, 2.0), 0.0, 0.0),
+    (schedule.cosine(1.0, 3), 0.25, 0.25),  # 10^6 = 4 and 2^53 = 2 modulo 6
+    (schedule.cosine(1.0, 4), 1.0, 1.0),
+    (schedule.linear_warmup(0.9, 4), 0.9, 0.9),
+    (schedule.warmup_cosine(1.0, 3, 7, eta_min=0.2), 0.2, 0.2),
+    (schedule.cyclic(0.1, 0.5, 3), 0.1 + 0.4 * 2 / 3, 0.1 + 0.4 * 2 / 3),
+    (schedule.cyclic(0.1, 0.5, 3, mode="triangular2"), 0.1, 0.1),
+    (schedule.cyclic(0.1, 0.5, 3, mode="exp_range", gamma=0.9), 0.1, 0.1),
+    (schedule.cyclic(0.1, 0.5, 3, mode="exp_range", gamma=1.1), math.inf, math.inf),
+    (schedule.cyclic(0.1, 0.1, 3, mode="exp_range", gamma=1.1), 0.1, 0.1),
+    (schedule.one_cycle(1.0, 20), 1 / 25e4, 1 / 25e4),
+    (schedule.scaled(schedule.exponential(0.5, 1.01), 0.1), math.inf, math.inf),
+]
+
+
+@pytest.mark.parametrize(("made", "at_a_million", "at_the_end"), _FAR, ids=lambda x: type(x).__name__)
+def test_far_steps_have_the_limit_of_the_formula(
+    made: schedule.Schedule, at_a_million: float, at_the_end: float
+) -> None:
+    assert math.isfinite(made(0))
+    close([made(10**6), made(2**53)], [at_a_million, at_the_end])
+
+
 @pytest.mark.parametrize("three_phase", [False, True])
 @pytest.mark.parametrize("strategy", ["cos", "linear"])
 def test_one_cycle(strategy: str, three_phase: bool) -> None:

@@ -13,11 +13,13 @@ Real = Callable[[float], Any]
 
 
 def mod(real: Real, fmod: Function) -> Function:
-    """x - y·⌊x/y⌋: C's remainder, adjusted to the sign of y."""
+    """x - y·⌊x/y⌋: C's remainder, adjusted to the sign of y, of a 0 too."""
     zero = real(0)
 
     def formula(x: Any, y: Any) -> Any:
         rest = fmod(x, y)
+        if rest == zero:
+            return zero if y > zero else -zero
         apart = (rest < zero and y > zero) or (rest > zero and y < zero)
         return rest + y if apart else rest
 
@@ -25,7 +27,10 @@ def mod(real: Real, fmod: Function) -> Function:
 
 
 def floor_divide(real: Real, fmod: Function, floor: Function) -> Function:
-    """⌊x/y⌋ from the exact remainder, since x/y itself may round up to a whole number; IEEE's quotient by 0."""
+    """⌊x/y⌋ from the exact remainder, since x/y itself may round up to a whole number; IEEE's quotient by 0.
+
+    A result of 0 has the sign of x/y.
+    """
     zero, one, half = real(0), real(1), real(0.5)
 
     def formula(x: Any, y: Any) -> Any:
@@ -35,6 +40,8 @@ def floor_divide(real: Real, fmod: Function, floor: Function) -> Function:
         quotient = quotient - one if apart else quotient
         down = floor(quotient)
         down = down + one if quotient - down > half else down
-        return x / y if y == zero else down
+        if y == zero:
+            return x / y
+        return zero * (x / y) if down == zero else down
 
     return formula

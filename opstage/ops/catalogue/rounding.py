@@ -122,8 +122,14 @@ MOD = Primitive(
 
 
 def _fmod(ops: Ops[R], x: R, y: R, /) -> tuple[R, ...]:
+    zero = zeros_like(ops, x)
+    below = ops.less(x, zero)
+    if x.dtype.kind == "i":  # the least integer has no absolute value
+        rest = ops.mod(x, y)
+        apart = ops.logical_xor(below, ops.less(y, zero))
+        return (ops.select(ops.logical_and(apart, ops.logical_not(ops.equal(rest, zero))), ops.sub(rest, y), rest),)
     rest = ops.mod(ops.abs(x), ops.abs(y))
-    return (ops.select(ops.less(x, zeros_like(ops, x)), ops.neg(rest), rest),)
+    return (ops.select(below, ops.neg(rest), ops.select(ops.less(zero, x), rest, ops.sub(x, rest))),)  # -0.0 stays
 
 
 FMOD = _composite("fmod", _fmod, binary_shape, ("x", "y"))

@@ -117,7 +117,8 @@ def _cumprod_decomposition(ops: Ops[R], x: R, /, *, axis: int, exclusive: bool, 
     first = ops.equal(
         places, ops.full(shape=x.shape, value=start if isinstance(start, int) else ratio(start, 1), dtype=INT64)
     )
-    zero = ops.full(shape=x.shape, value=0, dtype=x.dtype)
+    # -0.0 + y is y, also for y = -0.0
+    zero = ops.full(shape=x.shape, value=-0.0 if is_float(x.dtype) else 0, dtype=x.dtype)
     a, b = ops.select(first, zero, x), ops.select(first, x, zero)
     return (ops.linear_recurrence(a, b, axis=axis, reverse=reverse),)
 

@@ -143,8 +143,12 @@ def _between(ops: Ops[R], ordered: R, axis: int, low: Dim, high: Dim, weight: An
     upper = ops.slice(ordered, axis=axis, start=high, length=1)
     if interpolation == "higher":
         return upper
-    step = ops.scale(ops.sub(upper, lower), c=Fraction(1, 2) if interpolation == "midpoint" else weight)
-    return ops.select(ops.equal(lower, upper), lower, ops.add(lower, step))
+    if interpolation == "midpoint":
+        weight = Fraction(1, 2)
+    step = ops.scale(ops.sub(upper, lower), c=weight)
+    mixed = ops.add(ops.scale(lower, c=1 - weight), ops.scale(upper, c=weight))  # where the difference overflows
+    between = ops.select(ops.equal(step, _all(ops, step, math.inf)), mixed, ops.add(lower, step))
+    return ops.select(ops.equal(lower, upper), lower, between)
 
 
 def _variance(ops: Ops[R], op: str, x: R, axis: Axes, correction: int, keepdims: bool) -> R:
