@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,12 +12,12 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
+from .config.toml import toml_document
 from .ops.amounts import parse_bytes
 from .ops.errors import UsageError, nearest
 from .ops.mesh import mesh_of
 from .ops.splitmix import is_seed
 from .ops.untrusted import brief
-from .readable import require_file
 
 DEVICES = ("cpu", "cuda")
 """The kinds of device."""
@@ -150,14 +149,7 @@ class Options:
         A file without any table is read at its top level, as is any file with `table=None`. Raises `UsageError`, naming
         the file and the key, when the file is missing or not TOML, and as `from_dict` does.
         """
-        require_file(path, streams=True)
-        try:
-            with open(path, "rb") as file:
-                document = tomllib.load(file)
-        except OSError as error:
-            raise UsageError(f"{path}: cannot read the options: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise UsageError(f"{path}: not a TOML file: {error}") from error
+        document, _ = toml_document(path, "the options")
         if table is None or not any(isinstance(value, dict) for value in document.values()):
             return cls.from_dict(document, base=base, source=str(path))
         found: Any = document

@@ -20,7 +20,6 @@ _DOTTED = rf"{_KEY}(?:\s*\.\s*{_KEY})*"
 _HEADER = re.compile(rf"^\s*\[\s*({_DOTTED})\s*\]")
 _ASSIGNMENT = re.compile(rf"^\s*({_DOTTED})\s*=")
 
-_LARGEST = 64 * 1024
 _DEEPEST = 64
 _MOST_DOTS = 64
 # closing quotes may be missing: a failed match would restart at each of the next quotes
@@ -29,25 +28,35 @@ _QUOTED = re.compile(
 )
 
 
-def read_toml(path: str | os.PathLike[str], whole: Collection[str] = ()) -> Layer:
-    """Return the values of a TOML file by dotted path, with origins `path:line`. `whole` are tables that are one value.
+def toml_document(
+    path: str | os.PathLike[str], what: str = "the configuration", *, largest: int = 64 * 1024
+) -> tuple[dict[str, Any], str]:
+    """Return the tables of a TOML file of `what`, and its text.
 
-    Raises `UsageError`, naming the file and the line, if it cannot be read or is not TOML.
+    Raises UsageError, naming the file, if it cannot be read, is not TOML, or is larger or deeper than such a file is.
     """
     require_file(path, streams=True)
     try:
         with open(path, "rb") as file:
-            data = file.read(_LARGEST + 1)
+            data = file.read(largest + 1)
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: cannot read the configuration: {getattr(error, 'strerror', error)}") from error
-    if len(data) > _LARGEST:
-        raise UsageError(f"{path}: has more than {_LARGEST:,} bytes; a configuration has a few hundred")
+        raise UsageError(f"{path}: cannot read {what}: {getattr(error, 'strerror', error)}") from error
+    if len(data) > largest:
+        raise UsageError(f"{path}: has more than {largest:,} bytes; expected {what}, of a few hundred")
     try:
         text = data.decode("utf-8")
         _require_flat(text)
-        document = tomllib.loads(text)
+        return tomllib.loads(text), text
     except ValueError as error:  # from tomllib, the decoder, and int() for thousands of digits
         raise UsageError(f"{path}: not a TOML file: {error}") from error
+
+
+def read_toml(path: str | os.PathLike[str], whole: Collection[str] = ()) -> Layer:
+    """Return the values of a TOML file by dotted path, with origins `path:line`. `whole` are tables that are one value.
+
+    Raises as `toml_document` does.
+    """
+    document, text = toml_document(path)
     lines = _lines(text)
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}

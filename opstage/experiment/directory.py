@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+from collections.abc import Collection
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any, Self, final
 
 from ..atomic import NO_LINK, TEMPORARY, WriteError, make_folder, write_file
 from ..forks import tell_in_child
-from ..ops.errors import UsageError
+from ..ops.errors import DtypeError, MeshError, ProgramError, RangeError, ShapeError, UnsupportedError, UsageError
 
 CONFIG = "config.toml"
 ORIGINS = "origins.json"
@@ -25,6 +27,10 @@ PREPARATION = "preparation.json"
 BEST = "best"
 SOURCE = "source"
 LOCK = "lock"
+EVENTS = "events.out.tfevents."
+"""How TensorBoard's files begin."""
+
+_UNUSABLE = (UsageError, ProgramError, ShapeError, DtypeError, RangeError, UnsupportedError, MeshError)
 
 if sys.platform == "win32":
     import msvcrt
@@ -49,11 +55,13 @@ class RunDirectory:
     with the process, so the directory of a killed run can be taken over.
     """
 
-    def __init__(self, path: Path, lock: FileIO, made: bool):
+    def __init__(self, path: Path, lock: FileIO, before: Collection[str] | None = None, *, started: bool = False):
+        """`before` are the names that were in a directory which is not new."""
         self.path = path
         self._lock: FileIO | None = lock
-        self._made = made
-        self._written: list[str] = []
+        self._before = before
+        self.started = started
+        """Whether the run has taken a step. An error before the first one, by what is unusable, leaves no run."""
         self._inherited = False
         tell_in_child(self, RunDirectory._in_child)
 
@@ -74,7 +82,8 @@ class RunDirectory:
         made = not os.path.exists(path)
         try:
             make_folder(path)
-            directory = cls(path, _take(path), made)
+            before = None if made else os.listdir(path)
+            directory = cls(path, _take(path), before)
         except UsageError:
             if made:
                 with suppress(OSError):
@@ -93,7 +102,7 @@ class RunDirectory:
         """Reopen the directory of a run to continue. Raises UsageError if it holds no run."""
         if not os.path.isfile(path / CONFIG):
             raise UsageError(f"{path} holds no run to resume: it has no {CONFIG}")
-        directory = cls(path, _take(path), False)
+        directory = cls(path, _take(path), started=True)
         with suppress(OSError):
             for left in path.iterdir():  # by a run that was killed while writing
                 if TEMPORARY.fullmatch(left.name):
@@ -103,8 +112,6 @@ class RunDirectory:
     def write(self, name: str, data: str | bytes) -> None:
         """Write a file atomically. Raises UsageError, and leaves the old file, on failure."""
         self._require_own()
-        if not (self.path / name).exists():
-            self._written.append(name)
         if "/" in name:
             make_folder((self.path / name).parent)
         write_file(self.path / name, [data.encode() if isinstance(data, str) else data])
@@ -112,13 +119,14 @@ class RunDirectory:
     def abandon(self) -> None:
         """Remove the files of a run that could not start, and release the directory."""
         self._require_own()
-        for name in self._written:
+        for name in set(os.listdir(self.path)).difference(self._before or ()):
             with suppress(OSError):
-                (self.path / name).unlink()
-                for folder in Path(name).parents[:-1]:
-                    (self.path / folder).rmdir()
+                if name in (CHECKPOINT, BEST, SOURCE):
+                    shutil.rmtree(self.path / name)
+                elif name in (CONFIG, ORIGINS, RUN, METRICS, PLOT, REPORT, PREPARATION) or name.startswith(EVENTS):
+                    (self.path / name).unlink()
         self.close()
-        if self._made:
+        if self._before is None:
             with suppress(OSError):
                 self.path.rmdir()
 
@@ -136,7 +144,10 @@ class RunDirectory:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        if not self.started and isinstance(error, _UNUSABLE):
+            self.abandon()
+        else:
+            self.close()
 
 
 def _take(path: Path) -> FileIO:

@@ -94,6 +94,7 @@ class Journal:
 
     def step(self, epoch: int, step: int, loss: float, samples: int) -> None:
         """Write a line every `run.log_every` steps."""
+        self._directory.started = True
         self._steps += 1
         self._samples += samples
         if self._steps % self._task.settings.run.log_every and math.isfinite(loss):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
+from ..config.toml import toml_document
 from ..ops.errors import UsageError, nearest
 from ..options import Options
-from ..readable import require_file
 from .rates import GIVEN, PUBLISHED, Rates
 
 _LAUNCHES = "https://developer.nvidia.com/blog/cuda-graphs/"
@@ -91,11 +89,7 @@ def device_called(word: str) -> tuple[DeviceSheet, str]:
 
 
 def _read(path: str) -> DeviceSheet:
-    require_file(path)
-    try:
-        document: dict[str, Any] = tomllib.loads(Path(path).read_text())
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: no TOML file that can be read: {error}") from error
+    document, _ = toml_document(path, "the device")
     names = [f.name for f in fields(DeviceSheet)]
     for name in document:
         if name not in names:

@@ -97,7 +97,8 @@ def test_what_cannot_be_used(opstage: Command, words: tuple[str, ...], why: str)
         (DEVICE.replace("watts", "wats"), "unknown key 'wats' (did you mean 'watts'?)"),
         (DEVICE.replace("float32", "float64"), "no peak is known for float32"),
         (DEVICE.replace("= { float32 = 1e10 }", "= 1e10"), "not a table"),
-        ("name = ", "no TOML file"),
+        ("name = ", "not a TOML file"),
+        ("flops = " + "[" * 9999, "not a TOML file: nested deeper than 64"),
     ],
 )
 def test_files_of_devices_that_say_nothing_useful(opstage: Command, tmp_path: Path, text: str, why: str) -> None:

@@ -9,6 +9,7 @@ from typing import Literal
 
 import pytest
 
+import opstage
 from opstage.config import Layer, Mismatch, convert, merge, read_toml, toml_literal
 from opstage.config.convert import read_text
 from opstage.ops.errors import UsageError
@@ -194,3 +195,10 @@ def test_files_that_are_no_toml_are_one_error(tmp_path: Path) -> None:
     file.write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match=r"s\.toml: not a TOML file"):
         read_toml(file)
+
+
+def test_one_module_reads_toml() -> None:
+    """Files that nobody has written by hand, such as deep ones, are refused alike wherever TOML is read."""
+    package = Path(opstage.__file__).parent
+    readers = [path for path in package.rglob("*.py") if "import tomllib" in path.read_text()]
+    assert [path.relative_to(package).as_posix() for path in readers] == ["config/toml.py"]

@@ -173,6 +173,11 @@ def test_from_toml_reads_a_table_or_the_top_level(tmp_path: Path, text: str, tab
         ("[run]\nseed = 1", "run.options", "no table [run.options]; it has none there"),
         ("seed = 1\nsede = 2", None, "unknown option 'sede'"),
         ("seed = ", "options", "not a TOML file: "),
+        ("seed = " + "[" * 9999, "options", "not a TOML file: nested deeper than 64 levels"),
+        ("seed = " + "{a=" * 9999, "options", "not a TOML file: nested deeper than 64 levels"),
+        (".".join("a" * 9999) + " = 1", "options", "not a TOML file: a key has more than 64 parts"),
+        ("seed = " + "9" * 9999, "options", "not a TOML file: "),
+        ("#" * 70_000, "options", "has more than 65,536 bytes; expected the options"),
     ],
 )
 def test_from_toml_errors_name_file_and_key(tmp_path: Path, text: str, table: str | None, message: str) -> None:

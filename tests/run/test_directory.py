@@ -77,12 +77,13 @@ def test_a_directory_without_a_run_cannot_be_reopened(tmp_path: Path) -> None:
 
 def test_an_abandoned_run_leaves_nothing_behind(tmp_path: Path) -> None:
     made = RunDirectory.create(tmp_path / "new")
-    made.write("a.txt", "x")
+    made.write("config.toml", "x")
+    made.write("checkpoint/tensors", "x")
     made.abandon()
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "mine.txt").write_text("keep")
     found = RunDirectory.create(tmp_path)
-    found.write("a.txt", "x")
+    found.write("config.toml", "x")
     found.abandon()
     assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]
 

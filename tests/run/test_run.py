@@ -35,7 +35,7 @@ from opstage.experiment.run import run_task
 from opstage.experiment.settings import configure_resumed
 from opstage.experiment.task import prepare
 from opstage.models import cnn, mlp
-from opstage.ops.errors import UsageError
+from opstage.ops.errors import OpstageError, UsageError
 from opstage.training import checkpoint
 from opstage.training.fit import EpochResult
 
@@ -531,3 +531,28 @@ def test_a_run_is_not_cut_short(tmp_path: Path, stop: int | None, epochs: int) -
     ):
         started(again, resume=True)
     assert (tmp_path / "run" / "config.toml").read_bytes() == before
+
+
+@pytest.mark.parametrize("existing", [False, True])
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"run": {"accumulate": 2, "accumulate_by": "nope"}}, "weighs the parts of a batch by the metric 'nope'"),
+        ({"options": {"mesh": "data=3"}}, "cannot share batches"),
+    ],
+)
+def test_what_is_unusable_at_the_first_step_leaves_no_run(
+    tmp_path: Path, existing: bool, changed: dict[str, Any], message: str
+) -> None:
+    """The same command, corrected, starts the run; files that were there before stay."""
+    out = tmp_path / "run"
+    if existing:
+        out.mkdir()
+        (out / "mine.txt").write_text("")
+    right = {**SMALL, "run": {**SMALL["run"], "epochs": 1, "out": out, "tensorboard": False}}
+    wrong = {**right, **{name: {**right.get(name, {}), **table} for name, table in changed.items()}}
+    with pytest.raises(OpstageError, match=message):
+        train(configure("mlp", values=wrong, environ={}))
+    assert [each.name for each in tmp_path.rglob("*")] == (["run", "mine.txt"] if existing else [])
+    train(configure("mlp", values=right, environ={}))
+    assert (out / "config.toml").exists()

@@ -17,19 +17,16 @@ without that table is skipped. Flags override all settings. Paths are relative t
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...config.toml import toml_document
 from ...interpreters.shape_check import RULES
 from ...ops.errors import UsageError, nearest
 from ...options import Options
-from ...readable import require_file
 from .amounts import seconds
-
-_LARGEST = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -60,7 +57,7 @@ def find_project(start: Path) -> Project:
         for name, table in (("opstage.toml", ()), ("pyproject.toml", ("tool", "opstage"))):
             path = folder / name
             if path.is_file():
-                found: Any = _read(path)
+                found: Any = toml_document(path, largest=1 << 20)[0]
                 for key in table:
                     found = found.get(key) if isinstance(found, dict) else None
                 if found is not None:
@@ -74,20 +71,6 @@ def rules_named(names: tuple[str, ...] | list[str], where: str) -> tuple[str, ..
         if name not in RULES:
             raise UsageError(f"{where}: unknown rule {name!r}{nearest(name, RULES)}; opstage check --rules lists them")
     return tuple(names)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    require_file(path)
-    try:
-        with open(path, "rb") as file:
-            data = file.read(_LARGEST + 1)
-        if len(data) > _LARGEST:
-            raise UsageError(f"{path}: has more than {_LARGEST:,} bytes; a configuration has a few hundred")
-        return tomllib.loads(data.decode())
-    except OSError as error:
-        raise UsageError(f"{path}: cannot read the configuration: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: not a TOML file: {error}") from error
 
 
 def _project(table: Any, path: Path, prefix: str) -> Project:

@@ -9,18 +9,16 @@ other collective. Nothing overlaps. This is a model and not a measurement: cache
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any, NamedTuple, final
 
+from ...config.toml import toml_document
 from ...ops.catalogue.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, SHIFT
 from ...ops.dims import Dim
 from ...ops.errors import UsageError, nearest
 from ...ops.mesh import Mesh
 from ...ops.untrusted import brief
-from ...readable import require_file
 from ..mesh.crossing import SMALL
 from .report import Report
 from .sizes import value_at
@@ -53,14 +51,7 @@ class Machines:
         if "=" in text:
             pairs = [entry.partition("=") for entry in text.split(",") if entry.strip()]
             return cls.of({name.strip(): value.strip() for name, _, value in pairs}, f"cluster {brief(text)}")
-        require_file(text)
-        try:
-            return cls.of(tomllib.loads(Path(text).read_text(encoding="utf-8")), text)
-        except (OSError, ValueError) as error:
-            if isinstance(error, UsageError):
-                raise
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise UsageError(f"{text}: no description of a cluster: {reason}; {_ADVICE}") from None
+        return cls.of(toml_document(text, "the description of a cluster")[0], text)
 
     @classmethod
     def of(cls, values: Mapping[str, Any], origin: str | os.PathLike[str] = "cluster") -> Machines:
