@@ -322,7 +322,8 @@ def rows_of(model: Any) -> tuple[Network, int, int, Callable[[Any], Any]]:
     if len(model.inputs) != 1 or len(model.outputs) != 1 or model.state is not None:
         raise UsageError(
             f"a model that is verified has one input and one output, and no running statistics; this one takes "
-            f"{', '.join(model.inputs) or 'nothing'} and gives {', '.join(model.outputs) or 'nothing'}"
+            f"{', '.join(model.inputs) or 'nothing'} and gives {', '.join(model.outputs) or 'nothing'}; "
+            "name one of several outputs by --output, in Python onnx.load(outputs=[…])"
         )
     ((name, spec),) = model.inputs.items()
     shape = spec.shape

@@ -27,8 +27,6 @@ FORMATS = {
 }
 """Maps each format to its file suffixes."""
 
-_STEPS = 1000  # steps of a schedule; its rates are inputs of the graph, so this does not change the graph
-
 
 @click.command(cls=DottedCommand)
 @click.argument("model", required=False)
@@ -67,7 +65,7 @@ def graph(
         settings = configure(model, file=config, flags=[flag_layer(OPTION_PATHS, flags)]).settings
     chosen = settings.defined.make(settings.model)
     step = step and chosen.loss is not None
-    optimizer = settings.optimizer.make(_STEPS) if step else None
+    optimizer = settings.optimizer.make() if step else None
     clip = settings.optimizer.make_clip()
     recorded = record_model(chosen, settings.options, optimizer, clip, sizes=sizes)
     if form == "onnx":

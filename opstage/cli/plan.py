@@ -19,7 +19,9 @@ _PATHS = {**OPTION_PATHS, "mesh": "options.mesh", "zero": "options.zero"}
 
 @click.command(cls=DottedCommand)
 @click.argument("model", required=False)
-@click.option("--at", metavar="B=64,…", default="", help="A number for every named size of the batch.")
+@click.option(
+    "--at", metavar="B=64,…", default="", help="Numbers for named sizes of the batch; the recipe's for others."
+)
 @click.option(
     "--on",
     metavar="DEVICE",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
@@ -28,9 +29,12 @@ EXIT_CODES = {"holds": 0, "violated": 1, "unknown": 3}
     show_default=True,
     help="Split boxes along inputs, or by the signs of relus' operands too; auto: by both where inputs are many.",
 )
+@click.option("--output", default="", metavar="NAME", help="The output that the property is about, of several.")
 @click.option("--most-boxes", type=click.IntRange(min=1), help="Give up after so many boxes.")
-def verify(model: Path, prop: Path, timeout: float, method: Any, split: Any, most_boxes: int | None) -> None:
-    """Prove or refute PROPERTY, a VNN-LIB file, for MODEL, an ONNX file, by branch and bound.
+def verify(
+    model: Path, prop: Path, timeout: float, method: Any, split: Any, output: str, most_boxes: int | None
+) -> None:
+    """Prove or refute PROPERTY, a VNN-LIB file, for MODEL, an ONNX file or a run, by branch and bound.
 
     `holds` says that no input in the property's boxes is a counterexample, in exact arithmetic and in float32;
     `violated` shows one, which was run, in onnxruntime too where that is installed; `unknown` says that the time or the
@@ -45,15 +49,16 @@ def verify(model: Path, prop: Path, timeout: float, method: Any, split: Any, mos
     from ..ops.errors import UsageError
     from .interrupt import INTERRUPTED, say_interrupted
 
-    found = load(model)
     unsafe = read(prop)
+    source = _exported(model) if model.is_dir() else str(model)
+    found = load(source, outputs=[output] if output else ())
     network, inputs, outputs, shaped = rows_of(found)
     if (inputs, outputs) != (unsafe.inputs, unsafe.outputs):
         raise UsageError(
             f"{prop.name} is about {unsafe.inputs} inputs and {unsafe.outputs} outputs, but {model.name} has {inputs} "
             f"and {outputs}"
         )
-    confirm, where = _in_onnxruntime(model, shaped)
+    confirm, where = _in_onnxruntime(source, found.outputs[0], shaped)
     code = None
     try:
         verdict = branch_and_bound(
@@ -82,16 +87,27 @@ def verify(model: Path, prop: Path, timeout: float, method: Any, split: Any, mos
     raise SystemExit(EXIT_CODES[verdict.outcome] if code is None else code)
 
 
-def _in_onnxruntime(model: Path, shaped: Any) -> tuple[Any, str]:
+def _exported(run: Path) -> bytes:
+    """Return the prediction function of a run as an ONNX model."""
+    from ..experiment.exporting import export
+    from ..experiment.trained import load
+
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "model.onnx"
+        export(load(run), file, "onnx")
+        return file.read_bytes()
+
+
+def _in_onnxruntime(source: str | bytes, output: str, shaped: Any) -> tuple[Any, str]:
     """Return a function that runs the file in onnxruntime, and a note on it; no function if that is not installed."""
     try:
         import onnxruntime
     except ImportError:
         return None, "; onnxruntime is not installed, so not there"
-    session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(source, providers=["CPUExecutionProvider"])
     (entry,) = [each.name for each in session.get_inputs()]
 
     def confirm(x: Any) -> Any:
-        return session.run(None, {entry: shaped(x)})[0].reshape(len(x), -1)
+        return session.run([output], {entry: shaped(x)})[0].reshape(len(x), -1)
 
     return confirm, " and in onnxruntime"

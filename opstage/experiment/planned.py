@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from ..ops.dims import DimScope
 from ..ops.errors import UsageError, ValidationError
 from ..ops.mesh import Mesh, mesh_of
 from ..ops.spec import sized
+from ..ops.trees import flatten
 from ..ops.types import as_dtype
 from ..options import Options
 from ..planning.calibration import machine_rates, require_measurable
@@ -37,13 +39,12 @@ from .settings import Settings, configure, configure_kept
 from .sources import load_data
 
 CPU = "cpu"
-_SCHEDULE = 1000  # steps of the optimizer's schedule; rates are inputs of a step, so this does not affect its time
 
 
 def plan(
     model: str | os.PathLike[str] | Model,
     *,
-    at: Mapping[str, int],
+    at: Mapping[str, int] = MappingProxyType({}),
     on: str | Rates = CPU,
     options: Options | None = None,
     optimizer: Optimizer | None = None,
@@ -54,7 +55,7 @@ def plan(
     """Predict the time of a training step of `model`, its memory, and what a run of such steps takes.
 
     model       a shipped model's name, a model file, a run directory, or a `Model`
-    at          a number for every named size of the batch: {"B": 64}
+    at          a number for every named size of the batch, {"B": 64}; the recipe's for those left out
     on          `cpu`, this machine, whose rates are measured once and kept; `a100`, `h100` or `h200`, by published
                 peaks; a TOML file that describes a device; or rates at hand
     optimizer   that of the model's recipe if none is given
@@ -99,6 +100,8 @@ def plan_settings(
 ) -> StepPlan:
     """Return the plan of a configured model; see `plan`."""
     model = settings.defined.make(settings.model)
+    batch = batch_size_name(model)
+    at = {**_sizes_of_recipe(settings, model, at), **at}
     if steps is not None and epochs is not None:
         raise UsageError("a run has either so many steps or so many epochs; give one of them")
     for name, count in (("steps", steps), ("epochs", epochs)):
@@ -108,7 +111,6 @@ def plan_settings(
     if settings.optimizer.freeze.strip() or settings.parts != 1:
         what = "optimizer.freeze" if settings.optimizer.freeze.strip() else "accumulate"
         raise UsageError(f"a step is planned whole, with every parameter trained; leave {what} out")
-    batch = batch_size_name(model)
     if epochs is not None:
         require_sizes(model, at, settings.options)
         if batch is None:
@@ -119,7 +121,7 @@ def plan_settings(
         steps = epochs * (rows // at[batch])
         if not steps:
             raise UsageError(f"an epoch of {rows} samples has no batch of {at[batch]}; give a smaller {batch}")
-    made = optimizer if optimizer is not None else settings.optimizer.make(_SCHEDULE)
+    made = optimizer if optimizer is not None else settings.optimizer.make()
     return _planned(model, made, settings.optimizer.make_clip(), settings.options, at, on, steps, cluster)
 
 
@@ -140,7 +142,7 @@ def timed_step(settings: Settings, sizes: Mapping[str, int]) -> TimedStep:
     params, state = first_trees(model, options)
     clip = settings.optimizer.make_clip()
     trainer = scalar_trainer(model.require_loss(), params, *model.batch, options=options, state=state, clip=clip)
-    return TimedStep(trainer, settings.optimizer.make(_SCHEDULE), made_batch(model, sizes, options))
+    return TimedStep(trainer, settings.optimizer.make(), made_batch(model, sizes, options))
 
 
 def made_batch(model: Model, sizes: Mapping[str, int], options: Options) -> list[Any]:
@@ -158,6 +160,20 @@ def batch_size_name(model: Model) -> str | None:
     """Return the first named size of the first batch argument, or None if that size has no name."""
     entries = model.batch[0].entries if model.batch else ()
     return entries[0] if entries and entries[0] in dim_names(model.batch) else None
+
+
+def _sizes_of_recipe(settings: Settings, model: Model, at: Mapping[str, int]) -> dict[str, int]:
+    """Return the sizes of the recipe's batches that `at` lacks: the number of rows, and what its data say of others."""
+    batch, found = batch_size_name(model), dict[str, int]()
+    if batch is not None:
+        found[batch] = settings.data.batch_size
+    if settings.defined.recipe.data is None or set(dim_names(model.batch)) <= {*found, *at}:
+        return found
+    arrays = load_data(settings, model, settings.defined.recipe).training.arrays
+    for spec, array in zip(flatten(model.batch)[0], arrays):
+        named = zip(spec.entries[1:], array.shape[1:])
+        found |= {entry: size for entry, size in named if isinstance(entry, str) and entry not in found}
+    return found
 
 
 def require_sizes(model: Model, at: Mapping[str, int], options: Options) -> None:

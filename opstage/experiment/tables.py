@@ -132,8 +132,9 @@ class OptimizerSettings:
             raise UsageError(f"clip_norm must be greater than 0 but is {self.clip_norm}")
         self.make(2)
 
-    def make(self, steps: int) -> optim.Optimizer:
-        """Return the optimizer, with its learning rate scheduled over `steps` steps."""
+    def make(self, steps: int = 1000) -> optim.Optimizer:
+        """Return the optimizer, with its learning rate scheduled over `steps` steps. Their number changes no op, shape
+        or cost of a step, since learning rates are its inputs."""
         cls = optim.SHIPPED[self.name]
         own = {f.name for f in fields(cls)}
         chosen = {name: getattr(self, name) for name in _NUMBERS if getattr(self, name) is not None}

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 import numpy.typing as npt
 
-from ..ops.errors import UsageError
+from ..ops.errors import UsageError, nearest
 from ..ops.types import DType
 from ..ops.untrusted import brief
 
@@ -81,6 +81,22 @@ class OnnxGraph:
         given = {*[each.name for each in self.inputs], *self.initializers}
         given.update(name for node in self.nodes for name in node.outputs)
         return frozenset({each.name for each in self.outputs}.union(*[node.reads() for node in self.nodes]) - given)
+
+    def leading_to(self, names: Collection[str]) -> OnnxGraph:
+        """Return the graph of these outputs alone. Raises UsageError for a name that is not an output."""
+        by_name = {each.name: each for each in self.outputs}
+        for name in names:
+            if name not in by_name:
+                others = ", ".join(by_name)
+                raise UsageError(f"no output is called {name!r}{nearest(name, by_name)}; there are {others}")
+        needed, nodes = set(names), list[GraphNode]()
+        for node in reversed(self.nodes):
+            if needed.intersection(node.outputs):
+                needed.update(node.reads())
+                nodes.append(node)
+        kept = {name: array for name, array in self.initializers.items() if name in needed}
+        outputs = tuple([by_name[name] for name in names])
+        return replace(self, outputs=outputs, initializers=kept, nodes=tuple(reversed(nodes)))
 
     def within(self) -> Iterator[OnnxGraph]:
         """Yield this graph and all graphs nested in its nodes."""

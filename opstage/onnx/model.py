@@ -90,6 +90,7 @@ def load(
     where: Sequence[str] = (),
     constants: Sequence[str] = (),
     weights: Sequence[str] = (),
+    outputs: Sequence[str] = (),
     max_iterations: int | None = None,
 ) -> OnnxModel:
     """The model of an ONNX file, of the bytes of one, or of a file that was read already, as a program over Ops.
@@ -98,6 +99,7 @@ def load(
     where       constraints on the sizes that the file leaves open, `"sequence >= 65"`, which hold for a check
     constants   patterns of initializers that are to be no parameters, as `*.scale`
     weights     patterns of initializers that are to be parameters, where Opstage takes them for constants
+    outputs     the only outputs that are kept, with the nodes that they need; all of the file's if none is named
     max_iterations   the most iterations of each Loop that ends by a value and has no trip count that is known: with it
                      such a loop has gradients, and one that goes on past it is a RangeError
 
@@ -114,6 +116,8 @@ def load(
     """
     file = source if isinstance(source, File) else read(source)
     graph = _with_fixed(file.graph, dict(fixed or {}))
+    if outputs:
+        graph = graph.leading_to(outputs)
     for declared in (*graph.inputs, *graph.outputs):
         if declared.problem:
             raise UnsupportedError(f"{file.name}: {declared.name!r}: {declared.problem}")
@@ -121,13 +125,12 @@ def load(
     known = numbers.known | {
         each: KnownValue(np.asarray(value), np.asarray(value).dtype) for each, value in (fixed or {}).items()
     }
-    outputs = tuple(each.name for each in graph.outputs)
     model = OnnxModel(
         file.name,
         numbers.params,
         numbers.buffers or None,
         _inputs(graph, tuple(where)),
-        outputs,
+        tuple(each.name for each in graph.outputs),
         file.opset,
         file.metadata,
         graph,

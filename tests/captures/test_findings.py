@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+import operator
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.special
 
 import opstage
 from opstage import Spec
@@ -113,6 +116,19 @@ LARGE = {
     "in a dict of objects": lambda: {i: Held(np.ones(1 << 20)) for i in range(4)},
     "shown by objects": lambda: [Shows() for _ in range(32)],
 }
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        *(lambda: np.sqrt(2.0), lambda: np.add(1.0, 2.0), lambda: np.add.reduce([1.0, 2.0]), lambda: math.sqrt(2.0)),
+        *(lambda: np.linspace(0.0, 1.0, 3)[1], lambda: np.finfo(np.float32).eps, lambda: np.float32(1e-6)),
+        *(lambda: scipy.special.erf(0.5), lambda: np.frompyfunc(abs, 1, 1)(2.0), lambda: np.vectorize(abs)(2.0)),
+        *(lambda: operator.mul(2.0, 3.0), lambda: functools.reduce(operator.add, (1.0, 2.0)), lambda: np.pi),
+    ],
+)
+def test_functions_of_libraries_are_no_state(call: Any) -> None:
+    assert not opstage.check(lambda ops, x: ops.mul(x, float(call())), Spec("3")).notes
 
 
 @pytest.mark.parametrize("case", LARGE)

@@ -195,3 +195,14 @@ def test_a_model_of_several_inputs_is_refused() -> None:
     two = SimpleNamespace(inputs={"a": None, "b": None}, outputs=("y",), state=None)
     with pytest.raises(UsageError, match="has one input and one output"):
         rows_of(two)
+
+
+def test_a_run_is_verified_by_the_model_that_it_exports(tmp_path: Path) -> None:
+    words = ["train", "mlp", "--epochs", "1", "--model.hidden", "8", "--out", str(tmp_path / "run")]
+    assert CliRunner().invoke(cli, words).exit_code == 0
+    for limit, outcome in ((1.5, (0, "holds")), (0.0, (1, "violated"))):
+        prop = property_of(tmp_path / "p", [0.0] * 64, [0.01] * 64, 10, f"(assert (>= Y_0 {limit}))")
+        code, said = run_command(tmp_path / "run", prop, "--output", "probabilities")
+        assert (code, said.splitlines()[0]) == outcome
+    with pytest.raises(UsageError, match="name one of several outputs by --output"):
+        run_command(tmp_path / "run", prop)

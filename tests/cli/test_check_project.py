@@ -75,6 +75,8 @@ TREE = {
     "models/test_marked.py": MARKED,
     "models/.venv/bad.py": BAD,
     "models/notes.txt": BAD,
+    "models/runs/first/config.toml": "",
+    "models/runs/first/source/bad.py": BAD,  # a copy that a run keeps
 }
 
 
@@ -135,6 +137,29 @@ def test_a_model_file_in_a_folder(opstage: Command) -> None:
     code, out, _ = opstage("check", "mine")
     assert code == 0 and out.startswith("ok: mine/model_of_mine.py, one training step: ")
     assert "(B, 7)" in opstage("check", "mine", "-v", "--model.inputs", "7")[1]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words", "others", "same"),
+    [
+        ("", "", "--optimizer adamw", True),
+        ("optimizer='sgd', ", "", "--optimizer sgd", True),
+        ("optimizer='sgd', ", "--optimizer adam", "--optimizer adam", True),
+        ("clip_norm=1.0, ", "", "--optimizer.clip_norm 1.0", True),
+        ("", "", "--optimizer sgd", False),
+        ("", "", "--optimizer.clip_norm 1.0", False),
+        ("", "", "--optimizer.freeze *", False),
+    ],
+)
+def test_a_model_takes_the_step_of_its_recipe(
+    opstage: Command, recipe: str, words: str, others: str, same: bool
+) -> None:
+    assert opstage("new", "mine")[0] == 0
+    file = Path("mine.py")
+    file.write_text(file.read_text().replace("Recipe(", f"Recipe({recipe}"))
+    told = [opstage("check", "mine.py", *each.split(), "--format", "json")[1] for each in (words, others)]
+    costs = [json.loads(each)["targets"][0].get("flops") for each in told]
+    assert (costs[0] == costs[1]) is same
 
 
 @pytest.mark.parametrize(

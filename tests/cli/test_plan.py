@@ -72,7 +72,6 @@ def test_a_device_of_a_file(opstage: Command, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("mlp",), "depends on B: give a number, --at B=64"),
         (("mlp", "--at", "B=64", "--on", "h10"), "unknown device 'h10' (did you mean 'h100'?)"),
         (("mlp", "--at", "B=64", "--on", "none.toml"), "none.toml"),
         (("mlp", "--at", "B=64,C=3"), "C"),
@@ -87,6 +86,12 @@ def test_a_device_of_a_file(opstage: Command, tmp_path: Path) -> None:
 )
 def test_what_cannot_be_used(opstage: Command, words: tuple[str, ...], why: str) -> None:
     assert why in refusal(opstage("plan", *words))
+
+
+def test_sizes_left_out_are_those_of_the_recipe(opstage: Command) -> None:
+    assert "mlp at B=64: a step of" in opstage("plan", "mlp", "--on", "h100")[1]
+    assert "mlp at B=8: a step of" in opstage("plan", "mlp", "--on", "h100", "--data.batch_size", "8")[1]
+    assert "gpt at B=2, T=128: a step of" in opstage("plan", "gpt", "--on", "h100", "--at", "B=2")[1]
 
 
 @pytest.mark.parametrize(

@@ -176,6 +176,25 @@ def test_an_input_that_says_a_shape_is_fixed() -> None:
         opstage.onnx.load(proto.SerializeToString(), fixed={"shap": np.array([2, 3])})
 
 
+def test_outputs_that_are_kept_and_what_they_need() -> None:
+    nodes = [
+        helper.make_node("Mul", ["x", "scale"], ["scaled"]),
+        helper.make_node("Tanh", ["scaled"], ["near"]),
+        helper.make_node("Unheard", ["scaled"], ["far"]),
+        helper.make_node("Add", ["near", "shift"], ["moved"]),
+    ]
+    weights = {"scale": np.array([2.0], np.float32), "shift": np.array([1.0, 2.0], np.float32)}
+    data = model(nodes, {"x": ["n", 2]}, ["near", "far", "moved"], weights).SerializeToString()
+    loaded = opstage.onnx.load(data, outputs=["near"])
+    assert loaded.outputs == ("near",) and "shift" not in loaded.params
+    np.testing.assert_allclose(values(loaded, X[:, :2])[0], np.tanh(2 * X[:, :2]), rtol=1e-6)
+    assert opstage.onnx.load(data, outputs=["moved", "near"]).outputs == ("moved", "near")
+    with pytest.raises(UnsupportedError, match="Unheard"):
+        opstage.onnx.load(data)
+    with pytest.raises(UsageError, match=r"no output is called 'nea'.*near.*moved"):
+        opstage.onnx.load(data, outputs=["nea"])
+
+
 def test_a_constraint_that_a_check_asks_for() -> None:
     nodes = [helper.make_node("Pad", ["x", "pads"], ["y"], mode="reflect")]
     text = model(nodes, {"x": ["T"]}, ["y"], {"pads": np.array([64, 64])}).SerializeToString()

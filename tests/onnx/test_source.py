@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -140,6 +141,22 @@ def test_blocks_of_one_structure_are_a_loop_over_one_function(tmp_path: Path) ->
     assert "for i in range(3):" in text and text.count("ops.tanh(") == 1
     assert 'below(params, f"{i}.")' in text and 'params["down.weight"]' in text and "onnx::" not in text
     assert sorted(module.PARAMS)[:3] == [f"encoder.layer.0.{each}" for each in ("down.weight", "up.bias", "up.weight")]
+
+
+def test_constraints_that_sizes_lack_are_one_error(tmp_path: Path) -> None:
+    pads = {"wide": np.array([64, 64]), "narrow": np.array([9, 9])}
+    nodes = [
+        helper.make_node("Pad", ["x", "wide"], ["a"], mode="reflect"),
+        helper.make_node("Pad", ["a", "narrow"], ["b"], mode="reflect"),
+        helper.make_node("Pad", ["y", "narrow"], ["c"], mode="reflect"),
+        helper.make_node("Add", ["u", "v"], ["d"]),
+    ]
+    data = model(nodes, {"x": ["T"], "y": ["S"], "u": ["e"], "v": ["f"]}, ["b", "c", "d"], pads).SerializeToString()
+    with pytest.raises(UnsupportedError) as caught:
+        write_source(opstage.onnx.load(data), tmp_path / "padded.py")
+    where = re.findall(r"--where '(.*?)'", str(caught.value))
+    assert where == ["T >= 65", "S >= 10", "e == f"]
+    write_source(opstage.onnx.load(data, where=where), tmp_path / "padded.py")
 
 
 def test_names_that_are_no_python(tmp_path: Path) -> None:

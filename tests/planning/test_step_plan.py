@@ -146,10 +146,14 @@ def test_a_model_without_named_sizes() -> None:
     assert made.largest is None and made.seconds > 0
 
 
+def test_a_model_without_a_recipe_needs_its_sizes() -> None:
+    with pytest.raises(UsageError, match="depends on B: give a number"):
+        opstage.plan(one_layer(), on=FLAT, optimizer=optim.sgd(lr=0.1))
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ({"at": {}}, "depends on B: give a number"),
         ({"at": {"B": 8}, "on": "h10"}, "did you mean 'h100'"),
         ({"at": {"B": 8, "C": 1}, "on": "h100"}, "C"),
         ({"at": {"B": 8}, "steps": 0}, "at least one"),

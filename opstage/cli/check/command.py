@@ -86,7 +86,11 @@ def _bytes(context: click.Context, parameter: click.Parameter, text: str | None)
 @click.option(
     "--step/--forward", default=None, help="The whole training step (default for a loss), or the forward pass."
 )
-@click.option("--optimizer", type=click.Choice(tuple(SHIPPED)), help="Whose update the step ends with.")
+@click.option(
+    "--optimizer",
+    type=click.Choice(tuple(SHIPPED)),
+    help="Whose update the step ends with: of a model, its recipe's; else sgd.",
+)
 @click.option("--checkpoint", metavar="PATH", help="Hold a run directory or .safetensors file against the parameters.")
 @click.option("--data", metavar="FILE", help="Hold a data file (.npz, .csv), or `recipe`, against the batch.")
 @click.option("--batch-size", type=click.IntRange(1), metavar="N", help="Rows of the data in a batch.")

@@ -9,6 +9,7 @@ from functools import cache
 from glob import glob, has_magic
 from pathlib import Path
 
+from ...experiment.directory import CONFIG, SOURCE
 from ...ops.errors import UsageError
 from .target import may_declare
 
@@ -58,7 +59,7 @@ def files_in(word: str, exclude: Sequence[str], root: Path) -> Iterator[Path]:
         for found in matching:
             if os.path.isdir(found):
                 yield from files_in(found, exclude, root)
-            elif found.endswith(".py") and excluded_by(Path(found), exclude, root) is None:
+            elif found.endswith(".py") and _is_own(Path(found), exclude, root):
                 yield Path(found)
         return
     for folder, folders, names in os.walk(word):
@@ -66,11 +67,17 @@ def files_in(word: str, exclude: Sequence[str], root: Path) -> Iterator[Path]:
         folders[:] = sorted(
             name
             for name in folders
-            if not name.startswith(".") and name not in PASSED_OVER and excluded_by(here / name, exclude, root) is None
+            if not name.startswith(".") and name not in PASSED_OVER and _is_own(here / name, exclude, root)
         )
         for name in sorted(names):
             if name.endswith(".py") and excluded_by(here / name, exclude, root) is None:
                 yield here / name
+
+
+def _is_own(path: Path, exclude: Sequence[str], root: Path) -> bool:
+    """Whether a file or folder is neither excluded nor the copy of a model's files that a run keeps."""
+    copied = any(folder.name == SOURCE and (folder.parent / CONFIG).exists() for folder in (path, *path.parents))
+    return not copied and excluded_by(path, exclude, root) is None
 
 
 def excluded_by(path: Path, exclude: Sequence[str], root: Path) -> str | None:

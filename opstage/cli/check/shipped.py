@@ -55,13 +55,18 @@ def check_shipped(settings: Settings, asked: Asked) -> CheckOutcome:
     step = (asked.train and chosen.loss is not None) if asked.step is None else asked.step
     if step and not asked.train:
         raise UsageError("a training step is taken in training form; leave --step or --eval out")
-    optimizer = optimizer_called(asked.optimizer)
     held = [as_specs(tree) for tree in (chosen.init, chosen.state) if tree is not None]
     planned = None
     if step:
         declared = _declaring(chosen.batch, asked.where)  # of a mesh's sizes, of which the model says nothing
+        frozen = settings.optimizer.freeze.strip()
+        taken: dict[str, Any] = {  # the step that `train` would take
+            "optimizer": optimizer_called(asked.optimizer) or settings.optimizer.make(),
+            "clip": settings.optimizer.make_clip(),
+            "requires_grad": {frozen: False} if frozen else None,
+        }
         report, planned = report_on(
-            chosen.require_loss(), chosen.init, *declared, options=options, state=chosen.state, optimizer=optimizer
+            chosen.require_loss(), chosen.init, *declared, options=options, state=chosen.state, **taken
         )
     else:
         report = check(chosen.forward, *held, *chosen.batch, options=options, train=asked.train)

@@ -200,15 +200,20 @@ class Contents:
             self.add(Bits(value, what, where), value)
 
     def _state(self, value: Any, what: str, where: SourceLine | None) -> Iterator[tuple[Any, str]]:
+        described = callable(value) and is_library_module(type(value).__module__)
+
+        def is_description(name: str) -> bool:  # __doc__, __annotations__, … of a library's function, such as np.sqrt
+            return described and name.startswith("__") and name.endswith("__")
+
         for name in slots_of(value):
-            if hasattr(value, name):
+            if hasattr(value, name) and not is_description(name):
                 self.add(Attribute(value, name, f"{what}.{name}", where), value, name)
                 yield getattr(value, name), f"{what}.{name}"
         state = getattr(value, "__dict__", None)
         if isinstance(state, dict):
             self.add(Elements(state, what, where), state)
             self.add(Elements(state, what, where, "values"), state, "values")
-            yield from ((entry, f"{what}.{name}") for name, entry in state.items())
+            yield from ((entry, f"{what}.{name}") for name, entry in state.items() if not is_description(name))
 
 
 def _shows_changeable_memory(value: Any) -> bool:

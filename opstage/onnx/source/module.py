@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 import numpy.typing as npt
 
+from ...api import check
 from ...compilation import record
 from ...imported.network import Network, of_several
 from ...interpreters.graph.graph import Graph
@@ -20,6 +21,9 @@ from .layout import WIDTH, Bracketed, Expression, Prefixed, call, lines, tuple_o
 from .names import SourceNames, identifier
 from .steps import WIDE
 from .writer import PythonWriter
+
+_MOST_CHECKS = 16
+"""Checks of a program with ever more constraints on its sizes."""
 
 
 @final
@@ -86,12 +90,30 @@ def recorded(network: Network, *, train: bool = False) -> Graph:
     try:
         graph = record(program, network.params, state, *specs, options=WIDE)
     except OpstageError as error:
-        raise UnsupportedError(f"{network.name} does not hold for every size, so it has no source: {error}") from error
+        missing = _constraints(program, (network.params, state), specs)
+        more = f"; it needs {' '.join([f'--where {each!r}' for each in missing])}" if len(missing) > 1 else ""
+        raise UnsupportedError(
+            f"{network.name} does not hold for every size, so it has no source: {error}{more}"
+        ) from error
     names = [f"{kind}.{name}" for kind, tree in (("params", network.params), ("state", state)) for name in sorted(tree)]
     names += network.inputs
     names += ["step"] * (len(graph.body.inputs) - len(names))
     outputs = [f"outputs.{name}" for name in network.outputs] + [f"state.{name}" for name in state]
     return Graph(graph.body, names, outputs, graph.dtype, graph.seed)
+
+
+def _constraints(program: Callable[..., Any], trees: Sequence[Any], batch: Sequence[Spec]) -> list[str]:
+    """Return the constraints on sizes that a program lacks. An op that fails hides what follows from its result, so the
+    program is checked again with those that are found."""
+    found: list[str] = []
+    first, *rest = batch
+    for _ in range(_MOST_CHECKS):
+        report = check(program, *trees, first.changed(where=(*first.where, *found)), *rest, options=WIDE)
+        more = [each for each in report.suggestions if each not in found]
+        if not more:
+            break
+        found += more
+    return found
 
 
 def _dims(network: Network) -> list[str]:
