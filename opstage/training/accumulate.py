@@ -24,7 +24,7 @@ from ..ops.types import TensorType, dtype_name
 from ..options import Options
 from .by_name import by_position
 from .hyperparameters import keep, require_count
-from .row_terms import COUNT, DIVISOR, ROWS, SUM, Divisor, Joining, Joinings, counts
+from .row_terms import ADDED, COUNT, DIVISOR, ROWS, SUM, Divisor, Joining, Joinings, called, counts, with_state
 from .sharding import several_ranks
 from .step import Row, StepOutputs, TrainingStep
 
@@ -43,12 +43,13 @@ class Accumulate:
             weighed by their rows, or over those that count (targets that are not ignored, weights), so by what its sum
             is divided by. "sum": it is a sum over rows. Any other word is a metric of `Aux(metrics=)`, by which they
             are weighed, for a loss of which that cannot be read
-    check   refuse a loss that does not follow so. It is derived from the traced loss; where it cannot be, the loss of
-            every batch is computed in evaluation form, as a whole and in parts, and compared
+    check   refuse a loss or a new state that does not follow so, and batch norm. It is derived from the traced loss;
+            where it cannot be, the loss of every batch is computed in evaluation form, as a whole and in parts, and
+            compared
 
-    The gradient is Σ w·g / Σ w over parts, which is that of the whole batch but for rounding. It cannot be where rows
-    meet in another way: statistics of a batch are those of a part (running ones move once a part), and random draws
-    are others than those of the whole batch, though no part shares them with another one.
+    The gradient is Σ w·g / Σ w over parts, which is that of the whole batch but for rounding; the new state follows
+    from those of the parts likewise. With `check=False` statistics of a batch are those of a part, and state continues
+    from part to part. Random draws are others than those of the whole batch, though no part shares them with another.
 
     Raises:
         UsageError: parts that are no integer >= 1.
@@ -191,7 +192,7 @@ class Microbatches:
     def _divisor(self, ops: Any, row: Sequence[Any], divisor: Divisor) -> Any:
         def program(outer: Any, *refs: Any) -> Row:
             types = [TensorType(ref.shape, ref.dtype) for ref in refs]
-            return [divisor.value(outer, self.whole.unsharded.forward, refs, types)], flatten(0)[1]
+            return [divisor.value(outer, self.whole.unsharded.terms, refs, types)], flatten(0)[1]
 
         (count,), _ = self.whole.sharding.on_whole_parameters(ops, program, row)
         return count
@@ -243,11 +244,14 @@ class Microbatches:
         """Return the sum of the gradients of all parts, computed on the interpreter. Parameters and state do not
         change.
 
-        `joins` maps names of metrics to ROWS, SUM or COUNT; the other metrics are combined like the loss.
+        `joins` maps names of metrics and `new_state`s to ROWS, SUM, COUNT or ADDED; the others are combined like the
+        loss. If it has no new state, each part continues from that of the part before.
         """
         held, step = executor.state, self.whole
         interpreter = held.interpreter
         values, state = held.values(), held.state
+        old = with_state({}, None if step.state is None else unflatten(step.state, state))
+        proved = all(joins.get(name) for name in old)
         total = sum(part.rows for part in parts)
         exact = interpreter.dtype.kind == "O"
         trained = [held.params[i] for i in step.trained_indices]
@@ -266,7 +270,8 @@ class Microbatches:
             program.finish(())
             end = structure.num_leaves
             loss, metrics, tree = unflatten(structure, outputs[:end])
-            sums, state = tuple(outputs[end + 1 :]), flatten(tree)[0]
+            sums, state = tuple(outputs[end + 1 :]), state if proved else flatten(tree)[0]
+            metrics = with_state(metrics, tree if proved else None)
             losses.append(held.host(loss))  # read before any update: it raises if an index was out of range
             weights.append(held.host(outputs[end]))
             told.append({name: held.host(value) for name, value in metrics.items()})
@@ -281,12 +286,21 @@ class Microbatches:
         def metric(name: str) -> Any:
             how = joins.get(name, "")
             values = [each[name] for each in told]
+            if how == ADDED:
+                before = held.host(old[name])
+                added = _joined_metric([each - before for each in values], *once, mean=False)
+                return np.asarray(before + added, before.dtype)
             return _joined_metric(values, *weighed.get(how, (weights, divisor)), mean=how == ROWS)
+
+        def new_state(name: str) -> Any:
+            values = [each[name] for each in told]
+            same = all(np.array_equal(values[0], each) for each in values) and joins[name] == ROWS
+            return interpreter.put(values[0] if same else np.asarray(metric(name), values[0].dtype))
 
         return GradientSums(
             interpreter.put(_joined(losses, weights, divisor)),
-            {name: interpreter.put(metric(name)) for name in told[0]},
-            state,
+            {name: interpreter.put(metric(name)) for name in told[0] if name not in old},
+            [new_state(name) for name in old] if proved else state,
             sums,
             interpreter.put(np.asarray(divisor if exact else float(divisor))),
         )
@@ -352,9 +366,15 @@ class GradientAccumulation:
         types[: len(held.params)] = [TensorType(param.shape, param.dtype) for param in held.params]
         first, last = sum(step.counts[:2]), sum(step.counts[:3])
         key = (step.key, *[(type_.shape[1:], type_.dtype) for type_ in types[first:last]])
-        forward, counts = step.unsharded.forward, (*sorted({part.rows for part in parts}), rows.count)
+        forward, counts = step.unsharded.terms, (*sorted({part.rows for part in parts}), rows.count)
         with self._joinings.proved(key, forward, types, slice(first, last), held.interpreter, counts) as (found, new):
             if self._accumulate.check:
+                if found.batch:
+                    raise UsageError(
+                        f"accumulate: {found.batch} takes the statistics of a batch, which in parts would be those of "
+                        "a part, so the gradient would be another one; normalize each row (ops.layer_norm, "
+                        "ops.group_norm); check=False goes on anyway"
+                    )
                 alike = (by, DIVISOR if by == ROWS else by)
                 proved = metric in found.counts if metric is not None else found.loss in alike
                 if not proved or (new and found.loss != DIVISOR):
@@ -370,8 +390,9 @@ class GradientAccumulation:
         for name, why in unknown.items():
             if name != self._accumulate.metric:
                 raise UsageError(
-                    f"accumulate: the metric {name!r} of a batch does not follow from those of its parts: {why}; give "
-                    "what it is computed of as metrics, such as sums and counts; check=False weighs it like the loss"
+                    f"accumulate: {called(name)} of a batch does not follow from those of its parts: {why}; give what "
+                    "it is computed of, such as sums and counts; check=False weighs metrics like the loss, and changes "
+                    "state part by part"
                 )
 
     def _see(self, rows: Rows, found: Joining, *, proved: bool) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, final
 
+from ..facts.rows import BY_NUMBER
 from ..interpreters.mesh.one_rank import OneRank
 from ..interpreters.mesh.varying import Varying, VaryingRef
 from ..ops.cursor import Quietly
@@ -21,9 +22,9 @@ from ..ops.functions.collective import all_mean
 from ..ops.mesh import Mesh
 from ..ops.program import Aux, loss_and_aux
 from ..ops.spec import Spec
-from ..ops.trees import flatten, structure_paths, unflatten
+from ..ops.trees import flatten, unflatten
 from ..ops.types import FLOAT32, TensorType, dtype_name
-from .row_terms import COUNT, DIVISOR, OTHER, ROWS, SUM, Divisor, Joining, Joinings, counts
+from .row_terms import ADDED, COUNT, DIVISOR, OTHER, ROWS, SUM, Divisor, Joining, Joinings, called, counts, with_state
 from .sharding import DATA
 from .sizes import in_numbers
 
@@ -116,8 +117,12 @@ class DataParallel:
                 name: _alike(_metric(outer, name, value, joins, weighed), f"the metric {name!r}").value
                 for name, value in aux.metrics.items()
             }
-            kept = _state(outer, aux.state)
-        return joined.value, Aux(state=kept, metrics=told)
+            old = dict(zip(with_state({}, aux.state), refs[params:first]))
+            kept = [
+                _alike(_new_state(outer, name, value, old[name], joins, weighed), name).value
+                for name, value in with_state({}, aux.state).items()
+            ]
+        return joined.value, Aux(state=unflatten(flatten(aux.state)[1], kept), metrics=told)
 
     def _joining(self, flat: _Flat, types: Sequence[TensorType], first: int, ops: Any) -> Joining:
         """Return how the loss combines those of the ranks, as far as that is proved."""
@@ -201,7 +206,7 @@ class _Flat:
 
     def __call__(self, ops: Any, *leaves: Any) -> tuple[list[Any], Any]:
         loss, aux = loss_and_aux(self._loss(ops, *unflatten(self._structure, leaves)))
-        return flatten((loss, dict(aux.metrics)))
+        return flatten((loss, with_state(aux.metrics, aux.state)))
 
 
 def _join(ops: Varying, x: VaryingRef, how: str, weight: VaryingRef | None) -> VaryingRef:
@@ -225,16 +230,16 @@ def _join(ops: Varying, x: VaryingRef, how: str, weight: VaryingRef | None) -> V
 
 def _metric(ops: Varying, name: str, value: Any, joins: Joining, weighed: Callable[..., Any]) -> VaryingRef:
     """Combine a metric of each rank's rows into that of all rows. Raises UsageError if it is not proved how."""
-    x, how = ops.adopt(value), joins.metrics.get(name, "")
+    x, how, why = ops.adopt(value), joins.metrics.get(name, ""), joins.unknown.get(name, joins.reason)
     if how == COUNT:
-        return ops.all_reduce(x if DATA in x.axes else ops.vary(x, axis=DATA), axis=DATA)
-    if DATA not in x.axes:
+        return _sum(ops, x)
+    if DATA not in x.axes and not why.endswith(BY_NUMBER):
         return x
     if not how:
         raise UsageError(
-            f"the metric {name!r} cannot be shared out over the ranks of mesh axis {DATA!r}: how that of a batch "
-            f"follows from those of its parts is not known: {joins.unknown.get(name, joins.reason)}; make it one "
-            "number of all ranks with the collectives, such as opstage.derived.all_mean"
+            f"{called(name)} cannot be shared out over the ranks of mesh axis {DATA!r}: how that of a batch "
+            f"follows from those of its parts is not known: {why}; make it one number of all ranks with the "
+            "collectives, such as opstage.derived.all_mean or ops.all_max"
         )
     if x.dtype.kind not in "fO" and how == ROWS:  # all ranks have the same
         return VaryingRef(x.value, ops, x.axes - {DATA})
@@ -243,14 +248,14 @@ def _metric(ops: Varying, name: str, value: Any, joins: Joining, weighed: Callab
     return _join(ops, x, how, None)
 
 
-def _state(ops: Varying, state: Any) -> Any:
-    """Return the program's new state; running statistics that differ between ranks are averaged."""
-    leaves, structure = flatten(state)
-    refs = [ops.adopt(leaf) for leaf in leaves]
-    for ref, path in zip(refs, structure_paths(structure)):
-        if ref.axes and ref.dtype.kind not in "fO":
-            raise UsageError(
-                f"the new state {path or 'of the loss'} is {dtype_name(ref.dtype)} and differs between the ranks of a "
-                "mesh, so which one holds is unknown; make it of what all ranks have, or sum it with ops.all_reduce"
-            )
-    return unflatten(structure, [(all_mean(ops, ref, axis=DATA) if ref.axes else ref).value for ref in refs])
+def _new_state(
+    ops: Varying, name: str, value: Any, old: VaryingRef, joins: Joining, weighed: Callable[..., Any]
+) -> VaryingRef:
+    """Combine a leaf of the new state of each rank's rows into that of all rows, as a metric."""
+    if joins.metrics.get(name) == ADDED and DATA not in ops.adopt(old).axes:
+        return ops.adopt(ops.add(old, _sum(ops, ops.sub(value, old))))
+    return _metric(ops, name, value, joins, weighed)
+
+
+def _sum(ops: Varying, x: VaryingRef) -> VaryingRef:
+    return ops.all_reduce(x if DATA in x.axes else ops.vary(x, axis=DATA), axis=DATA)

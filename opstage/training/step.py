@@ -28,6 +28,7 @@ from ..ops.trees import Structure, first_difference, flatten, structure_paths, u
 from ..ops.types import dtype_name, show_shape
 from .clip import global_norm
 from .optim import Optimizer
+from .row_terms import with_state
 from .saved import require_same_types
 from .sharding import REPLICATED, Sharding, Update
 
@@ -210,6 +211,16 @@ class TrainingStep:
     def forward(self, ops: Any, *row: Any) -> Row:
         """Compute (parameters, state, batch) -> (loss, metrics), without differentiation."""
         return self._undifferentiated(ops, lambda tape, *refs: self._run(tape, *refs)[:2], row)
+
+    def terms(self, ops: Any, *row: Any) -> Row:
+        """Compute (parameters, state, batch) -> (loss, metrics and new state by name), which `row_terms.joining`
+        reads."""
+
+        def run(tape: Any, *refs: Any) -> tuple[Any, dict[str, Any]]:
+            loss, metrics, state = self._run(tape, *refs)
+            return loss, with_state(metrics, state)
+
+        return self._undifferentiated(ops, run, row)
 
     def gradient(self, ops: Any, *row: Any) -> Row:
         """Compute (parameters, state, batch) -> (loss, metrics), and the gradients of the trained parameters."""

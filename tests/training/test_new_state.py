@@ -1,0 +1,174 @@
+"""The new state of a step on a mesh, or in parts, is that of one rank with the whole batch, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import opstage
+from opstage import Aux, OpstageError, Options, Spec, check_step
+from opstage.ops.derived import all_mean, median
+from opstage.training.accumulate import Accumulate
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((8, 3)) + 0.3 * np.arange(8)[:, None]
+Y = RNG.integers(-1, 2, 8)
+W = {"w": RNG.standard_normal((2, 3))}
+STATE = {"m": np.array([0.5, -1.0, 2.0])}
+COUNT = {"m": np.array([3, 4, 5])}
+
+New = Callable[[Any, Any, Any, Any], Any]
+
+
+def mean(ops: Any, x: Any) -> Any:
+    return ops.reduce_mean(x, axis=0)
+
+
+def ratio(ops: Any, x: Any, y: Any) -> Any:
+    """A mean over the rows whose label is not ignored."""
+    counted = ops.cast(ops.less_equal(ops.full(shape=y.shape, value=0, dtype="int64"), y), dtype="float64")
+    return ops.broadcast_to(ops.sum(ops.reduce_mean(x, axis=1) * counted) / ops.sum(counted), shape=(3,))
+
+
+def centred(ops: Any, x: Any) -> Any:
+    return x - ops.broadcast_to(mean(ops, x), shape=x.shape)
+
+
+def rows(ops: Any, x: Any) -> Any:
+    return ops.full(shape=(3,), value=x.shape[0] * 1.0)
+
+
+def row(ops: Any, x: Any, at: Any) -> Any:
+    return ops.reshape(ops.slice(x, axis=0, start=at, length=1), shape=(3,))
+
+
+def statistics(ops: Any, x: Any, which: int) -> Any:
+    return ops.batch_norm(x, None, None, channel_axis=1)[which]
+
+
+def counted(ops: Any, x: Any) -> Any:
+    return ops.cast(ops.less(x, ops.full(shape=x.shape, value=0.0)), dtype="int64")
+
+
+JOINED: dict[str, New] = {
+    "fixed": lambda ops, m, x, y: m + 1.0,
+    "its own decay": lambda ops, m, x, y: 0.9 * m,
+    "a mean": lambda ops, m, x, y: mean(ops, x),
+    "a running mean": lambda ops, m, x, y: 0.9 * m + 0.1 * mean(ops, x),
+    "a running mean of squares": lambda ops, m, x, y: 0.9 * m + 0.1 * mean(ops, x * x),
+    "a running mean, as a step": lambda ops, m, x, y: m + 0.1 * (mean(ops, x) - m),
+    "of rows and the old state": lambda ops, m, x, y: mean(ops, (x - ops.broadcast_to(m, shape=x.shape)) ** 2),
+    "a sum": lambda ops, m, x, y: ops.reduce_sum(x, axis=0),
+    "a running sum": lambda ops, m, x, y: m + ops.reduce_sum(x, axis=0),
+    "a running sum, first": lambda ops, m, x, y: ops.reduce_sum(x * x, axis=0) + m,
+    "the number of rows": lambda ops, m, x, y: rows(ops, x),
+    "a running number of rows": lambda ops, m, x, y: m + rows(ops, x),
+}
+COUNTS: dict[str, New] = {
+    "steps": lambda ops, m, x, y: m + ops.full(shape=(3,), value=1, dtype="int64"),
+    "rows with a feature": lambda ops, m, x, y: m + ops.reduce_sum(counted(ops, x), axis=0),
+}
+OF_RANKS: dict[str, New] = {
+    "a mean over rows that count": lambda ops, m, x, y: 0.9 * m + 0.1 * ratio(ops, x, y),
+    "the mean of a batch": lambda ops, m, x, y: 0.9 * m + 0.1 * statistics(ops, x, 1),
+    "the variance of a batch": lambda ops, m, x, y: 0.9 * m + 0.1 * statistics(ops, x, 2),
+    "a maximum of all ranks": lambda ops, m, x, y: ops.maximum(m, ops.all_max(ops.reduce_max(x, axis=0), axis="data")),
+    "a root of a mean of all ranks": lambda ops, m, x, y: ops.sqrt(all_mean(ops, mean(ops, x * x), axis="data")),
+}
+REFUSED: dict[str, New] = {
+    "a running maximum": lambda ops, m, x, y: ops.maximum(m, ops.reduce_max(x, axis=0)),
+    "the last row": lambda ops, m, x, y: row(ops, x, x.shape[0] - 1),
+    "the first row": lambda ops, m, x, y: 0.9 * m + 0.1 * row(ops, x, 0),
+    "a running variance": lambda ops, m, x, y: 0.9 * m + 0.1 * mean(ops, centred(ops, x) ** 2),
+    "a variance of moments": lambda ops, m, x, y: mean(ops, x * x) - mean(ops, x) ** 2,
+    "a root of a mean": lambda ops, m, x, y: 0.9 * m + 0.1 * ops.sqrt(mean(ops, x * x)),
+    "the size of a mean": lambda ops, m, x, y: ops.abs(mean(ops, x)),
+    "a decaying sum": lambda ops, m, x, y: 0.9 * m + ops.reduce_sum(x, axis=0),
+    "a decaying number of rows": lambda ops, m, x, y: 0.9 * m + rows(ops, x),
+    "twice the number of rows, and one": lambda ops, m, x, y: 2.0 * rows(ops, x) + 1.0,
+    "an unbiased mean": lambda ops, m, x, y: ops.scale(ops.reduce_sum(x, axis=0), c=1 / (x.shape[0] - 1)),
+    "a batch's statistics and their number": lambda ops, m, x, y: statistics(ops, x, 1) + rows(ops, x),
+    "a median": lambda ops, m, x, y: median(ops, x, axis=0),
+    "what of another step depends on": lambda ops, m, x, y: ops.cond(
+        ops.less(ops.full(shape=(), value=0.0), ops.sum(mean(ops, x))), lambda ops, m: m + 1.0, lambda ops, m: m, m
+    ),
+}
+HOW = [
+    {"mesh": "data=2"},
+    {"mesh": "data=4"},
+    {"accumulate": 2},
+    {"accumulate": 3},
+    {"mesh": "data=2", "accumulate": 2},
+]
+
+
+def trained(new: New, state: Any, how: Any) -> Any:
+    def loss(ops: Any, params: Any, state: Any, x: Any, y: Any) -> Any:
+        loss = ops.cross_entropy(ops.linear(params["w"], None, x), y, ignore_index=-1)
+        return loss, Aux(state={"m": new(ops, state["m"], x, y)})
+
+    trainer = opstage.scalar_trainer(loss, W, state=state, options=Options(dtype="float64", **how))
+    for _ in range(2):
+        trainer.step(0.1, X, Y)
+    return trainer.state["m"]
+
+
+def reported(new: New, state: Any) -> Any:
+    def loss(ops: Any, params: Any, state: Any, x: Any, y: Any) -> Any:
+        return ops.reduce_mean(ops.linear(params["w"], None, x)), Aux(state={"m": new(ops, state["m"], x, y)})
+
+    kinds = {name: Spec(value.shape, str(value.dtype)) for name, value in state.items()}
+    how = Options(mesh="data=N", dtype="float64")
+    return check_step(loss, W, Spec("B 3", where=("B >= 4",)), Spec("B", "int64"), state=kinds, options=how)
+
+
+@pytest.mark.filterwarnings("ignore:.*is never used")
+@pytest.mark.parametrize("how", HOW, ids=str)
+@pytest.mark.parametrize("name", [*JOINED, *COUNTS])
+def test_it_is_that_of_the_whole_batch(name: str, how: Any) -> None:
+    new, state = (JOINED[name], STATE) if name in JOINED else (COUNTS[name], COUNT)
+    one, own = trained(new, state, {}), trained(new, state, how)
+    np.testing.assert_allclose(own, one, rtol=1e-12, atol=1e-14)
+    assert own.dtype == one.dtype
+
+
+@pytest.mark.filterwarnings("ignore:.*is never used")
+@pytest.mark.parametrize("name", OF_RANKS)
+def test_what_ranks_alone_can_join_is_refused_in_parts(name: str) -> None:
+    new = OF_RANKS[name]
+    for mesh in ("data=2", "data=4"):
+        np.testing.assert_allclose(trained(new, STATE, {"mesh": mesh}), trained(new, STATE, {}), rtol=1e-12)
+    for how in ({"accumulate": 2}, {"mesh": "data=2", "accumulate": 2}):
+        with pytest.raises(OpstageError, match=r"accumulate: (the new state m|batch_norm at)"):
+            trained(new, STATE, how)
+
+
+@pytest.mark.filterwarnings("ignore:.*is never used")
+@pytest.mark.parametrize("how", HOW, ids=str)
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_proved_is_refused(name: str, how: Any) -> None:
+    with pytest.raises(OpstageError, match=r"(new state m|batch_norm at .*) (cannot be shared|of a batch|takes the)"):
+        trained(REFUSED[name], STATE, how)
+
+
+@pytest.mark.parametrize("name", [*JOINED, *COUNTS, *OF_RANKS, *REFUSED])
+def test_a_check_of_every_number_of_ranks_agrees(name: str) -> None:
+    new = {**JOINED, **COUNTS, **OF_RANKS, **REFUSED}[name]
+    report = reported(new, COUNT if name in COUNTS else STATE)
+    refused = any("the new state m cannot be shared out" in str(finding) for finding in report.errors)
+    assert report.ok != refused and refused == (name in REFUSED), report
+
+
+def test_without_the_check_state_continues_part_by_part() -> None:
+    def loss(ops: Any, params: Any, state: Any, x: Any) -> Any:
+        new = 0.5 * state["m"] + 0.5 * statistics(ops, x, 1)
+        return ops.reduce_mean(ops.linear(params["w"], None, x)), Aux(state={"m": new})
+
+    trainer = opstage.scalar_trainer(
+        loss, W, state={"m": np.zeros(3)}, accumulate=Accumulate(2, check=False), options=Options(dtype="float64")
+    )
+    trainer.step(0.1, X)
+    np.testing.assert_allclose(trainer.state["m"], 0.25 * X[:4].mean(0) + 0.5 * X[4:].mean(0), rtol=1e-12)
