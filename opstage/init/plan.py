@@ -84,9 +84,10 @@ def place(
 
 
 class Plan:
-    """One initialiser for every parameter: a tree like the parameters', or a flat list in the order of their paths.
+    """One initialiser for every parameter: a tree like the parameters', or a flat list.
 
-    A `Param` in several places is one parameter, and its places must have the same initialiser.
+    A list goes by the order in which the parameters were written: `[uniform(), zeros]` for `{"w": …, "b": …}` gives the
+    uniform values to w. A `Param` in several places is one parameter, and its places must have the same initialiser.
 
     Raises `UsageError` for an entry that is not an initialiser.
 
@@ -143,7 +144,8 @@ class Plan:
         given = places.columns(self._leaves)
         if given is not None:
             return list(given)
-        names, shapes, planned = places.names, places.first(every), len(self._leaves)
+        names, shapes = [places.paths[place] for place in places.written], [every[place] for place in places.written]
+        planned = len(self._leaves)
         counts = f"the plan has {planned} initialisers for {len(names)} parameters"
         if planned < len(names):
             raise UsageError(f"{counts}: parameter {trees.show_path(names[planned])} {shapes[planned]} has none")

@@ -127,12 +127,24 @@ class Places:
                 )
         return self.first(column)
 
+    @cached_property
+    def written(self) -> tuple[int, ...]:
+        """The index of each parameter's first position in the tree as users wrote it; see `trees.written_order`."""
+        at: dict[int, int] = {}
+        for place in trees.written_order(self.structure):
+            at.setdefault(self.owners[place], place)
+        return tuple(at.values())
+
     def columns(self, column: Sequence[T]) -> Sequence[T] | None:
-        """Return a list with an entry for every position, from one per position or per parameter; None for other
-        lengths."""
+        """Return an entry for every position from a flat list of them in the order in which users wrote the tree, one
+        per position or per parameter; None for other lengths."""
         if len(column) == len(self.owners):
-            return column
-        return self.spread(column) if len(column) == len(self) else None
+            at = dict(zip(trees.written_order(self.structure), column))
+            return [at[place] for place in range(len(at))]
+        if len(column) != len(self):
+            return None
+        of = dict(zip([self.owners[place] for place in self.written], column))
+        return [of[owner] for owner in self.owners]
 
     def spread(self, values: Sequence[T]) -> list[T]:
         """Return the value of the parameter at every position."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
+from itertools import chain
 from operator import attrgetter
 from typing import Any, TypeAlias, TypeVar
 
@@ -86,6 +87,21 @@ def structure_paths(structure: Structure) -> list[str]:
         twice = next(name for n, name in enumerate(names) if name in names[:n])
         raise UsageError(f"two leaves have the path {twice!r}: a key holds a dot, or a number stands beside its text")
     return names
+
+
+def written_order(structure: Structure) -> list[int]:
+    """Return the numbers of the leaves in the order in which users wrote the tree: dict entries as they were inserted.
+
+    A flat list that stands for a tree is paired with its leaves in this order.
+    """
+
+    def walk(node: Any) -> Iterable[int]:
+        if type(node) is int:
+            return [node]
+        below = optree.tree_leaves(node, is_leaf=lambda each: each is not node, namespace=_NAMESPACE)
+        return chain.from_iterable(map(walk, node.values() if isinstance(node, dict) else below))
+
+    return list(walk(structure.unflatten(range(structure.num_leaves))))
 
 
 def output_names(structure: Structure) -> list[str]:

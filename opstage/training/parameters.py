@@ -20,7 +20,7 @@ from ..ops.errors import ShapeError, UsageError
 from ..ops.numbers import as_numpy
 from ..ops.places import Places
 from ..ops.trees import align, flatten, show_path, structure_paths, unflatten
-from ..ops.types import as_dtype, is_float, show_shape
+from ..ops.types import as_dtype, dtype_name, is_float, show_shape
 from ..options import Options, options_of
 from .commit import Commit, LockSet, SharedLock
 from .hyperparameters import require_nonnegative
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 
 def requires_grad_flags(params: Any, requires_grad: Any, options: Options) -> list[bool]:
-    """Return one flag per parameter, from flags aligned with the tree or with a flat list of its parameters.
+    """Return one flag per parameter, from flags aligned with the tree, or from a flat list in the order in which
+    its parameters were written.
 
     A dict of flags by patterns or prefixes of paths, `{"*.bias": False, "encoder": False}`, sets the parameters that
     match, see `training.rules`; the others keep their defaults.
@@ -49,7 +50,7 @@ def requires_grad_flags(params: Any, requires_grad: Any, options: Options) -> li
         return [bool(requires_grad)] * len(places)
     if isinstance(requires_grad, (list, tuple)) and all(isinstance(flag, (bool, np.bool_)) for flag in requires_grad):
         requires_grad = [bool(flag) for flag in requires_grad]
-        given, names = places.columns(requires_grad), places.names
+        given, names = places.columns(requires_grad), [places.paths[place] for place in places.written]
         if given is None:
             at = len(requires_grad)
             where = f"; the first parameter without one is {show_path(names[at])}" if at < len(names) else ""
@@ -135,20 +136,30 @@ def get_values(params: Any) -> Any:
     return together(leaves).run(lambda: places.arrays([np.array(param.value) for param in places.first(leaves)]))
 
 
-def set_values(params: Any, values: Any) -> None:
+def set_values(params: Any, values: Any, *, seed: int = 0) -> None:
     """Overwrite a tree of Params. Structure, shapes and values are checked before anything changes.
+
+    values   a tree of arrays; or a Plan, whose values are created on the interpreter that uses each parameter next
+    seed     the base seed of a plan's initialisers that have none
 
     Raises UsageError where the places of one Param are given values that differ in any bit.
     """
     leaves, structure = flatten(params)
     places = Places.among(structure, leaves)
-    new = align(structure, values, "the parameters", "the new values")
-    checked = [param.checked(value) for param, value in zip(leaves, new)]
-    agreed = places.agreed(checked, "values", same_bits)
+    firsts: list[Param] = places.first(leaves)
+    agreed: Sequence[Any]
+    if isinstance(values, Plan):
+        agreed = values.placements(params, seed=seed)
+        for param, placement in zip(firsts, agreed):
+            if not is_float(param.dtype):
+                raise UsageError(f"{show_path(placement.path)} is {dtype_name(param.dtype)}, and a plan makes floats")
+    else:
+        new = align(structure, values, "the parameters", "the new values")
+        agreed = places.agreed([param.checked(value) for param, value in zip(leaves, new)], "values", same_bits)
 
     def put_in_place() -> None:
         commit = Commit()
-        for param, value in zip(places.first(leaves), agreed):
+        for param, value in zip(firsts, agreed):
             param.prepare(commit, value)
         commit.run()
 

@@ -151,9 +151,10 @@ class ScalarTrainer:
     def set_params(self, params: Any) -> None:
         """Overwrite all parameter values; structure, shapes and numbers are checked before any is touched.
 
-        Raises UsageError where the places of one parameter are given values that differ.
+        An `init.Plan` in place of a tree of arrays initialises them again, where the options have them stand: on a
+        device no host array is made. Raises UsageError where the places of one parameter are given values that differ.
         """
-        set_values(self.params, params)
+        set_values(self.params, params, seed=self.options.seed)
 
     @property
     @exclusive
@@ -388,8 +389,8 @@ def scalar_trainer(
                     whether one parameter or several are meant
     specs           one pytree of Specs per batch argument: the trainer's contract. Inside it any size will do, outside
                     it is an error. Without any, each new batch shape is validated when it first comes
-    requires_grad   which parameters are trained: one bool, a pytree or list of bools aligned with params, or
-                    patterns of paths, `{"encoder.*": False}`
+    requires_grad   which parameters are trained: one bool, a pytree of bools like params, a list of them in the
+                    order in which params was written, or patterns of paths, `{"encoder.*": False}`
     state           for a loss with state, `(ops, params, state, *batch) -> (loss, Aux(state=…))`, its first value
     clip            a program (ops, gradients) -> gradients, see opstage.optim.clip
     accumulate      in how many parts each training step computes its batch, one after the other: the memory of a part,

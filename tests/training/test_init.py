@@ -229,11 +229,15 @@ def test_placements_say_what_each_parameter_gets() -> None:
     assert (arrays["w"] == weight.materialise("float64")).all()
 
 
-def test_a_list_follows_the_order_of_paths() -> None:
-    parameters = {"w": np.empty((2, 3)), "b": np.empty(2)}
-    arrays = init.Plan([init.flat([7.0, 8.0]), init.ones]).materialise(parameters)
-    assert arrays["b"].tolist() == [7.0, 8.0]
-    assert (arrays["w"] == 1).all()
+def test_a_list_follows_the_order_in_which_the_parameters_were_written() -> None:
+    w, b = np.empty((2, 3)), np.empty(2)
+    for parameters, plan in [
+        ({"w": w, "b": b}, [init.ones, init.flat([7.0, 8.0])]),
+        ({"b": b, "w": w}, [init.flat([7.0, 8.0]), init.ones]),
+    ]:
+        arrays = init.Plan(plan).materialise(parameters)
+        assert arrays["b"].tolist() == [7.0, 8.0]
+        assert (arrays["w"] == 1).all()
 
 
 PARAMETERS = {"blocks": [{"w": np.empty((4, 3)), "b": np.empty(4)}], "head": np.empty((2, 4))}
@@ -256,7 +260,7 @@ PARAMETERS = {"blocks": [{"w": np.empty((4, 3)), "b": np.empty(4)}], "head": np.
             "parameter blocks.0.b: fans are inferred",
         ),
         (
-            [init.zeros, init.flat([1.0]), init.zeros],
+            [init.flat([1.0]), init.zeros, init.zeros],
             "parameter blocks.0.w: flat has 1 values but shape (4, 3) needs 12",
         ),
     ],

@@ -98,7 +98,7 @@ def test_step_with_is_functional_in_the_optimizer_state() -> None:
 
 
 @pytest.mark.parametrize(
-    "requires_grad", [{"w": True, "b": False}, [False, True]], ids=["tree", "list in the order of paths"]
+    "requires_grad", [{"w": True, "b": False}, [True, False]], ids=["tree", "list in the order of the parameters"]
 )
 def test_frozen_parameters_are_never_touched(requires_grad: Any) -> None:
     t, (x, y) = trainer(requires_grad=requires_grad), batch()
@@ -114,7 +114,7 @@ def test_frozen_parameters_are_never_touched(requires_grad: Any) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ([True], r"requires_grad has 1 flags for 2 parameters; the first parameter without one is w"),
+        ([True], r"requires_grad has 1 flags for 2 parameters; the first parameter without one is b"),
         ([True] * 3, r"requires_grad has 3 flags for 2 parameters"),
         ({"w": True}, r"b is missing"),
         ({"w": 1.0, "b": True}, r"requires_grad of w must be a bool but is 1.0"),
