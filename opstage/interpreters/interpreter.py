@@ -199,6 +199,10 @@ class BaseInterpreter(Interpreter[R]):
     def get(self, ref: R, /) -> Any:
         """A value as a host array."""
 
+    def stored_dtype(self, dtype: DType, /) -> DType:
+        """The dtype that a host array of `dtype` has here."""
+        return dtype
+
     def fill(self, initialiser: Elementary, shape: tuple[int, ...], dtype: DType, /) -> R:
         """The initial value of a parameter or moment. An interpreter with its own memory creates it there."""
         return self.put(initialiser.materialise(shape, dtype))

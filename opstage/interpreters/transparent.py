@@ -52,6 +52,10 @@ class Transparent(BaseInterpreter[R]):
         return self.inner.get(ref)
 
     @override
+    def stored_dtype(self, dtype: DType, /) -> DType:
+        return self.inner.stored_dtype(dtype)
+
+    @override
     def fill(self, initialiser: Elementary, shape: tuple[int, ...], dtype: DType, /) -> R:
         return self.inner.fill(initialiser, shape, dtype)
 

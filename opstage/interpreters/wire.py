@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from ..ops.errors import UsageError
 from ..ops.types import DType, as_dtype, dtype_name
+from .host import as_array
 
 Array = npt.NDArray[Any]
 
@@ -25,7 +26,8 @@ def register_wire_format(dtype: str, encode: Callable[[Array], Array]) -> None:
     dtype   such as "float64" or "exact"
     encode  array -> array of the same shape, float32, int32, int64 or bool
 
-    Arrays that come back from the device keep its dtype. Raises UsageError for a dtype that has a device form.
+    So arguments, parameters and optimizer state are uploaded. Programs compute in the device's dtype, which constants
+    and results have too; on the host, parameters and state keep `dtype`.
 
     Raises:
         UsageError: no such dtype, or one that a device has.
@@ -39,6 +41,11 @@ def register_wire_format(dtype: str, encode: Callable[[Array], Array]) -> None:
 def has_wire_form(dtype: DType) -> bool:
     """Whether arrays of a dtype can be uploaded."""
     return dtype in DEVICE_DTYPES or dtype in _FORMATS
+
+
+def wire_dtype(dtype: DType) -> DType:
+    """The dtype that arrays of `dtype` have on the device; the same if it has a form there, or none is registered."""
+    return to_wire(as_array(0, dtype, force=True)).dtype if dtype in _FORMATS else dtype
 
 
 def no_wire_form(dtype: DType) -> str:

@@ -59,7 +59,7 @@ class RunningAverage:
     def export(self, held: TrainerState) -> dict[str, Array]:
         """Return the average of each parameter by path, as arrays that the caller owns."""
         found = zip(held.names, held.params, self.values_on(held))
-        return {name: owned(fetched(held.interpreter, value, param.shape)) for name, param, value in found}
+        return {name: owned(fetched(held.interpreter, value, param.shape, param.dtype)) for name, param, value in found}
 
     def _place(self, held: TrainerState) -> None:
         if self._home is held.interpreter:

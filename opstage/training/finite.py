@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ..data.own_rows import OwnRows
 from ..ops.errors import OpstageError
 from ..ops.trees import show_path
-from .saved import OptimizerValues, TrainerValues
+from .saved import OptimizerValues, TrainerValues, Unfetched
 
 _AT_A_TIME = 1 << 18  # elements: a mask for the whole array would take a quarter of its memory again
 
@@ -64,10 +64,13 @@ def require_finite_numbers(what: str, numbers: Mapping[str, float], step: int) -
 def require_finite_values(trainer: TrainerValues, optimizer: OptimizerValues | None = None) -> None:
     """Raise NotFiniteError if a parameter, the program's state or a moment is nan or infinite.
 
-    Frozen parameters are not checked: a mask may hold infinities on purpose.
+    Frozen parameters are not checked: a mask may hold infinities on purpose. An `Unfetched` tensor is looked through
+    where it stands, and fetched if it has such a number.
     """
     states = [*trainer.moments.values(), *([] if optimizer is None else [optimizer])]
     for name, each in _arrays(trainer, states):
+        if isinstance(each, Unfetched) and each.is_finite():
+            continue
         array = np.asarray(each)
         at = first_not_finite(array)
         if at is not None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, final
 
 import numpy as np
 
 from ..init import Declaration, Initialiser, Plan, build
 from ..ops.errors import UsageError
+from ..ops.numbers import plain
 from ..ops.places import Places
 from ..ops.trees import flatten
+from ..ops.types import TensorType
 from ..options import Options, options_of
 from .accumulate import Accumulate
 from .finite import require_finite_loss, require_finite_values
@@ -78,7 +81,8 @@ class ScalarModuleDef:
     def instantiate_with_init(
         self, options: Options, initialisers: Sequence[Initialiser], *, requires_grad: Any = None
     ) -> ScalarModule:
-        """`instantiate_with_plan` from a plain list, one initialiser per parameter in the order of their paths."""
+        """`instantiate_with_plan` from a plain list, one initialiser per parameter in the order in which `init` was
+        written."""
         return self.instantiate_with_plan(options, Plan(list(initialisers)), requires_grad=requires_grad)
 
     def _declares(self) -> bool:
@@ -135,7 +139,7 @@ class ScalarModule:
         return self.trainer.get_params()
 
     def set_params(self, params: Any) -> None:
-        """Overwrite all parameter values."""
+        """Overwrite all parameter values by those of a tree, or of an `init.Plan`; see `ScalarTrainer.set_params`."""
         self.trainer.set_params(params)
 
     def train_sgd(
@@ -150,6 +154,8 @@ class ScalarModule:
     ) -> None:
         """`steps` SGD steps over the samples in turn; says step and loss every `log_every` steps (never, if 0).
 
+        On shapes alone the steps are checked, the loss is its type, and nothing changes.
+
         With `require_finite` a loss that is nan or infinite raises NotFiniteError after its step, and so do parameters
         that are when the last step is done.
         """
@@ -160,8 +166,8 @@ class ScalarModule:
             _log(i, steps, loss, log_every, log)
             if require_finite:
                 _require_finite(loss, self.trainer.steps_taken, batch)
-        if require_finite:
-            require_finite_values(self.trainer.export())
+        if require_finite and self.trainer.executes:
+            require_finite_values(self.trainer.unfetched())
 
     def train_with(
         self,
@@ -183,14 +189,20 @@ class ScalarModule:
             _log(i, steps, result.loss, log_every, log)
             if require_finite:
                 _require_finite(result.loss, self.trainer.steps_taken, batch)
-        if require_finite:
-            require_finite_values(self.trainer.export(), self.trainer.export_optim(optimizer, state))
+        if require_finite and self.trainer.executes:
+            require_finite_values(self.trainer.unfetched(), self.trainer.unfetched_optim(optimizer, state))
         return state
 
-    def mean_loss(self, samples: Sequence[Sample]) -> float:
-        """Mean of the loss over the samples; never updates anything."""
+    def mean_loss(self, samples: Sequence[Sample]) -> Any:
+        """Mean of the loss over the samples; never updates anything.
+
+        It is a float, with dtype "exact" a Fraction, and on shapes alone the type of the loss.
+        """
         _check_run(0, samples, 0)
-        return float(np.mean([float(self.trainer.forward(*_batch(sample))) for sample in samples]))
+        losses = [plain(self.trainer.forward(*_batch(sample))) for sample in samples]
+        if isinstance(losses[0], TensorType):
+            return losses[0]
+        return sum(losses) / len(losses) if isinstance(losses[0], Fraction) else float(np.mean(losses))
 
 
 def _cast(leaf: Any, cast: Callable[[Any], Any]) -> Any:
@@ -211,9 +223,17 @@ def _check_run(steps: int, samples: Sequence[Any], log_every: int) -> None:
 
 def _log(i: int, steps: int, loss: Any, log_every: int, log: Callable[[str], None]) -> None:
     if log_every and ((i + 1) % log_every == 0 or i + 1 == steps):
-        log(f"step {i + 1}/{steps}  loss {float(loss):.6g}")
+        log(f"step {i + 1}/{steps}  loss {_shown(loss)}")
+
+
+def _shown(loss: Any) -> str:
+    """A loss for people; on shapes alone its type, and a fraction that is more than a float can hold as it is."""
+    try:
+        return str(loss) if isinstance(loss, TensorType) else f"{float(loss):.6g}"
+    except OverflowError:
+        return str(loss)
 
 
 def _require_finite(loss: Any, step: int, batch: tuple[Any, ...]) -> None:
-    if loss.dtype.kind == "f":  # fractions always are; some are more than a float can hold
+    if loss.dtype.kind == "f" and not isinstance(loss, TensorType):  # fractions always are
         require_finite_loss(float(loss), step, batch)

@@ -18,7 +18,7 @@ from ..ops.places import identified
 from ..ops.types import FLOAT32, FLOAT64, DType, as_dtype, dtype_name, is_float, show_shape
 from .commit import Commit, SharedLock
 from .saved import Unfetched
-from .sharding import DATA, fetched, part_shape, placed
+from .sharding import DATA, fetched, part_shape, placed, unfetched
 
 Array = npt.NDArray[Any]
 
@@ -50,6 +50,11 @@ class _Value:
         self.mirror = mirror
         self.first = first
         self.seen = seen
+
+    @classmethod
+    def of(cls, version: int, value: Array | Placement) -> _Value:
+        """A version that is on the host, or nowhere yet."""
+        return cls(version, first=value) if isinstance(value, Placement) else cls(version, value)
 
 
 @identified
@@ -109,7 +114,7 @@ class Param:
         self.shape = shape
         self.dtype = dtype
         self.lock: SharedLock | None = None  # shared by all trainers and sessions that have used it
-        self._now = _Value(0, first=value) if isinstance(value, Placement) else _Value(0, value)
+        self._now = _Value.of(0, value)
         self.requires_grad = requires_grad
 
     # Flags and identity ---------------------------------------------------------------------------------------------
@@ -164,16 +169,16 @@ class Param:
         ranks with parts of it, all of them must read it together."""
         now = self._now
 
-        def fetch() -> Array:
-            if now.host is not None:
-                return now.host
-            if now.first is not None:
-                return now.first.materialise(self.dtype)
-            assert now.mirror is not None
-            return fetched(*now.mirror, self.shape)
+        def stands() -> bool:
+            return self._now is now
 
-        joins = now.host is None and now.mirror is not None and tuple(now.mirror[1].shape) != self.shape
-        return Unfetched(self.shape, self.dtype, fetch, lambda: self._now is now, joins=joins)
+        if now.host is None and now.mirror is not None:
+            return unfetched(*now.mirror, self.shape, self.dtype, stands)
+
+        def fetch() -> Array:
+            return self._synchronised(now) if now.first is None else now.first.materialise(self.dtype)
+
+        return Unfetched(self.shape, self.dtype, fetch, stands)
 
     def set(self, value: Any) -> None:
         """Replace the value by one of the same shape, cast to this dtype; any mirror is dropped."""
@@ -183,9 +188,10 @@ class Param:
     def _replace(self, host: Array) -> None:
         self._now = _Value(self._now.version + 1, host)
 
-    def prepare(self, commit: Commit, value: Array) -> None:
-        """Add what `set` does to `commit`; `value` must come from `checked`."""
-        commit.set(self, "_now", _Value(self._now.version + 1, value))
+    def prepare(self, commit: Commit, value: Array | Placement) -> None:
+        """Add what `set` does to `commit`. `value` must come from `checked`; or is how to create the value, on the
+        interpreter that uses it next."""
+        commit.set(self, "_now", _Value.of(self._now.version + 1, value))
 
     def checked(self, value: Any) -> Array:
         """Return the array that `set(value)` would store: a copy of the right dtype. Changes nothing.
@@ -229,7 +235,7 @@ class Param:
         mirror = now.mirror
         if mirror is not None and mirror[0] is interpreter:
             return mirror[1]
-        if is_float(self.dtype) and self.dtype != interpreter.dtype:
+        if is_float(self.dtype) and interpreter.stored_dtype(self.dtype) != interpreter.dtype:
             raise DtypeError(
                 f"{self} is {dtype_name(self.dtype)} but is used where floats are {dtype_name(interpreter.dtype)}; "
                 f"make it with Param(…, dtype={dtype_name(interpreter.dtype)!r})",
@@ -270,7 +276,7 @@ class Param:
             else:
                 assert now.mirror is not None
                 interpreter, value = now.mirror
-                now.host = fetched(interpreter, value, self.shape)
+                now.host = fetched(interpreter, value, self.shape, self.dtype)
         return now.host
 
 
@@ -325,7 +331,7 @@ def _require_types(
 ) -> None:
     for param, value, part in zip(params, values, parts or [False] * len(params), strict=True):
         shape = part_shape(param.shape, interpreter.mesh.size(DATA)) if part else param.shape
-        if tuple(value.shape) != shape or value.dtype != param.dtype:
+        if tuple(value.shape) != shape or value.dtype != interpreter.stored_dtype(param.dtype):
             raise ShapeError(
                 f"{param} is {show_shape(param.shape)} {dtype_name(param.dtype)} but its new value is "
                 f"{show_shape(tuple(value.shape))} {dtype_name(value.dtype)}",

@@ -27,7 +27,7 @@ class Unfetched:
     over the ranks of several processes, which must all read it together.
     """
 
-    __slots__ = ("shape", "dtype", "joins", "_fetch", "_stands")
+    __slots__ = ("shape", "dtype", "joins", "is_finite", "_fetch", "_stands")
 
     def __init__(
         self,
@@ -37,8 +37,10 @@ class Unfetched:
         stands: Callable[[], bool],
         *,
         joins: bool = False,
+        is_finite: Callable[[], bool] = lambda: False,
     ):
-        self.shape, self.dtype, self.joins = shape, dtype, joins
+        """`is_finite` says whether all elements are known to be finite, without fetching them."""
+        self.shape, self.dtype, self.joins, self.is_finite = shape, dtype, joins, is_finite
         self._fetch, self._stands = fetch, stands
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import numpy as np
 
+from ..interpreters.host import as_array
 from ..interpreters.interpreter import BaseInterpreter
 from ..interpreters.mesh.ranks import ROWS, Ranks
 from ..interpreters.mesh.regather import Regathered, Regathering
 from ..ops.dims import Dim, prod
 from ..ops.types import DType, Shape, TensorType
+from .saved import Unfetched
 
 if TYPE_CHECKING:
     from .optim import Optimizer
@@ -181,14 +183,32 @@ def _gathered(ops: Regathering, x: Any, shape: Shape) -> Regathered:
     return ops.gathered(TensorType(shape, x.dtype), lambda: joined(ops.inner, x, shape))
 
 
-def fetched(home: BaseInterpreter[Any], ref: Any, shape: Shape) -> np.ndarray[Any, Any]:
-    """Fetch a tensor of this shape to the host, from its value on `home` or from the ranks' parts.
+def fetched(home: BaseInterpreter[Any], ref: Any, shape: Shape, dtype: DType) -> np.ndarray[Any, Any]:
+    """Fetch a tensor of this type to the host, from its value on `home` or from the ranks' parts.
 
     If several processes host the ranks, all must call this together.
     """
     if tuple(ref.shape) != tuple(shape):
         (ref,) = home.execute_each(lambda ops, x: (joined(ops, x, shape),), (ref,))
-    return np.asarray(home.get(ref))
+    return as_array(np.asarray(home.get(ref)), dtype)
+
+
+def unfetched(
+    home: BaseInterpreter[Any], ref: Any, shape: tuple[int, ...], dtype: DType, stands: Callable[[], bool]
+) -> Unfetched:
+    """Return a tensor of this shape that is `fetched` when it is read, and can be read while `stands()`.
+
+    One in the memory of a device is searched there for numbers that are not finite.
+    """
+    joins = tuple(ref.shape) != shape
+
+    def is_finite() -> bool:
+        if joins or isinstance(ref, np.ndarray) or not home.mesh.is_alone:
+            return False
+        (all_,) = home.execute_each(lambda ops, x: (ops.reduce_all(ops.isfinite(x)),), (ref,))
+        return bool(home.get(all_))
+
+    return Unfetched(shape, dtype, lambda: fetched(home, ref, shape, dtype), stands, joins=joins, is_finite=is_finite)
 
 
 def placed(home: BaseInterpreter[Any], array: Any) -> Any:

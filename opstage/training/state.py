@@ -29,7 +29,7 @@ from .optim import Optimizer, Slot
 from .param import Param, is_trained, mirrors
 from .parameters import as_param, requires_grad_flags, same_bits
 from .saved import OptimizerValues, TrainerValues, Unfetched, require_fit
-from .sharding import DATA, fetched, is_in_parts, is_shared, part_shape, placed
+from .sharding import DATA, fetched, is_in_parts, is_shared, part_shape, placed, unfetched
 from .sharing import require_apart
 
 Values: TypeAlias = "tuple[tuple[Any, ...], ...]"
@@ -121,8 +121,8 @@ class OptimizerState:
         if home is None:
             return tuple([tuple([np.array(slot) for slot in each]) for each in values])
         assert self.layout is not None
-        shapes = [[shape for shape, _ in each.slots] for each in self.layout.parameters]
-        return tuple([tuple([_whole(home, *pair) for pair in zip(*pairs)]) for pairs in zip(values, shapes)])
+        types = [each.slots for each in self.layout.parameters]
+        return tuple([tuple([_whole(home, ref, *t) for ref, t in zip(*pair)]) for pair in zip(values, types)])
 
     def unfetched(self) -> Values:
         """Return the current `slots`, each fetched to the host when it is read; see `Param.unfetched`."""
@@ -130,11 +130,9 @@ class OptimizerState:
         assert self.layout is not None
 
         def one(ref: Any, shape: Any, dtype: DType) -> Unfetched:
-            def fetch() -> Any:
-                return ref if home is None else fetched(home, ref, shape)
-
-            joins = home is not None and tuple(ref.shape) != tuple(shape)
-            return Unfetched(tuple(shape), dtype, fetch, lambda: self._held is held, joins=joins)
+            if home is None:
+                return Unfetched(shape, dtype, lambda: ref, lambda: self._held is held)
+            return unfetched(home, ref, shape, dtype, lambda: self._held is held)
 
         types = [each.slots for each in self.layout.parameters]
         return tuple([tuple([one(ref, *t) for ref, t in zip(*pair)]) for pair in zip(values, types)])
@@ -158,10 +156,10 @@ class OptimizerState:
         return f"<OptimizerState of {self.layout.optimizer} on {len(self.layout.parameters)} parameters, t = {self.t}>"
 
 
-def _whole(home: BaseInterpreter[Any], ref: Any, shape: Shape) -> Any:
+def _whole(home: BaseInterpreter[Any], ref: Any, shape: Shape, dtype: DType) -> Any:
     """Return a slot, joined from the ranks' parts if it is sharded, as an array that the caller owns; see
     `sharding`."""
-    return owned(fetched(home, ref, shape))
+    return owned(fetched(home, ref, shape, dtype))
 
 
 def require_state(state: Any, layout: StateLayout) -> None:

@@ -13,7 +13,7 @@ import opstage
 from opstage.interpreters.eager_cuda import DeviceBuffer
 from opstage.interpreters.gpu.device import find_device
 from opstage.ops.errors import ProgramError, RangeError, ShapeError, UsageError
-from opstage.ops.types import FLOAT32, TensorType
+from opstage.ops.types import FLOAT32, TensorType, as_dtype
 from opstage.options import Options
 
 CUDA = Options(device="cuda")
@@ -129,6 +129,75 @@ def test_a_registered_wire_format_is_how_a_dtype_is_uploaded(monkeypatch: pytest
     opstage.register_wire_format("exact", lambda array: array.astype(np.float64))
     with pytest.raises(UsageError, match="the wire format of exact made float64"):
         opstage.run(lambda ops, x: x, halves, options=exact)
+
+
+def double(dtype: str) -> Options:
+    return Options(device="cuda", dtype=dtype)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("backend", ["eager", "compiled"])
+@pytest.mark.parametrize("dtype", ["float64", "exact"])
+def test_a_wire_format_serves_whole_training_steps(backend: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("opstage.interpreters.wire._FORMATS", {})
+    encoded: list[Any] = []
+
+    def encode(array: Any) -> Any:
+        encoded.append(array.dtype)
+        return array.astype(np.float32)
+
+    opstage.register_wire_format(dtype, encode)
+    rng = np.random.default_rng(0)
+    values = {"w": rng.standard_normal((2, 3)), "b": rng.standard_normal(2)}
+    x, y = rng.standard_normal((5, 3)), rng.standard_normal((5, 2))
+
+    def loss(ops: Any, params: Any, x: Any, y: Any) -> Any:
+        return ops.mse_loss(ops.linear(params["w"], params["b"], x), y) + ops.const(0.5)
+
+    def close(found: Any, expected: Any) -> None:
+        np.testing.assert_allclose(np.asarray(found, np.float64), expected, rtol=1e-5, atol=1e-6)
+
+    options = double(dtype).replace(backend=backend)
+    made = opstage.ScalarModuleDef(values, loss).instantiate(options)
+    exact = opstage.ScalarModuleDef(values, loss).instantiate(Options(dtype="float64"))
+    close(opstage.run(loss, values, x, y, options=options), exact.forward(x, y))
+    close(opstage.value_and_grad(loss, values, x, y, options=options)[1]["w"], exact.backward(x, y)["w"])
+    close(opstage.compile(loss, values, x, y, options=options).forward(values, x, y), exact.forward(x, y))
+    for optimizer in (opstage.optim.sgd(lr=0.1), opstage.optim.momentum(lr=0.1), opstage.optim.adamw(lr=0.1)):
+        states = [each.init_optim(optimizer) for each in (made, exact)]
+        states = [each.train_with(optimizer, s, 3, [(x, y)], 0) for each, s in zip((made, exact), states)]
+        close(made.params()["w"], exact.params()["w"])
+        saved = made.trainer.export_optim(optimizer, states[0])
+        restored = made.trainer.import_optim(optimizer, saved)  # what a checkpoint does
+        made.trainer.restore(made.trainer.export())
+        for each, state in zip((made, exact), (restored, states[1])):
+            each.step_with(optimizer, state, x, y)
+        close(made.params()["b"], exact.params()["b"])
+    host = as_dtype(dtype)
+    assert made.params()["w"].dtype == host and made.trainer.params["w"].dtype == host
+    assert set(encoded) == {host}
+
+    session, reference = opstage.Session(options), opstage.Session(Options(dtype="float64"))
+    found = []
+    for each in (session, reference):
+        w, b = each.param(values["w"]), each.param(values["b"])
+        refs = each.use(w), each.use(b), each.input(x), each.input(y)
+        gradients = each.backward(each.mse_loss(each.linear(*refs[:3]), refs[3]))
+        each.adam_step_all(0.1)
+        each.sgd_step_all(0.1)
+        found.append((w.value, gradients[refs[2]], gradients[b]))
+    for mine, theirs in zip(*found):
+        close(mine, theirs)
+
+
+def test_a_buffer_has_exactly_the_elements_of_its_shape() -> None:
+    device = find_device()
+    memory = device.memory(16)
+    assert DeviceBuffer(TensorType((2, 2), FLOAT32), memory).reshaped((4,)).shape == (4,)
+    for shape in ((2,), (5,), (), (0,), (4, 2)):
+        with pytest.raises(ShapeError, match="but the memory has 16"):
+            DeviceBuffer(TensorType(shape, FLOAT32), memory)
+        with pytest.raises(ShapeError, match="but the memory has 16"):
+            DeviceBuffer(TensorType((4,), FLOAT32), memory).reshaped(shape)
 
 
 # Indices ------------------------------------------------------------------------------------------------------------

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
 
-from opstage import Options, ScalarModule, ScalarModuleDef, Spec, init, optim
+from opstage import Options, Param, ScalarModule, ScalarModuleDef, Spec, init, optim
 from opstage.ops.errors import ShapeError, UsageError, ValidationError
+from opstage.ops.types import TensorType
+from opstage.training.parameters import set_values
 
 FLOAT64 = Options(dtype="float64")
 
@@ -249,6 +252,61 @@ def test_mean_loss_never_updates() -> None:
     assert made.mean_loss(data) == first
     close(made.params(), before)
     assert made.trainer.steps_taken == 0
+
+
+def test_mean_loss_of_fractions_is_exact() -> None:
+    third = [[Fraction(1, 3)] * 3]
+    made = ScalarModuleDef({"w": np.ones((2, 3)), "b": np.ones(2)}, loss).instantiate(Options(dtype="exact"))
+    data = [(third, [[Fraction(1, 7), 1.0]]), (third, [[0.0, Fraction(1, 3)]])]
+    # the output is (2, 2): ((13/7)² + 1²)/2 = 109/49, and (2² + (5/3)²)/2 = 61/18
+    assert made.mean_loss(data) == Fraction(109, 49) / 2 + Fraction(61, 18) / 2
+    assert type(module().mean_loss(samples())) is float
+    lines: list[str] = []
+    made.train_sgd(0.5, 1, [(np.array([[10**400] * 3], object), [[0.0, 0.0]])], log=lines.append)
+    assert len(lines[0]) > 400  # more than a float can hold
+
+
+def test_a_module_on_shapes_checks_and_gives_types() -> None:
+    made, data, lines = module(Options(backend="shape_check", dtype="float64")), samples(2), []
+    log: Callable[[str], None] = lines.append
+    scalar = TensorType((), np.dtype("float64"))
+    optimizer = optim.adam()
+    state = made.init_optim(optimizer)
+    for typed in (made.forward(*data[0]), made.step(0.1, *data[0]), made.mean_loss(data)):
+        assert (tuple(typed.shape), typed.dtype) == (scalar.shape, scalar.dtype)
+    assert {name: tuple(each.shape) for name, each in made.backward(*data[0]).items()} == {"w": (2, 3), "b": (2,)}
+    made.train_sgd(0.1, 2, data, log=log)
+    state = made.train_with(optimizer, made.step_with(optimizer, state, *data[0]), 2, data, log=log)
+    assert lines == [f"step {i}/2  loss {scalar}" for i in (1, 2, 1, 2)]
+    close(made.params(), values())  # nothing was trained
+    made.set_params(init.Plan([init.zeros, init.ones]))
+    assert np.all(made.params()["w"] == 1)
+    with pytest.raises(ValidationError, match="in=3 differs from 2"):
+        made.mean_loss([(data[0][0][:, :2], data[0][1])])
+
+
+def test_a_plan_initialises_parameters_that_exist() -> None:
+    made, (x, y) = module(), samples()[0]
+    optimizer = optim.momentum(lr=0.1)
+    state = made.step_with(optimizer, made.init_optim(optimizer), x, y)
+    plan = init.Plan({"w": init.uniform(1.0, 2.0), "b": init.zeros})
+    made.set_params(plan)
+    close(made.params(), plan.materialise(values(), dtype="float64"))
+    held = made.trainer.params["w"]
+    made.step_with(optimizer, state, x, y)
+    assert made.trainer.params["w"] is held and made.trainer.steps_taken == 2
+    before = made.params()
+    for wrong, message in [
+        (init.Plan({"w": init.ones, "b": init.flat([1.0])}), "parameter b: flat has 1 values"),
+        (init.Plan([init.ones]), "parameter w .* has none"),
+        (init.Plan({"w": init.ones}), "b is missing"),
+    ]:
+        with pytest.raises(UsageError, match=message):
+            made.set_params(wrong)
+    close(made.params(), before)
+    table = {"t": Param([1, 2], requires_grad=False)}
+    with pytest.raises(UsageError, match="t is int64, and a plan makes floats"):
+        set_values(table, init.Plan([init.zeros]))
 
 
 @pytest.mark.parametrize(

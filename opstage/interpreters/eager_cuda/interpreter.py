@@ -26,7 +26,7 @@ from ..indices import indices_of
 from ..interpreter import BaseInterpreter
 from ..mesh.processes import own_number
 from ..tracer import Composite
-from ..wire import DEVICE_DTYPES, has_wire_form, no_wire_form, to_wire
+from ..wire import DEVICE_DTYPES, has_wire_form, no_wire_form, to_wire, wire_dtype
 from .kernels import KERNELS
 from .kernels.filling import FILLS
 from .kernels.reduction import total
@@ -60,13 +60,16 @@ def _entry(primitive: Primitive, types: tuple[TensorType, ...], static: Static) 
 class OnDevice(BaseInterpreter[DeviceBuffer]):
     """A base interpreter whose values are device buffers: transfers and checks.
 
+    It computes in the dtype that floats of the options' dtype have on the device, see `register_wire_format`.
+
     Raises UsageError if there is no device.
     """
 
-    __slots__ = ("device", "_watch")
+    __slots__ = ("device", "_host_dtype", "_watch")
 
     def __init__(self, options: Options, device: Device | None = None):
-        super().__init__(as_dtype(options.dtype), options.seed)
+        self._host_dtype = as_dtype(options.dtype)
+        super().__init__(wire_dtype(self._host_dtype), options.seed)
         self.device = device if device is not None else find_device(own_number(options, gpus_seen))
         self._watch = Watch()
 
@@ -79,7 +82,11 @@ class OnDevice(BaseInterpreter[DeviceBuffer]):
     def put(self, value: Any, /) -> DeviceBuffer:
         if type(value) is DeviceBuffer:
             return self._require_here(value)
-        return self.device.upload(to_wire(as_array(value, self.dtype)))
+        return self.device.upload(to_wire(as_array(value, self._host_dtype)))
+
+    @override
+    def stored_dtype(self, dtype: DType, /) -> DType:
+        return wire_dtype(dtype)
 
     @override
     def get(self, ref: DeviceBuffer, /) -> Any:

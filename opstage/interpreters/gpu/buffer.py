@@ -47,7 +47,8 @@ class DeviceBuffer:
     shape: tuple[int, ...]
 
     def __init__(self, type: TensorType, memory: Memory):
-        """`type` has no symbolic dims. Raises ShapeError for more elements than kernels count or the memory has."""
+        """`type` has no symbolic dims. Raises ShapeError for more elements than kernels count, and for more or
+        fewer than the memory has."""
         self.type = type
         shape: Any = type.shape
         self.shape = shape
@@ -60,9 +61,10 @@ class DeviceBuffer:
                 f"a tensor of shape {show_shape(shape)} has {size:,} elements; kernels count them in 32 bits, so "
                 f"a tensor on a device has at most {LARGEST:,}"
             )
-        if size * dtype.itemsize > memory.nbytes:
+        if size * dtype.itemsize != memory.nbytes:
             raise ShapeError(
-                f"shape {show_shape(shape)} takes {size * dtype.itemsize:,} bytes, but the memory has {memory.nbytes:,}"
+                f"shape {show_shape(shape)} of {dtype} takes {size * dtype.itemsize:,} bytes, but the memory has "
+                f"{memory.nbytes:,}"
             )
 
     def __repr__(self) -> str:

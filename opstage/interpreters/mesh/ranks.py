@@ -145,6 +145,10 @@ class Ranks(BaseInterpreter[RankValues]):
         return self.inner.get(ref.values[0] if type(ref) is RankValues else ref)
 
     @override
+    def stored_dtype(self, dtype: DType, /) -> DType:
+        return self.inner.stored_dtype(dtype)
+
+    @override
     def fill(self, initialiser: Elementary, shape: tuple[int, ...], dtype: DType, /) -> Any:
         made = self.inner.fill(initialiser, shape, dtype)
         return made if self.lone else self._same(made)

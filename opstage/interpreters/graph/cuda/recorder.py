@@ -6,6 +6,7 @@ another device replays on memory that is laid out once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, final
 
@@ -57,10 +58,11 @@ class LaunchRecorder(Device):
 
     def shifted(self, buffer: DeviceBuffer, shape: tuple[int, ...], offset: int) -> DeviceBuffer:
         """Return a tensor of this shape at an offset in bytes into another's memory."""
-        if not offset:
+        nbytes = math.prod(shape) * buffer.dtype.itemsize
+        if nbytes == buffer.memory.nbytes:
             return buffer.reshaped(shape)
+        assert offset + nbytes <= buffer.memory.nbytes, (buffer, shape, offset)
         spot = buffer.handle
-        nbytes = buffer.memory.nbytes - offset
         memory = Memory(self, Spot(spot.block, spot.offset + offset), nbytes)
         self._used += nbytes
         return DeviceBuffer(TensorType(shape, buffer.dtype), memory)
