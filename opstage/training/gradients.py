@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, final
+from weakref import ref
+
+from typing_extensions import override
 
 from ..api import owned
 from ..interpreters.imperative import Imperative, own_array
 from ..interpreters.tape import Node, Tape
 from ..interpreters.tape_record import Record
 from ..ops.cursor import Quietly
-from ..ops.errors import DtypeError, ProgramError
+from ..ops.errors import DtypeError, OpstageError, ProgramError
 from ..ops.types import dtype_name, is_float
 from .param import Param
 from .refs import own_node, require_shape
 
 
 @final
-class Gradients:
+class Gradients(Mapping[Any, Any]):
     """The gradient of a result for refs and parameters: `gradients[ref]`.
+
+    It is a mapping whose keys are the parameters used on the tape that take a gradient, in the order of their first
+    use, and the leaves that still exist. With `dense`, results of ops can be read as well.
 
     dense    whether every ref of the tape has one, or only leaves and parameters
     moment   the time of the backward pass: numbers set later are ignored
     """
 
-    __slots__ = ("dense", "moment", "_tape", "_base", "_found", "_used")
+    __slots__ = ("dense", "moment", "_tape", "_base", "_found", "_used", "_leaves", "__weakref__")
 
     def __init__(
         self,
@@ -32,6 +38,7 @@ class Gradients:
         base: Imperative[Any],
         found: dict[Record[Any], list[Any]],
         used: Mapping[Param, Node[Any]],
+        leaves: Iterable[Node[Any]],
         *,
         dense: bool,
     ):
@@ -41,6 +48,34 @@ class Gradients:
         self._base = base
         self._found = found
         self._used = used
+        of_parameters = set(used.values())
+        self._leaves = [ref(leaf) for leaf in leaves if leaf not in of_parameters]
+
+    def __iter__(self) -> Iterator[Param | Node[Any]]:
+        if self._tape.closed:
+            raise ProgramError(self._tape.closed)
+        trained = [param for param, node in self._used.items() if node.record is not None]
+        return iter([*trained, *[leaf for each in self._leaves if (leaf := each()) is not None]])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, of: object) -> bool:
+        """Return whether `gradients[of]` can be read."""
+        try:
+            self.cotangent(self._node(of))
+        except OpstageError:
+            return False
+        return True
+
+    @override
+    def get(self, of: Any, default: Any = None) -> Any:
+        try:
+            return self[of]
+        except OpstageError:
+            return default
+
+    __eq__, __hash__ = object.__eq__, object.__hash__  # a mapping would compare arrays
 
     def __getitem__(self, of: Node[Any] | Param) -> Any:
         """Return an array that the caller owns, shaped like `of`; zeros if the result does not depend on it.
@@ -73,8 +108,9 @@ class Gradients:
         for record in self._found:
             record.forget()
         self._found.clear()
+        self.moment = {}
 
-    def _node(self, of: Node[Any] | Param) -> Node[Any]:
+    def _node(self, of: Any) -> Node[Any]:
         if isinstance(of, Param):
             if of not in self._used:
                 raise ProgramError(f"{of} was not used on this tape, so it has no gradient")

@@ -28,7 +28,7 @@ _LARGEST = 2**63 - 1
 class Nats:
     """A handle of natural numbers. Ops after `put` read the new numbers; ops already computed keep the old."""
 
-    __slots__ = ("ops", "_numbers", "_staged")
+    __slots__ = ("ops", "_numbers", "_staged", "__weakref__")
 
     def __init__(self, tape: Tape[Any], numbers: Words):
         self.ops = tape
@@ -57,6 +57,10 @@ class Nats:
                 op="set_nat_vec",
             )
         self._numbers, self._staged = numbers, None
+
+    def forget(self) -> None:
+        """Drop the copy on the interpreter."""
+        self._staged = None
 
     def staged(self, base: Imperative[Any]) -> Any:
         """Return the numbers as a ref of the session's base interpreter, put there once until they change."""

@@ -17,18 +17,18 @@ import warnings
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import chain, islice
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, TypeVar, cast, final
 from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
 from ..api import owned
+from ..init import Constant
 from ..interpreters.immediate import make_imperative
 from ..interpreters.imperative import Imperative, own_array
 from ..interpreters.interpreter import Interpreter
 from ..interpreters.pushforward import pushforward
 from ..interpreters.tape import Node
-from ..interpreters.tape_record import Record
 from ..ops.cursor import Quietly
 from ..ops.errors import DeviceError, DtypeError, OpstageError, ProgramError, ProgramWarning, ShapeError
 from ..ops.primitive import Primitive, Static
@@ -45,12 +45,13 @@ from .optim import Optimizer
 from .param import Param, prepare_update
 from .parameters import together
 from .refs import NatRef, Nats, NatVecRef, natural, naturals, own_nats, own_node, require_shape
-from .session_tape import SessionTape
+from .session_tape import Forgetful, SessionTape
 from .sharing import Given
 from .state import require_optimizer
 from .step import UPDATE, update_parameters
 
 Ref = Node[Any]
+Handle = TypeVar("Handle", bound=Forgetful)
 
 _RESET = "this ref was made before reset_tape(), which ended its tape; make it anew with input, leaf, const or use"
 
@@ -94,7 +95,6 @@ class Session(Interpreter[Ref]):
         "options",
         "_base",
         "_tape",
-        "_leaves",
         "_used",
         "_gradients",
         "_slots",
@@ -118,23 +118,21 @@ class Session(Interpreter[Ref]):
         self._base.begin(self._resets)
         self._tape = SessionTape(self._base)
         self.cursor = self._tape.cursor
-        self._leaves: set[Record[Any]] = set()
         self._used: dict[Param, _ParameterUse] = {}
         self._gradients: Gradients | None = None
 
     def reset_tape(self) -> None:
         """End the tape and begin an empty one, one step further: random ops draw afresh, and reproducibly.
 
-        Refs, natural numbers and gradients of the old tape are of no more use. Parameters keep their values, their
-        mirrors on the device and their moments.
+        Refs, natural numbers and gradients of the old tape are of no more use: their values are dropped, whoever still
+        refers to them, and reading one is a ProgramError. Parameters keep their values, their mirrors on the device
+        and their moments.
         """
         self._tape.take()
-        ended, gradients = self._tape, self._gradients
+        ended = self._tape
         self._resets += 1
         self._begin()
         ended.close(_RESET)
-        if gradients is not None:
-            gradients.forget()
         self._tape.free()
 
     def trim(self) -> None:
@@ -176,16 +174,21 @@ class Session(Interpreter[Ref]):
                 self._tape.leaf(value) if param.requires_grad else self._tape.wrap(value), param.version
             )
             self._used[param] = use
-            if use.node.record is not None:
-                self._leaves.add(use.node.record)
         elif use.version != param.version:
             raise ProgramError(f"{param} has a new value since it was used on this tape; call reset_tape() first")
         return use.node
 
     def input(self, value: Any, name: str | None = None, requires_grad: bool | None = None) -> Ref:
-        """A copy of `value` on the tape: a constant, or a leaf with `requires_grad`. `name` is for error messages."""
+        """A copy of `value` on the tape: a leaf if it takes a gradient, else a constant. `name` is for messages.
+
+        `requires_grad` is by default `Options.requires_grad_by_default` for floats; False saves the gradient of a batch
+        that nobody reads. Integers and booleans are constants; with `requires_grad=True` they are a DtypeError.
+        """
         what = f"input {name}" if name else "input"
-        return self._leaf(value, what) if requires_grad else self._tape.wrap(self._put(value, what))
+        if requires_grad:
+            return self._leaf(value, what)
+        takes = requires_grad is None and self.options.requires_grad_by_default
+        return (self._tape.leaf if takes else self._tape.wrap)(self._put(value, what))
 
     def leaf(self, value: Any) -> Ref:
         """A copy of `value` on the tape, whose gradient is wanted."""
@@ -221,7 +224,6 @@ class Session(Interpreter[Ref]):
         node = self._tape.leaf(self._put(value, what))
         if node.record is None:
             raise DtypeError(f"{what} is {dtype_name(node.dtype)}: only floats take a gradient", op=what.split()[0])
-        self._leaves.add(node.record)
         return node
 
     # Natural numbers ------------------------------------------------------------------------------------------------
@@ -230,13 +232,13 @@ class Session(Interpreter[Ref]):
         """A natural number that ops read as an index or label: an integer scalar without gradient."""
         self._tape.take()
         self._base.admit("nat")
-        return NatRef(self._tape, natural("nat", value))
+        return self._noted(NatRef(self._tape, natural("nat", value)))
 
     def nat_vec(self, values: Sequence[int]) -> NatVecRef:
         """A vector of natural numbers that ops read as indices or labels."""
         self._tape.take()
         self._base.admit("nat_vec")
-        return NatVecRef(self._tape, naturals("nat_vec", values))
+        return self._noted(NatVecRef(self._tape, naturals("nat_vec", values)))
 
     def get_nat(self, ref: NatRef) -> int:
         """The number now."""
@@ -253,6 +255,10 @@ class Session(Interpreter[Ref]):
     def set_nat_vec(self, ref: NatVecRef, values: Sequence[int]) -> None:
         """Replace the numbers, as `set_nat` does. Raises ShapeError when there are more or fewer of them."""
         self._nats(ref, NatVecRef, "set_nat_vec").put(naturals("set_nat_vec", values))
+
+    def _noted(self, made: Handle) -> Handle:
+        self._tape.note(made)
+        return made
 
     def _nats(self, ref: Any, kind: type[Nats], op: str) -> Nats:
         self._tape.take()
@@ -303,9 +309,11 @@ class Session(Interpreter[Ref]):
         else:
             with Quietly(self.cursor):
                 cotangent = self._base.full(shape=(), value=1.0, dtype=node.dtype)
-        found = tape.cotangents([node], [cotangent], retain=None if dense else self._leaves, keep=dense)
+        leaves = tape.leaves()
+        retain = None if dense else {leaf.record for leaf in leaves if leaf.record is not None}
+        found = tape.cotangents([node], [cotangent], retain=retain, keep=dense)
         used = {param: use.node for param, use in self._used.items()}
-        self._gradients = Gradients(tape, self._base, found, used, dense=dense)
+        self._gradients = self._noted(Gradients(tape, self._base, found, used, leaves, dense=dense))
         return self._gradients
 
     def grad(self, ref: Ref | Param) -> Any:
@@ -417,7 +425,9 @@ class Session(Interpreter[Ref]):
         if found is not None:
             return found
         declared = optimizer.slots(param.shape, param.dtype, str(param))
-        return _Slots(tuple([store.full(shape=s.shape, value=s.fill, dtype=s.dtype) for s in declared]))
+        return _Slots(
+            tuple([store.fill(Constant(s.fill), cast("tuple[int, ...]", s.shape), s.dtype) for s in declared])
+        )
 
     def _scalars(
         self, optimizers: Sequence[Optimizer], steps: Sequence[int], dtypes: Sequence[DType]

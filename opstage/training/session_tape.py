@@ -2,35 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from threading import get_ident
-from typing import Any
+from typing import Any, Protocol
+from weakref import ref
 
 from typing_extensions import override
 
 from ..forks import make_lock
 from ..interpreters.imperative import Imperative
 from ..interpreters.tape import Node, Tape
+from ..interpreters.tape_record import Record
 from ..ops.errors import ProgramError
 from ..ops.infix import Infix
 from ..ops.primitive import Primitive, Static
 from ..ops.splitmix import site_of
 from ..ops.tracebacks import called_by_users
+from ..ops.types import TensorType
 from .refs import Nats, own_node
+
+_FEW = 1024
+"""The refs that a tape notes before it looks for those that are gone."""
 
 _claims = make_lock()
 """Held while a thread claims a tape without an owner."""
 
 
+class Forgetful(Protocol):
+    """An object of a tape in the hands of users, which drops its values when the tape ends."""
+
+    def forget(self) -> None: ...
+
+
 class SessionRef(Node[Any]):
     """A ref of a session's tape. Errors of its operators point to the user's line, since no program surrounds it."""
 
-    __slots__ = ()
+    __slots__ = ("__weakref__",)
+
+    def __init__(self, value: Any, ops: Any, record: Record[Any] | None = None, slot: int = 0):
+        self.value = value
+        self.ops = ops
+        self.record = record
+        self.slot = slot
+        ops.note(self)
+
+    def forget(self) -> None:
+        """Drop the value and all that the backward pass would read; shape and dtype stay."""
+        self.value, self.record = TensorType(self.shape, self.dtype), None
 
 
 class SessionTape(Tape[Any]):
-    """A tape owned by the first thread that uses it, until it is `free`."""
+    """A tape owned by the first thread that uses it, until it is `free`.
 
-    __slots__ = ("_base", "_thread")
+    What users hold of it is noted weakly, so that `close` returns the memory of values that they still refer to.
+    """
+
+    __slots__ = ("_base", "_thread", "_noted", "_most")
     ref_type = SessionRef
 
     def __init__(self, base: Imperative[Any]):
@@ -38,6 +65,30 @@ class SessionTape(Tape[Any]):
         super().__init__(base)
         self._base = base
         self._thread = get_ident()
+        self._noted: list[ref[Forgetful]] = []
+        self._most = _FEW
+
+    def note(self, held: Forgetful) -> None:
+        """Have `close` call `held.forget()`."""
+        self._noted.append(ref(held))
+        if len(self._noted) > self._most:
+            self._noted = [each for each in self._noted if each() is not None]
+            self._most = max(_FEW, 2 * len(self._noted))
+
+    def held(self) -> Iterator[Forgetful]:
+        """Everything that was noted and still exists, oldest first."""
+        return (held for each in self._noted if (held := each()) is not None)
+
+    def leaves(self) -> list[SessionRef]:
+        """The refs that take a gradient and are not the result of an op."""
+        refs = [held for held in self.held() if type(held) is SessionRef]
+        return [each for each in refs if each.record is not None and each.record.primitive is None]
+
+    @override
+    def close(self, reason: str) -> None:
+        super().close(reason)
+        for held in self.held():
+            held.forget()
 
     def free(self) -> None:
         """Release the tape to the next thread that uses it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import weakref
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage import Aux, OpstageError, Options, OutOfMemoryError, ScalarTrainer, Session
+from opstage import (
+    Aux,
+    NotFiniteError,
+    OpstageError,
+    Options,
+    OutOfMemoryError,
+    ScalarModuleDef,
+    ScalarTrainer,
+    Session,
+    init,
+)
 from opstage.interpreters.gpu.device.simulator import Simulator
 from opstage.ops.errors import RangeError
 from opstage.ops.trees import flatten
 from opstage.training import optim
 from opstage.training.checkpoint import load, restore, save, take_snapshot
+from opstage.training.finite import require_finite_values
 from opstage.training.trainer import scalar_trainer
 from tests.cuda.traffic import Stopped, Traffic, stand_in, stopping_launches, watch
 
@@ -180,6 +192,68 @@ def test_constant_memory_and_a_session_that_is_reset(device: Simulator) -> None:
         session.reset_tape()  # `out` lives on, and what led to it does not
         used.append(device.used)
     assert len(set(used[1:])) == 1, used
+
+
+@pytest.mark.parametrize("backend", ["eager", "compiled"])
+def test_a_reset_returns_the_memory_of_refs_that_are_held(device: Simulator, backend: str) -> None:
+    session = Session(CUDA.replace(backend=backend))
+    w = session.param(np.ones((3, 4)))
+
+    def step() -> list[Any]:
+        x, numbers = session.input(X), session.nat_vec([0, 1])
+        hidden = session.tanh(session.use(w) * x)
+        rows = session.gather_rows(hidden, numbers)
+        gradients = session.backward(session.sum(rows))
+        assert session.get_value(rows).shape == (2, 4)
+        session.sgd_step_all(0.1)
+        return [x, numbers, hidden, rows, gradients, session.backward(session.sum(hidden))]
+
+    def after(held: Any) -> int:
+        session.reset_tape()
+        session.trim()
+        gc.collect()
+        return device.used
+
+    held: Any = None
+    for _ in range(2):  # the first run of a compiled program keeps what its later ones read
+        held = step() and None
+        dropped = after(held)
+    held = step()
+    assert after(held) == dropped
+    assert held[2].shape == (3, 4)
+
+
+@pytest.mark.parametrize("backend", ["eager", "compiled"])
+def test_a_plan_fills_existing_parameters_on_the_device(traffic: Traffic, backend: str) -> None:
+    module = ScalarModuleDef(values(), loss).instantiate(CUDA.replace(backend=backend))
+    module.step(0.1, X, Y)
+    traffic.clear()
+    plan = init.Plan({"w": init.uniform(-1.0, 1.0), "b": init.zeros, "frozen": init.xavier_uniform()})
+    module.set_params(plan)
+    module.step(0.0, X, Y)
+    assert [shape for shape, _ in traffic.uploads if shape in {(5, 4), (5,), (2, 5)}] == []  # created there
+    expected = plan.materialise(values())
+    for name, array in module.params().items():
+        np.testing.assert_array_equal(array, expected[name])
+
+
+@pytest.mark.parametrize("backend", ["eager", "compiled"])
+def test_training_reads_back_losses_and_whether_all_is_finite(traffic: Traffic, backend: str) -> None:
+    module = ScalarModuleDef(values(), loss).instantiate(CUDA.replace(backend=backend))
+    state = module.init_optim(ADAMW)
+    traffic.clear()
+    module.train_sgd(0.1, 2, [(X, Y)], log_every=0)
+    state = module.train_with(ADAMW, state, 2, [(X, Y)], log_every=0)
+    assert {math.prod(shape) for shape, _ in traffic.downloads} == {1}
+    module.train_with(ADAMW, state, 1, [(X, Y)], log_every=0, require_finite=False)
+    bad = {**module.params(), "w": np.full((5, 4), np.inf)}
+    module.trainer.set_params(bad)
+    with pytest.raises(NotFiniteError, match=r"parameter w is inf at index \(0, 0\)"):
+        require_finite_values(module.trainer.unfetched())
+    module.trainer.params["w"].mirror(module.trainer._interpreter)
+    module.trainer.params["w"].release_mirror()
+    with pytest.raises(NotFiniteError, match=r"parameter w is inf at index \(0, 0\)"):
+        require_finite_values(module.trainer.unfetched())
 
 
 def test_a_reset_keeps_every_mirror(device: Simulator, traffic: Traffic) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import warnings
+import weakref
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -82,7 +83,10 @@ def test_a_parameter_used_twice_is_one_leaf_whose_gradient_is_the_sum(new_sessio
 def test_dense_keeps_the_gradient_of_every_ref(new_session: NewSession) -> None:
     session = new_session(dtype="float64")
     x, aside = session.leaf([1.0, 2.0]), session.leaf([5.0])
-    constant, frozen = session.input([3.0, 4.0]), session.use(session.param([1.0, 1.0], requires_grad=False))
+    constant, frozen = (
+        session.input([3.0, 4.0], requires_grad=False),
+        session.use(session.param([1.0, 1.0], requires_grad=False)),
+    )
     square = x * x
     loss = session.sum(square * constant * frozen)
     session.backward(loss)
@@ -234,7 +238,7 @@ def test_jvp_of_tensors_of_parameters_and_without_a_path(new_session: NewSession
 
 def test_jvp_needs_a_leaf_and_a_whole_tape(new_session: NewSession) -> None:
     session = new_session(dtype="float64")
-    x, constant = session.leaf([1.0, 2.0]), session.input([1.0])
+    x, constant = session.leaf([1.0, 2.0]), session.input([1.0], requires_grad=False)
     square = x * x
     with pytest.raises(opstage.ProgramError, match="is the result of an op"):
         session.jvp_leaf(square, square, [1.0, 1.0])
@@ -245,3 +249,85 @@ def test_jvp_needs_a_leaf_and_a_whole_tape(new_session: NewSession) -> None:
     session.backward(square, seed=[1.0, 1.0], dense=False)
     with pytest.raises(opstage.ProgramError, match="consumed"):
         session.jvp_leaf(square, x, [1.0, 1.0])
+
+
+def test_gradients_are_a_mapping_of_parameters_and_leaves(new_session: NewSession) -> None:
+    session = new_session(dtype="float64")
+    w, frozen = session.param([2.0, 3.0], name="w"), session.param([1.0, 1.0], requires_grad=False)
+    used, held, unused = session.use(w), session.use(frozen), session.param([5.0])
+    x, y = session.input([1.0, 4.0]), session.leaf([1.0, 1.0])
+    numbers, constant = session.input([1, 2]), session.input([1.0, 1.0], requires_grad=False)
+    product = used * x * held
+    gradients = session.backward(session.sum(product))
+    assert list(gradients) == list(gradients.keys()) and len(gradients) == 3
+    assert all(a is b for a, b in zip(gradients, (w, x, y)))
+    assert [value.tolist() for value in gradients.values()] == [[1.0, 4.0], [2.0, 3.0], [0.0, 0.0]]
+    assert {id(of): value.tolist() for of, value in gradients.items()}[id(x)] == [2.0, 3.0]
+    assert w in gradients and x in gradients and product in gradients and constant in gradients
+    assert unused not in gradients and numbers not in gradients and "w" not in gradients
+    assert gradients.get(unused) is None and gradients.get(unused, 3) == 3 and gradients.get(w).tolist() == [1.0, 4.0]
+    assert gradients == gradients and gradients != {} and len({gradients}) == 1
+    del y
+    gc.collect()
+    assert len(gradients) == 2
+    session.reset_tape()
+    for read in (lambda: list(gradients), lambda: len(gradients), lambda: gradients[w]):
+        with pytest.raises(opstage.ProgramError, match="before reset_tape"):
+            read()
+
+
+@pytest.mark.parametrize("default", [True, False])
+@pytest.mark.parametrize("own", [None, True, False])
+def test_an_input_takes_a_gradient_by_its_own_flag_or_the_options(
+    new_session: NewSession, default: bool, own: bool | None
+) -> None:
+    session = new_session(dtype="float64", requires_grad_by_default=default)
+    x, w = session.input([1.0, 2.0], requires_grad=own), session.param([3.0, 4.0], requires_grad=own)
+    labels, used = session.input([0, 1]), session.use(w)  # integers are constants, whatever the default
+    loss = session.sum(session.gather_rows(x * used, labels))
+    gradients = session.backward(loss)
+    takes = default if own is None else own
+    assert (x in set(gradients), w in set(gradients)) == (takes, takes)
+    assert gradients[x].tolist() == ([3.0, 4.0] if takes else [0.0, 0.0])
+    session.reset_tape()
+    with pytest.raises(opstage.DtypeError, match="only floats take a gradient"):
+        session.input([0, 1], requires_grad=True)
+
+
+def test_a_reset_drops_the_values_of_refs_that_are_still_held(new_session: NewSession) -> None:
+    session = new_session(dtype="float64")
+    w = session.param(np.ones(4), name="w")
+    x, numbers = session.input(np.ones(4)), session.nat_vec([0, 1])
+    used = session.use(w)
+    y = session.tanh(used * x)
+    rows = session.gather_rows(y, numbers)
+    first = session.backward(session.sum(rows))
+    second = session.backward(session.sum(y))
+    values = [weakref.ref(ref.value) for ref in (x, y, rows) if isinstance(ref.value, np.ndarray)]
+    session.sgd_step_all(0.5)
+    session.reset_tape()
+    gc.collect()
+    assert [each() for each in values] == [None] * len(values)
+    assert [type(ref.value).__name__ for ref in (x, y, rows)] == ["TensorType"] * 3
+    assert x.shape == (4,) and y.dtype == np.float64 and "(4,)" in repr(y)
+    for use in (
+        lambda: session.get_value(y),
+        lambda: y + y,
+        lambda: session.relu(x),
+        lambda: session.backward(y),
+        lambda: session.get_nat_vec(numbers),
+        lambda: session.gather_rows(session.input(np.ones(4)), numbers),
+        lambda: first[x],
+        lambda: second[w],
+    ):
+        with pytest.raises(opstage.ProgramError, match="reset_tape"):
+            use()
+    assert session.get_value(session.use(w)).tolist() == w.value.tolist()
+
+
+def test_many_refs_are_noted_without_being_kept() -> None:
+    session = opstage.Session()
+    x = session.leaf([1.0])
+    for _ in range(5000):
+        y = session.exp(x)
+    assert len(session._tape._noted) <= 2048 and any(held is y for held in session._tape.held())
