@@ -17,12 +17,12 @@ from tests.cli.conftest import Command
 
 
 def predicted(backend: str, **sizes: int) -> int:
-    return model_memory(model("mlp"), optim.sgd(), Options(backend=backend)).at(**sizes).peak  # type: ignore[arg-type]
+    return model_memory(model("mlp"), optim.adamw(), Options(backend=backend)).at(**sizes).peak  # type: ignore[arg-type]
 
 
 def on_device(backend: str, **sizes: int) -> PeakMemory:
     options = Options(backend=backend, device="cuda")  # type: ignore[arg-type]
-    return model_memory(model("mlp"), optim.sgd(), options).at(**sizes)
+    return model_memory(model("mlp"), optim.adamw(), options).at(**sizes)
 
 
 def test_memory_is_told_per_interpreter(opstage: Command) -> None:

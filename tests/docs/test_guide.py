@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.blocks import DOCS, ROOT, run_steps, steps
-from tests.docs.self_contained import outside
+from tests.docs.self_contained import faults
 
 GUIDE = sorted((DOCS / "guide").glob("*.md"))
 ANYTHING = "…"
@@ -42,8 +42,21 @@ def test_every_page_is_in_the_navigation() -> None:
     assert sorted(listed) == sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
 
 
-def test_what_a_page_loads_from_elsewhere_is_found() -> None:
-    assert outside('<script src="https://a.example/x.js"></script><a href="https://b.example">b</a>') == [
-        "https://a.example/x.js"
-    ]
-    assert outside('<link rel="canonical" href="https://a.example"><img src="x.png">') == []
+def test_faults_of_pages_are_what_others_serve_and_what_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "b.html").touch()
+    (tmp_path / "folder").mkdir()
+    page = tmp_path / "a.html"
+    for text, found in (
+        (
+            '<script src="https://a.example/x.js"></script><a href="https://b.example">b</a>',
+            ["loads https://a.example/x.js"],
+        ),
+        ('<link rel="canonical" href="https://a.example"><img src="x.png">', []),
+        ('<a href="b.html#there">b</a><a href="#here">here</a><a href="mailto:a@b.example">mail</a>', []),
+        (
+            '<a href="folder/">f</a><a href="none.html">n</a>',
+            ["links to folder/, not a file", "links to none.html, not a file"],
+        ),
+    ):
+        page.write_text(text)
+        assert faults(page) == found
