@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ..ops.dims import DimExpr, DimFloat
 from ..ops.errors import UsageError
 from ..ops.numbers import as_numpy, plain
 from ..ops.types import EXACT, DType, require_value
@@ -38,8 +39,14 @@ def as_array(value: Any, dtype: DType, *, force: bool = False) -> Array:
             return value
     array = as_numpy(value)
     kind = array.dtype.kind
-    if kind == "O" and not all(isinstance(v, (Fraction, int, float)) for v in array.flat):
-        raise UsageError(f"a tensor must hold numbers; got an array of {type(next(iter(array.flat))).__name__}")
+    odd = next((v for v in array.flat if not isinstance(v, (Fraction, int, float))), None) if kind == "O" else None
+    if isinstance(odd, (DimExpr, DimFloat)):
+        raise UsageError(
+            f"a constant is a number but {odd} stands for every allowed size; write "
+            'ops.full(shape=(), value=size, dtype="int64") for a tensor with this value, and ops.stack for several'
+        )
+    if odd is not None:
+        raise UsageError(f"a tensor must hold numbers; got an array of {type(odd).__name__}")
     if kind not in "fiubO":
         raise UsageError(f"a tensor must hold numbers; got dtype {array.dtype}")
     if not force and not (kind == "O" and dtype == EXACT):

@@ -14,7 +14,7 @@ from typing_extensions import override
 from ..ops.arguments import as_dim
 from ..ops.closed import WhileParameters
 from ..ops.cursor import Quietly
-from ..ops.dims import Dim, require_equal
+from ..ops.dims import Dim, require_at_most, require_equal
 from ..ops.errors import LocatedError, ProgramError, RangeError, ShapeError, SourceLine, UnsupportedError
 from ..ops.invalid_static import InvalidStatic
 from ..ops.primitive import Context, Cost, Primitive, R, Static
@@ -94,8 +94,8 @@ def _limit(max_iterations: Any) -> Dim | None:
     limit = None if max_iterations is None else as_dim("while_loop", "max_iterations", max_iterations)
     if isinstance(limit, InvalidStatic):
         limit.raise_()
-    if isinstance(limit, int) and limit < 0:
-        raise ShapeError(f"max_iterations must be at least 0 but is {limit}")
+    if limit is not None:
+        require_at_most(0, limit, f"max_iterations must be at least 0 but is {limit}")
     return cast("Dim | None", limit)
 
 

@@ -13,7 +13,7 @@ from typing_extensions import override
 from ..ops.arguments import as_dim
 from ..ops.closed import ScanParameters
 from ..ops.cursor import Quietly
-from ..ops.dims import Dim, require_equal
+from ..ops.dims import Dim, require_at_most, require_equal
 from ..ops.errors import LocatedError, ProgramError, ShapeError
 from ..ops.invalid_static import InvalidStatic
 from ..ops.primitive import Context, Cost, Primitive, R, Static
@@ -80,8 +80,8 @@ def _length(columns: Sequence[Any], paths: Sequence[str], length: Dim | None) ->
     count = None if length is None else as_dim("scan", "length", length)
     if isinstance(count, InvalidStatic):
         count.raise_()
-    if isinstance(count, int) and count < 0:
-        raise ShapeError(f"length must be at least 0 but is {count}")
+    if count is not None:
+        require_at_most(0, count, f"length must be at least 0 but is {count}")
     first = f"length is {count}"
     for ref, path in zip(columns, paths):
         name = f"xs.{path}" if path else "xs"

@@ -14,7 +14,7 @@ from .dims import Dim
 from .errors import LocatedError, ProgramError
 from .invalid_static import raise_invalid
 from .kinds import Effect, Kind
-from .types import TensorType, is_float
+from .types import TensorType, is_float, require_sizes
 from .written import written
 
 if TYPE_CHECKING:
@@ -279,7 +279,10 @@ class Primitive:
         """Return the types of outputs and residuals; errors are located at this op and the user's line."""
         try:
             raise_invalid(static)
-            return self.shape_rule(*operands, **static)
+            types = self.shape_rule(*operands, **static)
+            for type_ in types:
+                require_sizes(type_.shape)
+            return types
         except LocatedError as error:
             operator = written()
             if operator is not None:

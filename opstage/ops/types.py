@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from .dims import Dim, DimExpr, DimFloat, prod
+from .dims import Dim, DimExpr, DimFloat, prod, require_at_most
 from .errors import DtypeError, UsageError, nearest
 from .untrusted import brief
 
@@ -88,6 +88,14 @@ def require_shape(shape: Shape) -> None:
         raise UsageError(
             f"no array has the shape {brief(tuple(shape))}: sizes are at least 0, and elements fewer than 2**63"
         )
+
+
+def require_sizes(shape: Shape) -> None:
+    """Require that every size of a result is at least 0. Raises ShapeError when refuted; records a condition when
+    undecided."""
+    for size in shape:
+        if type(size) is not int or size < 0:
+            require_at_most(0, size, lambda: f"a size must be at least 0 but the result is {show_shape(shape)}")
 
 
 def require_value(value: Any, dtype: DType) -> None:

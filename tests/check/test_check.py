@@ -454,3 +454,52 @@ def test_a_derivative_within_a_loop_may_decompose_what_it_likes() -> None:
     assert check_step(program, params, Spec("B 6")).ok
     wrong = opstage.check(program, {"w": (6,)}, Spec("B 7"))
     assert not wrong.ok and "7" in str(wrong)
+
+
+# Sizes as numbers -----------------------------------------------------------------------------------------------------
+
+
+def test_a_size_below_0_is_found_with_the_missing_constraint() -> None:
+    def program(ops: Any, x: Any) -> Any:
+        return ops.full(shape=(x.shape[0] - 2,), value=1.0)
+
+    (error,) = opstage.check(program, Spec("T")).errors
+    assert error.op == "full" and error.constraint == "T >= 2"
+    assert "a size must be at least 0 but the result is (T - 2,); fails at T=1" in error.reason
+    assert opstage.check(program, Spec("T", where=["T >= 2"])).ok
+
+
+def test_a_size_of_a_custom_op_is_at_least_0() -> None:
+    shrink = opstage.custom_op(
+        "shrink_by_two",
+        operands=("x",),
+        shape=lambda x: (TensorType((x.shape[0] - 2,), x.dtype),),
+        decomposition=lambda ops, x: (ops.full(shape=(x.shape[0] - 2,), value=0.0, dtype=x.dtype),),
+        differentiable=False,
+    )
+    report = opstage.check(lambda ops, x: shrink(ops, x), Spec("T"))
+    assert any("the result is (T - 2,)" in error.reason for error in report.errors)
+
+
+@pytest.mark.parametrize("value", [lambda t: t, lambda t: t - 1, lambda t: t / 2, lambda t: [t, 1], np.array])
+def test_a_constant_of_an_open_size_says_what_to_write(value: Any) -> None:
+    (error,) = opstage.check(lambda ops, x: ops.const(value(x.shape[0])), Spec("T")).errors
+    assert "stands for every allowed size; write ops.full(shape=(), value=size" in error.reason
+
+
+def test_what_that_error_says_to_write_is_right() -> None:
+    def program(ops: Any, x: Any) -> Any:
+        sizes = [ops.full(shape=(), value=size, dtype="int64") for size in (x.shape[0], x.shape[0] + 1)]
+        return ops.stack(sizes)
+
+    assert opstage.check(program, Spec("T")).ok
+    assert opstage.run(program, np.zeros(3)).tolist() == [3, 4]
+
+
+def test_a_set_of_sizes_is_an_error_at_its_line() -> None:
+    def program(ops: Any, x: Any) -> Any:
+        return ops.relu(x) if x.shape[0] in {224, 256} else x
+
+    (error,) = opstage.check(program, Spec("T")).errors
+    assert "Compare it, as in `size in (224, 256)`" in error.reason and error.source is not None
+    assert opstage.check(program, (224,)).ok

@@ -77,8 +77,10 @@ def dim_of(ops: Ops[R], op: str, name: str, value: Any) -> Dim:
 
 
 def count_of(ops: Ops[R], op: str, name: str, value: Any) -> Dim:
-    """Return a dim, or an int >= 0."""
-    return value if isinstance(value, DimExpr) else int_of(ops, op, name, value, 0)
+    """Return a dim >= 0."""
+    found = dim_of(ops, op, name, value)
+    at_most(ops, op, 0, found, lambda: f"{name} must be at least 0 but is {found}")
+    return found
 
 
 def known(ops: Ops[R], op: str, size: Dim, why: Callable[[], str]) -> int:
