@@ -115,14 +115,11 @@ def test_extrema_that_sympy_finds_equal_are_proved_equal(count: int) -> None:
 
 
 @sized
-def test_other_objects_hash_differently(count: int) -> None:
+def test_one_object_has_one_value(count: int) -> None:
     def check(a: Any, b: Any, env: dict[str, int]) -> None:
         scope = DimScope()
-        left, right = compute(a, named(scope)), compute(b, named(scope))
-        if left is right:
+        if compute(a, named(scope)) is compute(b, named(scope)):
             assert compute(a, env) == compute(b, env)
-        elif isinstance(left, DimExpr) and isinstance(right, DimExpr):
-            assert hash(left) != hash(right)
 
     each(count // 2, check, expressions, expressions, values)
 

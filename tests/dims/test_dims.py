@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import bisect
+import collections
 import copy
+import functools
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -15,6 +20,7 @@ from opstage.ops.dims import (
     DimScope,
     MissingSizeError,
     SymbolicDimError,
+    UndecidedDimError,
     UnknownDimError,
     Verdict,
     at_most,
@@ -32,6 +38,7 @@ from opstage.ops.dims import (
     require_equal,
 )
 from opstage.ops.errors import ShapeError, UsageError
+from opstage.ops.types import FLOAT32, TensorType
 
 # ---------------------------------------------------------------------- canonical form
 
@@ -91,19 +98,91 @@ def test_text(text: str, canonical: str) -> None:
     assert str(DimScope().parse(text)) == canonical
 
 
-def test_hash_tells_apart_what_python_hashes_alike() -> None:
+def test_expressions_are_interned_per_scope() -> None:
     scope = DimScope()
     n = scope.dim("N")
-    assert hash(-1) == hash(-2)
-    assert hash(n - 1) != hash(n - 2)
-    assert hash(-1 * n) != hash(-2 * n)
-    assert hash(n) == hash(scope.parse("2*N - N"))
-    assert {(n, 3): "shape"}[(scope.dim("N"), 3)] == "shape"
+    assert n is scope.parse("2*N - N") and n - 1 is not n - 2 and -1 * n is not -2 * n
+    assert n is not DimScope().dim("N")
 
 
-def test_equal_names_of_two_scopes_are_different_keys() -> None:
-    ours, theirs = DimScope().dim("N"), DimScope().dim("N")
-    assert len({ours: 1, theirs: 2}) == 2
+LOOKUPS: dict[str, Callable[[Any], object]] = {
+    "in a set": lambda t: t in {224, 256},
+    "in a frozenset": lambda t: t in frozenset((224, 256)),
+    "dict.get": lambda t: {1: "one"}.get(t),
+    "in a dict": lambda t: t in {1: "one"},
+    "a dict's key": lambda t: {t: "size"},
+    "a shape in a set": lambda t: (t, 3) in {(224, 3)},
+    "a type in a set": lambda t: TensorType((t,), FLOAT32) in {TensorType((224,), FLOAT32)},
+    "a cache": functools.lru_cache(lambda t: t),
+    "a Counter": lambda t: collections.Counter([t, 224]),
+    "a set of sizes": lambda t: len({t, 224}),
+    "a real in a set": lambda t: t / 2 in {112.0},
+    "hash": hash,
+    "a match on a mapping": lambda t: match_key({224: "found"}, t),
+    "a dataclass in a set": lambda t: Sized(t) in {Sized(224)},
+}
+COMPARISONS: dict[str, Callable[[Any], object]] = {
+    "in a tuple": lambda t: t in (224, 256),
+    "in a list": lambda t: [224, 256].index(t),
+    "in a range": lambda t: t in range(1, 9),
+    "count": lambda t: (224, 256).count(t),
+    "match": lambda t: match_value(t),
+    "max": lambda t: max(t, 8),
+    "min": lambda t: min(8, t),
+    "sorted": lambda t: sorted([t, 8]),
+    "bisect": lambda t: bisect.bisect([1, 8], t),
+    "a float": lambda t: t == 224.0,
+    "a Fraction": lambda t: t == Fraction(224),
+    "a Fraction, reflected": lambda t: Fraction(224) == t,
+    "float32": lambda t: np.float32(224) == t,
+    "int64": lambda t: np.int64(224) == t,
+    "a NumPy scalar": lambda t: t == np.array(224),
+    "a tuple of sizes": lambda t: (t, 3) == (224, 3),
+    "a half": lambda t: t / 2 == 112,
+    "a half, unequal": lambda t: t / 2 != 112,
+    "half of two": lambda t: t / 2 == 1 / t,
+    "a half in a tuple": lambda t: t / 2 in (112.0, 128.0),
+    "the truth of a difference": lambda t: bool(t - 1),
+    "a remainder": lambda t: t % 2 == 0,
+}
+
+
+@dataclass(frozen=True)
+class Sized:
+    size: Any
+
+
+def match_value(t: Any) -> bool:
+    match t:
+        case 224:
+            return True
+    return False
+
+
+def match_key(mapping: dict[int, str], t: Any) -> bool:
+    return mapping[t] == "found"
+
+
+@pytest.mark.parametrize("lookup", LOOKUPS.values(), ids=list(LOOKUPS))
+def test_looking_up_an_open_size_is_an_error(lookup: Callable[[Any], object]) -> None:
+    with pytest.raises(UndecidedDimError, match=r"Compare it, as in `size in \(224, 256\)`"):
+        lookup(DimScope().dim("T"))
+
+
+@pytest.mark.parametrize("comparison", COMPARISONS.values(), ids=list(COMPARISONS))
+def test_comparing_an_open_size_is_an_error(comparison: Callable[[Any], object]) -> None:
+    with pytest.raises(UndecidedDimError, match="not decided"):
+        comparison(DimScope().dim("T"))
+
+
+def test_what_is_decided_of_a_declared_size() -> None:
+    scope = DimScope()
+    t = scope.dim("T")
+    scope.declare("T == 224")
+    assert t in (224, 256) and t not in (1, 2) and t == Fraction(224) and t == np.float32(224) and t != 224.5
+    assert t not in (None, "224") and f"{t}" == "T" and divmod(t, 1) == (t, 0)
+    with pytest.raises(UndecidedDimError):
+        t in {224}  # noqa: B015
 
 
 # ---------------------------------------------------------------------- what a dim is not

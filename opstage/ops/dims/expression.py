@@ -6,14 +6,16 @@ shape rule is written once for both.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from fractions import Fraction
+from numbers import Real
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, overload
 
-from ..errors import ShapeError, UsageError
+from ..errors import ShapeError, UsageError, is_asked_by_user
 from . import polynomial as poly
-from .problems import SymbolicDimError, UnknownDimError
+from .problems import SymbolicDimError, UnknownDimError, unhashable
 
 if TYPE_CHECKING:
     from .real import DimFloat
@@ -28,7 +30,8 @@ class DimExpr:
     A symbolic divisor must be at least 1; if the declared facts do not imply that, it becomes a condition of the scope.
 
     Comparisons are about all allowed values: they return True when proved, False when no allowed value satisfies them,
-    and otherwise raise `UndecidedDimError`. The hash is by identity, so expressions can be dict keys.
+    and otherwise raise `UndecidedDimError`. The hash is by identity and for the framework alone: a user's set or dict
+    would never find the size equal to a number, so there it raises `UndecidedDimError`.
     """
 
     __slots__ = ("_text", "polynomial", "scope")
@@ -49,7 +52,10 @@ class DimExpr:
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"the dim expression {self} is immutable; cannot set {name!r}")
 
-    __hash__ = object.__hash__
+    def __hash__(self) -> int:
+        if is_asked_by_user():
+            raise unhashable(str(self))
+        return object.__hash__(self)
 
     def __str__(self) -> str:
         if self._text is None:
@@ -199,8 +205,8 @@ class DimExpr:
     def _compare(self, relation: str, other: object) -> bool:
         if other is UNKNOWN:
             return relation != "!="
-        if isinstance(other, float) and other.is_integer():
-            other = int(other)
+        if type(other) is not DimExpr and isinstance(other, Real) and other % 1 == 0:
+            other = math.trunc(other)
         operand = polynomial_of(other, self)
         if operand is None:
             return NotImplemented  # type: ignore[no-any-return]  # handled by the operator that called
@@ -215,7 +221,7 @@ class DimExpr:
         raise SymbolicDimError(str(self), "int()")
 
     def __float__(self) -> NoReturn:
-        raise SymbolicDimError(str(self), "float(); an exact real is written dims.ratio(a, b) or dims.rsqrt(d)")
+        raise SymbolicDimError(str(self), "float(); a tensor is scaled by the size itself, as in x / T")
 
 
 Dim: TypeAlias = int | DimExpr
@@ -242,7 +248,8 @@ class _UnknownDim(DimExpr):
     def _compare(self, relation: str, other: object) -> bool:
         return relation != "!="
 
-    __hash__ = DimExpr.__hash__
+    def __hash__(self) -> int:
+        return self._no_number() if is_asked_by_user() else object.__hash__(self)
 
     def __ne__(self, other: object) -> bool:
         return False

@@ -40,5 +40,14 @@ class UndecidedDimError(LocatedError, TypeError):
     """A relation of dims was used as a truth value, but holds for some allowed values and possibly not for others."""
 
 
+def unhashable(text: str) -> UndecidedDimError:
+    """Return the error for a user's set or dict that looks up a size that is not decided."""
+    return UndecidedDimError(
+        f"{text} is symbolic: it stands for every allowed size, so a set or dict, which looks up one number, would not "
+        "find it. Compare it, as in `size in (224, 256)`, which asks ==; give the input a fixed size there; or use "
+        "str(size) as the key"
+    )
+
+
 class UnknownDimError(UndecidedDimError):
     """The value of `?` was requested: a consequence of an error that was already reported."""

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-from ..errors import ShapeError, UsageError
+from ..errors import ShapeError, UsageError, is_asked_by_user
 from . import polynomial as poly
 from . import terms as algebra
 from .expression import UNKNOWN, Dim, DimExpr, as_dim, division_by_zero
-from .problems import SymbolicDimError, UndecidedDimError, UnknownDimError
+from .problems import SymbolicDimError, UndecidedDimError, UnknownDimError, unhashable
 from .relation import claim_of
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class DimFloat:
     """An exact real expression in the dims of one scope, closed under + - * / with ints, floats, Fractions and dims.
 
     Exponents are multiples of 1/2. Constant results are Fractions. Floats are converted exactly; rounding happens once,
-    in `evaluate`. Equal canonical expressions are the same object, and only those are `==`; order is not decided.
+    in `evaluate`. Equal canonical expressions are the same object; neither other equality nor order is decided.
     """
 
     __slots__ = ("_text", "scope", "terms")
@@ -103,7 +103,7 @@ class DimFloat:
         return algebra.multiply(a, algebra.power(self.scope, b, -2))
 
     def _combine(self, other: object, function: _OnTerms) -> Fraction | DimFloat:
-        if other is UNKNOWN:
+        if other is UNKNOWN or other is _UNKNOWN:
             return _UNKNOWN
         if isinstance(other, DimExpr):
             other = as_real(other)
@@ -133,6 +133,18 @@ class DimFloat:
             claim = claim_of(poly.constant(1), "<=", p)
             self.scope.require(claim, f"{self} needs {text} to be at least 1")
 
+    def __eq__(self, other: object) -> bool:
+        """In a user's code an error unless the difference is a number; in the framework's, identity."""
+        if self is other or not is_asked_by_user() or not isinstance(other, (int, float, Fraction, DimExpr, DimFloat)):
+            return self is other
+        difference = self._combine(other, lambda a, b: algebra.add(a, b, -1))
+        return bool(difference == 0 if isinstance(difference, Fraction) else difference)
+
+    def __hash__(self) -> int:
+        if is_asked_by_user():
+            raise unhashable(self._text)
+        return object.__hash__(self)
+
     def __bool__(self) -> bool:
         raise UndecidedDimError(f"whether {self} is 0 is not decided; compare the dims that it is made of instead")
 
@@ -156,6 +168,9 @@ class _UnknownReal(DimFloat):
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _absorb
     __truediv__ = __rtruediv__ = __pow__ = __neg__ = _absorb
+
+    def _combine(self, other: object, function: _OnTerms) -> DimFloat:
+        return self
 
     def require_defined(self) -> None:
         return
