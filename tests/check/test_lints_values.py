@@ -79,6 +79,41 @@ def test_positions_that_outgrow_their_table() -> None:
     assert checked(RANGE, positions, params, Spec("B T", "int64", where=["T <= 16"])) == []
 
 
+@pytest.mark.parametrize(
+    ("wrong", "constraint", "index"),
+    [
+        ("T", None, lambda ops, i, t: i + 1),
+        ("-1", None, lambda ops, i, t: i - 1),
+        ("T", None, lambda ops, i, t: t - i),
+        ("2*T - 2", "T <= 1", lambda ops, i, t: 2 * i),
+        ("3", "T >= 4", lambda ops, i, t: ops.maximum(ops.minimum(i, 3), 3)),
+        (None, None, lambda ops, i, t: t - 1 - i),
+        (None, None, lambda ops, i, t: ops.minimum(i + 1, t - 1)),
+        (None, None, lambda ops, i, t: i - i),  # the ends of a difference of two open ranges are not attained
+    ],
+)
+def test_arithmetic_on_positions(wrong: str | None, constraint: str | None, index: Callable[..., Any]) -> None:
+    def program(ops: Any, x: Any) -> Any:
+        return ops.gather_rows(x, index(ops, ops.iota(shape=x.shape[:1]), x.shape[0]))
+
+    findings = checked(RANGE, program, Spec("T 2"))
+    if wrong is None:
+        assert findings == []
+    else:
+        (finding,) = findings
+        assert f"index {wrong} is out of range: x is (T, 2)" in finding.reason and finding.constraint == constraint
+        with pytest.raises(RangeError):
+            opstage.run(program, np.zeros((2, 2)))
+
+
+def test_positions_that_may_be_none_are_not_judged() -> None:
+    def program(ops: Any, x: Any) -> Any:
+        return ops.gather_rows(x, ops.iota(shape=(x.shape[0] - 1,)) + 2)
+
+    assert checked(RANGE, program, Spec("T 2")) == []
+    assert len(checked(RANGE, program, Spec("T 2", where=["T >= 2"]))) == 1
+
+
 def test_a_literal_that_was_laid_out_anew() -> None:
     def program(ops: Any, x: Any) -> Any:
         at = ops.cast(ops.reshape(ops.const(np.array([[1, 2], [3, 9]])), shape=(4,)), dtype="int32")
@@ -112,6 +147,18 @@ def test_one_hot_of_a_label_out_of_range_is_only_a_warning() -> None:
     assert finding.severity == "warning" and "label 4 is out of range: there are 4 classes" in finding.reason
     assert checked(RANGE, program, Spec("2 5")) == []
     assert checked(RANGE, program, Spec("2 C")) == []  # right for some sizes, and a row of zeros for the others
+
+
+def test_labels_counted_from_one() -> None:
+    def labels(ops: Any, x: Any) -> Any:
+        return ops.iota(shape=x.shape[:1]) + 1
+
+    (finding,) = checked(RANGE, lambda ops, x: ops.cross_entropy(x, labels(ops, x)), Spec("T T"))
+    assert "label T is out of range" in finding.reason
+    (finding,) = checked(
+        RANGE, lambda ops, x: x * derived.one_hot(ops, labels(ops, x), classes=x.shape[0]), Spec("T T")
+    )
+    assert finding.severity == "warning" and "label T is out of range: there are T classes" in finding.reason
 
 
 def test_an_index_in_a_loop() -> None:

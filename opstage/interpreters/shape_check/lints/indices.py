@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from ....ops.catalogue.elementwise import ADD, MAXIMUM, MINIMUM, MUL, SUB
 from ....ops.catalogue.indexing import GATHER_ROWS, GATHER_VEC, SCATTER_ADD_ROWS, SCATTER_ADD_VEC
 from ....ops.catalogue.layout import BROADCAST_TO, UNSQUEEZE
 from ....ops.catalogue.logic import EQUAL, FULL, IOTA
 from ....ops.catalogue.loss import CROSS_ENTROPY, class_axis
 from ....ops.closed import Equation
-from ....ops.dims import Dim, Verdict, at_most, is_zero, require_at_most
+from ....ops.dims import Dim, DimExpr, Verdict, at_most, maximum, minimum, require_at_most
 from ....ops.errors import ShapeError
+from ....ops.primitive import Primitive
 from ....ops.types import show_shape
 from ..finding import Finding
 from .layout import unmoved
@@ -27,10 +29,24 @@ _POSITIONS = {GATHER_ROWS: 1, GATHER_VEC: 1, SCATTER_ADD_ROWS: 2, SCATTER_ADD_VE
 
 
 class _Range(NamedTuple):
-    """The range of the integers in a literal tensor."""
+    """The range of the integers in a literal tensor, which contains both ends."""
 
-    least: int
+    least: Dim
     greatest: Dim
+
+    @property
+    def single(self) -> bool:
+        return self.least is self.greatest
+
+
+_RISING: dict[Primitive, Callable[[_Range, _Range], tuple[Dim, Dim]]] = {
+    ADD: lambda a, b: (a.least + b.least, a.greatest + b.greatest),
+    SUB: lambda a, b: (a.least - b.greatest, a.greatest - b.least),
+    MUL: lambda a, b: (a.least * b.least, a.greatest * b.greatest),
+    MINIMUM: lambda a, b: (minimum(a.least, b.least), minimum(a.greatest, b.greatest)),
+    MAXIMUM: lambda a, b: (maximum(a.least, b.least), maximum(a.greatest, b.greatest)),
+}
+"""The ends of a result, which it attains if one of the operands is a single number (of a product: at least 0)."""
 
 
 def index_ranges(subject: Subject) -> Iterator[Finding]:
@@ -54,20 +70,16 @@ def index_ranges(subject: Subject) -> Iterator[Finding]:
 
 
 def _compare(subject: Subject, call: Equation, what: str, found: _Range, extent: Dim, sizes: str) -> Iterator[Finding]:
+    front = "count from the front" if what == "index" else f"ignore_index={found.least} leaves such positions out"
     last = extent - 1
-    if found.least < 0:
-        reason = f"{what} {found.least} is out of range: {sizes}, so it must be 0 … {last}"
-        fix = "count from the front" if what == "index" else f"ignore_index={found.least} leaves such positions out"
-        yield subject.at(call, RULE, reason, fix, severity="error")
-    elif at_most(found.greatest + 1, extent) is Verdict.refuted:
-        try:
-            require_at_most(
-                found.greatest + 1,
-                extent,
-                f"{what} {found.greatest} is out of range: {sizes}, so it must be 0 … {last}",
-            )
-        except ShapeError as error:
-            yield subject.at(call, RULE, error.reason, severity="error", constraint=getattr(error, "constraint", None))
+    for wrong, low, high, fix in ((found.least, 0, found.least, front), (found.greatest, found.greatest, last, "")):
+        if at_most(low, high) is Verdict.refuted:
+            try:
+                require_at_most(low, high, f"{what} {wrong} is out of range: {sizes}, so it must be 0 … {last}")
+            except ShapeError as error:
+                constraint = getattr(error, "constraint", None)
+                yield subject.at(call, RULE, error.reason, fix, severity="error", constraint=constraint)
+            return
 
 
 def _one_hot(subject: Subject, call: Equation) -> Iterator[Finding]:
@@ -80,29 +92,41 @@ def _one_hot(subject: Subject, call: Equation) -> Iterator[Finding]:
     if labels is None or labels.primitive is not UNSQUEEZE or labels.static["axis"] != axis:
         return
     found, classes = _literal(subject, labels.inputs[0]), subject.type(call.inputs[0]).shape[axis]
-    if found is None or not isinstance(found.greatest, int):
+    if found is None:
         return
-    wrong = found.least if found.least < 0 else found.greatest
-    if wrong < 0 or at_most(classes, wrong) is Verdict.proved:
-        reason = f"label {wrong} is out of range: there are {classes} classes, so its row is all zeros"
-        yield subject.at(call, RULE, reason, f"labels are 0 … {classes - 1}")
+    for wrong, low, high in ((found.least, found.least, -1), (found.greatest, classes, found.greatest)):
+        if at_most(low, high) is Verdict.proved:
+            reason = f"label {wrong} is out of range: there are {classes} classes, so its row is all zeros"
+            yield subject.at(call, RULE, reason, f"labels are 0 … {classes - 1}")
+            return
 
 
 def _literal(subject: Subject, number: int, ignored: int | None = None) -> _Range | None:
-    """Return the range of a tensor computed from constants alone, in any order; None for any other."""
-    if any(is_zero(dim) for dim in subject.type(number).shape):
+    """Return the range of a tensor computed from constants alone, in any order; None for any other, and for one that
+    may be empty."""
+    if any(at_most(1, dim) is not Verdict.proved for dim in subject.type(number).shape):
         return None
     number = unmoved(subject, number)
     if number in subject.constants:
         return _of_array(np.asarray(subject.constants[number]), ignored)
     maker = subject.maker(number)
-    if maker is None:
-        return None
+    found = None if maker is None else _computed(subject, maker)
+    if found is None or ignored is None or at_most(ignored + 1, found.least) is Verdict.proved:
+        return found
+    return None
+
+
+def _computed(subject: Subject, maker: Equation) -> _Range | None:
     if maker.primitive is FULL:
-        return _of_array(np.asarray(maker.static["value"]), ignored)
+        value = maker.static["value"]
+        return _Range(value, value) if isinstance(value, DimExpr) else _of_array(np.asarray(value), None)
     if maker.primitive is IOTA:
-        shape = maker.static["shape"]
-        return _Range(0, shape[maker.static["axis"]] - 1)
+        return _Range(0, maker.static["shape"][maker.static["axis"]] - 1)
+    if maker.primitive in _RISING:
+        a, b = (_literal(subject, operand) for operand in maker.inputs)
+        if a is not None and b is not None and (a.single or b.single):
+            low, high = _RISING[maker.primitive](a, b)
+            return _Range(low, high) if at_most(low, high) is Verdict.proved else None
     return None
 
 
