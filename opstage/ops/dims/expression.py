@@ -6,7 +6,6 @@ shape rule is written once for both.
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable
 from fractions import Fraction
@@ -206,7 +205,7 @@ class DimExpr:
         if other is UNKNOWN:
             return relation != "!="
         if type(other) is not DimExpr and isinstance(other, Real) and other % 1 == 0:
-            other = math.trunc(other)
+            other = int(other)  # type: ignore[call-overload]
         operand = polynomial_of(other, self)
         if operand is None:
             return NotImplemented  # type: ignore[no-any-return]  # handled by the operator that called
