@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from typing import Any, cast, final
 from weakref import WeakKeyDictionary
 
@@ -23,9 +24,10 @@ from ..ops.registered import register
 from ..ops.tracebacks import called_by_users
 from ..ops.types import TensorType, dtype_name, show_shape
 from ..ops.untrusted import a_type
+from .closing import on_refs
 from .interpreter import Interpreter
 from .tracer import Tracer, constants, evaluate
-from .transposition import jvp_from_vjp, vjp_from_jvp
+from .transposition import Forward, jvp_from_vjp, vjp_from_jvp
 
 _BODY = "definition"
 
@@ -314,7 +316,10 @@ def _primitive(
 
 def _checked_vjp(name: str, rule: Callable[..., Any]) -> Vjp:
     def vjp(ops: Any, ctx: Context[Any], cotangents: Any, /, **static: Any) -> tuple[Any, ...]:
-        found = _tuple(rule(ops, ctx, cotangents, **_own(static)))
+        def on(ops: Any, saved: Any, cotangents: Any) -> Any:
+            return rule(ops, Forward(ctx.needs, saved, ctx.inputs, ctx.outputs), cotangents, **_own(static))
+
+        found = _tuple(on_refs(ops, on, ctx.saved, tuple(cotangents)))
         _require_count(name, "vjp", found, len(ctx.inputs), "operand")
         result: list[Any] = []
         for i, (cotangent, type_, needed) in enumerate(zip(found, ctx.inputs, ctx.needs)):
@@ -331,7 +336,7 @@ def _checked_vjp(name: str, rule: Callable[..., Any]) -> Vjp:
 
 def _checked_jvp(name: str, rule: Callable[..., Any]) -> Jvp:
     def jvp(ops: Any, primals: Any, outputs: Any, tangents: Any, /, **static: Any) -> tuple[Any, ...]:
-        found = _tuple(rule(ops, primals, outputs, tangents, **_own(static)))
+        found = _tuple(on_refs(ops, partial(rule, **_own(static)), primals, outputs, tangents))
         _require_count(name, "jvp", found, len(outputs), "output")
         return tuple(
             None if tangent is None else _of_type(name, ops, f"the jvp's tangent of output {i}", tangent, _type_of(out))

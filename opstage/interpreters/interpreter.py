@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
@@ -24,6 +25,7 @@ from ..ops.infix import Infix
 from ..ops.lists import no_ref
 from ..ops.mesh import Mesh
 from ..ops.primitive import Primitive, R, Static
+from ..ops.program import is_ours
 from ..ops.protocol import Ops
 from ..ops.types import EXACT, DType, Shape, TensorType, dtype_name
 from ..ops.untrusted import brief
@@ -67,11 +69,16 @@ class Interpreter(Ops[R]):
 
     def decompose(self, primitive: Primitive, refs: tuple[R, ...], static: Static) -> tuple[R, ...]:
         """Outputs and residuals of a composite by its decomposition, run quietly on this interpreter."""
-        assert primitive.decomposition is not None, primitive
+        parts = primitive.decomposition
+        assert parts is not None, primitive
         self.before_decompose(primitive, refs, static)
         try:
             with Quietly(self.cursor):
-                return primitive.decomposition(self, *refs, **static)
+                if is_ours(parts):
+                    return parts(self, *refs, **static)
+                from .closing import on_refs
+
+                return tuple(on_refs(self, partial(parts, **static), *refs))
         except LocatedError:
             # the composite's own rule says what is wrong in terms of the op that the user called
             primitive.infer(tuple(TensorType(r.shape, r.dtype) for r in refs), static, self.cursor.region.name)

@@ -133,8 +133,8 @@ def _decomposed(ops: Any, body: Body, equation: Equation, primitive: Primitive, 
 # A rule that is not declared ------------------------------------------------------------------------------------------
 
 
-class _Forward(NamedTuple):
-    """A forward call as seen by a vjp rule whose transpose is wanted."""
+class Forward(NamedTuple):
+    """A forward call as seen by a vjp rule."""
 
     needs: tuple[bool, ...]
     saved: tuple[Any, ...]
@@ -151,7 +151,7 @@ def jvp_from_vjp(name: str, back: Vjp, operands: Sequence[str], results: Sequenc
         inputs, types = tuple(map(_type_of, primals)), tuple(map(_type_of, outputs))
 
         def pulled(inner: Any, *cotangents: Any) -> list[Any]:
-            context = _Forward(needs, tuple([inner.wrap(held[name]) for name in saves]), inputs, types)
+            context = Forward(needs, tuple([inner.wrap(held[name]) for name in saves]), inputs, types)
             given = iter(cotangents)
             every = [next(given) if is_float(t.dtype) else _zeros(inner, t) for t in types]
             return list(back(inner, context, tuple(every), **static))

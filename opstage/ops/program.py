@@ -1,8 +1,8 @@
-"""Values that a training program may return besides its loss."""
+"""Programs of users: which functions are theirs, and what a training program may return besides its loss."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,3 +29,8 @@ def loss_and_aux(result: Any) -> tuple[Any, Aux]:
             f"a training program returns its loss, or (loss, Aux(state=, metrics=)); got {type(aux).__name__}"
         )
     return loss, aux
+
+
+def is_ours(f: Callable[..., Any]) -> bool:
+    """Return whether a function, method or callable is Opstage's, whose programs call named ops alone."""
+    return (getattr(f, "__module__", None) or "").startswith("opstage.")

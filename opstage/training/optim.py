@@ -332,7 +332,7 @@ class Muon(Optimizer):
     def update(self, ops: Ops[R], p: R, g: R, slots: Slots[R], scalars: Scalars[R], /) -> tuple[R, Slots[R]]:
         if len(p.shape) != 2 and self.others is not None:
             theirs = {name.removeprefix(_OTHERS): ref for name, ref in scalars.items() if name.startswith(_OTHERS)}
-            return self.others.update(ops, p, g, slots, theirs)
+            return self.others.updater(ops, p, g, slots, theirs)
         (buffer,) = slots
         static = {"momentum": self.momentum, "weight_decay": self.weight_decay, "eps": self.eps}
         p, buffer = ops.muon_update(p, g, buffer, scalars["lr"], nesterov=self.nesterov, steps=self.ns_steps, **static)

@@ -14,9 +14,11 @@ from functools import cached_property, partial
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from ..interpreters.base_program import Identity
+from ..interpreters.closing import on_refs
 from ..ops.errors import UsageError, nearest
 from ..ops.numbers import plain_sequence
 from ..ops.primitive import R
+from ..ops.program import is_ours
 from ..ops.protocol import Ops
 from ..ops.types import DType, Shape
 from . import schedule
@@ -135,6 +137,12 @@ class Optimizer(ABC):
         if type(self).__module__ != f"{__package__}.optim":
             return (Identity(self.update),)
         return (type(self), *((f.name, getattr(self, f.name)) for f in fields(self) if f.name != "lr"))
+
+    @property
+    def updater(self) -> Callable[..., tuple[Any, Slots[Any]]]:
+        """`update` as a step calls it: one of another package gets refs with operators on every interpreter."""
+        update = self.update
+        return update if is_ours(update) else lambda ops, *trees: on_refs(ops, update, *trees)
 
     def having(self, **numbers: Any) -> Optimizer:
         """Return this optimizer with other hyperparameters. Raises UsageError for an unknown one.

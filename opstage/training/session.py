@@ -404,7 +404,7 @@ class Session(Interpreter[Ref]):
             pulled = [gradients.cotangent(nodes[param]) for param in params]
             slots = [tuple(map(base.lift, state.values)) for state in states]
             scalars = self._scalars(members, [state.t + 1 for state in states], [value.dtype for value in values])
-            return update_parameters(ops, [member.update for member in members], values, pulled, slots, scalars)
+            return update_parameters(ops, [member.updater for member in members], values, pulled, slots, scalars)
 
         values, slots = base.region(UPDATE, update)
         if not base.executes:

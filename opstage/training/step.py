@@ -17,13 +17,14 @@ from itertools import accumulate, chain, pairwise
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias, TypeVar, final
 
+from ..interpreters.closing import on_refs
 from ..interpreters.composing import Composing, NotComposable
 from ..interpreters.derivatives import row_gradients, run_row_on_tape
 from ..interpreters.interpreter import BaseInterpreter
 from ..interpreters.tape import Node
 from ..ops.errors import ProgramError, ShapeError
 from ..ops.places import Places
-from ..ops.program import loss_and_aux
+from ..ops.program import is_ours, loss_and_aux
 from ..ops.trees import Structure, first_difference, flatten, structure_paths, unflatten
 from ..ops.types import dtype_name, show_shape
 from .clip import global_norm
@@ -261,14 +262,15 @@ class TrainingStep:
     def _apply_optimizer(self, ops: Any, row: Sequence[Any], gradients: Sequence[Any], own_rows: bool) -> list[Any]:
         norm = [self._norm(ops, gradients)] if self.norm else []
         if self.clip is not None:
-            gradients = self.clip(ops, gradients)
+            clip = self.clip
+            gradients = clip(ops, gradients) if is_ours(clip) else on_refs(ops, clip, list(gradients))
         fused = self._fused
         if fused.useful and ops.fuses:
             place = ops.cursor.mark()
             with fused as updates:  # if fusing fails here, the ops are bound one by one
                 return self._update(ops, row, gradients, updates, own_rows) + norm
             ops.cursor.rewind(place)
-        return self._update(ops, row, gradients, [member.update for member in self._members], own_rows) + norm
+        return self._update(ops, row, gradients, self._updates, own_rows) + norm
 
     def _update(
         self, ops: Any, row: Sequence[Any], gradients: Sequence[Any], updates: Sequence[Update], own_rows: bool
@@ -302,6 +304,10 @@ class TrainingStep:
         """For each trained parameter, its optimizer."""
         assert self.optimizer is not None
         return tuple([self.optimizer.at(self.places.names[i]) for i in self.trained_indices])
+
+    @cached_property
+    def _updates(self) -> Sequence[Update]:
+        return [member.updater for member in self._members]
 
     @cached_property
     def _fused(self) -> FusedUpdates:
@@ -384,13 +390,15 @@ class FusedUpdates:
 
 
 def _fused(composing: Composing, optimizer: Optimizer) -> Update:
+    updater = optimizer.updater
+
     def update(
         ops: Any, p: Any, g: Any, slots: tuple[Any, ...], scalars: Mapping[str, Any]
     ) -> tuple[Any, Sequence[Any]]:
         names, count = tuple(scalars), len(slots)
 
         def program(ops: Any, p: Any, g: Any, *others: Any) -> tuple[Any, ...]:
-            value, after = optimizer.update(ops, p, g, others[:count], dict(zip(names, others[count:])))
+            value, after = updater(ops, p, g, others[:count], dict(zip(names, others[count:])))
             return (value, *after)
 
         refs = (p, g, *slots, *scalars.values())

@@ -13,6 +13,7 @@ from opstage import Options, debug
 from opstage.interpreters.gpu.counting import steps
 from opstage.interpreters.gpu.language import cuda
 from opstage.ops import registered
+from tests.ops import test_user_refs
 
 X = np.array([1.0, 2.0, 6.0])
 
@@ -32,6 +33,13 @@ def test_on_a_device(backend: str) -> None:
         "h: (3,) float32 min 4, mean 12, max 24 (step 0)",
         "grad h: (3,) float32 min 1, mean 1, max 1 (step 0)",
     ]
+
+
+def test_rules_get_refs_with_operators() -> None:
+    value, gradient = test_user_refs.expected(test_user_refs.X.astype(np.float64))
+    found, grad = opstage.value_and_grad(test_user_refs.program, test_user_refs.X, options=Options(device="cuda"))
+    np.testing.assert_allclose(found, value, rtol=1e-6)
+    np.testing.assert_allclose(grad, gradient, rtol=1e-6)
 
 
 def test_a_compiled_step_shows_what_it_read_before_it_wrote() -> None:

@@ -215,12 +215,6 @@ class _Plain(Optimizer):
         return self.f(ops, p, g, slots[0], scalars["lr"])
 
 
-def with_numpy(ops: Any, p: Any, g: Any, m: Any, lr: Any) -> Any:
-    """On arrays themselves, which is the eager interpreter's alone."""
-    m = np.add(m, g)
-    return ops.sub(p, np.asarray(m * float(lr), p.dtype)), (m,)
-
-
 def with_draws(ops: Any, p: Any, g: Any, m: Any, lr: Any) -> Any:
     noise = ops.rand_normal(shape=p.shape, dtype=p.dtype)
     return ops.add(ops.sub(p, g), ops.scale(noise, c=0.1)), (ops.add(m, noise),)
@@ -266,7 +260,6 @@ def with_a_loop(ops: Any, p: Any, g: Any, m: Any, lr: Any) -> Any:
 @pytest.mark.parametrize(
     "f",
     [
-        with_numpy,
         with_draws,
         with_the_step,
         with_what_comes_in,
@@ -282,9 +275,17 @@ def test_whatever_it_does_is_what_its_ops_do_one_by_one(f: Callable[..., Any]) -
     runs = Run(_Plain(f=f)), Run(_Plain(f=f), PLAIN)
     for _ in range(4):
         same(*[run.step() for run in runs])
-    if f is not with_numpy:
-        for a, b in zip(runs[0].values, Run(_Plain(f=f), COMPILED).step(4).values, strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+    for a, b in zip(runs[0].values, Run(_Plain(f=f), COMPILED).step(4).values, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("options", [EAGER, PLAIN, COMPILED])
+def test_numpy_on_the_refs_of_an_update_is_an_error(options: Options) -> None:
+    def f(ops: Any, p: Any, g: Any, m: Any, lr: Any) -> Any:
+        return ops.sub(p, np.asarray(g)), (m,)
+
+    with pytest.raises(opstage.ProgramError, match="a ref is not an array"):
+        Run(_Plain(f=f), options).step()
 
 
 def test_a_ref_kept_from_another_update_is_used_as_ever() -> None:
