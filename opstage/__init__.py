@@ -166,11 +166,10 @@ if not TYPE_CHECKING:
             except ModuleNotFoundError as error:
                 if error.name != f"{__name__}{module}":
                     raise
-                from .ops.other_names import of_the_package
+                from .ops.other_names import of_a_module
 
-                raise AttributeError(
-                    f"module {__name__!r} has no attribute {name!r}{of_the_package(name)}", name=name
-                ) from None
+                hint = of_a_module(__name__, name, __all__)
+                raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}", name=name) from None
         globals()[name] = found
         return found
 

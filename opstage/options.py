@@ -16,6 +16,7 @@ from .config.toml import toml_document
 from .ops.amounts import parse_bytes
 from .ops.errors import UsageError, nearest
 from .ops.mesh import mesh_of
+from .ops.other_names import Renamed
 from .ops.splitmix import is_seed
 from .ops.untrusted import brief
 
@@ -33,7 +34,7 @@ option."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(Renamed):
     """Everything that controls how a program is run, and nothing that changes its meaning.
 
     A value that a field does not allow is a `UsageError`, here and in every constructor below.

@@ -4,6 +4,9 @@ declared = {"w": Declaration((256, 64), kaiming_uniform()), "b": Declaration((25
 params = build(declared, dtype="float32", seed=0)
 """
 
+from typing import TYPE_CHECKING
+
+from ..ops.other_names import of_a_module
 from .plan import Declaration, Placement, Plan, build, keys, parameter_seed
 from .schemes import (
     Constant,
@@ -48,3 +51,9 @@ __all__ = [
     "xavier_uniform",
     "zeros",
 ]
+
+
+if not TYPE_CHECKING:  # type checkers should report unknown names
+
+    def __getattr__(name):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{of_a_module(__name__, name, __all__)}")

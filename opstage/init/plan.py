@@ -11,6 +11,7 @@ from typing import Any, final
 
 from ..ops import trees
 from ..ops.errors import UsageError
+from ..ops.other_names import Renamed
 from ..ops.places import Places
 from ..ops.splitmix import require_seed, site_of, splitmix64
 from ..ops.types import DType
@@ -83,7 +84,7 @@ def place(
     return Placement(path, shape, elementary)
 
 
-class Plan:
+class Plan(Renamed):
     """One initialiser for every parameter: a tree like the parameters', or a flat list.
 
     A list goes by the order in which the parameters were written: `[uniform(), zeros]` for `{"w": …, "b": …}` gives the

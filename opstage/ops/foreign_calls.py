@@ -15,7 +15,7 @@ from typing import Any
 
 from .errors import is_library, is_user_file
 from .infix import Infix
-from .other_names import OPS_NAMES
+from .other_names import names_of
 
 _MODULES = frozenset({"numpy", "math", "cmath", "torch", "jax", "scipy", "tensorflow", "cupy"})
 
@@ -61,8 +61,8 @@ def _ours(name: str) -> str:
         return _OF_REFS[name]
     if name in OPS:
         return f"it is ops.{name}, a method of the program's first argument"
-    if name in OPS_NAMES:
-        return f"Opstage calls it {OPS_NAMES[name]}"
+    if name in names_of("ops"):
+        return f"Opstage calls it {names_of('ops')[name]}"
     return "tensors of a program are computed with by the methods of its first argument, ops"
 
 

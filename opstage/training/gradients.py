@@ -14,13 +14,14 @@ from ..interpreters.tape import Node, Tape
 from ..interpreters.tape_record import Record
 from ..ops.cursor import Quietly
 from ..ops.errors import DtypeError, OpstageError, ProgramError
+from ..ops.other_names import Renamed
 from ..ops.types import dtype_name, is_float
 from .param import Param
 from .refs import own_node, require_shape
 
 
 @final
-class Gradients(Mapping[Any, Any]):
+class Gradients(Renamed, Mapping[Any, Any]):
     """The gradient of a result for refs and parameters: `gradients[ref]`.
 
     It is a mapping whose keys are the parameters used on the tape that take a gradient, in the order of their first

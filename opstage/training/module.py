@@ -12,6 +12,7 @@ import numpy as np
 from ..init import Declaration, Initialiser, Plan, build
 from ..ops.errors import UsageError
 from ..ops.numbers import plain
+from ..ops.other_names import Renamed
 from ..ops.places import Places
 from ..ops.trees import flatten
 from ..ops.types import TensorType
@@ -32,7 +33,7 @@ Sample = tuple[Any, ...]
 
 @final
 @dataclass(frozen=True)
-class ScalarModuleDef:
+class ScalarModuleDef(Renamed):
     """A module before it runs anywhere: initial parameters and a loss written once.
 
     init    a pytree of arrays and Params, or of `init.Declaration`s (shape and initialiser)
@@ -90,7 +91,7 @@ class ScalarModuleDef:
 
 
 @final
-class ScalarModule:
+class ScalarModule(Renamed):
     """A loss with parameters on an interpreter: `ScalarTrainer` with the methods of a module.
 
     Raises:

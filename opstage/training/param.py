@@ -14,6 +14,7 @@ from ..interpreters.host import as_array
 from ..interpreters.interpreter import BaseInterpreter
 from ..locks import holding
 from ..ops.errors import DtypeError, OpstageError, ShapeError, UsageError
+from ..ops.other_names import Renamed
 from ..ops.places import identified
 from ..ops.types import FLOAT32, FLOAT64, DType, as_dtype, dtype_name, is_float, show_shape
 from .commit import Commit, SharedLock
@@ -59,7 +60,7 @@ class _Value:
 
 @identified
 @final
-class Param:
+class Param(Renamed):
     """A value that training changes, whether it takes a gradient, and a name for messages.
 
     It is one parameter wherever it is: at two places of a tree it ties them, see `ops.places`.

@@ -18,6 +18,7 @@ from ..interpreters.mesh.ranks import Ranks
 from ..interpreters.shape_check import Report
 from ..ops.errors import UsageError
 from ..ops.mesh import mesh_of
+from ..ops.other_names import Renamed
 from ..ops.tracebacks import called_by_users
 from ..ops.trees import flatten
 from ..options import Options, options_of
@@ -37,7 +38,7 @@ from .validate import BatchContract
 
 
 @final
-class ScalarTrainer:
+class ScalarTrainer(Renamed):
     """Training of `loss(ops, params, *batch)`; see `scalar_trainer`, which makes one.
 
     Threads may share it: its methods run one at a time, as do those of all trainers and sessions with a parameter in

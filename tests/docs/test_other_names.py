@@ -9,17 +9,18 @@ import numpy as np
 import pytest
 
 import opstage
-from opstage.ops.other_names import OPS_NAMES, PACKAGE_NAMES, REF_NAMES
+from opstage.ops.other_names import names_of
 from opstage.ops.protocol import OPS
 from opstage.options import Options
 from tests.docs.test_guide_tables import PAIRS
-from tests.structure.test_reference_table import resolve
+from tests.structure.test_reference_table import NAMES, resolve
 
 ROWS = [
     (theirs.rsplit(".", 1)[1], theirs, ours) for cells, ours in PAIRS for theirs in re.findall(r"`([\w.]+)`", cells)
 ]
 FUNCTIONS = [row for row in ROWS if "`ops." in row[2] or "derived" in row[2]]
 OTHERS = [row for row in ROWS if row not in FUNCTIONS]
+OPS_NAMES, REF_NAMES, PACKAGE_NAMES, TORCHLEAN = map(names_of, ("ops", "refs", "package", "torchlean"))
 _OURS = re.compile(r"\bops\.(?!derived|cursor)(\w+)|\b(opstage(?:\.\w+)+)")
 
 
@@ -57,7 +58,7 @@ def test_what_is_no_op_answers_on_the_package(name: str, path: str, cells: str) 
 
 
 def test_what_is_told_exists() -> None:
-    texts = [*OPS_NAMES.values(), *REF_NAMES.values(), *PACKAGE_NAMES.values()]
+    texts = [*OPS_NAMES.values(), *REF_NAMES.values(), *PACKAGE_NAMES.values(), *TORCHLEAN.values()]
     told = {path or f"ops.{op}" for text in texts for op, path in _OURS.findall(text)}
     assert len(told) > 100
     for name in told:
@@ -105,3 +106,63 @@ def test_names_of_nobody_are_as_everywhere() -> None:
     assert not hasattr(opstage, "colour") and not hasattr(opstage, "nn")
     with pytest.raises(AttributeError, match=r"^module 'opstage' has no attribute 'colour'$"):
         opstage.colour  # type: ignore[attr-defined]  # noqa: B018
+
+
+def answers(holder: Any, name: str) -> str:
+    with pytest.raises(AttributeError) as caught:
+        getattr(holder, name)
+    return str(caught.value)
+
+
+def torchlean() -> list[tuple[str, set[str]]]:
+    """The last part of each name on TorchLean's side of the reference that is not ours, and the last parts of ours."""
+    rows: dict[str, set[str]] = {}
+    for theirs, here, *_ in NAMES:
+        found = re.fullmatch(r"`([\w.]+)[?!]?`", theirs)
+        if found is not None:
+            names = {name.rsplit(".", 1)[-1] for name in re.findall(r"`((?:opstage|ops)(?:\.\w+)*)`", here)}
+            rows.setdefault(found[1].rsplit(".", 1)[-1], set()).update(names)
+    ours = {*OPS, *dir(opstage.Session), *opstage.__all__, *dir(opstage.interpreters), *dir(opstage)}
+    return sorted((name, names) for name, names in rows.items() if name not in names and name not in ours)
+
+
+@pytest.mark.parametrize(("name", "names"), torchlean(), ids=lambda value: value if isinstance(value, str) else "")
+def test_torchlean_s_names_answer_with_ours_wherever_they_are_written(name: str, names: set[str]) -> None:
+    module = opstage.ScalarModuleDef(np.ones(2), lambda ops, w: ops.sum(w)).instantiate()
+    told = [
+        asked(lambda ops, x: getattr(ops, name)),
+        *[answers(each, name) for each in (opstage.Session(), module, opstage.Options(), opstage, opstage.init)],
+    ]
+    other = {"max": "reduce_max", "min": "reduce_min"}.get(name)
+    for text in told:
+        assert any(each in text for each in names), text
+    assert other is None or other in told[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [("concat_dim0", "ops.concat("), ("slice_range0", "ops.slice("), ("gather_rows_nat", "ops.gather_rows(")],
+)
+def test_torchlean_s_ops_in_either_spelling(name: str, ours: str) -> None:
+    first, *rest = name.split("_")
+    for spelling in (name, first + "".join(map(str.capitalize, rest))):
+        assert ours in asked(lambda ops, x, spelling=spelling: getattr(ops, spelling))
+        assert ours in asked(lambda ops, x, spelling=spelling: getattr(x, spelling))
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "ours"),
+    [
+        (lambda: opstage.Session(), "sgdStepAll", "opstage.Session.sgd_step_all"),
+        (lambda: opstage.Param([1.0]), "cudaValue", "opstage.Param.mirror"),
+        (lambda: opstage.init.Plan([opstage.init.zeros]), "PLACEMENTS", "Plan.placements"),
+        (lambda: opstage.compile(lambda ops, x: ops.sum(x), np.ones(2)), "backwardWithSeed", "backward_with_seed"),
+        (lambda: opstage.scalar_trainer(lambda ops, w: ops.sum(w), np.ones(2)), "adamWStep", "adamw_step"),
+        (lambda: opstage.ScalarModuleDef(np.ones(2), len), "initParams", "opstage.ScalarModuleDef.init"),
+    ],
+)
+def test_objects_answer_with_their_own_names(make: Any, name: str, ours: str) -> None:
+    assert f"has no {name}: Opstage calls it " in answers(make(), name) or "Opstage calls it" in answers(make(), name)
+    assert ours in answers(make(), name)
+    assert answers(make(), "colour").endswith("object has no attribute 'colour'")
+    assert not hasattr(make(), "_colour")
