@@ -33,6 +33,9 @@ class _Degree(Enum):
     OTHER = "other"
 
 
+_LINEAR = (_Degree.LINEAR, _Degree.ZERO)
+
+
 class NotLinearError(Exception):
     """A function without a transpose; the message says why."""
 
@@ -68,6 +71,12 @@ def transpose(
     _, pullback = ops.vjp_of(linear, *zeros)
     found: tuple[Any, ...] = pullback([cotangent for _, cotangent in given])
     return found
+
+
+def is_linear(ops: Any, body: Body, moving: Sequence[bool]) -> bool:
+    """Whether all outputs of a body are linear in the inputs for which `moving` is True."""
+    given = [_Degree.LINEAR if each else _Degree.CONSTANT for each in moving]
+    return all(form in _LINEAR for form in _forms(ops, body, given))
 
 
 def _require_linear(ops: Any, body: Body, given: Sequence[_Degree]) -> None:
@@ -127,7 +136,7 @@ def _decomposed(ops: Any, body: Body, equation: Equation, primitive: Primitive, 
     captured = tracer.captured
     part = tracer.finish([*inputs, *[traced for traced, _ in captured]], outputs, prune=True)
     forms = _forms(ops, part, [*read, *[_Degree.CONSTANT] * len(captured)])
-    return _Degree.LINEAR if all(form in (_Degree.LINEAR, _Degree.ZERO) for form in forms) else _Degree.OTHER
+    return _Degree.LINEAR if all(form in _LINEAR for form in forms) else _Degree.OTHER
 
 
 # A rule that is not declared ------------------------------------------------------------------------------------------

@@ -369,11 +369,9 @@ class GradientAccumulation:
         forward, counts = step.unsharded.terms, (*sorted({part.rows for part in parts}), rows.count)
         with self._joinings.proved(key, forward, types, slice(first, last), held.interpreter, counts) as (found, new):
             if self._accumulate.check:
-                if found.batch:
+                if found.parts:
                     raise UsageError(
-                        f"accumulate: {found.batch} takes the statistics of a batch, which in parts would be those of "
-                        "a part, so the gradient would be another one; normalize each row (ops.layer_norm, "
-                        "ops.group_norm); check=False goes on anyway"
+                        f"accumulate: {found.parts}, so the gradient would be another one; check=False goes on anyway"
                     )
                 alike = (by, DIVISOR if by == ROWS else by)
                 proved = metric in found.counts if metric is not None else found.loss in alike
