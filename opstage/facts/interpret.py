@@ -8,6 +8,7 @@ from typing import Any, TypeAlias, final
 from ..interpreters.branching import SWITCH
 from ..interpreters.codegen.decomposition import Expander
 from ..interpreters.looping import WHILE
+from ..interpreters.resting import resting
 from ..interpreters.structural import SCAN
 from ..ops.closed import Body, Equation
 from ..ops.dims import DimExpr, DimScope
@@ -49,7 +50,7 @@ class Interpretation:
         """The facts of every slot of a body, for those of its inputs; `after` is called with each of its equations."""
         if self.scope is None:
             self.scope = next((d.scope for t in body.types for d in t.shape if isinstance(d, DimExpr)), DimScope())
-        with self.scope.aside():
+        with self.scope.aside(), resting():
             return self.facts_of(body, inputs, after)
 
     def facts_of(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, final
 
@@ -19,6 +19,8 @@ from .ranges.fact import INFINITY
 Bounds: TypeAlias = "Mapping[str, tuple[float, float]]"
 _SHOWN = 8
 """How many paths of inputs a message names."""
+_MOST_TURNS = 6
+"""How often a program is read to find which signs its steps keep; then none is taken to stay."""
 
 
 @final
@@ -29,6 +31,7 @@ class RangeReport:
     findings     warnings where known bounds say that something may go wrong, notes where there are no bounds
     given        the ranges of inputs that they follow from
     assumptions  what the ranges take for granted besides
+    unbounded    paths of outputs without a bound that holds for all finite inputs: whether they are finite is not known
     """
 
     dtype: str
@@ -36,10 +39,11 @@ class RangeReport:
     findings: tuple[Finding, ...]
     given: tuple[str, ...]
     assumptions: tuple[str, ...]
+    unbounded: tuple[str, ...] = ()
 
     @property
     def safe(self) -> bool:
-        """Whether nothing was found, and every output is a finite number."""
+        """Whether nothing was found, and every output is a finite number as far as the assumptions hold."""
         return not self.findings and not any(found.nan or found.infinite for _, found in self.outputs)
 
     def __str__(self) -> str:
@@ -70,16 +74,16 @@ def ranges_of(
         raise UsageError(f"ranges_of takes the report of opstage.check or of report_of, not {a_type(report)}")
     if report.errors:
         raise UsageError("a program with errors has no ranges; see the report's errors")
-    if initial:
-        return _ranges_of(report, bounds, dtype, True, {})
-    invariants = _signs(report.program, bounds or {})
-    while True:
-        found = _ranges_of(report, bounds, dtype, False, invariants)
+    invariants = {} if initial else _signs(report.program, bounds or {})
+    for turn in range(_MOST_TURNS):
+        domain = domain_of(report.program, bounds, dtype, initial=initial, invariants=invariants)
+        found, sources = _read(domain, report.program)
         after = dict(found.outputs)
         kept = {name: ends for name, ends in invariants.items() if _stays(after[name], ends)}
         if len(kept) == len(invariants):
-            return found
-        invariants = kept
+            break
+        invariants = kept if turn < _MOST_TURNS - 2 else {}
+    return found if found.findings else replace(found, unbounded=_unbounded(domain, report.program, found, sources))
 
 
 def _stays(after: ValueRange, ends: tuple[float, float]) -> bool:
@@ -101,12 +105,8 @@ def _signs(program: CheckedProgram, bounds: Bounds) -> dict[str, tuple[float, fl
     }
 
 
-def _ranges_of(
-    report: Report, bounds: Bounds | None, dtype: str | None, initial: bool, invariants: Bounds
-) -> RangeReport:
-    program = report.program
-    body, names = program.body, program.names
-    domain = domain_of(program, bounds, dtype, initial=initial, invariants=invariants)
+def _read(domain: Ranges, program: CheckedProgram) -> tuple[RangeReport, list[ValueRange]]:
+    """The report of a domain on a program, and the ranges of its inputs."""
     found: dict[Finding, int] = {}
 
     def after(equation: Equation) -> None:
@@ -119,14 +119,34 @@ def _ranges_of(
             found[finding] = domain.latest
         domain.remarks.clear()
 
-    sources = [(domain.source(name, body.types[slot]),) for name, slot in zip(names, body.inputs)]
+    sources = [domain.source(name, type_) for name, type_ in zip(program.names, program.body.input_types)]
+    ranges = _outputs(domain, program, sources, after)
+    outputs = tuple(zip(program.output_names() if ranges else [], ranges))
+    findings = _once(_hidden(domain, found))
+    return RangeReport(domain.limits.name, outputs, findings, tuple(domain.given), tuple(domain.assumptions)), sources
+
+
+def _outputs(
+    domain: Ranges,
+    program: CheckedProgram,
+    sources: Sequence[ValueRange],
+    after: Callable[[Equation], None] = lambda equation: None,
+) -> list[ValueRange]:
+    """The ranges of a program's outputs, for those of its inputs."""
     run = domain.run = Interpretation([domain], program.scope)
-    facts: list[Any] = [known and known[0] for known in run.run(body, sources, after)]
-    paths = program.output_names() if body.outputs else []
-    outputs = tuple([(path, facts[slot]) for path, slot in zip(paths, body.outputs)])
-    return RangeReport(
-        domain.limits.name, outputs, _once(_hidden(domain, found)), tuple(domain.given), tuple(domain.assumptions)
-    )
+    facts = run.run(program.body, [(source,) for source in sources], after)
+    return [facts[slot][0] for slot in program.body.outputs]
+
+
+def _unbounded(
+    domain: Ranges, program: CheckedProgram, found: RangeReport, sources: Sequence[ValueRange]
+) -> tuple[str, ...]:
+    """The paths of outputs that are not proved finite for all finite inputs, without an assumption on sums and products
+    of what has no known bound."""
+    finite = [domain.finite(source, type_) for source, type_ in zip(sources, program.body.input_types)]
+    ranges = [known for _, known in found.outputs] if finite == sources else _outputs(domain, program, finite)
+    paths = [path for path, _ in found.outputs]
+    return tuple([p for p, known in zip(paths, ranges) if known.nan or not (known.bounded or known.integral)])
 
 
 def domain_of(
@@ -176,14 +196,25 @@ def _of_no_input(pattern: str, program: CheckedProgram, of_claims: bool = False)
     )
 
 
-def with_ranges(report: Report, ranges: RangeReport) -> Report:
-    """The report with the findings of its program's ranges among its warnings and notes."""
+def with_ranges(report: Report, ranges: RangeReport, *, strict: bool = False) -> Report:
+    """The report with the findings of its program's ranges among its warnings and notes; among its errors, with one for
+    outputs that are not bounded, if `strict`."""
     findings = ranges.findings
+    if strict:
+        unbounded = [Finding("ranges", unbounded_text(ranges), rule="unbounded")] if ranges.unbounded else []
+        return replace(report, errors=(*report.errors, *[replace(f, severity="error") for f in findings], *unbounded))
     return replace(
         report,
         warnings=(*report.warnings, *[f for f in findings if f.severity == "warning"]),
         notes=(*report.notes, *[f for f in findings if f.severity == "note"]),
     )
+
+
+def unbounded_text(ranges: RangeReport) -> str:
+    """The message about outputs that are not proved to be finite."""
+    more = f", and {len(ranges.unbounded) - _SHOWN} more" if len(ranges.unbounded) > _SHOWN else ""
+    names = ", ".join([path or "the output" for path in ranges.unbounded[:_SHOWN]])
+    return f"no bound is known of {names}{more}; declare the ranges of inputs, and the bounds of their sizes"
 
 
 def _hidden(domain: Ranges, found: Mapping[Finding, int]) -> tuple[Finding, ...]:
@@ -202,7 +233,8 @@ def _once(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     for finding in sorted(findings, key=lambda f: f.severity != "warning"):
         source = finding.source
         first.setdefault((finding.rule, finding.op, source and (source.file, source.line)), finding)
-    return tuple([finding for finding in findings if any(finding is kept for kept in first.values())])
+    kept = {id(finding) for finding in first.values()}
+    return tuple([finding for finding in findings if id(finding) in kept])
 
 
 def _checked(bounds: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:

@@ -17,23 +17,25 @@ def ranges_section(report: Report, asked: Asked) -> tuple[Report, Section]:
     Raises UsageError for bounds that cannot be parsed, or of an unknown input.
     """
     from ...facts import ranges_of, with_ranges
+    from ...facts.ranged import unbounded_text
 
     found = ranges_of(report, read_bounds(asked.bounds), asked.range_dtype, initial=asked.initial)
     data = {
         "dtype": found.dtype,
         "safe": found.safe,
+        "unbounded": list(found.unbounded),
         "outputs": [{"path": path, "range": str(range_)} for path, range_ in found.outputs],
         "given": list(found.given),
         "assumptions": list(found.assumptions),
     }
-    nothing = "nothing was found, but not all outputs are known to be finite"
-    verdict = "see the findings" if found.findings else "every number is finite" if found.safe else nothing
+    nothing = f"nothing was found, but {unbounded_text(found)}"
+    verdict = "see the findings" if found.findings else nothing if found.unbounded else "every number is finite"
     lines = [f"ranges in {found.dtype}: {verdict}"]
     lines += [f"  {path or 'the output'} is in {range_}" for path, range_ in found.outputs[:_MOST]]
     if len(found.outputs) > _MOST:
         lines.append(f"  and {len(found.outputs) - _MOST} more outputs, which --format json has")
     lines += ["  given that:", *[f"  - {each}" for each in (*found.given, *found.assumptions)]]
-    return with_ranges(report, found), Section("ranges", data, "\n".join(lines))
+    return with_ranges(report, found, strict=asked.strict), Section("ranges", data, "\n".join(lines))
 
 
 def read_bounds(texts: tuple[str, ...]) -> dict[str, tuple[float, float]]:

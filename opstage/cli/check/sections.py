@@ -41,7 +41,7 @@ def completed(
     report = checked.report if _leaves_one_open(checked, asked) else _at(checked.report, asked.at)
     if asked.strict:
         report = report.strict()
-    errors = (*report.errors, *found, *_stored(checked, options, asked))
+    errors = (*found, *_stored(checked, options, asked))
     sections = []
     if report.claims:
         sections.append(Section("claims", verdicts_as_data(report.claims), verdicts_as_text(report.claims)))
@@ -70,7 +70,7 @@ def completed(
         section, too_large = memory_section(checked, options, read_sizes(asked.at), asked.max_memory)
         sections.append(section)
         errors = (*errors, *too_large)
-    return replace(report, errors=errors), sections
+    return replace(report, errors=(*report.errors, *errors)), sections
 
 
 def _leaves_one_open(checked: Checked, asked: Asked) -> bool:

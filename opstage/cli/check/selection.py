@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ...interpreters.shape_check import RULES, Finding
 from ...interpreters.shape_check.formats import CheckOutcome
+from ...interpreters.shape_check.range_rules import RULES as RANGE_RULES
 from ...interpreters.shape_check.rules import UNDECIDED, UNUSED_SUPPRESSION
 from ...ops.errors import SourceLine, nearest
 from .files import matches
@@ -69,7 +70,7 @@ def selected(outcomes: Sequence[CheckOutcome], selection: Selection, whole: Sequ
         return comments[file]
 
     def stays(rule: str, severity: str, source: SourceLine | None, own: str | None) -> bool:
-        always = severity == "error" and rule != UNDECIDED  # which is refuted by nothing, strict or not
+        always = severity == "error" and rule != UNDECIDED and rule not in RANGE_RULES  # errors if strict alone
         comment = None if source is None else comments_of(source.file).get(source.line)
         taken = comment is not None and comment.takes(rule)  # a comment has a use for a rule that is ignored today
         return not taken and (always or selection.counts(rule, own if source is None else source.file))

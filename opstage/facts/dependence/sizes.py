@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from typing import Any
 
@@ -32,6 +33,19 @@ def at_most_proved(a: Dim, b: Dim) -> bool:
     if a is UNKNOWN or b is UNKNOWN:
         return False
     return at_most(a, b) is Verdict.proved
+
+
+def largest(size: Dim) -> float:
+    """Return the largest value below 2^31 that the constraints on the sizes allow; infinity where there is none."""
+    if isinstance(size, int):
+        return size
+    low, high = 0, 1 << 31
+    if not at_most_proved(size, high):
+        return math.inf
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if at_most_proved(size, middle) else (middle + 1, high)
+    return high
 
 
 def equal_proved(a: Dim, b: Dim) -> bool:

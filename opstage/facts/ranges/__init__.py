@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from typing_extensions import override
 
+from ...ops.catalogue import elementwise
 from ...ops.closed import BodyConstant
 from ...ops.dims import Dim
-from ...ops.primitive import Primitive, Static
+from ...ops.primitive import Primitive, Static, distinct
 from ...ops.types import DType, TensorType, dtype_name, is_float
 from ..domain import Domain, LoopFacts, OpCall
 from .fact import ANYTHING, BOOLEAN, INFINITY, LARGEST_EXACT, ValueRange, joined, meet, of_integers, within
@@ -131,10 +132,19 @@ class Ranges(Domain[ValueRange]):
         whole = not is_float(type.dtype)
         low, high = self._ends(name)
         if not whole:
-            low, high = self.limits_at(type.dtype).widened(low, high, 1)  # bounds are rounded to the dtype
+            low, high = self.limits_at(type.dtype).rounded(low, high)
         else:
             low, high = of_integers(low, high)
         return ValueRange(low, high, integral=whole, value=self.fresh())
+
+    def finite(self, fact: ValueRange, type: TensorType) -> ValueRange:
+        """The fact of an input that is any finite number of its dtype within its bounds."""
+        if type.dtype.kind == "b":
+            return fact
+        least, most = -self.limits_at(type.dtype).largest, self.limits_at(type.dtype).largest
+        if not is_float(type.dtype):
+            least, most = np.iinfo(type.dtype).min, np.iinfo(type.dtype).max
+        return fact._replace(low=max(fact.low, least), high=min(fact.high, most))
 
     def _ends(self, name: str) -> tuple[float, float]:
         """The bounds of an input, before they are rounded."""
@@ -182,6 +192,8 @@ class Ranges(Domain[ValueRange]):
 
     @override
     def top(self, type: TensorType, operands: Sequence[ValueRange]) -> ValueRange:
+        if is_float(type.dtype):
+            self.remark("unbounded", "no bound of its result is known", *operands, sure=False)
         return self.anything(type)
 
     @override
@@ -293,8 +305,7 @@ class Ranges(Domain[ValueRange]):
         if any(not fact.value for fact in facts):
             self.latest = 0
             return results
-        static = tuple([(name, type(item), repr(item)) for name, item in call.static.items()])
-        key = (call.primitive, static, tuple([fact.value for fact in facts]), tuple(map(str, call.inputs)))
+        key = (call.primitive, distinct(call.static), tuple([fact.value for fact in facts]), call.inputs)
         valued = []
         for at, result in enumerate(results):
             if not result.value:
@@ -315,6 +326,13 @@ class Ranges(Domain[ValueRange]):
     def maker(self, fact: ValueRange) -> tuple[OpCall, Sequence[ValueRange]] | None:
         """The op that made a tensor, if that is known."""
         return self.makers.get(fact.value)
+
+    def magnitude(self, x: ValueRange, y: ValueRange) -> ValueRange:
+        """The magnitude of x, if y holds something of its rows; else x, with its value if it is not negative."""
+        made = None if y.share is None else self.makers.get(y.share.of)
+        if y.share is not None and made is not None and made[0].primitive is elementwise.ABS:
+            return x._replace(value=y.share.of if made[1][0].value == x.value else 0)
+        return x._replace(value=x.value if x.low >= 0 else 0)
 
     def remark(self, rule: str, text: str, *facts: ValueRange, sure: bool, fix: str = "") -> None:
         """Note what may go wrong with operands; `sure` says whether known bounds say so, or there are none.
@@ -365,6 +383,8 @@ class Ranges(Domain[ValueRange]):
         limits = self.limits_at(call.outputs[0].dtype)
         if ulps == 1:  # a result that is rounded once is not moved past a number of the dtype
             low, high = limits.rounded(low, high)
+            if call.primitive not in (elementwise.ADD, elementwise.SUB):  # whose results are exact if they are small
+                low, high = limits.flushed(low, high)
         else:
             low, high = limits.widened(low, high, ulps)
         largest = limits.largest

@@ -11,6 +11,8 @@ from ...ops.enclosures import corners, magnitudes
 from ...ops.types import Shape
 
 INFINITY = math.inf
+LARGEST_SIZE = 2.0**63
+"""The limit of a size without a bound: tensors have fewer elements."""
 LARGEST_EXACT = 2**52
 """The size of integers up to which floats hold each of them, and those next to it."""
 
@@ -23,9 +25,10 @@ def of_integers(low: float, high: float) -> tuple[float, float]:
     )
 
 
-ShareKind: TypeAlias = Literal["maximum", "sum", "squares", "norm", "deviation", "reciprocal"]
-"""A number of the elements of a row: their maximum; their sum; at least the mean of their squares; at least that mean
-plus a number above its rounding error; at least the root of that; at most 1 over this root."""
+ShareKind: TypeAlias = Literal["maximum", "minimum", "above", "sum", "squares", "norm", "deviation", "reciprocal"]
+"""A number of the elements of a row: their maximum; their minimum; at least their maximum; their sum; at least the mean
+of their squares; at least that mean plus a number above its rounding error; at least the root of that; at most 1 over
+this root."""
 
 
 class Share(NamedTuple):
@@ -187,3 +190,12 @@ def times_count(a: ValueRange, least: int, most: float) -> tuple[float, float]:
     low = _times(a.low, most) if a.low < 0 else _times(a.low, least)
     high = _times(a.high, most) if a.high > 0 else _times(a.high, least)
     return low, high
+
+
+def powered(x: float, n: float) -> float:
+    try:
+        if x < 0 and not n.is_integer():
+            return 0.0
+        return math.pow(x, n)
+    except OverflowError:
+        return INFINITY if x > 0 or n % 2 == 0 else -INFINITY

@@ -19,7 +19,7 @@ from ...ops.closed import BodyConstant
 from ...ops.dims import Dim
 from ...ops.primitive import Primitive
 from ...ops.types import TensorType, is_float
-from ..dependence.sizes import at_most_proved
+from ..dependence.sizes import largest
 from ..domain import Domain, LoopFacts, OpCall, Rule
 from .fact import INFINITY, ValueRange
 
@@ -196,10 +196,6 @@ def _converted(domain: Growth, call: OpCall, facts: Sequence[Size]) -> Sequence[
     return [domain.rounded(call, _size(call, facts, 0)) if is_float(call.inputs[0].dtype) else UNKNOWN]
 
 
-def _taken(domain: Growth, call: OpCall, facts: Sequence[Size]) -> Sequence[Size]:
-    return [_size(call, facts, 0)]
-
-
 Growth.rules = {
     elementwise.ADD: _added,
     elementwise.SUB: _added,
@@ -268,15 +264,7 @@ def _finite(fact: ValueRange) -> ValueRange:
 
 def _most(iterations: Dim | None) -> float:
     """Return the largest number of iterations that the constraints on the sizes allow."""
-    if iterations is None or isinstance(iterations, int):
-        return INFINITY if iterations is None else iterations
-    low, high = 0, 1 << 31
-    if not at_most_proved(iterations, high):
-        return INFINITY
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if at_most_proved(iterations, middle) else (middle + 1, high)
-    return high
+    return INFINITY if iterations is None else largest(iterations)
 
 
 def _solved(first: Mapping[int, float], after: Mapping[int, Size], iterations: float) -> dict[int, float]:

@@ -13,12 +13,14 @@ class FloatLimits(NamedTuple):
     largest   finite number
     least     positive number, a subnormal one
     epsilon   the distance from 1 to the next number
+    vanishing kernels may return 0 for a positive result below this number
     """
 
     name: str
     largest: float
     least: float
     epsilon: float
+    vanishing: float
 
     def holds(self, value: float) -> bool:
         """Whether the dtype holds the number as it is."""
@@ -50,7 +52,11 @@ class FloatLimits(NamedTuple):
         """Bounds that hold of results within `ulps` units in the last place of numbers between `low` and `high`."""
         if not ulps:
             return low, high
-        return self._moved(low, -1, ulps), self._moved(high, 1, ulps)
+        return self.flushed(self._moved(low, -1, ulps), self._moved(high, 1, ulps))
+
+    def flushed(self, low: float, high: float) -> tuple[float, float]:
+        """Bounds of results between `low` and `high`, the smallest of which may be 0."""
+        return 0.0 if 0 < low < self.vanishing else low, 0.0 if -self.vanishing < high < 0 else high
 
     def _moved(self, bound: float, sign: int, ulps: float) -> float:
         if math.isinf(bound) or not bound:  # no rounding takes a result past 0
@@ -62,13 +68,17 @@ class FloatLimits(NamedTuple):
 _LIMITS = {
     limits.name: limits
     for limits in (
-        FloatLimits("float64", 1.7976931348623157e308, 5e-324, 2.0**-52),
-        FloatLimits("float32", 3.4028234663852886e38, 2.0**-149, 2.0**-23),
-        FloatLimits("bfloat16", 3.3895313892515355e38, 2.0**-133, 2.0**-7),
-        FloatLimits("float16", 65504.0, 2.0**-24, 2.0**-10),
+        FloatLimits("float64", 1.7976931348623157e308, 5e-324, 2.0**-52, 2.0**-1021),
+        FloatLimits("float32", 3.4028234663852886e38, 2.0**-149, 2.0**-23, 2.0**-125),
+        FloatLimits("bfloat16", 3.3895313892515355e38, 2.0**-133, 2.0**-7, 2.0**-125),
+        FloatLimits("float16", 65504.0, 2.0**-24, 2.0**-10, 2.0**-24),
     )
 }
-"""IEEE 754-2019 for binary64, 32 and 16; bfloat16 has binary32's exponents and 8 bits of significand."""
+"""IEEE 754-2019 for binary64, 32 and 16; bfloat16 has binary32's exponents and 8 bits of significand.
+
+Generated exponentials flush what is below twice the smallest normal number. Those of float16 are computed in float32,
+whose numbers reach below the subnormal ones of float16.
+"""
 
 
 def limits_of(dtype: str) -> FloatLimits:

@@ -38,7 +38,7 @@ def where(domain: Ranges, mask: ValueRange, holds: bool) -> dict[int, ValueRange
         return where(domain, facts[0], not holds)
     if call.primitive is logic.LOGICAL_AND:
         if not holds:  # either may be the one that does not
-            return {}
+            return next((where(domain, y, False) for x, y in (facts, facts[::-1]) if x.low == 1), {})
         first, second = (where(domain, fact, True) for fact in facts)
         both = {value: meet(fact, first[value]) if value in first else fact for value, fact in second.items()}
         return {**first, **both}

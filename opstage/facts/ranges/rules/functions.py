@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from ....ops.catalogue import activation, elementwise, reduction
 from ....ops.catalogue.monotone import MONOTONE
 from ....ops.enclosures import corners, power_operands
+from ....ops.types import is_float
 from ...domain import OpCall, Rule
-from ..fact import ANYTHING, INFINITY, Facts, ValueRange
+from ..fact import ANYTHING, INFINITY, Facts, ValueRange, inverse, powered, product
 from . import norms
-from .pointwise import divided, number
+from .pointwise import divided, has_no_zero, number
 
 if TYPE_CHECKING:
     from .. import Ranges
@@ -55,8 +56,9 @@ def exponential(function: Callable[[float], float]) -> Rule:
         low, high = _at(function, x.low, least, INFINITY), _at(function, x.high, least, INFINITY)
         limits = domain.limits_at(call.outputs[0].dtype)
         low, high = limits.widened(low, high, _ULPS)
-        if low < least + 2 * limits.least:
-            low = least
+        # At 0 kernels are exact, and monotone next to it.
+        low = max(low, least if x.low < 0 else function(0.0))
+        high = min(high, function(0.0)) if x.high <= 0 else high
         plus = x.plus
         if high > limits.largest:
             where = "has no known bound above" if x.high == INFINITY else f"is in {x}"
@@ -130,7 +132,7 @@ def root(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
             fix = "ops.sqrt(ops.maximum(x, 0)); a variance is safest as the mean of squares of what is centred"
         domain.remark("sqrt-of-negative", f"sqrt of what {kind}: it is in {x}", x, sure=known, fix=fix)
     low, high = math.sqrt(max(x.low, 0.0)), math.sqrt(max(x.high, 0.0)) if x.high < INFINITY else INFINITY
-    low, high = domain.limits_at(call.outputs[0].dtype).widened(low, high, 1)
+    low, high = domain.limits_at(call.outputs[0].dtype).rounded(low, high)
     share = norms.turned(x, "norm", "deviation")
     return [ValueRange(low, high, nan, False, x.plus, share=share)]
 
@@ -140,7 +142,7 @@ def power_of(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     (x,) = facts
     exponent = number(call.static["exponent"])
     if exponent.low != exponent.high or exponent.infinite:
-        return [ANYTHING]
+        return [domain.top(call.outputs[0], facts)]
     n = exponent.low
     if n < 0:
         return [divided(domain, call, (ValueRange(1, 1), _raised(domain, call, x, -n)))]
@@ -150,34 +152,84 @@ def power_of(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 def _raised(domain: Ranges, call: OpCall, x: ValueRange, n: float) -> ValueRange:
     if not n:
         return ValueRange(1, 1)
-    low, high = [_power(bound, n) for bound in power_operands(Fraction(n), x.low, x.high, lambda: x.sizes)]
+    low, high = [powered(bound, n) for bound in power_operands(Fraction(n), x.low, x.high, lambda: x.sizes)]
     if x.low < 0 and not n.is_integer():
         domain.remark("sqrt-of-negative", f"a power {n:g} of what is in {x}", x, sure=x.low > -INFINITY)
-        return ValueRange(0.0, max(high, 0.0), True, False, x.plus)
-    return domain.result(call, low, high, (x,), ulps=_ULPS)
-
-
-def _power(x: float, n: float) -> float:
-    try:
-        if x < 0 and not n.is_integer():
-            return 0.0
-        return math.pow(x, n)
-    except OverflowError:
-        return INFINITY if x > 0 or n % 2 == 0 else -INFINITY
+        return domain.result(call, 0.0, max(high, 0.0), (x,), ulps=_ULPS, nan=True)
+    return _within_one(domain.result(call, low, high, (x,), ulps=_ULPS), x)
 
 
 def power(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
+    """x ** y."""
     x, y = facts
-    if x.low > 0 and x.bounded and y.bounded:
-        ends = corners(_power, (x.low, x.high), (y.low, y.high))
-        return [domain.result(call, min(ends), max(ends), facts, ulps=_ULPS)]
-    low = 0.0 if x.low >= 0 else -INFINITY
-    return [ValueRange(low, INFINITY, x.low < 0 or x.nan or y.nan, low < 0, True)]
+    if x.low < 0 and not y.integral:
+        domain.remark("sqrt-of-negative", f"a power in {y} of what is in {x}", *facts, sure=x.low > -INFINITY)
+        return [ANYTHING]
+    if y.low < 0 and x.may_be_zero:
+        domain.remark("division-by-zero", f"a power in {y} of what may be 0: it is in {x}", *facts, sure=x.bounded)
+        return [ANYTHING]
+    if not (x.bounded and y.bounded) or any(fact.nan or fact.infinite for fact in facts):
+        domain.remark("overflow", f"a power in {y} of what is in {x}: no bound of it is known", *facts, sure=False)
+        return [ANYTHING]
+    greatest, least = x.sizes
+    ends = corners(powered, (least, greatest), (y.low, y.high))
+    found = domain.result(call, min(ends) if x.low >= 0 else -max(ends), max(ends), facts, ulps=_ULPS)
+    return [_within_one(found, x) if y.low >= 0 else found]
 
 
-def wave(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
-    (x,) = facts
-    return [ValueRange(-1, 1, x.nan or x.infinite)]
+def _within_one(found: ValueRange, x: ValueRange) -> ValueRange:
+    """A power of x with an exponent that is not negative, which is at most 1 in size if x is."""
+    return found if x.sizes[0] > 1 else found._replace(low=max(found.low, -1.0), high=min(found.high, 1.0))
+
+
+_FAR = 1e4
+"""The size of numbers up to which kernels reduce angles by multiples of π to within units in the last place."""
+
+
+def wave(phase: float) -> Rule:
+    """sin(x + phase)."""
+
+    def rule(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
+        (x,) = facts
+        low, high = -1.0, 1.0
+        if x.sizes[0] <= _FAR:
+            turns = [(end + phase) / (2 * math.pi) for end in (x.low, x.high)]
+            slack = _ULPS * domain.limits_at(call.outputs[0].dtype).epsilon * max(1.0, x.sizes[0])
+            ends = [math.sin(end + phase) for end in (x.low, x.high)]
+            if math.ceil(turns[0] - 0.25) > turns[1] - 0.25:  # no maximum is between them, which is a quarter turn on
+                high = min(max(ends) + slack, 1.0)
+            if math.ceil(turns[0] + 0.25) > turns[1] + 0.25:
+                low = max(min(ends) - slack, -1.0)
+        return [ValueRange(low, high, x.nan or x.infinite)]
+
+    return rule
+
+
+def inverse_of_wave(function: Callable[[float], float], name: str) -> Rule:
+    """asin and acos, of numbers between -1 and 1."""
+
+    def rule(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
+        (x,) = facts
+        outside = x.low < -1 or x.high > 1
+        if outside:
+            text = f"{name} of what may be outside of [-1, 1]: it is in {x}"
+            fix = "ops.clamp(x, lo=-1.0, hi=1.0)"
+            domain.remark("outside-of-domain", text, x, sure=x.low > -INFINITY or x.high < INFINITY, fix=fix)
+        ends = [function(min(max(end, -1.0), 1.0)) for end in (x.low, x.high)]
+        low, high = domain.limits_at(call.outputs[0].dtype).widened(min(ends), max(ends), _ULPS)
+        return [ValueRange(low, high, x.nan or outside)]
+
+    return rule
+
+
+def angle(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
+    """atan2(y, x), which has a value everywhere."""
+    y, x = facts
+    low, high = (0.0 if y.low > 0 else -math.pi), (0.0 if y.high < 0 else math.pi)
+    if x.low > 0:
+        low, high = max(low, -math.pi / 2), min(high, math.pi / 2)
+    low, high = domain.limits_at(call.outputs[0].dtype).widened(low, high, _ULPS)
+    return [ValueRange(low, high, y.nan or x.nan)]
 
 
 def whole(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
@@ -191,6 +243,17 @@ def whole(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 def remainder(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     """x mod y has y's sign."""
     x, y = facts
-    if not y.bounded or y.may_be_zero or x.infinite:
-        return [ValueRange(nan=True, integral=x.integral and y.integral)]
-    return [ValueRange(min(y.low, 0), max(y.high, 0), x.nan or y.nan, integral=x.integral and y.integral)]
+    if not has_no_zero(domain, y) and not is_float(call.outputs[0].dtype):
+        return [domain.anything(call.outputs[0])]
+    nan = x.nan or y.nan or x.infinite or y.may_be_zero
+    return [ValueRange(min(y.low, 0), max(y.high, 0), nan, y.minus, y.plus, x.integral and y.integral)]
+
+
+def quotient(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
+    """The whole number below x / y."""
+    x, y = facts
+    if not has_no_zero(domain, y) or x.infinite or y.infinite:
+        return [domain.anything(call.outputs[0])]
+    low, high = domain.limits_at(call.outputs[0].dtype).widened(*product(x, ValueRange(*inverse(y))), 2)
+    low, high = (end if math.isinf(end) else float(math.floor(end)) for end in (low, high))
+    return [domain.result(call, low, high, facts, ulps=0)._replace(integral=True)]

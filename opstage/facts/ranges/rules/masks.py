@@ -9,6 +9,7 @@ from ....ops.catalogue import logic
 from ....ops.types import is_float
 from ...domain import OpCall
 from ..fact import BOOLEAN, INFINITY, Facts, ValueRange, joined
+from . import norms
 from .conditions import branch, hidden, where
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ def select(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
         taken.append(branch(domain, chosen, known) if known else chosen)
         if known:
             hidden(domain, chosen, known)
-    return [joined(*taken)]
+    share = norms.above(x)  # where y is taken it is at least x
+    return [joined(*taken)._replace(share=share if known.get(x.value, x).high <= taken[1].low else None)]
 
 
 def cast(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
@@ -68,5 +70,7 @@ def cast(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     if not is_float(source):
         return [domain.result(call, x.low, x.high, facts)]
     if x.nan or x.infinite or not x.bounded:
+        text = f"a cast to {target} of what is in {x}, which has no known bound"
+        domain.remark("integer-overflow", text, x, sure=False)
         return [ValueRange(integral=True)]
     return [domain.result(call, math.trunc(x.low), math.trunc(x.high), facts)]  # beyond the dtype it is any number

@@ -9,27 +9,29 @@ from typing import TYPE_CHECKING
 from ....ops.dims import Dim
 from ....ops.splitmix import LARGEST_NORMAL
 from ....ops.types import is_float
-from ...dependence.sizes import at_most_proved
+from ...dependence.sizes import at_most_proved, largest
 from ...domain import OpCall
 from ..fact import (
     ANYTHING,
     INFINITY,
+    LARGEST_SIZE,
     Facts,
     Share,
     ShareKind,
     ValueRange,
     joined,
+    powered,
     product,
     same_shape,
     times_count,
 )
-from .pointwise import divided, number, root_of, stored
+from .pointwise import divided, number, root_of, stated, stored
 
 if TYPE_CHECKING:
     from .. import Ranges
 
-_TERMS = 2.0**14
-"""How many terms a sum of which no bound is worked out is taken to have."""
+_LIKELY = 2.0**20
+"""The number of terms up to which an overflow of such a sum is a warning."""
 _ROUNDING = 1 / 64
 """By what part of the sum of their sizes a sum may be off, see `ASSUMPTIONS`."""
 
@@ -38,10 +40,8 @@ def counted(sizes: Sequence[Dim]) -> tuple[int, float]:
     """Return the least and the greatest product that the sizes may have."""
     least, most = 1, 1.0
     for size in sizes:
-        if isinstance(size, int):
-            least, most = least * size, most * size
-        else:
-            least, most = least * int(at_most_proved(1, size)), INFINITY
+        least *= size if isinstance(size, int) else int(at_most_proved(1, size))
+        most *= largest(size)
     return least, most
 
 
@@ -49,22 +49,36 @@ def summed(domain: Ranges, call: OpCall, terms: ValueRange, least: int, most: fl
     """Return the range of a sum of at least `least` and at most `most` terms."""
     if overflows(domain, call, terms, most, operands):
         return ANYTHING
+    if is_float(call.outputs[0].dtype):
+        most = min(most, LARGEST_SIZE)
     low, high = times_count(terms, least, most)
-    if least != 1 or most != 1:
+    if most != 1 and not (_is_exact(domain, call, low, terms.low) and _is_exact(domain, call, high, terms.high)):
         low, high = rounded(low, high, terms)
     return domain.result(call, low, high, operands, nan=terms.minus and terms.plus, known=False)
 
 
+def _is_exact(domain: Ranges, call: OpCall, total: float, term: float) -> bool:
+    """Return whether every sum of equal terms up to this total is exact, so that no other sum rounds past the total."""
+    digits = int(abs(math.frexp(term)[0]) * 2**53) if math.isfinite(term) else 0
+    largest_exact = 1 / domain.limits_at(call.outputs[0].dtype).epsilon
+    return not digits or total / term * (digits // (digits & -digits)) <= largest_exact
+
+
 def overflows(domain: Ranges, call: OpCall, terms: ValueRange, most: float, operands: Facts) -> bool:
     """Return whether a sum of at most `most` terms may overflow on its way, with a remark; False without bounds."""
+    if not is_float(call.outputs[0].dtype):
+        return False
     limits = domain.limits_at(call.outputs[0].dtype)
     size = max(abs(terms.low), abs(terms.high))
-    if not most or not size or most == INFINITY or not all(fact.bounded for fact in operands):
+    if not most or not size or not all(fact.bounded for fact in operands):
         return False
-    if size * most * (1 + _ROUNDING) <= limits.largest:
+    if size * min(most, LARGEST_SIZE) * (1 + _ROUNDING) <= limits.largest:
         return False
-    text = f"a sum of {most:g} numbers of sizes up to {size:.6g}, and {limits.name} ends at {limits.largest:.5g}"
-    domain.remark("overflow", text, *operands, sure=True)
+    count = f"{most:g} numbers" if most < INFINITY else "numbers over a size without a bound,"
+    fits = int(limits.largest / size / (1 + _ROUNDING))
+    fix = f"declare a bound of the size, up to {fits}" if most == INFINITY and fits > 1 else ""
+    text = f"a sum of {count} of sizes up to {size:.6g}, and {limits.name} ends at {limits.largest:.5g}"
+    domain.remark("overflow", text, *operands, sure=size * min(most, _LIKELY) > limits.largest, fix=fix)
     return True
 
 
@@ -93,8 +107,12 @@ def reduce_mean(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     _, most = counted([call.inputs[0].shape[axis] for axis in call.static["axes"]])
     if overflows(domain, call, x, most, facts):
         return [ANYTHING]
-    low, high = rounded(x.low, x.high, x)
-    result = domain.result(call, low, high, facts, nan=x.minus and x.plus)
+    ends = [_is_exact(domain, call, end * min(most, LARGEST_SIZE), end) for end in (x.low, x.high)]
+    exact = all(ends) and x.bounded
+    low, high = (x.low, x.high) if exact else rounded(x.low, x.high, x)
+    # The division, or product by 1/n, leaves a power of 2 and whatever is smaller no larger than it was.
+    kept = exact and x.may_be_zero and all(math.frexp(abs(end))[0] in (0, 0.5) for end in (x.low, x.high))
+    result = domain.result(call, low, high, facts, ulps=0 if kept else 2 if exact else 1, nan=x.minus and x.plus)
     root = root_of(domain, x)
     return [result if root is None else result._replace(share=_share(call, root, "squares"))]
 
@@ -112,6 +130,24 @@ def place(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     """argmax and argsort: an index along the axis."""
     _, most = counted([call.inputs[0].shape[call.static["axis"]]])
     return [ValueRange(0, most - 1, integral=True)]
+
+
+def product_of_all(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
+    """reduce_prod and cumprod: of elements up to 1 in size their product is the smaller the more there are."""
+    (x,) = facts
+    axes = call.static["axes"] if "axes" in call.static else (call.static["axis"],)
+    _, most = counted([call.inputs[0].shape[axis] for axis in axes])
+    if x.nan or x.infinite:
+        return [ANYTHING]
+    if not x.bounded:
+        domain.remark("overflow", f"a product of {most:g} numbers without a known bound", x, sure=False)
+        return [ANYTHING]
+    greatest, smallest = x.sizes
+    high = powered(greatest, most) * (1 + _ROUNDING) if greatest > 1 else 1.0
+    low = powered(smallest, most) * (1 - _ROUNDING) if smallest < 1 else 1 - _ROUNDING
+    infinite = high > domain.limits_at(call.outputs[0].dtype).largest
+    nan = infinite and x.may_be_zero  # infinity times 0
+    return [domain.result(call, low if x.low >= 0 else -high, high, facts, known=True, nan=nan)]
 
 
 def cumsum(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
@@ -156,7 +192,7 @@ def attention(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     kept = [ANYTHING] * 2
     if not any(fact.minus for fact in rest):
         # Of each query the greatest score, and the sum of exponentials, one of which is 1; 0 and 1 of a blank one.
-        kept = [ValueRange(), ValueRange(1 - _ROUNDING, keys * (1 + _ROUNDING))]
+        kept = [ValueRange(), ValueRange(1 - _ROUNDING, min(keys, LARGEST_SIZE) * (1 + _ROUNDING))]
         kept = [fact._replace(value=domain.fresh()) for fact in kept]
         domain.attended.add(_attended(call, (q, k, *rest, *kept)))
     return [mean_or_zero(domain, call, v), *kept]
@@ -216,17 +252,17 @@ def linear_finite(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     """Sums of products, each of an element of every operand at most, in which no element of the largest operand is
     twice: of those no bound is worked out."""
     most = max([counted(type_.shape)[1] for type_ in call.inputs])
+    facts = [fact for fact, type_ in zip(facts, call.inputs) if type_.dtype == call.outputs[0].dtype]  # not of indices
     return _finite_sum(domain, call, facts, 2 * most)  # two for the real and the imaginary part
 
 
-def _finite_sum(domain: Ranges, call: OpCall, facts: Facts, terms: float) -> Facts:
-    """Return the range of a sum of `terms` products: finite if the operands are and their bounds exclude overflow."""
-    size = math.prod(max(abs(fact.low), abs(fact.high), 1.0) for fact in facts)
-    terms = _TERMS if terms == INFINITY else terms * (1 + _ROUNDING)
-    large = all(fact.bounded for fact in facts) and size * terms > domain.limits_at(call.outputs[0].dtype).largest
-    if large or any(fact.nan or fact.infinite for fact in facts):
+def _finite_sum(domain: Ranges, call: OpCall, facts: Facts, most: float) -> Facts:
+    """Return the range of a sum of at most `most` products: finite if the operands are and bounds exclude overflow."""
+    if any(fact.nan or fact.infinite for fact in facts):
         return [ANYTHING] * len(call.outputs)
-    return [ValueRange()] * len(call.outputs)
+    size = math.prod(max(abs(fact.low), abs(fact.high), 1.0) for fact in facts)
+    terms = ValueRange(-size, size)
+    return [summed(domain, call, terms, 1, most, facts)] * len(call.outputs)
 
 
 # Moves --------------------------------------------------------------------------------------------------------------
@@ -265,7 +301,7 @@ def concat(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 
 
 def pad(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
-    return [joined(facts[0], stored(domain, call, number(call.static["value"])))]
+    return [joined(facts[0], stated(domain, call, call.static["value"]))]
 
 
 def avg_pool(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
@@ -291,11 +327,8 @@ def gather_rows(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 
 
 def full(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
-    value = number(call.static["value"])
-    dtype = call.outputs[0].dtype
-    if is_float(dtype):
-        return [stored(domain, call, value)]
-    return [value]
+    value = call.static["value"]
+    return [stated(domain, call, value) if is_float(call.outputs[0].dtype) else number(value)]
 
 
 def iota(domain: Ranges, call: OpCall, facts: Facts) -> Facts:

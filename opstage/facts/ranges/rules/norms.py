@@ -16,16 +16,25 @@ if TYPE_CHECKING:
     from .. import Ranges
 
 _ABOVE_ROUNDING = 1024
-"""How many of the least positive numbers added to a mean make up for squares that are rounded to 0."""
+"""How many of the least normal numbers added to a mean make up for squares that are flushed to 0."""
 
 
 def raised(domain: Ranges, call: OpCall, x: ValueRange, y: ValueRange) -> Share | None:
-    """The share of x + y of which x has that: of a mean of squares to which what is not negative is added."""
+    """The share of x + y of which x has that: of a maximum or a mean of squares to which what is not negative is
+    added."""
     share = x.share
-    if share is None or share.kind not in ("squares", "norm") or y.low < 0 or y.minus:
+    if share is None or y.low < 0 or y.minus:
         return None
-    enough = y.low >= _ABOVE_ROUNDING * domain.limits_at(call.outputs[0].dtype).least
+    if share.kind not in ("squares", "norm"):
+        return above(x)
+    enough = y.low >= _ABOVE_ROUNDING * domain.limits_at(call.outputs[0].dtype).vanishing
     return share._replace(kind="norm") if enough else share
+
+
+def above(x: ValueRange) -> Share | None:
+    """The share of what is at least x, if x is at least the maximum of a row, as a sum of what is not negative is."""
+    kinds: tuple[ShareKind, ...] = ("maximum", "above", "sum") if x.low >= 0 else ("maximum", "above")
+    return next(filter(None, [turned(x, kind, "above") for kind in kinds]), None)
 
 
 def turned(x: ValueRange, kind: ShareKind, into: ShareKind) -> Share | None:

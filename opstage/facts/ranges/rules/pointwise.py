@@ -7,11 +7,14 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from ....ops.catalogue import elementwise, reduction
-from ....ops.dims import DimExpr, DimFloat
+from ....ops.dims import Dim, DimExpr, DimFloat
+from ....ops.dims.polynomial import Atom, NamedDim, variable
+from ....ops.dims.real import as_real
 from ....ops.dims.terms import Opaque
 from ....ops.types import is_float
+from ...dependence.sizes import at_most_proved, largest
 from ...domain import OpCall, Rule
-from ..fact import ANYTHING, INFINITY, Facts, Share, ValueRange, inverse, product, same_shape
+from ..fact import ANYTHING, INFINITY, LARGEST_SIZE, Facts, Share, ValueRange, inverse, powered, product, same_shape
 from ..limits import infinite_in
 from . import norms
 
@@ -37,6 +40,10 @@ def sub(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     nan = (x.plus and y.plus) or (x.minus and y.minus)
     result = domain.result(call, x.low - y.high, x.high - y.low, facts, nan=nan)
     share = _share_of(y, x, call)
+    extremes = (x.share, y.share and y.share._replace(kind="maximum"))
+    least = (share is not None or extremes[0] == extremes[1]) and norms.turned(y, "minimum", "minimum")
+    if least:  # x - min(x), or max(x) - min(x)
+        result = result._replace(low=max(result.low, 0.0), minus=False)
     if share is not None and share.kind == "maximum":
         if x.minus:
             domain.assumptions["no row of what is shifted by its maximum is -inf as a whole"] = None
@@ -95,10 +102,13 @@ def mul(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 def div(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     x, y = facts
     if not is_float(call.outputs[0].dtype):
+        has_no_zero(domain, y)
         return [ValueRange(integral=True)]
-    share = _share_of(y, x, call)
+    share, magnitude = _share_of(y, x, call), _share_of(y, domain.magnitude(x, y), call)
     is_part = share is not None and share.kind == "sum" and x.low >= 0
-    most = 1 + 1 / 32 if is_part else norms.largest(domain, call, share, "deviation")
+    most = norms.largest(domain, call, share, "deviation")
+    if magnitude is not None and magnitude.kind in ("maximum", "above", "sum"):
+        most = 1 + 1 / 32
     if most == INFINITY or y.low <= 0 or x.infinite:
         is_reciprocal = x.low >= 0 and x.high <= 1
         turned = norms.turned(y, "deviation", "reciprocal") if is_reciprocal else None
@@ -109,17 +119,23 @@ def div(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     return [found[0]._replace(low=low, high=high, minus=False, plus=False)]
 
 
+def has_no_zero(domain: Ranges, y: ValueRange, fix: str = "") -> bool:
+    """Whether a divisor is never 0, with a remark where it may be."""
+    if y.may_be_zero:
+        known = y.low > -INFINITY or y.high < INFINITY
+        domain.remark("division-by-zero", f"the divisor is in {y}", y, sure=known, fix=fix)
+    return not y.may_be_zero
+
+
 def divided(domain: Ranges, call: OpCall, facts: Facts) -> ValueRange:
     """x / y, with a remark where y may be 0."""
     x, y = facts
-    if y.may_be_zero:
-        known = y.low > -INFINITY or y.high < INFINITY
-        fix = ""
-        if known and y.low >= 0 and not y.nan:
-            shifted = y._replace(low=1e-6)
-            if domain.holds(lambda: divided(domain, call, (x, shifted))):
-                fix = "add a number such as 1e-6 to the divisor, or take ops.maximum of both"
-        domain.remark("division-by-zero", f"the divisor is in {y}", y, sure=known, fix=fix)
+    fix = ""
+    if y.may_be_zero and y.low >= 0 and not y.nan:
+        shifted = y._replace(low=1e-6)
+        if domain.holds(lambda: divided(domain, call, (x, shifted))):
+            fix = "add a number such as 1e-6 to the divisor, or take ops.maximum of both"
+    if not has_no_zero(domain, y, fix):
         nan = x.nan or y.nan or x.may_be_zero or (x.infinite and y.infinite)
         return ANYTHING._replace(nan=nan)  # of either sign, as zeros have one
     nan = x.infinite and y.infinite
@@ -138,7 +154,12 @@ def neg(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     (x,) = facts
     if not is_float(call.outputs[0].dtype):  # the least integer has no negative
         return [domain.result(call, -x.high, -x.low, facts)]
-    return [ValueRange(-x.high, -x.low, x.nan, x.plus, x.minus, x.integral)]
+    share = norms.turned(x, "maximum", "minimum")  # of what has the other sign
+    made = None if share is None else domain.makers.get(share.of)
+    if share is not None and made is not None:
+        of = made[1][0].value if made[0].primitive is elementwise.NEG else 0
+        share = share._replace(of=of) if of else None
+    return [ValueRange(-x.high, -x.low, x.nan, x.plus, x.minus, x.integral, share=share)]
 
 
 def absolute(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
@@ -151,7 +172,7 @@ def absolute(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 
 def scale(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     (x,) = facts
-    factor = stored(domain, call, number(call.static["c"]))
+    factor = stated(domain, call, call.static["c"])
     nan = x.infinite and factor.may_be_zero
     result = domain.result(call, *product(x, factor), (x, factor), ulps=2, nan=nan)
     if factor.low > 0 and factor.low == factor.high:
@@ -174,10 +195,34 @@ def number(value: Any) -> ValueRange:
             return ValueRange(*ends, integral=isinstance(value, int))
         return ValueRange(found, found, False, found == -INFINITY, found == INFINITY, found.is_integer())
     if isinstance(value, DimExpr):
-        return ValueRange(0, INFINITY, integral=True) if _positive(value) else ValueRange(integral=True)
-    if isinstance(value, DimFloat) and all(_signed(factors, c) for factors, c in value.terms.items()):
-        return ValueRange(0, INFINITY)
-    return ValueRange()
+        return _size(value)
+    if not isinstance(value, DimFloat) or not value.terms:
+        return ValueRange()
+    total = ValueRange(0, 0)
+    for factors, coefficient in value.terms.items():
+        term = number(coefficient)
+        for base, twice in factors:
+            if isinstance(base, Opaque):
+                return ValueRange()
+            is_divisor = twice < 0 or twice % 2 == 1  # or under a root
+            size = _size(value.scope.intern(variable(base)) if isinstance(base, Atom) else base, is_divisor)
+            most = min(size.high, LARGEST_SIZE) if isinstance(base, NamedDim) else size.high
+            powers = [powered(end, twice / 2) for end in (size.low, most)]
+            term = ValueRange(*product(term, ValueRange(min(powers), max(powers))))
+        total = ValueRange(total.low + term.low, total.high + term.high)
+    return total
+
+
+def _size(value: Dim, is_divisor: bool = False) -> ValueRange:
+    """Return the range of a size; a divisor is at least 1, as whatever divides by a size requires."""
+    low = 1.0 if is_divisor or at_most_proved(1, value) else 0.0 if at_most_proved(0, value) else -INFINITY
+    return ValueRange(low, largest(value), integral=True)
+
+
+def stated(domain: Ranges, call: OpCall, value: Any) -> ValueRange:
+    """A static number, as the dtype of the result holds it."""
+    is_size = isinstance(value, DimExpr) and is_float(call.outputs[0].dtype)
+    return stored(domain, call, number(as_real(value) if is_size else value))
 
 
 def stored(domain: Ranges, call: OpCall, value: ValueRange) -> ValueRange:
@@ -193,14 +238,6 @@ def stored(domain: Ranges, call: OpCall, value: ValueRange) -> ValueRange:
     return ValueRange(-INFINITY if minus else low, INFINITY if plus else high, value.nan, minus, plus, value.integral)
 
 
-def _signed(factors: Any, coefficient: Fraction) -> bool:
-    return coefficient > 0 and not any(isinstance(base, Opaque) for base, _ in factors)
-
-
-def _positive(size: DimExpr) -> bool:
-    return all(coefficient > 0 for coefficient in size.polynomial.values())
-
-
 def relu(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     (x,) = facts
     return [ValueRange(max(x.low, 0.0), max(x.high, 0.0), x.nan, False, x.plus, x.integral)]
@@ -214,6 +251,7 @@ def extremum(larger: bool) -> Rule:
         nan, integral = x.nan or y.nan, x.integral and y.integral
         minus = (x.minus or y.minus) and low == -INFINITY
         plus = (x.plus or y.plus) and high == INFINITY
-        return [ValueRange(low, high, nan, minus, plus, integral)]
+        share = norms.above(x) or norms.above(y) if larger else None
+        return [ValueRange(low, high, nan, minus, plus, integral, share=share)]
 
     return rule
