@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .arguments import Program, argument_paths, called_with, with_arrays
+from .arguments import Program, argument_paths, called_with, require_arguments, with_arrays
 from .interpreters.anomaly import execute_watched, watched
 from .interpreters.base_program import BaseProgram, Identity
 from .interpreters.derivatives import jvp as jvp_over
@@ -71,6 +71,7 @@ def value_and_grad(
     wrt = plain_sequence(wrt)
     wrt = tuple([plain(position) for position in wrt]) if isinstance(wrt, (tuple, list)) else wrt
     key = ("value_and_grad", Identity(program), train, wrt)
+    require_arguments("value_and_grad", "value_and_grad(program, x)", args)
     args = with_arrays(program, args)
     program = called_with(program, train, args)
     positions = wrt if isinstance(wrt, tuple) else (wrt,)
@@ -97,6 +98,7 @@ def vjp(
         ShapeError: a cotangent of another shape.
     """
     key = ("vjp", Identity(program), train)
+    require_arguments("vjp", "vjp(program, x)", args)
     args = with_arrays(program, args)
     base = vjp_base(called_with(program, train, args))
     args = map_leaves(snapshot, args)
@@ -126,6 +128,7 @@ def jvp(
         ShapeError: tangents of other shapes or another number.
     """
     key = ("jvp", Identity(program), train)
+    require_arguments("jvp", "jvp(program, (x,), (tangent,))", args, tangents)
     args, tangents = with_arrays(program, args), with_arrays(program, tangents)
     program = called_with(program, train, tuple(args))
     result: tuple[Any, Any] = execute(jvp_base(program), (tuple(args), tuple(tangents)), options, program, key)
@@ -147,6 +150,7 @@ def hvp(
         ShapeError: a program that returns no scalar; tangents of other shapes.
     """
     key = ("hvp", Identity(program), train)
+    require_arguments("hvp", "hvp(program, (x,), (tangent,))", args, tangents)
     args, tangents = with_arrays(program, args), with_arrays(program, tangents)
     program = called_with(program, train, tuple(args))
     return execute(hvp_base(program), (tuple(args), tuple(tangents)), options, program, key)

@@ -11,8 +11,19 @@ from .ops.declared import declared
 from .ops.errors import UsageError
 from .ops.spec import lists_by_specs
 from .ops.trees import NUMBERS, flatten, lists_as_arrays, paths
+from .ops.untrusted import a_type
 
 Program = Callable[..., Any]
+
+
+def require_arguments(name: str, example: str, args: Any, tangents: Any = ()) -> None:
+    """Raise UsageError unless a derivative got its arguments, at least one, and tangents in tuples; `example` is a
+    right call."""
+    for what, row in (("arguments", args), ("tangents", tangents)):
+        if not isinstance(row, (tuple, list)):
+            raise UsageError(f"{name} takes {what} as a tuple, not {a_type(row)}: {example}")
+    if not args:
+        raise UsageError(f"{name} returns values, not a function: give the arguments after the program, {example}")
 
 
 def with_arrays(program: Program, args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .api import hvp, value_and_grad, vjp
-from .arguments import Program, with_arrays
+from .arguments import Program, require_arguments, with_arrays
 from .ops.errors import ShapeError, UsageError
 from .ops.numbers import as_numpy
 from .ops.tracebacks import called_by_users
@@ -109,6 +109,7 @@ def _dtype(options: Options | None) -> Any:
 
 
 def _float_leaves(args: tuple[Any, ...], wrt: int) -> list[Any]:
+    require_arguments("jacobian", "jacobian(program, x)", args)
     if not isinstance(wrt, int) or isinstance(wrt, bool) or not 0 <= wrt < len(args):
         raise UsageError(f"wrt is the position of one of {len(args)} arguments, not {wrt!r}")
     leaves = [as_numpy(leaf) for leaf in flatten(args[wrt])[0]]

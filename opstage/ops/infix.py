@@ -224,6 +224,17 @@ class Infix:
             "a ref is not an array: use the ops of the interpreter that made it; results leave by return"
         )
 
+    def __round__(self, digits: int | None = None) -> Any:
+        if digits is not None:
+            raise ProgramError(f"round(x, {digits}) takes no refs: write ops.round(x * 10**{digits}) / 10**{digits}")
+        return self.ops.round(self)
+
+    def __contains__(self, item: Any) -> NoReturn:
+        raise ProgramError("`value in x` takes no refs: ops.reduce_any(x == value) is a mask")
+
+    def __format__(self, form: str) -> str:
+        return repr(self) if not form else format(float(self), form)
+
     def __float__(self) -> NoReturn:
         raise ProgramError("a ref has no number inside a program; return it, and read it from the result")
 

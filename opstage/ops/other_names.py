@@ -12,7 +12,7 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import UnknownNameError
+from .errors import UnknownNameError, nearest
 
 _NO_INPLACE = "nothing changes in place: a program returns what is new"
 
@@ -49,26 +49,26 @@ class Renamed:
         def __getattr__(self, name):
             kind = type(self).__name__
             ours = None if name.startswith("_") else _respelled(name, kind, dir(type(self)))
-            raise _plain(self, name, "") if ours is None else _renamed(f"{kind} has no {name}: Opstage calls it {ours}")
+            raise _plain(self, name) if ours is None else _renamed(f"{kind} has no {name}: Opstage calls it {ours}")
 
 
 def no_such_op(ops: object, name: str, known: Collection[str]) -> UnknownNameError:
     """Return the error for `ops.name`, which is not an op."""
     if name.startswith("__"):
-        return _plain(ops, name, "")
+        return _plain(ops, name)
     ours = names_of("ops").get(name)
     if ours is None and name.endswith("_") and name[:-1] in known:
         ours = f"ops.{name[:-1]}: {_NO_INPLACE}"
     ours = ours or _derived(name) or _respelled(name, "ops", {*known, *dir(type(ops))})
     if ours is None:
-        return _plain(ops, name, "")
+        return _renamed(f"there is no op {name!r}{nearest(name, known)}; docs/reference.md lists all ops")
     return _renamed(f"ops.{name}: Opstage calls it {ours}")
 
 
 def no_such_method(ref: object, name: str, known: Collection[str]) -> UnknownNameError:
     """Return the error for `ref.name`: a ref only has a shape, a dtype and operators."""
     if name.startswith("_"):
-        return _plain(ref, name, "")
+        return _plain(ref, name)
     ours, others = names_of("refs").get(name), names_of("ops")
     if ours is None and name in known:
         ours = f"ops.{name}(x, …)"
@@ -76,7 +76,7 @@ def no_such_method(ref: object, name: str, known: Collection[str]) -> UnknownNam
         ours = f"{others.get(name[:-1], f'ops.{name[:-1]}(x, …)')}; {_NO_INPLACE}"
     ours = ours or others.get(name) or _derived(name) or _respelled(name, "ops", known)
     if ours is None:
-        return _plain(ref, name, "; ops are methods of the program's first argument, ops.relu(x)")
+        return _renamed(f"a ref has no {name}; ops are methods of the program's first argument, as ops.relu(x)")
     return _renamed(f"a ref has no {name}; ops are methods of the program's first argument: Opstage calls it {ours}")
 
 
@@ -106,5 +106,5 @@ def _renamed(message: str) -> UnknownNameError:
     return UnknownNameError(message)
 
 
-def _plain(holder: Any, name: str, hint: str) -> UnknownNameError:
-    return UnknownNameError(f"{type(holder).__name__!r} object has no attribute {name!r}{hint}", name, holder)
+def _plain(holder: Any, name: str) -> UnknownNameError:
+    return UnknownNameError(f"{type(holder).__name__!r} object has no attribute {name!r}", name, holder)

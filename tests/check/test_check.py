@@ -326,7 +326,7 @@ def test_what_user_code_raises_is_a_finding() -> None:
     assert finding.source is not None and finding.source.line == line_of(lookup, "wieght")
 
     finding = only(check(lambda ops, x: ops.sofmax(x), Spec("3")))
-    assert "has no attribute 'sofmax' (did you mean 'softmax'?)" in finding.reason
+    assert "there is no op 'sofmax' (did you mean 'softmax'?)" in finding.reason
     assert "ZeroDivisionError" in only(check(lambda ops, x: 1 / 0, Spec("3"))).reason
     assert "RecursionError" in only(check(recursive, Spec("3"))).reason
     assert "missing 1 required positional argument: 'y'" in only(check(lambda ops, x, y: x, Spec("3"))).reason

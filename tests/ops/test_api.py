@@ -183,6 +183,26 @@ def test_cotangents_and_tangents_must_fit() -> None:
     assert opstage.jvp(double, (x,), (None,))[1].tolist() == [0.0, 0.0]
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda f, x: opstage.jvp(f, x, x), r"jvp takes arguments as a tuple, not an ndarray: jvp\(program, \(x,\)"),
+        (lambda f, x: opstage.jvp(f, (x,), x), "jvp takes tangents as a tuple, not an ndarray"),
+        (lambda f, x: opstage.hvp(f, x, x), "hvp takes arguments as a tuple"),
+        (
+            lambda f, x: opstage.value_and_grad(f)(x),
+            "value_and_grad returns values, not a function: give the arguments",
+        ),
+        (lambda f, x: opstage.vjp(f), "vjp returns values, not a function"),
+        (lambda f, x: opstage.jacobian(f)(x), "jacobian returns values, not a function"),
+        (lambda f, x: opstage.hessian(f)(x), "jacobian returns values, not a function"),
+    ],
+)
+def test_calls_as_in_other_libraries_say_what_to_write(call: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        call(lambda ops, x: ops.sum(x), np.ones(2))
+
+
 # Memory -------------------------------------------------------------------------------------------------------------
 
 

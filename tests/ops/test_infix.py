@@ -12,7 +12,7 @@ import pytest
 
 import opstage
 from opstage import Options
-from opstage.ops.errors import DtypeError, ShapeError
+from opstage.ops.errors import DtypeError, ProgramError, ShapeError
 
 FLOAT64 = Options(dtype="float64")
 ARITHMETIC = {
@@ -55,6 +55,18 @@ def same(actual: Any, expected: Any) -> None:
     assert actual.shape == np.shape(expected)
     assert actual.dtype == np.asarray(expected).dtype
     np.testing.assert_array_equal(actual, expected)
+
+
+def test_round_is_to_even_and_what_has_no_meaning_says_so() -> None:
+    x = np.array([0.5, 1.5, -2.5, 2.4])
+    same(run(lambda ops, x: round(x), x), np.round(x))
+    for program, message in (
+        (lambda ops, x: round(x, 2), r"write ops.round\(x \* 10\*\*2\) / 10\*\*2"),
+        (lambda ops, x: 1.0 in x, r"ops.reduce_any\(x == value\)"),
+        (lambda ops, x: f"{x:.3f}", "a ref has no number inside a program"),
+    ):
+        with pytest.raises(ProgramError, match=message):
+            run(program, x)
 
 
 @pytest.mark.parametrize("symbol", EVERY)
