@@ -7,14 +7,16 @@ Derivative rules and decompositions are programs over `Ops`, so one copy of the 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from enum import Enum
+from itertools import permutations
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeAlias, TypeVar
 
 from .dims import Dim
-from .errors import LocatedError, ProgramError
+from .errors import LocatedError, OpstageError, ProgramError
 from .invalid_static import raise_invalid
 from .kinds import Effect, Kind
-from .types import TensorType, is_float, require_sizes
+from .types import TensorType, is_float, require_sizes, show_shape
 from .written import written
 
 if TYPE_CHECKING:
@@ -287,8 +289,30 @@ class Primitive:
             operator = written()
             if operator is not None:
                 operator.rewrite(error, self, operands)
+            else:
+                error.reason += self._another_order(operands, static)
             error.place(self.name, region)
             raise
+
+    def _another_order(self, operands: tuple[TensorType, ...], static: Static) -> str:
+        """Return a hint if operands of distinct roles, such as a weight and labels, fit in exactly one other order."""
+        names = self.operand_names(static, len(operands))
+        sizes = [size for operand in operands for size in operand.shape]
+        if (
+            not 2 <= len(names) <= 5
+            or sum(len(name) == 1 for name in names) > 1
+            or any(not isinstance(size, int) for size in sizes)
+        ):
+            return ""
+        fitting = []
+        for order in set(permutations(operands)) - {operands}:
+            with suppress(OpstageError, ValueError, TypeError, IndexError):
+                self.shape_rule(*order, **static)
+                fitting.append(order)
+        if len(fitting) != 1:
+            return ""
+        others = ", ".join([f"{name} {show_shape(each.shape)}" for name, each in zip(names, fitting[0])])
+        return f"; the operands of {self} are {', '.join(names)}, in this order: they would fit as {others}"
 
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], static: Static) -> Cost:
         """Return the cost: flops by the op's formula; bytes read each operand and write each output once (none for a

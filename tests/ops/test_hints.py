@@ -12,6 +12,7 @@ import pytest
 
 import opstage
 from opstage import Options, Spec
+from opstage.ops.errors import OpstageError
 
 torch: Any = ModuleType("torch")  # as it refuses what is not a tensor of its own
 exec(compile("def cat(x): raise TypeError(f'must be Tensor, not {type(x).__name__}')", "<torch>", "exec"), vars(torch))
@@ -120,3 +121,31 @@ def test_other_errors_are_left_alone() -> None:
         with pytest.raises(TypeError) as other:
             opstage.run(program, np.ones(3))  # type: ignore[arg-type]
         assert not hasattr(other.value, "__notes__")
+
+
+SWAPPED: list[tuple[Callable[..., Any], str]] = [
+    (lambda ops, w, b, x: ops.linear(x, w, b), "weight (4, 3), bias (4,), x (5, 3)"),
+    (lambda ops, w, b, x: ops.linear(w, x, b), "weight (4, 3), bias (4,), x (5, 3)"),
+    (lambda ops, w, b, x: ops.cross_entropy(ops.iota(shape=(5,)), x), "logits (5, 3), labels (5,)"),
+    (lambda ops, w, b, x: ops.gather_rows(ops.iota(shape=(2,)), x), "x (5, 3), idx (2,)"),
+    (lambda ops, w, b, x: ops.rms_norm(w[0], x), "x (5, 3), gamma (3,)"),
+]
+
+
+@pytest.mark.parametrize(("program", "order"), SWAPPED, ids=[case[1] for case in SWAPPED])
+def test_operands_in_another_order_are_named(program: Any, order: str) -> None:
+    arrays = np.ones((4, 3)), np.ones(4), np.ones((5, 3))
+    for backend in ("eager", "compiled", "shape_check"):
+        with pytest.raises(OpstageError) as caught:
+            opstage.run(program, *arrays, options=Options(backend=backend))  # type: ignore[arg-type]
+        assert f"in this order: they would fit as {order}" in str(caught.value)
+
+
+def test_another_order_is_named_only_where_one_fits() -> None:
+    for program in (
+        lambda ops, w, b, x: ops.matmul(w, x),  # x and y have no roles
+        lambda ops, w, b, x: ops.linear(x, b, ops.transpose2d(w)),  # no order fits
+    ):
+        with pytest.raises(OpstageError) as caught:
+            opstage.run(program, np.ones((4, 3)), np.ones(4), np.ones((5, 4)))
+        assert "in this order" not in str(caught.value)

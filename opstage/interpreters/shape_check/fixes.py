@@ -112,6 +112,11 @@ def _orders(call: FailedCall, scope: DimScope, written: WrittenCall) -> Iterator
         and misplaced(order) == 0 < misplaced(given)
         and call.passes(scope, [call.types[i] for i in order])
     ]
+    if not right and not any(
+        origin.startswith("params") for origin in call.origins
+    ):  # nothing says what is a parameter
+        fits = [order for order in permutations(given) if call.passes(scope, [call.types[i] for i in order])]
+        right = fits if len(fits) == 1 else []
     named = [o for o in right if all(_named(call.origins[i], n) for n, i in zip(call.names, o) if n in _PARAMETERS)]
     for order in named or right:
         wanted = f"the operands of {call.primitive} are {', '.join(call.names)}, in this order"

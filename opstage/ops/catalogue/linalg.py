@@ -113,6 +113,8 @@ def _linear_shape(*operands: TensorType, has_bias: bool) -> tuple[TensorType, ..
     weight, *bias, x = operands
     require_float(weight, "weight")
     require_rank(weight, 2, "weight")
+    for b in bias:
+        require_rank(b, 1, "bias")
     require_same_dtype(weight, x, "weight", "x")
     features_out, features_in = weight.shape
     if not x.shape:
@@ -126,7 +128,6 @@ def _linear_shape(*operands: TensorType, has_bias: bool) -> tuple[TensorType, ..
         ),
     )
     for b in bias:
-        require_rank(b, 1, "bias")
         require_same_dtype(weight, b, "weight", "bias")
         require_equal(
             b.shape[0],

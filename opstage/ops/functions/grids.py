@@ -85,7 +85,7 @@ def affine_grid(ops: Ops[R], theta: R, /, *, size: Sequence[Dim], align_corners:
     torch.nn.functional.affine_grid. ONNX: AffineGrid.
 
     Raises:
-        DtypeError: x not a float tensor.
+        DtypeError: x not a float tensor; a number that the dtype does not hold.
         ShapeError: an invalid argument; theta of another shape; operands that do not fit each other.
     """
     op = "affine_grid"

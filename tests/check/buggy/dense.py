@@ -69,7 +69,7 @@ DENSE = (
         'ops.linear(params["weight"], params["bias"], x)',
         'ops.linear(x, params["weight"], params["bias"])',
         op="linear",
-        says="weight is (out=B, in=96) but x is (48,)",
+        says="bias must have rank 1 but is (48, 96) of rank 2",
         file="layers",
         at="ops.linear(x, ",
         fix='ops.linear(params["weight"], params["bias"], x)',
