@@ -164,5 +164,5 @@ def test_torchlean_s_ops_in_either_spelling(name: str, ours: str) -> None:
 def test_objects_answer_with_their_own_names(make: Any, name: str, ours: str) -> None:
     assert f"has no {name}: Opstage calls it " in answers(make(), name) or "Opstage calls it" in answers(make(), name)
     assert ours in answers(make(), name)
-    assert answers(make(), "colour").endswith("object has no attribute 'colour'")
+    assert "'colour'" in answers(make(), "colour") and "Opstage calls it" not in answers(make(), "colour")
     assert not hasattr(make(), "_colour")
