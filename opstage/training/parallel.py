@@ -138,14 +138,10 @@ class DataParallel:
 def _require_joining(found: Joining, *, summed: bool) -> Joining:
     """Return the proof itself, where the program has not `summed` the loss over the ranks.
 
-    Raises UsageError if there is none, or if all ranks would draw the same for rows of their own.
+    Raises UsageError if there is none, or if ranks would draw otherwise than one rank.
     """
     if found.draws:
-        raise UsageError(
-            f"{found.draws} is for the rows of a batch but has no like=, so all ranks of mesh axis {DATA!r} would draw "
-            "the same for rows of their own; give it a tensor with these rows, such as "
-            "ops.rand_normal(shape=x.shape, like=x)"
-        )
+        raise UsageError(found.draws)
     if summed:
         return found._replace(loss=ROWS)
     if not found.loss:

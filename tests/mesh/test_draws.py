@@ -100,6 +100,82 @@ def test_others_are_those_of_one_rank(loss: Callable[..., Any], backend: str) ->
             np.testing.assert_allclose(own, one, rtol=1e-12, atol=1e-14)
 
 
+def noise(shape: Callable[[Any], Any], laid: Callable[[Any, Any, Any], Any]) -> Callable[..., Any]:
+    """A loss of noise of this shape, laid out as x is."""
+
+    def loss(ops: Any, params: Any, x: Any, y: Any) -> Any:
+        drawn = ops.rand_normal(shape=shape(x), like=x)
+        return ops.mse_loss(net(ops, params, x + laid(ops, drawn, x)), y)
+
+    return loss
+
+
+def spread(ops: Any, drawn: Any, x: Any) -> Any:
+    return ops.broadcast_to(drawn, shape=x.shape)
+
+
+ROWS_FIRST = {
+    "flat": noise(lambda x: (6 * x.shape[0],), lambda ops, n, x: ops.reshape(n, shape=x.shape)),
+    "merged": noise(lambda x: (2 * x.shape[0], 3), lambda ops, n, x: ops.reshape(n, shape=x.shape)),
+    "split": noise(lambda x: (x.shape[0], 2, 3), lambda ops, n, x: ops.reshape(n, shape=x.shape)),
+    "behind one": noise(lambda x: (1, x.shape[0]), lambda ops, n, x: spread(ops, ops.transpose2d(n), x)),
+    "of a column": noise(lambda x: (x.shape[0], 1), spread),
+}
+ROWS_ELSEWHERE = {
+    "transposed": noise(lambda x: (6, x.shape[0]), lambda ops, n, x: ops.transpose2d(n)),
+    "in the middle": noise(
+        lambda x: (2, x.shape[0], 3), lambda ops, n, x: ops.reshape(ops.permute(n, axes=(1, 0, 2)), shape=x.shape)
+    ),
+    "merged, transposed": noise(
+        lambda x: (6 * x.shape[0],), lambda ops, n, x: ops.transpose2d(ops.reshape(n, shape=(6, x.shape[0])))
+    ),
+    "one more": noise(
+        lambda x: (x.shape[0] + 1, 6), lambda ops, n, x: ops.slice(n, axis=0, start=1, length=x.shape[0])
+    ),
+    "twice": noise(
+        lambda x: (x.shape[0], x.shape[0]), lambda ops, n, x: spread(ops, ops.reduce_mean(n, axis=1, keepdims=True), x)
+    ),
+    "none": noise(lambda x: (6,), spread),
+    "one number": noise(lambda x: (1, 1), spread),
+}
+
+
+def time_major(ops: Any, params: Any, x: Any, y: Any) -> Any:
+    def step(ops: Any, h: Any, _: Any) -> Any:
+        return h + ops.rand_normal(shape=h.shape, like=h), None
+
+    h = ops.transpose2d(x @ params["w"])
+    return ops.mse_loss(ops.transpose2d(ops.scan(step, h, ops.iota(shape=(3,)))[0]), y)
+
+
+def like_a_weight(ops: Any, params: Any, x: Any, y: Any) -> Any:
+    return ops.mse_loss(net(ops, params, x + ops.rand_normal(shape=x.shape, like=params["w"])), y)
+
+
+def summed(loss: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda ops, params, x, y: all_mean(ops, loss(ops, params, x, y), axis="data")
+
+
+@pytest.mark.parametrize("loss", ROWS_FIRST.values(), ids=ROWS_FIRST)
+def test_rows_that_come_first_are_those_of_one_rank(loss: Callable[..., Any]) -> None:
+    alone = steps(loss, "", "eager")
+    for mesh, backend in (("data=2", "eager"), ("data=4", "compiled")):
+        for own, one in zip(steps(loss, mesh, backend), alone, strict=True):
+            np.testing.assert_allclose(own, one, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    "loss", [*ROWS_ELSEWHERE.values(), time_major, like_a_weight], ids=[*ROWS_ELSEWHERE, "in a loop", "of a weight"]
+)
+def test_rows_that_do_not_come_first_are_refused(loss: Callable[..., Any]) -> None:
+    steps(loss, "", "eager")
+    with pytest.raises(ValidationError, match=r"a draw at .*test_draws|cannot be shared out"):
+        steps(loss, "data=2", "eager")
+    if loss is not ROWS_ELSEWHERE["merged, transposed"]:  # of which a loss that is summed by hand needs no proof
+        with pytest.raises(ValidationError, match=r"a draw at .*test_draws\.py:\d+ (has like= with|is for) the rows"):
+            steps(summed(loss), "data=2", "eager")
+
+
 def test_a_check_says_so_for_every_number_of_ranks() -> None:
     for loss, found in ((noisy_rows, True), (said, False)):
         report = check_step(loss, W, Spec("B 6"), Spec("B 6"), options=Options(mesh="data=N"))
