@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 
@@ -279,3 +281,80 @@ def test_interpreter_of_this_process() -> None:
                 opstage.register_interpreter(taken, NumpyOps)
     finally:
         registry._IN_PROCESS.clear()
+
+
+@numba.njit  # type: ignore[misc]
+def scaled_tanh(x: Any, a: float) -> Any:
+    out = np.empty(x.shape, x.dtype)
+    flat = out.ravel()
+    for i, value in enumerate(x.flat):
+        flat[i] = a * math.tanh(value)
+    return out
+
+
+@numba.njit  # type: ignore[misc]
+def scaled_tanh_grad(x: Any, g: Any, a: float) -> Any:
+    out = np.empty(x.shape, x.dtype)
+    flat = out.ravel()
+    for i, (value, up) in enumerate(zip(x.flat, g.flat)):
+        flat[i] = up * a * (1 - math.tanh(value) ** 2)
+    return out
+
+
+@numba.vectorize  # type: ignore[misc]
+def scaled_tanh_ufunc(x: float, a: float) -> float:
+    return a * math.tanh(x)
+
+
+@pytest.mark.parametrize("backend", ["eager", "compiled"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    "kernel", [scaled_tanh, lambda x, a: scaled_tanh_ufunc(x, x.dtype.type(a))], ids=["njit", "ufunc"]
+)
+@pytest.mark.parametrize("compiled_rule", [True, False])
+def test_a_function_of_numba_is_a_kernel_with_a_derivative(
+    backend: str, dtype: Any, kernel: Callable[..., Any], compiled_rule: bool
+) -> None:
+    def in_ops(ops: Any, x: Any, g: Any, a: float) -> Any:
+        t = ops.tanh(x)
+        return g * a * (1.0 - t * t)
+
+    grad: Any = in_ops
+    if compiled_rule:
+        grad = opstage.custom_op(
+            "t_tanh_grad",
+            operands=("x", "g"),
+            shape=lambda x, g, a: x,
+            kernels={"cpu": scaled_tanh_grad},
+            decomposition=in_ops,
+            pure=True,
+        )
+    op = opstage.custom_op(
+        "t_tanh",
+        operands=("x",),
+        shape=lambda x, a: x,
+        kernels={"cpu": kernel},
+        vjp=lambda ops, ctx, g, a: (grad(ops, ctx.saved[0], g[0], a=a),),
+        saves=("x",),
+        pure=True,
+    )
+    options = Options(backend=backend, dtype=dtype)
+
+    def loss(ops: Any, x: Any, w: Any) -> Any:
+        return ops.sum(op(ops, ops.mul(x, w), a=2.0))
+
+    rng = np.random.default_rng(0)
+    tolerance = {"rtol": 1e-5, "atol": 1e-6} if dtype == "float32" else {"rtol": 1e-12, "atol": 1e-13}
+    for x in (rng.standard_normal((3, 4)), rng.standard_normal((4, 3)).T, rng.standard_normal((3, 8))[:, ::2]):
+        w = rng.standard_normal(x.shape)
+        t = np.tanh(x * w)
+        value, gradient = opstage.value_and_grad(loss, x, w, options=options)
+        np.testing.assert_allclose(value, 2 * t.sum(), **tolerance)
+        np.testing.assert_allclose(gradient, 2 * (1 - t**2) * w, **tolerance)
+        tangent = rng.standard_normal(x.shape)
+        second = opstage.hvp(loss, (x, w), (tangent, np.zeros_like(w)), options=options)[0]
+        np.testing.assert_allclose(second, -4 * t * (1 - t**2) * w * w * tangent, **tolerance)
+    trainer = opstage.scalar_trainer(lambda ops, w, x: loss(ops, x, w), np.ones((2, 2)), options=options)
+    trainer.step(0.1, np.full((2, 2), 0.5))
+    expected = 1 - 0.1 * (1 - np.tanh(0.5) ** 2)
+    np.testing.assert_allclose(trainer.get_params(), np.full((2, 2), expected), **tolerance)
