@@ -36,6 +36,12 @@ def holding_if_free(lock: Lock, work: Callable[[], T]) -> T | None:
     return _held(_TRY, (lock,), taken, lambda: work() if taken else None)
 
 
+def holding_soon(lock: Lock, seconds: float, work: Callable[[bool], T]) -> T:
+    """`work(True)` while holding `lock`, or `work(False)` without it if another thread holds it for so long."""
+    taken: list[Lock] = []
+    return _held(methodcaller("acquire", timeout=seconds), (lock,), taken, lambda: work(bool(taken)))
+
+
 def _held(
     take: methodcaller,
     locks: Sequence[Lock],

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 
 import pytest
 
 from opstage.interpreters.native import blas
 from opstage.interpreters.native.blas import OneThread
-from tests.interrupts import interrupted
+from tests.training.raising import RaiseAt, Torn, bytecodes
 
 pytestmark = pytest.mark.filterwarnings("error")
+WITHIN = ("interpreters/native/blas", "locks")
 
 
 class Threads:
@@ -89,12 +91,17 @@ def test_it_may_be_entered_from_a_handler_that_runs_within(threads: Threads, mon
     assert inner == [0, 1] and threads.count == 4
 
 
-def test_an_interrupt_anywhere_leaves_the_lock_free(threads: Threads) -> None:
-    context = OneThread()
-    for _ in interrupted(lambda: context.__enter__(), OneThread._change, OneThread._begin):
+def test_the_lock_is_free_whatever_is_raised_at_whichever_bytecode(threads: Threads) -> None:
+    def work() -> None:
+        with OneThread():
+            pass
+
+    for n in range(1, bytecodes(work, WITHIN) + 1):
+        context = OneThread()
+        with suppress(Torn), RaiseAt(n, WITHIN), context:
+            pass
         free: list[bool] = []
-        other = threading.Thread(target=lambda: free.append(context._lock.acquire(timeout=1)))
+        other = threading.Thread(target=lambda context=context: free.append(context._lock.acquire(timeout=1)))
         other.start()
         other.join()
-        assert free == [True]
-        context = OneThread()
+        assert free == [True], n

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from textwrap import dedent
 
@@ -18,7 +18,7 @@ from opstage import forks
 from opstage.data import Loader, from_arrays
 from opstage.data.prefetch import Prefetch
 from opstage.experiment.directory import RunDirectory
-from tests.interrupts import interrupted
+from tests.training.raising import RaiseAt, Torn, bytecodes
 
 if not hasattr(os, "fork"):
     pytest.skip("a system without fork", allow_module_level=True)
@@ -272,7 +272,7 @@ def all_free_for_another_thread() -> bool:
     return all(found)
 
 
-def test_an_interrupt_while_locks_are_acquired_or_released_leaves_them_free() -> None:
+def test_locks_are_free_whatever_is_raised_at_whichever_bytecode_of_the_hooks() -> None:
     def fork() -> None:
         """What `os.fork` does in the parent: the error of a hook stops none of the others."""
         with ExitStack() as hooks:
@@ -280,9 +280,10 @@ def test_an_interrupt_while_locks_are_acquired_or_released_leaves_them_free() ->
             hooks.callback(forks._in_parent)
             forks._before()
 
-    hooks = forks._before, forks._acquire, forks._release, forks._in_parent
-    for at in interrupted(fork, *hooks):
-        assert all_free_for_another_thread(), at
+    for n in range(1, bytecodes(fork, ("forks",)) + 1):
+        with suppress(Torn), RaiseAt(n, ("forks",)):
+            fork()
+        assert all_free_for_another_thread(), n
 
 
 def test_an_epoch_that_another_thread_makes_is_an_error_in_the_child() -> None:

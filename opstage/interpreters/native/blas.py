@@ -11,12 +11,13 @@ import glob
 import os
 import threading
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple, final
 
 import numpy as np
 
 from ...forks import tell_in_child
+from ...locks import holding_soon
 
 
 class Blas(NamedTuple):
@@ -103,32 +104,24 @@ class OneThread:
     def __exit__(self, *exception: object) -> None:
         self._change(self._end)
 
-    def _begin(self, get: Callable[[], int], set_: Callable[[int], None]) -> None:
+    def _change(self, change: Callable[..., None]) -> None:
+        switches = _switches()
+        if switches is not None:
+            holding_soon(self._lock, _PATIENCE, partial(change, *switches))
+
+    def _begin(self, get: Callable[[], int], set_: Callable[[int], None], locked: bool) -> None:
+        if not locked:
+            self._lock = threading.RLock()
         if not self._inside:
             self._before = get()
         self._inside.append(None)
         set_(1)
 
-    def _end(self, get: Callable[[], int], set_: Callable[[int], None]) -> None:
+    def _end(self, get: Callable[[], int], set_: Callable[[int], None], locked: bool) -> None:
         if len(self._inside) == 1:
             set_(self._before)
         if self._inside:  # empty in a child that was forked inside
             self._inside.pop()
-
-    def _change(self, change: Callable[..., None]) -> None:
-        switches = _switches()
-        if switches is None:
-            return
-        lock = self._lock
-        try:  # around `acquire`: an interrupt right behind it leaves the lock free
-            if not lock.acquire(timeout=_PATIENCE):
-                self._lock = threading.RLock()
-            change(*switches)
-        finally:
-            try:
-                lock.release()
-            except RuntimeError:  # it was not acquired
-                pass
 
 
 one_thread = OneThread()
