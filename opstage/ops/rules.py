@@ -67,3 +67,15 @@ def add_all(ops: Ops[R], *terms: R | None) -> R | None:
         if term is not None:
             total = term if total is None else ops.add(total, term)
     return total
+
+
+def shifted_mean(ops: Ops[R], x: R, axes: tuple[int, ...]) -> R:
+    """Return the mean over `axes`, kept at size 1: x₀ + mean(x - x₀) for the first element x₀.
+
+    It is exact where all elements are equal; a mean that is rounded there makes a deviation of its error.
+    """
+    first = ops.detach(x)
+    for axis in axes:
+        first = ops.slice(first, axis=axis, start=0, length=1)
+    apart = ops.sub(x, ops.broadcast_to(first, shape=x.shape))
+    return ops.add(first, ops.reduce_mean(apart, axis=axes, keepdims=True))

@@ -314,10 +314,16 @@ class Varying(Wrapper[VaryingRef, Any]):
         x, *affine = [TensorType(ref.shape, ref.dtype) for ref in refs]
         self.infer(BATCH_NORM, (TensorType((x.shape[0] * ranks, *x.shape[1:]), x.dtype), *affine), static)
 
-        def whole(mean: VaryingRef) -> VaryingRef:
+        def over_ranks(mean: VaryingRef) -> VaryingRef:
             for axis in over:
                 mean = all_mean(self, mean, axis=axis)
             return mean
+
+        def whole(mean: VaryingRef) -> VaryingRef:
+            found = over_ranks(mean)
+            if not isinstance(ranks, int) or ranks & (ranks - 1) == 0:
+                return found
+            return self.add(found, over_ranks(self.sub(mean, found)))  # equal means were rounded
 
         with Quietly(self.cursor):
             return batch_norm_of_ranks(self, *refs, **static, whole=whole, ranks=ranks)

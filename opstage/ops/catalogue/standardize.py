@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..dims import Dim, require_at_most, require_equal
 from ..errors import ShapeError
 from ..primitive import Context, R
+from ..rules import shifted_mean
 from ..types import Shape, TensorType, require_float, require_same_dtype, show_shape
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def standardize(
 
     `whole` turns a rank's mean into the mean over all ranks of a mesh.
     """
-    mean = whole(ops.reduce_mean(x, axis=axes, keepdims=True))
+    mean = whole(shifted_mean(ops, x, axes))
     centred = ops.sub(x, ops.broadcast_to(mean, shape=x.shape))
     variance = whole(ops.reduce_mean(ops.mul(centred, centred), axis=axes, keepdims=True))
     rstd = reciprocal_deviation(ops, variance, eps)

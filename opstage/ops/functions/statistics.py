@@ -10,6 +10,7 @@ from typing import Any
 from ..arguments import Axes
 from ..dims import Dim, is_zero, prod, ratio
 from ..protocol import Ops, R
+from ..rules import shifted_mean
 from ..types import require_float, show_shape
 from .ordering import sort
 from .tools import at_most, axes_of, error, int_of, placed, type_of
@@ -166,7 +167,7 @@ def _variance(ops: Ops[R], op: str, x: R, axis: Axes, correction: int, keepdims:
             f"correction={correction} the variance is that of at least {correction + 1}"
         ),
     )
-    off = ops.sub(x, ops.broadcast_to(ops.reduce_mean(x, axis=axes, keepdims=True), shape=x.shape))
+    off = ops.sub(x, ops.broadcast_to(shifted_mean(ops, x, axes), shape=x.shape))
     return ops.scale(ops.reduce_sum(ops.mul(off, off), axis=axes, keepdims=keepdims), c=ratio(1, count - correction))
 
 
