@@ -55,7 +55,7 @@ def grid_sample(
     pixels = ops.reshape(ops.permute(x, axes=[0, *range(2, spatial + 2), 1]), shape=(batch * prod(sizes), channels))
     shape = grid.shape[:-1]
     places = [_coordinate(ops, grid, spatial - 1 - i, n, align_corners) for i, n in enumerate(sizes)]
-    lost = reduce(lambda a, b: ops.select(a, a, b), [ops.logical_not(ops.equal(p, p)) for p in places])
+    lost = reduce(ops.logical_or, [ops.isnan(p) for p in places])
     if mode != "cubic" and padding != "zeros":
         places = [_inside(ops, p, n, padding, align_corners) for p, n in zip(places, sizes)]
     elif padding == "reflection":
@@ -159,18 +159,8 @@ def _mirrors(n: Dim, align_corners: bool) -> tuple[Dim, Fraction]:
 def _within_period(ops: Ops[R], place: R, span: Dim, low: Fraction) -> R:
     """Reduce a position by multiples of twice the span, the period of reflections: from low to low + 2·span."""
     away = ops.sub(place, ops.full(shape=place.shape, value=low, dtype=place.dtype))
-    turns = _floor(ops, ops.scale(away, c=ratio(1, 2 * span)))
+    turns = ops.floor(ops.detach(ops.scale(away, c=ratio(1, 2 * span))))
     return ops.sub(place, ops.scale(turns, c=ratio(2 * span, 1)))
-
-
-def _floor(ops: Ops[R], x: R) -> R:
-    """Return the floor as a float without a derivative; 0 for nan, and an arbitrary integer for huge numbers."""
-    x = ops.detach(x)
-    bound = ops.full(shape=x.shape, value=2.0**30, dtype=x.dtype)
-    safe = ops.select(ops.less(ops.abs(x), bound), x, ops.full(shape=x.shape, value=0.0, dtype=x.dtype))
-    towards = ops.cast(ops.cast(safe, dtype="int64"), dtype=x.dtype)
-    one = ops.full(shape=x.shape, value=1.0, dtype=x.dtype)
-    return ops.select(ops.less(safe, towards), ops.sub(towards, one), towards)
 
 
 def _taps(ops: Ops[R], place: R, n: Dim, mode: str) -> list[tuple[R, R | None]]:
@@ -182,13 +172,9 @@ def _taps(ops: Ops[R], place: R, n: Dim, mode: str) -> list[tuple[R, R | None]]:
     # Beyond the limit nothing is inside, nor in the period of reflections, and an integer could overflow.
     limit = ops.full(shape=place.shape, value=ratio(2 * n + 4, 1), dtype=place.dtype)
     place = ops.minimum(ops.maximum(place, ops.neg(limit)), limit)
-    low = _floor(ops, place)
     if mode == "nearest":
-        rest = ops.detach(ops.sub(place, low))
-        odd = ops.sub(low, ops.scale(_floor(ops, ops.scale(low, c=Fraction(1, 2))), c=2))
-        half = number(0.5)
-        up = ops.select(ops.equal(rest, half), ops.equal(odd, number(1.0)), ops.less(half, rest))
-        return [(ops.select(up, ops.add(low, number(1.0)), low), None)]
+        return [(ops.round(ops.detach(place)), None)]
+    low = ops.floor(ops.detach(place))
     rest = ops.sub(place, low)
     if mode == "linear":
         return [(low, ops.sub(number(1.0), rest)), (ops.add(low, number(1.0)), rest)]
