@@ -142,7 +142,10 @@ def test_it_takes_its_results_and_what_passes_between_its_kernels() -> None:
 
 class Counted(NamedTuple):
     """A composite on operands of some shapes: its launches, and the bytes of memory that these are given, in multiples
-    of those of its operands and results."""
+    of those of its operands and results.
+
+    batch_norm's includes one half for x, given to a kernel that reads one element of it for each channel.
+    """
 
     op: str
     shapes: tuple[tuple[int, ...], ...]
@@ -168,7 +171,7 @@ COUNTED = [
     Counted("rms_norm_grad", (ROWS, VECTOR, STATISTIC, ROWS), {"has_gamma": True}, 3, 1.75),
     Counted("group_norm", (MAPS, C, C), {"has_gamma": True, "has_beta": True, "groups": 8, "eps": 1e-5}, 1, 1),
     Counted("group_norm_grad", (MAPS, C, (32, 8), (32, 8), MAPS), {"has_gamma": True, "groups": 8}, 3, 1.7),
-    Counted("batch_norm", (MAPS, C, C), {"has_gamma": True, "has_beta": True, "channel_axis": 1, "eps": 1e-5}, 7, 2.02),
+    Counted("batch_norm", (MAPS, C, C), {"has_gamma": True, "has_beta": True, "channel_axis": 1, "eps": 1e-5}, 7, 2.52),
     Counted("batch_norm_grad", (MAPS, C, C, C, MAPS, C, C), {"has_gamma": True, "channel_axis": 1}, 5, 1.7),
     Counted("mse_loss", (ROWS, ROWS), {}, 2, 1.01),
     Counted("cross_entropy", (ROWS, ROWS[:1]), ce("mean"), 2, 1.01, 1),
