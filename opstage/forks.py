@@ -1,4 +1,4 @@
-"""Fork safety: locks that stay usable in a child process, and objects that are notified in the child.
+"""Fork safety: locks that stay usable in a child process, and objects that are notified in the child; usable cores.
 
 A child has the memory of its parent but only the thread that forked. A lock held by another thread would stay locked
 for ever, and the data that it guards may be half changed. So a fork first acquires all locks made here, which waits for
@@ -25,6 +25,12 @@ _PATIENCE = 2.0  # seconds; the holder may be waiting for the thread that forks
 _TRY = 0.02
 _IMPORT = 60.0
 _IMPORTED_LATE = ("opstage", "numba", "llvmlite", "numpy")  # imported when first needed, by any thread
+
+
+def usable_cores() -> int:
+    """Return the number of cores on which this process may run, which may be fewer than the machine has."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
 class Lock(Protocol):

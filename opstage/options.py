@@ -18,6 +18,7 @@ from .ops.errors import UsageError, nearest
 from .ops.mesh import mesh_of
 from .ops.other_names import Renamed
 from .ops.splitmix import is_seed
+from .ops.tracebacks import VARIABLE as TRACEBACK
 from .ops.untrusted import brief
 
 DEVICES = ("cpu", "cuda")
@@ -171,7 +172,7 @@ class Options(Renamed):
         """
         values: dict[str, Any] = {}
         for variable, text in (os.environ if environ is None else environ).items():
-            if not variable.startswith(_PREFIX) or variable == KERNEL_CACHE:
+            if not variable.startswith(_PREFIX) or variable in (KERNEL_CACHE, TRACEBACK):
                 continue
             name = variable.removeprefix(_PREFIX).lower()
             if variable != _PREFIX + name.upper() or name not in _CHECKS:

@@ -13,6 +13,7 @@ import click
 from ..experiment.generate import Sampling, load_gpt
 from ..experiment.generate import generate as generated
 from ..experiment.settings import configure
+from ..interpreters.mesh.processes import is_terminal
 from ..models import gpt
 from ..ops.untrusted import escaped
 from .flags import OPTION_PATHS, DottedCommand, flag_layer, with_option_flags
@@ -48,7 +49,7 @@ def generate(
     config, params = load_gpt(source, config)
     sampling = Sampling(temperature, top_k, settings.options.seed)
     text = os.fsencode(prompt)
-    write = _to_terminal() if sys.stdout.isatty() else _to_file
+    write = _to_terminal() if is_terminal(sys.stdout) else _to_file
     write(text)
     for byte in generated(config, params, text, length, sampling, options=settings.options):
         write(bytes([byte]))

@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 import click
 
 from .. import __version__
+from ..forks import usable_cores
 from ..interpreters.registry import backends
 
 PACKAGES = ("numpy", "numba", "llvmlite", "optree", "rich", "click")
@@ -24,7 +25,7 @@ def info() -> None:
     for name in PACKAGES:
         click.echo(f"  {name:<14} {_version(name)}")
     click.echo(f"interpreters     {', '.join(backends())}")
-    click.echo(f"processor        {_processor()}, {os.cpu_count()} logical cores")
+    click.echo(f"processor        {_processor()}, {os.cpu_count()} logical cores, {usable_cores()} of them usable")
     for line in blas_lines():
         click.echo(line)
     pinned = {name: os.environ[name] for name in PINNING if name in os.environ}

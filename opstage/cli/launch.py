@@ -19,7 +19,7 @@ from types import FrameType
 import click
 
 from ..experiment.directory import CHECKPOINT, CONFIG
-from ..interpreters.mesh.processes import ENDED
+from ..interpreters.mesh.processes import ENDED, TERMINAL, is_terminal
 from ..ops.errors import UsageError
 from ..ops.mesh import mesh_of
 from ..options import Options
@@ -89,7 +89,7 @@ def _on_processes(mpiexec: str, processes: int, command: Sequence[str]) -> int:
         note = Path(folder) / "ended"
         running = subprocess.Popen(
             words,
-            env={**_environment(), ENDED: str(note)},
+            env={**_environment(), ENDED: str(note), TERMINAL: str(int(is_terminal(sys.stdout)))},
             stdin=subprocess.DEVNULL,
             start_new_session=True,
             preexec_fn=_end_with_parent,
@@ -137,7 +137,8 @@ def _flags(mpiexec: str) -> tuple[str, ...]:
 def _environment() -> Mapping[str, str]:
     root = hasattr(os, "geteuid") and os.geteuid() == 0
     allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if root else {}
-    return {**os.environ, **allowed}
+    home = {} if os.environ.get("HOME") else {"HOME": tempfile.gettempdir()}  # Open MPI does not start without
+    return {**os.environ, **allowed, **home}
 
 
 def _end_with_parent() -> None:

@@ -41,6 +41,8 @@ from .termination import heeding_termination
 @click.option("--lr-range", metavar="A,B", help="Train shortly at rates from A to B, show the losses, and stop.")
 @click.option("--compare", metavar="A,B", help="Run the first steps on A and on B; name the op where they part.")
 @click.option("--compare-steps", type=int, default=3, show_default=True, metavar="N", help="How many steps to compare.")
+@click.option("--no-progress", is_flag=True, help="Show no bar, only a line for each epoch, as in files and pipes.")
+@click.option("--quiet", is_flag=True, help="Print errors only.")
 @with_option_flags
 def train(
     model: str | None,
@@ -51,6 +53,8 @@ def train(
     lr_range: str | None,
     compare: str | None,
     compare_steps: int,
+    no_progress: bool,
+    quiet: bool,
     **flags: Any,
 ) -> int:
     """Train MODEL (by default cnn) and print what it reaches on held-out data.
@@ -86,11 +90,11 @@ def train(
     with heeding_termination():
         task = prepare(configuration.settings)
         voice = Voice(task.settings.run.out)
-        voice.heard = speaks()
+        voice.heard = speaks() and not quiet
         _announce(task, voice)
 
         def watch(done: int, steps: int) -> Watcher:
-            return Audible(make_watcher(task.settings.run.epochs, done, steps), voice)
+            return Audible(make_watcher(task.settings.run.epochs, done, steps, bar=not no_progress), voice)
 
         try:
             outcome = run_task(task, configuration, watch, resume=resume is not None, say=voice.say)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, final
 
 import click
 
+from ..interpreters.mesh.processes import is_terminal
 from ..ops.untrusted import printable
 from ..training.fit import EpochResult
 
@@ -126,13 +127,14 @@ class Bar(AbstractContextManager["Bar"]):
         self._progress.refresh()
 
 
-def make_watcher(epochs: int, done: int, steps: int) -> PlainLines | Bar | NotebookCell:
-    """Return a table in a notebook, a bar on a terminal, lines elsewhere; `done` of all `steps` are done."""
+def make_watcher(epochs: int, done: int, steps: int, *, bar: bool = True) -> PlainLines | Bar | NotebookCell:
+    """Return a table in a notebook, a bar on a terminal unless it is unwanted, lines elsewhere; `done` of all `steps`
+    are done."""
     from .notebook import NotebookCell, in_notebook
 
     if in_notebook():
         return NotebookCell(epochs, done, steps)
-    return Bar(epochs, done, steps) if sys.stdout is not None and sys.stdout.isatty() else PlainLines(epochs)
+    return Bar(epochs, done, steps) if bar and is_terminal(sys.stdout) else PlainLines(epochs)
 
 
 def epoch_line(result: EpochResult, epochs: int) -> str:

@@ -234,7 +234,7 @@ def test_what_ends_a_process_or_never_does(folder: Path, forks: bool, monkeypatc
 @pytest.mark.skipif(not process.CAN_FORK, reason="needs workers")
 def test_files_of_one_worker_know_nothing_of_each_other(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One core, so one worker: state of modules and of the system, and what dies, stays with a file."""
-    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(process, "usable_cores", lambda: 1)
     spoils = (
         "import builtins, os, signal, sys, threading, time\n"
         "import numpy, opstage, shared\n"

@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from opstage.experiment.progress import Bar, make_watcher
+from opstage.interpreters.mesh.processes import TERMINAL
 from opstage.training.fit import EpochResult
 from tests.cli.conftest import Command
 
@@ -165,6 +166,33 @@ def test_lines_are_for_pipes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not isinstance(make_watcher(3, 0, 30), Bar)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     assert isinstance(make_watcher(3, 0, 30), Bar)
+    assert not isinstance(make_watcher(3, 0, 30, bar=False), Bar)
+    monkeypatch.setenv("TERM", "dumb")
+    assert not isinstance(make_watcher(3, 0, 30), Bar)
+
+
+@pytest.mark.parametrize(
+    ("environ", "shown"),
+    [
+        ({}, True),
+        ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}, False),  # by mpiexec, whatever reads its output
+        ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0", TERMINAL: "1"}, True),
+        ({TERMINAL: "0"}, False),
+    ],
+)
+def test_the_terminal_of_a_launched_process_is_that_of_its_launcher(
+    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], shown: bool
+) -> None:
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    assert isinstance(make_watcher(3, 0, 30), Bar) == shown
+
+
+def test_a_quiet_run_prints_errors_only(opstage: Command) -> None:
+    assert opstage("train", "mlp", *TINY, "--out", "run", "--quiet") == (0, "", "")
+    code, out, err = opstage("train", "mlp", *TINY, "--out", "run", "--quiet")
+    assert (code, out) == (2, "") and "holds a run already" in err
 
 
 def test_the_bar_shows_rate_and_time_left_right_after_a_resume() -> None:

@@ -34,6 +34,11 @@ DEFAULTS = {
 BOOLEANS = [name for name, value in DEFAULTS.items() if isinstance(value, bool)]
 
 
+@pytest.mark.parametrize("variable", ["OPSTAGE_TRACEBACK", "OPSTAGE_KERNEL_CACHE"])
+def test_variables_of_the_process_are_no_options(variable: str) -> None:
+    assert Options.from_env({variable: "full"}) == Options()
+
+
 def test_fields_and_defaults() -> None:
     assert dataclasses.asdict(Options()) == DEFAULTS
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from opstage.cli import launch
-from tests.mpi.started import ended, opstage, start
+from tests.mpi.started import ENVIRONMENT, PATIENCE, ROOT, ended, opstage, start
 
 TRAIN = ("train", "mlp", "--mesh", "data=4", "--batch-size", "64")
 COMMAND = (sys.executable, "-P", "-c", "from opstage.cli import main; main()")
@@ -39,6 +39,31 @@ def test_a_run_is_that_of_one_process(tmp_path: Path, undisturbed: list[str]) ->
     assert done.said.count("kept in") == 1
     again = opstage("launch", "-n", "2", *TRAIN, "--epochs", "2", "--out", str(run))
     assert (again.code, again.said.count("opstage: ")) == (2, 1), again.said
+
+
+def launched_with(variables: dict[str, str | None], *words: str) -> tuple[int, str]:
+    """A command on two processes, with other variables; its output is no terminal."""
+    environment = {name: value for name, value in {**ENVIRONMENT, **variables}.items() if value is not None}
+    words = (*COMMAND, "launch", "-n", "2", *TRAIN, *words)
+    done = subprocess.run(
+        words, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("home", [None, ""])
+def test_what_is_no_terminal_gets_lines_and_no_home_is_needed(home: str | None) -> None:
+    """mpiexec gives its processes a pseudo-terminal, on which a run would draw its bar."""
+    code, said = launched_with({"HOME": home}, "--epochs", "2")
+    assert code == 0 and "\nepoch 2/2  loss" in said, said
+    assert "\x1b" not in said and "\r" not in said
+
+
+@pytest.mark.parametrize("value", ["0", "nan", "99999999999"])
+def test_a_malformed_timeout_is_one_error(value: str) -> None:
+    code, said = launched_with({"OPSTAGE_TIMEOUT": value})
+    assert code == 2 and "environment variable OPSTAGE_TIMEOUT: " in said and "Traceback" not in said, said
+    assert said.count("opstage: ") == 1, said
 
 
 def test_a_checkpoint_may_be_replaced_while_it_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,6 +94,7 @@ def test_what_each_process_keeps_a_part_of_is_saved_whole(tmp_path: Path, undist
         (("-n", "2", *TRAIN, "--batch-size", "66"), "4 ranks cannot share batches of 66 samples equally"),
         (("-n", "2", *TRAIN, "--data", "no-such.npz"), "no-such.npz"),
         (("-n", "2", *TRAIN, "--epochz", "3"), "No such option"),
+        (("-n", "2", *TRAIN, "--options.timeout", "0"), "0 is not a number of seconds"),
         (("-n", "2", "--restarts", "1", *TRAIN), "give the run a directory"),
     ],
 )

@@ -19,6 +19,7 @@ from typing import Any
 
 from ... import __version__
 from ...atomic import write_file
+from ...forks import usable_cores
 from ...interpreters.shape_check.formats import CheckOutcome, from_document, to_document
 from ...ops.errors import UsageError
 from .fingerprint import OF, PYTHON, forget
@@ -90,6 +91,6 @@ def _asks_a_device(request: Request) -> bool:
 
 def _name(request: Request) -> str:
     environment = sorted(item for item in os.environ.items() if item[0] not in _OF_THE_TERMINAL)
-    machine = [platform.node(), platform.machine(), os.cpu_count()]  # kernels, and so memory, depend on the processor
+    machine = [platform.node(), platform.machine(), usable_cores()]  # kernels, and so memory, depend on the processor
     parts = [_FORMAT, __version__, PYTHON, machine, os.getcwd(), request.text(), environment]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest() + ".json"

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from ...config import Layer
+from ...interpreters.mesh.processes import is_terminal
 from ...interpreters.shape_check import RULES
 from ...interpreters.shape_check.formats import FORMATS, CheckOutcome, render
 from ...interpreters.shape_check.formats.terminal import render_unusable, suggestion
@@ -300,7 +301,7 @@ def _conclude(
 
 def _has_colours(stream: Any) -> bool:
     """Whether `stream` is a terminal and NO_COLOR does not forbid colours (no-color.org)."""
-    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and bool(stream.isatty())
+    return not os.environ.get("NO_COLOR") and is_terminal(stream)
 
 
 def _options(config: Path | None, flags: dict[str, Any], project: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, final
 
+from ...forks import usable_cores
 from ...interpreters.shape_check.formats import CheckOutcome, Unusable, from_document
 from ...loading import is_own_file
 from ...ops.errors import SourceLine
@@ -49,7 +50,7 @@ def check_each(requests: Sequence[Request], cache: Cache) -> list[list[CheckOutc
 def _check_each(requests: Sequence[Request], cache: Cache) -> list[list[CheckOutcome]]:
     if not requests:
         return []
-    count = max(1, min(len(requests), os.cpu_count() or 1, _MOST))
+    count = max(1, min(len(requests), usable_cores(), _MOST))
     workers: queue.SimpleQueue[Worker] = queue.SimpleQueue()
     made = [Worker() for _ in range(count)] if CAN_FORK else []
     running: set[subprocess.Popen[bytes]] = set()

@@ -19,7 +19,7 @@ from typing import Any, final
 from weakref import WeakSet
 from zlib import crc32
 
-from ...forks import tell_in_child
+from ...forks import tell_in_child, usable_cores
 from ...ops.errors import OpstageError, RankError
 from ..host import Array, address_of
 from .joining import (
@@ -86,7 +86,7 @@ class MpiFabric:
         atexit.register(self._free)
         self._status = mpi.Status()
         here = list(self.hosts).count(self.hosts[self.process])
-        self._spin, self._brief = _LONGER if here <= len(os.sched_getaffinity(0)) else _BRIEF
+        self._spin, self._brief = _LONGER if here <= usable_cores() else _BRIEF
         self._refused: RankError | None = None
         self._progress = Progress(mpi, words) if len({*self.hosts}) > 1 else None
         self._said = False

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import IO, Any
 
 from ...ops.errors import UsageError
 from ...ops.mesh import Mesh, mesh_of
@@ -21,6 +22,9 @@ _COUNTS = (
 
 ENDED = "_OPSTAGE_ENDED"
 """The variable with the file from which a launcher reads the exit code of a run."""
+
+TERMINAL = "_OPSTAGE_TERMINAL"
+"""The variable with which a launcher says whether its output is a terminal: 1 or 0."""
 
 PATIENCE = 60.0
 """Seconds in which all processes must start, unless the variable of the option timeout overrides it."""
@@ -54,6 +58,16 @@ def launched(environ: Mapping[str, str] | None = None) -> tuple[int, int]:
     return 0, 1
 
 
+def is_terminal(stream: IO[Any] | None) -> bool:
+    """Whether a person reads the stream on a terminal that moves its cursor.
+
+    mpiexec gives its processes a pseudo-terminal wherever their output goes, so `opstage launch` tells what its own is.
+    """
+    if stream is None or not stream.isatty() or os.environ.get("TERM") == "dumb":
+        return False
+    return os.environ.get(TERMINAL, "1" if launched()[1] == 1 else "0") == "1"
+
+
 def require_joined(mesh: Mesh, environ: Mapping[str, str] | None = None) -> None:
     """Raise NotJoinedError if `srun` started several tasks without MPI, so that each would host the whole mesh."""
     environ = os.environ if environ is None else environ
@@ -77,8 +91,9 @@ def world() -> Fabric:
             return ALONE
         from .mpi import MpiFabric
 
-        said = os.environ.get("OPSTAGE_TIMEOUT", "")
-        fabric, (process, processes) = MpiFabric(float(said) if said.isdecimal() else PATIENCE), launched()
+        said = os.environ.get("OPSTAGE_TIMEOUT")
+        patience = PATIENCE if said is None else float(Options.from_env({"OPSTAGE_TIMEOUT": said}).timeout)
+        fabric, (process, processes) = MpiFabric(patience), launched()
         if fabric.processes != processes:
             raise NotJoinedError(
                 f"this is process {process} of {processes} by the variables of its launcher, but MPI knows of "

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 import numpy.typing as npt
 
-from ...forks import make_lock
+from ...forks import make_lock, usable_cores
 from ..at_once import Action
 from ..host import address_of
 from . import openmp, team
@@ -212,5 +212,4 @@ def workers() -> int:
     try:
         return max(1, int(os.environ["NUMBA_NUM_THREADS"]))
     except (KeyError, ValueError):
-        known = getattr(os, "sched_getaffinity", None)
-        return max(1, len(known(0)) if known is not None else os.cpu_count() or 1)
+        return usable_cores()

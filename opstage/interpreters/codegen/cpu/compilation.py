@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from types import TracebackType
 from typing import final
 
+from ....forks import usable_cores
 from ...native.compiler import Kernel, is_known
 from ...native.folder import cache_folder
 from .texts import LoopSource
@@ -60,7 +61,7 @@ class Compilation:
     def begin(self, texts: Sequence[LoopSource]) -> None:
         """Start other processes on these sources, if there are many."""
         missing = _missing(texts)
-        count = min((os.cpu_count() or 1) - 1, len(missing) // _START)
+        count = min(usable_cores() - 1, len(missing) // _START)
         if count > 0 and cache_folder() is not None:
             try:
                 for place in range(count):
