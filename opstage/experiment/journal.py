@@ -101,7 +101,7 @@ class Journal:
             return
         now = time.perf_counter()
         rate, self._since, self._samples = self._samples / (now - self._since), now, 0
-        lr = self.loop.lr if self.loop is not None else self._task.optimizer.scalars(self._steps)["lr"]
+        lr = self.loop.lr if self.loop is not None else self._task.optimizer.step_scalars(self._steps)["lr"]
         norm = self.loop.gradient_norm if self.loop is not None else None
         more = {} if norm is None else {"gradient_norm": norm}
         self._log.append(

@@ -89,7 +89,7 @@ def extended(task: Task, at: Position, epochs: int) -> str:
         line = f"{line}; it had ended ({at.stopped}), and what ended it waits anew from here, against the best so far"
     if task.provided or optimizer.schedule == "constant":
         return line
-    rate = task.optimizer.scaled(at.lr_scale).scalars(done + 1)["lr"]
+    rate = task.optimizer.scaled(at.lr_scale).step_scalars(done + 1)["lr"]
     return (
         f"{line}; the schedule {optimizer.schedule} is one of {task.steps:,} steps now, its rate {rate:.3g} from here"
     )

@@ -111,7 +111,7 @@ class Loop:
     @property
     def lr(self) -> float:
         """The learning rate of the last step, or of the first if no step was taken yet."""
-        return self.last.scalars(max(1, self.state.t))["lr"]
+        return self.last.step_scalars(max(1, self.state.t))["lr"]
 
     def evaluate(self, average: RunningAverage | None = None) -> dict[str, float]:
         """Return the held-out metrics of the current parameters, or of an average of them."""

@@ -91,7 +91,7 @@ class Executor:
         own = state.bind_optimizer(optimizer)
         require_state(moments, own.layout)
         t = moments.t + 1
-        scalars = require_reals(own.optimizer.scalars(t))
+        scalars = require_reals(own.optimizer.step_scalars(t))
         values, slots = state.values(), moments.values(interpreter)
         # Bind the batch and choose the program.
         step: TrainingStep | Microbatches

@@ -153,7 +153,7 @@ class Grouped(_OfGroups):
 
     @override
     def scalars(self, t: int) -> dict[str, float]:
-        return self.base.scaled(self.factor).scalars(t)
+        return self.base.scaled(self.factor).step_scalars(t)
 
 
 @final
@@ -220,7 +220,7 @@ class BoundGroups(_OfGroups):
 
     @override
     def scalars(self, t: int) -> dict[str, float]:
-        return self._of_members([member.scalars(t) for member in self.members])
+        return self._of_members([member.step_scalars(t) for member in self.members])
 
     @override
     def scalar_ranges(self) -> dict[str, tuple[float, float]]:

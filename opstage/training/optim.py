@@ -309,7 +309,7 @@ class Muon(Optimizer):
 
     @override
     def scalars(self, t: int) -> dict[str, float]:
-        others = self.others.scalars(t) if self.others is not None else {}
+        others = self.others.step_scalars(t) if self.others is not None else {}
         return super().scalars(t) | {_OTHERS + name: value for name, value in others.items()}
 
     @override

@@ -199,9 +199,14 @@ class Optimizer(ABC):
         return [self.slots(shape, dtype, label) for (shape, dtype), label in zip(types, labels, strict=True)]
 
     def scalars(self, t: int) -> dict[str, float]:
-        """Return the scalars of step t, counted from 1: the learning rate, bias corrections."""
+        """Return the scalars of step t, counted from 1: the learning rate, bias corrections; those of a subclass."""
         require_count(self.name, "t", t)
         return {"lr": self.lr(t - 1) if isinstance(self.lr, Schedule) else self.lr}
+
+    def step_scalars(self, t: int) -> dict[str, float]:
+        """Return `scalars(t)`, with the learning rate where a subclass gives only scalars of its own."""
+        found = self.scalars(t)
+        return found if "lr" in found else {**Optimizer.scalars(self, t), **found}
 
     def scalar_ranges(self) -> Mapping[str, tuple[float, float]]:
         """Return for scalars by their names between which numbers they are at every step, where that is known."""

@@ -437,7 +437,7 @@ class Session(Interpreter[Ref]):
         known: dict[tuple[int, int, DType], dict[str, Any]] = {}
         for optimizer, t, dtype in zip(optimizers, steps, dtypes):
             if (id(optimizer), t, dtype) not in known:
-                made = {name: base.store.const(value, dtype=dtype) for name, value in optimizer.scalars(t).items()}
+                made = {name: base.store.const(value, dtype=dtype) for name, value in optimizer.step_scalars(t).items()}
                 known[id(optimizer), t, dtype] = {name: base.lift(scalar) for name, scalar in made.items()}
         return [known[id(optimizer), t, dtype] for optimizer, t, dtype in zip(optimizers, steps, dtypes)]
 

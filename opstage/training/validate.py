@@ -150,7 +150,7 @@ def training_step(
             parameters, whole = _in_parts(parameters, dtype, options.zero, mesh.size(DATA))
             layout = replace(layout, sharding=Sharding(options.zero, whole))
             kept |= {named("params", places.names[i]): DATA for i, shape in enumerate(whole) if shape is not None}
-        first = optimizer.scalars(1)
+        first = optimizer.step_scalars(1)
         ends = optimizer.scalar_ranges()
         scalars = [Spec(()).beginning((value, value)).keeping(ends.get(name)) for name, value in first.items()]
         layout = replace(layout, optimizer=optimizer, clip=clip, slots=tuple(map(len, slots)), scalars=tuple(first))

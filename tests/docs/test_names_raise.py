@@ -63,6 +63,10 @@ def inside(program: Any) -> Any:
     return opstage.run(program, [1.0, 2.0])
 
 
+def _total(ops: Any, x: Any, *_: Any) -> Any:
+    return ops.sum(x)
+
+
 def shown(write: Any) -> None:
     with opstage.debug.showing_to(write):
         pass
@@ -516,6 +520,69 @@ WRONG = (
         "f that returns no scalar",
         lambda: inside(lambda o, x: transform.grad(o, lambda i, x: x, x)),
         "grad takes a function",
+    ),
+    *[
+        Wrong(
+            f"transform.{name}",
+            "ProgramError",
+            "f that returns no scalar",
+            lambda f=f: inside(f),  # type: ignore[misc]
+            "grad takes a function",
+        )
+        for name, f in (
+            ("value_and_grad", lambda o, x: transform.value_and_grad(o, elements, x)),
+            ("hvp", lambda o, x: transform.hvp(o, elements, (x,), (x,))),
+            ("hessian", lambda o, x: transform.hessian(o, elements, x)),
+        )
+    ],
+    Wrong(
+        "transform.hvp",
+        "ShapeError",
+        "tangents of other shapes or another number",
+        lambda: inside(lambda o, x: transform.hvp(o, lambda o, x: o.sum(x), (x,), (o.const(1.0),))),
+        "a tangent is",
+    ),
+    Wrong(
+        "transform.jacobian",
+        "UsageError",
+        "wrt that names no ref",
+        lambda: inside(lambda o, x: transform.jacobian(o, _total, x, wrt=1)),
+        "wrt is",
+    ),
+    Wrong(
+        "transform.jacobian",
+        "DtypeError",
+        "a value, or a ref of `wrt`, that is not a float",
+        lambda: inside(lambda o, x: transform.jacobian(o, _total, x, o.iota(shape=(2,)), wrt=1)),
+        "a Jacobian is of floats",
+    ),
+    Wrong(
+        "transform.jacobian",
+        "ShapeError",
+        "a value with a named size",
+        lambda: opstage.record(lambda o, x: transform.jacobian(o, elements, x), Spec("B")),
+        "the value has a named size",
+    ),
+    Wrong(
+        "transform.hessian",
+        "UsageError",
+        "wrt that names no ref",
+        lambda: inside(lambda o, x: transform.hessian(o, _total, x, wrt=1)),
+        "wrt is",
+    ),
+    Wrong(
+        "transform.hessian",
+        "DtypeError",
+        "a ref of `wrt` that is not a float",
+        lambda: inside(lambda o, x: transform.hessian(o, _total, x, o.iota(shape=(2,)), wrt=1)),
+        "a Jacobian is of floats",
+    ),
+    Wrong(
+        "transform.hessian",
+        "ShapeError",
+        "a ref of `wrt` with a named size",
+        lambda: opstage.record(lambda o, x: transform.hessian(o, _total, x), Spec("B")),
+        "the value has a named size",
     ),
     Wrong(
         "transform.vjp",

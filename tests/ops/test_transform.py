@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import optree
 import pytest
 
 import opstage
@@ -297,3 +298,82 @@ def test_the_checker_sees_inner_derivatives() -> None:
         opstage.scalar_trainer(
             lambda ops, w, x: ops.sum(program(ops, w, x)), np.ones((3, 4)), Spec("B 5"), options=FLOAT64
         )
+
+
+# Second derivatives and matrices ------------------------------------------------------------------------------------
+
+X, V = np.array([0.5, -1.0, 2.0]), np.array([1.0, 0.0, -1.0])
+SINES = np.diag(6 * X - X[0] * np.sin(X))
+SINES[0] += np.cos(X)
+SINES[:, 0] += np.cos(X)
+"""The Hessian of Σ x³ + x₀·Σ sin x at X."""
+
+
+def cubes_and_sines(ops: Any, x: Any) -> Any:
+    return ops.sum(x * x * x) + ops.sum(ops.sin(x)) * x[0]
+
+
+@pytest.mark.parametrize("backend", ["eager", "compiled"])
+def test_matrices_and_products_inside_a_program_are_those_of_calculus(backend: str) -> None:
+    options = FLOAT64.replace(backend=backend)
+    f = cubes_and_sines
+    value, gradient = run(lambda ops, x: transform.value_and_grad(ops, f, x), X, options=options)
+    assert np.isclose(value, (X**3).sum() + X[0] * np.sin(X).sum())
+    np.testing.assert_allclose(gradient, 3 * X**2 + X[0] * np.cos(X) + np.eye(3)[0] * np.sin(X).sum())
+    product = run(lambda ops, x, v: transform.hvp(ops, f, (x,), (v,)), X, V, options=options)
+    np.testing.assert_allclose(product, SINES @ V)
+    np.testing.assert_allclose(run(lambda ops, x: transform.hessian(ops, f, x), X, options=options), SINES)
+
+
+@pytest.mark.parametrize("backend", ["eager", "compiled"])
+@pytest.mark.parametrize("wrt", [0, 1])
+def test_a_jacobian_inside_a_program_is_that_of_outside(backend: str, wrt: int) -> None:
+    options = FLOAT64.replace(backend=backend)
+
+    def f(ops: Any, p: Any, x: Any) -> Any:
+        h = ops.tanh(ops.linear(p["w"], p["b"], ops.unsqueeze(x, axis=0)))
+        return {"h": h, "none": x[:0], "sum": ops.sum(x * x)}
+
+    p = {"w": np.arange(6.0).reshape(2, 3) / 5, "b": np.ones(2)}
+    inside = run(lambda ops, p, x: transform.jacobian(ops, f, p, x, wrt=wrt), p, X, options=options)
+    outside = opstage.jacobian(f, p, X, wrt=wrt, options=options)
+    leaves = optree.tree_leaves(outside)
+    for ours, theirs in zip(optree.tree_leaves(inside), leaves, strict=True):
+        assert ours.shape == theirs.shape
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+
+
+@pytest.mark.parametrize("backend", ["eager", "compiled"])
+@pytest.mark.parametrize("above", ["vjp", "jvp", "hvp", "scan"])
+def test_a_hessian_is_differentiated_and_looped_over(backend: str, above: str) -> None:
+    """The derivatives of Σ H², where H is the Hessian of Σ x⁴: H = diag(12 x²), so Σ H² = 144 Σ x⁴."""
+    options = FLOAT64.replace(backend=backend)
+
+    def loss(ops: Any, x: Any) -> Any:
+        hessian = transform.hessian(ops, lambda ops, x: ops.sum(ops.pow(x, exponent=4)), x)
+        return ops.sum(hessian * hessian)
+
+    if above == "vjp":
+        np.testing.assert_allclose(opstage.value_and_grad(loss, X, options=options)[1], 576 * X**3)
+    elif above == "jvp":
+        np.testing.assert_allclose(opstage.jvp(loss, (X,), (V,), options=options)[1], 576 * X**3 @ V)
+    elif above == "hvp":
+        np.testing.assert_allclose(opstage.hvp(loss, (X,), (V,), options=options)[0], 1728 * X**2 * V)
+    else:
+        rows = run(
+            lambda ops, xs: ops.scan(lambda ops, carry, x: (carry, loss(ops, x)), xs[0, 0], xs)[1],
+            np.stack([X, V]),
+            options=options,
+        )
+        np.testing.assert_allclose(rows, [144 * (X**4).sum(), 144 * (V**4).sum()])
+
+
+def test_a_jacobian_of_random_numbers_is_that_of_one_draw() -> None:
+    def f(ops: Any, x: Any) -> Any:
+        return x * ops.rand_uniform(shape=(3,))
+
+    both = run(lambda ops, x: (f(ops, x), transform.jacobian(ops, f, x)), np.ones(3))
+    rows = both[1]
+    assert np.count_nonzero(rows) == 3 and (np.diag(rows) > 0).all()
+    report = opstage.check(lambda ops, x: transform.jacobian(ops, f, x), Spec("3"), options=FLOAT64)
+    assert report.ok

@@ -116,6 +116,34 @@ class Averaged(Optimizer):
         return ops.sub(p, ops.mul(g, ops.broadcast_to(scalars["lr"], shape=p.shape))), slots
 
 
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("backend", ["eager", "compiled"])
+def test_own_scalars_are_added_to_the_learning_rate(grouped: bool, backend: str) -> None:
+    """A decaying optimizer: p - lr·g/t, by a scalar of its own."""
+
+    class Decaying(Averaged):
+        def scalars(self, t: int) -> dict[str, float]:
+            return {"share": 1.0 / t}
+
+        def update(self, ops: Any, p: Any, g: Any, slots: Any, scalars: Any, /) -> Any:
+            rate = ops.mul(scalars["lr"], scalars["share"])
+            return ops.sub(p, ops.mul(g, ops.broadcast_to(rate, shape=p.shape))), slots
+
+    optimizer: Optimizer = Decaying(0.1, 0)
+    assert optimizer.step_scalars(4) == {"lr": 0.1, "share": 0.25}
+    if grouped:
+        optimizer = optim.grouped(optimizer, {"u": Decaying(0.1, 0)})
+    ours, plain = (
+        scalar_trainer(lambda ops, p, x: ops.sum(p["w"] * x), {"w": np.ones(2), "u": np.ones(1)}, options=options)
+        for options in (Options(dtype="float64", backend=backend, validate=False),) * 2
+    )
+    state, x = ours.init_optim(optimizer), np.array([1.0, 2.0])
+    for t in (1, 2, 3):
+        state = ours.step_with(optimizer, state, x)
+        plain.step(0.1 / t, x)
+    np.testing.assert_allclose(ours.get_params()["w"], plain.get_params()["w"], rtol=1e-12)
+
+
 def test_hyperparameters_that_shape_the_state() -> None:
     t = trainer()
     refused(t, Averaged(0.1, 2), t.init_optim(Averaged(0.1, 1)), "has 1 slots for u that are not the 2")
