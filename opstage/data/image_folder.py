@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,9 +19,19 @@ from .dataset import Dataset
 
 Bytes = npt.NDArray[np.uint8]
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
-_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # Pillow has others, some of which run programs
+SUFFIXES = (".png", ".jpg", ".jpeg", ".mpo", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
+_FORMATS = (
+    "PNG",
+    "JPEG",
+    "BMP",
+    "GIF",
+    "WEBP",
+    "TIFF",
+    "PPM",
+)  # JPEG means MPO too; Pillow has others, some of which run programs
 _MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
+_WIDE = re.compile(r";(1[0-6]|24|32)[BLNSF]")
+"""How Pillow marks numbers of more than 8 bits in a file, of which it keeps 8 for colours: RGB;16B."""
 _MOST_PIXELS = 50_000_000
 _SKIPPED = ("thumbs.db", "desktop.ini")
 
@@ -41,7 +52,8 @@ def from_images(
     skipped.
 
     Raises UsageError, naming the file, for one that is not an image or a damaged one, of another size, of more than
-    50 million pixels, of more than 8 bits a channel, of several frames, or not opaque; for a folder without images; and
+    50 million pixels, of more than 8 bits a channel, of several frames (except MPO, the photographs of phones, of which
+    the first frame is read), or not opaque; for a folder without images; and
     without Pillow.
 
     Raises:
@@ -141,10 +153,17 @@ def _require_usable(path: Path, image: Any) -> None:
     width, height = image.size
     if width * height > _MOST_PIXELS:
         raise UsageError(f"{path}: is of {height}x{width} pixels; at most {_MOST_PIXELS:,} are read")
-    if getattr(image, "n_frames", 1) != 1:
+    if image.format != "MPO" and getattr(image, "n_frames", 1) != 1:  # of which the first is the photograph
         raise UsageError(f"{path}: has {image.n_frames} frames; expected one image")
-    if image.mode not in _MODES:
+    if image.mode not in _MODES or any(map(_is_wide, image.tile)):
         raise UsageError(f"{path}: is of mode {image.mode}; expected at most 8 bits a channel, grey or colour")
+
+
+def _is_wide(tile: Any) -> bool:
+    """Whether a part of an image has more than 8 bits a channel."""
+    decoder, args = tile[0], tile[-1] if isinstance(tile[-1], tuple) else (tile[-1],)
+    most = args[1] if decoder.startswith("ppm") and len(args) > 1 else 255
+    return most > 255 or any(isinstance(arg, str) and _WIDE.search(arg) is not None for arg in args)
 
 
 def _grouped(folder: Path) -> dict[str, list[Path]]:

@@ -211,3 +211,64 @@ def test_damaged_bytes_are_an_image_or_one_error(folder: Path, seed: int) -> Non
         assert from_images(folder)["x"].shape == (12, 3, 8, 8)
     except UsageError as error:
         assert str(path) in str(error)
+
+
+def tiff(bits: int, order: str) -> bytes:
+    """Return 2x2 pixels in three channels of `bits` bits."""
+    pixels = np.arange(12).astype(f"{order}u{bits // 8}").tobytes()
+    tags = [(256, 2), (257, 2), (258, None), (259, 1), (262, 2), (273, None), (277, 3), (278, 2), (279, len(pixels))]
+    start = 8 + 2 + 12 * len(tags) + 4
+    file = (b"II" if order == "<" else b"MM") + struct.pack(f"{order}HIH", 42, 8, len(tags))
+    for tag, value in tags:
+        count, value = (3, start) if tag == 258 else (1, start + 6 if tag == 273 else value)
+        file += struct.pack(f"{order}HHII", tag, 4, count, value) if tag in (273, 279) else b""
+        if tag == 258:
+            file += struct.pack(f"{order}HHII", tag, 3, count, value)
+        elif tag not in (273, 279):
+            file += struct.pack(f"{order}HHIHH", tag, 3, count, value, 0)
+    return file + struct.pack(f"{order}IHHH", 0, bits, bits, bits) + pixels
+
+
+def raw_png(depth: int, colour: int) -> bytes:
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    channels = {0: 1, 2: 3, 4: 2, 6: 4}[colour]
+    rows = (b"\0" + b"\xff" * (2 * channels * depth // 8)) * 2
+    header = chunk(b"IHDR", struct.pack(">2I5B", 2, 2, depth, colour, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+DEPTHS: dict[str, Callable[[int], bytes]] = {
+    "grey.png": lambda bits: raw_png(bits, 0),
+    "colour.png": lambda bits: raw_png(bits, 2),
+    "grey-alpha.png": lambda bits: raw_png(bits, 4),
+    "colour-alpha.png": lambda bits: raw_png(bits, 6),
+    "colour.ppm": lambda bits: b"P6 2 2 %d\n" % (2**bits - 1) + bytes(range(12 * bits // 8)),
+    "colour-text.ppm": lambda bits: b"P3 2 2 %d\n" % (2**bits - 1) + b"7 " * 12,
+    "grey.pgm": lambda bits: b"P5 2 2 %d\n" % (2**bits - 1) + bytes(range(4 * bits // 8)),
+    "colour-little.tif": lambda bits: tiff(bits, "<"),
+    "colour-big.tif": lambda bits: tiff(bits, ">"),
+}
+
+
+@pytest.mark.parametrize("name", DEPTHS)
+def test_images_of_more_than_8_bits_a_channel_are_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(DEPTHS[name](8))
+    assert read_images([path], size=None, channels=3).shape == (1, 3, 2, 2)
+    path.write_bytes(DEPTHS[name](16))
+    with pytest.raises(UsageError, match="expected at most 8 bits a channel"):
+        read_images([path], size=None, channels=3)
+
+
+@pytest.mark.parametrize("name", ["photo.jpg", "photo.MPO"])
+def test_the_first_picture_of_a_photograph_is_read(tmp_path: Path, name: str) -> None:
+    first, second = (Image.fromarray(np.full((8, 8, 3), grey, np.uint8)) for grey in (200, 10))
+    first.save(tmp_path / name, "MPO", save_all=True, append_images=[second])
+    first.save(tmp_path / "alone.jpg")
+    found, alone = (read_images([tmp_path / each], size=None, channels=3) for each in (name, "alone.jpg"))
+    np.testing.assert_array_equal(found, alone)
+    first.save(tmp_path / "moving.gif", save_all=True, append_images=[second])
+    with pytest.raises(UsageError, match="has 2 frames"):
+        read_images([tmp_path / "moving.gif"], size=None, channels=3)
