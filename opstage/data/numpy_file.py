@@ -193,15 +193,14 @@ def _read_header(file: IO[bytes]) -> tuple[ArrayHeader, bool, int]:
     version = (start[-2], start[-1])
     if version not in _READERS:
         raise ValueError(f"of version {version[0]}.{version[1]} of the format; expected {_VERSIONS}")
-    counted = _Counted(file)
-    shape, fortran, dtype = _READERS[version](counted)
+    shape, fortran, dtype = _READERS[version](file)
     if dtype.hasobject:
         raise ValueError("Object arrays are pickles, which could run code; write arrays of numbers")
     if dtype.subdtype is not None:
         raise ValueError(f"its elements are arrays, {dtype}; write one array of numbers")
     if not all(type(size) is int and 0 <= size < 2**63 for size in shape):
         raise ValueError(f"its shape is {brief(shape)}; sizes are integers that are at least 0")
-    return ArrayHeader(shape, dtype), fortran, len(start) + counted.count
+    return ArrayHeader(shape, dtype), fortran, file.tell()
 
 
 _VERSIONS = ", ".join(f"{major}.{minor}" for major, minor in _READERS)
@@ -209,39 +208,17 @@ _VERSIONS = ", ".join(f"{major}.{minor}" for major, minor in _READERS)
 
 def _read_array(file: IO[bytes], size: int) -> Array:
     """Read the array of a file of `size` bytes, as on disk or as declared by an archive."""
-    (shape, dtype), fortran, start = _read_header(file)
-    count = math.prod(shape)
-    expected = count * dtype.itemsize
+    (shape, dtype), _, start = _read_header(file)
+    expected = math.prod(shape) * dtype.itemsize
     if expected > size - start:
         raise ValueError(f"its header names {brief(shape)} {dtype}, {expected:,} bytes, but it has {size - start:,}")
     if len(shape) > 64:
         raise ValueError(f"its header names {len(shape)} axes, and NumPy has at most 64")
-    data = bytearray(expected)
-    view, at = memoryview(data), 0
-    while at < expected:
-        piece = file.read(min(_PIECE, expected - at))
-        if not piece:
-            raise ValueError(f"it is truncated: {at:,} of {expected:,} bytes")
-        view[at : at + len(piece)] = piece
-        at += len(piece)
+    file.seek(0)
+    array: Array = np.lib.format.read_array(file, allow_pickle=False)
     while file.read(_PIECE):  # to the end, where an archive has its checksum
         pass
-    array = np.frombuffer(data, dtype, count)
-    return array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
-
-
-@final
-class _Counted:
-    """A file that counts the bytes read from it."""
-
-    def __init__(self, file: IO[bytes]):
-        self._file = file
-        self.count = 0
-
-    def read(self, size: int = -1) -> bytes:
-        data = self._file.read(size)
-        self.count += len(data)
-        return data
+    return array
 
 
 def _said(error: BaseException) -> str:
