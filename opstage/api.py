@@ -23,9 +23,10 @@ from .interpreters.interpreter import BaseInterpreter
 from .interpreters.intervals import bounded as bounded  # before programs that ask for bounds are recorded
 from .interpreters.registry import shared_interpreter, trim_shared
 from .interpreters.shape_check import Report, check_base_program, unusable, with_captured
+from .ops.arrays import as_numpy
 from .ops.claims import Claim, read_claims
 from .ops.errors import DeviceError, OpstageError, UsageError
-from .ops.numbers import as_numpy, plain, plain_sequence
+from .ops.numbers import plain, plain_sequence
 from .ops.places import Places, is_identified
 from .ops.spec import Spec, as_specs, shapes_as_specs
 from .ops.tracebacks import called_by_users

@@ -13,8 +13,8 @@ import numpy as np
 
 from .api import hvp, value_and_grad, vjp
 from .arguments import Program, require_arguments, with_arrays
+from .ops.arrays import as_numpy
 from .ops.errors import ShapeError, UsageError
-from .ops.numbers import as_numpy
 from .ops.tracebacks import called_by_users
 from .ops.trees import flatten, map_leaves, unflatten
 from .options import Options, options_of

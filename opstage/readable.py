@@ -11,6 +11,11 @@ from .ops.errors import UsageError
 _OPEN_ALREADY = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")  # `command <file`, `a | b`, `<(command)`
 
 
+def suffix_of(path: str | os.PathLike[str]) -> str:
+    """Return the suffix of a file's name in lower case, without .gz: `.csv` of DATA.CSV and of data.csv.gz."""
+    return Path(Path(path).name.lower().removesuffix(".gz")).suffix
+
+
 def require_file(path: str | os.PathLike[str], *, streams: bool = False) -> None:
     """Raise a UsageError for a pipe or a device, since reading a pipe may block for ever and a device may never end.
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..ops.arrays import as_numpy
 from ..ops.box import Box, is_box, map_boxes
 from ..ops.errors import UsageError
 from ..ops.spec import Spec
@@ -40,7 +41,7 @@ def outward(tree: Any, dtype: DType, name: str) -> Any:
 
 
 def _cast(box: Box, dtype: DType, name: str) -> Box:
-    lower, upper = np.asarray(box.lower), np.asarray(box.upper)
+    lower, upper = as_numpy(box.lower), as_numpy(box.upper)
     if lower.shape != upper.shape:
         raise UsageError(f"argument {name}: the ends of a box are of one shape, not {lower.shape} and {upper.shape}")
     if lower.dtype.kind not in "fiub" or upper.dtype.kind not in "fiub":

@@ -12,6 +12,7 @@ from .loader import Batches, Loader
 from .noise import noisy
 from .parquet_file import from_parquet
 from .prefetch import Prefetch
+from .table import from_frame
 
 __all__ = [
     "Batches",
@@ -23,6 +24,7 @@ __all__ = [
     "from_arrays",
     "from_csv",
     "from_file",
+    "from_frame",
     "from_idx",
     "from_images",
     "from_npy",

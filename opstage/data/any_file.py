@@ -9,6 +9,7 @@ from pathlib import Path
 from ..ops.errors import UsageError, nearest
 from ..ops.tracebacks import called_by_users
 from ..ops.untrusted import shown
+from ..readable import suffix_of
 from .csv_file import from_csv
 from .dataset import Dataset
 from .files import from_npz, map_files
@@ -21,8 +22,8 @@ from .parquet_file import from_parquet
 def from_file(path: str | os.PathLike[str]) -> Dataset:
     """Read x and y from a file in any supported format.
 
-    .npz: its arrays x and y. .csv, .tsv and .parquet: y is the column of that name, else the last one, and x the
-    others; see `from_csv`. MNIST's image files, with the labels file next to them.
+    .npz: its arrays x and y. .csv and .tsv, also gzipped as .csv.gz, and .parquet: y is the column of that name, else
+    the last one, and x the others; see `from_csv`. MNIST's image files, with the labels file next to them.
 
     IDX files are recognised by `idx` or `ubyte` in their names; see `labels_beside` for the labels file.
 
@@ -30,11 +31,11 @@ def from_file(path: str | os.PathLike[str]) -> Dataset:
         UsageError: a file that is missing, damaged or of no known format.
     """
     file = Path(path)
-    if file.suffix == ".npz":
+    if suffix_of(file) == ".npz":
         return from_npz(file, keys=("x", "y"))
-    if file.suffix in (".csv", ".tsv"):
+    if suffix_of(file) in (".csv", ".tsv"):
         return from_csv(file)
-    if file.suffix == ".parquet":
+    if suffix_of(file) == ".parquet":
         return from_parquet(file)
     if _is_idx(file):
         return idx_images(file, labels_beside(file))
@@ -50,19 +51,19 @@ def array_names(path: str | os.PathLike[str]) -> tuple[str, ...]:
     """Return the array names of a file that is not a table: its own for .npz, x and y for IDX; () for a single
     array."""
     file = Path(path)
-    if file.suffix == ".npz":
+    if suffix_of(file) == ".npz":
         with open_npz(file) as archive:
             return archive.names
     if is_array_folder(file):
         return tuple(sorted(inner.stem for inner in file.glob("*.npy")))
-    return () if file.suffix == ".npy" else ("x", "y")
+    return () if suffix_of(file) == ".npy" else ("x", "y")
 
 
 def read_arrays(path: str | os.PathLike[str], names: Sequence[str]) -> Dataset:
     """Read the arrays in `names` from a file that is not a table, in that order; a .npy file has one, under any
     name."""
     file = Path(path)
-    if file.suffix == ".npz":
+    if suffix_of(file) == ".npz":
         return from_npz(file, keys=names)
     if is_array_folder(file):
         for name in names:
@@ -70,7 +71,7 @@ def read_arrays(path: str | os.PathLike[str], names: Sequence[str]) -> Dataset:
                 has = array_names(file)
                 raise UsageError(f"{path}: no file {name}.npy{nearest(name, has)}; the folder has {shown(has)}")
         return map_files({name: file / f"{name}.npy" for name in names})
-    if file.suffix == ".npy" and len(names) == 1:
+    if suffix_of(file) == ".npy" and len(names) == 1:
         return map_files({names[0]: file})
     if _is_idx(file) and tuple(names) == ("x",):
         return Dataset(("x",), (idx_x(file, read_idx(file)),), (str(file),))

@@ -30,20 +30,32 @@ def kind_of(spec: Spec) -> Kind:
 def cast(array: Array, kind: Kind, *, image: bool, origin: str, start: int = 0) -> Array:
     """Cast the array to a kind of numbers. Raises UsageError, with the row, if that would lose information.
 
-    float   integers become float64, exactly, so they must be within 2**53. With `image`, bytes (uint8, or integers from
-    0 to
-            255) become float32 between 0 and 1, x/255, and floats must already be in that range
-    int     floats must be whole, and become int64
+    float   integers become float64, exactly, so they must be within 2**53, and booleans 0 and 1. With `image`, bytes
+            (uint8, or integers from 0 to 255) become float32 between 0 and 1, x/255, and floats must already be in
+            that range
+    int     floats must be whole, and become int64, as booleans do
+    bool    numbers must be 0 and 1
 
     `start` is the number of the array's first row.
     """
+    if kind != "bool" and array.dtype.kind == "b":
+        return array.astype(np.float64 if kind == "float" else np.int64)
+    if kind == "bool" and array.dtype.kind != "b":
+        _require((array == 0) | (array == 1), array, origin, "0 or 1, for false and true", start)
+        return array.astype(np.bool_)
     if kind == "float" and array.dtype.kind in "iu":
         if image:
             _require(
                 (array >= 0) & (array <= 255), array, origin, "a byte, 0 … 255, as the data trained on held", start
             )
             return array.astype(np.float32) / np.float32(255)
-        _require((array <= _EXACT) & (array >= -_EXACT), array, origin, "an integer that a float holds exactly", start)
+        _require(
+            (array <= _EXACT) & (array >= -_EXACT),
+            array,
+            origin,
+            "an integer that a float holds exactly, none beyond 2**53",
+            start,
+        )
         return array.astype(np.float64)
     if kind == "float" and image and array.dtype.kind == "f":
         _require(

@@ -10,7 +10,7 @@ import numpy as np
 from ..config.spelling import spelled
 from ..ops.errors import UsageError
 from .cast import Array
-from .table import DataTable, numbered
+from .table import DataTable, numbered, side_by_side
 
 CategoriesName: TypeAlias = Literal["auto", "number", "one_hot"]
 Categories: TypeAlias = "tuple[tuple[str, ...], ...]"
@@ -41,7 +41,7 @@ def encode(table: DataTable, columns: Sequence[str], categories: Categories, *, 
     parts = []
     for column, names in zip(columns, categories or [()] * len(columns)):
         if not names:
-            parts.append(table.numbers(column)[:, np.newaxis])
+            parts.append(side_by_side(table, [column]))
             continue
         numbers, _ = numbered(table, column, names, "category")
         parts.append(np.eye(len(names))[numbers] if one_hot else numbers[:, np.newaxis])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 
 from ..ops.errors import UsageError, nearest
@@ -28,8 +29,9 @@ def read_columns(text: str) -> dict[str, tuple[str, ...]]:
             raise UsageError(f"columns name the argument {argument!r} twice; name it once, with all its columns")
         found[argument] = names
     named = [name for names in found.values() for name in names]
+    times = Counter(named)
     for name in named:
-        if named.count(name) > 1:
+        if times[name] > 1:
             raise UsageError(f"columns name {name!r} twice; a column goes to one place of one argument")
     return found
 
@@ -76,8 +78,9 @@ def assign(
                 raise UsageError(f"{path}: data.columns gives {argument!r} the columns left over, and none is")
             found[argument] = (*columns[:at], *rest, *columns[at + 1 :])
     every = [name for columns in found.values() for name in columns]
+    times = Counter(every)
     for name in every:
-        if every.count(name) > 1:
+        if times[name] > 1:
             raise UsageError(f"{path}: column {name!r} would go to two places; say with data.columns where it belongs")
     require_columns(path, names, every)
     return found

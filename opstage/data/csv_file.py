@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
-import math
+import gzip
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import chain, islice
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,14 +18,17 @@ import numpy.typing as npt
 from ..ops.errors import UsageError
 from ..ops.tracebacks import called_by_users
 from ..ops.untrusted import brief
-from ..readable import require_file
+from ..readable import require_file, suffix_of
 from .dataset import Dataset
-from .table import PLURAL, Choice, DataTable, Named, with_label
+from .table import PLURAL, Choice, DataTable, Named, require_columns, with_label
 
 Row: TypeAlias = "tuple[int, list[str]]"
 """The number of a row's last line in the file, counted from 1, and its cells."""
 
 _AT_ONCE = 4096
+_EXACT = 2**53
+_NO_HEADER = "header=False takes it for a row, in Python; else write a line of names above it"
+_TWICE = f"so is the first line, which is a row, or its names stand there twice: {_NO_HEADER}"
 _DELIMITERS = (",", "\t", ";")
 _QUOTED = re.compile(r'"[^"]*"')
 _DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")
@@ -71,7 +75,8 @@ def read_csv(
     """Read the columns selected by `choose`; see `from_csv`. A column has names if its first cell is one."""
     require_file(path, streams=True)
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
+        opened = gzip.open if os.fsdecode(path).lower().endswith(".gz") else open
+        with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, delimiter=delimiter or ",", strict=True)
             try:
                 if delimiter is None:
@@ -84,8 +89,9 @@ def read_csv(
                 raise UsageError(f"{path}: row at line {reader.line_num}: not CSV: {error}") from error
             except UnicodeDecodeError as error:
                 raise UsageError(f"{path}: after line {reader.line_num}: not UTF-8: {error.reason}") from error
-    except OSError as error:
-        reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
+    except (OSError, EOFError, zlib.error) as error:
+        why = getattr(error, "strerror", None) or error
+        reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read: {why}"
         raise UsageError(f"{path}: {reason}") from error
 
 
@@ -97,10 +103,8 @@ def _table(path: str | os.PathLike[str], rows: Iterator[Row], choose: Choice, he
     if header and any(_DECIMAL_COMMA.fullmatch(cell.strip()) for cell in cells):
         cell = next(cell for cell in cells if _DECIMAL_COMMA.fullmatch(cell.strip()))
         raise UsageError(f"{path}: line {line} holds {brief(cell.strip())} where the columns' names are expected")
-    if header and all(_number(cell) is not None for cell in cells):
-        raise UsageError(
-            f"{path}: line {line} holds numbers where the columns' names are expected; header=False takes it for a row"
-        )
+    if header and _holds_numbers(cells):
+        raise UsageError(f"{path}: line {line} holds numbers where the columns' names are expected; {_NO_HEADER}")
     names = [cell.strip() for cell in cells] if header else [str(n) for n in range(len(cells))]
     wanted, may_name = choose(names)
     if "" in wanted:
@@ -108,35 +112,97 @@ def _table(path: str | os.PathLike[str], rows: Iterator[Row], choose: Choice, he
             f"{path}: line {line}: column {names.index('') + 1} has no name; name it, or leave it out: pandas writes "
             "its index so, and not with to_csv(…, index=False)"
         )
-    at = {name: names.index(name) for name in wanted}
-    twice = next((name for name in wanted if names.count(name) > 1), None)
-    if twice is not None:
-        raise UsageError(f"{path}: two columns are called {twice!r}; the columns are {', '.join(names)}")
-    lines: list[npt.NDArray[np.int64]] = []
-    blocks: list[npt.NDArray[np.float64]] = []
-    texts: dict[str, list[str]] | None = None
-    spellings: dict[tuple[str, int], str] = {}
-    unread = rows if header else _with_first(first, rows)
+    require_columns(path, names, wanted)
+    places = {name: i for i, name in enumerate(names)}
+    columns = [_Column(path, name, may_name.get(name), header, hint) for name in wanted]
+    lines: list[int] = []
+    unread = rows if header else chain([first], rows)
     while block := list(islice(unread, _AT_ONCE)):
         for line, cells in block:
             if len(cells) != len(names):
                 said = _other_separator(cells)
                 raise UsageError(f"{path}: row at line {line} has {len(cells)} cells; expected {len(names)}{said}")
-        if texts is None:
-            texts = {name: [] for name in wanted if name in may_name and _is_name(block[0][1][at[name]])}
-        for name, column in texts.items():
-            column += _names(path, name, at[name], block, may_name[name])
-        numeric = {name: i for name, i in at.items() if name not in texts}
-        blocks.append(_numbers(path, numeric, block, hint, may_name))
-        for name in (name for name in numeric if may_name.get(name) == "class"):
-            _require_one_spelling(path, name, at[name], block, spellings)
-        lines.append(np.array([line for line, _ in block]))
-    if texts is None:
+        numbers = [line for line, _ in block]
+        for column in columns:
+            at = places[column.name]
+            column.add(numbers, [cells[at].strip() for _, cells in block])
+        lines += numbers
+    if not lines:
         raise UsageError(f"{path}: the dataset is empty: there is no row after the names")
-    numbers, line_of = np.concatenate(blocks), np.concatenate(lines)
-    order = iter(range(numbers.shape[1]))
-    columns: dict[str, Any] = {name: texts[name] if name in texts else numbers[:, next(order)] for name in wanted}
-    return DataTable(str(path), columns, lambda row: f"row at line {line_of[row]}")
+    return DataTable(
+        str(path), {column.name: column.values for column in columns}, lambda row: f"row at line {lines[row]}"
+    )
+
+
+@final
+class _Column:
+    """A column, read block by block: of names if it may hold these and its first cell is one, else of numbers.
+
+    what     what its names are those of; None: it holds numbers
+    hint     the end of the error about a name in a column of numbers
+    """
+
+    def __init__(self, path: str | os.PathLike[str], name: str, what: Named | None, header: bool, hint: str):
+        self.name = name
+        self._path, self._what, self._header, self._hint = path, what, header, hint
+        self._names: list[str] = []
+        self._numbers: list[npt.NDArray[np.float64]] = []
+        self._spellings: dict[int, str] = {}
+
+    @property
+    def values(self) -> npt.NDArray[np.float64] | list[str]:
+        """All cells, as names or numbers."""
+        return self._names or np.concatenate(self._numbers)
+
+    def add(self, lines: Sequence[int], cells: list[str]) -> None:
+        """Add the cells of a block, without spaces around them. Raises UsageError, with the line, for an invalid
+        one."""
+        require = partial(self._require, lines, cells)
+        if self._names or (self._what is not None and not self._numbers and _is_name(cells[0])):
+            require(_is_name, lambda _: f"expected the name of a {self._what}, as in the rows before")
+            if self._header:
+                require(lambda cell: cell != self.name, lambda _: _TWICE)
+            self._names += cells
+            return
+        numbers = _converted(cells)
+        if numbers is None:
+            require(
+                _is_finite, lambda cell: _TWICE if cell == self.name else f"expected a finite number{self._said(cell)}"
+            )
+        else:
+            if (np.abs(numbers) >= _EXACT).any():
+                require(_is_exact, lambda _: "expected an integer that a float holds exactly, none beyond 2**53")
+            self._numbers.append(numbers)
+        if self._what == "class":  # 1 and 01 would be one class
+            require(lambda cell: not cell.isdecimal() or self._spelling(cell) == cell, self._same_number)
+
+    def _require(
+        self,
+        lines: Sequence[int],
+        cells: Sequence[str],
+        is_good: Callable[[str], bool],
+        problem: Callable[[str], str],
+    ) -> None:
+        for line, cell in zip(lines, cells):
+            if not is_good(cell):
+                is_ = f"is {brief(cell)}" if cell else "is empty"
+                raise UsageError(f"{self._path}: row at line {line}: column {self.name} {is_}; {problem(cell)}")
+
+    def _spelling(self, cell: str) -> str:
+        """Return how the number was written first."""
+        return self._spellings.setdefault(int(cell), cell)
+
+    def _same_number(self, cell: str) -> str:
+        same = f"another row has {brief(self._spelling(cell))}, the same number: is it the same class?"
+        return f"{same} Write one number in one way, or names that are no numbers"
+
+    def _said(self, cell: str) -> str:
+        """Return the end of the error about a cell that is no number."""
+        if _DECIMAL_COMMA.fullmatch(cell):
+            return ", with a decimal point: the comma is none here"
+        if self._what is not None and _is_name(cell):
+            return f", as in the rows before: a column of {PLURAL[self._what]} holds names in every row, or in none"
+        return _other_separator([cell]) or (self._hint if _is_name(cell) else "")
 
 
 def _up_to_text(lines: Iterator[str]) -> Iterator[str]:
@@ -149,7 +215,7 @@ def _up_to_text(lines: Iterator[str]) -> Iterator[str]:
 
 def _delimiter(path: str | os.PathLike[str], lines: Sequence[str]) -> str:
     """Return the delimiter of a file from its first lines, of which the last has cells."""
-    if Path(path).suffix == ".tsv":
+    if suffix_of(path) == ".tsv":
         return "\t"
     bare = _QUOTED.sub("", lines[-1]) if lines else ""
     return max(_DELIMITERS, key=bare.count)
@@ -165,71 +231,23 @@ def _is_name(cell: str) -> bool:
     return bool(cell.strip()) and _number(cell) is None
 
 
-def _names(path: str | os.PathLike[str], name: str, at: int, block: Sequence[Row], what: Named) -> list[str]:
-    for line, cells in block:
-        if not _is_name(cells[at]):
-            holds = "is empty" if not cells[at].strip() else f"is {brief(cells[at].strip())}"
-            raise UsageError(
-                f"{path}: row at line {line}: column {name} {holds}; expected the name of a {what}, as in the rows "
-                "before"
-            )
-    return [cells[at].strip() for _, cells in block]
+def _holds_numbers(cells: Sequence[str]) -> bool:
+    """Whether the first cells of a file are a row, and not names: they hold numbers other than 0, 1, 2 … or years."""
+    numbers = [cell.strip() for cell in cells if _number(cell) is not None]
+    whole = [int(number) for number in numbers if number.isdecimal()]
+    counted = bool(whole) and whole == list(range(whole[0], whole[0] + len(numbers)))
+    return bool(numbers) and (len(numbers) == len(cells) or not counted)
 
 
-def _with_first(first: Row, rows: Iterator[Row]) -> Iterator[Row]:
-    yield first
-    yield from rows
-
-
-def _require_one_spelling(
-    path: str | os.PathLike[str], name: str, at: int, block: Sequence[Row], spellings: dict[tuple[str, int], str]
-) -> None:
-    """Raise UsageError if a column of classes holds 1 and 01, which as numbers would be one class.
-
-    `spellings` holds the spelling of each number so far, and is extended.
-    """
-    for cell in sorted({cells[at].strip() for _, cells in block}):
-        if cell.isdecimal() and spellings.setdefault((name, int(cell)), cell) != cell:
-            line = next(line for line, cells in block if cells[at].strip() == cell)
-            raise UsageError(
-                f"{path}: row at line {line}: column {name} is {brief(cell)}, and another row has "
-                f"{brief(spellings[name, int(cell)])}, the same number: is it the same class? Write one number in one "
-                "way, or names that are no numbers"
-            )
-
-
-def _numbers(
-    path: str | os.PathLike[str],
-    at: dict[str, int],
-    block: Sequence[Row],
-    hint: str,
-    may_name: Mapping[str, Named],
-) -> npt.NDArray[np.float64]:
-    """Convert the block's cells in these columns, quickly, or on failure cell by cell to report the invalid one."""
-    as_they_are = list(at.values()) == list(range(len(block[0][1])))
-    chosen = [cells if as_they_are else [cells[i] for i in at.values()] for _, cells in block]
-    if not any("_" in cell for cells in chosen for cell in cells):  # Python accepts 1_000 as a number
-        try:
-            table = np.array(chosen, np.float64).reshape(len(block), len(at))
-        except ValueError:
-            pass
-        else:
-            if np.isfinite(table).all():
-                return table
-    line, name, cell = next(
-        (line, name, cells[i])
-        for line, cells in block
-        for name, i in at.items()
-        if _number(cells[i]) is None or not math.isfinite(float(cells[i]))
-    )
-    what = "is empty" if not cell.strip() else f"is {brief(cell.strip())}; expected a finite number"
-    if _DECIMAL_COMMA.fullmatch(cell.strip()):
-        hint = ", with a decimal point: the comma is none here"
-    elif name in may_name and _is_name(cell):
-        hint = f", as in the rows before: a column of {PLURAL[may_name[name]]} holds names in every row, or in none"
-    else:
-        hint = _other_separator([cell]) or (hint if _is_name(cell) else "")
-    raise UsageError(f"{path}: row at line {line}: column {name} {what}{hint}")
+def _converted(cells: Sequence[str]) -> npt.NDArray[np.float64] | None:
+    """Return cells as numbers; None if one of them is not a finite number."""
+    if "_" in "".join(cells):  # Python accepts 1_000 as a number
+        return None
+    try:
+        numbers = np.array(cells, np.float64)
+    except ValueError:
+        return None
+    return numbers if np.isfinite(numbers).all() else None
 
 
 def _number(cell: str) -> float | None:
@@ -239,3 +257,12 @@ def _number(cell: str) -> float | None:
         return float(cell)
     except ValueError:
         return None
+
+
+def _is_finite(cell: str) -> bool:
+    return _converted([cell]) is not None
+
+
+def _is_exact(cell: str) -> bool:
+    """Whether a cell is not an integer that rounding may change: of two such numbers it may make one."""
+    return not cell.lstrip("+-").isdecimal() or abs(int(cell)) <= _EXACT

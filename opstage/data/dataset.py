@@ -8,11 +8,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ..ops.arrays import NotAnArrayError, column_names, is_table
 from ..ops.errors import UsageError, nearest
-from ..ops.numbers import NotAnArrayError, as_numpy
 from ..ops.splitmix import permutation, require_seed, site_of, stream_key
 from ..ops.tracebacks import called_by_users, made_by_users
-from .mapped import RowView, is_mapped, pieces, row_view, watch
+from .mapped import RowView, as_rows, is_mapped, pieces, row_view, watch
 
 Array: TypeAlias = "npt.NDArray[Any]"
 
@@ -22,8 +22,10 @@ _SPLIT_SITE = site_of((("opstage.split", 0),), 0)
 @made_by_users
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
-    """Arrays of equal length; row i of each belongs to example i. They are checked here and not copied; lists become
-    arrays.
+    """Arrays of equal length; row i of each belongs to example i. They are checked here and not copied.
+
+    Lists, data frames and arrays of other libraries become arrays, by position: labels of an index have no meaning.
+    Rows of memory-mapped files are read when they are used, and from 64 MiB on those of h5py and zarr as well.
 
     `origins` are the sources of the arrays, for error messages. Raises `UsageError`, with the origin, if an array is
     empty, has another length than the first or a dtype other than float, integer or boolean, or contains a number that
@@ -34,8 +36,8 @@ class Dataset:
 
     `classes` are the names of the classes that the labels number; None if labels are plain numbers.
 
-    `columns` are, for each array built from a table, the names of its columns; () without a table. A run trained on
-    them matches new data by these names.
+    `columns` are, for each array, the names of its columns, if one of them was built from a table or is a data frame;
+    else (). A run trained on them matches new data by these names.
 
     Raises:
         UsageError: no arrays; rows that differ in number; what is no number or not finite.
@@ -60,12 +62,13 @@ class Dataset:
             raise UsageError(f"a dataset has columns for {len(self.columns)} arrays, but {len(self.names)} arrays")
         if len(set(self.names)) != len(self.names):
             raise UsageError(f"the names of a dataset's arrays must differ, and these do not: {', '.join(self.names)}")
-        if not all(map(_has_dtype, self.arrays)):
-            arrays = tuple([_as_array(*each) for each in zip(self.arrays, self.origins)])
-            object.__setattr__(self, "arrays", arrays)
-        for array, origin in zip(self.arrays, self.origins, strict=True):
+        given = self.arrays
+        if not self.columns and any(map(is_table, given)):
+            object.__setattr__(self, "columns", tuple(map(_columns_of, self.names, given)))
+        object.__setattr__(self, "arrays", tuple(map(_as_array, given, self.origins)))
+        for value, array, origin in zip(given, self.arrays, self.origins):
             watch(array)
-            self._check(array, origin)
+            self._check(array, origin, checked=isinstance(value, RowView))
 
     def __len__(self) -> int:
         return len(self.arrays[0])
@@ -90,7 +93,8 @@ class Dataset:
         columns = tuple(self.columns[self.names.index(name)] for name in names) if self.columns else ()
         return Dataset(names, arrays, origins, classes=self.classes, columns=columns)
 
-    def _check(self, array: Array, origin: str) -> None:
+    def _check(self, array: Array, origin: str, *, checked: bool) -> None:
+        """`checked` says that the rows are a view of an array that was checked."""
         if array.dtype.kind not in "fiub":
             raise UsageError(f"{origin}: holds {array.dtype} values; expected floats, integers or booleans")
         if array.ndim == 0:
@@ -99,7 +103,7 @@ class Dataset:
             raise UsageError(f"{origin}: the dataset is empty (shape {array.shape})")
         if len(array) != len(self):
             raise UsageError(f"{origin}: has {len(array)} rows but {self.origins[0]} has {len(self)}")
-        if array.dtype.kind != "f" or isinstance(array, RowView):  # views are of arrays that were checked
+        if array.dtype.kind != "f" or checked:
             return
         for start, rows in pieces(array) if is_mapped(array) else [(0, array)]:
             finite = np.isfinite(rows)
@@ -116,8 +120,8 @@ def from_arrays(**arrays: npt.ArrayLike) -> Dataset:
     Raises:
         UsageError: rows that differ in number; what is no array of numbers.
     """
-    made: list[Any] = [array if is_mapped(array) else _as_array(array, name) for name, array in arrays.items()]
-    return Dataset(tuple(arrays), tuple(made))
+    given: tuple[Any, ...] = tuple(arrays.values())
+    return Dataset(tuple(arrays), given)
 
 
 @called_by_users
@@ -156,15 +160,19 @@ def train_test_split(
     return dataset.take(np.flatnonzero(~is_test)), dataset.take(np.flatnonzero(is_test))
 
 
-def _has_dtype(value: Any) -> bool:
-    """Whether a value is a NumPy array or a RowView; other libraries have dtypes of their own."""
-    return isinstance(getattr(value, "dtype", None), np.dtype)
+def _columns_of(name: str, value: Any) -> tuple[str, ...]:
+    """Return the names of a table's columns, or that of a column alone."""
+    if is_table(value):
+        return column_names(value)
+    own = getattr(value, "name", None)
+    return (own if isinstance(own, str) and own else name,)
 
 
 def _as_array(value: Any, origin: str) -> Array:
-    """Convert a list to an array. Raises UsageError, with the row, if rows differ in shape."""
+    """Convert to an array or a view of rows. Raises UsageError, with the row, if rows of a list differ in shape."""
     try:
-        return value if _has_dtype(value) else as_numpy(value)
+        found: Array = as_rows(value)
+        return found
     except NotAnArrayError as error:
         shapes = []
         for row, each in enumerate(value if isinstance(value, (list, tuple)) else ()):

@@ -37,7 +37,7 @@ class FewRows:
                 return None
             if not 0 < x.nbytes <= _MOST or not math.isfinite(np.vdot(x, x)):  # that is not finite if one of x is not
                 return None
-            made.append(scaled(x))
+            made.append(scaled(x.astype(x.dtype.newbyteorder("="), copy=False)))
         return made if made and all(len(x) == len(made[0]) for x in made) else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import weakref
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from typing import Any, SupportsIndex, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
+from ..ops.arrays import as_numpy
 from ..ops.errors import UsageError
 
 Array: TypeAlias = "npt.NDArray[Any]"
@@ -72,6 +74,25 @@ def watch(array: Any) -> FileWatch | None:
     return found
 
 
+def as_rows(value: Any) -> Any:
+    """Return a value as an array, or as a view whose rows are read when used: of a memory-mapped file, or of a large
+    array in a file or store of another library, such as h5py's and zarr's.
+
+    Raises UsageError as `as_numpy` does.
+    """
+    if isinstance(value, RowView) or (isinstance(value, np.memmap) and value.dtype.isnative):
+        return value
+    return RowView(value) if isinstance(value, np.memmap) or _is_stored(value) else as_numpy(value)
+
+
+def _is_stored(value: Any) -> bool:
+    """Whether a value is a large array of numbers that another library reads in chunks."""
+    dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", ())
+    if not (hasattr(value, "chunks") and isinstance(dtype, np.dtype) and dtype.kind in "fiub" and shape):
+        return False
+    return bool(math.prod(shape) * dtype.itemsize >= MAPPED_FROM)
+
+
 def read_rows(array: Any, rows: slice | npt.NDArray[Any]) -> Array:
     """Return rows of an array: those of a file in memory, others as NumPy gives them.
 
@@ -85,9 +106,17 @@ def read_rows(array: Any, rows: slice | npt.NDArray[Any]) -> Array:
 
 def _read(array: Array, rows: slice | npt.NDArray[Any], watched: FileWatch) -> Array:
     watched.require_unchanged()
-    found = np.array(array[rows])
+    found = np.array(as_numpy(array[rows]))
     watched.require_unchanged()  # or some are rows of another file
     return found
+
+
+def _read_stored(base: Any, rows: Any) -> Array:
+    """Return rows of another library's array. h5py reads rising indices alone, and blocks much faster than those."""
+    each, place = np.unique(rows, return_inverse=True)
+    if len(each) and each[-1] - each[0] + 1 == len(each):
+        return as_numpy(base[int(each[0]) : int(each[-1]) + 1])[place]
+    return as_numpy(base[each])[place]
 
 
 @final
@@ -108,12 +137,12 @@ class RowView:
         watched: FileWatch | None = None,
     ):
         self._base = base
-        self._rows = rows
+        self._rows = rows if rows is not None or isinstance(base, np.ndarray) else np.arange(base.shape[0])
         self._change = change
         self._watch = watch(base) if watched is None else watched
         sample = self._read(slice(0, 1)) if change is None else change(self._read(slice(0, 1)))
         self.dtype = sample.dtype
-        self.shape: tuple[int, ...] = (len(base) if rows is None else len(rows), *sample.shape[1:])
+        self.shape: tuple[int, ...] = (base.shape[0] if rows is None else len(rows), *sample.shape[1:])
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -131,12 +160,15 @@ class RowView:
             at = range(len(self))[key]
             row: Array = self[at : at + 1][0]
             return row
-        found = self._read(key if self._rows is None else self._rows[key])
+        found = self._read(key)
         return found if self._change is None else self._change(found)
 
     def _read(self, key: slice | npt.NDArray[Any]) -> Array:
         """Return rows of the base, those of a file in memory."""
-        return np.asarray(self._base[key]) if self._watch is None else _read(self._base, key, self._watch)
+        rows = key if self._rows is None else self._rows[key]
+        if not isinstance(self._base, np.ndarray):
+            return _read_stored(self._base, rows)
+        return as_numpy(self._base[rows]) if self._watch is None else _read(self._base, rows, self._watch)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return np.asarray(self[:], dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, final, get_args
@@ -11,17 +11,18 @@ from typing import Any, Literal, TypeAlias, final, get_args
 import numpy as np
 
 from ..documents import Document
+from ..ops.arrays import column_names, columns_of, is_table
 from ..ops.errors import UsageError, nearest
-from ..ops.numbers import NotAnArrayError, as_numpy
 from ..ops.spec import Spec
-from ..ops.untrusted import brief, shown
+from ..ops.untrusted import shown
+from ..readable import suffix_of
 from .any_file import read_arrays
 from .cast import Array, Kind, Scaling, cast, fitted_shape, kind_of
 from .categories import Categories, encode
 from .dataset import Dataset
 from .image_folder import SUFFIXES, from_images, image_names, image_paths, read_images
 from .mapped import is_mapped, pieces, row_view
-from .table import TABLES, DataTable, Named, numbered, read_table, require_columns
+from .table import TABLES, DataTable, Named, numbered, read_table, require_columns, table_of
 
 Form: TypeAlias = Literal["table", "arrays", "images"]
 Source: TypeAlias = "str | os.PathLike[str] | Dataset | Mapping[str, Any] | Sequence[Any]"
@@ -37,7 +38,7 @@ class ArgumentData:
     columns    its columns in a table; for other data the name of its array
     kind       the kind of numbers that the model expects
     shape      the shape of a row
-    image      whether it was bytes, which are divided by 255
+    image      whether it was bytes that are divided by 255: inputs, and labels that are images
     label      whether it is to be predicted
     categories for each column its names; (): all hold numbers
     one_hot    whether columns of names are one-hot encoded; else they are numbered
@@ -108,14 +109,23 @@ class Preparation:
     def _read(self, source: Source, parts: Sequence[ArgumentData]) -> Dataset:
         chosen = replace(self, parts=tuple(parts))
         if isinstance(source, (str, os.PathLike)):
-            if self.form == "table" and Path(source).suffix in TABLES:
+            if self.form == "table" and suffix_of(source) in TABLES:
                 return chosen.apply(from_table(source, parts, self.classes))
             if self._is_of_images(source):
                 return chosen.apply(self._of_images(source, parts))
             return chosen.apply(_of_file(source, parts, self.form, self.classes))
+        if self.form == "table" and is_table(source):
+            columns = columns_of(source)
+            _require_only("the frame", columns, self._columns)
+            return chosen.apply(from_table("the frame", parts, self.classes, columns))
         if self.form == "table" and isinstance(source, Mapping) and _is_table(source, parts):
-            return chosen.apply(from_table("the columns", parts, self.classes, _table_of(source, parts)))
-        return chosen.apply(_of_arrays(self._by_argument(source), parts, self.classes))
+            return chosen.apply(from_table("the columns", parts, self.classes, source))
+        return chosen.apply(self._of_arrays(self._by_argument(source), parts))
+
+    @property
+    def _columns(self) -> list[str]:
+        """The columns of all arguments, labels included."""
+        return [column for part in self.parts for column in part.columns]
 
     def _by_argument(self, source: Any) -> Any:
         """Return a dataset under the arguments' names; if it has none of these, its arrays are in their order."""
@@ -123,6 +133,39 @@ class Preparation:
         if not isinstance(source, Dataset) or not source.ordered or len(source.names) != len(own):
             return source
         return source if set(source.names) & set(own) else replace(source, names=own)
+
+    def _of_arrays(self, source: Any, parts: Sequence[ArgumentData]) -> Dataset:
+        """Read arrays in memory: a Dataset, a dict by argument, or in the order of the arguments."""
+        names, classes = tuple(part.argument for part in parts), self.classes
+        if not isinstance(source, (Dataset, Mapping)):
+            given = (source,) if len(names) == 1 else source
+            if not isinstance(given, (tuple, list)) or len(given) != len(names):
+                raise UsageError(f"expected arrays for {', '.join(names)}: that many in a tuple, or a dict of them")
+            source = dict(zip(names, given))
+        if isinstance(source, Dataset):
+            arrays = [_classes_of(source, self._by_column(source, part), part, classes) for part in parts]
+            return Dataset(names, tuple(arrays), classes=classes)
+        given = arrays_named(source, names)
+        for name, value in given.items():
+            if self.form == "table" and is_table(value):
+                _require_only(name, column_names(value), self._columns)
+        dataset = Dataset(names, tuple(given.values()))
+        return Dataset(names, tuple([self._by_column(dataset, part) for part in parts]))
+
+    def _by_column(self, source: Dataset, part: ArgumentData) -> Array:
+        """Return a dataset's array for an argument, with its columns in the run's order if they have names."""
+        array = source[part.argument]
+        at = source.names.index(part.argument)
+        named = self.form == "table" and not part.label and source.columns and array.ndim == 2
+        if not named or source.columns[at] == part.columns:
+            return array
+        require_columns(source.origins[at], source.columns[at], part.columns)
+        if part.categories:
+            raise UsageError(
+                f"{source.origins[at]}: its columns hold numbers, and the data trained on had names in some; give the "
+                "file, or the whole frame"
+            )
+        return array[:, [source.columns[at].index(column) for column in part.columns]]
 
     def files(self, source: Source) -> tuple[str, ...] | None:
         """Return the file of each row, by its path in the folder, for a folder of images or one image; else None."""
@@ -208,9 +251,11 @@ def learn(
     parts = []
     for name, spec in specs.items():
         array, kind = dataset[name], kind_of(spec)
-        image = kind == "float" and array.dtype == np.uint8
         shape = fitted_shape(array[:1], spec.entries).shape[1:]
-        parts.append(replace(made[name], kind=kind, shape=shape, image=image, label=name in labels))
+        label = name in labels
+        # bytes to be predicted are counts and ratings, unless they form images
+        image = kind == "float" and array.dtype == np.uint8 and (not label or len(shape) > 1)
+        parts.append(replace(made[name], kind=kind, shape=shape, image=image, label=label))
     return Preparation(form, tuple(parts), dataset.classes)
 
 
@@ -218,14 +263,14 @@ def from_table(
     path: str | os.PathLike[str],
     parts: Sequence[ArgumentData],
     classes: Sequence[str] | None,
-    table: DataTable | None = None,
+    table: DataTable | Mapping[str, Any] | None = None,
     *,
     new: bool = True,
 ) -> Dataset:
     """Return the columns of `parts` as arrays by argument: (rows,) for a label of one column, else (rows, columns).
 
-    `table` is the content of the file, if already read. `new` says whether these are new data for a run that was
-    trained with `classes`.
+    `table` is the content of the file, if already read, or columns by name. `new` says whether these are new data for a
+    run that was trained with `classes`.
     """
     wanted = [column for part in parts for column in part.columns]
     may_name: dict[str, Named] = {column: "class" for part in parts if part.label for column in part.columns}
@@ -236,7 +281,8 @@ def from_table(
         require_columns(path, names, wanted)
         return wanted, may_name
 
-    table = read_table(path, choose) if table is None else table
+    if not isinstance(table, DataTable):
+        table = read_table(path, choose) if table is None else table_of(path, table, choose)
     arrays, origins = [], []
     for part in parts:
         if part.label and len(part.columns) == 1:
@@ -280,31 +326,14 @@ def _of_file(
     return Dataset(tuple(part.argument for part in parts), tuple(arrays), found.origins, classes=classes)
 
 
-def _of_arrays(source: Any, parts: Sequence[ArgumentData], classes: tuple[str, ...] | None) -> Dataset:
-    names = tuple(part.argument for part in parts)
-    if isinstance(source, Dataset):
-        arrays = [_classes_of(source, _by_column(source, part), part, classes) for part in parts]
-        return Dataset(names, tuple(arrays), classes=classes)
-    if isinstance(source, Mapping):
-        return Dataset(names, tuple(_array(each, name) for name, each in arrays_named(source, names).items()))
-    given = (source,) if len(names) == 1 else source
-    if not isinstance(given, (tuple, list)) or len(given) != len(names):
-        raise UsageError(f"expected arrays for {', '.join(names)}: that many in a tuple, or a dict of them")
-    return Dataset(names, tuple(_array(each, name) for name, each in zip(names, given)))
-
-
-def _by_column(source: Dataset, part: ArgumentData) -> Array:
-    """Return a dataset's array for an argument, with its columns in the run's order if they have names."""
-    array = source[part.argument]
-    at = source.names.index(part.argument)
-    if part.label or not source.columns or array.ndim != 2 or source.columns[at] == part.columns:
-        return array
-    require_columns(source.origins[at], source.columns[at], part.columns)
-    if part.categories:
+def _require_only(origin: str, given: Iterable[str], known: Sequence[str]) -> None:
+    """Raise UsageError for a column of a frame that the data trained on did not have."""
+    extra = next((name for name in given if name not in known), None)
+    if extra is not None:
         raise UsageError(
-            f"{source.origins[at]}: its columns hold numbers, and the data trained on had names in some; give the file"
+            f"{origin}: has a column {extra!r}{nearest(extra, known)} that the data trained on had not; drop it. They "
+            f"had {shown(known)}"
         )
-    return array[:, [source.columns[at].index(column) for column in part.columns]]
 
 
 def _is_table(source: Mapping[str, Any], parts: Sequence[ArgumentData]) -> bool:
@@ -313,45 +342,12 @@ def _is_table(source: Mapping[str, Any], parts: Sequence[ArgumentData]) -> bool:
     return any(column in source for column in columns) and not all(part.argument in source for part in parts)
 
 
-def _table_of(source: Mapping[str, Any], parts: Sequence[ArgumentData]) -> DataTable:
-    """Return the columns of a dict as a table. Raises UsageError for a missing one, or one of neither numbers nor
-    names."""
-    columns: dict[str, Any] = {}
-    wanted = [column for part in parts for column in part.columns]
-    require_columns("the columns", list(source), wanted)
-    for name in wanted:
-        array = as_numpy(source[name])
-        if array.ndim != 1 or array.dtype.kind not in "fiubUO":
-            raise UsageError(f"the columns: column {name} is {array.dtype} of shape {array.shape}; expected (rows,)")
-        texts = array.tolist()
-        if array.dtype.kind in "UO":
-            for row, text in enumerate(texts):
-                if not isinstance(text, str) or not text.strip():
-                    what = "empty" if text is None or text == "" else brief(text)
-                    raise UsageError(f"the columns: row {row}: column {name} is {what}; expected a name")
-        columns[name] = [text.strip() for text in texts] if array.dtype.kind in "UO" else array
-        if len(array) != len(columns[wanted[0]]):
-            raise UsageError(
-                f"the columns: column {name} has {len(array)} rows, but {wanted[0]} has {len(columns[wanted[0]])}"
-            )
-    return DataTable("the columns", columns, lambda row: f"row {row}")
-
-
 def arrays_named(source: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     """Return the arrays with these names. Raises UsageError, with the nearest name, for a missing one."""
     for name in names:
         if name not in source:
             raise UsageError(f"no array {name!r}{nearest(name, source)}; there are {shown(list(source))}")
     return {name: source[name] for name in names}
-
-
-def _array(value: Any, name: str) -> Array:
-    try:
-        return as_numpy(value)
-    except NotAnArrayError as error:
-        raise UsageError(f"{name}: is not an array of numbers: {error.reason}") from None
-    except UsageError as error:
-        raise UsageError(f"{name}: {error}") from None
 
 
 def _each_prepared(array: Array, part: ArgumentData, origin: str) -> Any:
@@ -368,7 +364,7 @@ def _each_prepared(array: Array, part: ArgumentData, origin: str) -> Any:
 def _prepared(array: Array, part: ArgumentData, origin: str, start: int = 0) -> Array:
     if part.scaling is not None and array.dtype.kind in "iu":
         array = cast(array, "float", image=False, origin=origin, start=start)
-    elif array.dtype == np.uint8 and part.kind == "float" and not part.image:
+    elif array.dtype == np.uint8 and part.kind == "float" and not part.image and not part.label:
         raise UsageError(
             f"{origin}: holds bytes (uint8), but the data trained on held numbers that were none; give floats in the "
             "same units"

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 
+from ..ops.arrays import as_numpy, columns_of, is_table
 from ..ops.errors import UsageError, nearest
-from ..ops.untrusted import brief, shown
+from ..ops.tracebacks import called_by_users
+from ..ops.untrusted import a_type, brief, shown
+from ..readable import suffix_of
+from .cast import cast
 from .dataset import Dataset
 
 Numbers: TypeAlias = "npt.NDArray[Any]"
@@ -32,8 +36,8 @@ _LABELS = ("y", "label", "labels", "target", "targets", "class", "classes")
 class DataTable:
     """Columns read from a file.
 
-    path     the file, for errors
-    columns  by name, in the requested order: finite numbers, or texts
+    path     the file, or what else holds the columns, for errors
+    columns  by name, in the requested order: finite numbers in an array, or texts in a list
     place    row -> its place in the file: `row at line 3`
     """
 
@@ -92,15 +96,72 @@ def with_label(
     (column,) = chosen
     y, classes = numbered(table, column)
     inputs = tuple(name for name in table.columns if name != column)
-    x = np.column_stack([table.numbers(name) for name in inputs])
+    x = side_by_side(table, inputs)
     origins = f"{path}: all columns but {column}", f"{path}: column {column}"
     return Dataset(("x", "y"), (x, y), origins, classes=classes, columns=(inputs, (column,)) if header else ())
+
+
+@called_by_users
+def from_frame(frame: Any, *, label: str | int | None = None) -> Dataset:
+    """Return x and y of a data frame of pandas, polars or pyarrow, or of a structured array: y is the column `label`,
+    and x all others; see `from_csv`.
+
+    Raises:
+        UsageError: no such column; a column other than the label that does not hold finite numbers alone.
+    """
+    if not is_table(frame):
+        raise UsageError(f"from_frame takes a data frame, not {a_type(frame)}")
+    columns = columns_of(frame)
+    return with_label("the frame", lambda choose: table_of("the frame", columns, choose), label)
+
+
+def table_of(path: str | os.PathLike[str], columns: Mapping[str, Any], choose: Choice, hint: str = "") -> DataTable:
+    """Return the columns that `choose` selects as a table. `hint` ends the error about a name in a column of numbers.
+
+    Raises UsageError, with column and row, for what is neither numbers nor, if the choice allows them, names, for a
+    missing entry, and for a number that is not finite.
+    """
+    names = list(columns)
+    wanted, may_name = choose(names)
+    require_columns(path, names, wanted)
+    found = {name: _column(path, name, columns[name], may_name.get(name), hint) for name in wanted}
+    lengths = {name: len(values) for name, values in found.items()}
+    for name, length in lengths.items():
+        if length != lengths[wanted[0]]:
+            raise UsageError(f"{path}: column {name} has {length} rows, but {wanted[0]} has {lengths[wanted[0]]}")
+    return DataTable(str(path), found, lambda row: f"row {row}")
+
+
+def _column(path: str | os.PathLike[str], name: str, values: Any, what: Named | None, hint: str) -> Numbers | Names:
+    expected = f"a finite number{hint}" if what is None else f"the name of a {what}"
+    try:
+        array = as_numpy(values)
+    except UsageError as error:
+        raise UsageError(f"{path}: column {name}: {error}") from None
+    if array.ndim != 1 or array.dtype.kind not in "fiubUOT":
+        raise UsageError(f"{path}: column {name} is {array.dtype} of shape {array.shape}; expected (rows,), of numbers")
+    texts = array.dtype.kind in "UOT"
+    entries = array.tolist() if texts else array
+    good = (
+        [what is not None and isinstance(x, str) and bool(x.strip()) for x in entries] if texts else np.isfinite(array)
+    )
+    for row in np.flatnonzero(~np.asarray(good, np.bool_))[:1]:
+        entry = entries[row]
+        is_ = "is empty" if isinstance(entry, str) and not entry.strip() else f"is {brief(entry) if texts else entry}"
+        raise UsageError(f"{path}: row {row}: column {name} {is_}; expected {expected}")
+    return [text.strip() for text in entries] if texts else array
+
+
+def side_by_side(table: DataTable, names: Sequence[str]) -> Numbers:
+    """Return columns of numbers as float64 (rows, columns). Raises UsageError for an integer that rounding changes."""
+    columns = [cast(table.numbers(name), "float", image=False, origin=f"{table.path}: column {name}") for name in names]
+    return np.stack(columns, axis=1, dtype=np.float64)
 
 
 def as_labels(values: Numbers) -> Numbers:
     """Return labels as int64 if all are whole, else unchanged."""
     if values.dtype.kind != "f":
-        return values
+        return values if values.dtype == np.uint64 else values.astype(np.int64)
     whole = bool((values == np.floor(values)).all() and (np.abs(values) < 2.0**53).all())
     return values.astype(np.int64) if whole else values.copy()
 
@@ -140,7 +201,7 @@ def read_table(path: str | os.PathLike[str], choose: Choice, hint: str = "") -> 
     """
     from .csv_file import read_csv
 
-    if Path(path).suffix == ".parquet":
+    if suffix_of(path) == ".parquet":
         from .parquet_file import read_parquet
 
         return read_parquet(path, choose, hint)
@@ -154,8 +215,9 @@ def is_label(name: str) -> bool:
 
 def require_columns(path: str | os.PathLike[str], names: Sequence[str], wanted: Sequence[str]) -> None:
     """Raise UsageError unless each of `wanted` is exactly one of a file's columns."""
+    times = Counter(names)
     for name in wanted:
-        if names.count(name) != 1:
+        if times[name] != 1:
             raise UsageError(f"{path}: {not_one(name, names)}; the columns are {shown(names)}")
 
 

@@ -10,13 +10,14 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 import click
-import numpy as np
 
 from ..config import Layer
-from ..data import Dataset, from_arrays
+from ..data import Dataset, from_arrays, from_frame
+from ..data.mapped import as_rows
 from ..loading import Refusal
 from ..models import Model
 from ..models.zoo import name_of
+from ..ops.arrays import is_table
 from ..ops.errors import UsageError, nearest
 from ..ops.numbers import plain
 from ..ops.spec import Spec
@@ -64,8 +65,9 @@ def fit(
     """Train a model as `opstage train` does, and give it back trained.
 
     model       a Model; a ScalarTrainer; a shipped model's name, a model file, or an imported model module
-    data        a Dataset, (training, held out), a dict of arrays by argument, arrays in the order of the arguments, or
-                a file. None takes the data of the model's recipe
+    data        a Dataset, (training, held out), a dict of arrays by argument, arrays in the order of the arguments, a
+                data frame with a column of labels (see `from_frame`), or a file. None takes the data of the model's
+                recipe
     held_out    the share of the rows of `data` to hold out (by default 0.2), or what is held out, given as data are
     optimizer   a name, as on the command line, whose rate is `lr` at its peak, or an Optimizer, taken as it is
     config      the settings of a model that is given by name, file or module
@@ -214,7 +216,8 @@ def _split(data: Any, held_out: Any, model: Model, configuration: Configuration)
         return _dataset(first, model), _dataset(second, model)
     dataset = _dataset(data, model)
     if held_out is not None and not isinstance(held_out, (int, float)):
-        return dataset, _dataset(held_out, model)
+        label = dataset.columns[-1][0] if is_table(data) else None  # in any order of the columns
+        return dataset, from_frame(held_out, label=label) if is_table(held_out) else _dataset(held_out, model)
     return split(dataset, "y", settings.data.held_out, settings.options.seed)
 
 
@@ -223,8 +226,9 @@ def _dataset(data: Any, model: Model) -> Dataset:
     if isinstance(data, Dataset):
         return data
     if isinstance(data, Mapping):
-        named = from_arrays(**data)
-        return Dataset(named.names, named.arrays, ordered=False)
+        return replace(from_arrays(**data), ordered=False)
+    if is_table(data):
+        return from_frame(data)
     names = arguments(model)
     if not isinstance(data, (tuple, list)) or len(data) != len(names):
         has = f"{len(data)} arrays" if isinstance(data, (tuple, list)) else a_type(data)
@@ -247,6 +251,7 @@ def _require_kinds(
 ) -> None:
     """Raise UsageError for an argument of the wrong type, which might otherwise be ignored."""
     arrays = (Dataset, Mapping, tuple, list)
+    held_out = None if is_table(held_out) else held_out
     for name, value, kinds, expected in (
         ("optimizer", optimizer, (str, Optimizer), "an Optimizer such as optim.adamw(lr=1e-3), or its name"),
         ("held_out", held_out, (int, float, *arrays), "a share such as 0.2, a Dataset, or arrays as data= takes them"),
@@ -283,6 +288,7 @@ def _batch_specs(trainer: ScalarTrainer, data: Data) -> tuple[Any, ...]:
     part: Any = data
     if _is_pair(data):
         part, _ = part
+    part = from_frame(part) if is_table(part) else part
     names = trainer.batch_arguments
     arrays: list[Any]
     if isinstance(part, (Dataset, Mapping)):
@@ -293,6 +299,6 @@ def _batch_specs(trainer: ScalarTrainer, data: Data) -> tuple[Any, ...]:
         arrays = list(part)
     else:
         raise UsageError("a ScalarTrainer without Specs needs data at hand: arrays or a Dataset")
-    found = [np.asarray(array) for array in arrays]
+    found = [as_rows(array) for array in arrays]
     kinds = {"f": None, "b": "bool"}
     return tuple(Spec(("B", *array.shape[1:]), kinds.get(array.dtype.kind, "int64")) for array in found)

@@ -25,6 +25,7 @@ from ..ops.catalogue.loss import IGNORED
 from ..ops.errors import OpstageError, UsageError
 from ..ops.spec import Spec
 from ..ops.untrusted import brief, shown
+from ..readable import suffix_of
 from ..training.predictor import input_specs
 from .settings import Settings
 from .tables import DataSettings
@@ -245,9 +246,9 @@ def _scaled(part: ArgumentData, scale: ScaleName, training: Dataset) -> Argument
 
 
 def _form(file: Path) -> Form:
-    if file.suffix in TABLES:
+    if suffix_of(file) in TABLES:
         return "table"
-    of_arrays = file.suffix in (".npz", ".npy") or not file.is_dir() or is_array_folder(file)
+    of_arrays = suffix_of(file) in (".npz", ".npy") or not file.is_dir() or is_array_folder(file)
     return "arrays" if of_arrays else "images"
 
 

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any, TypeAlias, final
 
 from ..config.spelling import spelled
-from ..data import Dataset, from_arrays, from_file
+from ..data import Dataset, from_arrays, from_file, from_frame
 from ..data.any_file import read_arrays
 from ..data.few_rows import FewRows
 from ..data.preparation import Preparation, arrays_named
 from ..documents import Document
 from ..models import Model
+from ..ops.arrays import is_table
 from ..ops.errors import UsageError, nearest
 from ..ops.tracebacks import called_by_users
 from ..ops.untrusted import a_type, printable
@@ -87,13 +88,15 @@ class Trained:
     def predict(self, *inputs: Any, rows: int = ROWS, **named: Any) -> Any:
         """The outputs, a tree of arrays with a row for each one given, `rows` of them computed at a time.
 
-        Inputs are as those were that the run was trained on: a file, a Dataset, a dict of arrays, or arrays or lists by
-        position or by name. They are cast and scaled as those were. See `Predictor` for what is raised.
+        Inputs are as those were that the run was trained on: a file, a Dataset, a dict of arrays, or arrays, lists or
+        data frames by position or by name. They are cast and scaled as those were. Columns of a data frame are matched
+        by name if the run was trained on columns with names. See `Predictor` for what is raised.
         """
         predictor = self.predictor
         if self._few is not None and not named and (few := self._few(inputs)) is not None:
             return predictor(*few, rows=rows)
-        if len(inputs) == 1 and not named and isinstance(inputs[0], (str, os.PathLike, Dataset, Mapping)):
+        by_name = self.preparation is not None and self.preparation.features is not None
+        if len(inputs) == 1 and not named and (_is_source(inputs[0]) or (by_name and is_table(inputs[0]))):
             dataset = self.prepared(inputs[0])
             return predictor(*[dataset[name] for name in predictor.names], rows=rows)
         if self.preparation is None:
@@ -147,8 +150,10 @@ class Trained:
             return self.preparation.labelled(source)
         if isinstance(source, (str, os.PathLike)):
             return from_file(source)
+        if is_table(source):
+            return from_frame(source)
         if not isinstance(source, (Dataset, Mapping)):
-            raise UsageError(f"data is {a_type(source)}; expected a file, a Dataset, or a dict of arrays")
+            raise UsageError(f"data is {a_type(source)}; expected a file, a Dataset, a data frame, or a dict of arrays")
         return from_arrays(**source) if isinstance(source, Mapping) else source
 
     def _held_out_rows(self) -> Dataset:
@@ -170,11 +175,15 @@ class Trained:
         return held_out
 
 
+def _is_source(value: Any) -> bool:
+    return isinstance(value, (str, os.PathLike, Dataset, Mapping))
+
+
 class OtherVersionWarning(UserWarning):
     """A run that another version of Opstage has trained."""
 
 
-Source: TypeAlias = "str | os.PathLike[str] | Dataset | Mapping[str, Any]"
+Source: TypeAlias = "str | os.PathLike[str] | Dataset | Mapping[str, Any] | Any"
 
 WHICH = ("last", "best", "ema")
 """The parameters that a run may have kept: of its last checkpoint, of its best epoch, their moving average."""

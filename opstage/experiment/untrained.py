@@ -13,12 +13,13 @@ from ..data.any_file import array_names, read_arrays
 from ..data.cast import cast, kind_of
 from ..data.columns import assign, read_columns
 from ..data.preparation import Preparation
-from ..data.table import TABLES, Named, is_label, read_table, require_columns
+from ..data.table import TABLES, Named, is_label, read_table, require_columns, side_by_side
 from ..documents import Document
 from ..models import Model
 from ..ops.errors import UsageError
 from ..ops.types import Shape
 from ..options import Options
+from ..readable import suffix_of
 from ..training.parameters import first_trees
 from ..training.predictor import Predictor
 from ..training.trainer import scalar_trainer
@@ -69,7 +70,7 @@ def prepared_inputs(predictor: Predictor, path: Path, data: DataSettings) -> tup
         preparation = replace(preparation, parts=tuple(parts))
         dataset = preparation.inputs(path, names)
         return [dataset[name] for name in names], preparation
-    if path.suffix not in TABLES:
+    if suffix_of(path) not in TABLES:
         has = array_names(path)
         wanted = [name if name in has else theirs if theirs in has else name for theirs, name in own.items()]
         return list(read_arrays(path, wanted).arrays), None
@@ -88,8 +89,8 @@ def prepared_inputs(predictor: Predictor, path: Path, data: DataSettings) -> tup
     table = read_table(path, lambda _: ([column for columns in found.values() for column in columns], {}))
     inputs = []
     for name, type_ in zip(names, predictor.types):
-        columns = [table.numbers(column) for column in found[name]]
-        array = columns[0] if len(type_.shape) == len(columns) == 1 else np.stack(columns, axis=1)
+        single = len(type_.shape) == len(found[name]) == 1
+        array = table.numbers(found[name][0]) if single else side_by_side(table, found[name])
         inputs.append(cast(array, kind_of(predictor.specs[name]), image=False, origin=f"{path}: {name}"))
     return inputs, None
 

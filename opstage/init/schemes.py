@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..ops import trees
+from ..ops.arrays import as_numpy
 from ..ops.errors import UsageError
 from ..ops.splitmix import (
     LARGEST_NORMAL,
@@ -331,7 +332,10 @@ def flat(values: npt.ArrayLike | Sequence[Fraction | float]) -> Flat:
     Raises:
         UsageError: what is no list of numbers.
     """
-    array = np.array(values)
+    try:
+        array = np.array(as_numpy(values))
+    except UsageError as error:
+        raise UsageError(f"flat takes numbers: {error}") from None
     if array.dtype.kind == "O":
         try:
             array = as_storage(array, object)

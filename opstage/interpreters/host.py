@@ -14,9 +14,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ..ops.arrays import as_numpy
 from ..ops.dims import DimExpr, DimFloat
 from ..ops.errors import UsageError
-from ..ops.numbers import as_numpy, plain
+from ..ops.numbers import plain
 from ..ops.types import EXACT, DType, require_value
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -35,18 +36,19 @@ def as_array(value: Any, dtype: DType, *, force: bool = False) -> Array:
         kind = value.dtype.kind
         if kind == "f" and dtype.kind == "f":
             return value.astype(dtype, copy=False)
-        if kind == "i" and value.dtype.itemsize >= 4:
+        if kind == "i" and value.dtype.itemsize >= 4 and value.dtype.isnative:
             return value
-    array = as_numpy(value)
+    is_objects = type(value) is np.ndarray and value.dtype.kind == "O"  # its numbers are floats or fractions
+    array = value if is_objects else as_numpy(value)
     kind = array.dtype.kind
-    odd = next((v for v in array.flat if not isinstance(v, (Fraction, int, float))), None) if kind == "O" else None
-    if isinstance(odd, (DimExpr, DimFloat)):
+    odd = [v for v in array.flat if not isinstance(v, (Fraction, int, float))] if kind == "O" else []
+    if odd and isinstance(odd[0], (DimExpr, DimFloat)):
         raise UsageError(
-            f"a constant is a number but {odd} stands for every allowed size; write "
+            f"a constant is a number but {odd[0]} stands for every allowed size; write "
             'ops.full(shape=(), value=size, dtype="int64") for a tensor with this value, and ops.stack for several'
         )
-    if odd is not None:
-        raise UsageError(f"a tensor must hold numbers; got an array of {type(odd).__name__}")
+    if odd:
+        raise UsageError(f"a tensor must hold numbers; got an array of {type(odd[0]).__name__}")
     if kind not in "fiubO":
         raise UsageError(f"a tensor must hold numbers; got dtype {array.dtype}")
     if not force and not (kind == "O" and dtype == EXACT):

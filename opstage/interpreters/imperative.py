@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..ops.errors import UsageError
+from ..ops.arrays import as_numpy
 from ..ops.primitive import R
 from .interpreter import BaseInterpreter
 from .transparent import Transparent
@@ -61,7 +61,4 @@ class Imperative(Transparent[R]):
 
 def own_array(value: Any) -> np.ndarray[Any, Any]:
     """A copy of `value` as an array; a UsageError if it is not one."""
-    try:
-        return np.array(value)
-    except ValueError as error:
-        raise UsageError(f"not an array: {error}") from None
+    return np.array(as_numpy(value))

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from os import PathLike
 from typing import Any, ClassVar, final
 
-import numpy as np
 from typing_extensions import override
 
 from ..imported.model import ImportedModel, require_importable
@@ -15,6 +14,7 @@ from ..imported.names import argument_name
 from ..imported.network import Network
 from ..imported.problems import Problem
 from ..operators.values import KnownValue, TensorValue, ref_of
+from ..ops.arrays import as_numpy
 from ..ops.errors import UnsupportedError, UsageError, nearest
 from ..ops.spec import Spec
 from ..ops.types import BOOL, INT32, dtype_name
@@ -122,9 +122,8 @@ def load(
         if declared.problem:
             raise UnsupportedError(f"{file.name}: {declared.name!r}: {declared.problem}")
     numbers = weights_of(graph, tuple(constants), tuple(weights))
-    known = numbers.known | {
-        each: KnownValue(np.asarray(value), np.asarray(value).dtype) for each, value in (fixed or {}).items()
-    }
+    arrays = {name: as_numpy(value) for name, value in (fixed or {}).items()}
+    known = numbers.known | {name: KnownValue(array, array.dtype) for name, array in arrays.items()}
     model = OnnxModel(
         file.name,
         numbers.params,

@@ -8,6 +8,8 @@ from typing import Any, final
 import numpy as np
 import optree
 
+from .arrays import as_numpy
+from .errors import UsageError
 from .trees import flatten
 
 
@@ -28,7 +30,9 @@ class Box:
     @staticmethod
     def around(x: Any, radius: Any, *, least: float = -np.inf, greatest: float = np.inf) -> Box:
         """Return all tensors within `radius` of x, elementwise, clipped to `least` and `greatest`."""
-        x = np.asarray(x)
+        x = as_numpy(x)
+        if x.dtype.kind not in "fiub":
+            raise UsageError(f"a box is around a tensor of numbers, not {x.dtype} values")
         return Box(np.maximum(x - radius, least).astype(x.dtype), np.minimum(x + radius, greatest).astype(x.dtype))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import optree
 
+from .arrays import as_numpy, is_table
 from .dims import Dim, DimExpr, DimScope
 from .dims.notation import LARGEST_SIZE, parse_expression, parse_relations, split_outside
 from .errors import SourceLine, UsageError, nearest, user_frame
@@ -183,13 +184,16 @@ def _as_spec(value: Any) -> Spec:
     if _is_shape(value):
         return Spec(value)
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-    if isinstance(shape, tuple) and not hasattr(value, "dtype"):
+    if isinstance(shape, tuple) and not hasattr(value, "dtype") and not is_table(value):
         scheme = getattr(value, "initialiser", None)  # a declared parameter's, which is a float of the program's dtype
         return Spec(shape).beginning(None if scheme is None else scheme.range_for(shape))
-    if shape is None or dtype is None:
-        array = np.asarray(value)
-        shape, dtype = array.shape, array.dtype
-    return Spec(tuple(shape), _dtype_of(dtype))
+    if not isinstance(dtype, np.dtype) or dtype.kind in "OV":
+        try:
+            value = as_numpy(value)
+        except UsageError:
+            if shape is None or dtype is None:  # else it has a shape, and no values on the host
+                raise
+    return Spec(tuple(value.shape), _dtype_of(value.dtype))
 
 
 def _dtype_of(dtype: Any) -> str | None:
@@ -206,7 +210,7 @@ def _dtype_of(dtype: Any) -> str | None:
         raise UsageError(f"a tensor must hold numbers; got dtype {dtype}")
     if known.kind == "u" or (known.kind == "i" and known.itemsize < 4):
         return "int64"
-    return None if known.kind in "fO" else dtype_name(known)
+    return None if known.kind in "fO" else dtype_name(known.newbyteorder("="))
 
 
 def sized(tree: Any, sizes: Mapping[str, int], whose: str = "the program") -> Any:

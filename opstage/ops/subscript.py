@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from .arrays import as_numpy
 from .dims import Dim, DimExpr, Verdict, at_most, maximum, minimum, require_at_most
 from .errors import ProgramError, ShapeError
 from .invalid_static import InvalidStatic
@@ -267,14 +268,20 @@ def _is_basic(entry: Any) -> bool:
 
 
 def _as_tensor(entry: Any) -> Any:
-    """Convert a list of numbers to an array; an empty one is of integers."""
-    if not isinstance(entry, list):
+    """Convert a list of numbers, or another library's array, to an array; an empty one is of integers."""
+    if not isinstance(entry, list) and (_is_ref(entry) or not hasattr(type(entry), "__array__")):
         return entry
     try:
-        array = np.asarray(entry)
-    except (TypeError, ValueError):  # of refs, or ragged
+        array = as_numpy(entry)
+    except (TypeError, ValueError, ProgramError):  # of refs, or ragged
         return entry
     return array if array.size else array.astype(np.int64)
+
+
+def _is_ref(entry: Any) -> bool:
+    from .infix import Infix
+
+    return isinstance(entry, Infix)
 
 
 def _kind(value: Any) -> str:

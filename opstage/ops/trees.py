@@ -2,7 +2,8 @@
 
 Flattening is deterministic: dict keys are sorted, everything else keeps its order. None is a tree without leaves. A
 dataclass is a node with its fields as children; a field made with `dataclasses.field(metadata={"static": True})` is
-part of the structure instead, and must be hashable. Decorate a dataclass with `leaf` to make it a leaf.
+part of the structure instead, and must be hashable. Decorate a dataclass with `leaf` to make it a leaf; arrays of other
+libraries that are dataclasses are leaves.
 """
 
 from __future__ import annotations
@@ -195,7 +196,7 @@ def _register_dataclasses(leaves: Sequence[Any]) -> bool:
         cls = type(item)
         if cls in _known_leaf_types:
             continue
-        if dataclasses.is_dataclass(cls) and not hasattr(cls, _LEAF_MARK):
+        if dataclasses.is_dataclass(cls) and not (hasattr(cls, _LEAF_MARK) or hasattr(cls, "__array__")):
             _register(cls)
             found = True
         else:

@@ -18,6 +18,7 @@ import numpy as np
 
 from ..interpreters.base_program import BaseProgram
 from ..interpreters.interpreter import BaseInterpreter
+from ..ops.arrays import as_numpy
 from ..ops.errors import OpstageError, ProgramError, UsageError
 from ..ops.trees import Structure, flatten, lists_as_arrays, unflatten
 from ..ops.types import TensorType, dtype_name
@@ -117,7 +118,7 @@ class Rows:
         self._executor = executor
         trees = by_position(batch, executor.loss, executor.state.batch_starts, "the loss")
         leaves, self.structure = flatten(lists_as_arrays(trees))
-        self._arrays = [leaf if isinstance(leaf, np.ndarray) else np.asarray(leaf) for leaf in leaves]
+        self._arrays = [as_numpy(leaf) for leaf in leaves]
         sizes = {array.shape[0] if array.ndim else None for array in self._arrays}
         if len(sizes) != 1 or None in sizes or 0 in sizes:
             shapes = ", ".join(str(array.shape) for array in self._arrays)

@@ -11,6 +11,7 @@ from ..api import owned
 from ..interpreters.anomaly import execute_watched
 from ..interpreters.base_program import BaseProgram
 from ..interpreters.interpreter import BaseInterpreter
+from ..ops.arrays import as_numpy
 from ..ops.errors import UsageError
 from ..ops.trees import flatten
 from ..ops.types import is_float
@@ -33,7 +34,7 @@ class RunningAverage:
 
     def __init__(self, values: Mapping[str, Array] | None = None):
         """`values` are the arrays that `ScalarTrainer.export_average` returned."""
-        self._given = None if values is None else {name: np.array(array) for name, array in values.items()}
+        self._given = None if values is None else {name: np.array(as_numpy(array)) for name, array in values.items()}
         self._home: BaseInterpreter[Any] | None = None
         self._values: tuple[Any, ...] = ()  # of the parameters that are floats
 

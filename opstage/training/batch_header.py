@@ -12,6 +12,7 @@ from ..data.numpy_file import ArrayHeader, open_npz
 from ..interpreters.shape_check import Contract, Finding
 from ..ops.errors import LocatedError, OpstageError, UsageError, nearest
 from ..ops.spec import Spec
+from ..readable import suffix_of
 
 _ROWS = 1000  # read from a CSV file to find its columns and their dtypes
 _BATCH = 64
@@ -58,10 +59,10 @@ def array_headers(path: str | os.PathLike[str]) -> dict[str, ArrayHeader]:
     file = Path(path)
     if not file.is_file():
         raise UsageError(f"{path}: no such file")
-    if file.suffix == ".npz":
+    if suffix_of(file) == ".npz":
         with open_npz(file) as archive:
             return {name: archive.header(name) for name in archive.names}
-    dataset = from_csv(file, limit=_ROWS) if file.suffix == ".csv" else from_file(file)
+    dataset = from_csv(file, limit=_ROWS) if suffix_of(file) in (".csv", ".tsv") else from_file(file)
     return {name: ArrayHeader(array.shape, array.dtype) for name, array in zip(dataset.names, dataset.arrays)}
 
 

@@ -13,6 +13,7 @@ from ..init import Placement
 from ..interpreters.host import as_array
 from ..interpreters.interpreter import BaseInterpreter
 from ..locks import holding
+from ..ops.arrays import as_numpy
 from ..ops.errors import DtypeError, OpstageError, ShapeError, UsageError
 from ..ops.other_names import Renamed
 from ..ops.places import identified
@@ -352,7 +353,7 @@ def _copied(value: Array, name: str | None, requires_grad: bool) -> Param:
 def _owned(value: Any, dtype: DType | None, param: Param) -> Array:
     """Return a copy of `value` in the form in which Opstage holds tensors, with floats in `dtype`."""
     try:
-        array = np.array(value)
+        array = np.array(as_numpy(value))
         if dtype is None:
             kept = array.dtype in (FLOAT32, FLOAT64) or array.dtype.kind == "O"
             dtype = array.dtype if kept else FLOAT32 if array.dtype.itemsize < 4 else FLOAT64

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..ops.arrays import as_numpy
 from ..ops.errors import OpstageError, UsageError
 from ..ops.places import identified, is_identified
 from ..ops.spec import Spec, as_specs, shapes_as_specs
@@ -55,7 +56,7 @@ def parameter_specs(source: Any, name: str = "params") -> Any:
             ) from None
     shared = {path for pair in shared_arrays(tree) for path in pair[:2]}
     kept = [
-        np.asarray(x) if path in shared and not is_identified(x) else _plain(x) for path, x in zip(paths(tree), leaves)
+        as_numpy(x) if path in shared and not is_identified(x) else _plain(x) for path, x in zip(paths(tree), leaves)
     ]
     return map_leaves(
         lambda x: x if is_identified(x) or isinstance(x, np.ndarray) else as_specs(x),

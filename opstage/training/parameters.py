@@ -15,9 +15,9 @@ from ..init import Declaration, Plan
 from ..init.plan import place
 from ..interpreters.interpreter import BaseInterpreter
 from ..interpreters.registry import make_interpreter
+from ..ops.arrays import as_numpy
 from ..ops.catalogue.update import SGD_UPDATE
 from ..ops.errors import ShapeError, UsageError
-from ..ops.numbers import as_numpy
 from ..ops.places import Places
 from ..ops.trees import align, flatten, show_path, structure_paths, unflatten
 from ..ops.types import as_dtype, dtype_name, is_float, show_shape
@@ -310,6 +310,6 @@ def first_values(tree: Any, options: Options) -> Any:
     def made(leaf: Any, name: str) -> Any:
         if isinstance(leaf, Declaration):
             return place(leaf.initialiser, leaf.shape, name, seed=options.seed).materialise(options.dtype)
-        return np.array(leaf)
+        return np.array(as_numpy(leaf))
 
     return unflatten(structure, [made(leaf, name) for leaf, name in zip(leaves, structure_paths(structure))])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from functools import cached_property
 from typing import Any, final
 
@@ -14,9 +15,10 @@ from ..compilation import record
 from ..interpreters.graph import Graph
 from ..interpreters.shape_check import Contract
 from ..models import Model
+from ..ops.arrays import as_numpy
 from ..ops.dims import DimScope
 from ..ops.errors import UsageError, nearest
-from ..ops.numbers import as_numpy, plain
+from ..ops.numbers import plain
 from ..ops.spec import Spec, as_specs, lists_by_specs
 from ..ops.trees import Structure, flatten, lists_as_arrays, structure_paths, unflatten
 from ..ops.types import as_dtype, is_float
@@ -129,10 +131,9 @@ class Predictor:
             raise UsageError(f"rows must be at least 1 but is {rows}")
         trees = lists_as_arrays(self.arguments(inputs, named))
         leaves, structure = flatten(trees)
-        for leaf, path in zip(leaves, structure_paths(structure)):
-            _require_numbers(leaf, _named(self.names, path))
-        if len(leaves) == len(self._leaves):  # else the contract reports what is missing
-            leaves = [_fitted(leaf, spec) for leaf, spec in zip(leaves, self._leaves)]
+        specs = self._leaves if len(leaves) == len(self._leaves) else [None] * len(leaves)  # the contract reports that
+        paths = [_named(self.names, path) for path in structure_paths(structure)]
+        leaves = [_fitted(leaf, spec, path) for leaf, spec, path in zip(leaves, specs, paths)]
         self._contract.check(trees, leaves, leaves)
         count = len(leaves[0]) if leaves and leaves[0].ndim else 1
         outputs = self.model.outputs
@@ -254,18 +255,16 @@ def _named(names: Sequence[str], path: str) -> str:
     return f"{names[int(first)]}.{rest}" if rest else names[int(first)]
 
 
-def _fitted(leaf: Any, spec: Spec) -> Any:
-    """Convert to an array. Integers become floats, exactly, but bytes may be an image."""
-    array = as_numpy(leaf)
+def _fitted(leaf: Any, spec: Spec | None, name: str) -> Any:
+    """Convert to an array. Integers become floats where these are expected, exactly, but bytes may be an image."""
+    if isinstance(leaf, (str, bytes)):
+        raise UsageError(f"{name} is {brief(leaf)}; expected numbers: floats, integers or booleans")
+    try:
+        array = as_numpy(leaf)
+    except UsageError as error:
+        raise UsageError(f"{name}: {error}") from None
+    if array.dtype.kind not in "fiub" and not all(isinstance(each, (int, float, Fraction)) for each in array.flat):
+        raise UsageError(f"{name} holds {array.dtype} values; expected numbers: floats, integers or booleans")
     whole = array.dtype.kind in "iu" and array.dtype != np.uint8
-    return array.astype(np.float64) if whole and is_float(as_dtype(spec.dtype or "float32")) else array
-
-
-def _require_numbers(leaf: Any, name: str) -> None:
-    """Raise UsageError for strings, objects and dates, which cannot become tensors."""
-    dtype = getattr(leaf, "dtype", None)
-    dtype = dtype if isinstance(dtype, np.dtype) else None  # other libraries raise on conversion
-    kind = dtype.kind if dtype is not None else "U" if isinstance(leaf, (str, bytes)) else ""
-    if kind in tuple("USOmMc"):
-        what = f"holds {dtype} values" if dtype is not None else f"is {brief(leaf)}"
-        raise UsageError(f"{name} {what}; expected numbers: floats, integers or booleans")
+    floats = spec is not None and is_float(as_dtype(spec.dtype or "float32"))
+    return array.astype(np.float64) if whole and floats else array

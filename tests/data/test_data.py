@@ -65,7 +65,7 @@ NAN[3, 1, 0] = np.nan
         (lambda: from_arrays(x=[[1.0], [1.0, 2.0]]), "x: row 1 is of shape (2,), but row 0 of (1,)"),
         (lambda: from_arrays(x=[[1.0], [[1.0], 2.0]]), "x: row 1 (counted from 0): its parts differ in shape"),
         (lambda: from_arrays(x=["a", "b"]), "x: holds <U1 values; expected floats, integers or booleans"),
-        (lambda: from_arrays(x=[None]), "x: holds object values"),
+        (lambda: from_arrays(x=[None]), "x: row 0 is missing (rows are counted from 0)"),
         (lambda: from_arrays(x=NAN), "x: row 3 holds nan (rows are counted from 0)"),
         (lambda: from_arrays(x=[1.0, -np.inf]), "x: row 1 holds -inf"),
     ],

@@ -125,7 +125,7 @@ def test_a_long_table_comes_whole(tmp_path: Path) -> None:
             "a,b\n1,2\n1,x\n",
             "b is 'x'; expected a finite number, as in the rows before: a column of classes",
         ),
-        ("a,b\n" + "1,1\n" * 5000 + "1,01\n", "row at line 5002: column b is '01', and another row has '1', the same"),
+        ("a,b\n" + "1,1\n" * 5000 + "1,01\n", "row at line 5002: column b is '01'; another row has '1', the same"),
     ],
 )
 def test_bad_tables(tmp_path: Path, text: str | bytes, message: str) -> None:
@@ -151,6 +151,68 @@ def test_bad_labels(tmp_path: Path, how: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as error:
         from_csv(written(tmp_path, TABLE), **how)
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("5.1,3.5,setosa\n4.9,3.0,setosa\n", "line 1 holds numbers where the columns' names are expected"),
+        ("5,1,setosa\n4,1,virginica\n", "line 1 holds numbers"),
+        ("-1,a\n2,b\n", "line 1 holds numbers"),
+        ("nan,a\n2,b\n", "line 1 holds numbers"),
+        ("5,setosa\n4,virginica\n3,setosa\n", "row at line 3: column setosa is 'setosa'; so is the first line"),
+        ("a,kind\n1,u\na,kind\n2,v\n", "row at line 3: column a is 'a'; so is the first line"),
+    ],
+)
+def test_a_first_line_that_is_a_row_is_not_lost(tmp_path: Path, text: str, problem: str) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(UsageError) as error:
+        from_csv(path)
+    assert problem in str(error.value) and "header=False takes it for a row" in str(error.value)
+
+
+@pytest.mark.parametrize("names", ["0,1,2,y", "1,2,3,y", "2019,2020,2021,y", "a,b,7,y", "y2,1e,x3,y"])
+def test_names_that_count_are_names(tmp_path: Path, names: str) -> None:
+    data = from_csv(written(tmp_path, f"{names}\n.5,.5,.5,u\n1,1,1,v\n"))
+    assert data.columns == (tuple(names.split(",")[:3]), ("y",)) and data["x"].tolist() == [[0.5] * 3, [1.0] * 3]
+
+
+def test_without_header_no_row_is_lost(tmp_path: Path) -> None:
+    data = from_csv(written(tmp_path, "5,setosa\n4,virginica\n3,setosa\n"), header=False)
+    assert data["x"].tolist() == [[5.0], [4.0], [3.0]] and data["y"].tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("cell", "exact"),
+    [
+        *[(str(2**53), True), ("1e300", True), ("123456789012345678.0", True), ("0" * 30 + "1", True)],
+        *[(str(2**53 + 1), False), (str(-(2**53) - 1), False), (f"+{2**60}", False), ("1" * 40, False)],
+    ],
+)
+def test_integers_that_a_float_would_round_are_refused(tmp_path: Path, cell: str, exact: bool) -> None:
+    for text in (f"a,b,y\n1,{cell},0\n", f"a,b,y\n1,2,{cell}\n"):
+        path = written(tmp_path, text)
+        if exact:
+            data = from_csv(path)
+            assert float(cell) in (data["x"][0, 1], data["y"][0])
+        else:
+            with pytest.raises(UsageError, match=r"row at line 2: column [by] is .* none beyond 2\*\*53"):
+                from_csv(path)
+
+
+@pytest.mark.parametrize("name", ["DATA.CSV", "data.csv.gz", "Data.Csv.GZ", "data.tsv.gz", "DATA.TSV"])
+def test_names_in_capitals_and_gzipped_tables(tmp_path: Path, name: str) -> None:
+    text = (TABLE if "csv" in name.lower() else TABLE.replace(",", "\t")).encode()
+    path = written(tmp_path, gzip.compress(text) if name.lower().endswith("gz") else text, name)
+    data = from_file(path)
+    assert data["x"].tolist() == [[1.5, 20.0], [-3.0, 0.5], [7.0, 8.0]] and data["y"].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-9], lambda data: data[:20], lambda data: b"a,y\n1,2\n"])
+def test_damaged_gzipped_tables(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    path = written(tmp_path, damage(gzip.compress(TABLE.encode() * 50)), "data.csv.gz")
+    with pytest.raises(UsageError, match=r"data\.csv\.gz: cannot be read: "):
+        from_csv(path)
 
 
 def test_two_columns_of_one_name(tmp_path: Path) -> None:

@@ -335,10 +335,10 @@ def test_a_label_column_holds_names_or_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"a": [1.0, None], "y": [0, 1]}, "row 1: column a is empty"),
+        ({"a": [1.0, None], "y": [0, 1]}, "column a: row 1 is missing"),
         ({"a": [1.0, float("nan")], "y": [0, 1]}, "row 1: column a is nan"),
         ({"a": ["u", "v"], "y": [0, 1]}, "row 0: column a is 'u'; expected a finite number"),
-        ({"a": [[1], [2]], "y": [0, 1]}, "expected numbers"),
+        ({"a": [[1], [2]], "y": [0, 1]}, "expected (rows,), of numbers"),
         ({"a": [2**60, 1], "y": [0, 1]}, "beyond 2**53"),
         ({"a": [], "y": []}, "the dataset is empty"),
     ],
@@ -387,5 +387,53 @@ def test_classes_of_new_data_are_those_of_the_run(tmp_path: Path) -> None:
         named.labelled(from_csv(tmp_path / "numbers.csv", label="kind"))
     np.savez(tmp_path / "rows.npz", x=np.ones((2, 1)), a=np.zeros((2, 1)))
     assert named.inputs(tmp_path / "rows.npz", ["x"])["x"].tolist() == [[1], [1]]
-    with pytest.raises(UsageError, match="not an array of numbers"):
+    with pytest.raises(UsageError, match="all must be alike"):
         named.inputs({"x": [[1], [1, 2]]}, ["x"])
+
+
+BYTES = RNG.integers(0, 250, (20, 1, 4, 4)).astype(np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "batch", "kinds"),
+    [  # the arrays of a file, and what the model gets of them
+        (X[:20], BYTES[:, 0, 0, 0], ("B 3", "B"), (1, 1)),  # counts to be predicted stay what they are
+        (X[:20], BYTES[:, 0, 0, :1], ("B 3", "B 1"), (1, 1)),
+        (X[:20], BYTES[:, 0, 0], ("B 3", "B 4"), (1, 1)),
+        (BYTES, BYTES[:, 0, 0, 0], ("B 1 4 4", "B"), (255, 1)),
+        (BYTES, BYTES, ("B 1 4 4", "B 1 4 4"), (255, 255)),  # images to be predicted are images
+        (X[:20] > 50, X[:20, 0] > 50, ("B 3", "B"), (1, 1)),  # booleans are 0 and 1
+        (X[:20].astype(">f4"), np.arange(20).astype(">i8"), ("B 3", "B"), (1, 1)),
+        (BYTES[:, 0].astype(">u2"), np.arange(20).astype(">i2"), ("B 4 4", "B"), (1, 1)),
+    ],
+    ids=str,
+)
+def test_arrays_of_a_file_are_cast_by_what_they_are_for(
+    tmp_path: Path, x: Any, y: Any, batch: tuple[str, str], kinds: tuple[int, int]
+) -> None:
+    path = written(tmp_path, {"x": x, "y": y}, "npz")
+    found = loaded(path, model_of(lambda ops, params, x, y: ops.reduce_mean(x), *map(Spec, batch)), held_out=0.25)
+    assert found.preparation is not None
+    again = found.preparation.labelled(path)
+    for name, array, kind in zip("xy", (x, y), kinds):
+        expected = array.astype(np.float32) / np.float32(kind) if kind != 1 else array.astype(np.float64)
+        assert again[name].dtype.kind == "f" and again[name].dtype.isnative
+        np.testing.assert_array_equal(again[name], expected)
+    parts = np.concatenate([found.training["y"], found.held_out["y"]])
+    np.testing.assert_array_equal(np.sort(parts, axis=0), np.sort(again["y"], axis=0))
+
+
+@pytest.mark.parametrize("dtype", [bool, "u1", ">i4", "f8"])
+def test_labels_of_classes_are_integers(tmp_path: Path, dtype: Any) -> None:
+    labels = np.arange(20) % 2
+    path = written(tmp_path, {"x": X[:20], "y": labels.astype(dtype)}, "npz")
+    found = loaded(path, config=mlp.Config(inputs=(3,), classes=2))
+    assert found.training["y"].dtype.kind in "iu" and found.training["y"].dtype.isnative
+    assert np.bincount(np.concatenate([found.training["y"], found.held_out["y"]])).tolist() == [10, 10]
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_tables_refuse_integers_that_a_float_would_round(tmp_path: Path, form: str) -> None:
+    path = written(tmp_path, {"a": [2**53 + 1, 2**53], "y": [0, 1]}, form)
+    with pytest.raises(UsageError, match=r"beyond 2\*\*53"):
+        loaded(path, model_of(regression, Spec("B 1"), Spec("B")))

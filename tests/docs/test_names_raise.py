@@ -745,6 +745,13 @@ WRONG = (
         "a.foo: of no known format",
     ),
     Wrong(
+        "data.from_frame",
+        "UsageError",
+        "no such column; a column other than the label that does not hold finite numbers alone",
+        lambda: data.from_frame(np.array([(1.0, 2)], [("a", "f8"), ("y", "i8")]), label="z"),
+        "the frame: no column is called 'z'",
+    ),
+    Wrong(
         "data.from_csv",
         "UsageError",
         "a file that is missing or no CSV; no such column; a cell that is no number",

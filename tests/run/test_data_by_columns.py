@@ -68,8 +68,8 @@ def test_new_rows_go_by_the_names_of_their_columns(run: Trained, files: tuple[Pa
         ({"a": ["u"], "b": [1.0], "c": [1.0]}, "row 0: column a is 'u'; expected a finite number"),
         ({"a": [1.0], "b": [1.0, 2.0], "c": [1.0]}, "column b has 2 rows, but a has 1"),
         ({"a": [[1.0]], "b": [1.0], "c": [1.0]}, "column a is float64 of shape (1, 1); expected (rows,)"),
-        ({"a": [1.0, None], "b": [1.0, 1.0], "c": [1.0, 1.0]}, "row 0: column a is 1.0; expected a name"),
-        ({"a": [1.0, np.nan], "b": [1.0, 1.0], "c": [1.0, 1.0]}, "row 1 holds nan"),
+        ({"a": [1.0, None], "b": [1.0, 1.0], "c": [1.0, 1.0]}, "column a: row 1 is missing"),
+        ({"a": [1.0, np.nan], "b": [1.0, 1.0], "c": [1.0, 1.0]}, "row 1: column a is nan; expected a finite number"),
     ],
 )
 def test_columns_that_do_not_fit(run: Trained, columns: Rows, message: str) -> None:

@@ -116,7 +116,7 @@ def test_inputs_say_what_is_wrong_and_who_they_are(new_session: NewSession) -> N
     session = new_session()
     with pytest.raises(opstage.UsageError, match="input labels: a tensor must hold numbers"):
         session.input(["a"], name="labels")
-    with pytest.raises(opstage.UsageError, match="input: not an array"):
+    with pytest.raises(opstage.UsageError, match=r"input: .* is not an array"):
         session.input([[1.0], [1.0, 2.0]])
     with pytest.raises(opstage.ProgramError, match="input x: a ref is not an array"):
         session.input(session.const(1.0), name="x")

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...data.own_rows import OwnRows
+from ...ops.arrays import as_numpy
 from ...ops.dims import Dim, DimScope, MissingSizeError, Verdict, at_most, evaluate
 from ...ops.errors import DtypeError, LocatedError, RangeError, ShapeError
-from ...ops.numbers import as_numpy
 from ...ops.spec import Spec, as_specs, lists_by_specs
 from ...ops.trees import align, flatten
 from ...ops.types import FLOAT32, DType, TensorType, dtype_name, show_shape

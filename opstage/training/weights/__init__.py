@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from ...atomic import write_file
+from ...ops.arrays import as_numpy
 from ...ops.errors import UsageError
 from ...tensors import decode, decode_metadata, encode, read_bytes
 from ..saved import TrainerValues
@@ -63,7 +64,7 @@ def write_state_dict(path: str | os.PathLike[str], tensors: Mapping[str, Array])
     One array under several names is stored once, under the first of them; the others are kept in the metadata, as
     `safetensors.torch.load_model` and `read_state_dict` read them.
     """
-    kept, names = stored_once(tensors)
+    kept, names = stored_once({name: as_numpy(array) for name, array in tensors.items()})
     write_file(Path(path), [encode(kept, {**names, "format": "pt"})])
 
 

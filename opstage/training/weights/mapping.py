@@ -11,6 +11,7 @@ import numpy.typing as npt
 from rich.table import Table
 from rich.text import Text
 
+from ...ops.arrays import as_numpy
 from ...ops.errors import UsageError
 from ...ops.trees import show_path
 from ...ops.types import show_shape
@@ -107,7 +108,7 @@ class WeightMap:
 
     def write(self, values: Mapping[str, Array], like: Mapping[str, Array]) -> dict[str, Array]:
         """Return the tensors of a file like `like` that hold these parameters: the inverse of `read`."""
-        tensors = {name: np.array(array) for name, array in like.items()}
+        tensors = {name: np.array(as_numpy(array)) for name, array in like.items()}
         for row in self.rows:
             if row.source is not None:
                 row.source.write(tensors, values[row.path])

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numpy as np
-
+from ...ops.arrays import as_numpy
 from ...ops.errors import UsageError, nearest
 from ...ops.trees import flatten, paths, show_path, unflatten
 from ...ops.types import show_shape
@@ -53,7 +52,7 @@ def write_named(params: Any, names: Mapping[str, str]) -> dict[str, Array]:
     """Return the arrays of a tree by the given names: the inverse of `read_named`. Raises UsageError for a missing
     name."""
     own = names_by_path(params, names)
-    return {own[path]: np.asarray(leaf) for path, leaf in zip(paths(params), flatten(params)[0])}
+    return {own[path]: as_numpy(leaf) for path, leaf in zip(paths(params), flatten(params)[0])}
 
 
 def names_by_path(tree: Any, names: Mapping[str, str]) -> dict[str, str]:
