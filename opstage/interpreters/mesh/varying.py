@@ -321,9 +321,8 @@ class Varying(Wrapper[VaryingRef, Any]):
 
         def whole(mean: VaryingRef) -> VaryingRef:
             found = over_ranks(mean)
-            if not isinstance(ranks, int) or ranks & (ranks - 1) == 0:
-                return found
-            return self.add(found, over_ranks(self.sub(mean, found)))  # equal means were rounded
+            exact = not isinstance(ranks, int) or ranks & (ranks - 1) == 0  # a mean of equal numbers is not rounded
+            return found if exact else self.add(found, over_ranks(self.sub(mean, found)))
 
         with Quietly(self.cursor):
             return batch_norm_of_ranks(self, *refs, **static, whole=whole, ranks=ranks)

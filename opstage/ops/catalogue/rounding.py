@@ -38,10 +38,8 @@ def _composite(
     decomposition: Callable[..., Any],
     shape: Callable[..., tuple[TensorType, ...]],
     operands: tuple[str, ...] = ("x",),
-    *,
-    differentiable: bool = True,
 ) -> Primitive:
-    return Primitive(name, operands=operands, shape=shape, decomposition=decomposition, differentiable=differentiable)
+    return Primitive(name, operands=operands, shape=shape, decomposition=decomposition)
 
 
 def _float_alone(x: TensorType) -> tuple[TensorType, ...]:

@@ -144,8 +144,7 @@ def _between(ops: Ops[R], ordered: R, axis: int, low: Dim, high: Dim, weight: An
     upper = ops.slice(ordered, axis=axis, start=high, length=1)
     if interpolation == "higher":
         return upper
-    if interpolation == "midpoint":
-        weight = Fraction(1, 2)
+    weight = Fraction(1, 2) if interpolation == "midpoint" else weight
     step = ops.scale(ops.sub(upper, lower), c=weight)
     mixed = ops.add(ops.scale(lower, c=1 - weight), ops.scale(upper, c=weight))  # where the difference overflows
     between = ops.select(ops.equal(step, _all(ops, step, math.inf)), mixed, ops.add(lower, step))
