@@ -73,6 +73,11 @@ UNARY: dict[str, Callable[..., Any]] = {
     "matmul": lambda ops, x: x @ ops.full(shape=(4, 4), value=0.5),
     "whole": lambda ops, x: ops.cast(ops.cast(x, dtype="int32"), dtype="float32"),
     "gradient of log": lambda ops, x: opstage.transform.grad(ops, lambda ops, x: ops.sum(ops.log(x)), x),
+    "gradient of a product": lambda ops, x: opstage.transform.grad(
+        ops, lambda ops, x: ops.sum(ops.reduce_prod(x, axis=1)), x
+    ),
+    "recurrence": lambda ops, x: ops.linear_recurrence(x, 1 - x, axis=1),
+    "half a square": lambda ops, x: 0.5 * x * x,
     "gradient of sqrt": lambda ops, x: opstage.transform.grad(ops, lambda ops, x: ops.sum(ops.sqrt(x)), x),
     **{f"{r} of rows": _rows(r) for r in ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_prod")},
     **{f"{r} of columns": _columns(r) for r in ("reduce_sum", "reduce_mean", "reduce_max", "reduce_prod")},

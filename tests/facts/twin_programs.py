@@ -384,4 +384,39 @@ TWINS: dict[str, Twins] = {
         chosen(lambda ops, x: x > 1e-6, lambda ops, x: ops.sin(x) / x, False),
         (spec(0, 10),),
     ),
+    # Relations of a tensor with itself and its rows
+    "root of half a square": Twins(
+        lambda ops, x: ops.sqrt(0.5 * x * x), lambda ops, x: ops.sqrt(0.5 * x * ops.sin(x)), (TEN,)
+    ),
+    "median": Twins(
+        lambda ops, x: derived.median(ops, x, axis=1), lambda ops, x: 1 / derived.median(ops, x, axis=1), (TEN,)
+    ),
+    "gradient of a product": Twins(
+        slope(lambda ops, x: ops.reduce_prod(x, axis=1)),
+        slope(lambda ops, x: ops.reduce_prod(1e6 * x, axis=1)),
+        (SIGNED,),
+    ),
+    "rows from 0 to 1": Twins(
+        lambda ops, x: ops.sqrt(x - ops.reduce_min(x, axis=1, keepdims=True)),
+        lambda ops, x: ops.log(x - ops.reduce_min(x, axis=1, keepdims=True)),
+        (TEN,),
+    ),
+    "log of a normal distribution": Twins(
+        lambda ops, x: ops.log(0.5 * (1 + ops.erf(x)) + 1e-7), lambda ops, x: ops.log(0.5 * (1 + ops.erf(x))), (TEN,)
+    ),
+    "capsule": Twins(
+        lambda ops, x: rows(ops, x * x) / (1 + rows(ops, x * x)) * x / ops.sqrt(rows(ops, x * x) + 1e-9),
+        lambda ops, x: rows(ops, x * x) / (1 + rows(ops, x * x)) * x / ops.sqrt(rows(ops, x * x)),
+        (TEN,),
+    ),
+    "intersection over union": Twins(
+        lambda ops, p, t: rows(ops, p * t) / (rows(ops, p) + rows(ops, t) + 1e-6),
+        lambda ops, p, t: rows(ops, p * t) / (rows(ops, p) + rows(ops, t)),
+        (UNIT, UNIT),
+    ),
+    "hyperbolic distance": Twins(
+        lambda ops, x: ops.acosh(1 + rows(ops, x * x) / (1 - 0.01 * rows(ops, x * x))),
+        lambda ops, x: ops.acosh(1 + rows(ops, x * x) / (1 - rows(ops, x * x))),
+        (SIGNED,),
+    ),
 }

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 def compared(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     """less, less_equal, equal: decided where the ranges are apart."""
     x, y = facts
-    if call.primitive is logic.EQUAL:
+    if x.value and x.value == y.value:
+        never, always = call.primitive is logic.LESS, call.primitive is not logic.LESS and not x.nan
+    elif call.primitive is logic.EQUAL:
         never = x.high < y.low or y.high < x.low
         always = x.low == x.high == y.low == y.high and not x.nan and not y.nan
     else:

@@ -150,6 +150,19 @@ def product_of_all(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     return [domain.result(call, low if x.low >= 0 else -high, high, facts, known=True, nan=nan)]
 
 
+def recurrence(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
+    """s[k] = a[k]·s[k - 1] + b[k], from s = 0."""
+    a, b = facts
+    _, most = counted([call.inputs[0].shape[call.static["axis"]]])
+    if not (a.bounded and b.bounded) or a.nan or b.nan:
+        return [domain.top(call.outputs[0], facts)]
+    # A sum of elements of b, each times elements of a.
+    count = min(most, LARGEST_SIZE) * (1 + _ROUNDING)
+    size = b.sizes[0] and b.sizes[0] * count * powered(max(a.sizes[0], 1.0), count)
+    infinite = size > domain.limits_at(call.outputs[0].dtype).largest
+    return [domain.result(call, -size, size, facts, known=True, nan=infinite)]
+
+
 def cumsum(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     (x,) = facts
     _, most = counted([call.inputs[0].shape[call.static["axis"]]])

@@ -91,12 +91,23 @@ def mul(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     x, y = facts
     nan = (x.infinite and y.may_be_zero) or (y.infinite and x.may_be_zero)
     low, high = product(x, y)
-    if x.value and x.value == y.value:  # a square
+    of = _scaled(domain, x)
+    if of and of == _scaled(domain, y):  # a square, or a positive part of one
         low = max(low, 0.0)
-        nan = False
+        nan = nan and x.value != y.value
     shares = (_share_of(y, x, call), _share_of(x, y, call))
     most = min([norms.largest(domain, call, share, "reciprocal") for share in shares])
     return [domain.result(call, max(low, -most), min(high, most), facts, nan=nan)]
+
+
+def _scaled(domain: Ranges, x: ValueRange) -> int:
+    """The value of the tensor that x is the product of with positive numbers."""
+    made = domain.maker(x)
+    if made is not None and made[0].primitive is elementwise.SCALE and number(made[0].static["c"]).low > 0:
+        return _scaled(domain, made[1][0])
+    if made is not None and made[0].primitive in (elementwise.MUL, elementwise.DIV) and made[1][1].low > 0:
+        return _scaled(domain, made[1][0])
+    return x.value
 
 
 def div(domain: Ranges, call: OpCall, facts: Facts) -> Facts:

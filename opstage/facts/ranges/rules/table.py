@@ -97,6 +97,7 @@ RULES: Final[Mapping[Primitive, Rule]] = {
     reduction.REDUCE_MAX: mixing.reduce_max,
     reduction.ARGMAX: mixing.place,
     sequence.ARGSORT: mixing.place,
+    sequence.LINEAR_RECURRENCE: mixing.recurrence,
     sequence.CUMSUM: mixing.cumsum,
     sequence.CUMPROD: mixing.product_of_all,
     sequence.REDUCE_PROD: mixing.product_of_all,
