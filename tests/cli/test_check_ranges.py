@@ -39,6 +39,28 @@ def test_bounds_prove_it_safe(opstage: Command, net: str) -> None:
     assert '"safe": true' in json.dumps(json.loads(out))
 
 
+STRICT = {
+    "an output without a bound": ("x * x", False, "no bound is known of output", ()),
+    "one that has a bound for all inputs": ("ops.softmax(x, axis=1)", True, "every number is finite", ()),
+    "a declared range": ("x * x", True, "every number is finite", ("--bounds", "x: -1 1")),
+    "a power": ("ops.power(x, x)", False, "sqrt-of-negative", ("--bounds", "x: -1 1")),
+    "a divisor of 0": ("ops.mod(x, x)", False, "division-by-zero", ("--bounds", "x: -1 1")),
+    "a cast": ("ops.cast(x, dtype='int32')", False, "integer-overflow", ()),
+    "a product": ("ops.reduce_prod(x, axis=1)", False, "overflow", ()),
+    "an ignored finding": ("ops.mod(x, x)", True, "", ("--bounds", "x: -1 1", "--ignore", "division-by-zero")),
+}
+
+
+@pytest.mark.parametrize("name", STRICT)
+def test_what_is_not_proved_finite_is_an_error_if_strict(opstage: Command, net: str, name: str) -> None:
+    formula, proved, message, words = STRICT[name]
+    Path("net.py").write_text(NET.replace("ops.exp(x)", formula))
+    assert opstage("check", net, "--ranges", *words)[0] == 0
+    code, out, err = opstage("check", net, "--ranges", "--strict", *words)
+    assert code == (0 if proved else 1) and message in out + err, out + err
+    assert ("every number is finite" in out) == (proved and bool(message))
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

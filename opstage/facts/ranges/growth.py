@@ -22,6 +22,7 @@ from ...ops.types import TensorType, is_float
 from ..dependence.sizes import largest
 from ..domain import Domain, LoopFacts, OpCall, Rule
 from .fact import INFINITY, ValueRange
+from .rules.mixing import counted
 
 if TYPE_CHECKING:
     from . import Ranges
@@ -173,12 +174,8 @@ def _divided(domain: Growth, call: OpCall, facts: Sequence[Size]) -> Sequence[Si
     return [domain.rounded(call, domain.rounded(call, _size(call, facts, 0).times(1 / least)))]
 
 
-def _counted(sizes: Sequence[Dim]) -> float:
-    return math.prod([float(size) if isinstance(size, int) else INFINITY for size in sizes])
-
-
 def _summed(domain: Growth, call: OpCall, facts: Sequence[Size]) -> Sequence[Size]:
-    count = _counted([call.inputs[0].shape[axis] for axis in call.static["axes"]])
+    _, count = counted([call.inputs[0].shape[axis] for axis in call.static["axes"]])
     size = _size(call, facts, 0)
     return [UNKNOWN if count == INFINITY else domain.rounded(call, size.times(count * _ROUNDING))]
 
@@ -188,7 +185,7 @@ def _averaged(domain: Growth, call: OpCall, facts: Sequence[Size]) -> Sequence[S
 
 
 def _contracted(domain: Growth, call: OpCall, facts: Sequence[Size]) -> Sequence[Size]:
-    count, (size, factor) = _counted([call.inputs[0].shape[-1]]), _product(call, facts)
+    (_, count), (size, factor) = counted([call.inputs[0].shape[-1]]), _product(call, facts)
     return [UNKNOWN if count == INFINITY else domain.rounded(call, size.times(count * factor * _ROUNDING))]
 
 
