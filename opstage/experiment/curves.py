@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from .metrics import Line
+from .metrics import Line, in_percent
 
 Point: TypeAlias = tuple[float, float]
 
@@ -52,7 +52,8 @@ class Curves:
         ]
         if "loss" in names:
             loss.append(_held_out("loss", epochs))
-        panels = [("loss", loss), *((name, [_held_out(name, epochs)]) for name in names if name != "loss")]
+        others = [(f"{name} in %" if in_percent(name) else name, [_held_out(name, epochs)]) for name in names]
+        panels = [("loss", loss), *[each for each in others if each[0] != "loss"]]
         return [Panel(name, tuple(c for c in curves if c.points)) for name, curves in panels]
 
     def rates(self) -> list[Panel]:
@@ -66,7 +67,9 @@ class Curves:
 
 
 def _held_out(name: str, epochs: Sequence[Line]) -> Curve:
-    return _curve("held-out", [(line["step"], line["held_out"][name]) for line in epochs if name in line["held_out"]])
+    unit = 100 if in_percent(name) else 1
+    found = [(line["step"], line["held_out"].get(name)) for line in epochs]
+    return _curve("held-out", [(step, value if value is None else unit * value) for step, value in found])
 
 
 def _curve(name: str, points: Sequence[tuple[float, float | None]], *, faint: bool = False) -> Curve:

@@ -93,9 +93,14 @@ def read_metrics(path: Path, *, torn_end: bool = False, most: int | None = None)
 _ADVICE = "restore the file from a copy, or remove it: the run goes on without its earlier lines"
 
 
+def in_percent(name: str) -> bool:
+    """Whether people read a metric in percent, in texts and in curves alike."""
+    return name in ("accuracy", "ema_accuracy")
+
+
 def show_value(name: str, value: float) -> str:
     """Format a metric: `98.33 %` for an accuracy, `0.0612` for any other."""
-    return f"{100 * value:.2f} %" if name in ("accuracy", "ema_accuracy") else f"{value:.4g}"
+    return f"{100 * value:.2f} %" if in_percent(name) else f"{value:.4g}"
 
 
 def _checked(line: Document) -> Line:

@@ -24,6 +24,8 @@ class ReportContent:
     """The content of a report.
 
     status     a sentence about the state of the run
+    name       the run's directory
+    seconds    how long it has trained, before interruptions too
     cost       the table of shapes and cost, as HTML
     classes    the names of a classifier's classes; None if they are numbers
     run        the content of run.json
@@ -34,6 +36,8 @@ class ReportContent:
 
     title: str
     status: str
+    name: str
+    seconds: float
     held_out: Mapping[str, float]
     curves: Curves
     cost: str
@@ -54,6 +58,7 @@ def report_html(content: ReportContent) -> str:
         f"<h1>{escape(content.title)}</h1>",
         f'<p id="status">{escape(content.status)}</p>{age}',
         _held_out(content.held_out),
+        _about(content),
         f'<h2 id="curves">Curves</h2>\n<div class="panels">{panels_html(content.curves.panels())}</div>',
     ]
     rates = content.curves.rates()
@@ -76,6 +81,20 @@ def panels_html(panels: Iterable[Panel]) -> str:
 def _held_out(means: Mapping[str, float]) -> str:
     shown = ", ".join(f"{name} {show_value(name, value)}" for name, value in sorted(means.items()))
     return f'<p id="held-out">On held-out data: {escape(shown)}.</p>' if shown else ""
+
+
+def _about(content: ReportContent) -> str:
+    """Return which run it is: its name, start, time of training, command and commit."""
+    run, minutes, seconds = content.run, *divmod(round(content.seconds), 60)
+    rows = {
+        "run": content.name,
+        "started": str(run.get("started", "")).replace("T", " ").replace("+00:00", " UTC"),
+        "trained for": f"{minutes // 60}:{minutes % 60:02}:{seconds:02}",
+        "command": str(run.get("command", "")),
+        "git commit": str(run.get("commit", "")),
+    }
+    shown = [f'<tr><th>{name}</th><td class="code">{escape(text)}</td></tr>' for name, text in rows.items() if text]
+    return f'<table id="about"><tbody>{"".join(shown)}</tbody></table>'
 
 
 def _samples(made: ImageRows | GeneratedText) -> str:

@@ -162,15 +162,16 @@ def prepare(settings: Settings, given: Provided | None = None) -> Task:
     )
 
 
-def _flags(pattern: str, params: Any, options: Options) -> list[bool] | None:
-    """Return which parameters are trained when those that match a pattern are frozen; None: the default."""
+def _flags(pattern: str, params: Any, options: Options) -> Any:
+    """Return a tree of which parameters are trained if those that match a pattern are frozen; None: the default."""
     if not pattern.strip():
         return None
     usual = requires_grad_flags(params, None, options)
-    flags = flags_by_rules({pattern: False}, Places.of(params).all_paths, usual, "optimizer.freeze")
+    places = Places.of(params)
+    flags = flags_by_rules({pattern: False}, places.all_paths, usual, "optimizer.freeze")
     if any(usual) and not any(flags):
         raise UsageError(
             f"optimizer.freeze {pattern!r} freezes every parameter, so nothing would be trained; "
             "make the pattern narrower"
         )
-    return flags
+    return places.tree(flags)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import shlex
+import subprocess
+import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -47,6 +50,8 @@ def describe_run(
     return {
         "format": FORMAT,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        **({"commit": commit} if (commit := _commit()) else {}),
         "model": model,
         "parameters": parameters,
         "seed": seed,
@@ -56,6 +61,17 @@ def describe_run(
         "machine": {"platform": platform.platform(), "processors": os.cpu_count(), "blas": _blas()},
         "environment": {name: os.environ[name] for name in THREADS if name in os.environ},
     }
+
+
+def _commit() -> str:
+    """Return the git commit of the current folder, with `, changed` if files differ from it; "" outside of git."""
+    try:
+        asked: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 5, "check": True}
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], **asked).stdout.strip()
+        changed = subprocess.run(["git", "status", "--porcelain", "--untracked-files=no"], **asked).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return f"{commit}, changed" if changed else commit
 
 
 def run_document(path: Path) -> Document:

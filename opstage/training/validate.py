@@ -223,7 +223,7 @@ class BatchContract(Contract):
             options=self._options,
             optimizer=optimizer,
             state=state if held.has_state else None,
-            requires_grad=list(held.trained),
+            requires_grad=held.places.tree(held.trained),
             clip=self._clip,
         )[0]
 

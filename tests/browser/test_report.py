@@ -204,6 +204,10 @@ def test_a_reader_sees_what_the_run_was(page: Page) -> None:
     assert re.search(r"^cnn, [\d,]+ parameters$", text, re.MULTILINE)
     assert "Finished: 3 of 3 epochs, 66 of 66 steps." in text
     assert re.search(r"^On held-out data: accuracy \d\d\.\d\d %, loss \d\.\d+\.$", text, re.MULTILINE)
+    assert re.search(r"^started\s+\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC$", text, re.MULTILINE)
+    assert re.search(r"^trained for\s+\d+:\d\d:\d\d$", text, re.MULTILINE)
+    assert re.search(r"^command\s+\S+", text, re.MULTILINE) and re.search(r"^run\s+\S+", text, re.MULTILINE)
+    assert "accuracy in %" in text
     for heading in ("Curves", "Rates", "Confusion matrix", "Worst mistakes", "Shapes and cost", "Configuration", "Run"):
         assert re.search(f"^{heading}$", text, re.MULTILINE)
     assert "params.blocks.0.first.kernel (4, 1, 3, 3)" in text

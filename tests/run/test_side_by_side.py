@@ -63,10 +63,10 @@ def test_one_run_says_its_data_and_versions(runs: Path, opstage: Command) -> Non
 def test_curves_lie_over_each_other(runs: Path) -> None:
     panels = {panel.name: panel for panel in side_by_side([runs / "a" / "run", runs / "b" / "run"]).panels()}
     assert set(panels) == {
-        "loss, training, single steps", "loss, training, mean of epoch", "loss, held-out", "accuracy, held-out",
+        "loss, training, single steps", "loss, training, mean of epoch", "loss, held-out", "accuracy in %, held-out",
         "learning rate", "samples per second",
     }  # fmt: skip
-    accuracy = panels["accuracy, held-out"].curves
+    accuracy = panels["accuracy in %, held-out"].curves
     assert [(curve.name, len(curve.points)) for curve in accuracy] == [("a/run", 2), ("b/run", 3)]
 
 

@@ -119,3 +119,14 @@ REFUSALS: dict[str, Callable[[], Any]] = {
 def test_a_list_of_values_for_a_dict_is_refused(door: Callable[[], Any]) -> None:
     with pytest.raises((UsageError, ShapeError)):
         door()
+
+
+def test_a_report_counts_the_parameters_that_are_trained() -> None:
+    def summary(first: str) -> str:
+        params = {first: np.ones(100), "b": np.ones(1)}
+        trainer = opstage.scalar_trainer(
+            lambda ops, p: ops.sum(p[first]) + ops.sum(p["b"]), params, requires_grad={first: True, "b": False}
+        )
+        return str(trainer.report()).splitlines()[-1]
+
+    assert summary("w") == summary("a")

@@ -116,7 +116,7 @@ def _orders(call: FailedCall, scope: DimScope, written: WrittenCall) -> Iterator
         origin.startswith("params") for origin in call.origins
     ):  # nothing says what is a parameter
         fits = [order for order in permutations(given) if call.passes(scope, [call.types[i] for i in order])]
-        right = fits if len(fits) == 1 else []
+        right = fits if len(fits) == 1 and fits != [given] else []
     named = [o for o in right if all(_named(call.origins[i], n) for n, i in zip(call.names, o) if n in _PARAMETERS)]
     for order in named or right:
         wanted = f"the operands of {call.primitive} are {', '.join(call.names)}, in this order"

@@ -65,7 +65,7 @@ def _framed(body: str) -> str:
 def _table(table: Table) -> str:
     columns = columns_of(table)
     heads = ["block / op", "operands", "result"]
-    widths = "minmax(15em, 2fr) minmax(12em, 2fr) minmax(8em, 1fr)" + " minmax(7.5em, 1fr)" * len(columns)
+    widths = "minmax(11em, 2fr) minmax(10em, 2fr) minmax(6em, 1fr)" + " minmax(6.6em, 1fr)" * len(columns)
     rows = [
         _line([*heads, *[column.heading for column in columns]], "head"),
         nested_html(table.root.members, partial(_item, table, columns), opened=True, first_of_fold=True),
@@ -74,7 +74,7 @@ def _table(table: Table) -> str:
         rows.append(_line(["read by no op", "", "", *_cells(columns, table.unread_amounts)]))
     rows.append(_line(["total", "", "", *_cells(columns, table.total)], "sum"))
     rows += [f"<p>{escape(line)}</p>" for line in tied_lines(table)]
-    style = f"--columns: {widths}; --least: {38 + 9 * len(columns)}em"
+    style = f"--columns: {widths}; --least: {30 + 7.8 * len(columns):.1f}em"
     return f'<div class="table" style="{style}">{"".join(rows)}</div>'
 
 
