@@ -33,6 +33,18 @@ def by_position(batch: tuple[Any, ...], program: Callable[..., Any], skip: int, 
     return tuple([dataset[name] for name in names])
 
 
+def require_count(count: int, program: Callable[..., Any], skip: int, called: str = "the loss") -> None:
+    """Raise UsageError if the program does not take this number of batch arguments."""
+    arguments = batch_arguments(program, skip=skip)
+    if arguments is None or len(arguments.required) <= count <= len(arguments.required) + len(arguments.optional):
+        return
+    names = ", ".join((*arguments.required, *arguments.optional)) or "none"
+    raise UsageError(
+        f"{called} takes the batch arguments {names}, but {count} were given; give each as an argument of its own, as "
+        "tuple entries of a sample, or one dict of them"
+    )
+
+
 def _entries(given: Mapping[Any, Any], arguments: BatchArguments | None, called: str) -> tuple[Any, ...] | None:
     """Return the values of a dict keyed by argument, in argument order, or None if the dict itself is the argument."""
     if arguments is None:

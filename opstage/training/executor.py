@@ -18,7 +18,7 @@ from ..ops.errors import DeviceError, LocatedError
 from ..ops.trees import Structure, flatten, lists_as_arrays, unflatten
 from ..options import Options
 from .accumulate import Accumulate, GradientAccumulation, Microbatches
-from .by_name import by_position
+from .by_name import by_position, require_count
 from .commit import Commit, uninterrupted
 from .hyperparameters import require_reals
 from .optim import Optimizer
@@ -181,6 +181,7 @@ class Executor:
             key = (optimizer.optimizer.program_key, optimizer.slots, scalars, optimizer.trained, batch)
         step = self._steps.get(key)
         if step is None:
+            require_count(batch.num_children, self.loss, self.state.batch_starts)
             step = self._store(key, self._loss_when[train], batch, optimizer, scalars)
         return step
 
@@ -189,6 +190,7 @@ class Executor:
         key = (Identity(program), self.state.trained, batch)
         step = self._steps.get(key)
         if step is None:
+            require_count(batch.num_children, program, self.state.batch_starts, "the program")
             whole = with_train(program, False)
             whole = whole if self.state.interpreter.mesh.ranks == 1 else Replicated(whole)
             step = self._store(key, whole, batch)

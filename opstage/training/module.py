@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, final
@@ -16,6 +16,7 @@ from ..ops.other_names import Renamed
 from ..ops.places import Places
 from ..ops.trees import flatten
 from ..ops.types import TensorType
+from ..ops.untrusted import a_type
 from ..options import Options, options_of
 from .accumulate import Accumulate
 from .finite import require_finite_loss, require_finite_values
@@ -60,6 +61,8 @@ class ScalarModuleDef(Renamed):
     ) -> ScalarModule:
         """Make each parameter from `cast(array)` of its float64 initial value, to change precision or to perturb it."""
         options = options_of(options)
+        if not callable(cast):
+            raise UsageError(f"instantiate_with takes a function of an array, but got {a_type(cast)}")
         require_apart(self.init)
         values = build(self.init, dtype="float64", seed=options.seed) if self._declares() else self.init
         leaves, structure = flatten(values)
@@ -76,15 +79,16 @@ class ScalarModuleDef(Renamed):
 
         They are made where the options have them stand: with device="cuda" on the device, and not on the host.
         """
-        params = plan_params(plan, self.init, options)
+        params = plan_params(plan if isinstance(plan, Plan) else Plan(plan), self.init, options)
         return ScalarModule.create(self.loss, params, options, requires_grad=requires_grad)
 
     def instantiate_with_init(
-        self, options: Options, initialisers: Sequence[Initialiser], *, requires_grad: Any = None
+        self, options: Options, initialisers: Iterable[Initialiser], *, requires_grad: Any = None
     ) -> ScalarModule:
         """`instantiate_with_plan` from a plain list, one initialiser per parameter in the order in which `init` was
         written."""
-        return self.instantiate_with_plan(options, Plan(list(initialisers)), requires_grad=requires_grad)
+        made = list(initialisers) if isinstance(initialisers, Iterable) else initialisers
+        return self.instantiate_with_plan(options, Plan(made), requires_grad=requires_grad)
 
     def _declares(self) -> bool:
         return any(isinstance(leaf, Declaration) for leaf in flatten(self.init)[0])
@@ -147,9 +151,9 @@ class ScalarModule(Renamed):
         self,
         lr: float,
         steps: int,
-        samples: Sequence[Sample],
+        samples: Iterable[Sample],
         log_every: int = 1,
-        log: Callable[[str], None] = print,
+        log: Callable[[str], None] | None = print,
         *,
         require_finite: bool = True,
     ) -> None:
@@ -160,7 +164,7 @@ class ScalarModule(Renamed):
         With `require_finite` a loss that is nan or infinite raises NotFiniteError after its step, and so do parameters
         that are when the last step is done.
         """
-        _check_run(steps, samples, log_every)
+        samples = _checked_samples(steps, samples, log_every)
         for i in range(steps):
             batch = _batch(samples[i % len(samples)])
             loss = self.trainer.step(lr, *batch)
@@ -175,14 +179,14 @@ class ScalarModule(Renamed):
         optimizer: Optimizer,
         state: OptimizerState,
         steps: int,
-        samples: Sequence[Sample],
+        samples: Iterable[Sample],
         log_every: int = 1,
-        log: Callable[[str], None] = print,
+        log: Callable[[str], None] | None = print,
         *,
         require_finite: bool = True,
     ) -> OptimizerState:
         """`train_sgd` with any optimizer, from `state`; returns the state after the last step."""
-        _check_run(steps, samples, log_every)
+        samples = _checked_samples(steps, samples, log_every)
         for i in range(steps):
             batch = _batch(samples[i % len(samples)])
             result = self.trainer.train_step(optimizer, state, *batch)
@@ -194,12 +198,12 @@ class ScalarModule(Renamed):
             require_finite_values(self.trainer.unfetched(), self.trainer.unfetched_optim(optimizer, state))
         return state
 
-    def mean_loss(self, samples: Sequence[Sample]) -> Any:
+    def mean_loss(self, samples: Iterable[Sample]) -> Any:
         """Mean of the loss over the samples; never updates anything.
 
         It is a float, with dtype "exact" a Fraction, and on shapes alone the type of the loss.
         """
-        _check_run(0, samples, 0)
+        samples = _checked_samples(0, samples, 0)
         losses = [plain(self.trainer.forward(*_batch(sample))) for sample in samples]
         if isinstance(losses[0], TensorType):
             return losses[0]
@@ -215,15 +219,21 @@ def _batch(sample: Any) -> tuple[Any, ...]:
     return sample if isinstance(sample, tuple) else (sample,)
 
 
-def _check_run(steps: int, samples: Sequence[Any], log_every: int) -> None:
-    if steps < 0 or log_every < 0:
-        raise UsageError(f"steps and log_every must be at least 0 but are {steps} and {log_every}")
-    if len(samples) == 0:
+def _checked_samples(steps: int, samples: Iterable[Any], log_every: int) -> Sequence[Any]:
+    for name, count in {"steps": steps, "log_every": log_every}.items():
+        if not isinstance(count, (int, np.integer)) or count < 0:
+            raise UsageError(f"{name} must be an integer that is at least 0 but is {count!r}")
+    if not isinstance(samples, Iterable):
+        raise UsageError(f"samples are tuples of batch arguments, in a list, but got {a_type(samples)}")
+    found: Any = samples if hasattr(samples, "__getitem__") and hasattr(samples, "__len__") else list(samples)
+    if len(found) == 0:
         raise UsageError("there are no samples: the list is empty")
+    listed: Sequence[Any] = found
+    return listed
 
 
-def _log(i: int, steps: int, loss: Any, log_every: int, log: Callable[[str], None]) -> None:
-    if log_every and ((i + 1) % log_every == 0 or i + 1 == steps):
+def _log(i: int, steps: int, loss: Any, log_every: int, log: Callable[[str], None] | None) -> None:
+    if log is not None and log_every and ((i + 1) % log_every == 0 or i + 1 == steps):
         log(f"step {i + 1}/{steps}  loss {_shown(loss)}")
 
 

@@ -128,6 +128,8 @@ class Param(Renamed):
 
     @requires_grad.setter
     def requires_grad(self, wanted: bool) -> None:
+        if not isinstance(wanted, (bool, np.bool_)):
+            raise UsageError(f"{self}: requires_grad must be a bool but is {wanted!r}")
         if wanted and not is_float(self.dtype):
             raise DtypeError(
                 f"{self} holds integers or booleans, which take no gradient; give floats, or requires_grad=False",

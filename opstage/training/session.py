@@ -30,7 +30,7 @@ from ..interpreters.interpreter import Interpreter
 from ..interpreters.pushforward import pushforward
 from ..interpreters.tape import Node
 from ..ops.cursor import Quietly
-from ..ops.errors import DeviceError, DtypeError, OpstageError, ProgramError, ProgramWarning, ShapeError
+from ..ops.errors import DeviceError, DtypeError, OpstageError, ProgramError, ProgramWarning, ShapeError, UsageError
 from ..ops.primitive import Primitive, Static
 from ..ops.protocol import OPS
 from ..ops.spec import Spec
@@ -331,6 +331,8 @@ class Session(Interpreter[Ref]):
         about three backward passes. Raises ProgramError for what is not a leaf, and after a sparse backward pass.
         """
         node = self._differentiable(ref, "jvp", "the result")
+        if not isinstance(tangents, Mapping):
+            raise UsageError(f"jvp_all takes a tangent for each leaf, {{leaf: tangent}}, but got {a_type(tangents)}")
         moves = {}
         for leaf, tangent in tangents.items():
             record = self._differentiable(leaf, "jvp", "the leaf").record

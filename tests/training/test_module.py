@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from opstage import Options, Param, ScalarModule, ScalarModuleDef, Spec, init, optim
-from opstage.ops.errors import ShapeError, UsageError, ValidationError
+from opstage.ops.errors import OpstageError, ShapeError, UsageError, ValidationError
 from opstage.ops.types import TensorType
 from opstage.training.parameters import set_values
 
@@ -346,8 +346,11 @@ def test_bad_runs_are_refused_before_anything_happens() -> None:
     for call, message in [
         (lambda: made.train_sgd(0.1, 3, []), "there are no samples"),
         (lambda: made.mean_loss([]), "there are no samples"),
-        (lambda: made.train_sgd(0.1, -1, data), "steps and log_every must be at least 0 but are -1 and 1"),
-        (lambda: made.train_sgd(0.1, 1, data, log_every=-2), "at least 0 but are 1 and -2"),
+        (lambda: made.train_sgd(0.1, -1, data), "steps must be an integer that is at least 0 but is -1"),
+        (
+            lambda: made.train_sgd(0.1, 1, data, log_every=-2),
+            "log_every must be .* but is -2",
+        ),
         (lambda: made.train_sgd(-0.1, 1, data), "lr"),
         (lambda: made.train_sgd(float("nan"), 1, data), "lr"),
     ]:
@@ -363,3 +366,50 @@ def test_a_bad_sample_in_the_middle_leaves_whole_steps_behind() -> None:
     with pytest.raises(ValidationError):
         made.train_sgd(0.1, 3, [data[0], (data[1][0][:, :2], data[1][1])], log_every=0)
     close(made.params(), numpy_step(values(), 0.1, *data[0]))
+
+
+MISUSES: dict[str, Callable[[ScalarModule, ScalarModuleDef, Options], Any]] = {
+    "cast": lambda m, d, o: d.instantiate_with(None, o),  # type: ignore[arg-type]
+    "no list": lambda m, d, o: d.instantiate_with_init(o, None),  # type: ignore[arg-type]
+    "a list of names": lambda m, d, o: d.instantiate_with_init(o, {"w": init.ones, "b": init.ones}),  # type: ignore[arg-type]
+    "swapped": lambda m, d, o: d.instantiate_with_plan(init.Plan([init.ones] * 2), o),  # type: ignore[arg-type]
+    "options": lambda m, d, o: d.instantiate({"backend": "eager"}),  # type: ignore[arg-type]
+    "flag": lambda m, d, o: d.instantiate(o, requires_grad={"w": "no", "b": True}),
+    "forward": lambda m, d, o: m.forward(samples()[0][0]),
+    "a list": lambda m, d, o: m.backward([*samples()[0]]),
+    "too many": lambda m, d, o: m.step(0.1, *samples()[0], 1.0),
+    "a rate": lambda m, d, o: m.step("0.1", *samples()[0]),  # type: ignore[arg-type]
+    "no rate": lambda m, d, o: m.step(*samples()[0]),
+    "a class": lambda m, d, o: m.init_optim(optim.adam),  # type: ignore[arg-type]
+    "no state": lambda m, d, o: m.step_with(optim.adam(), None, *samples()[0]),  # type: ignore[arg-type]
+    "nothing": lambda m, d, o: m.set_params(None),
+    "None": lambda m, d, o: m.set_params({"w": None, "b": np.ones(2)}),
+    "text": lambda m, d, o: m.set_params({"w": "a", "b": np.ones(2)}),
+    "samples": lambda m, d, o: m.train_sgd(0.1, 1, None),  # type: ignore[arg-type]
+    "steps": lambda m, d, o: m.train_sgd(0.1, 1.5, samples()),  # type: ignore[arg-type]
+    "every": lambda m, d, o: m.train_sgd(0.1, 1, samples(), 0.5),  # type: ignore[arg-type]
+    "list sample": lambda m, d, o: m.mean_loss([[*samples()[0]]]),  # type: ignore[list-item]
+    "no samples": lambda m, d, o: m.mean_loss(3),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "compiled", "shape_check"])
+@pytest.mark.parametrize("misuse", MISUSES.values(), ids=MISUSES)
+def test_misuse_is_an_error_of_opstage_and_changes_nothing(misuse: Any, backend: Any) -> None:
+    for validate in (True, False):
+        options = Options(dtype="float64", backend=backend, validate=validate)
+        definition = ScalarModuleDef(values(), loss)
+        made = definition.instantiate(options)
+        with pytest.raises(OpstageError):
+            misuse(made, definition, options)
+        close(made.params(), values())
+
+
+def test_samples_may_come_from_a_generator() -> None:
+    made, data = module(), samples(3)
+    assert made.mean_loss(pair for pair in data) == module().mean_loss(data)
+    made.train_sgd(0.05, 4, iter(data), log=None)
+    expected = values()
+    for i in range(4):
+        expected = numpy_step(expected, 0.05, *data[i % 3])
+    close(made.params(), expected)

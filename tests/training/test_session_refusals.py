@@ -141,3 +141,37 @@ def test_an_error_names_the_user_s_line(new_session: NewSession) -> None:
 def test_backends_that_are_not_there_are_refused() -> None:
     with pytest.raises(opstage.UsageError, match=r"unknown backend 'eagre'.*'eager'"):
         Session(Options(backend="eagre"))
+
+
+@pytest.mark.parametrize("backend", ["eager", "compiled", "shape_check"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        [None],
+        [1.0, None],
+        np.array([1.0, None], object),
+        opstage.Param([1.0]),
+        object(),
+        {"a": 1.0},
+        "a",
+        b"a",
+        1j,
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_is_no_number_does_not_enter_a_session(backend: str, value: Any) -> None:
+    session = opstage.Session(opstage.Options(backend=backend))
+    doors: list[Callable[[Any], Any]] = [session.input, session.leaf, session.param, session.const, opstage.Param]
+    for door in doors:
+        with pytest.raises(opstage.OpstageError):
+            door(value)
+
+
+def test_flags_and_tangents_of_another_type_are_refused() -> None:
+    session = opstage.Session()
+    x = session.leaf([1.0])
+    with pytest.raises(opstage.UsageError, match="requires_grad must be a bool but is 'no'"):
+        session.param([1.0], requires_grad="no")  # type: ignore[arg-type]
+    with pytest.raises(opstage.UsageError, match="takes a tangent for each leaf"):
+        session.jvp_all(session.sum(x), 3)  # type: ignore[arg-type]
