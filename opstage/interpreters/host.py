@@ -39,7 +39,21 @@ def as_array(value: Any, dtype: DType, *, force: bool = False) -> Array:
         if kind == "i" and value.dtype.itemsize >= 4 and value.dtype.isnative:
             return value
     is_objects = type(value) is np.ndarray and value.dtype.kind == "O"  # its numbers are floats or fractions
-    array = value if is_objects else as_numpy(value)
+    array = require_numbers(value if is_objects else as_numpy(value))
+    kind = array.dtype.kind
+    if not force and not (kind == "O" and dtype == EXACT):
+        _require_int64(array)
+    if force or kind in "fO":
+        if dtype == EXACT:
+            return _exact(array)
+        return _integers(array, dtype) if dtype.kind == "i" else array.astype(dtype, copy=False)
+    if kind == "u" or array.dtype.itemsize < 4:
+        return array if kind == "b" else array.astype(np.int64)
+    return array
+
+
+def require_numbers(array: Array) -> Array:
+    """Return the array. Raises UsageError for one of anything but numbers, such as None or text."""
     kind = array.dtype.kind
     odd = [v for v in array.flat if not isinstance(v, (Fraction, int, float))] if kind == "O" else []
     if odd and isinstance(odd[0], (DimExpr, DimFloat)):
@@ -51,14 +65,6 @@ def as_array(value: Any, dtype: DType, *, force: bool = False) -> Array:
         raise UsageError(f"a tensor must hold numbers; got an array of {type(odd[0]).__name__}")
     if kind not in "fiubO":
         raise UsageError(f"a tensor must hold numbers; got dtype {array.dtype}")
-    if not force and not (kind == "O" and dtype == EXACT):
-        _require_int64(array)
-    if force or kind in "fO":
-        if dtype == EXACT:
-            return _exact(array)
-        return _integers(array, dtype) if dtype.kind == "i" else array.astype(dtype, copy=False)
-    if kind == "u" or array.dtype.itemsize < 4:
-        return array if kind == "b" else array.astype(np.int64)
     return array
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..ops.arrays import as_numpy
 from ..ops.primitive import R
+from .host import require_numbers
 from .interpreter import BaseInterpreter
 from .transparent import Transparent
 
@@ -60,5 +61,5 @@ class Imperative(Transparent[R]):
 
 
 def own_array(value: Any) -> np.ndarray[Any, Any]:
-    """A copy of `value` as an array; a UsageError if it is not one."""
-    return np.array(as_numpy(value))
+    """A copy of `value` as an array of numbers; a UsageError if it is not one."""
+    return np.array(require_numbers(as_numpy(value)))

@@ -187,7 +187,7 @@ def _as_spec(value: Any) -> Spec:
     if isinstance(shape, tuple) and not hasattr(value, "dtype") and not is_table(value):
         scheme = getattr(value, "initialiser", None)  # a declared parameter's, which is a float of the program's dtype
         return Spec(shape).beginning(None if scheme is None else scheme.range_for(shape))
-    if not isinstance(dtype, np.dtype) or dtype.kind in "OV":
+    if not isinstance(dtype, np.dtype) or (dtype.kind in "OV" and hasattr(value, "__array__")):
         try:
             value = as_numpy(value)
         except UsageError:
