@@ -132,7 +132,7 @@ def _traced(ops: Interpreter[Any], use: _Use, static: Static) -> _Pullback | Non
     tracer = Tracer(ops)
     variables = [None if type_ is None else tracer.input(type_) for type_ in use.saved]
     g = tracer.input(use.cotangent)
-    outside, tracer.cursor.backward = tracer.cursor.backward, False  # so that only what a tape pulls is marked
+    outside, tracer.cursor.backward = tracer.cursor.backward, 0  # so that only what a tape pulls is marked
     try:
         results = rule(tracer, _RuleContext(use.needs, tuple(variables), (use.cotangent,)), (g,), **static)
     except _NotKnown:

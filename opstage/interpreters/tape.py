@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from ..ops.catalogue.elementwise import ADD
 from ..ops.catalogue.layout import SLICE
-from ..ops.cursor import Quietly
+from ..ops.cursor import RULE, Quietly
 from ..ops.errors import ProgramError
 from ..ops.kinds import Kind
 from ..ops.primitive import NO_STATIC, Primitive, R, Static
@@ -270,7 +270,6 @@ class Tape(Wrapper[Node[R], R]):
             order = _reached(order)
             cursor = ops.cursor
             with Quietly(cursor):
-                cursor.backward = True
                 while order:
                     record = order.pop()
                     if sliced and record in sliced:
@@ -288,6 +287,7 @@ class Tape(Wrapper[Node[R], R]):
                         sliced.setdefault(record.parents[0], []).append((record, arrived[0]))  # type: ignore[arg-type]
                         continue
                     cursor.region, cursor.ordinal = record.region, record.ordinal
+                    cursor.backward = RULE if primitive.declared else 1
                     if len(arrived) > 1:
                         arrived = _visible(ops, record, primitive, arrived)
                     found = None

@@ -137,7 +137,7 @@ def evaluate(ops: Interpreter[R], body: Body, inputs: Sequence[R], held: Sequenc
     try:
         for equation, last in zip(body.equations, body.last_reads()):
             primitive, static, slots, results, within, number, opened, backward = equation
-            cursor.region, cursor.ordinal, cursor.backward = within, number, backward or outside
+            cursor.region, cursor.ordinal, cursor.backward = within, number, max(backward, outside)
             refs = tuple([values[slot] for slot in slots])
             if opened and expands and primitive.expandable:
                 outs = ops.decompose(primitive, refs, static)

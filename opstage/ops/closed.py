@@ -32,8 +32,8 @@ class Equation(NamedTuple):
     opened: bool = False
     """Whether a residual of this composite is read. The residual then has a cotangent, so differentiation must expand
     the composite."""
-    backward: bool = False
-    """Whether it belongs to the backward pass."""
+    backward: int = 0
+    """1 if it belongs to the backward pass, and `RULE` if a rule that a user declared made it there."""
 
     @property
     def effects(self) -> frozenset[Effect]:

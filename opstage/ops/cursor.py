@@ -35,11 +35,15 @@ class Region:
         self.draws, self._children = mark
 
 
+RULE = 2
+"""The mark of what a declared rule computes: it recomputes what it asks for, rather than have it kept."""
+
+
 class Cursor:
     """The position of a running program, shared by all interpreters of a stack.
 
     quiet       whether a rule or decomposition of the op at the cursor is running
-    backward    whether a tape is running a backward pass
+    backward    1 while a tape runs a backward pass, `RULE` while it runs a rule in it that a user declared
     """
 
     __slots__ = ("region", "ordinal", "quiet", "backward")
@@ -48,7 +52,7 @@ class Cursor:
         self.region = Region()
         self.ordinal = 0
         self.quiet = False
-        self.backward = False
+        self.backward = 0
 
     def mark(self) -> tuple[int, tuple[int, dict[str, int]]]:
         """Return a mark for `rewind`, which restores the ops, draws and regions of a part that runs again."""

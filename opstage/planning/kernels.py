@@ -231,7 +231,7 @@ def _compiled_kernel(
     ops = tuple([lowered_op(lowered, e) for e in work.ops])
     if work.ops:
         e = _main(work.ops, ops)
-        region, phase = region_of(e.region), phase_of(e.region, e.backward)
+        region, phase = region_of(e.region), phase_of(e.region, bool(e.backward))
     else:  # it adds up the partial sums of the loop before it
         ops = (CountedOp("add", int(work.cost.flops)),)
         region, phase = (before.region, before.phase) if before is not None else ((), FORWARD)

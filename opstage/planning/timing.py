@@ -69,7 +69,7 @@ class Timed(Transparent[R]):
         if refs and all(_is_view(out, refs) for out in outs):
             nbytes = 0
         cursor = self.cursor
-        self.noted.append(TimedOp(primitive, static, inputs, outputs, nbytes, cursor.region, cursor.backward))
+        self.noted.append(TimedOp(primitive, static, inputs, outputs, nbytes, cursor.region, bool(cursor.backward)))
         return outs
 
 

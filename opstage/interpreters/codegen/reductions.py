@@ -29,7 +29,7 @@ _MANY_COLUMNS = 1 << 15
 
 def place_of(e: Equation, shape: tuple[int, ...]) -> Place:
     """Return the place of a tensor of that shape, which an equation reads or writes."""
-    return e.ordinal, e.backward, shape
+    return e.ordinal, bool(e.backward), shape
 
 
 def row_orders(body: Body) -> dict[Place, tuple[int, ...]]:

@@ -34,7 +34,7 @@ from ...ops.untrusted import a_type, brief, depth_of
 
 Array = npt.NDArray[Any]
 
-MARKS = ("backward", "opened")
+MARKS = ("backward", "recomputed", "opened")
 """Words after a region in an equation's line; a region with such a name is quoted."""
 
 _INLINE = 16

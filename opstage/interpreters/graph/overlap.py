@@ -136,8 +136,8 @@ class _Overlap:
         e = self._groups[i].equations[0]
         if e.primitive is ALL_REDUCE:
             maker = self._maker.get(self._lowered.views[e.inputs[0]].root) if self._has_memory(e) else None
-            of_gradient = maker is not None and self._groups[maker].equations[-1].backward
-            return (e.backward or of_gradient or not self._goes_on(i)) and self._crosses(e)
+            of_gradient = maker is not None and bool(self._groups[maker].equations[-1].backward)
+            return (bool(e.backward) or of_gradient or not self._goes_on(i)) and self._crosses(e)
         return e.primitive is REDUCE_SCATTER and self._crosses(e)
 
     def _is_reduced(self, group: FusionGroup) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...ops.catalogue import primitives
 from ...ops.closed import Body, BodyConstant, Equation
-from ...ops.cursor import Region
+from ...ops.cursor import RULE, Region
 from ...ops.dims import DimScope
 from ...ops.errors import OpstageError, SourceLine, UsageError, nearest
 from ...ops.primitive import Primitive
@@ -172,7 +172,8 @@ class _Parser:
         static = read_statics(call[3], self.scope, lambda position: _item(bodies, position))
         results = tuple([_define(types, n, read_type(type_, self.scope)) for n, type_ in _RESULT.findall(left)])
         ordinal, region, marks = self._place(place, lines)
-        return Equation(primitive, static, operands, results, region, ordinal, "opened" in marks, "backward" in marks)
+        mark = RULE if "recomputed" in marks else int("backward" in marks)
+        return Equation(primitive, static, operands, results, region, ordinal, "opened" in marks, mark)
 
     def _static_bodies(self, indent: str) -> list[Body]:
         if len(indent) > MOST_LEVELS * 2 * len(INDENT):

@@ -19,7 +19,7 @@ from typing import Any, TypeVar, final
 
 from ...atomic import write_file
 from ...ops.closed import Body, BodyConstant, Equation
-from ...ops.cursor import Region
+from ...ops.cursor import RULE, Region
 from ...ops.dims import DimScope
 from ...ops.errors import OpstageError, SourceLine, UsageError
 from ...ops.primitive import Primitive
@@ -237,7 +237,7 @@ class _GraphDecoder:
             _at(self.regions, written["region"]),
             _natural(written["ordinal"]),
             bool(written["opened"]),
-            bool(written["backward"]),
+            RULE if written["backward"] == RULE else int(bool(written["backward"])),
         )
 
 

@@ -10,8 +10,9 @@
     output logits = %3
 
 Results with their types come before `=`, an op with operands and static parameters after it (see `notation`). After #
-come the ordinal of the op in the program, the user's line, the region, `backward` for ops of the backward pass, and
-`opened` if a residual is read. A closed body that is a static parameter follows its equation, indented.
+come the ordinal of the op in the program, the user's line, the region, `backward` for ops of the backward pass or
+`recomputed` for those of a declared rule in it, and `opened` if a residual is read. A closed body that is a static
+parameter follows its equation, indented.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from ...ops.cursor import Region
 from ...ops.errors import SourceLine
 from ...ops.types import dtype_name
 from .graph import Graph
-from .notation import Array, NamedSizes, digest, quoted, show_array, show_region, show_static, show_type
+from .notation import MARKS, Array, NamedSizes, digest, quoted, show_array, show_region, show_static, show_type
 
 VERSION = 1
 INDENT = "  "
@@ -135,7 +136,7 @@ class _Printer:
         region = self._regions.get(equation.region)
         if region is None:
             region = self._regions[equation.region] = show_region(equation.region)
-        place += [word for word in (region, "backward" * equation.backward, "opened" * equation.opened) if word]
+        place += [word for word in (region, ("", *MARKS)[equation.backward], "opened" * equation.opened) if word]
         yield f"{indent}{results} = {equation.primitive.name}({', '.join(words)})  # {' '.join(place)}"
         for number, inner in enumerate(within):
             yield f"{indent}{INDENT}body {number}"

@@ -116,7 +116,7 @@ class _Agreeing:
     def _after(self, equation: Equation) -> States | list[States]:
         """Return the state of an op's results, or of each of them."""
         given = [self._of.get(slot, _NOTHING) for slot in equation.inputs]
-        self._begun = self._begun or (equation.backward and self._loss in self._of)
+        self._begun = self._begun or (bool(equation.backward) and self._loss in self._of)
         if self._zero.issuperset(equation.inputs) and (
             equation.primitive.kind in (Kind.LAYOUT, Kind.COLLECTIVE) or equation.primitive in (ADD, SUB)
         ):
@@ -151,7 +151,7 @@ class _Agreeing:
                     )
 
     def _is_back(self, equation: Equation) -> bool:
-        return self._backward or (self._begun and equation.backward)
+        return self._backward or (self._begun and bool(equation.backward))
 
     def _met(self, equation: Equation, given: Sequence[Over]) -> Over:
         """Return the state, over one axis, of a result with operands that are not all alike."""

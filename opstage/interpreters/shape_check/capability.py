@@ -151,7 +151,7 @@ def _uses(report: Report) -> Iterator[_OpUse]:
     program = report.program
     met = set()
     for e in program.body.equations:
-        step_only = e.backward or any(name == _UPDATE for name, _ in e.region.path[:1])
+        step_only = bool(e.backward) or any(name == _UPDATE for name, _ in e.region.path[:1])
         types = program.types(e.inputs)
         key = (e.primitive, types, *e.static.values(), step_only)
         if program.is_doubtful(e) or key in met:

@@ -9,6 +9,7 @@ from ....ops.catalogue.collective import ALL_GATHER
 from ....ops.catalogue.elementwise import ADD, MUL
 from ....ops.catalogue.logic import EQUAL, LOGICAL_AND
 from ....ops.closed import Body
+from ....ops.cursor import RULE
 from ....ops.kinds import ONCE_PER_RUN
 from .keys import array_key, static_key
 from .rewrite import Rewrite
@@ -20,7 +21,8 @@ def common_subexpressions(body: Body) -> Body:
     """Merge equations with the same primitive, operands and static parameters, bit for bit.
 
     The first one stays in its place. Constants of the same type and bytes are merged. Random draws are not merged, even
-    at one site, and neither are gathers over ranks: they are dropped and gathered again to save memory.
+    at one site, and neither are gathers over ranks: they are dropped and gathered again to save memory. What a declared
+    rule recomputes in the backward pass is merged only with what the same rule computes there.
     """
     rewrite = Rewrite(body)
     _merge_constants(rewrite)
@@ -35,13 +37,14 @@ def common_subexpressions(body: Body) -> Body:
         operands = inputs
         if primitive in COMMUTATIVE and inputs[1] < inputs[0]:
             operands = inputs[::-1]
+        apart = (equation.region, equation.ordinal) if equation.backward == RULE else None
         if static:
             bits = keys.get(id(static))
             if bits is None:
                 bits = keys[id(static)] = static_key(static)
-            earlier = known.setdefault((primitive, operands, bits), outputs)
+            earlier = known.setdefault((primitive, operands, apart, bits), outputs)
         else:
-            earlier = known.setdefault((primitive, operands), outputs)
+            earlier = known.setdefault((primitive, operands, apart), outputs)
         if earlier is outputs:
             rewrite.keep(equation, inputs)
         else:

@@ -293,7 +293,7 @@ class MemoryOps(BaseInterpreter[Tensor]):
     ) -> None:
         if self.watch is not None:
             cursor = self.cursor
-            place = cursor.region, cursor.backward, self._times, self._loops > 0, self._whole
+            place = cursor.region, bool(cursor.backward), self._times, self._loops > 0, self._whole
             self.watch(KernelRun(primitive, static, refs, results, *place))
 
     def _asked(
