@@ -50,14 +50,13 @@ _notified: WeakKeyDictionary[Any, Callable[[Any], None]] = WeakKeyDictionary()
 
 
 class _Held(threading.local):
-    """The locks that this thread has acquired for its fork, behind a None; `always` has those of `_always`.
+    """The locks that this thread has acquired for its fork: behind a None those of `_always`, behind another the rest.
 
     Each thread has its own: several may fork at once, and a lock can be released only where it was acquired.
     """
 
     def __init__(self) -> None:
         self.locks: list[Lock | None] = []
-        self.always: list[Lock | None] = []
 
 
 _held = _Held()
@@ -85,15 +84,15 @@ def _before() -> None:
     """Acquire all locks. Two threads that each hold one may wait for each other, so a lock that is not free means a
     restart."""
     _wait_for_imports()
-    _held.always.append(None)
+    _held.locks.append(None)
     for lock in tuple(_always):
-        _acquire(_held.always, lock)
+        _acquire(lock)
     deadline = monotonic() + _PATIENCE
     while True:
         _held.locks.append(None)
         for lock in (locks := _listed(_locks)):
-            if not _acquire(_held.locks, lock, _TRY) and monotonic() < deadline:
-                _release(_held.locks)
+            if not _acquire(lock, _TRY) and monotonic() < deadline:
+                _release()
                 break
         else:
             break
@@ -132,24 +131,22 @@ def _listed(weak: Iterable[Any]) -> list[Any]:
             continue
 
 
-def _acquire(held: list[Lock | None], lock: Lock, timeout: float = -1) -> bool:
-    """Acquire a lock and append it to `held`, as one step: no signal's handler can raise in between."""
-    count = len(held)
-    held.extend(filter(methodcaller("acquire", True, timeout), (lock,)))
-    return len(held) > count
+def _acquire(lock: Lock, timeout: float = -1) -> bool:
+    """Acquire a lock and record that, as one step: no signal's handler can raise in between."""
+    count = len(_held.locks)
+    _held.locks.extend(filter(methodcaller("acquire", True, timeout), (lock,)))
+    return len(_held.locks) > count
 
 
-def _release(held: list[Lock | None]) -> None:
+def _release() -> None:
     """Release the locks back to the last None, each as it is popped."""
-    if held:
-        deque(map(methodcaller("release"), iter(held.pop, None)), maxlen=0)
+    if _held.locks:
+        deque(map(methodcaller("release"), iter(_held.locks.pop, None)), maxlen=0)
 
 
 def _in_parent() -> None:
-    try:
-        _release(_held.locks)
-    finally:
-        _release(_held.always)
+    _release()
+    _release()
 
 
 def _in_child() -> None:

@@ -243,18 +243,19 @@ def test_a_thread_that_forks_keeps_the_locks_it_has() -> None:
 
 def test_threads_that_fork_at_once_leave_every_lock_free() -> None:
     """A lock is released by the thread that acquired it: released by another one it would be held for ever."""
+    locks = [forks.make_lock() for _ in range(300)]
 
     def fork_often() -> None:
-        for _ in range(25):
+        for _ in range(30):
             in_child(lambda: True)
 
-    threads = [threading.Thread(target=fork_often) for _ in range(3)]
+    threads = [threading.Thread(target=fork_often) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(120)
         assert not thread.is_alive()
-    assert all_free_for_another_thread()
+    assert all_free_for_another_thread() and locks
 
 
 def all_free_for_another_thread() -> bool:
