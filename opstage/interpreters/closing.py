@@ -67,7 +67,7 @@ class Refs(Wrapper[Held, Any]):
 
     @override
     def bind(self, primitive: Primitive, refs: tuple[Held, ...], static: Static, /) -> tuple[Held, ...]:
-        values = tuple([self.adopt(ref).value for ref in refs])
+        values = tuple([(r if type(r) is Held and r.ops is self else self.adopt(r)).value for r in refs])
         return tuple([Held(out, self) for out in self.inner.bind(primitive, values, static)])
 
 
