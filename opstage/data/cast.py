@@ -38,45 +38,31 @@ def cast(array: Array, kind: Kind, *, image: bool, origin: str, start: int = 0) 
 
     `start` is the number of the array's first row.
     """
+
+    def require(good: Array, expected: str) -> None:
+        if not good.all():
+            place = tuple(np.argwhere(~good)[0])
+            holds = f"row {start + place[0]} holds {array[place]} (rows are counted from 0)"
+            raise UsageError(f"{origin}: {holds}; expected {expected}")
+
     if kind != "bool" and array.dtype.kind == "b":
         return array.astype(np.float64 if kind == "float" else np.int64)
     if kind == "bool" and array.dtype.kind != "b":
-        _require((array == 0) | (array == 1), array, origin, "0 or 1, for false and true", start)
+        require((array == 0) | (array == 1), "0 or 1, for false and true")
         return array.astype(np.bool_)
     if kind == "float" and array.dtype.kind in "iu":
         if image:
-            _require(
-                (array >= 0) & (array <= 255), array, origin, "a byte, 0 … 255, as the data trained on held", start
-            )
+            require((array >= 0) & (array <= 255), "a byte, 0 … 255, as the data trained on held")
             return array.astype(np.float32) / np.float32(255)
-        _require(
-            (array <= _EXACT) & (array >= -_EXACT),
-            array,
-            origin,
-            "an integer that a float holds exactly, none beyond 2**53",
-            start,
-        )
+        exact = (array <= _EXACT) & (array >= -_EXACT)
+        require(exact, "an integer that a float holds exactly, none beyond 2**53")
         return array.astype(np.float64)
     if kind == "float" and image and array.dtype.kind == "f":
-        _require(
-            (array >= 0) & (array <= 1),
-            array,
-            origin,
-            "a number from 0 to 1: the data trained on were bytes over 255",
-            start,
-        )
+        require((array >= 0) & (array <= 1), "a number from 0 to 1: the data trained on were bytes over 255")
     if kind == "int" and array.dtype.kind == "f":
-        _require((array == np.floor(array)) & (np.abs(array) <= _EXACT), array, origin, "a whole number", start)
+        require((array == np.floor(array)) & (np.abs(array) <= _EXACT), "a whole number")
         return array.astype(np.int64)
     return array
-
-
-def _require(good: Array, array: Array, origin: str, expected: str, start: int) -> None:
-    if not good.all():
-        place = tuple(np.argwhere(~good)[0])
-        raise UsageError(
-            f"{origin}: row {start + place[0]} holds {array[place]} (rows are counted from 0); expected {expected}"
-        )
 
 
 @final

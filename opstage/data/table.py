@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from ..ops.arrays import as_numpy, columns_of, is_table
 from ..ops.errors import UsageError, nearest
+from ..ops.numbers import plain
 from ..ops.tracebacks import called_by_users
 from ..ops.untrusted import a_type, brief, shown
 from ..readable import suffix_of
@@ -140,16 +141,16 @@ def _column(path: str | os.PathLike[str], name: str, values: Any, what: Named | 
         raise UsageError(f"{path}: column {name}: {error}") from None
     if array.ndim != 1 or array.dtype.kind not in "fiubUOT":
         raise UsageError(f"{path}: column {name} is {array.dtype} of shape {array.shape}; expected (rows,), of numbers")
-    texts = array.dtype.kind in "UOT"
-    entries = array.tolist() if texts else array
-    good = (
-        [what is not None and isinstance(x, str) and bool(x.strip()) for x in entries] if texts else np.isfinite(array)
-    )
-    for row in np.flatnonzero(~np.asarray(good, np.bool_))[:1]:
-        entry = entries[row]
-        is_ = "is empty" if isinstance(entry, str) and not entry.strip() else f"is {brief(entry) if texts else entry}"
+    if array.dtype.kind in "fiub":
+        found: Numbers | Names = array
+        good = np.isfinite(array)
+    else:
+        found = [text.strip() if isinstance(text, str) else text for text in array.tolist()]
+        good = np.array([what is not None and isinstance(text, str) and text != "" for text in found], np.bool_)
+    for row in np.flatnonzero(~good)[:1]:
+        is_ = "is empty" if isinstance(found[row], str) and not found[row] else f"is {brief(plain(found[row]))}"
         raise UsageError(f"{path}: row {row}: column {name} {is_}; expected {expected}")
-    return [text.strip() for text in entries] if texts else array
+    return found
 
 
 def side_by_side(table: DataTable, names: Sequence[str]) -> Numbers:
