@@ -12,6 +12,7 @@ from ...ops.trees import Structure, unflatten
 from ...ops.types import TensorType, is_float
 from ..closing import run_closed
 from ..interpreter import Interpreter, Wrapper
+from . import rounding
 from .interpreter import Interval, Intervals
 
 _LEAKED = "a ref of bounds was used after they were taken; return it from the bounded function instead"
@@ -44,13 +45,11 @@ def bounded_by(
 
 
 def ends(ops: Interpreter[Any], lower: Any, upper: Any) -> tuple[Any, Any]:
-    """The ends of a box; nan for one from -inf to inf, of which nothing is known: its value may be nan."""
+    """The ends of a box as those of an interval."""
     if not is_float(lower.dtype):
         return lower, upper
     with Quietly(ops.cursor):
-        both = ops.add(lower, upper)  # nan for -inf + inf, and where an end is
-        known = ops.equal(both, both)
-        return ops.select(known, lower, both), ops.select(known, upper, both)
+        return rounding.ends(ops, lower, upper)
 
 
 def shown(ops: Interpreter[Any], x: Interval[Any]) -> Box:

@@ -6,7 +6,9 @@ and as gamma_n = n·u / (1 - n·u) times the sum of magnitudes for sums of n pro
 Stability of Numerical Algorithms, 2nd edition, section 3.1). A number below the smallest normal one may have lost all
 its digits, so that much is added wherever a result may underflow.
 
-What overflows becomes nan here: inf - inf in `down`. A nan end says that nothing is known.
+What overflows becomes nan here: inf - inf in `down` and `overflow`. A nan end says that nothing is known. Partial sums
+in any order are at most the sum of magnitudes, so where that overflows, a run may be infinite, or nan, on the way to a
+total that is neither.
 """
 
 from __future__ import annotations
@@ -56,3 +58,16 @@ def down(ops: Any, x: Any, ulps: float = 0.5, *, underflows: bool = True, of: An
 def up(ops: Any, x: Any, ulps: float = 0.5, *, underflows: bool = True, of: Any = None) -> Any:
     """An upper bound, likewise."""
     return ops.add(x, slack(ops, ops.abs(x) if of is None else of, ulps, underflows=underflows))
+
+
+def overflow(ops: Any, size: Any, factor: float = 1.0) -> Any:
+    """0, or nan where `factor` times a magnitude overflows."""
+    most = ops.scale(size, c=factor)
+    return ops.sub(most, most)
+
+
+def ends(ops: Any, lower: Any, upper: Any) -> tuple[Any, Any]:
+    """The ends of an interval; nan for one from -inf to inf, of which nothing is known: its value may be nan."""
+    both = ops.add(ops.scale(lower, c=0.5), ops.scale(upper, c=0.5))  # nan for -inf + inf, and where an end is
+    known = ops.equal(both, both)
+    return ops.select(known, lower, both), ops.select(known, upper, both)

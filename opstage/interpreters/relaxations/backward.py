@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...ops.types import BOOL, FLOAT64, DType
 from ..intervals import Interval
-from ..intervals.rounding import TINY, down, eps_of, gamma
+from ..intervals.rounding import TINY, down, eps_of, gamma, overflow
 
 if TYPE_CHECKING:
     from .interpreter import Related, Relaxed
@@ -34,10 +34,11 @@ def substituted(relaxed: Relaxed[Any], ref: Related[Any]) -> Interval[Any]:
 
     none = ops.full(shape=(), value=False, dtype=BOOL)
     _, (lower, upper) = ops.scan(row, none, ops.iota(shape=(count,)))
-    ends = []
+    ends, zero = [], ops.full(shape=shape, value=0.0, dtype=ref.dtype)
     for found, before, choose in ((lower, interval.lower, ops.maximum), (ops.neg(upper), interval.upper, ops.minimum)):
         end = ops.reshape(ops.transpose2d(found), shape=shape)
-        ends.append(ops.select(ops.equal(end, end), choose(before, end), before))
+        finite = ops.equal(overflow(ops, before), zero)  # else a run may overflow before it gets here
+        ends.append(ops.select(ops.logical_and(finite, ops.equal(end, end)), choose(before, end), before))
     return Interval(ends[0], ends[1], interval.ops)
 
 
@@ -66,8 +67,12 @@ def lower_bound(ops: Any, samples: int, ref: Related[Any], coefficients: Any) ->
             continue
         if relation.below is not None:
             terms.append(_summed(ops, samples, _at(ops, a, relation.below, relation.above), a.dtype))
+        underflow = 0.0 if relation.below is None else TINY[a.dtype] * _count(a.shape) / samples
         for source, found in zip(relation.sources, relation.pull(ops, a)):
             if found is not None:
+                if underflow:
+                    size = double(ops, _magnitude(ops, source.interval))
+                    terms.append(_summed(ops, samples, ops.scale(size, c=-underflow), a.dtype))
                 if relation.centre is not None:
                     shift = ops.mul(double(ops, ops.neg(found)), double(ops, relation.centre))
                     terms.append(_summed(ops, samples, shift, found.dtype))

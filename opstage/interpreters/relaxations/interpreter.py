@@ -20,6 +20,7 @@ from ...ops.primitive import Primitive, R, Static
 from ...ops.types import DType, Shape, TensorType, is_float
 from ..interpreter import Interpreter, Wrapper
 from ..intervals import Interval, Intervals
+from ..intervals.rounding import overflow
 from .backward import substituted
 from .phases import Phases
 from .separate import stays_separate
@@ -105,13 +106,14 @@ class Relaxed(Wrapper[Related[R], R]):
         """A ref with a relation to its sources."""
         return Related(interval, self, Relaxation(tuple(sources), pull, below, above, centre))
 
-    def met(self, ref: Related[R], other: Interval[R]) -> Related[R]:
-        """The ref with what is known of it otherwise too; where one says nothing the other stands."""
+    def met(self, ref: Related[R], own: Interval[R]) -> Related[R]:
+        """The ref, made of the parts of an op, with the op's own interval; where that is not finite nothing is known,
+        since the parts do not say whether the op overflows."""
         ops, known = self.inner, ref.interval
         ends = []
-        for found, before, name in ((other.lower, known.lower, "maximum"), (other.upper, known.upper, "minimum")):
-            both = ops.select(ops.equal(found, found), getattr(ops, name)(before, found), before)
-            ends.append(ops.select(ops.equal(before, before), both, found))
+        for end, before, choose in ((own.lower, known.lower, ops.maximum), (own.upper, known.upper, ops.minimum)):
+            both = ops.select(ops.equal(before, before), choose(before, end), end)
+            ends.append(ops.add(both, overflow(ops, end)))
         ref.interval = self.intervals.between(*ends)
         return ref
 

@@ -21,7 +21,7 @@ from ....ops.catalogue.linalg import BMM, LINEAR, MATMUL
 from ....ops.dims import prod
 from ....ops.primitive import Primitive, Static
 from ..interpreter import Interval, Intervals
-from ..rounding import TINY, eps_of, gamma
+from ..rounding import TINY, eps_of, gamma, overflow
 from ..whole import by_one_kernel
 
 Refs = tuple[Interval[Any], ...]
@@ -95,12 +95,16 @@ def _centred_with_reach(ops: Any, errors: _Errors, low: Any, high: Any) -> Seque
 
 
 def _around(ops: Any, errors: _Errors, middle: Any, *radii: Any) -> Sequence[Any]:
-    """The ends of a result; `lost` is added where no bias has it in its radius."""
+    """The ends of a result; `lost` is added where no bias has it in its radius.
+
+    The radius is at least g times the sum of the products' magnitudes, which may not overflow.
+    """
     radius = radii[0]
     for each in radii[1:]:
         radius = ops.add(radius, each)
     if errors.lost:
         radius = ops.add(radius, errors.lost)
+    radius = ops.add(radius, overflow(ops, radius, 2 / errors.g))
     return ops.sub(middle, radius), ops.add(middle, radius)
 
 

@@ -13,7 +13,7 @@ from ....ops.enclosures import corners, is_even, magnitudes, power_operands
 from ....ops.primitive import Primitive, Static
 from ....ops.types import TensorType
 from ..interpreter import Interval, Intervals
-from ..rounding import down, up
+from ..rounding import down, ends, up
 
 Refs = tuple[Interval[Any], ...]
 
@@ -46,8 +46,12 @@ def extreme(ops: Any, found: list[Any]) -> tuple[Any, Any]:
 
 def _add(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
     (x, y), ops = refs, bounds.inner
-    lower, upper = ops.add(x.lower, y.lower), ops.add(x.upper, y.upper)
-    return (bounds.between(down(ops, lower, underflows=False), up(ops, upper, underflows=False)),)
+    return (_sum(bounds, ops.add(x.lower, y.lower), ops.add(x.upper, y.upper)),)
+
+
+def _sum(bounds: Intervals[Any], lower: Any, upper: Any) -> Interval[Any]:
+    ops = bounds.inner
+    return bounds.between(*ends(ops, down(ops, lower, underflows=False), up(ops, upper, underflows=False)))
 
 
 def _sub(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
@@ -55,8 +59,7 @@ def _sub(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
     if x is y:  # one value, less itself; nan and inf give nan
         gone = ops.add(ops.sub(x.lower, x.lower), ops.sub(x.upper, x.upper))
         return (bounds.wrap(gone),)
-    lower, upper = ops.sub(x.lower, y.upper), ops.sub(x.upper, y.lower)
-    return (bounds.between(down(ops, lower, underflows=False), up(ops, upper, underflows=False)),)
+    return (_sum(bounds, ops.sub(x.lower, y.upper), ops.sub(x.upper, y.lower)),)
 
 
 def _square(bounds: Intervals[Any], x: Interval[Any]) -> Interval[Any]:
@@ -82,7 +85,7 @@ def _mul(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
     if x is y:
         return (_square(bounds, x),)
     lower, upper = extreme(ops, _corners(ops.mul, x, y))
-    return (bounds.between(down(ops, lower), up(ops, upper)),)
+    return (bounds.between(*ends(ops, down(ops, lower), up(ops, upper))),)
 
 
 def _nonzero(ops: Any, y: Interval[Any]) -> Any:

@@ -22,7 +22,7 @@ from ....ops.dims import prod
 from ....ops.primitive import Primitive, Static
 from ....ops.types import is_float
 from ..interpreter import Interval, Intervals
-from ..rounding import eps_of, gamma
+from ..rounding import eps_of, gamma, overflow
 
 Refs = tuple[Interval[Any], ...]
 
@@ -45,14 +45,17 @@ GATHERS = (GATHER_ROW, GATHER_ROWS, GATHER_SCALAR, GATHER_VEC, MAX_POOL_GATHER)
 def _sum(primitive: Primitive) -> Callable[..., Refs]:
     def rule(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
         ops, dtype = bounds.inner, refs[0].dtype
-        g = 2 * gamma(dtype, int(TERMS[primitive](refs, static))) + 2 * eps_of(dtype)
+        terms = int(TERMS[primitive](refs, static))
+        g = 2 * gamma(dtype, terms) + 2 * eps_of(dtype)
+        divisor = terms if primitive is AVG_POOL else 1
 
         def f(ends: list[Any]) -> Any:
             return ops.bind(primitive, tuple(ends), static)[0]
 
         def end(values: list[Any]) -> tuple[Any, Any]:
             sizes = [ops.abs(x) if is_float(x.dtype) else x for x in values]
-            return f(values), ops.scale(f(sizes), c=g * (1 + g))
+            size = f(sizes)
+            return f(values), ops.add(ops.scale(size, c=g * (1 + g)), overflow(ops, size, divisor * (1 + 2 * g)))
 
         total, error = end([x.lower for x in refs])
         lower = ops.sub(total, error)

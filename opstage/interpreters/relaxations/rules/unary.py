@@ -42,7 +42,7 @@ def _related(
     sum that is bounded from below, see `phases`; the sum of both is rounded where they meet.
     """
     ops = relaxed.inner
-    slope = ops.maximum(ops.abs(lines.slope_below), ops.abs(lines.slope_above))
+    slope = _steepest(ops, lines, x.dtype)
     constants = ops.maximum(ops.abs(lines.below), ops.abs(lines.above))
     size = ops.add(ops.add(ops.mul(slope, magnitude(ops, x.interval)), constants), size)
     below, above = rounded(ops, lines.below, lines.above, size, ulps * eps_of(x.dtype))
@@ -73,7 +73,7 @@ def _finely(
     known.
     """
     ops, interval = relaxed.inner, doubled(relaxed.inner, x.interval)
-    slope = ops.maximum(ops.abs(lines.slope_below), ops.abs(lines.slope_above))
+    slope = _steepest(ops, lines, x.dtype)
     leaning = ops.mul(slope, magnitude(ops, interval))
     constants = ops.maximum(ops.abs(lines.below), ops.abs(lines.above))
     exactly = ops.scale(ops.add(ops.add(leaning, constants), size), c=(ulps + 4) * eps_of(FLOAT64))
@@ -89,6 +89,12 @@ def _finely(
         return [ops.mul(a, ops.select(positive, *slopes))]
 
     return (relaxed.related(out, [x], pull, below, above),)
+
+
+def _steepest(ops: Any, lines: Lines, dtype: DType) -> Any:
+    """The greater of both slopes; not less than one whose rounding is what underflow may take from a slope."""
+    slope = ops.maximum(ops.abs(lines.slope_below), ops.abs(lines.slope_above))
+    return ops.clamp(slope, lo=TINY[dtype] / eps_of(dtype), hi=float("inf"))
 
 
 def doubled(ops: Any, x: Interval[Any]) -> Interval[Any]:
