@@ -15,9 +15,13 @@ from typing import Any, Literal, TypeAlias, final
 
 import numpy as np
 
-from ..api import run, value_and_grad
+from ..api import check, run, value_and_grad
 from ..ops.box import Box
+from ..ops.catalogue.logic import IOTA
+from ..ops.closed import Body, Equation
+from ..ops.dims import DimExpr, DimFloat
 from ..ops.errors import OpstageError, UsageError
+from ..ops.spec import Spec
 from ..options import Options
 from .bounds import Method, bounds
 from .boxes import outward
@@ -292,9 +296,9 @@ class _Search:
     def tried(self, case: UnsafeCase, points: Any) -> tuple[Any, Any] | None:
         """The first of the points that is a counterexample when it is run, with its outputs."""
         x = points.astype(np.float32)
-        x = np.where(x < case.lower, np.nextafter(x, np.float32(np.inf)), x)
-        x = np.where(x > case.upper, np.nextafter(x, np.float32(-np.inf)), x)
-        inside = ((x >= case.lower) & (x <= case.upper)).all(axis=1)
+        x = np.where(_beyond(case, x)[0], np.nextafter(x, np.float32(np.inf)), x)
+        x = np.where(_beyond(case, x)[1], np.nextafter(x, np.float32(-np.inf)), x)
+        inside = ~np.any(_beyond(case, x), axis=(0, 2))
         y = np.asarray(run(self.network, self.params, x, options=_OPTIONS))
         for i in np.flatnonzero(inside & _met(case, y)):
             alone = np.asarray(run(self.network, self.params, x[i : i + 1], options=_OPTIONS))
@@ -309,15 +313,25 @@ def _combined(ops: Any, rows: Any, y: Any) -> Any:
     return ops.linear(rows, None, y)
 
 
+def _beyond(case: UnsafeCase, x: Any) -> tuple[Any, Any]:
+    """Which numbers of points are below the box, and above."""
+    below, above = case.open_lower & (x == case.lower), case.open_upper & (x == case.upper)
+    return (x < case.lower) | below, (x > case.upper) | above
+
+
 def _met(case: UnsafeCase, y: Any) -> Any:
     """Which rows of outputs meet all conditions; nan meets none."""
-    return (y.astype(np.float64) @ case.rows.T <= case.limits).all(axis=1)
+    sides = y.astype(np.float64) @ case.rows.T
+    return np.where(case.strict, sides < case.limits, sides <= case.limits).all(axis=1)
 
 
 def rows_of(model: Any) -> tuple[Network, int, int, Callable[[Any], Any]]:
     """A model of one input and one output as a network of rows: with it how long they are, and the shape of a sample.
 
-    Raises UsageError for another model, and for one whose sizes but the first are open.
+    The first size of the input is open, or 1, or the only one: that of a single sample. Rows are run together if that
+    is proved to give what each gives alone, and else one after the other.
+
+    Raises UsageError for another model.
     """
     if len(model.inputs) != 1 or len(model.outputs) != 1 or model.state is not None:
         raise UsageError(
@@ -327,23 +341,46 @@ def rows_of(model: Any) -> tuple[Network, int, int, Callable[[Any], Any]]:
         )
     ((name, spec),) = model.inputs.items()
     shape = spec.shape
-    sizes = list(shape[1:])
-    if not shape or any(not isinstance(size, int) for size in sizes):
-        raise UsageError(f"the input {name} is {shape}: all sizes but the first must be numbers; give them by --fixed")
-    count = int(np.prod(sizes)) if sizes else int(shape[0])
-    single = not sizes
-    one = tuple(sizes) if not single else ()
+    single = len(shape) == 1 and isinstance(shape[0], int)
+    sizes = list(shape) if single else list(shape[1:])
+    batched = single or (bool(shape) and (not isinstance(shape[0], int) or shape[0] == 1))
+    if not batched or any(not isinstance(size, int) for size in sizes):
+        raise UsageError(
+            f"the input {name} is {shape}: the first size must be 1 or open, all others numbers; give them by --fixed"
+        )
+    count = int(np.prod(sizes))
 
-    def network(ops: Any, params: Any, x: Any) -> Any:
-        given = ops.reshape(x, shape=(count,) if single else (x.shape[0], *one))
-        (y,) = model(ops, params, given).values()
+    def sampled(x: Any) -> tuple[Any, ...]:
+        return tuple(sizes) if single else (x.shape[0], *sizes)
+
+    def together(ops: Any, params: Any, x: Any) -> Any:
+        (y,) = model(ops, params, ops.reshape(x, shape=sampled(x))).values()
         return ops.reshape(y, shape=(x.shape[0], -1))
 
+    def one_by_one(ops: Any, params: Any, x: Any) -> Any:
+        rows = ops.split(x, sizes=(1,) * int(x.shape[0]))
+        return ops.concat([together(ops, params, row) for row in rows], axis=0)
+
+    network = together if not single and _acts_on_rows(together, model.params, count) else one_by_one
+
     def shaped(x: Any) -> Any:
-        return np.asarray(x, np.float32).reshape((count,) if single else (len(x), *one))
+        return np.asarray(x, np.float32).reshape(sampled(x))
 
     try:
         y = np.asarray(run(network, model.params, np.zeros((1, count), np.float32), options=_OPTIONS))
     except OpstageError as error:
         raise UsageError(f"the model does not run on one sample: {error}") from None
     return network, count, int(y.shape[1]), shaped
+
+
+def _acts_on_rows(network: Network, params: Any, count: int) -> bool:
+    """Whether it is proved that a network does the same to each of any number of rows: a row of the result reads that
+    row alone, and nothing in it depends on the row's number or on how many there are."""
+    report = check(network, params, Spec(("N", count)), claims=["independent:N"], options=_OPTIONS)
+    return report.ok and not report.conditions and not any(map(_counts, report.program.body.equations))
+
+
+def _counts(equation: Equation) -> bool:
+    if equation.primitive is IOTA or equation.primitive.effects or isinstance(equation.static.get("value"), DimExpr):
+        return True
+    return any(isinstance(value, (Body, DimFloat)) for value in equation.static.values())

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, final
@@ -37,23 +38,29 @@ class Expression(NamedTuple):
 
 
 class LinearCondition(NamedTuple):
-    """Σ factors[name]·value + constant <= 0, over inputs X_i and outputs Y_i by name."""
+    """Σ factors[name]·value + constant <= 0, or < 0 if strict, over inputs X_i and outputs Y_i by name."""
 
     line: int
     factors: dict[str, float]
     constant: float
+    strict: bool = False
 
 
 class UnsafeCase(NamedTuple):
     """A box of inputs, and conditions rows·y <= limits on the outputs: a counterexample meets all of them.
 
-    A strict `<` is treated as `<=`, which can only make a property harder to prove.
+    strict        which conditions are rows·y < limits; one flag for all, or one for each
+    open_lower    which ends of the box are not in it, likewise
+    open_upper
     """
 
     lower: Any
     upper: Any
     rows: Any
     limits: Any
+    strict: Any = False
+    open_lower: Any = False
+    open_upper: Any = False
 
 
 class VnnProperty(NamedTuple):
@@ -171,7 +178,9 @@ class _PropertyReader:
             return self.joined(node, found) if head == "and" else [clause for each in found for clause in each]
         if head in ("<=", ">=", "<", ">", "=") and len(parts) == 3:
             left, right = self._term(parts[1]), self._term(parts[2])
-            below, above = self._difference(node, left, right), self._difference(node, right, left)
+            strict = head in ("<", ">")
+            below = self._difference(node, left, right)._replace(strict=strict)
+            above = self._difference(node, right, left)._replace(strict=strict)
             return [[below, above]] if head == "=" else [[below if head in ("<=", "<") else above]]
         raise self.error(node.line, f"{brief(head or node.word or '()')} is no condition: <=, >=, and, or are")
 
@@ -244,13 +253,13 @@ class _PropertyReader:
         )
 
     def _case(self, clause: Sequence[LinearCondition], inputs: int, outputs: int) -> UnsafeCase | None:
-        lower, upper = np.full(inputs, -np.inf), np.full(inputs, np.inf)
-        rows, limits = [], []
+        lows, highs = [(-math.inf, False)] * inputs, [(math.inf, True)] * inputs  # with whether open, closed
+        rows, limits, strict = [], [], []
         for condition in clause:
             factors = {name: factor for name, factor in condition.factors.items() if factor != 0}
             xs = [name for name in factors if name[0] == "X"]
             if not factors:
-                if condition.constant > 0:
+                if condition.constant > 0 or (condition.strict and condition.constant == 0):
                     return None
             elif not xs:
                 row = np.zeros(outputs)
@@ -258,22 +267,27 @@ class _PropertyReader:
                     row[int(name[2:])] = factor
                 rows.append(row)
                 limits.append(-condition.constant)
+                strict.append(condition.strict)
             elif len(factors) == 1:
                 i, factor = int(xs[0][2:]), factors[xs[0]]
                 limit = -condition.constant / factor
-                if abs(factor) != 1:  # rounded outward: the box must not be smaller than the exact one
-                    limit = float(np.nextafter(limit, np.inf if factor > 0 else -np.inf))
+                is_open = condition.strict
+                if Fraction(limit) * Fraction(factor) != -Fraction(condition.constant):
+                    # rounded outward, as the box must not be smaller than the exact one; beyond which the end lies
+                    limit, is_open = math.nextafter(limit, math.copysign(math.inf, factor)), True
                 if factor > 0:
-                    upper[i] = min(upper[i], limit)
+                    highs[i] = min(highs[i], (limit, not is_open))
                 else:
-                    lower[i] = max(lower[i], limit)
+                    lows[i] = max(lows[i], (limit, is_open))
             else:
                 raise self.error(condition.line, "a condition on an input bounds that input alone: inputs make a box")
+        (lower, open_lower), (upper, closed) = (np.array(ends, float).T for ends in (lows, highs))
         for open_ in np.flatnonzero(np.isinf(lower) | np.isinf(upper)):
             raise UsageError(f"{self.name}: the input X_{open_} has no bound from both sides")
-        if (lower > upper).any():
+        if ((lower > upper) | ((lower == upper) & ((open_lower > 0) | (closed == 0)))).any():
             return None
-        return UnsafeCase(lower, upper, np.array(rows).reshape(len(rows), outputs), np.array(limits))
+        numbers = np.array(rows).reshape(len(rows), outputs)
+        return UnsafeCase(lower, upper, numbers, np.array(limits), np.array(strict, bool), open_lower > 0, closed == 0)
 
 
 def _scaled(term: LinearCondition, factor: float) -> LinearCondition:

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from opstage.api import run
 from opstage.certified.verify import rows_of
 from opstage.certified.verify import verify as branch_and_bound
 from opstage.certified.vnnlib import parse, read
 from opstage.cli.commands import cli
+from opstage.onnx.model import load
 from opstage.ops.errors import UsageError
 
 onnx = pytest.importorskip("onnx")
@@ -206,3 +208,142 @@ def test_a_run_is_verified_by_the_model_that_it_exports(tmp_path: Path) -> None:
         assert (code, said.splitlines()[0]) == outcome
     with pytest.raises(UsageError, match="name one of several outputs by --output"):
         run_command(tmp_path / "run", prop)
+
+
+# Strict conditions, and a batch of one sample ------------------------------------------------------------------------
+
+
+def constant_net(path: Path, value: float) -> Path:
+    """A file of y = relu(x0) * 0 + value."""
+    from onnx import TensorProto, helper
+
+    nodes = [
+        helper.make_node("Gemm", ["x", "w", "b"], ["h"]),
+        helper.make_node("Relu", ["h"], ["r"]),
+        helper.make_node("Gemm", ["r", "v", "c"], ["y"]),
+    ]
+    tensors = [("w", (2, 1), [1, 1]), ("b", (1,), [0]), ("v", (1, 1), [0]), ("c", (1,), [value])]
+    initializers = [helper.make_tensor(n, TensorProto.FLOAT, shape, values) for n, shape, values in tensors]
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N", k]) for n, k in (("x", 2), ("y", 1))]
+    graph = helper.make_graph(nodes, "net", ends[:1], ends[1:], initializers)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+@pytest.mark.parametrize("value", [0.0, -2.5])
+def test_a_strict_condition_is_not_met_at_equality(tmp_path: Path, value: float) -> None:
+    net = constant_net(tmp_path / "net.onnx", value)
+    for operator, expected in (("<", False), (">", False), ("<=", True), (">=", True)):
+        (tmp_path / "p").write_text(BOXED + f"(assert ({operator} Y_0 {value}))")
+        code, said = run_command(net, tmp_path / "p", "--most-boxes", 4)
+        assert (operator, said.splitlines()[0] == "violated", code == 1) == (operator, expected, expected)
+
+
+CASES = [  # text after the declarations; the box, which ends are open, and the strict conditions
+    ("(assert (< X_0 1))(assert (>= X_0 0))", (0, 1), (False, True)),
+    ("(assert (< X_0 1))(assert (<= X_0 1))(assert (>= X_0 0))", (0, 1), (False, True)),
+    ("(assert (<= X_0 1))(assert (< X_0 1))(assert (> X_0 0))", (0, 1), (True, True)),
+    ("(assert (< X_0 2))(assert (<= X_0 1))(assert (>= X_0 0))", (0, 1), (False, False)),
+    ("(assert (< (* 2 X_0) 1))(assert (> (* 2 X_0) -1))", (-0.5, 0.5), (True, True)),
+    ("(assert (> 1 X_0))(assert (< 0 X_0))", (0, 1), (True, True)),
+    ("(assert (< X_0 1))(assert (>= X_0 1))", None, None),
+    ("(assert (<= X_0 1))(assert (>= X_0 1))", (1, 1), (False, False)),
+    ("(assert (<= X_0 1))(assert (>= X_0 0))(assert (< 3 3))", None, None),
+]
+
+
+@pytest.mark.parametrize(("text", "box", "is_open"), CASES)
+def test_open_ends_of_a_box(text: str, box: Any, is_open: Any) -> None:
+    declared = "(declare-const X_0 Real)(declare-const Y_0 Real)"
+    cases = parse(declared + text + "(assert (or (< Y_0 0) (>= Y_0 1)))").cases
+    if box is None:
+        assert cases == ()
+        return
+    assert [(case.lower[0], case.upper[0]) for case in cases] == [box] * 2
+    assert [(case.open_lower[0], case.open_upper[0]) for case in cases] == [is_open] * 2
+    assert [case.strict.tolist() for case in cases] == [[True], [False]]
+
+
+def test_a_counterexample_lies_inside_an_open_box() -> None:
+    """y = x is 1 only at an end: a counterexample where the box holds it."""
+    declared = "(declare-const X_0 Real)(declare-const Y_0 Real)(assert (>= X_0 0))(assert (>= Y_0 1))"
+    for text, outcome in (("(assert (<= X_0 1))", "violated"), ("(assert (< X_0 1))", "unknown")):
+        found = branch_and_bound(
+            lambda ops, params, x: ops.scale(x, c=1.0), [], parse(declared + text), timeout=20, most_boxes=40
+        )
+        assert found.outcome == outcome
+
+
+def fixed_net(path: Path, shape: list[Any], nodes: list[Any], tensors: dict[str, Any]) -> Path:
+    """A file whose input has this shape and whose output is y (1, 2)."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    initializers = [numpy_helper.from_array(np.asarray(value), name) for name, value in tensors.items()]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [shape[0], 2])
+    graph = helper.make_graph(nodes, "net", [x], [y], initializers)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def acas_like(before: str) -> tuple[list[Any], dict[str, Any]]:
+    """The nodes of a small net of the form of ACAS Xu's, and its tensors; `before` makes rows of the input."""
+    from onnx import helper
+
+    rng = np.random.default_rng(3)
+    tensors = {
+        "mean": np.full((1, 1, 1, 5), 0.1, "f4"),
+        "w": rng.standard_normal((5, 8)).astype("f4"),
+        "b": rng.standard_normal(8).astype("f4"),
+        "v": rng.standard_normal((8, 2)).astype("f4"),
+        "c": np.zeros(2, "f4"),
+        "rows": np.array([1, 5]),
+        "open": np.array([-1, 5]),
+        "one": np.array([1]),
+    }
+    first = [helper.make_node("Sub", ["x", "mean"], ["d"])]
+    match before:
+        case "flatten":
+            first += [helper.make_node("Flatten", ["d"], ["r"], axis=1)]
+        case "counted":  # times the number of rows, which is 1 in the file
+            first += [helper.make_node("Reshape", ["d", "open"], ["f"]), helper.make_node("Shape", ["f"], ["s"])]
+            first += [helper.make_node("Slice", ["s", "zero", "one"], ["n"])]
+            first += [helper.make_node("Cast", ["n"], ["k"], to=1), helper.make_node("Mul", ["f", "k"], ["r"])]
+            tensors["zero"] = np.array([0])
+        case "mixing":  # less the mean over the batch, plus itself: of one row nothing changes
+            first += [helper.make_node("Reshape", ["d", "open"], ["f"])]
+            first += [helper.make_node("ReduceMean", ["f"], ["m"], axes=[0], keepdims=1)]
+            first += [helper.make_node("Mul", ["m", "one_"], ["t"]), helper.make_node("Add", ["f", "t"], ["u"])]
+            first += [helper.make_node("Sub", ["u", "m"], ["r"])]
+            tensors["one_"] = np.ones(1, "f4")
+        case _:
+            first += [helper.make_node("Reshape", ["d", before], ["r"])]
+    rest = [
+        helper.make_node("MatMul", ["r", "w"], ["h"]),
+        helper.make_node("Add", ["h", "b"], ["a"]),
+        helper.make_node("Relu", ["a"], ["z"]),
+        helper.make_node("Gemm", ["z", "v", "c"], ["y"]),
+    ]
+    return first + rest, tensors
+
+
+@pytest.mark.parametrize("before", ["flatten", "open", "rows", "counted", "mixing"])
+def test_a_fixed_batch_of_one_is_verified_like_an_open_one(tmp_path: Path, before: str) -> None:
+    reference = fixed_net(tmp_path / "open.onnx", ["N", 1, 1, 5], *acas_like("flatten"))
+    fixed = fixed_net(tmp_path / "one.onnx", [1, 1, 1, 5], *acas_like(before))
+    network, count, outputs, shaped = rows_of(load(fixed))
+    assert (count, outputs) == (5, 2) and shaped(np.zeros((1, 5))).shape == (1, 1, 1, 5)
+    points = np.random.default_rng(0).uniform(-1, 1, (256, 5)).astype("f4")
+    rows = [np.asarray(run(network, load(fixed).params, point[None])) for point in points[:3]]
+    together = np.asarray(run(network, load(fixed).params, points[:3]))
+    np.testing.assert_allclose(together, np.concatenate(rows), rtol=1e-5)
+    values = np.asarray(run(rows_of(load(reference))[0], load(reference).params, points))
+    for limit, expected in ((values[:, 0].max() - 1, "violated"), (values[:, 0].max() + 40, "holds")):
+        prop = property_of(tmp_path / "p", [-1] * 5, [1] * 5, 2, f"(assert (> Y_0 {limit}))")
+        for path in (reference, fixed):
+            assert run_command(path, prop, "--most-boxes", 8)[1].splitlines()[0] == expected
+
+
+def test_a_batch_of_two_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="the first size must be 1 or open"):
+        rows_of(load(fixed_net(tmp_path / "two.onnx", [2, 1, 1, 5], *acas_like("flatten"))))
