@@ -11,12 +11,10 @@ from typing import Any, NamedTuple, TypeAlias, cast, final
 
 from typing_extensions import override
 
-from ..ops.arguments import as_dim
 from ..ops.closed import WhileParameters
 from ..ops.cursor import Quietly
-from ..ops.dims import Dim, require_at_most, require_equal
+from ..ops.dims import Dim, require_equal
 from ..ops.errors import LocatedError, ProgramError, RangeError, ShapeError, SourceLine, UnsupportedError
-from ..ops.invalid_static import InvalidStatic
 from ..ops.primitive import Context, Cost, Primitive, R, Static
 from ..ops.protocol import Ops
 from ..ops.trees import first_difference, flatten, structure_paths, unflatten
@@ -25,7 +23,7 @@ from ..ops.untrusted import a_type
 from .derivatives import run_row_on_tape
 from .forward_mode import ForwardMode
 from .interpreter import BaseInterpreter, Interpreter, Variable
-from .structural import or_zeros, require_same_carry, type_of
+from .structural import loop_size, or_zeros, require_same_carry, type_of
 from .tracer import Tracer, constants, evaluate
 
 Lines: TypeAlias = "Mapping[int, SourceLine | None] | None"
@@ -43,7 +41,7 @@ def while_loop(ops: Interpreter[R], cond: Any, body: Any, init: Any, *, max_iter
     region = ops.cursor.region
     before = region.mark()
     try:
-        limit = _limit(max_iterations)
+        limit = loop_size("while_loop", "max_iterations", max_iterations)
         if not carried:
             raise ShapeError("a while_loop carries at least one tensor: it gives nothing else")
         types = [*map(type_of, carried), TensorType((), INT64)]
@@ -88,15 +86,6 @@ def _part(ops: Interpreter[Any], types: Sequence[TensorType], lines: Lines = Non
     state = [tracer.input(type_) for type_ in types]
     tracer.iteration = state[-1]
     return _Part(tracer, state)
-
-
-def _limit(max_iterations: Any) -> Dim | None:
-    limit = None if max_iterations is None else as_dim("while_loop", "max_iterations", max_iterations)
-    if isinstance(limit, InvalidStatic):
-        limit.raise_()
-    if limit is not None:
-        require_at_most(0, limit, f"max_iterations must be at least 0 but is {limit}")
-    return cast("Dim | None", limit)
 
 
 # The loop as one op --------------------------------------------------------------------------------------------------

@@ -77,11 +77,7 @@ def scan(
 
 def _length(columns: Sequence[Any], paths: Sequence[str], length: Dim | None) -> Any:
     """The number of iterations, a Dim: the common leading size of xs."""
-    count = None if length is None else as_dim("scan", "length", length)
-    if isinstance(count, InvalidStatic):
-        count.raise_()
-    if count is not None:
-        require_at_most(0, count, f"length must be at least 0 but is {count}")
+    count = loop_size("scan", "length", length)
     first = f"length is {count}"
     for ref, path in zip(columns, paths):
         name = f"xs.{path}" if path else "xs"
@@ -99,6 +95,16 @@ def _length(columns: Sequence[Any], paths: Sequence[str], length: Dim | None) ->
     if count is None:
         raise ShapeError("a scan over no xs needs to know how often it runs: give length=")
     return count
+
+
+def loop_size(op: str, name: str, value: Any) -> Any:
+    """A number of iterations, a dim of at least 0, or None if it is not given."""
+    size = None if value is None else as_dim(op, name, value)
+    if isinstance(size, InvalidStatic):
+        size.raise_()
+    if size is not None:
+        require_at_most(0, size, f"{name} must be at least 0 but is {size}")
+    return size
 
 
 def require_same_carry(state: Sequence[Variable], new: Sequence[Variable], paths: Sequence[str]) -> None:

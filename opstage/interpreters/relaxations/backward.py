@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from ...ops.types import BOOL, FLOAT64, DType
@@ -16,7 +17,7 @@ def substituted(relaxed: Relaxed[Any], ref: Related[Any]) -> Interval[Any]:
     """The interval of a ref, no looser than it is, by its relations: one row of coefficients for each element."""
     ops = relaxed.inner
     samples, shape = relaxed.samples, tuple(int(size) for size in ref.shape)
-    count = _count(shape) // samples
+    count = math.prod(shape) // samples
     if not count:
         return ref.interval
     interval = ref.interval
@@ -67,7 +68,7 @@ def lower_bound(ops: Any, samples: int, ref: Related[Any], coefficients: Any) ->
             continue
         if relation.below is not None:
             terms.append(_summed(ops, samples, _at(ops, a, relation.below, relation.above), a.dtype))
-        underflow = 0.0 if relation.below is None else TINY[a.dtype] * _count(a.shape) / samples
+        underflow = 0.0 if relation.below is None else TINY[a.dtype] * math.prod(a.shape) / samples
         for source, found in zip(relation.sources, relation.pull(ops, a)):
             if found is not None:
                 if underflow:
@@ -109,7 +110,7 @@ def _summed(ops: Any, samples: int, x: Any, dtype: DType) -> Any:
     taken from one in `dtype`. Of numbers in float32 products are exact there, so their sum loses next to nothing.
     """
     shape = tuple(int(size) for size in x.shape)
-    count = _count(shape) // samples
+    count = math.prod(shape) // samples
     rows = max(1, round(count**0.5))
     while count % rows:
         rows -= 1
@@ -118,10 +119,3 @@ def _summed(ops: Any, samples: int, x: Any, dtype: DType) -> Any:
     error = ops.scale(ops.abs(x), c=g * (1 + g) + 2 * eps_of(x.dtype))
     x = ops.sub(x, ops.add(error, TINY[dtype]))
     return ops.reduce_sum(ops.reduce_sum(x, axis=2), axis=1)
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count

@@ -7,6 +7,7 @@ op that is linear that is its vjp rule, and whatever has none is taken for its i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, final
 
@@ -121,7 +122,10 @@ class Relaxed(Wrapper[Related[R], R]):
         """The interval of a ref, by its relations as well where it has not too many elements."""
         if not ref.tight:
             ref.tight = True
-            if ref.interval.lower is not ref.interval.upper and _elements(ref.shape) // self.samples <= self.most:
+            if (
+                ref.interval.lower is not ref.interval.upper
+                and math.prod(map(int, ref.shape)) // self.samples <= self.most
+            ):
                 ref.interval = substituted(self, ref)
         return ref.interval
 
@@ -152,10 +156,3 @@ class Relaxed(Wrapper[Related[R], R]):
         if depends and self.samples > 1:
             stays_separate(self.samples, primitive, refs, static, intervals[0].shape)
         return tuple([Related(x, self) for x in intervals])
-
-
-def _elements(shape: Shape) -> int:
-    count = 1
-    for size in shape:
-        count *= int(size)
-    return count

@@ -11,7 +11,6 @@ from ....ops.catalogue.rounding import FLOOR_DIVIDE, MOD
 from ....ops.catalogue.transcendental import COSH
 from ....ops.enclosures import corners, is_even, magnitudes, power_operands
 from ....ops.primitive import Primitive, Static
-from ....ops.types import TensorType
 from ..interpreter import Interval, Intervals
 from ..rounding import down, ends, up
 
@@ -185,11 +184,6 @@ def _mod(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
     upper = ops.add(ops.maximum(y.upper, 0.0), nothing)
     allowed = _nonzero(ops, y)
     return (bounds.between(_known_where(ops, allowed, lower), _known_where(ops, allowed, upper)),)
-
-
-def type_of(x: Interval[Any]) -> TensorType:
-    """The type of a ref."""
-    return TensorType(x.shape, x.dtype)
 
 
 RULES: dict[Primitive, Callable[..., Refs]] = {

@@ -87,10 +87,7 @@ def _bmm(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[I
     *leading, m, k = x.shape
     n = y.shape[-1]
     every = (*leading, m, k, n)
-    count = 1
-    for size in every:
-        count *= int(size)
-    if count > _LARGEST:
+    if math.prod(map(int, every)) > _LARGEST:
         return None
     rows = relaxed.broadcast_to(relaxed.unsqueeze(x, axis=-1), shape=every)
     columns = relaxed.broadcast_to(relaxed.unsqueeze(y, axis=len(leading)), shape=every)

@@ -13,6 +13,7 @@ from ....ops.types import FLOAT64, DType
 from ...intervals import Interval
 from ...intervals.rounding import TINY, eps_of
 from ...intervals.rules.activation import FACTOR_ERRORS
+from ...intervals.rules.elementwise import filled, greatest, least
 from ...intervals.rules.monotone import KERNEL_ERRORS
 from ...intervals.rules.periodic import WAVE_ERROR
 from ..backward import double
@@ -107,35 +108,19 @@ def _held(ops: Any, slope: Any, dtype: DType) -> Any:
     return slope if dtype == FLOAT64 else double(ops, ops.cast(slope, dtype=dtype))
 
 
-def _least_of(ops: Any, first: Any, *others: Any) -> Any:
-    for each in others:
-        first = ops.minimum(first, each)
-    return first
-
-
-def _most_of(ops: Any, first: Any, *others: Any) -> Any:
-    for each in others:
-        first = ops.maximum(first, each)
-    return first
-
-
-def _number(ops: Any, like: Any, value: float) -> Any:
-    return ops.full(shape=like.shape, value=value, dtype=like.dtype)
-
-
 def _chord(ops: Any, low: Any, high: Any, at_low: Any, at_high: Any) -> Any:
     """The slope between both ends; 0 where they are one, which is right for any line through them."""
     wide = ops.less(low, high)
-    width = ops.select(wide, ops.sub(high, low), _number(ops, low, 1.0))
+    width = ops.select(wide, ops.sub(high, low), filled(ops, low, 1.0))
     slope = ops.div(ops.sub(at_high, at_low), width)
-    finite = ops.less(ops.abs(slope), _number(ops, slope, float("inf")))
-    return ops.select(ops.logical_and(wide, finite), slope, _number(ops, slope, 0.0))
+    finite = ops.less(ops.abs(slope), filled(ops, slope, float("inf")))
+    return ops.select(ops.logical_and(wide, finite), slope, filled(ops, slope, 0.0))
 
 
 def _slopes(ops: Any, f: Function, x: Any) -> Any:
     """The derivative, by the op's own rule; the bounds hold for any slope, so they do where this is rounded."""
     _, pullback = ops.vjp_of(lambda inner, x: f(inner)(x), x)
-    return pullback(_number(ops, x, 1.0))[0]
+    return pullback(filled(ops, x, 1.0))[0]
 
 
 def _piecewise(ops: Any, x: Interval[Any], slope: float, chosen: Any = None) -> Lines:
@@ -144,14 +129,14 @@ def _piecewise(ops: Any, x: Interval[Any], slope: float, chosen: Any = None) -> 
     Below may be any line between those two as well: where the operand may have either sign, that of slope `chosen`.
     """
     low, high = x.lower, x.upper
-    zero, one, least = _number(ops, low, 0.0), _number(ops, low, 1.0), _number(ops, low, slope)
+    zero, one, flat = filled(ops, low, 0.0), filled(ops, low, 1.0), filled(ops, low, slope)
     at_low, at_high = ops.maximum(low, ops.scale(low, c=slope)), ops.maximum(high, ops.scale(high, c=slope))
     chord = _chord(ops, low, high, at_low, at_high)
     dead, alive = ops.less_equal(high, zero), ops.less_equal(zero, low)
-    chord = ops.select(alive, one, ops.select(dead, least, chord))
-    above = _most_of(ops, ops.sub(at_low, ops.mul(chord, low)), ops.sub(at_high, ops.mul(chord, high)))
+    chord = ops.select(alive, one, ops.select(dead, flat, chord))
+    above = greatest(ops, ops.sub(at_low, ops.mul(chord, low)), ops.sub(at_high, ops.mul(chord, high)))
     above = ops.select(ops.logical_or(dead, alive), zero, above)
-    nearer = ops.select(ops.less(ops.neg(low), high), one, least)
+    nearer = ops.select(ops.less(ops.neg(low), high), one, flat)
     if chosen is not None:
         between = ops.clamp(chosen, lo=slope, hi=1.0)
         nearer = ops.select(ops.logical_or(dead, alive), chord, between)
@@ -169,7 +154,7 @@ def _relu(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[
         region = relaxed.phases.restricted(relaxed, x)
         out = relaxed.intervals.bind(LEAKY_RELU if slope else RELU, (x.interval,), static)[0]
     lines = _piecewise(ops, x.interval, slope, region.slope)
-    return _related(relaxed, x, lines, 4, out, _number(ops, x.interval.lower, 0.0), region.signed_price)
+    return _related(relaxed, x, lines, 4, out, filled(ops, x.interval.lower, 0.0), region.signed_price)
 
 
 def _convex(ops: Any, f: Function, low: Any, high: Any, dtype: DType) -> Lines:
@@ -177,7 +162,7 @@ def _convex(ops: Any, f: Function, low: Any, high: Any, dtype: DType) -> Lines:
     middle = ops.add(ops.scale(low, c=0.5), ops.scale(high, c=0.5))
     at_low, at_high, at_middle = f(ops)(low), f(ops)(high), f(ops)(middle)
     chord = _held(ops, _chord(ops, low, high, at_low, at_high), dtype)
-    above = _most_of(ops, ops.sub(at_low, ops.mul(chord, low)), ops.sub(at_high, ops.mul(chord, high)))
+    above = greatest(ops, ops.sub(at_low, ops.mul(chord, low)), ops.sub(at_high, ops.mul(chord, high)))
     slope = _held(ops, _slopes(ops, f, middle), dtype)
     below = ops.sub(at_middle, ops.mul(slope, middle))
     return Lines(slope, below, chord, above)
@@ -223,7 +208,7 @@ def _touching(ops: Any, f: Function, low: Any, high: Any, dtype: DType) -> tuple
     A tangent at d <= 0 that is not above the function at `high` is nowhere above it. So halving keeps the d for which
     that is so; where there is none, the chord is below. Its constant is the least that the touching points allow.
     """
-    zero = _number(ops, low, 0.0)
+    zero = filled(ops, low, 0.0)
     at_low, at_high = f(ops)(low), f(ops)(high)
 
     def over(d: Any) -> Any:
@@ -242,7 +227,7 @@ def _touching(ops: Any, f: Function, low: Any, high: Any, dtype: DType) -> tuple
     by_chord = ops.logical_or(ops.less_equal(zero, low), ops.logical_and(steep, ops.logical_not(convex)))
     slope = ops.select(by_chord, _chord(ops, low, high, at_low, at_high), _slopes(ops, f, kept))
     slope = _held(ops, slope, dtype)
-    below = _least_of(
+    below = least(
         ops,
         ops.sub(at_low, ops.mul(slope, low)),
         ops.sub(at_high, ops.mul(slope, high)),
@@ -283,14 +268,14 @@ def _s_shaped(primitive: Primitive, odd: Odd) -> Callable[..., Any]:
         low, high = wide.lower, wide.upper
 
         def f(ops: Any) -> Function:
-            return lambda x: ops.sub(ops.bind(primitive, (x,), static)[0], _number(ops, x, odd.centre))
+            return lambda x: ops.sub(ops.bind(primitive, (x,), static)[0], filled(ops, x, odd.centre))
 
-        shift = _number(ops, low, odd.centre)
+        shift = filled(ops, low, odd.centre)
         slope_below, below = _touching(ops, f, low, high, x.dtype)
         slope_above, above = _touching(ops, f, ops.neg(high), ops.neg(low), x.dtype)
         lines = Lines(slope_below, ops.add(below, shift), slope_above, ops.sub(shift, above))
         size = ops.scale(double(ops, magnitude(ops, out)), c=2 * kernel / _LINES)
-        size = ops.add(size, _number(ops, low, 4 * odd.centre / _LINES))
+        size = ops.add(size, filled(ops, low, 4 * odd.centre / _LINES))
         if odd.off:
             size = ops.add(size, ops.scale(magnitude(ops, wide), c=odd.off / _LINES))
         run = of_sigmoid(ops, out) if primitive is SIGMOID else ops.scale(double(ops, magnitude(ops, out)), c=kernel)
@@ -306,7 +291,7 @@ def of_sigmoid(ops: Any, out: Interval[Any]) -> Any:
     the sum and the quotient round, each by half an eps. s is somewhere in `out`.
     """
     low, high = double(ops, ops.maximum(out.lower, 0.0)), double(ops, ops.minimum(out.upper, 1.0))
-    one = _number(ops, low, 1.0)
+    one = filled(ops, low, 1.0)
     return ops.mul(high, ops.add(one, ops.scale(ops.sub(one, low), c=KERNEL_ERRORS[EXP].ulps)))
 
 
@@ -342,7 +327,7 @@ def _smooth(primitive: Primitive, curvature: float) -> Callable[..., Any]:
         step = ops.scale(ops.sub(high, low), c=1.001 / _PIECES)
         bend = ops.scale(ops.mul(step, step), c=1.001 * curvature / 8)
         lines = Lines(slope, ops.sub(below, bend), slope, ops.add(above, bend))
-        size, one = magnitude(ops, wide), _number(ops, low, 1.0)
+        size, one = magnitude(ops, wide), filled(ops, low, 1.0)
         run = (
             ops.scale(size, c=FACTOR_ERRORS[primitive]) if primitive in FACTOR_ERRORS else ops.scale(one, c=WAVE_ERROR)
         )
@@ -370,8 +355,8 @@ def _positive(of: Callable[..., Any]) -> Callable[..., Any]:
     def rule(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[Interval[Any]]) -> Any:
         (x,), ops = refs, relaxed.inner
         interval = relaxed.tightened(x)
-        below_zero = ops.less_equal(interval.lower, _number(ops, interval.lower, 0.0))
-        nan = _number(ops, interval.lower, float("nan"))
+        below_zero = ops.less_equal(interval.lower, filled(ops, interval.lower, 0.0))
+        nan = filled(ops, interval.lower, float("nan"))
         kept = x.interval
         x.interval = Interval(
             ops.select(below_zero, nan, kept.lower), ops.select(below_zero, nan, kept.upper), kept.ops
