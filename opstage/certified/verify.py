@@ -9,7 +9,7 @@ Formal security analysis of neural networks using symbolic intervals, USENIX Sec
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any, Literal, TypeAlias, final
 
@@ -349,6 +349,8 @@ def rows_of(model: Any) -> tuple[Network, int, int, Callable[[Any], Any]]:
             f"the input {name} is {shape}: the first size must be 1 or open, all others numbers; give them by --fixed"
         )
     count = int(np.prod(sizes))
+    if not single and shape[0] == 1:
+        model = replace(model, inputs={name: Spec(("N", *sizes), spec.dtype)})
 
     def sampled(x: Any) -> tuple[Any, ...]:
         return tuple(sizes) if single else (x.shape[0], *sizes)

@@ -327,11 +327,14 @@ def acas_like(before: str) -> tuple[list[Any], dict[str, Any]]:
     return first + rest, tensors
 
 
-@pytest.mark.parametrize("before", ["flatten", "open", "rows", "counted", "mixing"])
+@pytest.mark.parametrize(
+    "before", ["flatten", "open", "rows", "counted", pytest.param("mixing", marks=pytest.mark.slow)]
+)
 def test_a_fixed_batch_of_one_is_verified_like_an_open_one(tmp_path: Path, before: str) -> None:
     reference = fixed_net(tmp_path / "open.onnx", ["N", 1, 1, 5], *acas_like("flatten"))
     fixed = fixed_net(tmp_path / "one.onnx", [1, 1, 1, 5], *acas_like(before))
     network, count, outputs, shaped = rows_of(load(fixed))
+    assert network.__name__ == ("together" if before in ("flatten", "open") else "one_by_one")
     assert (count, outputs) == (5, 2) and shaped(np.zeros((1, 5))).shape == (1, 1, 1, 5)
     points = np.random.default_rng(0).uniform(-1, 1, (256, 5)).astype("f4")
     rows = [np.asarray(run(network, load(fixed).params, point[None])) for point in points[:3]]
