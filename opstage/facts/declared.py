@@ -33,14 +33,15 @@ class RuledJoins(Joins):
     faults   what makes the gradients of parts others than that of the batch even if they are weighed and added
     """
 
-    def __init__(self, rows: DimExpr):
+    def __init__(self, rows: DimExpr, *, whole: bool = False, ranks: bool = False):
+        super().__init__(whole=whole, ranks=ranks)
         self._rows = rows
         self.faults: list[str] = []
 
     @override
     def finished(self, call: OpCall, facts: Sequence[Join], results: Sequence[Join]) -> Sequence[Join]:
         followed = not any(fact.kind is RowKind.MIXED for fact in results)
-        if not (followed and has_rule(call) and any(fact.kind is not RowKind.FIXED for fact in facts)):
+        if not (followed and has_rule(call)) or all(fact.kind is RowKind.FIXED and fact.data for fact in facts):
             return results
         try:
             proved = self._is_by_row(call, facts, results)
@@ -57,6 +58,8 @@ class RuledJoins(Joins):
         linear = is_linear(Recorder(_dtype(call), 0), body, [i >= len(facts) for i in range(len(body.inputs))])
         if not linear:
             self.faults.append(f"the derivative rule of {call.primitive.name} {_BENDS}")
+        if all(fact.kind is RowKind.FIXED for fact in facts):  # a part adds its share of the result
+            return linear
         if any(fact.is_sum for fact in facts):  # whose cotangents depend on how ranks weigh them
             return linear and not any(fact.kind is RowKind.ROWS for fact in facts)
         if any(fact.kind is RowKind.RATIO or fact.degree for fact in results):

@@ -65,7 +65,7 @@ class Interpretation:
         types = body.types
         for equation in body.equations:
             read = [facts[slot] for slot in equation.inputs]
-            found = self._results_of(equation, read, [types[slot] for slot in equation.inputs + equation.outputs])
+            found = self.results(equation, read, [types[slot] for slot in equation.inputs + equation.outputs])
             for slot, known in zip(equation.outputs, found, strict=True):
                 facts[slot] = known
             after(equation)
@@ -87,7 +87,8 @@ class Interpretation:
             return self._by_parts((primitive, distinct(static), types), static, types, read)
         return [(fact,) for fact in found]
 
-    def _results_of(self, equation: Equation, read: Sequence[Facts], types: Sequence[TensorType]) -> list[Facts]:
+    def results(self, equation: Equation, read: Sequence[Facts], types: Sequence[TensorType]) -> list[Facts]:
+        """The facts of an equation's results, for those of its operands; `types` are of operands, then results."""
         primitive = equation.primitive
         inputs, outputs = tuple(types[: len(read)]), tuple(types[len(read) :])
         if Effect.EXTERNAL in equation.effects or primitive.kind is Kind.COLLECTIVE:

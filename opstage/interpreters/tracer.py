@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 from typing_extensions import override
 
-from ..ops.closed import Body, Trace
+from ..ops.closed import Body, Equation, Trace
 from ..ops.dims import evaluate as at
 from ..ops.errors import LocatedError, ProgramError, SourceLine, user_frame
 from ..ops.primitive import Primitive, R, Static
@@ -121,11 +121,17 @@ def constants(ops: Interpreter[R], body: Body) -> tuple[R, ...]:
     return tuple([ops.const(constant.value, dtype=constant.type.dtype) for constant in body.constants])
 
 
-def evaluate(ops: Interpreter[R], body: Body, inputs: Sequence[R], held: Sequence[R]) -> tuple[R, ...]:
+def evaluate(
+    ops: Interpreter[R],
+    body: Body,
+    inputs: Sequence[R],
+    held: Sequence[R],
+    operands: Callable[[Equation, tuple[R, ...]], tuple[R, ...]] = lambda equation, refs: refs,
+) -> tuple[R, ...]:
     """The outputs of a body on `ops`, with the same ops as when it was traced; `held` are its `constants`.
 
-    A result is released after its last use. An error of an op names the user's line in the body, no matter where the
-    loop was called or derived.
+    Each op is bound on what `operands` makes of its operands. A result is released after its last use. An error of an
+    op names the user's line in the body, no matter where the loop was called or derived.
     """
     values: list[Any] = [None] * len(body.types)
     for slot, value in zip(body.inputs, inputs):
@@ -138,7 +144,7 @@ def evaluate(ops: Interpreter[R], body: Body, inputs: Sequence[R], held: Sequenc
         for equation, last in zip(body.equations, body.last_reads()):
             primitive, static, slots, results, within, number, opened, backward = equation
             cursor.region, cursor.ordinal, cursor.backward = within, number, max(backward, outside)
-            refs = tuple([values[slot] for slot in slots])
+            refs = operands(equation, tuple([values[slot] for slot in slots]))
             if opened and expands and primitive.expandable:
                 outs = ops.decompose(primitive, refs, static)
             else:

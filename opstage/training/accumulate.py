@@ -7,7 +7,6 @@ of one microbatch.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -16,18 +15,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, final
 
 import numpy as np
 
+from ..arguments import with_train
 from ..interpreters.base_program import BaseProgram
 from ..interpreters.interpreter import BaseInterpreter
 from ..ops.arrays import as_numpy
-from ..ops.errors import OpstageError, ProgramError, UsageError
+from ..ops.errors import ProgramError, UsageError
 from ..ops.trees import Structure, flatten, lists_as_arrays, unflatten
 from ..ops.types import TensorType, dtype_name
 from ..options import Options
 from .by_name import by_position
 from .hyperparameters import keep, require_count
-from .row_terms import ADDED, COUNT, DIVISOR, ROWS, SUM, Divisor, Joining, Joinings, called, counts, with_state
+from .parallel import DataParallel, FlatLoss, LossPart
+from .row_terms import COUNT, DIVISOR, Divisor, Joining, Joinings, called, counts, is_state, with_state
 from .sharding import several_ranks
 from .step import Row, StepOutputs, TrainingStep
+from .terms import ROWS, SUM
 
 if TYPE_CHECKING:
     from .executor import Executor
@@ -44,9 +46,11 @@ class Accumulate:
             weighed by their rows, or over those that count (targets that are not ignored, weights), so by what its sum
             is divided by. "sum": it is a sum over rows. Any other word is a metric of `Aux(metrics=)`, by which they
             are weighed, for a loss of which that cannot be read
-    check   refuse a loss or a new state that does not follow so, and batch norm. It is derived from the traced loss;
-            where it cannot be, the loss of every batch is computed in evaluation form, as a whole and in parts, and
-            compared
+    check   refuse a loss or a new state of which that is not proved on its trace, and batch norm
+
+    A loss may also be a sum of terms that are each a mean, a sum, a sum divided by what the data alone decide, such as
+    max(count, 1), or fixed, such as a penalty. Then `by` is not read: what sums are divided by is computed of the whole
+    batch first.
 
     The gradient is Σ w·g / Σ w over parts, which is that of the whole batch but for rounding; the new state follows
     from those of the parts likewise. With `check=False` statistics of a batch are those of a part, and state continues
@@ -146,11 +150,15 @@ class Microbatches:
 
     weigh   the weight of a microbatch: the metric of this name, or the divisor of the loss; None: a number given as
             input
+    terms   how what the parts give adds up, for a loss whose terms join in ways of their own
+    rows    those of the whole batch, in that case
     sums    the results of all microbatches, once they are computed
     """
 
     whole: TrainingStep
     weigh: str | Divisor | None = None
+    terms: Joining | None = None
+    rows: int = 0
     sums: GradientSums | None = None
 
     @property
@@ -161,20 +169,23 @@ class Microbatches:
     @property
     def key(self) -> tuple[Any, ...]:
         """A key that distinguishes its programs from those of the trainer's other steps."""
-        return self.whole.key, self.weigh
+        return self.whole.key, self.weigh, self.terms and self.terms.terms, self.rows
 
     def part(self, ops: BaseInterpreter[Any], *row: Any) -> Row:
-        """Compute a part of a batch: (parameters, state, batch, sums, number, weight) -> (loss, metrics, state),
-        weight, sums.
+        """Compute a part of a batch: (parameters, state, batch, sums, number, weight[, share, sums over rows]) ->
+        (loss, metrics, state), weight, sums.
 
         The sums accumulate weight times gradient of the trained parameters over the parts so far; on a mesh, over a
         rank's own rows. The weight is the given one, or computed as `weigh` says.
         """
         step = self.whole
         first = sum(step.counts[:3])
-        *sums, number, weight = row[first:]
+        last = first + len(step.trained_indices)
+        sums, (number, weight, *terms) = row[first:last], row[last:]
         with ops.in_part(number):
-            outputs, structure = step.gradients(ops, row[:first], own_rows=several_ranks(ops))
+            outputs, structure = step.gradients(
+                ops, (*row[:first], *terms), self._run if terms else None, own_rows=several_ranks(ops)
+            )
         loss, end = outputs[0], structure.num_leaves
         if isinstance(self.weigh, Divisor):
             weight = ops.cast(self._divisor(ops, row[:first], self.weigh), dtype=dtype_name(loss.dtype))
@@ -190,10 +201,46 @@ class Microbatches:
         new = [ops.add(total, self._weighed(ops, weight, loss, g)) for total, g in zip(sums, outputs[end:])]
         return [*outputs[:end], weight, *new], structure
 
+    def _run(self, ops: Any, *row: Any) -> Any:
+        """Compute (parameters, state, batch, share, sums) -> what a part adds to loss and metrics, and the new
+        state."""
+        assert self.terms is not None and self.terms.terms is not None
+        first = sum(self.whole.counts[:3])
+        part = LossPart(self.terms, self.rows, dict(zip(self.terms.terms.sums, row[first + 1 :])), row[first])
+        loss = self._loss.unsummed() if several_ranks(ops) else self._loss
+        return replace(self.whole, loss=loss.on(part)).loss_and_state(ops, *row[:first])
+
+    @property
+    def _loss(self) -> DataParallel:
+        """The loss as that of a rank's rows."""
+        loss = self.whole.loss
+        return loss if isinstance(loss, DataParallel) else DataParallel(loss, 1 if self.whole.state is None else 2)
+
+    def sum_over_rows(self, ops: Any, *row: Any) -> Row:
+        """Compute (parameters, state, batch, share, sums known so far) -> the next sum over the rows of a part."""
+        assert self.terms is not None and self.terms.terms is not None
+        first, terms = sum(self.whole.counts[:3]), self.terms.terms
+
+        def program(outer: Any, *refs: Any) -> Row:
+            arguments = self.whole.arguments(refs[:first])
+            leaves, structure = flatten(arguments)
+            share, known = refs[first], dict(zip(terms.sums, refs[first + 1 :]))
+
+            def shared(x: Any) -> Any:
+                return outer.mul(x, outer.broadcast_to(outer.cast(share, dtype=dtype_name(x.dtype)), shape=x.shape))
+
+            batch = slice(len(leaves) - self.whole.counts[2], len(leaves))
+            loss, only = FlatLoss(self._loss.loss, structure), terms.sums[len(known)]
+            total = terms.run(outer, loss, leaves, batch, self.rows, lambda at, x: known.get(at, x), shared, only)
+            return [total], flatten(0)[1]
+
+        return self.whole.sharding.on_whole_parameters(ops, program, row)
+
     def _divisor(self, ops: Any, row: Sequence[Any], divisor: Divisor) -> Any:
         def program(outer: Any, *refs: Any) -> Row:
-            types = [TensorType(ref.shape, ref.dtype) for ref in refs]
-            return [divisor.value(outer, self.whole.unsharded.terms, refs, types)], flatten(0)[1]
+            leaves, structure = flatten(self.whole.arguments(refs))
+            types = [TensorType(ref.shape, ref.dtype) for ref in leaves]
+            return [divisor.value(outer, FlatLoss(self._loss.loss, structure), leaves, types)], flatten(0)[1]
 
         (count,), _ = self.whole.sharding.on_whole_parameters(ops, program, row)
         return count
@@ -245,7 +292,7 @@ class Microbatches:
         """Return the sum of the gradients of all parts, computed on the interpreter. Parameters and state do not
         change.
 
-        `joins` maps names of metrics and `new_state`s to ROWS, SUM, COUNT or ADDED; the others are combined like the
+        `joins` maps names of metrics and `new_state`s to ROWS, SUM or COUNT; the others are combined like the
         loss. If it has no new state, each part continues from that of the part before.
         """
         held, step = executor.state, self.whole
@@ -255,6 +302,9 @@ class Microbatches:
         proved = all(joins.get(name) for name in old)
         total = sum(part.rows for part in parts)
         exact = interpreter.dtype.kind == "O"
+        shares = [Fraction(part.rows, total) for part in parts]
+        put = [interpreter.put(np.asarray(share if exact else float(share))) for share in shares]
+        known = [] if self.terms is None else self._sums_over_rows(executor, parts, put)
         trained = [held.params[i] for i in step.trained_indices]
         sums: tuple[Any, ...] = tuple([interpreter.put(np.zeros(param.shape, param.dtype)) for param in trained])
         first = sum(step.counts[:3])
@@ -263,8 +313,8 @@ class Microbatches:
         weights: list[Any] = []
         told: list[dict[str, Any]] = []
         for number, part in enumerate(parts):
-            share = Fraction(1) if by == SUM else Fraction(part.rows, total)
-            scalars = interpreter.put(np.asarray(number)), interpreter.put(np.asarray(share if exact else float(share)))
+            weight = interpreter.put(np.asarray(Fraction(1) if exact else 1.0)) if by == SUM else put[number]
+            scalars = interpreter.put(np.asarray(number)), weight, *([put[number], *known] if self.terms else ())
             row = step.pack(values, state, part.refs, (sums,), scalars)
             program = BaseProgram(self.part, None, ("part", self.key), donated)
             outputs, structure = executor.execute(program, row)
@@ -287,10 +337,6 @@ class Microbatches:
         def metric(name: str) -> Any:
             how = joins.get(name, "")
             values = [each[name] for each in told]
-            if how == ADDED:
-                before = held.host(old[name])
-                added = _joined_metric([each - before for each in values], *once, mean=False)
-                return np.asarray(before + added, before.dtype)
             return _joined_metric(values, *weighed.get(how, (weights, divisor)), mean=how == ROWS)
 
         def new_state(name: str) -> Any:
@@ -305,6 +351,25 @@ class Microbatches:
             sums,
             interpreter.put(np.asarray(divisor if exact else float(divisor))),
         )
+
+    def _sums_over_rows(self, executor: Executor, parts: Sequence[Microbatch], shares: Sequence[Any]) -> list[Any]:
+        """Return the sums over the rows of the whole batch that each part needs, on the interpreter."""
+        assert self.terms is not None and self.terms.terms is not None
+        held, known = executor.state, list[Any]()
+        for slot in self.terms.terms.sums:
+            found: list[Any] = []
+            for part, share in zip(parts, shares):
+                row = self.whole.pack(held.values(), held.state, part.refs, (), (share, *known))
+                program = BaseProgram(self.sum_over_rows, None, ("sum", slot, self.key))
+                found += executor.execute(program, row)[0]
+            known.append(held.interpreter.put(_total([held.host(each) for each in found])))
+        return known
+
+
+def _total(values: Sequence[Any]) -> Any:
+    """Return the sum of arrays, rounded once."""
+    kind = np.asarray(values[0]).dtype
+    return np.asarray(sum([np.asarray(value, np.float64 if kind.kind == "f" else kind) for value in values]), kind)
 
 
 def _joined(values: Sequence[Any], weights: Sequence[Any], divisor: Any) -> Any:
@@ -331,7 +396,7 @@ _WHAT = {ROWS: "a mean over the rows", SUM: "a sum over the rows"}
 
 @final
 class GradientAccumulation:
-    """Computes steps in microbatches; proves or compares how the loss of a batch combines those of its parts."""
+    """Computes steps in microbatches; proves how the loss of a batch follows from those of its parts."""
 
     def __init__(self, executor: Executor, accumulate: Accumulate):
         self._executor = executor
@@ -349,44 +414,56 @@ class GradientAccumulation:
         parts = rows.parts(accumulate.parts)
         found = self.require(rows, parts)
         step = self._executor.step_for(rows.structure, optimizer=optimizer, scalars=scalars)
-        split = Microbatches(step, accumulate.metric if accumulate.metric is not None else found.divisor)
-        sums = split.sum_gradients(self._executor, parts, accumulate.by, found.metrics)
+        if found.terms is not None:
+            split, by = Microbatches(step, terms=found, rows=rows.count), SUM
+        else:
+            named = accumulate.metric
+            read = named is None or (found.loss and named in found.metrics.keys() - found.counts)
+            split, by = Microbatches(step, found.divisor if read else named), accumulate.by
+        sums = split.sum_gradients(self._executor, parts, by, found.metrics)
         return tuple(chain.from_iterable(part.refs for part in parts)), replace(split, sums=sums)
 
     def require(self, rows: Rows, parts: list[Microbatch]) -> Joining:
-        """Return how the loss of these rows combines those of its parts. Raises UsageError unless `Accumulate.by`
-        agrees.
-
-        Without a proof, the loss of the batch is compared with those of two of its parts, in evaluation form.
-        """
-        by, metric = self._accumulate.by, self._accumulate.metric
+        """Return how the loss of these rows follows from those of its parts; with `terms`, from them alone. Raises
+        UsageError unless that is proved, as `Accumulate.by` says."""
+        by, metric, check = self._accumulate.by, self._accumulate.metric, self._accumulate.check
         step = self._executor.step_for(rows.structure)
         held = self._executor.state
         row = step.pack(held.values(), held.state, parts[0].refs)
         types = [TensorType(ref.shape, ref.dtype) for ref in row]
         types[: len(held.params)] = [TensorType(param.shape, param.dtype) for param in held.params]
-        first, last = sum(step.counts[:2]), sum(step.counts[:3])
-        key = (step.key, *[(type_.shape[1:], type_.dtype) for type_ in types[first:last]])
-        forward, counts = step.unsharded.terms, (*sorted({part.rows for part in parts}), rows.count)
-        with self._joinings.proved(key, forward, types, slice(first, last), held.interpreter, counts) as (found, new):
-            if self._accumulate.check:
-                if found.parts:
-                    raise UsageError(
-                        f"accumulate: {found.parts}, so the gradient would be another one; check=False goes on anyway"
-                    )
-                alike = (by, DIVISOR if by == ROWS else by)
-                proved = metric in found.counts if metric is not None else found.loss in alike
-                if not proved or (new and found.loss != DIVISOR):
-                    self._see(rows, found, proved=proved)
-                if metric is None and not proved and found.loss:
-                    self._refuse(f"it is {_WHAT.get(found.loss, 'a mean over the rows that count')}", found.loss)
+        arguments = step.arguments(range(len(types)))
+        at, structure = flatten(arguments)
+        types, batch = [types[i] for i in at], slice(len(at) - step.counts[2], len(at))
+        key = (step.key, *[(type_.shape[1:], type_.dtype) for type_ in types[batch]])
+        loss = FlatLoss(with_train(self._executor.loss, True), structure)
+        with self._joinings.proved(key, loss, types, batch, held.interpreter, held.interpreter.mesh) as found:
+            proved = found.loss == by or (found.loss == DIVISOR and by != SUM) or (found.loss == ROWS and metric)
+            terms = found.in_terms(before=True)
+            unproved = [name for name, how in terms.metrics.items() if not how] if terms is not None else []
+            if not check and any(map(is_state, unproved)):
+                terms = None  # state continues from part to part
+            if check and found.parts:
+                raise UsageError(
+                    f"accumulate: {found.parts}, so the gradient would be another one; check=False goes on anyway"
+                )
+            if check and found.loss and not proved:
+                self._refuse(found.loss)
+            if check and not found.loss and terms is None:
+                raise UsageError(
+                    "accumulate: whether the loss of a batch follows from that of its parts is not known: "
+                    f"{found.reason}; make it of means and sums over the rows, and of such sums divided by what the "
+                    "data alone decide; check=False goes on anyway"
+                )
+            found = found._replace(terms=None) if terms is None else terms
+            if check:
                 self._require_metrics(found)
             return found
 
     def _require_metrics(self, found: Joining) -> None:
-        """Raise UsageError for a metric of which it is known that it does not follow from those of the parts."""
-        unknown = {**found.unknown, **dict.fromkeys(found.divisors, "it is divided by another sum than the loss is")}
-        for name, why in unknown.items():
+        """Raise UsageError for a metric of which it is not proved that it follows from those of the parts."""
+        unknown = {name: found.unknown.get(name, _OF_PARAMETERS) for name, how in found.metrics.items() if not how}
+        for name, why in {**unknown, **dict.fromkeys(found.divisors, _OF_PARAMETERS)}.items():
             if name != self._accumulate.metric:
                 raise UsageError(
                     f"accumulate: {called(name)} of a batch does not follow from those of its parts: {why}; give what "
@@ -394,69 +471,15 @@ class GradientAccumulation:
                     "state part by part"
                 )
 
-    def _see(self, rows: Rows, found: Joining, *, proved: bool) -> None:
-        """Compare the loss of some rows (if `proved`) or of all rows with the losses of two parts of them."""
-        metric = self._accumulate.metric
-        count = min(rows.count, max(3, rows.count // self._accumulate.parts)) if proved else rows.count
-        if count < 2:
-            return
-        cut = max(1, count // 3)
-        try:
-            found_at = [self._loss(rows, *ends) for ends in ((0, count), (0, count, 1), (0, cut), (cut, count))]
-        except OpstageError as error:
-            if proved:
-                return
-            self._unknown(found, f"it cannot be compared with that of its parts: {str(error).splitlines()[0]}")
-        seen = [each for each in found_at if each is not None and math.isfinite(each[0])]
-        if len(seen) < len(found_at):
-            return  # a missing metric or a loss that is not a number is reported elsewhere
-        whole, again, *pieces = seen
-        if whole != again:
-            if not proved:
-                self._unknown(found, "it draws at random, so it cannot be compared with that of its parts")
-            return
-        weights: dict[str, tuple[float, float]] = {ROWS: (cut, count - cut), SUM: (1.0, 1.0)}
-        if metric is not None:
-            weights[metric] = pieces[0][1], pieces[1][1]
-        sums = {name: sum(w * loss for w, (loss, _) in zip(each, pieces)) for name, each in weights.items()}
-        joined = {name: total / (1.0 if name == SUM else sum(weights[name]) or np.nan) for name, total in sums.items()}
-        size = max(abs(whole[0]), abs(pieces[0][0]), abs(pieces[1][0]))
-        near = 1e-3 if self._executor.state.interpreter.dtype == np.float32 else 1e-9
-        fits = {name: bool(abs(whole[0] - value) <= near * size) for name, value in joined.items()}
-        if fits[self._accumulate.by]:
-            return
-        of_parts = f"of the first {cut} {pieces[0][0]:.6g}, of the others {pieces[1][0]:.6g}"
-        figures = f"of {count} rows it is {whole[0]:.6g}, {of_parts}"
-        other = next((name for name in (ROWS, SUM) if fits[name] and name != self._accumulate.by), "")
-        self._refuse(figures, other)
-
-    def _loss(self, rows: Rows, start: int, stop: int, step: int = 0) -> tuple[float, float] | None:
-        """Return the loss of these rows in evaluation form, and the metric that weighs it; None if that is missing."""
-        forward = self._executor.step_for(rows.structure, train=False)
-        held, metric = self._executor.state, self._accumulate.metric
-        row = forward.pack(held.values(), held.state, rows.part(start, stop).refs)
-        program = BaseProgram(forward.forward, None, ("forward", forward.key))
-        outputs, structure = self._executor.execute(program, row, step)
-        loss, metrics = unflatten(structure, outputs)
-        if metric is None:
-            return float(held.host(loss)), 0.0
-        return (float(held.host(loss)), float(held.host(metrics[metric]))) if metric in metrics else None
-
-    def _refuse(self, seen: str, other: str) -> None:
+    def _refuse(self, proved: str) -> NoReturn:
         by = self._accumulate.by
         what = _WHAT.get(by, f"a mean weighed by the metric {by!r}")
-        advice = (
-            f"it is {_WHAT[other]}: accumulate=Accumulate({self._accumulate.parts}, by={other!r})"
-            if other in _WHAT
-            else "where targets are ignored or weighted, by= names the metric to divide by; check=False goes on anyway"
-        )
+        found = _WHAT.get(proved, "a mean over the rows that count")
+        other = proved if proved in _WHAT else ROWS
         raise UsageError(
-            f"accumulate: the loss of a batch is not {what} ({seen}), so its parts would give another gradient; "
-            f"{advice}"
+            f"accumulate: the loss of a batch is not {what} (it is {found}), so its parts would give another gradient; "
+            f"it is {found}: accumulate=Accumulate({self._accumulate.parts}, by={other!r})"
         )
 
-    def _unknown(self, found: Joining, why: str) -> NoReturn:
-        raise UsageError(
-            f"accumulate: whether the loss of a batch follows from that of its parts is not known: {found.reason}, and "
-            f"{why}; check=False goes on anyway"
-        )
+
+_OF_PARAMETERS = "it is divided by what the parameters decide"

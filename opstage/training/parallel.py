@@ -2,31 +2,32 @@
 
 How the loss of the batch follows from those of the ranks' rows is proved on its trace, see row_terms: a mean over rows
 becomes the mean of the ranks' means, a sum their sum, and a mean over the rows that count (targets that are not
-ignored, weights) is divided by the count over all ranks. A loss without a proof is an error. Gradients need no further
-work: see interpreters/mesh/varying.py.
+ignored, weights) is divided by the count over all ranks. Any other loss is evaluated term by term, see terms, or is an
+error. Gradients need no further work: see interpreters/mesh/varying.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, final
+from copy import copy
+from typing import Any, NamedTuple, final
 
-from ..facts.rows import BY_NUMBER
 from ..interpreters.mesh.one_rank import OneRank
 from ..interpreters.mesh.varying import Varying, VaryingRef
 from ..ops.cursor import Quietly
-from ..ops.dims import DimScope, Verdict, equal
+from ..ops.dims import DimScope, Verdict, equal, ratio
 from ..ops.errors import MeshError, OpstageError, UsageError
 from ..ops.functions.collective import all_mean
 from ..ops.mesh import Mesh
 from ..ops.program import Aux, loss_and_aux
 from ..ops.spec import Spec
-from ..ops.trees import flatten, unflatten
+from ..ops.trees import Structure, flatten, unflatten
 from ..ops.types import FLOAT32, TensorType, dtype_name
-from .row_terms import ADDED, COUNT, DIVISOR, OTHER, ROWS, SUM, Divisor, Joining, Joinings, called, counts, with_state
+from .row_terms import COUNT, DIVISOR, OTHER, Divisor, Joining, Joinings, called, counts, is_state, with_state
 from .sharding import DATA
 from .sizes import in_numbers
+from .terms import ROWS, SUM
 
 
 def shared_out(specs: tuple[Any, ...], mesh: Mesh) -> tuple[Any, ...]:
@@ -53,6 +54,21 @@ def _divided(spec: Spec, size: int | str) -> Spec:
     return spec.changed(where=(*spec.where, condition))
 
 
+class LossPart(NamedTuple):
+    """A part of a batch that is computed in parts.
+
+    joins   how what the parts give combines
+    rows    those of the whole batch
+    sums    over these rows, by slot
+    share   the part's share of the rows, a scalar
+    """
+
+    joins: Joining
+    rows: int
+    sums: Mapping[int, Any]
+    share: Any
+
+
 @final
 class DataParallel:
     """`loss(ops, params, [state,] *batch)` on the ranks of a mesh: each processes its share of the batch's rows.
@@ -66,19 +82,26 @@ class DataParallel:
         self._trees = trees
         self._joinings = Joinings()
         self._varied = False
+        self._part: LossPart | None = None
 
     def unsummed(self) -> DataParallel:
         """Return the same program for parameters that already vary over the ranks of a batch, so their gradients are
         unsummed."""
-        made = DataParallel(self.loss, self._trees)
-        made._joinings, made._varied = self._joinings, True
+        made = copy(self)
+        made._varied = True
+        return made
+
+    def on(self, part: LossPart | None) -> DataParallel:
+        """Return the program of what a part of a batch adds to the loss and the metrics of the batch."""
+        made = copy(self)
+        made._part = part
         return made
 
     def __call__(self, ops: Any, *arguments: Any) -> Any:
-        if ops.mesh.is_alone:  # traced on its own
+        part = self._part
+        if ops.mesh.is_alone and part is None:  # traced on its own
             return self.loss(ops, *arguments)
-        rows = ops.mesh.size(DATA)
-        split = frozenset() if isinstance(rows, int) and rows == 1 else frozenset({DATA})  # one rank has them all
+        split = frozenset() if _is_alone(ops) else frozenset({DATA})
         outer = Varying(ops, batch=split)
         leaves, structure = flatten(arguments)
         first = len(flatten(arguments[: self._trees])[0])
@@ -96,14 +119,20 @@ class DataParallel:
             *[VaryingRef(part, outer, split) for part in parts],
         ]
         types = [TensorType(leaf.shape, leaf.dtype) for leaf in (*leaves[:first], *parts)]
-        flat = _Flat(self.loss, structure)
+        flat = FlatLoss(self.loss, structure)
         found, begun = self._joining(flat, types, first, ops) if split else _SUMMED, ops.cursor.ordinal
-        if found.divisor is not None:
-            outer.quotients = frozenset([begun + ordinal for ordinal in found.divisor.quotients])
-        loss, aux = loss_and_aux(self.loss(outer, *unflatten(structure, refs)))
+        joins = part.joins if part is not None else found.in_terms()
+        if joins is not None:
+            loss, aux = self._in_terms(outer, flat, refs, first, joins)
+        else:
+            joins = found
+            if found.divisor is not None:
+                outer.quotients = frozenset([begun + ordinal for ordinal in found.divisor.quotients])
+            loss, aux = loss_and_aux(self.loss(outer, *unflatten(structure, refs)))
         loss, outer.quotients = outer.adopt(loss), frozenset()
         _require_known(ops.mesh, outer.used_axes)
-        joins = _require_joining(found, summed=DATA not in loss.axes)
+        if split:
+            joins = _require_joining(joins, summed=joins.sends and DATA not in loss.axes)
         with Quietly(ops.cursor):
 
             def weighed(divisor: Divisor | None, x: Any) -> VaryingRef | None:
@@ -112,26 +141,54 @@ class DataParallel:
                 return outer.cast(divisor.value(outer, flat, refs, types), dtype=dtype_name(x.dtype))
 
             weight = weighed(joins.divisor, loss)
-            joined = _alike(_join(outer, loss, joins.loss, weight), "the loss")
+            joined = _alike(_join(outer, loss, joins.loss, weight), "the loss") if split else loss
             told = {
                 name: _alike(_metric(outer, name, value, joins, weighed), f"the metric {name!r}").value
                 for name, value in aux.metrics.items()
             }
-            old = dict(zip(with_state({}, aux.state), refs[params:first]))
             kept = [
-                _alike(_new_state(outer, name, value, old[name], joins, weighed), name).value
+                _alike(_metric(outer, name, value, joins, weighed), name).value
                 for name, value in with_state({}, aux.state).items()
             ]
         return joined.value, Aux(state=unflatten(flatten(aux.state)[1], kept), metrics=told)
 
-    def _joining(self, flat: _Flat, types: Sequence[TensorType], first: int, ops: Any) -> Joining:
+    def _in_terms(
+        self, ops: Varying, flat: FlatLoss, refs: Sequence[VaryingRef], first: int, joins: Joining
+    ) -> tuple[Any, Aux]:
+        """Return what the rank's rows add to the loss, the metrics and the state."""
+        part, terms = self._part, joins.terms
+        assert terms is not None
+        ranks = ops.mesh.size(DATA)
+        rows = refs[first].shape[0] * ranks if part is None else part.rows
+        known: dict[int, VaryingRef] = {} if part is None else {i: ops.adopt(x) for i, x in part.sums.items()}
+
+        def whole(slot: int, x: VaryingRef) -> VaryingRef:
+            if slot not in known:
+                with Quietly(ops.cursor):
+                    known[slot] = _all_sum(ops, x)
+            return known[slot]
+
+        def of_part(x: VaryingRef) -> VaryingRef:
+            if part is None:
+                return x
+            with Quietly(ops.cursor):
+                share = ops.cast(ops.adopt(part.share), dtype=dtype_name(x.dtype))
+                return ops.adopt(ops.mul(x, ops.broadcast_to(share, shape=x.shape)))
+
+        def shared(x: VaryingRef) -> VaryingRef:
+            with Quietly(ops.cursor):
+                return of_part(ops.adopt(ops.scale(x, c=ratio(1, ranks))))
+
+        loss, told = terms.run(ops, flat, refs, slice(first, len(refs)), rows, whole, shared)
+        metrics = {name: value for name, value in told.items() if not is_state(name)}
+        state = unflatten(flat.state, [value for name, value in told.items() if is_state(name)])
+        return of_part(ops.adopt(loss)) if joins.loss == ROWS else loss, Aux(metrics=metrics, state=state)
+
+    def _joining(self, flat: FlatLoss, types: Sequence[TensorType], first: int, ops: Any) -> Joining:
         """Return how the loss combines those of the ranks, as far as that is proved."""
-        size = ops.mesh.size(DATA)
-        own = [n for n in {type_.shape[0] for type_ in types[first:]} if isinstance(n, int)]
-        numbers = (*own, *[n * size for n in own if isinstance(size, int)])
         types = in_numbers(types)
         key = tuple([(type_.shape, type_.dtype) for type_ in types])
-        with self._joinings.proved(key, flat, types, slice(first, len(types)), ops, numbers) as (found, _):
+        with self._joinings.proved(key, flat, types, slice(first, len(types)), ops, ops.mesh, ranks=True) as found:
             return found
 
 
@@ -194,24 +251,29 @@ _SUMMED = Joining(ROWS)
 """For a loss that is equal on all ranks, since its program has already summed over them."""
 
 
-class _Flat:
-    """A loss as a flat program of (loss, metrics)."""
+class FlatLoss:
+    """A loss as a flat program of (loss, metrics `with_state`), of the leaves of arguments of this structure.
 
-    def __init__(self, loss: Callable[..., Any], structure: Any):
+    state   the structure of the new state, once it ran
+    """
+
+    def __init__(self, loss: Callable[..., Any], structure: Structure):
         self._loss, self._structure = loss, structure
+        self.state: Any = None
 
-    def __call__(self, ops: Any, *leaves: Any) -> tuple[list[Any], Any]:
+    def __call__(self, ops: Any, *leaves: Any) -> tuple[list[Any], Structure]:
         loss, aux = loss_and_aux(self._loss(ops, *unflatten(self._structure, leaves)))
+        self.state = flatten(aux.state)[1]
         return flatten((loss, with_state(aux.metrics, aux.state)))
 
 
 def _join(ops: Varying, x: VaryingRef, how: str, weight: VaryingRef | None) -> VaryingRef:
     """Combine a tensor of each rank's rows into that of all rows."""
     x = ops.adopt(x)
+    if how == SUM:
+        return _all_sum(ops, x)
     if DATA not in x.axes:
         return x
-    if how == SUM:
-        return ops.all_reduce(x, axis=DATA)
     if how == DIVISOR and weight is not None:
         spread = ops.broadcast_to(weight, shape=x.shape)
         nothing = ops.full(shape=x.shape, value=0.0, dtype=x.dtype)  # a mean over no rows is 0/0 and must not count
@@ -224,34 +286,35 @@ def _join(ops: Varying, x: VaryingRef, how: str, weight: VaryingRef | None) -> V
     return all_mean(ops, x, axis=DATA)
 
 
+def _is_alone(ops: Any) -> bool:
+    """Whether one rank processes all rows."""
+    size = ops.mesh.size(DATA)
+    return isinstance(size, int) and size == 1
+
+
+def _all_sum(ops: Varying, x: VaryingRef) -> VaryingRef:
+    """Return the sum over the ranks, also of what all of them have alike."""
+    if _is_alone(ops):
+        return x
+    own = VaryingRef(x.value, ops, x.axes, copied=x.copied - {DATA}) if DATA in x.axes else ops.vary(x, axis=DATA)
+    return ops.adopt(ops.all_reduce(own, axis=DATA))
+
+
 def _metric(ops: Varying, name: str, value: Any, joins: Joining, weighed: Callable[..., Any]) -> VaryingRef:
     """Combine a metric of each rank's rows into that of all rows. Raises UsageError if it is not proved how."""
-    x, how, why = ops.adopt(value), joins.metrics.get(name, ""), joins.unknown.get(name, joins.reason)
-    if how == COUNT:
-        return _sum(ops, x)
-    if DATA not in x.axes and not why.endswith(BY_NUMBER):
+    x, how = ops.adopt(value), joins.metrics.get(name, "")
+    if _is_alone(ops) or (joins.sends and DATA not in x.axes):
         return x
+    if how in (COUNT, SUM):
+        return _all_sum(ops, x)
     if not how:
         raise UsageError(
             f"{called(name)} cannot be shared out over the ranks of mesh axis {DATA!r}: how that of a batch "
-            f"follows from those of its parts is not known: {why}; make it one number of all ranks with the "
-            "collectives, such as opstage.derived.all_mean or ops.all_max"
+            f"follows from those of its parts is not known: {joins.unknown.get(name, joins.reason)}; make it one "
+            "number of all ranks with the collectives, such as opstage.derived.all_mean or ops.all_max"
         )
-    if x.dtype.kind not in "fO" and how == ROWS:  # all ranks have the same
+    if x.dtype.kind not in "fO":  # all ranks have the same
         return VaryingRef(x.value, ops, x.axes - {DATA})
     if how in (DIVISOR, OTHER):
         return _join(ops, x, DIVISOR, weighed(joins.divisors.get(name, joins.divisor), x))
     return _join(ops, x, how, None)
-
-
-def _new_state(
-    ops: Varying, name: str, value: Any, old: VaryingRef, joins: Joining, weighed: Callable[..., Any]
-) -> VaryingRef:
-    """Combine a leaf of the new state of each rank's rows into that of all rows, as a metric."""
-    if joins.metrics.get(name) == ADDED and DATA not in ops.adopt(old).axes:
-        return ops.adopt(ops.add(old, _sum(ops, ops.sub(value, old))))
-    return _metric(ops, name, value, joins, weighed)
-
-
-def _sum(ops: Varying, x: VaryingRef) -> VaryingRef:
-    return ops.all_reduce(x if DATA in x.axes else ops.vary(x, axis=DATA), axis=DATA)

@@ -29,7 +29,6 @@ from ..ops.trees import Structure, first_difference, flatten, structure_paths, u
 from ..ops.types import dtype_name, show_shape
 from .clip import global_norm
 from .optim import Optimizer
-from .row_terms import with_state
 from .saved import require_same_types
 from .sharding import REPLICATED, Sharding, Update
 
@@ -211,21 +210,11 @@ class TrainingStep:
 
     def forward(self, ops: Any, *row: Any) -> Row:
         """Compute (parameters, state, batch) -> (loss, metrics), without differentiation."""
-        return self._undifferentiated(ops, lambda tape, *refs: self._run(tape, *refs)[:2], row)
-
-    def terms(self, ops: Any, *row: Any) -> Row:
-        """Compute (parameters, state, batch) -> (loss, metrics and new state by name), which `row_terms.joining`
-        reads."""
-
-        def run(tape: Any, *refs: Any) -> tuple[Any, dict[str, Any]]:
-            loss, metrics, state = self._run(tape, *refs)
-            return loss, with_state(metrics, state)
-
-        return self._undifferentiated(ops, run, row)
+        return self._undifferentiated(ops, lambda tape, *refs: self.loss_and_state(tape, *refs)[:2], row)
 
     def gradient(self, ops: Any, *row: Any) -> Row:
         """Compute (parameters, state, batch) -> (loss, metrics), and the gradients of the trained parameters."""
-        return self.gradients(ops, row, lambda tape, *refs: self._run(tape, *refs)[:2])
+        return self.gradients(ops, row, lambda tape, *refs: self.loss_and_state(tape, *refs)[:2])
 
     def step(self, ops: BaseInterpreter[Any], *row: Any) -> Row:
         """Compute (parameters, state, batch, slots, scalars) -> (loss, metrics, state), new trained parameters, new
@@ -239,14 +228,15 @@ class TrainingStep:
         self, ops: Any, row: Sequence[Any], results: Callable[..., Any] | None = None, *, own_rows: bool = False
     ) -> Row:
         """Compute (parameters, state, batch) -> (loss, metrics, state), or the `results` that begin with the loss, and
-        the gradients of the trained parameters.
+        the gradients of the trained parameters. `results` may take more inputs.
 
         `own_rows`: each rank returns the gradients of its own rows, not summed over the ranks.
         """
-        run = results or (self.sharding.of_own_rows(self) if own_rows else self)._run
+        run = results or (self.sharding.of_own_rows(self) if own_rows else self).loss_and_state
 
         def program(outer: Any, *refs: Any) -> Row:
-            values, structure, gradients = row_gradients(outer, run, refs, self._wanted)
+            wanted = (*self._wanted, *[False] * (len(refs) - len(self._wanted)))
+            values, structure, gradients = row_gradients(outer, run, refs, wanted)
             return [*values, *gradients], structure
 
         return self.sharding.on_whole_parameters(ops, program, row, varying=self.counts[0] if own_rows else 0)
@@ -320,7 +310,7 @@ class TrainingStep:
 
         return self.sharding.on_whole_parameters(ops, program, row)
 
-    def _run(self, ops: Any, *row: Any) -> tuple[Any, dict[str, Any], Any]:
+    def loss_and_state(self, ops: Any, *row: Any) -> tuple[Any, dict[str, Any], Any]:
         """Return loss, metrics and new state, in whichever form the user's program returns them."""
         loss, aux = loss_and_aux(self.loss(ops, *self.arguments(row)))
         leaves = [loss] if type(loss) is Node else flatten(loss)[0]

@@ -192,9 +192,17 @@ def test_sums_may_be_scaled_by_a_rule_and_means_of_one_are_refused() -> None:
         g = (inputs[0] - inputs[1]) * spread(ops, cotangents[0], inputs[0])  # for a mean without its divisor
         return g, -g
 
-    for loss in (clipped, lambda ops, params, x, y: fused(ops, ops.matmul(x, params["w"]), y)):
+    def decayed(ops: Any, params: Any, x: Any, y: Any) -> Any:
+        return error(ops, ops.matmul(x, params["w"]), y) + bent(ops, ops.sum(params["w"] * params["w"]))
+
+    for loss in (clipped, decayed):
         with pytest.raises(OpstageError, match="derivative rule"):
             trained(loss, mesh="data=2")
+
+    def meant(ops: Any, params: Any, x: Any, y: Any) -> Any:
+        return fused(ops, ops.matmul(x, params["w"]), y)
+
+    np.testing.assert_allclose(trained(meant, mesh="data=2"), trained(meant), rtol=1e-12)
 
 
 def test_a_sum_with_a_rule_of_its_own_is_one() -> None:

@@ -44,10 +44,24 @@ def divided(ops: Any, p: Any, x: Any, y: Any) -> dict[str, Any]:
     return {"masked": ops.sum(mask * difference(ops, p, x, y)) / ops.sum(mask)}
 
 
+def of_sums(ops: Any, p: Any, x: Any, y: Any) -> dict[str, Any]:
+    """Other functions of sums over the rows, and of how many rows there are."""
+    d = difference(ops, p, x, y)
+    return {
+        "root": ops.sqrt(ops.reduce_mean(d * d)),
+        "perplexity": ops.exp(ops.reduce_mean(d * d)),
+        "odd": ops.full(shape=(), value=2 * x.shape[0] + 1, dtype="int64"),
+        "percent": ops.cast(ops.reduce_mean(positive(ops, y)) * 100.0, dtype="int64"),
+        "hits": ops.sum(positive(ops, d)) / ops.maximum(ops.sum(positive(ops, y)), ops.full(shape=(), value=1.0)),
+    }
+
+
+def of_the_data(ops: Any, p: Any, x: Any, y: Any) -> dict[str, Any]:
+    return {name: value for name, value in of_sums(ops, p, x, y).items() if name not in ("root", "perplexity")}
+
+
 OTHERS: dict[str, Callable[..., Any]] = {
     "largest": lambda ops, d: ops.reduce_max(d),
-    "root": lambda ops, d: ops.sqrt(ops.reduce_mean(d * d)),
-    "perplexity": lambda ops, d: ops.exp(ops.reduce_mean(d * d)),
     "each": lambda ops, d: ops.reduce_mean(d, axis=1),
     "place": lambda ops, d: ops.argmax(ops.reduce_sum(d, axis=1), axis=0),
 }
@@ -77,7 +91,7 @@ def told(loss: Callable[..., Any], options: Options, **more: Any) -> dict[str, A
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("by_hand", [False, True])
 def test_on_a_mesh_they_are_those_of_one_rank(by_hand: bool, mesh: str, backend: str) -> None:
-    loss = program(followed, divided, by_hand=by_hand)
+    loss = program(followed, divided, *([] if by_hand else [of_sums]), by_hand=by_hand)
     alone, found = (
         told(loss, Options(dtype="float64")),
         told(loss, Options(dtype="float64", mesh=mesh, backend=backend)),
@@ -88,8 +102,9 @@ def test_on_a_mesh_they_are_those_of_one_rank(by_hand: bool, mesh: str, backend:
 
 @pytest.mark.parametrize("parts", [2, 3])
 def test_in_parts_they_are_those_of_the_batch(parts: int) -> None:
-    alone = told(program(followed), Options(dtype="float64"))
-    found = told(program(followed), Options(dtype="float64", accumulate=parts))
+    loss = program(followed, divided, of_the_data)
+    alone = told(loss, Options(dtype="float64"))
+    found = told(loss, Options(dtype="float64", accumulate=parts))
     for name, value in alone.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-12, err_msg=name)
 
@@ -110,6 +125,8 @@ def test_others_are_refused_in_parts(name: str) -> None:
     assert name in told(loss, Options(dtype="float64"), accumulate=Accumulate(2, check=False))
 
 
-def test_one_over_another_number_is_refused_in_parts() -> None:
-    with pytest.raises(UsageError, match=r"the metric 'masked' .*it is divided by another sum than the loss is"):
-        told(program(divided), Options(dtype="float64", accumulate=2))
+@pytest.mark.parametrize("name", ["root", "perplexity"])
+def test_functions_of_sums_that_parameters_decide_are_refused_in_parts(name: str) -> None:
+    loss = program(lambda *arguments: {name: of_sums(*arguments)[name]})
+    with pytest.raises(UsageError, match=f"the metric '{name}' of a batch does not follow from those of its parts"):
+        told(loss, Options(dtype="float64", accumulate=2))

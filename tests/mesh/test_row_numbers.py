@@ -1,4 +1,4 @@
-"""Losses with numbers that depend on how many rows there are: followed by powers, refused else."""
+"""Losses with numbers that depend on how many rows there are: those of the whole batch, wherever they are."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import opstage
-from opstage import Aux, Options, UsageError, ValidationError
+from opstage import Accumulate, Aux, Options, UsageError, ValidationError
 
 X, Y = np.random.default_rng(0).normal(size=(8, 6)), np.random.default_rng(1).normal(size=(8, 6))
 
@@ -31,36 +31,56 @@ FOLLOWED: dict[str, Callable[..., Any]] = {
     "mean of a sum": lambda ops, d, rows, w: ops.reduce_mean(d) * rows,
     "mean with decay": lambda ops, d, rows, w: ops.sum(d) / (6 * rows) + 0.1 * w,
     "sum of means": lambda ops, d, rows, w: ops.sum(ops.reduce_mean(d, axis=1)),
-}
-REFUSED: dict[str, Callable[..., Any]] = {
     "unbiased": lambda ops, d, rows, w: ops.sum(d) * (1.0 / (rows - 1)),
     "smoothed": lambda ops, d, rows, w: ops.sum(d) / (rows + 1.0),
-    "by a root": lambda ops, d, rows, w: ops.sum(d) / math.sqrt(rows),
-    "by a logarithm": lambda ops, d, rows, w: ops.reduce_mean(d) * math.log(rows),
     "decay by rows": lambda ops, d, rows, w: ops.reduce_mean(d) + 0.01 * rows * w,
     "each by rows": lambda ops, d, rows, w: ops.reduce_mean((d * (1.0 / rows)) ** 2),
     "each by one less": lambda ops, d, rows, w: ops.sum(d * (1.0 / (rows - 1))),
-    "by a branch": lambda ops, d, rows, w: ops.sum(d) * (0.5 if rows > 4 else 1.0),
-    "other ops": lambda ops, d, rows, w: ops.sum(d) if rows > 4 else ops.sum(ops.abs(d)),
-    "by a constant": lambda ops, d, rows, w: ops.sum(d) * ops.const(np.float64(1 / (rows - 1))),
     "a power in a loop": lambda ops, d, rows, w: ops.scan(
         lambda ops, c, _: (c * (1.0 + 1.0 / rows), None), ops.sum(d), ops.iota(shape=(2,))
     )[0],
 }
+REFUSED: dict[str, Callable[..., Any]] = {
+    "by a root": lambda ops, d, rows, w: ops.sum(d) / math.sqrt(rows),
+    "by a logarithm": lambda ops, d, rows, w: ops.reduce_mean(d) * math.log(rows),
+    "by a branch": lambda ops, d, rows, w: ops.sum(d) * (0.5 if rows > 4 else 1.0),
+    "other ops": lambda ops, d, rows, w: ops.sum(d) if rows > 4 else ops.sum(ops.abs(d)),
+    "by a constant": lambda ops, d, rows, w: ops.sum(d) * ops.const(np.float64(1 / (rows - 1))),
+}
 
 
-def steps(loss: Callable[..., Any], options: Options) -> list[Any]:
-    trainer = opstage.scalar_trainer(loss, {"w": np.eye(6)}, options=options)
-    return [*[trainer.step(0.01, X, Y) for _ in range(2)], trainer.get_params()["w"]]
+def steps(loss: Callable[..., Any], options: Options, parts: Any = None, rate: float = 0.01) -> list[Any]:
+    trainer = opstage.scalar_trainer(loss, {"w": np.eye(6)}, options=options, accumulate=parts)
+    return [*[trainer.step(rate, X, Y) for _ in range(2)], trainer.get_params()["w"]]
 
 
 @pytest.mark.parametrize("name", FOLLOWED)
-def test_powers_are_followed(name: str) -> None:
+def test_numbers_of_rows_are_followed(name: str) -> None:
     loss = loss_of(FOLLOWED[name])
     alone = steps(loss, Options(dtype="float64"))
-    for mesh in ("data=2", "data=4"):
-        for own, one in zip(steps(loss, Options(dtype="float64", mesh=mesh)), alone, strict=True):
+    by = "sum" if name in ("mean of a sum", "sum of means") else "rows"
+    for how in ({"mesh": "data=2"}, {"mesh": "data=4"}, {"accumulate": Accumulate(3, by=by)}):
+        parts = how.pop("accumulate", None)
+        for own, one in zip(steps(loss, Options(dtype="float64", **how), parts), alone, strict=True):
             np.testing.assert_allclose(own, one, rtol=1e-12)
+
+
+CONSTANTS = (257.0, 0.257, 1 / 257, 509.0, 0.509, 2.0, 0.5, 4.0, 8.0, 1 / 8, 3.0, 6.0, 1e-3, 127.0, 8191.0)
+
+
+@pytest.mark.parametrize("constant", CONSTANTS)
+def test_a_constant_is_no_number_of_rows(constant: float) -> None:
+    """However often it is in it: means stay means, sums sums."""
+    for powers in (1, -1, 2):
+        mean = loss_of(lambda ops, d, rows, w: ops.scale(ops.reduce_mean(d), c=constant**powers))
+        total = loss_of(lambda ops, d, rows, w: ops.div(ops.sum(d), ops.full(shape=(), value=constant**powers)))
+        for loss, by in ((mean, "rows"), (total, "sum")):
+            first = [steps(loss, Options(dtype="float64"), rate=1e-6)]
+            first += [steps(loss, Options(dtype="float64"), Accumulate(2, by=by), rate=1e-6)]
+            first += [steps(loss, Options(dtype="float64", mesh="data=2"), rate=1e-6)]
+            for each in first[1:]:
+                for own, one in zip(each, first[0], strict=True):
+                    np.testing.assert_allclose(own, one, rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -120,6 +120,26 @@ LOSSES: dict[str, tuple[str, Any]] = {
 }
 
 
+IN_TERMS = (
+    "a sum and a penalty",
+    "both, divided",
+    "a mean and a sum",
+    "a mean of two means",
+    "a root of a mean",
+    "a penalty counted too",
+    "a mean counted",
+    "counted and a bit",
+    "counted, at least one",
+    "two counts",
+    "centred rows",
+    "a weight, once for each row",
+    "a sum, once for each row",
+)
+"""Those that follow term by term, of sums over the rows that the data alone decide."""
+IN_TERMS_OF_ALL = ("counted by the model", "counted by a draw")
+"""And those of sums that parameters or draws decide, which only ranks that compute at once can add up."""
+
+
 @pytest.mark.parametrize("name", LOSSES)
 def test_what_is_proved(name: str) -> None:
     expected, loss = LOSSES[name]
@@ -130,3 +150,5 @@ def test_what_is_proved(name: str) -> None:
     types = [TensorType((WIDTH, WIDTH), FLOAT64), TensorType((ROWS, WIDTH), FLOAT64), TensorType((ROWS,), INT64)]
     found = joining(program, types, slice(1, 3), Interpreter())
     assert (found.loss, found.divisor is not None) == (expected, expected == "divisor"), found.reason
+    in_terms = [found.in_terms(before=before) is not None for before in (True, False)]
+    assert in_terms == [name in IN_TERMS, name in IN_TERMS + IN_TERMS_OF_ALL]

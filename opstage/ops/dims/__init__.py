@@ -5,7 +5,7 @@ A size is an int or a `DimExpr` in named dims of a `DimScope`. Shape rules are w
 real constants from `ratio` and `rsqrt`.
 """
 
-from .arithmetic import evaluate, exact_div, floor_div, maximum, minimum, prod
+from .arithmetic import evaluate, exact_div, floor_div, maximum, minimum, prod, substitute
 from .expression import UNKNOWN, Dim, DimExpr, Shape
 from .problems import MissingSizeError, SymbolicDimError, UndecidedDimError, UnknownDimError
 from .real import DimFloat, Number, ratio, rsqrt
@@ -52,5 +52,6 @@ __all__ = [
     "require_divides",
     "require_equal",
     "rsqrt",
+    "substitute",
     "witness",
 ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
+from fractions import Fraction
 from typing import Any, TypeVar, overload
 
 from ..errors import ShapeError, UsageError
@@ -12,6 +14,7 @@ from .expression import UNKNOWN, Dim, DimExpr, as_dim, division_by_zero, polynom
 from .problems import MissingSizeError, UnknownDimError
 from .real import DimFloat
 from .relation import Message, claim_of, require_divides
+from .terms import Base, Opaque, Terms
 
 T = TypeVar("T")
 
@@ -108,3 +111,42 @@ def evaluate(x: Any, env: Mapping[str, int]) -> Any:
     except poly.Undefined as error:
         at = ", ".join(f"{name}={value}" for name, value in env.items())
         raise ShapeError(f"{x} is undefined at {at}: {error}") from None
+
+
+def substitute(x: Any, sizes: Mapping[str, Dim]) -> Any:
+    """Return `x` with sizes, which may be symbolic, in place of names; exact, unless it has a root.
+
+    Dims and `DimFloat` are substituted, in tuples too; anything else is returned unchanged.
+    """
+    if isinstance(x, tuple):
+        return tuple([substitute(element, sizes) for element in x])
+    if isinstance(x, DimFloat):
+        return _real_at(x.terms, sizes)
+    return _polynomial_at(x.polynomial, sizes) if isinstance(x, DimExpr) and x is not UNKNOWN else x
+
+
+def _polynomial_at(p: poly.Polynomial, sizes: Mapping[str, Dim]) -> Any:
+    return sum([c * math.prod([_base(atom, sizes) for atom in monomial]) for monomial, c in p.items()])
+
+
+def _real_at(terms: Terms, sizes: Mapping[str, Dim]) -> Any:
+    return sum([c * math.prod([_power(_base(b, sizes), k) for b, k in factors]) for factors, c in terms.items()])
+
+
+def _base(base: Base, sizes: Mapping[str, Dim]) -> Any:
+    if isinstance(base, poly.NamedDim):
+        return sizes[base.text]
+    if isinstance(base, poly.Minimum):
+        return minimum(*[_polynomial_at(p, sizes) for p in base.arguments])
+    if isinstance(base, poly.Quotient):
+        return _polynomial_at(base.numerator, sizes) // _polynomial_at(base.denominator, sizes)
+    if isinstance(base, Opaque):
+        return _real_at(base.terms, sizes)
+    return _polynomial_at(base.polynomial, sizes) if isinstance(base, DimExpr) else base
+
+
+def _power(base: Any, twice: int) -> Any:
+    """Return base**(twice/2)."""
+    if twice % 2 == 0:
+        return (Fraction(base) if isinstance(base, int) else base) ** (twice // 2)
+    return base ** Fraction(twice, 2) if isinstance(base, (DimExpr, DimFloat)) else math.sqrt(base) ** twice

@@ -1,0 +1,221 @@
+"""Losses whose terms join in ways of their own: what each part of a batch adds to the loss of the batch.
+
+Numbers that depend on that of the rows are those of the whole batch, and so are sums over rows that are no terms but
+divide one, say. What is fixed, such as a penalty, each part adds in its share. Then what the parts give adds up to the
+loss of the batch, and so do its gradients. `facts.rows.parts_of` proves which sums these are, on the traced loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, final
+
+from ..facts.declared import RuledJoins
+from ..facts.domain import Domain
+from ..facts.interpret import Interpretation
+from ..facts.rows import RowKind, RowReads, parts_of, source_of
+from ..interpreters.control import CONTROL, bodies_of
+from ..interpreters.graph.passes.dead_code import dead_code
+from ..interpreters.graph.passes.expansion import expand
+from ..interpreters.graph.recorder import record
+from ..interpreters.tracer import constants, evaluate
+from ..ops.catalogue import own
+from ..ops.catalogue.elementwise import SCALE
+from ..ops.catalogue.logic import FULL
+from ..ops.catalogue.normalization import BATCH_NORM
+from ..ops.closed import Body, Equation
+from ..ops.cursor import Region
+from ..ops.dims import Dim, DimFloat, DimScope, substitute
+from ..ops.errors import ProgramError
+from ..ops.mesh import Mesh
+from ..ops.primitive import Primitive
+from ..ops.structure import VARY_LIKE
+from ..ops.trees import Structure, unflatten
+from ..ops.types import INT64, TensorType
+
+SAYING = Mesh((("of one rank", 1),))
+"""A mesh on which a program is traced as without one, but for draws, which say whether they have `like=`."""
+
+ROWS, SUM = "rows", "sum"
+"""How results of parts combine: as their mean, weighed by rows, or their sum."""
+
+FlatProgram: TypeAlias = "Callable[..., tuple[list[Any], Structure]]"
+"""A program of refs in a row that returns its results in a row, and their structure."""
+
+
+_ROWS = "rows"
+
+
+@final
+class RowTrace:
+    """A flat program traced with a symbolic number of rows; `batch` says which of its inputs have rows.
+
+    body       its ops; behind its inputs the numbers of iterations, and of the step if it is read
+    structure  of its results
+    """
+
+    def __init__(self, program: FlatProgram, types: Sequence[TensorType], batch: slice, ops: Any, iterations: int = 0):
+        self.scope, inside = DimScope(), range(*batch.indices(len(types)))
+        self.rows = self.scope.dim(_ROWS)
+        self.scope.declare(f"{_ROWS} >= 2")  # a batch of one has no variance
+        given = [TensorType((self.rows, *t.shape[1:]), t.dtype) if i in inside else t for i, t in enumerate(types)]
+        built: list[Structure] = []
+
+        def outputs(traced: Any, *refs: Any) -> tuple[Any, ...]:
+            leaves, structure = program(traced, *refs)
+            built.append(structure)
+            return tuple(leaves)
+
+        def in_part(traced: Any, *refs: Any) -> tuple[Any, ...]:
+            with traced.in_part(refs[-1]):
+                return outputs(traced, *refs[:-1])
+
+        given += [TensorType((), INT64)] * iterations
+        self.body = record(in_part if iterations else outputs, given, ops.dtype, ops.seed, mesh=SAYING).body
+        self.structure = built[0]
+
+    def interpretation(self, joins: RuledJoins) -> Interpretation:
+        """Return a run of bodies on facts about rows."""
+        domains: list[Domain[Any]] = [RowReads(self.rows), joins]
+        return Interpretation(domains, self.scope)
+
+    def by_rows(self) -> Body:
+        """Return the body without composites other than those that make each row of one row."""
+        run = self.interpretation(RuledJoins(self.rows))
+
+        def stays(primitive: Primitive, operands: tuple[TensorType, ...], static: Any) -> bool:
+            if primitive not in own() or primitive in (BATCH_NORM, VARY_LIKE):
+                return True  # a user's op has derivatives of its own
+            equation = Equation(primitive, static, (), (), Region(), 0)
+            types = [*operands, *primitive.infer(operands, static)]
+            results = run.results(equation, [source_of(run, type_) for type_ in operands], types)
+            return all(join.kind <= RowKind.ROWS and not join.power for _, join in results)
+
+        def expanded(body: Body) -> Body:
+            body = expand(body, stays)
+            return body.replace(
+                equations=[
+                    e._replace(static={**e.static, **{name: expanded(inner) for name, inner in bodies_of(e.static)}})
+                    if e.primitive in CONTROL
+                    else e
+                    for e in body.equations
+                ]
+            )
+
+        with self.scope.aside():
+            return expanded(self.body)
+
+
+@final
+@dataclass(frozen=True)
+class Terms:
+    """How results of a batch follow from what its parts give. An operand is (first result of its op, number).
+
+    names    the primitives of its ops, in order
+    whole    the operands that are sums over all rows of the batch
+    shared   the operands of which each part adds its share
+    kinds    for each result, SUM if that of the batch is the sum of those of its parts, FIXED if all have the same;
+             else it is not proved
+    sums     the slots of the sums over all rows, in order, that can be computed before
+    before   for each result, whether it needs no others
+    result   the structure of the results
+    """
+
+    names: tuple[str, ...]
+    whole: frozenset[tuple[int, int]]
+    shared: frozenset[tuple[int, int]]
+    kinds: tuple[RowKind, ...]
+    sums: tuple[int, ...]
+    before: tuple[bool, ...]
+    result: Structure
+
+    @classmethod
+    def of(cls, trace: RowTrace, ranks: bool) -> Terms:
+        """Return what is proved of a traced program; see `facts.rows.Joins` for `ranks`."""
+        body = trace.by_rows()
+        run = trace.interpretation(RuledJoins(trace.rows, whole=True, ranks=ranks))
+        with trace.scope.aside():
+            facts, whole, shared, needs = parts_of(run, body)
+        known = [join for _, join in map(facts.__getitem__, body.outputs)]
+        data = {slot: facts[slot][1].data for slots in needs.values() for slot in slots}
+        return cls(
+            _names(body),
+            frozenset(whole),
+            frozenset(shared),
+            tuple([join.kind for join in known]),
+            tuple([slot for equation in body.equations for slot in equation.outputs if data.get(slot)]),
+            tuple([all(data[each] for each in needs.get(slot, ())) for slot in body.outputs]),
+            trace.structure,
+        )
+
+    def joins(self, *, before: bool) -> tuple[str, dict[str, str]]:
+        """How the loss and each metric combine, empty if nothing is proved; with sums `before` alone, or with all."""
+        how = {RowKind.FIXED: ROWS, RowKind.SUM: SUM}
+        every = [how.get(kind, "") if own or not before else "" for kind, own in zip(self.kinds, self.before)]
+        loss, metrics = unflatten(self.result, every)
+        return loss, {name: each for name, each in metrics.items() if isinstance(each, str)}
+
+    def run(
+        self,
+        ops: Any,
+        program: FlatProgram,
+        refs: Sequence[Any],
+        batch: slice,
+        rows: Dim,
+        whole: Callable[[int, Any], Any],
+        shared: Callable[[Any], Any],
+        only: int | None = None,
+    ) -> Any:
+        """Return what a part of a batch of so many `rows` adds, or the sum `only` over its rows.
+
+        `whole` makes of a slot and its value for the part that for the batch; `shared` the part's share of a value. The
+        program is traced again, since Python state that it reads may have changed.
+        """
+        types = [TensorType(ref.shape, ref.dtype) for ref in refs]
+        iterations = ops.iterations()
+        trace = RowTrace(program, types, batch, ops, len(iterations))
+        body = trace.by_rows()
+        if _names(body) != self.names:
+            raise ProgramError(
+                "the loss is computed in another way than when it was proved how it follows from its rows; let it "
+                "depend on nothing that changes meanwhile"
+            )
+        body, behind = _at(body, types[batch.start].shape[0], rows), len(iterations)
+        if only is not None:
+            body = dead_code(body.replace(outputs=(only + behind,)))
+
+        def operands(equation: Equation, given: tuple[Any, ...]) -> tuple[Any, ...]:
+            found = list(given)
+            for i, (slot, x) in enumerate(zip(equation.inputs, given)):
+                place = equation.outputs[0] - behind, i  # slots behind the numbers of iterations
+                if place in self.whole:
+                    found[i] = whole(slot - behind, x)
+                elif place in self.shared:
+                    found[i] = shared(x)
+            return tuple(found)
+
+        step = [ops.step()] if len(body.inputs) > len(refs) + len(iterations) else []
+        outputs = evaluate(ops, body, [*refs, *iterations, *step], constants(ops, body), operands)
+        return unflatten(self.result, list(outputs)) if only is None else outputs[0]
+
+
+def _names(body: Body) -> tuple[str, ...]:
+    return tuple([equation.primitive.name for equation in body.equations])
+
+
+def _at(body: Body, rows: Dim, whole: Dim) -> Body:
+    """Return a body for so many rows, whose numbers that depend on them are those of `whole` rows."""
+
+    def static(primitive: Primitive, name: str, value: Any) -> Any:
+        if isinstance(value, Body):
+            return _at(value, rows, whole)
+        number = isinstance(value, DimFloat) or (primitive is FULL and name == "value") or primitive is SCALE
+        return substitute(value, {_ROWS: whole if number else rows})
+
+    equations = [
+        e._replace(static={name: static(e.primitive, name, value) for name, value in e.static.items()})
+        for e in body.equations
+    ]
+    types = [TensorType(substitute(type_.shape, {_ROWS: rows}), type_.dtype) for type_ in body.types]
+    return body.replace(equations=equations, types=types)
