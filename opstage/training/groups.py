@@ -223,6 +223,10 @@ class BoundGroups(_OfGroups):
         return self._of_members([member.step_scalars(t) for member in self.members])
 
     @override
+    def step_scalars(self, t: int) -> dict[str, float]:
+        return self.scalars(t)  # each member has a rate of its own
+
+    @override
     def scalar_ranges(self) -> dict[str, tuple[float, float]]:
         return self._of_members([member.scalar_ranges() for member in self.members])
 
