@@ -132,7 +132,7 @@ class DataParallel:
         loss, outer.quotients = outer.adopt(loss), frozenset()
         _require_known(ops.mesh, outer.used_axes)
         if split:
-            joins = _require_joining(joins, summed=joins.sends and DATA not in loss.axes)
+            joins = _require_joining(joins, summed=joins.sent() and DATA not in loss.axes)
         with Quietly(ops.cursor):
 
             def weighed(divisor: Divisor | None, x: Any) -> VaryingRef | None:
@@ -303,7 +303,7 @@ def _all_sum(ops: Varying, x: VaryingRef) -> VaryingRef:
 def _metric(ops: Varying, name: str, value: Any, joins: Joining, weighed: Callable[..., Any]) -> VaryingRef:
     """Combine a metric of each rank's rows into that of all rows. Raises UsageError if it is not proved how."""
     x, how = ops.adopt(value), joins.metrics.get(name, "")
-    if _is_alone(ops) or (joins.sends and DATA not in x.axes):
+    if _is_alone(ops) or (joins.sent(name) and DATA not in x.axes):
         return x
     if how in (COUNT, SUM):
         return _all_sum(ops, x)

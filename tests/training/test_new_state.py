@@ -175,3 +175,29 @@ def test_without_the_check_state_continues_part_by_part() -> None:
     )
     trainer.step(0.1, X)
     np.testing.assert_allclose(trainer.state["m"], 0.25 * X[:4].mean(0) + 0.5 * X[4:].mean(0), rtol=1e-12)
+
+
+def sending(mesh: str, *, counts: bool) -> Any:
+    """Steps of a loss that is summed by hand, with a state of which a part is and a part is not."""
+
+    def loss(ops: Any, params: Any, state: Any, x: Any) -> Any:
+        whole = all_mean(ops, ops.reduce_mean(ops.linear(params["w"], None, x)), axis="data")
+        total = state["total"] + ops.all_reduce(ops.reduce_sum(x, axis=0), axis="data")
+        repeated = ops.reduce_sum(ops.broadcast_to(state["m"], shape=x.shape), axis=0)
+        new = {"total": total, "m": repeated}
+        return whole, Aux(state={**new, "rows": state["rows"] + rows(ops, x)} if counts else new)
+
+    state = {"total": np.zeros(3), "m": STATE["m"], **({"rows": np.zeros(3)} if counts else {})}
+    trainer = opstage.scalar_trainer(loss, W, state=state, options=Options(dtype="float64", mesh=mesh))
+    for _ in range(2):
+        trainer.step(0.1, X)
+    return trainer.state
+
+
+@pytest.mark.parametrize("mesh", ["data=2", "data=4"])
+def test_what_a_program_that_sends_computes_without_sending_is_not_taken_as_it_is(mesh: str) -> None:
+    one, own = sending("", counts=False), sending(mesh, counts=False)
+    for name, value in one.items():
+        np.testing.assert_allclose(own[name], value, rtol=1e-12)
+    with pytest.raises(OpstageError, match="the new state rows cannot be shared out"):
+        sending(mesh, counts=True)
