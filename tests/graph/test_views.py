@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+import opstage
+from opstage import Spec
 from opstage.interpreters.folding import Fold, Group, folded
 from opstage.interpreters.graph import Graph, record
 from opstage.interpreters.graph.outline import PARTS, Outline, OutlineNode, show_bytes, show_count
@@ -55,6 +57,25 @@ def test_the_blocks_of_gpt_are_folded_both_ways() -> None:
     block = next(item for item in forward if isinstance(item, Fold)).members[0]
     assert isinstance(block, Group)
     assert [item[1] for item in shape(folded(block.members)) if item[0] == "Group"] == ["attention", "mlp"]
+
+
+def test_a_program_without_regions_is_grouped_by_its_parameters() -> None:
+    def loss(ops: Any, params: Any, x: Any) -> Any:
+        h = ops.matmul(x, ops.transpose2d(params["embed"]))
+        for layer in params["layers"]:
+            h = ops.tanh(ops.linear(layer["dense"]["w"], layer["dense"]["b"], h))
+        return ops.sum(ops.mul(h, h))
+
+    layers = [{"dense": {"w": np.ones((3, 3)), "b": np.ones(3)}} for _ in range(3)]
+    params = {"embed": np.ones((3, 4)), "layers": layers}
+    graph = opstage.record(loss, params, Spec("B 4"))
+    members = Outline(graph).parts["forward"].members
+    assert shape(folded(members)) == [("Group", "embed"), ("Fold", "layers.0 … layers.1"), ("Group", "layers.2")]
+    assert isinstance(members[1], Group) and [each.name for each in members[1].members] == ["dense"]
+    assert sum(1 for member in members for _ in member.nodes()) == len(graph.body.equations)
+    step = opstage.scalar_trainer(loss, params, Spec("B 4")).report(Spec("B 4"), optimizer=opstage.optim.sgd()).graph
+    backward = Outline(step).parts["backward"].members
+    assert {each.name for each in backward if isinstance(each, Group)} >= {"layers.0", "layers.1", "layers.2"}
 
 
 @pytest.mark.parametrize("name", NAMES)

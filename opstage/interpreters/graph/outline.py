@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +20,9 @@ from .notation import show_static
 
 PARTS = ("forward", "backward", "update")
 """The three parts of a training step, in the order in which they run."""
+
+_PART = re.compile(r"[^.]+(?:\.\d+)*")
+"""A part of a parameter's path, with the indices of a list: `blocks.0`."""
 
 UPDATED = "params"
 """The block of an update that has more than one op for each parameter."""
@@ -73,6 +77,9 @@ class OutlineNode:
         yield self
 
 
+Path: TypeAlias = tuple[tuple[str, int], ...]
+"""A region: names from the outermost on, each with its occurrence."""
+
 Item: TypeAlias = OutlineNode | Group[OutlineNode] | Fold[OutlineNode]
 
 
@@ -83,9 +90,11 @@ class Outline:
     def __init__(self, graph: Graph):
         self.graph = graph
         trees: dict[str, Tree[OutlineNode]] = {part: Tree() for part in PARTS}
+        blocks = {} if _has_regions(graph) else _blocks(graph)
         for equation in graph.body.equations:
             part = part_of(equation)
-            trees[part].add(_node(graph.body, equation), equation.region.path, skip=1 if part == UPDATE else 0)
+            path = equation.region.path if part == UPDATE else equation.region.path or blocks.get(equation.ordinal, ())
+            trees[part].add(_node(graph.body, equation), path, skip=1 if part == UPDATE else 0)
         self.parts = {part: tree.root for part, tree in trees.items()}
         update = self.parts[UPDATE]
         if len(folded(update.members)) > 1:  # several ops for each parameter of a tree
@@ -99,6 +108,31 @@ class Outline:
             if name.partition(".")[0] == "params":
                 total = total + prod(type_.shape)
         return total
+
+
+def _has_regions(graph: Graph) -> bool:
+    return any(part_of(each) != UPDATE and each.region.path for each in graph.body.equations)
+
+
+def _blocks(graph: Graph) -> dict[int, Path]:
+    """Return a block for each op of a program without regions, by ordinal: that of the parameter which it reads,
+    `layers.0` of `params.layers.0.weight`, else that of the op before it."""
+    of: dict[int, Path] = {}
+    for name, slot in zip(graph.input_names, graph.body.inputs):
+        root, _, path = name.partition(".")
+        if root == "params" and path:
+            inside = path.rpartition(".")[0] or path
+            of[slot] = tuple([(part, 0) for part in _PART.findall(inside)])
+    found: dict[int, Path] = {}
+    block: Path = ()
+    for equation in graph.body.equations:
+        if part_of(equation) == "forward":
+            read = [of[slot] for slot in equation.inputs if slot in of]
+            if read and len(read) == len(equation.inputs):  # a view of parameters, or what is computed of them alone
+                of.update(dict.fromkeys(equation.outputs, read[0]))
+            block = read[0] if read else block
+            found.setdefault(equation.ordinal, block)
+    return found
 
 
 def _node(body: Body, equation: Equation) -> OutlineNode:
