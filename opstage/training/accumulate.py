@@ -26,7 +26,7 @@ from ..options import Options
 from .by_name import by_position
 from .hyperparameters import keep, require_count
 from .parallel import DataParallel, FlatLoss, LossPart
-from .row_terms import COUNT, DIVISOR, Divisor, Joining, Joinings, called, counts, is_state, with_state
+from .row_terms import DIVISOR, Divisor, Joining, Joinings, called, counts, is_state, with_state
 from .sharding import several_ranks
 from .step import Row, StepOutputs, TrainingStep
 from .terms import ROWS, SUM
@@ -292,7 +292,7 @@ class Microbatches:
         """Return the sum of the gradients of all parts, computed on the interpreter. Parameters and state do not
         change.
 
-        `joins` maps names of metrics and `new_state`s to ROWS, SUM or COUNT; the others are combined like the
+        `joins` maps names of metrics and `new_state`s to ROWS or SUM; the others are combined like the
         loss. If it has no new state, each part continues from that of the part before.
         """
         held, step = executor.state, self.whole
@@ -332,7 +332,7 @@ class Microbatches:
             raise UsageError(f"accumulate: {what} is {float(divisor)} in all, so the batch has no mean by it")
         rows = [np.asarray(Fraction(part.rows)) for part in parts]
         once = [np.asarray(Fraction(1))] * len(parts), Fraction(1)
-        weighed = {ROWS: (rows, Fraction(total)), SUM: once, COUNT: once}
+        weighed = {ROWS: (rows, Fraction(total)), SUM: once}
 
         def metric(name: str) -> Any:
             how = joins.get(name, "")

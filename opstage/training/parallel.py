@@ -24,7 +24,7 @@ from ..ops.program import Aux, loss_and_aux
 from ..ops.spec import Spec
 from ..ops.trees import Structure, flatten, unflatten
 from ..ops.types import FLOAT32, TensorType, dtype_name
-from .row_terms import COUNT, DIVISOR, OTHER, Divisor, Joining, Joinings, called, counts, is_state, with_state
+from .row_terms import DIVISOR, OTHER, Divisor, Joining, Joinings, called, counts, is_state, with_state
 from .sharding import DATA
 from .sizes import in_numbers
 from .terms import ROWS, SUM
@@ -305,7 +305,7 @@ def _metric(ops: Varying, name: str, value: Any, joins: Joining, weighed: Callab
     x, how = ops.adopt(value), joins.metrics.get(name, "")
     if _is_alone(ops) or (joins.sent(name) and DATA not in x.axes):
         return x
-    if how in (COUNT, SUM):
+    if how == SUM:
         return _all_sum(ops, x)
     if not how:
         raise UsageError(
