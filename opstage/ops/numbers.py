@@ -14,6 +14,11 @@ def plain(value: Any) -> Any:
     return value
 
 
+def plain_index(value: Any) -> Any:
+    """Convert a NumPy integer, which is not a static parameter, to a Python int; return anything else unchanged."""
+    return int(value) if isinstance(value, np.integer) else value
+
+
 def plain_sequence(value: Any) -> Any:
     """Convert as `plain`, and an array with one axis to a tuple of Python numbers."""
     if isinstance(value, np.ndarray) and value.ndim == 1:

@@ -1,7 +1,7 @@
 """`Ops`: the language in which models, losses, derivative rules and optimizers are written.
 
-Refs are positional, static parameters keyword-only. Each op is documented at its method in `opstage/ops/methods/`, by
-family; its shape and derivative rules are in `opstage/ops/catalogue/`. This file lists the families.
+Refs are positional, static parameters keyword-only. Each op is in `opstage/ops/catalogue/`, by family: its shape and
+derivative rules, and the method that documents it. This file lists the families.
 """
 
 from __future__ import annotations
@@ -9,30 +9,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .arguments import Axes, IntOrTuple, Number, ShapeLike
+from .catalogue.activation import ActivationOps
+from .catalogue.attention import AttentionOps
+from .catalogue.biased_attention import BiasedAttentionOps
+from .catalogue.collective import CollectiveOps
+from .catalogue.convolution import ConvolutionOps
+from .catalogue.determinants import DeterminantsOps
 from .catalogue.elementwise import ElementwiseOps
+from .catalogue.factorizations import FactorizationsOps
+from .catalogue.fourier import FourierOps
+from .catalogue.grouped import GroupedOps
+from .catalogue.indexing import IndexingOps
+from .catalogue.layout import LayoutOps
+from .catalogue.linalg import LinalgOps
+from .catalogue.logic import LogicOps
+from .catalogue.loss import LossOps
+from .catalogue.normalization import NormalizationOps
+from .catalogue.pooling import PoolingOps
+from .catalogue.random import RandomOps
 from .catalogue.reduction import ReductionOps
+from .catalogue.rounding import RoundingOps
+from .catalogue.sequence import SequenceOps
+from .catalogue.solving import SolvingOps
+from .catalogue.transcendental import TranscendentalOps
+from .catalogue.update import UpdateOps
 from .errors import ProgramError
-from .methods.activation import ActivationOps
-from .methods.attention import AttentionOps
-from .methods.collective import CollectiveOps
-from .methods.convolution import ConvolutionOps
-from .methods.determinants import DeterminantsOps
-from .methods.factorizations import FactorizationsOps
-from .methods.fourier import FourierOps
-from .methods.grouped import GroupedOps
-from .methods.indexing import IndexingOps
-from .methods.layout import LayoutOps
-from .methods.linalg import LinalgOps
-from .methods.logic import LogicOps
-from .methods.loss import LossOps
-from .methods.normalization import NormalizationOps
-from .methods.pooling import PoolingOps
-from .methods.random import RandomOps
-from .methods.rounding import RoundingOps
-from .methods.sequence import SequenceOps
-from .methods.solving import SolvingOps
-from .methods.transcendental import TranscendentalOps
-from .methods.update import UpdateOps
 from .other_names import no_such_op
 from .primitive import R
 from .types import DType, Shape
@@ -67,6 +68,7 @@ class Ops(
     PoolingOps[R],
     NormalizationOps[R],
     AttentionOps[R],
+    BiasedAttentionOps[R],
     LossOps[R],
     RandomOps[R],
     UpdateOps[R],

@@ -9,7 +9,7 @@ import opstage
 from opstage import Options
 from opstage.interpreters.graph.onnx import RULES, model_of
 from opstage.interpreters.graph.onnx.writer import is_empty
-from opstage.ops.methods.collective import CollectiveOps
+from opstage.ops.catalogue.collective import CollectiveOps
 from opstage.ops.primitive import Primitive
 from opstage.ops.protocol import OPS
 from tests.conformance.harness import inputs, program_of

@@ -15,7 +15,7 @@ from opstage.interpreters.mesh.rank_values import RankValues
 from opstage.interpreters.mesh.ranks import Ranks, on_mesh
 from opstage.interpreters.mesh.varying import Varying, VaryingRef
 from opstage.interpreters.registry import make_interpreter
-from opstage.ops.methods.collective import CollectiveOps
+from opstage.ops.catalogue.collective import CollectiveOps
 from opstage.ops.protocol import OPS
 from tests.conformance.raises import stated
 from tests.mesh.cases import AXIS, CASES, RANKS, Case

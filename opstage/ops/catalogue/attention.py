@@ -1,3 +1,4 @@
+# mypy: disable-error-code=empty-body
 """Attention: weighted means of values, with weights from the products of queries and keys (Vaswani et al. 2017)."""
 
 from __future__ import annotations
@@ -5,9 +6,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from ..calls import Calls
 from ..dims import Dim, exact_div, is_one, prod, require_at_most, require_equal, rsqrt
 from ..errors import DtypeError, ShapeError
-from ..primitive import Context, Primitive, R
+from ..primitive import Context, Primitive, R, Row, Some, Types
 from ..rules import zeros_like
 from ..types import Shape, TensorType, require_bool, require_float, require_same_dtype, show_shape
 
@@ -74,7 +76,7 @@ def require_stretched(x: TensorType, name: str, shape: Shape) -> None:
 
 def _attention_shape(
     q: TensorType, k: TensorType, v: TensorType, *mask: TensorType, has_mask: bool, causal: bool
-) -> tuple[TensorType, ...]:
+) -> Types:
     weights = require_heads(q, k, v)
     if has_mask:
         require_mask(mask[0], weights)
@@ -88,7 +90,7 @@ def _transposed(ops: Ops[R], x: R) -> R:
     return ops.permute(x, axes=(*range(rank - 2), rank - 1, rank - 2))
 
 
-def allowed_of(ops: Ops[R], shape: Shape, mask: tuple[R, ...], causal: bool) -> R:
+def allowed_of(ops: Ops[R], shape: Shape, mask: Row[R], causal: bool) -> R:
     """Return the keys that each query may attend to, in the shape of the weights, given a mask, `causal`, or both."""
     conditions = [ops.broadcast_to(m, shape=shape) for m in mask]
     if causal:
@@ -114,7 +116,7 @@ def _exponentials(ops: Ops[R], scores: R, peak: R, allowed: R | None) -> R:
     return ops.select(allowed, ops.exp(ops.select(allowed, shifted, zero)), zero)
 
 
-def attended(ops: Ops[R], scores: R, v: R, mask: tuple[R, ...], causal: bool, *, may_be_blank: bool) -> tuple[R, R, R]:
+def attended(ops: Ops[R], scores: R, v: R, mask: Row[R], causal: bool, *, may_be_blank: bool) -> tuple[R, R, R]:
     """Return the result and each query's peak and total, which are 0 and 1 for a query whose scores are all -inf."""
     allowed = allowed_of(ops, scores.shape, mask, causal) if mask or causal else None
     seen = scores
@@ -135,13 +137,11 @@ def attended(ops: Ops[R], scores: R, v: R, mask: tuple[R, ...], causal: bool, *,
     return ops.bmm(p, v), peak, total
 
 
-def _attention_decomposition(ops: Ops[R], q: R, k: R, v: R, /, *mask: R, has_mask: bool, causal: bool) -> tuple[R, ...]:
+def _attention_decomposition(ops: Ops[R], q: R, k: R, v: R, /, *mask: R, has_mask: bool, causal: bool) -> Row[R]:
     return attended(ops, scores_of(ops, q, k), v, mask, causal, may_be_blank=has_mask)
 
 
-def _attention_vjp(
-    ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, has_mask: bool, causal: bool
-) -> tuple[R | None, ...]:
+def _attention_vjp(ops: Ops[R], ctx: Context[R], cotangents: Row[R], /, *, has_mask: bool, causal: bool) -> Some[R]:
     (g, *_), (q, k, v, mask, peak, total) = cotangents, ctx.saved
     found = ops.scaled_dot_product_attention_grad(q, k, v, mask, peak, total, g, causal=causal)
     return *(c if needed else None for c, needed in zip(found, ctx.needs)), *(None,) * has_mask
@@ -152,9 +152,7 @@ def products_of(q: TensorType, k: TensorType) -> Dim:
     return prod(q.shape[:-1]) * k.shape[-2]
 
 
-def _attention_flops(
-    inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, *, has_mask: bool, causal: bool
-) -> Dim:
+def _attention_flops(inputs: Types, outputs: Types, /, *, has_mask: bool, causal: bool) -> Dim:
     q, k, v, *_ = inputs
     return products_of(q, k) * (2 * q.shape[-1] + 2 * v.shape[-1] + 5)
 
@@ -177,7 +175,7 @@ SCALED_DOT_PRODUCT_ATTENTION = Primitive(
 
 def _attention_grad_shape(
     q: TensorType, k: TensorType, v: TensorType, /, *rest: TensorType, has_mask: bool, causal: bool
-) -> tuple[TensorType, ...]:
+) -> Types:
     weights = require_heads(q, k, v)
     if has_mask:
         require_mask(rest[0], weights)
@@ -200,7 +198,7 @@ def require_kept(
 
 
 def cotangents_of(
-    ops: Ops[R], scores: R, q: R, k: R, v: R, mask: tuple[R, ...], causal: bool, peak: R, total: R, g: R
+    ops: Ops[R], scores: R, q: R, k: R, v: R, mask: Row[R], causal: bool, peak: R, total: R, g: R
 ) -> tuple[R, R, R, R]:
     """Return the cotangents of q, k, v and the scores."""
     allowed = allowed_of(ops, scores.shape, mask, causal) if mask or causal else None
@@ -212,23 +210,17 @@ def cotangents_of(
     return dq, dk, ops.bmm(_transposed(ops, p), g), ds
 
 
-def _attention_grad_decomposition(
-    ops: Ops[R], q: R, k: R, v: R, /, *rest: R, has_mask: bool, causal: bool
-) -> tuple[R, ...]:
+def _attention_grad_decomposition(ops: Ops[R], q: R, k: R, v: R, /, *rest: R, has_mask: bool, causal: bool) -> Row[R]:
     *mask, peak, total, g = rest
     return cotangents_of(ops, scores_of(ops, q, k), q, k, v, tuple(mask), causal, peak, total, g)[:3]
 
 
-def _attention_grad_flops(
-    inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, *, has_mask: bool, causal: bool
-) -> Dim:
+def _attention_grad_flops(inputs: Types, outputs: Types, /, *, has_mask: bool, causal: bool) -> Dim:
     q, k, v, *_ = inputs
     return products_of(q, k) * (6 * q.shape[-1] + 4 * v.shape[-1] + 8)
 
 
 SCALED_DOT_PRODUCT_ATTENTION_GRAD = Primitive(
-    "scaled_dot_product_attention_grad",
-    operands=("q", "k", "v", "mask?", "peak", "total", "g"),
     outputs=("dq", "dk", "dv"),
     shape=_attention_grad_shape,
     decomposition=_attention_grad_decomposition,
@@ -258,7 +250,7 @@ def _multi_head_shape(
     has_mask: bool,
     num_heads: Any,
     causal: bool,
-) -> tuple[TensorType, ...]:
+) -> Types:
     require_float(x, "x")
     if len(x.shape) < 2:
         raise ShapeError(f"x must be (n, d) or (B, n, d) but is {show_shape(x.shape)}")
@@ -294,18 +286,8 @@ def _multi_head_shape(
 
 
 def _multi_head_decomposition(
-    ops: Ops[R],
-    wq: R,
-    wk: R,
-    wv: R,
-    wo: R,
-    x: R,
-    /,
-    *mask: R,
-    has_mask: bool,
-    num_heads: int,
-    causal: bool,
-) -> tuple[R, ...]:
+    ops: Ops[R], wq: R, wk: R, wv: R, wo: R, x: R, /, *mask: R, has_mask: bool, num_heads: int, causal: bool
+) -> Row[R]:
     *batch, n, d = x.shape
     rank = len(x.shape)
     rows = ops.reshape(x, shape=(prod((*batch, n)), d)) if batch else x
@@ -322,24 +304,49 @@ def _multi_head_decomposition(
     return (ops.reshape(ops.matmul(merged, wo), shape=x.shape),)
 
 
-def _multi_head_flops(
-    inputs: tuple[TensorType, ...],
-    outputs: tuple[TensorType, ...],
-    /,
-    *,
-    has_mask: bool,
-    num_heads: int,
-    causal: bool,
-) -> Dim:
+def _multi_head_flops(inputs: Types, outputs: Types, /, *, has_mask: bool, num_heads: int, causal: bool) -> Dim:
     wq, _, _, _, x, *_ = inputs
     n, width = x.shape[-2], wq.shape[1]
     return x.size * 8 * width + prod(x.shape[:-1]) * n * (4 * width + 5 * num_heads)
 
 
 MULTI_HEAD_ATTENTION = Primitive(
-    "multi_head_attention",
-    operands=("wq", "wk", "wv", "wo", "x", "mask?"),
-    shape=_multi_head_shape,
-    decomposition=_multi_head_decomposition,
-    flops=_multi_head_flops,
+    shape=_multi_head_shape, decomposition=_multi_head_decomposition, flops=_multi_head_flops
 )
+
+
+# The methods of Ops ------------------------------------------------------------------------------------------
+
+
+class AttentionOps(Calls[R]):
+    __slots__ = ()
+
+    @SCALED_DOT_PRODUCT_ATTENTION_GRAD.method
+    def scaled_dot_product_attention_grad(
+        self, q: R, k: R, v: R, mask: R | None, peak: R, total: R, g: R, /, *, causal: bool = False
+    ) -> tuple[R, R, R]:
+        """Cotangents of q, k, v, from each query's maximal score and sum of exponentials.
+
+        peak and total (..., n, 1). With the weights p = exp(q·kᵀ/√d - peak)/total, 0 where a query may not attend, and
+        s = p·(g·vᵀ - Σ p·(g·vᵀ)): s·k/√d, sᵀ·q/√d, pᵀ·g.
+
+        Raises:
+            DtypeError: q not a float tensor; dtypes differ.
+            ShapeError: q, k and v do not fit; an invalid argument; peak, g, total of another shape.
+        """
+
+    @MULTI_HEAD_ATTENTION.method
+    def multi_head_attention(
+        self, wq: R, wk: R, wv: R, wo: R, x: R, mask: R | None = None, /, *, num_heads: int, causal: bool = False
+    ) -> R:
+        """Self-attention of (…, n, d), projections (d, H·h), output (H·h, d). PyTorch: torch.nn.MultiheadAttention.
+
+        x (n, d) or (B, n, d). Head i of H uses columns i·h … (i+1)·h of x·wq, x·wk and x·wv, with scale 1/√h;
+        the concatenated heads are multiplied by wo. PyTorch has biases and transposed weights. mask (n, n) or (B, n,
+        n), as in scaled_dot_product_attention.
+
+        Raises:
+            DtypeError: x not a float tensor; dtypes differ.
+            ShapeError: num_heads do not divide the columns; no position to attend to; an invalid argument; wq, wk, wv,
+                wo, x, mask of another shape.
+        """

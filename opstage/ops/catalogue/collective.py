@@ -9,23 +9,25 @@ along the axis. Sums over ranks have a fixed order, see interpreters/mesh/tree.p
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
+from ..calls import Calls
 from ..dims import Dim, exact_div
 from ..errors import DtypeError, ShapeError
 from ..kinds import Kind
-from ..primitive import Context, Linearity, Primitive, R, Static, no_flops
+from ..primitive import Context, Linearity, Primitive, R, Row, Some, Static, Types, no_flops
 from ..types import INT64, TensorType, show_shape
+from .logic import FULL
 
 if TYPE_CHECKING:
     from ..protocol import Ops
 
 
-def _same(x: TensorType, **static: Any) -> tuple[TensorType, ...]:
+def _same(x: TensorType, **static: Any) -> Types:
     return (x,)
 
 
-def _summed(x: TensorType, **static: Any) -> tuple[TensorType, ...]:
+def _summed(x: TensorType, **static: Any) -> Types:
     _require_numbers(x)
     return (x,)
 
@@ -61,14 +63,14 @@ def _joined(x: TensorType, dim: int, size: Dim) -> TensorType:
     return TensorType((*x.shape[:dim], x.shape[dim] * size, *x.shape[dim + 1 :]), x.dtype)
 
 
-def _adds(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, *, size: Dim, **static: Any) -> Dim:
+def _adds(inputs: Types, outputs: Types, /, *, size: Dim, **static: Any) -> Dim:
     return outputs[0].size * (size - 1)
 
 
 def _transposed(name: str, change: Callable[[Static], Static] = lambda static: static) -> Any:
     """Return the vjp of a collective whose transpose has this name, with changed static parameters."""
 
-    def vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, **static: Any) -> tuple[R | None, ...]:
+    def vjp(ops: Ops[R], ctx: Context[R], cotangents: Row[R], /, **static: Any) -> Some[R]:
         return (ops.bind(BY_NAME[name], (cotangents[0],), change(static))[0],)
 
     return vjp
@@ -98,13 +100,11 @@ ALL_REDUCE = Primitive(
 ALL_MAX = Primitive("all_max", operands=("x",), kind=Kind.COLLECTIVE, shape=_same, differentiable=False, flops=_adds)
 
 
-def _gathered_shape(x: TensorType, *, axis: str, size: Dim, dim: int, replicated: bool) -> tuple[TensorType, ...]:
+def _gathered_shape(x: TensorType, *, axis: str, size: Dim, dim: int, replicated: bool) -> Types:
     return (_joined(x, dim, size),)
 
 
-def _gathered_vjp(
-    ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, replicated: bool, **static: Any
-) -> tuple[R | None, ...]:
+def _gathered_vjp(ops: Ops[R], ctx: Context[R], cotangents: Row[R], /, *, replicated: bool, **static: Any) -> Some[R]:
     """If all ranks use the result alike, each takes its part of the common cotangent; otherwise cotangents are
     summed."""
     return (ops.bind(SHARD if replicated else REDUCE_SCATTER, (cotangents[0],), static)[0],)
@@ -121,11 +121,11 @@ ALL_GATHER = Primitive(
 )
 
 
-def _part_shape(x: TensorType, *, axis: str, size: Dim, dim: int) -> tuple[TensorType, ...]:
+def _part_shape(x: TensorType, *, axis: str, size: Dim, dim: int) -> Types:
     return (_divided(x, dim, axis, size),)
 
 
-def _part_of_sum_shape(x: TensorType, *, axis: str, size: Dim, dim: int) -> tuple[TensorType, ...]:
+def _part_of_sum_shape(x: TensorType, *, axis: str, size: Dim, dim: int) -> Types:
     _require_numbers(x)
     return (_divided(x, dim, axis, size),)
 
@@ -152,7 +152,7 @@ SHARD = Primitive(
 )
 
 
-def _exchanged_shape(x: TensorType, *, axis: str, size: Dim, split: int, join: int) -> tuple[TensorType, ...]:
+def _exchanged_shape(x: TensorType, *, axis: str, size: Dim, split: int, join: int) -> Types:
     return (_joined(_divided(x, split, axis, size), join, size),)
 
 
@@ -177,17 +177,12 @@ SHIFT = Primitive(
 )
 
 
-def _axis_index_shape(*, axis: str, size: Dim) -> tuple[TensorType, ...]:
+def _axis_index_shape(*, axis: str, size: Dim) -> Types:
     return (TensorType((), INT64),)
 
 
 AXIS_INDEX = Primitive(
-    "axis_index",
-    operands=(),
-    kind=Kind.COLLECTIVE,
-    shape=_axis_index_shape,
-    differentiable=False,
-    flops=no_flops,
+    "axis_index", operands=(), kind=Kind.COLLECTIVE, shape=_axis_index_shape, differentiable=False, flops=no_flops
 )
 
 BY_NAME = {
@@ -210,3 +205,113 @@ def sent_bytes(primitive: Primitive, nbytes: Dim, size: Dim) -> Dim:
         return nbytes
     part = nbytes - nbytes // size
     return part * 2 if primitive in (ALL_REDUCE, ALL_MAX) else part
+
+
+# The methods of Ops ------------------------------------------------------------------------------------------
+
+
+class CollectiveOps(Calls[R]):
+    __slots__ = ()
+
+    @final
+    def _over(self, primitive: Primitive, x: R, axis: str, **static: Any) -> R:
+        """Bind the collective over an axis; return x itself if there is one rank along it."""
+        size = self.mesh.size(axis)
+        return x if size == 1 else self._call(primitive, (x,), {"axis": axis, "size": size, **static})
+
+    def vary(self, x: R, /, *, axis: str) -> R:
+        """x, marked as varying over the axis; its gradient is summed over the ranks.
+
+        Rarely called explicitly: an op with a varying operand varies its other operands first. JAX:
+        jax.lax.pvary.
+
+        Raises:
+            MeshError: x that varies over the axis already.
+        """
+        return self._over(VARY, x, axis)
+
+    def all_reduce(self, x: R, /, *, axis: str) -> R:
+        """Σ of the ranks' x over the axis, with the same bits on all ranks. PyTorch: torch.distributed.all_reduce.
+
+        For floats and integers. JAX: jax.lax.psum. MPI: MPI_Allreduce.
+
+        Raises:
+            DtypeError: x a mask.
+            MeshError: x that all ranks have alike.
+        """
+        return self._over(ALL_REDUCE, x, axis)
+
+    def all_max(self, x: R, /, *, axis: str) -> R:
+        """The elementwise maximum of the ranks' x; nan if any is; not differentiable.
+
+        JAX: jax.lax.pmax.
+
+        Raises:
+            DtypeError: x a mask.
+            MeshError: x that all ranks have alike.
+        """
+        return self._over(ALL_MAX, x, axis)
+
+    def all_gather(self, x: R, /, *, axis: str, dim: int = 0, replicated: bool = False) -> R:
+        """The ranks' parts joined along `dim`, on every rank. PyTorch: torch.distributed.all_gather.
+
+        Ranks may use the result differently, so gradients are summed and scattered; with `replicated` all ranks use the
+        result alike, and each takes its part of the common gradient. JAX: jax.lax.all_gather.
+
+        Raises:
+            MeshError: x that all ranks have alike.
+            ShapeError: dim that is no axis of x.
+        """
+        return self._over(ALL_GATHER, x, axis, dim=dim, replicated=replicated)
+
+    def reduce_scatter(self, x: R, /, *, axis: str, dim: int = 0) -> R:
+        """The rank's part, along `dim`, of the sum of the ranks' x. PyTorch: torch.distributed.reduce_scatter.
+
+        JAX: jax.lax.psum_scatter.
+
+        Raises:
+            DtypeError: x a mask.
+            MeshError: x that all ranks have alike.
+            ShapeError: dim that is no axis of x, or that the ranks cannot share equally.
+        """
+        return self._over(REDUCE_SCATTER, x, axis, dim=dim)
+
+    def shard(self, x: R, /, *, axis: str, dim: int = 0) -> R:
+        """The rank's part, along `dim`, of an x that is the same on all ranks; nothing is sent.
+
+        Raises:
+            MeshError: x that varies over the axis.
+            ShapeError: dim that is no axis of x, or that the ranks cannot share equally.
+        """
+        return self._over(SHARD, x, axis, dim=dim)
+
+    def all_to_all(self, x: R, /, *, axis: str, split: int, join: int) -> R:
+        """Send part i of x along `split` to rank i, and join the received parts along `join`.
+
+        PyTorch: torch.distributed.all_to_all. JAX: jax.lax.all_to_all.
+
+        Raises:
+            MeshError: x that all ranks have alike.
+            ShapeError: split or join that is no axis of x, or a split that the ranks cannot share equally.
+        """
+        return self._over(ALL_TO_ALL, x, axis, split=split, join=join)
+
+    def shift(self, x: R, /, *, axis: str, by: int = 1) -> R:
+        """The x of the rank `by` positions before, around the ring.
+
+        JAX: jax.lax.ppermute. MPI: MPI_Sendrecv.
+
+        Raises:
+            MeshError: x that all ranks have alike.
+        """
+        return self._over(SHIFT, x, axis, by=by)
+
+    def axis_index(self, *, axis: str) -> R:
+        """The rank's coordinate along the axis, an int64 scalar. PyTorch: torch.distributed.get_rank.
+
+        JAX: jax.lax.axis_index.
+        """
+        size = self.mesh.size(axis)
+        if size == 1:
+            return self._call(FULL, (), {"shape": (), "value": 0, "dtype": "int64"})
+        return self._call(AXIS_INDEX, (), {"axis": axis, "size": size})

@@ -1,3 +1,4 @@
+# mypy: disable-error-code=empty-body
 """Eigenvalue, QR and singular value decompositions of the last two axes, for each matrix of a stack.
 
 Signs are fixed, so that factors are the same on every device. A matrix with nan or inf gives nan, without affecting
@@ -8,9 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
+from ..calls import Calls
 from ..dims import Dim, Verdict, equal, minimum
 from ..errors import ShapeError
-from ..primitive import Context, Primitive, R
+from ..primitive import Context, Primitive, R, Row, Some, Types
 from ..rules import add_all, ones_like, zeros_like
 from ..types import TensorType, require_float, show_shape
 from .linalg import transposed
@@ -28,7 +30,7 @@ class _Factors(Primitive):
     zero_cotangents = False
 
 
-def _cubic_flops(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /) -> Dim:
+def _cubic_flops(inputs: Types, outputs: Types, /) -> Dim:
     """Estimate the flops: proportional to rows times columns times the smaller of them, depending on the method."""
     return 4 * outputs[0].size * inputs[0].shape[-1]
 
@@ -75,12 +77,12 @@ def _by_gaps(ops: Ops[R], x: R, v: R) -> R:
 # Eigenvectors of a symmetric matrix -----------------------------------------------------------------------------------
 
 
-def _eigh_shape(x: TensorType) -> tuple[TensorType, ...]:
+def _eigh_shape(x: TensorType) -> Types:
     require_square(x, "x")
     return TensorType(x.shape[:-1], x.dtype), x
 
 
-def _eigh_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R | None, ...], /) -> tuple[R | None, ...]:
+def _eigh_vjp(ops: Ops[R], ctx: Context[R], cotangents: Some[R], /) -> Some[R]:
     """The symmetric part of V·(diag(g_λ) + F∘(Vᵀ·g_V))·Vᵀ, F[i, j] = 1/(λ[j] - λ[i]) off the diagonal."""
     (g_values, g_vectors), (values, vectors) = cotangents, ctx.saved
     rotated: R | None = None
@@ -92,9 +94,7 @@ def _eigh_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R | None, ...], /)
     return (symmetric(ops, ops.bmm(ops.bmm(vectors, inner), transposed(ops, vectors))),)
 
 
-def _eigh_jvp(
-    ops: Ops[R], primals: tuple[R, ...], outputs: tuple[R, ...], tangents: tuple[R, ...], /
-) -> tuple[R | None, ...]:
+def _eigh_jvp(ops: Ops[R], primals: Row[R], outputs: Row[R], tangents: Row[R], /) -> Some[R]:
     """diag(P) and V·(F∘P), where P = Vᵀ·t·V, of the symmetric part of t."""
     (values, vectors), (t,) = outputs, tangents
     inner = ops.bmm(ops.bmm(transposed(ops, vectors), symmetric(ops, t)), vectors)
@@ -102,8 +102,6 @@ def _eigh_jvp(
 
 
 EIGH = _Factors(
-    "eigh",
-    operands=("x",),
     outputs=("values", "vectors"),
     shape=_eigh_shape,
     vjp=_eigh_vjp,
@@ -116,7 +114,7 @@ EIGH = _Factors(
 # Orthogonal times triangular ----------------------------------------------------------------------------------------
 
 
-def _qr_shape(x: TensorType) -> tuple[TensorType, ...]:
+def _qr_shape(x: TensorType) -> Types:
     k, (m, n) = _least_size(x), x.shape[-2:]
     return TensorType((*x.shape[:-2], m, k), x.dtype), TensorType((*x.shape[:-2], k, n), x.dtype)
 
@@ -138,7 +136,7 @@ def _divided(ops: Ops[R], x: R, r: R, *, transpose: bool = False) -> R:
     return transposed(ops, ops.triangular_solve(r, transposed(ops, x), lower=False, transpose=not transpose))
 
 
-def _qr_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R | None, ...], /) -> tuple[R | None, ...]:
+def _qr_vjp(ops: Ops[R], ctx: Context[R], cotangents: Some[R], /) -> Some[R]:
     """Return (g_Q + Q·Ψ(R·g_Rᵀ - g_Qᵀ·Q))·R⁻ᵀ, Ψ the lower triangle and its mirror image (Walter and Lehmann 2010).
 
     This is for the first k columns, x₁ = Q·R₁. The others, x₂ = Q·R₂, have Q·g_R₂, and change g_Q by x₂·g_R₂ᵀ.
@@ -166,9 +164,7 @@ def _qr_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R | None, ...], /) -
     return (_joined(ops, _divided(ops, moved, r, transpose=True), of_others),)
 
 
-def _qr_jvp(
-    ops: Ops[R], primals: tuple[R, ...], outputs: tuple[R, ...], tangents: tuple[R, ...], /
-) -> tuple[R | None, ...]:
+def _qr_jvp(ops: Ops[R], primals: Row[R], outputs: Row[R], tangents: Row[R], /) -> Some[R]:
     """Return Q·Ω + C - Q·X and (X - Ω)·R, where C = t·R⁻¹, X = Qᵀ·C and Ω has X's lower triangle and its negative
     above.
 
@@ -191,22 +187,13 @@ def _qr_jvp(
     return t_q, _joined(ops, ops.bmm(ops.sub(inner, turn), r), t_rest)
 
 
-QR = _Factors(
-    "qr",
-    operands=("x",),
-    outputs=("q", "r"),
-    shape=_qr_shape,
-    vjp=_qr_vjp,
-    jvp=_qr_jvp,
-    saves=("q", "r"),
-    flops=_cubic_flops,
-)
+QR = _Factors(outputs=("q", "r"), shape=_qr_shape, vjp=_qr_vjp, jvp=_qr_jvp, saves=("q", "r"), flops=_cubic_flops)
 
 
 # Singular vectors ---------------------------------------------------------------------------------------------------
 
 
-def _svd_shape(x: TensorType) -> tuple[TensorType, ...]:
+def _svd_shape(x: TensorType) -> Types:
     k, (*leading, m, n) = _least_size(x), x.shape
     return tuple(TensorType((*leading, *shape), x.dtype) for shape in ((m, k), (k,), (k, n)))
 
@@ -233,7 +220,7 @@ def _over_columns(ops: Ops[R], x: R, s: R) -> R:
     return ops.div(x, ops.broadcast_to(ops.unsqueeze(s, axis=len(s.shape) - 1), shape=x.shape))
 
 
-def _svd_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R | None, ...], /) -> tuple[R | None, ...]:
+def _svd_vjp(ops: Ops[R], ctx: Context[R], cotangents: Some[R], /) -> Some[R]:
     """Return U·(diag(g_S) + (F∘skew(Uᵀ·g_U))·S + S·(F∘skew(Vᵀ·g_V)))·Vᵀ (Townsend 2016), F[i, j] = 1/(s[j]² - s[i]²).
 
     If U is not square, (g_U - U·Uᵀ·g_U)·S⁻¹·Vᵀ is added, and U·S⁻¹·(g_V - V·Vᵀ·g_V)ᵀ if V is not.
@@ -261,9 +248,7 @@ def _svd_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R | None, ...], /) 
     return (add_all(ops, ops.bmm(ops.bmm(u, inner), vh), outside),)
 
 
-def _svd_jvp(
-    ops: Ops[R], primals: tuple[R, ...], outputs: tuple[R, ...], tangents: tuple[R, ...], /
-) -> tuple[R | None, ...]:
+def _svd_jvp(ops: Ops[R], primals: Row[R], outputs: Row[R], tangents: Row[R], /) -> Some[R]:
     """Return U·(F∘(P·S + S·Pᵀ)), diag(P) and V·(F∘(S·P + Pᵀ·S)), where P = Uᵀ·t·V, plus the parts outside the spans of
     U and V."""
     (u, s, vh), (t,) = outputs, tangents
@@ -283,12 +268,54 @@ def _svd_jvp(
 
 
 SVD = _Factors(
-    "svd",
-    operands=("x",),
-    outputs=("u", "s", "vh"),
-    shape=_svd_shape,
-    vjp=_svd_vjp,
-    jvp=_svd_jvp,
-    saves=("u", "s", "vh"),
-    flops=_cubic_flops,
+    outputs=("u", "s", "vh"), shape=_svd_shape, vjp=_svd_vjp, jvp=_svd_jvp, saves=("u", "s", "vh"), flops=_cubic_flops
 )
+
+
+# The methods of Ops ------------------------------------------------------------------------------------------
+
+
+class FactorizationsOps(Calls[R]):
+    __slots__ = ()
+
+    @EIGH.method
+    def eigh(self, x: R, /) -> tuple[R, R]:
+        """Eigenvalues and eigenvectors of a symmetric x: (..., n, n) -> λ (..., n), V (..., n, n), x·V = V·diag(λ).
+
+        Values ascend; the columns of V are orthonormal, and the first entry of each that is at least 0.618 times its
+        largest in magnitude is positive. The lower triangle of x is read; its gradient is symmetric. nan where the
+        triangle has nan or inf. Where eigenvalues are equal, the derivatives of V are nan or inf; those of λ alone
+        are correct. PyTorch: torch.linalg.eigh. Source of its derivatives: Giles 2008.
+
+        Raises:
+            DtypeError: x not a float tensor; x a mask.
+            ShapeError: shapes differ; no such axis; x of another shape.
+        """
+
+    @QR.method
+    def qr(self, x: R, /) -> tuple[R, R]:
+        """x = Q·R, k = min(m, n): (..., m, n) -> Q (..., m, k), orthonormal columns, R (..., k, n) upper triangular.
+
+        The diagonal of R is nonnegative, so that Q and R are the same on every device. nan where x has nan
+        or inf. Where the first k columns of x are dependent, so that the diagonal has a 0, the derivatives are nan or
+        inf. PyTorch: torch.linalg.qr. Source of its derivatives: Walter and Lehmann 2010.
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: x of another shape.
+        """
+
+    @SVD.method
+    def svd(self, x: R, /) -> tuple[R, R, R]:
+        """x = U·diag(S)·Vᵀ, k = min(m, n): (..., m, n) -> U (..., m, k), S (..., k), Vᵀ (..., k, n).
+
+        Singular values descend; the columns of U and V are orthonormal, and the first entry of each column of U that is
+        at least 0.618 times its largest in magnitude is positive; the vectors of a zero singular value have any
+        sign. nan where x has nan or inf. Where singular values are equal, or one is 0 and x is not square, the
+        derivatives of U and V are nan or inf; those of S alone are finite. Source of its derivatives: Townsend 2016.
+        PyTorch: torch.linalg.svd(x, full_matrices=False).
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: x of another shape.
+        """

@@ -1,12 +1,15 @@
+# mypy: disable-error-code=empty-body
 """Discrete Fourier transforms along an axis. A complex tensor is a real one whose last axis is (real, imaginary)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..arguments import Axis, as_dim, normalize_axis
+from ..calls import Calls
 from ..dims import Dim, DimExpr, floor_div, ratio, require_at_most, require_equal
 from ..errors import ShapeError
-from ..primitive import Context, Linearity, Primitive, R
+from ..primitive import Context, Linearity, Primitive, R, Row, Some, Types
 from ..types import TensorType, require_float, show_shape
 
 if TYPE_CHECKING:
@@ -41,13 +44,13 @@ def _require_complex(x: TensorType, axis: int) -> None:
     _require_length(x, axis)
 
 
-def _fft_shape(x: TensorType, *, axis: int, inverse: bool, norm: str) -> tuple[TensorType, ...]:
+def _fft_shape(x: TensorType, *, axis: int, inverse: bool, norm: str) -> Types:
     _require_norm(norm)
     _require_complex(x, axis)
     return (x,)
 
 
-def _rfft_shape(x: TensorType, *, axis: int, norm: str) -> tuple[TensorType, ...]:
+def _rfft_shape(x: TensorType, *, axis: int, norm: str) -> Types:
     _require_norm(norm)
     require_float(x, "x")
     _require_length(x, axis)
@@ -55,7 +58,7 @@ def _rfft_shape(x: TensorType, *, axis: int, norm: str) -> tuple[TensorType, ...
     return (TensorType((*x.shape[:axis], bins, *x.shape[axis + 1 :], 2), x.dtype),)
 
 
-def _irfft_shape(x: TensorType, *, n: Dim, axis: int, norm: str) -> tuple[TensorType, ...]:
+def _irfft_shape(x: TensorType, *, n: Dim, axis: int, norm: str) -> Types:
     _require_norm(norm)
     _require_complex(x, axis)
     require_at_most(1, n, lambda: f"n must be at least 1 but is {n}")
@@ -70,13 +73,11 @@ def _irfft_shape(x: TensorType, *, n: Dim, axis: int, norm: str) -> tuple[Tensor
     return (TensorType((*x.shape[:axis], n, *x.shape[axis + 1 : -1]), x.dtype),)
 
 
-def _flops(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, *, axis: int, **_: Any) -> Dim:
+def _flops(inputs: Types, outputs: Types, /, *, axis: int, **_: Any) -> Dim:
     return 4 * inputs[0].size * outputs[0].shape[axis]
 
 
-def _fft_vjp(
-    ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, axis: int, inverse: bool, norm: str
-) -> tuple[R | None, ...]:
+def _fft_vjp(ops: Ops[R], ctx: Context[R], cotangents: Row[R], /, *, axis: int, inverse: bool, norm: str) -> Some[R]:
     """The transpose, in terms of real and imaginary parts, is the conjugate transform."""
     (g,) = cotangents
     back = ops.fft if inverse else ops.ifft
@@ -92,20 +93,80 @@ def _inside(ops: Ops[R], x: R, n: Dim, axis: int, factor: Any) -> R:
     return ops.select(inside, ops.scale(x, c=factor), x)
 
 
-def _rfft_vjp(
-    ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, axis: int, norm: str
-) -> tuple[R | None, ...]:
+def _rfft_vjp(ops: Ops[R], ctx: Context[R], cotangents: Row[R], /, *, axis: int, norm: str) -> Some[R]:
     (g,), n = cotangents, ctx.inputs[0].shape[axis]
     return (ops.irfft(_inside(ops, g, n, axis, ratio(1, 2)), n=n, axis=axis, norm=_OTHER_WAY[norm]),)
 
 
-def _irfft_vjp(
-    ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, n: Dim, axis: int, norm: str
-) -> tuple[R | None, ...]:
+def _irfft_vjp(ops: Ops[R], ctx: Context[R], cotangents: Row[R], /, *, n: Dim, axis: int, norm: str) -> Some[R]:
     (g,) = cotangents
     return (_inside(ops, ops.rfft(g, axis=axis, norm=_OTHER_WAY[norm]), n, axis, 2),)
 
 
 FFT = Primitive("fft", operands=("x",), shape=_fft_shape, vjp=_fft_vjp, jvp=Linearity.JOINT, flops=_flops)
-RFFT = Primitive("rfft", operands=("x",), shape=_rfft_shape, vjp=_rfft_vjp, jvp=Linearity.JOINT, flops=_flops)
+RFFT = Primitive(shape=_rfft_shape, vjp=_rfft_vjp, jvp=Linearity.JOINT, flops=_flops)
 IRFFT = Primitive("irfft", operands=("x",), shape=_irfft_shape, vjp=_irfft_vjp, jvp=Linearity.JOINT, flops=_flops)
+
+
+# The methods of Ops ------------------------------------------------------------------------------------------
+
+
+class FourierOps(Calls[R]):
+    """Fourier transforms. A complex tensor is a real one whose last axis is (real, imaginary), as in PyTorch's
+    view_as_real.
+
+    `norm` determines the scaling, as in NumPy: "backward", 1/n in the inverse; "forward", 1/n in the transform;
+    "ortho", 1/√n in both. Apply transforms along several axes in sequence. If a line along the axis has nan or inf, all
+    of its transform is nan. Raises ShapeError for an empty axis.
+    """
+
+    __slots__ = ()
+
+    def fft(self, x: R, /, *, axis: int = -2, norm: str = "backward") -> R:
+        """Σ x[j]·e^(-2πi·jk/n) over an axis of a complex x (..., 2), of the same shape. PyTorch: torch.fft.fft.
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: a transform along the real and imaginary parts; no such axis; an invalid argument; an axis is
+                empty; x of another shape.
+        """
+        axis = normalize_axis("fft", axis, len(x.shape))
+        return self._call(FFT, (x,), {"axis": axis, "inverse": False, "norm": norm})
+
+    def ifft(self, x: R, /, *, axis: int = -2, norm: str = "backward") -> R:
+        """1/n·Σ x[k]·e^(2πi·jk/n) over an axis of a complex x (..., 2), of the same shape. PyTorch: torch.fft.ifft.
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: a transform along the real and imaginary parts; no such axis; an invalid argument; an axis is
+                empty; x of another shape.
+        """
+        axis = normalize_axis("ifft", axis, len(x.shape))
+        return self._call(FFT, (x,), {"axis": axis, "inverse": True, "norm": norm})
+
+    @RFFT.method
+    def rfft(self, x: R, /, *, axis: Axis = -1, norm: str = "backward") -> R:
+        """The first n // 2 + 1 entries of the transform of a real x: the rest are conjugates. PyTorch: torch.fft.rfft.
+
+        x (*a, n, *b) -> (*a, n // 2 + 1, *b, 2): real and imaginary parts along a new last axis.
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: no such axis; an invalid argument; an axis is empty.
+        """
+
+    def irfft(self, x: R, /, *, n: Dim | None = None, axis: int = -2, norm: str = "backward") -> R:
+        """The real tensor whose `rfft` is x: (*a, n // 2 + 1, *b, 2) -> (*a, n, *b). PyTorch: torch.fft.irfft.
+
+        n defaults to 2·(entries - 1); another n must agree with x, which is neither cut nor padded. The
+        imaginary parts of the first entry, and of the middle one for even n, are ignored.
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: n does not fit x; a transform along the real and imaginary parts; no such axis; an invalid
+                argument; an axis is empty; x of another shape.
+        """
+        axis = normalize_axis("irfft", axis, len(x.shape))
+        if n is None:
+            n = 2 * (x.shape[axis] - 1) if isinstance(axis, int) and axis < len(x.shape) else 0
+        return self._call(IRFFT, (x,), {"n": as_dim("irfft", "n", n), "axis": axis, "norm": norm})

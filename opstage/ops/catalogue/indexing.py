@@ -1,3 +1,4 @@
+# mypy: disable-error-code=empty-body
 """Gathering entries at indices, and scatter-adding to them: two linear maps, each the other's adjoint.
 
 In mode "raise" an index out of range is an error (RangeError when the values are known, ShapeError when the index is
@@ -10,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ..calls import Calls
 from ..dims import Dim, DimExpr, ratio, require_at_most, require_equal
 from ..errors import ShapeError, nearest
 from ..kinds import Effect
-from ..primitive import Context, Linearity, Primitive, R, no_flops
+from ..numbers import plain_index
+from ..primitive import Context, Linearity, Primitive, R, Row, Some, Types, no_flops
 from ..rules import require_rank
 from ..types import Shape, TensorType, require_integer, require_number, require_same_dtype, show_shape
 
@@ -48,21 +51,19 @@ def _require_shape(v: Shape, expected: Shape, purpose: Callable[[], str]) -> Non
 # At indices that are data --------------------------------------------------------------------------------------------
 
 
-def _gather_rows_shape(x: TensorType, idx: TensorType, *, mode: str) -> tuple[TensorType, ...]:
+def _gather_rows_shape(x: TensorType, idx: TensorType, *, mode: str) -> Types:
     _require_mode(mode)
     _require_rows(x)
     require_integer(idx, "idx")
     return (TensorType((*idx.shape, *x.shape[1:]), x.dtype),)
 
 
-def _gather_rows_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, mode: str) -> tuple[R | None, ...]:
+def _gather_rows_vjp(ops: Ops[R], ctx: Context[R], cotangents: Row[R], /, *, mode: str) -> Some[R]:
     (g,), (idx,), x = cotangents, ctx.saved, ctx.inputs[0]
     return ops.scatter_add_row(ops.full(shape=x.shape, value=0.0, dtype=x.dtype), g, idx, mode=mode), None
 
 
 GATHER_ROWS = Primitive(
-    "gather_rows",
-    operands=("x", "idx"),
     effects={Effect.RAISES},
     shape=_gather_rows_shape,
     vjp=_gather_rows_vjp,
@@ -72,7 +73,7 @@ GATHER_ROWS = Primitive(
 )
 
 
-def _scatter_add_rows_shape(x: TensorType, v: TensorType, idx: TensorType, *, mode: str) -> tuple[TensorType, ...]:
+def _scatter_add_rows_shape(x: TensorType, v: TensorType, idx: TensorType, *, mode: str) -> Types:
     _require_mode(mode)
     _require_rows(x)
     require_number(x, "x")
@@ -86,14 +87,12 @@ def _scatter_add_rows_shape(x: TensorType, v: TensorType, idx: TensorType, *, mo
     return (x,)
 
 
-def _scatter_add_rows_vjp(
-    ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, mode: str
-) -> tuple[R | None, ...]:
+def _scatter_add_rows_vjp(ops: Ops[R], ctx: Context[R], cotangents: Row[R], /, *, mode: str) -> Some[R]:
     (g,), (idx,) = cotangents, ctx.saved
     return g, ops.gather_rows(g, idx, mode=mode) if ctx.needs[1] else None, None
 
 
-def _one_flop_per_update(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, **static: Any) -> Dim:
+def _one_flop_per_update(inputs: Types, outputs: Types, /, **static: Any) -> Dim:
     return inputs[1].size
 
 
@@ -109,18 +108,16 @@ SCATTER_ADD_ROWS = Primitive(
 )
 
 
-def _gather_vec_shape(x: TensorType, idx: TensorType, *, mode: str) -> tuple[TensorType, ...]:
+def _gather_vec_shape(x: TensorType, idx: TensorType, *, mode: str) -> Types:
     require_rank(x, 1, "x")
     return _gather_rows_shape(x, idx, mode=mode)
 
 
-def _gather_vec_decomposition(ops: Ops[R], x: R, idx: R, /, *, mode: str) -> tuple[R, ...]:
+def _gather_vec_decomposition(ops: Ops[R], x: R, idx: R, /, *, mode: str) -> Row[R]:
     return (ops.gather_rows(x, idx, mode=mode),)
 
 
 GATHER_VEC = Primitive(
-    "gather_vec",
-    operands=("x", "idx"),
     effects={Effect.RAISES},
     shape=_gather_vec_shape,
     vjp=_gather_rows_vjp,
@@ -132,12 +129,12 @@ GATHER_VEC = Primitive(
 )
 
 
-def _scatter_add_vec_shape(x: TensorType, v: TensorType, idx: TensorType, *, mode: str) -> tuple[TensorType, ...]:
+def _scatter_add_vec_shape(x: TensorType, v: TensorType, idx: TensorType, *, mode: str) -> Types:
     require_rank(x, 1, "x")
     return _scatter_add_rows_shape(x, v, idx, mode=mode)
 
 
-def _scatter_add_vec_decomposition(ops: Ops[R], x: R, v: R, idx: R, /, *, mode: str) -> tuple[R, ...]:
+def _scatter_add_vec_decomposition(ops: Ops[R], x: R, v: R, idx: R, /, *, mode: str) -> Row[R]:
     return (ops.scatter_add_row(x, v, idx, mode=mode),)
 
 
@@ -183,27 +180,23 @@ def _index_tensor(ops: Ops[R], index: Dim) -> R:
     return ops.full(shape=(), value=index if isinstance(index, int) else ratio(index, 1), dtype="int64")
 
 
-def _gather_row_shape(x: TensorType, *, index: Dim, mode: str) -> tuple[TensorType, ...]:
+def _gather_row_shape(x: TensorType, *, index: Dim, mode: str) -> Types:
     _require_index(x, index, mode)
     return (TensorType(x.shape[1:], x.dtype),)
 
 
-def _gather_row_decomposition(ops: Ops[R], x: R, /, *, index: Any, mode: str) -> tuple[R, ...]:
+def _gather_row_decomposition(ops: Ops[R], x: R, /, *, index: Any, mode: str) -> Row[R]:
     if mode == "zero":
         return (ops.gather_rows(x, _index_tensor(ops, index), mode=mode),)
     return (ops.reshape(ops.slice(x, axis=0, start=index, length=1), shape=x.shape[1:]),)
 
 
 GATHER_ROW = Primitive(
-    "gather_row",
-    operands=("x",),
-    shape=_gather_row_shape,
-    decomposition=_gather_row_decomposition,
-    flops=no_flops,
+    "gather_row", operands=("x",), shape=_gather_row_shape, decomposition=_gather_row_decomposition, flops=no_flops
 )
 
 
-def _gather_scalar_shape(x: TensorType, *, index: Dim, mode: str) -> tuple[TensorType, ...]:
+def _gather_scalar_shape(x: TensorType, *, index: Dim, mode: str) -> Types:
     require_rank(x, 1, "x")
     return _gather_row_shape(x, index=index, mode=mode)
 
@@ -217,7 +210,7 @@ GATHER_SCALAR = Primitive(
 )
 
 
-def _scatter_add_row_shape(x: TensorType, v: TensorType, *, index: Dim, mode: str) -> tuple[TensorType, ...]:
+def _scatter_add_row_shape(x: TensorType, v: TensorType, *, index: Dim, mode: str) -> Types:
     _require_index(x, index, mode)
     require_number(x, "x")
     require_same_dtype(x, v, "x", "v")
@@ -225,7 +218,7 @@ def _scatter_add_row_shape(x: TensorType, v: TensorType, *, index: Dim, mode: st
     return (x,)
 
 
-def _scatter_add_row_decomposition(ops: Ops[R], x: R, v: R, /, *, index: Any, mode: str) -> tuple[R, ...]:
+def _scatter_add_row_decomposition(ops: Ops[R], x: R, v: R, /, *, index: Any, mode: str) -> Row[R]:
     if mode == "zero":
         return (ops.scatter_add_row(x, v, _index_tensor(ops, index), mode=mode),)
     row = ops.reshape(v, shape=(1, *x.shape[1:]))
@@ -242,7 +235,7 @@ SCATTER_ADD_ROW = Primitive(
 )
 
 
-def _scatter_add_scalar_shape(x: TensorType, v: TensorType, *, index: Dim, mode: str) -> tuple[TensorType, ...]:
+def _scatter_add_scalar_shape(x: TensorType, v: TensorType, *, index: Dim, mode: str) -> Types:
     require_rank(x, 1, "x")
     return _scatter_add_row_shape(x, v, index=index, mode=mode)
 
@@ -254,3 +247,79 @@ SCATTER_ADD_SCALAR = Primitive(
     decomposition=_scatter_add_row_decomposition,
     flops=_one_flop_per_update,
 )
+
+
+# The methods of Ops ------------------------------------------------------------------------------------------
+
+
+class IndexingOps(Calls[R]):
+    __slots__ = ()
+
+    def gather_scalar(self, x: R, /, *, index: Dim, mode: str = "raise") -> R:
+        """x[index] of a vector (n), for a static index. PyTorch: x[index].
+
+        Raises:
+            ShapeError: an index out of range; an invalid argument; x of another shape.
+        """
+        return self._call(GATHER_SCALAR, (x,), {"index": plain_index(index), "mode": mode})
+
+    def gather_row(self, x: R, /, *, index: Dim, mode: str = "raise") -> R:
+        """x[index], a row, for a static index; x (n, *rest). PyTorch: x[index], torch.select.
+
+        Raises:
+            ShapeError: an index out of range; x has no first axis; an invalid argument.
+        """
+        return self._call(GATHER_ROW, (x,), {"index": plain_index(index), "mode": mode})
+
+    @GATHER_VEC.method
+    def gather_vec(self, x: R, idx: R, /, *, mode: str = "raise") -> R:
+        """x[idx] of a vector (n), for integer indices of any shape. PyTorch: x[idx], torch.take.
+
+        Raises:
+            DtypeError: idx not an integer tensor.
+            RangeError: an index out of range, when it runs.
+            ShapeError: an invalid argument; x of another shape.
+        """
+
+    @GATHER_ROWS.method
+    def gather_rows(self, x: R, idx: R, /, *, mode: str = "raise") -> R:
+        """Rows x[idx], for integer indices of any shape. PyTorch: torch.nn.functional.embedding(idx, x), x[idx].
+
+        x (n, *rest) gives (*idx, *rest). Gradients of repeated rows are summed.
+
+        Raises:
+            DtypeError: idx not an integer tensor.
+            RangeError: an index out of range, when it runs.
+            ShapeError: x has no first axis; an invalid argument.
+        """
+
+    def scatter_add_vec(self, x: R, v: R, index: R | Dim, /, *, mode: str = "raise") -> R:
+        """The vector x (n) with v added at entries `index`. PyTorch: torch.index_add(x, 0, index, v).
+
+        For a static index, v is a scalar. For integers of any shape, v has that shape and is added in row-major order.
+
+        Raises:
+            DtypeError: x a mask; index not an integer tensor; dtypes differ.
+            RangeError: an index out of range, when it runs.
+            ShapeError: an index out of range; v does not fit x and the index; an invalid argument; x of another shape.
+        """
+        index = plain_index(index)
+        if isinstance(index, (int, DimExpr)):
+            return self._call(SCATTER_ADD_SCALAR, (x, v), {"index": index, "mode": mode})
+        return self._call(SCATTER_ADD_VEC, (x, v, index), {"mode": mode})
+
+    def scatter_add_row(self, x: R, v: R, index: R | Dim, /, *, mode: str = "raise") -> R:
+        """x (n, *rest) with v added at rows `index`. PyTorch: torch.index_add(x, 0, index, v).
+
+        For a static index, v is (*rest). For integers of any shape, v is (*index, *rest), added in row-major order; the
+        adjoint of gather_rows.
+
+        Raises:
+            DtypeError: x a mask; index not an integer tensor; dtypes differ.
+            RangeError: an index out of range, when it runs.
+            ShapeError: an index out of range; x has no first axis; v does not fit x and the index; an invalid argument.
+        """
+        index = plain_index(index)
+        if isinstance(index, (int, DimExpr)):
+            return self._call(SCATTER_ADD_ROW, (x, v), {"index": index, "mode": mode})
+        return self._call(SCATTER_ADD_ROWS, (x, v, index), {"mode": mode})

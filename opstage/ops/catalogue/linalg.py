@@ -1,13 +1,15 @@
+# mypy: disable-error-code=empty-body
 """Matrix products."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..calls import Calls
 from ..dims import Dim, Verdict, equal, prod, require_equal
 from ..errors import ShapeError
 from ..kinds import Kind
-from ..primitive import Context, Linearity, Primitive, R
+from ..primitive import Context, Linearity, Primitive, R, Row, Some, Types
 from ..rules import add_all, require_rank
 from ..types import TensorType, require_float, require_same_dtype, show_shape
 
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from ..protocol import Ops
 
 
-def _product_shape(x: TensorType, y: TensorType) -> tuple[TensorType, ...]:
+def _product_shape(x: TensorType, y: TensorType) -> Types:
     """(..., m, k) and (..., k, n) with the same leading axes -> (..., m, n)."""
     require_float(x, "x")
     require_same_dtype(x, y, "x", "y")
@@ -30,12 +32,12 @@ def _product_shape(x: TensorType, y: TensorType) -> tuple[TensorType, ...]:
     return (TensorType((*x.shape[:-1], y.shape[-1]), x.dtype),)
 
 
-def _product_flops(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /) -> Dim:
+def _product_flops(inputs: Types, outputs: Types, /) -> Dim:
     """Count a multiplication and an addition for each element of the result and each term of its sum."""
     return 2 * outputs[0].size * inputs[0].shape[-1]
 
 
-def _matmul_shape(x: TensorType, y: TensorType) -> tuple[TensorType, ...]:
+def _matmul_shape(x: TensorType, y: TensorType) -> Types:
     for operand, name in ((x, "x"), (y, "y")):
         if len(operand.shape) != 2:
             raise ShapeError(
@@ -45,7 +47,7 @@ def _matmul_shape(x: TensorType, y: TensorType) -> tuple[TensorType, ...]:
     return _product_shape(x, y)
 
 
-def _matmul_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /) -> tuple[R | None, ...]:
+def _matmul_vjp(ops: Ops[R], ctx: Context[R], cotangents: Row[R], /) -> Some[R]:
     (g,), (x, y) = cotangents, ctx.saved
     return (
         ops.matmul(g, ops.transpose2d(y)) if ctx.needs[0] else None,
@@ -54,8 +56,6 @@ def _matmul_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /) -> t
 
 
 MATMUL = Primitive(
-    "matmul",
-    operands=("x", "y"),
     kind=Kind.CONTRACTION,
     shape=_matmul_shape,
     vjp=_matmul_vjp,
@@ -65,7 +65,7 @@ MATMUL = Primitive(
 )
 
 
-def _bmm_shape(x: TensorType, y: TensorType) -> tuple[TensorType, ...]:
+def _bmm_shape(x: TensorType, y: TensorType) -> Types:
     if len(x.shape) != len(y.shape) or len(x.shape) < 2:
         raise ShapeError(
             f"x is {show_shape(x.shape)} and y is {show_shape(y.shape)}: stacks of matrices have one rank, at least 2; "
@@ -89,7 +89,7 @@ def transposed(ops: Ops[R], x: R) -> R:
     return ops.permute(x, axes=(*range(rank - 2), rank - 1, rank - 2))
 
 
-def _bmm_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /) -> tuple[R | None, ...]:
+def _bmm_vjp(ops: Ops[R], ctx: Context[R], cotangents: Row[R], /) -> Some[R]:
     (g,), (x, y) = cotangents, ctx.saved
     return (
         ops.bmm(g, transposed(ops, y)) if ctx.needs[0] else None,
@@ -98,8 +98,6 @@ def _bmm_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /) -> tupl
 
 
 BMM = Primitive(
-    "bmm",
-    operands=("x", "y"),
     kind=Kind.CONTRACTION,
     shape=_bmm_shape,
     vjp=_bmm_vjp,
@@ -109,7 +107,7 @@ BMM = Primitive(
 )
 
 
-def _linear_shape(*operands: TensorType, has_bias: bool) -> tuple[TensorType, ...]:
+def _linear_shape(*operands: TensorType, has_bias: bool) -> Types:
     weight, *bias, x = operands
     require_float(weight, "weight")
     require_rank(weight, 2, "weight")
@@ -161,7 +159,7 @@ def _rows(ops: Ops[R], x: R) -> R:
     return ops.reshape(x, shape=(prod(x.shape[:-1]), x.shape[-1]))
 
 
-def _linear_decomposition(ops: Ops[R], /, *operands: R, has_bias: bool) -> tuple[R, ...]:
+def _linear_decomposition(ops: Ops[R], /, *operands: R, has_bias: bool) -> Row[R]:
     weight, *bias, x = operands
     out = ops.matmul(_rows(ops, x), ops.transpose2d(weight))
     if len(x.shape) != 2:
@@ -171,7 +169,7 @@ def _linear_decomposition(ops: Ops[R], /, *operands: R, has_bias: bool) -> tuple
     return (out,)
 
 
-def _linear_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, has_bias: bool) -> tuple[R | None, ...]:
+def _linear_vjp(ops: Ops[R], ctx: Context[R], cotangents: Row[R], /, *, has_bias: bool) -> Some[R]:
     x, weight = ctx.saved
     needs_weight, *needs_bias, needs_x = ctx.needs
     shape = ctx.inputs[-1].shape
@@ -189,13 +187,7 @@ def _linear_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, h
 
 
 def _linear_jvp(
-    ops: Ops[R],
-    primals: tuple[R, ...],
-    outputs: tuple[R, ...],
-    tangents: tuple[R | None, ...],
-    /,
-    *,
-    has_bias: bool,
+    ops: Ops[R], primals: Row[R], outputs: Row[R], tangents: Some[R], /, *, has_bias: bool
 ) -> tuple[R | None]:
     weight, *_, x = primals
     t_weight, *t_bias, t_x = tangents
@@ -209,14 +201,12 @@ def _linear_jvp(
     )
 
 
-def _linear_flops(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, **static: Any) -> Dim:
+def _linear_flops(inputs: Types, outputs: Types, /, **static: Any) -> Dim:
     size = outputs[0].size
     return 2 * size * inputs[-1].shape[-1] + (size if static["has_bias"] else 0)
 
 
 LINEAR = Primitive(
-    "linear",
-    operands=("weight", "bias?", "x"),
     kind=Kind.CONTRACTION,
     shape=_linear_shape,
     vjp=_linear_vjp,
@@ -226,3 +216,38 @@ LINEAR = Primitive(
     expandable=True,
     flops=_linear_flops,
 )
+
+
+# The methods of Ops ------------------------------------------------------------------------------------------
+
+
+class LinalgOps(Calls[R]):
+    __slots__ = ()
+
+    @MATMUL.method
+    def matmul(self, x: R, y: R, /) -> R:
+        """Matrix product (m, k)·(k, n) -> (m, n). PyTorch: torch.mm.
+
+        Raises:
+            DtypeError: x not a float tensor; dtypes differ.
+            ShapeError: x's columns are not y's rows; x, y of another shape.
+        """
+
+    @BMM.method
+    def bmm(self, x: R, y: R, /) -> R:
+        """Batched matrix product (..., m, k)·(..., k, n), with any number of equal leading axes. PyTorch: torch.bmm.
+
+        Raises:
+            DtypeError: x not a float tensor; dtypes differ.
+            ShapeError: x's columns are not y's rows; x and y are stacks of other sizes.
+        """
+
+    @LINEAR.method
+    def linear(self, weight: R, bias: R | None, x: R, /) -> R:
+        """x · weightᵀ + bias, weight (out, in), bias (out), x (..., in). PyTorch: torch.nn.functional.linear.
+
+        Raises:
+            DtypeError: weight not a float tensor; dtypes differ.
+            ShapeError: x has other features than the weight; the bias has another size than the weight's rows; weight,
+                bias of another shape.
+        """

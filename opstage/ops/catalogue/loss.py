@@ -1,3 +1,4 @@
+# mypy: disable-error-code=empty-body
 """Losses: the distance of predictions from targets, as one number or one per position."""
 
 from __future__ import annotations
@@ -5,10 +6,11 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from ..calls import Calls
 from ..dims import Dim, prod, ratio, require_at_most, require_equal
 from ..errors import ShapeError, nearest
 from ..kinds import Effect
-from ..primitive import Context, Primitive, R
+from ..primitive import Context, Primitive, R, Row, Some, Types
 from ..rules import add_all, ones_like, same_type, zeros_like
 from ..types import Shape, TensorType, require_float, require_integer, require_same_dtype, show_shape
 
@@ -23,28 +25,26 @@ IGNORED = -100
 # Mean squared error ---------------------------------------------------------------------------------------------------
 
 
-def _mse_loss_shape(x: TensorType, y: TensorType) -> tuple[TensorType, ...]:
+def _mse_loss_shape(x: TensorType, y: TensorType) -> Types:
     require_float(x, "x")
     same_type(x, y, purpose="a prediction and its target have one shape")
     require_at_most(1, x.size, lambda: f"x is {show_shape(x.shape)}, which has no elements to take a mean of")
     return (TensorType((), x.dtype),)
 
 
-def _mse_loss_decomposition(ops: Ops[R], x: R, y: R, /) -> tuple[R, ...]:
+def _mse_loss_decomposition(ops: Ops[R], x: R, y: R, /) -> Row[R]:
     d = ops.sub(x, y)
     return (ops.scale(ops.sum(ops.mul(d, d)), c=ratio(1, prod(x.shape))),)
 
 
-def _mse_loss_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /) -> tuple[R | None, ...]:
+def _mse_loss_vjp(ops: Ops[R], ctx: Context[R], cotangents: Row[R], /) -> Some[R]:
     (g,), (x, y) = cotangents, ctx.saved
     slope = ops.broadcast_to(ops.scale(g, c=ratio(2, prod(x.shape))), shape=x.shape)
     dx = ops.mul(slope, ops.sub(x, y))
     return dx if ctx.needs[0] else None, ops.neg(dx) if ctx.needs[1] else None
 
 
-def _mse_loss_jvp(
-    ops: Ops[R], primals: tuple[R, ...], outputs: tuple[R, ...], tangents: tuple[R | None, ...], /
-) -> tuple[R | None]:
+def _mse_loss_jvp(ops: Ops[R], primals: Row[R], outputs: Row[R], tangents: Some[R], /) -> tuple[R | None]:
     (x, y), (tx, ty) = primals, tangents
     d = ops.scale(ops.sub(x, y), c=ratio(2, prod(x.shape)))
     along_x = ops.sum(ops.mul(d, tx)) if tx is not None else None
@@ -52,14 +52,12 @@ def _mse_loss_jvp(
     return (add_all(ops, along_x, along_y),)
 
 
-def _mse_loss_flops(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /) -> Dim:
+def _mse_loss_flops(inputs: Types, outputs: Types, /) -> Dim:
     """Count a difference, a square and an addition for each element."""
     return 3 * inputs[0].size
 
 
 MSE_LOSS = Primitive(
-    "mse_loss",
-    operands=("x", "y"),
     shape=_mse_loss_shape,
     vjp=_mse_loss_vjp,
     jvp=_mse_loss_jvp,
@@ -124,7 +122,7 @@ def _require_labels(
 
 def _cross_entropy_shape(
     logits: TensorType, labels: TensorType, *, reduction: str, ignore_index: Any, label_smoothing: Any
-) -> tuple[TensorType, ...]:
+) -> Types:
     _require_labels(logits, labels, reduction, ignore_index, label_smoothing)
     loss = TensorType(labels.shape if reduction == "none" else (), logits.dtype)
     number = TensorType(_keeping_classes(logits.shape), logits.dtype)
@@ -161,7 +159,7 @@ def _class_weight(ops: Ops[R], logits: R, labels: R, ignored: R) -> R:
 
 def _cross_entropy_decomposition(
     ops: Ops[R], logits: R, labels: R, /, *, reduction: str, ignore_index: int, label_smoothing: Any
-) -> tuple[R, ...]:
+) -> Row[R]:
     axis = class_axis(len(logits.shape))
     # The maximum cancels in every result, so it is not differentiated.
     peak = ops.detach(ops.reduce_max(logits, axis=axis, keepdims=True))
@@ -184,22 +182,13 @@ def _cross_entropy_decomposition(
     return loss, peak, total
 
 
-def _cross_entropy_vjp(
-    ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, **static: Any
-) -> tuple[R | None, ...]:
+def _cross_entropy_vjp(ops: Ops[R], ctx: Context[R], cotangents: Row[R], /, **static: Any) -> Some[R]:
     logits, labels, peak, total = ctx.saved
     return ops.cross_entropy_grad(logits, labels, peak, total, cotangents[0], **static), None
 
 
 def _cross_entropy_jvp(
-    ops: Ops[R],
-    primals: tuple[R, ...],
-    outputs: tuple[R, ...],
-    tangents: tuple[R | None, ...],
-    /,
-    *,
-    reduction: str,
-    **static: Any,
+    ops: Ops[R], primals: Row[R], outputs: Row[R], tangents: Some[R], /, *, reduction: str, **static: Any
 ) -> tuple[R | None]:
     (logits, labels), (loss, peak, total), (moved, _) = primals, outputs, tangents
     assert moved is not None
@@ -208,7 +197,7 @@ def _cross_entropy_jvp(
     return (ops.reduce_sum(change, axis=class_axis(len(logits.shape))) if reduction == "none" else ops.sum(change),)
 
 
-def _four_per_logit(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, **static: Any) -> Dim:
+def _four_per_logit(inputs: Types, outputs: Types, /, **static: Any) -> Dim:
     """Count forward a maximum, a difference, an exponential and an addition, and as many backward."""
     return 4 * inputs[0].size
 
@@ -240,7 +229,7 @@ def _cross_entropy_grad_shape(
     reduction: str,
     ignore_index: Any,
     label_smoothing: Any,
-) -> tuple[TensorType, ...]:
+) -> Types:
     _require_labels(logits, labels, reduction, ignore_index, label_smoothing)
     _require_type(peak, "peak", _keeping_classes(logits.shape), logits)
     _require_type(total, "total", _keeping_classes(logits.shape), logits)
@@ -272,7 +261,7 @@ def _cross_entropy_grad_decomposition(
     reduction: str,
     ignore_index: int,
     label_smoothing: Any,
-) -> tuple[R, ...]:
+) -> Row[R]:
     shape = logits.shape
     axis = class_axis(len(shape))
     exponentials = ops.exp(ops.sub(logits, ops.broadcast_to(peak, shape=shape)))
@@ -294,10 +283,84 @@ def _cross_entropy_grad_decomposition(
 
 
 CROSS_ENTROPY_GRAD = Primitive(
-    "cross_entropy_grad",
-    operands=("logits", "labels", "peak", "total", "g"),
     effects={Effect.RAISES},
     shape=_cross_entropy_grad_shape,
     decomposition=_cross_entropy_grad_decomposition,
     flops=_four_per_logit,
 )
+
+
+# The methods of Ops ------------------------------------------------------------------------------------------
+
+
+class LossOps(Calls[R]):
+    __slots__ = ()
+
+    @MSE_LOSS.method
+    def mse_loss(self, x: R, y: R, /) -> R:
+        """Mean squared difference over all elements, x and y of one shape. PyTorch: torch.nn.functional.mse_loss.
+
+        Raises:
+            DtypeError: x not a float tensor; dtypes differ.
+            ShapeError: shapes differ; an axis is empty.
+        """
+
+    def cross_entropy(
+        self,
+        logits: R,
+        labels: R,
+        /,
+        *,
+        reduction: str = "mean",
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        weight: R | None = None,
+    ) -> R:
+        """-log softmax(logits)[label], classes on axis 1 (last up to rank 2).
+
+        PyTorch: torch.nn.functional.cross_entropy. logits (C), (N, C) or (N, C, *D), labels the same without C,
+        integers in [0, C) or ignore_index. With p = softmax(logits) over the classes and ε the smoothing (Szegedy et
+        al. 2016), a position's loss is -(1 - ε)·log p[label] - ε·mean(log p), and 0 where it is ignored; "mean" divides
+        their sum by the number of positions not ignored (0/0 = nan when all are). With `weight`, one number per class,
+        see `derived.weighted_cross_entropy`.
+
+        Raises:
+            DtypeError: logits not a float tensor; labels not an integer tensor.
+            RangeError: an index out of range, when it runs.
+            ShapeError: labels do not fit the logits; the logits a scalar; an invalid argument; an axis is empty.
+        """
+        if weight is not None:
+            from ..losses import weighted_cross_entropy  # composed of this op and others
+
+            ops: Any = self
+            more: dict[str, Any] = {"ignore_index": ignore_index, "label_smoothing": label_smoothing}
+            weighted: R = weighted_cross_entropy(ops, logits, labels, weight, reduction=reduction, **more)
+            return weighted
+        static = {"reduction": reduction, "ignore_index": ignore_index, "label_smoothing": label_smoothing}
+        return self._call(CROSS_ENTROPY, (logits, labels), static)
+
+    @CROSS_ENTROPY_GRAD.method
+    def cross_entropy_grad(
+        self,
+        logits: R,
+        labels: R,
+        peak: R,
+        total: R,
+        g: R,
+        /,
+        *,
+        reduction: str,
+        ignore_index: int,
+        label_smoothing: float,
+    ) -> R:
+        """The cotangent of cross_entropy's logits, from each position's maximal logit and sum of exponentials.
+
+        w·(exp(logits - peak)/total - (1 - ε)·onehot(labels) - ε/C), where w is g at a position (over the number of
+        positions not ignored with "mean") and 0 where it is ignored; peak and total have size 1 along the classes.
+
+        Raises:
+            DtypeError: logits not a float tensor; labels not an integer tensor; dtypes differ.
+            RangeError: an index out of range, when it runs.
+            ShapeError: labels do not fit the logits; the logits a scalar; an invalid argument; an axis is empty; peak,
+                total, g of another shape.
+        """

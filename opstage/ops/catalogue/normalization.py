@@ -1,3 +1,4 @@
+# mypy: disable-error-code=empty-body
 """Normalisations: zero mean and unit variance over some axes, then a scale gamma and a shift beta.
 
 All are composites. Their statistics are residuals for a fused `*_grad`, which may compute all cotangents in one pass
@@ -9,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ..arguments import Axis
+from ..calls import Calls
 from ..dims import Dim, exact_div, prod, ratio, require_at_most
 from ..errors import ShapeError
-from ..primitive import Context, Primitive, R
+from ..primitive import Context, Primitive, R, Row, Some, Types
 from ..rules import same_type
 from ..types import Shape, TensorType, require_float, show_shape
 from .standardize import (
@@ -43,9 +46,7 @@ def _last_kept(x: TensorType) -> Shape:
     return (*x.shape[:-1], 1)
 
 
-def _layer_norm_shape(
-    x: TensorType, *affine: TensorType, has_gamma: bool, has_beta: bool, eps: Any
-) -> tuple[TensorType, ...]:
+def _layer_norm_shape(x: TensorType, *affine: TensorType, has_gamma: bool, has_beta: bool, eps: Any) -> Types:
     require_eps(eps)
     require_axes(x, 1, "the last of which is normalised")
     require_some(x.shape[-1], x, "the last axis")
@@ -54,9 +55,7 @@ def _layer_norm_shape(
     return x, statistic, statistic
 
 
-def _layer_norm_decomposition(
-    ops: Ops[R], x: R, /, *affine: R, has_gamma: bool, has_beta: bool, eps: float
-) -> tuple[R, ...]:
+def _layer_norm_decomposition(ops: Ops[R], x: R, /, *affine: R, has_gamma: bool, has_beta: bool, eps: float) -> Row[R]:
     gamma, beta, _ = unpack(affine, has_gamma, has_beta)
     last = len(x.shape) - 1
     y, mean, _, rstd = standardize(ops, x, (last,), eps)
@@ -64,8 +63,6 @@ def _layer_norm_decomposition(
 
 
 LAYER_NORM = Primitive(
-    "layer_norm",
-    operands=("x", "gamma?", "beta?"),
     shape=_layer_norm_shape,
     residuals=("mean", "rstd"),
     vjp=affine_vjp(lambda ops, *refs: ops.layer_norm_grad(*refs), axis=-1),
@@ -76,7 +73,7 @@ LAYER_NORM = Primitive(
 )
 
 
-def _layer_norm_grad_shape(x: TensorType, *rest: TensorType, has_gamma: bool) -> tuple[TensorType, ...]:
+def _layer_norm_grad_shape(x: TensorType, *rest: TensorType, has_gamma: bool) -> Types:
     require_axes(x, 1, "the last of which was normalised")
     require_some(x.shape[-1], x, "the last axis")
     *gamma, mean, rstd, g = rest
@@ -87,7 +84,7 @@ def _layer_norm_grad_shape(x: TensorType, *rest: TensorType, has_gamma: bool) ->
     return same_type(x, g, "x", "g"), vector, vector
 
 
-def _layer_norm_grad_decomposition(ops: Ops[R], x: R, /, *rest: R, has_gamma: bool) -> tuple[R, ...]:
+def _layer_norm_grad_decomposition(ops: Ops[R], x: R, /, *rest: R, has_gamma: bool) -> Row[R]:
     gamma, _, others = unpack(rest, has_gamma)
     mean, rstd, g = others
     last = len(x.shape) - 1
@@ -98,8 +95,6 @@ def _layer_norm_grad_decomposition(ops: Ops[R], x: R, /, *rest: R, has_gamma: bo
 
 
 LAYER_NORM_GRAD = Primitive(
-    "layer_norm_grad",
-    operands=("x", "gamma?", "mean", "rstd", "g"),
     outputs=("dx", "dgamma", "dbeta"),
     shape=_layer_norm_grad_shape,
     decomposition=_layer_norm_grad_decomposition,
@@ -109,7 +104,7 @@ LAYER_NORM_GRAD = Primitive(
 # Root-mean-square normalisation --------------------------------------------------------------------------------------
 
 
-def _rms_norm_shape(x: TensorType, *gamma: TensorType, has_gamma: bool, eps: Any) -> tuple[TensorType, ...]:
+def _rms_norm_shape(x: TensorType, *gamma: TensorType, has_gamma: bool, eps: Any) -> Types:
     require_eps(eps)
     require_axes(x, 1, "the last of which is normalised")
     require_some(x.shape[-1], x, "the last axis")
@@ -117,24 +112,20 @@ def _rms_norm_shape(x: TensorType, *gamma: TensorType, has_gamma: bool, eps: Any
     return x, TensorType(_last_kept(x), x.dtype)
 
 
-def _rms_norm_decomposition(ops: Ops[R], x: R, /, *affine: R, has_gamma: bool, eps: float) -> tuple[R, ...]:
+def _rms_norm_decomposition(ops: Ops[R], x: R, /, *affine: R, has_gamma: bool, eps: float) -> Row[R]:
     gamma, _, _ = unpack(affine, has_gamma)
     last = len(x.shape) - 1
     rstd = reciprocal_deviation(ops, ops.reduce_mean(ops.mul(x, x), axis=last, keepdims=True), eps)
     return affine_map(ops, ops.mul(x, ops.broadcast_to(rstd, shape=x.shape)), gamma, None, last), rstd
 
 
-def _rms_norm_vjp(
-    ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, has_gamma: bool, eps: float
-) -> tuple[R | None, ...]:
+def _rms_norm_vjp(ops: Ops[R], ctx: Context[R], cotangents: Row[R], /, *, has_gamma: bool, eps: float) -> Some[R]:
     (g, *_), (x, gamma, rstd) = cotangents, ctx.saved
     dx, dgamma = ops.rms_norm_grad(x, gamma, rstd, g)
     return affine_cotangents(dx, dgamma, None, ctx, has_gamma, False)
 
 
 RMS_NORM = Primitive(
-    "rms_norm",
-    operands=("x", "gamma?"),
     shape=_rms_norm_shape,
     residuals=("rstd",),
     vjp=_rms_norm_vjp,
@@ -145,7 +136,7 @@ RMS_NORM = Primitive(
 )
 
 
-def _rms_norm_grad_shape(x: TensorType, *rest: TensorType, has_gamma: bool) -> tuple[TensorType, ...]:
+def _rms_norm_grad_shape(x: TensorType, *rest: TensorType, has_gamma: bool) -> Types:
     require_axes(x, 1, "the last of which was normalised")
     require_some(x.shape[-1], x, "the last axis")
     *gamma, rstd, g = rest
@@ -154,7 +145,7 @@ def _rms_norm_grad_shape(x: TensorType, *rest: TensorType, has_gamma: bool) -> t
     return same_type(x, g, "x", "g"), TensorType((x.shape[-1],), x.dtype)
 
 
-def _rms_norm_grad_decomposition(ops: Ops[R], x: R, /, *rest: R, has_gamma: bool) -> tuple[R, ...]:
+def _rms_norm_grad_decomposition(ops: Ops[R], x: R, /, *rest: R, has_gamma: bool) -> Row[R]:
     gamma, _, others = unpack(rest, has_gamma)
     rstd, g = others
     last = len(x.shape) - 1
@@ -164,8 +155,6 @@ def _rms_norm_grad_decomposition(ops: Ops[R], x: R, /, *rest: R, has_gamma: bool
 
 
 RMS_NORM_GRAD = Primitive(
-    "rms_norm_grad",
-    operands=("x", "gamma?", "rstd", "g"),
     outputs=("dx", "dgamma"),
     shape=_rms_norm_grad_shape,
     decomposition=_rms_norm_grad_decomposition,
@@ -180,9 +169,7 @@ def _group_size(x: TensorType, groups: Any) -> Dim:
     if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1:
         raise ShapeError(f"groups must be an int that is at least 1 but is {groups!r}")
     channels = exact_div(
-        x.shape[1],
-        groups,
-        lambda: f"groups={groups} must divide the channels, axis 1 of x {show_shape(x.shape)}",
+        x.shape[1], groups, lambda: f"groups={groups} must divide the channels, axis 1 of x {show_shape(x.shape)}"
     )
     return channels * prod(x.shape[2:])
 
@@ -196,7 +183,7 @@ def _require_groups(x: TensorType, groups: Any) -> TensorType:
 
 def _group_norm_shape(
     x: TensorType, *affine: TensorType, has_gamma: bool, has_beta: bool, groups: Any, eps: Any
-) -> tuple[TensorType, ...]:
+) -> Types:
     require_eps(eps)
     statistic = _require_groups(x, groups)
     require_affine(x, affine, has_gamma, 1)
@@ -210,7 +197,7 @@ def _grouped(ops: Ops[R], x: R, groups: int) -> R:
 
 def _group_norm_decomposition(
     ops: Ops[R], x: R, /, *affine: R, has_gamma: bool, has_beta: bool, groups: int, eps: float
-) -> tuple[R, ...]:
+) -> Row[R]:
     gamma, beta, _ = unpack(affine, has_gamma, has_beta)
     y, mean, _, rstd = standardize(ops, _grouped(ops, x, groups), (2,), eps)
     statistics = (ops.reshape(s, shape=(x.shape[0], groups)) for s in (mean, rstd))
@@ -218,8 +205,6 @@ def _group_norm_decomposition(
 
 
 GROUP_NORM = Primitive(
-    "group_norm",
-    operands=("x", "gamma?", "beta?"),
     shape=_group_norm_shape,
     residuals=("mean", "rstd"),
     vjp=affine_vjp(lambda ops, *refs, groups: ops.group_norm_grad(*refs, groups=groups), axis=1),
@@ -230,7 +215,7 @@ GROUP_NORM = Primitive(
 )
 
 
-def _group_norm_grad_shape(x: TensorType, *rest: TensorType, has_gamma: bool, groups: Any) -> tuple[TensorType, ...]:
+def _group_norm_grad_shape(x: TensorType, *rest: TensorType, has_gamma: bool, groups: Any) -> Types:
     statistic = _require_groups(x, groups)
     *gamma, mean, rstd, g = rest
     require_affine(x, tuple(gamma), has_gamma, 1)
@@ -240,7 +225,7 @@ def _group_norm_grad_shape(x: TensorType, *rest: TensorType, has_gamma: bool, gr
     return same_type(x, g, "x", "g"), vector, vector
 
 
-def _group_norm_grad_decomposition(ops: Ops[R], x: R, /, *rest: R, has_gamma: bool, groups: int) -> tuple[R, ...]:
+def _group_norm_grad_decomposition(ops: Ops[R], x: R, /, *rest: R, has_gamma: bool, groups: int) -> Row[R]:
     gamma, _, others = unpack(rest, has_gamma)
     mean, rstd, g = others
     mean, rstd = (ops.reshape(s, shape=(x.shape[0], groups, 1)) for s in (mean, rstd))
@@ -253,8 +238,6 @@ def _group_norm_grad_decomposition(ops: Ops[R], x: R, /, *rest: R, has_gamma: bo
 
 
 GROUP_NORM_GRAD = Primitive(
-    "group_norm_grad",
-    operands=("x", "gamma?", "mean", "rstd", "g"),
     outputs=("dx", "dgamma", "dbeta"),
     shape=_group_norm_grad_shape,
     decomposition=_group_norm_grad_decomposition,
@@ -264,7 +247,7 @@ GROUP_NORM_GRAD = Primitive(
 # Batch normalisation -------------------------------------------------------------------------------------------------
 
 
-def _require_channel(x: TensorType, channel_axis: int, affine: tuple[TensorType, ...], has_gamma: bool) -> TensorType:
+def _require_channel(x: TensorType, channel_axis: int, affine: Types, has_gamma: bool) -> TensorType:
     """Check x, gamma and beta; return the type of a channel's statistic."""
     require_float(x, "x")
     require_affine(x, affine, has_gamma, channel_axis)
@@ -289,7 +272,7 @@ def _require_two(x: TensorType, channel_axis: int) -> None:
 
 def _batch_norm_shape(
     x: TensorType, *affine: TensorType, has_gamma: bool, has_beta: bool, channel_axis: int, eps: Any
-) -> tuple[TensorType, ...]:
+) -> Types:
     require_eps(eps)
     statistic = _require_channel(x, channel_axis, affine, has_gamma)
     _require_two(x, channel_axis)
@@ -298,7 +281,7 @@ def _batch_norm_shape(
 
 def _batch_norm_decomposition(
     ops: Ops[R], x: R, /, *affine: R, has_gamma: bool, has_beta: bool, channel_axis: int, eps: float
-) -> tuple[R, ...]:
+) -> Row[R]:
     return batch_norm_of_ranks(
         ops, x, *affine, has_gamma=has_gamma, has_beta=has_beta, channel_axis=channel_axis, eps=eps
     )
@@ -315,7 +298,7 @@ def batch_norm_of_ranks(
     eps: float,
     whole: Callable[[R], R] = lambda mean: mean,
     ranks: Dim = 1,
-) -> tuple[R, ...]:
+) -> Row[R]:
     """batch_norm of a batch distributed over `ranks` ranks: `whole` turns a rank's mean into the mean over all
     ranks."""
     gamma, beta, _ = unpack(affine, has_gamma, has_beta)
@@ -326,8 +309,6 @@ def batch_norm_of_ranks(
 
 
 BATCH_NORM = Primitive(
-    "batch_norm",
-    operands=("x", "gamma?", "beta?"),
     outputs=("y", "mean", "variance"),
     shape=_batch_norm_shape,
     residuals=("rstd",),
@@ -339,9 +320,7 @@ BATCH_NORM = Primitive(
 )
 
 
-def _batch_norm_grad_shape(
-    x: TensorType, *rest: TensorType, has_gamma: bool, channel_axis: int
-) -> tuple[TensorType, ...]:
+def _batch_norm_grad_shape(x: TensorType, *rest: TensorType, has_gamma: bool, channel_axis: int) -> Types:
     *gamma, mean, rstd, g, g_mean, g_variance = rest
     statistic = _require_channel(x, channel_axis, tuple(gamma), has_gamma)
     _require_two(x, channel_axis)
@@ -351,7 +330,7 @@ def _batch_norm_grad_shape(
     return same_type(x, g, "x", "g"), statistic, statistic
 
 
-def _batch_norm_grad_decomposition(ops: Ops[R], x: R, /, *rest: R, has_gamma: bool, channel_axis: int) -> tuple[R, ...]:
+def _batch_norm_grad_decomposition(ops: Ops[R], x: R, /, *rest: R, has_gamma: bool, channel_axis: int) -> Row[R]:
     gamma, _, others = unpack(rest, has_gamma)
     mean, rstd, g, g_mean, g_variance = others
     mean, rstd, g_mean, g_variance = (along(ops, v, x.shape, channel_axis) for v in (mean, rstd, g_mean, g_variance))
@@ -367,8 +346,6 @@ def _batch_norm_grad_decomposition(ops: Ops[R], x: R, /, *rest: R, has_gamma: bo
 
 
 BATCH_NORM_GRAD = Primitive(
-    "batch_norm_grad",
-    operands=("x", "gamma?", "mean", "rstd", "g", "g_mean", "g_variance"),
     outputs=("dx", "dgamma", "dbeta"),
     shape=_batch_norm_grad_shape,
     decomposition=_batch_norm_grad_decomposition,
@@ -378,7 +355,7 @@ BATCH_NORM_GRAD = Primitive(
 
 def _batch_norm_eval_shape(
     x: TensorType, *rest: TensorType, has_gamma: bool, has_beta: bool, channel_axis: int, eps: Any
-) -> tuple[TensorType, ...]:
+) -> Types:
     require_eps(eps)
     *affine, mean, variance = rest
     statistic = _require_channel(x, channel_axis, tuple(affine), has_gamma)
@@ -389,7 +366,7 @@ def _batch_norm_eval_shape(
 
 def _batch_norm_eval_decomposition(
     ops: Ops[R], x: R, /, *rest: R, has_gamma: bool, has_beta: bool, channel_axis: int, eps: float
-) -> tuple[R, ...]:
+) -> Row[R]:
     gamma, beta, others = unpack(rest, has_gamma, has_beta)
     mean, variance = others
     slope = reciprocal_deviation(ops, variance, eps)
@@ -400,9 +377,132 @@ def _batch_norm_eval_decomposition(
 
 
 BATCH_NORM_EVAL = Primitive(
-    "batch_norm_eval",
-    operands=("x", "gamma?", "beta?", "mean", "variance"),
-    shape=_batch_norm_eval_shape,
-    decomposition=_batch_norm_eval_decomposition,
-    flops=flops_per_element(2),
+    shape=_batch_norm_eval_shape, decomposition=_batch_norm_eval_decomposition, flops=flops_per_element(2)
 )
+
+
+# The methods of Ops ------------------------------------------------------------------------------------------
+
+
+class NormalizationOps(Calls[R]):
+    __slots__ = ()
+
+    @LAYER_NORM.method
+    def layer_norm(self, x: R, gamma: R | None, beta: R | None, /, *, eps: float = 1e-5) -> R:
+        """(x - mean)/√(var + eps) · gamma + beta over the last axis. PyTorch: torch.nn.functional.layer_norm.
+
+        x (..., d), biased variance; gamma and beta (d,) (Ba et al. 2016).
+
+        Raises:
+            DtypeError: x not a float tensor; dtypes differ.
+            ShapeError: an invalid argument; an axis is empty; x, gamma, beta of another shape.
+        """
+
+    @RMS_NORM.method
+    def rms_norm(self, x: R, gamma: R | None, /, *, eps: float = 1e-5) -> R:
+        """x/√(mean(x²) + eps) · gamma over the last axis. PyTorch: torch.nn.functional.rms_norm.
+
+        x (..., d); gamma (d,) (Zhang & Sennrich 2019).
+
+        Raises:
+            DtypeError: x not a float tensor; dtypes differ.
+            ShapeError: an invalid argument; an axis is empty; x, gamma of another shape.
+        """
+
+    @GROUP_NORM.method
+    def group_norm(self, x: R, gamma: R | None, beta: R | None, /, *, groups: int, eps: float = 1e-5) -> R:
+        """Normalisation over channel groups of (N, C, *S). PyTorch: torch.nn.functional.group_norm.
+
+        Each of `groups` groups of C/groups channels is normalised over its channels and S; gamma and beta (C,) (Wu & He
+        2018).
+
+        Raises:
+            DtypeError: x not a float tensor; dtypes differ.
+            ShapeError: groups do not divide the channels; an invalid argument; an axis is empty; gamma, x, beta of
+                another shape.
+        """
+
+    @BATCH_NORM.method
+    def batch_norm(
+        self, x: R, gamma: R | None, beta: R | None, /, *, channel_axis: Axis = 1, eps: float = 1e-5
+    ) -> tuple[R, R, R]:
+        """Training form: y, batch mean, unbiased batch variance. PyTorch: torch.nn.functional.batch_norm.
+
+        y = (x - mean)/√(biased variance + eps) · gamma + beta, with statistics (C,) over all axes except the channel;
+        gamma and beta (C,) (Ioffe & Szegedy 2015). At least 2 values per channel.
+
+        Raises:
+            DtypeError: x not a float tensor; dtypes differ.
+            ShapeError: too few values for a variance; no such axis; an invalid argument; gamma, beta of another shape.
+        """
+
+    @BATCH_NORM_EVAL.method
+    def batch_norm_eval(
+        self,
+        x: R,
+        gamma: R | None,
+        beta: R | None,
+        mean: R,
+        variance: R,
+        /,
+        *,
+        channel_axis: Axis = 1,
+        eps: float = 1e-5,
+    ) -> R:
+        """Evaluation form, with running statistics. PyTorch: torch.nn.functional.batch_norm.
+
+        (x - mean)/√(variance + eps) · gamma + beta with given statistics (C,), along the channel axis.
+
+        Raises:
+            DtypeError: x not a float tensor; dtypes differ.
+            ShapeError: no such axis; an invalid argument; gamma, beta, mean, variance of another shape.
+        """
+
+    @LAYER_NORM_GRAD.method
+    def layer_norm_grad(self, x: R, gamma: R | None, mean: R, rstd: R, g: R, /) -> tuple[R, R, R]:
+        """Cotangents of layer_norm's x, gamma, beta; mean and rstd (..., 1).
+
+        With y = (x - mean)·rstd and h = g·gamma: rstd·(h - mean(h) - y·mean(h·y)), Σ g·y, Σ g.
+
+        Raises:
+            DtypeError: x not a float tensor; dtypes differ.
+            ShapeError: shapes differ; an axis is empty; mean, x, gamma, rstd of another shape.
+        """
+
+    @RMS_NORM_GRAD.method
+    def rms_norm_grad(self, x: R, gamma: R | None, rstd: R, g: R, /) -> tuple[R, R]:
+        """Cotangents of rms_norm's x, gamma; rstd (..., 1).
+
+        With y = x·rstd and h = g·gamma: rstd·(h - y·mean(h·y)), Σ g·y.
+
+        Raises:
+            DtypeError: x not a float tensor; dtypes differ.
+            ShapeError: shapes differ; an axis is empty; rstd, x, gamma of another shape.
+        """
+
+    @GROUP_NORM_GRAD.method
+    def group_norm_grad(self, x: R, gamma: R | None, mean: R, rstd: R, g: R, /, *, groups: int) -> tuple[R, R, R]:
+        """Cotangents of group_norm's x, gamma, beta; mean and rstd (N, groups).
+
+        The formulas are those of layer_norm_grad, with means over a group.
+
+        Raises:
+            DtypeError: x not a float tensor; dtypes differ.
+            ShapeError: groups do not divide the channels; shapes differ; an invalid argument; an axis is empty; gamma,
+                x, mean, rstd of another shape.
+        """
+
+    @BATCH_NORM_GRAD.method
+    def batch_norm_grad(
+        self, x: R, gamma: R | None, mean: R, rstd: R, g: R, g_mean: R, g_variance: R, /, *, channel_axis: Axis = 1
+    ) -> tuple[R, R, R]:
+        """Cotangents of batch_norm's x, gamma, beta, from those of y, mean and variance.
+
+        dx is that of layer_norm_grad, with means over a channel's n values, + g_mean/n + 2·g_variance·(x - mean)/(n -
+        1).
+
+        Raises:
+            DtypeError: x not a float tensor; dtypes differ.
+            ShapeError: too few values for a variance; shapes differ; no such axis; gamma, mean, rstd, g_mean,
+                g_variance of another shape.
+        """

@@ -15,19 +15,20 @@ import math
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from ..arguments import Number
+from ..arguments import IntOrTuple, Number, as_shape, per_axis
+from ..calls import Calls
 from ..dims import Dim, DimFloat, prod, require_at_most
 from ..errors import ShapeError
+from ..invalid_static import InvalidStatic
 from ..kinds import Effect
-from ..primitive import Context, Linearity, Primitive, R
+from ..numbers import plain_sequence
+from ..primitive import Context, Ints, Linearity, Primitive, R, Row, Some, Types
 from ..rules import zeros_like
 from ..types import INT64, Shape, TensorType, require_float, require_integer, show_shape
 from .windows import require_shape, window_counts
 
 if TYPE_CHECKING:
     from ..protocol import Ops
-
-Ints = tuple[int, ...]
 
 
 def _pool_counts(spatial: Shape, kernel: Ints, stride: Ints, padding: Ints) -> Shape:
@@ -74,39 +75,33 @@ def _require_windows(x: TensorType, name: str, shape: Shape, kernel: Ints, strid
     return TensorType((*leading, *shape), x.dtype)
 
 
-def _flops_per_window_cell(
-    inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, *, kernel: Ints, **static: Any
-) -> Dim:
+def _flops_per_window_cell(inputs: Types, outputs: Types, /, *, kernel: Ints, **static: Any) -> Dim:
     """Count one operation for each cell of each window."""
     return outputs[0].size * prod(kernel)
 
 
-def _flops_of_adjoint(
-    inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, *, kernel: Ints, **static: Any
-) -> Dim:
+def _flops_of_adjoint(inputs: Types, outputs: Types, /, *, kernel: Ints, **static: Any) -> Dim:
     return inputs[0].size * prod(kernel)
 
 
-def _flops_per_window(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, **static: Any) -> Dim:
+def _flops_per_window(inputs: Types, outputs: Types, /, **static: Any) -> Dim:
     return inputs[1].size
 
 
 # Maximum ------------------------------------------------------------------------------------------------------------
 
 
-def _max_pool_shape(x: TensorType, *, kernel: Ints, stride: Ints, padding: Ints) -> tuple[TensorType, ...]:
+def _max_pool_shape(x: TensorType, *, kernel: Ints, stride: Ints, padding: Ints) -> Types:
     out = _pooled(x, "x", kernel, stride, padding)
     return out, TensorType(out.shape, INT64)
 
 
-def _max_pool_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, **window: Any) -> tuple[R | None, ...]:
+def _max_pool_vjp(ops: Ops[R], ctx: Context[R], cotangents: Row[R], /, **window: Any) -> Some[R]:
     spatial = ctx.inputs[0].shape[-len(window["kernel"]) :]
     return (ops.max_pool_scatter(cotangents[0], ctx.saved[0], shape=spatial, **window),)
 
 
-def _max_pool_jvp(
-    ops: Ops[R], primals: tuple[R, ...], outputs: tuple[R, ...], tangents: tuple[R, ...], /, **window: Any
-) -> tuple[R | None]:
+def _max_pool_jvp(ops: Ops[R], primals: Row[R], outputs: Row[R], tangents: Row[R], /, **window: Any) -> tuple[R | None]:
     return (ops.max_pool_gather(tangents[0], outputs[1], **window),)
 
 
@@ -124,14 +119,8 @@ MAX_POOL = Primitive(
 
 
 def _max_pool_scatter_shape(
-    g: TensorType,
-    index: TensorType,
-    *,
-    shape: Shape,
-    kernel: Ints,
-    stride: Ints,
-    padding: Ints,
-) -> tuple[TensorType, ...]:
+    g: TensorType, index: TensorType, *, shape: Shape, kernel: Ints, stride: Ints, padding: Ints
+) -> Types:
     require_float(g, "g")
     require_integer(index, "index")
     cells = _require_windows(g, "g", shape, kernel, stride, padding)
@@ -140,8 +129,8 @@ def _max_pool_scatter_shape(
 
 
 def _max_pool_scatter_vjp(
-    ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, shape: Shape, **window: Any
-) -> tuple[R | None, ...]:
+    ops: Ops[R], ctx: Context[R], cotangents: Row[R], /, *, shape: Shape, **window: Any
+) -> Some[R]:
     return ops.max_pool_gather(cotangents[0], ctx.saved[0], **window), None
 
 
@@ -157,18 +146,14 @@ MAX_POOL_SCATTER = Primitive(
 )
 
 
-def _max_pool_gather_shape(
-    x: TensorType, index: TensorType, *, kernel: Ints, stride: Ints, padding: Ints
-) -> tuple[TensorType, ...]:
+def _max_pool_gather_shape(x: TensorType, index: TensorType, *, kernel: Ints, stride: Ints, padding: Ints) -> Types:
     require_integer(index, "index")
     out = _pooled(x, "x", kernel, stride, padding)
     require_shape(index, "index", out.shape)
     return (out,)
 
 
-def _max_pool_gather_vjp(
-    ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, **window: Any
-) -> tuple[R | None, ...]:
+def _max_pool_gather_vjp(ops: Ops[R], ctx: Context[R], cotangents: Row[R], /, **window: Any) -> Some[R]:
     spatial = ctx.inputs[0].shape[-len(window["kernel"]) :]
     return ops.max_pool_scatter(cotangents[0], ctx.saved[0], shape=spatial, **window), None
 
@@ -187,18 +172,11 @@ MAX_POOL_GATHER = Primitive(
 # Mean ---------------------------------------------------------------------------------------------------------------
 
 
-def _avg_pool_shape(
-    x: TensorType,
-    *,
-    kernel: Ints,
-    stride: Ints,
-    padding: Ints,
-    count_include_pad: bool,
-) -> tuple[TensorType, ...]:
+def _avg_pool_shape(x: TensorType, *, kernel: Ints, stride: Ints, padding: Ints, count_include_pad: bool) -> Types:
     return (_pooled(x, "x", kernel, stride, padding),)
 
 
-def _avg_pool_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, **static: Any) -> tuple[R | None, ...]:
+def _avg_pool_vjp(ops: Ops[R], ctx: Context[R], cotangents: Row[R], /, **static: Any) -> Some[R]:
     spatial = ctx.inputs[0].shape[-len(static["kernel"]) :]
     return (ops.avg_pool_grad(cotangents[0], shape=spatial, **static),)
 
@@ -214,21 +192,13 @@ AVG_POOL = Primitive(
 
 
 def _avg_pool_grad_shape(
-    g: TensorType,
-    *,
-    shape: Shape,
-    kernel: Ints,
-    stride: Ints,
-    padding: Ints,
-    count_include_pad: bool,
-) -> tuple[TensorType, ...]:
+    g: TensorType, *, shape: Shape, kernel: Ints, stride: Ints, padding: Ints, count_include_pad: bool
+) -> Types:
     require_float(g, "g")
     return (_require_windows(g, "g", shape, kernel, stride, padding),)
 
 
-def _avg_pool_grad_vjp(
-    ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, shape: Shape, **static: Any
-) -> tuple[R | None, ...]:
+def _avg_pool_grad_vjp(ops: Ops[R], ctx: Context[R], cotangents: Row[R], /, *, shape: Shape, **static: Any) -> Some[R]:
     return (ops.avg_pool(cotangents[0], **static),)
 
 
@@ -255,28 +225,14 @@ def _require_beta(beta: Number) -> None:
         )
 
 
-def _smooth_max_pool_shape(
-    x: TensorType,
-    *,
-    kernel: Ints,
-    stride: Ints,
-    padding: Ints,
-    beta: Number,
-) -> tuple[TensorType, ...]:
+def _smooth_max_pool_shape(x: TensorType, *, kernel: Ints, stride: Ints, padding: Ints, beta: Number) -> Types:
     _require_beta(beta)
     return (_pooled(x, "x", kernel, stride, padding),)
 
 
 def _smooth_max_pool_decomposition(
-    ops: Ops[R],
-    x: R,
-    /,
-    *,
-    kernel: Ints,
-    stride: Ints,
-    padding: Ints,
-    beta: Number,
-) -> tuple[R, ...]:
+    ops: Ops[R], x: R, /, *, kernel: Ints, stride: Ints, padding: Ints, beta: Number
+) -> Row[R]:
     _require_beta(beta)
     falls = isinstance(beta, (int, float, Fraction)) and beta < 0
     z, slope = (ops.neg(x), -beta) if falls else (x, beta)
@@ -314,3 +270,210 @@ SMOOTH_MAX_POOL = Primitive(
     decomposition=_smooth_max_pool_decomposition,
     flops=lambda inputs, outputs, /, *, kernel, **static: 3 * outputs[0].size * prod(kernel),
 )
+
+
+# The methods of Ops ------------------------------------------------------------------------------------------
+
+
+def _window(op: str, kernel: Any, stride: Any, padding: Any) -> dict[str, Any]:
+    """Return the static parameters with an entry for each spatial axis; an invalid kernel is passed on."""
+    if isinstance(kernel, InvalidStatic):
+        return {"kernel": kernel, "stride": kernel, "padding": kernel}
+    kernel = plain_sequence(kernel)
+    rank = len(kernel) if isinstance(kernel, (tuple, list)) else 1
+    sizes = per_axis(op, "kernel", kernel, rank, least=1)
+    return {
+        "kernel": sizes,
+        "stride": sizes if stride is None else per_axis(op, "stride", stride, rank, least=1),
+        "padding": per_axis(op, "padding", padding, rank, least=0),
+    }
+
+
+def _images(op: str, x: Any, kernel: IntOrTuple) -> Any:
+    """Return the kernel of pooling over height and width, or an `InvalidStatic`."""
+    if len(x.shape) not in (3, 4):
+        return InvalidStatic(
+            f"x must be (C, H, W) or (N, C, H, W) but is {show_shape(x.shape)}; "
+            f"{op.split('2d')[0]} takes any number of spatial axes",
+            op,
+        )
+    return per_axis(op, "kernel", kernel, 2, least=1)
+
+
+class PoolingOps(Calls[R]):
+    __slots__ = ()
+
+    def max_pool(
+        self, x: R, /, *, kernel: tuple[int, ...], stride: IntOrTuple | None = None, padding: IntOrTuple = 0
+    ) -> R:
+        """Maximum over windows; the first maximum gets the gradient. PyTorch: torch.nn.functional.max_pool1d … 3d.
+
+        x ([N,] C, *S) gives ([N,] C, *O), O = floor((S + 2·padding - kernel) / stride) + 1; the stride defaults to
+        the kernel, and padding is at most half of it. Padding is ignored, and nan counts as larger than every number.
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: kernel and shape of other spatial axes; an invalid argument; windows do not fit; x of another
+                shape.
+        """
+        return self._call(MAX_POOL, (x,), _window("max_pool", kernel, stride, padding))
+
+    def max_pool_scatter(
+        self,
+        g: R,
+        index: R,
+        /,
+        *,
+        shape: tuple[Dim, ...],
+        kernel: tuple[int, ...],
+        stride: IntOrTuple,
+        padding: IntOrTuple,
+    ) -> R:
+        """Window values scattered to the positions of their maxima: the cotangent of max_pool's x.
+
+        Zeros ([N,] C, *shape) to which each window's element of g is added at flat position `index` of the channel's
+        plane. The index comes from max_pool with the same windows, so it is inside its window.
+
+        Raises:
+            DtypeError: g not a float tensor; index not an integer tensor.
+            RangeError: an index out of range, when it runs.
+            ShapeError: kernel and shape of other spatial axes; an invalid argument; no such shape; windows do not fit;
+                index, g of another shape.
+        """
+        static = _window("max_pool_scatter", kernel, stride, padding)
+        return self._call(MAX_POOL_SCATTER, (g, index), {"shape": as_shape("max_pool_scatter", shape), **static})
+
+    def max_pool_gather(
+        self, x: R, index: R, /, *, kernel: tuple[int, ...], stride: IntOrTuple, padding: IntOrTuple
+    ) -> R:
+        """The entries of x at the positions of the window maxima: the tangent of max_pool.
+
+        The index comes from max_pool with the same windows: a flat position in the plane of the window's channel.
+
+        Raises:
+            DtypeError: x not a float tensor; index not an integer tensor.
+            RangeError: an index out of range, when it runs.
+            ShapeError: an invalid argument; windows do not fit; index, x of another shape.
+        """
+        return self._call(MAX_POOL_GATHER, (x, index), _window("max_pool_gather", kernel, stride, padding))
+
+    def avg_pool(
+        self,
+        x: R,
+        /,
+        *,
+        kernel: tuple[int, ...],
+        stride: IntOrTuple | None = None,
+        padding: IntOrTuple = 0,
+        count_include_pad: bool = True,
+    ) -> R:
+        """Mean over windows, with shapes as in max_pool. PyTorch: torch.nn.functional.avg_pool1d … 3d.
+
+        Padded cells count as 0, or are excluded if count_include_pad is False.
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: kernel and shape of other spatial axes; an invalid argument; windows do not fit; x of another
+                shape.
+        """
+        static = _window("avg_pool", kernel, stride, padding)
+        return self._call(AVG_POOL, (x,), static | {"count_include_pad": count_include_pad})
+
+    def avg_pool_grad(
+        self,
+        g: R,
+        /,
+        *,
+        shape: tuple[Dim, ...],
+        kernel: tuple[int, ...],
+        stride: IntOrTuple,
+        padding: IntOrTuple,
+        count_include_pad: bool,
+    ) -> R:
+        """The adjoint of avg_pool.
+
+        Each window's element of g is distributed evenly over its cells; the parts of padded cells are dropped.
+
+        Raises:
+            DtypeError: g not a float tensor.
+            ShapeError: kernel and shape of other spatial axes; an invalid argument; no such shape; windows do not fit;
+                g of another shape.
+        """
+        static = _window("avg_pool_grad", kernel, stride, padding)
+        return self._call(
+            AVG_POOL_GRAD,
+            (g,),
+            {"shape": as_shape("avg_pool_grad", shape), **static, "count_include_pad": count_include_pad},
+        )
+
+    def smooth_max_pool(
+        self,
+        x: R,
+        /,
+        *,
+        kernel: tuple[int, ...],
+        beta: Number,
+        stride: IntOrTuple | None = None,
+        padding: IntOrTuple = 0,
+    ) -> R:
+        """(1/beta) · log Σ e^(beta·x) over windows, shapes as in max_pool. PyTorch: torch.logsumexp, unfolded.
+
+        Padded cells are excluded. It exceeds the maximum by at most log(cells)/beta; a negative beta gives a smooth
+        minimum. Shifted by the window's maximum (minimum for a negative beta), so there is no overflow.
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: kernel and shape of other spatial axes; an invalid argument; windows do not fit; x of another
+                shape.
+        """
+        static = _window("smooth_max_pool", kernel, stride, padding)
+        return self._call(SMOOTH_MAX_POOL, (x,), static | {"beta": beta})
+
+    def max_pool2d(self, x: R, /, *, kernel: IntOrTuple, stride: IntOrTuple | None = None) -> R:
+        """max_pool for images, without padding.
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: an invalid argument; windows do not fit; x of another shape.
+        """
+        return self.max_pool(x, kernel=_images("max_pool2d", x, kernel), stride=stride)
+
+    def max_pool2d_pad(
+        self, x: R, /, *, kernel: IntOrTuple, stride: IntOrTuple | None = None, padding: IntOrTuple
+    ) -> R:
+        """max_pool for images.
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: an invalid argument; windows do not fit; x of another shape.
+        """
+        return self.max_pool(x, kernel=_images("max_pool2d_pad", x, kernel), stride=stride, padding=padding)
+
+    def avg_pool2d(self, x: R, /, *, kernel: IntOrTuple, stride: IntOrTuple | None = None) -> R:
+        """avg_pool for images, without padding.
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: an invalid argument; windows do not fit; x of another shape.
+        """
+        return self.avg_pool(x, kernel=_images("avg_pool2d", x, kernel), stride=stride)
+
+    def avg_pool2d_pad(
+        self, x: R, /, *, kernel: IntOrTuple, stride: IntOrTuple | None = None, padding: IntOrTuple
+    ) -> R:
+        """avg_pool for images.
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: an invalid argument; windows do not fit; x of another shape.
+        """
+        return self.avg_pool(x, kernel=_images("avg_pool2d_pad", x, kernel), stride=stride, padding=padding)
+
+    def smooth_max_pool2d(self, x: R, /, *, kernel: IntOrTuple, beta: Number, stride: IntOrTuple | None = None) -> R:
+        """smooth_max_pool for images.
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: an invalid argument; windows do not fit; x of another shape.
+        """
+        return self.smooth_max_pool(x, kernel=_images("smooth_max_pool2d", x, kernel), beta=beta, stride=stride)

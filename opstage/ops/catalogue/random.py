@@ -7,13 +7,15 @@ splitmix64(key + iteration) for each in turn.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
+from ..arguments import ShapeLike, as_shape
+from ..calls import Calls
 from ..errors import DtypeError, ShapeError
 from ..kinds import Effect
-from ..primitive import Primitive, R
+from ..primitive import Primitive, R, Row, Types
 from ..rules import require_rank
-from ..types import Shape, TensorType, as_dtype, dtype_name, require_float, require_integer
+from ..types import DType, Shape, TensorType, as_dtype, dtype_name, require_float, require_integer
 
 if TYPE_CHECKING:
     from ..protocol import Ops
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 _WORDS = 2**64
 
 
-def _draw_shape(counters: tuple[TensorType, ...], shape: Shape, seed: Any, site: Any) -> Shape:
+def _draw_shape(counters: Types, shape: Shape, seed: Any, site: Any) -> Shape:
     """Validate step, iterations, seed and site of a draw; return its shape."""
     for name, counter in zip(("step", *["iteration"] * (len(counters) - 1)), counters):
         require_integer(counter, name)
@@ -32,7 +34,7 @@ def _draw_shape(counters: tuple[TensorType, ...], shape: Shape, seed: Any, site:
     return shape
 
 
-def _rand_shape(*counters: TensorType, shape: Shape, seed: Any, site: Any, dtype: str) -> tuple[TensorType, ...]:
+def _rand_shape(*counters: TensorType, shape: Shape, seed: Any, site: Any, dtype: str) -> Types:
     out = TensorType(_draw_shape(counters, shape, seed, site), as_dtype(dtype))
     if out.dtype.kind not in "fO":
         raise DtypeError(f"dtype must be float32, float64 or exact but is {dtype}")
@@ -40,17 +42,11 @@ def _rand_shape(*counters: TensorType, shape: Shape, seed: Any, site: Any, dtype
 
 
 RAND_UNIFORM = Primitive(
-    "rand_uniform",
-    operands=("step", "*iterations"),
-    effects={Effect.DRAWS},
-    shape=_rand_shape,
-    differentiable=False,
+    "rand_uniform", operands=("step", "*iterations"), effects={Effect.DRAWS}, shape=_rand_shape, differentiable=False
 )
 
 
-def _rand_normal_decomposition(
-    ops: Ops[R], /, *counters: R, shape: Shape, seed: int, site: int, dtype: str
-) -> tuple[R, ...]:
+def _rand_normal_decomposition(ops: Ops[R], /, *counters: R, shape: Shape, seed: int, site: int, dtype: str) -> Row[R]:
     static = {"shape": (*shape, 2), "seed": seed, "site": site, "dtype": dtype}
     (pairs,) = ops.bind(RAND_UNIFORM, counters, static)
     u1, u2 = (ops.reshape(u, shape=shape) for u in ops.split(pairs, sizes=(1, 1), axis=-1))
@@ -69,9 +65,7 @@ RAND_NORMAL = Primitive(
 )
 
 
-def _bernoulli_mask_shape(
-    keep_prob: TensorType, *counters: TensorType, shape: Shape, seed: Any, site: Any
-) -> tuple[TensorType, ...]:
+def _bernoulli_mask_shape(keep_prob: TensorType, *counters: TensorType, shape: Shape, seed: Any, site: Any) -> Types:
     require_float(keep_prob, "keep_prob")
     require_rank(keep_prob, 0, "keep_prob")
     return (TensorType(_draw_shape(counters, shape, seed, site), keep_prob.dtype),)
@@ -79,7 +73,7 @@ def _bernoulli_mask_shape(
 
 def _bernoulli_mask_decomposition(
     ops: Ops[R], keep_prob: R, /, *counters: R, shape: Shape, seed: int, site: int
-) -> tuple[R, ...]:
+) -> Row[R]:
     dtype = keep_prob.dtype
     (u,) = ops.bind(RAND_UNIFORM, counters, {"shape": shape, "seed": seed, "site": site, "dtype": dtype_name(dtype)})
     return (ops.cast(ops.less(u, ops.broadcast_to(keep_prob, shape=shape)), dtype=dtype),)
@@ -96,3 +90,95 @@ BERNOULLI_MASK = Primitive(
 
 DRAWS = frozenset({RAND_UNIFORM, RAND_NORMAL, BERNOULLI_MASK})
 """All draws. They take a `shape`, where an op that a user declared impure takes what it likes."""
+
+
+# The methods of Ops ------------------------------------------------------------------------------------------
+
+
+class RandomOps(Calls[R]):
+    __slots__ = ()
+
+    @final
+    def _draw(self, op: str, shape: ShapeLike, seed: int | None, site: int | None) -> dict[str, Any]:
+        return {
+            "shape": as_shape(op, shape),
+            "seed": self.seed if seed is None else seed,
+            "site": self.cursor.next_site() if site is None else site,
+        }
+
+    @final
+    def _counters(self, like: R | None) -> tuple[R, ...]:
+        """Return the operands of a draw. If it varies over the ranks of a mesh, as `like` does, each rank draws
+        separately."""
+        step = self.step() if like is None else self.vary_like(self.step(), like)
+        return (step, *self.iterations())
+
+    def rand_uniform(
+        self,
+        *,
+        shape: ShapeLike,
+        seed: int | None = None,
+        site: int | None = None,
+        dtype: str | DType | None = None,
+        like: R | None = None,
+    ) -> R:
+        """Uniform in [0, 1), with the same bits everywhere; no gradient. PyTorch: torch.rand (other bits).
+
+        Element i, in row-major order, is (splitmix64(key + i) >> 40) · 2^-24 with key =
+        splitmix64(splitmix64(splitmix64(seed) + step) + site); exact in every dtype. Source: Steele, Lea & Flood 2014.
+
+        On a mesh all ranks draw the same, unless `like` is a tensor that varies over them: then each has its rows
+        of the draw that a single rank would make.
+
+        Raises:
+            DtypeError: a dtype of no floats.
+            ShapeError: an invalid argument; no such shape.
+            UsageError: no such dtype.
+        """
+        static = self._draw("rand_uniform", shape, seed, site)
+        static["dtype"] = dtype_name(self.dtype if dtype is None else as_dtype(dtype))
+        return self._call(RAND_UNIFORM, self._counters(like), static)
+
+    def rand_normal(
+        self,
+        *,
+        shape: ShapeLike,
+        seed: int | None = None,
+        site: int | None = None,
+        dtype: str | DType | None = None,
+        like: R | None = None,
+    ) -> R:
+        """Standard normal by Box-Muller; no gradient. PyTorch: torch.randn (other bits).
+
+        √(-2 log(1 - u1))·cos(2π·u2), with u1 and u2 elements 2i and 2i + 1 of the uniform draw at `site`. Source: Box &
+        Muller 1958.
+
+        Raises:
+            DtypeError: a dtype of no floats.
+            ShapeError: no such shape.
+            UsageError: no such dtype.
+        """
+        static = self._draw("rand_normal", shape, seed, site)
+        static["dtype"] = dtype_name(self.dtype if dtype is None else as_dtype(dtype))
+        return self._call(RAND_NORMAL, self._counters(like), static)
+
+    def bernoulli_mask(
+        self,
+        keep_prob: R,
+        /,
+        *,
+        shape: ShapeLike,
+        seed: int | None = None,
+        site: int | None = None,
+        like: R | None = None,
+    ) -> R:
+        """1 where keep_prob > u, else 0, for uniform u; no gradient. PyTorch: torch.bernoulli.
+
+        keep_prob is a scalar, and the result has its dtype; u is the uniform draw at `site`.
+
+        Raises:
+            DtypeError: keep_prob not a float tensor.
+            ShapeError: no such shape; keep_prob of another shape.
+        """
+        static = self._draw("bernoulli_mask", shape, seed, site)
+        return self._call(BERNOULLI_MASK, (keep_prob, *self._counters(like)), static)

@@ -1,3 +1,4 @@
+# mypy: disable-error-code=empty-body
 """Linear systems and Cholesky factors of the last two axes, for each matrix of a stack.
 
 A matrix without a solution gives nan on every device, without affecting other matrices.
@@ -8,9 +9,10 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from ..calls import Calls
 from ..dims import Dim, require_equal
 from ..errors import ShapeError
-from ..primitive import Context, Primitive, R
+from ..primitive import Context, Primitive, R, Row, Some, Types
 from ..rules import add_all
 from ..types import TensorType, require_float, require_same_dtype, show_shape
 from .linalg import transposed
@@ -35,7 +37,7 @@ def require_square(x: TensorType, name: str) -> None:
     )
 
 
-def _system_shape(a: TensorType, b: TensorType, **_: Any) -> tuple[TensorType, ...]:
+def _system_shape(a: TensorType, b: TensorType, **_: Any) -> Types:
     """Return the type of a (..., n, n) and b (..., n, k) with the same leading axes -> (..., n, k)."""
     require_square(a, "a")
     require_same_dtype(a, b, "a", "b")
@@ -53,39 +55,31 @@ def _system_shape(a: TensorType, b: TensorType, **_: Any) -> tuple[TensorType, .
     return (b,)
 
 
-def square_flops(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, **_: Any) -> Dim:
+def square_flops(inputs: Types, outputs: Types, /, **_: Any) -> Dim:
     return outputs[0].size * inputs[0].shape[-1]
 
 
-def _solve_flops(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /) -> Dim:
+def _solve_flops(inputs: Types, outputs: Types, /) -> Dim:
     return inputs[0].size * inputs[0].shape[-1] + 2 * square_flops(inputs, outputs)
 
 
 # General systems ----------------------------------------------------------------------------------------------------
 
 
-def _solve_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /) -> tuple[R | None, ...]:
+def _solve_vjp(ops: Ops[R], ctx: Context[R], cotangents: Row[R], /) -> Some[R]:
     (g,), (a, out) = cotangents, ctx.saved
     of_b = ops.solve(transposed(ops, a), g)
     return ops.neg(ops.bmm(of_b, transposed(ops, out))) if ctx.needs[0] else None, of_b
 
 
-def _solve_jvp(
-    ops: Ops[R], primals: tuple[R, ...], outputs: tuple[R, ...], tangents: tuple[R | None, ...], /
-) -> tuple[R | None]:
+def _solve_jvp(ops: Ops[R], primals: Row[R], outputs: Row[R], tangents: Some[R], /) -> tuple[R | None]:
     (a, _), (out,), (t_a, t_b) = primals, outputs, tangents
     moved = add_all(ops, ops.neg(ops.bmm(t_a, out)) if t_a is not None else None, t_b)
     return (None if moved is None else ops.solve(a, moved),)
 
 
 SOLVE = Primitive(
-    "solve",
-    operands=("a", "b"),
-    shape=_system_shape,
-    vjp=_solve_vjp,
-    jvp=_solve_jvp,
-    saves={"a": ("a", "b"), "out": ("a",)},
-    flops=_solve_flops,
+    shape=_system_shape, vjp=_solve_vjp, jvp=_solve_jvp, saves={"a": ("a", "b"), "out": ("a",)}, flops=_solve_flops
 )
 
 # Triangular systems -------------------------------------------------------------------------------------------------
@@ -107,8 +101,8 @@ def triangle(ops: Ops[R], x: R, *, lower: bool, halved: bool = False) -> R:
 
 
 def _triangular_solve_vjp(
-    ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, lower: bool, transpose: bool
-) -> tuple[R | None, ...]:
+    ops: Ops[R], ctx: Context[R], cotangents: Row[R], /, *, lower: bool, transpose: bool
+) -> Some[R]:
     (g,), (a, out) = cotangents, ctx.saved
     of_b = ops.triangular_solve(a, g, lower=lower, transpose=not transpose)
     of_a: R | None = None
@@ -119,14 +113,7 @@ def _triangular_solve_vjp(
 
 
 def _triangular_solve_jvp(
-    ops: Ops[R],
-    primals: tuple[R, ...],
-    outputs: tuple[R, ...],
-    tangents: tuple[R | None, ...],
-    /,
-    *,
-    lower: bool,
-    transpose: bool,
+    ops: Ops[R], primals: Row[R], outputs: Row[R], tangents: Some[R], /, *, lower: bool, transpose: bool
 ) -> tuple[R | None]:
     (a, _), (out,), (t_a, t_b) = primals, outputs, tangents
     moved: R | None = None
@@ -138,8 +125,6 @@ def _triangular_solve_jvp(
 
 
 TRIANGULAR_SOLVE = Primitive(
-    "triangular_solve",
-    operands=("a", "b"),
     shape=_system_shape,
     vjp=_triangular_solve_vjp,
     jvp=_triangular_solve_jvp,
@@ -150,7 +135,7 @@ TRIANGULAR_SOLVE = Primitive(
 # The Cholesky factor ------------------------------------------------------------------------------------------------
 
 
-def _cholesky_shape(x: TensorType) -> tuple[TensorType, ...]:
+def _cholesky_shape(x: TensorType) -> Types:
     require_square(x, "x")
     return (x,)
 
@@ -160,7 +145,7 @@ def symmetric(ops: Ops[R], x: R) -> R:
     return ops.scale(ops.add(x, transposed(ops, x)), c=_HALF)
 
 
-def _cholesky_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /) -> tuple[R | None, ...]:
+def _cholesky_vjp(ops: Ops[R], ctx: Context[R], cotangents: Row[R], /) -> Some[R]:
     """Return the symmetric part of L⁻ᵀ·Φ(Lᵀ·g)·L⁻¹, Φ a lower triangle with half of its diagonal (Murray 2016)."""
     (g,), (out,) = cotangents, ctx.saved
     inner = triangle(ops, ops.bmm(transposed(ops, out), g), lower=True, halved=True)
@@ -168,9 +153,7 @@ def _cholesky_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /) ->
     return (symmetric(ops, ops.triangular_solve(out, transposed(ops, left), transpose=True)),)
 
 
-def _cholesky_jvp(
-    ops: Ops[R], primals: tuple[R, ...], outputs: tuple[R, ...], tangents: tuple[R, ...], /
-) -> tuple[R | None]:
+def _cholesky_jvp(ops: Ops[R], primals: Row[R], outputs: Row[R], tangents: Row[R], /) -> tuple[R | None]:
     """Return L·Φ(L⁻¹·t·L⁻ᵀ), for the symmetric part of t."""
     (out,), (t,) = outputs, tangents
     left = ops.triangular_solve(out, symmetric(ops, t))
@@ -178,12 +161,47 @@ def _cholesky_jvp(
     return (ops.bmm(out, triangle(ops, inner, lower=True, halved=True)),)
 
 
-CHOLESKY = Primitive(
-    "cholesky",
-    operands=("x",),
-    shape=_cholesky_shape,
-    vjp=_cholesky_vjp,
-    jvp=_cholesky_jvp,
-    saves=("out",),
-    flops=square_flops,
-)
+CHOLESKY = Primitive(shape=_cholesky_shape, vjp=_cholesky_vjp, jvp=_cholesky_jvp, saves=("out",), flops=square_flops)
+
+
+# The methods of Ops ------------------------------------------------------------------------------------------
+
+
+class SolvingOps(Calls[R]):
+    __slots__ = ()
+
+    @SOLVE.method
+    def solve(self, a: R, b: R, /) -> R:
+        """a⁻¹·b: a (..., n, n), b (..., n, k) with the same leading axes. PyTorch: torch.linalg.solve.
+
+        Where a is singular (a pivot is exactly 0), or has nan or inf, the result is nan. Uses elimination with row
+        exchanges.
+
+        Raises:
+            DtypeError: a not a float tensor; dtypes differ.
+            ShapeError: b does not fit a; a of another shape.
+        """
+
+    @TRIANGULAR_SOLVE.method
+    def triangular_solve(self, a: R, b: R, /, *, lower: bool = True, transpose: bool = False) -> R:
+        """a⁻¹·b, or a⁻ᵀ·b, for a triangular a. PyTorch: torch.linalg.solve_triangular.
+
+        a (..., n, n), of which only the lower or upper triangle is read; b (..., n, k) with the same leading axes.
+        Where the diagonal has a 0 the result has inf and nan.
+
+        Raises:
+            DtypeError: a not a float tensor; dtypes differ.
+            ShapeError: b does not fit a; an invalid argument; a of another shape.
+        """
+
+    @CHOLESKY.method
+    def cholesky(self, x: R, /) -> R:
+        """The lower triangular L with L·Lᵀ = x, for a symmetric positive definite x. PyTorch: torch.linalg.cholesky.
+
+        x (..., n, n), of which only the lower triangle is read; its gradient is symmetric. Where x is not positive
+        definite, or the triangle has nan or inf, L is nan. Source of its derivatives: Murray 2016.
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: shapes differ; no such axis; x of another shape.
+        """

@@ -1,3 +1,4 @@
+# mypy: disable-error-code=empty-body
 """Powers, logarithms, and trigonometric and hyperbolic functions, other than those of `elementwise`.
 
 Composites use forms without the cancellation or overflow of the plain formula.
@@ -8,8 +9,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from ..calls import Calls
 from ..kinds import Kind
-from ..primitive import Context, Primitive, R
+from ..primitive import Context, Primitive, R, Row, Some, Types
 from ..rules import add_all, ones_like, same_type, zeros_like
 from ..types import TensorType, require_float
 from .elementwise import pointwise
@@ -40,20 +42,15 @@ def _odd(ops: Ops[R], x: R, size: R) -> R:
 # Powers and logarithms ----------------------------------------------------------------------------------------------
 
 
-def _expm1_decomposition(ops: Ops[R], x: R, /) -> tuple[R, ...]:
+def _expm1_decomposition(ops: Ops[R], x: R, /) -> Row[R]:
     """tanh(x/2) · (e^x + 1)."""
     return (ops.mul(ops.tanh(ops.scale(x, c=0.5)), ops.add(ops.exp(x), ones_like(ops, x))),)
 
 
-EXPM1 = pointwise(
-    "expm1",
-    reads="x",
-    derivative=lambda ops, x, g: ops.mul(g, ops.exp(x)),
-    decomposition=_expm1_decomposition,
-)
+EXPM1 = pointwise(reads="x", derivative=lambda ops, x, g: ops.mul(g, ops.exp(x)), decomposition=_expm1_decomposition)
 
 
-def _log1p_decomposition(ops: Ops[R], x: R, /) -> tuple[R, ...]:
+def _log1p_decomposition(ops: Ops[R], x: R, /) -> Row[R]:
     """log u · x/(u - 1) for u = 1 + x as it is rounded (Kahan)."""
     one = ones_like(ops, x)
     u = ops.add(x, one)
@@ -64,20 +61,18 @@ def _log1p_decomposition(ops: Ops[R], x: R, /) -> tuple[R, ...]:
 
 
 LOG1P = pointwise(
-    "log1p",
     reads="x",
     derivative=lambda ops, x, g: ops.div(g, ops.add(ones_like(ops, x), x)),
     decomposition=_log1p_decomposition,
 )
 
-EXP2 = pointwise("exp2", reads="out", derivative=lambda ops, y, g: ops.scale(ops.mul(g, y), c=_LOG_2))
-LOG2 = pointwise("log2", reads="x", derivative=lambda ops, x, g: ops.div(ops.scale(g, c=1 / _LOG_2), x))
-LOG10 = pointwise("log10", reads="x", derivative=lambda ops, x, g: ops.div(ops.scale(g, c=1 / math.log(10)), x))
+EXP2 = pointwise(reads="out", derivative=lambda ops, y, g: ops.scale(ops.mul(g, y), c=_LOG_2))
+LOG2 = pointwise(reads="x", derivative=lambda ops, x, g: ops.div(ops.scale(g, c=1 / _LOG_2), x))
+LOG10 = pointwise(reads="x", derivative=lambda ops, x, g: ops.div(ops.scale(g, c=1 / math.log(10)), x))
 
 # Angles -------------------------------------------------------------------------------------------------------------
 
 TAN = pointwise(
-    "tan",
     reads="out",
     derivative=lambda ops, y, g: ops.mul(g, ops.add(ones_like(ops, y), ops.mul(y, y))),
     decomposition=lambda ops, x, /: (ops.div(ops.sin(x), ops.cos(x)),),
@@ -88,7 +83,7 @@ def _atan_derivative(ops: Ops[R], x: R, g: R) -> R:
     return ops.div(g, ops.add(ones_like(ops, x), ops.mul(x, x)))
 
 
-ATAN = pointwise("atan", reads="x", derivative=_atan_derivative)
+ATAN = pointwise(reads="x", derivative=_atan_derivative)
 
 
 def _cosine_beside(ops: Ops[R], x: R) -> R:
@@ -97,35 +92,31 @@ def _cosine_beside(ops: Ops[R], x: R) -> R:
     return ops.sqrt(ops.mul(ops.sub(one, x), ops.add(one, x)))
 
 
-def _asin_decomposition(ops: Ops[R], x: R, /) -> tuple[R, ...]:
+def _asin_decomposition(ops: Ops[R], x: R, /) -> Row[R]:
     """2 · atan(x/(1 + √(1 - x²)))."""
     half = ops.atan(ops.div(x, ops.add(ones_like(ops, x), _cosine_beside(ops, x))))
     return (ops.scale(half, c=2.0),)
 
 
 ASIN = pointwise(
-    "asin",
-    reads="x",
-    derivative=lambda ops, x, g: ops.div(g, _cosine_beside(ops, x)),
-    decomposition=_asin_decomposition,
+    reads="x", derivative=lambda ops, x, g: ops.div(g, _cosine_beside(ops, x)), decomposition=_asin_decomposition
 )
 
 
-def _acos_decomposition(ops: Ops[R], x: R, /) -> tuple[R, ...]:
+def _acos_decomposition(ops: Ops[R], x: R, /) -> Row[R]:
     """2 · atan(√((1 - x)/(1 + x))); at -1 the quotient is infinite and the result π."""
     one = ones_like(ops, x)
     return (ops.scale(ops.atan(ops.sqrt(ops.div(ops.sub(one, x), ops.add(one, x)))), c=2.0),)
 
 
 ACOS = pointwise(
-    "acos",
     reads="x",
     derivative=lambda ops, x, g: ops.neg(ops.div(g, _cosine_beside(ops, x))),
     decomposition=_acos_decomposition,
 )
 
 
-def _atan2_shape(y: TensorType, x: TensorType) -> tuple[TensorType, ...]:
+def _atan2_shape(y: TensorType, x: TensorType) -> Types:
     require_float(y, "y")
     return (same_type(y, x, "y", "x"),)
 
@@ -136,7 +127,7 @@ def _below_zero(ops: Ops[R], x: R) -> R:
     return ops.logical_or(ops.less(x, zero), ops.less(ops.inv(x), zero))
 
 
-def _atan2_decomposition(ops: Ops[R], y: R, x: R, /) -> tuple[R, ...]:
+def _atan2_decomposition(ops: Ops[R], y: R, x: R, /) -> Row[R]:
     """atan of the smaller divided by the larger of |y| and |x|, moved to its quadrant."""
     a, b = ops.abs(y), ops.abs(x)
     less, greater = ops.minimum(a, b), ops.maximum(a, b)
@@ -160,15 +151,13 @@ def _atan2_slopes(ops: Ops[R], y: R, x: R) -> tuple[R, R]:
     return ops.div(ops.div(v, s), m), ops.neg(ops.div(ops.div(u, s), m))
 
 
-def _atan2_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /) -> tuple[R | None, ...]:
+def _atan2_vjp(ops: Ops[R], ctx: Context[R], cotangents: Row[R], /) -> Some[R]:
     (g,), (y, x) = cotangents, ctx.saved
     by_y, by_x = _atan2_slopes(ops, y, x)
     return ops.mul(g, by_y) if ctx.needs[0] else None, ops.mul(g, by_x) if ctx.needs[1] else None
 
 
-def _atan2_jvp(
-    ops: Ops[R], primals: tuple[R, ...], outputs: tuple[R, ...], tangents: tuple[R | None, ...], /
-) -> tuple[R | None]:
+def _atan2_jvp(ops: Ops[R], primals: Row[R], outputs: Row[R], tangents: Some[R], /) -> tuple[R | None]:
     (y, x), (ty, tx) = primals, tangents
     by_y, by_x = _atan2_slopes(ops, y, x)
     terms = [ops.mul(t, slope) if t is not None else None for t, slope in ((ty, by_y), (tx, by_x))]
@@ -176,8 +165,6 @@ def _atan2_jvp(
 
 
 ATAN2 = Primitive(
-    "atan2",
-    operands=("y", "x"),
     kind=Kind.POINTWISE,
     shape=_atan2_shape,
     vjp=_atan2_vjp,
@@ -189,7 +176,7 @@ ATAN2 = Primitive(
 # Hyperbolic functions -----------------------------------------------------------------------------------------------
 
 
-def _sinh_decomposition(ops: Ops[R], x: R, /) -> tuple[R, ...]:
+def _sinh_decomposition(ops: Ops[R], x: R, /) -> Row[R]:
     """½(t + t/(t + 1)) for t = e^|x| - 1; from 1 on h²/2 - 1/(2h²) for h = e^(|x|/2), which overflows later."""
     one, size = ones_like(ops, x), ops.abs(x)
     near = ops.less(size, one)
@@ -200,29 +187,19 @@ def _sinh_decomposition(ops: Ops[R], x: R, /) -> tuple[R, ...]:
     return (_odd(ops, x, ops.select(near, small, great)),)
 
 
-SINH = pointwise(
-    "sinh",
-    reads="x",
-    derivative=lambda ops, x, g: ops.mul(g, ops.cosh(x)),
-    decomposition=_sinh_decomposition,
-)
+SINH = pointwise(reads="x", derivative=lambda ops, x, g: ops.mul(g, ops.cosh(x)), decomposition=_sinh_decomposition)
 
 
-def _cosh_decomposition(ops: Ops[R], x: R, /) -> tuple[R, ...]:
+def _cosh_decomposition(ops: Ops[R], x: R, /) -> Row[R]:
     """h²/2 + 1/(2h²), h = e^(|x|/2)."""
     h = ops.exp(ops.scale(ops.abs(x), c=0.5))
     return (ops.add(ops.mul(ops.scale(h, c=0.5), h), ops.div(ops.scale(ops.inv(h), c=0.5), h)),)
 
 
-COSH = pointwise(
-    "cosh",
-    reads="x",
-    derivative=lambda ops, x, g: ops.mul(g, ops.sinh(x)),
-    decomposition=_cosh_decomposition,
-)
+COSH = pointwise(reads="x", derivative=lambda ops, x, g: ops.mul(g, ops.sinh(x)), decomposition=_cosh_decomposition)
 
 
-def _asinh_decomposition(ops: Ops[R], x: R, /) -> tuple[R, ...]:
+def _asinh_decomposition(ops: Ops[R], x: R, /) -> Row[R]:
     """log1p(a + a²/(1 + √(1 + a²))) for a = |x|, and log a + log 2 where 1 + a² rounds to a²."""
     one, size, great = ones_like(ops, x), ops.abs(x), _number(ops, x, _great(x))
     far = ops.less(great, size)
@@ -241,10 +218,10 @@ def _asinh_derivative(ops: Ops[R], x: R, g: R) -> R:
     return ops.div(g, ops.select(far, size, ops.sqrt(ops.add(one, ops.mul(a, a)))))
 
 
-ASINH = pointwise("asinh", reads="x", derivative=_asinh_derivative, decomposition=_asinh_decomposition)
+ASINH = pointwise(reads="x", derivative=_asinh_derivative, decomposition=_asinh_decomposition)
 
 
-def _acosh_decomposition(ops: Ops[R], x: R, /) -> tuple[R, ...]:
+def _acosh_decomposition(ops: Ops[R], x: R, /) -> Row[R]:
     """log1p(t + √t·√(t + 2)) for t = x - 1, and log x + log 2 where x² - 1 rounds to x²."""
     one, great = ones_like(ops, x), _number(ops, x, _great(x))
     far = ops.less(great, x)
@@ -260,10 +237,10 @@ def _acosh_derivative(ops: Ops[R], x: R, g: R) -> R:
     return ops.div(g, ops.mul(ops.sqrt(ops.sub(x, one)), ops.sqrt(ops.add(x, one))))
 
 
-ACOSH = pointwise("acosh", reads="x", derivative=_acosh_derivative, decomposition=_acosh_decomposition)
+ACOSH = pointwise(reads="x", derivative=_acosh_derivative, decomposition=_acosh_decomposition)
 
 
-def _atanh_decomposition(ops: Ops[R], x: R, /) -> tuple[R, ...]:
+def _atanh_decomposition(ops: Ops[R], x: R, /) -> Row[R]:
     """½·log1p(2a/(1 - a)) for a = |x|."""
     a = ops.abs(x)
     grown = ops.div(ops.scale(a, c=2.0), ops.sub(ones_like(ops, x), a))
@@ -276,4 +253,134 @@ def _atanh_derivative(ops: Ops[R], x: R, g: R) -> R:
     return ops.div(g, ops.mul(ops.sub(one, x), ops.add(one, x)))
 
 
-ATANH = pointwise("atanh", reads="x", derivative=_atanh_derivative, decomposition=_atanh_decomposition)
+ATANH = pointwise(reads="x", derivative=_atanh_derivative, decomposition=_atanh_decomposition)
+
+
+# The methods of Ops ------------------------------------------------------------------------------------------
+
+
+class TranscendentalOps(Calls[R]):
+    __slots__ = ()
+
+    @EXPM1.method
+    def expm1(self, x: R, /) -> R:
+        """e^x - 1, accurate near 0. PyTorch: torch.expm1.
+
+        Raises:
+            DtypeError: x not a float tensor.
+        """
+
+    @LOG1P.method
+    def log1p(self, x: R, /) -> R:
+        """log(1 + x), accurate near 0; -inf at -1, nan below. PyTorch: torch.log1p.
+
+        Raises:
+            DtypeError: x not a float tensor.
+        """
+
+    @EXP2.method
+    def exp2(self, x: R, /) -> R:
+        """2^x, exact where x is an integer. PyTorch: torch.exp2.
+
+        Raises:
+            DtypeError: x not a float tensor.
+        """
+
+    @LOG2.method
+    def log2(self, x: R, /) -> R:
+        """Logarithm to the base 2, exact for powers of 2; -inf at 0, nan below. PyTorch: torch.log2.
+
+        Raises:
+            DtypeError: x not a float tensor.
+        """
+
+    @LOG10.method
+    def log10(self, x: R, /) -> R:
+        """Logarithm to the base 10; -inf at 0, nan below. PyTorch: torch.log10.
+
+        Raises:
+            DtypeError: x not a float tensor.
+        """
+
+    @TAN.method
+    def tan(self, x: R, /) -> R:
+        """Tangent, of radians. PyTorch: torch.tan.
+
+        Raises:
+            DtypeError: x not a float tensor.
+        """
+
+    @ASIN.method
+    def asin(self, x: R, /) -> R:
+        """The angle in [-π/2, π/2] whose sine is x; nan outside [-1, 1]. PyTorch: torch.asin.
+
+        Raises:
+            DtypeError: x not a float tensor.
+        """
+
+    @ACOS.method
+    def acos(self, x: R, /) -> R:
+        """The angle in [0, π] whose cosine is x; nan outside [-1, 1]. PyTorch: torch.acos.
+
+        Raises:
+            DtypeError: x not a float tensor.
+        """
+
+    @ATAN.method
+    def atan(self, x: R, /) -> R:
+        """The angle in [-π/2, π/2] whose tangent is x. PyTorch: torch.atan.
+
+        Raises:
+            DtypeError: x not a float tensor.
+        """
+
+    @ATAN2.method
+    def atan2(self, y: R, x: R, /) -> R:
+        """The angle in [-π, π] of the point (x, y), by the signs of both, including zeros. PyTorch: torch.atan2.
+
+        The derivative at (0, 0) is nan.
+
+        Raises:
+            DtypeError: y not a float tensor; dtypes differ.
+            ShapeError: shapes differ.
+        """
+
+    @SINH.method
+    def sinh(self, x: R, /) -> R:
+        """½(e^x - e^-x), accurate near 0. PyTorch: torch.sinh.
+
+        Raises:
+            DtypeError: x not a float tensor.
+        """
+
+    @COSH.method
+    def cosh(self, x: R, /) -> R:
+        """½(e^x + e^-x). PyTorch: torch.cosh.
+
+        Raises:
+            DtypeError: x not a float tensor.
+        """
+
+    @ASINH.method
+    def asinh(self, x: R, /) -> R:
+        """The inverse of sinh, log(x + √(x² + 1)), accurate near 0 and below. PyTorch: torch.asinh.
+
+        Raises:
+            DtypeError: x not a float tensor.
+        """
+
+    @ACOSH.method
+    def acosh(self, x: R, /) -> R:
+        """The inverse of cosh, log(x + √(x² - 1)); nan below 1. PyTorch: torch.acosh.
+
+        Raises:
+            DtypeError: x not a float tensor.
+        """
+
+    @ATANH.method
+    def atanh(self, x: R, /) -> R:
+        """The inverse of tanh, ½ log((1 + x)/(1 - x)); ±inf at ±1, nan outside. PyTorch: torch.atanh.
+
+        Raises:
+            DtypeError: x not a float tensor.
+        """
