@@ -187,11 +187,12 @@ def _as_spec(value: Any) -> Spec:
     if isinstance(shape, tuple) and not hasattr(value, "dtype") and not is_table(value):
         scheme = getattr(value, "initialiser", None)  # a declared parameter's, which is a float of the program's dtype
         return Spec(shape).beginning(None if scheme is None else scheme.range_for(shape))
-    if not isinstance(dtype, np.dtype) or (dtype.kind in "OV" and hasattr(value, "__array__")):
+    typed, readable = shape is not None and dtype is not None, hasattr(value, "__array__")
+    if not isinstance(dtype, np.dtype) or (dtype.kind in "OV" and readable):
         try:
-            value = as_numpy(value)
+            value = as_numpy(value) if readable or not typed else value
         except UsageError:
-            if shape is None or dtype is None:  # else it has a shape, and no values on the host
+            if not typed:  # else it has a shape, and no values on the host
                 raise
     return Spec(tuple(value.shape), _dtype_of(value.dtype))
 

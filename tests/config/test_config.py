@@ -198,7 +198,9 @@ def test_files_that_are_no_toml_are_one_error(tmp_path: Path) -> None:
 
 
 def test_one_module_reads_toml() -> None:
-    """Files that nobody has written by hand, such as deep ones, are refused alike wherever TOML is read."""
+    """Files that nobody has written by hand, such as deep ones, are refused alike wherever TOML is read. A table that
+    comes with the package is not such a file."""
     package = Path(opstage.__file__).parent
     readers = [path for path in package.rglob("*.py") if "import tomllib" in path.read_text()]
-    assert [path.relative_to(package).as_posix() for path in readers] == ["config/toml.py"]
+    found = {path.relative_to(package).as_posix() for path in readers}
+    assert found == {"config/toml.py", "ops/other_names.py"}

@@ -83,7 +83,7 @@ def test_what_depends_on_inputs_alone_is_summed_first_of_all(zero: int, monkeypa
     step = Seen(monkeypatch, zero, "1MiB").step
     products = [(i, each.equations[0]) for i, each in enumerate(step) if isinstance(each, FusionGroup)]
     products = [(i, e) for i, e in products if e.primitive in PRODUCTS]
-    forward, backward = ([i for i, e in products if e.backward is part] for part in (False, True))
+    forward, backward = ([i for i, e in products if bool(e.backward) is part] for part in (False, True))
     counts = [i for i, each in enumerate(step) if isinstance(each, Begin) and each.calls[0].primitive is ALL_REDUCE]
     (ended,) = [i for i, each in enumerate(step) if isinstance(each, End) and each.calls == step[counts[0]].calls]
     assert counts[0] < forward[0]
