@@ -8,6 +8,7 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
 from functools import partial
 from itertools import chain, islice
 from typing import TypeAlias, final
@@ -56,10 +57,7 @@ def from_csv(
     Raises:
         UsageError: a file that is missing or no CSV; no such column; a cell that is no number.
     """
-
-    def read(choose: Choice) -> DataTable:
-        return read_csv(path, choose, header=header, delimiter=delimiter, limit=limit)
-
+    read = partial(read_csv, path, header=header, delimiter=delimiter, limit=limit)
     return with_label(path, read, label, header)
 
 
@@ -74,6 +72,10 @@ def read_csv(
 ) -> DataTable:
     """Read the columns selected by `choose`; see `from_csv`. A column has names if its first cell is one."""
     require_file(path, streams=True)
+    if delimiter is not None and not (isinstance(delimiter, str) and len(delimiter) == 1 and delimiter not in '"\r\n'):
+        raise UsageError(f"delimiter={brief(delimiter)}; expected one character, such as ';'")
+    if limit is not None and not (isinstance(limit, int) and limit > 0):
+        raise UsageError(f"limit={brief(limit)}; expected a number of rows, at least 1")
     try:
         opened = gzip.open if os.fsdecode(path).lower().endswith(".gz") else open
         with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
@@ -88,7 +90,9 @@ def read_csv(
             except csv.Error as error:
                 raise UsageError(f"{path}: row at line {reader.line_num}: not CSV: {error}") from error
             except UnicodeDecodeError as error:
-                raise UsageError(f"{path}: after line {reader.line_num}: not UTF-8: {error.reason}") from error
+                raise UsageError(
+                    f"{path}: after line {reader.line_num}: not UTF-8: {error.reason}; save it as UTF-8"
+                ) from error
     except (OSError, EOFError, zlib.error) as error:
         why = getattr(error, "strerror", None) or error
         reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read: {why}"
@@ -147,7 +151,7 @@ class _Column:
         self._path, self._what, self._header, self._hint = path, what, header, hint
         self._names: list[str] = []
         self._numbers: list[npt.NDArray[np.float64]] = []
-        self._spellings: dict[int, str] = {}
+        self._spellings: dict[Decimal, str] = {}
 
     @property
     def values(self) -> npt.NDArray[np.float64] | list[str]:
@@ -190,7 +194,7 @@ class _Column:
 
     def _spelling(self, cell: str) -> str:
         """Return how the number was written first."""
-        return self._spellings.setdefault(int(cell), cell)
+        return self._spellings.setdefault(Decimal(cell), cell)
 
     def _same_number(self, cell: str) -> str:
         same = f"another row has {brief(self._spelling(cell))}, the same number: is it the same class?"
@@ -265,4 +269,4 @@ def _is_finite(cell: str) -> bool:
 
 def _is_exact(cell: str) -> bool:
     """Whether a cell is not an integer that rounding may change: of two such numbers it may make one."""
-    return not cell.lstrip("+-").isdecimal() or abs(int(cell)) <= _EXACT
+    return not cell.lstrip("+-").isdecimal() or -_EXACT <= Decimal(cell) <= _EXACT

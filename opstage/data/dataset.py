@@ -10,8 +10,10 @@ import numpy.typing as npt
 
 from ..ops.arrays import NotAnArrayError, column_names, is_table
 from ..ops.errors import UsageError, nearest
+from ..ops.numbers import plain
 from ..ops.splitmix import permutation, require_seed, site_of, stream_key
 from ..ops.tracebacks import called_by_users, made_by_users
+from ..ops.untrusted import brief
 from .mapped import RowView, as_rows, is_mapped, pieces, row_view, watch
 
 Array: TypeAlias = "npt.NDArray[Any]"
@@ -96,7 +98,12 @@ class Dataset:
     def _check(self, array: Array, origin: str, *, checked: bool) -> None:
         """`checked` says that the rows are a view of an array that was checked."""
         if array.dtype.kind not in "fiub":
-            raise UsageError(f"{origin}: holds {array.dtype} values; expected floats, integers or booleans")
+            first = plain(array.flat[0]) if array.dtype.kind in "UOT" and array.size else None
+            holds = f", not {brief(first)}" if first is not None else ""
+            cure = "; names of classes are numbered in data frames and tables" if isinstance(first, str) else ""
+            raise UsageError(
+                f"{origin}: holds {array.dtype} values; expected floats, integers or booleans{holds}{cure}"
+            )
         if array.ndim == 0:
             raise UsageError(f"{origin}: is a single number; expected an array with one row per example")
         if len(array) == 0:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..ops.errors import UsageError, nearest
+from ..ops.errors import UsageError, nearest, require_extra
 from ..ops.tracebacks import called_by_users
 from ..ops.untrusted import brief, shown
 from .dataset import Dataset
@@ -98,10 +97,12 @@ def image_names(place: str | os.PathLike[str]) -> tuple[str, ...]:
 
 def read_images(paths: Sequence[Path], *, size: tuple[int, int] | None, channels: int) -> Bytes:
     """Read images as uint8 (n, channels, height, width); see `from_images`."""
-    if find_spec("PIL") is None:
-        raise UsageError(f"{paths[0]}: images need Pillow, which is not installed; pip install 'opstage[images]'")
+    require_extra("PIL", "images", f"{paths[0]}: an image", "Pillow")
     if channels not in (1, 3):
         raise UsageError(f"channels={channels}: images have 3, or 1 in grey")
+    sizes = size if isinstance(size, (tuple, list)) else ()
+    if size is not None and not (len(sizes) == 2 and all(isinstance(n, int) and n > 0 for n in sizes)):
+        raise UsageError(f"size={brief(size)}: expected (height, width), in pixels")
     first = _image(paths[0], size, channels)
     made = np.empty((len(paths), *first.shape), np.uint8)
     made[0] = first

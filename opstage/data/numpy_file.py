@@ -156,15 +156,9 @@ def npy_layout(path: str | os.PathLike[str]) -> tuple[ArrayHeader, bool, int]:
     """
     with _opened(path, "npy") as file:
         try:
-            header, fortran, start = _read_header(file)
-            expected, has = math.prod(header.shape) * header.dtype.itemsize, os.fstat(file.fileno()).st_size - start
-            if expected > has:
-                raise ValueError(
-                    f"its header names {brief(header.shape)} {header.dtype}, {expected:,} bytes, but it has {has:,}"
-                )
+            return _complete_header(file, os.fstat(file.fileno()).st_size)
         except _UNREADABLE as error:
             raise UsageError(f"{path}: not a .npy file that can be read: {_said(error)}") from error
-    return header, fortran, start
 
 
 def _opened(path: str | os.PathLike[str], kind: str) -> IO[bytes]:
@@ -206,12 +200,18 @@ def _read_header(file: IO[bytes]) -> tuple[ArrayHeader, bool, int]:
 _VERSIONS = ", ".join(f"{major}.{minor}" for major, minor in _READERS)
 
 
-def _read_array(file: IO[bytes], size: int) -> Array:
-    """Read the array of a file of `size` bytes, as on disk or as declared by an archive."""
-    (shape, dtype), _, start = _read_header(file)
+def _complete_header(file: IO[bytes], size: int) -> tuple[ArrayHeader, bool, int]:
+    """Do the same for a file of `size` bytes, as on disk or as declared by an archive, which must hold the array."""
+    (shape, dtype), fortran, start = _read_header(file)
     expected = math.prod(shape) * dtype.itemsize
     if expected > size - start:
         raise ValueError(f"its header names {brief(shape)} {dtype}, {expected:,} bytes, but it has {size - start:,}")
+    return ArrayHeader(shape, dtype), fortran, start
+
+
+def _read_array(file: IO[bytes], size: int) -> Array:
+    """Read the array of a file of `size` bytes; see `_complete_header`."""
+    shape = _complete_header(file, size)[0].shape
     if len(shape) > 64:
         raise ValueError(f"its header names {len(shape)} axes, and NumPy has at most 64")
     file.seek(0)

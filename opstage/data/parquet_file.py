@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from importlib.util import find_spec
+from functools import partial
 from pathlib import Path
 
 from ..ops.arrays import columns_of, index_columns
-from ..ops.errors import UsageError
+from ..ops.errors import UsageError, require_extra
 from ..ops.tracebacks import called_by_users
 from ..readable import require_file
 from .dataset import Dataset
@@ -23,7 +23,7 @@ def from_parquet(path: str | os.PathLike[str], *, label: str | int | None = None
     Raises:
         UsageError: a file that is missing, damaged or no Parquet; no such column; no pyarrow.
     """
-    return with_label(path, lambda choose: read_parquet(path, choose), label)
+    return with_label(path, partial(read_parquet, path), label)
 
 
 def read_parquet(path: str | os.PathLike[str], choose: Choice, hint: str = "") -> DataTable:
@@ -32,8 +32,7 @@ def read_parquet(path: str | os.PathLike[str], choose: Choice, hint: str = "") -
     Raises UsageError without pyarrow; for a missing or damaged file; for a column of other types; and, with the row
     counted from 0, for an empty cell or a number that is not finite.
     """
-    if find_spec("pyarrow") is None:
-        raise UsageError(f"{path}: Parquet needs pyarrow, which is not installed; pip install 'opstage[parquet]'")
+    require_extra("pyarrow", "parquet", f"{path}: Parquet")
     import pyarrow
     import pyarrow.parquet
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, final, get_args
 
@@ -276,13 +277,9 @@ def from_table(
     may_name: dict[str, Named] = {column: "class" for part in parts if part.label for column in part.columns}
     for part in parts:
         may_name |= {column: "category" for column, names in zip(part.columns, part.categories) if names}
-
-    def choose(names: Sequence[str]) -> tuple[Sequence[str], dict[str, Named]]:
-        require_columns(path, names, wanted)
-        return wanted, may_name
-
     if not isinstance(table, DataTable):
-        table = read_table(path, choose) if table is None else table_of(path, table, choose)
+        read: Callable[..., DataTable] = read_table if table is None else partial(table_of, columns=table)
+        table = read(path, choose=lambda _: (wanted, may_name))
     arrays, origins = [], []
     for part in parts:
         if part.label and len(part.columns) == 1:

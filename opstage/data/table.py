@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, Literal, SupportsIndex, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
@@ -190,9 +191,17 @@ def label_position(path: str | os.PathLike[str], names: Sequence[str], label: st
         if names.count(label) != 1:
             raise UsageError(f"{path}: {not_one(label, names)}; the columns are {', '.join(names)}")
         return names.index(label)
-    if not -columns <= label < columns:
-        raise UsageError(f"{path}: label={label} is not one of its {columns} columns")
-    return label % columns
+    if not isinstance(label, SupportsIndex) or isinstance(label, bool):
+        raise UsageError(f"{path}: label={brief(label)}; expected a column's name or its position")
+    at = operator.index(label)
+    if not -columns <= at < columns:
+        raise UsageError(f"{path}: label={at} is not one of its {columns} columns")
+    if header and str(at) in names and names[at] != str(at):
+        raise UsageError(
+            f"{path}: label={at} is a position, that of {names[at]!r}, but another column is called {str(at)!r}; give "
+            f"the name: label={names[at]!r} or label={str(at)!r}"
+        )
+    return at % columns
 
 
 def read_table(path: str | os.PathLike[str], choose: Choice, hint: str = "") -> DataTable:

@@ -16,10 +16,9 @@ from ..data.cast import Scaling
 from ..interpreters.graph import Graph
 from ..interpreters.graph.onnx import model_of
 from ..ops.dims import evaluate
-from ..ops.errors import OpstageError, UsageError
+from ..ops.errors import OpstageError, UsageError, is_installed
 from ..ops.untrusted import brief
 from ..training.weights import export_weights, write_state_dict
-from .extras import is_installed
 from .predictions import named_outputs
 from .trained import Trained
 

@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
 from typing import Any, final
 
 from ..atomic import WriteError
-from ..ops.errors import UsageError
+from ..ops.errors import require_extra
 from .curves import Curves
-
-
-def require_extra(package: str, extra: str, wanted_by: str) -> None:
-    """Raise a UsageError that names the extra when `package` is not installed."""
-    if not is_installed(package):
-        raise UsageError(f"{wanted_by} needs {package}, which is not installed; pip install 'opstage[{extra}]'")
-
-
-def is_installed(package: str) -> bool:
-    """Whether `package` can be imported, found out without importing it."""
-    return find_spec(package) is not None
 
 
 @final

@@ -9,14 +9,14 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self, final
 
-from ..ops.errors import OpstageError
+from ..ops.errors import OpstageError, is_installed
 from ..training.callback import Loop
 from ..training.finite import NotFiniteError
 from ..training.fit import EpochResult, Position
 from ..training.group_table import group_html
 from .curves import Curves
 from .directory import METRICS, PLOT, REPORT, RUN, RunDirectory
-from .extras import Events, is_installed, plot_png
+from .extras import Events, plot_png
 from .live import Pace
 from .metrics import MetricLog, read_metrics
 from .processes import Processes

@@ -15,7 +15,7 @@ from typing import Any, Protocol, final
 from typing_extensions import override
 
 from ..interpreters.mesh.processes import world
-from ..ops.errors import UsageError
+from ..ops.errors import UsageError, require_extra
 from ..ops.mesh import mesh_of
 from ..training import checkpoint
 from ..training.callback import Callback, Loop
@@ -23,7 +23,6 @@ from ..training.callbacks import BestCheckpoint
 from ..training.fit import EpochResult, Observer, Position, Saver, fit, require_callbacks
 from ..training.state import OptimizerState
 from .directory import BEST, CHECKPOINT, CONFIG, METRICS, ORIGINS, PREPARATION, RUN, RunDirectory
-from .extras import require_extra
 from .journal import Journal
 from .kept_source import keep_source
 from .measures import measures_of

@@ -13,7 +13,7 @@ from ..arguments import batch_arguments
 from ..config.spelling import spelled
 from ..data import Dataset, Loader, train_test_split
 from ..data.any_file import array_names, is_array_folder, read_arrays
-from ..data.cast import ScaleName, Scaling, kind_of
+from ..data.cast import ScaleName, Scaling, cast, fitted_shape, kind_of
 from ..data.categories import encoded_columns, learn_categories
 from ..data.columns import assign, read_columns
 from ..data.image_folder import from_images, image_paths, read_images
@@ -291,12 +291,11 @@ def _of_arrays(file: Path, label: str, specs: dict[str, Spec]) -> tuple[Dataset,
 
 
 def _as_floats(dataset: Dataset, preparation: Preparation) -> Dataset:
-    """Convert inputs to floats before scaling: bytes are then not divided by 255."""
+    """Convert inputs to floats before scaling: bytes are then not divided by 255. Raises UsageError as `cast` does."""
+    inputs = {part.argument for part in preparation.parts if not part.label and part.kind == "float"}
     arrays = [
-        dataset[part.argument].astype(np.float64)
-        if not part.label and part.kind == "float" and dataset[part.argument].dtype.kind in "iu"
-        else dataset[part.argument]
-        for part in preparation.parts
+        cast(array, "float", image=False, origin=origin) if name in inputs else array
+        for name, array, origin in zip(dataset.names, dataset.arrays, dataset.origins)
     ]
     return replace(dataset, arrays=tuple(arrays))
 
@@ -366,7 +365,7 @@ def _cure(dataset: Dataset, settings: Settings, specs: dict[str, Spec], labels: 
         row = tuple(dataset[inputs[0]].shape[1:])
         now = getattr(config, "inputs", None)
         if isinstance(now, tuple):
-            wanted["inputs"] = row
+            wanted["inputs"] = row or (1,)
         elif row:
             wanted["inputs"] = row[0]
             if len(row) == 3:
@@ -381,7 +380,7 @@ def _cure(dataset: Dataset, settings: Settings, specs: dict[str, Spec], labels: 
     try:
         made = settings.defined.make(replace(config, **changed))
         fitting = argument_specs(made)
-        if not all(_fits(dataset[name].shape, spec) for name, spec in fitting.items()):
+        if not all(_fits(fitted_shape(dataset[name], spec.entries).shape, spec) for name, spec in fitting.items()):
             return ""
     except (OpstageError, KeyError):
         return ""

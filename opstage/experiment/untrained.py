@@ -12,6 +12,7 @@ import numpy as np
 from ..data.any_file import array_names, read_arrays
 from ..data.cast import cast, kind_of
 from ..data.columns import assign, read_columns
+from ..data.mapped import is_mapped
 from ..data.preparation import Preparation
 from ..data.table import TABLES, Named, is_label, read_table, require_columns, side_by_side
 from ..documents import Document
@@ -73,7 +74,12 @@ def prepared_inputs(predictor: Predictor, path: Path, data: DataSettings) -> tup
     if suffix_of(path) not in TABLES:
         has = array_names(path)
         wanted = [name if name in has else theirs if theirs in has else name for theirs, name in own.items()]
-        return list(read_arrays(path, wanted).arrays), None
+        found = read_arrays(path, wanted)
+        kinds = [kind_of(predictor.specs[name]) for name in names]
+        return [
+            array if is_mapped(array) else cast(array, kind, image=False, origin=origin)
+            for array, kind, origin in zip(found.arrays, kinds, found.origins)
+        ], None
     header: list[str] = []
 
     def nothing(columns: Sequence[str]) -> tuple[Sequence[str], dict[str, Named]]:

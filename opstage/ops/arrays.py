@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
-from importlib.util import find_spec
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from .errors import OpstageError, UsageError
+from .errors import OpstageError, UsageError, require_extra
 from .untrusted import a_type, brief
 
 Array: TypeAlias = "npt.NDArray[Any]"
@@ -48,7 +47,7 @@ def as_numpy(value: Any) -> Array:
     if is_table(value):
         return _stacked(columns_of(value))
     array = _plain(value)
-    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    array = array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
     return _of_objects(array, value) if array.dtype.kind == "O" else array
 
 
@@ -76,8 +75,7 @@ def _with_columns(table: Any) -> Any:
     """Return a table whose columns are `table[key]`: other things with the Arrow C stream become Arrow tables."""
     if hasattr(type(table), "__array__"):
         return table
-    if find_spec("pyarrow") is None:
-        raise UsageError(f"{a_type(table)} needs pyarrow, which is not installed; pip install 'opstage[parquet]'")
+    require_extra("pyarrow", "parquet", a_type(table))
     import pyarrow
 
     return pyarrow.table(table)
@@ -127,8 +125,8 @@ def _plain(value: Any) -> Array:
     """Return `np.asarray(value)` of a value that is not a table; what NumPy would drop or misread is an error."""
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         raise UsageError("a masked array has entries that are masked; fill them first: x.filled(…)")
-    if isinstance(value, (list, tuple)) and any(hasattr(kind, "__array__") for kind in set(map(type, value))):
-        value = [as_numpy(each) if hasattr(each, "__array__") else each for each in value]
+    if isinstance(value, (list, tuple)):
+        value = _entries(value)
     elif not isinstance(value, np.ndarray):
         _require_whole(value)
     try:
@@ -144,6 +142,21 @@ def _plain(value: Any) -> Array:
         raise UsageError(f"{kind} gives no NumPy array: {error}") from None
     except ValueError as error:
         raise NotAnArrayError(f"{brief(value)} is not an array: {error}", str(error)) from None
+
+
+def _entries(value: Any, depth: int = 64) -> Any:
+    """Return a list with arrays in it, in lists in it too, as one of NumPy arrays; `depth` is the most of NumPy."""
+    if not depth or not any(
+        issubclass(kind, (list, tuple)) or hasattr(kind, "__array__") for kind in set(map(type, value))
+    ):
+        return value
+
+    def entry(each: Any) -> Any:
+        if isinstance(each, (list, tuple)):
+            return _entries(each, depth - 1)
+        return as_numpy(each) if hasattr(each, "__array__") else each
+
+    return [entry(each) for each in value]
 
 
 def _require_whole(value: Any) -> None:

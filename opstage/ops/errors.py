@@ -12,6 +12,7 @@ import linecache
 import sys
 from collections.abc import Iterable
 from functools import cache
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
@@ -165,6 +166,17 @@ class OpstageError(Exception):
 
 class UsageError(OpstageError, ValueError):
     """Bad input to Opstage: an unknown option, a missing file, an invalid argument (exit code 2 on a command line)."""
+
+
+def is_installed(package: str) -> bool:
+    """Whether `package` can be imported, found out without importing it."""
+    return find_spec(package) is not None
+
+
+def require_extra(package: str, extra: str, wanted_by: str, name: str = "") -> None:
+    """Raise a UsageError that names the extra when `package`, installed under `name`, is not there."""
+    if not is_installed(package):
+        raise UsageError(f"{wanted_by} needs {name or package}, which is not installed; pip install 'opstage[{extra}]'")
 
 
 class ValidationError(UsageError):

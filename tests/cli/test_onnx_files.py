@@ -121,6 +121,30 @@ def test_arrays_have_the_names_of_the_file(opstage: Command) -> None:
             np.testing.assert_array_equal(found["out"], a - b)
 
 
+ARRAYS: dict[str, tuple[int, Any, int | str]] = {
+    # the element of the file's input, what is given, the sum of what is read, or an error
+    "whole floats": (onnx.TensorProto.INT64, [[1.0, 2.0]], 3),
+    "whole floats, of 32 bits": (onnx.TensorProto.INT32, [[1.0, 2.0]], 3),
+    "truth": (onnx.TensorProto.INT64, [[True, True]], 2),
+    "integers": (onnx.TensorProto.FLOAT, [[1, 2]], 3),
+    "parts": (onnx.TensorProto.INT64, [[1.0, 2.0], [1.5, 1.0]], "x.npz: x: row 1 holds 1.5 (rows are counted from 0)"),
+    "rounded": (onnx.TensorProto.FLOAT, [[1, 2**53 + 1]], "row 0 holds 9007199254740993"),
+}
+
+
+@pytest.mark.parametrize("case", ARRAYS.values(), ids=ARRAYS)
+def test_arrays_are_cast_like_columns(opstage: Command, case: tuple[int, Any, int | str]) -> None:
+    element, x, expected = case
+    sums = [helper.make_node("ReduceSum", ["x", "axis"], ["out"], keepdims=0)]
+    onnx.save(model(sums, {"x": (element, ("?", 2))}, ["out"], {"axis": np.array([1])}), "n.onnx")
+    np.savez("x.npz", x=np.array(x))
+    code, _, err = opstage("predict", "n.onnx", "--data", "x.npz", "--out", "p.csv")
+    if isinstance(expected, str):
+        assert code == 2 and expected in err, err
+    else:
+        assert code == 0 and float(Path("p.csv").read_text().split()[1]) == expected, err
+
+
 def test_the_exported_model_of_a_run_takes_the_data_of_the_run(opstage: Command) -> None:
     rng = np.random.default_rng(0)
     rows = [f"{i},{rng.random():.3f},{rng.choice(['red', 'blue'])},{rng.choice(['no', 'yes'])}" for i in range(40)]

@@ -145,9 +145,18 @@ def test_bad_tables(tmp_path: Path, text: str | bytes, message: str) -> None:
         ),
         ({"label": 3}, "label=3 is not one of its 3 columns"),
         ({"label": "kind", "header": False}, "header=False says that columns have none"),
+        ({"label": 1.0}, "label=1.0; expected a column's name or its position"),
+        ({"label": True}, "label=True; expected a column's name or its position"),
+        ({"label": ["kind"]}, "label=['kind']; expected a column's name or its position"),
+        ({"delimiter": ""}, "delimiter=''; expected one character"),
+        ({"delimiter": "||"}, "delimiter='||'; expected one character"),
+        ({"delimiter": 1}, "delimiter=1; expected one character"),
+        ({"limit": 0}, "limit=0; expected a number of rows, at least 1"),
+        ({"limit": -1}, "limit=-1; expected a number of rows, at least 1"),
+        ({"limit": 1.5}, "limit=1.5; expected a number of rows, at least 1"),
     ],
 )
-def test_bad_labels(tmp_path: Path, how: dict[str, Any], message: str) -> None:
+def test_bad_arguments(tmp_path: Path, how: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as error:
         from_csv(written(tmp_path, TABLE), **how)
     assert message in str(error.value)

@@ -124,10 +124,15 @@ def test_a_dataset_knows_the_columns_of_frames() -> None:
         (WHOLE, "species", "no column is called 'species'"),
         (WHOLE.assign(b=None), None, "column b"),
         (X.to_numpy(), None, "takes a data frame, not an ndarray"),
+        (
+            pd.DataFrame([[1.0, 2.0, 3.0]], columns=[10, 0, 5]),
+            0,
+            "position, that of '10', but another column is called '0'",
+        ),
         (WHOLE.assign(kind=["cat", None] * (N // 2)), None, "row 1"),
     ],
 )
-def test_from_frame_refuses(frame: Any, label: str | None, message: str) -> None:
+def test_from_frame_refuses(frame: Any, label: str | int | None, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         from_frame(frame, label=label)
 

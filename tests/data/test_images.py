@@ -145,6 +145,12 @@ def test_a_file_that_is_no_image_of_the_others(folder: Path, damage: Callable[[b
     assert message in str(error.value)
 
 
+@pytest.mark.parametrize("size", [0, "2x3", (2,), (0, 3), (2.5, 3)])
+def test_a_size_that_is_none(folder: Path, size: Any) -> None:
+    with pytest.raises(UsageError, match=r"^size=.*: expected \(height, width\), in pixels"):
+        from_images(folder, size=size)
+
+
 def test_a_folder_of_one_class_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "pets" / "cat").mkdir(parents=True)
     for i, pixels in enumerate(PIXELS):
@@ -191,7 +197,7 @@ def test_folders_that_are_none_of_images(folder: Path, tmp_path: Path) -> None:
 
 
 def test_images_without_pillow(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opstage.data.image_folder.find_spec", lambda name: None)
+    monkeypatch.setattr("opstage.ops.errors.find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"pip install 'opstage\[images\]'"):
         from_images(folder)
 

@@ -351,7 +351,7 @@ def test_parquet_that_is_no_table_of_numbers(tmp_path: Path, columns: dict[str, 
 
 def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = flowers(tmp_path, "parquet")
-    monkeypatch.setattr("opstage.data.parquet_file.find_spec", lambda name: None)
+    monkeypatch.setattr("opstage.ops.errors.find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"pip install 'opstage\[parquet\]'"):
         loaded(path, label="species")
 
@@ -437,3 +437,21 @@ def test_tables_refuse_integers_that_a_float_would_round(tmp_path: Path, form: s
     path = written(tmp_path, {"a": [2**53 + 1, 2**53], "y": [0, 1]}, form)
     with pytest.raises(UsageError, match=r"beyond 2\*\*53"):
         loaded(path, model_of(regression, Spec("B 1"), Spec("B")))
+
+
+@pytest.mark.parametrize("scale", ["none", "standard", "minmax"])
+@pytest.mark.parametrize("dtype", ["i8", ">i8", "u8"])
+def test_arrays_refuse_integers_that_a_float_would_round(tmp_path: Path, dtype: str, scale: str) -> None:
+    x = np.arange(20).reshape(10, 2).astype(dtype) + np.asarray(2**53, dtype)
+    path = written(tmp_path, {"x": x, "y": np.arange(10.0)}, "npz")
+    with pytest.raises(UsageError, match=r"data\.npz: x: row 0 holds 9007199254740993 .*beyond 2\*\*53"):
+        loaded(path, model_of(regression, Spec("B 2"), Spec("B")), scale=scale)
+
+
+def test_an_input_of_one_number_a_row_is_one_column(tmp_path: Path) -> None:
+    path = written(tmp_path, {"x": X[:20, 0], "y": np.arange(20) % 2}, "npz")
+    with pytest.raises(
+        UsageError, match=r"rows of shape \(\), .*; set --model\.inputs 1, in Python .*'inputs': \(1,\)"
+    ):
+        loaded(path, config=mlp.Config(inputs=(3,), classes=2))
+    assert loaded(path, config=mlp.Config(inputs=(1,), classes=2)).training["x"].shape == (16, 1)

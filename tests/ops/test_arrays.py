@@ -123,6 +123,8 @@ BAD: dict[str, tuple[Any, str]] = {
     "Arrow": (pa.array([0, None, 2]), "row 1 is missing"),
     "masked": (np.ma.masked_array(X, X == 3), "fill them first"),
     "masked rows": ([np.ma.masked_array([1.0, 2.0], [False, True])] * 2, "fill them first"),
+    "masked in lists": ([[np.ma.masked_array([1.0, 2.0], [False, True])]], "fill them first"),
+    "missing in lists": ([([pd.Series([1, None], dtype="Int64")],)], "row 1 is missing"),
     "masked column": (np.ma.masked_array(RECORDS, [(0, 1), (0, 0), (0, 0)]), "column b: a masked array"),
     "names": (pd.DataFrame({"a": [1, 2], "b": ["u", "v"]}), "column b holds 'u'; expected a number in each row"),
     "dates": (pd.DataFrame({"when": pd.to_datetime(["2020-01-01"])}), "column when holds datetime64"),
@@ -133,6 +135,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "lazy": (pl.DataFrame({"a": [1]}).lazy(), r"array of LazyFrame; give x\.collect\(\)"),
     "set": ({1, 2}, r"array of set; give list\(x\)"),
     "views": ({"a": 1}.values(), r"array of dict_values; give list\(x\)"),
+    "strings": (np.array(["u", "v"], np.dtypes.StringDType()), "hold numbers|not 'u'|numbers|cannot be stored"),
     "names alone": (pd.Series(["u", "v"]), "hold numbers|floats, integers or booleans|numbers|cannot be stored"),
     "complex": (X + 1j, "complex"),
 }  # fmt: skip

@@ -25,7 +25,6 @@ from opstage.experiment import (
     RunSettings,
     Settings,
     configure,
-    extras,
     journal,
     train,
 )
@@ -35,6 +34,7 @@ from opstage.experiment.run import run_task
 from opstage.experiment.settings import configure_resumed
 from opstage.experiment.task import prepare
 from opstage.models import cnn, mlp
+from opstage.ops import errors
 from opstage.ops.errors import OpstageError, UsageError
 from opstage.training import checkpoint
 from opstage.training.fit import EpochResult
@@ -428,7 +428,7 @@ def test_a_full_disk_at_the_start_leaves_nothing(tmp_path: Path, monkeypatch: py
 
 
 def test_a_missing_extra_is_named_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extras, "is_installed", lambda package: False)
+    monkeypatch.setattr(errors, "is_installed", lambda package: False)
     monkeypatch.setattr(journal, "is_installed", lambda package: False)
     for setting, extra in (("plot", "plot"), ("tensorboard", "tensorboard")):
         with pytest.raises(UsageError, match=rf"pip install 'opstage\[{extra}\]'"):
