@@ -74,11 +74,11 @@ def prepared_inputs(predictor: Predictor, path: Path, data: DataSettings) -> tup
     if suffix_of(path) not in TABLES:
         has = array_names(path)
         wanted = [name if name in has else theirs if theirs in has else name for theirs, name in own.items()]
-        found = read_arrays(path, wanted)
+        arrays = read_arrays(path, wanted)
         kinds = [kind_of(predictor.specs[name]) for name in names]
         return [
             array if is_mapped(array) else cast(array, kind, image=False, origin=origin)
-            for array, kind, origin in zip(found.arrays, kinds, found.origins)
+            for array, kind, origin in zip(arrays.arrays, kinds, arrays.origins)
         ], None
     header: list[str] = []
 

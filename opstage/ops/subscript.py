@@ -273,7 +273,9 @@ def _as_tensor(entry: Any) -> Any:
         return entry
     try:
         array = as_numpy(entry)
-    except (TypeError, ValueError, ProgramError):  # of refs, or ragged
+    except (TypeError, ValueError, ProgramError):  # a list of refs, or a ragged one
+        if not isinstance(entry, list):
+            raise
         return entry
     return array if array.size else array.astype(np.int64)
 

@@ -218,6 +218,13 @@ def test_every_entrance_refuses_what_is_no_array(kind: str, entrance: str) -> No
         ENTRANCES[entrance](value)
 
 
+@pytest.mark.parametrize("kind", ["pandas Int64", "masked"])
+def test_an_index_is_read_like_any_array(kind: str) -> None:
+    value, message = BAD[kind]
+    with pytest.raises(UsageError, match=message):
+        opstage.run(lambda ops, x: x[value], X)
+
+
 @pytest.mark.parametrize("kind", GOOD)
 def test_check_reads_shapes_and_dtypes(kind: str) -> None:
     value, expected = GOOD[kind]
