@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,11 @@ def test_positions_that_outgrow_their_table() -> None:
         ("T", None, lambda ops, i, t: t - i),
         ("2*T - 2", "T <= 1", lambda ops, i, t: 2 * i),
         ("3", "T >= 4", lambda ops, i, t: ops.maximum(ops.minimum(i, 3), 3)),
+        ("1 - T", "T <= 1", lambda ops, i, t: -1 * i),
+        ("T", None, lambda ops, i, t: ops.select(i + 1 < 0, i, i + 1)),
+        ("T", None, lambda ops, i, t: ops.slice(i + 1, axis=0, start=0, length=t)),
+        (None, None, lambda ops, i, t: ops.select(i < 1, i, i + 1)),  # what is selected is not known
+        (None, None, lambda ops, i, t: ops.slice(i + 1, axis=0, start=0, length=t // 2 + 1)),  # an end may be cut off
         (None, None, lambda ops, i, t: t - 1 - i),
         (None, None, lambda ops, i, t: ops.minimum(i + 1, t - 1)),
         (None, None, lambda ops, i, t: i - i),  # the ends of a difference of two open ranges are not attained
@@ -104,6 +110,26 @@ def test_arithmetic_on_positions(wrong: str | None, constraint: str | None, inde
         assert f"index {wrong} is out of range: x is (T, 2)" in finding.reason and finding.constraint == constraint
         with pytest.raises(RangeError):
             opstage.run(program, np.zeros((2, 2)))
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda ops, x, i: x[i],
+        lambda ops, x, i: x[-1 * i - 1],
+        lambda ops, x, i: derived.take(ops, x, i, axis=0),
+        lambda ops, x, i: derived.gather_nd(ops, x, ops.unsqueeze(i, axis=1)),
+        lambda ops, x, i: derived.scatter_nd(ops, x, ops.unsqueeze(i, axis=1), x),
+    ],
+)
+def test_whatever_reads_at_positions(read: Callable[..., Any], shift: int) -> None:
+    def program(ops: Any, x: Any) -> Any:
+        return read(ops, x, ops.iota(shape=x.shape[:1]) + shift)
+
+    assert len(checked(RANGE, program, Spec("T 2"))) == shift
+    with pytest.raises(RangeError) if shift else nullcontext():
+        opstage.run(program, np.zeros((3, 2)))
 
 
 def test_positions_that_may_be_none_are_not_judged() -> None:

@@ -127,6 +127,7 @@ INDICES: dict[str, Callable[[Any, Any, Any], Any]] = {
     "max(iota-1,1)": lambda ops, i, t: ops.maximum(i - 1, 1),
     "iota+iota": lambda ops, i, t: i + i,
     "iota-iota": lambda ops, i, t: i - i,
+    "iota of T": lambda ops, i, t: ops.slice(i, axis=0, start=0, length=t),
     "broadcast": lambda ops, i, t: ops.reshape(ops.broadcast_to(i + 1, shape=(2, *i.shape)), shape=(-1,)),
 }
 LENGTHS: dict[str, Callable[[Any], Any]] = {
@@ -149,6 +150,10 @@ READERS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "bincount": lambda ops, x, i: derived.bincount(ops, i, size=x.shape[0]),
     "cross_entropy": lambda ops, x, i: ops.cross_entropy(ops.broadcast_to(x, shape=(*i.shape, *x.shape)), i),
     "subscript": lambda ops, x, i: x[i],
+    "gather_nd": lambda ops, x, i: derived.gather_nd(ops, x, ops.unsqueeze(i, axis=1)),
+    "scatter_nd": lambda ops, x, i: derived.scatter_nd(
+        ops, x, ops.unsqueeze(i, axis=1), ops.full(shape=i.shape, value=1.0)
+    ),
 }
 
 

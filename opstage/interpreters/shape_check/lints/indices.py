@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ....ops.catalogue.elementwise import ADD, MAXIMUM, MINIMUM, MUL, SUB
 from ....ops.catalogue.indexing import GATHER_ROWS, GATHER_VEC, SCATTER_ADD_ROWS, SCATTER_ADD_VEC
 from ....ops.catalogue.layout import BROADCAST_TO, UNSQUEEZE
-from ....ops.catalogue.logic import EQUAL, FULL, IOTA
+from ....ops.catalogue.logic import EQUAL, FULL, IOTA, LESS, SELECT
 from ....ops.catalogue.loss import CROSS_ENTROPY, class_axis
 from ....ops.closed import Equation
 from ....ops.dims import Dim, DimExpr, Verdict, at_most, maximum, minimum, require_at_most
@@ -46,7 +46,7 @@ _RISING: dict[Primitive, Callable[[_Range, _Range], tuple[Dim, Dim]]] = {
     MINIMUM: lambda a, b: (minimum(a.least, b.least), minimum(a.greatest, b.greatest)),
     MAXIMUM: lambda a, b: (maximum(a.least, b.least), maximum(a.greatest, b.greatest)),
 }
-"""The ends of a result, which it attains if one of the operands is a single number (of a product: at least 0)."""
+"""The ends of a result, which it attains if one of the operands is a single number."""
 
 
 def index_ranges(subject: Subject) -> Iterator[Finding]:
@@ -122,12 +122,29 @@ def _computed(subject: Subject, maker: Equation) -> _Range | None:
         return _Range(value, value) if isinstance(value, DimExpr) else _of_array(np.asarray(value), None)
     if maker.primitive is IOTA:
         return _Range(0, maker.static["shape"][maker.static["axis"]] - 1)
+    if maker.primitive is SELECT:
+        return _selected(subject, *maker.inputs)
     if maker.primitive in _RISING:
         a, b = (_literal(subject, operand) for operand in maker.inputs)
         if a is not None and b is not None and (a.single or b.single):
-            low, high = _RISING[maker.primitive](a, b)
-            return _Range(low, high) if at_most(low, high) is Verdict.proved else None
+            ends = _RISING[maker.primitive](a, b)
+            for low, high in (ends, ends[::-1]):  # a product with a negative number falls
+                if at_most(low, high) is Verdict.proved:
+                    return _Range(low, high)
     return None
+
+
+def _selected(subject: Subject, mask: int, x: int, y: int) -> _Range | None:
+    """Return the range of what `x[i]` gathers, which is `select(i < 0, i + size, i)`, if all of i has one sign."""
+    test = subject.maker(mask)
+    if test is None or test.primitive is not LESS:
+        return None
+    index, limit = (_literal(subject, operand) for operand in test.inputs)
+    if index is None or limit is None:
+        return None
+    if at_most(limit.greatest, index.least) is Verdict.proved:
+        return _literal(subject, y)
+    return _literal(subject, x) if at_most(index.greatest + 1, limit.least) is Verdict.proved else None
 
 
 def _of_array(values: npt.NDArray[Any], ignored: int | None) -> _Range | None:

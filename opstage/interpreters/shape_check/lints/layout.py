@@ -7,6 +7,7 @@ from ....ops.catalogue.layout import (
     FLATTEN,
     PERMUTE,
     RESHAPE,
+    SLICE,
     SQUEEZE,
     SWAP_ADJACENT_AT_DEPTH,
     TRANSPOSE2D,
@@ -17,6 +18,7 @@ from ....ops.catalogue.layout import (
 )
 from ....ops.catalogue.logic import CAST, DETACH
 from ....ops.closed import Equation
+from ....ops.dims import Verdict, at_most
 from .subject import Subject
 
 _MOVES = {
@@ -38,13 +40,17 @@ _MOVES = {
 def unmoved(subject: Subject, number: int) -> int:
     """Return the tensor with these values before ops that change the layout, repeat it or cast between integers."""
     maker = subject.maker(number)
-    while maker is not None and (maker.primitive in _MOVES or _widens(subject, maker)):
+    while maker is not None and (maker.primitive in _MOVES or _keeps(subject, maker)):
         number = maker.inputs[0]
         maker = subject.maker(number)
     return number
 
 
-def _widens(subject: Subject, call: Equation) -> bool:
-    if call.primitive is not CAST:
+def _keeps(subject: Subject, call: Equation) -> bool:
+    """Whether a cast is one between integers or between floats, or a slice takes all of its axis."""
+    if call.primitive not in (CAST, SLICE):
         return False
-    return subject.type(call.inputs[0]).dtype.kind + subject.type(call.outputs[0]).dtype.kind in ("ii", "ff")
+    x, result = subject.type(call.inputs[0]), subject.type(call.outputs[0])
+    if call.primitive is SLICE:
+        return at_most(x.shape[call.static["axis"]], call.static["length"]) is Verdict.proved
+    return x.dtype.kind + result.dtype.kind in ("ii", "ff")
