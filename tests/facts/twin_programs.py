@@ -264,6 +264,20 @@ TWINS: dict[str, Twins] = {
         lambda ops, x: 1 / derived.var(ops, x, axis=0),
         (spec(-10, 10, where=("B >= 2",)),),
     ),
+    "sample variance by hand": Twins(
+        lambda ops, x: ops.reduce_sum(centred(ops, x) ** 2, axis=0) / (x.shape[0] - 1),
+        lambda ops, x: ops.reduce_sum(centred(ops, x) ** 2, axis=0) / (x.shape[0] - 2),
+        (spec(-10, 10, where=("B >= 2",)),),
+    ),
+    "gumbel": Twins(
+        lambda ops, u: -ops.log(-ops.log(u + 1e-10) + 1e-10), lambda ops, u: -ops.log(-ops.log(u + 1e-10)), (UNIT,)
+    ),
+    "log of a raised complement": Twins(
+        lambda ops, x: ops.log1p(1e-7 - x), lambda ops, x: ops.log1p(1e-9 - x), (UNIT,)
+    ),
+    "log of a complement to more than 1": Twins(
+        lambda ops, x: ops.log((1 + 1e-6) - x), lambda ops, x: ops.log((1 + 1e-8) - x), (UNIT,)
+    ),
     "mean of large numbers": Twins(
         lambda ops, x: ops.reduce_mean(ops.slice(x, axis=1, start=0, length=3), axis=1),
         lambda ops, x: ops.reduce_mean(x, axis=0),

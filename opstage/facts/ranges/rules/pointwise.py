@@ -232,8 +232,11 @@ def _size(value: Dim, is_divisor: bool = False) -> ValueRange:
 
 def stated(domain: Ranges, call: OpCall, value: Any) -> ValueRange:
     """A static number, as the dtype of the result holds it."""
-    is_size = isinstance(value, DimExpr) and is_float(call.outputs[0].dtype)
-    return stored(domain, call, number(as_real(value) if is_size else value))
+    found = number(value)
+    if isinstance(value, DimExpr) and is_float(call.outputs[0].dtype):
+        real = number(as_real(value))  # by its terms; its sign may follow from constraints alone
+        found = real._replace(low=max(real.low, found.low), high=min(real.high, found.high))
+    return stored(domain, call, found)
 
 
 def stored(domain: Ranges, call: OpCall, value: ValueRange) -> ValueRange:
