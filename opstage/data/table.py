@@ -172,9 +172,9 @@ def label_position(path: str | os.PathLike[str], names: Sequence[str], label: st
     """Return the position of the label's column, 0 <= position < columns."""
     columns = len(names)
     if columns < 2:
+        has = f"one column, {brief(names[0])}" if names else "no column"
         raise UsageError(
-            f"{path}: has one column, {brief(names[0])}; expected the label's and at least one more. Cells are "
-            "separated by commas, tabs or ';'"
+            f"{path}: has {has}; expected the label's and at least one more. Cells are separated by commas, tabs or ';'"
         )
     if label is None:
         label = "y" if header and "y" in names else -1

@@ -36,6 +36,7 @@ class Infix:
 
     __slots__ = ()
     __array_ufunc__ = None  # `ndarray * ref` must reach __rmul__
+    __pandas_priority__ = 10_000  # and so must `frame * ref`; frames themselves have 4,000
     ops: Any
 
     @property

@@ -123,6 +123,7 @@ def test_a_dataset_knows_the_columns_of_frames() -> None:
     [
         (WHOLE, "species", "no column is called 'species'"),
         (WHOLE.assign(b=None), None, "column b"),
+        (pd.DataFrame(index=[0, 1]), None, "the frame: has no column; expected the label's and at least one more"),
         (X.to_numpy(), None, "takes a data frame, not an ndarray"),
         (
             pd.DataFrame([[1.0, 2.0, 3.0]], columns=[10, 0, 5]),

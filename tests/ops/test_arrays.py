@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import tempfile
 from collections.abc import Callable
 from typing import Any
@@ -223,6 +224,14 @@ def test_an_index_is_read_like_any_array(kind: str) -> None:
     value, message = BAD[kind]
     with pytest.raises(UsageError, match=message):
         opstage.run(lambda ops, x: x[value], X)
+
+
+@pytest.mark.parametrize("apply", [operator.add, operator.sub, operator.mul, operator.truediv, operator.lt])
+@pytest.mark.parametrize("left", [pd.DataFrame(X + 1, index=ROWS), pd.Series([5.0, 2.0], index=[1, 0])])
+def test_a_frame_may_stand_to_the_left_of_an_operator(left: Any, apply: Callable[[Any, Any], Any]) -> None:
+    y = X + 0.5
+    found = opstage.run(lambda ops, y: apply(left, y), y, options=DOUBLE)
+    np.testing.assert_array_equal(found, apply(left.to_numpy(), y))
 
 
 @pytest.mark.parametrize("kind", GOOD)
