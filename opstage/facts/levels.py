@@ -16,7 +16,7 @@ from typing import ClassVar, cast, final
 
 from typing_extensions import override
 
-from ..ops.catalogue import layout, logic, reduction
+from ..ops.catalogue import layout, logic, reduction, slicing
 from ..ops.closed import BodyConstant
 from ..ops.dims import Dim
 from ..ops.kinds import Kind
@@ -184,7 +184,7 @@ Levels.rules = {
     layout.PERMUTE: permute,
     layout.RESHAPE: reshape,
     layout.BROADCAST_TO: broadcast_to,
-    layout.SLICE: slice_,
+    slicing.SLICE: slice_,
     reduction.REDUCE_MAX: peak,
 }
 Levels.kinds = {Kind.POINTWISE: pointwise}

@@ -6,8 +6,9 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 from ..ops.catalogue.elementwise import ADD
-from ..ops.catalogue.layout import PERMUTE, SLICE, TRANSPOSE2D
+from ..ops.catalogue.layout import PERMUTE, TRANSPOSE2D
 from ..ops.catalogue.linalg import MATMUL
+from ..ops.catalogue.slicing import SLICE
 from ..ops.closed import Body, Equation, ScanParameters, with_opened
 from ..ops.kinds import Kind
 from ..ops.primitive import R

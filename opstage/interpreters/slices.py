@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from ..ops.catalogue.elementwise import ADD
-from ..ops.catalogue.layout import SLICE
+from ..ops.catalogue.slicing import SLICE
 from ..ops.dims import Dim, Verdict, at_most, is_zero
 from ..ops.primitive import Context, R, Static
 from ..ops.types import Shape

@@ -14,7 +14,7 @@ from typing import Any, Generic
 from typing_extensions import override
 
 from ..ops.catalogue.elementwise import ADD
-from ..ops.catalogue.layout import SLICE
+from ..ops.catalogue.slicing import SLICE
 from ..ops.cursor import RULE, Quietly
 from ..ops.errors import ProgramError
 from ..ops.kinds import Kind

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any, cast, final
+from typing import Any, final
 
-from .arguments import Number
 from .dims import DimExpr, DimFloat
 from .invalid_static import InvalidStatic
 from .numbers import plain
-from .operands import NUMBERS, with_numbers
 from .primitive import NO_STATIC, Primitive, R, Static
 from .structure import Structure
 from .untrusted import brief
+
+NUMERIC: set[str] = set()
+"""Static parameters that are numbers, by the annotations of the methods."""
+
+FLAGS: set[str] = set()
+"""Static parameters that are booleans, likewise."""
+
+_PLAIN = frozenset((int, float, bool, tuple))
 
 
 class Calls(Structure[R]):
@@ -24,6 +30,16 @@ class Calls(Structure[R]):
 
     __slots__ = ()
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if Calls in cls.__bases__:  # a family of methods
+            for method in vars(cls).values():
+                for name, annotation in getattr(method, "__annotations__", {}).items():
+                    if annotation in ("Number", "float"):
+                        NUMERIC.add(name)
+                    elif annotation == "bool":
+                        FLAGS.add(name)
+
     def bind1(self, primitive: Primitive, x: R, /) -> R:
         return self.bind(primitive, (x,), NO_STATIC)[0]
 
@@ -32,30 +48,6 @@ class Calls(Structure[R]):
 
     def bind3(self, primitive: Primitive, x: R, y: R, z: R, /) -> R:
         return self.bind(primitive, (x, y, z), NO_STATIC)[0]
-
-    @final
-    def _call1(self, primitive: Primitive, x: R) -> R:
-        cursor = self.cursor
-        if not cursor.quiet:
-            cursor.ordinal += 1
-        return self.bind1(primitive, x)
-
-    @final
-    def _call2(self, primitive: Primitive, x: R, y: R) -> R:
-        cursor = self.cursor
-        if not cursor.quiet:
-            cursor.ordinal += 1
-        return self.bind2(primitive, x, y)
-
-    @final
-    def _pointwise2(self, primitive: Primitive, x: R | Number, y: R | Number) -> R:
-        """Call an op on two tensors of one shape, either of which may be a number."""
-        if type(x) in NUMBERS or type(y) in NUMBERS:
-            x, y = with_numbers(self, primitive.name, primitive.operands, (x, y))
-        cursor = self.cursor
-        if not cursor.quiet:
-            cursor.ordinal += 1
-        return self.bind2(primitive, cast("R", x), cast("R", y))
 
     @final
     def _call3(self, primitive: Primitive, x: R, y: R, z: R) -> R:
@@ -88,25 +80,6 @@ class Calls(Structure[R]):
                     static = _plainly(static, primitive.name)
                     break
         return self.bind(primitive, refs, static)[: len(primitive.outputs)]
-
-
-NUMERIC = frozenset(
-    (
-        *("c", "exponent", "lo", "hi", "eps", "value", "alpha", "beta", "negative_slope", "width", "threshold"),
-        *("label_smoothing", "momentum", "weight_decay", "beta1", "beta2", "rho"),
-    )
-)
-"""Static parameters of any op that are numbers."""
-
-FLAGS = frozenset(
-    (
-        *("keepdims", "exclusive", "reverse", "descending", "lower", "transpose", "count_include_pad", "causal"),
-        *("nesterov", "replicated"),
-    )
-)
-"""Static parameters of any op that are booleans."""
-
-_PLAIN = frozenset((int, float, bool, tuple))
 
 
 def _plainly(static: Static, op: str) -> Static:

@@ -36,8 +36,7 @@ from .functions.ctc import ctc_loss
 from .functions.extremes import cummax, cummin, segment_max, segment_min
 from .functions.gates import glu, nan_to_num, prelu
 from .functions.grids import affine_grid, grid_sample
-from .functions.grouped import grouped_matmul
-from .functions.matrices import inverse
+from .functions.matrices import grouped_matmul, inverse
 from .functions.ordering import bincount, searchsorted, segment_sum, sort, top_k, unique
 from .functions.patches import depth_to_space, fold, pixel_shuffle, pixel_unshuffle, space_to_depth, unfold
 from .functions.places import (

@@ -30,6 +30,7 @@ from .catalogue.random import RandomOps
 from .catalogue.reduction import ReductionOps
 from .catalogue.rounding import RoundingOps
 from .catalogue.sequence import SequenceOps
+from .catalogue.slicing import SlicingOps
 from .catalogue.solving import SolvingOps
 from .catalogue.transcendental import TranscendentalOps
 from .catalogue.update import UpdateOps
@@ -57,6 +58,7 @@ class Ops(
     ReductionOps[R],
     SequenceOps[R],
     LayoutOps[R],
+    SlicingOps[R],
     IndexingOps[R],
     LinalgOps[R],
     GroupedOps[R],

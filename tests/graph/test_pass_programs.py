@@ -20,9 +20,9 @@ from opstage.interpreters.graph.passes import (
     through_loops,
 )
 from opstage.ops.catalogue.indexing import GATHER_ROW
-from opstage.ops.catalogue.layout import PAD
 from opstage.ops.catalogue.logic import FULL, IOTA
 from opstage.ops.catalogue.reduction import REDUCE_MAX
+from opstage.ops.catalogue.slicing import PAD
 from opstage.ops.closed import Body
 from opstage.ops.kinds import Kind
 from tests.graph.passes_common import assert_same, no_kernels, to_core

@@ -6,17 +6,8 @@ from typing import Any
 
 import pytest
 
-from opstage.ops.catalogue.layout import (
-    BROADCAST_TO,
-    CONCAT,
-    FLATTEN,
-    PAD,
-    RESHAPE,
-    SLICE,
-    SQUEEZE,
-    STACK,
-    SWAP_ADJACENT_AT_DEPTH,
-)
+from opstage.ops.catalogue.layout import BROADCAST_TO, FLATTEN, RESHAPE, SQUEEZE, SWAP_ADJACENT_AT_DEPTH
+from opstage.ops.catalogue.slicing import CONCAT, PAD, SLICE, STACK
 from opstage.ops.dims import Dim, DimScope
 from opstage.ops.errors import ShapeError
 from opstage.ops.types import FLOAT32, TensorType

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, final
 
 from typing_extensions import override
 
-from ...ops.catalogue import activation, elementwise, indexing, layout, linalg, logic, reduction
+from ...ops.catalogue import activation, elementwise, indexing, layout, linalg, logic, reduction, slicing
 from ...ops.closed import BodyConstant
 from ...ops.dims import Dim
 from ...ops.primitive import Primitive
@@ -203,7 +203,7 @@ Growth.rules = {
     elementwise.MINIMUM: _one_of(0),
     logic.SELECT: _one_of(1),
     logic.CAST: _converted,
-    layout.CONCAT: _one_of(0),
+    slicing.CONCAT: _one_of(0),
     reduction.REDUCE_SUM: _summed,
     reduction.REDUCE_MEAN: _averaged,
     linalg.MATMUL: _contracted,
@@ -217,7 +217,7 @@ Growth.rules = {
             layout.PERMUTE,
             layout.RESHAPE,
             layout.BROADCAST_TO,
-            layout.SLICE,
+            slicing.SLICE,
             reduction.REDUCE_MAX,
             indexing.GATHER_ROWS,
         ],

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from ...ops.catalogue.indexing import GATHER_ROW, GATHER_ROWS, GATHER_SCALAR, GATHER_VEC
-from ...ops.catalogue.layout import BROADCAST_TO, CONCAT, PAD, PERMUTE, RESHAPE, SLICE
+from ...ops.catalogue.layout import BROADCAST_TO, PERMUTE, RESHAPE
 from ...ops.catalogue.logic import CAST, DETACH, FULL, IOTA
 from ...ops.catalogue.reduction import REDUCE_MAX, REDUCE_SUM
+from ...ops.catalogue.slicing import CONCAT, PAD, SLICE
 from ...ops.closed import Body, Equation
 from ...ops.cursor import Region
 from ...ops.primitive import Primitive

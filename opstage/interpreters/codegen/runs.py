@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from ...ops.catalogue.layout import CONCAT, PAD
 from ...ops.catalogue.logic import FULL
+from ...ops.catalogue.slicing import CONCAT, PAD
 from ...ops.closed import Body, Equation
 from ...ops.kinds import Kind
 from ...ops.primitive import distinct

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...ops.catalogue.convolution import CONV, CONV_TRANSPOSE
-from ...ops.catalogue.layout import BROADCAST_TO, CONCAT, PAD, PERMUTE, RESHAPE, SLICE, STACK
+from ...ops.catalogue.layout import BROADCAST_TO, PERMUTE, RESHAPE
 from ...ops.catalogue.linalg import BMM, LINEAR, MATMUL
 from ...ops.catalogue.pooling import AVG_POOL, MAX_POOL, SMOOTH_MAX_POOL
 from ...ops.catalogue.reduction import LOG_SOFTMAX, REDUCE_MAX, REDUCE_MIN, REDUCE_SUM, SOFTMAX
+from ...ops.catalogue.slicing import CONCAT, PAD, SLICE, STACK
 from ...ops.kinds import Kind
 from ...ops.primitive import Primitive, Static
 from ...ops.types import Shape

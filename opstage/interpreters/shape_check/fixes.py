@@ -16,10 +16,11 @@ from typing import Any
 from ...ops.catalogue.convolution import CONV, CONV_TRANSPOSE
 from ...ops.catalogue.elementwise import ADD, DIV, MAXIMUM, MINIMUM, MUL, SUB
 from ...ops.catalogue.indexing import GATHER_ROWS
-from ...ops.catalogue.layout import BROADCAST_TO, CONCAT, RESHAPE, SQUEEZE, UNSQUEEZE
+from ...ops.catalogue.layout import BROADCAST_TO, RESHAPE, SQUEEZE, UNSQUEEZE
 from ...ops.catalogue.linalg import BMM, LINEAR, MATMUL
 from ...ops.catalogue.loss import CROSS_ENTROPY, MSE_LOSS
 from ...ops.catalogue.normalization import BATCH_NORM, GROUP_NORM, LAYER_NORM
+from ...ops.catalogue.slicing import CONCAT
 from ...ops.dims import UNKNOWN, Dim, DimScope, Verdict, equal, exact_div, is_one, prod
 from ...ops.errors import DtypeError, LocatedError, OpstageError, SourceLine
 from ...ops.invalid_static import InvalidStatic

@@ -16,6 +16,7 @@ FAMILIES = (
     "reduction",
     "sequence",
     "layout",
+    "slicing",
     "indexing",
     "linalg",
     "grouped",

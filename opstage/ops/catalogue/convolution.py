@@ -23,7 +23,7 @@ from ..kinds import Kind
 from ..primitive import Context, Ints, Linearity, Primitive, R, Row, Some, Types
 from ..rules import add_all, require_rank
 from ..types import Shape, TensorType, require_float, require_same_dtype, show_shape
-from .windows import extent, require_shape, window_counts
+from .windows import convolved_images, extent, require_shape, window_counts
 
 if TYPE_CHECKING:
     from ..protocol import Ops
@@ -352,19 +352,6 @@ def _output_padding(value: int | tuple[Dim, ...], rank: int) -> Any:
     return per_axis("conv_transpose", "output_padding", value, rank, least=0)
 
 
-def _images(op: str, kernel: Any, x: Any, stride: IntOrTuple) -> Any:
-    """Return the stride of a convolution over height and width, or an `InvalidStatic`."""
-    if len(kernel.shape) != 4:
-        return InvalidStatic(
-            f"kernel must have rank 4 (two channel axes, height, width) but is {show_shape(kernel.shape)}; "
-            f"{op[:-2]} takes any number of spatial axes",
-            op,
-        )
-    if len(x.shape) not in (3, 4):
-        return InvalidStatic(f"x must be (C, H, W) or (N, C, H, W) but is {show_shape(x.shape)}", op)
-    return per_axis(op, "stride", stride, 2, least=1)
-
-
 class ConvolutionOps(Calls[R]):
     __slots__ = ()
 
@@ -475,7 +462,7 @@ class ConvolutionOps(Calls[R]):
             ShapeError: the bias has another size than the output channels; x has other channels than the kernel; groups
                 do not divide the channels; an invalid argument; windows do not fit; kernel, bias, x of another shape.
         """
-        stride = _images("conv2d", kernel, x, stride)
+        stride = convolved_images("conv2d", kernel, x, stride)
         return self.conv(kernel, bias, x, stride=stride, padding=padding, dilation=dilation, groups=groups)
 
     def conv_transpose2d(
@@ -499,7 +486,7 @@ class ConvolutionOps(Calls[R]):
                 do not divide the channels; no output_padding below the stride or dilation; an invalid argument; windows
                 do not fit; kernel, bias, x of another shape.
         """
-        stride = _images("conv_transpose2d", kernel, x, stride)
+        stride = convolved_images("conv_transpose2d", kernel, x, stride)
         return self.conv_transpose(
             kernel,
             bias,

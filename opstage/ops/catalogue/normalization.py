@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..arguments import Axis
 from ..calls import Calls
-from ..dims import Dim, exact_div, prod, ratio, require_at_most
+from ..dims import Dim, exact_div, prod, ratio
 from ..errors import ShapeError
 from ..primitive import Context, Primitive, R, Row, Some, Types
 from ..rules import same_type
@@ -30,10 +30,12 @@ from .standardize import (
     require_axes,
     require_eps,
     require_some,
+    require_two,
     require_type,
     standardize,
     standardized,
     unpack,
+    values_per_channel,
 )
 
 if TYPE_CHECKING:
@@ -254,28 +256,12 @@ def _require_channel(x: TensorType, channel_axis: int, affine: Types, has_gamma:
     return TensorType((x.shape[channel_axis],), x.dtype)
 
 
-def _count(shape: Shape, channel_axis: int) -> Dim:
-    """Return the number of values per channel."""
-    return prod(tuple(d for i, d in enumerate(shape) if i != channel_axis))
-
-
-def _require_two(x: TensorType, channel_axis: int) -> None:
-    require_at_most(
-        2,
-        _count(x.shape, channel_axis),
-        lambda: (
-            f"x is {show_shape(x.shape)} with channels on axis {channel_axis}: the batch variance needs at least 2 "
-            "values per channel; give a larger batch, or use ops.batch_norm_eval with running statistics"
-        ),
-    )
-
-
 def _batch_norm_shape(
     x: TensorType, *affine: TensorType, has_gamma: bool, has_beta: bool, channel_axis: int, eps: Any
 ) -> Types:
     require_eps(eps)
     statistic = _require_channel(x, channel_axis, affine, has_gamma)
-    _require_two(x, channel_axis)
+    require_two(x, channel_axis)
     return x, statistic, statistic, statistic
 
 
@@ -304,7 +290,7 @@ def batch_norm_of_ranks(
     gamma, beta, _ = unpack(affine, has_gamma, has_beta)
     y, *statistics = standardize(ops, x, other_axes(len(x.shape), channel_axis), eps, whole)
     mean, variance, rstd = (ops.reshape(s, shape=(x.shape[channel_axis],)) for s in statistics)
-    n = _count(x.shape, channel_axis) * ranks
+    n = values_per_channel(x.shape, channel_axis) * ranks
     return affine_map(ops, y, gamma, beta, channel_axis), mean, ops.scale(variance, c=ratio(n, n - 1)), rstd
 
 
@@ -323,7 +309,7 @@ BATCH_NORM = Primitive(
 def _batch_norm_grad_shape(x: TensorType, *rest: TensorType, has_gamma: bool, channel_axis: int) -> Types:
     *gamma, mean, rstd, g, g_mean, g_variance = rest
     statistic = _require_channel(x, channel_axis, tuple(gamma), has_gamma)
-    _require_two(x, channel_axis)
+    require_two(x, channel_axis)
     named = {"mean": mean, "rstd": rstd, "g_mean": g_mean, "g_variance": g_variance}
     for name, v in named.items():
         require_type(v, name, statistic.shape, x, "one for each channel")
@@ -335,7 +321,7 @@ def _batch_norm_grad_decomposition(ops: Ops[R], x: R, /, *rest: R, has_gamma: bo
     mean, rstd, g, g_mean, g_variance = others
     mean, rstd, g_mean, g_variance = (along(ops, v, x.shape, channel_axis) for v in (mean, rstd, g_mean, g_variance))
     axes = other_axes(len(x.shape), channel_axis)
-    n = _count(x.shape, channel_axis)
+    n = values_per_channel(x.shape, channel_axis)
     centred = ops.sub(x, mean)
     y = ops.mul(centred, rstd)
     through_y = pull(ops, y, rstd, affine_map(ops, g, gamma, None, channel_axis), axes)

@@ -25,7 +25,7 @@ from ..numbers import plain_sequence
 from ..primitive import Context, Ints, Linearity, Primitive, R, Row, Some, Types
 from ..rules import zeros_like
 from ..types import INT64, Shape, TensorType, require_float, require_integer, show_shape
-from .windows import require_shape, window_counts
+from .windows import pooled_images, require_shape, window_counts
 
 if TYPE_CHECKING:
     from ..protocol import Ops
@@ -289,17 +289,6 @@ def _window(op: str, kernel: Any, stride: Any, padding: Any) -> dict[str, Any]:
     }
 
 
-def _images(op: str, x: Any, kernel: IntOrTuple) -> Any:
-    """Return the kernel of pooling over height and width, or an `InvalidStatic`."""
-    if len(x.shape) not in (3, 4):
-        return InvalidStatic(
-            f"x must be (C, H, W) or (N, C, H, W) but is {show_shape(x.shape)}; "
-            f"{op.split('2d')[0]} takes any number of spatial axes",
-            op,
-        )
-    return per_axis(op, "kernel", kernel, 2, least=1)
-
-
 class PoolingOps(Calls[R]):
     __slots__ = ()
 
@@ -436,7 +425,7 @@ class PoolingOps(Calls[R]):
             DtypeError: x not a float tensor.
             ShapeError: an invalid argument; windows do not fit; x of another shape.
         """
-        return self.max_pool(x, kernel=_images("max_pool2d", x, kernel), stride=stride)
+        return self.max_pool(x, kernel=pooled_images("max_pool2d", x, kernel), stride=stride)
 
     def max_pool2d_pad(
         self, x: R, /, *, kernel: IntOrTuple, stride: IntOrTuple | None = None, padding: IntOrTuple
@@ -447,7 +436,7 @@ class PoolingOps(Calls[R]):
             DtypeError: x not a float tensor.
             ShapeError: an invalid argument; windows do not fit; x of another shape.
         """
-        return self.max_pool(x, kernel=_images("max_pool2d_pad", x, kernel), stride=stride, padding=padding)
+        return self.max_pool(x, kernel=pooled_images("max_pool2d_pad", x, kernel), stride=stride, padding=padding)
 
     def avg_pool2d(self, x: R, /, *, kernel: IntOrTuple, stride: IntOrTuple | None = None) -> R:
         """avg_pool for images, without padding.
@@ -456,7 +445,7 @@ class PoolingOps(Calls[R]):
             DtypeError: x not a float tensor.
             ShapeError: an invalid argument; windows do not fit; x of another shape.
         """
-        return self.avg_pool(x, kernel=_images("avg_pool2d", x, kernel), stride=stride)
+        return self.avg_pool(x, kernel=pooled_images("avg_pool2d", x, kernel), stride=stride)
 
     def avg_pool2d_pad(
         self, x: R, /, *, kernel: IntOrTuple, stride: IntOrTuple | None = None, padding: IntOrTuple
@@ -467,7 +456,7 @@ class PoolingOps(Calls[R]):
             DtypeError: x not a float tensor.
             ShapeError: an invalid argument; windows do not fit; x of another shape.
         """
-        return self.avg_pool(x, kernel=_images("avg_pool2d_pad", x, kernel), stride=stride, padding=padding)
+        return self.avg_pool(x, kernel=pooled_images("avg_pool2d_pad", x, kernel), stride=stride, padding=padding)
 
     def smooth_max_pool2d(self, x: R, /, *, kernel: IntOrTuple, beta: Number, stride: IntOrTuple | None = None) -> R:
         """smooth_max_pool for images.
@@ -476,4 +465,4 @@ class PoolingOps(Calls[R]):
             DtypeError: x not a float tensor.
             ShapeError: an invalid argument; windows do not fit; x of another shape.
         """
-        return self.smooth_max_pool(x, kernel=_images("smooth_max_pool2d", x, kernel), beta=beta, stride=stride)
+        return self.smooth_max_pool(x, kernel=pooled_images("smooth_max_pool2d", x, kernel), beta=beta, stride=stride)

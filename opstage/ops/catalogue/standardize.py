@@ -6,7 +6,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from ..dims import Dim, require_at_most, require_equal
+from ..dims import Dim, prod, require_at_most, require_equal
 from ..errors import ShapeError
 from ..primitive import Context, R
 from ..rules import shifted_mean
@@ -54,6 +54,23 @@ def require_affine(x: TensorType, affine: tuple[TensorType, ...], has_gamma: boo
 def require_some(size: Dim, x: TensorType, over: str) -> None:
     """Require at least one element to take the mean of."""
     require_at_most(1, size, lambda: f"x is {show_shape(x.shape)}: there is nothing to normalise over, {over} is empty")
+
+
+def values_per_channel(shape: Shape, channel_axis: int) -> Dim:
+    """Return the number of values per channel."""
+    return prod(tuple(d for i, d in enumerate(shape) if i != channel_axis))
+
+
+def require_two(x: TensorType, channel_axis: int) -> None:
+    """Require at least two values per channel, which a variance needs."""
+    require_at_most(
+        2,
+        values_per_channel(x.shape, channel_axis),
+        lambda: (
+            f"x is {show_shape(x.shape)} with channels on axis {channel_axis}: the batch variance needs at least 2 "
+            "values per channel; give a larger batch, or use ops.batch_norm_eval with running statistics"
+        ),
+    )
 
 
 def other_axes(rank: int, axis: int) -> tuple[int, ...]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from ..arguments import IntOrTuple, per_axis
 from ..dims import Dim, floor_div, require_at_most, require_equal
 from ..errors import ShapeError
+from ..invalid_static import InvalidStatic
 from ..types import Shape, TensorType, show_shape
 
 
@@ -54,3 +58,27 @@ def require_shape(x: TensorType, name: str, expected: Shape) -> None:
                 f"instead of {b}"
             ),
         )
+
+
+def pooled_images(op: str, x: Any, kernel: IntOrTuple) -> Any:
+    """Return the kernel of pooling over height and width, or an `InvalidStatic`."""
+    if len(x.shape) not in (3, 4):
+        return InvalidStatic(
+            f"x must be (C, H, W) or (N, C, H, W) but is {show_shape(x.shape)}; "
+            f"{op.split('2d')[0]} takes any number of spatial axes",
+            op,
+        )
+    return per_axis(op, "kernel", kernel, 2, least=1)
+
+
+def convolved_images(op: str, kernel: Any, x: Any, stride: IntOrTuple) -> Any:
+    """Return the stride of a convolution over height and width, or an `InvalidStatic`."""
+    if len(kernel.shape) != 4:
+        return InvalidStatic(
+            f"kernel must have rank 4 (two channel axes, height, width) but is {show_shape(kernel.shape)}; "
+            f"{op[:-2]} takes any number of spatial axes",
+            op,
+        )
+    if len(x.shape) not in (3, 4):
+        return InvalidStatic(f"x must be (C, H, W) or (N, C, H, W) but is {show_shape(x.shape)}", op)
+    return per_axis(op, "stride", stride, 2, least=1)

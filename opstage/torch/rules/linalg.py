@@ -9,8 +9,7 @@ from ...operators.values import common_shape
 from ...ops.derived import einsum
 from ...ops.dims import Verdict, equal
 from ...ops.errors import UnsupportedError
-from ...ops.functions.grouped import grouped_matmul
-from ...ops.functions.matrices import inverse
+from ...ops.functions.matrices import grouped_matmul, inverse
 from ...ops.functions.statistics import norm
 from ...ops.infix import product_of_stacks
 from ..call import AtenCall, rule

@@ -18,6 +18,7 @@ from ....ops.catalogue import (
     random,
     reduction,
     sequence,
+    slicing,
     solving,
 )
 from ....ops.kinds import Kind
@@ -57,9 +58,9 @@ RULES: Final[Mapping[Primitive, Rule]] = {
     layout.PERMUTE: permute,
     layout.RESHAPE: reshape,
     layout.BROADCAST_TO: broadcast_to,
-    layout.CONCAT: concat,
-    layout.SLICE: slice_,
-    layout.PAD: pad,
+    slicing.CONCAT: concat,
+    slicing.SLICE: slice_,
+    slicing.PAD: pad,
     reduction.REDUCE_SUM: reduce,
     reduction.REDUCE_MAX: reduce,
     reduction.ARGMAX: reduce,

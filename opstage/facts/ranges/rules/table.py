@@ -23,6 +23,7 @@ from ....ops.catalogue import (
     reduction,
     rounding,
     sequence,
+    slicing,
     transcendental,
 )
 from ....ops.primitive import Primitive
@@ -89,9 +90,9 @@ RULES: Final[Mapping[Primitive, Rule]] = {
     layout.PERMUTE: mixing.moved,
     layout.RESHAPE: mixing.reshape,
     layout.BROADCAST_TO: mixing.broadcast_to,
-    layout.SLICE: mixing.moved,
-    layout.CONCAT: mixing.concat,
-    layout.PAD: mixing.pad,
+    slicing.SLICE: mixing.moved,
+    slicing.CONCAT: mixing.concat,
+    slicing.PAD: mixing.pad,
     reduction.REDUCE_SUM: mixing.reduce_sum,
     reduction.REDUCE_MEAN: mixing.reduce_mean,
     reduction.REDUCE_MAX: mixing.reduce_max,

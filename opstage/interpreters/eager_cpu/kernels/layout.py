@@ -1,4 +1,4 @@
-"""NumPy kernels: shapes, axes and the order of elements. Most results are views."""
+"""NumPy kernels: shapes and the order of axes. Results are views."""
 
 from __future__ import annotations
 
@@ -11,14 +11,10 @@ import numpy.typing as npt
 
 from ....ops.catalogue.layout import (
     BROADCAST_TO,
-    CONCAT,
     FLATTEN,
-    PAD,
     PERMUTE,
     RESHAPE,
-    SLICE,
     SQUEEZE,
-    STACK,
     SWAP_ADJACENT_AT_DEPTH,
     TRANSPOSE2D,
     TRANSPOSE3D_FIRST_TO_LAST,
@@ -27,7 +23,6 @@ from ....ops.catalogue.layout import (
     UNSQUEEZE,
 )
 from ....ops.primitive import Primitive
-from ...host import number
 
 Array = npt.NDArray[Any]
 
@@ -61,37 +56,6 @@ def swap_adjacent(x: Array, depth: int) -> Array:
     return x.swapaxes(depth, depth + 1)
 
 
-def concat(*xs: Array, axis: int) -> Array:
-    return np.concatenate(xs, axis=axis)
-
-
-def stack(*xs: Array, axis: int) -> Array:
-    return np.stack(xs, axis=axis)
-
-
-def _cells(axis: int, start: int, count: int, step: int) -> tuple[slice, ...]:
-    """Return the index of `count` cells from `start` along `axis`, with a step."""
-    stop = start + (count - 1) * step + 1 if count else start
-    return (slice(None),) * axis + (slice(start, stop, step),)
-
-
-def take_slice(x: Array, axis: int, start: int, length: int, step: int) -> Array:
-    return x[_cells(axis, start, length, step)]
-
-
-def pad(x: Array, padding: tuple[tuple[int, int], ...], value: Any, interior: tuple[int, ...]) -> Array:
-    sizes = [
-        before + size + max(size - 1, 0) * between + after
-        for size, (before, after), between in zip(x.shape, padding, interior)
-    ]
-    out = np.full(sizes, number(value, x.dtype), dtype=x.dtype)
-    hole = out
-    for axis, (size, (before, _), between) in enumerate(zip(x.shape, padding, interior)):
-        hole = hole[_cells(axis, before, size, between + 1)]
-    hole[...] = x
-    return out
-
-
 KERNELS: dict[Primitive, Callable[..., Any]] = {
     BROADCAST_TO: broadcast_to,
     RESHAPE: reshape,
@@ -104,10 +68,6 @@ KERNELS: dict[Primitive, Callable[..., Any]] = {
     TRANSPOSE3D_LAST_TO_FIRST: lambda x: x.transpose(2, 0, 1),
     TRANSPOSE3D_LAST_TWO: lambda x: x.transpose(0, 2, 1),
     SWAP_ADJACENT_AT_DEPTH: swap_adjacent,
-    CONCAT: concat,
-    STACK: stack,
-    SLICE: take_slice,
-    PAD: pad,
 }
 
 EXACT_KERNELS: dict[Primitive, Callable[..., Any]] = dict(KERNELS)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....ops.catalogue.layout import BROADCAST_TO, CONCAT, PAD, PERMUTE, RESHAPE, SLICE
+from ....ops.catalogue.layout import BROADCAST_TO, PERMUTE, RESHAPE
+from ....ops.catalogue.slicing import CONCAT, PAD, SLICE
 from ....ops.primitive import Primitive
 from ...gpu.buffer import DeviceBuffer
 from ...gpu.device.interface import Device

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....ops.catalogue import layout
+from ....ops.catalogue import layout, slicing
 from ....ops.dims import Dim, is_zero
 from ....ops.primitive import Primitive
 from ....ops.types import Shape, TensorType
@@ -117,7 +117,7 @@ RULES: dict[Primitive, OnnxRule] = {
     layout.TRANSPOSE3D_LAST_TO_FIRST: _transpose(2, 0, 1),
     layout.TRANSPOSE3D_LAST_TWO: _transpose(0, 2, 1),
     layout.SWAP_ADJACENT_AT_DEPTH: OnnxRule(_swap_adjacent),
-    layout.CONCAT: OnnxRule(_concat),
-    layout.SLICE: OnnxRule(_slice),
-    layout.PAD: OnnxRule(_pad),
+    slicing.CONCAT: OnnxRule(_concat),
+    slicing.SLICE: OnnxRule(_slice),
+    slicing.PAD: OnnxRule(_pad),
 }

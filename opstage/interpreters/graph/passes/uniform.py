@@ -9,9 +9,9 @@ from typing import Any, TypeAlias, final
 import numpy as np
 
 from ....ops.catalogue.indexing import GATHER_ROW, GATHER_SCALAR
-from ....ops.catalogue.layout import PAD
 from ....ops.catalogue.logic import FULL, SELECT
 from ....ops.catalogue.reduction import REDUCE_MAX, REDUCE_SUM, SUM
+from ....ops.catalogue.slicing import PAD
 from ....ops.closed import BodyConstant, Equation
 from ....ops.dims import DimExpr, DimFloat, prod
 from ....ops.kinds import Kind

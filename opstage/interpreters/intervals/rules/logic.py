@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from ....ops.catalogue.layout import PAD
 from ....ops.catalogue.logic import (
     CAST,
     DETACH,
@@ -26,6 +25,7 @@ from ....ops.catalogue.logic import (
     SELECT,
 )
 from ....ops.catalogue.random import RAND_UNIFORM
+from ....ops.catalogue.slicing import PAD
 from ....ops.primitive import Primitive, Static
 from ....ops.types import BOOL, as_dtype, is_float
 from ..interpreter import Interval, Intervals

@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 
 from ....ops.catalogue.convolution import CONV, CONV_TRANSPOSE
 from ....ops.catalogue.elementwise import ADD, DIV, MUL, NEG, SCALE, SUB
-from ....ops.catalogue.layout import BROADCAST_TO, CONCAT, PAD, PERMUTE, RESHAPE, SLICE
+from ....ops.catalogue.layout import BROADCAST_TO, PERMUTE, RESHAPE
 from ....ops.catalogue.linalg import BMM, LINEAR, MATMUL
 from ....ops.catalogue.logic import DETACH, SELECT
 from ....ops.catalogue.pooling import AVG_POOL
 from ....ops.catalogue.reduction import REDUCE_SUM
+from ....ops.catalogue.slicing import CONCAT, PAD, SLICE
 from ....ops.dims import prod
 from ....ops.primitive import Primitive, Static
 from ....ops.types import FLOAT32, TensorType, is_float

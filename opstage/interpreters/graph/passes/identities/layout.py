@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from .....ops.catalogue.layout import (
     BROADCAST_TO,
-    CONCAT,
     FLATTEN,
-    PAD,
     PERMUTE,
     RESHAPE,
-    SLICE,
     SQUEEZE,
     SWAP_ADJACENT_AT_DEPTH,
     TRANSPOSE2D,
@@ -18,6 +15,7 @@ from .....ops.catalogue.layout import (
     TRANSPOSE3D_LAST_TWO,
     UNSQUEEZE,
 )
+from .....ops.catalogue.slicing import CONCAT, PAD, SLICE
 from .....ops.dims import Dim
 from .....ops.primitive import Primitive, Static
 from .....ops.types import TensorType
