@@ -7,7 +7,6 @@ from ....ops.catalogue.layout import (
     FLATTEN,
     PERMUTE,
     RESHAPE,
-    SLICE,
     SQUEEZE,
     SWAP_ADJACENT_AT_DEPTH,
     TRANSPOSE2D,
@@ -17,6 +16,7 @@ from ....ops.catalogue.layout import (
     UNSQUEEZE,
 )
 from ....ops.catalogue.logic import CAST, DETACH
+from ....ops.catalogue.slicing import SLICE
 from ....ops.closed import Equation
 from ....ops.dims import Verdict, at_most
 from .subject import Subject
