@@ -13,7 +13,8 @@ from opstage.facts.dependence.fact import NONE, Fact, Span
 from opstage.facts.dependence.rules import indexing, layout, mixing, pointwise, positions
 from opstage.ops.catalogue import convolution, elementwise, linalg, logic, pooling, reduction, sequence
 from opstage.ops.catalogue import indexing as rows
-from opstage.ops.catalogue import layout as moves
+from opstage.ops.catalogue.layout import BROADCAST_TO, PERMUTE, RESHAPE
+from opstage.ops.catalogue.slicing import CONCAT, PAD, SLICE
 from opstage.ops.kinds import Kind
 from tests.facts.test_soundness import wrong
 
@@ -112,14 +113,14 @@ def _other_way(right: Any) -> Any:
 
 
 MUTANTS: dict[str, tuple[Callable[[Patch], None], Sequence[str]]] = {
-    "permute keeps its axes": (_rule(moves.PERMUTE, _kept), ["attention across", "unfolded badly"]),
-    "reshape keeps its axes": (_rule(moves.RESHAPE, _kept), ["folded badly", "unfolded badly"]),
-    "broadcast keeps the one index": (_rule(moves.BROADCAST_TO, _kept), ["first everywhere", "last everywhere"]),
-    "slice from the start": (_called(moves.SLICE, start=0), ["moved back", "every other"]),
-    "slice without its step": (_called(moves.SLICE, step=1), ["every other"]),
+    "permute keeps its axes": (_rule(PERMUTE, _kept), ["attention across", "unfolded badly"]),
+    "reshape keeps its axes": (_rule(RESHAPE, _kept), ["folded badly", "unfolded badly"]),
+    "broadcast keeps the one index": (_rule(BROADCAST_TO, _kept), ["first everywhere", "last everywhere"]),
+    "slice from the start": (_called(SLICE, start=0), ["moved back", "every other"]),
+    "slice without its step": (_called(SLICE, step=1), ["every other"]),
     "pad behind": (
         _rule(
-            moves.PAD,
+            PAD,
             lambda right: (
                 lambda d, call, f: right(
                     d, call._replace(static={**call.static, "padding": [(b, a) for a, b in call.static["padding"]]}), f
@@ -128,7 +129,7 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Sequence[str]]] = {
         ),
         ["moved on", "causal conv"],
     ),
-    "concat without shifts": (_rule(moves.CONCAT, _kept), ["joined", "roll"]),
+    "concat without shifts": (_rule(CONCAT, _kept), ["joined", "roll"]),
     "sum reads nothing": (_rule(reduction.REDUCE_SUM, _without_reads_of(0)), ["softmax over time", "mean over time"]),
     "maximum reads nothing": (_rule(reduction.REDUCE_MAX, _without_reads_of(0)), ["maximum over time"]),
     "product reads its left": (_rule(linalg.BMM, _without_reads_of(1)), ["attention", "einsum"]),
