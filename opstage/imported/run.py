@@ -111,7 +111,7 @@ _OF_BAD_NODES = (TypeError, ValueError, LookupError, AttributeError, ArithmeticE
 """Python errors of a rule that meets unexpected kinds of attributes or inputs."""
 
 _PACKAGE = __name__.partition(".")[0]
-_RULES = tuple(f"{_PACKAGE}.{part}." for part in ("onnx", "torch", "imported"))
+_RULES = tuple(f"{_PACKAGE}.{part}." for part in ("onnx", "torch", "imported", "operators"))
 
 
 def _raised_by_a_rule(error: Exception) -> bool:

@@ -53,18 +53,18 @@ COUNTS: dict[str, Counts] = {
         distinct=13,
     ),
     "gpt": Counts(
-        fused=179, sums=43, products=99, by_hand={"gather_rows": 1, "scatter_add_rows": 1}, host={}, distinct=26
+        fused=170, sums=43, products=99, by_hand={"gather_rows": 1, "scatter_add_rows": 1}, host={}, distinct=28
     ),
     "lstm": Counts(fused=50, sums=2, products=22, by_hand={"rand_uniform": 1}, host={}, distinct=19),
     "mlp": Counts(fused=16, sums=3, products=8, by_hand={"rand_uniform": 2}, host={}, distinct=10),
     "pinn": Counts(fused=51, sums=8, products=72, by_hand={}, host={}, distinct=22),
     "resnet": Counts(
-        fused=205,
+        fused=215,
         sums=60,
         products=3,
         by_hand={"conv": 10, "conv_kernel_grad": 10, "conv_transpose": 9},
         host={},
-        distinct=31,
+        distinct=33,
     ),
     "unet": Counts(
         fused=106,
@@ -76,12 +76,12 @@ COUNTS: dict[str, Counts] = {
     ),
     "vae": Counts(fused=33, sums=7, products=20, by_hand={"rand_uniform": 1}, host={}, distinct=16),
     "vit": Counts(
-        fused=142,
+        fused=135,
         sums=35,
         products=75,
         by_hand={"conv": 1, "conv_kernel_grad": 1, "rand_uniform": 6},
         host={},
-        distinct=29,
+        distinct=31,
     ),
 }
 

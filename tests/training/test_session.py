@@ -309,7 +309,7 @@ def test_a_reset_drops_the_values_of_refs_that_are_still_held(new_session: NewSe
     gc.collect()
     assert [each() for each in values] == [None] * len(values)
     assert [type(ref.value).__name__ for ref in (x, y, rows)] == ["TensorType"] * 3
-    assert x.shape == (4,) and y.dtype == np.float64 and "(4,)" in repr(y)
+    assert x.shape == (4,) and y.dtype.kind == "f" and "(4,)" in repr(y)  # a device may store another float
     for use in (
         lambda: session.get_value(y),
         lambda: y + y,

@@ -198,7 +198,8 @@ def _unrolled(call: NodeCall[Any], body: OnnxGraph, trips: int, carried: list[An
     for column in stacked:
         if not column:
             raise UnsupportedError("it has no iterations, so what it stacks has no shape")
-        columns.append(TensorValue(ops.stack([ref_of(ops, value) for value in column], axis=0), column[0].dtype))
+        rows = [ref_of(ops, value) for value in _tensors(column, "it stacks sequences")]
+        columns.append(TensorValue(ops.stack(rows, axis=0), column[0].dtype))
     return (*carried, *columns)
 
 

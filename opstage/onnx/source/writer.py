@@ -215,13 +215,13 @@ class PythonWriter:
         return [*lines("def program", head, 0, ":"), *scope.lines, *lines("return ", returned, 4)]
 
     def tree(self) -> SourceBlock:
-        """Return the regions as a tree."""
+        """Return the regions as a tree. A region that is entered again at once is one: nodes between may give no op."""
         root = SourceBlock("program", (), last=len(self.found.steps))
         for i, step in enumerate(self.found.steps):
             block = root
             for depth, (name, _) in enumerate(step.path, start=1):
                 last = block.members[-1] if block.members else None
-                if not isinstance(last, SourceBlock) or last.path != step.path[:depth]:
+                if not isinstance(last, SourceBlock) or last.name != name:
                     last = SourceBlock(name, step.path[:depth], first=i)
                     block.members.append(last)
                 block = last
