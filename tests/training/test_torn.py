@@ -116,6 +116,7 @@ def check_every(subject: Subject, change: Callable[[], None], *, around: int, sp
     back()
     assert same(subject.everything(), before) and not same(before, after)
     count = bytecodes(change, COMMITTING)
+    count += count // 20  # after one that was cut short a change takes more, to make caches and memory anew
 
     def ends(n: int) -> bool:
         back()
