@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import json
 import os
 import pickle
 import random
-from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -91,7 +89,7 @@ def test_exact_constants_survive(tmp_path: Path) -> None:
     same_graphs(Graph.load(tmp_path / "exact.graph"), graph)
 
 
-def test_a_body_that_two_ops_share_is_written_once(graph: Graph, tmp_path: Path) -> None:
+def test_a_body_that_two_ops_share_is_read_as_one(graph: Graph, tmp_path: Path) -> None:
     at = next(i for i, e in enumerate(graph.body.equations) if e.primitive.name == "scan")
     scan = graph.body.equations[at]
     more = tuple(range(len(graph.body.types), len(graph.body.types) + len(scan.outputs)))
@@ -109,8 +107,7 @@ def test_the_file_is_one_that_every_reader_of_tensors_reads(graph: Graph, file: 
     data = file.read_bytes()
     metadata = decode_metadata(data, file)
     assert metadata["format"] == FORMAT and metadata["version"] == "1"
-    document = json.loads(metadata["document"])
-    assert document["inputs"] == ["x"] and document["seed"] == 3
+    assert metadata["graph"] == str(graph)
     (large,) = (array for array in decode(data, file).values() if array.shape == (6, 6))
     np.testing.assert_array_equal(large, np.random.default_rng(0).standard_normal((6, 6)))
 
@@ -131,14 +128,13 @@ def test_a_failed_save_leaves_the_old_file(graph: Graph, file: Path, monkeypatch
 # Files that are no graphs ---------------------------------------------------------------------------------------------
 
 
-def rewritten(file: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    """The file with another document, and the digest of that one: as somebody would write who means harm."""
+def rewritten(file: Path, old: str, new: str) -> None:
+    """The file with another text, and the digest of that one: as somebody would write who means harm."""
     data = file.read_bytes()
     metadata = decode_metadata(data, file)
-    document = json.loads(metadata["document"])
-    change(document)
-    text = json.dumps(document)
-    metadata |= {"document": text, "digest": hashlib.sha256(text.encode()).hexdigest()}
+    assert old in metadata["graph"]
+    text = metadata["graph"].replace(old, new, 1)
+    metadata |= {"graph": text, "digest": hashlib.sha256(text.encode()).hexdigest()}
     file.write_bytes(encode(decode(data, file), metadata))
 
 
@@ -175,7 +171,7 @@ def test_a_newer_version(file: Path) -> None:
     refused(file, "version 2 of the format, and this Opstage reads version 1; upgrade Opstage")
 
 
-def test_an_altered_document(file: Path) -> None:
+def test_an_altered_text(file: Path) -> None:
     data = file.read_bytes()
     assert data.count(b"scan") == 1
     file.write_bytes(data.replace(b"scan", b"span"))
@@ -186,7 +182,7 @@ def test_an_altered_constant(file: Path) -> None:
     data = bytearray(file.read_bytes())
     data[-3] ^= 1
     file.write_bytes(data)
-    refused(file, "altered or damaged: the constant .* has other values")
+    refused(file, "altered or damaged: .*the constant .* has other values")
 
 
 def test_any_flipped_byte_is_found(file: Path) -> None:
@@ -202,22 +198,17 @@ def test_any_flipped_byte_is_found(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "why"),
+    ("old", "new", "why"),
     (
-        (lambda d: d["bodies"][-1]["equations"][0].update(op="system"), "no op 'system'"),
-        (lambda d: d["bodies"][-1]["equations"][0].update(static="x=__import__('os')"), "is not a static parameter"),
-        (lambda d: d["bodies"][-1]["equations"][0].update(inputs=[999]), "typed: equation 0: %999 has no type"),
-        (lambda d: d["bodies"][-1]["equations"][0].update(region=-1), "IndexError: position -1 of a table"),
-        (lambda d: d["bodies"][-1]["equations"][0].update(bodies=[7]), "IndexError"),
-        (lambda d: d["bodies"][-1].update(outputs=["x"]), "typed: %x has no type"),
-        (lambda d: d["bodies"].clear(), "IndexError"),
-        (lambda d: d.pop("regions"), "KeyError: 'regions'"),
-        (lambda d: d.update(bodies=3), "TypeError"),
-        (lambda d: d.update(dtype="float23"), "unknown dtype"),
-        (lambda d: d.update(inputs=[]), "names: 0 names for 1 inputs"),
-        (lambda d: d["types"].__setitem__(0, "(6, 6"), "is not a type|unknown dtype"),
+        ("matmul(", "system(", "no op 'system'"),
+        ("reverse=False", "reverse=__import__('os')", "is not a static parameter"),
+        ("matmul(%x, ", "matmul(%99, ", "equation 1: %99 has no type|equation 1: %99 is read here"),
+        ("graph 1: float64", "graph 1: float23", "unknown dtype"),
+        ("input 0 x: (6, 6)", "input 0 x: (6, 6", "is not a type|has another form"),
+        ("body=body(0)", "body=body(7)", "body 7 does not follow its equation"),
+        ('"output 0"', '"half \\ud800"', "half of a character"),
     ),
 )
-def test_a_document_that_was_written_by_hand(file: Path, change: Callable[[Any], Any], why: str) -> None:
-    rewritten(file, change)
+def test_a_text_that_was_written_by_hand(file: Path, old: str, new: str, why: str) -> None:
+    rewritten(file, old, new)
     refused(file, why)

@@ -22,13 +22,13 @@ from opstage.cli.flags import read_sizes
 from opstage.config import Layer, read_toml
 from opstage.data import from_csv, from_idx, from_npy, from_npz
 from opstage.experiment.settings import configure
-from opstage.interpreters.graph import Graph, record
+from opstage.interpreters.graph import record
 from opstage.interpreters.graph.parser import parse
 from opstage.ops.dims import DimScope
 from opstage.ops.errors import nearest
 from opstage.ops.types import FLOAT32, TensorType
 from opstage.ops.untrusted import brief, printable
-from opstage.tensors import encode, read_header, read_tensors
+from opstage.tensors import read_header, read_tensors
 from opstage.training.batch_header import array_headers
 from opstage.training.weights.names import read_name
 
@@ -382,26 +382,6 @@ def test_a_loop_whose_counts_are_none_of_its_operands() -> None:
     for count in ("1.0", "9", "-1", "True"):
         with pytest.raises(UsageError):
             parse(text.replace("carries=1", f"carries={count}"))
-
-
-def test_bodies_within_bodies_are_counted_as_often_as_they_are_used(tmp_path: Path) -> None:
-    """Forty bodies, each of which has the one before it twice, are a thousand billion."""
-    plain = {"inputs": [], "outputs": [], "types": [], "constants": [], "equations": [], "lines": []}
-
-    def twice(number: int) -> dict[str, Any]:
-        equation = {"op": "relu", "static": f"a=body({0}), b=body({1})", "bodies": [number, number], "inputs": []}
-        equation |= {"outputs": [], "region": 0, "ordinal": 0, "opened": False, "backward": False}
-        return {**plain, "equations": [equation]}
-
-    document = {"dtype": "float32", "seed": 0, "inputs": [], "outputs": [], "sizes": None, "types": [], "files": []}
-    text = json.dumps({**document, "regions": [[]], "bodies": [plain, *(twice(n) for n in range(40))]})
-    import hashlib
-
-    metadata = {"format": "opstage graph", "version": "1", "document": text}
-    metadata["digest"] = hashlib.sha256(text.encode()).hexdigest()
-    (tmp_path / "g").write_bytes(encode({}, metadata))
-    with pytest.raises(UsageError, match="within each other have more than"):
-        Graph.load(tmp_path / "g")
 
 
 # Messages -------------------------------------------------------------------------------------------------------------

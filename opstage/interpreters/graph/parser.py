@@ -79,6 +79,8 @@ class _Parser:
         self.files: dict[str, str] = {}
         self.scope = DimScope()
         self.regions: dict[str, Region] = {}
+        self.types: dict[str, TensorType] = {}
+        self.bodies: dict[tuple[str, ...], tuple[Body, int]] = {}
         self.slots = 0
 
     def graph(self) -> Graph:
@@ -121,7 +123,7 @@ class _Parser:
         names: list[str] = []
         for row in self._rows("input ", indent):
             slot, name, type_ = _match(_INPUT, row, "input NUMBER NAME: TYPE")
-            inputs.append(_define(types, slot, read_type(type_, self.scope)))
+            inputs.append(_define(types, slot, self._type(type_)))
             names.append(_unquoted(name or ""))
         slots = {name: slot for slot, name in names_of(inputs, names).items()} if named else {}
         constants = [self._constant(row, types) for row in self._rows("const ", indent)]
@@ -134,16 +136,14 @@ class _Parser:
             outputs.append(_slot(ref, slots))
             results.append(_unquoted(name or ""))
         count = 1 + max(types, default=-1)
-        self.slots += count
-        if self.slots > MOST_SLOTS:
-            raise UsageError(f"%{count - 1} is beyond the largest number: {MOST_SLOTS:,} in all bodies")
+        self._count(count)
         every = tuple([types.get(slot, _UNDEFINED) for slot in range(count)])
         body = Body(tuple(inputs), tuple(constants), tuple(equations), tuple(outputs), every, lines)
         return body, names, results
 
     def _constant(self, row: str, types: dict[int, TensorType]) -> BodyConstant:
         slot, text, held, content = _match(_CONSTANT, row, "const %NUMBER: TYPE = [ELEMENTS] or sha256:DIGEST")
-        type_ = read_type(text, self.scope)
+        type_ = self._type(text)
         if content.startswith("["):
             shape = tuple([size for size in type_.shape if isinstance(size, int)])
             value = read_array(content, shape, as_dtype(held) if held else type_.dtype)
@@ -170,7 +170,7 @@ class _Parser:
         primitive = find_primitive(call[1], self.known)
         bodies = self._static_bodies(indent + INDENT)
         static = read_statics(call[3], self.scope, lambda position: _item(bodies, position))
-        results = tuple([_define(types, n, read_type(type_, self.scope)) for n, type_ in _RESULT.findall(left)])
+        results = tuple([_define(types, n, self._type(type_)) for n, type_ in _RESULT.findall(left)])
         ordinal, region, marks = self._place(place, lines)
         mark = RULE if "recomputed" in marks else int("backward" in marks)
         return Equation(primitive, static, operands, results, region, ordinal, "opened" in marks, mark)
@@ -178,7 +178,34 @@ class _Parser:
     def _static_bodies(self, indent: str) -> list[Body]:
         if len(indent) > MOST_LEVELS * 2 * len(INDENT):
             raise UsageError(f"bodies are nested deeper than {MOST_LEVELS} levels")
-        return [self._body(indent + INDENT, named=False)[0] for _ in self._rows("body ", indent)]
+        return [self._static_body(indent + INDENT) for _ in self._rows("body ", indent)]
+
+    def _static_body(self, indent: str) -> Body:
+        """Parse a closed body. Bodies of one text are one object, whose slots count at each use, since traversals visit
+        every use."""
+        start = end = self.at
+        while end < len(self.rows) and self.rows[end][1].startswith(indent):
+            end += 1
+        text = tuple([row[len(indent) :] for _, row in self.rows[start:end]])
+        known = self.bodies.get(text)
+        if known is None:
+            before = self.slots
+            body = self._body(indent, named=False)[0]
+            self.bodies[text] = body, self.slots - before
+            return body
+        self.at = end
+        self._count(known[1])
+        return known[0]
+
+    def _count(self, slots: int) -> None:
+        self.slots += slots
+        if self.slots > MOST_SLOTS:
+            raise UsageError(f"%{slots - 1} is beyond the largest number: {MOST_SLOTS:,} in all bodies")
+
+    def _type(self, text: str) -> TensorType:
+        if text not in self.types:
+            self.types[text] = read_type(text, self.scope)
+        return self.types[text]
 
     def _place(self, text: str, lines: dict[int, SourceLine | None]) -> tuple[int, Region, list[str]]:
         """Parse `@12 model.py:42 blocks.0 backward` into (ordinal, region, marks); the source line is stored in
@@ -203,7 +230,7 @@ class _Parser:
         return ordinal, self.regions[name], marks
 
 
-# Also for graph files -------------------------------------------------------------------------------------------------
+# What names in a text stand for ---------------------------------------------------------------------------------------
 
 
 def require_version(version: int) -> None:
