@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .arguments import Program, argument_paths, called_with, require_arguments, with_arrays
-from .interpreters.anomaly import execute_watched, watched
+from .interpreters.anomaly import watched
 from .interpreters.base_program import BaseProgram, Identity
 from .interpreters.derivatives import jvp as jvp_over
 from .interpreters.derivatives import run_on_tape
@@ -295,7 +295,7 @@ def execute(
     interpreter = watched(shared_interpreter(options), options)
     leaves, structure = flatten(args)
     refs = put_all(interpreter, leaves, lambda: argument_paths(program, args))
-    return execute_on_leaves(interpreter, base, refs, structure, options, key)
+    return execute_on_leaves(interpreter, base, refs, structure, key)
 
 
 def execute_on_leaves(
@@ -303,12 +303,11 @@ def execute_on_leaves(
     base: Callable[..., Any],
     refs: tuple[Any, ...],
     structure: Structure,
-    options: Options,
     key: Hashable = None,
 ) -> Any:
     """Run `base(ops, *trees)` on pytrees of a structure whose leaves are the interpreter's values: its result."""
     program = BaseProgram(base, structure, key)
-    outputs = execute_watched(interpreter, program, refs, options)
+    outputs = interpreter.execute(program, refs)
     assert program.result is not None
     return unflatten(program.result, all_owned(interpreter.get, outputs))
 

@@ -175,7 +175,7 @@ class _Compiled(Renamed):
             found = put_all(interpreter, more, lambda: [f"{name}.{p}" if p else name for p in structure_paths(within)])
             trees = (trees, unflatten(within, found))
         given, structure = flatten(trees)
-        return execute_on_leaves(interpreter, base, tuple(given), structure, self.options, key=method)
+        return execute_on_leaves(interpreter, base, tuple(given), structure, key=method)
 
 
 @final

@@ -20,29 +20,29 @@ from .forks import Lock
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_ACQUIRE = methodcaller("acquire")
+ACQUIRE = methodcaller("acquire")
 _TRY = methodcaller("acquire", False)
 _RELEASE = methodcaller("release")
 
 
 def holding(locks: Sequence[Lock], work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     """`work(*args, **kwargs)` while holding `locks`, acquired in order; waits for them."""
-    return _held(_ACQUIRE, locks, [], work, *args, **kwargs)
+    return held(ACQUIRE, locks, [], work, *args, **kwargs)
 
 
 def holding_if_free(lock: Lock, work: Callable[[], T]) -> T | None:
     """`work()` while holding `lock`; None, at once, if another thread holds it."""
     taken: list[Lock] = []
-    return _held(_TRY, (lock,), taken, lambda: work() if taken else None)
+    return held(_TRY, (lock,), taken, lambda: work() if taken else None)
 
 
 def holding_soon(lock: Lock, seconds: float, work: Callable[[bool], T]) -> T:
     """`work(True)` while holding `lock`, or `work(False)` without it if another thread holds it for so long."""
     taken: list[Lock] = []
-    return _held(methodcaller("acquire", timeout=seconds), (lock,), taken, lambda: work(bool(taken)))
+    return held(methodcaller("acquire", timeout=seconds), (lock,), taken, lambda: work(bool(taken)))
 
 
-def _held(
+def held(
     take: methodcaller,
     locks: Sequence[Lock],
     taken: list[Lock],

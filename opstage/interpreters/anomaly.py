@@ -30,11 +30,24 @@ class AnomalyWatch(Transparent[R]):
     allowed, and so are results whose operands were already non-finite.
     """
 
-    __slots__ = ("found_at",)
+    __slots__ = ("_options", "_found_at")
 
-    def __init__(self, inner: BaseInterpreter[R]):
+    def __init__(self, inner: BaseInterpreter[R], options: Options | None = None):
+        """`options` are those with which a program runs on shapes to find the line of an op."""
         super().__init__(inner)
-        self.found_at: int | None = None
+        self._options = options
+        self._found_at: int | None = None
+
+    @override
+    def execute(self, program: Callable[..., tuple[R, ...]], refs: tuple[R, ...], step: int = 0) -> tuple[R, ...]:
+        """An anomaly in a backward pass gets the line of its forward op."""
+        try:
+            return super().execute(program, refs, step)
+        except AnomalyError as error:
+            if error.source is None and self._options is not None:
+                specs = [as_specs(np.broadcast_to(np.zeros((), ref.dtype), ref.shape)) for ref in refs]
+                error.source = source_of(program, specs, self._options, self._found_at or 0)
+            raise
 
     @override
     def bind(self, primitive: Primitive, refs: tuple[R, ...], static: Static, /) -> tuple[R, ...]:
@@ -48,7 +61,7 @@ class AnomalyWatch(Transparent[R]):
         bad = np.asarray(self.inner.get(outs[finite.index(False)]))
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(bad))[0])
         phase = "the backward pass of the op" if cursor.quiet or cursor.backward else "the op"
-        self.found_at = cursor.ordinal if cursor.quiet else None
+        self._found_at = cursor.ordinal if cursor.quiet else None
         error = AnomalyError(
             f"{primitive} gave {bad[where]} at index {where} from finite operands, "
             f"in {phase} numbered {cursor.ordinal}",
@@ -66,24 +79,7 @@ class AnomalyWatch(Transparent[R]):
 
 def watched(base: BaseInterpreter[R], options: Options) -> BaseInterpreter[R]:
     """`base`, wrapped in an AnomalyWatch if the options request it and `base` has values to check."""
-    return AnomalyWatch(base) if options.detect_anomaly and base.executes else base
-
-
-def execute_watched(
-    interpreter: BaseInterpreter[R],
-    program: Callable[..., tuple[R, ...]],
-    refs: tuple[R, ...],
-    options: Options,
-    step: int = 0,
-) -> tuple[R, ...]:
-    """`interpreter.execute(program, refs, step)`; an anomaly in a backward pass gets the line of its forward op."""
-    try:
-        return interpreter.execute(program, refs, step)
-    except AnomalyError as error:
-        if error.source is None and isinstance(interpreter, AnomalyWatch):
-            specs = [as_specs(np.broadcast_to(np.zeros((), ref.dtype), ref.shape)) for ref in refs]
-            error.source = source_of(program, specs, options, interpreter.found_at or 0)
-        raise
+    return AnomalyWatch(base, options) if options.detect_anomaly and base.executes else base
 
 
 def _asked_for_infinity(static: Static) -> bool:

@@ -8,14 +8,12 @@ from typing import Any, final
 import numpy as np
 
 from ..api import owned
-from ..interpreters.anomaly import execute_watched
 from ..interpreters.base_program import BaseProgram
 from ..interpreters.interpreter import BaseInterpreter
 from ..ops.arrays import as_numpy
 from ..ops.errors import UsageError
 from ..ops.trees import flatten
 from ..ops.types import is_float
-from ..options import Options
 from .commit import Commit
 from .saved import Array, require_fit
 from .sharding import fetched
@@ -44,7 +42,7 @@ class RunningAverage:
         own = iter(self._values)
         return [next(own) if is_float(p.dtype) else value for p, value in zip(held.params, held.values())]
 
-    def move(self, held: TrainerState, options: Options, decay: float) -> None:
+    def move(self, held: TrainerState, decay: float) -> None:
         """Move the average towards the parameters; see `ScalarTrainer.average`."""
         self._place(held)
         interpreter = held.interpreter
@@ -52,7 +50,7 @@ class RunningAverage:
         count = len(params)
         row = (*self._values, *params, interpreter.put(np.asarray(1 - decay)))
         program = BaseProgram(_moved, None, ("average", count), dict.fromkeys(range(count), True))
-        moved = execute_watched(interpreter, program, row, options, held.steps_taken)
+        moved = interpreter.execute(program, row, held.steps_taken)
         commit = Commit()
         commit.set(self, "_values", tuple(moved))
         commit.run(program.finish)

@@ -15,8 +15,8 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, fi
 
 from ..forks import make_lock
 from ..interpreters.at_once import Action, at_once, setting
-from ..locks import holding
-from ..ops.tracebacks import fold
+from ..locks import ACQUIRE, held, holding
+from ..ops.tracebacks import fold, note_widened
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -145,15 +145,19 @@ S = TypeVar("S", bound=Guarded)
 
 
 def exclusive(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
-    """Decorate a method so that only one thread runs it at a time. Nested calls on the same object do not wait."""
+    """Decorate a public method so that one thread at a time runs it, with errors as of `called_by_users`.
+
+    Nested calls on the same object do not wait.
+    """
 
     @wraps(method)
     def waiting(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         __tracebackhide__ = True  # hides these frames in pytest's tracebacks
         try:
-            return holding(self._locks.locks, method, self, *args, **kwargs)
-        except Exception as error:
+            return held(ACQUIRE, self._locks.locks, [], method, self, *args, **kwargs)
+        except (Exception, KeyboardInterrupt) as error:
             fold(error)
+            note_widened(error, args, kwargs)
             raise
 
     return waiting

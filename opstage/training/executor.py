@@ -12,7 +12,6 @@ import numpy as np
 
 from ..api import put_all
 from ..arguments import argument_paths, with_train
-from ..interpreters.anomaly import execute_watched
 from ..interpreters.base_program import BaseProgram, Identity
 from ..ops.errors import DeviceError, LocatedError
 from ..ops.trees import Structure, flatten, lists_as_arrays, unflatten
@@ -23,7 +22,7 @@ from .commit import Commit, uninterrupted
 from .hyperparameters import require_reals
 from .optim import Optimizer
 from .parallel import DataParallel, Replicated
-from .param import alone, prepare_update
+from .param import alone, mirrors, prepare_update
 from .sharding import REPLICATED, Sharding
 from .state import BoundOptimizer, OptimizerState, TrainerState, require_state
 from .step import Clip, Row, StepOutputs, TrainingStep
@@ -61,7 +60,6 @@ class Executor:
         self.loss = loss
         self.state = state
         self._contract = contract
-        self._options = options
         self._clip = clip
         self._norm = norm
         self._loss_when = {train: self._of_each_rank(with_train(loss, train)) for train in (False, True)}
@@ -89,10 +87,11 @@ class Executor:
         them."""
         state, interpreter = self.state, self.state.interpreter
         own = state.bind_optimizer(optimizer)
-        require_state(moments, own.layout)
+        if type(moments) is not OptimizerState or moments.layout is not own.layout:
+            require_state(moments, own.layout)
         t = moments.t + 1
         scalars = require_reals(own.optimizer.step_scalars(t))
-        values, slots = state.values(), moments.values(interpreter)
+        values, slots = mirrors(state.params, interpreter, state.in_parts), moments.values(interpreter)
         # Bind the batch and choose the program.
         step: TrainingStep | Microbatches
         if self._accumulation is None:
@@ -100,13 +99,14 @@ class Executor:
             step = self.step_for(structure, optimizer=own, scalars=tuple(scalars))
         else:  # the step of their gradients
             refs, step = self._accumulation.compute(batch, own, tuple(scalars))
-        numbers = [interpreter.put(np.asarray(value)) for value in scalars.values()]
+        numbers = [interpreter.put(np.asarray(value, interpreter.dtype)) for value in scalars.values()]
         row = step.pack(values, state.state, refs, slots, numbers)
         donated = step.donated(alone(own.params, interpreter), slots=in_place)
         # Execute it.
         program = BaseProgram(step.program, None, step.key, donated)
-        outputs, result = self.execute(program, row)
-        found = step.unpack(outputs, result)
+        outputs = interpreter.execute(program, row, state.steps_taken)
+        assert program.result is not None
+        found = step.unpack(outputs, program.result)
         # Commit its outputs.
         commit = Commit()
         prepare_update(commit, own.params, found.parameters, interpreter, seen=False, parts=own.in_parts)
@@ -216,15 +216,9 @@ class Executor:
         self._steps[key] = step
         return step
 
-    def execute(
-        self, program: BaseProgram, row: tuple[Any, ...], step: int | None = None
-    ) -> tuple[tuple[Any, ...], Structure]:
-        """Return what a program computes, and the structure of its result; ready once the program is finished.
-
-        `step` is the step number; None: the number of steps taken.
-        """
-        number = self.state.steps_taken if step is None else step
-        outputs = execute_watched(self.state.interpreter, program, row, self._options, number)
+    def execute(self, program: BaseProgram, row: tuple[Any, ...]) -> tuple[tuple[Any, ...], Structure]:
+        """Return what a program computes, and the structure of its result; ready once the program is finished."""
+        outputs = self.state.interpreter.execute(program, row, self.state.steps_taken)
         assert program.result is not None
         return outputs, program.result
 

@@ -200,8 +200,10 @@ class Optimizer(ABC):
 
     def scalars(self, t: int) -> dict[str, float]:
         """Return the scalars of step t, counted from 1: the learning rate, bias corrections; those of a subclass."""
-        require_count(self.name, "t", t)
-        return {"lr": self.lr(t - 1) if isinstance(self.lr, Schedule) else self.lr}
+        if type(t) is not int or t < 1:
+            t = require_count(self.name, "t", t)
+        lr = self.lr
+        return {"lr": lr if type(lr) is float else lr(t - 1) if isinstance(lr, Schedule) else lr}
 
     def step_scalars(self, t: int) -> dict[str, float]:
         """Return `scalars(t)`, with the learning rate where a subclass gives only scalars of its own."""

@@ -192,7 +192,7 @@ class TrainingStep:
 
     # The programs ---------------------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def program(self) -> Callable[..., Row]:
         """The step, or without an optimizer the forward pass."""
         return self.forward if self.optimizer is None else self.step

@@ -193,7 +193,7 @@ class ScalarTrainer(Renamed):
     @exclusive
     def average(self, average: RunningAverage, decay: float) -> None:
         """Move an average towards the parameters as they are now: e ← e + (1 - decay)·(p - e); see `RunningAverage`."""
-        average.move(self._state, self.options, decay)
+        average.move(self._state, decay)
 
     @exclusive
     def export_average(self, average: RunningAverage) -> dict[str, Array]:
@@ -260,13 +260,11 @@ class ScalarTrainer(Renamed):
         """
         return self.train_step(optimizer, state, *batch).state
 
-    @called_by_users
     @exclusive
     def train_step(self, optimizer: Optimizer, state: OptimizerState, *batch: Any) -> StepResult:
         """`step_with`, with the loss and metrics of the batch beside the next state."""
         return self._train_step(optimizer, state, batch)
 
-    @called_by_users
     @exclusive
     def advance(self, optimizer: Optimizer, state: OptimizerState, *batch: Any) -> StepResult:
         """`train_step` that moves `state` itself on, and may do so in the memory of its moments.

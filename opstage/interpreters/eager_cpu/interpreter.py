@@ -15,7 +15,7 @@ from ...ops.errors import LocatedError, OutOfMemoryError, RangeError, UsageError
 from ...ops.kinds import Effect, Kind
 from ...ops.lists import no_ref
 from ...ops.primitive import NO_STATIC, Primitive, Static, distinct
-from ...ops.types import EXACT, DType, TensorType, as_dtype
+from ...ops.types import EXACT, INT64, DType, TensorType, as_dtype
 from ...options import Options
 from ..codegen.cpu.fused import FusedLoops, fused
 from ..codegen.decomposition import is_fixed
@@ -92,6 +92,10 @@ class HostArrays(BaseInterpreter[Array]):
 
     @override
     def put(self, value: Any, /) -> Array:
+        if type(value) is np.ndarray:
+            dtype = value.dtype
+            if dtype is INT64 or (dtype is self.dtype and dtype.kind == "f"):
+                return value
         return as_array(value, self.dtype)
 
     @override

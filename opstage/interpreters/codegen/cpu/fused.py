@@ -17,7 +17,7 @@ import numpy as np
 from ....ops.errors import RangeError
 from ....ops.primitive import Primitive, Static
 from ....ops.types import TensorType
-from ...host import DATA, READABLE, Array, address_of, packed
+from ...host import DATA, READABLE, Array, address_of, all_packed, packed
 from ...native import access
 from ...native.compiler import Kernel
 from ...native.pool import KernelCall, KernelSequence
@@ -144,7 +144,7 @@ class FusedLoops:
     def memory(self, *operands: Array) -> tuple[tuple[Array, ...], list[Array]]:
         """Return new result arrays, and all arrays of a call in the order of patches."""
         results = tuple(starmap(np.empty, self._results))
-        arrays = [*map(packed, operands), *results]
+        arrays = [*all_packed(operands), *results]
         if self.scratch:
             arrays.append(np.empty(self.scratch, np.uint8))
         return results, arrays
