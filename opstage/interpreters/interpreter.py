@@ -56,7 +56,7 @@ class Interpreter(Ops[R]):
 
     @property
     def fuses(self) -> bool:
-        """Whether it may run a program of several ops faster as one op, see `composing`."""
+        """Whether it may run a program of several ops faster as one op, see `fused_call`."""
         return False
 
     def has_fused(self, primitive: Primitive, types: tuple[TensorType, ...]) -> bool:

@@ -6,59 +6,31 @@ one, with twenty passes. An interpreter that `fuses` gets the same program as on
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from ..ops.catalogue import own
 from ..ops.catalogue.cheap import CHEAP
 from ..ops.catalogue.elementwise import DIV
-from ..ops.catalogue.logic import FULL
+from ..ops.closed import Body
+from ..ops.errors import ProgramError
 from ..ops.kinds import Kind
 from ..ops.primitive import NO_STATIC, Context, Primitive, R, Static, distinct
 from ..ops.protocol import Ops
 from ..ops.types import TensorType
+from .fused_call import TracedProgram, computing, traced_program, types_of
 from .interpreter import Interpreter, Variable
 from .tape import Tape
-from .tracer import Composite, Tracer
+from .tracer import Tracer
 
 _FEWEST = 3
 """The least number of ops in a rule, not counting views and constants, for which one kernel is used."""
 
-_KNOWN: dict[Hashable, _Pullback | None] = {}
-_MOST_KNOWN = 1 << 10
 _SIMPLE: set[Primitive] = set()
 """Our primitives without static parameters whose rules have few ops: asked for each op of a backward pass, so known by
 one lookup. Of one with static parameters, these decide."""
-
-
-class _Use(NamedTuple):
-    """An op as a rule sees it, but for its static parameters."""
-
-    primitive: Primitive
-    needs: tuple[bool, ...]
-    saved: tuple[TensorType | None, ...]
-    cotangent: TensorType
-
-
-@dataclass(frozen=True)
-class _Pullback:
-    """A rule as a composite of what it saved and the cotangent.
-
-    types     of its operands
-    saved     which of the saved values it reads
-    places    which of its results the cotangent of each operand is; None where none is wanted
-    """
-
-    composite: Composite
-    types: tuple[TensorType, ...]
-    saved: tuple[int, ...]
-    places: tuple[int | None, ...]
-
-
-class _NotKnown(Exception):
-    """The rule reads something that is not known here."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +43,7 @@ class _RuleContext:
 
     @property
     def inputs(self) -> tuple[TensorType, ...]:
-        raise _NotKnown
+        raise ProgramError("a traced rule reads the types of operands, which are unknown")
 
 
 def is_elementwise(primitive: Primitive) -> bool:
@@ -85,14 +57,13 @@ def pulled(
     """The cotangents of the operands of an elementwise op by one kernel; None where `ops` has none for it."""
     if primitive in _SIMPLE:
         return None
-    saved = tuple([None if x is None else TensorType(x.shape, x.dtype) for x in ctx.saved])
-    use = _Use(primitive, ctx.needs, saved, TensorType(cotangent.shape, cotangent.dtype))
-    found = _known(ops, use, static)
-    if found is None or not ops.has_fused(found.composite, found.types):
+    refs = (*[x for x in ctx.saved if x is not None], cotangent)
+    types = types_of(refs)
+    traced = _traced(ops, primitive, ctx.needs, tuple([x is not None for x in ctx.saved]), types, static)
+    if traced is None or not ops.has_fused(traced.composite, types):
         return None
-    read = cast(tuple[R, ...], tuple([ctx.saved[i] for i in found.saved]))
-    results = ops.bind(found.composite, (*read, cotangent), NO_STATIC)
-    return tuple([None if place is None else results[place] for place in found.places])
+    results = ops.bind(traced.composite, refs, NO_STATIC)
+    return tuple([None if place is None else results[place] for place in traced.more])
 
 
 def whole(
@@ -106,53 +77,52 @@ def whole(
     if not is_elementwise(primitive) or len(primitive.outputs) != 1 or primitive.residuals:
         return None
     twin = _with_rule(primitive)
-    (out,) = ops.infer(primitive, tuple(operands), static)
-    found = _known(ops, _Use(twin, needs, tuple(operands), out), static)
-    return twin if found is not None and ops.has_fused(found.composite, found.types) else None
+    types = (*operands, *ops.infer(primitive, tuple(operands), static))
+    traced = _traced(ops, twin, needs, (True,) * len(operands), types, static)
+    return twin if traced is not None and ops.has_fused(traced.composite, types) else None
 
 
-def _known(ops: Interpreter[Any], use: _Use, static: Static) -> _Pullback | None:
-    key = (use, *static, *distinct(static))
-    try:
-        return _KNOWN[key]
-    except KeyError:
-        pass
-    if len(_KNOWN) >= _MOST_KNOWN:
-        _KNOWN.clear()
-    ours = is_elementwise(use.primitive) or use.primitive in _TWINS
-    found = _KNOWN[key] = _traced(ops, use, static) if ours else None
-    if found is None and ours and all(use.needs) and not static:
-        _SIMPLE.add(use.primitive)
-    return found
-
-
-def _traced(ops: Interpreter[Any], use: _Use, static: Static) -> _Pullback | None:
-    """Trace the rule; None if it has few ops, or recomputes values that are better saved."""
-    rule: Any = use.primitive.vjp
-    tracer = Tracer(ops)
-    variables = [None if type_ is None else tracer.input(type_) for type_ in use.saved]
-    g = tracer.input(use.cotangent)
-    outside, tracer.cursor.backward = tracer.cursor.backward, 0  # so that only what a tape pulls is marked
-    try:
-        results = rule(tracer, _RuleContext(use.needs, tuple(variables), (use.cotangent,)), (g,), **static)
-    except _NotKnown:
+def _traced(
+    ops: Interpreter[Any],
+    primitive: Primitive,
+    needs: tuple[bool, ...],
+    present: tuple[bool, ...],
+    types: tuple[TensorType, ...],
+    static: Static,
+) -> TracedProgram | None:
+    """A rule as one op of the saved values that are present and of the cotangent, and which of its results the
+    cotangent of each operand is; None if it has few ops, or recomputes values that are better saved."""
+    is_twin = primitive in _TWINS
+    if not is_twin and not is_elementwise(primitive):
         return None
-    finally:
-        tracer.cursor.backward = outside
-    wanted = [ref for ref in results if ref is not None]
-    positions = iter(range(len(wanted)))
-    places = tuple([None if ref is None else next(positions) for ref in results])
-    read = tuple([i for i, ref in enumerate(variables) if ref is not None])
-    slots = [ref.slot for ref in variables if ref is not None]
-    body = tracer.trace.close([*slots, g.slot], [ref.slot for ref in wanted], {}, prune=True)
-    computing = [e for e in body.equations if not e.primitive.view and e.primitive is not FULL]
-    if tracer.captured or len(computing) < _FEWEST or any(e.primitive.kind is not Kind.POINTWISE for e in computing):
-        return None
-    # of a composite's parts, which a tape would keep
-    again = [e.primitive for e in computing if not e.backward] if use.primitive in _TWINS else []
-    if any(primitive not in CHEAP and primitive is not DIV for primitive in again):
-        return None
-    return _Pullback(Composite(f"{use.primitive.name}_pullback", body), body.input_types, read, places)
+
+    def program(tracer: Tracer[Any], refs: Sequence[Variable]) -> tuple[list[Variable], tuple[int | None, ...]]:
+        rule: Any = primitive.vjp
+        saved, g = iter(refs[:-1]), refs[-1]
+        ctx = _RuleContext(needs, tuple([next(saved) if each else None for each in present]), types[-1:])
+        outside, tracer.cursor.backward = tracer.cursor.backward, 0  # so that only what a tape pulls is marked
+        try:
+            results = rule(tracer, ctx, (g,), **static)
+        finally:
+            tracer.cursor.backward = outside
+        places = iter(range(len(results)))
+        return [ref for ref in results if ref is not None], tuple(
+            [None if r is None else next(places) for r in results]
+        )
+
+    def admits(body: Body) -> bool:
+        equations = computing(body)
+        if len(equations) < _FEWEST or any(e.primitive.kind is not Kind.POINTWISE for e in equations):
+            return False
+        # of a composite's parts, which a tape would keep
+        again = [e.primitive for e in equations if not e.backward] if is_twin else []
+        return all(each in CHEAP or each is DIV for each in again)
+
+    key = (primitive, needs, present, *static, *distinct(static))
+    traced = traced_program(ops, key, f"{primitive.name}_pullback", program, types, admits)
+    if traced is None and all(needs) and not static:
+        _SIMPLE.add(primitive)
+    return traced
 
 
 _TWINS: set[Primitive] = set()

@@ -14,12 +14,7 @@ from ..ops.primitive import Primitive, R, Static
 from ..ops.types import INT64, DType, TensorType
 from .interpreter import Interpreter, Variable, Wrapper
 
-_LEAKED = (
-    "a ref of the body of a scan, a while_loop or a branch was used after the body was traced; return it from the body"
-)
 
-
-@final
 class Tracer(Wrapper[Variable, R]):
     """Records the body of a loop over `inner`. A ref from outside becomes an input of the body.
 
@@ -35,6 +30,10 @@ class Tracer(Wrapper[Variable, R]):
     misplaced = (
         "a ref of the body of a scan, a while_loop or a branch was used with ops from outside of it; the body has ops "
         "of its own, its first argument, and returns what is wanted outside"
+    )
+    leaked = (
+        "a ref of the body of a scan, a while_loop or a branch was used after the body was traced; return it from the "
+        "body"
     )
 
     def __init__(
@@ -111,7 +110,7 @@ class Tracer(Wrapper[Variable, R]):
 
     def finish(self, inputs: Sequence[Variable], outputs: Sequence[Variable], *, prune: bool = False) -> Body:
         """The body, from inputs to outputs; the tracer's refs cannot be used afterwards."""
-        self.close(_LEAKED)
+        self.close(self.leaked)
         self._known.clear()  # the tracer and its refs hold each other until the garbage collector finds them
         return self.trace.close([r.slot for r in inputs], [r.slot for r in outputs], self.lines, prune=prune)
 

@@ -18,8 +18,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias, TypeVar, final
 
 from ..interpreters.closing import on_refs
-from ..interpreters.composing import Composing, NotComposable
 from ..interpreters.derivatives import row_gradients, run_row_on_tape
+from ..interpreters.fused_call import NotTraceable, RepeatedPrograms
 from ..interpreters.interpreter import BaseInterpreter
 from ..interpreters.tape import Node
 from ..ops.errors import ProgramError, ShapeError
@@ -358,28 +358,28 @@ class FusedUpdates:
     useful   whether there is something to fuse: no update is one op already, or needs concrete values
     """
 
-    __slots__ = ("useful", "_composing", "_updates")
+    __slots__ = ("useful", "_repeated", "_updates")
 
     def __init__(self, optimizers: Sequence[Optimizer]):
         """`optimizers` are those of the parameters, in order."""
         self.useful = True
-        self._composing = {id(optimizer): Composing() for optimizer in optimizers}
-        fused = {id(each): _fused(self._composing[id(each)], each) for each in optimizers}
+        self._repeated = {id(optimizer): RepeatedPrograms() for optimizer in optimizers}
+        fused = {id(each): _fused(self._repeated[id(each)], each) for each in optimizers}
         self._updates = [fused[id(optimizer)] for optimizer in optimizers]
 
     def __enter__(self) -> Sequence[Update]:
-        for composing in self._composing.values():
-            composing.begin()
+        for each in self._repeated.values():
+            each.begin()
         return self._updates
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> bool:
-        written = any(composing.written for composing in self._composing.values())
-        if kind is NotComposable or (kind is None and not written):
+        recorded = any(each.recorded for each in self._repeated.values())
+        if kind is NotTraceable or (kind is None and not recorded):
             self.useful = False
-        return kind is NotComposable
+        return kind is NotTraceable
 
 
-def _fused(composing: Composing, optimizer: Optimizer) -> Update:
+def _fused(repeated: RepeatedPrograms, optimizer: Optimizer) -> Update:
     updater = optimizer.updater
 
     def update(
@@ -392,7 +392,7 @@ def _fused(composing: Composing, optimizer: Optimizer) -> Update:
             return (value, *after)
 
         refs = (p, g, *slots, *scalars.values())
-        value, *after = composing.run(ops, f"{optimizer.name}_update", program, refs)
+        value, *after = repeated.run(ops, f"{optimizer.name}_update", program, refs)
         return value, after
 
     return update

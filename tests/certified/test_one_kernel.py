@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from opstage import Box, Options, bounds
-from opstage.interpreters.intervals import whole
+from opstage.interpreters import fused_call
 from tests.certified.inside import check_inside
 
 SHAPE = (64, 96)
@@ -102,8 +102,8 @@ def test_factors_of_other_signs_have_other_kernels() -> None:
 
 def test_a_norm_and_the_parts_of_a_product_are_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     known: dict[Any, Any] = {}
-    monkeypatch.setattr(whole, "_KNOWN", known)
+    monkeypatch.setattr(fused_call, "_TRACED", known)
     for program in (PROGRAMS["layer norm"], PROGRAMS["linear"]):
         bounds(program, *boxes(0.5), options=FAST)
-    made = [composite.name for composite, _ in known.values() if composite is not None]
+    made = [traced.composite.name for traced in known.values() if traced is not None]
     assert {"layer_norm_bounds", "product_centred", "product_around"} <= set(made)

@@ -9,7 +9,7 @@ import pytest
 
 import opstage
 from opstage import Options
-from opstage.interpreters import pullbacks
+from opstage.interpreters import fused_call, pullbacks
 from opstage.interpreters.eager_cpu import NumpyOps, interpreter
 from opstage.interpreters.tape import Tape
 from opstage.ops.catalogue import primitives
@@ -32,7 +32,7 @@ CHEAP = {"leaky_relu": {"negative_slope": 0.1}, "hardswish": {}, "elu": {"alpha"
 def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels for operands of any size."""
     monkeypatch.setattr(interpreter, "_WORTH", 0)
-    monkeypatch.setattr(pullbacks, "_KNOWN", {})
+    monkeypatch.setattr(fused_call, "_TRACED", {})
     monkeypatch.setattr(pullbacks, "_SIMPLE", set())
 
 
@@ -65,7 +65,7 @@ def test_one_kernel_computes_what_the_rule_does(sample: Sample, monkeypatch: pyt
 def test_rules_of_several_ops_are_one(name: str) -> None:
     x = np.linspace(-4.0, 4.0, 64)
     opstage.value_and_grad(lambda ops, x: ops.sum(getattr(ops, name)(x, **CHEAP[name])), x)
-    (found,) = [known for known in pullbacks._KNOWN.values() if known is not None]
+    (found,) = [known for known in fused_call._TRACED.values() if known is not None]
     assert found.composite.name == f"{name}_pullback"
 
 
@@ -73,7 +73,7 @@ def test_rules_of_several_ops_are_one(name: str) -> None:
 def test_what_takes_long_is_kept_and_not_computed_again() -> None:
     x = np.linspace(-4.0, 4.0, 64)
     opstage.value_and_grad(lambda ops, x: ops.sum(ops.mish(x)), x)
-    assert not any(pullbacks._KNOWN.values())
+    assert not any(fused_call._TRACED.values())
 
 
 @pytest.mark.usefixtures("any_size")
@@ -124,7 +124,7 @@ def test_what_ran_before_does_not_decide() -> None:
     x = np.linspace(0.5, 4.0, 64)
     for exponent in (0.0, 2.5):
         opstage.value_and_grad(lambda ops, x, e=exponent: ops.sum(ops.pow(x, exponent=e)), x)
-    assert [known.composite.name for known in pullbacks._KNOWN.values() if known] == ["pow_pullback"]
+    assert [known.composite.name for known in fused_call._TRACED.values() if known] == ["pow_pullback"]
 
 
 @pytest.mark.usefixtures("any_size")
@@ -133,4 +133,4 @@ def test_a_tape_within_a_backward_pass_keeps_what_takes_long_too() -> None:
     ops.cursor.backward = True
     tape = Tape(ops)
     out = tape.mish(tape.leaf(np.linspace(-4.0, 4.0, 64)))
-    assert out.record is not None and not any(pullbacks._KNOWN.values())
+    assert out.record is not None and not any(fused_call._TRACED.values())

@@ -6,16 +6,16 @@ its parts. An interpreter that `fuses` gets the same program as one composite, a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...ops.catalogue import own
-from ...ops.errors import OpstageError
 from ...ops.kinds import Kind
-from ...ops.primitive import NO_STATIC, Primitive, Static, distinct
-from ...ops.types import TensorType
+from ...ops.primitive import Primitive, Static, distinct
+from ..fused_call import Program, fused_call
 from ..interpreter import Interpreter, Variable
-from ..tracer import Composite, Tracer
+from ..tracer import Tracer
 
 if TYPE_CHECKING:
     from .interpreter import Interval, Intervals
@@ -24,55 +24,15 @@ Rule: TypeAlias = "Callable[[Intervals[Any], tuple[Interval[Any], ...], Static],
 
 _LEAST_SIZE = 1 << 12
 """Elements of the largest operand; for fewer no interpreter fuses, and so nothing is traced."""
-_FEWEST = 2
-"""The least number of ops, not counting views, for which one kernel is used."""
-_KNOWN: dict[Hashable, tuple[Composite | None, Any]] = {}
-_MOST_KNOWN = 1 << 10
 
 
 def by_one_kernel(
-    ops: Interpreter[Any],
-    key: Hashable,
-    name: str,
-    program: Callable[[Tracer[Any], Sequence[Variable]], tuple[Sequence[Variable], Any]],
-    refs: Sequence[Any],
+    ops: Interpreter[Any], key: Hashable, name: str, program: Program, refs: Sequence[Any]
 ) -> tuple[tuple[Any, ...], Any] | None:
-    """The results of `program(ops, refs)`, refs and something that is none, the refs computed as one op called `name`.
-
-    None where `ops` has no kernel for it. The key tells apart all that the program reads but the types of its refs.
-    """
-    if not ops.fuses:
+    """`fused_call` on operands that are large enough."""
+    if max([math.prod(ref.shape) for ref in refs], default=0) < _LEAST_SIZE:
         return None
-    types = tuple([TensorType(ref.shape, ref.dtype) for ref in refs])
-    if max([type_.size for type_ in types], default=0) < _LEAST_SIZE:
-        return None
-    key = (key, types)
-    if key not in _KNOWN:
-        if len(_KNOWN) >= _MOST_KNOWN:
-            _KNOWN.clear()
-        _KNOWN[key] = _traced(ops, name, program, types)
-    composite, more = _KNOWN[key]
-    if composite is None or not ops.has_fused(composite, types):
-        return None
-    return ops.bind(composite, tuple(refs), NO_STATIC), more
-
-
-def _traced(
-    ops: Interpreter[Any], name: str, program: Callable[..., Any], types: Sequence[TensorType]
-) -> tuple[Composite | None, Any]:
-    """Trace it; no composite if it has few ops, or raises for these types, as it will again where it is run."""
-    tracer = Tracer(ops, loops=False)
-    inputs = [tracer.input(type_) for type_ in types]
-    try:
-        outputs, more = program(tracer, inputs)
-    except OpstageError:
-        return None, None
-    captured = bool(tracer.captured)
-    body = tracer.finish(inputs, outputs, prune=True)
-    computing = [equation for equation in body.equations if not equation.primitive.view]
-    if captured or len(computing) < _FEWEST or body.effects:
-        return None, None
-    return Composite(name, body), more
+    return fused_call(ops, key, name, program, refs)
 
 
 def bounds_at_once(

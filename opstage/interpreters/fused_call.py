@@ -1,0 +1,236 @@
+"""Small programs as one op each: a program is traced into a composite, which one kernel computes if there is one.
+
+The rule of an op depends on its key and on the types of its operands alone, so it is traced once (`fused_call`). An
+optimizer of a user may read any state of Python, so it runs in every step, on refs without values, and the ops that it
+binds are its key (`RepeatedPrograms`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple, TypeAlias, final
+
+from typing_extensions import override
+
+from ..ops.catalogue.logic import FULL
+from ..ops.closed import Body, Equation
+from ..ops.errors import OpstageError
+from ..ops.primitive import NO_STATIC, Primitive, R, Static, distinct
+from ..ops.types import DType, TensorType
+from .interpreter import BaseInterpreter, Interpreter, Variable
+from .tracer import Composite, Tracer, evaluate
+
+Program: TypeAlias = Callable[[Tracer[Any], Sequence[Variable]], tuple[Sequence[Variable], Any]]
+"""From an interpreter and operands to results, and anything that is the same in every run."""
+
+_MOST = 1 << 10
+_TRACED: dict[Hashable, TracedProgram | None] = {}
+_MOST_NEW = 8
+"""After this many different runs in a row, a program's ops are no longer recorded."""
+
+
+class TracedProgram(NamedTuple):
+    """A program as one op, and what it returned beside its results."""
+
+    composite: Composite
+    more: Any
+
+
+def types_of(refs: Sequence[Any]) -> tuple[TensorType, ...]:
+    """The types of refs."""
+    return tuple([TensorType(ref.shape, ref.dtype) for ref in refs])
+
+
+def computing(body: Body) -> list[Equation]:
+    """The ops of a body that compute something: neither views nor constants."""
+    return [e for e in body.equations if not e.primitive.view and e.primitive is not FULL]
+
+
+def fused_call(
+    ops: Interpreter[Any], key: Hashable, name: str, program: Program, refs: Sequence[Any]
+) -> tuple[tuple[Any, ...], Any] | None:
+    """The results of `program(ops, refs)`, computed as one op called `name`, and what the program returned beside them.
+
+    None if `ops` has no kernel for that op. The key tells apart all that the program reads but the types of its refs.
+    """
+    if not ops.fuses:
+        return None
+    types = types_of(refs)
+    traced = traced_program(ops, key, name, program, types)
+    if traced is None or not ops.has_fused(traced.composite, types):
+        return None
+    return ops.bind(traced.composite, tuple(refs), NO_STATIC), traced.more
+
+
+def traced_program(
+    ops: Interpreter[Any],
+    key: Hashable,
+    name: str,
+    program: Program,
+    types: tuple[TensorType, ...],
+    admits: Callable[[Body], bool] = lambda body: len(computing(body)) > 1,
+) -> TracedProgram | None:
+    """A program on operands of these types, traced once per key; None if its ops are better bound one by one.
+
+    They are if it does not `admit` the body, if they have effects, if the program uses refs that are not its operands,
+    and if it raises an error, which it then raises again.
+    """
+    key = (name, key, types)
+    try:
+        return _TRACED[key]
+    except KeyError:
+        pass
+    if len(_TRACED) >= _MOST:
+        _TRACED.clear()
+    found = None
+    tracer = Tracer(ops, loops=False)
+    inputs = [tracer.input(type_) for type_ in types]
+    try:
+        outputs, more = program(tracer, inputs)
+    except OpstageError:
+        pass
+    else:
+        body = tracer.finish(inputs, outputs, prune=True).replace(lines={})  # of the first of many calls
+        if not (tracer.captured or body.effects) and admits(body):
+            found = TracedProgram(Composite(name, body), more)
+    _TRACED[key] = found
+    return found
+
+
+class NotTraceable(Exception):
+    """A program that cannot run on refs without values."""
+
+
+@final
+class _Retrace(Tracer[R]):
+    """Traces a program again; while it binds the ops of `body`, no types are inferred."""
+
+    __slots__ = ("body", "_at")
+    misplaced = "a ref of an optimizer's update was used outside of it; return it as a slot instead"
+    leaked = misplaced
+
+    def __init__(self, inner: Interpreter[R], body: Body | None):
+        super().__init__(inner, loops=False)
+        self.body = body
+        self._at = 0
+
+    def finish_as(self, inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Body:
+        """The body with what is captured as further inputs: the one that it began with if the program did the same."""
+        slots = (*[ref.slot for ref in inputs], *[ref.slot for ref, _ in self.captured])
+        same = self.body
+        if (
+            same is not None
+            and (slots, tuple([ref.slot for ref in outputs])) == (same.inputs, same.outputs)
+            and self._at == len(same.equations)
+        ):
+            self.close(self.leaked)
+            self._known.clear()
+            return same
+        return self.finish([self.ref(slot) for slot in slots], outputs).replace(lines={})
+
+    @override
+    def wrap(self, value: R, /) -> Variable:
+        traced = super().wrap(value)
+        if self.body is not None and self.body.types[traced.slot : traced.slot + 1] != (traced.type,):
+            self.body = None
+        return traced
+
+    @override
+    def const(self, value: Any, /, *, dtype: str | DType | None = None) -> Variable:
+        return self.wrap(self.inner.const(value, dtype=dtype))  # it may be another one in the next run
+
+    @override
+    def bind(self, primitive: Primitive, refs: tuple[Variable, ...], static: Static, /) -> tuple[Variable, ...]:
+        body = self.body
+        if body is not None and self._at < len(body.equations):
+            slots = tuple([r.slot if type(r) is Variable and r.ops is self else self.adopt(r).slot for r in refs])
+            e = body.equations[self._at]
+            if (
+                e[0] is primitive
+                and e[2] == slots
+                and e[1] == static
+                and e[3][:1] == (len(self.trace.types),)
+                and (all(static.values()) or distinct(e[1]) == distinct(static))
+            ):
+                self._at += 1
+                self.trace.equations.append(e)
+                types = [body.types[slot] for slot in e[3]]
+                self.trace.types += types
+                return tuple([Variable(slot, type_, self) for slot, type_ in zip(e[3], types)])
+        self.body = None
+        return super().bind(primitive, refs, static)
+
+
+class _Run(NamedTuple):
+    """The ops of a program as of the round in which it first bound them, and as one op once there is a kernel."""
+
+    round: int
+    body: Body
+    composite: Composite | None
+
+
+@final
+class RepeatedPrograms:
+    """Programs that run in every round and may read anything; a round is one run of all of them.
+
+    A program's ops become one op when it binds the same ones in a second round, so that nothing is compiled for numbers
+    that change in every round.
+
+    recorded   whether the ops of any program were recorded in this round
+    """
+
+    __slots__ = ("recorded", "_round", "_runs", "_new", "_alone")
+
+    def __init__(self) -> None:
+        self.recorded = False
+        self._round = 0
+        self._runs: dict[Hashable, _Run] = {}  # the last, by types of operands
+        self._new: dict[Hashable, int] = {}  # how often in a row it was new
+        self._alone: set[Hashable] = set()  # types for which ops are better bound as they come
+
+    def begin(self) -> None:
+        """Start a round."""
+        self._round += 1
+        self.recorded = False
+
+    def run(
+        self, ops: BaseInterpreter[R], name: str, program: Callable[..., Sequence[R]], refs: Sequence[R]
+    ) -> Sequence[R]:
+        """`program(ops, *refs)`, computed as one op called `name` if `ops` has a kernel for all of it.
+
+        Raises NotTraceable where the program does anything with its refs other than pass them to ops.
+        """
+        types = types_of(refs)
+        if types in self._alone:
+            return program(ops, *refs)
+        last = self._runs.get(types) if ops.executes else None
+        tracer = _Retrace(ops, None if last is None else last.body)
+        inputs = [tracer.input(type_) for type_ in types]
+        try:
+            body = tracer.finish_as(inputs, [tracer.adopt(ref) for ref in program(tracer, *inputs)])
+        except Exception as error:
+            raise NotTraceable from error
+        alone = len(body.equations) < 2 or bool(body.effects)
+        if last is None or last.body is not body:
+            last = _Run(self._round, body, None)
+            self._new[types] = self._new.get(types, 0) + 1
+            alone = alone or self._new[types] > _MOST_NEW
+        if last.composite is None and not alone and (last.round != self._round or not ops.executes):
+            composite = Composite(name, body)
+            last = last._replace(composite=composite)
+            self._new.pop(types, None)
+            alone = not ops.has_fused(composite, body.input_types)
+        if not ops.executes:  # its memory is that of a later round
+            self._new.clear()
+            self.recorded = True
+        elif alone:
+            self._alone.add(types)
+        else:
+            self._runs[types] = last
+            self.recorded = True
+        if alone and not ops.executes:
+            return program(ops, *refs)
+        values = (*refs, *[value for _, value in tracer.captured])
+        if alone or last.composite is None:
+            return evaluate(ops, body, values, ())
+        return ops.bind(last.composite, values, NO_STATIC)
