@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import opstage
 from opstage.interpreters.native import Kernel, access, memory
 from opstage.interpreters.native.codegen import object_code
 from opstage.interpreters.native.compiler import _load
@@ -168,6 +169,30 @@ def floats(int64s, load, store):
 @pytest.mark.parametrize("y", FLOATS)
 def test_floats(x: float, y: float) -> None:
     agree(floats, x, y)
+
+
+BEYOND = [2.0**31, 2.0**31 - 1, -(2.0**31), -(2.0**31) - 1, 3e9, -3e9, 2.0**63, -(2.0**63), 1e30, -1e30]
+BEYOND += [math.inf, -math.inf, math.nan, -0.3, 1.7, -1.7]
+
+
+@pytest.mark.parametrize("length", [5, 96])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("integer", ["int32", "int64"])
+@pytest.mark.parametrize("after", ["int32", "int64", "float32", "float64"])
+def test_a_cast_of_floats_beyond_all_integers_is_defined(dtype: str, integer: str, after: str, length: int) -> None:
+    """LLVM leaves it open; two casts may then become one, with other results than those of NumPy."""
+
+    def program(ops: Any, x: Any) -> tuple[Any, Any]:
+        whole = ops.cast(x, dtype=integer)
+        return whole, ops.cast(whole, dtype=after)
+
+    x = np.resize(np.array(BEYOND, dtype), length)
+    eager, found = (
+        opstage.run(program, x, options=opstage.Options(dtype=dtype, backend=backend))
+        for backend in ("eager", "compiled")
+    )
+    for a, b in zip(eager, found):
+        assert a.tobytes() == b.tobytes()
 
 
 def test_float32_stays_float32_beside_constants_of_its_own() -> None:

@@ -53,7 +53,7 @@ def converted(builder: Any, value: Value, kind: ScalarKind) -> Value | None:
         if to.family == "float":
             made = builder.fpext(at, to.type) if to.bits > source.bits else builder.fptrunc(at, to.type)
         else:
-            made = builder.fptosi(at, to.type) if to.family == "int" else builder.fptoui(at, to.type)
+            made = _truncated(builder, value, to) if to.family == "int" else builder.fptoui(at, to.type)
     elif to.family == "float":
         made = builder.sitofp(at, to.type) if source.family == "int" else builder.uitofp(at, to.type)
     elif to.bits == source.bits:
@@ -63,6 +63,17 @@ def converted(builder: Any, value: Value, kind: ScalarKind) -> Value | None:
     else:
         made = builder.sext(at, to.type) if source.family == "int" else builder.zext(at, to.type)
     return Value(to, made)
+
+
+def _truncated(builder: Any, value: Value, to: ScalarKind) -> Any:
+    """Return a float rounded towards 0; the least integer for one beyond all integers and for nan, as NumPy does.
+
+    LLVM's own result is undefined for these.
+    """
+    kind, limit = value.kind, 2.0 ** (to.bits - 1)
+    magnitude = declared(builder, ir.FunctionType(kind.type, [kind.type]), f"llvm.fabs.f{kind.bits}")
+    fits = builder.fcmp_ordered("<", builder.call(magnitude, [value.ir]), ir.Constant(kind.type, limit))
+    return builder.select(fits, builder.fptosi(value.ir, to.type), ir.Constant(to.type, -int(limit)))
 
 
 def truth(builder: Any, value: Value) -> Value | None:
