@@ -6,7 +6,7 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from . import data, debug, init, models
+    from . import data, debug, init, models, optim
     from .api import check, hvp, jvp, run, trim, value_and_grad, vjp
     from .certified.bounds import bounds
     from .compilation import CompiledOut, CompiledScalar, compile, record
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from .ops.protocol import Ops, Ref
     from .ops.spec import Spec
     from .options import Options
-    from .training import callbacks, optim
+    from .training import callbacks
     from .training.accumulate import Accumulate
     from .training.finite import NotFiniteError
     from .training.lr_range import lr_range_test

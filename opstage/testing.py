@@ -14,8 +14,8 @@ from .ops.declared import Shapes, declared, read_inputs
 from .ops.errors import UsageError
 from .ops.spec import Spec
 from .ops.trees import flatten, map_leaves, structure_paths
+from .optim import Optimizer
 from .options import Options
-from .training.optim import Optimizer
 from .training.program_check import check_program, line_of
 from .training.trainer import scalar_trainer
 

@@ -24,7 +24,7 @@ IMPORTED = (
     "opstage.cli.check.user",
     "opstage.experiment.run",
     "opstage.training.fit",
-    "opstage.training.optim",
+    "opstage.optim",
     "opstage.interpreters.eager_cpu",
     "opstage.interpreters.graph.executor",
     "opstage.interpreters.shape_check",

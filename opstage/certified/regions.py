@@ -18,8 +18,8 @@ from ..interpreters.relaxations.bounded import region_bounds
 from ..interpreters.relaxations.phases import PhaseArrays
 from ..interpreters.relaxations.separate import NotSeparate
 from ..ops.box import Box
+from ..optim.adam import Adam
 from ..options import Options
-from ..training.optim import Adam
 from .boxes import outward
 
 Network: TypeAlias = Callable[[Any, Any, Any], Any]

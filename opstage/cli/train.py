@@ -16,8 +16,8 @@ from ..experiment.settings import Configuration, Settings, configure, configure_
 from ..experiment.task import Task, prepare
 from ..ops.errors import UsageError
 from ..ops.untrusted import brief, printable
+from ..optim.groups import group_lines, group_text
 from ..training.finite import NotFiniteError
-from ..training.group_table import group_lines, group_text
 from ..training.lr_range import LrRange, lr_range_test
 from .flags import OPTION_PATHS, DottedCommand, flag_layer, with_option_flags
 from .output import Audible, Voice

@@ -23,9 +23,9 @@ from ..ops.numbers import plain
 from ..ops.spec import Spec
 from ..ops.tracebacks import called_by_users
 from ..ops.untrusted import a_type
+from ..optim import Optimizer
 from ..options import Options
 from ..training.callback import Callback
-from ..training.optim import Optimizer
 from ..training.trainer import ScalarTrainer
 from .definition import Definition, NoSettings, defined_by, defined_in, definition
 from .group_text import GROUPS

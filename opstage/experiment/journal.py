@@ -10,10 +10,10 @@ from types import TracebackType
 from typing import Self, final
 
 from ..ops.errors import OpstageError, is_installed
+from ..optim.groups import group_html
 from ..training.callback import Loop
 from ..training.finite import NotFiniteError
 from ..training.fit import EpochResult, Position
-from ..training.group_table import group_html
 from .curves import Curves
 from .directory import METRICS, PLOT, REPORT, RUN, RunDirectory
 from .extras import Events, plot_png

@@ -21,6 +21,8 @@ from ..ops.mesh import Mesh, mesh_of
 from ..ops.spec import sized
 from ..ops.trees import flatten
 from ..ops.types import as_dtype
+from ..optim.clip import Clip
+from ..optim.optimizer import Optimizer
 from ..options import Options
 from ..planning.calibration import machine_rates, require_measurable
 from ..planning.comparison import StepComparison, compare
@@ -28,9 +30,7 @@ from ..planning.published import device_called
 from ..planning.rates import MEASURED, Rates
 from ..planning.step_plan import StepPlan, Wire, plan_step
 from ..planning.timing import TimedStep
-from ..training.clip import Clip
 from ..training.memory import StepMemory, model_memory
-from ..training.optimizer import Optimizer
 from ..training.parameters import first_trees
 from ..training.sizes import dim_names
 from ..training.trainer import scalar_trainer

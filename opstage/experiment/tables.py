@@ -6,12 +6,14 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
+from .. import optim
 from ..data.cast import ScaleName
 from ..data.categories import CategoriesName
 from ..data.columns import read_columns
 from ..ops.errors import UsageError
 from ..ops.untrusted import brief
-from ..training import callbacks, optim, schedule
+from ..optim import schedule
+from ..training import callbacks
 from ..training.accumulate import Accumulate
 from .group_text import read_groups
 

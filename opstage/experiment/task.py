@@ -14,11 +14,11 @@ from ..models import Model, Recipe
 from ..ops.errors import UsageError
 from ..ops.mesh import mesh_of
 from ..ops.places import Places
+from ..optim import Optimizer
+from ..optim.groups import flags_by_rules
 from ..options import Options
 from ..training.accumulate import Accumulate
-from ..training.optim import Optimizer
 from ..training.parameters import first_trees, requires_grad_flags
-from ..training.rules import flags_by_rules
 from ..training.sharding import DATA
 from ..training.trainer import ScalarTrainer, scalar_trainer
 from .given import load_given

@@ -24,9 +24,9 @@ from ..interpreters.native.pool import workers
 from ..interpreters.native.processor import processor
 from ..ops.errors import UsageError
 from ..ops.types import TensorType, as_dtype
+from ..optim import adamw
 from ..options import Options
 from ..training.memory import StepMemory, step_memory
-from ..training.optim import adamw
 from ..training.trainer import scalar_trainer
 from .kernels import CountedOp, kernels_of, lowered_op, op_of
 from .probes import LOOPS, Probe, loop, probes, small_probes

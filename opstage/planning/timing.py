@@ -17,7 +17,7 @@ from ..interpreters.transparent import Transparent
 from ..ops.cursor import Region
 from ..ops.primitive import Primitive, R, Static
 from ..ops.types import TensorType
-from ..training.optimizer import Optimizer
+from ..optim.optimizer import Optimizer
 from ..training.trainer import ScalarTrainer
 
 

@@ -22,9 +22,9 @@ from ..ops.arrays import as_numpy
 from ..ops.errors import ProgramError, UsageError
 from ..ops.trees import Structure, flatten, lists_as_arrays, unflatten
 from ..ops.types import TensorType, dtype_name
+from ..optim.hyperparameters import keep, require_count
 from ..options import Options
 from .by_name import by_position
-from .hyperparameters import keep, require_count
 from .parallel import DataParallel, FlatLoss, LossPart
 from .row_terms import DIVISOR, Divisor, Joining, Joinings, called, counts, is_state, with_state
 from .sharding import several_ranks

@@ -14,9 +14,9 @@ from typing import Any, final
 
 from ..ops.errors import UsageError, nearest
 from ..ops.untrusted import a_type
+from ..optim import Optimizer
+from ..optim.hyperparameters import require_positive
 from .average import RunningAverage
-from .hyperparameters import require_positive
-from .optim import Optimizer
 from .position import EpochResult, Position
 from .saved import CallbackValues
 from .snapshot import Snapshot, take_snapshot

@@ -12,10 +12,16 @@ from typing_extensions import override
 from ..documents import Document
 from ..ops.errors import UsageError, nearest
 from ..ops.tracebacks import made_by_users
+from ..optim.hyperparameters import (
+    require_choice,
+    require_count,
+    require_fraction,
+    require_nonnegative,
+    require_positive,
+)
 from . import checkpoint
 from .average import RunningAverage
 from .callback import Callback, Loop
-from .hyperparameters import require_choice, require_count, require_fraction, require_nonnegative, require_positive
 from .position import EpochResult, Position
 from .saved import CallbackValues
 from .trainer import ScalarTrainer

@@ -24,11 +24,11 @@ from ..documents import Document
 from ..mapped_tensors import map_tensors
 from ..ops.errors import UsageError
 from ..ops.untrusted import a_type
+from ..optim import Optimizer
 from ..tensors import decode, in_order, read_bytes, size_of, stream
 from .callback import Callback, require_restorable
 from .finite import require_finite_values
 from .manifest import from_document, to_document
-from .optim import Optimizer
 from .saved import Array
 from .snapshot import Snapshot, take_snapshot
 from .state import OptimizerState

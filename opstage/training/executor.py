@@ -15,12 +15,12 @@ from ..arguments import argument_paths, with_train
 from ..interpreters.base_program import BaseProgram, Identity
 from ..ops.errors import DeviceError, LocatedError
 from ..ops.trees import Structure, flatten, lists_as_arrays, unflatten
+from ..optim import Optimizer
+from ..optim.hyperparameters import require_reals
 from ..options import Options
 from .accumulate import Accumulate, GradientAccumulation, Microbatches
 from .by_name import by_position, require_count
 from .commit import Commit, uninterrupted
-from .hyperparameters import require_reals
-from .optim import Optimizer
 from .parallel import DataParallel, Replicated
 from .param import alone, mirrors, prepare_update
 from .sharding import REPLICATED, Sharding

@@ -17,11 +17,11 @@ from typing import Any, Protocol
 from ..arguments import batch_arguments
 from ..data import Batches, Loader, Prefetch, bind
 from ..ops.errors import UsageError
+from ..optim import Optimizer
 from .average import RunningAverage
 from .callback import Callback, Loop, require_metrics, require_names
 from .commit import uninterrupted
 from .finite import require_finite_loss, require_finite_numbers, require_finite_values
-from .optim import Optimizer
 from .position import EpochResult, Position
 from .state import OptimizerState
 from .trainer import ScalarTrainer

@@ -13,9 +13,9 @@ from ..data import Batches, bind
 from ..ops.errors import UsageError
 from ..ops.tracebacks import called_by_users
 from ..ops.untrusted import brief
-from .hyperparameters import require_count, require_positive
-from .optimizer import Optimizer
-from .schedule import Schedule
+from ..optim.hyperparameters import require_count, require_positive
+from ..optim.optimizer import Optimizer
+from ..optim.schedule import Schedule
 from .trainer import ScalarTrainer
 
 _SMOOTHING = 0.98

@@ -18,8 +18,8 @@ from ..ops.errors import ShapeError, UsageError
 from ..ops.spec import Spec, sized
 from ..ops.types import EXACT, TensorType, as_dtype
 from ..ops.untrusted import a_type
+from ..optim import Optimizer
 from ..options import Options, options_of
-from .optim import Optimizer
 from .sizes import MOST, around, dim_names, largest, near, sample_sizes
 from .step import UPDATE, Clip
 from .validate import PlannedStep, training_step

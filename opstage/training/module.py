@@ -17,10 +17,10 @@ from ..ops.places import Places
 from ..ops.trees import flatten
 from ..ops.types import TensorType
 from ..ops.untrusted import a_type
+from ..optim import Optimizer
 from ..options import Options, options_of
 from .accumulate import Accumulate
 from .finite import require_finite_loss, require_finite_values
-from .optim import Optimizer
 from .param import Param
 from .parameters import as_param, plan_params, requires_grad_flags
 from .parameters import cast as in_dtype

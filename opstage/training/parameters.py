@@ -21,11 +21,11 @@ from ..ops.errors import ShapeError, UsageError
 from ..ops.places import Places
 from ..ops.trees import align, flatten, show_path, structure_paths, unflatten
 from ..ops.types import as_dtype, dtype_name, is_float, show_shape
+from ..optim.groups import flags_by_rules, is_pattern
+from ..optim.hyperparameters import require_nonnegative
 from ..options import Options, options_of
 from .commit import Commit, LockSet, SharedLock
-from .hyperparameters import require_nonnegative
 from .param import Array, Param, prepare_update
-from .rules import flags_by_rules, is_pattern
 from .sharing import require_apart
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def requires_grad_flags(params: Any, requires_grad: Any, options: Options) -> li
     its parameters were written.
 
     A dict of flags by patterns or prefixes of paths, `{"*.bias": False, "encoder": False}`, sets the parameters that
-    match, see `training.rules`; the others keep their defaults.
+    match, see `optim.groups.apply_rules`; the others keep their defaults.
 
     Raises UsageError, naming the parameter, if the flags do not fit, or differ between the places of one parameter.
     """

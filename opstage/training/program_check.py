@@ -18,8 +18,8 @@ from ..ops.program import Aux
 from ..ops.spec import Spec
 from ..ops.types import FLOAT32, TensorType, is_float
 from ..ops.untrusted import a_type
+from ..optim import Optimizer
 from ..options import Options
-from .optim import Optimizer
 from .parameter_specs import parameter_specs
 from .sharing import shared_findings
 from .validate import PlannedStep, report_on

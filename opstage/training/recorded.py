@@ -14,8 +14,8 @@ from ..models import Model
 from ..ops.dims import DimScope
 from ..ops.spec import as_specs, sized
 from ..ops.types import as_dtype
+from ..optim import Optimizer
 from ..options import Options
-from .optim import Optimizer
 from .step import Clip
 from .validate import report_on, training_step
 

@@ -22,6 +22,7 @@ from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
+from .. import optim
 from ..api import owned
 from ..init import Constant
 from ..interpreters.immediate import make_imperative
@@ -37,11 +38,10 @@ from ..ops.spec import Spec
 from ..ops.tracebacks import called_by_users
 from ..ops.types import DType, dtype_name, is_float, show_shape
 from ..ops.untrusted import a_type
+from ..optim import Optimizer
 from ..options import Options, options_of
-from . import optim
 from .commit import Commit
 from .gradients import Gradients, aligned
-from .optim import Optimizer
 from .param import Param, prepare_update
 from .parameters import together
 from .refs import NatRef, Nats, NatVecRef, natural, naturals, own_nats, own_node, require_shape

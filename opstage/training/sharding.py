@@ -24,7 +24,7 @@ from ..ops.types import DType, Shape, TensorType
 from .saved import Unfetched
 
 if TYPE_CHECKING:
-    from .optim import Optimizer
+    from ..optim import Optimizer
     from .step import Row, TrainingStep
 
 Update: TypeAlias = "Callable[[Any, Any, Any, tuple[Any, ...], Mapping[str, Any]], tuple[Any, Sequence[Any]]]"

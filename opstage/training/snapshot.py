@@ -9,7 +9,7 @@ from importlib.metadata import version
 from typing import Any, Protocol
 
 from ..ops.errors import UsageError
-from .optim import Optimizer
+from ..optim import Optimizer
 from .position import Position
 from .saved import CallbackValues, OptimizerValues, TrainerValues
 from .state import OptimizerState

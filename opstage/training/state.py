@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 
+from .. import optim
 from ..api import owned, snapshot
 from ..init import Constant
 from ..interpreters.anomaly import watched
@@ -22,10 +23,9 @@ from ..ops.places import Places
 from ..ops.trees import align, flatten, lists_as_arrays, show_path, structure_paths, unflatten
 from ..ops.types import DType, Shape, TensorType, is_float
 from ..ops.untrusted import a_type
+from ..optim import Optimizer, Slot
 from ..options import Options
-from . import optim
 from .commit import Commit
-from .optim import Optimizer, Slot
 from .param import Param, is_trained, mirrors
 from .parameters import as_param, requires_grad_flags, same_bits
 from .saved import OptimizerValues, TrainerValues, Unfetched, require_fit

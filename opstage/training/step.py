@@ -27,8 +27,8 @@ from ..ops.places import Places
 from ..ops.program import is_ours, loss_and_aux
 from ..ops.trees import Structure, first_difference, flatten, structure_paths, unflatten
 from ..ops.types import dtype_name, show_shape
-from .clip import global_norm
-from .optim import Optimizer
+from ..optim import Optimizer
+from ..optim.clip import global_norm
 from .saved import require_same_types
 from .sharding import REPLICATED, Sharding, Update
 

@@ -12,6 +12,7 @@ from typing import Any, final
 
 import numpy as np
 
+from .. import optim
 from ..arguments import BatchArguments, batch_arguments
 from ..interpreters.interpreter import BaseInterpreter
 from ..interpreters.mesh.ranks import Ranks
@@ -21,14 +22,13 @@ from ..ops.mesh import mesh_of
 from ..ops.other_names import Renamed
 from ..ops.tracebacks import called_by_users
 from ..ops.trees import flatten
+from ..optim import Optimizer
+from ..optim.groups import MovedParameter, group_table
 from ..options import Options, options_of
-from . import optim
 from .accumulate import Accumulate, as_accumulate
 from .average import RunningAverage
 from .commit import exclusive
 from .executor import Executor, PreparedProgram, StepResult
-from .group_table import MovedParameter, group_table
-from .optim import Optimizer
 from .parallel import shared_out
 from .parameters import get_values, set_values, together
 from .saved import Array, OptimizerValues, TrainerValues

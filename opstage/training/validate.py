@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from typing_extensions import override
 
+from .. import optim
 from ..arguments import argument_paths, with_train
 from ..interpreters.shape_check import Contract, Finding, Report, StepRoles, check_base_program, unusable, with_captured
 from ..ops.dims import prod
@@ -18,11 +19,10 @@ from ..ops.places import Places
 from ..ops.spec import Spec, as_specs, shapes_as_specs
 from ..ops.trees import flatten, unflatten
 from ..ops.types import DType, as_dtype, dtype_name, is_float
+from ..optim import Optimizer
+from ..optim.optimizer import Slot
 from ..options import Options, options_of
-from . import optim
 from .by_name import by_position
-from .optim import Optimizer
-from .optimizer import Slot
 from .parallel import DataParallel, shared_out
 from .parameters import requires_grad_flags
 from .sharding import DATA, Sharding, is_in_parts, is_shared

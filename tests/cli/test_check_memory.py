@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from opstage import optim
 from opstage.interpreters.shape_check.memory import PeakMemory
 from opstage.models import model
 from opstage.options import Options
-from opstage.training import optim
 from opstage.training.memory import model_memory
 from tests.cli.conftest import Command
 

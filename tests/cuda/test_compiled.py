@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import opstage
-from opstage import OutOfMemoryError, ScalarTrainer, Session
+from opstage import OutOfMemoryError, ScalarTrainer, Session, optim
 from opstage.interpreters.gpu.device.simulator import Simulator
 from opstage.interpreters.graph.cuda.compiled import CompiledCudaOps
 from opstage.interpreters.graph.cuda.plan import CudaPlan
@@ -18,7 +18,6 @@ from opstage.interpreters.graph.cuda.target import optimise
 from opstage.ops.errors import RangeError
 from opstage.ops.trees import flatten
 from opstage.options import Options
-from opstage.training import optim
 from opstage.training.commit import Commit
 from opstage.training.trainer import scalar_trainer
 from tests.cuda.small_models import batch, trainer

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import opstage
+from opstage import optim
 from opstage.interpreters.eager_cuda import CudaOps
 from opstage.interpreters.gpu.device.simulator import Simulator
 from opstage.interpreters.graph.cuda.compiled import CompiledCudaOps
 from opstage.ops.errors import OutOfMemoryError
 from opstage.options import Options
-from opstage.training import optim
 from opstage.training.trainer import scalar_trainer
 from tests.cuda.traffic import stand_in, watch
 from tests.searches import MARKS, share

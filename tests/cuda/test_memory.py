@@ -13,8 +13,8 @@ from opstage.interpreters.gpu.device.buckets import rounded
 from opstage.interpreters.gpu.device.gemm import WORKSPACE
 from opstage.interpreters.gpu.device.simulator import SMALL, Simulator
 from opstage.interpreters.gpu.device.tally import Tally
+from opstage.optim import Optimizer
 from opstage.training.memory import model_memory, step_memory
-from opstage.training.optim import Optimizer
 from opstage.training.trainer import ScalarTrainer, scalar_trainer
 from tests.cuda.small_models import CONFIGS, SIZES, batch, small, trainer
 from tests.cuda.traffic import stand_in

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage import Options
+from opstage import Options, optim
 from opstage.cli.main import main
 from opstage.interpreters.gpu.device.simulator import Simulator
 from opstage.models import MODELS
 from opstage.ops.trees import flatten, paths
-from opstage.training import optim
 from tests.cuda.small_models import CONFIGS, batch, trainer
 from tests.cuda.traffic import stand_in
 

@@ -21,11 +21,11 @@ from opstage import (
     ScalarTrainer,
     Session,
     init,
+    optim,
 )
 from opstage.interpreters.gpu.device.simulator import Simulator
 from opstage.ops.errors import RangeError
 from opstage.ops.trees import flatten
-from opstage.training import optim
 from opstage.training.checkpoint import load, restore, save, take_snapshot
 from opstage.training.finite import require_finite_values
 from opstage.training.trainer import scalar_trainer

@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 
 import opstage
-from opstage import OpstageError, Options, OutOfMemoryError, Param, Session
+from opstage import OpstageError, Options, OutOfMemoryError, Param, Session, optim
 from opstage.interpreters.eager_cuda import CudaOps, DeviceBuffer
 from opstage.interpreters.gpu.device import deferred
 from opstage.interpreters.gpu.device.simulator import Simulator
 from opstage.ops.errors import ProgramError, UnsupportedError
 from opstage.ops.types import FLOAT32, TensorType
-from opstage.training import optim
 from opstage.training.parameters import sgd_step_fast
 from opstage.training.trainer import scalar_trainer
 

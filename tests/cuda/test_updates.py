@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 import opstage
-from opstage import Options
+from opstage import Options, optim
 from opstage.ops.types import FLOAT32
-from opstage.training import optim
 
 CUDA = Options(device="cuda")
 SHAPES = [(), (0,), (1,), (31,), (4, 8), (33,), (0, 3), (5, 13), (96,), (7,), (100,), (1, 1)]

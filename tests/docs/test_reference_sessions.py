@@ -10,8 +10,8 @@ from opstage import Options, Param, Session, ShapeError, UsageError, optim
 from opstage.interpreters.eager_cpu import NumpyOps
 from opstage.interpreters.graph.deferred import Deferred
 from opstage.interpreters.registry import make_interpreter
+from opstage.optim import Adam
 from opstage.training.gradients import Gradients
-from opstage.training.optim import Adam
 from tests.docs.reference_claims import (
     AT,
     BACKENDS,

@@ -15,7 +15,7 @@ from opstage.interpreters.interpreter import BaseInterpreter, Interpreter
 from opstage.ops.dims import prod
 from opstage.ops.splitmix import uniform_bits
 from opstage.ops.trees import map_leaves
-from opstage.training.optim import Optimizer
+from opstage.optim import Optimizer
 from opstage.training.parameters import cast, get_values, make_params, set_values
 from opstage.training.trainer import OptimizerState
 from tests.docs.reference_claims import (

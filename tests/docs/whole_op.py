@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 
 import opstage
-from opstage import Options, Spec
+from opstage import Options, Spec, optim
 from opstage.init import Declaration, ones
 from opstage.models import Model
-from opstage.training import optim
 
 NAME = sys.argv[1]
 ROWS, COLUMNS = 400, 250

@@ -14,9 +14,9 @@ from opstage.facts import RangeReport, ValueRange, ranges_of
 from opstage.facts.ranges.rules import mixing
 from opstage.models import MODELS
 from opstage.ops.catalogue.attention import SCALED_DOT_PRODUCT_ATTENTION_GRAD
-from opstage.training.clip import ByGlobalNorm, ByNorm, ByValue
-from opstage.training.groups import grouped
-from opstage.training.schedule import WarmupCosine
+from opstage.optim.clip import ByGlobalNorm, ByNorm, ByValue
+from opstage.optim.groups import grouped
+from opstage.optim.schedule import WarmupCosine
 from opstage.training.validate import check_step
 from tests.facts.test_ranges_of_ops import outside, wrong
 

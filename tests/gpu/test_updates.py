@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import opstage
-from opstage.training import optim
+from opstage import optim
 from tests.cuda.test_updates import *  # noqa: F403  # pytest runs what stands here
 from tests.cuda.test_updates import CUDA, OPTIMIZERS, operands, same_bits, scalars, updates
 

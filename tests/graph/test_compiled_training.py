@@ -23,7 +23,7 @@ from opstage.models import cnn, gpt, lstm, mlp, pinn, resnet, unet, vae, vit
 from opstage.models.zoo import MODELS
 from opstage.ops.splitmix import site_of, stream_key, uniform_bits
 from opstage.ops.trees import flatten, map_leaves
-from opstage.training import schedule
+from opstage.optim import schedule
 from tests.graph.regression import regression, sample, start
 from tests.models.common import batch_of, built
 from tests.processes import alone

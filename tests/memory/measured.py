@@ -13,7 +13,7 @@ from opstage.init import build
 from opstage.models import Model
 from opstage.ops.dims import DimScope
 from opstage.ops.spec import sized
-from opstage.training.optim import Optimizer
+from opstage.optim import Optimizer
 from tests.graph.counting_allocator import Counted
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from opstage import Options
 from opstage.models import MODELS, model
+from opstage.optim import Optimizer
 from opstage.training.memory import model_memory
-from opstage.training.optim import Optimizer
 from tests.memory.measured import measured_peak
 from tests.memory.test_eager_step import ADAMW, ALL, SGD, label
 

@@ -9,8 +9,8 @@ import pytest
 
 from opstage import Options, Spec, optim, scalar_trainer
 from opstage.models import MODELS, model
+from opstage.optim import Optimizer
 from opstage.training.memory import model_memory, step_memory
-from opstage.training.optim import Optimizer
 from tests.graph.counting_allocator import Counted
 from tests.memory.measured import forget_workspace, measured_peak
 from tests.searches import some

@@ -14,7 +14,7 @@ from opstage.interpreters.registry import make_interpreter
 from opstage.interpreters.transparent import Transparent
 from opstage.ops import derived
 from opstage.ops.primitive import Primitive, Static
-from opstage.training.optim import Optimizer
+from opstage.optim import Optimizer
 from tests.graph.counting_allocator import Counted
 from tests.memory.measured import forget_workspace
 from tests.memory.test_tally import counted

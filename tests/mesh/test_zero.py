@@ -13,7 +13,7 @@ from opstage import Options, Spec, init, optim
 from opstage.models import gpt, model, parallel
 from opstage.ops.dims import evaluate
 from opstage.ops.trees import flatten
-from opstage.training import clip
+from opstage.optim import clip
 from opstage.training.validate import check_step
 
 CONFIG = gpt.Config(width=32, depth=1, heads=2, hidden=34, length=8)

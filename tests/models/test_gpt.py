@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import opstage
+from opstage import optim
 from opstage.cli.main import cli
 from opstage.data import text
 from opstage.experiment.generate import Sampling, generate, load_gpt
@@ -20,7 +21,6 @@ from opstage.models import gpt, model
 from opstage.ops.errors import UsageError
 from opstage.ops.trees import flatten, paths
 from opstage.tensors import encode
-from opstage.training import optim
 from opstage.training.parameters import make_params
 from opstage.training.trainer import scalar_trainer
 from opstage.training.validate import check_step

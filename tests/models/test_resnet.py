@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from opstage import optim
 from opstage.models import resnet
 from opstage.ops.trees import flatten, paths
-from opstage.training import optim
 from opstage.training.trainer import ScalarTrainer, scalar_trainer
 from opstage.training.validate import check_step
 

@@ -17,7 +17,7 @@ import opstage
 from opstage import callbacks, data, optim
 from opstage.ops.errors import UsageError
 from opstage.ops.tracebacks import VARIABLE, ArgumentsError
-from opstage.training import schedule
+from opstage.optim import schedule
 
 rows = data.from_arrays(x=np.ones((3, 2)))
 adamw: Any = optim.adamw

@@ -13,7 +13,7 @@ import opstage
 from opstage import Options, scalar_trainer, transform
 from opstage.ops.infix import Infix
 from opstage.ops.primitive import Primitive
-from opstage.training.optim import Optimizer
+from opstage.optim import Optimizer
 
 RUNS = [Options(), Options(fast_kernels=False), Options(backend="compiled"), Options(detect_anomaly=True)]
 X = np.array([1.5, -2.0, 3.0], np.float32)

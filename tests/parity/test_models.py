@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import opstage
+from opstage import optim
 from opstage.init import build
 from opstage.models import zoo
 from opstage.options import Options
-from opstage.training import optim
 from tests.parity.models import MODELS, ModelTwin
 
 TOLERANCE = {"float64": 1e-7, "float32": 1e-3}

@@ -12,8 +12,9 @@ import torch
 from torch.optim import lr_scheduler
 
 import opstage
+from opstage import optim
+from opstage.optim import schedule
 from opstage.options import Options
-from opstage.training import optim, schedule
 from tests.parity.full_precision import in_its_own_dtype
 
 STEPS = 50

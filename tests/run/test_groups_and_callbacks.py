@@ -18,8 +18,8 @@ from opstage.experiment.run import run_task
 from opstage.experiment.settings import configure, configure_resumed
 from opstage.experiment.task import prepare
 from opstage.ops.errors import UsageError
+from opstage.optim.groups import Grouped
 from opstage.training import checkpoint
-from opstage.training.groups import Grouped
 from tests.run.test_run import Quiet, configured
 from tests.training.callback_program import all_bits
 

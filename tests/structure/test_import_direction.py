@@ -18,11 +18,11 @@ HOUSE = (
     "planning",
     "testing",
     "callbacks",
-    "optim",
     "transform",
     "derived",
     "certified",  # the slopes of a search are moved by an optimizer
     "training",
+    "optim",
     "torch",
     "onnx",
     "imported",

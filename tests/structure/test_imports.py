@@ -12,7 +12,7 @@ from opstage import optim
 LINES = [
     "from opstage.optim import adamw, clip, schedule; import opstage; assert opstage.optim.adamw is adamw",
     "import opstage.optim; assert opstage.optim.sgd(lr=0.1).lr == 0.1",
-    "import opstage.optim as o; from opstage.training import optim; import opstage; assert o is optim is opstage.optim",
+    "import opstage.optim as o; from opstage import optim; import opstage; assert o is optim is opstage.optim",
     "import opstage; o = opstage.optim; import opstage.optim; assert o is opstage.optim",
     "from opstage import optim; from opstage.optim import clip; assert clip is optim.clip",
     "from opstage.transform import grad; import opstage; assert opstage.transform.grad is grad",

@@ -20,7 +20,8 @@ from opstage import Aux, Spec, optim, scalar_trainer
 from opstage.atomic import DISK, Disk
 from opstage.data import Loader, Prefetch, from_arrays
 from opstage.ops.derived import dropout
-from opstage.training import checkpoint, schedule
+from opstage.optim import schedule
+from opstage.training import checkpoint
 from opstage.training.fit import EpochResult, Position, fit
 from opstage.training.state import OptimizerState
 from opstage.training.trainer import ScalarTrainer

@@ -12,7 +12,8 @@ import pytest
 
 from opstage import Options, UsageError, callbacks, optim, scalar_trainer
 from opstage.data import Loader, from_arrays
-from opstage.training import checkpoint, schedule
+from opstage.optim import schedule
+from opstage.training import checkpoint
 from opstage.training.callback import Callback, Loop
 from opstage.training.fit import EpochResult, fit
 from opstage.training.saved import CallbackValues

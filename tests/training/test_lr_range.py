@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from opstage import UsageError, optim, scalar_trainer
 from opstage.cli.train import train
 from opstage.data import Loader, from_arrays
-from opstage.training import schedule
+from opstage.optim import schedule
 from opstage.training.checkpoint import take_snapshot
 from opstage.training.lr_range import lr_range_test
 from tests.training.same import run_bits

@@ -14,8 +14,8 @@ import pytest
 
 from opstage import Options, ScalarModuleDef, Session, optim
 from opstage.ops.errors import ProgramError, UsageError
+from opstage.optim import Optimizer
 from opstage.training.checkpoint import load, restore, save, take_snapshot
-from opstage.training.optim import Optimizer
 from opstage.training.state import OptimizerState
 from opstage.training.trainer import ScalarTrainer, scalar_trainer
 

@@ -11,7 +11,7 @@ import pytest
 import opstage
 from opstage import Options
 from opstage.ops.protocol import R
-from opstage.training.optim import Sgd
+from opstage.optim import Sgd
 from opstage.training.param import Param
 from opstage.training.session import Session
 from tests.training.conftest import NewSession

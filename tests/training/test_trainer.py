@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 import opstage
-from opstage import Options, Spec
+from opstage import Options, Spec, optim
 from opstage.interpreters.anomaly import AnomalyError
 from opstage.ops import trees
 from opstage.ops.errors import OpstageError, ProgramError, ShapeError, UsageError, ValidationError
 from opstage.ops.program import Aux
-from opstage.training import optim
 from opstage.training.state import OptimizerState
 from opstage.training.trainer import ScalarTrainer, scalar_trainer
 

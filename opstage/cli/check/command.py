@@ -19,8 +19,8 @@ from ...interpreters.shape_check.formats.terminal import render_unusable, sugges
 from ...ops.amounts import parse_bytes
 from ...ops.claims import read_claims
 from ...ops.errors import UsageError
+from ...optim import SHIPPED
 from ...options import Options
-from ...training.optim import SHIPPED
 from ..flags import OPTION_PATHS, DottedCommand, dotted_flags, flag_layer, with_option_flags
 from .amounts import seconds
 from .cache import Cache, cache_folder

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ... import optim
 from ...interpreters.shape_check import Finding, Report
 from ...interpreters.shape_check.capability import Answer, capabilities
 from ...interpreters.shape_check.claimed import verdicts_as_data, verdicts_as_text
@@ -14,11 +15,10 @@ from ...interpreters.shape_check.table.data import table_as_dict
 from ...interpreters.shape_check.table.text import for_terminal
 from ...ops.errors import ShapeError, UsageError
 from ...ops.mesh import mesh_of
+from ...optim import Optimizer
 from ...options import Options
-from ...training import optim
 from ...training.batch_header import check_data
 from ...training.checkpoint_header import check_checkpoint
-from ...training.optim import Optimizer
 from ...training.program_check import Checked
 from ..flags import read_sizes
 from .cluster import cluster_section

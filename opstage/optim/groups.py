@@ -4,34 +4,137 @@ pattern."""
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import translate
 from functools import cached_property
-from typing import Any, TypeVar, final
+from html import escape
+from math import prod
+from typing import Any, NamedTuple, TypeVar, final
 
 from typing_extensions import override
 
-from ..ops.errors import ProgramError, UsageError
+from ..ops.errors import ProgramError, UsageError, nearest
 from ..ops.primitive import R
 from ..ops.protocol import Ops
 from ..ops.tracebacks import called_by_users
 from ..ops.trees import show_path
-from ..ops.types import DType, Shape
+from ..ops.types import DType, Shape, show_shape
 from .hyperparameters import require_nonnegative
-from .optimizer import Optimizer, Scalars, Slot, Slots, scaled_rate
-from .rules import apply_rules
+from .optimizer import Optimizer, Scalars, Slot, Slots, peak, scaled_rate
+
+# Rules by path: values for the parameters that match a pattern ------------------------------------------------------
+#
+# A pattern is one or more alternatives separated by `|`. In each, `*` matches any characters, dots too, `?` one
+# character, and `[ab]` one of those: `*.bias|*norm*`. It matches a parameter if it matches any of its paths.
 
 T = TypeVar("T")
 _OPTIMIZER = "the optimizer"
 _SCALE = "lr_scale"
 _WHAT = "optimizer group"
+_SPECIAL = re.compile(r"[*?|\[]")
+
+
+class Ruled(NamedTuple):
+    """The values by key that the rules set for one parameter, and the patterns that match it, in order."""
+
+    values: dict[str, Any]
+    patterns: tuple[str, ...]
+
+
+def is_pattern(text: Any) -> bool:
+    """Whether `text` is a string with a special character of patterns."""
+    return isinstance(text, str) and _SPECIAL.search(text) is not None
+
+
+def apply_rules(
+    what: str,
+    rules: Sequence[tuple[str, Mapping[str, Any]]],
+    places: Sequence[tuple[str, ...]],
+    *,
+    prefixes: bool = False,
+) -> list[Ruled]:
+    """Return the values that `rules`, patterns with values by key, set for each of the parameters with these paths.
+
+    With `prefixes` a rule without special characters also matches every path below it: `encoder` is `encoder.*`.
+
+    Raises UsageError for a rule that matches no parameter, and for two that set different values for one parameter.
+    """
+    found = [Ruled({}, ()) for _ in places]
+    whose: list[dict[str, str]] = [{} for _ in places]
+    for pattern, values in rules:
+        matches = _compiled(what, pattern, prefixes)
+        hits = [i for i, paths in enumerate(places) if any(map(matches, paths))]
+        if not hits:
+            raise UsageError(f"{what} {pattern!r} matches no parameter{_nearest(pattern, places)}")
+        for i in hits:
+            mine = found[i].values
+            for key, value in values.items():
+                if key in mine and not _same(mine[key], value):
+                    raise UsageError(
+                        f"{what}s {whose[i][key]!r} and {pattern!r} both match {show_path(places[i][0])} and disagree "
+                        f"on {key}: {mine[key]!r} and {value!r}; make one of the patterns narrower"
+                    )
+                mine[key] = value
+                whose[i].setdefault(key, pattern)
+            found[i] = Ruled(mine, (*found[i].patterns, pattern))
+    return found
+
+
+def flags_by_rules(
+    rules: Mapping[str, Any],
+    places: Sequence[tuple[str, ...]],
+    default: Sequence[bool],
+    what: str = "requires_grad",
+    *,
+    prefixes: bool = False,
+) -> list[bool]:
+    """Return one flag per parameter: what the rules set, else its `default`. Raises UsageError as `apply_rules`
+    does."""
+    for pattern, flag in rules.items():
+        if not isinstance(flag, bool):
+            raise UsageError(f"requires_grad of {pattern!r} must be a bool but is {flag!r}")
+    said = apply_rules(what, [(pattern, {"flag": flag}) for pattern, flag in rules.items()], places, prefixes=prefixes)
+    return [each.values.get("flag", flag) for each, flag in zip(said, default, strict=True)]
+
+
+def _same(a: Any, b: Any) -> bool:
+    return type(a) is type(b) and bool(a == b) if isinstance(a, bool) or isinstance(b, bool) else bool(a == b)
+
+
+def _compiled(what: str, pattern: str, prefixes: bool = False) -> Any:
+    parts = [part.strip() for part in pattern.split("|")] if isinstance(pattern, str) else []
+    if not all(parts):
+        raise UsageError(f"{what} {pattern!r} must be a pattern such as 'encoder.*' or '*.bias|*norm*'")
+    below = [f"{part}.*" for part in parts if prefixes and not is_pattern(part)]
+    return re.compile("|".join(map(translate, [*parts, *below]))).match
+
+
+def _nearest(pattern: str, places: Sequence[tuple[str, ...]]) -> str:
+    """Return ` (did you mean …?)` with a similar path, or with the pattern changed to match one."""
+    paths = [path for each in places for path in each]
+    for text in pattern.split("|"):
+        close = nearest(text.strip(), paths)
+        bare = text.strip().strip("*.?")
+        if not close and bare:
+            parts = dict.fromkeys(part for path in paths for part in path.split("."))
+            alike = [text.strip().replace(bare, part) for part in parts if nearest(bare, [part])]
+            close = nearest(text.strip(), alike)
+        if close:
+            return close
+    shown = ", ".join(map(show_path, paths[:4]))
+    return f"; there are {shown}{f' and {len(paths) - 4} more' if len(paths) > 4 else ''}"
+
+
+# Groups ---------------------------------------------------------------------------------------------------------------
 
 
 @called_by_users
 def grouped(optimizer: Optimizer, groups: Mapping[str, Mapping[str, Any] | Optimizer]) -> Optimizer:
     """Return `optimizer` with other hyperparameters for paths that match: `{"*.bias|*norm*": {"weight_decay": 0}}`.
 
-    groups   patterns (see `training.rules`), each with hyperparameters of the optimizer, or with another optimizer
+    groups   patterns (see `apply_rules`), each with hyperparameters of the optimizer, or with another optimizer
 
     A number for `lr` replaces the rate, or the peak of its schedule; a Schedule replaces the schedule, and `lr_scale`
     multiplies the rate at every step. If patterns overlap, the hyperparameters of both apply. Equal to a separate
@@ -244,3 +347,85 @@ def _prefix(number: int) -> str:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+# The table of how each parameter is updated -------------------------------------------------------------------------
+
+
+@final
+@dataclass(frozen=True)
+class MovedParameter:
+    """A parameter and its hyperparameters; `lr` is the peak of a schedule, or None if that has none.
+
+    rules   the patterns of its groups
+    """
+
+    path: str
+    shape: Shape
+    frozen: bool
+    optimizer: str
+    lr: Any
+    weight_decay: Any
+    rules: tuple[str, ...]
+
+    @property
+    def numbers(self) -> str:
+        """Format as `adamw, lr 0.001, weight_decay 0.01`, or `frozen`."""
+        if self.frozen:
+            return "frozen"
+        lr = "scheduled" if self.lr is None else f"{self.lr:.6g}"
+        decay = "" if self.weight_decay is None else f", weight_decay {self.weight_decay:.6g}"
+        return f"{self.optimizer}, lr {lr}{decay}"
+
+
+def group_table(
+    optimizer: Optimizer, names: Sequence[str], shapes: Sequence[Shape], trained: Sequence[bool]
+) -> list[MovedParameter]:
+    """Return a row for each parameter. `optimizer` must be bound to them, see `Optimizer.bound`."""
+    labels = dict(optimizer.which) if isinstance(optimizer, BoundGroups) else {}
+    rows = []
+    for name, shape, wanted in zip(names, shapes, trained, strict=True):
+        mover = optimizer.at(name).mover(shape)
+        rules = optimizer.labels[labels[name]] if isinstance(optimizer, BoundGroups) else ()
+        decay = getattr(mover, "weight_decay", None)
+        rows.append(MovedParameter(name, shape, not wanted, mover.name, peak(mover.lr), decay, rules))
+    return rows
+
+
+def group_lines(rows: Sequence[MovedParameter]) -> list[str]:
+    """Return a line for each group: `*.bias: 4 tensors, 1,024 parameters: adamw, lr 0.001, weight_decay 0`."""
+    groups: dict[tuple[tuple[str, ...], str], list[MovedParameter]] = {}
+    for row in rows:
+        groups.setdefault((row.rules, row.numbers), []).append(row)
+    lines = []
+    for (rules, numbers), members in groups.items():
+        count = sum(prod(row.shape) for row in members)
+        tensors = f"{len(members)} tensor{'s' if len(members) > 1 else ''}, {count:,} parameters"
+        lines.append(f"{' and '.join(rules) or 'in no group'}: {tensors}: {numbers}")
+    return lines
+
+
+_HEAD = ("parameter", "shape", "optimizer", "rate", "decay", "groups")
+
+
+def _cells(row: MovedParameter) -> tuple[str, ...]:
+    rate = "scheduled" if row.lr is None else f"{row.lr:.6g}"
+    decay = "" if row.weight_decay is None else f"{row.weight_decay:.6g}"
+    moved = ("frozen", "", "") if row.frozen else (row.optimizer, rate, decay)
+    return (show_path(row.path), show_shape(row.shape), *moved, ", ".join(row.rules))
+
+
+def group_text(rows: Sequence[MovedParameter]) -> str:
+    """Return the table as text, with a line for each parameter."""
+    lines = [_HEAD, *map(_cells, rows)]
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
+
+
+def group_html(rows: Sequence[MovedParameter]) -> str:
+    """Return the table as HTML."""
+    head = "".join(f"<th>{name}</th>" for name in _HEAD)
+    body = "".join(
+        "<tr>" + "".join(f'<td class="code">{escape(cell)}</td>' for cell in _cells(row)) + "</tr>" for row in rows
+    )
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'

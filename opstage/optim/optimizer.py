@@ -21,7 +21,7 @@ from ..ops.primitive import R
 from ..ops.program import is_ours
 from ..ops.protocol import Ops
 from ..ops.types import DType, Shape
-from . import schedule
+from . import schedule as schedule
 from .hyperparameters import keep, require_count, require_fraction, require_nonnegative
 from .schedule import Schedule
 
@@ -98,7 +98,7 @@ class Optimizer(ABC):
 
     kept    the number of zero-initialised slots per parameter; to initialise otherwise override `slots`
     elementwise   whether the update of an element depends on slots of that element alone, so that its state can be
-    sharded; see `opstage.training.sharding`
+    sharded; see `training.sharding`
     """
 
     kept: ClassVar[int] = 0
@@ -134,7 +134,7 @@ class Optimizer(ABC):
 
         What `update` reads in an optimizer of another package is unknown, so its key is its identity.
         """
-        if type(self).__module__ != f"{__package__}.optim":
+        if type(self).__module__.rpartition(".")[0] != __package__:
             return (Identity(self.update),)
         return (type(self), *((f.name, getattr(self, f.name)) for f in fields(self) if f.name != "lr"))
 

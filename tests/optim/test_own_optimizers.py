@@ -19,9 +19,9 @@ from opstage.interpreters.native.blas import one_thread
 from opstage.models import model
 from opstage.ops.catalogue.elementwise import SQRT
 from opstage.ops.primitive import Primitive
+from opstage.optim import Optimizer, Slot
 from opstage.training import checkpoint
 from opstage.training.memory import model_memory
-from opstage.training.optim import Optimizer, Slot
 from opstage.training.snapshot import Snapshot
 from tests.memory.measured import measured_peak
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from opstage.ops.errors import UsageError
-from opstage.training import schedule
+from opstage.optim import schedule
 
 
 def rates(made: schedule.Schedule, steps: int) -> list[float]:

@@ -12,11 +12,11 @@ import pytest
 
 import opstage
 from opstage import Options, Param, Session, Spec, UsageError, check_step, optim, scalar_trainer
-from opstage.training import checkpoint, schedule
+from opstage.optim import Optimizer, schedule
+from opstage.optim.groups import apply_rules
+from opstage.training import checkpoint
 from opstage.training.memory import step_memory
-from opstage.training.optim import Optimizer
-from opstage.training.rules import apply_rules
-from tests.training.test_own_optimizers import Lion
+from tests.optim.test_own_optimizers import Lion
 
 SHAPES = {"emb": (4, 6), "norm": (6,)}
 OUT = {"weight": (3, 6), "bias": (3,)}

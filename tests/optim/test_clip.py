@@ -10,8 +10,8 @@ import pytest
 
 import opstage
 from opstage.ops.errors import UsageError
+from opstage.optim import clip
 from opstage.options import Options
-from opstage.training import clip
 
 GRADIENTS = {
     "large": [np.array([[3.0, -4.0], [0.5, 0.0]]), np.array([12.0])],
