@@ -16,7 +16,6 @@ import pytest
 
 from opstage.interpreters.eager_cpu.kernels import convolution
 from opstage.interpreters.eager_cpu.loops import (
-    cell_steps,
     channel_steps,
     convolution_steps,
     depthwise_steps,
@@ -218,7 +217,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plans_anew() -> None:
-    for module in (cell_steps, channel_steps, convolution_steps, depthwise_steps, direct_steps):
+    for module in (channel_steps, convolution_steps, depthwise_steps, direct_steps):
         for function in vars(module).values():
             if hasattr(function, "cache_clear") and function.__module__ == module.__name__:
                 function.cache_clear()
@@ -233,8 +232,7 @@ def set_budget(monkeypatch: pytest.MonkeyPatch, budget: int | None) -> None:
     places: tuple[tuple[Any, tuple[str, ...]], ...] = (
         (convolution_steps, ("_COLUMN_BYTES",)),
         (direct_steps, ("_BLOCK_BYTES", "_GRAD_BYTES")),
-        (channel_steps, ("_BLOCK_BYTES", "_PANEL_BYTES")),
-        (cell_steps, ("_BLOCK_BYTES",)),
+        (channel_steps, ("_BLOCK_BYTES", "_CELL_BLOCK_BYTES", "_PANEL_BYTES")),
         (depthwise_steps, ("_BLOCK_BYTES",)),
     )
     for module, names in places if budget is not None else ():
@@ -456,9 +454,9 @@ def test_vectors_of_channels_are_tried() -> None:
     ways: list[tuple[Callable[..., bool], bool, list[Case], int]] = [
         (channel_steps.is_by_channels, False, BY_CHANNELS, 5),
         (channel_steps.is_grad_by_channels, False, BY_CHANNELS, 5),
-        (cell_steps.is_by_cells, False, BY_CELLS, 6),
-        (cell_steps.is_by_cells, True, BY_CELLS, 6),
-        (cell_steps.is_grad_by_cells, False, BY_CELLS, 5),
+        (channel_steps.is_by_cells, False, BY_CELLS, 6),
+        (channel_steps.is_by_cells, True, BY_CELLS, 6),
+        (channel_steps.is_grad_by_cells, False, BY_CELLS, 5),
         (depthwise_steps.is_depthwise, False, DEPTHWISE, len(DEPTHWISE)),
     ]
     for is_taken, back, cases, least in ways:

@@ -8,77 +8,100 @@ from typing import NamedTuple
 
 from ...native import KernelCall
 from .channel_convolution import ROWS, WORDS, channel_kernel
-from .direct_steps import fullness, is_direct, is_flat, is_grad_direct
-from .geometry import IMAGES, ConvGeometry, ConvTiling, Words, in_plane, kernel_words, rounded_up
+from .direct_steps import fullness, has_tiles, is_direct, is_flat, is_grad_direct
+from .geometry import IMAGES, ConvGeometry, ConvTiling, Sizes, in_volume, kernel_words, rounded_up
 
 _BLOCK_BYTES = 384 << 10  # of lines and sums of a block; weights also fit in a cache of 1 MB
+_CELL_BLOCK_BYTES = 256 << 10  # of sums or cotangents where cells list their elements
 _PANEL_BYTES = 128 << 10  # of weights of a pass, which all tiles of a block read
 _VECTOR_BYTES = 64
 _FULL_ENOUGH = 0.75  # the fraction of lanes with a channel
 _GRAD_FULL_ENOUGH = 0.8  # where windows could fill them as well
-_INSIDE_ENOUGH = 0.7  # the fraction of cells of windows that are not padding
+_INSIDE_ENOUGH = 0.7  # the fraction of cells of windows that are not padding, for copies to pay
+_GRAD_INSIDE_ENOUGH = 0.8
 _MANY_PRODUCTS = 64  # in a sum, so that it costs little to write it
-_WINDOWS = 96  # of a block, so that few of its tiles are repetitions
-
-
-class _Blocking(NamedTuple):
-    """A division: vectors of channels of a tile, lines and images of a block, whether x is read in place."""
-
-    vectors: int
-    lines: int
-    images: int
-    in_place: bool
-
-
-def _panels(channels: int, lanes: int) -> int:
-    return -(-channels // lanes)
-
-
-def channel_vectors(channels: int, lanes: int) -> int:
-    """Return the vectors of channels of a tile: as many as leave the fewest without channels."""
-    panels = _panels(channels, lanes)
-    return min(ROWS, key=lambda many: (-(-panels // many) * many, -many))
+_SOME_CHANNELS, _MANY_CHANNELS = 16, 32  # of the source, so that it costs little to load and store sums for each cell
+_WINDOWS, _CELL_WINDOWS = 96, 128  # of a block, so that few of its tiles are repetitions
 
 
 def _lanes(g: ConvGeometry) -> int:
     return _VECTOR_BYTES // g.itemsize
 
 
-def _grouped(g: ConvGeometry) -> tuple[int, int]:
-    """Return the channels of x and of the result, per group."""
-    return g.channels_in // g.groups, g.channels_out // g.groups
+def _panels(channels: int, g: ConvGeometry) -> int:
+    return -(-channels // _lanes(g))
+
+
+def _channels(g: ConvGeometry, back: bool) -> Sizes:
+    """Return the channels per group of the source and of the target."""
+    channels = g.channels_in // g.groups, g.channels_out // g.groups
+    return channels[::-1] if back else channels
+
+
+def _vectors(g: ConvGeometry, back: bool) -> int:
+    """Return the vectors of channels of a tile: as many as leave the fewest without channels."""
+    panels = _panels(_channels(g, back)[1], g)
+    return min(ROWS, key=lambda many: (-(-panels // many) * many, -many))
+
+
+# The choice -----------------------------------------------------------------------------------------------------------
 
 
 @lru_cache(1024)
-def is_by_channels(g: ConvGeometry) -> bool:
-    """Whether conv is computed this way: if channels fill vectors better than windows do. A kernel of one cell is a
-    product of matrices that need not be copied."""
-    if math.prod(g.kernel) == 1 or not _is_possible(g):
-        return False
-    if not is_direct(g):
+def is_by_channels(g: ConvGeometry, back: bool = False) -> bool:
+    """Whether conv, or its adjoint in x, is computed this way: if channels fill vectors better than windows do. A
+    kernel of one cell is a product of matrices that need not be copied."""
+    if is_by_cells(g, back):
         return True
-    channels, lanes = _grouped(g)[1], _lanes(g)
-    return g.depth >= _MANY_PRODUCTS and channels / (_panels(channels, lanes) * lanes) >= fullness(g)
+    if back or math.prod(g.kernel) == 1 or not _may_copy(g):
+        return False
+    return not is_direct(g) or (g.depth >= _MANY_PRODUCTS and _share(g, back) >= fullness(g))
 
 
 @lru_cache(1024)
 def is_grad_by_channels(g: ConvGeometry) -> bool:
     """Whether the kernel's gradient is computed this way."""
-    channels, lanes = _grouped(g)[1], _lanes(g)
-    return _is_possible(g) and (
-        channels >= _GRAD_FULL_ENOUGH * _panels(channels, lanes) * lanes or not is_grad_direct(g)
-    )
+    return is_grad_by_cells(g) or (_may_copy(g) and (_share(g, False) >= _GRAD_FULL_ENOUGH or not is_grad_direct(g)))
 
 
-def _is_possible(g: ConvGeometry) -> bool:
-    channels, lanes = _grouped(g)[1], _lanes(g)
-    return (
-        is_flat(g) and channels >= _FULL_ENOUGH * _panels(channels, lanes) * lanes and share_inside(g) >= _INSIDE_ENOUGH
-    )
+@lru_cache(1024)
+def is_by_cells(g: ConvGeometry, back: bool = False) -> bool:
+    """Whether each cell of the kernel lists its elements: if sums have many terms for each of them."""
+    sources, _ = _channels(g, back)
+    if not _may_list(g, back):
+        return False
+    if not is_flat(g):
+        return sources >= _SOME_CHANNELS
+    if back and not is_direct(g, back):
+        return True
+    if sources < _MANY_CHANNELS or (back and _vectors(g, back) == 1):
+        return False
+    return not is_direct(g, back) or _share(g, back) >= fullness(g, back)
 
 
-def share_inside(g: ConvGeometry) -> float:
-    """Return the fraction of cells of windows that are not padding; all are computed."""
+@lru_cache(1024)
+def is_grad_by_cells(g: ConvGeometry) -> bool:
+    """Whether each cell of the kernel lists its windows: if there are three axes, or much padding."""
+    few = not is_flat(g) or _share_inside(g) < _GRAD_INSIDE_ENOUGH
+    return few and _may_list(g, False) and _channels(g, False)[0] >= _SOME_CHANNELS
+
+
+def _may_list(g: ConvGeometry, back: bool) -> bool:
+    return has_tiles(g) and _share(g, back) >= _FULL_ENOUGH and math.prod(g.kernel) > 1
+
+
+def _may_copy(g: ConvGeometry) -> bool:
+    return is_flat(g) and _share(g, False) >= _FULL_ENOUGH and _share_inside(g) >= _INSIDE_ENOUGH
+
+
+def _share(g: ConvGeometry, back: bool) -> float:
+    """Return the fraction of lanes with a channel of the target."""
+    channels = _channels(g, back)[1]
+    return channels / (_panels(channels, g) * _lanes(g))
+
+
+def _share_inside(g: ConvGeometry) -> float:
+    """Return the fraction of cells of windows that are not padding."""
     share = 1.0
     for n, k, count, s, p, d in zip(g.cells, g.kernel, g.counts, g.stride, g.padding, g.dilation):
         inside = sum(0 <= o * s - p + j * d < n for j in range(k) for o in range(count))
@@ -86,132 +109,145 @@ def share_inside(g: ConvGeometry) -> float:
     return share
 
 
-def _row_bytes(g: ConvGeometry) -> int:
-    return channel_vectors(_grouped(g)[1], _lanes(g)) * _VECTOR_BYTES
+# The division ---------------------------------------------------------------------------------------------------------
 
 
-def _axes(g: ConvGeometry) -> list[tuple[tuple[int, ...], int]]:
-    return [(g.cells, 1), (g.kernel, 1), (g.counts, 1), (g.stride, 1), (g.padding, 0), (g.dilation, 1)]
+class _Division(NamedTuple):
+    """Lines and images of the target processed together, and their elements, in whole tiles; the lines of a copy, the
+    cells of a line that is read, and the bytes of the copy."""
+
+    lines: int
+    images: int
+    elements: int
+    copied_lines: int
+    pitch: int
+    copy_bytes: int
 
 
-@lru_cache(1024)
-def _block(g: ConvGeometry, beside: int) -> _Blocking:
-    """Return the block of conv or of the kernel's gradient; `beside` bytes per window stand beside the lines."""
-    cells, kernel, counts, stride, padding, dilation = (in_plane(each, i) for each, i in _axes(g))
-    vectors = channel_vectors(_grouped(g)[1], _lanes(g))
-    in_place, (all_lines, width) = not any(padding), counts
-    reach, pitch = (kernel[0] - 1) * dilation[0], cells[1] + 2 * padding[1]
-    line_bytes = _grouped(g)[0] * pitch * g.itemsize
+def _division(g: ConvGeometry, back: bool, by_cells: bool, beside: int) -> _Division:
+    """Return the largest block that fits, with `beside` bytes per element."""
+    *outer, width = g.cells if back else g.counts
+    all_lines, rows = math.prod(outer), ROWS[_vectors(g, back)]
+    cells, kernel, stride, padding, dilation = (
+        in_volume(sizes, i)[1:]
+        for sizes, i in ((g.cells, 1), (g.kernel, 1), (g.stride, 1), (g.padding, 0), (g.dilation, 1))
+    )
+    copies = not by_cells and any(padding)
+    pitch = g.counts[-1] if back else cells[1] + 2 * padding[1] * copies
+    room, windows = (_CELL_BLOCK_BYTES, _CELL_WINDOWS) if by_cells else (_BLOCK_BYTES, _WINDOWS)
+
+    def reached(lines: int) -> int:
+        return (lines - 1) * stride[0] + 1 + (kernel[0] - 1) * dilation[0]
 
     def bytes_of(lines: int) -> int:
-        return ((lines - 1) * stride[0] + 1 + reach) * line_bytes + lines * width * beside
+        read = 0 if by_cells else reached(lines) * _channels(g, back)[0] * pitch * g.itemsize
+        return read + lines * width * beside
 
     lines = all_lines if g.images >= IMAGES else -(-all_lines // IMAGES)
-    while lines > 1 and bytes_of(lines) > _BLOCK_BYTES and lines * width > ROWS[vectors]:
+    while lines > 1 and bytes_of(lines) > room and (by_cells or lines * width > rows):
         lines = -(-lines // 2)
     images = 1
     if lines == all_lines:
-        most = min(-(-g.images // IMAGES), _BLOCK_BYTES // bytes_of(lines))
-        images = max(1, min(most, -(-_WINDOWS // (lines * width))))
-    return _Blocking(vectors, lines, images, in_place)
+        images = max(1, min(-(-g.images // IMAGES), room // bytes_of(lines), -(-windows // (lines * width))))
+    elements = -(-images * lines * width // rows) * rows
+    copy_bytes = images * _channels(g, back)[0] * reached(lines) * pitch * g.itemsize + 2 * _VECTOR_BYTES
+    return _Division(lines, images, elements, reached(lines), pitch, copy_bytes if copies else 0)
 
 
-def _words(g: ConvGeometry, block: _Blocking, most: int, own: int, pitch: int, lines: int) -> Words:
-    cells, kernel, counts, stride, padding, dilation = (in_plane(each, i) for each, i in _axes(g))
-    channels_in, channels_out = _grouped(g)
-    channel, groups = lines * pitch * g.itemsize, 1
-    if block.in_place:
-        channel, groups = cells[0] * cells[1] * g.itemsize, g.groups
-    step_bytes = block.vectors * _VECTOR_BYTES * math.prod(kernel)
-    return kernel_words(
+def _plan(
+    g: ConvGeometry, back: bool, by_cells: bool, d: _Division, own: int, partial: int, parts: int, units: int
+) -> ConvTiling:
+    """Return the plan; `parts` of the gradient's sum, or with 0 the convolution of `units` tiles' channels a task."""
+    sources, channels = _channels(g, back)
+    axes = ((g.cells, 1), (g.kernel, 1), (g.counts, 1), (g.stride, 1), (g.padding, 0), (g.dilation, 1))
+    cells, kernel, counts, stride, padding, dilation = (in_volume(sizes, i) for sizes, i in axes)
+    read_from, in_place = math.prod(counts if back else cells), d.copy_bytes == 0
+    channel = (read_from if in_place else d.copied_lines * d.pitch) * g.itemsize
+    pass_bytes = _vectors(g, back) * _VECTOR_BYTES * math.prod(kernel)
+    apart = (1 if back else sources) * math.prod(kernel) * g.itemsize
+    words = kernel_words(
         [
-            *(0,) * 4, own, g.images, g.groups, channels_in, channels_out, *cells, *kernel, *counts, 0, 0, 1, 1,
-            *padding, *dilation, pitch, lines, 1, 1, groups * channels_in * channel, channel, 0, most, 0, 0, 0, 0, 0,
-            (kernel[0] - 1) * dilation[0], block.lines, block.images, *(0,) * 6, *stride, block.in_place,
-            max(1, _PANEL_BYTES // step_bytes),
+            *(0,) * 4, own, g.images, g.groups, sources, channels, *cells[1:], *kernel[1:], *counts[1:],
+            cells[0], kernel[0], 1, 1, *padding[1:], *dilation[1:], d.pitch, d.copied_lines, 1, 1,
+            (g.groups if in_place else 1) * sources * channel, channel, apart, d.elements, 0, 0, 0, back, parts,
+            (kernel[1] - 1) * dilation[1], d.lines, d.images, stride[0], padding[0], dilation[0], counts[0], 0, 0,
+            *stride[1:], in_place, max(1, _PANEL_BYTES // pass_bytes), _flags(g, back), units,
         ],
         WORDS,
     )  # fmt: skip
+    return ConvTiling(own, partial, parts or _blocks(g, back, d) * _units(g, back) // units, words)
 
 
-def _copied(g: ConvGeometry, block: _Blocking) -> tuple[int, int, int]:
-    """Return the lines and the cells of a line of the copy of a plane, and the bytes of a block's copy."""
-    cells, kernel, _, stride, padding, dilation = (in_plane(each, i) for each, i in _axes(g))
-    lines = (block.lines - 1) * stride[0] + 1 + (kernel[0] - 1) * dilation[0]
-    if block.in_place:
-        return lines, cells[1], 0
-    pitch = cells[1] + 2 * padding[1]
-    return lines, pitch, block.images * _grouped(g)[0] * lines * pitch * g.itemsize + 2 * _VECTOR_BYTES
+def _blocks(g: ConvGeometry, back: bool, d: _Division) -> int:
+    lines = math.prod((g.cells if back else g.counts)[:-1])
+    return -(-g.images // d.images) * -(-lines // d.lines)
 
 
-def _most(g: ConvGeometry, block: _Blocking) -> int:
-    """Return the windows of a block, in whole tiles."""
-    rows = ROWS[block.vectors]
-    return -(-block.images * block.lines * in_plane(g.counts, 1)[1] // rows) * rows
+def _units(g: ConvGeometry, back: bool) -> int:
+    """Return the tiles' channels of all groups."""
+    return g.groups * -(-_panels(_channels(g, back)[1], g) // _vectors(g, back))
+
+
+def _flags(g: ConvGeometry, back: bool) -> int:
+    """Return where flags stand after the panels; the last tile may have more vectors than there are panels."""
+    sources, channels = _channels(g, back)
+    panels = g.groups * _panels(channels, g) + max(ROWS) - 1
+    return panels * (sources * math.prod(g.kernel) + 1) * _VECTOR_BYTES
 
 
 @lru_cache(1024)
-def channel_plan(g: ConvGeometry) -> ConvTiling:
-    block = _block(g, _row_bytes(g))
-    lines, pitch, copied = _copied(g, block)
-    most = _most(g, block)
-    own = rounded_up(16 * most + 8 * math.prod(g.kernel) + 64) + most * block.vectors * _VECTOR_BYTES
-    own = rounded_up(own + copied)
-    tasks = -(-g.images // block.images) * -(-in_plane(g.counts, 1)[0] // block.lines)
-    # The last tile may have more vectors than there are panels.
-    panels = g.groups * _panels(_grouped(g)[1], _lanes(g)) + max(ROWS) - 1
-    return ConvTiling(own, panels * (g.depth + 1) * _VECTOR_BYTES, tasks, _words(g, block, most, own, pitch, lines))
+def channel_plan(g: ConvGeometry, back: bool = False) -> ConvTiling:
+    by_cells, row = is_by_cells(g, back), _vectors(g, back) * _VECTOR_BYTES
+    d = _division(g, back, by_cells, row)
+    own = rounded_up(16 * d.elements + 8 * math.prod(g.kernel) + 64) + d.elements * row
+    partial = _flags(g, back) + g.groups * _panels(_channels(g, back)[1], g) * g.itemsize
+    units = 1 if by_cells else _units(g, back)
+    return _plan(g, back, by_cells, d, rounded_up(own + d.copy_bytes), partial, 0, units)
 
 
 def channel_steps(
-    g: ConvGeometry, x: int, kernel: int, bias: int, result: int, workspace: int, panels: int
+    g: ConvGeometry, source: int, kernel: int, bias: int, target: int, workspace: int, panels: int, back: bool = False
 ) -> tuple[KernelCall, ...]:
-    """Return the steps of conv(kernel, bias, x) at `result`."""
-    plan, vectors = channel_plan(g), channel_vectors(_grouped(g)[1], _lanes(g))
+    """Return the steps of conv(kernel, bias, source) at `target`, or of its adjoint in x."""
+    plan, vectors, by_cells = channel_plan(g, back), _vectors(g, back), is_by_cells(g, back)
     words = plan.words.copy()
-    words[:4] = x, panels, result, workspace
+    words[:4] = source, panels, target, workspace
     words[31], words[33] = bias, kernel
     return (
-        KernelCall(channel_kernel("pack", g.dtype, vectors), g.groups * _panels(_grouped(g)[1], _lanes(g)), words),
-        KernelCall(channel_kernel("forward", g.dtype, vectors), plan.tasks, words),
+        KernelCall(
+            channel_kernel("pack", g.dtype, vectors, by_cells), g.groups * _panels(_channels(g, back)[1], g), words
+        ),
+        KernelCall(channel_kernel("convolve", g.dtype, vectors, by_cells), plan.tasks, words),
     )
-
-
-# The kernel's gradient ------------------------------------------------------------------------------------------------
-
-
-def _grad_row(g: ConvGeometry) -> int:
-    """Return the bytes of all channels of the result, in whole tiles."""
-    vectors = channel_vectors(_grouped(g)[1], _lanes(g))
-    return -(-_panels(_grouped(g)[1], _lanes(g)) // vectors) * vectors * _VECTOR_BYTES
 
 
 @lru_cache(1024)
 def channel_grad_plan(g: ConvGeometry) -> ConvTiling:
-    depth, row = math.prod(g.kernel) * _grouped(g)[0], _grad_row(g)
-    block = _block(g, row)
-    lines, pitch, copied = _copied(g, block)
-    most = _most(g, block)
-    own = rounded_up(16 * (depth + max(ROWS.values())) + 8 * most + 64) + most * row
-    own = rounded_up(own + copied)
-    parts = g.grad_parts(-(-g.images // block.images) * -(-in_plane(g.counts, 1)[0] // block.lines))
-    words = _words(g, block, most, own, pitch, lines).copy()
-    words[35] = parts
-    words.flags.writeable = False
-    return ConvTiling(own, parts * g.groups * depth * row, parts, words)
+    by_cells, depth, sources = is_grad_by_cells(g), g.depth, _channels(g, False)[0]
+    row = _units(g, False) // g.groups * _vectors(g, False) * _VECTOR_BYTES
+    d = _division(g, False, by_cells, row)
+    listed = sources if by_cells else depth
+    own = rounded_up(16 * (d.elements + listed + max(ROWS.values())) + 64) + d.elements * row
+    parts = g.grad_parts(_blocks(g, False, d))
+    return _plan(
+        g, False, by_cells, d, rounded_up(own + d.copy_bytes), parts * g.groups * depth * row, parts, 1
+    )  # fmt: skip
 
 
 def channel_grad_steps(
     g: ConvGeometry, x: int, cotangent: int, out: int, workspace: int, partial: int
 ) -> tuple[KernelCall, ...]:
     """Return the steps of conv_kernel_grad(x, cotangent) at `out`."""
-    plan, vectors = channel_grad_plan(g), channel_vectors(_grouped(g)[1], _lanes(g))
+    plan, vectors, by_cells = channel_grad_plan(g), _vectors(g, False), is_grad_by_cells(g)
     words = plan.words.copy()
     words[:4] = x, partial, cotangent, workspace
     words[33] = out
-    blocks = g.groups * -(-_panels(_grouped(g)[1], _lanes(g)) // vectors)
-    runs = -(-math.prod(g.kernel) * _grouped(g)[0] // _lanes(g))
+    planes, run = (_channels(g, False)[0], math.prod(g.kernel)) if by_cells else (1, g.depth)
     return (
-        KernelCall(channel_kernel("grad", g.dtype, vectors), plan.tasks, words),
-        KernelCall(channel_kernel("collect", g.dtype, vectors), blocks * runs, words),
+        KernelCall(channel_kernel("grad", g.dtype, vectors, by_cells), plan.tasks, words),
+        KernelCall(
+            channel_kernel("collect", g.dtype, vectors, by_cells),
+            _units(g, False) * planes * -(-run // _lanes(g)),
+            words,
+        ),
     )

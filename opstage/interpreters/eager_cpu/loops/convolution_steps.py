@@ -10,7 +10,6 @@ import math
 from functools import lru_cache
 
 from ...native import Kernel, KernelCall, find_blas
-from .cell_steps import cell_grad_plan, cell_grad_steps, cell_plan, cell_steps, is_by_cells, is_grad_by_cells
 from .channel_steps import (
     channel_grad_plan,
     channel_grad_steps,
@@ -55,8 +54,6 @@ def supported(geometry: ConvGeometry) -> bool:
 def conv_plan(geometry: ConvGeometry) -> ConvTiling:
     if is_depthwise(geometry):
         return depthwise_plan(geometry)
-    if is_by_cells(geometry):
-        return cell_plan(geometry)
     if is_by_channels(geometry):
         return channel_plan(geometry)
     return direct_plan(geometry) if is_direct(geometry) else _gemm_plan(geometry)
@@ -73,8 +70,6 @@ def _gemm_plan(geometry: ConvGeometry) -> ConvTiling:
 def conv_kernel_grad_plan(geometry: ConvGeometry) -> ConvTiling:
     if is_depthwise(geometry):
         return depthwise_grad_plan(geometry)
-    if is_grad_by_cells(geometry):
-        return cell_grad_plan(geometry)
     if is_grad_by_channels(geometry):
         return channel_grad_plan(geometry)
     return direct_grad_plan(geometry) if is_grad_direct(geometry) else _gemm_grad_plan(geometry)
@@ -170,8 +165,6 @@ def conv_steps(
     """
     if is_depthwise(geometry):
         return (depthwise_step(geometry, x, kernel, bias, out, workspace),)
-    if is_by_cells(geometry):
-        return cell_steps(geometry, x, kernel, bias, out, workspace, partial)
     if is_by_channels(geometry):
         return channel_steps(geometry, x, kernel, bias, out, workspace, partial)
     if is_direct(geometry):
@@ -190,8 +183,6 @@ def conv_kernel_grad_steps(
     """Return the steps of conv_kernel_grad(x, cotangent) at `out`."""
     if is_depthwise(geometry):
         return depthwise_grad_steps(geometry, x, cotangent, out, workspace, partial)
-    if is_grad_by_cells(geometry):
-        return cell_grad_steps(geometry, x, cotangent, out, workspace, partial)
     if is_grad_by_channels(geometry):
         return channel_grad_steps(geometry, x, cotangent, out, workspace, partial)
     plan = conv_kernel_grad_plan(geometry)
@@ -213,8 +204,8 @@ def conv_transpose_plan(geometry: ConvGeometry) -> ConvTiling:
     That conv has zero padding, which the adjoint does not have. A weight that is not finite turns those zeros into nan,
     so the adjoint is then recomputed; flags after the flipped kernel say where.
     """
-    if is_by_cells(geometry, True):
-        return cell_plan(geometry, True)
+    if is_by_channels(geometry, True):
+        return channel_plan(geometry, True)
     adjoint = col2im_plan(geometry)
     if is_depthwise(geometry):
         plan = depthwise_plan(geometry, True)
@@ -240,8 +231,8 @@ def conv_transpose_steps(
 ) -> tuple[KernelCall, ...]:
     """Return the steps of conv_transpose(kernel, bias, x) at `out`; `geometry` is that of the conv whose adjoint it
     is."""
-    if is_by_cells(geometry, True):
-        return cell_steps(geometry, x, kernel, bias, out, workspace, partial, back=True)
+    if is_by_channels(geometry, True):
+        return channel_steps(geometry, x, kernel, bias, out, workspace, partial, back=True)
     plan = col2im_plan(geometry)
     again = _placed(plan, out, kernel, x, bias, workspace, partial)
     mend = KernelCall(_kernel("col2im", geometry), plan.tasks, again, parallel=False)
