@@ -211,14 +211,13 @@ def sign(document: dict[str, Any]) -> bytes:
 
 
 def mutate_graph_file(rng: random.Random, data: bytes) -> bytes:
-    """The document within a graph's file changed, its digest right again."""
+    """The text within a graph's file changed, its digest right again."""
     if rng.random() < 0.25:
         return mutate_safetensors(rng, data)
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + length])
     metadata = header["__metadata__"]
-    document = mutate_json(rng, metadata["document"].encode())
-    metadata["document"] = document.decode("utf-8", "replace")
-    metadata["digest"] = hashlib.sha256(metadata["document"].encode()).hexdigest()
+    metadata["graph"] = mutate_text(rng, metadata["graph"].encode()).decode("utf-8", "replace")
+    metadata["digest"] = hashlib.sha256(metadata["graph"].encode()).hexdigest()
     packed = json.dumps(header).encode()
     return len(packed).to_bytes(8, "little") + packed + data[8 + length :]

@@ -283,6 +283,13 @@ def test_what_is_wrong_is_said_with_its_line(old: str, new: str, message: str) -
         parse(TEXT.replace(old, new))
 
 
+def test_a_constant_of_an_open_size_is_refused() -> None:
+    large = np.ones((5, 5))
+    text = TEXT.replace("(2,) float32 = [1.0, 2.0]", f"(B, 5) float64 = sha256:{digest(large)}")
+    with pytest.raises(UsageError, match=r"constant %1 is \(B, 5\) float64, but its value has the shape \(5, 5\)"):
+        parse(text, {digest(large): large})
+
+
 def test_an_empty_text_is_no_graph() -> None:
     with pytest.raises(UsageError, match="line 1 "):
         parse("")

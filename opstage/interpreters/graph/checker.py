@@ -162,7 +162,7 @@ def _constants_fit(body: Body) -> Iterator[Violation]:
             yield None, f"constant %{slot} holds {a_type(value)}, not an array"
         elif type_ != body.types[slot]:
             yield None, f"constant %{slot} says {type_}, but the slot is {body.types[slot]}"
-        elif value.shape != type_.shape:
+        elif not all(isinstance(n, int) for n in type_.shape) or value.shape != type_.shape:
             yield None, f"constant %{slot} is {type_}, but its value has the shape {value.shape}"
         elif value.dtype != type_.dtype and type_.dtype != EXACT and not _casts(value.dtype, type_.dtype):
             yield None, f"constant %{slot} is {type_}, but its value is {value.dtype}"
