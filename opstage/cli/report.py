@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 
 from ..atomic import write_file
-from ..experiment.side_by_side import Cells, side_by_side
-from ..experiment.side_by_side_html import side_by_side_html
+from ..experiment.side_by_side import Cells, side_by_side, side_by_side_html
 from ..ops.untrusted import printable
 
 

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self, final
 
 from ..ops.errors import OpstageError, is_installed
-from ..optim.groups import group_html
+from ..optim.groups import group_rows
 from ..training.callback import Loop
 from ..training.finite import NotFiniteError
 from ..training.fit import EpochResult, Position
@@ -207,7 +207,7 @@ class Journal:
             classes=task.held_out.classes,
             written=time.time() if running else None,
             processes=() if self.processes is None else self.processes.table,
-            groups=group_html(task.trainer.moved_by(task.optimizer)),
+            groups=group_rows(task.trainer.moved_by(task.optimizer)),
         )
         # run.json may contain half a character
         self._directory.write(REPORT, report_html(content).encode(errors="replace"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from html import escape
 from typing import Any, final
 
 from ..interpreters.formula import show_size
@@ -80,19 +79,3 @@ class Processes:
     def data(self) -> list[dict[str, Any]]:
         """Return the table as plain data."""
         return [{**asdict(share), "ranks": list(share.ranks)} for share in self.table]
-
-
-def processes_html(table: Sequence[ProcessShare]) -> str:
-    """Return the table of a report as HTML, or "" for one process."""
-    if not table:
-        return ""
-    rows = "".join(
-        f"<tr><td>{share.process}</td><td>{escape(share.host)}</td><td>{share.name}</td><td>{share.seconds:.1f} s</td>"
-        f"<td>{share.waited:.1f} s</td><td>{escape(show_size(share.sent))}</td></tr>"
-        for share in table
-    )
-    head = "".join(f"<th>{name}</th>" for name in ("process", "host", "hosts", "training", "waited", "sent"))
-    return (
-        '<h2 id="processes">Processes</h2>\n<div class="wide"><table><thead><tr>'
-        f"{head}</tr></thead><tbody>{rows}</tbody></table></div>"
-    )

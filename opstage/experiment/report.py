@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from ..interpreters.formula import show_size
+from ..pages import render
+from .charts import data_uri, panel_svg
 from .confusion import Classification
-from .confusion_html import classification_html
-from .curves import Curves, Panel
+from .curves import Curves
 from .metrics import show_value
-from .page import page_html
-from .png import data_uri
-from .processes import ProcessShare, processes_html
+from .processes import ProcessShare
 from .samples import GeneratedText, ImageRows
 from .settings import Configuration
-from .svg import panel_svg
+
+REFRESH = 3
+"""The page of a running run is reloaded after this many seconds."""
+
+_MOST_NUMBERS = 12
 
 
 @dataclass(frozen=True)
@@ -30,7 +37,7 @@ class ReportContent:
     classes    the names of a classifier's classes; None if they are numbers
     run        the content of run.json
     written    seconds since 1970, if the run is still in progress
-    groups     the table of each parameter's optimizer, as HTML
+    groups     the table of each parameter's optimizer: its heading and its rows
     processes  the shares of several processes
     """
 
@@ -47,109 +54,93 @@ class ReportContent:
     run: Mapping[str, Any]
     classes: Sequence[str] | None = None
     written: float | None = None
-    groups: str = ""
+    groups: Sequence[Sequence[str]] = ()
     processes: Sequence[ProcessShare] = ()
 
 
 def report_html(content: ReportContent) -> str:
     """Return the page."""
-    age = '<p id="age" class="muted"></p>' if content.written is not None else ""
-    sections = [
-        f"<h1>{escape(content.title)}</h1>",
-        f'<p id="status">{escape(content.status)}</p>{age}',
-        _held_out(content.held_out),
-        _about(content),
-        f'<h2 id="curves">Curves</h2>\n<div class="panels">{panels_html(content.curves.panels())}</div>',
+    made, held_out = content.classification, sorted(content.held_out.items())
+    return render(
+        "report.html",
+        title=content.title,
+        written=content.written,
+        refresh=REFRESH,
+        content=content,
+        held_out=", ".join(f"{name} {show_value(name, value)}" for name, value in held_out),
+        about=_about(content),
+        curves=map(panel_svg, content.curves.panels()),
+        rates=list(map(panel_svg, content.curves.rates())),
+        classification="" if made is None else classification_html(made, content.classes),
+        run=list(_flat(content.run)),
+        data_uri=data_uri,
+        show_size=show_size,
+        shown=_shown,
+    )
+
+
+def classification_html(made: Classification, classes: Sequence[str] | None = None) -> str:
+    """Return the sections of a classifier's result as HTML; `classes` are the names of its classes, if any."""
+    count = len(made.counts)
+    names = list(classes) if classes is not None and len(classes) == count else [str(number) for number in range(count)]
+    columns = made.scores.precision, made.scores.recall, made.scores.f1
+    scores = [
+        [name, made.counts[i].sum(), *[_percent(column[i]) for column in columns]] for i, name in enumerate(names)
     ]
-    rates = content.curves.rates()
-    if rates:
-        sections.append(f'<h2 id="rates">Rates</h2>\n<div class="panels">{panels_html(rates)}</div>')
-    if content.classification is not None:
-        sections.append(classification_html(content.classification, content.classes))
-    if content.samples is not None:
-        sections.append(_samples(content.samples))
-    sections.append(processes_html(content.processes))
-    sections += [_groups(content.groups), _cost(content.cost), _configuration(content.configuration), _run(content.run)]
-    return page_html(content.title, "\n".join(sections), written=content.written)
+    scores.append(["mean of classes", made.counts.sum(), *[_percent(_mean(column)) for column in columns]])
+    return render(
+        "classification.html",
+        names=names,
+        counts=made.counts.tolist(),
+        scores=scores,
+        mistakes=made.mistakes,
+        percent=_percent,
+        shown_sample=_shown_sample,
+    )
 
 
-def panels_html(panels: Iterable[Panel]) -> str:
-    """Return panels side by side, if there is room."""
-    return "".join(f"<div>{panel_svg(panel)}</div>" for panel in panels)
-
-
-def _held_out(means: Mapping[str, float]) -> str:
-    shown = ", ".join(f"{name} {show_value(name, value)}" for name, value in sorted(means.items()))
-    return f'<p id="held-out">On held-out data: {escape(shown)}.</p>' if shown else ""
-
-
-def _about(content: ReportContent) -> str:
+def _about(content: ReportContent) -> dict[str, str]:
     """Return which run it is: its name, start, time of training, command and commit."""
     run, minutes, seconds = content.run, *divmod(round(content.seconds), 60)
-    rows = {
+    return {
         "run": content.name,
         "started": str(run.get("started", "")).replace("T", " ").replace("+00:00", " UTC"),
         "trained for": f"{minutes // 60}:{minutes % 60:02}:{seconds:02}",
         "command": str(run.get("command", "")),
         "git commit": str(run.get("commit", "")),
     }
-    shown = [f'<tr><th>{name}</th><td class="code">{escape(text)}</td></tr>' for name, text in rows.items() if text]
-    return f'<table id="about"><tbody>{"".join(shown)}</tbody></table>'
-
-
-def _samples(made: ImageRows | GeneratedText) -> str:
-    head = f'<h2 id="samples">Samples</h2>\n<p>{escape(made.caption)}</p>'
-    if isinstance(made, GeneratedText):
-        return f'{head}\n<pre class="code sample">{escape(made.text)}</pre>'
-    rows = []
-    for label, images in made.rows:
-        drawn = "".join(f'<img src="{data_uri(image)}" alt="{escape(label)} {i}">' for i, image in enumerate(images))
-        rows.append(f"<tr><th>{escape(label)}</th><td>{drawn}</td></tr>")
-    return f'{head}\n<div class="wide"><table class="images"><tbody>{"".join(rows)}</tbody></table></div>'
-
-
-def _groups(table: str) -> str:
-    said = "What moves each parameter: the peak of its learning rate, its weight decay, the groups that it is in."
-    return f'<h2 id="groups">Parameters</h2>\n<details><summary>{said}</summary>{table}</details>' if table else ""
-
-
-def _cost(table: str) -> str:
-    said = (
-        "One training step as the shape checker sees it, for every batch size at once: FLOPs, bytes that kernels read "
-        "and write, and bytes that stay from the forward pass until the backward pass has read them."
-    )
-    return f'<h2 id="cost">Shapes and cost</h2>\n<p>{said}</p>\n{table}'
-
-
-def _configuration(configuration: Configuration) -> str:
-    rows = "".join(
-        f'<tr><td class="code">{escape(path)}</td><td class="code">{escape(_shown(value))}</td>'
-        f'<td class="muted">{escape(configuration.origins[path])}</td></tr>'
-        for path, value in configuration.values.items()
-    )
-    return (
-        '<h2 id="configuration">Configuration</h2>\n<div class="wide"><table><thead><tr><th>key</th><th>value</th>'
-        f"<th>from</th></tr></thead><tbody>{rows}</tbody></table></div>"
-    )
 
 
 def _shown(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return ", ".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
 
 
-def _run(run: Mapping[str, Any]) -> str:
-    flat: list[tuple[str, Any]] = []
+def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the values of nested tables by dotted path."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, _shown(value)
 
-    def walk(value: Any, path: str) -> None:
-        if isinstance(value, Mapping):
-            for key, inner in value.items():
-                walk(inner, f"{path}.{key}" if path else str(key))
-        else:
-            flat.append((path, ", ".join(map(str, value)) if isinstance(value, list) else value))
 
-    walk(run, "")
-    rows = "".join(
-        f'<tr><td class="code">{escape(name)}</td><td class="code">{escape(str(value))}</td></tr>'
-        for name, value in flat
-    )
-    return f'<h2 id="run">Run</h2>\n<div class="wide"><table><tbody>{rows}</tbody></table></div>'
+def _mean(values: npt.NDArray[np.float64]) -> float:
+    """Return the mean of the values that are not nan."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else math.nan
+
+
+def _percent(value: float) -> str:
+    return "none" if math.isnan(value) else f"{100 * value:.1f} %"
+
+
+def _shown_sample(sample: npt.NDArray[Any]) -> tuple[str, str]:
+    """Return an image, scaled to its value range, as a data URI; for any other sample "" and its first numbers."""
+    image = sample[0] if sample.ndim == 3 and sample.shape[0] == 1 else sample
+    if image.ndim == 2 and min(image.shape) > 3 and image.dtype.kind in "fiu":
+        values = image.astype(np.float64)
+        low, high = float(np.nanmin(values)), float(np.nanmax(values))
+        return data_uri((values - low) / ((high - low) or 1.0)), ""
+    numbers = sample.reshape(-1)
+    shown = ", ".join(f"{number:.4g}" for number in numbers[:_MOST_NUMBERS].tolist())
+    return "", f"{shown}, … ({numbers.size} numbers)" if numbers.size > _MOST_NUMBERS else shown

@@ -11,6 +11,8 @@ from typing import Any, final
 from ..config.toml import read_toml, toml_literal
 from ..ops.errors import UsageError
 from ..ops.untrusted import brief
+from ..pages import render
+from .charts import panel_svg
 from .curves import Curve, Curves, Panel
 from .directory import CONFIG, METRICS, RUN
 from .metrics import read_metrics, show_value
@@ -183,3 +185,14 @@ def _circumstances(run: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
 
 def _number(name: str, value: float | None) -> str:
     return "not finite" if value is None else show_value(name, value)
+
+
+def side_by_side_html(runs: SideBySide) -> str:
+    """Return a page that compares runs: results, differences, and overlaid curves."""
+    return render(
+        "comparison.html",
+        title=f"{len(runs.runs)} runs" if len(runs.runs) > 1 else runs.runs[0].name,
+        written=None,
+        runs=runs,
+        panels=map(panel_svg, runs.panels()),
+    )

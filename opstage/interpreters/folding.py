@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from html import escape
 from itertools import groupby
 from typing import Generic, Protocol, TypeVar, final
 
@@ -52,6 +51,11 @@ class Group(Generic[N]):
             else:
                 yield member
 
+    @property
+    def folded(self) -> list[N | Group[N] | Fold[N]]:
+        """The members, with neighbours of one form folded."""
+        return folded(self.members)
+
     @cached_property
     def form(self) -> Hashable:
         """Two regions with the same form do the same on tensors of the same shapes."""
@@ -65,6 +69,11 @@ class Fold(Generic[N]):
 
     name: str
     members: tuple[N | Group[N], ...]
+
+    @property
+    def folded(self) -> Sequence[N | Group[N]]:
+        """The members, each by itself."""
+        return self.members
 
     def nodes(self) -> Iterator[N]:
         for member in self.members:
@@ -111,35 +120,3 @@ def folded(members: Sequence[N | Group[N]]) -> list[N | Group[N] | Fold[N]]:
         else:
             items += alike
     return items
-
-
-def nested_html(
-    members: Sequence[N | Group[N]],
-    line: Callable[[N | Group[N] | Fold[N], int], str],
-    *,
-    opened: bool = False,
-    first_of_fold: bool = False,
-) -> str:
-    """The members as HTML: a `line` for each, indented by depth; the line of a region or `Fold` opens its members.
-
-    opened         whether regions are initially open
-    first_of_fold  whether a fold of regions shows only the first one
-    """
-
-    def html(item: N | Group[N] | Fold[N], depth: int) -> str:
-        if isinstance(item, Group):
-            inner = "".join([html(each, depth + 1) for each in folded(item.members)])
-            kind = f'class="group" data-path="{escape(item.path)}"{" open" if opened else ""}'
-        elif isinstance(item, Fold):
-            shown = item.members[:1] if first_of_fold and isinstance(item.members[0], Group) else item.members
-            inner, kind = "".join([html(each, depth + 1) for each in shown]), 'class="fold"'
-        else:
-            return line(item, depth)
-        return f"<details {kind}><summary>{line(item, depth)}</summary>{inner}</details>"
-
-    return "".join([html(item, 0) for item in folded(members)])
-
-
-def title_html(group: Group[N]) -> str:
-    """The attribute that shows the path of a region whose name is not the whole path."""
-    return f' title="{escape(group.path)}"' if group.path != group.name else ""

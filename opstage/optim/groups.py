@@ -9,7 +9,6 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import translate
 from functools import cached_property
-from html import escape
 from math import prod
 from typing import Any, NamedTuple, TypeVar, final
 
@@ -415,17 +414,13 @@ def _cells(row: MovedParameter) -> tuple[str, ...]:
     return (show_path(row.path), show_shape(row.shape), *moved, ", ".join(row.rules))
 
 
+def group_rows(rows: Sequence[MovedParameter]) -> list[tuple[str, ...]]:
+    """Return the cells of the table: its heading, and a row for each parameter."""
+    return [_HEAD, *map(_cells, rows)]
+
+
 def group_text(rows: Sequence[MovedParameter]) -> str:
     """Return the table as text, with a line for each parameter."""
-    lines = [_HEAD, *map(_cells, rows)]
+    lines = group_rows(rows)
     widths = [max(map(len, column)) for column in zip(*lines)]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
-
-
-def group_html(rows: Sequence[MovedParameter]) -> str:
-    """Return the table as HTML."""
-    head = "".join(f"<th>{name}</th>" for name in _HEAD)
-    body = "".join(
-        "<tr>" + "".join(f'<td class="code">{escape(cell)}</td>' for cell in _cells(row)) + "</tr>" for row in rows
-    )
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'

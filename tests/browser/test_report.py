@@ -17,11 +17,15 @@ import pytest
 from matplotlib.image import imread
 
 from opstage.experiment import configure, train
+from opstage.experiment.charts import panel_svg
 from opstage.experiment.curves import Curve, Panel
-from opstage.experiment.page import page_html
-from opstage.experiment.side_by_side import side_by_side
-from opstage.experiment.side_by_side_html import side_by_side_html
-from opstage.experiment.svg import panel_svg
+from opstage.experiment.side_by_side import side_by_side, side_by_side_html
+from opstage.pages import render
+
+
+def page_html(title: str, body: str, written: float | None = None) -> str:
+    return render("run_page.html", title=title, body=body, written=written, refresh=3)
+
 
 FLAGS = [
     "--headless",

@@ -12,7 +12,7 @@ import pytest
 import opstage
 from opstage import Options, Spec, init, optim
 from opstage.experiment import run as running
-from opstage.experiment.processes import Processes, processes_html
+from opstage.experiment.processes import Processes
 from opstage.experiment.settings import configure
 from opstage.experiment.task import prepare
 from opstage.interpreters.shape_check.sent import sent_by_processes
@@ -111,4 +111,3 @@ def test_the_journal_and_the_report_have_a_table(tmp_path: Path) -> None:
     assert [share["ranks"] for share in epoch["processes"]] == [[0, 0], [1, 1]]
     assert all(share["sent"] > 10_000 for share in epoch["processes"])
     assert '<h2 id="processes">' in (out / "report.html").read_text()
-    assert processes_html(()) == ""

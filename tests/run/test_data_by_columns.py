@@ -14,8 +14,7 @@ import opstage
 from opstage import UsageError
 from opstage.data import Dataset, from_csv
 from opstage.experiment.exporting import _sample, metadata
-from opstage.experiment.side_by_side import JUDGED_ON_OTHER_SCALES, JUDGED_OTHERWISE, side_by_side
-from opstage.experiment.side_by_side_html import side_by_side_html
+from opstage.experiment.side_by_side import JUDGED_ON_OTHER_SCALES, JUDGED_OTHERWISE, side_by_side, side_by_side_html
 from opstage.experiment.trained import Trained
 from opstage.models import mlp
 

@@ -11,10 +11,9 @@ import pytest
 from matplotlib.image import imread
 
 from opstage.experiment import configure
+from opstage.experiment.charts import data_uri, panel_svg, thinned
 from opstage.experiment.curves import Curve, Curves
-from opstage.experiment.png import data_uri
 from opstage.experiment.samples import COUNT, TEXT_LENGTH, GeneratedText, ImageRows, samples
-from opstage.experiment.svg import panel_svg, thinned
 from opstage.experiment.task import Task, prepare
 
 

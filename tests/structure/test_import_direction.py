@@ -42,6 +42,7 @@ HOUSE = (
     "mapped_tensors",
     "tensors",
     "documents",
+    "pages",
     "atomic",
     "readable",
     "loading",

@@ -200,9 +200,9 @@ class Report:
         return found + [Remark("note", f"right only if {each}", each.op, each.source) for each in self.conditions]
 
     def _repr_html_(self) -> str:
-        from .table.html import report_html
+        from .table.html import table_html
 
-        return report_html(self)
+        return table_html(self.table, self)
 
     def strict(self) -> Report:
         """The same, each undecided condition an error."""
