@@ -7,12 +7,11 @@ Derivative rules and decompositions are programs over `Ops`, so one copy of the 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from enum import Enum
 from itertools import permutations
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeAlias, TypeVar
 
-from .dims import Dim
+from .dims import Dim, DimScope
 from .errors import LocatedError, OpstageError, ProgramError
 from .invalid_static import raise_invalid
 from .kinds import Effect, Kind
@@ -280,11 +279,7 @@ class Primitive:
     def infer(self, operands: tuple[TensorType, ...], static: Static, region: str = "") -> tuple[TensorType, ...]:
         """Return the types of outputs and residuals; errors are located at this op and the user's line."""
         try:
-            raise_invalid(static)
-            types = self.shape_rule(*operands, **static)
-            for type_ in types:
-                require_sizes(type_.shape)
-            return types
+            return self._types(operands, static)
         except LocatedError as error:
             operator = written()
             if operator is not None:
@@ -293,6 +288,32 @@ class Primitive:
                 error.reason += self._another_order(operands, static)
             error.place(self.name, region)
             raise
+
+    def _types(self, operands: tuple[TensorType, ...], static: Static) -> tuple[TensorType, ...]:
+        raise_invalid(static)
+        types = self.shape_rule(*operands, **static)
+        for type_ in types:
+            require_sizes(type_.shape)
+        return types
+
+    def accepts(self, operands: tuple[TensorType, ...], static: Static, scope: DimScope | None = None) -> bool:
+        """Return whether the shape rule accepts these operands; with `scope`, for every size that is allowed there."""
+        noted = 0 if scope is None else len(scope.conditions)
+        try:
+            self._types(operands, static)
+            return scope is None or len(scope.conditions) == noted
+        except (OpstageError, ValueError, TypeError, IndexError):
+            return False
+        finally:
+            if scope is not None:
+                del scope.conditions[noted:]
+
+    def other_orders(
+        self, operands: tuple[TensorType, ...], static: Static, scope: DimScope | None = None
+    ) -> list[tuple[int, ...]]:
+        """Return the orders of rejected operands that the shape rule accepts, as the numbers of the operands."""
+        orders = permutations(range(len(operands)))
+        return [order for order in orders if self.accepts(tuple([operands[i] for i in order]), static, scope)]
 
     def _another_order(self, operands: tuple[TensorType, ...], static: Static) -> str:
         """Return a hint if operands of distinct roles, such as a weight and labels, fit in exactly one other order."""
@@ -304,14 +325,10 @@ class Primitive:
             or any(not isinstance(size, int) for size in sizes)
         ):
             return ""
-        fitting = []
-        for order in set(permutations(operands)) - {operands}:
-            with suppress(OpstageError, ValueError, TypeError, IndexError):
-                self.shape_rule(*order, **static)
-                fitting.append(order)
+        fitting = {tuple([operands[i] for i in order]) for order in self.other_orders(operands, static)}
         if len(fitting) != 1:
             return ""
-        others = ", ".join([f"{name} {show_shape(each.shape)}" for name, each in zip(names, fitting[0])])
+        others = ", ".join([f"{name} {show_shape(each.shape)}" for name, each in zip(names, *fitting)])
         return f"; the operands of {self} are {', '.join(names)}, in this order: they would fit as {others}"
 
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], static: Static) -> Cost:

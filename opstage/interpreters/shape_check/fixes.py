@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import permutations
 from typing import Any
 
 from ...ops.catalogue.convolution import CONV, CONV_TRANSPOSE
@@ -58,14 +57,7 @@ class FailedCall:
 
     def passes(self, scope: DimScope, types: Sequence[TensorType], static: Mapping[str, Any] | None = None) -> bool:
         """Whether the rule accepts these operands for every allowed size, without a further condition."""
-        noted = len(scope.conditions)
-        try:
-            self.primitive.infer(tuple(types), self.static if static is None else static)
-            return len(scope.conditions) == noted
-        except (OpstageError, ValueError, TypeError, IndexError):
-            return False
-        finally:
-            del scope.conditions[noted:]
+        return self.primitive.accepts(tuple(types), self.static if static is None else static, scope)
 
     def with_type(self, i: int, shape: Shape | None = None, dtype: DType | None = None) -> list[TensorType]:
         """Return the operands, with another shape or dtype for one of them."""
@@ -105,19 +97,11 @@ def _orders(call: FailedCall, scope: DimScope, written: WrittenCall) -> Iterator
     def misplaced(order: Sequence[int]) -> int:
         return sum(_misplaced(name, call.types[i], call.origins[i]) for name, i in zip(call.names, order))
 
-    given = tuple(range(len(call.types)))
-    right = [
-        order
-        for order in permutations(given)
-        if order != given
-        and misplaced(order) == 0 < misplaced(given)
-        and call.passes(scope, [call.types[i] for i in order])
-    ]
-    if not right and not any(
-        origin.startswith("params") for origin in call.origins
-    ):  # nothing says what is a parameter
-        fits = [order for order in permutations(given) if call.passes(scope, [call.types[i] for i in order])]
-        right = fits if len(fits) == 1 and fits != [given] else []
+    given = range(len(call.types))
+    fits = call.primitive.other_orders(call.types, call.static, scope)
+    right = [order for order in fits if misplaced(order) == 0 < misplaced(given)]
+    if not right and not any(origin.startswith("params") for origin in call.origins):
+        right = fits if len(fits) == 1 else []  # nothing says what is a parameter
     named = [o for o in right if all(_named(call.origins[i], n) for n, i in zip(call.names, o) if n in _PARAMETERS)]
     for order in named or right:
         wanted = f"the operands of {call.primitive} are {', '.join(call.names)}, in this order"
