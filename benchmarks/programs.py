@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 import opstage
+from benchmarks.sent import sent_by_processes
 from benchmarks.workloads import LEARNING_RATE, WEIGHT_DECAY, Chain, Cnn, Gpt, Lstm, Mlp
 from opstage import Options, Spec
 from opstage.init import build
-from opstage.interpreters.shape_check.sent import sent_by_processes
 from opstage.models import Model, lstm
 from opstage.ops.dims import DimScope
 from opstage.ops.mesh import mesh_of

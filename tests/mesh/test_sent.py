@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import opstage
+from benchmarks.sent import sent_by_processes
 from opstage import Options, Spec, init, optim
 from opstage.experiment import run as running
 from opstage.experiment.processes import Processes
 from opstage.experiment.settings import configure
 from opstage.experiment.task import prepare
-from opstage.interpreters.shape_check.sent import sent_by_processes
 from opstage.models import gpt, model
 from opstage.ops.mesh import Mesh
 from opstage.training.fit import EpochResult

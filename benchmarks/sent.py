@@ -12,15 +12,15 @@ from typing import Any, final
 import numpy as np
 from typing_extensions import override
 
-from ...ops.mesh import Mesh
-from ...ops.primitive import Primitive, Static
-from ...ops.types import FLOAT32, DType, TensorType, as_dtype
-from ..host import Array
-from ..interpreter import BaseInterpreter, Typed
-from ..mesh.fabric import EXCHANGE, EXCHANGE_START, Flight
-from ..mesh.ranks import Ranks
-from .program import CheckedProgram
-from .traffic import collectives
+from opstage.interpreters.host import Array
+from opstage.interpreters.interpreter import BaseInterpreter, Typed
+from opstage.interpreters.mesh.fabric import EXCHANGE, EXCHANGE_START, Flight
+from opstage.interpreters.mesh.ranks import Ranks
+from opstage.interpreters.shape_check.program import CheckedProgram
+from opstage.interpreters.shape_check.traffic import collectives
+from opstage.ops.mesh import Mesh
+from opstage.ops.primitive import Primitive, Static
+from opstage.ops.types import FLOAT32, DType, TensorType, as_dtype
 
 
 def sent_by_processes(program: CheckedProgram, mesh: Mesh, processes: int) -> tuple[int, ...]:
