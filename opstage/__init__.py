@@ -8,7 +8,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from . import data, debug, init, models, optim
     from .api import check, hvp, jvp, run, trim, value_and_grad, vjp
-    from .certified.bounds import bounds
     from .compilation import CompiledOut, CompiledScalar, compile, record
     from .experiment.fitting import fit
     from .experiment.planned import plan
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from .training.session import Session
     from .training.trainer import ScalarTrainer, scalar_trainer
     from .training.validate import check_step
+    from .verification import bounds
 
 __all__ = [
     "Accumulate",
@@ -120,7 +120,7 @@ __all__ = [
 # A name is imported when it is first used: so `opstage` heeds Ctrl-C before NumPy is there, and --help needs no model.
 _HOMES = {
     ".api": "check hvp jvp run trim value_and_grad vjp",
-    ".certified.bounds": "bounds",
+    ".verification": "bounds",
     ".compilation": "CompiledOut CompiledScalar compile record",
     ".experiment.fitting": "fit",
     ".experiment.planned": "plan",

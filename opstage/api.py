@@ -20,7 +20,6 @@ from .interpreters.derivatives import run_on_tape
 from .interpreters.derivatives import value_and_grad as value_and_grad_over
 from .interpreters.derivatives import vjp as vjp_over
 from .interpreters.interpreter import BaseInterpreter
-from .interpreters.intervals import bounded as bounded  # before programs that ask for bounds are recorded
 from .interpreters.registry import shared_interpreter, trim_shared
 from .interpreters.shape_check import Report, check_base_program, unusable, with_captured
 from .ops.arrays import as_numpy

@@ -24,12 +24,10 @@ from ..ops.types import as_dtype
 from ..optim.clip import Clip
 from ..optim.optimizer import Optimizer
 from ..options import Options
+from ..planning import MEASURED, Rates, device_called
 from ..planning.calibration import machine_rates, require_measurable
-from ..planning.comparison import StepComparison, compare
-from ..planning.published import device_called
-from ..planning.rates import MEASURED, Rates
-from ..planning.step_plan import StepPlan, Wire, plan_step
-from ..planning.timing import TimedStep
+from ..planning.probes import TimedStep
+from ..planning.step_plan import StepComparison, StepPlan, Wire, compare, plan_step
 from ..training.memory import StepMemory, model_memory
 from ..training.parameters import first_trees
 from ..training.sizes import dim_names

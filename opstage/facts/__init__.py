@@ -1,17 +1,25 @@
 """Facts: what is proved of a program for every allowed size, by running it on facts in place of tensors.
 
-`Interpretation` runs closed bodies in any `Domain`. `dependence` is one: claims are proved by it, or refuted by a run.
-`ranges` is another: where numbers may leave the dtype. `report_of` brings recorded graphs to both.
+`with_claims` proves claims about what outputs read, or refutes them by a run; `ranges_of` finds where numbers may leave
+the dtype. `report_of` brings recorded graphs to both.
 """
 
+from __future__ import annotations
+
+from ..analysis.domain import Domain, OpCall, Rule
+from ..analysis.interpretation import Interpretation
+from ..analysis.ranges import ValueRange
+from ..interpreters.graph.graph import Graph
+from ..interpreters.shape_check import Report
 from ..interpreters.shape_check.claimed import ClaimVerdict
+from ..interpreters.shape_check.program import CheckedProgram
 from ..ops.claims import Causal, Claim, Ignores, Independent, Uses, Window
-from .domain import Domain, OpCall, Rule
-from .graphs import report_of
-from .interpret import Interpretation
-from .prove import with_claims
-from .ranged import RangeReport, bounds_of_claims, ranges_of, with_ranges
-from .ranges import ValueRange
+from ..ops.dims import DimExpr, DimScope
+from ..ops.errors import UsageError
+from ..ops.kinds import Effect
+from ..ops.untrusted import a_type
+from .claims import with_claims
+from .range_report import RangeReport, bounds_of_claims, ranges_of, with_ranges
 
 __all__ = [
     "Causal",
@@ -33,3 +41,26 @@ __all__ = [
     "with_claims",
     "with_ranges",
 ]
+
+
+def report_of(graph: Graph) -> Report:
+    """The report on a recorded graph: for `ranges_of` and `with_claims`, as that of `opstage.check` is on a program.
+
+    Findings are at the lines that the graph has of its source. What Specs declared is not in a graph: state bounds of
+    its inputs where they matter.
+
+    Raises:
+        UsageError: what is no recorded graph.
+    """
+    if not isinstance(graph, Graph):
+        raise UsageError(f"report_of takes the graph that opstage.record gives, not {a_type(graph)}")
+    body = graph.body
+    scope = next((size.scope for type_ in body.types for size in type_.shape if isinstance(size, DimExpr)), DimScope())
+    names = list(graph.input_names)
+    if names and names[-1] == "step" and Effect.DRAWS in body.effects:
+        names[-1] = ""  # the number of the training step, which is no argument
+    program = CheckedProgram(
+        body, tuple(names), lambda: list(graph.output_names), scope=scope, dtype=graph.dtype, seed=graph.seed
+    )
+    outputs = tuple([body.types[slot] for slot in body.outputs])
+    return Report((), (), outputs, body.cost(), len(body.equations), program=program)

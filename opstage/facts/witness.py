@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
+from ..analysis.dependence.regions import equal_proved
+from ..analysis.ranges import ends_of
 from ..interpreters.registry import make_interpreter
 from ..interpreters.shape_check.program import CheckedProgram
 from ..interpreters.shape_check.report import Assumption
@@ -21,8 +23,6 @@ from ..ops.dims.relation import claim_of
 from ..ops.errors import OpstageError
 from ..ops.types import FLOAT32, FLOAT64, TensorType
 from ..options import Options
-from .dependence.sizes import equal_proved
-from .ranges import ends_of
 
 _SIZES = (4, 5, 3, 6, 8, 2, 12, 16, 32, 1)
 _MOST_ELEMENTS = 20_000_000

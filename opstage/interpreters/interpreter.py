@@ -155,7 +155,7 @@ class Interpreter(Ops[R]):
 
     @override
     def bounds_of(self, f: Callable[..., Any], /, *trees: Any) -> Any:
-        from .intervals.bounded import bounds
+        from ..analysis.intervals import bounds
 
         return bounds(self, f, *trees)
 

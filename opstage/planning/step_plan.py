@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from ..interpreters.folding import UPDATE
 from ..interpreters.shape_check.memory import PeakMemory
+from ..interpreters.structural import SCAN
 from ..ops.amounts import show_bytes
 from ..options import Options
 from ..training.memory import StepMemory
-from .kernels import PHASES, PlannedKernel, kernels_of
-from .rates import MEASURED, PUBLISHED, Rates
-from .roofline import COMPUTE, MEMORY, OVERHEAD, KernelTime, time_of
+from . import MEASURED, PUBLISHED, Rates
+from .probes import TimedStep
+from .roofline import (
+    COMPUTE,
+    MEMORY,
+    OVERHEAD,
+    PHASES,
+    KernelTime,
+    PlannedKernel,
+    kernels_of,
+    region_of,
+    time_of,
+)
 
 WIRE = "(wire)"
 """The group for the time of messages between ranks."""
@@ -192,7 +204,6 @@ class StepPlan:
         }
 
     def __str__(self) -> str:
-        from .text import plan_text
 
         return plan_text(self)
 
@@ -249,3 +260,194 @@ def plan_step(
     seconds, ranks = steps * made.seconds, 1 if wire is None else wire.ranks
     run = PlannedRun(steps, seconds, None if rates.watts is None else ranks * rates.watts * seconds)
     return replace(made, run=run)
+
+
+# Comparison with the same step run on this machine: by block, and kernel by kernel ------------------------------------
+
+OFF = 0.25
+"""The relative error up to which a kernel's prediction is not reported."""
+_LEAST_SHARE = 0.01  # of the step; smaller kernels are not reported
+
+
+class Compared(NamedTuple):
+    """Predicted and measured seconds of the kernels with one name, or of one block."""
+
+    name: str
+    predicted: float
+    measured: float
+
+    @property
+    def ratio(self) -> float:
+        """Predicted over measured; infinite where nothing was measured."""
+        return self.predicted / self.measured if self.measured else float("inf")
+
+
+@final
+@dataclass(frozen=True)
+class StepComparison:
+    """A plan and its measured step.
+
+    step       the whole step, the fastest of those that were run
+    groups     by block; the time between kernels is its own block
+    kernels    by name, the longest first: each timed by itself, which on a busy machine is more reliable than the
+               whole step
+    """
+
+    plan: StepPlan
+    step: Compared
+    groups: tuple[Compared, ...]
+    kernels: tuple[Compared, ...]
+
+    @property
+    def of_kernels(self) -> Compared:
+        """All kernels together."""
+        return Compared(
+            "all kernels", sum(row.predicted for row in self.kernels), sum(row.measured for row in self.kernels)
+        )
+
+    @property
+    def off(self) -> tuple[Compared, ...]:
+        """The kernels large enough to report whose prediction is off by more than a quarter."""
+        least = _LEAST_SHARE * self.step.measured
+        return tuple(
+            row
+            for row in self.kernels
+            if max(row.predicted, row.measured) >= least and not 1 - OFF <= row.ratio <= 1 + OFF
+        )
+
+    def as_data(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        rows = {"groups": self.groups, "kernels": self.kernels}
+        return {
+            **_figures(self.step),
+            "kernels_predicted_ms": 1e3 * self.of_kernels.predicted,
+            "kernels_measured_ms": 1e3 * self.of_kernels.measured,
+            **{name: [{"name": row.name, **_figures(row)} for row in each] for name, each in rows.items()},
+        }
+
+    def __str__(self) -> str:
+
+        return comparison_text(self)
+
+
+def _figures(row: Compared) -> dict[str, float | None]:
+    ratio = row.ratio if row.measured else None
+    return {"predicted_ms": 1e3 * row.predicted, "measured_ms": 1e3 * row.measured, "ratio": ratio}
+
+
+def compare(plan: StepPlan, made: TimedStep, *, rounds: int = 10, seconds: float = 1.0) -> StepComparison:
+    """Run the step of a plan, as a whole and kernel by kernel."""
+    made.run(seconds / 2)
+    measured = _compiled(plan, made, rounds) if made.executor is not None else _eager(made, rounds)
+    whole = made.run(seconds / 2)
+    groups: dict[str, float] = defaultdict(float)
+    names: dict[str, float] = defaultdict(float)
+    for row in measured:
+        groups[row.group] += row.seconds
+        names[row.name] += row.seconds
+    groups[REST] = max(0.0, whole - sum(row.seconds for row in measured))
+    predicted_groups: dict[str, float] = defaultdict(float)
+    predicted_names: dict[str, float] = defaultdict(float)
+    for time in plan.times:
+        kernel = time.kernel
+        inside = time.seconds if kernel.looped else kernel.times * max(time.compute, time.memory)
+        predicted_groups[group_of(kernel)] += inside
+        predicted_groups[REST] += time.seconds - inside
+        predicted_names[LOOP if kernel.looped else kernel.asked or kernel.name] += inside
+    predicted_groups[REST] += plan.overhead
+    return StepComparison(
+        plan,
+        Compared("step", plan.seconds, whole),
+        _rows(predicted_groups, groups, [row.name for row in plan.groups]),
+        _rows(predicted_names, names, sorted(names, key=lambda name: -names[name])),
+    )
+
+
+def _rows(predicted: Mapping[str, float], measured: Mapping[str, float], order: Sequence[str]) -> tuple[Compared, ...]:
+    every = dict.fromkeys([*order, *measured, *predicted])
+    return tuple([Compared(name, predicted.get(name, 0.0), measured.get(name, 0.0)) for name in every])
+
+
+class _TimedKernel(NamedTuple):
+    name: str
+    group: str
+    seconds: float
+
+
+def _eager(made: TimedStep, rounds: int) -> list[_TimedKernel]:
+    """By op, as requested from the interpreter; an op that it decomposes counts as one op."""
+    found = []
+    for op, seconds in made.ops(rounds):
+        name = LOOP if op.primitive is SCAN else op.primitive.name
+        found.append(_TimedKernel(name, group_named(region_of(op.region), name), seconds))
+    return found
+
+
+def _compiled(plan: StepPlan, made: TimedStep, rounds: int) -> list[_TimedKernel]:
+    """By the units of work of the plan; the predicted kernels hold their numbers."""
+    planned = {time.kernel.unit: time.kernel for time in reversed(plan.times)}
+    found = []
+    for unit, (_, seconds) in enumerate(made.kernels(rounds)):
+        kernel = planned[unit]
+        found.append(_TimedKernel(LOOP if kernel.looped else kernel.name, group_of(kernel), seconds))
+    return found
+
+
+# Text -----------------------------------------------------------------------------------------------------------------
+
+
+def plan_text(plan: StepPlan) -> str:
+    """The table of groups, and the time and energy of a run."""
+    at = ", ".join(f"{name}={size}" for name, size in plan.sizes.items())
+    lines = [
+        f"{plan.model} at {at}: a step of {milliseconds(plan.seconds)} on {plan.rates.name}, {plan.options.backend}, "
+        f"{plan.options.dtype}",
+        "",
+        f"{'ms':>10}{'share':>8}{'forward':>10}{'backward':>10}{'update':>10}  {'bound by':<10}kernels of",
+    ]
+    for row in plan.groups:
+        share = row.seconds / plan.seconds if plan.seconds else 0.0
+        phases = "".join(
+            f"{1e3 * row.phases[phase]:>10.3f}" if row.phases.get(phase) else f"{'':>10}"
+            for phase in ("forward", "backward", "update")
+        )
+        lines.append(f"{1e3 * row.seconds:>10.3f}{share:>8.1%}{phases}  {row.bound:<10}{row.name}")
+    lines += ["", f"memory {show_bytes(plan.memory.needed)} of tensors at the peak"]
+    if plan.largest is not None and plan.rates.memory is not None:
+        name, size = plan.largest
+        lines.append(f"{name}={size} is the largest that fits {show_bytes(plan.rates.memory)}")
+    if plan.run is not None:
+        energy = (
+            ""
+            if plan.run.joules is None
+            else f", about {plan.run.joules / 3.6e6:.3g} kWh ({plan.rates.watts:.0f} W, an estimate)"
+        )
+        lines.append(f"{plan.run.steps:,} steps: {duration(plan.run.seconds)}{energy}")
+    return "\n".join([*lines, *plan.remarks])
+
+
+def milliseconds(seconds: float) -> str:
+    """`1.234 ms`."""
+    return f"{1e3 * seconds:.3f} ms"
+
+
+def duration(seconds: float) -> str:
+    """`2.5 h`, `3.1 min`, `12 s`."""
+    if seconds >= 3600:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 60:.1f} min" if seconds >= 60 else f"{seconds:.3g} s"
+
+
+def comparison_text(found: StepComparison) -> str:
+    """Predicted and measured milliseconds by block, and the kernels whose prediction is off."""
+    lines = [f"{'predicted':>10}{'measured':>10}{'ratio':>7}  ms of"]
+    lines += [_compared(row) for row in (*found.groups, found.of_kernels, found.step)]
+    if not found.off:
+        return "\n".join([*lines, "", "no kernel that takes a hundredth of the step is off by more than 25 %"])
+    lines += ["", "off by more than 25 %, of the kernels that take a hundredth of the step or more:"]
+    return "\n".join([*lines, *map(_compared, found.off)])
+
+
+def _compared(row: Compared) -> str:
+    ratio = f"{row.ratio:.2f}" if row.measured else "-"
+    return f"{1e3 * row.predicted:>10.3f}{1e3 * row.measured:>10.3f}{ratio:>7}  {row.name}"

@@ -2,7 +2,7 @@
 
 Numbers that depend on that of the rows are those of the whole batch, and so are sums over rows that are no terms but
 divide one, say. What is fixed, such as a penalty, each part adds in its share. Then what the parts give adds up to the
-loss of the batch, and so do its gradients. `facts.rows.parts_of` proves which sums these are, on the traced loss.
+loss of the batch, and so do its gradients. `analysis.rows.parts_of` proves which sums these are, on the traced loss.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
-from ..facts.declared import RuledJoins
-from ..facts.domain import Domain
-from ..facts.interpret import Interpretation
-from ..facts.rows import RowKind, RowReads, parts_of, source_of
+from ..analysis.domain import Domain
+from ..analysis.interpretation import Interpretation
+from ..analysis.rows import RowKind, RowReads, parts_of, source_of
 from ..interpreters.control import CONTROL, bodies_of
 from ..interpreters.graph.passes.dead_code import dead_code
 from ..interpreters.graph.passes.expansion import expand
@@ -33,6 +32,7 @@ from ..ops.primitive import Primitive
 from ..ops.structure import VARY_LIKE
 from ..ops.trees import Structure, unflatten
 from ..ops.types import INT64, TensorType
+from .declared_rules import RuledJoins
 
 SAYING = Mesh((("of one rank", 1),))
 """A mesh on which a program is traced as without one, but for draws, which say whether they have `like=`."""
@@ -132,7 +132,7 @@ class Terms:
 
     @classmethod
     def of(cls, trace: RowTrace, ranks: bool) -> Terms:
-        """Return what is proved of a traced program; see `facts.rows.Joins` for `ranks`."""
+        """Return what is proved of a traced program; see `analysis.rows.Joins` for `ranks`."""
         body = trace.by_rows()
         run = trace.interpretation(RuledJoins(trace.rows, whole=True, ranks=ranks))
         with trace.scope.aside():

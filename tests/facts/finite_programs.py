@@ -10,8 +10,8 @@ import numpy as np
 
 import opstage
 from opstage import Options, Spec, derived
+from opstage.analysis.ranges import ASSUMPTIONS
 from opstage.facts import RangeReport, ranges_of
-from opstage.facts.ranges import ASSUMPTIONS
 from tests.facts.test_ranges_of_ops import outside
 
 RANGES = [

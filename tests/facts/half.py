@@ -13,8 +13,8 @@ import numpy as np
 
 import opstage
 from opstage import Options, Spec
-from opstage.facts.ranged import ranges_of
-from opstage.facts.ranges import ASSUMPTIONS
+from opstage.analysis.ranges import ASSUMPTIONS
+from opstage.facts.range_report import ranges_of
 from opstage.interpreters.registry import make_interpreter
 from opstage.ops.closed import Body
 from tests.facts.test_ranges_of_ops import outside

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from opstage import Options
+from opstage.analysis.dependence import Dependence, Fact
+from opstage.analysis.dependence.fact import Affine, Between, Columns, Span, hull, plain, reading
 from opstage.facts import Interpretation
-from opstage.facts.dependence import Dependence, Fact
-from opstage.facts.dependence.fact import Affine, Between, Columns, Span, hull, plain, reading
 from opstage.interpreters.registry import make_interpreter
 from opstage.interpreters.tracer import constants, evaluate
 from opstage.ops.closed import Body

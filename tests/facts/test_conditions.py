@@ -10,8 +10,8 @@ import pytest
 
 import opstage
 from opstage import Spec
+from opstage.analysis.ranges import conditions
 from opstage.facts import ranges_of
-from opstage.facts.ranges.rules import conditions, masks
 from opstage.training.validate import check_step
 from tests.facts.test_ranges_of_ops import EXTREMES, wrong
 
@@ -126,7 +126,7 @@ def test_a_wrong_rule_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     right = getattr(owner, attribute)
     monkeypatch.setattr(owner, attribute, change(right))
     if attribute == "where":
-        monkeypatch.setattr(masks, attribute, change(right))
+        monkeypatch.setattr(conditions, attribute, change(right))
     assert any(contradicted(each) for each in programs)
 
 

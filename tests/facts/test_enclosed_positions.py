@@ -10,8 +10,9 @@ import pytest
 
 import opstage
 from opstage import Spec, derived
-from opstage.facts.dependence.fact import Between
-from opstage.facts.dependence.rules import enclosed, indexing
+from opstage.analysis.dependence import layout as indexing
+from opstage.analysis.dependence import positions as enclosed
+from opstage.analysis.dependence.fact import Between
 from tests.facts.test_reading_enemies import found_wrong, ints, normal
 
 Program = Callable[..., Any]

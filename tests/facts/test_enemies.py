@@ -10,9 +10,9 @@ import pytest
 
 import opstage
 from opstage import Spec, derived
-from opstage.facts import ranges
-from opstage.facts.ranges import Ranges, ValueRange
-from opstage.facts.ranges.rules import mixing
+from opstage.analysis import ranges as ranges
+from opstage.analysis.ranges import Ranges, ValueRange
+from opstage.analysis.ranges import reduction as mixing
 from tests.facts.half import wrong as in_half
 from tests.facts.test_ranges_of_ops import wrong
 

@@ -10,11 +10,11 @@ import pytest
 
 import opstage
 from opstage import Options, Spec
+from opstage.analysis.dependence import Dependence
+from opstage.analysis.dependence.masks import in_every_row, misses_a_row
+from opstage.analysis.dependence.regions import ANYWHERE, NONE, Region, region
+from opstage.analysis.ranges.fact import limits_of
 from opstage.facts import Interpretation, with_claims
-from opstage.facts.dependence import Dependence
-from opstage.facts.dependence.regions import ANYWHERE, NONE, Region, region
-from opstage.facts.dependence.rows import in_every_row, misses_a_row
-from opstage.facts.ranges.limits import limits_of
 from opstage.ops.claims import Causal
 from opstage.ops.errors import UsageError
 from tests.facts.half import half
@@ -102,7 +102,7 @@ def test_a_bound_that_is_a_little_too_wide_is_not_proved(dtype: str, how: str) -
 @pytest.mark.parametrize("backend", ["eager", "compiled"])
 @pytest.mark.parametrize("dtype", list(UNDERFLOW))
 def test_exponentials_vanish_where_they_are_taken_to(dtype: str, backend: str) -> None:
-    from opstage.facts.dependence.masking import vanishing_below
+    from opstage.analysis.dependence.masks import vanishing_below
 
     end = vanishing_below(limits_of(dtype), math.e)
     x = np.append(np.linspace(end - 3, end, 1001), [-1e3, -1e9, LOWEST, -np.inf]).astype(dtype)
@@ -344,10 +344,10 @@ def test_rows_are_as_counting_them_says(name: str) -> None:
 # Rules made wrong ---------------------------------------------------------------------------------------------------
 
 MUTANTS: dict[str, tuple[str, Any, Any, tuple[float, float]]] = {
-    "every row has an element": ("rows.in_every_row", lambda *_: True, attending(-1e9, ahead=-1), (-1, 1)),
-    "powers vanish too soon": ("masking.vanishing_below", lambda *_: -20.0, attending(-40.0), (-1, 1)),
-    "nothing vanishes": ("masking.vanishing_below", lambda *_: -math.inf, attending(-1e9), (-1, 1)),
-    "maxima depend on all elements": ("rules.mixing.without_dominated", lambda c, f, g: f, attending(-1e9), (-1, 1)),
+    "every row has an element": ("masks.in_every_row", lambda *_: True, attending(-1e9, ahead=-1), (-1, 1)),
+    "powers vanish too soon": ("masks.vanishing_below", lambda *_: -20.0, attending(-40.0), (-1, 1)),
+    "nothing vanishes": ("masks.vanishing_below", lambda *_: -math.inf, attending(-1e9), (-1, 1)),
+    "maxima depend on all elements": ("reduction.without_dominated", lambda c, f, g: f, attending(-1e9), (-1, 1)),
 }
 
 
@@ -355,5 +355,5 @@ MUTANTS: dict[str, tuple[str, Any, Any, tuple[float, float]]] = {
 def test_a_wrong_rule_gives_another_verdict(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path, wrong, program, ends = MUTANTS[name]
     right = verdict(program, ends).state
-    monkeypatch.setattr(f"opstage.facts.dependence.{path}", wrong)
+    monkeypatch.setattr(f"opstage.analysis.dependence.{path}", wrong)
     assert verdict(program, ends).state != right

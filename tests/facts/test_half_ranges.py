@@ -10,7 +10,7 @@ import pytest
 
 import opstage
 from opstage import Spec
-from opstage.facts.ranged import ranges_of
+from opstage.facts.range_report import ranges_of
 from tests.facts.half import half, wrong
 from tests.facts.steps import D, drawn, program_of
 from tests.facts.test_every_op import EVERY_OP, OTHERS, _operands

@@ -10,8 +10,8 @@ import pytest
 
 import opstage
 from opstage import Options, Spec, init
+from opstage.analysis.ranges import INITIAL
 from opstage.facts import ranges_of
-from opstage.facts.ranges import INITIAL
 from opstage.ops.splitmix import LARGEST_NORMAL, LARGEST_UNIFORM
 from opstage.training.validate import check_step
 from tests.facts.test_ranges_of_ops import outside

@@ -12,8 +12,8 @@ import pytest
 
 import opstage
 from opstage import Options, Spec
+from opstage.analysis.ranges import growth
 from opstage.facts import ranges_of
-from opstage.facts.ranges import growth
 from tests.facts.test_ranges_of_ops import outside
 from tests.searches import share
 

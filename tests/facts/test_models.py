@@ -11,9 +11,9 @@ import pytest
 
 import opstage
 from opstage import Spec, derived
+from opstage.analysis.dependence import Dependence
 from opstage.experiment.settings import configure
 from opstage.facts import Causal, ClaimVerdict, Independent, Interpretation, Uses, Window
-from opstage.facts.dependence import Dependence
 from opstage.loading import load_file
 from opstage.models import resnet, zoo
 from opstage.training.predictor import input_specs

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from opstage.facts import interpret, loops
-from opstage.facts.dependence import Dependence, fact, regions
-from opstage.facts.dependence.fact import NONE, Fact, Span
-from opstage.facts.dependence.rules import indexing, layout, mixing, pointwise, positions
+from opstage.analysis import interpretation
+from opstage.analysis.dependence import Dependence, fact, layout, positions, regions
+from opstage.analysis.dependence import elementwise as pointwise
+from opstage.analysis.dependence import reduction as mixing
+from opstage.analysis.dependence.fact import NONE, Fact, Span
 from opstage.ops.catalogue import convolution, elementwise, linalg, logic, pooling, reduction, sequence
 from opstage.ops.catalogue import indexing as rows
 from opstage.ops.catalogue.layout import BROADCAST_TO, PERMUTE, RESHAPE
@@ -187,7 +188,7 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Sequence[str]]] = {
     "a sum with zero is zero": (_absorbing(elementwise.ADD, pointwise._either(0, 0, ())), ["numbers added"]),
     "nothing is bad beside -inf": (_never_bad, ["selected, less 0"]),
     "rows that are taken apart are two less": (
-        _attribute(indexing, "_taken_apart", lambda right: lambda x, idx: _less_by_two(right(x, idx))),
+        _attribute(layout, "_taken_apart", lambda right: lambda x, idx: _less_by_two(right(x, idx))),
         ["flat positions"],
     ),
     "no size is large enough": (
@@ -229,7 +230,7 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Sequence[str]]] = {
         ["scan", "scan reverse"],
     ),
     "loops end at once": (
-        _attribute(loops, "_fixpoint", lambda right: lambda run, init, step, *more: step(list(init))[0]),
+        _attribute(interpretation, "_fixpoint", lambda right: lambda run, init, step, *more: step(list(init))[0]),
         ["scan", "total of samples", "counted"],
     ),
     "choices of nothing": (
@@ -237,7 +238,7 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Sequence[str]]] = {
         ["chosen", "repeated"],
     ),
     "branches are the first one": (
-        _attribute(interpret, "_CONTROL", lambda right: {**right, interpret.SWITCH: _first_branch}),
+        _attribute(interpretation, "_CONTROL", lambda right: {**right, interpretation.SWITCH: _first_branch}),
         ["chosen by number", "chosen"],
     ),
     "regions move the other way": (_attribute(layout, "moved", _other_way), ["padded weights", "cut weights"]),
@@ -283,7 +284,7 @@ def test_a_wrong_rule_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     mutate, steps = MUTANTS[name]
     pointwise._evaluated.cache_clear() if hasattr(pointwise._evaluated, "cache_clear") else None
     mutate(monkeypatch)
-    for module in (layout, mixing, indexing, pointwise, regions):  # names that modules took at import
+    for module in (layout, mixing, pointwise, regions):  # names that modules took at import
         for attribute in ("hull", "at_origin"):
             if hasattr(module, attribute):
                 monkeypatch.setattr(module, attribute, getattr(fact, attribute))

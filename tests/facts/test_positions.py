@@ -10,7 +10,8 @@ import pytest
 
 import opstage
 from opstage import Spec, derived
-from opstage.facts.dependence.rules import layout, positions
+from opstage.analysis.dependence import layout as layout
+from opstage.analysis.dependence import positions as positions
 from tests.facts.oracle import FLOAT64, violations
 
 D = 3

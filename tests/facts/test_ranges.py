@@ -9,8 +9,8 @@ import pytest
 
 import opstage
 from opstage import Options, Spec
+from opstage.analysis.ranges import rules
 from opstage.facts import RangeReport, ranges_of
-from opstage.facts.ranges.rules import table
 from opstage.ops.catalogue import elementwise, logic, reduction
 from opstage.ops.errors import UsageError
 
@@ -192,7 +192,7 @@ def test_a_wrong_rule_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     from tests.samples import SAMPLES
 
     primitive, mutant = MUTANTS[name]
-    monkeypatch.setitem(table.RULES, primitive, mutant(table.RULES[primitive]))
+    monkeypatch.setitem(rules.RULES, primitive, mutant(rules.RULES[primitive]))
     caught = False
     for sample in [s for s in SAMPLES if s.op == primitive.name]:
         arrays, program = _operands(sample, 0)

@@ -11,8 +11,8 @@ import pytest
 
 import opstage
 from opstage import Options, Spec
-from opstage.facts.ranged import ranges_of
-from opstage.facts.ranges import ASSUMPTIONS, ValueRange
+from opstage.analysis.ranges import ASSUMPTIONS, ValueRange
+from opstage.facts.range_report import ranges_of
 from tests.facts.steps import STEPS, D, drawn, program_of
 from tests.facts.test_every_op import _operands
 from tests.samples import SAMPLES

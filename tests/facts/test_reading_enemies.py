@@ -10,9 +10,9 @@ import pytest
 
 import opstage
 from opstage import Spec, derived
-from opstage.facts.dependence import held
-from opstage.facts.dependence.held import EXACT_INDICES
-from opstage.facts.dependence.rules import layout
+from opstage.analysis.dependence import cuts as held
+from opstage.analysis.dependence import layout as layout
+from opstage.analysis.dependence.cuts import EXACT_INDICES
 from tests.facts.oracle import FLOAT64, violations
 
 Program = Callable[..., Any]

@@ -10,8 +10,8 @@ import pytest
 
 import opstage
 from opstage import Options, Spec, optim
+from opstage.analysis.ranges import reduction as mixing
 from opstage.facts import RangeReport, ValueRange, ranges_of
-from opstage.facts.ranges.rules import mixing
 from opstage.models import MODELS
 from opstage.ops.catalogue.attention import SCALED_DOT_PRODUCT_ATTENTION_GRAD
 from opstage.optim.clip import ByGlobalNorm, ByNorm, ByValue
@@ -86,10 +86,10 @@ def test_what_another_attention_kept_proves_nothing() -> None:
 
 
 def test_a_rule_that_takes_whatever_was_kept_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    from opstage.facts.ranges.rules import table
+    from opstage.analysis.ranges import rules
 
     rule = lambda domain, call, facts: mixing.linear_finite(domain, call, (*facts[:3], facts[-1]))  # noqa: E731
-    monkeypatch.setitem(table.RULES, SCALED_DOT_PRODUCT_ATTENTION_GRAD, rule)
+    monkeypatch.setitem(rules.RULES, SCALED_DOT_PRODUCT_ATTENTION_GRAD, rule)
     assert stranger()
 
 
@@ -137,12 +137,12 @@ def test_a_stated_bound_and_the_first_step_come_before_it() -> None:
 
 def test_an_update_that_subtracts_squares_keeps_no_sign(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong rule, by which squares may be negative, is not confirmed by the step."""
-    from opstage.facts.ranges.rules import table
+    from opstage.analysis.ranges import rules
     from opstage.ops.catalogue import elementwise
 
     wrong_square = lambda domain, call, facts: [ValueRange()]  # noqa: E731
-    monkeypatch.setitem(table.RULES, elementwise.MUL, wrong_square)
-    monkeypatch.setitem(table.RULES, elementwise.POW, wrong_square)
+    monkeypatch.setitem(rules.RULES, elementwise.MUL, wrong_square)
+    monkeypatch.setitem(rules.RULES, elementwise.POW, wrong_square)
     assert dict(kept_by(optim.adam()).outputs)["slots.w.1"].low == -math.inf
 
 
@@ -183,10 +183,10 @@ def test_a_loop_of_few_iterations_is_followed_through_all_of_them(program: Any, 
 
 
 def test_a_loop_that_ends_too_soon_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    from opstage.facts import loops
+    from opstage.analysis import interpretation
 
-    right = loops._fixpoint
-    monkeypatch.setattr(loops, "_fixpoint", lambda *args: right(*args[:5], args[5] and args[5] - 1))
+    right = interpretation._fixpoint
+    monkeypatch.setattr(interpretation, "_fixpoint", lambda *args: right(*args[:5], args[5] and args[5] - 1))
     assert wrong(adding, [np.full(5, 2.0)], "float64", [Spec((5,), range=(-1, 2))])
 
 

@@ -14,8 +14,8 @@ from opstage.interpreters.graph.cpu.cost import works
 from opstage.interpreters.graph.cpu.plan import CpuPlan, LoopStep
 from opstage.models import Model, model
 from opstage.ops.errors import UsageError
-from opstage.planning.kernels import kernels_of
-from opstage.planning.published import PUBLISHED_DEVICES
+from opstage.planning import PUBLISHED_DEVICES
+from opstage.planning.roofline import kernels_of
 from opstage.planning.step_plan import StepPlan, plan_step
 from opstage.training.memory import StepMemory, model_memory
 from tests.planning.flat import FLAT

@@ -17,7 +17,7 @@ def ranges_section(report: Report, asked: Asked) -> tuple[Report, Section]:
     Raises UsageError for bounds that cannot be parsed, or of an unknown input.
     """
     from ...facts import ranges_of, with_ranges
-    from ...facts.ranged import unbounded_text
+    from ...facts.range_report import unbounded_text
 
     found = ranges_of(report, read_bounds(asked.bounds), asked.range_dtype, initial=asked.initial)
     data = {

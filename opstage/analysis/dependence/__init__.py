@@ -1,0 +1,351 @@
+"""The dependence domain: which indices of a named dim of the inputs an element of a tensor may read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import override
+
+from ...ops.catalogue.reduction import REDUCE_MAX
+from ...ops.closed import BodyConstant
+from ...ops.dims import Dim, DimExpr
+from ...ops.dims.polynomial import names_of
+from ...ops.types import DType, Shape, TensorType, dtype_name
+from ..domain import Domain, OpCall
+from ..ranges.fact import FloatLimits, ValueRange, limits_of
+from .cuts import aligned, recut
+from .fact import (
+    NAN,
+    Affine,
+    Fact,
+    Span,
+    Value,
+    hull,
+    joined_values,
+    lifted,
+    plain,
+    reading,
+    reduced,
+    relayed,
+    same_fact,
+    settled,
+)
+from .masks import Level, misses_a_row
+from .regions import (
+    ANYWHERE,
+    NONE,
+    NOWHERE,
+    Difference,
+    Region,
+    alike,
+    as_size,
+    equal_proved,
+    region,
+    same,
+)
+from .rules import KINDS, RULES
+
+__all__ = ["FINITE_MASK", "MASKED_ROW", "Dependence", "Fact"]
+
+MASKED_ROW = "masked-row"
+FINITE_MASK = "finite-mask"
+_MASKING = -16.0  # a number from which on something is meant as a mask
+
+
+class Nested(Domain[Fact]):
+    """The loops that a run is in.
+
+    outer   the lengths of these loops, from the outermost on
+    """
+
+    def __init__(self) -> None:
+        self.outer: Shape = ()
+
+    @property
+    @override
+    def context(self) -> Shape:
+        return self.outer
+
+    @override
+    def enter(self, length: Dim) -> None:
+        self.outer = (*self.outer, length)
+
+    @override
+    def leave(self) -> None:
+        self.outer = self.outer[:-1]
+
+    def within(self, fact: Fact) -> Fact:
+        """The fact of the same tensor in the loops around: it is alike in all their iterations."""
+        return lifted(fact, self.outer)
+
+    @override
+    def invariant(self, fact: Fact, length: Dim) -> Fact:
+        return self.within(fact)
+
+
+class Dependence(Nested):
+    """Reads along the named dim `dim`.
+
+    names        of the inputs, in order; each has a bit in `Fact.inputs`
+    sources      the inputs whose indices count; None for all that have the dim
+    limits_at    the numbers of a tensor of some float dtype, by default its own; it may be read in a coarser one
+    assumptions  what the facts found so far take for granted of values
+    remarks      what was seen on the way: fully masked rows, masks of finite numbers
+    """
+
+    name = "dependence"
+    asks = ("levels", "ranges")
+    rules = RULES
+    kinds: ClassVar = KINDS
+
+    def __init__(
+        self,
+        dim: Dim | None,
+        names: Sequence[str] = (),
+        sources: Collection[str] | None = None,
+        limits_at: Callable[[DType], FloatLimits] | None = None,
+    ):
+        super().__init__()
+        self.limits_at = limits_at or _own_limits
+        self.dim = dim
+        self.names = tuple(names)
+        self.sources = sources
+        self.assumptions: dict[str, None] = {}
+        self.remarks: list[tuple[str, str]] = []
+        self._bits = {name: 1 << i for i, name in enumerate(self.names)}
+
+    # What is known at first -------------------------------------------------------------------------------------------
+
+    @override
+    def source(self, name: str, type: TensorType) -> Fact:
+        fact = plain(type.shape)._replace(inputs=self._bits.get(name, 0))
+        dim = self.dim
+        if dim is None or (self.sources is not None and name not in self.sources):
+            return fact
+        entries: list[tuple[int, Span]] = []
+        for axis, size in enumerate(type.shape):
+            if not _is_tied(size, dim):
+                continue
+            if not isinstance(size - dim, int) and not equal_proved(size, dim):
+                return fact._replace(whole=True)
+            entries.append((fact.at(axis), Span(1, 0, 0)))
+        return reading(fact, hull(entries))
+
+    @override
+    def constant(self, constant: BodyConstant) -> Fact:
+        fact = plain(constant.type.shape, self.outer)
+        outside = known_numbers(constant.value, len(self.outer))
+        if constant.type.dtype.kind == "f":
+            limits = self.limits_at(constant.type.dtype)
+            outside = tuple([(limits.nearest(float(v)) if v is not NAN else v, where) for v, where in outside])
+        alone = next((value for value, where in outside if where == NOWHERE and type(value) is not bool), None)
+        size = None if alone is None else as_size(alone)
+        value = None if size is None else Affine(size, ())
+        return settled(fact._replace(outside=outside, value=value))
+
+    @override
+    def top(self, type: TensorType, operands: Sequence[Fact]) -> Fact:
+        inputs = 0
+        for fact in operands:
+            inputs |= fact.inputs
+        return plain(type.shape, self.outer)._replace(whole=any(not fact.idle for fact in operands), inputs=inputs)
+
+    @override
+    def anything(self, type: TensorType) -> Fact:
+        return plain(type.shape, self.outer)._replace(whole=True, inputs=(1 << len(self.names)) - 1)
+
+    # Order ------------------------------------------------------------------------------------------------------------
+
+    @override
+    def join(self, a: Fact, b: Fact) -> Fact:
+        return self._joined(a, b, widen=False)
+
+    @override
+    def widen(self, before: Fact, after: Fact) -> Fact:
+        return self._joined(before, after, widen=True)
+
+    @override
+    def leq(self, a: Fact, b: Fact) -> bool:
+        return same_fact(self.join(a, b), b)
+
+    def _joined(self, a: Fact, b: Fact, widen: bool) -> Fact:
+        if same_fact(a, b):
+            return b
+        b, a = aligned([b, a])
+        reads = hull([*a.reads, *b.reads])
+        if widen and reads is not None:
+            before = dict(a.reads)
+            for index, span in reads.items():
+                old = before.get(index)
+                if old is not None and not alike(old, span):
+                    reads[index] = Span(
+                        span.by,
+                        span.low if old.low is not None and span.low is not None and same(old.low, span.low) else None,
+                        span.high
+                        if old.high is not None and span.high is not None and same(old.high, span.high)
+                        else None,
+                    )
+            if any(span.low is None and span.high is None for span in reads.values()):
+                reads = None
+        outside = joined_values([b, a])
+        if widen:
+            outside = tuple([(v, w) for v, w in outside if alike(w, a.region(v))])
+        value = b.value if alike(a.value, b.value) else None
+        joined = b._replace(
+            reads=(),
+            whole=a.whole or b.whole or reads is None,
+            inputs=a.inputs | b.inputs,
+            outside=outside,
+            value=value,
+        )
+        return reading(joined, reads)
+
+    # Loops ------------------------------------------------------------------------------------------------------------
+
+    @override
+    def entry(self, fact: Fact, type: TensorType, length: Dim) -> Fact:
+        """The leading axis becomes the index of the iteration."""
+        fact = lifted(fact, self.outer[:-1])
+        fact = recut(fact, ((type.shape[0],), *fact.axes[1:]))
+        return fact._replace(outer=self.outer, axes=fact.axes[1:])
+
+    @override
+    def following(self, fact: Fact, length: Dim, reverse: bool) -> Fact:
+        """By the index of the next iteration; what elements are known to be is not followed."""
+        fact, index = self.within(fact), len(self.outer) - 1
+        step = 1 if reverse else -1
+        reads = {
+            i: Span(
+                span.by,
+                None if span.low is None else span.low + step * span.by,
+                None if span.high is None else span.high + step * span.by,
+            )
+            if i == index
+            else span
+            for i, span in fact.reads
+        }
+        return reading(fact._replace(reads=(), outside=(), value=None), None if fact.whole else reads)
+
+    @override
+    def last(self, fact: Fact, length: Dim) -> Fact:
+        fact = lifted(fact, (*self.outer, length))
+        index = len(self.outer)
+        number = {i: i if i < index else i - 1 for i in range(len(fact.sizes)) if i != index}
+        return relayed(reduced(fact, [index]), self.outer, fact.axes, number)
+
+    @override
+    def stacked(self, fact: Fact, length: Dim) -> Fact:
+        fact = lifted(fact, (*self.outer, length))
+        return fact._replace(outer=self.outer, axes=((length,), *fact.axes))
+
+    @override
+    def influenced(self, fact: Fact, by: Fact) -> Fact:
+        fact, by = self.within(fact), self.within(by)
+        reads = hull([*fact.reads, *by.reads])
+        whole = fact.whole or by.whole or reads is None
+        return reading(fact._replace(reads=(), whole=whole, inputs=fact.inputs | by.inputs), reads)
+
+    # Remarks ----------------------------------------------------------------------------------------------------------
+
+    def assume(self, text: str) -> None:
+        """Note what a rule takes for granted."""
+        self.assumptions[text] = None
+
+    def reducing(self, call: OpCall, fact: Fact, levels: Sequence[Level], axes: Sequence[int]) -> None:
+        """Look at what is about to become one along axes: for rows that are masked as a whole, for masks of finite
+        numbers where they would have to be -inf."""
+        gone = [i for axis in axes for i in fact.indices(axis)]
+        for level, where in levels:
+            masked = level.high <= _MASKING and not level.nan and where != ANYWHERE
+            if masked and call.primitive is REDUCE_MAX and misses_a_row(fact.sizes, where, gone):
+                self.remarks.append((MASKED_ROW, _whole(level)))
+            if (
+                masked
+                and level.low == level.high > -math.inf
+                and any(i in d[:2] for i in gone for p in where for d in p)
+            ):
+                self.finite_mask(level.high, call)
+
+    def shifting(self, call: OpCall, facts: Sequence[Fact]) -> None:
+        """Look for masks of finite numbers that are added to what reads sources."""
+        for mask, other in ((facts[0], facts[1]), (facts[1], facts[0])):
+            for value, where in mask.outside:
+                if abs(value) >= -_MASKING and math.isfinite(value) and where != NOWHERE and not other.idle:
+                    self.finite_mask(-abs(value), call)
+
+    def finite_mask(self, value: float, call: OpCall) -> None:
+        """Note that a mask hides nothing for certain."""
+        known = "".join(f", and these are in {each}" for each in call.known.get("ranges", ()) if not each.bounded)
+        text = f"a mask of {value:g} is a finite number, which hides what it masks only where the scores have bounds"
+        self.remarks.append((FINITE_MASK, f"{text}{known}"))
+
+
+def _own_limits(dtype: DType) -> FloatLimits:
+    """The limits of a float dtype; of integers and masks, which are not rounded, any."""
+    return limits_of(dtype_name(dtype) if dtype.kind == "f" else "float64")
+
+
+def _whole(level: ValueRange) -> str:
+    """Return the remark on a row that is masked entirely."""
+    if level.high == -math.inf:
+        return "a row of the scores is -inf as a whole"
+    return f"a row of the scores is masked as a whole, by {level.high:.6g}: its softmax weighs all that is masked alike"
+
+
+def _is_tied(size: Dim, dim: Dim) -> bool:
+    """Whether a size is made of names of the dim, or is it under another name."""
+    if not isinstance(size, DimExpr) or not isinstance(dim, DimExpr):
+        return same(size, dim)
+    names = [{atom.text for atom in names_of(each.polynomial)} for each in (size, dim)]
+    return not names[0].isdisjoint(names[1]) or equal_proved(size, dim)
+
+
+# Arrays that a program holds: numbers that fill all but a band or a block of them, as masks do ------------------------
+
+_MOST_ELEMENTS = 1 << 24
+_MOST_AXES = 4
+
+
+def known_numbers(array: npt.NDArray[Any], first: int) -> tuple[tuple[Value, Region], ...]:
+    """Outside of which regions an array is which number; its axes are the indices from `first` on."""
+    if array.dtype.kind not in "fib" or not 0 < array.size <= _MOST_ELEMENTS or array.ndim > _MOST_AXES:
+        return ()
+    candidates: list[Value] = [False, True] if array.dtype.kind == "b" else [0, 1, -np.inf]
+    corner = array.flat[0].item()
+    if corner == corner and corner not in candidates:
+        candidates.append(corner)
+    found: list[tuple[Value, Region]] = []
+    for value in candidates:
+        rest = array != value
+        if not rest.any():
+            found.append((value, NOWHERE))
+        elif array.ndim and not rest.all():
+            where = _around(rest, first)
+            if where is not None:
+                found.append((value, where))
+    return tuple(found)
+
+
+def _around(mask: npt.NDArray[np.bool_], first: int) -> Region | None:
+    """Differences of indices, and bounds of each, that hold wherever the mask does; None if there are none."""
+    places = np.nonzero(mask)
+    differences: list[Difference] = []
+    for a, (i, size) in enumerate(zip(places, mask.shape)):
+        low, high = int(i.min()), int(i.max())
+        if high < size - 1:
+            differences.append(Difference(first + a, NONE, high))
+        if low > 0:
+            differences.append(Difference(NONE, first + a, -low))
+    for a, i in enumerate(places):
+        for b, j in enumerate(places[:a]):
+            gap = i - j
+            low, high = int(gap.min()), int(gap.max())
+            if high < mask.shape[a] - 1:
+                differences.append(Difference(first + a, first + b, high))
+            if low > 1 - mask.shape[b]:
+                differences.append(Difference(first + b, first + a, -low))
+    return region(*differences) if differences else None

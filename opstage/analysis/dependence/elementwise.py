@@ -1,0 +1,205 @@
+"""Ops of one element: what any operand reads, numbers that stay numbers, masks, and values as functions of indices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import product
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from ...ops.catalogue import elementwise, logic
+from ...ops.dims import DimExpr, DimFloat
+from ...ops.primitive import Primitive
+from ...ops.types import DType
+from ..domain import OpCall
+from ..ranges.fact import FloatLimits
+from .cuts import aligned
+from .fact import NAN, Fact, Value, hull, number, reading
+from .masks import VANISHING, vanishing
+from .positions import positions
+from .regions import ANYWHERE, NOWHERE, Region, both, complement, either, in_sizes
+
+if TYPE_CHECKING:
+    from . import Dependence
+
+
+_MOST_VALUES = 4
+_INFINITY: Final = math.inf
+
+_BAD: Final[Sequence[Value]] = (NAN, _INFINITY, -_INFINITY)
+
+
+class Absorbing(NamedTuple):
+    """An operand that is `taken` makes the result `given`, whatever the other one is but for the numbers `unless`."""
+
+    operand: int
+    taken: Value
+    given: Value
+    unless: Sequence[Value]
+
+
+def _either(taken: Value, given: Value, unless: Sequence[Value]) -> list[Absorbing]:
+    return [Absorbing(operand, taken, given, unless) for operand in (0, 1)]
+
+
+_NANS = _either(NAN, NAN, ())
+_ABSORBING: Final[Mapping[Primitive, Sequence[Absorbing]]] = {
+    elementwise.MUL: [*_either(0, 0, _BAD), *_NANS],
+    elementwise.DIV: [Absorbing(0, 0, 0, (NAN, 0)), *_NANS],
+    elementwise.ADD: [
+        *_either(-_INFINITY, -_INFINITY, (NAN, _INFINITY)),
+        *_either(_INFINITY, _INFINITY, (NAN, -_INFINITY)),
+        *_NANS,
+    ],
+    elementwise.SUB: [
+        Absorbing(0, -_INFINITY, -_INFINITY, (NAN, -_INFINITY)),
+        Absorbing(0, _INFINITY, _INFINITY, (NAN, _INFINITY)),
+        Absorbing(1, _INFINITY, -_INFINITY, (NAN, _INFINITY)),
+        Absorbing(1, -_INFINITY, _INFINITY, (NAN, -_INFINITY)),
+        *_NANS,
+    ],
+    elementwise.MAXIMUM: _either(_INFINITY, _INFINITY, (NAN,)),
+    elementwise.MINIMUM: _either(-_INFINITY, -_INFINITY, (NAN,)),
+    logic.LOGICAL_AND: _either(False, False, ()),
+}
+FINITE = (
+    "what masks multiply by zero, or add to -inf, is finite (0 * inf and inf - inf are nan), and no masked weight is "
+    "divided by zero"
+)
+
+
+PRODUCTS: Final = _ABSORBING[elementwise.MUL]
+
+
+def pointwise(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact] | None:
+    """Every op of the kind POINTWISE."""
+    rank = len(call.outputs[0].shape)
+    if not facts or any(len(fact.axes) != rank for fact in facts):
+        return None
+    facts = aligned(facts)
+    if call.primitive is logic.SELECT and NOWHERE in (facts[0].region(False), facts[0].region(True)):
+        return [facts[2] if facts[0].region(False) == NOWHERE else facts[1]]
+    found = _reads(facts)
+    values = _values(domain, call, facts)
+    value, masks = positions(domain, call, facts)
+    for known, whole in masks.items():
+        where = in_sizes(whole, found.sizes)
+        values[known] = both(where, values[known]) if known in values else where
+    found = found._replace(outside=tuple(list(values.items())[:_MOST_VALUES]), value=value)
+    result = reading(found, None if found.whole else dict(found.reads))
+    return [result] * len(call.outputs)
+
+
+def _reads(facts: Sequence[Fact]) -> Fact:
+    """The reads of any of these, of tensors with the same indices."""
+    first = facts[0]
+    inputs, whole = first.inputs, first.whole
+    parts = list(first.reads)
+    for fact in facts[1:]:
+        inputs |= fact.inputs
+        whole = whole or fact.whole
+        parts += fact.reads
+    reads = hull(parts)
+    return Fact(first.outer, first.axes, tuple((reads or {}).items()), whole or reads is None, inputs)
+
+
+# Numbers ------------------------------------------------------------------------------------------------------------
+
+
+def _values(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> dict[Value, Region]:
+    """The numbers that the result is outside of regions."""
+    found: dict[Value, Region] = {}
+
+    def say(value: Value, where: Region) -> None:
+        found[value] = both(where, found[value]) if value in found else where
+
+    if call.primitive is logic.SELECT:
+        mask, x, y = facts
+        no, yes = mask.region(False), mask.region(True)
+        for value in dict.fromkeys([*[v for v, _ in x.outside], *[v for v, _ in y.outside]]):
+            say(value, either(both(no, x.region(value)), both(yes, y.region(value))))
+        return found
+    if all(fact.outside for fact in facts):
+        dtypes = tuple([type_.dtype for type_ in call.inputs])
+        read_in = domain.limits_at(call.outputs[0].dtype)
+        for row in product(*[fact.outside for fact in facts]):
+            value = _evaluated(
+                call.primitive, _Static(call.static), dtypes, tuple([value for value, _ in row]), read_in
+            )
+            if value is not None:
+                where = row[0][1]
+                for _, other in row[1:]:
+                    where = either(where, other)
+                say(value, where)
+    where = vanishing(domain.limits_at(call.inputs[0].dtype), call, facts[0])
+    if where != ANYWHERE:
+        say(0.0, where)
+        domain.assume(VANISHING)
+    for rule in _ABSORBING.get(call.primitive, ()):
+        where = absorbed(rule, facts)
+        if where != ANYWHERE:
+            say(rule.given, where)
+            if rule.unless:
+                domain.assume(FINITE)
+    if call.primitive in _SHIFTS:
+        domain.shifting(call, facts)
+    return found
+
+
+_SHIFTS: Final = frozenset({elementwise.ADD, elementwise.SUB})
+"""Ops by which a mask of finite numbers is put on scores."""
+
+
+def absorbed(rule: Absorbing, facts: Sequence[Fact]) -> Region:
+    """The region outside of which the rule decides the result."""
+    where, other = facts[rule.operand].region(rule.taken), facts[1 - rule.operand]
+    for value in rule.unless:
+        if where != ANYWHERE and other.region(value) != ANYWHERE:
+            where = either(where, complement(other.region(value)))
+    return where
+
+
+class _Static(dict[str, Any]):
+    """Static parameters as a key, where -0.0 is another number than 0.0."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(tuple([value or repr(value) for value in self.values()]))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Static) and list(map(repr, self.items())) == list(map(repr, other.items()))
+
+
+@lru_cache(4096)
+def _evaluated(
+    primitive: Primitive, static: _Static, dtypes: tuple[DType, ...], values: tuple[Value, ...], limits: FloatLimits
+) -> Any:
+    """The op of these numbers, as eager_cpu computes it, rounded to the dtype that it is read in; None where that is no
+    number, or depends on whether the op's own numbers are rounded too."""
+    found = _computed(primitive, static, dtypes, values)
+    if type(found) is not float:
+        return found
+    held = _Static({name: limits.nearest(c) if type(c) is float else c for name, c in static.items()})
+    if held != static:
+        other = _computed(primitive, held, dtypes, values)
+        if type(other) is not float or not (other == found or other is found is NAN):
+            return None
+    return number(limits.nearest(found))
+
+
+def _computed(primitive: Primitive, static: _Static, dtypes: tuple[DType, ...], values: tuple[Value, ...]) -> Any:
+    if any(isinstance(value, (DimExpr, DimFloat)) for value in static.values()) or any(d.kind == "O" for d in dtypes):
+        return None
+    from ...interpreters.registry import make_interpreter
+    from ...options import Options
+
+    ops = make_interpreter(Options())
+    try:
+        with np.errstate(all="ignore"):
+            refs = tuple([ops.const(np.array([v], dtype), dtype=dtype) for v, dtype in zip(values, dtypes)])
+            found = np.asarray(ops.get(ops.bind(primitive, refs, dict(static))[0]))[0].item()
+    except Exception:  # the op refuses the number, which says nothing of its results
+        return None
+    return number(found)

@@ -1,0 +1,162 @@
+"""Rows of a tensor: whether each has an element outside of a region, and what that says of its maximum.
+
+The maximum of a row does not depend on what is no greater than an element that every row has, and the exponential of a
+number that is low enough is 0 in its dtype. So finite masks hide what is far below what they keep.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+from ...ops.catalogue import elementwise, transcendental
+from ...ops.dims import Dim
+from ..domain import OpCall
+from ..ranges.fact import FloatLimits, ValueRange
+from .cuts import recut
+from .fact import NAN, Fact, plain
+from .regions import (
+    ANYWHERE,
+    NONE,
+    NOWHERE,
+    Region,
+    alike,
+    at_most_proved,
+    both,
+    closed,
+    in_sizes,
+    region,
+)
+
+if TYPE_CHECKING:
+    from .fact import Value
+
+
+Level: TypeAlias = tuple[ValueRange, Region]
+"""Outside of the region all elements are in the range."""
+
+
+def levels_of(levels: Fact, numbers: Fact) -> list[Level]:
+    """The levels of a tensor: those of its fact in the domain of levels, and the numbers that dependence knows."""
+    found = [(cast("ValueRange", level), where) for level, where in levels.outside]
+    return [*found, *[(_exactly(value), where) for value, where in numbers.outside]]
+
+
+def _exactly(value: Value) -> ValueRange:
+    if value is NAN:
+        return ValueRange(nan=True)
+    end = float(value)
+    return ValueRange(end, end, minus=end == -math.inf, plus=end == math.inf, integral=end.is_integer())
+
+
+def floor_of(sizes: Sequence[Dim], levels: Iterable[Level], gone: Sequence[int]) -> float:
+    """A number that some element of every row along the indices `gone` is at least, where the row has no nan."""
+    return max(
+        [level.low for level, where in levels if not level.nan and in_every_row(sizes, where, gone)], default=-math.inf
+    )
+
+
+def in_every_row(sizes: Sequence[Dim], where: Region, gone: Sequence[int]) -> bool:
+    """Whether every row along `gone` has an element outside of the region."""
+    spoken = [i for i in gone if any(i in d[:2] for part in where for d in part)]
+    if not all(at_most_proved(1, sizes[i]) for i in gone if i not in spoken):
+        return False
+    if where == NOWHERE:
+        return True
+    if len(spoken) != 1:
+        return False
+    (index,) = spoken
+    return any(_is_outside(sizes, where, index, base, ahead) for base, ahead in _candidates(sizes, where, index))
+
+
+def _candidates(sizes: Sequence[Dim], where: Region, index: int) -> Iterator[tuple[int, Dim]]:
+    """Places in a row: each is `ahead` of another index, or of 0."""
+    if at_most_proved(1, sizes[index]):
+        yield NONE, 0
+        yield NONE, sizes[index] - 1
+    for d in [d for part in where for d in part if index in d[:2]]:
+        # The first place past the end of what is in the region, and the other index itself.
+        base, past = (d.b, d.c + 1) if d.a == index else (d.a, -d.c - 1)
+        for ahead in (past, 0):
+            last = ahead if base == NONE else sizes[base] - 1 + ahead
+            if at_most_proved(0, ahead) and at_most_proved(last, sizes[index] - 1):
+                yield base, ahead
+
+
+def _is_outside(sizes: Sequence[Dim], where: Region, index: int, base: int, ahead: Dim) -> bool:
+    """Whether the place with i_index = i_base + ahead is outside of the region, in every row."""
+    for part in where:
+        moved = [
+            (base if d.a == index else d.a, base if d.b == index else d.b, d.c - ahead if d.a == index else d.c + ahead)
+            if index in d[:2]
+            else d
+            for d in part
+        ]
+        if in_sizes(region(*moved), sizes) != NOWHERE:
+            return False
+    return True
+
+
+def misses_a_row(sizes: Sequence[Dim], where: Region, gone: Sequence[int]) -> bool:
+    """Whether the region has no index along `gone` for some row."""
+    if where == NOWHERE:
+        return True
+    if len(where) != 1:
+        return False
+    for a, b, c in closed(where[0]):
+        # i_a <= i_b + c has no i_a for the first i_b; i_b >= i_a - c has no i_b for the last i_a.
+        if a in gone and b != NONE and b not in gone and at_most_proved(c, -1):
+            return True
+        if b in gone and a != NONE and a not in gone and at_most_proved(sizes[b], sizes[a] - 1 - c):
+            return True
+    return False
+
+
+# Masks of finite numbers: what is hidden by being far below what is kept ----------------------------------------------
+
+_BASES = {elementwise.EXP: math.e, transcendental.EXP2: 2.0}
+_BELOW = 8.0
+"""By what factor the least positive number is above a power that is 0: where results are rounded to nearest, where they
+are flushed to 0 below the normal numbers, and where an exponential is off by a good part of the last place."""
+
+VANISHING = "an exponential is 0 where it is less than an eighth of the dtype's least positive number"
+
+
+def levels_at(call: OpCall, fact: Fact, operand: int = 0) -> list[Level]:
+    """The levels of an operand by the indices of its fact; in a run without levels those of the numbers that it has."""
+    known = call.known.get("levels")
+    if known is None:
+        return levels_of(plain(()), fact)
+    levels: Fact = known[operand]
+    return levels_of(levels if alike(levels.axes, fact.axes) else recut(levels, fact.axes), fact)
+
+
+def vanishing_below(limits: FloatLimits, base: float) -> float:
+    """The exponent at which, and below which, a power of the base is 0 in a float dtype."""
+    return (math.log(limits.least) - math.log(_BELOW)) / math.log(base)
+
+
+def vanishing(limits: FloatLimits, call: OpCall, fact: Fact) -> Region:
+    """The region outside of which an exponential is 0."""
+    found, base = ANYWHERE, _BASES.get(call.primitive)
+    if base is None or call.inputs[0].dtype.kind != "f" or "levels" not in call.known:
+        return found
+    end = vanishing_below(limits, base)
+    for level, where in levels_at(call, fact):
+        if level.high <= end and not level.nan and not level.plus and where != NOWHERE:
+            found = both(where, found)
+    return found
+
+
+def without_dominated(call: OpCall, fact: Fact, gone: Sequence[int]) -> Fact:
+    """The fact as far as the maxima of rows along `gone` depend on the elements: what is no greater than an element
+    that every row has could as well be -inf."""
+    levels = levels_at(call, fact)
+    floor = floor_of(fact.sizes, levels, gone)
+    where = fact.region(-math.inf)
+    for level, place in levels:
+        if level.high <= floor and not level.nan and not level.plus and place != NOWHERE:
+            where = both(place, where)
+    others = [(value, place) for value, place in fact.outside if value != -math.inf]
+    return fact if where == ANYWHERE else fact._replace(outside=(*others, (-math.inf, where)))

@@ -1,0 +1,274 @@
+"""Ops whose elements are made of many: reductions, products, running sums, windows, and what mixes whole axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ...ops.catalogue import reduction
+from ...ops.dims import Dim
+from ...ops.types import Shape
+from ..domain import OpCall
+from .cuts import common, held
+from .elementwise import FINITE, PRODUCTS, absorbed
+from .fact import (
+    NAN,
+    Affine,
+    Fact,
+    Position,
+    Span,
+    Value,
+    hull,
+    plain,
+    reading,
+    reduced,
+    relayed,
+    settled,
+)
+from .layout import with_one_index
+from .masks import levels_at, levels_of, without_dominated
+from .positions import number_below, times
+from .regions import ANYWHERE, Region, at_most_proved, both, without
+
+if TYPE_CHECKING:
+    from . import Dependence
+
+
+def dropped(fact: Fact, axes: Sequence[int], keepdims: bool = False) -> Fact:
+    """The fact of what is made of all elements along axes, without those axes or with 1 in their place."""
+    gone = [i for axis in axes for i in fact.indices(axis)]
+    number: dict[int, int] = {i: i for i in range(len(fact.outer))}
+    kept: list[Shape] = []
+    at = len(fact.outer)
+    for axis, cut in enumerate(fact.axes):
+        if axis not in axes:
+            number |= {index: at + i for i, index in enumerate(fact.indices(axis))}
+            kept.append(cut)
+            at += len(cut)
+        elif keepdims:
+            kept.append((1,))
+            at += 1
+    return relayed(reduced(fact, gone), fact.outer, tuple(kept), number)
+
+
+def reduce(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
+    (fact,), static = facts, call.static
+    axes = static["axes"] if "axes" in static else (static["axis"],)
+    if not axes:
+        return facts
+    domain.reducing(call, fact, levels_at(call, fact), axes)
+    found = dropped(fact, axes, static["keepdims"])
+    gone = [i for axis in axes for i in fact.indices(axis)]
+    if call.primitive is reduction.REDUCE_SUM:
+        return [_summed(found, [fact.sizes[i] for i in gone])]
+    if call.primitive is reduction.REDUCE_MAX:
+        reads = dropped(without_dominated(call, fact, gone), axes, static["keepdims"])
+        return [settled(reads._replace(outside=found.outside))]
+    return [found._replace(outside=(), value=number_below(call.inputs[0].shape[axes[0]]))]
+
+
+def order(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact] | None:
+    """The places of a row's elements in their order."""
+    axis = call.static["axis"]
+    found = mixes(lambda call: (axis,))(domain, call, facts)
+    return found and [fact._replace(value=number_below(call.inputs[0].shape[axis])) for fact in found]
+
+
+def matmul(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
+    """(..., m, k) and (..., k, n): of products over m, k and n, the sum over k."""
+    rank = len(call.inputs[0].shape)
+    batch = list(range(rank - 2))
+    x, y = common(facts, [*[[axis, axis] for axis in batch], [rank - 1, rank - 2]])
+    axes = (*x.axes, y.axes[-1])
+    start = len(x.outer)
+    left = relayed(x, x.outer, axes, {i: i for i in range(len(x.sizes))})
+    ahead = sum(map(len, y.axes[:-2]))
+    rows = len(x.axes[-2])
+    number = {i: i if i < start + ahead else i + rows for i in range(len(y.sizes))}
+    right = relayed(y, x.outer, axes, number)
+    outside: dict[Value, Region] = {}
+    for rule in PRODUCTS:
+        where = absorbed(rule, (left, right))
+        if where != ANYWHERE:
+            outside[rule.given] = both(where, outside[rule.given]) if rule.given in outside else where
+            domain.assume(FINITE)
+    reads = hull([*left.reads, *right.reads])
+    product = reading(
+        Fact(x.outer, axes, (), left.whole or right.whole, left.inputs | right.inputs, tuple(outside.items())), reads
+    )
+    domain.reducing(call, product, [*levels_of(plain(()), product), *levels_of(plain(()), left)], (rank - 1,))
+    return [_summed(dropped(product, (rank - 1,)), x.axes[-1])]
+
+
+def _summed(fact: Fact, sizes: Sequence[Dim]) -> Fact:
+    """Return the fact of a sum over indices of these sizes: a sum of zeros is 0, and one of at least one nan, all of
+    them nan, is nan."""
+    some = all(at_most_proved(1, size) for size in sizes)
+    return fact._replace(outside=tuple([(v, where) for v, where in fact.outside if v == 0 or (some and v is NAN)]))
+
+
+def running(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
+    """Sums and recurrences along an axis: an element is made of those up to it, or with `reverse` from it on."""
+    static, axis = call.static, call.static["axis"]
+    apart, reverse = int(static.get("exclusive", False)), static["reverse"]
+    parts = [with_one_index(fact, axis, call.outputs[0].shape[axis]) for fact in facts]
+    parts = common(parts, [[other] * len(parts) for other in range(len(call.outputs[0].shape))])
+    first, index = parts[0], parts[0].at(axis)
+    entries: list[tuple[int, Span]] = []
+    for i, span in [entry for part in parts for entry in part.reads]:
+        if i == index:
+            ahead = span.by * apart * (1 if reverse else -1)
+            if (span.by > 0) != reverse:
+                span = Span(span.by, None, None if span.high is None else span.high + ahead)
+            else:
+                span = Span(span.by, None if span.low is None else span.low + ahead, None)
+        entries.append((i, span))
+    where = ANYWHERE
+    if len(parts) == 1:
+        where = without(first.region(0), [index])
+    inputs = 0
+    for part in parts:
+        inputs |= part.inputs
+    value = _count(first.value, index, first.sizes[index], apart, reverse) if len(parts) == 1 else None
+    value = held(domain, value, first.sizes, call.outputs[0].dtype)
+    found = Fact(first.outer, first.axes, (), any(part.whole for part in parts), inputs, ((0, where),), value)
+    return [reading(found, hull(entries))]
+
+
+def _count(value: Position | None, index: int, size: Dim, apart: int, reverse: bool) -> Affine | None:
+    """The running sum of one number along an index: c·(i + 1), or c·(size - i); c less where that excludes its own."""
+    if not isinstance(value, Affine) or value.terms or value.absolute:
+        return None
+    first = Affine(size - apart, ((index, -1),)) if reverse else Affine(1 - apart, ((index, 1),))
+    return times(first, value.constant)
+
+
+def mixes(
+    axes_of: Callable[[OpCall], Sequence[int]],
+) -> Callable[[Dependence, OpCall, Sequence[Fact]], Sequence[Fact] | None]:
+    """A rule: elements read everything along these axes of all operands, which are of one rank; a negative axis is
+    counted from the last. Along the others they stay apart, where the result has them: those ahead of all that are
+    mixed, and all of them in a result of the same rank."""
+
+    def rule(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact] | None:
+        rank = len(facts[0].axes)
+        if any(len(fact.axes) != rank for fact in facts):
+            return [domain.top(type_, facts) for type_ in call.outputs]
+        axes = [axis % rank for axis in axes_of(call)]
+        left = common(
+            [dropped(fact, axes, keepdims=True) for fact in facts], [[axis] * len(facts) for axis in range(rank)]
+        )
+        return [_stretched(left, out.shape, axes) for out in call.outputs]
+
+    return rule
+
+
+def _stretched(parts: Sequence[Fact], shape: Shape, mixed: Sequence[int]) -> Fact:
+    """The reads of any of these, of which nothing speaks of the mixed axes, in a result of this shape."""
+    first, rank = parts[0], len(parts[0].axes)
+    kept = [axis for axis in range(rank) if axis not in mixed] if len(shape) == rank else list(range(min(mixed)))
+    cuts = tuple([first.axes[axis] if axis in kept else (size,) for axis, size in enumerate(shape)])
+    entries: list[tuple[int, Span]] = []
+    whole, inputs = False, 0
+    for part in parts:
+        part = reduced(part, [i for axis in range(rank) if axis not in kept for i in part.indices(axis)])
+        whole, inputs = whole or part.whole, inputs | part.inputs
+        entries += part.reads
+    # The axes that are kept stand in the same places, each made of as many indices as before.
+    moved = Fact(first.outer, cuts)
+    number = {i: i for i in range(-1, len(first.outer))}
+    for axis in kept:
+        number |= dict(zip(first.indices(axis), moved.indices(axis)))
+    return reading(moved._replace(whole=whole, inputs=inputs), hull([(number[i], span) for i, span in entries]))
+
+
+# Windows ------------------------------------------------------------------------------------------------------------
+
+
+def windowed(
+    fact: Fact, old: Shape, shape: Shape, *, steps: Sequence[int], before: Sequence[Dim], cells: Sequence[Dim]
+) -> Fact:
+    """Return the fact of elements that, at index i along each of the last axes, read from steps*i - before to
+    steps*i - before + cells."""
+    rank = len(steps)
+    first = len(fact.axes) - rank
+    for axis in range(first, first + rank):
+        fact = with_one_index(fact, axis, old[axis])
+    place = {fact.at(first + i): i for i in range(rank)}
+    entries: list[tuple[int, Span]] = []
+    for index, span in fact.reads:
+        if index in place:
+            i = place[index]
+            low, high = span.by * -before[i], span.by * (cells[i] - before[i])
+            if span.by < 0:
+                low, high = high, low
+            span = Span(
+                span.by * steps[i],
+                None if span.low is None else span.low + low,
+                None if span.high is None else span.high + high,
+            )
+        entries.append((index, span))
+    axes = (*fact.axes[:first], *[(size,) for size in shape[len(shape) - rank :]])
+    return reading(fact._replace(axes=axes, reads=(), outside=(), value=None), hull(entries))
+
+
+def conv(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact] | None:
+    *weights, x = facts
+    if not all(fact.idle for fact in weights):
+        return [domain.top(call.outputs[0], facts)]
+    static, rank = call.static, len(call.inputs[0].shape) - 2
+    channels, out = len(x.axes) - rank - 1, call.outputs[0].shape
+    reach = [(size - 1) * d for size, d in zip(call.inputs[0].shape[2:], static["dilation"])]
+    found = dropped(x, (channels,), keepdims=True)
+    found = with_one_index(found, channels, 1)
+    found = windowed(
+        found,
+        call.inputs[-1].shape,
+        out,
+        steps=static["stride"],
+        before=static["padding"],
+        cells=reach,
+    )
+    return [_with_channels(found, channels, out, weights)]
+
+
+def conv_transpose(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact] | None:
+    *weights, x = facts
+    if not all(fact.idle for fact in weights):
+        return [domain.top(call.outputs[0], facts)]
+    static, rank = call.static, len(call.inputs[0].shape) - 2
+    channels, out = len(x.axes) - rank - 1, call.outputs[0].shape
+    reach = [(size - 1) * d for size, d in zip(call.inputs[0].shape[2:], static["dilation"])]
+    found = dropped(x, (channels,), keepdims=True)
+    # With a stride an element reads cells that are a quotient of its index, which no span says.
+    strided = [channels + 1 + i for i, step in enumerate(static["stride"]) if step != 1]
+    found = dropped(found, strided, keepdims=True)
+    before = [cells - padding for cells, padding in zip(reach, static["padding"])]
+    found = windowed(found, _sizes(found), out, steps=(1,) * rank, before=before, cells=reach)
+    return [_with_channels(found, channels, out, weights)]
+
+
+def _sizes(fact: Fact) -> Shape:
+    """The shape of a tensor of axes that are one index each, or whose cut does not matter."""
+    return tuple([cut[0] for cut in fact.axes])
+
+
+def _with_channels(found: Fact, channels: int, out: Shape, weights: Sequence[Fact]) -> Fact:
+    inputs = found.inputs
+    for fact in weights:
+        inputs |= fact.inputs
+    return found._replace(axes=(*found.axes[:channels], (out[channels],), *found.axes[channels + 1 :]), inputs=inputs)
+
+
+def pool(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
+    """Pools over windows; the positions that max_pool keeps are those of the same windows."""
+    static = call.static
+    found = windowed(
+        facts[0],
+        call.inputs[0].shape,
+        call.outputs[0].shape,
+        steps=static["stride"],
+        before=static["padding"],
+        cells=[size - 1 for size in static["kernel"]],
+    )
+    return [found] * len(call.outputs)

@@ -1,0 +1,462 @@
+"""The abstract interpreter: a closed body run on facts, in several domains side by side, its loops to a fixpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias, cast, final
+
+import numpy as np
+
+from ..interpreters.branching import SWITCH, branches_of
+from ..interpreters.codegen.decomposition import Expander
+from ..interpreters.looping import WHILE
+from ..interpreters.resting import resting
+from ..interpreters.structural import SCAN
+from ..ops.catalogue import elementwise
+from ..ops.closed import Body, Equation, ScanParameters, WhileParameters
+from ..ops.dims import Dim, DimExpr, DimScope
+from ..ops.errors import OpstageError
+from ..ops.kinds import Effect, Kind
+from ..ops.primitive import Primitive, Static, distinct
+from ..ops.types import TensorType
+from .domain import Domain, LoopFacts, OpCall
+from .ranges.fact import ValueRange
+
+Facts: TypeAlias = "tuple[Any, ...]"
+"""The facts of one tensor, in the order of the domains."""
+
+
+@final
+class Interpretation:
+    """Runs of bodies in `domains`. What an op gives is kept by the facts that it was given, so layers alike cost one.
+
+    Sizes are those of `scope`: what is asked of its prover becomes no condition of the program.
+    """
+
+    __slots__ = ("_decompositions", "_results", "domains", "scope")
+
+    def __init__(self, domains: Sequence[Domain[Any]], scope: DimScope | None = None):
+        self.domains = tuple(domains)
+        self.scope = scope
+        self._results: tuple[dict[Hashable, Sequence[Any]], ...] = tuple([{} for _ in self.domains])
+        self._decompositions: dict[Hashable, Body | None] = {}
+
+    def run(
+        self, body: Body, inputs: Sequence[Facts], after: Callable[[Equation], None] = lambda equation: None
+    ) -> list[Facts]:
+        """The facts of every slot of a body, for those of its inputs; `after` is called with each of its equations."""
+        if self.scope is None:
+            self.scope = next((d.scope for t in body.types for d in t.shape if isinstance(d, DimExpr)), DimScope())
+        with self.scope.aside(), resting():
+            return self.facts_of(body, inputs, after)
+
+    def facts_of(
+        self, body: Body, inputs: Sequence[Facts], after: Callable[[Equation], None] = lambda equation: None
+    ) -> list[Facts]:
+        """The same, for bodies within a run."""
+        facts: list[Any] = [None] * len(body.types)
+        for slot, known in zip(body.inputs, inputs, strict=True):
+            facts[slot] = known
+        for constant in body.constants:
+            facts[constant.slot] = tuple([domain.constant(constant) for domain in self.domains])
+        types = body.types
+        for equation in body.equations:
+            read = [facts[slot] for slot in equation.inputs]
+            found = self.results(equation, read, [types[slot] for slot in equation.inputs + equation.outputs])
+            for slot, known in zip(equation.outputs, found, strict=True):
+                facts[slot] = known
+            after(equation)
+        return facts
+
+    def outputs_of(self, body: Body, inputs: Sequence[Facts]) -> list[Facts]:
+        """The facts of a body's outputs."""
+        facts = self.facts_of(body, inputs)
+        return [facts[slot] for slot in body.outputs]
+
+    def results_of(
+        self, primitive: Primitive, static: Static, inputs: Sequence[TensorType], read: Sequence[Facts]
+    ) -> list[Facts]:
+        """The facts of an op's results where nothing is kept: by the rule of the first domain, or by its parts."""
+        types = tuple(inputs)
+        call = OpCall(primitive, static, types, primitive.infer(types, static), {})
+        found = self._by_rule(self.domains[0], call, [known[0] for known in read])
+        if found is None:
+            return self._by_parts((primitive, distinct(static), types), static, types, read)
+        return [(fact,) for fact in found]
+
+    def results(self, equation: Equation, read: Sequence[Facts], types: Sequence[TensorType]) -> list[Facts]:
+        """The facts of an equation's results, for those of its operands; `types` are of operands, then results."""
+        primitive = equation.primitive
+        inputs, outputs = tuple(types[: len(read)]), tuple(types[len(read) :])
+        if Effect.EXTERNAL in equation.effects or primitive.kind is Kind.COLLECTIVE:
+            return [tuple([domain.made(domain.anything(type_)) for domain in self.domains]) for type_ in outputs]
+        control = _CONTROL.get(primitive)
+        if control is not None:
+            given = control(self, equation, read, types)
+            return [tuple([domain.made(fact) for domain, fact in zip(self.domains, known)]) for known in given]
+        static = distinct(equation.static)
+        key = (primitive, static, inputs)
+        columns, parts = [], None
+        for at, domain in enumerate(self.domains):
+            facts = [known[at] for known in read]
+            asked = {d.name: [known[i] for known in read] for i, d in enumerate(self.domains) if d.name in domain.asks}
+            whole = (*key, domain.context, tuple(facts), *map(tuple, asked.values()))
+            results = self._results[at].get(whole)
+            if results is None:
+                call = OpCall(primitive, equation.static, inputs, outputs, asked)
+                results = self._by_rule(domain, call, facts)
+                if results is None:
+                    if parts is None:
+                        parts = self._by_parts(key, equation.static, inputs, read)
+                    results = [known[at] for known in parts] or [domain.top(type_, facts) for type_ in outputs]
+                results = domain.finished(call, facts, results)
+                assert len(results) == len(outputs), primitive
+                self._results[at][whole] = results
+            columns.append(results)
+        return list(zip(*columns))
+
+    @staticmethod
+    def _by_rule(domain: Domain[Any], call: OpCall, facts: Sequence[Any]) -> Sequence[Any] | None:
+        rule = domain.rules.get(call.primitive) or domain.kinds.get(call.primitive.kind)
+        try:
+            return None if rule is None else rule(domain, call, facts)
+        except OpstageError:  # a relation of sizes that it needs is not decided
+            return None
+
+    def _by_parts(
+        self, key: tuple[Any, ...], static: Static, inputs: tuple[TensorType, ...], read: Sequence[Facts]
+    ) -> list[Facts]:
+        """The results of an op's decomposition; none where there is none, or it cannot be written down."""
+        primitive = key[0]
+        if key not in self._decompositions:
+            self._decompositions[key] = _parts(primitive, static, inputs)
+        body = self._decompositions[key]
+        return [] if body is None else self.outputs_of(body, read)
+
+
+def _parts(primitive: Primitive, static: Static, inputs: tuple[TensorType, ...]) -> Body | None:
+    if primitive.decomposition is None:
+        return None
+    try:
+        return Expander(lambda *call: True, False).parts(primitive, inputs, static)
+    except (OpstageError, TypeError, ValueError):  # it reads values, or sizes that have names
+        return None
+
+
+# Loops and branches: what is carried from iteration to iteration is followed until it stays the same ---------------
+
+_EXACT = 2  # rounds before widening
+_MOST = 24  # rounds before what is carried is given up
+_NARROWING = 3  # rounds after it
+
+Step: TypeAlias = "Callable[[Sequence[Facts]], tuple[list[Facts], list[Facts]]]"
+"""(carries) -> the results of an iteration, of which the new carries are the first, and these as the next one takes
+them."""
+Limits: TypeAlias = "tuple[Any, ...]"
+"""The limits of a carry in the order of the domains; None where a domain knows none."""
+
+
+def scan(run: Interpretation, equation: Equation, read: Sequence[Facts], types: Sequence[TensorType]) -> list[Facts]:
+    """A loop over the leading axis of its xs."""
+    loop = ScanParameters(**equation.static)
+    length, carries, split = loop.length, loop.carries, loop.carries + loop.entries
+    domains = run.domains
+    for domain in domains:
+        domain.enter(length)
+    init = [_each(run, lambda d, f: d.invariant(f, length), known) for known in read[:carries]]
+    xs = [
+        tuple([domain.entry(fact, type_, length) for domain, fact in zip(domains, known)])
+        for known, type_ in zip(read[carries:split], types[carries:split])
+    ]
+    captured = [_each(run, lambda d, f: d.invariant(f, length), known) for known in read[split:]]
+
+    def step(carried: Sequence[Facts]) -> tuple[list[Facts], list[Facts]]:
+        outs = run.outputs_of(loop.body, [*carried, *xs, *captured])
+        return outs, [_each(run, lambda d, f: d.following(f, length, loop.reverse), o) for o in outs[:carries]]
+
+    def unknown(at: int) -> Facts:
+        type_ = loop.body.input_types[at]
+        return tuple([d.invariant(d.anything(type_), length) for d in domains])
+
+    def limits(carried: Sequence[Facts]) -> list[Limits]:
+        return _limits(run, loop.body, init, carried, [*xs, *captured], length)
+
+    outs = _fixpoint(run, init, step, unknown, limits, length if isinstance(length, int) else None)
+    for domain in domains:
+        domain.leave()
+    final = [
+        tuple([d.join(a, d.last(b, length)) for d, a, b in zip(domains, before, after)])
+        for before, after in zip(read[:carries], outs[:carries])
+    ]
+    return [*final, *[_each(run, lambda d, f: d.stacked(f, length), known) for known in outs[carries:]]]
+
+
+def switch(run: Interpretation, equation: Equation, read: Sequence[Facts], types: Sequence[TensorType]) -> list[Facts]:
+    """A choice: what any branch gives, and the index decides."""
+    index, operands = read[0], read[1:]
+    found = [run.outputs_of(body, operands) for body in branches_of(equation.static)]
+    results = found[0]
+    for other in found[1:]:
+        results = [_join(run, a, b) for a, b in zip(results, other)]
+    return [_influenced(run, known, index) for known in results]
+
+
+def while_loop(
+    run: Interpretation, equation: Equation, read: Sequence[Facts], types: Sequence[TensorType]
+) -> list[Facts]:
+    """A loop that a test ends: what is carried may be that of any iteration, and the test decides of which.
+
+    The body runs on carries for which the test holds; for those behind the loop it does not.
+    """
+    loop = WhileParameters(**equation.static)
+    count = len(loop.body.outputs)
+    captured = read[count:]
+
+    def step(carried: Sequence[Facts]) -> tuple[list[Facts], list[Facts]]:
+        (test,) = run.outputs_of(loop.test, [*carried, *captured])
+        outs = run.outputs_of(loop.body, [*assumed(run, carried, test, True), *captured])
+        decided = [_influenced(run, _join(run, a, b), test) for a, b in zip(carried, outs)]
+        return decided, [_influenced(run, known, test) for known in outs]
+
+    def unknown(at: int) -> Facts:
+        return tuple([d.anything(types[at]) for d in run.domains])
+
+    def limits(carried: Sequence[Facts]) -> list[Limits]:
+        trips, at = trips_of(run, loop, read, carried), ranges_at(run)
+        most = loop.limit if trips.most is None else trips.most  # one iteration more than is declared is an error
+        known = [_with(f, at, trips.counters.get(i)) for i, f in enumerate(carried)]
+        found = _limits(run, loop.body, read[:count], known, captured, most)
+        return [_with(limits, at, trips.counters.get(i)) for i, limits in enumerate(found)]
+
+    found = _made(run, _fixpoint(run, read[:count], step, unknown, limits))
+    (last,) = run.outputs_of(loop.test, [*found, *captured])
+    return assumed(run, found, last, False)
+
+
+def _with(known: tuple[Any, ...], at: int | None, fact: Any) -> tuple[Any, ...]:
+    """The facts with another one in a place, if there is one."""
+    return known if at is None or fact is None else (*known[:at], fact, *known[at + 1 :])
+
+
+def _fixpoint(
+    run: Interpretation,
+    init: Sequence[Facts],
+    step: Step,
+    unknown: Callable[[int], Facts],
+    limits: Callable[[Sequence[Facts]], Sequence[Limits]],
+    iterations: int | None = None,
+) -> list[Facts]:
+    """The results of `step` for carries that hold before every iteration; it gives results, and what comes in next.
+
+    If there are no more iterations than rounds nothing is widened: after that many rounds the carries hold before each.
+    Otherwise carries are widened until they stay, met with the limits that are known of them, and narrowed as far as
+    another round confirms; what is remarked on the way is forgotten.
+    """
+    if iterations is not None and 1 <= iterations <= _MOST:
+        return _followed(run, init, step, iterations)
+    carried, marks = _widened(run, init, step)
+    if carried is None:
+        carried = [unknown(at) for at in range(len(init))]
+    else:
+        found = limits(carried)
+        limited, met = _limiting(run, step, found), _met(run, carried, found)
+        if met != carried and _holds(run, init, limited, met):
+            carried, step = met, limited
+        carried = _narrowed(run, init, step, carried)
+    for domain, mark in zip(run.domains, marks):
+        domain.forget(mark)
+    for first, every in zip(init, carried):
+        for domain, before, after in zip(run.domains, first, every):
+            domain.grown(before, after)
+    return step(_made(run, carried))[0]
+
+
+def _followed(run: Interpretation, init: Sequence[Facts], step: Step, iterations: int) -> list[Facts]:
+    """The results of all of a few iterations, one round for each."""
+    carried = list(init)
+    for _ in range(iterations):
+        outs, following = step(_made(run, carried))
+        joined = [_join(run, a, b) for a, b in zip(carried, following)]
+        if _within(run, joined, carried):
+            break
+        carried = joined
+    return outs
+
+
+def _widened(run: Interpretation, init: Sequence[Facts], step: Step) -> tuple[list[Facts] | None, list[object]]:
+    """Carries that an iteration leaves as they are, None where they are not found in time; and the marks of the
+    domains behind the first iteration, whose remarks hold."""
+    carried, marks = list(init), list[object]()
+    for turn in range(_MOST):
+        _, following = step(_made(run, carried))
+        marks = marks or [domain.mark() for domain in run.domains]
+        joined = [_join(run, a, b) for a, b in zip(carried, following)]
+        if _within(run, joined, carried):
+            return carried, marks
+        if turn >= _EXACT:
+            joined = [
+                tuple([d.widen(a, b) for d, a, b in zip(run.domains, old, new)]) for old, new in zip(carried, joined)
+            ]
+        carried = joined
+    return None, marks
+
+
+def _narrowed(run: Interpretation, init: Sequence[Facts], step: Step, carried: list[Facts]) -> list[Facts]:
+    """The least carries among a few rounds from these on that an iteration leaves as they are."""
+    for _ in range(_NARROWING):
+        _, following = step(_made(run, carried))
+        joined = [_join(run, a, b) for a, b in zip(init, following)]
+        if _within(run, carried, joined) or not _holds(run, init, step, joined):
+            break
+        carried = joined
+    return carried
+
+
+def _holds(run: Interpretation, init: Sequence[Facts], step: Step, carried: Sequence[Facts]) -> bool:
+    """Whether the carries hold before the first iteration, and after one before which they do."""
+    _, following = step(_made(run, carried))
+    return _within(run, [_join(run, a, b) for a, b in zip(init, following)], carried)
+
+
+def _limits(
+    run: Interpretation,
+    body: Body,
+    init: Sequence[Facts],
+    carried: Sequence[Facts],
+    others: Sequence[Facts],
+    iterations: Dim | None,
+) -> list[Limits]:
+    columns = [
+        domain.limits_of_carries(
+            LoopFacts(body, [f[i] for f in init], [f[i] for f in carried], [f[i] for f in others], iterations)
+        )
+        for i, domain in enumerate(run.domains)
+    ]
+    return list(zip(*columns))
+
+
+def _met(run: Interpretation, carried: Sequence[Facts], limits: Sequence[Limits]) -> list[Facts]:
+    """The carries within their limits."""
+    return [
+        tuple([f if limit is None else limit for f, limit in zip(known, found)])
+        for known, found in zip(carried, limits, strict=True)
+    ]
+
+
+def _limiting(run: Interpretation, step: Step, limits: Sequence[Limits]) -> Step:
+    """`step`, whose new carries are within their limits after an iteration that began within them."""
+
+    def limited(known: Facts, found: Limits) -> Facts:
+        return tuple([f if m is None else d.limited(f, m) for d, f, m in zip(run.domains, known, found)])
+
+    def stepped(carried: Sequence[Facts]) -> tuple[list[Facts], list[Facts]]:
+        outs, following = step(carried)
+        first = [limited(known, found) for known, found in zip(outs, limits)]
+        return [*first, *outs[len(limits) :]], [limited(known, found) for known, found in zip(following, limits)]
+
+    return stepped
+
+
+def _made(run: Interpretation, carried: Sequence[Facts]) -> list[Facts]:
+    """The carries as tensors of an iteration of their own."""
+    return [_each(run, lambda d, f: d.made(f), known) for known in carried]
+
+
+def _within(run: Interpretation, new: Sequence[Facts], old: Sequence[Facts]) -> bool:
+    return all(d.leq(a, b) for known, other in zip(new, old) for d, a, b in zip(run.domains, known, other))
+
+
+def _each(run: Interpretation, change: Callable[[Any, Any], Any], known: Facts) -> Facts:
+    return tuple([change(domain, fact) for domain, fact in zip(run.domains, known)])
+
+
+def _join(run: Interpretation, a: Facts, b: Facts) -> Facts:
+    return tuple([domain.join(x, y) for domain, x, y in zip(run.domains, a, b)])
+
+
+def _influenced(run: Interpretation, known: Facts, by: Facts) -> Facts:
+    return tuple([domain.influenced(fact, other) for domain, fact, other in zip(run.domains, known, by)])
+
+
+_CONTROL: Mapping[Primitive, Callable[[Any, Equation, Sequence[Facts], Sequence[TensorType]], list[Facts]]] = {
+    SCAN: scan,
+    SWITCH: switch,
+    WHILE: while_loop,
+}
+
+
+# The most iterations of a while loop, by a carry that counts up to what the test allows, or down to it --------------
+
+
+def assumed(run: Interpretation, carried: Sequence[Facts], test: Facts, holds: bool) -> list[Facts]:
+    """The carries where the test holds, or where it does not."""
+    columns = [domain.assumed([known[i] for known in carried], test[i], holds) for i, domain in enumerate(run.domains)]
+    return list(zip(*columns)) if carried else []
+
+
+_EXACT_FLOATS = 2.0**52
+"""Up to it sums and quotients of whole numbers are whole numbers here."""
+
+
+class Trips(NamedTuple):
+    """most      iterations; None where nothing bounds them
+    counters  by the number of a carry that counts its range
+    """
+
+    most: int | None
+    counters: Mapping[int, ValueRange]
+
+
+def trips_of(run: Interpretation, loop: WhileParameters, read: Sequence[Facts], carried: Sequence[Facts]) -> Trips:
+    """The iterations of a loop whose operands have the facts `read`, and whose carries the facts `carried` before each.
+
+    An integer c that each iteration makes greater by at least d >= 1, and that is at most m where the test holds, is at
+    least c0 + k*d before iteration k: so k <= (m - c0)/d. It never wraps around, since the dtype has the sum of m and
+    the most that is added.
+    """
+    at, count = ranges_at(run), len(loop.body.outputs)
+    if at is None:
+        return Trips(None, {})
+    captured = read[count:]
+    carried = [tuple([domain.made(fact) for domain, fact in zip(run.domains, known)]) for known in carried]
+    (test,) = run.outputs_of(loop.test, [*carried, *captured])
+    within = assumed(run, carried, test, True)
+    facts = run.facts_of(loop.body, [*within, *captured])
+    most: list[int] = []
+    counters: dict[int, ValueRange] = {}
+    for i in range(count):
+        type_ = loop.body.input_types[i]
+        move = _moves(loop.body, i, [None if known is None else cast("ValueRange", known[at]) for known in facts])
+        if move is None or type_.shape != () or type_.dtype.kind != "i":
+            continue
+        first, here = cast("ValueRange", read[i][at]), cast("ValueRange", within[i][at])
+        low, high, start, end = *move, first.low, here.high
+        down = high <= -1
+        if down:  # the same of the negative
+            low, high, start, end = -high, -low, -first.high, -here.low
+        if low < 1 or max(abs(start), abs(end), high) >= min(np.iinfo(type_.dtype).max / 4, _EXACT_FLOATS):
+            continue
+        most.append(max(int((end - start) // low) + 1, 0))
+        last = max(end + high, -first.low if down else first.high)
+        counters[i] = ValueRange(-last if down else start, -start if down else last, integral=True)
+    return Trips(min(most, default=None), counters)
+
+
+def ranges_at(run: Interpretation) -> int | None:
+    """The place of the domain of ranges in a run."""
+    return next((at for at, domain in enumerate(run.domains) if domain.name == "ranges"), None)
+
+
+def _moves(body: Body, carry: int, facts: Sequence[ValueRange | None]) -> tuple[float, float] | None:
+    """The least and the most that an iteration adds to a carry; None for one to which it does not add a number."""
+    source, result = body.inputs[carry], body.outputs[carry]
+    made = next((equation for equation in body.equations if result in equation.outputs), None)
+    if made is None or made.primitive not in (elementwise.ADD, elementwise.SUB):
+        return None
+    x, y = made.inputs
+    if made.primitive is elementwise.ADD and y == source:
+        x, y = y, x
+    move = facts[y]
+    if x != source or y == source or move is None:
+        return None
+    return (move.low, move.high) if made.primitive is elementwise.ADD else (-move.high, -move.low)

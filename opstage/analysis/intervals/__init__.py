@@ -1,0 +1,84 @@
+"""Interval bounds over any interpreter: each ref is a pair of refs, a lower and an upper bound.
+
+`bounds` makes of a program one that gives boxes, as a program of the interpreter beneath. A rule is a program over that
+interpreter, `(bounds, refs, static) -> refs`. An op without one takes its decomposition, so composites need a rule only
+where their parts would forget how operands hang together (silu, softmax).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from ...interpreters.closing import run_closed
+from ...interpreters.interpreter import Interpreter, Wrapper
+from ...ops.box import Box, map_boxes
+from ...ops.cursor import Quietly
+from ...ops.errors import ShapeError
+from ...ops.primitive import Primitive
+from ...ops.trees import Structure, unflatten
+from ...ops.types import TensorType, is_float
+from . import control, elementwise, products, reduction
+from .interpreter import Interval, Intervals, rounded_ends
+
+_LEAKED = "a ref of bounds was used after they were taken; return it from the bounded function instead"
+
+
+def bounds(ops: Interpreter[Any], f: Callable[..., Any], *trees: Any) -> Any:
+    """A tree of boxes for the results of `f(ops', *trees)`, whose arguments hold boxes of refs among refs."""
+    intervals = Intervals(ops)
+    found, structure = bounded_by(intervals, lambda low, high: intervals.between(*ends(ops, low, high)), f, trees)
+    with Quietly(ops.cursor):
+        return unflatten(structure, [shown(ops, x) for x in found])
+
+
+def bounded_by(
+    wrapper: Wrapper[Any, Any], box: Callable[[Any, Any], Any], f: Callable[..., Any], trees: tuple[Any, ...]
+) -> tuple[list[Any], Structure]:
+    """The leaves of `f(wrapper, *trees)`, and their structure; `box` makes a ref of the wrapper of two ends."""
+    ops = wrapper.inner
+
+    def operand(leaf: Any) -> Any:
+        if not isinstance(leaf, Box):
+            return wrapper.wrap(ops.adopt(leaf))
+        lower, upper = ops.adopt(leaf.lower), ops.adopt(leaf.upper)
+        low, high = (TensorType(end.shape, end.dtype) for end in (lower, upper))
+        if low != high:
+            raise ShapeError(f"the ends of a box are of one type, but lower is {low} and upper is {high}", op="bounds")
+        return box(lower, upper)
+
+    return run_closed(wrapper, f, *[map_boxes(operand, tree) for tree in trees], leaked=_LEAKED)
+
+
+def ends(ops: Interpreter[Any], lower: Any, upper: Any) -> tuple[Any, Any]:
+    """The ends of a box as those of an interval."""
+    if not is_float(lower.dtype):
+        return lower, upper
+    with Quietly(ops.cursor):
+        return rounded_ends(ops, lower, upper)
+
+
+def shown(ops: Interpreter[Any], x: Interval[Any]) -> Box:
+    """Both ends, from -inf to inf where nothing is known."""
+    if not is_float(x.dtype):
+        return Box(x.lower, x.upper)
+    known = ops.less_equal(x.lower, x.upper)
+    nothing = ops.full(shape=x.shape, value=float("inf"), dtype=x.dtype)
+    return Box(ops.select(known, x.lower, ops.neg(nothing)), ops.select(known, x.upper, nothing))
+
+
+# Rules by primitive ---------------------------------------------------------------------------------------------------
+
+Rule: TypeAlias = Callable[..., Sequence[Any]]
+
+_FAMILIES = (elementwise, control, products, reduction)
+
+RULES: dict[Primitive, Rule] = {}
+for _family in _FAMILIES:
+    RULES |= _family.RULES
+
+EXACT: frozenset[Primitive] = frozenset().union(*[getattr(family, "EXACT", ()) for family in _FAMILIES])
+"""Ops whose results are elements of their operands, or decided by them, without rounding: of points they are points."""
+
+OPEN_INTEGERS: frozenset[Primitive] = control.OPEN_INTEGERS | reduction.OPEN_INTEGERS
+"""Ops whose rules take integers and masks that are no points."""

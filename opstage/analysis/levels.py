@@ -1,0 +1,189 @@
+"""Levels: ranges of parts of a tensor, which tell what a finite mask leaves apart from what it masks.
+
+A mask of -1e9 is a number like any other: what it is added to still reads its sources. But where the scores have
+bounds, `score + mask` is in one range where it is masked and in another one elsewhere, and a row of which one position
+is kept has a maximum far above all that is masked. Then exp(masked - maximum) is exactly 0: dependence ends there.
+
+A level says: outside of this region all elements are in this range. Its regions are those of the dependence domain, by
+which the numbers of masks are followed, and its ranges follow from the rules of the ranges domain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
+from typing import ClassVar, cast, final
+
+from typing_extensions import override
+
+from ..ops.catalogue import layout, logic, reduction, slicing
+from ..ops.closed import BodyConstant
+from ..ops.dims import Dim
+from ..ops.kinds import Kind
+from ..ops.primitive import Primitive
+from ..ops.types import TensorType, is_float
+from .dependence import Nested
+from .dependence.cuts import aligned
+from .dependence.fact import Fact, Value, plain, same_fact
+from .dependence.layout import broadcast_to, permute, reshape, slice_, unchanged
+from .dependence.masks import Level, floor_of, levels_of
+from .dependence.reduction import dropped
+from .dependence.regions import ANYWHERE, NOWHERE, Region, alike, either, in_sizes
+from .domain import OpCall, Rule
+from .ranges import Ranges, ValueRange
+from .ranges.fact import meet
+
+_MOST = 6
+"""Levels of a tensor; the others are left out."""
+
+
+@final
+class Levels(Nested):
+    """Facts without sources, of which `outside` has ranges in place of numbers, which no rule for moves looks at.
+
+    ranges  the domain of ranges of the same run
+    """
+
+    name = "levels"
+    asks = ("dependence", "ranges")
+    rules: ClassVar[Mapping[Primitive, Rule]]
+    kinds: ClassVar[Mapping[Kind, Rule]]
+
+    def __init__(self, ranges: Ranges):
+        super().__init__()
+        self.ranges = ranges
+
+    @override
+    def source(self, name: str, type: TensorType) -> Fact:
+        return plain(type.shape)
+
+    @override
+    def constant(self, constant: BodyConstant) -> Fact:
+        return plain(constant.type.shape, self.outer)
+
+    @override
+    def top(self, type: TensorType, operands: Sequence[Fact]) -> Fact:
+        return plain(type.shape, self.outer)
+
+    @override
+    def anything(self, type: TensorType) -> Fact:
+        return plain(type.shape, self.outer)
+
+    @override
+    def join(self, a: Fact, b: Fact) -> Fact:
+        return b if same_fact(a, b) else self._bare(b)
+
+    def _bare(self, fact: Fact) -> Fact:
+        return Fact(self.outer, fact.axes)
+
+    # Loops: what is known of an iteration's results is not followed to the next one.
+
+    @override
+    def entry(self, fact: Fact, type: TensorType, length: Dim) -> Fact:
+        return plain(type.shape[1:], self.outer)
+
+    @override
+    def following(self, fact: Fact, length: Dim, reverse: bool) -> Fact:
+        return self._bare(fact)
+
+    @override
+    def last(self, fact: Fact, length: Dim) -> Fact:
+        return self._bare(fact)
+
+    @override
+    def stacked(self, fact: Fact, length: Dim) -> Fact:
+        return Fact(self.outer, ((length,), *fact.axes))
+
+    @override
+    def influenced(self, fact: Fact, by: Fact) -> Fact:
+        return self._bare(fact)
+
+
+# Rules --------------------------------------------------------------------------------------------------------------
+
+
+def _with(fact: Fact, levels: Iterable[Level]) -> Fact:
+    """Return the fact with these levels; levels of one region are intersected."""
+    found: list[Level] = []
+    for level, where in levels:
+        if where == ANYWHERE:
+            continue
+        at = next((i for i, (_, other) in enumerate(found) if alike(other, where)), None)
+        if at is None:
+            found.append((level.alone, where))
+        else:
+            found[at] = meet(found[at][0], level).alone, where
+    return fact._replace(outside=cast("tuple[tuple[Value, Region], ...]", tuple(found[:_MOST])))
+
+
+def pointwise(domain: Levels, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact] | None:
+    """Apply the rule of ranges to every combination of levels of the operands."""
+    rule, rank = Ranges.rules.get(call.primitive), len(call.outputs[0].shape)
+    if rule is None:
+        return None
+    numbers: Sequence[Fact] = call.known["dependence"]
+    wholes = [(known.alone, NOWHERE) for known in call.known["ranges"]]
+    if (
+        len(call.outputs) != 1
+        or _is_narrower(domain, call)
+        or any(len(fact.axes) != rank for fact in facts)
+        or not any(fact.outside for fact in (*facts, *numbers))
+    ):
+        return [domain.top(type_, facts) for type_ in call.outputs]
+    every = aligned([*facts, *numbers])
+    own, numbers = every[: len(facts)], every[len(facts) :]
+    rows: list[list[Level]] = [[whole, *levels_of(*pair)] for whole, *pair in zip(wholes, own, numbers)]
+    chosen: list[Level] = []
+    if call.primitive is logic.SELECT:
+        no, yes = numbers[0].region(False), numbers[0].region(True)
+        chosen = [(level, either(no, where)) for level, where in rows[2]]
+        chosen += [(level, either(yes, where)) for level, where in rows[1]]
+        rows[0] = [(level, where) for level, where in rows[0] if level.low == level.high]
+    for row in product(*rows):
+        where: Region = NOWHERE
+        for _, other in row:
+            where = either(where, other)
+        if where != ANYWHERE and list(row) != wholes:
+            level = _applied(domain, rule, call, [level for level, _ in row])
+            if level is not None:
+                chosen.append((level, in_sizes(where, every[0].sizes)))
+    return [_with(Fact(every[0].outer, every[0].axes), chosen)]
+
+
+def _applied(domain: Levels, rule: Rule, call: OpCall, levels: Sequence[ValueRange]) -> ValueRange | None:
+    """The result of the rule of ranges for these levels, without its remarks."""
+    found: list[ValueRange] = []
+    domain.ranges.holds(lambda: found.extend(rule(domain.ranges, call, levels) or ()))
+    return found[0] if found else None
+
+
+def _is_narrower(domain: Levels, call: OpCall) -> bool:
+    """Return whether the op rounds more coarsely than the dtype of the ranges."""
+    least = 2 if domain.ranges.limits.epsilon > 2.0**-23 else 4 if domain.ranges.limits.epsilon > 2.0**-52 else 8
+    return any(is_float(type_.dtype) and type_.dtype.itemsize < least for type_ in (*call.inputs, *call.outputs))
+
+
+def peak(domain: Levels, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
+    """The greatest element of each row is at least the low end of a level that every row has an element of."""
+    static = call.static
+    axes = static["axes"]
+    (fact, numbers), (known,) = aligned([facts[0], call.known["dependence"][0]]), call.known["ranges"]
+    levels = levels_of(fact, numbers)
+    left = dropped(_with(fact, levels), axes, static["keepdims"]) if axes else _with(fact, levels)
+    low = floor_of(fact.sizes, levels, [i for axis in axes for i in fact.indices(axis)])
+    high = min([known.high, *[level.high for level, where in levels if where == NOWHERE]])
+    own = levels_of(left, plain(()))
+    if low > known.low and not _is_narrower(domain, call):
+        own.insert(0, (known.alone._replace(low=low, high=max(low, high), minus=False), NOWHERE))
+    return [_with(left, own)]
+
+
+Levels.rules = {
+    logic.DETACH: unchanged,
+    layout.PERMUTE: permute,
+    layout.RESHAPE: reshape,
+    layout.BROADCAST_TO: broadcast_to,
+    slicing.SLICE: slice_,
+    reduction.REDUCE_MAX: peak,
+}
+Levels.kinds = {Kind.POINTWISE: pointwise}

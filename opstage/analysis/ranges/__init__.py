@@ -1,0 +1,427 @@
+"""The domain of ranges: between which numbers the elements of a tensor are, and where they may overflow or be nan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+from typing_extensions import override
+
+from ...ops.catalogue.elementwise import ABS, ADD, SUB
+from ...ops.closed import BodyConstant
+from ...ops.dims import Dim
+from ...ops.primitive import Primitive, Static, distinct
+from ...ops.types import DType, TensorType, dtype_name, is_float
+from ..domain import Domain, LoopFacts, OpCall
+from .conditions import where
+from .fact import (
+    ANYTHING,
+    BOOLEAN,
+    INFINITY,
+    LARGEST_EXACT,
+    FloatLimits,
+    ValueRange,
+    infinite_in,
+    joined,
+    limits_of,
+    meet,
+    of_integers,
+    within,
+)
+from .growth import limits_of_growth
+from .rules import RULES
+
+if TYPE_CHECKING:
+    from ..interpretation import Interpretation
+
+
+__all__ = ["ANYTHING", "RangeRemark", "Ranges", "ValueRange", "ends_of", "limits_of", "matches"]
+
+ASSUMPTIONS = (
+    "inputs without a declared range are finite, and sums and products of what has no known bound do not overflow",
+    "the rounding of a sum of n numbers is at most 1/64 of the sum of their sizes",
+)
+"""The assumptions of every range."""
+
+INITIAL = (
+    "parameters, state and what the optimizer keeps are as at initialisation, whatever the seed: nothing is said of "
+    "values that training gives them"
+)
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether an input's path is one that a pattern means."""
+    return name == pattern or fnmatchcase(name, pattern)
+
+
+def ends_of(
+    name: str, bounds: Mapping[str, tuple[float, float]], declared: Mapping[str, tuple[float, float]]
+) -> tuple[float, float]:
+    """Between which numbers an input is: by the first bound of a pattern that means it, or else as is declared."""
+    found = next((ends for pattern, ends in bounds.items() if matches(name, pattern)), None)
+    return declared.get(name, (-INFINITY, INFINITY)) if found is None else found
+
+
+_ENDS = (-1.0, 0.0, 1.0)
+"""Ends at which a range that grows from iteration to iteration is stopped for a round."""
+
+
+LASTING = "the corrections of an optimizer are those of some step"
+INVARIANT = (
+    "state and what the optimizer keeps begin as initialised: what is not negative then stays so, as every step "
+    "is proved to leave it"
+)
+
+
+class RangeRemark(NamedTuple):
+    """A way in which an op may go wrong: the rule, how sure that is, and in words."""
+
+    rule: str
+    severity: Literal["warning", "note"]
+    text: str
+    fix: str = ""
+
+
+class Ranges(Domain[ValueRange]):
+    """Ranges of a program that computes floats in the dtype `limits.name`.
+
+    bounds   pattern of an input's path -> (low, high), the first that matches
+    declared an input's path -> (low, high), where no bound matches
+    initial  an input's path -> (low, high) of its first value, where there is none of these
+    lasting  an input's path -> (low, high) in every step, where there is none of these
+    invariants  an input's path -> (low, high) before every step, an end of which may be open; the others come first
+    native   the float dtype that the program was written in
+    given    the ranges of inputs that were used, in words
+    remarks  what was seen on the way
+    hidden   by the values of results that are nan or infinite only where a select drops them: a fix that was tried
+    beyond   by the values of arrays that the program holds what is infinite in them, until an op reads it
+    attended the attentions so far, by their operands and by what is kept for their gradients
+    latest   the value of the result that was found last
+    makers   for a value the op that made it, with its static parameters and the facts of its operands
+    """
+
+    name = "ranges"
+    rules = RULES
+    kinds: ClassVar = {}
+
+    def __init__(
+        self,
+        limits: FloatLimits,
+        bounds: Mapping[str, tuple[float, float]] | None = None,
+        declared: Mapping[str, tuple[float, float]] | None = None,
+        initial: Mapping[str, tuple[float, float]] | None = None,
+        lasting: Mapping[str, tuple[float, float]] | None = None,
+        invariants: Mapping[str, tuple[float, float]] | None = None,
+        native: DType | None = None,
+    ):
+        self.limits = limits
+        self.native = native
+        self.bounds = dict(bounds or {})
+        self.declared = dict(declared or {})
+        self.initial = dict(initial or {})
+        self.lasting = dict(lasting or {})
+        self.invariants = dict(invariants or {})
+        self.given: dict[str, None] = {}
+        self.remarks: list[RangeRemark] = []
+        self.assumptions: dict[str, None] = dict.fromkeys(ASSUMPTIONS)
+        self.run: Interpretation | None = None  # by which fixes are tried
+        self.makers: dict[int, tuple[OpCall, Sequence[ValueRange]]] = {}
+        self.hidden: dict[int, str] = {}
+        self.beyond: dict[int, str] = {}
+        self.latest = 0
+        self.attended: set[Hashable] = set()
+        self._values = 0
+        self._known: dict[Any, int] = {}
+
+    # What is known at first -------------------------------------------------------------------------------------------
+
+    @override
+    def source(self, name: str, type: TensorType) -> ValueRange:
+        if type.dtype.kind == "b":
+            return BOOLEAN._replace(value=self.fresh())
+        whole = not is_float(type.dtype)
+        low, high = self._ends(name)
+        if not whole:
+            low, high = self.limits_at(type.dtype).rounded(low, high)
+        else:
+            low, high = of_integers(low, high)
+        return ValueRange(low, high, integral=whole, value=self.fresh())
+
+    def finite(self, fact: ValueRange, type: TensorType) -> ValueRange:
+        """The fact of an input that is any finite number of its dtype within its bounds."""
+        if type.dtype.kind == "b":
+            return fact
+        least, most = -self.limits_at(type.dtype).largest, self.limits_at(type.dtype).largest
+        if not is_float(type.dtype):
+            least, most = np.iinfo(type.dtype).min, np.iinfo(type.dtype).max
+        return fact._replace(low=max(fact.low, least), high=min(fact.high, most))
+
+    def _ends(self, name: str) -> tuple[float, float]:
+        """The bounds of an input, before they are rounded."""
+        for pattern, ends in self.bounds.items():
+            if matches(name, pattern):
+                self.given[f"{pattern} is in {ValueRange(*ends)}, as is stated"] = None
+                return ends
+        found = self.declared.get(name)
+        if found is None:
+            return self._first(name)
+        self.given[f"{name} is in {ValueRange(*found)}, as its Spec declares, to which runs are held"] = None
+        return found
+
+    def _first(self, name: str) -> tuple[float, float]:
+        low, high = self.initial.get(name, self.lasting.get(name, (-INFINITY, INFINITY)))
+        if name in self.initial:
+            self.given[INITIAL] = None
+        elif name in self.lasting:
+            self.given[LASTING] = None
+        if name in self.invariants and name not in self.initial:
+            self.given[INVARIANT] = None
+            return self.invariants[name]
+        # An infinite end, or nan, is none that bounds what is finite.
+        return (low, high) if math.isfinite(low) and math.isfinite(high) else (-INFINITY, INFINITY)
+
+    @override
+    def constant(self, constant: BodyConstant) -> ValueRange:
+        array = np.asarray(constant.value)
+        if array.dtype.kind not in "biuf" or not array.size:
+            return ANYTHING
+        numbers = array.astype(np.float64)
+        known = numbers[~np.isnan(numbers)]
+        if not known.size:
+            return ValueRange(nan=True)
+        low, high = float(known.min()), float(known.max())
+        if array.dtype.kind != "f":
+            return ValueRange(*of_integers(low, high), integral=True, value=self.fresh())
+        limits = self.limits_at(array.dtype)
+        minus, plus = bool((known < -limits.largest).any()), bool((known > limits.largest).any())
+        value = self.fresh()
+        if (minus and low > -INFINITY) or (plus and high < INFINITY):
+            self.beyond[value] = infinite_in(limits, low if low < -limits.largest else high)
+        low, high = limits.rounded(-INFINITY if minus else low, INFINITY if plus else high)
+        return ValueRange(low, high, known.size < numbers.size, minus, plus, value=value)
+
+    @override
+    def top(self, type: TensorType, operands: Sequence[ValueRange]) -> ValueRange:
+        if is_float(type.dtype):
+            self.remark("unbounded", "no bound of its result is known", *operands, sure=False)
+        return self.anything(type)
+
+    @override
+    def anything(self, type: TensorType) -> ValueRange:
+        if type.dtype.kind == "b":
+            return BOOLEAN
+        return ANYTHING if is_float(type.dtype) else ValueRange(integral=True)
+
+    # Order ------------------------------------------------------------------------------------------------------------
+
+    @override
+    def join(self, a: ValueRange, b: ValueRange) -> ValueRange:
+        return a if a == b else joined(a, b)
+
+    @override
+    def widen(self, before: ValueRange, after: ValueRange) -> ValueRange:
+        low, high = after.low, after.high
+        if low < before.low:
+            low = max([end for end in _ENDS if end <= low], default=-INFINITY)
+        if high > before.high:
+            high = min([end for end in _ENDS if end >= high], default=INFINITY)
+        # What grows from iteration to iteration may end beyond every number.
+        minus, plus = low == -INFINITY < before.low, high == INFINITY > before.high
+        if after.integral and (minus or plus):  # an integer ends at the other end instead
+            low, high = -INFINITY, INFINITY
+        return ValueRange(low, high, after.nan, after.minus or minus, after.plus or plus, after.integral)
+
+    @override
+    def leq(self, a: ValueRange, b: ValueRange) -> bool:
+        return within(a, b)
+
+    # Loops: an iteration's tensors are values of their own ------------------------------------------------------------
+
+    @override
+    def mark(self) -> int:
+        return len(self.remarks)
+
+    @override
+    def forget(self, mark: object) -> None:
+        assert isinstance(mark, int)
+        del self.remarks[mark:]
+
+    @override
+    def grown(self, before: ValueRange, after: ValueRange) -> None:
+        grows = (after.low == -INFINITY < before.low) or (after.high == INFINITY > before.high)
+        if grows and not before.infinite:
+            self.remark("overflow", "what the loop carries grows, and no bound of it is known", before, sure=False)
+
+    @override
+    def limits_of_carries(self, loop: LoopFacts[ValueRange]) -> Sequence[ValueRange | None]:
+        return limits_of_growth(self, loop)
+
+    @override
+    def limited(self, fact: ValueRange, limit: ValueRange) -> ValueRange:
+        """Within the limit where it is a finite number for certain: the growth of nothing else has a limit."""
+        return meet(fact, limit)._replace(value=0) if fact.bounded and not fact.nan else fact
+
+    @override
+    def entry(self, fact: ValueRange, type: TensorType, length: Dim) -> ValueRange:
+        return fact.alone._replace(value=self.fresh())
+
+    @override
+    def following(self, fact: ValueRange, length: Dim, reverse: bool) -> ValueRange:
+        return fact.alone
+
+    @override
+    def last(self, fact: ValueRange, length: Dim) -> ValueRange:
+        return fact.alone
+
+    @override
+    def stacked(self, fact: ValueRange, length: Dim) -> ValueRange:
+        return fact.alone
+
+    @override
+    def assumed(self, facts: Sequence[ValueRange], test: ValueRange, holds: bool) -> Sequence[ValueRange]:
+        known = where(self, test, holds)
+        return [known.get(fact.value, fact) if fact.value else fact for fact in facts]
+
+    @override
+    def influenced(self, fact: ValueRange, by: ValueRange) -> ValueRange:
+        return fact.alone
+
+    # What rules use ---------------------------------------------------------------------------------------------------
+
+    def limits_at(self, dtype: DType) -> FloatLimits:
+        """The limits of a tensor: those of the program, but in a dtype of its own, such as that of a cast, its own.
+
+        Where the program is read in another dtype than it was written in, the coarser of both.
+        """
+        if dtype == self.native or dtype.kind != "f":
+            return self.limits
+        own = limits_of(dtype_name(dtype))
+        is_read_as_written = self.native is not None and self.limits.name == dtype_name(self.native)
+        return own if is_read_as_written or own.epsilon > self.limits.epsilon else self.limits
+
+    def fresh(self) -> int:
+        """A value that no other tensor has."""
+        self._values += 1
+        return self._values
+
+    @override
+    def finished(
+        self, call: OpCall, facts: Sequence[ValueRange], results: Sequence[ValueRange]
+    ) -> Sequence[ValueRange]:
+        """The results with values: those of the same op on the same values are the same."""
+        for fact in facts:
+            if fact.value in self.beyond:
+                self.remark("overflow", self.beyond.pop(fact.value), sure=True)
+        if any(not fact.value for fact in facts):
+            self.latest = 0
+            return results
+        key = (call.primitive, distinct(call.static), tuple([fact.value for fact in facts]), call.inputs)
+        valued = []
+        for at, result in enumerate(results):
+            if not result.value:
+                value = self._known.get((key, at))
+                if value is None:
+                    value = self._known[key, at] = self.fresh()
+                result = result._replace(value=value)
+            if not at and (call.primitive not in RULES or result.value not in self.makers):
+                self.makers[result.value] = (call, facts)
+            valued.append(result)
+        self.latest = valued[0].value if valued else 0
+        return valued
+
+    @override
+    def made(self, fact: ValueRange) -> ValueRange:
+        return fact._replace(value=self.fresh())
+
+    def maker(self, fact: ValueRange) -> tuple[OpCall, Sequence[ValueRange]] | None:
+        """The op that made a tensor, if that is known."""
+        return self.makers.get(fact.value)
+
+    def magnitude(self, x: ValueRange, y: ValueRange) -> ValueRange:
+        """The magnitude of x, if y holds something of its rows; else x, with its value if it is not negative."""
+        made = None if y.share is None else self.makers.get(y.share.of)
+        if y.share is not None and made is not None and made[0].primitive is ABS:
+            return x._replace(value=y.share.of if made[1][0].value == x.value else 0)
+        return x._replace(value=x.value if x.low >= 0 else 0)
+
+    def remark(self, rule: str, text: str, *facts: ValueRange, sure: bool, fix: str = "") -> None:
+        """Note what may go wrong with operands; `sure` says whether known bounds say so, or there are none.
+
+        What follows from an overflow or a nan before is not noted again.
+        """
+        if not any(fact.nan or fact.plus for fact in facts):
+            self.remarks.append(RangeRemark(rule, "warning" if sure else "note", text, fix))
+
+    def holds(self, attempt: Callable[[], Any]) -> bool:
+        """Whether rules have nothing to remark on what `attempt` does with them: for fixes that are tried."""
+        before, self.remarks = self.remarks, []
+        try:
+            attempt()
+            return not self.remarks
+        finally:
+            self.remarks = before
+
+    def tried(
+        self, primitive: Primitive, static: Static, inputs: Sequence[TensorType], facts: Sequence[ValueRange]
+    ) -> bool:
+        """Whether an op in place of another one leaves nothing to remark on."""
+        run = self.run
+        return run is not None and self.holds(lambda: run.results_of(primitive, static, inputs, [(f,) for f in facts]))
+
+    def result(
+        self,
+        call: OpCall,
+        low: float,
+        high: float,
+        operands: Sequence[ValueRange],
+        *,
+        ulps: float = 1,
+        nan: bool = False,
+        known: bool | None = None,
+    ) -> ValueRange:
+        """A result between bounds, rounded to the dtype.
+
+        Whether it overflows is seen where the bounds are `known`: by default if those of all operands are.
+        """
+        known = all(fact.bounded for fact in operands) if known is None else known
+        whole = not is_float(call.outputs[0].dtype)
+        infinite = any(fact.infinite for fact in operands)
+        nan = nan or any(fact.nan for fact in operands)
+        minus, plus = infinite and low == -INFINITY, infinite and high == INFINITY
+        if whole:
+            return self._integer(call, low, high)
+        limits = self.limits_at(call.outputs[0].dtype)
+        is_sum = call.primitive in (ADD, SUB)
+        if is_sum and limits.epsilon <= 2.0**-23:  # kernels round these, but may keep coarser ones in float32
+            low, high = (limits.nearest(end) if abs(end) <= limits.largest else end for end in (low, high))
+        elif ulps == 1:  # a result that is rounded once is not moved past a number of the dtype
+            low, high = limits.rounded(low, high)
+            if not is_sum:  # sums are exact if they are small
+                low, high = limits.flushed(low, high)
+        else:
+            low, high = limits.widened(low, high, ulps)
+        largest = limits.largest
+        below = low < -largest and (known or low > -INFINITY or high < -largest)
+        above = high > largest and (known or high < INFINITY or low > largest)
+        if (below or above) and not infinite:
+            shown = ValueRange(low, high)
+            self.remark("overflow", f"the result is in {shown}, and {limits.name} ends at {largest:.5g}", sure=True)
+        if below:
+            low, high, minus = -INFINITY, max(high, -largest), True
+        if above:
+            low, high, plus = min(low, largest), INFINITY, True
+        return ValueRange(low, high, nan, minus, plus)
+
+    def _integer(self, call: OpCall, low: float, high: float) -> ValueRange:
+        bits = np.iinfo(np.dtype(call.outputs[0].dtype)) if call.outputs[0].dtype.kind in "iu" else None
+        if bits is None:
+            return BOOLEAN
+        if (math.isfinite(low) and low < bits.min) or (math.isfinite(high) and high > bits.max):
+            shown = ValueRange(low, high)
+            self.remark("integer-overflow", f"the result is in {shown}, and {bits.dtype} wraps around", sure=True)
+            return ValueRange(integral=True)
+        exact = all(math.isinf(bound) or abs(bound) <= LARGEST_EXACT for bound in (low, high))
+        return ValueRange(low, high, integral=True) if exact else ValueRange(integral=True)

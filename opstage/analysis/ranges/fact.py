@@ -1,0 +1,292 @@
+"""A range: between which numbers all elements of a tensor are, and what else may be among them."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+from ...ops.enclosures import corners, magnitudes
+from ...ops.errors import UsageError, nearest
+from ...ops.types import Shape
+
+INFINITY = math.inf
+LARGEST_SIZE = 2.0**63
+"""The limit of a size without a bound: tensors have fewer elements."""
+LARGEST_EXACT = 2**52
+"""The size of integers up to which floats hold each of them, and those next to it."""
+
+
+def of_integers(low: float, high: float) -> tuple[float, float]:
+    """Bounds of integers that were rounded to these floats, which do not tell large ones apart."""
+    return (
+        low if low >= -LARGEST_EXACT else math.nextafter(low, -INFINITY),
+        high if high <= LARGEST_EXACT else math.nextafter(high, INFINITY),
+    )
+
+
+ShareKind: TypeAlias = Literal["maximum", "minimum", "above", "sum", "squares", "norm", "deviation", "reciprocal"]
+"""A number of the elements of a row: their maximum; their minimum; at least their maximum; their sum; at least the mean
+of their squares; at least that mean plus a number above its rounding error; at least the root of that; at most 1 over
+this root."""
+
+
+class Share(NamedTuple):
+    """A tensor that holds, for each row, a number of another tensor's elements along axes.
+
+    of      the value of that tensor, see `ValueRange.value`
+    kind    which number
+    axes    those that were reduced
+    shape   of that tensor
+    """
+
+    of: int
+    kind: ShareKind
+    axes: tuple[int, ...]
+    shape: Shape
+
+    @property
+    def kept(self) -> Shape:
+        """Its shape where reduced axes are kept, of size 1."""
+        return tuple([1 if axis in self.axes else size for axis, size in enumerate(self.shape)])
+
+    @property
+    def dropped(self) -> Shape:
+        """Its shape where they are gone."""
+        return tuple([size for axis, size in enumerate(self.shape) if axis not in self.axes])
+
+
+def same_shape(a: Shape, b: Shape) -> bool:
+    """Whether two shapes are written alike; sizes that may be equal are not the same."""
+    return len(a) == len(b) and all(str(x) == str(y) for x, y in zip(a, b))
+
+
+class ValueRange(NamedTuple):
+    """low, high   no element that is a number is outside; infinite where no bound is known
+    nan         whether an element may be nan
+    minus, plus whether an element may be -inf, +inf; the bound on that side is infinite then
+    integral    whether all elements are whole
+    value       a number that tensors share whose elements are the same, place by place; 0 is shared with none
+    attained    axes along which every row has an element that is at least `peak`; () where that is not known
+    peak        such a number
+    share       what it is of another tensor, if that is known
+    """
+
+    low: float = -INFINITY
+    high: float = INFINITY
+    nan: bool = False
+    minus: bool = False
+    plus: bool = False
+    integral: bool = False
+    value: int = 0
+    attained: tuple[int, ...] = ()
+    share: Share | None = None
+    peak: float = -INFINITY
+
+    @property
+    def bounded(self) -> bool:
+        """Whether both bounds are known."""
+        return self.low > -INFINITY and self.high < INFINITY
+
+    @property
+    def infinite(self) -> bool:
+        """Whether an element may be infinite."""
+        return self.minus or self.plus
+
+    @property
+    def may_be_zero(self) -> bool:
+        return self.low <= 0 <= self.high
+
+    @property
+    def sizes(self) -> tuple[float, float]:
+        """The greatest and the least magnitude."""
+        return magnitudes(operator.neg, max, self.low, self.high, 0.0)
+
+    @property
+    def alone(self) -> ValueRange:
+        """The same, said of elements one by one, and of no other tensor."""
+        return ValueRange(self.low, self.high, self.nan, self.minus, self.plus, self.integral)
+
+    def __str__(self) -> str:
+        left = f"[{_shown(self.low)}" if self.low > -INFINITY or self.minus else "(-inf"
+        right = f"{_shown(self.high)}]" if self.high < INFINITY or self.plus else "inf)"
+        return f"{left}, {right}{' or nan' if self.nan else ''}"
+
+
+def _shown(bound: float) -> str:
+    return f"{bound:.6g}"
+
+
+ANYTHING = ValueRange(nan=True, minus=True, plus=True)
+"""The range of any tensor."""
+
+BOOLEAN = ValueRange(0, 1, integral=True)
+
+
+Facts: TypeAlias = "Sequence[ValueRange]"
+"""The ranges of several tensors, operands or results of an op."""
+
+
+def joined(a: ValueRange, b: ValueRange) -> ValueRange:
+    """The range of a tensor of which `a` or `b` holds."""
+    return ValueRange(
+        min(a.low, b.low),
+        max(a.high, b.high),
+        a.nan or b.nan,
+        a.minus or b.minus,
+        a.plus or b.plus,
+        a.integral and b.integral,
+    )
+
+
+def meet(a: ValueRange, b: ValueRange) -> ValueRange:
+    """The range of a tensor of which both ranges hold."""
+    low, high = max(a.low, b.low), min(a.high, b.high)
+    if low > high:  # there is no such element
+        low, high = b.low, b.high
+    minus, plus = a.minus and b.minus, a.plus and b.plus
+    value = a.value or b.value
+    return ValueRange(low, high, a.nan and b.nan, minus, plus, a.integral or b.integral, value)
+
+
+def within(a: ValueRange, b: ValueRange) -> bool:
+    """Whether whatever holds by `b` of elements holds by `a` too."""
+    return (
+        b.low <= a.low
+        and a.high <= b.high
+        and (b.nan or not a.nan)
+        and (b.minus or not a.minus)
+        and (b.plus or not a.plus)
+        and (a.integral or not b.integral)
+    )
+
+
+# Bounds of sums, products and quotients. A bound that is not known is infinite, and the elements are finite. -------
+
+
+def product(a: ValueRange, b: ValueRange) -> tuple[float, float]:
+    """The bounds of x·y."""
+    found = corners(_times, (a.low, a.high), (b.low, b.high))
+    return min(found), max(found)
+
+
+def _times(x: float, y: float) -> float:
+    return 0.0 if not x or not y else x * y
+
+
+def inverse(b: ValueRange) -> tuple[float, float]:
+    """The bounds of 1/y, for y on one side of 0."""
+    return _inverted(b.high, 0.0 if b.high > 0 else -0.0), _inverted(b.low, b.low)
+
+
+def _inverted(x: float, side: float) -> float:
+    if not x:
+        return math.copysign(INFINITY, side)
+    return 0.0 if math.isinf(x) else 1 / x
+
+
+def times_count(a: ValueRange, least: int, most: float) -> tuple[float, float]:
+    """The bounds of a sum of at least `least` and at most `most` elements."""
+    low = _times(a.low, most) if a.low < 0 else _times(a.low, least)
+    high = _times(a.high, most) if a.high > 0 else _times(a.high, least)
+    return low, high
+
+
+def powered(x: float, n: float) -> float:
+    try:
+        if x < 0 and not n.is_integer():
+            return 0.0
+        return math.pow(x, n)
+    except OverflowError:
+        return INFINITY if x > 0 or n % 2 == 0 else -INFINITY
+
+
+# The numbers of a float dtype, and bounds widened by its rounding -----------------------------------------------------
+
+
+class FloatLimits(NamedTuple):
+    """name      of the dtype
+    largest   finite number
+    least     positive number, a subnormal one
+    epsilon   the distance from 1 to the next number
+    vanishing kernels may return 0 for a positive result below this number
+    """
+
+    name: str
+    largest: float
+    least: float
+    epsilon: float
+    vanishing: float
+
+    def holds(self, value: float) -> bool:
+        """Whether the dtype holds the number as it is."""
+        mantissa, _ = math.frexp(value)
+        return math.isinf(value) or (
+            (mantissa / self.epsilon).is_integer()
+            and abs(value) <= self.largest
+            and not math.fmod(value, self.least)  # a subnormal number has fewer digits
+        )
+
+    def nearest(self, value: float) -> float:
+        """The number of the dtype that is nearest to one; of two the even one, and infinity beyond the largest."""
+        if not math.isfinite(value) or self.holds(value):
+            return value
+        _, exponent = math.frexp(value)
+        unit = max(self.epsilon * 2.0 ** (exponent - 1), self.least)
+        found = round(value / unit) * unit
+        return found if abs(found) <= self.largest else math.copysign(math.inf, value)
+
+    def rounded(self, low: float, high: float) -> tuple[float, float]:
+        """Bounds of numbers between `low` and `high` after one rounding, which leaves numbers of the dtype as they
+        are."""
+        return (
+            low if self.holds(low) else self._moved(low, -1, 1),
+            high if self.holds(high) else self._moved(high, 1, 1),
+        )
+
+    def widened(self, low: float, high: float, ulps: float) -> tuple[float, float]:
+        """Bounds that hold of results within `ulps` units in the last place of numbers between `low` and `high`."""
+        if not ulps:
+            return low, high
+        return self.flushed(self._moved(low, -1, ulps), self._moved(high, 1, ulps))
+
+    def flushed(self, low: float, high: float) -> tuple[float, float]:
+        """Bounds of results between `low` and `high`, the smallest of which may be 0."""
+        return 0.0 if 0 < low < self.vanishing else low, 0.0 if -self.vanishing < high < 0 else high
+
+    def _moved(self, bound: float, sign: int, ulps: float) -> float:
+        if math.isinf(bound) or not bound:  # no rounding takes a result past 0
+            return bound
+        moved = bound + sign * (abs(bound) * self.epsilon * ulps + self.least)
+        return moved if (moved > 0) == (bound > 0) else 0.0
+
+
+_LIMITS = {
+    limits.name: limits
+    for limits in (
+        FloatLimits("float64", 1.7976931348623157e308, 5e-324, 2.0**-52, 2.0**-1021),
+        FloatLimits("float32", 3.4028234663852886e38, 2.0**-149, 2.0**-23, 2.0**-125),
+        FloatLimits("bfloat16", 3.3895313892515355e38, 2.0**-133, 2.0**-7, 2.0**-125),
+        FloatLimits("float16", 65504.0, 2.0**-24, 2.0**-10, 2.0**-24),
+    )
+}
+"""IEEE 754-2019 for binary64, 32 and 16; bfloat16 has binary32's exponents and 8 bits of significand.
+
+Generated exponentials flush what is below twice the smallest normal number. Those of float16 are computed in float32,
+whose numbers reach below the subnormal ones of float16.
+"""
+
+
+def limits_of(dtype: str) -> FloatLimits:
+    """The limits of a float dtype, by its name. Raises UsageError for another name."""
+    found = _LIMITS.get(dtype)
+    if found is None:
+        known = ", ".join(_LIMITS)
+        raise UsageError(f"ranges are those of a float dtype, {known}, not {dtype!r}{nearest(dtype, _LIMITS)}")
+    return found
+
+
+def infinite_in(limits: FloatLimits, number: float) -> str:
+    """The message about a finite number that a program states and that its dtype does not hold."""
+    return f"the number {number:g} is infinite in {limits.name}, which ends at {limits.largest:.5g}"

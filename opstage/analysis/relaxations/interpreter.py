@@ -1,0 +1,422 @@
+"""CROWN: linear relaxations, carried backward from a result to the boxes (Zhang et al., NeurIPS 2018).
+
+A ref has an interval and, where it depends on a box, a `Relaxation`: linear functions of its sources below and above.
+A bound of a result is had by putting in relaxations from the last to the first, until only boxes are left. Through an
+op that is linear that is its vjp rule, and whatever has none is taken for its interval, which holds as well.
+
+Phases. Every run of a network has its own phases of relus, so what is shown of all regions holds for it. A region
+narrows the interval of a relu's operand at 0, which makes that relu linear. A constraint z >= 0 also has a price
+b >= 0: whatever b is, f(x) - b·z is nowhere above f(x) there, so its lower bound is one of f (Wang et al., Beta-CROWN,
+NeurIPS 2021). Any slope from 0 to 1 gives a line below an undecided relu (Xu et al., Fast and Complete, ICLR 2021). So
+slopes and prices change how tight bounds are, and never whether they hold.
+
+Samples. A tensor is *separate* if the elements of sample b are the b-th of as many equal parts of it, in row-major
+order. Inputs with the batch along their leading axis are, and each op in `stays_separate` keeps it so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, NamedTuple, final
+
+from typing_extensions import override
+
+from ...interpreters.interpreter import Interpreter, Wrapper
+from ...ops.catalogue.convolution import CONV, CONV_TRANSPOSE
+from ...ops.catalogue.layout import BROADCAST_TO, PERMUTE, RESHAPE
+from ...ops.catalogue.linalg import BMM, LINEAR, MATMUL
+from ...ops.catalogue.pooling import AVG_POOL, MAX_POOL, SMOOTH_MAX_POOL
+from ...ops.catalogue.reduction import LOG_SOFTMAX, REDUCE_MAX, REDUCE_MIN, REDUCE_SUM, SOFTMAX
+from ...ops.catalogue.slicing import CONCAT, PAD, SLICE, STACK
+from ...ops.cursor import Quietly
+from ...ops.dims import prod
+from ...ops.errors import ProgramError
+from ...ops.infix import Infix
+from ...ops.kinds import Kind
+from ...ops.primitive import Primitive, R, Static
+from ...ops.types import BOOL, FLOAT64, DType, Shape, TensorType, is_float
+from ..intervals.interpreter import TINY, Interval, Intervals, down, eps_of, gamma, overflow
+
+
+class Relaxation(NamedTuple):
+    """Lines below and above a ref y: of the sources' values x, y >= L(x) + below and y <= U(x) + above.
+
+    sources   refs that y was computed from
+    pull      (ops, A) -> for each source the coefficients of A⁺·L + A⁻·U
+    below     constants, with all that is lost by rounding in them; None for 0
+    above
+    centre    a value of the only source, where the lines are of the distance from it: y >= L(x - centre) + below
+    """
+
+    sources: tuple[Any, ...]
+    pull: Callable[[Any, Any], Sequence[Any]]
+    below: Any
+    above: Any
+    centre: Any = None
+
+
+@final
+class Related(Infix, Generic[R]):
+    """A ref of `Relaxed`: an interval, and the relation to what it was made from; None for a leaf."""
+
+    __slots__ = ("interval", "relation", "ops", "tight", "serial")
+
+    def __init__(self, interval: Interval[R], ops: Relaxed[R], relation: Relaxation | None = None):
+        self.interval = interval
+        self.relation = relation
+        self.ops = ops
+        self.tight = relation is None
+        self.serial = ops.serial = ops.serial + 1
+
+    @property
+    @override
+    def shape(self) -> Shape:
+        return self.interval.shape
+
+    @property
+    @override
+    def dtype(self) -> DType:
+        return self.interval.dtype
+
+
+@final
+class Relaxed(Wrapper[Related[R], R]):
+    """Bounds by linear relaxations, intersected with intervals, so that they are never looser than either.
+
+    samples   the number of boxes that lie along the leading axis of every input, each bounded by itself; 1 for one box.
+              NotSeparate where the program mixes them
+    most      the most elements of a sample for which the inputs of an activation are bounded by relaxations too;
+              beyond it by intervals alone
+    phases    the region of each box that is bounded, where that is not all of it
+    """
+
+    __slots__ = ("intervals", "samples", "most", "serial", "phases")
+    ref_type = Related
+    misplaced = "a ref of bounds was used outside of them; return it from the bounded function instead"
+
+    def __init__(self, inner: Interpreter[R], samples: int, most: int, phases: Phases | None = None):
+        super().__init__(inner, differentiates=False)
+        self.intervals: Intervals[R] = Intervals(inner)
+        self.samples = samples
+        self.most = most
+        self.serial = 0
+        self.phases = phases
+
+    @override
+    def wrap(self, value: R, /) -> Related[R]:
+        return Related(self.intervals.wrap(value), self)
+
+    def related(
+        self,
+        interval: Interval[R],
+        sources: Sequence[Related[R]],
+        pull: Callable[[Any, Any], Sequence[Any]],
+        below: R | None,
+        above: R | None,
+        centre: R | None = None,
+    ) -> Related[R]:
+        """A ref with a relation to its sources."""
+        return Related(interval, self, Relaxation(tuple(sources), pull, below, above, centre))
+
+    def met(self, ref: Related[R], own: Interval[R]) -> Related[R]:
+        """The ref, made of the parts of an op, with the op's own interval; where that is not finite nothing is known,
+        since the parts do not say whether the op overflows."""
+        ops, known = self.inner, ref.interval
+        ends = []
+        for end, before, choose in ((own.lower, known.lower, ops.maximum), (own.upper, known.upper, ops.minimum)):
+            both = ops.select(ops.equal(before, before), choose(before, end), end)
+            ends.append(ops.add(both, overflow(ops, end)))
+        ref.interval = self.intervals.between(*ends)
+        return ref
+
+    def tightened(self, ref: Related[R]) -> Interval[R]:
+        """The interval of a ref, by its relations as well where it has not too many elements."""
+        if not ref.tight:
+            ref.tight = True
+            if (
+                ref.interval.lower is not ref.interval.upper
+                and math.prod(map(int, ref.shape)) // self.samples <= self.most
+            ):
+                ref.interval = substituted(self, ref)
+        return ref.interval
+
+    @override
+    def bind(self, primitive: Primitive, refs: tuple[Related[R], ...], static: Static, /) -> tuple[Related[R], ...]:
+        if self.closed:
+            raise ProgramError(self.closed)
+        refs = tuple([r if type(r) is Related and r.ops is self else self.adopt(r) for r in refs])
+        if not self.cursor.quiet:
+            self.infer(primitive, tuple([TensorType(r.shape, r.dtype) for r in refs]), static)
+        from ..intervals import RULES as INTERVAL_RULES
+        from . import RULES
+
+        depends = any(r.relation is not None or not r.interval.point for r in refs)
+        rule = RULES.get(primitive)
+        floats = all(r.interval.point or is_float(r.dtype) for r in refs)
+        opens = primitive not in INTERVAL_RULES or primitive.kind is Kind.LAYOUT
+        if depends and floats and opens and rule is None and primitive.decomposition is not None:
+            return self.decompose(primitive, refs, static)
+        with Quietly(self.cursor):
+            intervals = self.intervals.bind(primitive, tuple([r.interval for r in refs]), static)
+            if depends and rule is not None and floats:
+                found = rule(self, refs, static, intervals)
+                if found is not None:
+                    if self.samples > 1:
+                        stays_separate(self.samples, primitive, refs, static, found[0].shape)
+                    return (*found, *[Related(x, self) for x in intervals[len(found) :]])
+        if depends and self.samples > 1:
+            stays_separate(self.samples, primitive, refs, static, intervals[0].shape)
+        return tuple([Related(x, self) for x in intervals])
+
+
+# The backward pass: relations put in, from a result to the boxes ------------------------------------------------------
+
+
+def substituted(relaxed: Relaxed[Any], ref: Related[Any]) -> Interval[Any]:
+    """The interval of a ref, no looser than it is, by its relations: one row of coefficients for each element."""
+    ops = relaxed.inner
+    samples, shape = relaxed.samples, tuple(int(size) for size in ref.shape)
+    count = math.prod(shape) // samples
+    if not count:
+        return ref.interval
+    interval = ref.interval
+
+    def row(ops: Any, carry: Any, number: Any) -> Any:
+        """The lower bounds of one element of each sample, and of its negative: its upper bound."""
+        own = ops.equal(
+            ops.iota(shape=(samples, count), axis=1),
+            ops.broadcast_to(ops.reshape(number, shape=(1, 1)), shape=(samples, count)),
+        )
+        own = ops.reshape(own, shape=shape)
+        one = ops.full(shape=shape, value=1.0, dtype=ref.dtype)
+        chosen = ops.select(own, one, ops.full(shape=shape, value=0.0, dtype=ref.dtype))
+        return carry, (lower_bound(ops, samples, ref, chosen), lower_bound(ops, samples, ref, ops.neg(chosen)))
+
+    none = ops.full(shape=(), value=False, dtype=BOOL)
+    _, (lower, upper) = ops.scan(row, none, ops.iota(shape=(count,)))
+    ends, zero = [], ops.full(shape=shape, value=0.0, dtype=ref.dtype)
+    for found, before, choose in ((lower, interval.lower, ops.maximum), (ops.neg(upper), interval.upper, ops.minimum)):
+        end = ops.reshape(ops.transpose2d(found), shape=shape)
+        finite = ops.equal(overflow(ops, before), zero)  # else a run may overflow before it gets here
+        ends.append(ops.select(ops.logical_and(finite, ops.equal(end, end)), choose(before, end), before))
+    return Interval(ends[0], ends[1], interval.ops)
+
+
+def lower_bound(ops: Any, samples: int, ref: Related[Any], coefficients: Any) -> Any:
+    """A lower bound of the sum of coefficients times elements of `ref`, for each sample; rounded down."""
+    arrived: dict[int, tuple[Any, Any]] = {}
+    leaves: list[tuple[Any, Any]] = []
+    terms: list[Any] = []
+
+    def deposit(node: Any, a: Any) -> None:
+        key = node.serial
+        if key in arrived:
+            before = arrived[key][1]
+            size = ops.clamp(ops.add(ops.abs(before), ops.abs(a)), lo=TINY[a.dtype], hi=float("inf"))
+            size = ops.mul(double(ops, size), double(ops, magnitude(ops, node.interval)))
+            terms.append(_summed(ops, samples, ops.scale(size, c=-2 * eps_of(a.dtype)), a.dtype))
+            a = ops.add(before, a)
+        arrived[key] = node, a
+
+    deposit(ref, coefficients)
+    while arrived:
+        node, a = arrived.pop(max(arrived))
+        relation = node.relation
+        if relation is None:
+            leaves.append((node, a))
+            continue
+        if relation.below is not None:
+            terms.append(_summed(ops, samples, _at(ops, a, relation.below, relation.above), a.dtype))
+        underflow = 0.0 if relation.below is None else TINY[a.dtype] * math.prod(a.shape) / samples
+        for source, found in zip(relation.sources, relation.pull(ops, a)):
+            if found is not None:
+                if underflow:
+                    size = double(ops, magnitude(ops, source.interval))
+                    terms.append(_summed(ops, samples, ops.scale(size, c=-underflow), a.dtype))
+                if relation.centre is not None:
+                    shift = ops.mul(double(ops, ops.neg(found)), double(ops, relation.centre))
+                    terms.append(_summed(ops, samples, shift, found.dtype))
+                deposit(source, found)
+    for node, a in leaves:
+        terms.append(_summed(ops, samples, _at(ops, a, node.interval.lower, node.interval.upper), a.dtype))
+    total = terms[0]
+    for term in terms[1:]:
+        total = down(ops, ops.add(total, term), underflows=False)
+    if total.dtype == coefficients.dtype:
+        return total
+    return down(ops, ops.cast(total, dtype=coefficients.dtype), 0)
+
+
+def _at(ops: Any, a: Any, below: Any, above: Any) -> Any:
+    """a times `below` where a is positive, else a times `above`, in float64; nan in either is kept."""
+    positive = ops.less(ops.full(shape=a.shape, value=0.0, dtype=a.dtype), a)
+    return ops.mul(double(ops, a), double(ops, ops.select(positive, below, above)))
+
+
+def double(ops: Any, x: Any) -> Any:
+    """x in float64, which holds numbers of float32 as they are."""
+    return x if x.dtype == FLOAT64 else ops.cast(x, dtype=FLOAT64)
+
+
+def _summed(ops: Any, samples: int, x: Any, dtype: DType) -> Any:
+    """The sum of a sample's elements, rounded down: axis by axis, so that few roundings follow one another.
+
+    x is in float64. An element may be off by its last digit, as a product of such numbers is, and by what underflow has
+    taken from one in `dtype`. Of numbers in float32 products are exact there, so their sum loses next to nothing.
+    """
+    shape = tuple(int(size) for size in x.shape)
+    count = math.prod(shape) // samples
+    rows = max(1, round(count**0.5))
+    while count % rows:
+        rows -= 1
+    x = ops.reshape(x, shape=(samples, rows, count // rows))
+    g = gamma(x.dtype, rows + count // rows)
+    error = ops.scale(ops.abs(x), c=g * (1 + g) + 2 * eps_of(x.dtype))
+    x = ops.sub(x, ops.add(error, TINY[dtype]))
+    return ops.reduce_sum(ops.reduce_sum(x, axis=2), axis=1)
+
+
+# Rounding of relations: what coefficients and constants lose, as constants that are added to them ---------------------
+
+
+def magnitude(ops: Any, x: Interval[Any]) -> Any:
+    """The greatest absolute value."""
+    if x.point:
+        return ops.abs(x.lower)
+    return ops.maximum(ops.abs(x.lower), ops.abs(x.upper))
+
+
+def rounded(ops: Any, below: Any, above: Any, size: Any, error: float) -> tuple[Any, Any]:
+    """Constants moved apart by `error` times `size`, the sum of magnitudes of all that makes up a line.
+
+    `error` is the relative error of the value of a run, of the constants as computed here and of the coefficients of
+    the backward pass, together. Products of those with these constants round too, and so do `size` and this: for that
+    stand 4 eps more.
+    """
+    dtype = size.dtype
+    lost = ops.add(ops.scale(size, c=error + 4 * eps_of(dtype)), TINY[dtype])
+    if below is None:
+        return ops.neg(lost), lost
+    return ops.sub(below, lost), ops.add(above, lost)
+
+
+# Regions of a box by the phases of relus: which operands are taken to be at least 0, and which at most ----------------
+
+
+class PhaseArrays(NamedTuple):
+    """One number for each sample and each relu's element, relus in the order in which the program reaches them.
+
+    sign           1: the operand is taken to be >= 0; -1: to be <= 0; 0: to be anything
+    lower, upper   what is known of the operand
+    slope          of the line below, where the phase is open
+    price          of the constraint, where the phase is set
+    """
+
+    sign: Any
+    lower: Any
+    upper: Any
+    slope: Any = None
+    price: Any = None
+
+
+class ReluRegion(NamedTuple):
+    """One relu's part of a region: the slope of the line below, None for the one that fits; and sign times price."""
+
+    slope: Any
+    signed_price: Any
+
+
+@final
+class Phases:
+    """The phases of one run of a program: given to its relus in turn, and the operands' intervals taken from them.
+
+    Without `arrays` it only takes those intervals. Slopes and prices come with the bounds of operands in `arrays`,
+    which stand then without being found anew.
+    """
+
+    def __init__(self, arrays: PhaseArrays | None):
+        self.arrays = arrays
+        self.lowers: list[Any] = []
+        self.uppers: list[Any] = []
+        self.count = 0
+
+    def restricted(self, relaxed: Relaxed[Any], x: Related[Any]) -> ReluRegion:
+        """Narrow the interval of the next relu's operand to the region."""
+        ops, arrays, samples = relaxed.inner, self.arrays, relaxed.samples
+        count = int(prod(x.shape)) // samples
+        start, self.count = self.count, self.count + count
+        region = ReluRegion(None, None)
+
+        def part(array: Any) -> Any:
+            return ops.reshape(ops.slice(array, axis=1, start=start, length=count), shape=x.shape)
+
+        if arrays is None or arrays.slope is None:
+            relaxed.tightened(x)
+        if arrays is not None:
+            sign = part(arrays.sign)
+            zero = ops.full(shape=sign.shape, value=0.0, dtype=sign.dtype)
+            lower = ops.maximum(x.interval.lower, part(arrays.lower))
+            upper = ops.minimum(x.interval.upper, part(arrays.upper))
+            lower = ops.select(ops.less(zero, sign), ops.maximum(lower, zero), lower)
+            upper = ops.select(ops.less(sign, zero), ops.minimum(upper, zero), upper)
+            x.interval = Interval(lower, upper, x.interval.ops)
+            if arrays.slope is not None:
+                price = ops.clamp(part(arrays.price), lo=0.0, hi=float("inf"))
+                region = ReluRegion(part(arrays.slope), ops.mul(sign, price))
+        for ends, end in ((self.lowers, x.interval.lower), (self.uppers, x.interval.upper)):
+            ends.append(ops.reshape(end, shape=(samples, count)))
+        return region
+
+
+# Whether the samples of a batch stay apart: then one backward pass bounds all of them, each by its own ----------------
+
+
+_PADDED = {CONV, CONV_TRANSPOSE}
+_POOLS = {AVG_POOL, MAX_POOL, SMOOTH_MAX_POOL}
+_REDUCTIONS = {REDUCE_SUM, REDUCE_MAX, REDUCE_MIN}
+_ALONG = {SOFTMAX, LOG_SOFTMAX}
+
+
+class NotSeparate(Exception):
+    """An op that mixes the samples of a batch, or of which that is not known."""
+
+
+def stays_separate(samples: int, primitive: Primitive, refs: Sequence[Any], static: Static, shape: Shape) -> None:
+    """Raise NotSeparate unless the result of an op is separate where its operands that depend on boxes are."""
+    depends = [ref for ref in refs if ref.relation is not None or not ref.interval.point]
+    if not _keeps(primitive, refs, depends, static, shape) or not shape or int(shape[0]) % samples:
+        raise NotSeparate(f"{primitive} may mix the samples of a batch")
+
+
+def _only(refs: Sequence[Any], ref: Any) -> bool:
+    return len(refs) == 1 and refs[0] is ref
+
+
+def _keeps(primitive: Primitive, refs: Sequence[Any], depends: Sequence[Any], static: Static, shape: Shape) -> bool:
+    first = depends[0].shape
+    if primitive.kind is Kind.POINTWISE or primitive is RESHAPE:
+        return True
+    if primitive is LINEAR:
+        return _only(depends, refs[-1]) and len(first) > 1
+    if primitive is MATMUL:
+        return _only(depends, refs[0])
+    if primitive is BMM:
+        return len(first) > 2 or _only(depends, refs[0])
+    if primitive in _PADDED:
+        return _only(depends, refs[-1]) and len(first) == len(refs[0].shape)
+    if primitive in _POOLS:
+        return len(first) == len(static["kernel"]) + 2
+    if primitive in _REDUCTIONS:
+        return 0 not in static["axes"]
+    if primitive in _ALONG or primitive in (CONCAT, SLICE):
+        return bool(static["axis"] != 0)
+    if primitive is STACK:
+        return bool(static["axis"] != 0)
+    if primitive is PERMUTE:
+        return bool(static["axes"][0] == 0)
+    if primitive is PAD:
+        return tuple(static["padding"][0]) == (0, 0) and not static["interior"][0]
+    if primitive is BROADCAST_TO:
+        return len(shape) == len(first) and shape[0] == first[0]
+    return False

@@ -1,0 +1,376 @@
+"""Functions of one element: a line below and one above, over the interval of the operand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from ...ops.catalogue.activation import GELU, LEAKY_RELU, MISH, RELU, SILU
+from ...ops.catalogue.elementwise import COS, ERF, EXP, INV, LOG, POW, SIGMOID, SIN, SOFTPLUS, SQRT, TANH
+from ...ops.catalogue.transcendental import ATAN
+from ...ops.primitive import Primitive, Static
+from ...ops.types import FLOAT64, DType
+from ..intervals.elementwise import FACTOR_ERRORS, KERNEL_ERRORS, WAVE_ERROR, filled, greatest, least
+from ..intervals.interpreter import TINY, Interval, eps_of
+from .interpreter import Related, Relaxed, ReluRegion, double, magnitude, rounded
+
+
+class Lines(NamedTuple):
+    """s·x + t below and above a function."""
+
+    slope_below: Any
+    below: Any
+    slope_above: Any
+    above: Any
+
+
+Function = Callable[[Any], Any]
+
+
+def _related(
+    relaxed: Relaxed[Any], x: Related[Any], lines: Lines, ulps: float, out: Interval[Any], size: Any, added: Any = None
+) -> tuple[Related[Any]]:
+    """The ref of a function that stays between two lines, whose errors are added: `ulps` of all that makes them up.
+
+    That is the slope times the operand, the constant, and `size`. `added` to the coefficients of the operand lowers no
+    sum that is bounded from below, see `phases`; the sum of both is rounded where they meet.
+    """
+    ops = relaxed.inner
+    slope = _steepest(ops, lines, x.dtype)
+    constants = ops.maximum(ops.abs(lines.below), ops.abs(lines.above))
+    size = ops.add(ops.add(ops.mul(slope, magnitude(ops, x.interval)), constants), size)
+    below, above = rounded(ops, lines.below, lines.above, size, ulps * eps_of(x.dtype))
+    slopes = lines.slope_below, lines.slope_above
+
+    def pull(ops: Any, a: Any) -> Sequence[Any]:
+        positive = ops.less(ops.full(shape=a.shape, value=0.0, dtype=a.dtype), a)
+        own = ops.mul(a, ops.select(positive, *slopes))
+        return [own] if added is None else [own, ops.neg(added)]
+
+    sources = [x] if added is None else [x, x]
+    return (relaxed.related(out, sources, pull, below, above),)
+
+
+def _finely(
+    relaxed: Relaxed[Any], x: Related[Any], lines: Lines, ulps: float, out: Interval[Any], size: Any, run: Any
+) -> tuple[Related[Any]]:
+    """The ref of a function that stays between two lines that were computed in float64, with slopes of x's dtype.
+
+    So rounding to that dtype moves a result by three things alone, each times its eps, the distance from 1 to the next
+    number: `run`, by which a run is off; the slope times the operand, as the product of a
+    coefficient and the slope is rounded in the backward pass; and the slope times the width of the operand's interval,
+    since s', the slope s rounded, belongs to another line through the point p where s touches: f(t) ≥ f(p) + s·(t - p)
+    leaves f(t) - s'·t ≥ f(p) - s'·p - |s' - s|·|t - p|. What the lines themselves lose is `ulps` eps of float64 times
+    all that makes them up, as in `_related`. Constants stay in float64, in which the backward pass adds them up.
+
+    A kernel of x's dtype may overflow where one of float64 does not, so a result that is not finite leaves nothing
+    known.
+    """
+    ops, interval = relaxed.inner, doubled(relaxed.inner, x.interval)
+    slope = _steepest(ops, lines, x.dtype)
+    leaning = ops.mul(slope, magnitude(ops, interval))
+    constants = ops.maximum(ops.abs(lines.below), ops.abs(lines.above))
+    exactly = ops.scale(ops.add(ops.add(leaning, constants), size), c=(ulps + 4) * eps_of(FLOAT64))
+    turned = ops.mul(slope, ops.sub(interval.upper, interval.lower))
+    coarsely = ops.scale(ops.add(ops.add(leaning, turned), run), c=eps_of(x.dtype) * (1 + 2**-20))
+    lost = ops.add(ops.add(exactly, coarsely), TINY[x.dtype])
+    nothing = double(ops, ops.add(ops.sub(out.lower, out.lower), ops.sub(out.upper, out.upper)))  # 0, else nan
+    below, above = ops.sub(lines.below, ops.add(lost, nothing)), ops.add(lines.above, ops.add(lost, nothing))
+    slopes = [ops.cast(each, dtype=x.dtype) for each in (lines.slope_below, lines.slope_above)]
+
+    def pull(ops: Any, a: Any) -> Sequence[Any]:
+        positive = ops.less(ops.full(shape=a.shape, value=0.0, dtype=a.dtype), a)
+        return [ops.mul(a, ops.select(positive, *slopes))]
+
+    return (relaxed.related(out, [x], pull, below, above),)
+
+
+def _steepest(ops: Any, lines: Lines, dtype: DType) -> Any:
+    """The greater of both slopes; not less than one whose rounding is what underflow may take from a slope."""
+    slope = ops.maximum(ops.abs(lines.slope_below), ops.abs(lines.slope_above))
+    return ops.clamp(slope, lo=TINY[dtype] / eps_of(dtype), hi=float("inf"))
+
+
+def doubled(ops: Any, x: Interval[Any]) -> Interval[Any]:
+    """The interval in float64, which holds its ends as they are."""
+    return Interval(double(ops, x.lower), double(ops, x.upper), x.ops)
+
+
+def _held(ops: Any, slope: Any, dtype: DType) -> Any:
+    """A slope in float64, rounded to a number of another dtype."""
+    return slope if dtype == FLOAT64 else double(ops, ops.cast(slope, dtype=dtype))
+
+
+def _chord(ops: Any, low: Any, high: Any, at_low: Any, at_high: Any) -> Any:
+    """The slope between both ends; 0 where they are one, which is right for any line through them."""
+    wide = ops.less(low, high)
+    width = ops.select(wide, ops.sub(high, low), filled(ops, low, 1.0))
+    slope = ops.div(ops.sub(at_high, at_low), width)
+    finite = ops.less(ops.abs(slope), filled(ops, slope, float("inf")))
+    return ops.select(ops.logical_and(wide, finite), slope, filled(ops, slope, 0.0))
+
+
+def _slopes(ops: Any, f: Function, x: Any) -> Any:
+    """The derivative, by the op's own rule; the bounds hold for any slope, so they do where this is rounded."""
+    _, pullback = ops.vjp_of(lambda inner, x: f(inner)(x), x)
+    return pullback(filled(ops, x, 1.0))[0]
+
+
+def _piecewise(ops: Any, x: Interval[Any], slope: float, chosen: Any = None) -> Lines:
+    """max(x, slope·x), for a slope from 0 to 1: the chord above, and below the one of its two lines that is nearer.
+
+    Below may be any line between those two as well: where the operand may have either sign, that of slope `chosen`.
+    """
+    low, high = x.lower, x.upper
+    zero, one, flat = filled(ops, low, 0.0), filled(ops, low, 1.0), filled(ops, low, slope)
+    at_low, at_high = ops.maximum(low, ops.scale(low, c=slope)), ops.maximum(high, ops.scale(high, c=slope))
+    chord = _chord(ops, low, high, at_low, at_high)
+    dead, alive = ops.less_equal(high, zero), ops.less_equal(zero, low)
+    chord = ops.select(alive, one, ops.select(dead, flat, chord))
+    above = greatest(ops, ops.sub(at_low, ops.mul(chord, low)), ops.sub(at_high, ops.mul(chord, high)))
+    above = ops.select(ops.logical_or(dead, alive), zero, above)
+    nearer = ops.select(ops.less(ops.neg(low), high), one, flat)
+    if chosen is not None:
+        between = ops.clamp(chosen, lo=slope, hi=1.0)
+        nearer = ops.select(ops.logical_or(dead, alive), chord, between)
+    return Lines(nearer, zero, chord, above)
+
+
+def _relu(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[Interval[Any]]) -> Any:
+    slope = float(static.get("negative_slope", 0.0))
+    if not 0 <= slope <= 1:
+        return None
+    (x,), ops, out, region = refs, relaxed.inner, intervals[0], ReluRegion(None, None)
+    if relaxed.phases is None:
+        relaxed.tightened(x)
+    else:
+        region = relaxed.phases.restricted(relaxed, x)
+        out = relaxed.intervals.bind(LEAKY_RELU if slope else RELU, (x.interval,), static)[0]
+    lines = _piecewise(ops, x.interval, slope, region.slope)
+    return _related(relaxed, x, lines, 4, out, filled(ops, x.interval.lower, 0.0), region.signed_price)
+
+
+def _convex(ops: Any, f: Function, low: Any, high: Any, dtype: DType) -> Lines:
+    """The chord above, and below the tangent in the middle; slopes are numbers of the dtype."""
+    middle = ops.add(ops.scale(low, c=0.5), ops.scale(high, c=0.5))
+    at_low, at_high, at_middle = f(ops)(low), f(ops)(high), f(ops)(middle)
+    chord = _held(ops, _chord(ops, low, high, at_low, at_high), dtype)
+    above = greatest(ops, ops.sub(at_low, ops.mul(chord, low)), ops.sub(at_high, ops.mul(chord, high)))
+    slope = _held(ops, _slopes(ops, f, middle), dtype)
+    below = ops.sub(at_middle, ops.mul(slope, middle))
+    return Lines(slope, below, chord, above)
+
+
+def _turned(ops: Any, lines: Lines) -> Lines:
+    """The lines of -f from those of f."""
+    return Lines(*[ops.neg(each) for each in (lines.slope_above, lines.above, lines.slope_below, lines.below)])
+
+
+def _curved(sign: int, ulps: float, kernel: float) -> Callable[..., Any]:
+    """A convex function, or with sign -1 a concave one, where it is defined; `kernel` and `ulps` as in `_finely`."""
+
+    def rule_of(primitive: Primitive) -> Callable[..., Any]:
+        def rule(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[Interval[Any]]) -> Any:
+            (x,), ops = refs, relaxed.inner
+            interval = relaxed.tightened(x)
+            out = relaxed.intervals.bind(primitive, (interval,), static)[0]
+
+            def f(ops: Any) -> Function:
+                return lambda x: (
+                    ops.bind(primitive, (x,), static)[0] if sign > 0 else ops.neg(ops.bind(primitive, (x,), static)[0])
+                )
+
+            wide = doubled(ops, interval)
+            lines = _convex(ops, f, wide.lower, wide.upper, x.dtype)
+            if sign < 0:
+                lines = _turned(ops, lines)
+            size = double(ops, magnitude(ops, out))
+            return _finely(relaxed, x, lines, ulps, out, size, ops.scale(size, c=kernel))
+
+        return rule
+
+    return rule_of
+
+
+_HALVINGS = 24
+
+
+def _touching(ops: Any, f: Function, low: Any, high: Any, dtype: DType) -> tuple[Any, Any]:
+    """Below an odd function that is convex under 0, concave above: a tangent that meets it at `high`, or the chord.
+
+    A tangent at d <= 0 that is not above the function at `high` is nowhere above it. So halving keeps the d for which
+    that is so; where there is none, the chord is below. Its constant is the least that the touching points allow.
+    """
+    zero = filled(ops, low, 0.0)
+    at_low, at_high = f(ops)(low), f(ops)(high)
+
+    def over(d: Any) -> Any:
+        return ops.less(at_high, ops.add(f(ops)(d), ops.mul(_slopes(ops, f, d), ops.sub(high, d))))
+
+    first, last = ops.minimum(low, zero), ops.minimum(high, zero)
+    steep = over(first)
+    kept, lost = first, last
+    for _ in range(_HALVINGS):
+        middle = ops.add(ops.scale(kept, c=0.5), ops.scale(lost, c=0.5))
+        high_there = over(middle)
+        kept, lost = ops.select(high_there, kept, middle), ops.select(high_there, middle, lost)
+    convex = ops.less_equal(high, zero)
+    middle = ops.add(ops.scale(low, c=0.5), ops.scale(high, c=0.5))
+    kept = ops.select(convex, middle, kept)
+    by_chord = ops.logical_or(ops.less_equal(zero, low), ops.logical_and(steep, ops.logical_not(convex)))
+    slope = ops.select(by_chord, _chord(ops, low, high, at_low, at_high), _slopes(ops, f, kept))
+    slope = _held(ops, slope, dtype)
+    below = least(
+        ops,
+        ops.sub(at_low, ops.mul(slope, low)),
+        ops.sub(at_high, ops.mul(slope, high)),
+        ops.select(by_chord, ops.sub(at_low, ops.mul(slope, low)), ops.sub(f(ops)(kept), ops.mul(slope, kept))),
+    )
+    return slope, below
+
+
+class Odd(NamedTuple):
+    """An S-shaped function that is odd about (0, centre), and how far its derivative as computed may be off.
+
+    off   in eps, without regard to how small the derivative is; 12 eps of the derivative itself are allowed for besides
+    """
+
+    centre: float = 0.0
+    off: float = 0.0
+
+
+ODD: dict[Primitive, Odd] = {TANH: Odd(off=12), SIGMOID: Odd(centre=0.5), ERF: Odd(off=2), ATAN: Odd()}
+"""1 - y² of tanh has twice the error of y, e^(-x²) of erf that of x²; the others are products of what is accurate."""
+_LINES = 12.0
+
+
+def _s_shaped(primitive: Primitive, odd: Odd) -> Callable[..., Any]:
+    """The rule of an S-shaped function.
+
+    Errors of its lines, in float64: the kernel's, of the constants; of the centre, taken off and added; of a tangent
+    whose slope is off by d, which another point than the one that was taken touches, d times the operand; and those of
+    the products, in `_LINES`.
+    """
+    kernel = KERNEL_ERRORS[primitive].ulps
+
+    def rule(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[Interval[Any]]) -> Any:
+        (x,), ops = refs, relaxed.inner
+        interval = relaxed.tightened(x)
+        out = relaxed.intervals.bind(primitive, (interval,), static)[0]
+        wide = doubled(ops, interval)
+        low, high = wide.lower, wide.upper
+
+        def f(ops: Any) -> Function:
+            return lambda x: ops.sub(ops.bind(primitive, (x,), static)[0], filled(ops, x, odd.centre))
+
+        shift = filled(ops, low, odd.centre)
+        slope_below, below = _touching(ops, f, low, high, x.dtype)
+        slope_above, above = _touching(ops, f, ops.neg(high), ops.neg(low), x.dtype)
+        lines = Lines(slope_below, ops.add(below, shift), slope_above, ops.sub(shift, above))
+        size = ops.scale(double(ops, magnitude(ops, out)), c=2 * kernel / _LINES)
+        size = ops.add(size, filled(ops, low, 4 * odd.centre / _LINES))
+        if odd.off:
+            size = ops.add(size, ops.scale(magnitude(ops, wide), c=odd.off / _LINES))
+        run = of_sigmoid(ops, out) if primitive is SIGMOID else ops.scale(double(ops, magnitude(ops, out)), c=kernel)
+        return _finely(relaxed, x, lines, _LINES, out, size, run)
+
+    return rule
+
+
+def of_sigmoid(ops: Any, out: Interval[Any]) -> Any:
+    """How far a run of sigmoid may be off, in eps: s·(1 + E·(1 - s)) for an exponential that is off by E eps of itself.
+
+    Of 1/(1 + e^-x), and of e^x/(1 + e^x), the derivative in the logarithm of the exponential is 1 - s of the result;
+    the sum and the quotient round, each by half an eps. s is somewhere in `out`.
+    """
+    low, high = double(ops, ops.maximum(out.lower, 0.0)), double(ops, ops.minimum(out.upper, 1.0))
+    one = filled(ops, low, 1.0)
+    return ops.mul(high, ops.add(one, ops.scale(ops.sub(one, low), c=KERNEL_ERRORS[EXP].ulps)))
+
+
+_PIECES = 32
+CURVATURES = {GELU: 1.2, SILU: 0.6, MISH: 0.8, SIN: 1.0, COS: 1.0}
+"""No less than the second derivative is anywhere."""
+
+
+def _smooth(primitive: Primitive, curvature: float) -> Callable[..., Any]:
+    """A function whose second derivative is at most `curvature`: two lines of the chord's slope.
+
+    Between points a distance h apart f is within curvature·h²/8 of the line through its values there, so the extremes
+    of f(x) - slope·x are those at the points, and that much.
+    """
+
+    def rule(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[Interval[Any]]) -> Any:
+        (x,), ops = refs, relaxed.inner
+        interval = relaxed.tightened(x)
+        out = relaxed.intervals.bind(primitive, (interval,), static)[0]
+        wide = doubled(ops, interval)
+        low, high = wide.lower, wide.upper
+
+        def f(x: Any) -> Any:
+            return ops.bind(primitive, (x,), static)[0]
+
+        slope = _held(ops, _chord(ops, low, high, f(low), f(high)), x.dtype)
+        below = above = ops.sub(f(low), ops.mul(slope, low))
+        for k in range(1, _PIECES + 1):
+            point = ops.add(ops.scale(low, c=1 - k / _PIECES), ops.scale(high, c=k / _PIECES))
+            point = ops.minimum(ops.maximum(point, low), high) if k < _PIECES else high
+            apart = ops.sub(f(point), ops.mul(slope, point))
+            below, above = ops.minimum(below, apart), ops.maximum(above, apart)
+        step = ops.scale(ops.sub(high, low), c=1.001 / _PIECES)
+        bend = ops.scale(ops.mul(step, step), c=1.001 * curvature / 8)
+        lines = Lines(slope, ops.sub(below, bend), slope, ops.add(above, bend))
+        size, one = magnitude(ops, wide), filled(ops, low, 1.0)
+        run = (
+            ops.scale(size, c=FACTOR_ERRORS[primitive]) if primitive in FACTOR_ERRORS else ops.scale(one, c=WAVE_ERROR)
+        )
+        return _finely(relaxed, x, lines, 32, out, ops.add(size, one), run)
+
+    return rule
+
+
+def _pow(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[Interval[Any]]) -> Any:
+    """Even whole powers are convex; of others the interval stands."""
+    exponent = static["exponent"]
+    if exponent != int(exponent) or exponent < 2 or int(exponent) % 2:
+        return None
+    return _curved(1, 64, 16 + exponent)(POW)(relaxed, refs, static, intervals)
+
+
+def square(relaxed: Relaxed[Any], x: Related[Any], intervals: Sequence[Interval[Any]]) -> Any:
+    """x·x, which is convex."""
+    return _curved(1, 64, 18)(POW)(relaxed, (x,), {"exponent": 2}, intervals)
+
+
+def _positive(of: Callable[..., Any]) -> Callable[..., Any]:
+    """A rule that holds for a positive operand: 1/x is convex there, and below 0 concave; at 0 all is nan."""
+
+    def rule(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[Interval[Any]]) -> Any:
+        (x,), ops = refs, relaxed.inner
+        interval = relaxed.tightened(x)
+        below_zero = ops.less_equal(interval.lower, filled(ops, interval.lower, 0.0))
+        nan = filled(ops, interval.lower, float("nan"))
+        kept = x.interval
+        x.interval = Interval(
+            ops.select(below_zero, nan, kept.lower), ops.select(below_zero, nan, kept.upper), kept.ops
+        )
+        try:
+            found = of(relaxed, refs, static, intervals)
+        finally:
+            x.interval = kept
+        found[0].interval = intervals[0]
+        return found
+
+    return rule
+
+
+RULES: dict[Primitive, Callable[..., Any]] = {
+    RELU: _relu,
+    LEAKY_RELU: _relu,
+    **{p: _curved(1, 64, KERNEL_ERRORS[p].ulps)(p) for p in (EXP, SOFTPLUS)},
+    **{p: _curved(-1, 64, KERNEL_ERRORS[p].ulps)(p) for p in (LOG, SQRT)},
+    INV: _positive(_curved(1, 64, 1)(INV)),
+    POW: _pow,
+    **{primitive: _s_shaped(primitive, odd) for primitive, odd in ODD.items()},
+    **{primitive: _smooth(primitive, curvature) for primitive, curvature in CURVATURES.items()},
+}

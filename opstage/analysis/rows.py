@@ -1,0 +1,473 @@
+"""How the result for a batch depends on its rows: each from one row, a sum over rows, a ratio of such sums.
+
+Two domains, over a program traced with a symbolic number of rows. `RowReads` is dependence along that dim; `Joins`
+asks it, and knows besides which results are sums over rows, and of which degree in their number. `parts_of` finds
+which sums must be those of the whole batch so that the results of its parts add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from fractions import Fraction
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from typing_extensions import override
+
+from ..interpreters.control import bodies_of
+from ..ops.catalogue import primitives
+from ..ops.catalogue.elementwise import ADD, DIV, MUL, NEG, SCALE, SUB
+from ..ops.catalogue.layout import BROADCAST_TO, PERMUTE, RESHAPE
+from ..ops.catalogue.linalg import BMM, MATMUL
+from ..ops.catalogue.logic import CAST, DETACH, FULL, IOTA, SELECT
+from ..ops.catalogue.normalization import BATCH_NORM
+from ..ops.catalogue.random import DRAWS
+from ..ops.catalogue.reduction import REDUCE_SUM
+from ..ops.catalogue.slicing import CONCAT, SLICE
+from ..ops.closed import Body, BodyConstant, Equation
+from ..ops.dims import Dim, DimExpr, DimFloat, ratio
+from ..ops.dims.polynomial import NamedDim
+from ..ops.primitive import Primitive
+from ..ops.structure import VARY_LIKE
+from ..ops.types import TensorType, is_float
+from .dependence import Dependence, Fact
+from .dependence.fact import Span
+from .dependence.regions import equal_proved
+from .dependence.rules import KINDS, RULES
+from .domain import Domain, OpCall, Rule
+from .interpretation import Interpretation
+
+_OWN = Span(1, 0, 0)
+_KEEP_NUMBERS = (BROADCAST_TO, RESHAPE, CAST, SCALE)
+_LINEAR = (RESHAPE, PERMUTE, BROADCAST_TO, SLICE, REDUCE_SUM, DETACH)
+_ADDING = (ADD, SUB, CONCAT, SELECT)
+"""Ops whose result is a sum over rows plus what is fixed, if their operands are such sums and fixed ones."""
+_INTEGRAL = (*_LINEAR, *_ADDING, NEG, MUL, CAST, MATMUL, BMM)
+"""Ops whose result is a whole number if their operands are."""
+_BY_NUMBER = " with a number that depends on that of the rows"
+
+
+def _each_row(domain: Any, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
+    """A batch norm: rows to rows, since its statistics are deliberately those of a part."""
+    return [facts[0], *[domain.top(type_, facts) for type_ in call.outputs[1:]]]
+
+
+class RowReads(Dependence):
+    """Dependence along the rows. What has rows and reads none, such as zeros, is said to read its own, so that an op
+    that mixes them is seen."""
+
+    name = "rows"
+    rules: ClassVar[Mapping[Primitive, Rule]] = {
+        **RULES,
+        BATCH_NORM: _each_row,
+        VARY_LIKE: lambda domain, call, facts: facts[:1],
+    }
+    kinds = KINDS
+
+    @override
+    def finished(self, call: OpCall, facts: Sequence[Fact], results: Sequence[Fact]) -> Sequence[Fact]:
+        return [self._read(fact) if fact.idle else fact for fact in results]
+
+    def _read(self, fact: Fact) -> Fact:
+        rows = self.dim
+        assert rows is not None
+        for axis, sizes in enumerate(fact.axes):
+            if len(sizes) == 1 and isinstance(sizes[0], DimExpr) and not equal_proved(sizes[0], rows):
+                times = ratio(sizes[0], rows)
+                if isinstance(times, Fraction) and times.denominator == 1:
+                    fact = fact._replace(axes=(*fact.axes[:axis], (rows, int(times)), *fact.axes[axis + 1 :]))
+        at = [i for i, size in enumerate(fact.sizes) if isinstance(size, DimExpr)]
+        return fact._replace(outside=(), value=None, reads=tuple([(i, _OWN) for i in at])) if at else fact
+
+
+def row_index(fact: Fact) -> int | None:
+    """The index along which each entry is of the row of that number; None if there is none."""
+    at = [i for i, size in enumerate(fact.sizes) if isinstance(size, DimExpr)]
+    return at[0] if len(at) == 1 and not fact.whole and fact.reads == ((at[0], _OWN),) else None
+
+
+class RowKind(IntEnum):
+    FIXED = 0
+    ROWS = 1
+    SUM = 2
+    RATIO = 3
+    MIXED = 4
+
+
+class Join(NamedTuple):
+    """data     whether it can be computed before: no gradient reaches it, and it depends on no random draw
+    drawn    whether it depends on one
+    integral whether it is a whole number, of whatever dtype
+    zero     of a FIXED, whether it is 0
+    degree   of a SUM, the power of the number of rows by which it was multiplied: -1 for a mean
+    affine   of a SUM, whether something fixed was added
+    power    of a FIXED number, the power of the number of rows in it
+    note     of a MIXED, what mixed it, where that is not the op
+    """
+
+    kind: RowKind
+    data: bool = False
+    drawn: bool = False
+    integral: bool = False
+    zero: bool = False
+    degree: int = 0
+    affine: bool = False
+    power: int = 0
+    note: str = ""
+
+    @property
+    def is_sum(self) -> bool:
+        return self.kind in (RowKind.SUM, RowKind.RATIO)
+
+
+MIXED = Join(RowKind.MIXED)
+_UNFOLLOWED = Join(RowKind.MIXED, note=_BY_NUMBER)
+
+
+def power_of(value: Any) -> int | None:
+    """The power of the number of rows that a static number is a multiple of; None if it is another function of it."""
+    if isinstance(value, DimExpr):
+        value = value / 1
+    if not isinstance(value, DimFloat):
+        return 0
+    if len(value.terms) != 1:
+        return None
+    (factors,) = value.terms
+    twice = [power if isinstance(base, NamedDim) else None for base, power in factors]
+    return twice[0] // 2 if len(twice) == 1 and twice[0] is not None and twice[0] % 2 == 0 else None
+
+
+def _numbers(static: Mapping[str, Any]) -> bool:
+    """Whether a number other than a size depends on the number of rows."""
+    return any(isinstance(value, DimFloat) for value in static.values())
+
+
+def _rule(domain: Joins, call: OpCall, facts: Sequence[Join]) -> Sequence[Join] | None:
+    found = _of(domain, call, facts)
+    drawn = call.primitive in DRAWS or any(fact.drawn for fact in facts)
+    data = call.primitive is DETACH or all(fact.data for fact in facts)
+    zero = call.primitive in _KEEP_NUMBERS and facts[0].zero
+    integral = all(fact.integral for fact in facts or found) and (call.primitive in _INTEGRAL or not facts)
+    out = [*found, *[found[-1]] * (len(call.outputs) - len(found))]
+    return [
+        MIXED
+        if fact.is_sum and has_rows(type_)
+        else fact._replace(
+            drawn=drawn,
+            data=not drawn and (data or type_.dtype.kind in "iub"),
+            integral=integral or type_.dtype.kind in "iub",
+            zero=fact.zero or (zero and fact.kind is RowKind.FIXED),
+        )
+        for fact, type_ in zip(out, call.outputs)
+    ]
+
+
+def has_rows(type: TensorType) -> bool:
+    return any(isinstance(size, DimExpr) for size in type.shape)
+
+
+def _of(domain: Joins, call: OpCall, facts: Sequence[Join]) -> list[Join]:
+    primitive, static = call.primitive, call.static
+    worst = max([fact.kind for fact in facts], default=RowKind.FIXED)
+    if worst is RowKind.MIXED:
+        return [next(fact for fact in facts if fact.kind is RowKind.MIXED)]
+    if primitive is VARY_LIKE:
+        return [facts[0]]
+    if primitive is IOTA and isinstance(static["shape"][static["axis"]], DimExpr):
+        return [MIXED]
+    if domain.whole:
+        return [_of_sums(call, facts, ratios=False)] if worst is RowKind.SUM else _followed(domain, call, facts, worst)
+    if primitive is FULL:
+        return _number(call, power_of(static["value"]))
+    if primitive is SCALE:
+        power = power_of(static["c"])
+        if power is None or (power and not facts[0].is_sum and not facts[0].power):
+            return [_UNFOLLOWED]
+        return [_times(facts[0], power)] if facts[0].is_sum else _number(call, facts[0].power + power)
+    if _numbers(static):
+        return [_UNFOLLOWED]
+    powers = any(fact.power for fact in facts)
+    if powers and primitive not in _KEEP_NUMBERS and not (primitive in (MUL, DIV) and worst >= RowKind.SUM):
+        return [_UNFOLLOWED]
+    return [_of_sums(call, facts)] if worst >= RowKind.SUM else _followed(domain, call, facts, worst)
+
+
+def _followed(domain: Joins, call: OpCall, facts: Sequence[Join], worst: RowKind) -> list[Join]:
+    """The results of an op on what is of rows, or fixed."""
+    if worst is RowKind.FIXED:
+        return _number(call, facts[0].power if facts and call.primitive in _KEEP_NUMBERS else 0)
+    return _of_rows(domain, call, facts)
+
+
+def _number(call: OpCall, power: int | None) -> list[Join]:
+    """The result of an op on what has no rows, which it may repeat for each."""
+    if power is None:
+        return [_UNFOLLOWED]
+    if has_rows(call.outputs[0]):
+        return [_UNFOLLOWED if power else Join(RowKind.ROWS)]
+    value = call.static["value"] if call.primitive is FULL else None
+    if not isinstance(value, (int, float)):
+        return [Join(RowKind.FIXED, power=power)]
+    return [Join(RowKind.FIXED, power=power, integral=value % 1 == 0, zero=value == 0)]
+
+
+def _of_rows(domain: Joins, call: OpCall, facts: Sequence[Join]) -> list[Join]:
+    known: Sequence[Fact] = call.known["rows"]
+    at = [row_index(fact) if own.kind is RowKind.ROWS else None for fact, own in zip(known, facts)]
+    if any(index is None and own.kind is RowKind.ROWS for index, own in zip(at, facts)):
+        return [MIXED]
+    primitive = call.primitive
+    if primitive is BATCH_NORM:
+        ok = at[0] is not None and not any(own.kind is RowKind.ROWS for own in facts[1:])
+        statistics = Join(RowKind.FIXED) if ok and domain.ranks else MIXED
+        return [Join(RowKind.ROWS) if ok else MIXED, *[statistics] * (len(call.outputs) - 1)]
+    axes = [_axis(fact, index) for fact, index in zip(known, at)]
+    if primitive is REDUCE_SUM and axes[0] in call.static["axes"]:
+        return [Join(RowKind.SUM)]
+    if primitive in (MATMUL, BMM):
+        a, b = axes
+        summed = len(known[0].axes) - 1, len(known[1].axes) - 2
+        if (a, b) == summed:
+            return [Join(RowKind.SUM) if _alike(known, at) else MIXED]
+        return [MIXED if a == summed[0] or b == summed[1] else Join(RowKind.ROWS)]
+    return [Join(RowKind.ROWS)]
+
+
+def _axis(fact: Fact, index: int | None) -> int | None:
+    return next((axis for axis in range(len(fact.axes)) if index in fact.indices(axis)), None)
+
+
+def _alike(known: Sequence[Fact], at: Sequence[int | None]) -> bool:
+    """Whether rows follow each other in the same way along the axes that a product sums over."""
+    cuts = [next(sizes for a, sizes in enumerate(fact.axes) if i in fact.indices(a)) for fact, i in zip(known, at)]
+    return len(cuts[0]) == len(cuts[1]) and all(equal_proved(x, y) for x, y in zip(*cuts))
+
+
+def _of_sums(call: OpCall, facts: Sequence[Join], *, ratios: bool = True) -> Join:
+    """The result of an op on sums over rows."""
+    primitive = call.primitive
+    if any(fact.kind is RowKind.ROWS for fact in facts):
+        return MIXED
+    moving = [fact for fact in facts if fact.kind is not RowKind.FIXED]
+    first = moving[0]
+    alike = all((fact.kind, fact.degree) == (first.kind, first.degree) for fact in moving)
+    chosen = primitive is SELECT and facts[0].kind is not RowKind.FIXED
+    if primitive in (*_ADDING, NEG) and alike and not chosen:
+        return first._replace(affine=bool(addends(primitive, facts)) or any(fact.affine for fact in moving))
+    if primitive in _LINEAR or (primitive is CAST and (first.integral or is_float(call.outputs[0].dtype))):
+        return first
+    if primitive is SCALE and not ratios:
+        return first
+    if primitive in (MUL, MATMUL, BMM) and len(moving) == 1:
+        return _times(first, sum([fact.power for fact in facts]))
+    if primitive is DIV and facts[0] is first and len(moving) == 1:
+        return _times(first, -facts[1].power)
+    if primitive is DIV and len(moving) == 2 and ratios:
+        above, below = facts
+        plain = not (above.affine or below.affine or above.degree or below.degree)
+        counted = above.kind is below.kind is RowKind.SUM and below.data and call.inputs[1].shape == ()
+        if plain and counted:
+            return Join(RowKind.RATIO)
+    return MIXED
+
+
+def addends(primitive: Primitive, facts: Sequence[Join]) -> list[int]:
+    """Which operands are fixed and are added to sums over rows, by the number of each."""
+    if primitive not in _ADDING or not any(fact.is_sum for fact in facts):
+        return []
+    first = 1 if primitive is SELECT else 0
+    return [i for i, fact in enumerate(facts) if i >= first and fact.kind is RowKind.FIXED and not fact.zero]
+
+
+def _times(term: Join, power: int) -> Join:
+    if power and (term.affine or term.kind is RowKind.RATIO):
+        return _UNFOLLOWED
+    return term._replace(degree=term.degree + power)
+
+
+class Joins(Domain[Join]):
+    """How each tensor joins from those of parts of the batch.
+
+    whole   whether numbers that depend on that of the rows are those of the whole batch, and fixed
+    ranks   whether the parts are those of ranks, which compute the statistics of the whole batch
+    """
+
+    name = "joins"
+    asks = ("rows",)
+    rules: ClassVar[Mapping[Primitive, Rule]] = {
+        **{each: _rule for each in primitives().values() if each.decomposition is None},
+        BATCH_NORM: _rule,
+        VARY_LIKE: _rule,
+    }
+
+    def __init__(self, *, whole: bool = False, ranks: bool = False):
+        self.whole = whole
+        self.ranks = ranks
+
+    @override
+    def source(self, name: str, type: TensorType) -> Join:
+        rows = has_rows(type)
+        return Join(RowKind.ROWS if rows else RowKind.FIXED, data=rows, integral=type.dtype.kind in "iub")
+
+    @override
+    def constant(self, constant: BodyConstant) -> Join:
+        value, whole = constant.value, constant.type.dtype.kind in "iub"
+        return Join(
+            RowKind.FIXED, data=True, integral=whole or bool((np.floor(value) == value).all()), zero=not value.any()
+        )
+
+    @override
+    def top(self, type: TensorType, operands: Sequence[Join]) -> Join:
+        return Join(RowKind.FIXED) if all(fact.kind is RowKind.FIXED for fact in operands) else MIXED
+
+    @override
+    def anything(self, type: TensorType) -> Join:
+        return MIXED
+
+    @override
+    def join(self, a: Join, b: Join) -> Join:
+        flags: dict[str, Any] = {
+            "data": a.data and b.data,
+            "drawn": a.drawn or b.drawn,
+            "integral": a.integral and b.integral,
+            "zero": a.zero and b.zero,
+        }
+        if a._replace(**flags) == b._replace(**flags):
+            return a._replace(**flags)
+        low, high = sorted((a, b), key=lambda fact: fact.kind)
+        if low.kind is RowKind.FIXED and high.is_sum and not low.power:
+            return high._replace(affine=high.affine or not low.zero, **flags)
+        return MIXED
+
+    @override
+    def entry(self, fact: Join, type: TensorType, length: Dim) -> Join:
+        return MIXED if isinstance(length, DimExpr) else fact
+
+    @override
+    def stacked(self, fact: Join, length: Dim) -> Join:
+        return MIXED if isinstance(length, DimExpr) else fact
+
+    @override
+    def last(self, fact: Join, length: Dim) -> Join:
+        return MIXED if isinstance(length, DimExpr) else fact
+
+    @override
+    def influenced(self, fact: Join, by: Join) -> Join:
+        if by.kind is not RowKind.FIXED:
+            return MIXED
+        return fact._replace(drawn=fact.drawn or by.drawn, data=fact.data and not by.drawn)
+
+
+class TermFacts(NamedTuple):
+    """Facts by which the results of parts of a batch add up to that of the batch.
+
+    An operand is (the first result of its op, its number).
+
+    facts     of each slot, if so
+    whole     operands that are to be sums over all rows of the batch, not over those of the part
+    shared    operands of which each part adds its share
+    needs     by slot, the slots of the sums over all rows that it depends on
+    """
+
+    facts: Sequence[Any]
+    whole: set[tuple[int, int]]
+    shared: set[tuple[int, int]]
+    needs: Mapping[int, frozenset[int]]
+
+
+def parts_of(run: Interpretation, body: Body) -> TermFacts:
+    """Find how the results for parts of a batch, of which the inputs of `body` hold the rows, add up.
+
+    Where a result is no sum over rows, operands that are such sums are taken of the whole batch: the fewest that help,
+    at first those that can be computed before. Numbers that depend on that of the rows are those of the whole batch.
+    `run` is one in `RowReads` and `Joins(whole=True)`.
+    """
+    facts: list[Any] = [None] * len(body.types)
+    for slot in body.inputs:
+        facts[slot] = source_of(run, body.types[slot])
+    for constant in body.constants:
+        facts[constant.slot] = tuple([domain.constant(constant) for domain in run.domains])
+    whole, shared, needs = set[tuple[int, int]](), set[tuple[int, int]](), dict[int, frozenset[int]]()
+    for equation in body.equations:
+        types = [body.types[slot] for slot in equation.inputs + equation.outputs]
+        results, chosen, added = _of_parts(run, equation, [facts[slot] for slot in equation.inputs], types)
+        for slot, known in zip(equation.outputs, results, strict=True):
+            facts[slot] = known
+        whole |= {(equation.outputs[0], i) for i in chosen}
+        shared |= {(equation.outputs[0], i) for i in added}
+        sums = frozenset([equation.inputs[i] for i in chosen])
+        needs |= dict.fromkeys(equation.outputs, sums.union(*[needs.get(slot, ()) for slot in equation.inputs]))
+    return TermFacts(facts, whole, shared, needs)
+
+
+def source_of(run: Interpretation, type: TensorType) -> Any:
+    """The facts of an input of this type."""
+    return tuple([domain.source("", type) for domain in run.domains])
+
+
+def _of_parts(
+    run: Interpretation, equation: Equation, read: Sequence[Any], types: Sequence[TensorType]
+) -> tuple[list[Any], Sequence[int], Sequence[int]]:
+    """The facts of an equation's results, the operands that are taken of the whole batch for them, and those that are
+    added in shares."""
+    sums = [i for i, (_, join) in enumerate(read) if join.kind is RowKind.SUM]
+    before = [i for i in sums if read[i][1].data]
+    for chosen in (list[int](), [i for i in before if i], before, sums):
+        taken = [
+            (source_of(run, type_)[0], join._replace(kind=RowKind.FIXED)) if i in chosen else (fact, join)
+            for i, ((fact, join), type_) in enumerate(zip(read, types))
+        ]
+        added = addends(equation.primitive, [join for _, join in taken])
+        results = run.results(equation, taken, types)
+        if added and is_float(types[added[0]].dtype):
+            results = [(fact, join._replace(affine=False)) for fact, join in results]
+        if not any(join.kind is RowKind.MIXED or join.affine for _, join in results):
+            return results, chosen, added
+    results = run.results(equation, read, types)
+    return [(fact, MIXED if join.affine else join) for fact, join in results], (), ()
+
+
+def batch_statistics(body: Body) -> str:
+    """Return what is to be said of an op that takes the statistics of a batch, if there is one."""
+    for e in body.equations:
+        if e.primitive is BATCH_NORM:
+            line = body.lines.get(e.ordinal)
+            place = f" at {line.file}:{line.line}" if line is not None else ""
+            return f"{e.primitive.name}{place} takes the statistics of a batch, which in parts would be those of a part"
+        for _, inner in bodies_of(e.static):
+            if found := batch_statistics(inner):
+                return found
+    return ""
+
+
+def unshared_draw(body: Body, rows: Dim) -> str:
+    """Return what is to be said of a draw that ranks of a mesh would make otherwise than one rank, if there is one."""
+    like = {slot: body.types[e.inputs[1]] for e in body.equations if e.primitive is VARY_LIKE for slot in e.outputs}
+    for e in body.equations:
+        if e.primitive in DRAWS and (wrong := _unshared(e, body.types[e.outputs[0]], like, rows)):
+            line = body.lines.get(e.ordinal)
+            return "a draw" + (f" at {line.file}:{line.line}" if line is not None else "") + wrong
+        for _, inner in bodies_of(e.static):
+            if found := unshared_draw(inner, rows):
+                return found
+    return ""
+
+
+def _unshared(draw: Equation, type: TensorType, like: Mapping[int, TensorType], rows: Dim) -> str:
+    """Return what is wrong with a draw of this type, if anything is."""
+    said = any(isinstance(size, DimExpr) for slot in draw.inputs if slot in like for size in like[slot].shape)
+    at = [i for i, size in enumerate(type.shape) if isinstance(size, DimExpr)]
+    if at and not said:
+        return (
+            " is for the rows of a batch but has no like= with them, so all ranks would draw the same for rows of "
+            "their own; give it a tensor with these rows, such as ops.rand_normal(shape=x.shape, like=x)"
+        )
+    first = len(at) == 1 and all(size == 1 for size in type.shape[: at[0]])
+    if not said or (first and isinstance(times := ratio(type.shape[at[0]], rows), Fraction) and times.denominator == 1):
+        return ""
+    return (
+        " has like= with the rows of a batch, but its shape does not begin with them, so ranks would draw other "
+        "numbers than one rank; draw the rows first, as in ops.rand_normal(shape=x.shape, like=x), and transpose the "
+        "result, or leave like= out of a draw that has no rows"
+    )

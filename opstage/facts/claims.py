@@ -1,0 +1,266 @@
+"""Claims about a checked program: proved by the dependence of its outputs, or refuted by running it in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeAlias
+
+from ..analysis.dependence import MASKED_ROW as MASKED
+from ..analysis.dependence import Dependence, Fact
+from ..analysis.dependence.fact import Span, through
+from ..analysis.dependence.regions import NONE, at_most_proved, equal_proved
+from ..analysis.domain import Domain
+from ..analysis.interpretation import Interpretation
+from ..analysis.levels import Levels
+from ..analysis.ranges import Ranges
+from ..interpreters.shape_check import Finding, Report
+from ..interpreters.shape_check.claimed import MASKED_ROW, ClaimVerdict
+from ..ops.claims import AlongAxis, Causal, Claim, Ignores, Uses, Window
+from ..ops.closed import Equation
+from ..ops.dims import DimExpr
+from ..ops.errors import OpstageError, nearest
+from ..ops.types import EXACT, dtype_name
+from .range_report import domain_of
+from .witness import Found, Runs, TooLarge, breach, reads, runs_of
+
+ASSUMPTIONS = ("no op raises", "0.0 and -0.0 count as equal")
+
+
+Bounds: TypeAlias = "Mapping[str, tuple[float, float]]"
+
+
+def with_claims(
+    report: Report, claims: Sequence[Claim], bounds: Bounds | None = None, dtype: str | None = None
+) -> Report:
+    """The report with a verdict on each claim: those that are not proved are errors, rows masked as a whole warnings.
+
+    Every input that has the named axis is a source, the parameters too. `bounds` are those of `ranges_of`: with them,
+    and with what Specs declare, it is decided what a mask of finite numbers hides, in the program's dtype or in
+    `dtype`, such as float16, where -1e9 is -inf. A claim is refuted by a run in float64, whatever the dtype.
+
+    Raises:
+        UsageError: bounds that are none, or of no input; a dtype of no ranges.
+    """
+    if not claims:
+        return report
+    if bounds or dtype is not None:
+        domain_of(report.program, bounds, dtype)
+    if report.errors or report.conditions:
+        why = "has errors of its own" if report.errors else "is right only under conditions"
+        verdicts = [ClaimVerdict(claim, "undecided", reason=f"the program {why}") for claim in claims]
+        return replace(report, claims=(*report.claims, *verdicts))
+    known: dict[str | None, _Known] = {}
+    verdicts = []
+    fractions = report.program.dtype == EXACT  # of which there are no ranges
+
+    def ranges() -> Ranges | None:
+        return None if fractions else domain_of(report.program, bounds, dtype)
+
+    for claim in claims:
+        axis = None if isinstance(claim, (Uses, Ignores)) else claim.axis
+        if axis not in known:
+            followed = [each.name for each in claims if isinstance(each, (Uses, Ignores))]
+            known[axis] = _facts(report, axis, followed, ranges())
+            # What a finite mask hides is known by ranges alone, which cost more.
+            if known[axis].notes and not fractions and not _is_proved(report, axis, known[axis], claims):
+                known[axis] = _facts(report, axis, followed, ranges(), asked=True)
+        if isinstance(claim, (Uses, Ignores)):
+            verdicts.append(_by_name(report, claim, known[axis], bounds))
+        else:
+            verdicts.append(_along(report, claim, known[axis], bounds))
+    remarks = {finding: None for each in known.values() for finding in each.masked}
+    errors = [found for verdict in verdicts if (found := verdict.finding) is not None]
+    return replace(
+        report,
+        claims=(*report.claims, *verdicts),
+        errors=(*report.errors, *errors),
+        warnings=(*report.warnings, *remarks),
+    )
+
+
+class _Known(NamedTuple):
+    """The facts of every slot along one dim, None where a size has no such name, and what was seen on the way."""
+
+    dim: DimExpr | None
+    facts: Sequence[Fact]
+    domain: Dependence
+    masked: Sequence[Finding]
+    notes: Sequence[str]
+    given: Sequence[str]  # the assumptions of its ranges
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """The assumptions of what is proved by them."""
+        return (*ASSUMPTIONS, *self.domain.assumptions, *self.given)
+
+
+def _facts(
+    report: Report, axis: str | None, followed: Sequence[str], ranges: Ranges | None, asked: bool = False
+) -> _Known:
+    """The facts along an axis; or without one of which inputs, among those that are `followed`, is read at all. Inputs
+    that are not told apart make layers alike, which then cost one. Ranges are asked where `asked`."""
+    program = report.program
+    body = program.body
+    every = [size for slot in body.inputs for size in body.types[slot].shape]
+    found = next((size for size in every if isinstance(size, DimExpr) and str(size) == axis), None)
+    dim = found if axis in program.scope.names else None  # a size that is a number, or a formula, names no axis
+    told = [name for name in program.names if axis is None and any(_is_of(name, each) for each in followed)]
+    domain = Dependence(dim, told) if ranges is None else Dependence(dim, told, limits_at=ranges.limits_at)
+    masked: dict[Finding, None] = {}
+    notes: dict[str, None] = {}
+
+    def after(equation: Equation) -> None:
+        for rule, text in domain.remarks:
+            if rule == MASKED:
+                source = program.source(equation)
+                masked[Finding(equation.primitive.name, text, source=source, rule=MASKED_ROW, severity="warning")] = (
+                    None
+                )
+            else:
+                notes[text] = None
+        domain.remarks.clear()
+
+    domains: list[Domain[Any]] = [domain]
+    if ranges is not None and asked:
+        ranges.run = Interpretation([ranges], program.scope)
+        domains += [ranges, Levels(ranges)]
+    run = Interpretation(domains, program.scope)
+    sources = [
+        tuple([each.source(name, body.types[slot]) for each in domains])
+        for name, slot in zip(program.names, body.inputs)
+    ]
+    facts: list[Any] = [known and known[0] for known in run.run(body, sources, after)]
+    given = (*ranges.given, *ranges.assumptions) if ranges is not None and asked else ()
+    if ranges is not None and ranges.limits.name != dtype_name(program.dtype):
+        given = (f"each op is rounded to {ranges.limits.name}, once", *given)
+    return _Known(dim, facts, domain, tuple(masked), tuple(notes), given)
+
+
+def _is_proved(report: Report, axis: str | None, known: _Known, claims: Sequence[Claim]) -> bool:
+    """Whether all claims about an axis are proved by these facts."""
+    dim = known.dim
+    return dim is not None and all(
+        _keeps(known.facts[slot], dim, claim)
+        for claim in claims
+        if not isinstance(claim, (Uses, Ignores)) and claim.axis == axis
+        for slot in report.program.body.outputs
+    )
+
+
+# Along an axis ------------------------------------------------------------------------------------------------------
+
+
+def _along(report: Report, claim: AlongAxis, known: _Known, bounds: Bounds | None) -> ClaimVerdict:
+    body, facts, dim = report.program.body, known.facts, known.dim
+    if dim is None:
+        named = nearest(claim.axis, report.program.scope.names)
+        return ClaimVerdict(claim, "undecided", reason=f"no argument has an axis of the named dim {claim.axis}{named}")
+    if body.outputs and all(_keeps(facts[slot], dim, claim) for slot in body.outputs):
+        return ClaimVerdict(claim, "proved", assumptions=known.assumptions)
+    at = _first(report, facts, lambda fact: not fact.whole and all(_allows(claim, span) for _, span in fact.reads))
+    op, source = ("", None) if at is None else (at.primitive.name, report.program.source(at))
+    found, trouble = _searched(report, claim.axis, bounds, lambda r: breach(r, claim, range(len(body.inputs)), dim))
+    if found is not None:
+        t, s = (f"{claim.axis}={index}" for index in found[:2])
+        reason = f"the output at {t} moved with the input at {s}, in a run at {_at(found)}"
+        return ClaimVerdict(claim, "refuted", op, source, found[:2], found.sizes, reason)
+    missing = (
+        f"what {op} reads along {claim.axis} is not known to keep it"
+        if op
+        else (f"an output that depends on the inputs has no axis {claim.axis}, by whose index the claim is stated")
+    )
+    return ClaimVerdict(claim, "undecided", op, source, reason="; ".join([missing, *known.notes, *trouble]))
+
+
+def _allows(claim: AlongAxis, span: Span) -> bool:
+    """Return whether a claim permits the sources of a span: relative to an index, or absolute if `by` is 0."""
+    if isinstance(claim, Causal):
+        return span.by in (0, 1) and span.high is not None and at_most_proved(span.high, 0)
+    distance = claim.size if isinstance(claim, Window) else 0
+    if span.by != 1 or span.low is None or span.high is None:
+        return False
+    return at_most_proved(-distance, span.low) and at_most_proved(span.high, distance)
+
+
+def _keeps(fact: Fact, dim: DimExpr, claim: AlongAxis) -> bool:
+    """Return whether the claim permits all that an element reads, relative to one of its indices along the dim."""
+    if fact.idle:
+        return True
+    return not fact.whole and any(
+        equal_proved(size, dim) and all(_permitted(fact, i, span, at, claim) for i, span in fact.reads)
+        for at, size in enumerate(fact.sizes)
+    )
+
+
+def _permitted(fact: Fact, index: int, span: Span, at: int, claim: AlongAxis) -> bool:
+    if index in (at, NONE):
+        return _allows(claim, span)
+    others = [i for i in range(len(fact.sizes)) if i != at]
+    entries = through(span, index, fact, others)
+    return entries is not None and all(_allows(claim, found) for _, found in entries)
+
+
+def _first(report: Report, facts: Sequence[Fact], clean: Callable[[Fact], bool]) -> Equation | None:
+    """The first op whose operands are clean and whose results are not."""
+    for equation in report.program.body.equations:
+        if all(clean(facts[slot]) for slot in equation.inputs) and not all(clean(facts[s]) for s in equation.outputs):
+            return equation
+    return None
+
+
+# Of an input as a whole -----------------------------------------------------------------------------------------------
+
+
+def _at(found: Found) -> str:
+    return ", ".join(f"{name}={size}" for name, size in found.sizes)
+
+
+def _is_of(path: str, name: str) -> bool:
+    """Whether an input is the one called `name`, or a part of it."""
+    return path == name or path.startswith((f"{name}.", f"{name}["))
+
+
+def _by_name(report: Report, claim: Uses | Ignores, known: _Known, bounds: Bounds | None) -> ClaimVerdict:
+    body, names = report.program.body, report.program.names
+    inputs = [i for i, name in enumerate(names) if _is_of(name, claim.name)]
+    if not inputs:
+        return ClaimVerdict(claim, "undecided", reason=f"there is no input {claim.name}{nearest(claim.name, names)}")
+    bits = sum([1 << known.domain.names.index(names[i]) for i in inputs])
+    facts, positive = known.facts, isinstance(claim, Uses)
+    if not any(facts[slot].inputs & bits for slot in body.outputs):
+        if positive:
+            return ClaimVerdict(claim, "refuted", reason=f"no output depends on {claim.name}, at any size")
+        return ClaimVerdict(claim, "proved", assumptions=known.assumptions)
+
+    def look(runs: Runs) -> Found | None:
+        return Found(0, 0, tuple(runs.sizes.items())) if reads(runs, inputs) else None
+
+    found, trouble = _searched(report, None, bounds, look)
+    at = _first(report, facts, lambda fact: not fact.inputs & bits) or next(
+        (e for e in body.equations if any(body.inputs[i] in e.inputs for i in inputs)), None
+    )
+    op, source = ("", None) if at is None or positive else (at.primitive.name, report.program.source(at))
+    if found is not None:
+        said = f"an output moved with {claim.name}, in a run{' at ' if found.sizes else ''}{_at(found)}"
+        return ClaimVerdict(claim, "proved" if positive else "refuted", op, source, None, found.sizes, said)
+    missing = f"an output may depend on {claim.name}, and no run showed it"
+    return ClaimVerdict(claim, "undecided", op, source, reason="; ".join([missing, *known.notes, *trouble]))
+
+
+def _searched(
+    report: Report, dim: str | None, bounds: Bounds | None, look: Callable[[Runs], Found | None]
+) -> tuple[Found | None, tuple[str, ...]]:
+    """The find of a run at small sizes, and why there is none."""
+    try:
+        tried = False
+        for runs in runs_of(report.program, report.conditions, dim, bounds):
+            tried = True
+            found = look(runs)
+            if found is not None:
+                return found, ()
+        return None, () if tried else ("no sizes were found at which it could be run",)
+    except TooLarge:
+        return None, ("the program is too large to be run for it; claim it of a smaller configuration",)
+    except (OpstageError, ValueError, TypeError, KeyError, MemoryError) as error:
+        return None, (f"it could not be run: {error}",)

@@ -1,0 +1,249 @@
+"""Ranges of a checked program: where it may overflow, divide by zero or take the log of zero, at every size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, final
+
+from ..analysis.interpretation import Interpretation
+from ..analysis.ranges import Ranges, ValueRange, limits_of, matches
+from ..analysis.ranges.fact import INFINITY
+from ..interpreters.shape_check import Finding, Report
+from ..interpreters.shape_check.program import CheckedProgram
+from ..ops.closed import Equation
+from ..ops.errors import UsageError, nearest
+from ..ops.types import dtype_name
+from ..ops.untrusted import a_type
+
+Bounds: TypeAlias = "Mapping[str, tuple[float, float]]"
+_SHOWN = 8
+"""How many paths of inputs a message names."""
+_MOST_TURNS = 6
+"""How often a program is read to find which signs its steps keep; then none is taken to stay."""
+
+
+@final
+@dataclass(frozen=True)
+class RangeReport:
+    """dtype        the float dtype that the program was read in
+    outputs      path and range of each output
+    findings     warnings where known bounds say that something may go wrong, notes where there are no bounds
+    given        the ranges of inputs that they follow from
+    assumptions  what the ranges take for granted besides
+    unbounded    paths of outputs without a bound that holds for all finite inputs: whether they are finite is not known
+    """
+
+    dtype: str
+    outputs: tuple[tuple[str, ValueRange], ...]
+    findings: tuple[Finding, ...]
+    given: tuple[str, ...]
+    assumptions: tuple[str, ...]
+    unbounded: tuple[str, ...] = ()
+
+    @property
+    def safe(self) -> bool:
+        """Whether nothing was found, and every output is a finite number as far as the assumptions hold."""
+        return not self.findings and not any(found.nan or found.infinite for _, found in self.outputs)
+
+    def __str__(self) -> str:
+        lines = [f"{finding.severity}: {finding}" for finding in self.findings]
+        lines += [f"{name or 'the output'} is in {found}" for name, found in self.outputs]
+        return "\n".join([*lines, f"in {self.dtype}, as far as {'; '.join((*self.given, *self.assumptions))}"])
+
+
+def ranges_of(
+    report: Report,
+    bounds: Mapping[str, tuple[float, float]] | None = None,
+    dtype: str | None = None,
+    *,
+    initial: bool = False,
+) -> RangeReport:
+    """The ranges of a checked program.
+
+    bounds  pattern of an input's path, such as "x" or "params.*" -> (low, high) of its elements, in place of what its
+            Spec declares; inputs without either are finite and no more is known
+    dtype   float64, float32, bfloat16 or float16; by default that of the check
+    initial whether declared parameters, state, and slots and scalars of an optimizer, are what they are in the first
+            step: what is found then is said of that step alone
+
+    Raises:
+        UsageError: what is no report; bounds that are none; a pattern that no input has; an error of the check.
+    """
+    if not isinstance(report, Report):
+        raise UsageError(f"ranges_of takes the report of opstage.check or of report_of, not {a_type(report)}")
+    if report.errors:
+        raise UsageError("a program with errors has no ranges; see the report's errors")
+    invariants = {} if initial else _signs(report.program, bounds or {})
+    for turn in range(_MOST_TURNS):
+        domain = domain_of(report.program, bounds, dtype, initial=initial, invariants=invariants)
+        found, sources = _read(domain, report.program)
+        after = dict(found.outputs)
+        kept = {name: ends for name, ends in invariants.items() if _stays(after[name], ends)}
+        if len(kept) == len(invariants):
+            break
+        invariants = kept if turn < _MOST_TURNS - 2 else {}
+    return found if found.findings else replace(found, unbounded=_unbounded(domain, report.program, found, sources))
+
+
+def _stays(after: ValueRange, ends: tuple[float, float]) -> bool:
+    """Whether what a step gives is a number between the ends."""
+    return ends[0] <= after.low and after.high <= ends[1] and not after.nan and not after.infinite
+
+
+def _signs(program: CheckedProgram, bounds: Bounds) -> dict[str, tuple[float, float]]:
+    """Candidates for what stays at least 0: what a step is given and gives again, and is not negative at first.
+
+    Parameters are left out: no step keeps their sign.
+    """
+    paths = set(program.output_names()) if program.body.outputs and program.initial else set()
+    return {
+        name: (0.0, INFINITY)
+        for name in program.names[program.parameters :]
+        if name in paths and program.initial.get(name, (-1.0, 0.0))[0] >= 0
+        if name not in program.ranges and not any(matches(name, pattern) for pattern in bounds)
+    }
+
+
+def _read(domain: Ranges, program: CheckedProgram) -> tuple[RangeReport, list[ValueRange]]:
+    """The report of a domain on a program, and the ranges of its inputs."""
+    found: dict[Finding, int] = {}
+
+    def after(equation: Equation) -> None:
+        source = program.source(equation)
+        for remark in dict.fromkeys(domain.remarks):
+            op = equation.primitive.name
+            finding = Finding(
+                op, remark.text, source=source, rule=remark.rule, severity=remark.severity, fix=remark.fix
+            )
+            found[finding] = domain.latest
+        domain.remarks.clear()
+
+    sources = [domain.source(name, type_) for name, type_ in zip(program.names, program.body.input_types)]
+    ranges = _outputs(domain, program, sources, after)
+    outputs = tuple(zip(program.output_names() if ranges else [], ranges))
+    findings = _once(_hidden(domain, found))
+    return RangeReport(domain.limits.name, outputs, findings, tuple(domain.given), tuple(domain.assumptions)), sources
+
+
+def _outputs(
+    domain: Ranges,
+    program: CheckedProgram,
+    sources: Sequence[ValueRange],
+    after: Callable[[Equation], None] = lambda equation: None,
+) -> list[ValueRange]:
+    """The ranges of a program's outputs, for those of its inputs."""
+    run = domain.run = Interpretation([domain], program.scope)
+    facts = run.run(program.body, [(source,) for source in sources], after)
+    return [facts[slot][0] for slot in program.body.outputs]
+
+
+def _unbounded(
+    domain: Ranges, program: CheckedProgram, found: RangeReport, sources: Sequence[ValueRange]
+) -> tuple[str, ...]:
+    """The paths of outputs that are not proved finite for all finite inputs, without an assumption on sums and products
+    of what has no known bound."""
+    finite = [domain.finite(source, type_) for source, type_ in zip(sources, program.body.input_types)]
+    ranges = [known for _, known in found.outputs] if finite == sources else _outputs(domain, program, finite)
+    paths = [path for path, _ in found.outputs]
+    return tuple([p for p, known in zip(paths, ranges) if known.nan or not (known.bounded or known.integral)])
+
+
+def domain_of(
+    program: CheckedProgram,
+    bounds: Mapping[str, tuple[float, float]] | None = None,
+    dtype: str | None = None,
+    *,
+    initial: bool = False,
+    invariants: Bounds | None = None,
+) -> Ranges:
+    """The domain of a program's ranges, for arguments as those of `ranges_of`, which it checks as that does."""
+    limits = limits_of(dtype_name(program.dtype) if dtype is None else dtype)
+    first = program.initial if initial else {}
+    domain = Ranges(limits, _checked(bounds or {}), program.ranges, first, program.lasting, invariants, program.dtype)
+    unused = [pattern for pattern in domain.bounds if not _is_of(pattern, program)]
+    if unused:
+        raise _of_no_input(unused[0], program)
+    return domain
+
+
+def bounds_of_claims(bounds: Bounds, report: Report, other: Report | None) -> Bounds:
+    """The bounds of inputs of the program that claims are about, among those that were stated for two forms of it.
+
+    other   the report on the other form, where its ranges are asked for; its inputs may have bounds too
+
+    Raises UsageError for a pattern that no input of either has.
+    """
+    found = {pattern: ends for pattern, ends in bounds.items() if _is_of(pattern, report.program)}
+    for pattern in bounds:
+        if pattern not in found and (other is None or not _is_of(pattern, other.program)):
+            raise _of_no_input(pattern, report.program, other is None)
+    return found
+
+
+def _is_of(pattern: str, program: CheckedProgram) -> bool:
+    return any(matches(name, pattern) for name in program.names)
+
+
+def _of_no_input(pattern: str, program: CheckedProgram, of_claims: bool = False) -> UsageError:
+    """A pattern that no input has; inputs that are no parameters are named first."""
+    known = [name for name in (*program.names[program.parameters :], *program.names[: program.parameters]) if name]
+    more = f", and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
+    what = "no input has" if not of_claims else "no input of the forward pass, which claims are about, has"
+    how = "" if not of_claims else "; leave it out, or ask for the ranges of the training step too: --ranges"
+    return UsageError(
+        f"{what} a path {pattern!r}{nearest(pattern, known)}; there are {', '.join(known[:_SHOWN])}{more}{how}"
+    )
+
+
+def with_ranges(report: Report, ranges: RangeReport, *, strict: bool = False) -> Report:
+    """The report with the findings of its program's ranges among its warnings and notes; among its errors, with one for
+    outputs that are not bounded, if `strict`."""
+    findings = ranges.findings
+    if strict:
+        unbounded = [Finding("ranges", unbounded_text(ranges), rule="unbounded")] if ranges.unbounded else []
+        return replace(report, errors=(*report.errors, *[replace(f, severity="error") for f in findings], *unbounded))
+    return replace(
+        report,
+        warnings=(*report.warnings, *[f for f in findings if f.severity == "warning"]),
+        notes=(*report.notes, *[f for f in findings if f.severity == "note"]),
+    )
+
+
+def unbounded_text(ranges: RangeReport) -> str:
+    """The message about outputs that are not proved to be finite."""
+    more = f", and {len(ranges.unbounded) - _SHOWN} more" if len(ranges.unbounded) > _SHOWN else ""
+    names = ", ".join([path or "the output" for path in ranges.unbounded[:_SHOWN]])
+    return f"no bound is known of {names}{more}; declare the ranges of inputs, and the bounds of their sizes"
+
+
+def _hidden(domain: Ranges, found: Mapping[Finding, int]) -> tuple[Finding, ...]:
+    """The findings, those of another rule whose values a select drops wherever they are wrong."""
+    return tuple([_behind(f, domain.hidden[value]) if value in domain.hidden else f for f, value in found.items()])
+
+
+def _behind(finding: Finding, fix: str) -> Finding:
+    reason = f"{finding.reason}; select drops it there, but its gradient is 0 times infinity, and so nan"
+    return replace(finding, reason=reason, rule="nan-behind-select", fix=fix)
+
+
+def _once(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Each rule once for each line: the first of several iterations or layers, a warning before notes."""
+    first: dict[Any, Finding] = {}
+    for finding in sorted(findings, key=lambda f: f.severity != "warning"):
+        source = finding.source
+        first.setdefault((finding.rule, finding.op, source and (source.file, source.line)), finding)
+    kept = {id(finding) for finding in first.values()}
+    return tuple([finding for finding in findings if id(finding) in kept])
+
+
+def _checked(bounds: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+    for pattern, ends in bounds.items():
+        try:
+            low, high = ends
+            proper = float(low) <= float(high)
+        except (TypeError, ValueError):
+            proper = False
+        if not proper:
+            raise UsageError(f"the range of {pattern!r} is {ends!r}; expected (low, high) with low <= high")
+    return {pattern: (float(low), float(high)) for pattern, (low, high) in bounds.items()}

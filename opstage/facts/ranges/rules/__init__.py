@@ -1,1 +1,0 @@
-"""Ranges of results, by family of ops."""

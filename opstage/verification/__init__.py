@@ -1,0 +1,138 @@
+"""Certified bounds of programs: they hold for every input in a box, rounding included."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from ..analysis.intervals import bounds as interval_bounds
+from ..analysis.relaxations import bounds as linear_bounds
+from ..api import execute
+from ..arguments import called_with, with_arrays
+from ..interpreters.base_program import Identity
+from ..ops.arrays import as_numpy
+from ..ops.box import Box, is_box, map_boxes
+from ..ops.errors import UsageError
+from ..ops.spec import Spec
+from ..ops.tracebacks import called_by_users
+from ..ops.types import DType, as_dtype
+from ..options import Options, options_of
+
+Method: TypeAlias = Literal["interval", "crown"]
+METHODS = ("interval", "crown")
+
+
+@called_by_users
+def bounds(
+    program: Callable[..., Any],
+    *args: Any,
+    method: Method = "interval",
+    options: Options | None = None,
+    train: bool = False,
+) -> Any:
+    """Boxes that contain the results of `program(ops, *args)` for all tensors in the boxes among `args`.
+
+    args      pytrees of arrays, of `Box(lower, upper)`, and of Specs with numeric sizes and a declared range, which
+              are boxes too. An array is exact: a float in the program's dtype
+    method    "interval": op by op, at the cost of two to four forward passes; "crown": linear relaxations of the
+              whole program, tighter but more expensive: a backward pass for each element of a result, and of each
+              activation's input
+    options   the interpreter that computes the bounds; they hold for what it runs, eager or compiled
+
+    Returns a pytree like the program's result with a Box for each tensor. The box contains the exact real value,
+    computed from the numbers that the dtype holds, and the value that any of Opstage's interpreters computes in that
+    dtype: the ends are rounded outward. Nothing is known about an element from -inf to inf: it may be nan. Masks and
+    integers have boxes too; those whose values the inputs leave open may only be used in comparisons, `select` and
+    `cast`. Raises UnsupportedError at an op without bounds, and for products in tf32 or bf16.
+
+    Raises:
+        UsageError: an unknown method; a box that is none.
+    """
+    if method not in METHODS:
+        raise UsageError(f"method is one of {', '.join(map(repr, METHODS))}, not {method!r}")
+    options = options_of(options)
+    require_plain_products(options)
+    args = with_arrays(program, args)
+    written, program = program, called_with(program, train, args)
+    args = tuple(
+        [outward(declared_boxes(tree, str(i)), as_dtype(options.dtype), str(i)) for i, tree in enumerate(args)]
+    )
+    key = ("bounds", Identity(written), train, method)
+    return execute(bounds_base(program, method), args, options, program, key)
+
+
+def bounds_base(program: Callable[..., Any], method: Method) -> Callable[..., Any]:
+    """(ops, *args) -> boxes of the program's value."""
+    bound = interval_bounds if method == "interval" else linear_bounds
+
+    def base(ops: Any, *trees: Any) -> Any:
+        return bound(ops, program, *trees)
+
+    return base
+
+
+def require_plain_products(options: Options) -> None:
+    """Raise UsageError where products round more than their dtype does."""
+    if options.matmul_precision != "fp32":
+        raise UsageError(
+            f"bounds hold for products in full precision: set matmul_precision='fp32', not {options.matmul_precision!r}"
+        )
+
+
+# Boxes given by users -------------------------------------------------------------------------------------------------
+
+
+def declared_boxes(tree: Any, name: str) -> Any:
+    """The tree with a box for each Spec: all tensors of its shape within its declared range."""
+    return map_boxes(lambda leaf: _box_of(leaf, name) if isinstance(leaf, Spec) else leaf, tree)
+
+
+def _box_of(spec: Spec, name: str) -> Box:
+    sizes = spec.entries
+    if spec.range is None:
+        raise UsageError(f"argument {name}: {spec} declares no range; add one, such as range=(0, 1), or give a Box")
+    if not all(str(size).isdecimal() for size in sizes):
+        raise UsageError(f"argument {name}: {spec} names sizes; bounds are those of tensors, with numbers for sizes")
+    shape, dtype = tuple(map(int, sizes)), as_dtype(spec.dtype or "float64")
+    low, high = spec.range
+    if dtype.kind == "i":
+        limits = np.iinfo(dtype)
+        low, high = math.ceil(max(low, limits.min)), math.floor(min(high, limits.max))
+        # converted to a float, the largest int64 is rounded up by one
+        low, high = max(low, limits.min), min(high, limits.max)
+    return Box(np.full(shape, low, dtype), np.full(shape, high, dtype))
+
+
+def outward(tree: Any, dtype: DType, name: str) -> Any:
+    """The tree with each box in `dtype`, never smaller than before; `name` is the argument's name in errors."""
+    return map_boxes(lambda leaf: _cast(leaf, dtype, name) if is_box(leaf) else leaf, tree)
+
+
+def _cast(box: Box, dtype: DType, name: str) -> Box:
+    lower, upper = as_numpy(box.lower), as_numpy(box.upper)
+    if lower.shape != upper.shape:
+        raise UsageError(f"argument {name}: the ends of a box are of one shape, not {lower.shape} and {upper.shape}")
+    if lower.dtype.kind not in "fiub" or upper.dtype.kind not in "fiub":
+        raise UsageError(f"argument {name}: the ends of a box hold numbers, not {lower.dtype} and {upper.dtype}")
+    bad = ~(lower <= upper)
+    if bad.any():
+        at = tuple(int(i) for i in np.argwhere(bad)[0])
+        raise UsageError(
+            f"argument {name}: a box has lower <= upper everywhere, but at {at} it is from {lower[at]} to {upper[at]}"
+        )
+    if lower.dtype.kind != "f" and upper.dtype.kind != "f":
+        return Box(lower, upper)
+    return Box(_towards(lower, dtype, -np.inf), _towards(upper, dtype, np.inf))
+
+
+def _towards(end: Any, dtype: DType, limit: float) -> Any:
+    """The end in a dtype, moved to the next number outward where rounding moved it inward."""
+    if end.dtype == dtype:
+        return end
+    with np.errstate(over="ignore"):
+        cast = end.astype(dtype)
+    inward = cast > end if limit < 0 else cast < end
+    return np.where(inward, np.nextafter(cast, dtype.type(limit)), cast)

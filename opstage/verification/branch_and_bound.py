@@ -1,0 +1,387 @@
+"""Branch and bound: whether any input of a property's boxes is a counterexample.
+
+A box whose bounds exclude one condition of a counterexample holds none. Another box is split in two along the input to
+which that condition is most sensitive, or by the sign of a relu's operand, and each half is bounded again, many at a
+time. In between points are tried: one that meets all conditions in a run in float32 is a counterexample (Wang et al.,
+Formal security analysis of neural networks using symbolic intervals, USENIX Security 2018).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from time import monotonic
+from typing import Any, Literal, TypeAlias, final
+
+import numpy as np
+
+from ..api import check, run, value_and_grad
+from ..ops.box import Box
+from ..ops.catalogue.logic import IOTA
+from ..ops.closed import Body, Equation
+from ..ops.dims import DimExpr, DimFloat
+from ..ops.errors import OpstageError, UsageError
+from ..ops.spec import Spec
+from ..options import Options
+from . import Method, bounds, outward
+from .regions import STEPS, Network, RegionBounds, Regions
+from .vnnlib import UnsafeCase, VnnProperty
+
+Outcome: TypeAlias = Literal["holds", "violated", "unknown"]
+Splits: TypeAlias = Literal["auto", "phases", "inputs"]
+SPLITS = ("auto", "phases", "inputs")
+_AT_ONCE = 256
+_NUMBERS = 1 << 20
+"""The most numbers of relus that are bounded at once."""
+_FEW_INPUTS = 8
+"""With no more inputs than these "auto" splits along inputs: a region costs several boxes, and saves fewer."""
+_OPEN = 2
+"""With few inputs a region is split by a phase where no more are open than this many times its inputs: halves of a box
+close more of them."""
+_STEPS = (*[0.2] * 5, *[0.1] * 5, *[0.04] * 5, *[0.01] * 5, *[0.003] * 5)
+"""The step sizes of an attack, in lengths of each side."""
+_OPTIONS = Options(dtype="float32")
+
+
+@final
+@dataclass(frozen=True)
+class Verification:
+    """The answer, and how it was found.
+
+    outcome   "holds": no input is a counterexample, in exact arithmetic and in a run in float32; "violated": this one
+              is; "unknown": neither was found in time
+    x, y      the counterexample, and the outputs of the run that confirmed it
+    boxes     how many boxes, or regions of them, were bounded
+    seconds   how long it took
+    proved    of how many of the property's cases it is proved that they have no counterexample
+    cases     how many cases the property has
+    left      how many regions of the case that was left were not decided yet
+    """
+
+    outcome: Outcome
+    x: Any
+    y: Any
+    boxes: int
+    seconds: float
+    proved: int = 0
+    cases: int = 0
+    left: int = 0
+
+
+@final
+class SearchInterrupted(KeyboardInterrupt):
+    """Ctrl-C during a search. `found` is what is known then: "unknown", and what was proved before."""
+
+    def __init__(self, found: Verification):
+        super().__init__("the search was interrupted")
+        self.found = found
+
+
+def verify(
+    network: Network,
+    params: Any,
+    unsafe: VnnProperty,
+    *,
+    timeout: float = 60.0,
+    method: Method = "crown",
+    confirm: Callable[[Any], Any] | None = None,
+    splits: Splits = "auto",
+    most_boxes: int | None = None,
+) -> Verification:
+    """Whether `network(ops, params, x)`, of rows x (N, inputs) to rows (N, outputs), has a counterexample.
+
+    confirm      another run of a single row x: a counterexample is one in that run as well
+    splits       "inputs": boxes are split along inputs; "phases": by the signs of relus' operands too, for `method`
+                 "crown"; "auto": so where there are more than a few inputs
+    most_boxes   how many boxes or regions are bounded at most; "unknown" after that
+
+    Without a timeout the regions that are bounded are the same in every run, however many threads there are.
+
+    Raises:
+        UsageError: `splits` of no such name, or a number of boxes below 1.
+        SearchInterrupted: Ctrl-C; a KeyboardInterrupt that has what was found.
+    """
+    if splits not in SPLITS:
+        raise UsageError(f"splits is one of {', '.join(map(repr, SPLITS))}, not {splits!r}")
+    if most_boxes is not None and most_boxes < 1:
+        raise UsageError(f"most_boxes is at least 1, not {most_boxes}")
+    begun = monotonic()
+    limit = 1 << 62 if most_boxes is None else most_boxes
+    search = _Search(network, params, unsafe, begun + timeout, method, confirm, splits, limit)
+    found: tuple[Any, Any] | None = None
+    outcome: Outcome = "holds"
+    proved = 0
+
+    def verification(outcome: Outcome) -> Verification:
+        x, y = found if found is not None and outcome == "violated" else (None, None)
+        seconds = monotonic() - begun
+        return Verification(outcome, x, y, search.bounded, seconds, proved, len(unsafe.cases), search.left)
+
+    try:
+        for case in unsafe.cases:
+            outcome_of, found = search.case(case)
+            if outcome_of == "violated":
+                outcome = "violated"
+                break
+            proved += outcome_of == "holds"
+            if outcome_of == "unknown":
+                outcome = "unknown"
+                if monotonic() > search.deadline or search.bounded >= limit:
+                    break
+    except KeyboardInterrupt:
+        raise SearchInterrupted(verification("unknown")) from None
+    return verification(outcome)
+
+
+@final
+class _Search:
+    """The state of a search: what all cases share, and how many boxes have been bounded."""
+
+    def __init__(
+        self,
+        network: Network,
+        params: Any,
+        unsafe: VnnProperty,
+        deadline: float,
+        method: Method,
+        confirm: Callable[[Any], Any] | None,
+        splits: Splits,
+        most_boxes: int,
+    ):
+        self.network, self.params, self.unsafe = network, params, unsafe
+        self.deadline, self.method, self.confirm = deadline, method, confirm
+        self.bounded, self.most_boxes = 0, most_boxes
+        self.left = 0
+        self.relus = 0
+        if splits == "auto":
+            splits = "phases" if unsafe.inputs > _FEW_INPUTS else "inputs"
+        if method == "crown" and splits == "phases":
+            self.region_bounds = RegionBounds(network, params, unsafe.inputs)
+            self.relus = self.region_bounds.relus
+        self.at_once = max(1, min(_AT_ONCE, _NUMBERS // max(self.relus, 1)))
+
+        # one function each for all calls, so that it is compiled once
+        def rows(ops: Any, params: Any, x: Any) -> Any:
+            return network(ops, params, x)
+
+        def sides(ops: Any, params: Any, rows: Any, x: Any) -> Any:
+            return _combined(ops, rows, network(ops, params, x))
+
+        self.rows, self.sides = rows, sides
+        self.rng = np.random.default_rng(0)
+
+    def case(self, case: UnsafeCase) -> tuple[Outcome, tuple[Any, Any] | None]:
+        """The outcome for one box of inputs and its conditions."""
+        if not len(case.rows):
+            middle = (case.lower + case.upper) / 2
+            confirmed = self.tried(case, middle[None])
+            return ("violated", confirmed) if confirmed is not None else ("unknown", None)
+        regions = Regions.whole(case.lower, case.upper, self.relus)
+        confirmed = self.tried(case, self.candidates(case, regions.lower, regions.upper, 256))
+        while True:
+            self.left = len(regions)
+            if confirmed is not None or not len(regions):
+                break
+            count = min(self.at_once, self.most_boxes - self.bounded)
+            if count <= 0 or monotonic() > self.deadline:
+                return "unknown", None
+            batch, regions = regions.rows(slice(-count, None)), regions.rows(slice(None, -count))
+            options = self.options(len(batch))
+            batch, nearest, gains = self.undecided(case, batch, options)
+            if not len(batch):
+                continue
+            confirmed = self.tried(case, self.candidates(case, batch.lower, batch.upper, 1))
+            halves = self.halved(case, batch, nearest, gains)
+            if halves is None:
+                return "unknown", None
+            regions = Regions.joined(regions, halves)
+        return ("violated", confirmed) if confirmed is not None else ("holds", None)
+
+    def options(self, count: int) -> Options:
+        """Return the options of a batch. A long search runs compiled, which costs seconds once."""
+        often = count == self.at_once and self.bounded >= 4 * self.at_once
+        return Options(dtype="float32", backend="compiled" if often else "eager")
+
+    def undecided(self, case: UnsafeCase, batch: Regions, options: Options) -> tuple[Regions, Any, Any]:
+        """The regions that may hold a counterexample; the condition of each that is nearest to be excluded, and what
+        its phases promise."""
+        rows: Any = case.rows.astype(np.float32)
+        if (rows != case.rows).any():
+            rows = outward(Box(case.rows, case.rows), np.dtype(np.float32), "a condition")
+
+        def left(least: Any) -> Any:
+            return ~(least - case.limits > 1e-12 * np.abs(case.limits)).any(axis=1)
+
+        self.bounded += len(batch)
+        if self.relus:
+            least, batch = self.region_bounds.anew(rows, batch, options)
+        else:
+            least = self.conditions(rows, batch, options)
+        kept = left(least)
+        batch, nearest = batch.rows(kept), np.argmax(least[kept] - case.limits, axis=1)
+        gains = np.zeros(batch.sign.shape)
+        if self.relus and len(batch) and monotonic() < self.deadline:
+            options = options if kept.all() else _OPTIONS
+            least, gains, batch = self.region_bounds.improved(rows, batch, nearest, STEPS, options)
+            kept = left(least)
+            batch, nearest, gains = batch.rows(kept), nearest[kept], gains[kept]
+        return batch, nearest, gains
+
+    def conditions(self, rows: Any, batch: Regions, options: Options) -> Any:
+        """Lower bounds of the left sides of the conditions, over whole boxes."""
+        box = Box(batch.lower, batch.upper)
+        if isinstance(rows, Box):
+            found = bounds(self.rows, self.params, box, method=self.method, options=options)
+            found = bounds(_combined, rows, found, options=_OPTIONS)
+        else:
+            found = bounds(self.sides, self.params, rows, box, method=self.method, options=options)
+        return np.asarray(found.lower, np.float64)
+
+    def halved(self, case: UnsafeCase, batch: Regions, nearest: Any, gains: Any) -> Regions | None:
+        """Both halves of each region, by phase or by input; None where one cannot be halved."""
+        phases = self.by_phase(batch, gains)
+        parts = []
+        if phases.any():
+            parts.append(batch.rows(phases).by_phase(np.argmax(gains[phases], axis=1)))
+        if not phases.all():
+            rest = batch.rows(~phases)
+            axis, at = self.cut(case, rest, nearest[~phases])
+            each = np.arange(len(rest))
+            if ((at <= rest.lower[each, axis]) | (at >= rest.upper[each, axis])).any():
+                return None
+            parts.append(rest.by_input(axis, at))
+        return Regions.joined(*parts)
+
+    def by_phase(self, batch: Regions, gains: Any) -> Any:
+        """Which regions are split by a phase."""
+        still_open, inputs = (gains > 0).sum(axis=1), batch.lower.shape[1]
+        return (still_open > 0) & ((inputs > _FEW_INPUTS) | (still_open <= _OPEN * inputs))
+
+    def cut(self, case: UnsafeCase, batch: Regions, nearest: Any) -> tuple[Any, Any]:
+        """The input that moves the condition of each region most, and the number in its middle."""
+        lower, upper = batch.lower, batch.upper
+        middle = (lower + upper) / 2
+        chosen = case.rows[nearest].astype(np.float32)
+
+        def total(ops: Any, x: Any, params: Any, chosen: Any) -> Any:
+            return ops.sum(ops.mul(chosen, self.network(ops, params, x)))
+
+        _, slope = value_and_grad(total, middle.astype(np.float32), self.params, chosen, options=_OPTIONS)
+        width = upper - lower
+        moves = np.abs(np.nan_to_num(np.asarray(slope, np.float64))) * width
+        moves = np.where(moves.max(axis=1, keepdims=True) > 0, moves, width)
+        # a side far longer than the others is split in its turn, however flat the network is in the middle
+        moves = np.maximum(moves, 1e-3 * moves.max(axis=1, keepdims=True) * width / width.max(axis=1, keepdims=True))
+        axis = np.argmax(moves, axis=1)
+        # in float32, so that both halves are boxes there without a gap
+        return axis, middle[np.arange(len(lower)), axis].astype(np.float32).astype(np.float64)
+
+    def candidates(self, case: UnsafeCase, lower: Any, upper: Any, times: int) -> Any:
+        """Points of the boxes: middles, random ones, and where steps down the conditions lead from them."""
+        lower, upper = np.repeat(lower, times, axis=0), np.repeat(upper, times, axis=0)
+        points = lower + (upper - lower) * (0.5 if times == 1 else self.rng.random(lower.shape))
+        rows, limits = case.rows.astype(np.float32), case.limits.astype(np.float32)
+
+        def worst(ops: Any, x: Any, params: Any) -> Any:
+            sides = ops.linear(ops.const(rows), None, self.network(ops, params, x))
+            apart = ops.sub(sides, ops.broadcast_to(ops.const(limits), shape=sides.shape))
+            return ops.sum(ops.reduce_max(apart, axis=1))
+
+        for share in _STEPS if times > 1 else (0.5,):
+            _, slope = value_and_grad(worst, points.astype(np.float32), self.params, options=_OPTIONS)
+            points = np.clip(points - share * (upper - lower) * np.sign(np.nan_to_num(slope)), lower, upper)
+        return points
+
+    def tried(self, case: UnsafeCase, points: Any) -> tuple[Any, Any] | None:
+        """The first of the points that is a counterexample when it is run, with its outputs."""
+        x = points.astype(np.float32)
+        x = np.where(_beyond(case, x)[0], np.nextafter(x, np.float32(np.inf)), x)
+        x = np.where(_beyond(case, x)[1], np.nextafter(x, np.float32(-np.inf)), x)
+        inside = ~np.any(_beyond(case, x), axis=(0, 2))
+        y = np.asarray(run(self.network, self.params, x, options=_OPTIONS))
+        for i in np.flatnonzero(inside & _met(case, y)):
+            alone = np.asarray(run(self.network, self.params, x[i : i + 1], options=_OPTIONS))
+            runs = [alone, *([np.asarray(self.confirm(x[i : i + 1]))] if self.confirm is not None else [])]
+            if all(each.shape == alone.shape and _met(case, each).all() for each in runs):
+                return x[i], alone[0]
+        return None
+
+
+def _combined(ops: Any, rows: Any, y: Any) -> Any:
+    """The left sides of conditions, of rows of outputs."""
+    return ops.linear(rows, None, y)
+
+
+def _beyond(case: UnsafeCase, x: Any) -> tuple[Any, Any]:
+    """Which numbers of points are below the box, and above."""
+    below, above = case.open_lower & (x == case.lower), case.open_upper & (x == case.upper)
+    return (x < case.lower) | below, (x > case.upper) | above
+
+
+def _met(case: UnsafeCase, y: Any) -> Any:
+    """Which rows of outputs meet all conditions; nan meets none."""
+    sides = y.astype(np.float64) @ case.rows.T
+    return np.where(case.strict, sides < case.limits, sides <= case.limits).all(axis=1)
+
+
+def rows_of(model: Any) -> tuple[Network, int, int, Callable[[Any], Any]]:
+    """A model of one input and one output as a network of rows: with it how long they are, and the shape of a sample.
+
+    The first size of the input is open, or 1, or the only one: that of a single sample. Rows are run together if that
+    is proved to give what each gives alone, and else one after the other.
+
+    Raises UsageError for another model.
+    """
+    if len(model.inputs) != 1 or len(model.outputs) != 1 or model.state is not None:
+        raise UsageError(
+            f"a model that is verified has one input and one output, and no running statistics; this one takes "
+            f"{', '.join(model.inputs) or 'nothing'} and gives {', '.join(model.outputs) or 'nothing'}; "
+            "name one of several outputs by --output, in Python onnx.load(outputs=[…])"
+        )
+    ((name, spec),) = model.inputs.items()
+    shape = spec.shape
+    single = len(shape) == 1 and isinstance(shape[0], int)
+    sizes = list(shape) if single else list(shape[1:])
+    batched = single or (bool(shape) and (not isinstance(shape[0], int) or shape[0] == 1))
+    if not batched or any(not isinstance(size, int) for size in sizes):
+        raise UsageError(
+            f"the input {name} is {shape}: the first size must be 1 or open, all others numbers; give them by --fixed"
+        )
+    count = int(np.prod(sizes))
+    if not single and shape[0] == 1:
+        model = replace(model, inputs={name: Spec(("N", *sizes), spec.dtype)})
+
+    def sampled(x: Any) -> tuple[Any, ...]:
+        return tuple(sizes) if single else (x.shape[0], *sizes)
+
+    def together(ops: Any, params: Any, x: Any) -> Any:
+        (y,) = model(ops, params, ops.reshape(x, shape=sampled(x))).values()
+        return ops.reshape(y, shape=(x.shape[0], -1))
+
+    def one_by_one(ops: Any, params: Any, x: Any) -> Any:
+        rows = ops.split(x, sizes=(1,) * int(x.shape[0]))
+        return ops.concat([together(ops, params, row) for row in rows], axis=0)
+
+    network = together if not single and _acts_on_rows(together, model.params, count) else one_by_one
+
+    def shaped(x: Any) -> Any:
+        return np.asarray(x, np.float32).reshape(sampled(x))
+
+    try:
+        y = np.asarray(run(network, model.params, np.zeros((1, count), np.float32), options=_OPTIONS))
+    except OpstageError as error:
+        raise UsageError(f"the model does not run on one sample: {error}") from None
+    return network, count, int(y.shape[1]), shaped
+
+
+def _acts_on_rows(network: Network, params: Any, count: int) -> bool:
+    """Whether it is proved that a network does the same to each of any number of rows: a row of the result reads that
+    row alone, and nothing in it depends on the row's number or on how many there are."""
+    report = check(network, params, Spec(("N", count)), claims=["independent:N"], options=_OPTIONS)
+    return report.ok and not report.conditions and not any(map(_counts, report.program.body.equations))
+
+
+def _counts(equation: Equation) -> bool:
+    if equation.primitive is IOTA or equation.primitive.effects or isinstance(equation.static.get("value"), DimExpr):
+        return True
+    return any(isinstance(value, (Body, DimFloat)) for value in equation.static.values())
