@@ -22,7 +22,7 @@ from opstage.interpreters.eager_cpu.loops import (
     direct_steps,
 )
 from opstage.interpreters.eager_cpu.loops.geometry import ConvGeometry
-from opstage.interpreters.eager_cpu.loops.workspace import give_back_workspace
+from opstage.interpreters.eager_cpu.memory import give_back_workspace
 from opstage.interpreters.native import KernelCall, one_thread
 from opstage.ops.catalogue.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
 

@@ -11,7 +11,7 @@ import pytest
 import opstage
 from opstage import Options
 from opstage.interpreters.eager_cpu import NumpyOps
-from opstage.interpreters.eager_cpu.loops import elementwise as loops
+from opstage.interpreters.eager_cpu.loops import arrays as loops
 
 OPS = NumpyOps(Options())
 SHAPE = (3, 5, 67)

@@ -53,6 +53,6 @@ def measured_peak(model: Model, sizes: Mapping[str, int], optimizer: Optimizer, 
 
 def forget_workspace() -> None:
     """Have kernels take their workspace anew, so that it is counted."""
-    from opstage.interpreters.eager_cpu.loops import workspace
+    from opstage.interpreters.eager_cpu import memory as workspace
 
     workspace._own.__dict__.clear()

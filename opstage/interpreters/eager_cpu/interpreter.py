@@ -25,8 +25,7 @@ from ..interpreter import BaseInterpreter
 from ..native import one_thread
 from .kernels import kernel_table
 from .loop_body import prepare_body, zero_dim
-from .loops.workspace import give_back_workspace
-from .memory import give_back_freed_memory, keep_freed_memory, located, no_memory
+from .memory import give_back_freed_memory, give_back_workspace, keep_freed_memory, located, no_memory
 
 _INFERRED: dict[Any, tuple[TensorType, ...]] = {}  # result types by (primitive, operand types, statics)
 _INFERRED_LIMIT = 1 << 13  # some 6 MB

@@ -1,11 +1,13 @@
-"""The C library's handling of memory for results, which are allocated and freed by every op."""
+"""The C library's handling of memory for results, and one workspace per thread for kernels."""
 
 from __future__ import annotations
 
 import ctypes
 import math
+import threading
 from collections.abc import Callable
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,6 +15,9 @@ from ...ops.amounts import show_bytes
 from ...ops.errors import OutOfMemoryError
 from ...ops.primitive import Primitive
 from ...ops.types import TensorType, dtype_name, show_shape
+from ..host import Array, address_of
+
+# The C library --------------------------------------------------------------------------------------------------------
 
 _ADVICE = (
     "take smaller batches, or smaller tensors. What a training step takes is predicted by opstage.training.memory, and "
@@ -74,3 +79,31 @@ def located(error: MemoryError) -> OutOfMemoryError:
         return error
     reason = str(error).rstrip(".")
     return OutOfMemoryError(f"no memory is left{f': {reason}' if reason else ''}; {_ADVICE}")
+
+
+# Workspace ------------------------------------------------------------------------------------------------------------
+
+ALIGNED = 64
+_own = threading.local()
+
+
+class Workspace(NamedTuple):
+    """Memory and the address in it that is aligned. Who computes there keeps it: a signal handler that computes, too,
+    may take a larger one or give it back."""
+
+    address: int
+    memory: Array
+
+
+def workspace(size: int) -> Workspace:
+    """Return `size` bytes, aligned to 64; the same memory as in this thread's last call."""
+    kept: tuple[int, Workspace] | None = getattr(_own, "bytes", None)
+    if kept is None or kept[0] < size:
+        memory = np.empty(size + ALIGNED, np.uint8)
+        kept = _own.bytes = (size, Workspace(-(-address_of(memory) // ALIGNED) * ALIGNED, memory))
+    return kept[1]
+
+
+def give_back_workspace() -> None:
+    """Free this thread's workspace; the next call allocates it again."""
+    _own.__dict__.pop("bytes", None)

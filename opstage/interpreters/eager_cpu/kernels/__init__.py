@@ -1,10 +1,9 @@
 """The kernel tables of eager_cpu: the function that computes each primitive, per dtype.
 
-Each family file has `KERNELS` for float32, float64, integers and masks, and `EXACT_KERNELS` for arrays of fractions;
-a family with compiled kernels has them in `FAST_KERNELS`, which replace the NumPy ones if `Options.fast_kernels` is
-set. A composite without an entry runs by loops generated from its decomposition, if `fast_kernels` is set and they
-support all of it; else op by op. Families without a file have no kernel here. The table also has the kernels of ops
-declared by other packages.
+Each file has `KERNELS` for float32, float64, integers and masks, and `EXACT_KERNELS` for arrays of fractions; a file
+with compiled kernels has them in `FAST_KERNELS`, which replace the NumPy ones if `Options.fast_kernels` is set. A
+composite without an entry runs by loops generated from its decomposition, if `fast_kernels` is set and they support all
+of it; else op by op. The table also has the kernels of ops declared by other packages.
 """
 
 from __future__ import annotations
@@ -14,19 +13,21 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from ....ops.catalogue import FAMILIES
 from ....ops.primitive import Primitive
 from ....ops.registered import table_with_registered
 
-_GENERATED = frozenset({"loss", "normalization", "update"})
+_FILES = (
+    *("attention", "convolution", "elementwise", "indexing", "layout", "linalg"),
+    *("logic", "pooling", "reduction", "sequence"),
+)
 
 
 @cache
 def kernel_table(dtype: str, fast: bool) -> Mapping[Primitive, Callable[..., Any]]:
     """Return the kernels for programs that compute in `dtype`."""
     table: dict[Primitive, Callable[..., Any]] = {}
-    for family in (f for f in FAMILIES if f not in _GENERATED):
-        module = import_module(f".{family}", __package__)
+    for file in _FILES:
+        module = import_module(f".{file}", __package__)
         if dtype == "exact":
             table.update(module.EXACT_KERNELS)
         else:

@@ -1,4 +1,4 @@
-"""Kernels: scaled dot-product attention and its fused cotangents. Multi-head attention runs by decomposition.
+"""Kernels: attention with and without a bias, and its fused cotangents. Multi-head attention runs by decomposition.
 
 Weights are computed for a few matrices at a time, or a few queries of one, as many as fit in the cache, in the same
 memory; they are recomputed for the cotangents and never stored. Rabe & Staats, Self-attention does not need O(n²)
@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ....ops.catalogue.attention import SCALED_DOT_PRODUCT_ATTENTION, SCALED_DOT_PRODUCT_ATTENTION_GRAD
+from ....ops.catalogue.biased_attention import BIASED_ATTENTION, BIASED_ATTENTION_GRAD
 from ....ops.dims import rsqrt
 from ....ops.primitive import Primitive
 from ...host import number
-from ..loops import attention as loops
+from ..loops import arrays as loops
 from ..loops.jit import flat, rows
-from .finite import only_numbers
+from .reduction import only_numbers
+
+# Attention ------------------------------------------------------------------------------------------------------------
 
 Array = npt.NDArray[Any]
 Sizes = tuple[int, ...]
@@ -225,12 +229,6 @@ def attention_grad(
     return cotangents(numpy_weights, q, k, v, tuple(mask), peak, total, g, causal)
 
 
-KERNELS: dict[Primitive, Callable[..., Any]] = {
-    SCALED_DOT_PRODUCT_ATTENTION: attention,
-    SCALED_DOT_PRODUCT_ATTENTION_GRAD: attention_grad,
-}
-
-
 # With loops -----------------------------------------------------------------------------------------------------------
 
 
@@ -265,9 +263,44 @@ def fast_attention_grad(
     return cotangents(fast_weights, q, k, v, tuple(mask), peak, total, g, causal)
 
 
+# With a bias ----------------------------------------------------------------------------------------------------------
+
+
+def _attention(exponentials: Callable[..., None]) -> Callable[..., tuple[Array, ...]]:
+    def kernel(
+        q: Array, k: Array, v: Array, bias: Array, *mask: Array, has_mask: bool, causal: bool
+    ) -> tuple[Array, ...]:
+        return attended(exponentials, q, k, v, mask, causal, bias)
+
+    return kernel
+
+
+def _grad(weights: Callable[..., None]) -> Callable[..., tuple[Array, ...]]:
+    def kernel(
+        q: Array, k: Array, v: Array, bias: Array, *rest: Array, has_mask: bool, causal: bool
+    ) -> tuple[Array, ...]:
+        *mask, peak, total, g = rest
+        dbias = np.zeros((1,) * (q.ndim - bias.ndim) + bias.shape, q.dtype)
+        found = cotangents(weights, q, k, v, tuple(mask), peak, total, g, causal, bias, dbias)
+        return *found, dbias.reshape(bias.shape)
+
+    return kernel
+
+
+# Tables ---------------------------------------------------------------------------------------------------------------
+
+KERNELS: dict[Primitive, Callable[..., Any]] = {
+    SCALED_DOT_PRODUCT_ATTENTION: attention,
+    SCALED_DOT_PRODUCT_ATTENTION_GRAD: attention_grad,
+    BIASED_ATTENTION: _attention(partial(numpy_exponentials, may_be_blank=True)),
+    BIASED_ATTENTION_GRAD: _grad(numpy_weights),
+}
+
 FAST_KERNELS: dict[Primitive, Callable[..., Any]] = {
     SCALED_DOT_PRODUCT_ATTENTION: fast_attention,
     SCALED_DOT_PRODUCT_ATTENTION_GRAD: fast_attention_grad,
+    BIASED_ATTENTION: _attention(partial(fast_exponentials, may_be_blank=True)),
+    BIASED_ATTENTION_GRAD: _grad(fast_weights),
 }
 
 EXACT_KERNELS: dict[Primitive, Callable[..., Any]] = {}

@@ -10,7 +10,8 @@ performance convolutional neural networks for document processing, 2006.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from fractions import Fraction
 from functools import lru_cache
 from itertools import product
 from typing import Any, NamedTuple
@@ -25,11 +26,53 @@ from ...host import address_of, packed
 from ...native import KernelCall, KernelSequence, multiply, workers
 from ..loops import convolution_steps as native
 from ..loops.geometry import ConvGeometry, ConvTiling
-from ..loops.workspace import Workspace, workspace
-from .finite import only_numbers
-from .windows import Sizes, reaches, window_counts, zeros
+from ..memory import Workspace, workspace
+from .reduction import only_numbers
+
+# Windows --------------------------------------------------------------------------------------------------------------
 
 Array = npt.NDArray[Any]
+Sizes = tuple[int, ...]
+Reach = tuple[slice, slice]
+
+
+def zeros(shape: Sizes, dtype: np.dtype[Any]) -> Array:
+    """Return zeros to accumulate into: fractions if the dtype is exact."""
+    return np.full(shape, Fraction(0), dtype=dtype) if dtype.kind == "O" else np.zeros(shape, dtype)
+
+
+def window_counts(spatial: Sizes, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> Sizes:
+    """Return the number of windows along each axis."""
+    return tuple(
+        (n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in zip(spatial, kernel, stride, padding, dilation)
+    )
+
+
+def reach(offset: int, cells: int, windows: int, stride: int, padding: int) -> Reach:
+    """Return the windows along an axis whose cell `offset` is not padding, and those cells."""
+    first = max(0, -((offset - padding) // stride))
+    last = min(windows - 1, (cells - 1 + padding - offset) // stride)
+    if last < first:
+        return slice(0, 0), slice(0, 0)
+    start = first * stride + offset - padding
+    return slice(first, last + 1), slice(start, start + (last - first) * stride + 1, stride)
+
+
+def reaches(
+    spatial: Sizes, counts: Sizes, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes
+) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+    """Yield for each cell of the kernel, in row-major order, the windows in which it is not padding, and those
+    cells."""
+    along = [
+        [reach(j * d, n, count, s, p) for j in range(k)]
+        for n, count, k, s, p, d in zip(spatial, counts, kernel, stride, padding, dilation)
+    ]
+    for axes in product(*along):
+        yield (..., *(windows for windows, _ in axes)), (..., *(cells for _, cells in axes))
+
+
+# Convolutions ---------------------------------------------------------------------------------------------------------
+
 
 _COLUMN_BYTES = 1 << 20  # limit of the columns of one product; about the cache of a core
 
@@ -215,12 +258,6 @@ def conv_transpose(
     return out if images is x else out[0]
 
 
-KERNELS: dict[Primitive, Callable[..., Any]] = {
-    CONV: conv,
-    CONV_TRANSPOSE: conv_transpose,
-    CONV_KERNEL_GRAD: conv_kernel_grad,
-}
-
 # In machine code ------------------------------------------------------------------------------------------------------
 
 _WORTH_A_CALL = 1 << 14  # multiplications above which the pool is faster than NumPy
@@ -365,6 +402,14 @@ def fast_conv_transpose(
     _do(native.conv_transpose_steps(geometry, *at, *places), memory)
     return out if x.ndim == images.ndim else out[0]
 
+
+# Tables ---------------------------------------------------------------------------------------------------------------
+
+KERNELS: dict[Primitive, Callable[..., Any]] = {
+    CONV: conv,
+    CONV_TRANSPOSE: conv_transpose,
+    CONV_KERNEL_GRAD: conv_kernel_grad,
+}
 
 FAST_KERNELS: dict[Primitive, Callable[..., Any]] = {
     CONV: fast_conv,

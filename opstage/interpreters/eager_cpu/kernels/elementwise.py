@@ -1,7 +1,8 @@
-"""Kernels: arithmetic and elementwise functions."""
+"""Kernels: elementwise arithmetic, rounding, powers, logarithms and activation functions."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ....ops.catalogue.activation import RELU, RELU_GRAD, SIGMOID_GRAD, SILU, TANH_GRAD
 from ....ops.catalogue.elementwise import (
     ABS,
     ADD,
@@ -34,10 +36,34 @@ from ....ops.catalogue.elementwise import (
     SUB,
     TANH,
 )
+from ....ops.catalogue.rounding import (
+    BITWISE_AND,
+    BITWISE_OR,
+    BITWISE_XOR,
+    FLOOR,
+    FLOOR_DIVIDE,
+    LEFT_SHIFT,
+    MOD,
+    RIGHT_SHIFT,
+    ROUND,
+)
+from ....ops.catalogue.transcendental import ATAN, EXP2, LOG2, LOG10
 from ....ops.primitive import Primitive
 from ...host import number, packed
-from ..loops import elementwise as loops
-from .erf import erf
+from ..loops import arrays as loops
+
+# The error function ---------------------------------------------------------------------------------------------------
+
+_erf = np.frompyfunc(math.erf, 1, 1)
+
+
+def erf(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Compute erf with the accuracy of the C library, element by element; the compiled loop replaces it if allowed."""
+    out: npt.NDArray[Any] = np.asarray(_erf(x), dtype=x.dtype)
+    return out
+
+
+# Arithmetic -----------------------------------------------------------------------------------------------------------
 
 Array = npt.NDArray[Any]
 
@@ -101,6 +127,49 @@ def safe_log(x: Array, eps: Any) -> Array:
     return out
 
 
+# not exp: that of generated code gives 0 for results below twice the smallest normal number
+
+
+def exact_power(x: Array, exponent: Any) -> Array:
+    e = number(exponent, x.dtype)
+    if e.denominator != 1:
+        raise ValueError(f"x^{e} is not rational")
+    out: Array = np.power(x, int(e))
+    return out
+
+
+# Activations ----------------------------------------------------------------------------------------------------------
+
+
+def relu(x: Array) -> Array:
+    return np.maximum(x, 0)
+
+
+def relu_grad(y: Array, g: Array) -> Array:
+    return np.where(y <= 0, 0, g)  # not a product: 0 · inf would be nan
+
+
+def tanh_grad(y: Array, g: Array) -> Array:
+    out: Array = g * (1 - y * y)
+    return out
+
+
+def sigmoid_grad(y: Array, g: Array) -> Array:
+    out: Array = 1 - y
+    out *= y
+    out *= g
+    return out
+
+
+def silu(x: Array) -> Array:
+    return np.multiply(x, sigmoid(x))
+
+
+_ZERO = np.array(Fraction(0), dtype=object)
+
+
+# Tables ---------------------------------------------------------------------------------------------------------------
+
 KERNELS: dict[Primitive, Callable[..., Any]] = {
     ADD: np.add,
     SUB: np.subtract,
@@ -125,25 +194,37 @@ KERNELS: dict[Primitive, Callable[..., Any]] = {
     POWER: powers,
     CLAMP: clamp,
     SAFE_LOG: safe_log,
+    RELU: relu,
+    RELU_GRAD: relu_grad,
+    TANH_GRAD: tanh_grad,
+    SIGMOID_GRAD: sigmoid_grad,
+    SILU: silu,
+    FLOOR: np.floor,
+    ROUND: np.rint,
+    FLOOR_DIVIDE: np.floor_divide,
+    MOD: np.remainder,
+    BITWISE_AND: np.bitwise_and,
+    BITWISE_OR: np.bitwise_or,
+    BITWISE_XOR: np.bitwise_xor,
+    LEFT_SHIFT: np.left_shift,
+    RIGHT_SHIFT: np.right_shift,
+    EXP2: np.exp2,
+    LOG2: np.log2,
+    LOG10: np.log10,
+    ATAN: np.arctan,
 }
 
-
-# not exp: that of generated code gives 0 for results below twice the smallest normal number
 FAST_KERNELS: dict[Primitive, Callable[..., Any]] = {
     SQRT: loops.sqrt,
     INV: loops.inv,
     SIGMOID: loops.sigmoid,
     ERF: loops.erf,
+    RELU: loops.relu,
+    RELU_GRAD: loops.relu_grad,
+    TANH_GRAD: loops.tanh_grad,
+    SIGMOID_GRAD: loops.sigmoid_grad,
+    SILU: loops.silu,
 }
-
-
-def exact_power(x: Array, exponent: Any) -> Array:
-    e = number(exponent, x.dtype)
-    if e.denominator != 1:
-        raise ValueError(f"x^{e} is not rational")
-    out: Array = np.power(x, int(e))
-    return out
-
 
 EXACT_KERNELS: dict[Primitive, Callable[..., Any]] = {
     ADD: np.add,
@@ -157,4 +238,6 @@ EXACT_KERNELS: dict[Primitive, Callable[..., Any]] = {
     ABS: np.abs,
     INV: lambda x: Fraction(1) / x,
     POW: exact_power,
+    RELU: lambda x: np.maximum(x, _ZERO),
+    RELU_GRAD: lambda y, g: np.where(y > 0, g, _ZERO),
 }

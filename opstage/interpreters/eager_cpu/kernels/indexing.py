@@ -22,7 +22,7 @@ from ....ops.catalogue.indexing import (
 from ....ops.primitive import Primitive
 from ...host import number, packed
 from ...indices import require_in_range
-from ..loops import indexing as loops
+from ..loops import arrays as loops
 from ..loops.jit import integers
 
 Array = npt.NDArray[Any]

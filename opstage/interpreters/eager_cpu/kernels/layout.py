@@ -1,4 +1,4 @@
-"""NumPy kernels: shapes and the order of axes. Results are views."""
+"""Kernels: layout and slices."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ from ....ops.catalogue.layout import (
     TRANSPOSE3D_LAST_TWO,
     UNSQUEEZE,
 )
+from ....ops.catalogue.slicing import CONCAT, PAD, SLICE, STACK
 from ....ops.primitive import Primitive
+from ...host import number
+
+# Views and copies -----------------------------------------------------------------------------------------------------
 
 Array = npt.NDArray[Any]
 
@@ -56,6 +60,42 @@ def swap_adjacent(x: Array, depth: int) -> Array:
     return x.swapaxes(depth, depth + 1)
 
 
+# Slices ---------------------------------------------------------------------------------------------------------------
+
+
+def concat(*xs: Array, axis: int) -> Array:
+    return np.concatenate(xs, axis=axis)
+
+
+def stack(*xs: Array, axis: int) -> Array:
+    return np.stack(xs, axis=axis)
+
+
+def _cells(axis: int, start: int, count: int, step: int) -> tuple[slice, ...]:
+    """Return the index of `count` cells from `start` along `axis`, with a step."""
+    stop = start + (count - 1) * step + 1 if count else start
+    return (slice(None),) * axis + (slice(start, stop, step),)
+
+
+def take_slice(x: Array, axis: int, start: int, length: int, step: int) -> Array:
+    return x[_cells(axis, start, length, step)]
+
+
+def pad(x: Array, padding: tuple[tuple[int, int], ...], value: Any, interior: tuple[int, ...]) -> Array:
+    sizes = [
+        before + size + max(size - 1, 0) * between + after
+        for size, (before, after), between in zip(x.shape, padding, interior)
+    ]
+    out = np.full(sizes, number(value, x.dtype), dtype=x.dtype)
+    hole = out
+    for axis, (size, (before, _), between) in enumerate(zip(x.shape, padding, interior)):
+        hole = hole[_cells(axis, before, size, between + 1)]
+    hole[...] = x
+    return out
+
+
+# Tables ---------------------------------------------------------------------------------------------------------------
+
 KERNELS: dict[Primitive, Callable[..., Any]] = {
     BROADCAST_TO: broadcast_to,
     RESHAPE: reshape,
@@ -68,6 +108,10 @@ KERNELS: dict[Primitive, Callable[..., Any]] = {
     TRANSPOSE3D_LAST_TO_FIRST: lambda x: x.transpose(2, 0, 1),
     TRANSPOSE3D_LAST_TWO: lambda x: x.transpose(0, 2, 1),
     SWAP_ADJACENT_AT_DEPTH: swap_adjacent,
+    CONCAT: concat,
+    STACK: stack,
+    SLICE: take_slice,
+    PAD: pad,
 }
 
-EXACT_KERNELS: dict[Primitive, Callable[..., Any]] = dict(KERNELS)
+EXACT_KERNELS: dict[Primitive, Callable[..., Any]] = KERNELS

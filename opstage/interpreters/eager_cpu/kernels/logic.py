@@ -1,7 +1,8 @@
-"""NumPy kernels: masks, dtypes, and creation of tensors."""
+"""Kernels: masks, casts, constants and random tensors."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -9,22 +10,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ....ops.catalogue.logic import (
-    CAST,
-    DETACH,
-    EQUAL,
-    FULL,
-    IOTA,
-    LESS,
-    LESS_EQUAL,
-    LOGICAL_AND,
-    LOGICAL_NOT,
-    SELECT,
-)
+from ....ops.catalogue.logic import CAST, DETACH, EQUAL, FULL, IOTA, LESS, LESS_EQUAL, LOGICAL_AND, LOGICAL_NOT, SELECT
+from ....ops.catalogue.random import BERNOULLI_MASK, RAND_UNIFORM
 from ....ops.primitive import Primitive
+from ....ops.splitmix import iteration_key, stream_key, uniform_bits
 from ....ops.types import EXACT, as_dtype
 from ...host import number
-from ..loops import elementwise as loops
+from ..loops import arrays as loops
+
+# Masks, casts and constants -------------------------------------------------------------------------------------------
 
 Array = npt.NDArray[Any]
 _to_fraction = np.frompyfunc(Fraction, 1, 1)
@@ -56,6 +50,47 @@ def comparison(compare: Callable[[Array, Array], Array]) -> Callable[[Array, Arr
     return lambda x, y: np.asarray(compare(x, y), dtype=np.bool_)
 
 
+def fast_select(mask: Array, x: Array, y: Array) -> Array:
+    """Select by vectors: NumPy branches at each element, which takes 20 times as long where masks are irregular."""
+    return loops.select(mask, x, y) if x.dtype.kind == "f" else np.where(mask, x, y)
+
+
+# Draws ----------------------------------------------------------------------------------------------------------------
+
+
+def _key(step: Array, iterations: tuple[Array, ...], seed: int, site: int) -> int:
+    key = stream_key(seed, int(step), site)
+    for iteration in iterations:
+        key = iteration_key(key, int(iteration))
+    return key
+
+
+def rand_uniform(step: Array, *iterations: Array, shape: tuple[int, ...], seed: int, site: int, dtype: str) -> Array:
+    key = _key(step, iterations, seed, site)
+    return uniform_bits(key, math.prod(shape), as_dtype(dtype)).reshape(shape)
+
+
+def fast_rand_uniform(
+    step: Array, *iterations: Array, shape: tuple[int, ...], seed: int, site: int, dtype: str
+) -> Array:
+    storage = as_dtype(dtype)
+    if storage == EXACT:
+        return rand_uniform(step, *iterations, shape=shape, seed=seed, site=site, dtype=dtype)
+    out = np.empty(shape, storage)
+    loops.uniform(np.uint64(_key(step, iterations, seed, site)), out.reshape(-1))
+    return out
+
+
+def fast_bernoulli_mask(
+    keep_prob: Array, step: Array, *iterations: Array, shape: tuple[int, ...], seed: int, site: int
+) -> Array:
+    out = np.empty(shape, keep_prob.dtype)
+    loops.bernoulli(np.uint64(_key(step, iterations, seed, site)), keep_prob[()], out.reshape(-1))
+    return out
+
+
+# Tables ---------------------------------------------------------------------------------------------------------------
+
 KERNELS: dict[Primitive, Callable[..., Any]] = {
     LESS: np.less,
     LESS_EQUAL: np.less_equal,
@@ -67,18 +102,25 @@ KERNELS: dict[Primitive, Callable[..., Any]] = {
     DETACH: lambda x: x,
     FULL: full,
     IOTA: iota,
+    RAND_UNIFORM: rand_uniform,
 }
 
+FAST_KERNELS: dict[Primitive, Callable[..., Any]] = {
+    SELECT: fast_select,
+    RAND_UNIFORM: fast_rand_uniform,
+    BERNOULLI_MASK: fast_bernoulli_mask,
+}
 
-def fast_select(mask: Array, x: Array, y: Array) -> Array:
-    """Select by vectors: NumPy branches at each element, which takes 20 times as long where masks are irregular."""
-    return loops.select(mask, x, y) if x.dtype.kind == "f" else np.where(mask, x, y)
-
-
-FAST_KERNELS: dict[Primitive, Callable[..., Any]] = {SELECT: fast_select}
-
-EXACT_KERNELS: dict[Primitive, Callable[..., Any]] = KERNELS | {
+EXACT_KERNELS: dict[Primitive, Callable[..., Any]] = {
     LESS: comparison(np.less),
     LESS_EQUAL: comparison(np.less_equal),
     EQUAL: comparison(np.equal),
+    LOGICAL_AND: np.logical_and,
+    LOGICAL_NOT: np.logical_not,
+    SELECT: np.where,
+    CAST: cast,
+    DETACH: lambda x: x,
+    FULL: full,
+    IOTA: iota,
+    RAND_UNIFORM: rand_uniform,
 }

@@ -19,7 +19,7 @@ from ...host import address_of, packed
 from ...indices import require_cells
 from ...native import KernelSequence
 from ..loops import pooling as native
-from .windows import Sizes, reach, window_counts, zeros
+from .convolution import Sizes, reach, window_counts, zeros
 
 Array = npt.NDArray[Any]
 

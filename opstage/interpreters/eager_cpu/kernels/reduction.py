@@ -10,14 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ....ops.catalogue.reduction import (
-    ARGMAX,
-    REDUCE_MAX,
-    REDUCE_MEAN,
-    REDUCE_SUM,
-    SUM,
-)
+from ....ops.catalogue.reduction import ARGMAX, REDUCE_MAX, REDUCE_MEAN, REDUCE_SUM, SUM
 from ....ops.primitive import Primitive
+from ....ops.types import EXACT
+
+# Reductions -----------------------------------------------------------------------------------------------------------
 
 Array = npt.NDArray[Any]
 Axes = tuple[int, ...]
@@ -134,6 +131,24 @@ def argmax(x: Array, axis: int, keepdims: bool) -> Array:
     return np.argmax(x, axis=axis, keepdims=keepdims)  # type: ignore[no-any-return]
 
 
+def exact_reduce_sum(x: Array, axes: Axes, keepdims: bool) -> Array:
+    zero = Fraction(0) if x.dtype.kind == "O" else 0  # an empty sum of objects would be the int 0
+    return _add(x, axis=axes, keepdims=keepdims, initial=zero)
+
+
+# Finite operands ------------------------------------------------------------------------------------------------------
+
+
+def only_numbers(*operands: npt.NDArray[Any]) -> bool:
+    """Whether the operands have neither nan nor infinity.
+
+    Also returns False for numbers so large that their sum overflows; the caller then takes the slower path needlessly.
+    """
+    return all(x.dtype == EXACT or np.isfinite(np.add.reduce(x, axis=None)) for x in operands)
+
+
+# Tables ---------------------------------------------------------------------------------------------------------------
+
 KERNELS: dict[Primitive, Callable[..., Any]] = {
     SUM: sum_all,
     REDUCE_SUM: reduce_sum,
@@ -141,12 +156,6 @@ KERNELS: dict[Primitive, Callable[..., Any]] = {
     REDUCE_MAX: reduce_max,
     ARGMAX: argmax,
 }
-
-
-def exact_reduce_sum(x: Array, axes: Axes, keepdims: bool) -> Array:
-    zero = Fraction(0) if x.dtype.kind == "O" else 0  # an empty sum of objects would be the int 0
-    return _add(x, axis=axes, keepdims=keepdims, initial=zero)
-
 
 EXACT_KERNELS: dict[Primitive, Callable[..., Any]] = {
     REDUCE_SUM: exact_reduce_sum,

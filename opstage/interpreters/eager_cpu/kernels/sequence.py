@@ -1,4 +1,4 @@
-"""Kernels: cumulative sums and products, recurrences, and sorting."""
+"""Kernels: scans, recurrences, sorting and Fourier transforms."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ....ops.catalogue.fourier import FFT, IRFFT, RFFT
 from ....ops.catalogue.sequence import ARGSORT, CUMPROD, CUMSUM, LINEAR_RECURRENCE, REDUCE_PROD
 from ....ops.primitive import Primitive
 from ...host import number, packed
-from ..loops import recurrence as loops
+from ..loops import arrays as loops
+
+# Scans and sorting ----------------------------------------------------------------------------------------------------
 
 Array = npt.NDArray[Any]
 
@@ -110,12 +113,61 @@ def reduce_prod(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
     return _product(x, axis=axes, keepdims=keepdims, dtype=dtype)
 
 
+# Fourier transforms ---------------------------------------------------------------------------------------------------
+
+
+def _complex(x: Array) -> Array:
+    return np.add(x[..., 0], np.multiply(x[..., 1], 1j))
+
+
+def _parts(y: Array, dtype: Any) -> Array:
+    out = np.empty((*y.shape, 2), dtype)
+    out[..., 0] = np.real(y)
+    out[..., 1] = np.imag(y)
+    return out
+
+
+def _nan_unless_finite(out: Array, finite: Array) -> Array:
+    """Return out with nan for each line that is not finite: which of its entries are nan depends on the algorithm."""
+    return out if finite.all() else np.where(finite, out, np.full((), np.nan, out.dtype))
+
+
+def _all(mask: Any, axis: int) -> Any:
+    """Return whether all are true along an axis, which is kept with size 1."""
+    return np.expand_dims(mask.all(axis=axis), axis)
+
+
+def fft(x: Array, axis: int, inverse: bool, norm: Any) -> Array:
+    finite = _all(_all(np.isfinite(x), -1), axis)
+    transform: Any = np.fft.ifft if inverse else np.fft.fft
+    return _nan_unless_finite(_parts(transform(_complex(x), axis=axis, norm=norm), x.dtype), finite)
+
+
+def rfft(x: Array, axis: int, norm: Any) -> Array:
+    finite = _all(np.isfinite(x), axis)
+    return _nan_unless_finite(
+        _parts(np.fft.rfft(x, axis=axis, norm=norm), x.dtype), np.expand_dims(finite, finite.ndim)
+    )
+
+
+def irfft(x: Array, n: int, axis: int, norm: Any) -> Array:
+    mask: Any = np.isfinite(x)
+    finite = _all(mask.all(axis=-1), axis)
+    out = np.fft.irfft(_complex(x), n=n, axis=axis, norm=norm)
+    return _nan_unless_finite(out.astype(x.dtype, copy=False), finite)
+
+
+# Tables ---------------------------------------------------------------------------------------------------------------
+
 KERNELS: dict[Primitive, Callable[..., Any]] = {
     CUMSUM: cumsum,
     CUMPROD: cumprod,
     LINEAR_RECURRENCE: linear_recurrence,
     REDUCE_PROD: reduce_prod,
     ARGSORT: argsort,
+    FFT: fft,
+    RFFT: rfft,
+    IRFFT: irfft,
 }
 
 FAST_KERNELS: dict[Primitive, Callable[..., Any]] = {

@@ -12,7 +12,6 @@ which it is not padding: so no product with padding is computed, sums are loaded
 be three axes. The adjoint is computed in the second way, with the two places of each pair exchanged.
 """
 
-# mypy: disable-error-code="no-untyped-call, no-untyped-def"
 from __future__ import annotations
 
 import inspect
@@ -24,6 +23,9 @@ import numpy as np
 
 from ...native.compiler import Kernel, compile_kernel
 from .direct_convolution import planes_copier
+
+# mypy: disable-error-code="no-untyped-call, no-untyped-def"
+
 
 ROWS = {1: 8, 2: 6, 3: 8, 4: 6}
 """Maps the vectors of channels of a tile to its elements, or to its cells of the kernel's gradient."""

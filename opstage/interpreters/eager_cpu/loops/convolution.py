@@ -10,7 +10,6 @@ Sizes are named as in conv: x (images, groups·channels_in, D, H, W), kernel (gr
 channels_in, *kernel), result (images, groups·channels_out, *counts). A *line* is a row of windows along the last axis.
 """
 
-# mypy: disable-error-code="no-untyped-call, no-untyped-def"
 from __future__ import annotations
 
 import inspect
@@ -23,6 +22,9 @@ import numpy as np
 from ...native.blas import find_blas
 from ...native.compiler import Kernel, compile_kernel
 from .pooling import cells_loader
+
+# mypy: disable-error-code="no-untyped-call, no-untyped-def"
+
 
 WORDS = 36
 """The arguments of all kernels here: addresses, then the sizes of `geometry.ConvGeometry`.

@@ -6,7 +6,6 @@ out. The sums of some windows, or of some cells of the kernel for its gradient, 
 such convolution for each remainder of its result's cells modulo the stride, as in `direct_convolution`.
 """
 
-# mypy: disable-error-code="no-untyped-call, no-untyped-def"
 from __future__ import annotations
 
 import inspect
@@ -17,6 +16,9 @@ from typing import Any
 import numpy as np
 
 from ...native.compiler import Kernel, compile_kernel
+
+# mypy: disable-error-code="no-untyped-call, no-untyped-def"
+
 
 TILE = 8
 """The windows of a tile, as many vectors as hide the time of a product."""

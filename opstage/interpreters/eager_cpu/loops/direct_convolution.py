@@ -8,7 +8,6 @@ each remainder of its result's cells modulo the stride. Georganas et al., Anatom
 convolutions on SIMD architectures, 2018.
 """
 
-# mypy: disable-error-code="no-untyped-call, no-untyped-def"
 from __future__ import annotations
 
 import inspect
@@ -21,6 +20,9 @@ import numpy as np
 from ...native.compiler import Kernel, compile_kernel
 from ...native.processor import has_avx512
 from .pooling import cells_loader
+
+# mypy: disable-error-code="no-untyped-call, no-untyped-def"
+
 
 VECTORS = {1: (8, 2, 1), 4: (6, 2, 1), 8: (3, 2, 1)}
 """Maps the output channels of a tile to its numbers of vectors of adjacent windows: the largest, and smaller for the

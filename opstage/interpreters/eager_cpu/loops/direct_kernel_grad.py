@@ -6,7 +6,6 @@ fit in the cache, and its lanes are summed only then. Images are copied, a few c
 placed, as in `direct_convolution`.
 """
 
-# mypy: disable-error-code="no-untyped-call, no-untyped-def"
 from __future__ import annotations
 
 import inspect
@@ -18,6 +17,9 @@ import numpy as np
 
 from ...native.compiler import Kernel, compile_kernel
 from .direct_convolution import WORDS, cells_placer, planes_copier, windows_placer
+
+# mypy: disable-error-code="no-untyped-call, no-untyped-def"
+
 
 COLUMNS = {1: 9, 4: 5}
 """Maps the output channels of a tile to its number of cells of the kernel."""

@@ -6,7 +6,6 @@ equally busy; a task of `grouped_outer` is a block of rows of one group's result
 do the bits of a result.
 """
 
-# mypy: disable-error-code="no-untyped-call, no-untyped-def"
 from __future__ import annotations
 
 import inspect
@@ -21,6 +20,9 @@ from ....ops.catalogue.grouped import GROUPED_MATMUL, GROUPED_OUTER
 from ....ops.primitive import Primitive
 from ...native import KernelCall, find_blas
 from ...native.compiler import Kernel, compile_kernel
+
+# mypy: disable-error-code="no-untyped-call, no-untyped-def"
+
 
 ROWS = 256
 """Rows of a task of `grouped_matmul`, enough to be worth reading a matrix for; `grouped_outer` has half as many."""

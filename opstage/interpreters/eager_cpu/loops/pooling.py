@@ -5,7 +5,6 @@ Every kernel has the same words, of which it reads what it needs:
 4 whether padding is counted, 5 … 7 cells, 8 … 10 kernel, 11 … 13 counts, 14 … 16 stride, 17 … 19 padding.
 """
 
-# mypy: disable-error-code="no-untyped-call, no-untyped-def"
 from __future__ import annotations
 
 import inspect
@@ -21,6 +20,9 @@ import numpy.typing as npt
 from ....ops.catalogue.pooling import AVG_POOL, AVG_POOL_GRAD, MAX_POOL, MAX_POOL_GATHER, MAX_POOL_SCATTER
 from ....ops.primitive import Primitive
 from ...native import Kernel, KernelCall, compile_kernel
+
+# mypy: disable-error-code="no-untyped-call, no-untyped-def"
+
 
 Sizes = tuple[int, ...]
 Words = npt.NDArray[np.uint64]

@@ -269,7 +269,7 @@ def _signed(word: int) -> int:
 @cache
 def _draw_kernel(text: str, dtype: str) -> Kernel:
     def function() -> Any:
-        loops = import_module("opstage.interpreters.eager_cpu.loops.random")
+        loops = import_module("opstage.interpreters.eager_cpu.loops.arrays")
         space = {
             "int64s": import_module("opstage.interpreters.native.memory").int64s,
             "counter": access.load("int64"),
