@@ -11,7 +11,7 @@ from ..analysis.interpretation import Interpretation
 from ..analysis.ranges import ValueRange
 from ..interpreters.graph.graph import Graph
 from ..interpreters.shape_check import Report
-from ..interpreters.shape_check.claimed import ClaimVerdict
+from ..interpreters.shape_check.finding import ClaimVerdict
 from ..interpreters.shape_check.program import CheckedProgram
 from ..ops.claims import Causal, Claim, Ignores, Independent, Uses, Window
 from ..ops.dims import DimExpr, DimScope

@@ -15,7 +15,7 @@ from ..analysis.interpretation import Interpretation
 from ..analysis.levels import Levels
 from ..analysis.ranges import Ranges
 from ..interpreters.shape_check import Finding, Report
-from ..interpreters.shape_check.claimed import MASKED_ROW, ClaimVerdict
+from ..interpreters.shape_check.finding import MASKED_ROW, ClaimVerdict
 from ..ops.claims import AlongAxis, Causal, Claim, Ignores, Uses, Window
 from ..ops.closed import Equation
 from ..ops.dims import DimExpr

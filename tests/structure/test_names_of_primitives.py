@@ -42,7 +42,7 @@ OF_OTHER_THINGS = {
 }
 """Texts that are compared, and are not the names of primitives though they look like some."""
 
-IN_SOURCE = {"interpreters/shape_check/written_call.py": "node.func.attr != primitive.name"}
+IN_SOURCE = {"interpreters/shape_check/fixes.py": "node.func.attr != primitive.name"}
 """Where a name is looked for in what the user wrote."""
 
 

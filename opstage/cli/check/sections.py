@@ -9,7 +9,7 @@ from pathlib import Path
 from ... import optim
 from ...interpreters.shape_check import Finding, Report
 from ...interpreters.shape_check.capability import Answer, capabilities
-from ...interpreters.shape_check.claimed import verdicts_as_data, verdicts_as_text
+from ...interpreters.shape_check.finding import verdicts_as_data, verdicts_as_text
 from ...interpreters.shape_check.formats import Section
 from ...interpreters.shape_check.table.data import table_as_dict
 from ...interpreters.shape_check.table.text import for_terminal

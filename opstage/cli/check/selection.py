@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...interpreters.shape_check import RULES, Finding
+from ...interpreters.shape_check.finding import RANGE_RULES
 from ...interpreters.shape_check.formats import CheckOutcome
-from ...interpreters.shape_check.range_rules import RULES as RANGE_RULES
 from ...interpreters.shape_check.rules import UNDECIDED, UNUSED_SUPPRESSION
 from ...ops.errors import SourceLine, nearest
 from .files import matches

@@ -18,7 +18,7 @@ from ..mesh.proof import Fault, agreement, require_alike
 from ..registry import make_interpreter
 from .finding import Finding
 from .interpreter import ShapeOps, rule_of
-from .lints import StepRoles, lint, unused
+from .lints import StepRoles, dataflow, lint
 from .program import CheckedProgram
 from .report import DeclaredConstraint, Report
 from .rules import MESH
@@ -85,9 +85,9 @@ def check_base_program(
             place = ops.places.get(fault.ordinal)
             errors.append(Finding("mesh", fault.reason, source=place and place.source, rule=MESH))
     odd = lint(traced, step, sound=not (ops.findings or errors), written=written)
-    idle = [finding.op for finding in odd if finding.rule == unused.INPUT]
+    idle = [finding.op for finding in odd if finding.rule == dataflow.INPUT]
     sized = _give_their_sizes(program, specs, names, options, idle, mesh)
-    odd = [finding for finding in odd if finding.rule != unused.INPUT or finding.op not in sized]
+    odd = [finding for finding in odd if finding.rule != dataflow.INPUT or finding.op not in sized]
     return Report(
         errors=(*ops.findings, *errors, *[finding for finding in odd if finding.severity == "error"]),
         conditions=tuple(ops.assumptions),

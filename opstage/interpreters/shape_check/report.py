@@ -15,8 +15,7 @@ from ...ops.places import show_tied
 from ...ops.primitive import Cost
 from ...ops.trees import map_leaves
 from ...ops.types import is_float
-from .claimed import MASKED_ROW, ClaimVerdict
-from .finding import Finding
+from .finding import MASKED_ROW, ClaimVerdict, Finding
 from .program import CheckedProgram
 
 if TYPE_CHECKING:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from . import captured, claimed, range_rules
+from . import captured
+from .finding import CLAIM_RULES, RANGE_RULES
 from .lints import LINTS
 
 UNDECIDED = "undecided"
@@ -25,8 +26,8 @@ RULES: dict[str, str] = {
     "program": "The program broke a rule of refs, or raised an error of its own.",
     NO_SCALAR_LOSS: "What may be a loss gives no scalar, so that its forward pass alone was checked.",
     UNUSED_SUPPRESSION: "A comment `# opstage: ignore[…]` names a rule of which its line has no finding.",
-    **claimed.RULES,
-    **range_rules.RULES,
+    **CLAIM_RULES,
+    **RANGE_RULES,
     **{lint.rule: lint.about for lint in LINTS},
 }
 """A sentence on each rule."""

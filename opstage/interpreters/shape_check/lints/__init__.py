@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ..finding import Finding, Severity
 from ..program import CheckedProgram
-from . import blocked, indices, probabilities, singles, stretched, unused
+from . import dataflow, values
 from .subject import StepRoles, Subject
 
 __all__ = ["LINTS", "Lint", "StepRoles", "lint"]
@@ -29,48 +29,48 @@ class Lint(NamedTuple):
 
 
 LINTS: tuple[Lint, ...] = (
-    Lint(unused.PARAMETER, "A parameter on which the loss does not depend.", "warning", unused.unused_parameters),
-    Lint(unused.INPUT, "An argument or a leaf of the state that is never used.", "warning", unused.unused_inputs),
+    Lint(dataflow.PARAMETER, "A parameter on which the loss does not depend.", "warning", dataflow.unused_parameters),
+    Lint(dataflow.INPUT, "An argument or a leaf of the state that is never used.", "warning", dataflow.unused_inputs),
     Lint(
-        blocked.RULE,
+        dataflow.BLOCKED,
         "A parameter that reaches the loss only through ops without a derivative; an error where no parameter has a "
         "gradient.",
         "warning",
-        blocked.blocked_gradients,
+        dataflow.blocked_gradients,
     ),
     Lint(
-        indices.RULE,
+        values.INDICES,
         "An index or label that the program writes down is out of range (only a warning in one_hot, which makes zeros "
         "of it).",
         "error",
-        indices.index_ranges,
+        values.index_ranges,
     ),
     Lint(
-        stretched.RULE,
+        values.STRETCHED,
         "Infix broadcasting repeats both operands, such as (B,) + (B, 1).",
         "warning",
-        stretched.stretched_both,
+        values.stretched_both,
     ),
     Lint(
-        singles.SOFTMAX_RULE,
+        values.SOFTMAX_RULE,
         "A softmax or cross-entropy over an axis of size 1, which is constant.",
         "warning",
-        singles.softmax_of_one,
+        values.softmax_of_one,
     ),
-    Lint(singles.NORM_RULE, "A normalisation over one element, which is constant.", "warning", singles.norm_of_one),
+    Lint(values.NORM_RULE, "A normalisation over one element, which is constant.", "warning", values.norm_of_one),
     Lint(
-        probabilities.LOGITS_RULE,
+        values.LOGITS_RULE,
         "Probabilities are passed to cross_entropy or to a second softmax.",
         "warning",
-        probabilities.probabilities_as_logits,
+        values.probabilities_as_logits,
     ),
     Lint(
-        probabilities.LOG_RULE,
+        values.LOG_RULE,
         "The logarithm of a softmax or sigmoid, which is -inf where that rounds to 0.",
         "warning",
-        probabilities.log_of_probability,
+        values.log_of_probability,
     ),
-    Lint(probabilities.DROPOUT_RULE, "Dropout that keeps nothing.", "warning", probabilities.dropout_all),
+    Lint(values.DROPOUT_RULE, "Dropout that keeps nothing.", "warning", values.dropout_all),
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, final
@@ -16,8 +16,6 @@ from ....ops.types import TensorType, is_float, show_shape
 from ...structural import SCAN
 from ..finding import Finding, Severity
 from ..program import CheckedProgram
-from .iterations import Iterations
-from .reach import sources
 
 
 @dataclass(frozen=True)
@@ -193,3 +191,98 @@ class Subject:
             fix=fix,
             constraint=constraint,
         )
+
+
+# The body of a loop as ordinary ops -----------------------------------------------------------------------------------
+
+
+class Iteration(NamedTuple):
+    """One iteration of a loop: its ops, inputs and outputs. Captured tensors keep their outer slots."""
+
+    equations: tuple[Equation, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@final
+class Iterations:
+    """The iterations of a program's scans, each built once; their tensors are numbered after those of the program.
+
+    types, constants, doubtful   for program and iterations together
+    """
+
+    def __init__(self, program: CheckedProgram):
+        self.types = list(program.body.types)
+        self.constants: dict[int, npt.NDArray[Any]] = {c.slot: c.value for c in program.body.constants}
+        self.doubtful = set(program.doubtful)
+        self._made: dict[int, Iteration] = {}
+
+    def of(self, loop: Equation) -> Iteration:
+        """Return one iteration of a scan."""
+        iteration = self._made.get(id(loop))
+        if iteration is None:
+            iteration = self._made[id(loop)] = self._make(loop)
+        return iteration
+
+    def are_doubtful(self, slots: tuple[int, ...]) -> bool:
+        """Whether the types of some of these are guesses."""
+        return not self.doubtful.isdisjoint(slots)
+
+    def _make(self, loop: Equation) -> Iteration:
+        body, captured = loop.static["body"], loop.static["carries"] + loop.static["entries"]
+        first = len(self.types)
+        self.types += body.types
+        number = list(range(first, len(self.types)))
+        for slot, outside in zip(body.inputs[captured:], loop.inputs[captured:]):
+            number[slot] = outside
+        self.constants.update((number[constant.slot], constant.value) for constant in body.constants)
+        equations = [
+            equation._replace(
+                inputs=tuple([number[slot] for slot in equation.inputs]),
+                outputs=tuple([number[slot] for slot in equation.outputs]),
+                backward=equation.backward or loop.backward,
+            )
+            for equation in body.equations
+        ]
+        if self.are_doubtful(loop.outputs):
+            self.doubtful.update(*[equation.outputs for equation in equations])
+        inputs, outputs = ([number[slot] for slot in slots] for slots in (body.inputs, body.outputs))
+        return Iteration(tuple(equations), tuple(inputs), tuple(outputs))
+
+
+# Dependencies between tensors: by any path, or by one with a gradient -------------------------------------------------
+
+
+def sources(
+    equations: Sequence[Equation], targets: Iterable[int], iterations: Iterations, *, differentiably: bool = False
+) -> set[int]:
+    """Return all tensors on which the targets depend, including the targets.
+
+    With `differentiably`, only paths of cotangents count: floats, through ops with derivatives.
+    """
+    live = set(targets)
+    for call in reversed(equations):
+        if live.isdisjoint(call.outputs) or (differentiably and not call.primitive.differentiable):
+            continue
+        if call.primitive is SCAN:
+            live.update(_of_loop(call, live, iterations, differentiably))
+        elif differentiably:
+            live.update([slot for slot in call.inputs if is_float(iterations.types[slot].dtype)])
+        else:
+            live.update(call.inputs)
+    return live
+
+
+def _of_loop(loop: Equation, live: set[int], iterations: Iterations, differentiably: bool) -> list[int]:
+    """Return the operands of a loop on which its live outputs depend; a carry depends on the previous iteration."""
+    iteration, carries = iterations.of(loop), loop.static["carries"]
+    results = len(iteration.outputs)
+    inside = {iteration.outputs[i] for i, n in enumerate(loop.outputs[:results]) if n in live}
+    inside |= {iteration.inputs[i] for i, n in enumerate(loop.outputs[results:]) if n in live}
+    while True:
+        inside = sources(iteration.equations, inside, iterations, differentiably=differentiably)
+        more = {iteration.outputs[i] for i in range(carries) if iteration.inputs[i] in inside} - inside
+        if not more:
+            break
+        inside |= more
+    return [outside for outside, number in zip(loop.inputs, iteration.inputs) if number in inside]
