@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from ..config import Layer
-from ..interpreters.shape_check.cluster import Machines, predicted
 from ..interpreters.shape_check.sizes import value_at
+from ..interpreters.shape_check.traffic import Machines, predicted
 from ..models import Model
 from ..ops.dims import DimScope
 from ..ops.errors import UsageError, ValidationError

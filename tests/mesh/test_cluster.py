@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from benchmarks.sent import sent_by_processes
 from opstage import Options, Spec, UsageError
 from opstage.cli.commands import cli
-from opstage.interpreters.shape_check.cluster import Machines, cost_of_call, messages_of, predicted
+from opstage.interpreters.shape_check.traffic import Machines, cost_of_call, messages_of, predicted
 from opstage.ops.mesh import Mesh
 from opstage.training.validate import check_step
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from ...interpreters.formula import show_flops, show_formula, show_size
 from ...interpreters.shape_check import Report
-from ...interpreters.shape_check.cluster import Machines, Prediction, messages_of, predicted
 from ...interpreters.shape_check.formats import Section
+from ...interpreters.shape_check.traffic import Machines, Prediction, messages_of, predicted
 from ...ops.errors import UsageError
 from ...ops.mesh import Mesh
 from ...training.program_check import Checked

@@ -11,8 +11,8 @@ from ...interpreters.shape_check import Finding, Report
 from ...interpreters.shape_check.capability import Answer, capabilities
 from ...interpreters.shape_check.finding import verdicts_as_data, verdicts_as_text
 from ...interpreters.shape_check.formats import Section
-from ...interpreters.shape_check.table.data import table_as_dict
-from ...interpreters.shape_check.table.text import for_terminal
+from ...interpreters.shape_check.table import table_as_dict
+from ...interpreters.shape_check.table.formats import for_terminal
 from ...ops.errors import ShapeError, UsageError
 from ...ops.mesh import mesh_of
 from ...optim import Optimizer

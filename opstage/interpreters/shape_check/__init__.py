@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 from ...lazy import lazily
 
 if TYPE_CHECKING:
-    from .captured import with_captured
-    from .check import check_base_program, unusable
+    from .check import check_base_program, unusable, with_captured
     from .contract import Contract
     from .finding import Finding
     from .interpreter import ShapeOps
@@ -34,8 +33,7 @@ __all__ = [
 __getattr__ = lazily(
     __name__,
     {
-        ".captured": "with_captured",
-        ".check": "check_base_program unusable",
+        ".check": "check_base_program unusable with_captured",
         ".contract": "Contract",
         ".finding": "Finding",
         ".interpreter": "ShapeOps",

@@ -8,20 +8,32 @@ from dataclasses import replace
 from typing import Any
 
 from ...ops.dims import UNKNOWN, DimScope, UnknownDimError
-from ...ops.errors import LocatedError, OpstageError, Place, SourceLine, UsageError, is_library, is_user_file, nearest
+from ...ops.errors import (
+    LocatedError,
+    OpstageError,
+    Place,
+    ProgramError,
+    SourceLine,
+    UsageError,
+    is_library,
+    is_user_file,
+    nearest,
+)
 from ...ops.mesh import ALONE, Mesh
 from ...ops.primitive import Cost
 from ...ops.spec import Spec
 from ...ops.trees import Structure, flatten, output_names, unflatten
 from ...options import Options
+from ..captures import Capture
 from ..mesh.proof import Fault, agreement, require_alike
 from ..registry import make_interpreter
 from .finding import Finding
 from .interpreter import ShapeOps, rule_of
-from .lints import StepRoles, dataflow, lint
+from .lints import StepRoles, lint
+from .lints import dataflow as dataflow
 from .program import CheckedProgram
 from .report import DeclaredConstraint, Report
-from .rules import MESH
+from .rules import CAPTURED, MESH
 
 _FRESH = "its_size_"
 _UNKNOWN_SIZE = re.compile(rf"(?<![\w'\"]){re.escape(str(UNKNOWN))}")
@@ -191,3 +203,38 @@ def _user_line(error: BaseException) -> SourceLine | None:
             own = own or not is_library(code.co_filename)
         traceback = traceback.tb_next
     return found
+
+
+# Captured state -------------------------------------------------------------------------------------------------------
+
+# A program that reads lists, dicts, arrays or attributes of objects is correct on every interpreter: an eager run sees
+# a change by itself, and a compiled program is recorded again. But each change costs a recording, and state that is not
+# an argument is neither in a checkpoint nor in a graph.
+
+
+def with_captured(report: Report, *programs: Any) -> Report:
+    """Return the report with a note for each place of such state that the programs visibly read."""
+    found: dict[tuple[str, object], Finding] = {}
+    for program in programs:
+        if program is None:
+            continue
+        try:
+            read = Capture(program, listing=True)
+        except ProgramError as error:
+            found[str(error), None] = Finding("program", str(error), rule=CAPTURED, severity="note")
+            continue
+        for what, kind, where in read.changeable:
+            found.setdefault(
+                (what, where),
+                Finding(
+                    what,
+                    f"{kind}, can change between two runs of the program: each change costs a compiled program a new "
+                    "recording, and no checkpoint or graph holds it",
+                    source=where,
+                    rule=CAPTURED,
+                    severity="note",
+                    fix="pass it as an argument or as state; or make it what cannot change, such as a tuple, a frozen "
+                    "dataclass or a read-only array",
+                ),
+            )
+    return replace(report, notes=(*report.notes, *found.values())) if found else report

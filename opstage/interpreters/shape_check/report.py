@@ -172,9 +172,9 @@ class Report:
 
     def to_json(self, *, indent: int | None = None) -> str:
         """Findings, conditions, inputs and the table as JSON: the document of one target that `opstage check --format
-        json` writes, described in `shape_check.formats.document`; its section `table` in `shape_check.table.data`."""
+        json` writes, described in `shape_check.formats.document`; its section `table` in `shape_check.table`."""
         from .formats import CheckOutcome, Section, to_document
-        from .table.data import table_as_dict
+        from .table import table_as_dict
 
         table = Section("table", table_as_dict(self), str(self.table))
         return json.dumps(
@@ -199,7 +199,7 @@ class Report:
         return found + [Remark("note", f"right only if {each}", each.op, each.source) for each in self.conditions]
 
     def _repr_html_(self) -> str:
-        from .table.html import table_html
+        from .table.formats import table_html
 
         return table_html(self.table, self)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from . import captured
 from .finding import CLAIM_RULES, RANGE_RULES
 from .lints import LINTS
 
@@ -10,6 +9,7 @@ UNDECIDED = "undecided"
 UNUSED_SUPPRESSION = "unused-suppression"
 NO_SCALAR_LOSS = "no-scalar-loss"
 MESH = "mesh"
+CAPTURED = "captured-state"
 
 RULES: dict[str, str] = {
     "shape": "The shapes, ranks or static parameters of an op do not fit.",
@@ -22,7 +22,7 @@ RULES: dict[str, str] = {
     "batch": "Data do not fit the declared shapes of the batch.",
     "memory": "A step takes more memory than it may.",
     MESH: "A collective is in a wrong place, or the ranks of a mesh end a step with different numbers.",
-    captured.RULE: captured.ABOUT,
+    CAPTURED: "The program reads state of Python's that may change between two runs.",
     "program": "The program broke a rule of refs, or raised an error of its own.",
     NO_SCALAR_LOSS: "What may be a loss gives no scalar, so that its forward pass alone was checked.",
     UNUSED_SUPPRESSION: "A comment `# opstage: ignore[…]` names a rule of which its line has no finding.",

@@ -1,20 +1,28 @@
-"""`Traffic`: the collectives of a checked program, and the bytes that a rank sends for them, as formulas."""
+"""The collectives of a checked program: the bytes that a rank sends, and the time of a step on many ranks."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NamedTuple, final
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple, final
 
-from ...ops.catalogue.collective import sent_bytes
+from ...config.toml import toml_document
+from ...ops.catalogue.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, SHIFT, sent_bytes
 from ...ops.closed import Body, Equation
 from ...ops.dims import Dim
+from ...ops.errors import UsageError, nearest
 from ...ops.kinds import Kind
+from ...ops.mesh import Mesh
 from ...ops.types import TensorType
+from ...ops.untrusted import brief
 from ..control import bodies_of
 from ..formula import show_size
+from ..mesh.crossing import SMALL
 from .program import CheckedProgram
+from .report import Report
+from .sizes import value_at
 
 
 class Sending(NamedTuple):
@@ -85,3 +93,140 @@ def collectives(body: Body, times: Dim) -> Iterator[tuple[Equation, Dim, tuple[T
         length = equation.static.get("length", 1)
         for _, inner in bodies_of(equation.static):
             yield from collectives(inner, times * length)
+
+
+# Machines -------------------------------------------------------------------------------------------------------------
+
+# The alpha-beta model (Hockney 1994): a message of n bytes takes alpha + n/beta seconds, and a rank computes a
+# constant number of FLOP per second. One process hosts each rank; a process sends its messages one after the other, as
+# `interpreters/mesh` does: to each other rank of the axis, in two rounds for a sum of more than 16 KiB and in one for
+# any other collective. Nothing overlaps. This is a model and not a measurement: caches, memory and contention are
+# ignored.
+
+
+@final
+@dataclass(frozen=True)
+class Machines:
+    """Identical machines.
+
+    ranks_per_host   ranks, one a process, that share a host and its link
+    alpha            seconds of latency per message
+    beta             bytes per second that a host sends to others
+    flops            FLOP per second of a rank
+    alpha_within     latency of a message within a host; default: alpha
+    beta_within      bytes per second that a rank sends within its host; default: beta
+    """
+
+    ranks_per_host: int
+    alpha: float
+    beta: float
+    flops: float
+    alpha_within: float | None = None
+    beta_within: float | None = None
+
+    @classmethod
+    def read(cls, text: str) -> Machines:
+        """Read `ranks_per_host=8,alpha=5e-6,beta=12e9,flops=1e12`, or a TOML file of such values. Raises UsageError."""
+        if "=" in text:
+            pairs = [entry.partition("=") for entry in text.split(",") if entry.strip()]
+            return cls.of({name.strip(): value.strip() for name, _, value in pairs}, f"cluster {brief(text)}")
+        return cls.of(toml_document(text, "the description of a cluster")[0], text)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], origin: str | os.PathLike[str] = "cluster") -> Machines:
+        """Build from values by name, which may be texts. Raises UsageError, naming the origin."""
+        names = [field.name for field in fields(cls)]
+        made: dict[str, Any] = {}
+        for name, value in values.items():
+            if name not in names:
+                raise UsageError(f"{origin}: there is no {brief(name)}{nearest(name, names)}; {_ADVICE}")
+            try:
+                number = float(value) if isinstance(value, (str, int, float)) and not isinstance(value, bool) else 0.0
+            except ValueError:
+                number = 0.0
+            if not 0 < number < float("inf") or (name == "ranks_per_host" and number % 1):
+                what = "a whole number from 1 on" if name == "ranks_per_host" else "a number above 0"
+                raise UsageError(f"{origin}: {name} is {brief(str(value))}; expected {what}")
+            made[name] = int(number) if name == "ranks_per_host" else number
+        missing = [name for name in names[:4] if name not in made]
+        if missing:
+            raise UsageError(f"{origin}: {' and '.join(missing)} missing; {_ADVICE}")
+        return cls(**made)
+
+
+_ADVICE = (
+    "expected ranks_per_host, alpha (s), beta (bytes/s) and flops (FLOP/s), and alpha_within and beta_within if known"
+)
+
+
+class Prediction(NamedTuple):
+    """The predicted step of a rank of a mesh: seconds of computing, of message latency and of transfer."""
+
+    ranks: int
+    computing: float
+    latency: float
+    transfer: float
+
+    @property
+    def seconds(self) -> float:
+        """The total time of the step."""
+        return self.computing + self.latency + self.transfer
+
+
+def predicted(report: Report, cluster: Machines, mesh: Mesh, sizes: Mapping[str, int]) -> Prediction:
+    """Predict the step of a report on a mesh of numbers, with `sizes` for the names in its formulas."""
+    latency = transfer = 0.0
+    for call in _calls(report):
+        nbytes, times = int(value_at(call.nbytes, sizes)), int(value_at(call.times, sizes))
+        ranks = int(value_at(call.size, sizes))
+        if ranks == 1:
+            continue
+        near = sum(rank < cluster.ranks_per_host for rank in mesh.group(0, call.axis)[1:])
+        messages, sent = cost_of_call(call.name, nbytes, ranks)
+        far = (ranks - 1 - near) / (ranks - 1)
+        shared = min(cluster.ranks_per_host, mesh.ranks)  # all ranks of a host send at once, through its one link
+        alpha_near = cluster.alpha if cluster.alpha_within is None else cluster.alpha_within
+        beta_near = cluster.beta if cluster.beta_within is None else cluster.beta_within
+        latency += times * messages * (far * cluster.alpha + (1 - far) * alpha_near)
+        transfer += times * sent * (far * shared / cluster.beta + (1 - far) / beta_near)
+    return Prediction(mesh.ranks, int(value_at(report.cost.flops, sizes)) / cluster.flops, latency, transfer)
+
+
+def cost_of_call(name: str, nbytes: int, ranks: int) -> tuple[int, float]:
+    """Return the number and bytes of the messages that a rank sends for one collective of an operand of `nbytes`."""
+    others = ranks - 1
+    if name == SHIFT.name:
+        return 1, nbytes
+    if name == ALL_REDUCE.name and ranks > 2 and nbytes > SMALL:
+        return 2 * others, 2 * nbytes * others / ranks
+    if name in (ALL_REDUCE.name, ALL_MAX.name, ALL_GATHER.name):
+        return others, nbytes * others
+    assert name in (REDUCE_SCATTER.name, ALL_TO_ALL.name), name
+    return others, nbytes * others / ranks
+
+
+class _Sending(NamedTuple):
+    name: str
+    axis: str
+    size: Dim
+    nbytes: Dim
+    times: Dim
+
+
+def _calls(report: Report) -> Iterator[_Sending]:
+    """Yield the collectives of a step that move bytes."""
+    for equation, times, types in collectives(report.program.body, 1):
+        if equation.inputs and not equation.primitive.view:
+            static = equation.static
+            nbytes = types[equation.inputs[0]].nbytes
+            yield _Sending(equation.primitive.name, static["axis"], static["size"], nbytes, times)
+
+
+def messages_of(report: Report) -> Dim:
+    """Return the number of messages of a rank in a step, a formula for a symbolic axis, assuming every sum to be
+    large."""
+    total: Dim = 0
+    for call in _calls(report):
+        each: Dim = 1 if call.name == SHIFT.name else call.size - 1
+        total = total + call.times * each * (2 if call.name == ALL_REDUCE.name else 1)
+    return total

@@ -11,9 +11,7 @@ from ....ops.errors import SourceLine
 from ....ops.places import show_tied
 from ....ops.untrusted import printable
 from ..finding import Finding
-from .document import from_document, to_document
-from .outcome import CheckOutcome
-from .places import shown_path
+from .document import CheckOutcome, from_document, shown_path, to_document
 
 Paint = Callable[[str, str], str]
 """A function (text, style) -> styled text."""
@@ -22,7 +20,7 @@ _STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan", "
 _PRINTED, _WIDE = 20, 200  # lines and columns shown of a target's output
 
 
-def render(
+def render_terminal(
     outcomes: Sequence[CheckOutcome],
     *,
     colour: bool = False,

@@ -2,7 +2,6 @@
 
 from .formula import Formula
 from .interpreter import KernelRun, MemoryOps, Tensor
-from .report import PeakMemory
-from .timeline import AllocationTrace, MemoryKind, Moment
+from .timeline import AllocationTrace, MemoryKind, Moment, PeakMemory
 
 __all__ = ["AllocationTrace", "Formula", "KernelRun", "MemoryKind", "MemoryOps", "Moment", "PeakMemory", "Tensor"]

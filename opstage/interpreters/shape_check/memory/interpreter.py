@@ -34,7 +34,7 @@ from ...looping import WHILE
 from ...structural import SCAN
 from ...tracer import Composite, constants
 from ...tracer import evaluate as evaluate_body
-from .fitting import fitted
+from .formula import fitted
 from .timeline import AllocationTrace, Buffer, MemoryKind, Timeline
 
 _TURNS = 3

@@ -1,8 +1,264 @@
-"""The table of a program's costs, by block and by op: from a checked program, as text, HTML and data."""
+"""The cost of a program by block and by op: `Table`, its columns, and its content as plain data."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
+
+from ....ops.dims import Dim
+from ....ops.types import dtype_name, show_shape
+from ...folding import UPDATE, Fold, Group, Tree, folded
 from ...formula import show_flops, show_formula, show_size
-from .amounts import Amounts
-from .rows import Operand, Row
-from .table import Table
+from ..program import CheckedProgram
+from .rows import Amounts, Operand, Row, is_nothing, rows_of, total
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    from ..report import Report
+
+
+Item: TypeAlias = "Row | Group[Row] | Fold[Row]"
+
+
+class Line(NamedTuple):
+    """A displayed line of the table: an op, a block, or `times` equal neighbours.
+
+    A line for several is followed by the first of them, with the amounts of that one only.
+    """
+
+    name: str
+    depth: int
+    amounts: Amounts
+    times: int
+    row: Row | None
+    each: bool
+    """Whether it is the first of several."""
+
+
+@final
+class Table:
+    """The cost of each block and op of a program; printed as text, in a terminal with rich, in a notebook as HTML.
+
+    Ops are grouped by the regions of the program; equal neighbours are one line. Backward and update work is counted
+    with the forward op that it belongs to. All amounts are exact: integers, or formulas in the named dims;
+    `report.at(B=64)` substitutes sizes.
+    """
+
+    def __init__(self, program: CheckedProgram):
+        rows, shared, self.unread = rows_of(program)
+        tree: Tree[Row] = Tree()
+        for row in rows:
+            tree.add(row, row.region.path)
+        self.root = tree.root
+        if shared:
+            self.root.members.append(Group(UPDATE, UPDATE, [*shared]))
+        self.rows: tuple[Row, ...] = (*rows, *shared)
+        """Every op, in the order in which the program calls them."""
+        self.tied = program.tied
+        """For each parameter with several places, which is counted once, all their paths."""
+        self._known: dict[object, Amounts] = {}
+
+    @cached_property
+    def total(self) -> Amounts:
+        """The amounts of the whole program. Its parameters include those that no op reads."""
+        found = self.amounts(self.root)
+        return found._replace(parameters=found.parameters + self.unread)
+
+    @property
+    def unread_amounts(self) -> Amounts:
+        """The amounts of parameters that no op reads."""
+        return Amounts(parameters=self.unread)
+
+    def amounts(self, item: Item) -> Amounts:
+        """Return the sum over an op, a block, or equal blocks."""
+        if isinstance(item, Row):
+            return item.amounts
+        if isinstance(item, Fold):
+            return total(map(self.amounts, item.members))
+        found = self._known.get(item.form)
+        if found is None:
+            found = self._known[item.form] = total(map(self.amounts, item.members))
+        return found
+
+    def lines(self) -> Iterator[Line]:
+        """Yield blocks and their ops, depth first."""
+        yield from self._lines(self.root.members, 0)
+
+    def _lines(self, members: Sequence[Row | Group[Row]], depth: int) -> Iterator[Line]:
+        for item in folded(members):
+            if isinstance(item, Row):
+                yield Line(item.op, depth, item.amounts, 1, item, False)
+            elif isinstance(item, Group):
+                yield Line(item.name, depth, self.amounts(item), 1, None, False)
+                yield from self._lines(item.members, depth + 1)
+            else:
+                first = item.members[0]
+                yield Line(item.name, depth, self.amounts(item), len(item.members), None, False)
+                if isinstance(first, Group):
+                    yield Line(first.name, depth + 1, self.amounts(first), 1, None, True)
+                    yield from self._lines(first.members, depth + 2)
+
+    def __str__(self) -> str:
+        from .formats import plain
+
+        return plain(self)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RichTable | Text]:
+        from rich.text import Text
+
+        from .formats import rich_table, tied_lines
+
+        yield rich_table(self, options.max_width)
+        for line in tied_lines(self):
+            yield Text(line)
+
+    def _repr_html_(self) -> str:
+        from .formats import table_html
+
+        return table_html(self)
+
 
 __all__ = ["Amounts", "Operand", "Row", "Table", "show_flops", "show_formula", "show_size"]
+
+
+# Columns --------------------------------------------------------------------------------------------------------------
+
+
+class Column(NamedTuple):
+    """A heading, and a function from amounts to the text of a cell, possibly empty."""
+
+    heading: str
+    show: Callable[[Amounts], str]
+
+
+def columns_of(table: Table) -> list[Column]:
+    """Return the columns that are not empty. The share of the forward pass and the intensity need numbers."""
+    whole = table.total
+    columns: list[Column] = []
+    for heading, field, show in _COLUMNS:
+        if not is_nothing(getattr(whole, field)):
+            columns.append(Column(heading, _shown(field, show)))
+    forward = whole.forward
+    if isinstance(forward, int) and forward:
+        at = next(i for i, column in enumerate(columns) if column.heading == "forward FLOPs") + 1
+        columns.insert(at, Column("share", lambda amounts: _share(amounts, forward)))
+    if whole.intensity is not None:
+        columns.append(Column("FLOP/byte", _intensity))
+    return columns
+
+
+def result_of(row: Row) -> str:
+    """Return the shapes of an op's results."""
+    return ", ".join(show_shape(result.type.shape) for result in row.results)
+
+
+_COLUMNS = (
+    ("parameters", "parameters", show_formula),
+    ("forward FLOPs", "forward", show_flops),
+    ("backward FLOPs", "backward", show_flops),
+    ("update FLOPs", "update", show_flops),
+    ("bytes moved", "moved", show_size),
+    ("bytes saved", "saved", show_size),
+)
+
+
+def _shown(field: str, show: Callable[..., str]) -> Callable[[Amounts], str]:
+    def text(amounts: Amounts) -> str:
+        amount = getattr(amounts, field)
+        return "" if is_nothing(amount) else show(amount)
+
+    return text
+
+
+def _share(amounts: Amounts, whole: int) -> str:
+    forward = amounts.forward
+    return f"{100 * forward / whole:.1f} %" if isinstance(forward, int) and forward else ""
+
+
+def _intensity(amounts: Amounts) -> str:
+    return f"{amounts.intensity:.1f}" if amounts.intensity and amounts.flops else ""
+
+
+# Plain data, for JSON -------------------------------------------------------------------------------------------------
+
+#     {"sizes": {name: integer}, "totals": AMOUNTS, "unread_parameters": AMOUNT, "tied": [[path …] …],
+#      "blocks": [ITEM …]}
+#
+#     AMOUNT     an integer, or the text of a formula in the named dims, as a Spec is written: "25*B*T**2 + 4"
+#     AMOUNTS    {"parameters", "forward_flops", "backward_flops", "update_flops", "forward_bytes", "backward_bytes",
+#                "update_bytes", "saved_bytes": AMOUNT}
+#     ITEM       {"kind": "op", "name", "count": 1, "amounts": AMOUNTS, "operands": [TENSOR …], "results": [TENSOR …],
+#                 "location": {"file", "line"} or null}
+#                {"kind": "block", "name", "path", "count", "amounts": AMOUNTS, "members": [ITEM …]}
+#     TENSOR     {"path": the parameter or input, else "", "shape": [AMOUNT …], "dtype"}
+#
+# A block with a count above 1 stands for that many equal neighbours: `name` has their range, `amounts` is the sum over
+# all of them, `path` and `members` are those of the first.
+
+
+_NAMES = {"forward": "forward_flops", "backward": "backward_flops", "update": "update_flops", "saved": "saved_bytes"}
+
+
+def table_as_dict(report: Report) -> dict[str, Any]:
+    """Return the table of a report as plain data; see above."""
+    table = report.table
+    return {
+        "sizes": dict(report.sizes),
+        "totals": _amounts(table.total),
+        "unread_parameters": _dim(table.unread),
+        "tied": [list(paths) for paths in table.tied],
+        "blocks": _items(table, table.root.members),
+    }
+
+
+def _items(table: Table, members: Sequence[Row | Group[Row]]) -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = []
+    for item in folded(members):
+        if isinstance(item, Fold) and isinstance(item.members[0], Row):
+            items += [_item(table, member) for member in item.members]
+        elif isinstance(item, Fold):
+            together = {"name": item.name, "count": len(item.members), "amounts": _amounts(table.amounts(item))}
+            items.append(_item(table, item.members[0]) | together)
+        else:
+            items.append(_item(table, item))
+    return items
+
+
+def _item(table: Table, item: Row | Group[Row]) -> dict[str, Any]:
+    amounts = _amounts(table.amounts(item))
+    if isinstance(item, Group):
+        return {
+            "kind": "block",
+            "name": item.name,
+            "path": item.path,
+            "count": 1,
+            "amounts": amounts,
+            "members": _items(table, item.members),
+        }
+    source = item.place.source if item.place else None
+    return {
+        "kind": "op",
+        "name": item.op,
+        "count": 1,
+        "amounts": amounts,
+        "operands": [_tensor(operand) for operand in item.operands],
+        "results": [_tensor(result) for result in item.results],
+        "location": source and {"file": source.file, "line": source.line},
+    }
+
+
+def _tensor(tensor: Operand) -> dict[str, Any]:
+    shape, dtype = tensor.type
+    return {"path": tensor.path, "shape": [_dim(dim) for dim in shape], "dtype": dtype_name(dtype)}
+
+
+def _amounts(amounts: Amounts) -> dict[str, Any]:
+    return {_NAMES.get(name, name): _dim(amount) for name, amount in amounts._asdict().items()}
+
+
+def _dim(dim: Dim) -> int | str:
+    return dim if isinstance(dim, int) else str(dim)

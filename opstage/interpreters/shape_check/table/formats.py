@@ -1,9 +1,9 @@
-"""A table as plain text, and for terminals with rich."""
+"""A table as plain text, for terminals with rich, and as self-contained HTML with collapsible blocks."""
 
 from __future__ import annotations
 
 import io
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich import box
 from rich.console import Console
@@ -11,10 +11,15 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from ....ops.places import show_tied
+from ....ops.types import show_shape
 from ....ops.untrusted import printable
-from .amounts import is_nothing
-from .columns import columns_of, result_of
-from .table import Line, Table
+from ....pages import render
+from . import Line, Table, columns_of, result_of
+from .rows import Operand, is_nothing
+
+if TYPE_CHECKING:
+    from ..report import Report
+
 
 _GAP = "  "
 _INDENT = "  "
@@ -105,3 +110,23 @@ def _name(line: Line) -> str:
     if line.times > 1:
         return f"{name} ({line.times} x)"
     return f"each: {name}" if line.each else name
+
+
+# HTML -----------------------------------------------------------------------------------------------------------------
+
+
+def table_html(table: Table, report: Report | None = None) -> str:
+    """Return a table; with its report, also findings with their lines, and undecided conditions."""
+    return render(
+        "cost_table.html",
+        table=table,
+        report=report,
+        columns=columns_of(table),
+        unread=not is_nothing(table.unread),
+        tied_lines=tied_lines(table),
+        shown=_shown,
+    )
+
+
+def _shown(tensor: Operand) -> str:
+    return f"{tensor.path} {show_shape(tensor.type.shape)}".strip()
