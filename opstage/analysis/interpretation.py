@@ -88,7 +88,8 @@ class Interpretation:
         """The facts of an equation's results, for those of its operands; `types` are of operands, then results."""
         primitive = equation.primitive
         inputs, outputs = tuple(types[: len(read)]), tuple(types[len(read) :])
-        if Effect.EXTERNAL in equation.effects or primitive.kind is Kind.COLLECTIVE:
+        sends = primitive.kind is Kind.COLLECTIVE and not all(primitive in domain.rules for domain in self.domains)
+        if sends or Effect.EXTERNAL in equation.effects:
             return [tuple([domain.made(domain.anything(type_)) for domain in self.domains]) for type_ in outputs]
         control = _CONTROL.get(primitive)
         if control is not None:

@@ -3,6 +3,9 @@
 Two domains, over a program traced with a symbolic number of rows. `RowReads` is dependence along that dim; `Joins`
 asks it, and knows besides which results are sums over rows, and of which degree in their number. `parts_of` finds
 which sums must be those of the whole batch so that the results of its parts add up.
+
+A program of a rank may have collectives. What all ranks receive from them is fixed. The rank has `rows` of the batch's
+rows * ranks: a number of that product alone is one of the whole batch.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing_extensions import override
 
 from ..interpreters.control import bodies_of
 from ..ops.catalogue import primitives
+from ..ops.catalogue.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, BY_NAME, SHARD, VARY
 from ..ops.catalogue.elementwise import ADD, DIV, MUL, NEG, SCALE, SUB
 from ..ops.catalogue.layout import BROADCAST_TO, PERMUTE, RESHAPE
 from ..ops.catalogue.linalg import BMM, MATMUL
@@ -27,25 +31,31 @@ from ..ops.catalogue.reduction import REDUCE_SUM
 from ..ops.catalogue.slicing import CONCAT, SLICE
 from ..ops.closed import Body, BodyConstant, Equation
 from ..ops.dims import Dim, DimExpr, DimFloat, ratio
-from ..ops.dims.polynomial import NamedDim
+from ..ops.dims.polynomial import Minimum, NamedDim, Polynomial, Quotient, names_of, parts
+from ..ops.dims.terms import Base, Opaque
+from ..ops.kinds import Kind
 from ..ops.primitive import Primitive
 from ..ops.structure import VARY_LIKE
 from ..ops.types import TensorType, is_float
 from .dependence import Dependence, Fact
-from .dependence.fact import Span
+from .dependence.fact import Span, plain
 from .dependence.regions import equal_proved
 from .dependence.rules import KINDS, RULES
 from .domain import Domain, OpCall, Rule
 from .interpretation import Interpretation
 
 _OWN = Span(1, 0, 0)
-_KEEP_NUMBERS = (BROADCAST_TO, RESHAPE, CAST, SCALE)
 _LINEAR = (RESHAPE, PERMUTE, BROADCAST_TO, SLICE, REDUCE_SUM, DETACH)
+_KEEP_NUMBERS = (*_LINEAR, NEG, CAST, SCALE)
 _ADDING = (ADD, SUB, CONCAT, SELECT)
 """Ops whose result is a sum over rows plus what is fixed, if their operands are such sums and fixed ones."""
 _INTEGRAL = (*_LINEAR, *_ADDING, NEG, MUL, CAST, MATMUL, BMM)
 """Ops whose result is a whole number if their operands are."""
 _BY_NUMBER = " with a number that depends on that of the rows"
+BY_SENDING = ", of which each rank receives something else"
+
+ROWS, RANKS = "rows", "ranks"
+"""The names of the dims: the rows of a part or of a rank, and the number of ranks."""
 
 
 def _each_row(domain: Any, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
@@ -61,6 +71,8 @@ class RowReads(Dependence):
     rules: ClassVar[Mapping[Primitive, Rule]] = {
         **RULES,
         BATCH_NORM: _each_row,
+        **{each: lambda domain, call, facts: [plain(call.outputs[0].shape, domain.outer)] for each in BY_NAME.values()},
+        VARY: lambda domain, call, facts: facts[:1],
         VARY_LIKE: lambda domain, call, facts: facts[:1],
     }
     kinds = KINDS
@@ -102,7 +114,9 @@ class Join(NamedTuple):
     zero     of a FIXED, whether it is 0
     degree   of a SUM, the power of the number of rows by which it was multiplied: -1 for a mean
     affine   of a SUM, whether something fixed was added
-    power    of a FIXED number, the power of the number of rows in it
+    power    of a FIXED number, the power of the number of rows in it: that of a rank times `ranks` is that of the batch
+    local    of a FIXED, whether the rank's own number of rows made the power so, and not what a collective was given
+    uniform  of ROWS, whether all rows are the same
     note     of a MIXED, what mixed it, where that is not the op
     """
 
@@ -114,6 +128,8 @@ class Join(NamedTuple):
     degree: int = 0
     affine: bool = False
     power: int = 0
+    local: bool = False
+    uniform: bool = False
     note: str = ""
 
     @property
@@ -131,16 +147,45 @@ def power_of(value: Any) -> int | None:
         value = value / 1
     if not isinstance(value, DimFloat):
         return 0
-    if len(value.terms) != 1:
-        return None
-    (factors,) = value.terms
-    twice = [power if isinstance(base, NamedDim) else None for base, power in factors]
-    return twice[0] // 2 if len(twice) == 1 and twice[0] is not None and twice[0] % 2 == 0 else None
+    twice = {_sum([_times_power(_power_of_base(base), power) for base, power in factors]) for factors in value.terms}
+    (power,) = twice if len(twice) == 1 else (None,)
+    return power // 2 if power is not None and power % 2 == 0 else None
 
 
-def _numbers(static: Mapping[str, Any]) -> bool:
-    """Whether a number other than a size depends on the number of rows."""
-    return any(isinstance(value, DimFloat) for value in static.values())
+def _power_of_base(base: Base) -> int | None:
+    if isinstance(base, NamedDim):
+        return -1 if base.text == RANKS else 1
+    if isinstance(base, DimExpr):
+        return _power_of_sum(base.polynomial)
+    if isinstance(base, (int, Opaque)):
+        return 0 if isinstance(base, int) else None
+    return 0 if all(_power_of_sum(part) == 0 for part in parts(base)) else None
+
+
+def _power_of_sum(p: Polynomial) -> int | None:
+    powers = {_sum([_power_of_base(atom) for atom in monomial]) for monomial in p}
+    return powers.pop() if len(powers) == 1 else None
+
+
+def _sum(powers: Sequence[int | None]) -> int | None:
+    known = [power for power in powers if power is not None]
+    return sum(known) if len(known) == len(powers) else None
+
+
+def _times_power(power: int | None, times: int) -> int | None:
+    return None if power is None else power * times
+
+
+def _reads_rows(value: Any) -> bool:
+    """Whether a static number depends on that of the rows."""
+    if isinstance(value, (DimFloat, Opaque)):
+        bases = [base for factors in value.terms for base, _ in factors]
+        return any(_reads_rows(base) for base in bases)
+    if isinstance(value, DimExpr):
+        return any(name.text != RANKS for name in names_of(value.polynomial))
+    if isinstance(value, (Quotient, Minimum)):
+        return any(name.text != RANKS for part in parts(value) for name in names_of(part))
+    return isinstance(value, NamedDim) and value.text != RANKS
 
 
 def _rule(domain: Joins, call: OpCall, facts: Sequence[Join]) -> Sequence[Join] | None:
@@ -164,12 +209,19 @@ def _rule(domain: Joins, call: OpCall, facts: Sequence[Join]) -> Sequence[Join] 
 
 
 def has_rows(type: TensorType) -> bool:
-    return any(isinstance(size, DimExpr) for size in type.shape)
+    """Whether it has the rows of a part, and not only those of the whole batch."""
+    return any(isinstance(size, DimExpr) and _reads_rows(size) and power_of(size) != 0 for size in type.shape)
+
+
+def _has_all_rows(type: TensorType) -> bool:
+    return any(isinstance(size, DimExpr) and power_of(size) == 0 for size in type.shape)
 
 
 def _of(domain: Joins, call: OpCall, facts: Sequence[Join]) -> list[Join]:
     primitive, static = call.primitive, call.static
     worst = max([fact.kind for fact in facts], default=RowKind.FIXED)
+    if primitive.kind is Kind.COLLECTIVE:
+        return [_of_ranks(call, facts)]
     if worst is RowKind.MIXED:
         return [next(fact for fact in facts if fact.kind is RowKind.MIXED)]
     if primitive is VARY_LIKE:
@@ -179,37 +231,76 @@ def _of(domain: Joins, call: OpCall, facts: Sequence[Join]) -> list[Join]:
     if domain.whole:
         return [_of_sums(call, facts, ratios=False)] if worst is RowKind.SUM else _followed(domain, call, facts, worst)
     if primitive is FULL:
-        return _number(call, power_of(static["value"]))
+        return _number(call, power_of(static["value"]), _reads_rows(static["value"]))
     if primitive is SCALE:
         power = power_of(static["c"])
-        if power is None or (power and not facts[0].is_sum and not facts[0].power):
+        if power is None or (power and facts[0].kind is RowKind.ROWS):
             return [_UNFOLLOWED]
-        return [_times(facts[0], power)] if facts[0].is_sum else _number(call, facts[0].power + power)
-    if _numbers(static):
+        if facts[0].is_sum:
+            return [_times(facts[0], power)]
+        return _number(call, facts[0].power + power, facts[0].local or _reads_rows(static["c"]))
+    if any(power_of(value) != 0 for value in static.values() if isinstance(value, DimFloat)):
         return [_UNFOLLOWED]
+    if primitive in (MUL, DIV) and worst is RowKind.FIXED:
+        x, y = facts
+        return _number(call, x.power + (y.power if primitive is MUL else -y.power), x.local or y.local)
+    if primitive in _ADDING and worst is RowKind.SUM:  # what a number of rows multiplies is a sum over them
+        facts = [
+            fact._replace(kind=RowKind.SUM, degree=fact.power - 1, power=0, local=False) if fact.local else fact
+            for fact in facts
+        ]
     powers = any(fact.power for fact in facts)
-    if powers and primitive not in _KEEP_NUMBERS and not (primitive in (MUL, DIV) and worst >= RowKind.SUM):
-        return [_UNFOLLOWED]
+    whole = primitive is not CAST or facts[0].integral or is_float(call.outputs[0].dtype)
+    keeps = primitive in _KEEP_NUMBERS and whole
+    if powers and not keeps and not (primitive in (MUL, DIV) and worst >= RowKind.SUM):
+        if any(fact.local for fact in facts):
+            return [_UNFOLLOWED]
+        facts = [fact._replace(power=0) for fact in facts]
     return [_of_sums(call, facts)] if worst >= RowKind.SUM else _followed(domain, call, facts, worst)
 
 
 def _followed(domain: Joins, call: OpCall, facts: Sequence[Join], worst: RowKind) -> list[Join]:
     """The results of an op on what is of rows, or fixed."""
     if worst is RowKind.FIXED:
-        return _number(call, facts[0].power if facts and call.primitive in _KEEP_NUMBERS else 0)
+        kept = facts and call.primitive in _KEEP_NUMBERS
+        return _number(call, facts[0].power if kept else 0, facts[0].local if kept else False)
     return _of_rows(domain, call, facts)
 
 
-def _number(call: OpCall, power: int | None) -> list[Join]:
+def _number(call: OpCall, power: int | None, local: bool) -> list[Join]:
     """The result of an op on what has no rows, which it may repeat for each."""
     if power is None:
         return [_UNFOLLOWED]
     if has_rows(call.outputs[0]):
-        return [_UNFOLLOWED if power else Join(RowKind.ROWS)]
+        if any(map(_has_all_rows, call.inputs)):  # some of the batch's rows, the same for all parts
+            return [MIXED]
+        return [_UNFOLLOWED if power and local else Join(RowKind.ROWS, uniform=call.primitive in (FULL, BROADCAST_TO))]
+    fact = Join(RowKind.FIXED, power=power, local=local and power != 0)
     value = call.static["value"] if call.primitive is FULL else None
     if not isinstance(value, (int, float)):
-        return [Join(RowKind.FIXED, power=power)]
-    return [Join(RowKind.FIXED, power=power, integral=value % 1 == 0, zero=value == 0)]
+        return [fact._replace(integral=isinstance(value, DimExpr))]
+    return [fact._replace(integral=value % 1 == 0, zero=value == 0)]
+
+
+def _of_ranks(call: OpCall, facts: Sequence[Join]) -> Join:
+    """The result of a collective: fixed, if all ranks receive the same."""
+    primitive, result = call.primitive, call.outputs[0]
+    sent = MIXED._replace(note=BY_SENDING)
+    if not facts:
+        return sent
+    (x,) = facts
+    if primitive is VARY:
+        return x
+    if primitive is SHARD:
+        rows = has_rows(result) and power_of(call.inputs[0].shape[call.static["dim"]]) == 0
+        return Join(RowKind.ROWS) if rows and x.kind is RowKind.FIXED and not x.power else sent
+    if primitive not in (ALL_REDUCE, ALL_MAX, ALL_GATHER) or has_rows(result):
+        return sent
+    if x.kind is RowKind.FIXED:
+        power = x.power - 1 if primitive is ALL_REDUCE else x.power
+        return Join(RowKind.FIXED, power=power, local=x.local and power != 0)
+    is_total = primitive is ALL_REDUCE and x.kind is RowKind.SUM and not x.affine
+    return Join(RowKind.FIXED, power=x.degree if is_total else 0)
 
 
 def _of_rows(domain: Joins, call: OpCall, facts: Sequence[Join]) -> list[Join]:
@@ -223,15 +314,17 @@ def _of_rows(domain: Joins, call: OpCall, facts: Sequence[Join]) -> list[Join]:
         statistics = Join(RowKind.FIXED) if ok and domain.ranks else MIXED
         return [Join(RowKind.ROWS) if ok else MIXED, *[statistics] * (len(call.outputs) - 1)]
     axes = [_axis(fact, index) for fact, index in zip(known, at)]
+    uniform = all(own.uniform for own in facts)
     if primitive is REDUCE_SUM and axes[0] in call.static["axes"]:
-        return [Join(RowKind.SUM)]
+        fixed = uniform and domain.of_rank
+        return [Join(RowKind.FIXED, power=1, local=True) if fixed else Join(RowKind.SUM)]
     if primitive in (MATMUL, BMM):
         a, b = axes
         summed = len(known[0].axes) - 1, len(known[1].axes) - 2
         if (a, b) == summed:
             return [Join(RowKind.SUM) if _alike(known, at) else MIXED]
         return [MIXED if a == summed[0] or b == summed[1] else Join(RowKind.ROWS)]
-    return [Join(RowKind.ROWS)]
+    return [Join(RowKind.ROWS, uniform=uniform and primitive.kind is Kind.POINTWISE)]
 
 
 def _axis(fact: Fact, index: int | None) -> int | None:
@@ -291,6 +384,7 @@ class Joins(Domain[Join]):
 
     whole   whether numbers that depend on that of the rows are those of the whole batch, and fixed
     ranks   whether the parts are those of ranks, which compute the statistics of the whole batch
+    of_rank whether the program is that of a rank, in which what is alike on all ranks may be repeated for rows
     """
 
     name = "joins"
@@ -301,9 +395,10 @@ class Joins(Domain[Join]):
         VARY_LIKE: _rule,
     }
 
-    def __init__(self, *, whole: bool = False, ranks: bool = False):
+    def __init__(self, *, whole: bool = False, ranks: bool = False, of_rank: bool = False):
         self.whole = whole
         self.ranks = ranks
+        self.of_rank = of_rank
 
     @override
     def source(self, name: str, type: TensorType) -> Join:
@@ -332,6 +427,8 @@ class Joins(Domain[Join]):
             "drawn": a.drawn or b.drawn,
             "integral": a.integral and b.integral,
             "zero": a.zero and b.zero,
+            "local": a.local or b.local,
+            "uniform": a.uniform and b.uniform,
         }
         if a._replace(**flags) == b._replace(**flags):
             return a._replace(**flags)

@@ -33,8 +33,8 @@ class RuledJoins(Joins):
     faults   what makes the gradients of parts others than that of the batch even if they are weighed and added
     """
 
-    def __init__(self, rows: DimExpr, *, whole: bool = False, ranks: bool = False):
-        super().__init__(whole=whole, ranks=ranks)
+    def __init__(self, rows: DimExpr, *, whole: bool = False, ranks: bool = False, of_rank: bool = False):
+        super().__init__(whole=whole, ranks=ranks, of_rank=of_rank)
         self._rows = rows
         self.faults: list[str] = []
 

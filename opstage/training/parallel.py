@@ -108,19 +108,23 @@ class DataParallel:
         params = len(flatten(arguments[0])[0])
         with Quietly(ops.cursor):
             parts = [ops.shard(leaf, axis=DATA) for leaf in leaves[first:]] if split else leaves[first:]
-        refs = [
-            *[
-                VaryingRef(leaf, outer, split, copied=split)
-                if self._varied and leaf.dtype.kind in "fO"
-                else VaryingRef(leaf, outer, first=split)
-                for leaf in leaves[:params]
-            ],
-            *[VaryingRef(leaf, outer) for leaf in leaves[params:first]],
-            *[VaryingRef(part, outer, split) for part in parts],
-        ]
+
+        def varying(outer: Varying, row: Sequence[Any]) -> list[VaryingRef]:
+            return [
+                *[
+                    VaryingRef(leaf, outer, split, copied=split)
+                    if self._varied and leaf.dtype.kind in "fO"
+                    else VaryingRef(leaf, outer, first=split)
+                    for leaf in row[:params]
+                ],
+                *[VaryingRef(leaf, outer) for leaf in row[params:first]],
+                *[VaryingRef(part, outer, split) for part in row[first:]],
+            ]
+
+        refs = varying(outer, (*leaves[:first], *parts))
         types = [TensorType(leaf.shape, leaf.dtype) for leaf in (*leaves[:first], *parts)]
         flat = FlatLoss(self.loss, structure)
-        found, begun = self._joining(flat, types, first, ops) if split else _SUMMED, ops.cursor.ordinal
+        found, begun = self._joining(flat, types, first, ops, varying) if split else _SUMMED, ops.cursor.ordinal
         joins = part.joins if part is not None else found.in_terms()
         if joins is not None:
             loss, aux = self._in_terms(outer, flat, refs, first, joins)
@@ -132,7 +136,7 @@ class DataParallel:
         loss, outer.quotients = outer.adopt(loss), frozenset()
         _require_known(ops.mesh, outer.used_axes)
         if split:
-            joins = _require_joining(joins, summed=joins.sent() and DATA not in loss.axes)
+            joins = _require_joining(joins, summed=joins.sends and DATA not in loss.axes)
         with Quietly(ops.cursor):
 
             def weighed(divisor: Divisor | None, x: Any) -> VaryingRef | None:
@@ -184,11 +188,24 @@ class DataParallel:
         state = unflatten(flat.state, [value for name, value in told.items() if is_state(name)])
         return of_part(ops.adopt(loss)) if joins.loss == ROWS else loss, Aux(metrics=metrics, state=state)
 
-    def _joining(self, flat: FlatLoss, types: Sequence[TensorType], first: int, ops: Any) -> Joining:
+    def _joining(
+        self,
+        flat: FlatLoss,
+        types: Sequence[TensorType],
+        first: int,
+        ops: Any,
+        varying: Callable[[Varying, Sequence[Any]], list[VaryingRef]],
+    ) -> Joining:
         """Return how the loss combines those of the ranks, as far as that is proved."""
+
+        def of_rank(inner: Any, *row: Any) -> tuple[list[Any], Structure]:
+            outer = Varying(inner, batch=frozenset({DATA}))
+            outputs, structure = flat(outer, *varying(outer, row))
+            return [outer.adopt(ref).value for ref in outputs], structure
+
         types = in_numbers(types)
         key = tuple([(type_.shape, type_.dtype) for type_ in types])
-        with self._joinings.proved(key, flat, types, slice(first, len(types)), ops, ops.mesh, ranks=True) as found:
+        with self._joinings.proved(key, flat, types, slice(first, len(types)), ops, ops.mesh, of_rank) as found:
             return found
 
 
@@ -303,7 +320,7 @@ def _all_sum(ops: Varying, x: VaryingRef) -> VaryingRef:
 def _metric(ops: Varying, name: str, value: Any, joins: Joining, weighed: Callable[..., Any]) -> VaryingRef:
     """Combine a metric of each rank's rows into that of all rows. Raises UsageError if it is not proved how."""
     x, how = ops.adopt(value), joins.metrics.get(name, "")
-    if _is_alone(ops) or (joins.sent(name) and DATA not in x.axes):
+    if _is_alone(ops):
         return x
     if how == SUM:
         return _all_sum(ops, x)

@@ -7,17 +7,19 @@ loss of the batch, and so do its gradients. `analysis.rows.parts_of` proves whic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
 from ..analysis.domain import Domain
 from ..analysis.interpretation import Interpretation
-from ..analysis.rows import RowKind, RowReads, parts_of, source_of
+from ..analysis.rows import RANKS, RowKind, RowReads, parts_of, source_of
+from ..analysis.rows import ROWS as ROWS_DIM
 from ..interpreters.control import CONTROL, bodies_of
 from ..interpreters.graph.passes.dead_code import dead_code
 from ..interpreters.graph.passes.expansion import expand
 from ..interpreters.graph.recorder import record
+from ..interpreters.mesh.ranks import ROWS as DATA
 from ..interpreters.tracer import constants, evaluate
 from ..ops.catalogue import own
 from ..ops.catalogue.elementwise import SCALE
@@ -37,6 +39,9 @@ from .declared_rules import RuledJoins
 SAYING = Mesh((("of one rank", 1),))
 """A mesh on which a program is traced as without one, but for draws, which say whether they have `like=`."""
 
+ANY_RANKS = Mesh(((DATA, RANKS),))
+"""A mesh on which a program is traced for every number of ranks."""
+
 ROWS, SUM = "rows", "sum"
 """How results of parts combine: as their mean, weighed by rows, or their sum."""
 
@@ -44,21 +49,30 @@ FlatProgram: TypeAlias = "Callable[..., tuple[list[Any], Structure]]"
 """A program of refs in a row that returns its results in a row, and their structure."""
 
 
-_ROWS = "rows"
-
-
 @final
 class RowTrace:
-    """A flat program traced with a symbolic number of rows; `batch` says which of its inputs have rows.
+    """A flat program traced with a symbolic number of rows; `batch` says which of its inputs have rows. It is that of
+    a rank of `mesh`.
 
     body       its ops; behind its inputs the numbers of iterations, and of the step if it is read
     structure  of its results
     """
 
-    def __init__(self, program: FlatProgram, types: Sequence[TensorType], batch: slice, ops: Any, iterations: int = 0):
+    def __init__(
+        self,
+        program: FlatProgram,
+        types: Sequence[TensorType],
+        batch: slice,
+        ops: Any,
+        iterations: int = 0,
+        mesh: Mesh = SAYING,
+    ):
+        self.mesh = mesh
         self.scope, inside = DimScope(), range(*batch.indices(len(types)))
-        self.rows = self.scope.dim(_ROWS)
-        self.scope.declare(f"{_ROWS} >= 2")  # a batch of one has no variance
+        self.rows = self.scope.dim(ROWS_DIM)
+        bound = mesh.bound(self.scope.dim)
+        for name in (ROWS_DIM, *mesh.open):
+            self.scope.declare(f"{name} >= 2")  # a batch of one has no variance
         given = [TensorType((self.rows, *t.shape[1:]), t.dtype) if i in inside else t for i, t in enumerate(types)]
         built: list[Structure] = []
 
@@ -72,7 +86,7 @@ class RowTrace:
                 return outputs(traced, *refs[:-1])
 
         given += [TensorType((), INT64)] * iterations
-        self.body = record(in_part if iterations else outputs, given, ops.dtype, ops.seed, mesh=SAYING).body
+        self.body = record(in_part if iterations else outputs, given, ops.dtype, ops.seed, mesh=bound).body
         self.structure = built[0]
 
     def interpretation(self, joins: RuledJoins) -> Interpretation:
@@ -120,6 +134,7 @@ class Terms:
     sums     the slots of the sums over all rows, in order, that can be computed before
     before   for each result, whether it needs no others
     result   the structure of the results
+    mesh     that on which the program was traced
     """
 
     names: tuple[str, ...]
@@ -129,6 +144,7 @@ class Terms:
     sums: tuple[int, ...]
     before: tuple[bool, ...]
     result: Structure
+    mesh: Mesh
 
     @classmethod
     def of(cls, trace: RowTrace, ranks: bool) -> Terms:
@@ -147,6 +163,7 @@ class Terms:
             tuple([slot for equation in body.equations for slot in equation.outputs if data.get(slot)]),
             tuple([all(data[each] for each in needs.get(slot, ())) for slot in body.outputs]),
             trace.structure,
+            trace.mesh,
         )
 
     def joins(self, *, before: bool) -> tuple[str, dict[str, str]]:
@@ -174,14 +191,15 @@ class Terms:
         """
         types = [TensorType(ref.shape, ref.dtype) for ref in refs]
         iterations = ops.iterations()
-        trace = RowTrace(program, types, batch, ops, len(iterations))
+        trace = RowTrace(program, types, batch, ops, len(iterations), self.mesh)
         body = trace.by_rows()
         if _names(body) != self.names:
             raise ProgramError(
                 "the loss is computed in another way than when it was proved how it follows from its rows; let it "
                 "depend on nothing that changes meanwhile"
             )
-        body, behind = _at(body, types[batch.start].shape[0], rows), len(iterations)
+        sizes = {ROWS_DIM: types[batch.start].shape[0], RANKS: ops.mesh.size(DATA)}
+        body, behind = _at(body, sizes, {ROWS_DIM: rows, RANKS: 1}), len(iterations)
         if only is not None:
             body = dead_code(body.replace(outputs=(only + behind,)))
 
@@ -204,18 +222,18 @@ def _names(body: Body) -> tuple[str, ...]:
     return tuple([equation.primitive.name for equation in body.equations])
 
 
-def _at(body: Body, rows: Dim, whole: Dim) -> Body:
-    """Return a body for so many rows, whose numbers that depend on them are those of `whole` rows."""
+def _at(body: Body, sizes: Mapping[str, Dim], whole: Mapping[str, Dim]) -> Body:
+    """Return a body of these sizes, whose numbers that depend on them are those of the `whole` batch on one rank."""
 
     def static(primitive: Primitive, name: str, value: Any) -> Any:
         if isinstance(value, Body):
-            return _at(value, rows, whole)
+            return _at(value, sizes, whole)
         number = isinstance(value, DimFloat) or (primitive is FULL and name == "value") or primitive is SCALE
-        return substitute(value, {_ROWS: whole if number else rows})
+        return substitute(value, whole if number else sizes)
 
     equations = [
         e._replace(static={name: static(e.primitive, name, value) for name, value in e.static.items()})
         for e in body.equations
     ]
-    types = [TensorType(substitute(type_.shape, {_ROWS: rows}), type_.dtype) for type_ in body.types]
+    types = [TensorType(substitute(type_.shape, sizes), type_.dtype) for type_ in body.types]
     return body.replace(equations=equations, types=types)

@@ -201,3 +201,126 @@ def test_what_a_program_that_sends_computes_without_sending_is_not_taken_as_it_i
         np.testing.assert_allclose(own[name], value, rtol=1e-12)
     with pytest.raises(OpstageError, match="the new state rows cannot be shared out"):
         sending(mesh, counts=True)
+
+
+def all_sum(ops: Any, x: Any) -> Any:
+    return ops.all_reduce(ops.reduce_sum(x, axis=0), axis="data")
+
+
+def synced(ops: Any, x: Any) -> Any:
+    return all_mean(ops, mean(ops, x), axis="data")
+
+
+def apart(ops: Any, x: Any) -> Any:
+    return x - ops.broadcast_to(synced(ops, x), shape=x.shape)
+
+
+def all_rows(ops: Any, x: Any) -> Any:
+    return x.shape[0] * ops.mesh.size("data")
+
+
+def paired(ops: Any, x: Any) -> Any:
+    """The rows, by way of a size that is only divided."""
+    return ops.reshape(ops.reshape(x, shape=(x.shape[0] // 2, 2, 3)), shape=x.shape)
+
+
+SYNCED: dict[str, New] = {
+    "a running mean": lambda ops, m, x, y: 0.9 * m + 0.1 * synced(ops, x),
+    "a variance": lambda ops, m, x, y: all_mean(ops, mean(ops, apart(ops, x) ** 2), axis="data"),
+    "a variance of own rows": lambda ops, m, x, y: mean(ops, apart(ops, x) ** 2),
+    "a mean and that of own rows": lambda ops, m, x, y: synced(ops, x) + mean(ops, x),
+    "times own rows": lambda ops, m, x, y: ops.scale(ops.sqrt(synced(ops, x * x)), c=x.shape[0]),
+    "times a tensor of own rows": lambda ops, m, x, y: rows(ops, x) * synced(ops, x),
+    "repeated for own rows, a sum": lambda ops, m, x, y: ops.reduce_sum(
+        ops.broadcast_to(synced(ops, x), shape=x.shape), axis=0
+    ),
+    "repeated for own rows, a mean": lambda ops, m, x, y: mean(ops, ops.broadcast_to(synced(ops, x), shape=x.shape)),
+    "unbiased by the batch's rows": lambda ops, m, x, y: ops.scale(
+        synced(ops, x), c=all_rows(ops, x) / (all_rows(ops, x) - 1)
+    ),
+    "by rows and ranks": lambda ops, m, x, y: ops.scale(all_sum(ops, x), c=1 / all_rows(ops, x)),
+    "by rows, then by ranks": lambda ops, m, x, y: ops.scale(
+        ops.scale(all_sum(ops, x), c=1 / x.shape[0]), c=1 / ops.mesh.size("data")
+    ),
+    "by the number of ranks in Python": lambda ops, m, x, y: ops.scale(
+        all_sum(ops, x), c=1 / (x.shape[0] * len(range(ops.mesh.size("data"))))
+    ),
+    "by a count of all ranks": lambda ops, m, x, y: (
+        all_sum(ops, x) / (ops.all_reduce(ops.vary(rows(ops, x), axis="data"), axis="data") - 1.0)
+    ),
+    "a maximum of all rows": lambda ops, m, x, y: ops.reduce_max(ops.all_gather(x, axis="data"), axis=0),
+    "in a loop": lambda ops, m, x, y: ops.scan(
+        lambda ops, c, _: (0.5 * c + synced(ops, x), None), m, ops.iota(shape=(3,))
+    )[0],
+    "of a batch norm": lambda ops, m, x, y: 0.9 * m + 0.1 * statistics(ops, x, 1) + synced(ops, x),
+    "of rows in pairs": lambda ops, m, x, y: 0.9 * m + 0.1 * synced(ops, paired(ops, x)),
+    "without sending, by rows and ranks": lambda ops, m, x, y: ops.scale(
+        ops.reduce_sum(x, axis=0), c=1 / all_rows(ops, x)
+    ),
+}
+OF_ONE_RANK: dict[str, New] = {
+    "unbiased by own rows": lambda ops, m, x, y: ops.scale(synced(ops, x), c=x.shape[0] / (x.shape[0] - 1)),
+    "a sum and that of own rows": lambda ops, m, x, y: all_sum(ops, x) + ops.reduce_sum(x, axis=0),
+    "divided by own rows": lambda ops, m, x, y: ops.scale(synced(ops, x), c=1 / x.shape[0]),
+    "own rows added": lambda ops, m, x, y: synced(ops, x) + rows(ops, x),
+    "decaying by own rows": lambda ops, m, x, y: ops.scale(m, c=1 - 1 / x.shape[0]) + synced(ops, x),
+    "some of the batch's rows": lambda ops, m, x, y: mean(
+        ops, ops.slice(ops.all_gather(x, axis="data"), axis=0, start=0, length=x.shape[0])
+    ),
+    "times the statistics of a batch": lambda ops, m, x, y: (
+        ops.scale(statistics(ops, x, 1), c=x.shape[0] / (x.shape[0] - 1)) + synced(ops, x)
+    ),
+    "own rows in Python": lambda ops, m, x, y: ops.scale(synced(ops, x), c=float(int(x.shape[0]))),
+    "rows in pairs, by own rows in Python": lambda ops, m, x, y: ops.scale(
+        synced(ops, paired(ops, x)), c=float(int(x.shape[0]))
+    ),
+    "without sending, by ranks in Python": lambda ops, m, x, y: ops.scale(
+        ops.reduce_sum(x, axis=0), c=1 / (x.shape[0] * len(range(ops.mesh.size("data"))))
+    ),
+}
+
+
+def stepped(new: New, mesh: str, *, summed: bool, metric: bool) -> Any:
+    """A step of a loss, which may be summed by hand, with this new state, or with it as a metric."""
+
+    def loss(ops: Any, params: Any, state: Any, x: Any, y: Any) -> Any:
+        loss = ops.reduce_mean(ops.linear(params["w"], None, x) ** 2)
+        value = new(ops, state["m"], x, y)
+        aux = Aux(state=state, metrics={"m": value}) if metric else Aux(state={"m": value})
+        return all_mean(ops, loss, axis="data") if summed else loss, aux
+
+    trainer = opstage.scalar_trainer(loss, W, state=STATE, options=Options(dtype="float64", mesh=mesh))
+    return trainer.step(0.1, X, Y), trainer.last_metrics["m"] if metric else trainer.state["m"]
+
+
+@pytest.mark.filterwarnings("ignore:.*is never used")
+@pytest.mark.parametrize("metric", [False, True])
+@pytest.mark.parametrize("name", SYNCED)
+def test_what_a_program_sends_itself_is_that_of_the_batch(name: str, metric: bool) -> None:
+    one = stepped(SYNCED[name], "", summed=True, metric=metric)
+    for mesh in ("data=2", "data=4"):
+        own = stepped(SYNCED[name], mesh, summed=True, metric=metric)
+        np.testing.assert_allclose(own[0], one[0], rtol=1e-12)
+        np.testing.assert_allclose(own[1], one[1], rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.filterwarnings("ignore:.*is never used")
+@pytest.mark.parametrize("metric", [False, True])
+@pytest.mark.parametrize("name", OF_ONE_RANK)
+def test_what_it_combines_with_numbers_of_its_own_rows_is_refused(name: str, metric: bool) -> None:
+    for summed in (False, True):
+        stepped(OF_ONE_RANK[name], "", summed=summed, metric=metric)
+        with pytest.raises(OpstageError, match=r"(m'?|loss) cannot be shared out over the ranks"):
+            stepped(OF_ONE_RANK[name], "data=2", summed=summed, metric=metric)
+
+
+@pytest.mark.parametrize("by", ["rows", "pairs"])
+def test_a_loss_that_is_summed_by_hand_takes_no_number_of_its_own_rows(by: str) -> None:
+    def loss(ops: Any, params: Any, x: Any) -> Any:
+        each = ops.linear(params["w"], None, paired(ops, x) if by == "pairs" else x)
+        own = float(int(x.shape[0])) if by == "pairs" else 1 / x.shape[0]
+        return ops.scale(all_mean(ops, ops.reduce_mean(each * each), axis="data"), c=own)
+
+    opstage.scalar_trainer(loss, W, options=Options(dtype="float64")).step(0.1, X)
+    with pytest.raises(OpstageError, match="the loss cannot be shared out"):
+        opstage.scalar_trainer(loss, W, options=Options(dtype="float64", mesh="data=2")).step(0.1, X)

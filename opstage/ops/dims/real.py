@@ -130,6 +130,8 @@ class DimFloat:
         """Require its divisors and radicands to be at least 1; see `require_at_most` for what happens if they are
         not."""
         for p, text in algebra.divisors(self.terms):
+            if self.scope.is_proved(claim_of(poly.constant(1), "<=", poly.scale(p, -1))):
+                continue  # a base of a positive leading coefficient, such as min(N, 1) - N - 1 of 1/max(N, 1)
             claim = claim_of(poly.constant(1), "<=", p)
             self.scope.require(claim, f"{self} needs {text} to be at least 1")
 
