@@ -75,7 +75,7 @@ def _ours(module: Any, batch: tuple[Any, Any], loss: str) -> Callable[[], float]
 
     import opstage
     import opstage.torch
-    from opstage.torch.trainable import Config, trainable
+    from opstage.interop.torch.model import Config, trainable
 
     program = export(module, (torch.from_numpy(batch[0]),), dynamic_shapes=({0: Dim("batch", max=1024)},))
     model = trainable(opstage.torch.load(program), Config(loss=loss))

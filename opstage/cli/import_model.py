@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ..imported.network import LOSSES
+from ..interop.network import LOSSES
 
 
 @click.command("import")
@@ -28,9 +28,8 @@ def import_command(
     The file is a model of your own: opstage check FILE, opstage train FILE --data DATA, opstage graph FILE. It is
     proved to compute what MODEL computes, op by op, before it is written.
     """
-    from ..onnx.model import load  # imported lazily, with onnx
-    from ..onnx.source import write_source
-    from ..onnx.trainable import fixed_values
+    from ..interop.onnx.model import fixed_values, load
+    from ..interop.source import write_source
 
     found = load(model, fixed=fixed_values(fixed), where=tuple(where))
     made = write_source(found, out, origin=model.name, loss=loss or "", output=output, force=force)

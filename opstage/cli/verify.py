@@ -42,7 +42,7 @@ def verify(
 
     Ends with 0 for holds, 1 for violated, 3 for unknown, 130 after Ctrl-C, and 2 for a file that cannot be used.
     """
-    from ..onnx.model import load
+    from ..interop.onnx.model import load
     from ..ops.errors import UsageError
     from ..verification.branch_and_bound import SearchInterrupted, rows_of
     from ..verification.branch_and_bound import verify as branch_and_bound

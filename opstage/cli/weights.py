@@ -13,12 +13,7 @@ from ..experiment.directory import CHECKPOINT
 from ..experiment.run import begin
 from ..experiment.settings import configure
 from ..experiment.task import prepare
-from ..models import Model
-from ..ops.errors import UsageError
-from ..ops.untrusted import printable
-from ..training import checkpoint
-from ..training.saved import TrainerValues
-from ..training.weights import (
+from ..interop.weights import (
     WeightMap,
     export_weights,
     import_weights,
@@ -27,7 +22,12 @@ from ..training.weights import (
     read_state_dict,
     write_state_dict,
 )
-from ..training.weights.tied import stored_once
+from ..interop.weights.proposal import stored_once
+from ..models import Model
+from ..ops.errors import UsageError
+from ..ops.untrusted import printable
+from ..training import checkpoint
+from ..training.saved import TrainerValues
 from .flags import OPTION_PATHS, DottedCommand, flag_layer, with_option_flags
 
 _with_map = click.option(

@@ -127,8 +127,8 @@ def _imported(word: str, file: Path, path: Path) -> Definition:
 
 def _of_onnx(path: Path) -> tuple[dict[Path, bytes], type, Callable[[Any], Model]]:
     """Return the files of a model, the class of its settings, and the function that builds it from them."""
-    from ..onnx.file import read  # imported lazily: only ONNX models need it
-    from ..onnx.trainable import Config, configured
+    from ..interop.onnx.file import read
+    from ..interop.onnx.model import Config, configured
 
     found = read(path)
     texts = {path: found.data, **{each: each.read_bytes() for each in found.beside}}
@@ -137,7 +137,7 @@ def _of_onnx(path: Path) -> tuple[dict[Path, bytes], type, Callable[[Any], Model
 
 def _of_torch(path: Path) -> tuple[dict[Path, bytes], type, Callable[[Any], Model]]:
     """Do the same for a file of torch.export.save."""
-    from ..torch.trainable import Config, configured
+    from ..interop.torch.model import Config, configured
 
     require_file(path)
     return {path: path.read_bytes()}, Config, partial(configured, path)

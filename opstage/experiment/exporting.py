@@ -13,12 +13,12 @@ import numpy as np
 
 from ..atomic import write_file
 from ..data.cast import Scaling
+from ..interop.onnx.export import model_of
+from ..interop.weights import export_weights, write_state_dict
 from ..interpreters.graph import Graph
-from ..interpreters.graph.onnx import model_of
 from ..ops.dims import evaluate
 from ..ops.errors import OpstageError, UsageError, is_installed
 from ..ops.untrusted import brief
-from ..training.weights import export_weights, write_state_dict
 from .predictions import named_outputs
 from .trained import Trained
 

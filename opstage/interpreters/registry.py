@@ -13,12 +13,19 @@ from collections.abc import Callable
 from functools import cache, lru_cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, TypeAlias
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from weakref import WeakSet
 
 from ..ops.errors import UsageError, nearest
 from ..options import Options
 from .interpreter import BaseInterpreter
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ..ops.primitive import Primitive
+    from .graph.graph import Graph
 
 Factory: TypeAlias = Callable[[Options], BaseInterpreter[Any]]
 
@@ -129,3 +136,39 @@ def _missing_for_cuda() -> str:
     if ctypes.util.find_library("cuda") is None:
         return "; for CUDA this machine also lacks the NVIDIA driver (libcuda was not found)"
     return ""
+
+
+# Formats of graphs ----------------------------------------------------------------------------------------------------
+
+
+class GraphFormat(Protocol):
+    """A file format in which other libraries read graphs.
+
+    name     as reports print it
+    dtypes   the dtypes of floats that it has
+    """
+
+    name: str
+    dtypes: tuple[str, ...]
+
+    def expresses(self, primitive: Primitive) -> bool:
+        """Whether it has an op; others are written by their decomposition."""
+
+    def write(self, graph: Graph, path: str | PathLike[str], values: Mapping[str, Any] | None) -> None:
+        """Write a graph to a file, with values for inputs that become constants."""
+
+
+_FORMATS = {"onnx": "opstage.interop.onnx.export:FORMAT"}
+
+
+def graph_formats() -> list[str]:
+    """Return the names of the formats."""
+    return list(_FORMATS)
+
+
+@cache
+def graph_format(name: str) -> GraphFormat:
+    """Return a format, whose module is imported when it is first asked for."""
+    module, _, attribute = _FORMATS[name].partition(":")
+    found: GraphFormat = getattr(import_module(module), attribute)
+    return found

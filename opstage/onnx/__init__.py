@@ -1,6 +1,7 @@
 """ONNX models as programs: an exported network is checked, run on every interpreter, differentiated and trained."""
 
-from ..imported.problems import InternalError, Unimportable
-from .model import OnnxModel, load
+from ..interop.onnx.model import OnnxModel, load
+from ..interop.run import InternalError, Unimportable
+from . import source, trainable
 
-__all__ = ["InternalError", "OnnxModel", "Unimportable", "load"]
+__all__ = ["InternalError", "OnnxModel", "Unimportable", "load", "source", "trainable"]

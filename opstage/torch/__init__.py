@@ -1,6 +1,7 @@
 """PyTorch programs of torch.export as programs over Ops: checked for every size, run everywhere, trained."""
 
-from ..imported.problems import Unimportable
-from .model import TorchModel, load
+from ..interop.run import Unimportable
+from ..interop.torch.model import TorchModel, load
+from . import trainable
 
-__all__ = ["TorchModel", "Unimportable", "load"]
+__all__ = ["TorchModel", "Unimportable", "load", "trainable"]

@@ -10,11 +10,10 @@ import pytest
 
 import opstage
 from opstage import Spec
-from opstage.interpreters.graph.onnx import RULES
-from opstage.interpreters.graph.onnx.rules import OnnxRule
+from opstage.interop.onnx.operators import EXPORTS
 from opstage.interpreters.shape_check.capability import Answer, capabilities
 from opstage.models import model
-from opstage.ops.catalogue.activation import RELU
+from opstage.ops.catalogue import linalg
 from opstage.options import Options
 
 X = np.linspace(0.25, 2.0, 6).reshape(2, 3)
@@ -83,7 +82,8 @@ def test_onnx_says_what_its_table_has(monkeypatch: pytest.MonkeyPatch) -> None:
         ("ONNX, the forward pass", True),
         ("ONNX, one training step", True),
     ]
-    monkeypatch.setitem(RULES, RELU, OnnxRule(None, "for the sake of a test"))
+    for primitive in (linalg.LINEAR, linalg.MATMUL):  # and what it is made of
+        monkeypatch.delitem(EXPORTS, primitive)
     obstacle = {a.where: a for a in capabilities(report, Options())}["ONNX, the forward pass"].obstacle
-    assert obstacle is not None and obstacle.op == "relu" and "for the sake of a test" in obstacle.reason
-    assert obstacle.source is not None and "relu" in obstacle.source.text
+    assert obstacle is not None and obstacle.op == "linear" and "ONNX cannot say matmul" in obstacle.reason
+    assert obstacle.source is not None and "linear" in obstacle.source.text

@@ -64,7 +64,7 @@ def net(tmp_path: Path) -> str:
     """A classifier in ONNX, and a table of rows with labels beside it."""
     import onnx  # which most commands do without
 
-    from tests.onnx.models import classifier
+    from tests.interop.onnx.models import classifier
 
     onnx.save(classifier(), tmp_path / "net.onnx")
     rng = np.random.default_rng(0)

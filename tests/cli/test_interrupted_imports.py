@@ -31,7 +31,7 @@ COMMANDS = {
     "optree": ["check", "mlp"],
     "opstage.models": ["train"],
     "opstage.experiment.journal": ["train", "mlp", "--epochs", "1"],
-    "opstage.training.weights": ["import-weights", "mlp", "w.safetensors"],
+    "opstage.interop.weights": ["import-weights", "mlp", "w.safetensors"],
 }
 """What is being imported when the interrupt comes, and by which command."""
 

@@ -13,7 +13,7 @@ import pytest
 from onnx import helper
 
 from tests.cli.conftest import Command
-from tests.onnx.models import classifier, model
+from tests.interop.onnx.models import classifier, model
 
 
 def test_it_is_checked_and_drawn_without_a_loss(opstage: Command, net: str, tmp_path: Path) -> None:

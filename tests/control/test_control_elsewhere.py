@@ -19,8 +19,8 @@ from opstage.training.memory import step_memory
 from tests.conformance.harness import is_float
 from tests.control.control_programs import CASES, Case, Structural
 from tests.graph.counting_allocator import Counted
-from tests.graph.onnx_runs import checked, operators, run_session, session_of
 from tests.graph.same import same_graphs
+from tests.interop.onnx.runs import checked, operators, run_session, session_of
 
 FLOAT64 = Options(dtype="float64")
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

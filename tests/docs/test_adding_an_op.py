@@ -19,7 +19,10 @@ DOCUMENT = DOCS / "adding-an-op.md"
 COPIED = (
     "opstage",
     "docs",
-    *(f"tests/{name}" for name in ("samples", "conformance", "structure", "graph", "memory", "cuda", "docs")),
+    *(
+        f"tests/{name}"
+        for name in ("samples", "conformance", "structure", "graph", "interop", "memory", "cuda", "docs")
+    ),
 )
 OPS = ("logit", "lisht")
 

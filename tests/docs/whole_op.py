@@ -44,7 +44,7 @@ def on_the_cpu() -> dict[str, Any]:
     from opstage.interpreters.graph.explain import explain
     from opstage.ops.catalogue import primitives
     from opstage.ops.types import TensorType
-    from tests.graph.onnx_runs import checked, run_session, session_of
+    from tests.interop.onnx.runs import checked, run_session, session_of
 
     x = operand()
     primitive = primitives()[NAME]

@@ -201,7 +201,7 @@ def _decoder_file(folder: Any) -> Any:
     import onnx
     from onnx import TensorProto, helper
 
-    from tests.onnx.models import model
+    from tests.interop.onnx.models import model
 
     rng = np.random.default_rng(0)
     nodes, weights = [], {

@@ -9,7 +9,7 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import convert_model_to_external_data
 
-from tests.onnx.models import classifier, model
+from tests.interop.onnx.models import classifier, model
 
 _LONGEST = 12_000
 

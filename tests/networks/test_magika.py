@@ -17,7 +17,7 @@ from .wheels import Runtime, exported, file_in, fine_tuned, require_close, value
 ROOT = Path(__file__).parents[2]
 FILES = {
     "opstage/api.py": "python",
-    "opstage/onnx/file.py": "python",
+    "opstage/interop/onnx/file.py": "python",
     "README.md": "markdown",
     "CHANGELOG.md": "markdown",
     "Makefile": "makefile",

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import opstage.onnx
-from opstage.onnx.trainable import Config, trainable
+from opstage.interop.onnx.model import Config, trainable
 
 from .sound import noise, speech, windows
 from .wheels import Runtime, exported, file_in, fine_tuned, require_close, values

@@ -11,7 +11,7 @@ import onnxruntime
 
 import opstage
 from opstage import Options
-from opstage.interpreters.graph.onnx import model_of
+from opstage.interop.onnx.export import model_of
 from opstage.onnx import OnnxModel
 
 TOLERANCE = 1e-5

@@ -18,8 +18,8 @@ from onnx.backend.test.case import node as suite
 import opstage
 import opstage.onnx
 from opstage import Options
+from opstage.interop.onnx.operators import HOST_INPUTS
 from opstage.onnx import OnnxModel
-from opstage.onnx.rules import HOST_INPUTS
 from opstage.ops.errors import UnsupportedError
 
 HALF = {"float16": (1e-2, 1e-3), "bfloat16": (3e-2, 1e-2)}

@@ -12,7 +12,7 @@ import opstage
 from opstage import Options
 from opstage.onnx.source import write_source
 from opstage.ops.errors import UnsupportedError
-from tests.onnx.test_source import module_of
+from tests.interop.test_source import module_of
 from tests.onnx_nodes.cases import cases, loaded
 from tests.onnx_nodes.reasons import reason
 

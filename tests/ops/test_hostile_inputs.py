@@ -22,6 +22,7 @@ from opstage.cli.flags import read_sizes
 from opstage.config import Layer, read_toml
 from opstage.data import from_csv, from_idx, from_npy, from_npz
 from opstage.experiment.settings import configure
+from opstage.interop.weights.names import read_name
 from opstage.interpreters.graph import record
 from opstage.interpreters.graph.parser import parse
 from opstage.ops.dims import DimScope
@@ -30,7 +31,6 @@ from opstage.ops.types import FLOAT32, TensorType
 from opstage.ops.untrusted import brief, printable
 from opstage.tensors import read_header, read_tensors
 from opstage.training.batch_header import array_headers
-from opstage.training.weights.names import read_name
 
 DIGITS = "9" * 5000
 LETTERS = [

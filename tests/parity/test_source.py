@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import opstage.onnx
-from tests.onnx.test_source import linted, run, same  # noqa: F401  # what is written is linted at the end
+from tests.interop.test_source import linted, run, same  # noqa: F401  # what is written is linted at the end
 
 
 class Block(nn.Module):

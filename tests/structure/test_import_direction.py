@@ -21,11 +21,11 @@ HOUSE = (
     "transform",
     "derived",
     "verification",  # the slopes of a search are moved by an optimizer
-    "training",
-    "optim",
     "torch",
     "onnx",
-    "imported",
+    "interop",
+    "training",
+    "optim",
     "compilation",
     "jacobians",
     "api",
@@ -33,7 +33,6 @@ HOUSE = (
     "facts",
     "debug",
     "interpreters",
-    "operators",  # the meaning of foreign operators over Ops, for importers and the exporter
     "models",
     "data",
     "init",
@@ -114,6 +113,9 @@ FLOORS = (
 AMONG_INTERPRETERS = ("interpreters", "analysis")
 LATE = {("interpreters/interpreter.py", "analysis.intervals.bounds")}
 """What a method of every interpreter imports when it is called, from a floor above."""
+
+PUBLIC = {ROOT / "training" / "weights.py"}
+"""The documented names of functions in a part above, which nothing below imports."""
 
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
 
@@ -207,7 +209,7 @@ def upward_within_interpreters(path: Path) -> list[str]:
 
 def test_no_import_points_up() -> None:
     """In the package, within ops and within interpreters: in one process, which parses all files once."""
-    assert [wrong for path in FILES for wrong in upward(path, HOUSE, "")] == []
+    assert [wrong for path in FILES if path not in PUBLIC for wrong in upward(path, HOUSE, "")] == []
     assert upward_within_ops() == []
     files = [path for path in FILES if path.relative_to(ROOT).parts[0] in AMONG_INTERPRETERS]
     files.remove(ROOT / "interpreters" / "__init__.py")

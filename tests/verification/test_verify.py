@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from opstage.api import run
 from opstage.cli.commands import cli
-from opstage.onnx.model import load
+from opstage.interop.onnx.model import load
 from opstage.ops.errors import UsageError
 from opstage.verification.branch_and_bound import rows_of
 from opstage.verification.branch_and_bound import verify as branch_and_bound

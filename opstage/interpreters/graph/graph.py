@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from ...ops.closed import Body
 from ...ops.types import DType, TensorType
+from ..registry import graph_format
 
 if TYPE_CHECKING:
     from ...options import Options
@@ -120,6 +121,4 @@ class Graph:
         Raises UnsupportedError at an op that ONNX cannot express, UsageError if a value does not fit or the package
         onnx is missing; then nothing is written.
         """
-        from .onnx import write_model
-
-        write_model(self, path, values)
+        graph_format("onnx").write(self, path, values)

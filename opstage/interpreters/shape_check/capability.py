@@ -16,7 +16,7 @@ from ...ops.primitive import Primitive, Static
 from ...ops.types import TensorType
 from ...options import DEVICES, FloatName, Options
 from ..interpreter import BaseInterpreter
-from ..registry import backends, make_interpreter
+from ..registry import GraphFormat, backends, graph_format, graph_formats, make_interpreter
 from .interpreter import ShapeOps
 from .report import Report
 
@@ -69,7 +69,8 @@ def capabilities(report: Report, options: Options) -> tuple[Answer, ...]:
                 continue
             for dtype in get_args(FloatName):
                 answers.append(_on(uses, options, backend, device, dtype))
-    return (*answers, *_in_onnx(uses, options))
+    formats = [graph_format(name) for name in graph_formats()]
+    return (*answers, *[answer for each in formats for answer in _written_as(each, uses, options)])
 
 
 def _on(uses: list[_OpUse], options: Options, backend: str, device: str, dtype: str) -> Answer:
@@ -82,30 +83,28 @@ def _on(uses: list[_OpUse], options: Options, backend: str, device: str, dtype: 
     return Answer(where, dtype, _first(uses, lambda use: _lacks_kernel(interpreter, wanted, use)))
 
 
-def _in_onnx(uses: list[_OpUse], options: Options) -> Iterator[Answer]:
-    from ..graph.onnx import RULES
-
-    if options.dtype == "exact":
-        yield Answer("ONNX", options.dtype, Obstacle("ONNX has no element type for dtype exact"))
+def _written_as(format: GraphFormat, uses: list[_OpUse], options: Options) -> Iterator[Answer]:
+    name = format.name
+    if options.dtype not in format.dtypes:
+        yield Answer(name, options.dtype, Obstacle(f"{name} has no element type for dtype {options.dtype}"))
         return
     memo: dict[Primitive, str] = {}
 
     def unsaid(use: _OpUse) -> str:
-        rule = RULES.get(use.primitive)
-        if rule is not None and rule.says is not None:
+        if format.expresses(use.primitive):
             return ""
         if use.primitive not in memo:
             memo[use.primitive] = ""  # a decomposition never contains its own op
-            if rule is not None or use.primitive.decomposition is None:
-                memo[use.primitive] = f"ONNX cannot say {use.primitive}: {rule.note if rule else 'no rule says it'}"
+            if use.primitive.decomposition is None:
+                memo[use.primitive] = f"{name} cannot say {use.primitive}: no rule says it"
             else:
                 memo[use.primitive] = next(filter(None, map(unsaid, _parts(use, options))), "")
         return memo[use.primitive]
 
     forward = [use for use in uses if not use.step_only]
-    yield Answer("ONNX, the forward pass", options.dtype, _first(forward, unsaid))
+    yield Answer(f"{name}, the forward pass", options.dtype, _first(forward, unsaid))
     if len(forward) < len(uses):
-        yield Answer("ONNX, one training step", options.dtype, _first(uses, unsaid))
+        yield Answer(f"{name}, one training step", options.dtype, _first(uses, unsaid))
 
 
 def _first(uses: list[_OpUse], fault: Callable[[_OpUse], str]) -> Obstacle | None:

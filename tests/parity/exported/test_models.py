@@ -14,7 +14,7 @@ from torch.nn import functional as F  # noqa: N812
 
 import opstage
 import opstage.torch
-from opstage.torch.trainable import Config, trainable
+from opstage.interop.torch.model import Config, trainable
 from tests.parity.exported import models
 
 DOUBLE = opstage.Options(dtype="float64")

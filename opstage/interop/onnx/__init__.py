@@ -1,0 +1,1 @@
+"""ONNX models as programs over Ops, and recorded programs as ONNX models."""

@@ -1,0 +1,472 @@
+"""Branches, loops, and sequences of tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ....interpreters.branching import SWITCH, branches_of
+from ....interpreters.looping import WHILE
+from ....interpreters.structural import SCAN
+from ....ops.closed import Body, ScanParameters, WhileParameters
+from ....ops.dims import Dim, is_zero, minimum
+from ....ops.errors import ShapeError, UnsupportedError
+from ....ops.functions.arrange import flip
+from ....ops.types import BOOL, INT64, TensorType
+from ...run import LOST
+from ...values import KnownValue, TensorValue, Value, known, ref_of
+from ..call import NodeCall, rule
+from ..graph import OnnxGraph
+from ..writer import EXPORTS, OnnxRule, OnnxValue, OnnxWriter, Subgraph, prune
+from .trip_count import trip_count
+
+
+@rule("If")
+def _if(call: NodeCall[Any]) -> tuple[Any, ...]:
+    """Run the branch that is known to be taken, or choose between both by value."""
+    ops, condition = call.ops, call.value(0)
+    branches: list[OnnxGraph] = [call.attribute("then_branch"), call.attribute("else_branch")]
+    if isinstance(condition, KnownValue):
+        taken = branches[0] if bool(condition.array.reshape(-1)[0]) else branches[1]
+        return tuple(call.around.graph(ops, taken, []))
+    found: list[list[Any]] = []
+
+    def branch(graph: OnnxGraph) -> Any:
+        def traced(inner: Any) -> Any:
+            values = call.around.body(inner, graph, [])
+            found.append(values)
+            return tuple(ref_of(inner, value) for value in _tensors(values, "its branches give a sequence"))
+
+        return traced
+
+    try:
+        refs = ops.cond(ops.reshape(call.x(), shape=()), *map(branch, branches))
+    except _LostError:
+        return (LOST,) * len(call.node.outputs)
+    except ShapeError as error:
+        if error.op != "cond":
+            raise
+        raise UnsupportedError(f"which branch is taken is not known before a run, and {error.reason}") from None
+    if any(one.dtype != other.dtype for one, other in zip(*found)):
+        raise UnsupportedError("its branches give different types, and which is taken is not known before a run")
+    return tuple(
+        one
+        if isinstance(one, KnownValue) and isinstance(other, KnownValue) and _same(one, other)
+        else TensorValue(ref, one.dtype)
+        for ref, one, other in zip(refs, *found)
+    )
+
+
+def _same(one: KnownValue, other: KnownValue) -> bool:
+    return one.array.shape == other.array.shape and bool(np.all(one.array == other.array))
+
+
+class _LostError(Exception):
+    """Raised if a node of a body cannot be imported; the problem is recorded."""
+
+
+class _ByValueError(Exception):
+    """Raised if a loop's condition is computed from values."""
+
+
+@rule("Loop")
+def _loop(call: NodeCall[Any]) -> tuple[Any, ...]:
+    """Run a loop with a known number of iterations, or one that ends by a value."""
+    carried = [call.inputs[i] for i in range(2, len(call))]
+    trips = call.value(0) if call.has(0) else None
+    first = call.value(1) if call.has(1) else KnownValue(np.array(True), BOOL)
+    try:
+        if isinstance(first, KnownValue) and bool(first.array.reshape(-1)[0]):
+            count = _limited(call, trips, trip_count(call.around, call.attribute("body"), carried))
+            if count is not None:
+                return _counted(call, count, carried, told=True)
+            if isinstance(trips, KnownValue):
+                try:
+                    return _counted(call, call.number(0, "trip count"), carried)
+                except _ByValueError:
+                    pass
+        return _until(call, trips, first, carried)
+    except _LostError:
+        return (LOST,) * len(call.node.outputs)
+
+
+_ENDLESS = 2**31 - 1
+"""The trip count that writers use for an unbounded loop."""
+
+
+def _limited(call: NodeCall[Any], trips: KnownValue | TensorValue[Any] | None, count: Dim | None) -> Dim | None:
+    """Return the iterations of the condition, limited by `trips`; None if these depend on values."""
+    if trips is None or count is None:
+        return count
+    if not isinstance(trips, KnownValue):
+        return None
+    most = call.number(0, "trip count")
+    return count if isinstance(most, int) and most >= _ENDLESS else minimum(count, most)
+
+
+def _counted(call: NodeCall[Any], trips: Any, carried: list[Any], *, told: bool = False) -> tuple[Value, ...]:
+    """Run a known number of iterations: a given count (`told`), or as long as the condition is constantly true."""
+    ops, body = call.ops, call.attribute("body")
+    if isinstance(trips, int) and trips <= _UNROLLED:
+        return _unrolled(call, body, trips, carried, told)
+    types = [
+        value.dtype for value in _tensors(carried, "it carries a sequence through more iterations than are written out")
+    ]
+    made: list[Any] = []
+
+    def step(inner: Any, carry: Any, at: Any) -> tuple[Any, Any]:
+        given: list[Value] = [TensorValue(at, INT64), KnownValue(np.array(True), BOOL)]
+        given += [TensorValue(ref, dtype) for ref, dtype in zip(carry, types)]
+        condition, *rest = _tensors(call.around.body(inner, body, given))
+        if not told and (not isinstance(condition, KnownValue) or not condition.array):
+            raise _ByValueError
+        refs = [ref_of(inner, value) for value in rest]
+        made[:] = [value.dtype for value in rest]
+        return tuple(refs[: len(carry)]), tuple(refs[len(carry) :])
+
+    start = tuple(ref_of(ops, value) for value in carried)
+    last, stacked = ops.scan(step, start, ops.iota(shape=(trips,)))
+    return tuple(TensorValue(ref, dtype) for ref, dtype in zip((*last, *stacked), made))
+
+
+def _until(
+    call: NodeCall[Any], trips: KnownValue | TensorValue[Any] | None, first: Any, carried: list[Any]
+) -> tuple[Value | None, ...]:
+    """Run a loop that ends by a value: the trip count, the condition, or both.
+
+    Known trips also bound it for reverse mode; else the model's bound applies, if one is declared.
+    """
+    ops, body = call.ops, call.attribute("body")
+    if any(call.node.outputs[len(carried) :]):
+        raise UnsupportedError(
+            "what it stacks has as many rows as it has iterations, and how many those are is not known before a run"
+        )
+    types = [value.dtype for value in _tensors(carried, "it carries a sequence, and ends by a value")]
+    limit = call.around.max_iterations
+    if isinstance(trips, KnownValue):
+        limit = call.number(0, "trip count")
+    count = None if trips is None else ops.reshape(ref_of(ops, trips), shape=())
+    endless: list[bool] = []
+
+    def goes_on(inner: Any, carry: Any) -> Any:
+        at, go, *_ = carry
+        return go if count is None else inner.logical_and(go, inner.less(at, count))
+
+    def step(inner: Any, carry: Any) -> Any:
+        at, _, *refs = carry
+        given: list[Value] = [TensorValue(at, INT64), KnownValue(np.array(True), BOOL)]
+        given += [TensorValue(ref, dtype) for ref, dtype in zip(refs, types)]
+        condition, *rest = _tensors(call.around.body(inner, body, given))
+        endless.append(isinstance(condition, KnownValue) and bool(condition.array.reshape(-1)[0]))
+        new = [ref_of(inner, value) for value in rest[: len(refs)]]
+        return (at + 1, inner.reshape(ref_of(inner, condition), shape=()), *new)
+
+    start = (ops.const(0, dtype=INT64), ops.reshape(ref_of(ops, first), shape=()), *[ref_of(ops, v) for v in carried])
+    _, _, *last = ops.while_loop(goes_on, step, start, max_iterations=limit)
+    if endless[0] and trips is None:
+        raise UnsupportedError("nothing ends it: it has no trip count, and its condition stays true")
+    return (
+        *[TensorValue(ref, dtype) for ref, dtype in zip(last, types)],
+        *[None] * (len(call.node.outputs) - len(last)),
+    )
+
+
+_UNROLLED = 16
+
+
+def _tensors(values: Any, otherwise: str = "a sequence is carried through its iterations") -> list[Any]:
+    if any(value is LOST for value in values):
+        raise _LostError
+    if any(not isinstance(value, (KnownValue, TensorValue)) for value in values):
+        raise UnsupportedError(otherwise)
+    return list(values)
+
+
+def _unrolled(call: NodeCall[Any], body: OnnxGraph, trips: int, carried: list[Any], told: bool) -> tuple[Value, ...]:
+    """Unroll a loop of few iterations."""
+    ops, stacked = call.ops, [list[Any]() for _ in body.outputs[1 + len(carried) :]]
+    for i in range(trips):
+        condition: Any
+        condition, *rest = call.around.graph(ops, body, [known(i), KnownValue(np.array(True), BOOL), *carried])
+        carried = rest[: len(carried)]
+        for column, value in zip(stacked, rest[len(carried) :]):
+            column.append(value)
+        if condition is LOST:
+            raise _LostError
+        if not isinstance(condition, KnownValue):
+            if not told:
+                raise _ByValueError
+        elif not bool(condition.array.reshape(-1)[0]):
+            break
+    columns: list[Value] = []
+    for column in stacked:
+        if not column:
+            raise UnsupportedError("it has no iterations, so what it stacks has no shape")
+        rows = [ref_of(ops, value) for value in _tensors(column, "it stacks sequences")]
+        columns.append(TensorValue(ops.stack(rows, axis=0), column[0].dtype))
+    return (*carried, *columns)
+
+
+@rule("Scan")
+def _scan(call: NodeCall[Any]) -> tuple[Any, ...]:
+    ops, body, count = call.ops, call.attribute("body"), int(call.attribute("num_scan_inputs"))
+    inputs = _tensors(call.inputs if call.version >= 9 else call.inputs[1:])
+    if call.version < 9:
+        raise UnsupportedError("Scan of a version below 9, over batches, is not known")
+    carried, scanned = inputs[: len(inputs) - count], inputs[len(inputs) - count :]
+    axes = call.attribute("scan_input_axes", [0] * count)
+    directions = call.attribute("scan_input_directions", [0] * count)
+    xs = []
+    for value, axis, backwards in zip(scanned, axes, directions):
+        x = ref_of(ops, value)
+        axis = axis % len(x.shape)
+        x = ops.permute(x, axes=[axis, *[a for a in range(len(x.shape)) if a != axis]]) if axis else x
+        xs.append(flip(ops, x, axis=0) if backwards else x)
+    types = [value.dtype for value in carried]
+    inner_types = [value.dtype for value in scanned]
+    made: list[Any] = []
+
+    def step(inner: Any, carry: Any, at: Any) -> tuple[Any, Any]:
+        given = [TensorValue(ref, dtype) for ref, dtype in zip((*carry, *at), (*types, *inner_types))]
+        rest = _tensors(call.around.body(inner, body, given))
+        made[:] = [value.dtype for value in rest]
+        refs = [ref_of(inner, value) for value in rest]
+        return tuple(refs[: len(carry)]), tuple(refs[len(carry) :])
+
+    try:
+        last, stacked = ops.scan(step, tuple(ref_of(ops, value) for value in carried), tuple(xs))
+    except _LostError:
+        return (LOST,) * len(call.node.outputs)
+    outer = call.attribute("scan_output_axes", [0] * len(stacked))
+    turned = call.attribute("scan_output_directions", [0] * len(stacked))
+    results = list(last)
+    for y, axis, backwards in zip(stacked, outer, turned):
+        y = flip(ops, y, axis=0) if backwards else y
+        axis = axis % len(y.shape)
+        results.append(ops.permute(y, axes=[*range(1, axis + 1), 0, *range(axis + 1, len(y.shape))]) if axis else y)
+    return tuple(TensorValue(ref, dtype) for ref, dtype in zip(results, made))
+
+
+# Sequences: lists of values while the model runs -------------------------------------------------------------------
+
+
+def _sequence(call: NodeCall[Any]) -> list[Any]:
+    value = call.inputs[0]
+    if not isinstance(value, list):
+        raise UnsupportedError("its first input is not a sequence")
+    return value
+
+
+@rule("SequenceEmpty")
+def _empty(call: NodeCall[Any]) -> tuple[Any]:
+    return ([],)
+
+
+@rule("SequenceConstruct")
+def _construct(call: NodeCall[Any]) -> tuple[Any]:
+    return (list(call.inputs),)
+
+
+@rule("SequenceLength")
+def _length(call: NodeCall[Any]) -> Value:
+    return known(len(_sequence(call)))
+
+
+def _place(call: NodeCall[Any], i: int, count: int) -> int:
+    place = call.number(i, "position")
+    if not isinstance(place, int) or not -count <= place <= count:
+        raise UnsupportedError(f"its position {place} is not one of {count}")
+    return place + count if place < 0 else place
+
+
+@rule("SequenceAt", known=(1,))
+def _at(call: NodeCall[Any]) -> Value:
+    entries = _sequence(call)
+    found: Value = entries[_place(call, 1, len(entries))]
+    return found
+
+
+@rule("SequenceInsert", known=(2,))
+def _insert(call: NodeCall[Any]) -> tuple[Any]:
+    entries = list(_sequence(call))
+    entries.insert(_place(call, 2, len(entries)) if call.has(2) else len(entries), call.inputs[1])
+    return (entries,)
+
+
+@rule("SequenceErase", known=(1,))
+def _erase(call: NodeCall[Any]) -> tuple[Any]:
+    entries = list(_sequence(call))
+    del entries[_place(call, 1, len(entries)) if call.has(1) else -1]
+    return (entries,)
+
+
+@rule("ConcatFromSequence")
+def _concat(call: NodeCall[Any]) -> Value:
+    values = _tensors(_sequence(call))
+    refs = [ref_of(call.ops, value) for value in values]
+    axis = int(call.attribute("axis"))
+    joined = call.ops.stack(refs, axis=axis) if call.attribute("new_axis", 0) else call.ops.concat(refs, axis=axis)
+    return TensorValue(joined, values[0].dtype)
+
+
+@rule("SplitToSequence", known=(1,))
+def _split(call: NodeCall[Any]) -> tuple[Any]:
+    ops, x, axis = call.ops, call.x(), call.axis(0)
+    size = x.shape[axis]
+    if not isinstance(size, int):
+        raise UnsupportedError("how many parts there are is not known before a run")
+    keep = bool(call.attribute("keepdims", 1))
+    if call.has(1) and call.rank(1) == 1:
+        sizes = call.ints(1, "split")
+    else:
+        each = int(call.number(1, "split", 1))
+        sizes = [min(each, size - at) for at in range(0, size, each)]
+    parts = ops.split(x, sizes=sizes, axis=axis)
+    if not keep and not call.has(1):
+        parts = tuple(ops.squeeze(part, axis=axis) for part in parts)
+    return ([call.give(part) for part in parts],)
+
+
+# Switches, as ONNX's If
+
+
+def _write_switch(
+    writer: OnnxWriter, operands: tuple[OnnxValue, ...], results: tuple[TensorType, ...], /, **static: Any
+) -> tuple[str, ...]:
+    """Write nested Ifs, one for each branch but the last. Branches read their operands from the outer scope."""
+    bodies = branches_of(static)
+    index, *outside = operands
+    if index.dtype == BOOL:
+        return _write_either(writer, index.name, bodies[1], bodies[0], outside)
+    return _write_among(writer, _write_in_range(writer, index, len(bodies)), 0, bodies, outside)
+
+
+def _write_in_range(writer: OnnxWriter, index: OnnxValue, count: int) -> str:
+    """Return the index as int64, through a Gather that raises if it is out of range; negative ones are mapped above the
+    range."""
+    wide = index.name if index.dtype == INT64 else writer.converted(index, INT64)
+    negative = writer.node("Less", wide, writer.number(0, INT64))
+    place = writer.node("Where", negative, writer.number(count, INT64), wide)
+    return writer.node("Gather", writer.ints(*range(count)), place, axis=0)
+
+
+def _write_among(
+    writer: OnnxWriter, index: str, number: int, bodies: tuple[Body, ...], outside: list[OnnxValue]
+) -> tuple[str, ...]:
+    """Return the results of the branch with this index, among those from `number` on."""
+    here = writer.node("Equal", index, writer.number(number, INT64))
+    if len(bodies) == 1:  # the index is 0; an If of two equal branches reads it, so that its check is not pruned
+        return _write_either(writer, here, bodies[0], bodies[0], outside)
+    if number == len(bodies) - 2:
+        return _write_either(writer, here, bodies[number], bodies[number + 1], outside)
+    nodes, writer.nodes = writer.nodes, []
+    try:
+        names = _write_among(writer, index, number + 1, bodies, outside)
+        types = bodies[0].output_types
+        rest = Subgraph(writer.nodes, (), [OnnxValue(name, t, writer) for name, t in zip(names, types)])
+    finally:
+        writer.nodes = nodes
+    return _write_if(writer, here, _write_branch(writer, bodies[number], outside), rest)
+
+
+def _write_either(writer: OnnxWriter, mask: str, yes: Body, no: Body, outside: list[OnnxValue]) -> tuple[str, ...]:
+    return _write_if(writer, mask, _write_branch(writer, yes, outside), _write_branch(writer, no, outside))
+
+
+def _write_if(writer: OnnxWriter, mask: str, yes: Subgraph, no: Subgraph) -> tuple[str, ...]:
+    return writer.outputs_of("If", mask, count=len(yes.outputs), then_branch=yes, else_branch=no)
+
+
+def _write_branch(writer: OnnxWriter, body: Body, outside: list[OnnxValue]) -> Subgraph:
+    subgraph = writer.subgraph(body, outside)
+    subgraph.outputs = [own(writer, subgraph, ref) for ref in subgraph.outputs]
+    subgraph.nodes = prune(subgraph.nodes, {output.name for output in subgraph.outputs})
+    return subgraph
+
+
+def own(writer: OnnxWriter, subgraph: Subgraph, ref: OnnxValue) -> OnnxValue:
+    """Copy an output of a body by a node in it, since outputs must be distinct results of the body's own nodes."""
+    outside, writer.nodes = writer.nodes, subgraph.nodes
+    try:
+        return OnnxValue(writer.node("Identity", ref), ref.type, writer)
+    finally:
+        writer.nodes = outside
+
+
+EXPORTS.update({SWITCH: OnnxRule(_write_switch)})
+
+
+# Scans and while_loops, as ONNX's Scan and Loop
+
+
+def _write_scan(
+    writer: OnnxWriter, operands: tuple[OnnxValue, ...], results: tuple[TensorType, ...], /, **static: Any
+) -> tuple[str, ...]:
+    """Write a Scan with the carries as its state, xs as its inputs and ys as its outputs.
+
+    Captured tensors are read from the outer scope. A loop without xs scans its iteration numbers. In reverse, inputs
+    are read from last to first, and outputs are prepended.
+    """
+    loop = ScanParameters(**static)
+    split = loop.carries + loop.entries
+    if is_zero(loop.length):
+        empty = [writer.filled(type_.shape, 0, type_.dtype) for type_ in results[loop.carries :]]
+        return (*[ref.name for ref in operands[: loop.carries]], *empty)
+    inside = [OnnxValue(writer.unique("entry"), type_, writer) for type_ in loop.body.input_types[:split]]
+    subgraph = writer.subgraph(loop.body, (*inside, *operands[split:]))
+    xs = [ref.name for ref in operands[loop.carries : split]]
+    if not xs:
+        count = writer.number(loop.length, INT64)
+        xs = [writer.node("Range", writer.number(0, INT64), count, writer.number(1, INT64))]
+        inside.append(OnnxValue(writer.unique("entry"), TensorType((), INT64), writer))
+    outputs = [own(writer, subgraph, ref) for ref in subgraph.outputs]
+    subgraph.inputs, subgraph.outputs = inside, outputs
+    subgraph.nodes = prune(subgraph.nodes, {output.name for output in outputs})
+    stacked = len(outputs) - loop.carries
+    directions: dict[str, Any] = {"scan_input_directions": (int(loop.reverse),) * len(xs)}
+    if stacked:
+        directions["scan_output_directions"] = (int(loop.reverse),) * stacked
+    return writer.outputs_of(
+        "Scan",
+        *operands[: loop.carries],
+        *xs,
+        count=len(outputs),
+        body=subgraph,
+        num_scan_inputs=len(xs),
+        **directions,
+    )
+
+
+def _write_while(
+    writer: OnnxWriter, operands: tuple[OnnxValue, ...], results: tuple[TensorType, ...], /, **static: Any
+) -> tuple[str, ...]:
+    """Write a Loop without a trip count: its condition is tested before it and at the end of each iteration.
+
+    An iteration beyond the declared limit gathers an index out of range, which runtimes reject.
+    """
+    loop = WhileParameters(**static)
+    carries = len(results)
+    state, captured = operands[:carries], operands[carries:]
+    (first,) = writer.write(loop.test, operands)
+    number = OnnxValue(writer.unique("iteration"), TensorType((), INT64), writer)
+    before = OnnxValue(writer.unique("goes_on"), TensorType((), BOOL), writer)
+    inside = [OnnxValue(writer.unique("carry"), type_, writer) for type_ in results]
+    subgraph = writer.subgraph(loop.body, (*inside, *captured))
+    outer, writer.nodes = writer.nodes, subgraph.nodes
+    try:
+        after = list(subgraph.outputs)
+        if loop.limit is not None:
+            over = writer.node("GreaterOrEqual", number, writer.number(loop.limit, INT64))
+            zero = writer.node("Gather", writer.ints(0), writer.converted(over, INT64), axis=0)
+            after[-1] = OnnxValue(writer.node("Add", after[-1], zero), after[-1].type, writer)
+        (again,) = writer.write(loop.test, (*after, *captured))
+    finally:
+        writer.nodes = outer
+    outputs = [own(writer, subgraph, ref) for ref in (again, *after)]
+    subgraph.inputs, subgraph.outputs = [number, before, *inside], outputs
+    subgraph.nodes = prune(subgraph.nodes, {output.name for output in outputs})
+    return writer.outputs_of("Loop", "", first, *state, count=carries, body=subgraph)
+
+
+EXPORTS.update({SCAN: OnnxRule(_write_scan), WHILE: OnnxRule(_write_while)})

@@ -1,0 +1,362 @@
+"""Shapes, axes, the order of elements, and creation of tensors."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ....ops.catalogue import layout as layout
+from ....ops.catalogue import slicing as slicing
+from ....ops.dims import Dim, DimFloat, floor_div, is_zero, maximum, prod
+from ....ops.errors import UnsupportedError
+from ....ops.functions.arrange import eye, tile, tril, triu
+from ....ops.functions.borders import pad
+from ....ops.functions.patches import depth_to_space, pixel_shuffle, pixel_unshuffle, space_to_depth
+from ....ops.functions.tools import whole
+from ....ops.types import FLOAT32, INT64, Shape
+from ...values import KnownValue, TensorValue, Value, common_shape, held, known, sliced, stretched
+from ..call import NodeCall, rule
+from ..file import dtype_of
+from ..writer import EXPORTS, OnnxRule, OnnxValue, OnnxWriter, Operands, Results
+
+
+@rule("Shape")
+def _shape_of(call: NodeCall[Any]) -> Value:
+    shape = call.shape()
+    return known(list(shape[slice(int(call.attribute("start", 0)), call.attribute("end"))]))
+
+
+@rule("Size")
+def _size(call: NodeCall[Any]) -> Value:
+    return known(prod(call.shape()))
+
+
+@rule("Constant")
+def _constant(call: NodeCall[Any]) -> Value:
+    """Return the value of a Constant node, from whichever attribute holds it."""
+    for name in ("value_int", "value_ints", "value_float", "value_floats"):
+        if name in call.node.attributes:
+            return known(call.attribute(name), INT64 if "int" in name else FLOAT32)
+    value = call.attribute("value")
+    if value is None:
+        raise UnsupportedError("its value is of a kind that is not read: text or sparse")
+    return KnownValue(value, value.dtype)
+
+
+@rule("Reshape", known=(1,))
+def _reshape(call: NodeCall[Any]) -> Value:
+    shape = call.shape()
+    sizes = call.ints(1, "shape") if call.has(1) else call.attribute("shape")
+    if sizes is None:
+        raise UnsupportedError("it says no shape")
+    if not call.attribute("allowzero", 0):
+        if any(isinstance(size, int) and size == 0 and i >= len(shape) for i, size in enumerate(sizes)):
+            raise UnsupportedError(f"its shape {sizes} keeps an axis that x, of {len(shape)} axes, has not")
+        sizes = [shape[i] if isinstance(size, int) and size == 0 else size for i, size in enumerate(sizes)]
+    elif any(isinstance(size, int) and size == 0 for size in sizes) and -1 in sizes:
+        raise UnsupportedError(f"its shape {sizes} has a size of 0 and one to be inferred")
+    return call.give(call.ops.reshape(call.x(), shape=tuple(sizes)))
+
+
+@rule("Flatten")
+def _flatten(call: NodeCall[Any]) -> Value:
+    shape = call.shape()
+    axis = int(call.attribute("axis", 1))
+    axis = axis + len(shape) if axis < 0 else axis
+    return call.give(call.ops.reshape(call.x(), shape=(prod(shape[:axis]), prod(shape[axis:]))))
+
+
+@rule("Transpose")
+def _transpose(call: NodeCall[Any]) -> Value:
+    order = call.attribute("perm", list(range(call.rank()))[::-1])
+    return call.give(call.ops.permute(call.x(), axes=order)) if order else call.give(call.x())
+
+
+@rule("Squeeze", known=(1,))
+def _squeeze(call: NodeCall[Any]) -> Value:
+    axes = call.axes(None)
+    return call.give(call.ops.squeeze(call.x(), axis=None if axes is None else tuple(int(a) for a in axes)))
+
+
+@rule("Unsqueeze", known=(1,))
+def _unsqueeze(call: NodeCall[Any]) -> Value:
+    axes = [int(axis) for axis in call.axes([]) or []]
+    rank = call.rank() + len(axes)
+    x = call.x()
+    for axis in sorted(axis % rank for axis in axes):
+        x = call.ops.unsqueeze(x, axis=axis)
+    return call.give(x)
+
+
+@rule("Concat")
+def _concat(call: NodeCall[Any]) -> Value:
+    axis = int(call.attribute("axis", 1))
+    return call.give(call.ops.concat(call.xs(), axis=axis))
+
+
+@rule("Split", known=(1,))
+def _split(call: NodeCall[Any]) -> tuple[Value, ...]:
+    axis = call.axis(0)
+    size = call.shape()[axis]
+    given = call.attribute("split")
+    if given is None and call.has(1):
+        given = call.ints(1, "split")
+    if given is None:
+        count = int(call.attribute("num_outputs", len(call.node.outputs)))
+        if isinstance(size, int):
+            each = -(-size // count)
+            given = [min(each, max(size - i * each, 0)) for i in range(count)]
+        else:
+            part = floor_div(size + (count - 1), count)
+            given = [*[part] * (count - 1), size - part * (count - 1)]
+    return tuple(call.give(part) for part in call.ops.split(call.x(), sizes=given, axis=axis))
+
+
+@rule("Slice", known=(1, 2, 3, 4))
+def _slice(call: NodeCall[Any]) -> Value:
+    ops, x = call.ops, call.x()
+    starts = call.ints(1, "starts") if call.has(1) else call.attribute("starts", [])
+    ends = call.ints(2, "ends") if call.has(2) else call.attribute("ends", [])
+    axes = call.axes(range(len(starts)), at=3) or []
+    steps = call.ints(4, "steps") if call.has(4) else [1] * len(starts)
+    for start, end, axis, step in zip(starts, ends, axes, steps):
+        x = sliced(ops, x, int(axis) % len(x.shape), start, end, step)
+    return call.give(x)
+
+
+@rule("Expand", known=(1,))
+def _expand(call: NodeCall[Any]) -> Value:
+    shape = common_shape([call.shape(), tuple(call.ints(1, "shape"))])
+    return call.give(stretched(call.ops, call.x(), shape))
+
+
+@rule("Tile", known=(1,))
+def _tile(call: NodeCall[Any]) -> Value:
+    return call.give(tile(call.ops, call.x(), repeats=call.ints(1, "repeats")))
+
+
+@rule("ConstantOfShape", known=(0,))
+def _constant_of_shape(call: NodeCall[Any]) -> Value:
+    value = call.attribute("value", np.zeros(1, np.float32))
+    number = value.reshape(-1)[0].item()
+    sizes = tuple(call.ints(0, "shape"))
+    return TensorValue(call.ops.full(shape=sizes, value=number, dtype=held(value.dtype, call.ops)), value.dtype)
+
+
+@rule("Range", known=(0, 1, 2))
+def _range(call: NodeCall[Any]) -> Value:
+    ops, dtype = call.ops, call.dtype()
+    start, limit, delta = (_whole(call.number(i, name)) for i, name in enumerate(("start", "limit", "delta")))
+    if all(isinstance(each, (int, float)) for each in (start, limit, delta)):
+        count: Dim = max(math.ceil((limit - start) / delta), 0)
+    elif (
+        isinstance(delta, int) and delta > 0 and not any(isinstance(each, (float, DimFloat)) for each in (start, limit))
+    ):
+        count = floor_div(maximum(limit - start, 0) + (delta - 1), delta) if delta > 1 else maximum(limit - start, 0)
+    else:
+        raise UnsupportedError(f"a range from {start} to {limit} in steps of {delta} has no length that is known")
+    target = held(dtype, ops)
+    steps = ops.iota(shape=(count,), dtype="int64")
+    steps = ops.cast(steps, dtype=target) if target != steps.dtype else steps
+    scaled = ops.mul(steps, ops.full(shape=(count,), value=delta, dtype=target))
+    return TensorValue(ops.add(scaled, whole(ops, (count,), start, target)), dtype)
+
+
+def _whole(number: Any) -> Any:
+    """Convert an integral float to int; sizes stay symbolic when a node casts them to floats."""
+    return int(number) if isinstance(number, float) and number.is_integer() else number
+
+
+@rule("EyeLike")
+def _eye_like(call: NodeCall[Any]) -> Value:
+    dtype = dtype_of(int(call.attribute("dtype"))) if "dtype" in call.node.attributes else call.dtype()
+    rows, columns = call.shape()
+    return call.give(eye(call.ops, rows, columns, k=int(call.attribute("k", 0)), dtype=held(dtype, call.ops)), dtype)
+
+
+@rule("Trilu", known=(1,))
+def _trilu(call: NodeCall[Any]) -> Value:
+    triangle = triu if call.attribute("upper", 1) else tril
+    return call.give(triangle(call.ops, call.x(), k=call.number(1, "k", 0)))
+
+
+@rule("OneHot", known=(1, 2))
+def _one_hot(call: NodeCall[Any]) -> Value:
+    ops, index = call.ops, call.x()
+    depth = call.number(1, "depth")
+    depth = int(depth) if isinstance(depth, float) else depth
+    dtype = call.dtype(2)
+    rank = len(index.shape) + 1
+    axis = int(call.attribute("axis", -1)) % rank
+    if index.dtype.kind == "f":
+        index = ops.cast(index, dtype="int64")
+    shape = (*index.shape[:axis], depth, *index.shape[axis:])
+    spread = stretched(ops, ops.unsqueeze(index, axis=axis), shape)
+    zero = ops.full(shape=shape, value=0, dtype=index.dtype)
+    behind = ops.add(spread, ops.full(shape=shape, value=depth, dtype=index.dtype))
+    spread = ops.select(ops.less(spread, zero), behind, spread)
+    own = ops.equal(spread, ops.iota(shape=shape, axis=axis, dtype=index.dtype))
+    values = call.x(2)
+    off, on = (stretched(ops, ops.reshape(part, shape=()), shape) for part in ops.split(values, sizes=(1, 1), axis=0))
+    return call.give(ops.select(own, on, off), dtype)
+
+
+@rule("DepthToSpace")
+def _depth_to_space(call: NodeCall[Any]) -> Value:
+    ops, x, block = call.ops, call.x(), int(call.attribute("blocksize"))
+    if call.attribute("mode", "DCR") == "DCR":
+        return call.give(depth_to_space(ops, x, block=block))
+    return call.give(pixel_shuffle(ops, x, factor=block))
+
+
+@rule("SpaceToDepth")
+def _space_to_depth(call: NodeCall[Any]) -> Value:
+    ops, x, block = call.ops, call.x(), int(call.attribute("blocksize"))
+    if call.attribute("mode", "DCR") == "DCR":
+        return call.give(space_to_depth(ops, x, block=block))
+    return call.give(pixel_unshuffle(ops, x, factor=block))
+
+
+@rule("Pad", known=(1, 3))
+def _pad(call: NodeCall[Any]) -> Value:
+    ops, x = call.ops, call.x()
+    rank = len(x.shape)
+    pads = call.ints(1, "pads") if call.has(1) else call.attribute("pads", call.attribute("paddings"))
+    axes = [int(a) % rank for a in call.ints(3, "axes")] if call.has(3) else list(range(rank))
+    mode = call.attribute("mode", "constant")
+    pairs: list[tuple[Dim, Dim]] = [(0, 0)] * rank
+    for i, axis in enumerate(axes):
+        pairs[axis] = (pads[i], pads[i + len(axes)])
+    if mode == "constant":
+        cells = call.value(2) if call.has(2) else None
+        if isinstance(cells, TensorValue):  # computed: written to the padding
+            there = pad(ops, ops.full(shape=x.shape, value=1, dtype="int64"), padding=pairs)
+            wide = pad(ops, x, padding=pairs)
+            inside = ops.equal(there, ops.full(shape=there.shape, value=1, dtype="int64"))
+            return call.give(ops.select(inside, wide, stretched(ops, ops.reshape(cells.ref, shape=()), wide.shape)))
+        value = call.number(2, "constant_value", call.attribute("value", 0.0))
+        if x.dtype.kind == "b":
+            whole = pad(ops, ops.cast(x, dtype="int64"), padding=pairs, value=int(value))
+            return call.mask(ops.cast(whole, dtype="bool"))
+        return call.give(pad(ops, x, padding=pairs, value=value if x.dtype.kind == "f" else int(value)))
+    return call.give(pad(ops, x, padding=pairs, mode=mode))
+
+
+# Shapes, axes and the order of elements. Symbolic sizes are computed from the inputs
+
+
+def _write_broadcast_to(
+    writer: OnnxWriter, operands: Operands, results: Results, /, *, shape: Shape
+) -> tuple[str, ...]:
+    return (writer.expanded(operands[0], operands[0].shape, shape),)
+
+
+def _write_reshape(writer: OnnxWriter, operands: Operands, results: Results, /, **static: Any) -> tuple[str, ...]:
+    return (writer.reshaped(operands[0], operands[0].shape, results[0].shape),)
+
+
+def _write_squeeze(
+    writer: OnnxWriter, operands: Operands, results: Results, /, *, axes: tuple[int, ...]
+) -> tuple[str, ...]:
+    (x,) = operands
+    return (writer.node("Squeeze", x, writer.ints(*axes)) if axes else x.name,)
+
+
+def _write_unsqueeze(writer: OnnxWriter, operands: Operands, results: Results, /, *, axis: int) -> tuple[str, ...]:
+    return (writer.node("Unsqueeze", *operands, writer.ints(axis)),)
+
+
+def _write_transpose(*axes: int) -> OnnxRule:
+    def says(writer: OnnxWriter, operands: Operands, results: Results, /) -> tuple[str, ...]:
+        return (writer.node("Transpose", *operands, perm=axes),)
+
+    return OnnxRule(says)
+
+
+def _write_swap_adjacent(writer: OnnxWriter, operands: Operands, results: Results, /, *, depth: int) -> tuple[str, ...]:
+    rank = len(operands[0].shape)
+    axes = (*range(depth), depth + 1, depth, *range(depth + 2, rank))
+    return (writer.node("Transpose", *operands, perm=axes),)
+
+
+def _write_permute(
+    writer: OnnxWriter, operands: Operands, results: Results, /, *, axes: tuple[int, ...]
+) -> tuple[str, ...]:
+    (x,) = operands
+    return (x.name if axes == tuple(range(len(axes))) else writer.node("Transpose", x, perm=axes),)
+
+
+def _write_concat(writer: OnnxWriter, operands: Operands, results: Results, /, *, axis: int) -> tuple[str, ...]:
+    return (writer.node("Concat", *operands, axis=axis),)
+
+
+def _write_slice(
+    writer: OnnxWriter, operands: Operands, results: Results, /, *, axis: int, start: Dim, length: Dim, step: int
+) -> tuple[str, ...]:
+    end = start + length if step == 1 or is_zero(length) else start + (length - 1) * step + 1
+    return (
+        writer.node("Slice", *operands, writer.dims([start]), writer.dims([end]), writer.ints(axis), writer.ints(step)),
+    )
+
+
+def _write_pad(
+    writer: OnnxWriter,
+    operands: Operands,
+    results: Results,
+    /,
+    *,
+    padding: tuple[tuple[Dim, Dim], ...],
+    value: Any,
+    interior: tuple[int, ...],
+) -> tuple[str, ...]:
+    (x,) = operands
+    name, shape = x.name, x.shape
+    for axis, between in enumerate(interior):
+        if between:
+            name, shape = _write_spread(writer, name, shape, axis, between, value, x)
+    sizes = [before for before, _ in padding] + [after for _, after in padding]
+    if not all(map(is_zero, sizes)):
+        name = writer.node("Pad", name, writer.dims(sizes), writer.number(value, x.dtype))
+    return (name,)
+
+
+def _write_spread(
+    writer: OnnxWriter, name: str, shape: Shape, axis: int, between: int, value: Any, x: OnnxValue
+) -> tuple[str, Shape]:
+    """Insert cells between adjacent entries: `between` cells after each entry, with those after the last one cut."""
+    size = shape[axis]
+    if type(size) is int and size < 2:
+        return name, shape
+    rank = len(shape)
+    cells = [0] * (2 * rank + 2)
+    cells[rank + 1 + axis + 1] = between
+    column = writer.node("Unsqueeze", name, writer.ints(axis + 1))
+    column = writer.node("Pad", column, writer.ints(*cells), writer.number(value, x.dtype))
+    wide = (*shape[: axis + 1], between + 1, *shape[axis + 1 :])
+    merged = (*shape[:axis], size * (between + 1), *shape[axis + 1 :])
+    flat = writer.reshaped(column, wide, merged)
+    end = (size - 1) * (between + 1) + 1
+    flat = writer.node("Slice", flat, writer.ints(0), writer.dims([end]), writer.ints(axis))
+    return flat, (*shape[:axis], end, *shape[axis + 1 :])
+
+
+EXPORTS.update(
+    {
+        layout.BROADCAST_TO: OnnxRule(_write_broadcast_to),
+        layout.RESHAPE: OnnxRule(_write_reshape),
+        layout.FLATTEN: OnnxRule(_write_reshape),
+        layout.SQUEEZE: OnnxRule(_write_squeeze),
+        layout.UNSQUEEZE: OnnxRule(_write_unsqueeze),
+        layout.PERMUTE: OnnxRule(_write_permute),
+        layout.TRANSPOSE2D: _write_transpose(1, 0),
+        layout.TRANSPOSE3D_FIRST_TO_LAST: _write_transpose(1, 2, 0),
+        layout.TRANSPOSE3D_LAST_TO_FIRST: _write_transpose(2, 0, 1),
+        layout.TRANSPOSE3D_LAST_TWO: _write_transpose(0, 2, 1),
+        layout.SWAP_ADJACENT_AT_DEPTH: OnnxRule(_write_swap_adjacent),
+        slicing.CONCAT: OnnxRule(_write_concat),
+        slicing.SLICE: OnnxRule(_write_slice),
+        slicing.PAD: OnnxRule(_write_pad),
+    }
+)

@@ -1,0 +1,289 @@
+"""Cumulative sums, linear recurrences, products, and argsort."""
+
+from __future__ import annotations
+
+from string import ascii_letters
+from typing import Any
+
+from ....ops.catalogue import determinants as determinants
+from ....ops.catalogue import linalg as linalg
+from ....ops.catalogue import primitives
+from ....ops.catalogue import reduction as reduction
+from ....ops.catalogue import sequence as sequence
+from ....ops.derived import einsum
+from ....ops.dims import prod
+from ....ops.functions.arrange import flip
+from ....ops.functions.ordering import top_k
+from ....ops.infix import product_of_stacks
+from ....ops.types import BOOL, INT32, TensorType
+from ...operators import NAN, exported, reduced
+from ...values import Value, stretched
+from ..call import NodeCall, rule
+from ..writer import EXPORTS, OnnxRule, OnnxValue, OnnxWriter, Says, Subgraph, direct, is_empty
+
+# Matrix products and determinants
+
+
+@rule("MatMul")
+def _matmul(call: NodeCall[Any]) -> Value:
+    return call.wrap(product(call.ops, call.x(0), call.x(1)))
+
+
+def product(ops: Any, x: Any, y: Any) -> Any:
+    """Compute NumPy's matmul; if y is a matrix or a vector, on all rows of the batch at once."""
+    if len(x.shape) < 3 or len(y.shape) > 2:
+        return product_of_stacks(ops, x, y)
+    column = len(y.shape) == 1
+    y = ops.unsqueeze(y, axis=1) if column else y
+    rows = ops.reshape(x, shape=(prod(x.shape[:-1]), x.shape[-1]))
+    z = ops.reshape(ops.matmul(rows, y), shape=(*x.shape[:-1], y.shape[-1]))
+    return ops.squeeze(z, axis=-1) if column else z
+
+
+@rule("Det")
+def _det(call: NodeCall[Any]) -> Value:
+    return call.give(call.ops.det(call.x()))
+
+
+@rule("Gemm")
+def _gemm(call: NodeCall[Any]) -> Value:
+    ops, alpha, beta = call.ops, call.attribute("alpha", 1.0), call.attribute("beta", 1.0)
+    a = call.x(0)
+    a = ops.transpose2d(a) if call.attribute("transA", 0) else a
+    b = call.x(1)
+    turned = bool(call.attribute("transB", 0))
+    vector = call.has(2) and call.rank(2) == 1 and beta == 1.0 and alpha == 1.0
+    if turned and a.dtype.kind == "f" and (vector or not call.has(2)) and alpha == 1.0:
+        bias = stretched(ops, call.x(2), (b.shape[0],)) if call.has(2) else None
+        return call.give(ops.linear(b, bias, a))
+    y = ops.matmul(a, ops.transpose2d(b) if turned else b)
+    y = y if alpha == 1.0 else ops.scale(y, c=alpha)
+    if call.has(2) and beta:
+        c = call.x(2)
+        c = c if beta == 1.0 else ops.scale(c, c=beta)
+        y = ops.add(y, stretched(ops, c, y.shape))
+    return call.give(y)
+
+
+@rule("Einsum")
+def _einsum(call: NodeCall[Any]) -> Value:
+    equation = _spelled(call.attribute("equation").replace(" ", ""), [call.rank(i) for i in range(len(call))])
+    return call.give(einsum(call.ops, equation, *call.xs()))
+
+
+def _spelled(equation: str, ranks: list[int]) -> str:
+    """Return the equation with letters for its ellipses, and with an explicit result."""
+    left, arrow, right = equation.partition("->")
+    terms = left.split(",")
+    free = [letter for letter in ascii_letters if letter not in equation]
+    depth = max((rank - len(term) + 3 for term, rank in zip(terms, ranks) if "..." in term), default=0)
+    hidden = "".join(free[:depth])
+    written = [
+        term.replace("...", hidden[depth - (rank - len(term) + 3) :] if rank - len(term) + 3 else "")
+        for term, rank in zip(terms, ranks)
+    ]
+    if not arrow:
+        letters = "".join(written)
+        right = hidden + "".join(c for c in sorted(set(letters) - set(hidden)) if letters.count(c) == 1)
+    return ",".join(written) + "->" + right.replace("...", hidden)
+
+
+# Matrix products and determinants
+
+
+def _write_product(
+    writer: OnnxWriter, operands: tuple[OnnxValue, ...], results: tuple[TensorType, ...], /
+) -> tuple[str, ...]:
+    if is_empty(operands[0].type):  # empty sums
+        return (writer.filled(results[0].shape, 0.0, results[0].dtype),)
+    return (writer.node("MatMul", *operands),)
+
+
+def _write_linear(
+    writer: OnnxWriter, operands: tuple[OnnxValue, ...], results: tuple[TensorType, ...], /, *, has_bias: bool
+) -> tuple[str, ...]:
+    weight, *bias, x = operands
+    if is_empty(x.type):  # no features: only the bias
+        if bias:
+            return (writer.expanded(bias[0], bias[0].shape, results[0].shape),)
+        return (writer.filled(results[0].shape, 0.0, x.dtype),)
+    if len(x.shape) == 2:
+        return (writer.node("Gemm", x, weight, *bias, transB=1),)
+    out = writer.node("MatMul", x, writer.node("Transpose", weight, perm=(1, 0)))
+    return (writer.node("Add", out, *bias) if bias else out,)
+
+
+def _write_det(
+    writer: OnnxWriter, operands: tuple[OnnxValue, ...], results: tuple[TensorType, ...], /
+) -> tuple[str, ...]:
+    if is_empty(operands[0].type):
+        return (writer.filled(results[0].shape, 1.0, results[0].dtype),)
+    return (writer.node("Det", *operands),)
+
+
+EXPORTS.update(
+    {
+        linalg.MATMUL: OnnxRule(_write_product),
+        linalg.BMM: OnnxRule(_write_product),
+        linalg.LINEAR: OnnxRule(_write_linear),
+        determinants.DET: OnnxRule(_write_det, NAN),
+    }
+)
+
+
+# Sums, means and extrema over axes, cumulative sums, arg-extrema, sorting
+
+
+@rule("ArgMax", "ArgMin")
+def _arg(call: NodeCall[Any]) -> Value:
+    ops, x, axis = call.ops, call.x(), call.axis(0)
+    keep, last = bool(call.attribute("keepdims", 1)), bool(call.attribute("select_last_index", 0))
+    if last:
+        x = flip(ops, x, axis=axis)
+    found = (ops.argmin if call.node.op == "ArgMin" else ops.argmax)(x, axis=axis, keepdims=keep)
+    if last:
+        found = ops.sub(ops.full(shape=found.shape, value=x.shape[axis] - 1, dtype="int64"), found)
+    return call.index(found)
+
+
+@rule("CumSum", "CumProd", known=(1,))
+def _cumulative(call: NodeCall[Any]) -> Value:
+    axis = int(call.number(1, "axis")) % call.rank()
+    op = call.ops.cumsum if call.node.op == "CumSum" else call.ops.cumprod
+    exclusive, reverse = bool(call.attribute("exclusive", 0)), bool(call.attribute("reverse", 0))
+    return call.wrap(op(call.x(), axis=axis, exclusive=exclusive, reverse=reverse))
+
+
+@rule("TopK", known=(1,))
+def _top_k(call: NodeCall[Any]) -> tuple[Value, ...]:
+    ops, x, axis = call.ops, call.x(), call.axis(-1)
+    k = call.number(1, "k", call.attribute("k"))
+    values, places = top_k(ops, x, k=k, axis=axis, largest=bool(call.attribute("largest", 1)))
+    return call.give(values), call.index(places)
+
+
+# Reductions along axes, softmax and log-softmax
+
+
+def reduced_by(op: str) -> Says:
+    """Return the rule of an ONNX reduction; over an axis of size 0 its value is that of an empty reduction."""
+
+    def says(
+        writer: OnnxWriter,
+        operands: tuple[OnnxValue, ...],
+        results: tuple[TensorType, ...],
+        /,
+        *,
+        axes: tuple[int, ...],
+        keepdims: bool,
+    ) -> tuple[str, ...]:
+        (x,), (out,) = operands, results
+        name = x.name if x.dtype == out.dtype else writer.converted(x, out.dtype)  # integers are summed in int64
+        if not axes:
+            return (name,)
+        if is_empty(x.type):  # some runtimes do not know that an empty sum is 0 and an empty product 1
+            return (writer.filled(out.shape, int(op == "ReduceProd"), out.dtype),)
+        return (writer.node(op, name, writer.ints(*axes), keepdims=int(keepdims)),)
+
+    return says
+
+
+def _write_sum(
+    writer: OnnxWriter, operands: tuple[OnnxValue, ...], results: tuple[TensorType, ...], /
+) -> tuple[str, ...] | None:
+    return reduced_by("ReduceSum")(writer, operands, results, axes=tuple(range(len(operands[0].shape))), keepdims=False)
+
+
+EXPORTS.update(
+    {
+        reduction.SUM: OnnxRule(_write_sum),
+        **{primitives()[each.op]: OnnxRule(reduced_by(each.onnx), each.note) for each in exported(reduced)},
+        reduction.ARGMAX: direct("ArgMax", "axis", "keepdims", note=NAN),
+        reduction.ARGMIN: direct("ArgMin", "axis", "keepdims", note=NAN),
+        reduction.SOFTMAX: direct("Softmax", "axis"),
+        reduction.LOG_SOFTMAX: direct("LogSoftmax", "axis"),
+    }
+)
+
+
+def _write_cumsum(
+    writer: OnnxWriter,
+    operands: tuple[OnnxValue, ...],
+    results: tuple[TensorType, ...],
+    /,
+    *,
+    axis: int,
+    exclusive: bool,
+    reverse: bool,
+) -> tuple[str, ...]:
+    (x,), (out,) = operands, results
+    if is_empty(x.type):
+        return (writer.filled(out.shape, 0, out.dtype),)
+    name = x.name if x.dtype == out.dtype else writer.converted(x, out.dtype)
+    place = writer.constant(axis, INT32)
+    return (writer.node("CumSum", name, place, exclusive=int(exclusive), reverse=int(reverse)),)
+
+
+def _write_argsort(
+    writer: OnnxWriter,
+    operands: tuple[OnnxValue, ...],
+    results: tuple[TensorType, ...],
+    /,
+    *,
+    axis: int,
+    descending: bool,
+) -> tuple[str, ...]:
+    """Write a TopK of the whole axis, which puts the lower index first among equal elements."""
+    (x,), (out,) = operands, results
+    if is_empty(x.type):
+        return (writer.filled(out.shape, 0, out.dtype),)
+    name = writer.converted(x, INT32) if x.dtype == BOOL else x.name
+    length = writer.dims([x.shape[axis]])
+    return (writer.outputs_of("TopK", name, length, count=2, axis=axis, largest=int(descending), sorted=1)[1],)
+
+
+def _write_linear_recurrence(
+    writer: OnnxWriter,
+    operands: tuple[OnnxValue, ...],
+    results: tuple[TensorType, ...],
+    /,
+    *,
+    axis: int,
+    reverse: bool,
+) -> tuple[str, ...]:
+    """Write a Scan along the axis, whose state is the previous result."""
+    (a, b), (out,) = operands, results
+    if is_empty(out):
+        return (writer.filled(out.shape, 0, out.dtype),)
+    entry = TensorType((*out.shape[:axis], *out.shape[axis + 1 :]), out.dtype)
+    before = writer.filled(entry.shape, 0, entry.dtype)
+    inside = [OnnxValue(writer.unique("entry"), entry, writer) for _ in range(3)]
+    outside, writer.nodes = writer.nodes, []
+    value = writer.node("Add", writer.node("Mul", inside[1], inside[0]), inside[2])
+    names = [writer.node("Identity", value) for _ in range(2)]
+    body, writer.nodes = Subgraph(writer.nodes, inside, [OnnxValue(name, entry, writer) for name in names]), outside
+    return (
+        writer.outputs_of(
+            "Scan",
+            before,
+            a,
+            b,
+            count=2,
+            body=body,
+            num_scan_inputs=2,
+            scan_input_axes=(axis, axis),
+            scan_input_directions=(int(reverse),) * 2,
+            scan_output_axes=(axis,),
+            scan_output_directions=(int(reverse),),
+        )[1],
+    )
+
+
+EXPORTS.update(
+    {
+        sequence.CUMSUM: OnnxRule(_write_cumsum),
+        sequence.LINEAR_RECURRENCE: OnnxRule(_write_linear_recurrence),
+        sequence.REDUCE_PROD: OnnxRule(reduced_by("ReduceProd")),
+        sequence.ARGSORT: OnnxRule(_write_argsort, NAN),
+    }
+)

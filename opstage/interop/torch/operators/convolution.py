@@ -1,0 +1,261 @@
+"""Convolutions and pools."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ....ops.derived import adaptive_avg_pool, adaptive_max_pool
+from ....ops.dims import Dim
+from ....ops.errors import UnsupportedError
+from ....ops.functions.borders import pad
+from ....ops.functions.grids import affine_grid, grid_sample
+from ....ops.functions.patches import fold, unfold
+from ....ops.functions.resample import resize
+from ...values import maxima, windows
+from ..call import AtenCall, rule
+
+Numbers = tuple[int, ...]
+
+
+def _each(given: Any, rank: int, default: Any = None) -> Numbers:
+    """Return a number per axis, from one for all or from several."""
+    if given is None or (isinstance(given, list) and not given):
+        given = default
+    listed = list(given) if isinstance(given, (list, tuple)) else [given]
+    return tuple(int(each) for each in (listed * rank if len(listed) == 1 else listed))
+
+
+@rule("convolution.default")
+def _convolution(
+    call: AtenCall[Any],
+    x: Any,
+    kernel: Any,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+) -> Any:
+    rank = len(kernel.shape) - 2
+    static: dict[str, Any] = {
+        "stride": _each(stride, rank),
+        "padding": _each(padding, rank),
+        "dilation": _each(dilation, rank),
+        "groups": groups,
+    }
+    refs = (kernel.ref, None if bias is None else bias.ref, x.ref)
+    if transposed:
+        return call.give(call.ops.conv_transpose(*refs, **static, output_padding=_each(output_padding, rank)))
+    return call.give(call.ops.conv(*refs, **static))
+
+
+@rule("conv1d.default", "conv2d.default", "conv3d.default", "conv1d.padding", "conv2d.padding", "conv3d.padding")
+def _conv(
+    call: AtenCall[Any], x: Any, kernel: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int
+) -> Any:
+    rank = len(kernel.shape) - 2
+    gaps = _each(dilation, rank)
+    ref = x.ref
+    if isinstance(padding, str):
+        totals = [gap * (k - 1) if padding == "same" else 0 for gap, k in zip(gaps, kernel.shape[2:])]
+        pairs = [(total // 2, total - total // 2) for total in totals]
+        if any(a != b for a, b in pairs):
+            ref = pad(call.ops, ref, padding=[*[(0, 0)] * (len(x.shape) - rank), *pairs])
+            padding = 0
+        else:
+            padding = [a for a, _ in pairs]
+    static: dict[str, Any] = {"stride": _each(stride, rank), "padding": _each(padding, rank), "dilation": gaps}
+    return call.give(call.ops.conv(kernel.ref, None if bias is None else bias.ref, ref, **static, groups=groups))
+
+
+@rule("conv_transpose1d.default", "conv_transpose2d.input", "conv_transpose3d.input")
+def _conv_transpose(
+    call: AtenCall[Any],
+    x: Any,
+    kernel: Any,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    output_padding: Any,
+    groups: int,
+    dilation: Any,
+) -> Any:
+    return _convolution(call, x, kernel, bias, stride, padding, dilation, True, output_padding, groups)
+
+
+# Pools ----------------------------------------------------------------------------------------------------------------
+
+
+def _behind(x: Any, kernel: Numbers, stride: Numbers, padding: Numbers, dilation: Numbers) -> list[Dim]:
+    """Return how far the windows extend beyond the padded axes, for which ceil_mode adds a window."""
+    reach: list[Dim] = []
+    for size, k, s, p, d in zip(x.shape[-len(kernel) :], kernel, stride, padding, dilation):
+        room = size + 2 * p - d * (k - 1) - 1
+        if not isinstance(size, int):
+            if s > 1:
+                raise UnsupportedError("with ceil_mode and a stride above 1 every size must be known")
+            reach.append(0)
+            continue
+        count = -(-room // s) + 1
+        if (count - 1) * s >= size + p:
+            count -= 1  # a window that would start in the padding at the end
+        reach.append((count - 1) * s - room)
+    return reach
+
+
+@rule(
+    *[f"max_pool{n}d.default" for n in (1, 2, 3)],
+    *[f"max_pool{n}d_with_indices.default" for n in (2, 3)],
+)
+def _max_pool(
+    call: AtenCall[Any], x: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool
+) -> Any:
+    ops, rank = call.ops, int(call.name.split("max_pool")[1][0])
+    cells = _each(kernel, rank)
+    steps, sides, gaps = _each(stride, rank, cells), _each(padding, rank), _each(dilation, rank)
+    ref, lead = x.ref, [(0, 0)] * (len(x.shape) - rank)
+    behind = _behind(x, cells, steps, sides, gaps) if ceil_mode else [0] * rank
+    sparse = any(d > 1 for d in gaps)
+    if "with_indices" in call.name and 1 in call.node.used:
+        padding = [(p, p + b) for p, b in zip(sides, behind)]
+        return [call.give(each, i) for i, each in enumerate(maxima(ops, ref, (cells, steps, gaps), padding))]
+    if sparse or any(not isinstance(b, int) or b for b in behind):
+        ref = pad(ops, ref, padding=[*lead, *[(p, p + b) for p, b in zip(sides, behind)]], value=-math.inf)
+        sides = (0,) * rank
+    if sparse:
+        y = windows(ops, ref, (cells, steps, gaps), ops.maximum)
+    else:
+        y = ops.max_pool(ref, kernel=cells, stride=steps, padding=sides)
+    return [call.give(y, 0), None] if "with_indices" in call.name else call.give(y)
+
+
+@rule(*[f"avg_pool{n}d.default" for n in (1, 2, 3)])
+def _avg_pool(
+    call: AtenCall[Any],
+    x: Any,
+    kernel: Any,
+    stride: Any,
+    padding: Any,
+    ceil_mode: bool,
+    counted: bool,
+    divisor: Any = None,
+) -> Any:
+    ops, rank = call.ops, int(call.name.split("avg_pool")[1][0])
+    cells = _each(kernel, rank)
+    steps, sides = _each(stride, rank, cells), _each(padding, rank)
+    behind = _behind(x, cells, steps, sides, (1,) * rank) if ceil_mode else [0] * rank
+    if not any(not isinstance(b, int) or b for b in behind):
+        plain = counted or divisor is not None
+        y = ops.avg_pool(x.ref, kernel=cells, stride=steps, padding=sides, count_include_pad=plain)
+        return call.give(y if divisor is None else ops.scale(y, c=math.prod(cells) / divisor))
+    # window sums of x and of the cells that count, with the mean as their quotient
+    lead = [(0, 0)] * (len(x.shape) - rank)
+    around, after = [*lead, *[(p, p) for p in sides]], [*lead, *[(0, b) for b in behind]]
+    ones = ops.full(shape=(*[1] * len(lead), *x.shape[-rank:]), value=1.0)
+    ones = pad(ops, pad(ops, ones, padding=around, value=1.0 if counted else 0.0), padding=after)
+    padded = pad(ops, pad(ops, x.ref, padding=around), padding=after)
+    total, count = (windows(ops, each, (cells, steps, (1,) * rank), ops.add) for each in (padded, ones))
+    if divisor is not None:
+        return call.give(ops.scale(total, c=1 / divisor))
+    return call.give(ops.div(total, call.stretched(count, total.shape)))
+
+
+@rule(*[f"{kind}adaptive_avg_pool{n}d.default" for n in (1, 2, 3) for kind in ("", "_")])
+def _adaptive_avg_pool(call: AtenCall[Any], x: Any, size: Any) -> Any:
+    return call.give(adaptive_avg_pool(call.ops, x.ref, size=tuple(size)))
+
+
+@rule(*[f"adaptive_max_pool{n}d.default" for n in (1, 2, 3)])
+def _adaptive_max_pool(call: AtenCall[Any], x: Any, size: Any) -> Any:
+    if 1 in call.node.used:
+        raise UnsupportedError("its second result, where the maxima are, is not made here")
+    return [call.give(adaptive_max_pool(call.ops, x.ref, size=tuple(size)), 0), None]
+
+
+@rule("im2col.default")
+def _im2col(call: AtenCall[Any], x: Any, kernel: Any, dilation: Any, padding: Any, stride: Any) -> Any:
+    windows: Any = {"stride": tuple(stride), "padding": tuple(padding), "dilation": tuple(dilation)}
+    return call.give(unfold(call.ops, x.ref, kernel=tuple(kernel), **windows))
+
+
+@rule("col2im.default")
+def _col2im(call: AtenCall[Any], x: Any, size: Any, kernel: Any, dilation: Any, padding: Any, stride: Any) -> Any:
+    windows: Any = {"stride": tuple(stride), "padding": tuple(padding), "dilation": tuple(dilation)}
+    return call.give(fold(call.ops, x.ref, size=tuple(size), kernel=tuple(kernel), **windows))
+
+
+# Resize and sample images
+
+
+def _size_or_scale(size: Any, scales: Any) -> dict[str, Any]:
+    if scales is not None and size is None:
+        return {"scale": tuple(scales)}
+    return {"size": tuple(size)}
+
+
+def _given(scales: tuple[Any, ...], size: Any) -> dict[str, Any]:
+    """Return the scales if given, since they determine the coordinates, else the sizes."""
+    known = [scale for scale in scales if scale is not None]
+    return {"scale": tuple(known)} if known and len(known) == len(size) else {"size": tuple(size)}
+
+
+@rule(*[f"upsample_nearest{n}d.vec" for n in (1, 2, 3)], *[f"_upsample_nearest_exact{n}d.vec" for n in (1, 2, 3)])
+def _nearest_of(call: AtenCall[Any], x: Any, size: Any, scales: Any) -> Any:
+    return _nearest_result(call, x, _size_or_scale(size, scales))
+
+
+@rule(
+    *[f"upsample_nearest{n}d.default" for n in (1, 2, 3)],
+    *[f"_upsample_nearest_exact{n}d.default" for n in (1, 2, 3)],
+)
+def _nearest(call: AtenCall[Any], x: Any, size: Any, *scales: Any) -> Any:
+    return _nearest_result(call, x, _given(scales, size))
+
+
+def _nearest_result(call: AtenCall[Any], x: Any, target: dict[str, Any]) -> Any:
+    exact = "exact" in call.name
+    coordinates, rounding = ("half_pixel", "round_prefer_ceil") if exact else ("asymmetric", "floor")
+    y = resize(call.ops, x.ref, **target, mode="nearest", coordinates=coordinates, rounding=rounding)
+    return call.give(y)
+
+
+_INTERPOLATED = {"linear1d": "linear", "bilinear2d": "linear", "trilinear3d": "linear", "bicubic2d": "cubic"}
+_FILTERED = {"_upsample_bilinear2d_aa": "linear", "_upsample_bicubic2d_aa": "cubic"}
+
+
+@rule(*[f"upsample_{kind}.vec" for kind in _INTERPOLATED], *[f"{kind}.vec" for kind in _FILTERED])
+def _interpolated_of(call: AtenCall[Any], x: Any, size: Any, align_corners: bool, scales: Any) -> Any:
+    return _interpolated_result(call, x, align_corners, _size_or_scale(size, scales))
+
+
+@rule(*[f"upsample_{kind}.default" for kind in _INTERPOLATED], *[f"{kind}.default" for kind in _FILTERED])
+def _interpolated(call: AtenCall[Any], x: Any, size: Any, align_corners: bool, *scales: Any) -> Any:
+    return _interpolated_result(call, x, align_corners, _given(scales, size))
+
+
+def _interpolated_result(call: AtenCall[Any], x: Any, align_corners: bool, target: dict[str, Any]) -> Any:
+    name = call.name.removeprefix("aten.")
+    filtered = name in _FILTERED
+    mode = _FILTERED[name] if filtered else _INTERPOLATED[name.removeprefix("upsample_")]
+    coordinates = "align_corners" if align_corners else "half_pixel"
+    if filtered and align_corners:
+        raise UnsupportedError("align_corners with antialias is not known")
+    return call.give(resize(call.ops, x.ref, **target, mode=mode, coordinates=coordinates, antialias=filtered))
+
+
+_MODES = ("linear", "nearest", "cubic")
+_PADDINGS = ("zeros", "border", "reflection")
+
+
+@rule("grid_sampler_2d.default", "grid_sampler_3d.default", "grid_sampler.default")
+def _grid_sample(call: AtenCall[Any], x: Any, grid: Any, mode: int, padding: int, align_corners: bool) -> Any:
+    static: Any = {"mode": _MODES[mode], "padding": _PADDINGS[padding], "align_corners": bool(align_corners)}
+    return call.give(grid_sample(call.ops, x.ref, grid.ref, **static))
+
+
+@rule("affine_grid_generator.default")
+def _affine_grid(call: AtenCall[Any], theta: Any, size: Any, align_corners: bool) -> Any:
+    return call.give(affine_grid(call.ops, theta.ref, size=tuple(size), align_corners=align_corners))

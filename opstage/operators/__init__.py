@@ -1,1 +1,0 @@
-"""Operators of foreign programs as programs over Ops: one table for ONNX and ATen, in both directions."""
