@@ -23,7 +23,7 @@ from .forks import make_lock
 from .interpreters.anomaly import watched
 from .interpreters.base_program import BaseProgram
 from .interpreters.graph.graph import Graph
-from .interpreters.graph.pure import record_pure
+from .interpreters.graph.programs import record_pure
 from .interpreters.graph.recorder import record as record_base
 from .interpreters.registry import make_interpreter
 from .interpreters.shape_check import Contract

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from .interpreters.graph.parser import every_primitive
+from .interpreters.control import every_primitive
 from .ops.cursor import Quietly
 from .ops.errors import UsageError
 from .ops.kinds import Effect

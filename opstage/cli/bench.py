@@ -17,7 +17,7 @@ from ..experiment.settings import Settings, configure
 from ..experiment.task import Task, prepare
 from ..experiment.untrained import made_inputs, predictor_of
 from ..interpreters.graph.compiled import CompiledOps
-from ..interpreters.graph.cpu.limits import measure_limits
+from ..interpreters.graph.cpu.cost import measure_limits
 from ..interpreters.graph.profile import Profile, profile
 from ..models import Model
 from ..ops.errors import UsageError

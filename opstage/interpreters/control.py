@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from ..ops.catalogue import primitives
 from ..ops.closed import Body, Equation
 from ..ops.kinds import Kind
 from ..ops.primitive import Primitive, Static
@@ -14,6 +15,11 @@ from .structural import SCAN
 
 CONTROL: frozenset[Primitive] = frozenset({SCAN, SWITCH, WHILE})
 """Recorded programs keep each as one op; its decomposition reads values or runs its body."""
+
+
+def every_primitive(more: Mapping[str, Primitive] | None = None) -> dict[str, Primitive]:
+    """Return Opstage's primitives and `more`, by name."""
+    return {**primitives(), **{p.name: p for p in CONTROL}, **(more or {})}
 
 
 def bodies_of(static: Static) -> Iterator[tuple[str, Body]]:

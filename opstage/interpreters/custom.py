@@ -25,6 +25,7 @@ from ..ops.tracebacks import called_by_users
 from ..ops.types import TensorType, dtype_name, show_shape
 from ..ops.untrusted import a_type
 from .closing import on_refs
+from .control import every_primitive
 from .interpreter import Interpreter
 from .tracer import Tracer, constants, evaluate
 from .transposition import Forward, jvp_from_vjp, vjp_from_jvp
@@ -123,8 +124,6 @@ def custom_op(
         made["cpu"] = _HostKernel(primitive, given["cpu"])
     if "cuda" in given:
         made["cuda"] = _without_definition(given["cuda"])
-    from .graph.parser import every_primitive
-
     register(name, primitive, made, every_primitive())
     return CustomOp(primitive, decomposition)
 

@@ -16,8 +16,7 @@ from ..analysis.interpretation import Interpretation
 from ..analysis.rows import RANKS, RowKind, RowReads, parts_of, source_of
 from ..analysis.rows import ROWS as ROWS_DIM
 from ..interpreters.control import CONTROL, bodies_of
-from ..interpreters.graph.passes.dead_code import dead_code
-from ..interpreters.graph.passes.expansion import expand
+from ..interpreters.graph.passes import dead_code, expand
 from ..interpreters.graph.recorder import record
 from ..interpreters.mesh.ranks import ROWS as DATA
 from ..interpreters.tracer import constants, evaluate

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from opstage.interpreters.graph.cpu.limits import Limits
+from opstage.interpreters.graph.cpu.cost import Limits
 from tests.cli.conftest import Command
 from tests.cli.test_cli import refusal
 

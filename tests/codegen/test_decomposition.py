@@ -10,7 +10,7 @@ import opstage
 from opstage import Options, Spec
 from opstage.interpreters.codegen.decomposition import Expander
 from opstage.interpreters.eager_cpu import NumpyOps
-from opstage.interpreters.graph.passes.keys import body_key
+from opstage.interpreters.graph.passes.cse import body_key
 from opstage.interpreters.tracer import constants, evaluate
 from opstage.ops.closed import Body
 

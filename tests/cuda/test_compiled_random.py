@@ -8,7 +8,7 @@ import pytest
 from opstage.interpreters.eager_cpu import NumpyOps
 from opstage.interpreters.gpu.device.simulator import Simulator
 from opstage.interpreters.graph.cuda.compiled import CompiledCudaOps
-from opstage.interpreters.graph.replay import replay
+from opstage.interpreters.graph.recorder import replay
 from opstage.options import Options
 from tests.graph.random_programs import random_graph
 from tests.searches import share

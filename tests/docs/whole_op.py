@@ -41,7 +41,7 @@ def operand() -> Any:
 
 def on_the_cpu() -> dict[str, Any]:
     from opstage.interpreters.codegen.cpu.fused import fused
-    from opstage.interpreters.graph.explain import explain
+    from opstage.interpreters.graph.profile import explain
     from opstage.ops.catalogue import primitives
     from opstage.ops.types import TensorType
     from tests.interop.onnx.runs import checked, run_session, session_of

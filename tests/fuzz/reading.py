@@ -33,8 +33,7 @@ from opstage.experiment.settings import configure, configure_resumed
 from opstage.experiment.task import prepare
 from opstage.experiment.versions import read_run
 from opstage.interpreters.graph import Graph
-from opstage.interpreters.graph.parser import parse
-from opstage.interpreters.graph.text import large_constants
+from opstage.interpreters.graph.text import large_constants, parse
 from opstage.mapped_tensors import map_tensors
 from opstage.onnx import InternalError
 from opstage.ops.amounts import parse_bytes

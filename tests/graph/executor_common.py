@@ -15,7 +15,7 @@ from opstage.interpreters.graph import Graph
 from opstage.interpreters.graph.cpu.optimise import optimise
 from opstage.interpreters.graph.cpu.plan import CpuPlan
 from opstage.interpreters.graph.executor import CpuExecutor
-from opstage.interpreters.graph.replay import replay
+from opstage.interpreters.graph.recorder import replay
 from opstage.models import model
 from opstage.ops.types import dtype_name
 from opstage.training.recorded import record_model

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from opstage.interpreters.graph.explain import Explanation, explain
+from opstage.interpreters.graph.profile import Explanation, explain
 from opstage.models import MODELS
 from tests.graph.executor_common import step_of
 

@@ -10,8 +10,7 @@ import pytest
 
 import opstage
 from opstage import Options
-from opstage.interpreters.graph.cpu.cost import Work, works
-from opstage.interpreters.graph.cpu.limits import Limits, measure_limits
+from opstage.interpreters.graph.cpu.cost import Limits, Work, measure_limits, works
 from opstage.interpreters.graph.cpu.optimise import optimise
 from opstage.interpreters.graph.cpu.plan import CpuPlan, HostStep
 from opstage.interpreters.graph.executor import CpuExecutor

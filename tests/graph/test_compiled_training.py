@@ -17,7 +17,7 @@ import pytest
 
 import opstage
 from opstage import Aux, Options, Spec
-from opstage.interpreters.graph.replay import replay
+from opstage.interpreters.graph.recorder import replay
 from opstage.interpreters.registry import make_interpreter
 from opstage.models import cnn, gpt, lstm, mlp, pinn, resnet, unet, vae, vit
 from opstage.models.zoo import MODELS

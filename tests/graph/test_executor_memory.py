@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from opstage.interpreters.graph.explain import explain
+from opstage.interpreters.graph.profile import explain
 from tests.graph.counting_allocator import Counted, counts_what_numpy_takes
 from tests.graph.executor_common import executor_of, step_of, values_for
 

@@ -23,9 +23,9 @@ from opstage.interpreters.codegen.primitives import (
     ROW_SUM,
 )
 from opstage.interpreters.graph import Graph
+from opstage.interpreters.graph.cpu.library import CPU
 from opstage.interpreters.graph.cpu.optimise import optimise
 from opstage.interpreters.graph.cpu.plan import CpuPlan, HostStep, LoopStep, NativeStep
-from opstage.interpreters.graph.cpu.target import CPU
 from opstage.ops.types import FLOAT32, INT64, TensorType
 from tests.graph.executor_common import assert_agree, left_to_eager_cpu, planned, step_of
 from tests.graph.lowered_meaning import Arena, Memory, run_groups

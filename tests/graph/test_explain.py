@@ -10,7 +10,7 @@ import pytest
 import opstage
 from opstage import Options
 from opstage.interpreters.graph import Graph, record
-from opstage.interpreters.graph.explain import Explanation
+from opstage.interpreters.graph.profile import Explanation
 from opstage.interpreters.native import workers
 from opstage.models import MODELS
 from opstage.ops.dims import DimScope

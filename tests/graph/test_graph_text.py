@@ -24,8 +24,7 @@ from opstage.interpreters.graph.notation import (
     show_region,
     show_static,
 )
-from opstage.interpreters.graph.parser import parse
-from opstage.interpreters.graph.text import large_constants, show_graph
+from opstage.interpreters.graph.text import large_constants, parse, show_graph
 from opstage.ops.closed import Body
 from opstage.ops.cursor import Region
 from opstage.ops.dims import DimFloat, DimScope, maximum, minimum, ratio, rsqrt

@@ -12,9 +12,9 @@ import pytest
 
 import opstage
 from opstage import Options
-from opstage.interpreters.graph.bounds import Bound
 from opstage.interpreters.graph.compiled import CompiledOps
 from opstage.interpreters.graph.executor import CpuExecutor
+from opstage.interpreters.graph.programs import Bound
 from opstage.interpreters.registry import shared_interpreter
 from opstage.ops.errors import ProgramWarning
 from tests.graph.executor_common import options_of, step_of

@@ -16,8 +16,8 @@ import pytest
 
 from opstage.interpreters.eager_cpu.interpreter import NumpyOps
 from opstage.interpreters.graph import Graph, record
-from opstage.interpreters.graph.replay import replay
-from opstage.interpreters.graph.storage import FORMAT
+from opstage.interpreters.graph.recorder import replay
+from opstage.interpreters.graph.text import FORMAT
 from opstage.ops.closed import Body
 from opstage.ops.errors import UsageError
 from opstage.ops.types import EXACT, FLOAT64, TensorType

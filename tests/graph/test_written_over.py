@@ -14,7 +14,7 @@ from opstage.interpreters.codegen.cpu.words import ErrorFlag
 from opstage.interpreters.graph.cpu.optimise import optimise
 from opstage.interpreters.graph.cpu.plan import CpuPlan, NativeStep
 from opstage.interpreters.graph.executor import CpuExecutor
-from opstage.interpreters.graph.explain import explain
+from opstage.interpreters.graph.profile import explain
 from opstage.ops.errors import UsageError
 from opstage.ops.trees import flatten
 from tests.graph.counting_allocator import Counted

@@ -263,7 +263,7 @@ def test_op_without_kernel_for_an_interpreter_says_what_to_give() -> None:
 
 
 def test_recorded_op_is_read_back_by_name() -> None:
-    from opstage.interpreters.graph.parser import parse
+    from opstage.interpreters.graph.text import parse
 
     op = cube()
     text = str(opstage.record(lambda ops, x: op(ops, x), X))

@@ -14,7 +14,7 @@ import pytest
 
 import opstage
 from opstage import Options, Session, transform
-from opstage.interpreters.graph.replay import replay
+from opstage.interpreters.graph.recorder import replay
 from opstage.interpreters.interpreter import BaseInterpreter
 from opstage.interpreters.registry import make_interpreter
 from opstage.interpreters.transparent import Transparent

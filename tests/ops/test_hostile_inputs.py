@@ -24,7 +24,7 @@ from opstage.data import from_csv, from_idx, from_npy, from_npz
 from opstage.experiment.settings import configure
 from opstage.interop.weights.names import read_name
 from opstage.interpreters.graph import record
-from opstage.interpreters.graph.parser import parse
+from opstage.interpreters.graph.text import parse
 from opstage.ops.dims import DimScope
 from opstage.ops.errors import nearest
 from opstage.ops.types import FLOAT32, TensorType

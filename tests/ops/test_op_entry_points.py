@@ -15,7 +15,7 @@ import opstage
 from opstage import Options, Spec
 from opstage.interpreters.eager_cpu.interpreter import NumpyOps
 from opstage.interpreters.graph.graph import Graph
-from opstage.interpreters.graph.replay import replay
+from opstage.interpreters.graph.recorder import replay
 from opstage.ops import registered
 from opstage.ops.errors import UsageError
 

@@ -36,7 +36,7 @@ OF_OTHER_THINGS = {
     "ops/functions/grids.py": {"linear"},  # a mode of interpolation
     "ops/functions/resample.py": {"linear", "floor", "ceil"},
     "ops/functions/places.py": {"add", "mul"},  # how updates are combined
-    "interpreters/graph/explain.py": {"sum"},  # a loop that adds up what workers summed
+    "interpreters/graph/profile.py": {"sum"},  # a loop that adds up what workers summed
     "interpreters/graph/notation.py": {"sqrt"},  # of a real number in a text
     "ops/functions/statistics.py": {"linear"},  # how a quantile lies between two elements
 }

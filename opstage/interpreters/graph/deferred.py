@@ -16,12 +16,10 @@ from ...ops.types import DType, TensorType
 from ...options import Options
 from ..imperative import Imperative, Moment, own_array
 from ..interpreter import BaseInterpreter, Variable
-from .bounds import Bound
 from .graph import Graph
-from .passes.keys import body_key
-from .programs import Executable
-from .recorder import Recorder
-from .replay import replay
+from .passes.cse import body_key
+from .programs import Bound, Executable
+from .recorder import Recorder, replay
 
 _log = logging.getLogger(__name__)
 

@@ -18,15 +18,14 @@ from ..base_program import Finish
 from ..codegen.cpu.compilation import Compilation
 from ..eager_cpu.interpreter import NumpyOps
 from ..host import Array, all_packed, packed
-from .bounds import kept_bytes
-from .cpu.link import Linked
+from .cpu.link import Linked, prepare
 from .cpu.optimise import optimise
 from .cpu.plan import CpuPlan
-from .cpu.prepared import prepare
 from .cpu.scratch import CpuScratch, Kind
 from .graph import Graph
 from .hosted import Hosted
-from .replay import replay
+from .programs import kept_bytes
+from .recorder import replay
 
 Prepared: TypeAlias = "Callable[[Sequence[Array]], list[Array] | None]"
 """See `CpuExecutor.prepared`."""

@@ -12,7 +12,7 @@ from ..registry import graph_format
 
 if TYPE_CHECKING:
     from ...options import Options
-    from .explain import Explanation
+    from .profile import Explanation
 
 
 @final
@@ -60,13 +60,13 @@ class Graph:
 
         Raises UsageError, with the line, for text that is not a graph.
         """
-        from .parser import parse
+        from .text import parse
 
         return parse(text, constants)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the graph to a file atomically; `load` reads it. Raises UsageError."""
-        from .storage import save_graph
+        from .text import save_graph
 
         save_graph(self, path)
 
@@ -74,7 +74,7 @@ class Graph:
     def load(path: str | PathLike[str]) -> Graph:
         """Read a graph from a file that `save` wrote. Nothing in the file is executed. Raises UsageError for any other
         file."""
-        from .storage import load_graph
+        from .text import load_graph
 
         return load_graph(path)
 
@@ -103,7 +103,7 @@ class Graph:
         The result has the numbers as attributes and prints as text. Raises UsageError for symbolic sizes and for graphs
         of fractions.
         """
-        from .explain import explain
+        from .profile import explain
 
         return explain(self, options)
 

@@ -1,16 +1,30 @@
-"""The profile of a compiled program: the time of every kernel, compared with the machine's limit."""
+"""A compiled program: its passes, kernels and memory, and the time of every kernel beside the machine's limit."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple, final
 
+from ...ops.closed import ScanParameters
 from ...ops.errors import UsageError
 from ...ops.primitive import Cost
-from .cpu.cost import works
-from .cpu.limits import Limits
+from ...ops.types import EXACT, TensorType
+from ...options import Options
+from ..codegen.arena import Item, arrange
+from ..codegen.cpu.texts import LoopSource
+from ..codegen.cpu.words import Scratch
+from ..codegen.lowered import Lowered
+from ..codegen.primitives import PRODUCTS
+from ..looping import WHILE
+from .cpu.cost import Limits, works
+from .cpu.optimise import optimise
+from .cpu.plan import ControlStep, CpuPlan, HostStep, LoopStep, NativeStep
 from .executor import CpuExecutor
+from .graph import Graph
+from .outline import show_bytes
+from .passes import Notes
 
 
 class KernelProfile(NamedTuple):
@@ -139,3 +153,218 @@ def _together(rows: list[KernelProfile], name: str, detail: str = "") -> KernelP
 def _rate(amount: float, seconds: float) -> float:
     """Return the rate in units of 10^9 per second."""
     return amount / seconds / 1e9 if seconds else 0.0
+
+
+# Explanation ----------------------------------------------------------------------------------------------------------
+
+
+class MemoryUse(NamedTuple):
+    """Bytes that a program needs in addition to its inputs and constants.
+
+    arena       intermediate results and workspaces, while they are live
+    results     results that do not overwrite an input; the next call reuses their memory if they were released
+    """
+
+    arena: int
+    results: int
+
+    @property
+    def peak(self) -> int:
+        return self.arena + self.results
+
+
+@final
+class Explanation:
+    """The passes, kernels and memory of a compiled graph. `str` is readable; sizes are in bytes.
+
+    passes      effects of each pass
+    groups      fusion groups: clusters of ops, and single ops
+    fused       loops over a cluster of ops, per step
+    sums        loops that add partial sums, per step
+    products    BLAS calls, per step
+    by_hand     ops with hand-written loops, one or several each, per step, by op
+    host        ops computed by eager_cpu, per step, by op
+    kernels     all steps of machine code, per step of the program
+    distinct    different kernels generated for this program
+    memory      planned memory
+    unfused     planned memory if every op ran by itself
+    """
+
+    __slots__ = (
+        "passes",
+        "groups",
+        "fused",
+        "sums",
+        "products",
+        "by_hand",
+        "host",
+        "kernels",
+        "distinct",
+        "memory",
+        "unfused",
+    )
+
+    def __init__(self, plan: CpuPlan, passes: Notes):
+        kinds: Counter[tuple[str, str]] = Counter()
+        texts: set[LoopSource] = set()
+        self.passes = passes
+        self.groups = _count(plan, kinds, texts, 1)
+        self.fused = kinds["fused", ""]
+        self.sums = kinds["sum", ""]
+        self.products = kinds["product", ""]
+        self.by_hand = _named("by hand", kinds)
+        self.host = _named("host", kinds)
+        self.kernels = kinds["kernel", ""]
+        self.distinct = len(texts)
+        results = _results(plan)
+        self.memory = MemoryUse(plan.arena_bytes, results)
+        self.unfused = MemoryUse(_unfused(plan), results)
+
+    def __str__(self) -> str:
+        rows: list[tuple[str, int | str]] = [("fused loops", self.fused), ("sums over parts", self.sums)]
+        rows += [("products", self.products), *self.by_hand.items()]
+        rows += [(f"{name} (left to eager_cpu)", n) for name, n in self.host.items()]
+        lines = [str(self.passes), f"done in {_plural(self.groups, 'fusion group')}", ""]
+        lines += [f"{_plural(self.kernels, 'kernel')} per step, {self.distinct} different ones generated"]
+        lines += [f"  {what:32} {n:>8,}" for what, n in rows if n]
+        lines += [
+            "",
+            f"peak memory {show_bytes(self.memory.peak)}, {show_bytes(self.unfused.peak)} if nothing were fused",
+        ]
+        lines += [f"  {what:32} {show_bytes(n):>8}" for what, n in self.memory._asdict().items()]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def explain(graph: Graph, options: Options | None = None, donated: Collection[int] = ()) -> Explanation:
+    """Explain how a graph is compiled, if the inputs at the positions `donated` may be overwritten.
+
+    Raises UsageError for a graph with symbolic sizes or fractions, and for a device without a planner.
+    """
+    if options is not None and options.device != "cpu":
+        raise UsageError(f"programs are planned for the cpu alone, not for {options.device!r}; leave the device out")
+    if graph.dtype == EXACT or any(t.dtype.kind == "O" for t in graph.body.types):
+        raise UsageError(
+            "a graph of fractions is replayed op by op, so there is no plan to explain; record it in floats"
+        )
+    for name, type_ in zip(graph.input_names, graph.input_types):
+        if not all(isinstance(n, int) for n in type_.shape):
+            raise UsageError(
+                f"input {name} is {type_}, and memory is planned for numbers alone; record the graph with a number for "
+                "every size"
+            )
+    optimised, notes = optimise(graph)
+    return Explanation(CpuPlan(optimised.body, donated=donated), notes)
+
+
+# Kernels --------------------------------------------------------------------------------------------------------------
+
+
+def _count(plan: CpuPlan, kinds: Counter[tuple[str, str]], texts: set[LoopSource], times: int) -> int:
+    """Count the steps of a plan that runs `times` times; return the number of its groups, including those of its
+    loops."""
+    groups, before = len(plan.groups), -1
+    for step in plan.steps:
+        first, before = step.group != before, step.group
+        if isinstance(step, LoopStep):
+            groups += _count(step.plan, kinds, texts, times * int(step.equation.static["length"]))
+        elif isinstance(step, ControlStep):  # each body once, since the number of iterations is unknown
+            groups += sum(_count(plan, kinds, texts, times) for plan in step.plans)
+        elif isinstance(step, HostStep):
+            kinds["host", step.equation.primitive.name] += times
+        else:
+            kinds["kernel", ""] += times
+            kind = _kind(plan, step, first)
+            if first or kind[0] == "sum":
+                kinds[kind] += times
+            if isinstance(step.loop.kernel, LoopSource):
+                texts.add(step.loop.kernel)
+    return groups
+
+
+def _kind(plan: CpuPlan, step: NativeStep, first: bool) -> tuple[str, str]:
+    group = plan.groups[step.group]
+    if group.cluster is not None:
+        return ("fused" if first else "sum"), ""
+    primitive = group.equations[0].primitive
+    return ("product", "") if primitive in PRODUCTS else ("by hand", primitive.name)
+
+
+def _named(kind: str, kinds: Mapping[tuple[str, str], int]) -> dict[str, int]:
+    return {name: n for (its, name), n in sorted(kinds.items()) if its == kind}
+
+
+def _plural(n: int, what: str) -> str:
+    return f"{n} {what}{'' if n == 1 else 's'}"
+
+
+# Memory ---------------------------------------------------------------------------------------------------------------
+
+
+def _results(plan: CpuPlan) -> int:
+    return sum(_nbytes(plan.lowered.types[slot]) for slot in plan.results if slot not in plan.aliased)
+
+
+def _nbytes(type_: TensorType) -> int:
+    nbytes: Any = type_.nbytes
+    return int(nbytes)
+
+
+def _unfused(plan: CpuPlan) -> int:
+    """Return the arena size of the same equations with one group each; views and workspaces are unchanged."""
+    lowered = plan.lowered
+    position = {e.outputs: i for i, e in enumerate(lowered.equations)}
+    workspaces = _workspaces(plan, position)
+    made = {slot: i for i, e in enumerate(lowered.equations) for slot in e.outputs}
+    last: dict[int, int] = dict(made)
+    for i, e in enumerate(lowered.equations):
+        for slot in e.inputs:
+            for root in _memories(lowered, slot):
+                last[root] = i
+    first = dict(made)
+    for slot, part in lowered.parts.items():
+        first[part.whole] = min(first[part.whole], made[slot])
+    stored = [slot for slot in made if slot not in plan.results and slot not in lowered.parts]
+    items = [Item(slot, max(1, _nbytes(lowered.types[slot])), first[slot], last[slot]) for slot in stored]
+    return arrange([*items, *workspaces])[1]
+
+
+def _memories(lowered: Lowered, slot: int) -> Iterable[int]:
+    """The slots whose memory must live while a slot is read: its root, and the concatenations that hold it."""
+    if slot in lowered.literals:
+        return
+    root: int | None = lowered.views[slot].root
+    while root is not None:
+        yield root
+        part = lowered.parts.get(root)
+        root = None if part is None else part.whole
+
+
+def _workspaces(plan: CpuPlan, position: Mapping[tuple[int, ...], int]) -> list[Item]:
+    items: dict[Any, Item] = {}
+    for step in plan.steps:
+        group = plan.groups[step.group]
+        if group.cluster is not None:
+            continue
+        at = position[group.equations[0].outputs]
+        if isinstance(step, NativeStep):
+            for word in step.loop.words:
+                if isinstance(word, Scratch):
+                    items[at, word.key] = Item((at, word.key), word.room, at, at)
+        elif isinstance(step, LoopStep):
+            loop = ScanParameters(**step.equation.static)
+            moved = set(range(loop.carries)).difference(loop.incoming())
+            carries = 2 * sum(_nbytes(loop.body.input_types[carry]) for carry in moved)
+            items[at, ""] = Item((at, ""), _unfused(step.plan) + carries, at, at)
+        elif isinstance(step, ControlStep):
+            largest = max(_unfused(inner) for inner in step.plans)
+            items[at, ""] = Item((at, ""), largest + 2 * _carried(step), at, at)
+    return list(items.values())
+
+
+def _carried(step: ControlStep) -> int:
+    """The bytes of the carries of a while_loop."""
+    if step.equation.primitive is not WHILE:
+        return 0
+    return sum(_nbytes(type_) for type_ in step.equation.static["body"].output_types)

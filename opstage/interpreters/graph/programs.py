@@ -1,30 +1,33 @@
-"""Compiled programs, cached by the types of their inputs, for any target."""
+"""Compiled programs, cached by the types of their inputs and guarded by what they read, for any target."""
 
 from __future__ import annotations
 
 import logging
 import warnings
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, final
+from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar, final
 from weakref import proxy
 
+import numpy as np
+import numpy.typing as npt
+
 from ...forks import make_lock
+from ...ops.amounts import parse_bytes, show_bytes
+from ...ops.closed import Body
 from ...ops.cursor import Cursor
-from ...ops.errors import LocatedError, ProgramWarning
-from ...ops.mesh import Mesh
+from ...ops.errors import LocatedError, ProgramError, ProgramWarning, SourceLine
+from ...ops.mesh import ALONE, Mesh
 from ...ops.primitive import Primitive, Static
 from ...ops.trees import Structure
 from ...ops.types import DType, TensorType, dtype_name, show_shape
 from ..at_once import Action
 from ..base_program import BaseProgram, Finish
-from ..captures import Guard, at_line
+from ..captures import Capture, Guard, at_line, observed, state_of
 from ..resting import resting
-from .bounds import Bound
 from .graph import Graph
-from .passes.keys import body_key, static_key
-from .pure import record_pure
+from .passes.cse import array_key, body_key, static_key
 from .recorder import record
 
 _log = logging.getLogger(__name__)
@@ -246,3 +249,164 @@ def _with_body(known: _Forms[E] | None, graph: Graph) -> E | None:
 
 
 _SHAPE, _DTYPE = attrgetter("shape"), attrgetter("dtype")  # not calls of Python
+
+
+# What a program reads -------------------------------------------------------------------------------------------------
+
+# A program is recorded twice. A difference (a random number, the time, a counter) could not be replayed correctly, so
+# it is an error. Values that the program reads and that may change become a guard, which tells the cache when to record
+# again.
+
+
+_CURE = "Pass what changes as an argument, or keep it as state= of the trainer"
+
+
+def record_pure(
+    program: Callable[..., Any],
+    types: Sequence[TensorType],
+    dtype: DType,
+    seed: int,
+    input_names: Sequence[str] | None = None,
+    mesh: Mesh = ALONE,
+) -> tuple[Graph, Guard]:
+    """Return the graph of a base program, and the guard under which a replay equals a run.
+
+    Raises ProgramError where replay would be wrong: for a program that draws from a random generator of Python or
+    NumPy, changes what it reads, or differs between two recordings; and for captured arrays too large to compare in
+    every call.
+    """
+    with observed() as seen:
+        graph = record(program, types, dtype, seed, input_names, mesh)
+    if not seen.functions:  # only functions of the framework itself
+        return graph, Guard([])
+    read = Capture(program.base if isinstance(program, BaseProgram) else program, seen)
+    guard = Guard(read.slots)
+    before = {name: state_of(generator) for name, generator in read.generators.items()}
+    again = record(program, types, dtype, seed, input_names, mesh)
+    for name, generator in read.generators.items():
+        if state_of(generator) != before[name]:
+            raise ProgramError(
+                f"the program draws random numbers from {name}; a compiled program would give those of its recording "
+                "for ever. Draw with ops (ops.rand_uniform, ops.rand_normal, ops.bernoulli_mask), which are random in "
+                "every step, or pass the numbers as an argument"
+            )
+    if body_key(graph.body) != body_key(again.body):
+        _refuse_difference(graph.body, again.body, seen.asked)
+    changed = guard.changed()
+    if changed:
+        what, where = changed[0]
+        raise ProgramError(
+            f"the program changes {what}{at_line(where)}, which it reads; a compiled program would change it only when "
+            f"it is recorded. {_CURE}"
+        )
+    for what, where in seen.asked.items():
+        warnings.warn(
+            ProgramWarning(
+                f"the program calls {what}{at_line(where)}; a compiled program keeps what the answer was when it was "
+                f"recorded. {_CURE}"
+            ),
+            stacklevel=2,
+        )
+    return graph, guard
+
+
+def _refuse_difference(one: Body, two: Body, asked: dict[str, SourceLine | None]) -> NoReturn:
+    """Raise an error that shows the first difference between two recordings."""
+    asks = ", ".join(f"{what}{at_line(where)}" for what, where in asked.items())
+    begin = "the program does not do the same twice, so no recording of it can be replayed: "
+    constants = {c.slot: c.value for c in one.constants}, {c.slot: c.value for c in two.constants}
+    for a, b in zip(one.equations, two.equations):
+        place = f"{a.primitive}{at_line(one.lines.get(a.ordinal))}"
+        if a.primitive is not b.primitive:
+            difference = f"{place} was {b.primitive} the second time"
+        elif static_key(a.static) != static_key(b.static):
+            name = next(n for n in a.static if static_key({n: a.static[n]}) != static_key({n: b.static.get(n)}))
+            difference = f"{name} of {place} is {a.static[name]}, and was {b.static.get(name)} the second time"
+        else:
+            pairs = [(constants[0].get(i), constants[1].get(j)) for i, j in zip(a.inputs, b.inputs)]
+            found = next((p for p in pairs if _differ(*p)), None)
+            if found is None:
+                continue
+            difference = f"a constant of {place} is {_shown(found[0])}, and was {_shown(found[1])} the second time"
+        raise ProgramError(f"{begin}{difference}. {f'It calls {asks}. ' if asks else ''}{_CURE}")
+    raise ProgramError(f"{begin}{len(one.equations)} ops, and {len(two.equations)} the second time. {_CURE}")
+
+
+def _differ(a: Any, b: Any) -> bool:
+    return (a is None) != (b is None) or (a is not None and array_key(a) != array_key(b))
+
+
+def _shown(value: Any) -> str:
+    array = np.asarray(value)
+    return str(array.item()) if array.ndim == 0 else f"an array of shape {array.shape}"
+
+
+# The cache's bound ----------------------------------------------------------------------------------------------------
+
+
+_EQUATION = 1100
+"""Bytes of one equation of a graph or plan in Python, with its types, places and addresses; a test measures it."""
+
+_REMEMBERED = 256
+
+Array = npt.NDArray[Any]
+V = TypeVar("V")
+
+
+@final
+class Bound:
+    """A limit on the bytes of cached programs. The most recently run program is kept whatever its size."""
+
+    __slots__ = ("_text", "_limit", "_dropped", "_warned")
+
+    def __init__(self, limit: str):
+        """`limit` is an amount such as "128MiB"."""
+        self._text = limit
+        self._limit = parse_bytes(limit)
+        self._dropped: deque[int] = deque(maxlen=_REMEMBERED)
+        self._warned = False
+
+    def keep(
+        self,
+        entries: OrderedDict[Hashable, V],
+        nbytes: Callable[[V], int],
+        marks: Callable[[Hashable, V], Iterable[int]],
+    ) -> None:
+        """Evict the least recently run programs, which come first, until the rest fits the limit.
+
+        `marks` returns numbers that identify evicted programs if they are compiled again.
+        """
+        taken = sum(map(nbytes, entries.values()))
+        while taken > self._limit and len(entries) > 1:
+            key, dropped = entries.popitem(last=False)
+            taken -= nbytes(dropped)
+            self._dropped.extend(marks(key, dropped))
+
+    def compiling(self, mark: int) -> None:
+        """Warn, once, if the program being compiled is one that was evicted before."""
+        if not self._warned and mark in self._dropped:
+            self._warned = True
+            message = (
+                f"a compiled program came back after it had been dropped, and is compiled again: the programs in use "
+                f"take more than option program_memory, {self._text}; give them more, "
+                f"Options(program_memory={show_bytes(4 * self._limit).replace(' ', '')!r}), or let batches have fewer "
+                "shapes"
+            )
+            warnings.warn(ProgramWarning(message), stacklevel=2)
+
+
+def bodies_in(body: Body) -> Iterator[Body]:
+    """Yield a body and the bodies of its loops."""
+    yield body
+    for e in body.equations:
+        for value in e.static.values():
+            if isinstance(value, Body):
+                yield from bodies_in(value)
+
+
+def kept_bytes(graph: Body, planned: int, constants: Iterable[Array] = ()) -> int:
+    """Estimate the bytes that a program keeps: its graph, a plan of `planned` equations or calls, and all constants."""
+    bodies = list(bodies_in(graph))
+    arrays = [*(np.asarray(constant.value) for body in bodies for constant in body.constants), *constants]
+    count = sum(len(body.equations) for body in bodies) + planned
+    return _EQUATION * count + sum({id(array): array.nbytes for array in arrays}.values())

@@ -6,9 +6,13 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol, final
 from zlib import crc32
 
+import numpy as np
+from typing_extensions import override
+
 from ...ops.cursor import Cursor
 from ...ops.kinds import Kind
 from ...ops.mesh import Mesh
+from ...ops.primitive import Primitive, Static
 from ...ops.types import EXACT, as_dtype
 from ...options import Options
 from ..at_once import at_once
@@ -16,24 +20,51 @@ from ..base_program import Finish
 from ..codegen.clusters import FusionGroup
 from ..codegen.fusion import fuse
 from ..codegen.lowered import Lowered
-from ..eager_cpu.interpreter import NumpyOps
+from ..eager_cpu.interpreter import HostArrays, NumpyOps
+from ..eager_cpu.kernels import kernel_table
+from ..host import Array
 from ..interpreter import BaseInterpreter
-from ..mesh.fabric import Fabric, Silent
+from ..mesh.fabric import EXCHANGE_START, Fabric, Silent, begin_exchange
 from ..mesh.hosting import Hosting
 from ..mesh.meeting import abandon
 from ..mesh.rank_values import Parts, RankValues
 from ..mesh.ranks import Ranks
-from .bounds import kept_bytes
+from .cpu.library import CPU
 from .cpu.optimise import optimise
 from .cpu.scratch import CpuScratch
-from .cpu.target import CPU
 from .executor import CpuExecutor, Failed
 from .graph import Graph
 from .hosted import Hosted, RankInput, firsts, host
-from .meeting_arrays import MeetingArrays
 from .overlap import Ordered, ahead, overlapped
-from .programs import Executable, Programs
-from .replay import replay
+from .programs import Executable, Programs, kept_bytes
+from .recorder import replay
+
+# Arrays of meetings ---------------------------------------------------------------------------------------------------
+
+# Compiled steps have generated loops for everything else; the ops of collectives split, join and add what the ranks
+# exchange, each by one call of a kernel of the eager interpreter, so the bits are equal. Shapes are not checked here;
+# recording checked them.
+
+
+@final
+class MeetingArrays(HostArrays):
+    """The eager interpreter of collectives in a compiled step. Sent arrays are not overwritten before they arrive."""
+
+    __slots__ = ("_kernels",)
+
+    def __init__(self, options: Options):
+        super().__init__(as_dtype(options.dtype), options.seed)
+        self._kernels = {**kernel_table(options.dtype, options.fast_kernels), EXCHANGE_START: begin_exchange}
+
+    @override
+    def sendable(self, x: Array) -> Array:
+        return x
+
+    @override
+    def bind(self, primitive: Primitive, refs: tuple[Array, ...], static: Static, /) -> tuple[Array, ...]:
+        with np.errstate(all="ignore"):  # infinity less infinity is nan, without a warning
+            out = self._kernels[primitive](*refs, **static)
+        return out if type(out) is tuple else (np.asarray(out),)
 
 
 class RankTarget(Protocol):

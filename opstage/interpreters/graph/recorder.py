@@ -17,11 +17,12 @@ from ...ops.errors import SourceLine, user_frame
 from ...ops.mesh import ALONE, Mesh
 from ...ops.primitive import NO_STATIC, Primitive, Static
 from ...ops.types import INT64, DType, TensorType
-from ..captures import observation
+from ..captures import observation as observation
 from ..control import communicates
-from ..interpreter import Variable
+from ..interpreter import BaseInterpreter, Variable
 from ..mesh.meeting import apart
 from ..structural import SCAN, run_loop
+from ..tracer import constants, evaluate
 from ..writing import Writing
 from .graph import Graph
 
@@ -127,3 +128,17 @@ def record(
     if recorder.step_input is not None:
         names.append("step")
     return Graph(recorder.finish(inputs, outputs), names, [f"output {i}" for i in range(len(outputs))], dtype, seed)
+
+
+# Replay ---------------------------------------------------------------------------------------------------------------
+
+
+def replay(ops: BaseInterpreter[Any], graph: Graph, inputs: Sequence[Any], step: int = 0) -> tuple[Any, ...]:
+    """Return the outputs of the graph for refs of `ops`; errors have the line of the op in the recorded program."""
+    body = graph.body
+
+    def program(inner: BaseInterpreter[Any], *refs: Any) -> tuple[Any, ...]:
+        every = [*refs, inner.step()] if len(body.inputs) > len(refs) else refs
+        return evaluate(inner, body, every, constants(inner, body))
+
+    return ops.execute_each(program, tuple(inputs), step)

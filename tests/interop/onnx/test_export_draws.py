@@ -16,7 +16,7 @@ from opstage.interop.onnx.operators import EXPORTS
 from opstage.interop.onnx.operators.random import Word, constant
 from opstage.interop.onnx.writer import OnnxWriter
 from opstage.interpreters.graph import Graph
-from opstage.interpreters.graph.replay import replay
+from opstage.interpreters.graph.recorder import replay
 from opstage.interpreters.registry import make_interpreter
 from opstage.ops.derived import dropout
 from opstage.ops.types import dtype_name

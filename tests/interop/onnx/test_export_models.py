@@ -15,7 +15,7 @@ import opstage
 from opstage import Options, Spec, optim
 from opstage.arguments import with_train
 from opstage.init import build
-from opstage.interpreters.graph.replay import replay
+from opstage.interpreters.graph.recorder import replay
 from opstage.interpreters.registry import make_interpreter
 from opstage.models import MODELS, Model, cnn, gpt, lstm, mlp, model, pinn, resnet, unet, vae, vit
 from opstage.ops.trees import flatten, map_leaves

@@ -7,7 +7,7 @@ import pytest
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
 
 from opstage import Options
-from opstage.interpreters.graph.replay import replay
+from opstage.interpreters.graph.recorder import replay
 from opstage.interpreters.registry import make_interpreter
 from opstage.ops.types import dtype_name
 from tests.graph.random_programs import random_graph

@@ -23,11 +23,15 @@ from ....ops.closed import Equation
 from ....ops.primitive import Primitive
 from ....ops.splitmix import splitmix64
 from ....ops.types import dtype_name
+from ...codegen.cpu.target import LOOPS
 from ...codegen.cpu.words import Address, ErrorFlag, LoweredLoop, Scratch, Word, address_in
 from ...codegen.lowered import Lowered
-from ...eager_cpu.loops import convolution_steps, pooling
+from ...control import CONTROL
+from ...eager_cpu.loops import convolution_steps as convolution_steps
+from ...eager_cpu.loops import pooling as pooling
 from ...eager_cpu.loops.geometry import ConvGeometry, ConvTiling
-from ...native import KernelCall, access
+from ...native import KernelCall
+from ...native import access as access
 from ...native.compiler import Kernel, compile_kernel
 
 _MARK = 0xFFFF << 48
@@ -312,3 +316,10 @@ LIBRARY: Mapping[Primitive, _Lower] = {
     SCATTER_ADD_ROWS: _scatter,
     RAND_UNIFORM: _draw,
 }
+
+
+# The target -----------------------------------------------------------------------------------------------------------
+
+
+# Ops that have neither a formula nor their own loops are computed by eager_cpu, which accepts any strides.
+CPU = LOOPS._replace(by_hand=frozenset({*LIBRARY, *CONTROL}))

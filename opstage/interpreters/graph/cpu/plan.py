@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 
 from ....ops.closed import Body, Equation, ScanParameters
+from ....ops.types import dtype_name
 from ...branching import SWITCH, branches_of
 from ...codegen.arena import Item, arrange
 from ...codegen.clusters import FusionGroup, Level, read_by
@@ -17,19 +18,19 @@ from ...codegen.cpu.compilation import Compilation
 from ...codegen.cpu.overwritable import Overwritable
 from ...codegen.cpu.steps import NativeStep, cluster_steps
 from ...codegen.cpu.texts import LoopSource
-from ...codegen.cpu.words import Address, ErrorFlag, Scratch
+from ...codegen.cpu.words import Address, ErrorFlag, LoweredLoop, Scratch, Word, address_in
 from ...codegen.fusion import fuse
 from ...codegen.lowered import Lowered
+from ...codegen.matrices import batch_axes, leading_dimension
 from ...codegen.primitives import ASSEMBLE, PRODUCTS
 from ...control import CONTROL, bodies_of
 from ...host import Array
 from ...looping import WHILE
 from ...mesh.meeting import MEET_END
+from ...native.blocked_product import blocked_kernel, blocked_words, cut_blocked, serves
+from ...native.gemm import cut_product, gemm_kernel, gemm_words
 from ...structural import SCAN
-from .aliasing import alias_results
-from .library import library_loops
-from .products import product_loop
-from .target import CPU
+from .library import CPU, library_loops
 
 if TYPE_CHECKING:
     from ..hosted import Hosted
@@ -301,3 +302,97 @@ def _is_product(lowered: Lowered, e: Equation) -> bool:
 
 
 __all__ = ["ControlStep", "CpuPlan", "HostStep", "LoopStep", "NativeStep", "inner_plans"]
+
+
+# Aliasing -------------------------------------------------------------------------------------------------------------
+
+
+def alias_results(
+    lowered: Lowered,
+    groups: Sequence[FusionGroup],
+    read: Mapping[int, Collection[int]],
+    results: Collection[int],
+    donated: Collection[int],
+    fallible: Collection[int],
+) -> tuple[dict[int, int], list[int]]:
+    """Return the donated input that each result aliases, and the new order of the groups.
+
+    read        the groups that read a root, by number
+    fallible    the groups that can fail
+
+    A group that overwrites inputs is scheduled after all fallible groups and after all other readers of those inputs.
+    Until the first such group begins the inputs are intact, and afterwards nothing can fail. Other groups do not read
+    its results.
+    """
+    given_out = {
+        lowered.views[slot].root for slot in lowered.outputs if slot not in lowered.literals and slot in lowered.views
+    }
+    free = set(donated) - given_out
+    last = max(fallible, default=-1)
+    candidates = {
+        number: [slot for slot in slots if slot in results and slot not in lowered.parts]
+        for number, group in enumerate(groups)
+        if group.cluster is not None and number not in fallible
+        for slots in [[slot for e in group.equations for slot in e.outputs]]
+        if not any(set(read.get(slot, ())) - {number} for slot in slots)
+    }
+    aliased: dict[int, int] = {}
+    after: dict[int, int] = {}
+    for number, slots in candidates.items():
+        group = groups[number]
+        assert group.cluster is not None
+        overwritable = Overwritable(group.cluster, group.equations)
+        for slot in slots:
+            for root in overwritable.by(slot):
+                others = set(read.get(root, ())) - {number}
+                # Two groups that read each other's inputs could not each come last.
+                if root in free and lowered.types[root] == lowered.types[slot] and not others & candidates.keys():
+                    aliased[slot] = root
+                    free.remove(root)
+                    after[number] = max([after.get(number, last), number, *others])
+                    break
+    order: list[int] = []
+    waiting = sorted(after, key=lambda number: (after[number], number))
+    for number in range(len(groups)):
+        if number not in after:
+            order.append(number)
+        while waiting and after[waiting[0]] <= number:
+            order.append(waiting.pop(0))
+    return aliased, order
+
+
+# Matrix products ------------------------------------------------------------------------------------------------------
+
+# Matrix products, divided among the workers: by a kernel of our own where it is faster, else as BLAS calls.
+
+
+def product_loop(lowered: Lowered, e: Equation) -> LoweredLoop | None:
+    """Return the loop of matmul or bmm; None if it is the BLAS's and that cannot be called."""
+    a, b = (lowered.views[slot] for slot in e.inputs)
+    dtype = dtype_name(lowered.types[e.outputs[0]].dtype)
+    left, right, axes = leading_dimension(a), leading_dimension(b), batch_axes(a, b)
+    assert left is not None and right is not None
+    m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
+    axes = [(1, 0, 0)] * (2 - len(axes)) + axes
+    (outer, a_outer, b_outer), (inner, a_inner, b_inner) = axes
+    batch = outer * inner
+    size = lowered.types[e.outputs[0]].dtype.itemsize
+    at: tuple[Word, Word, Word] = (
+        address_in(lowered, a),
+        address_in(lowered, b),
+        address_in(lowered, lowered.views[e.outputs[0]]),
+    )
+    transposed, leading = (left.transposed, right.transposed), (left.dimension, right.dimension)
+    steps = a_outer * size, a_inner * size, b_outer * size, b_inner * size
+    if serves(dtype, m, n, k, right.transposed):
+        blocks = cut_blocked(dtype, m, n, k, batch, *left)
+        room = blocks.workspace(dtype)
+        workspace: tuple[Word, int] = Scratch("product", room), room
+        words = blocked_words(at, workspace, (m, n, k), transposed, leading, blocks, inner=inner, steps=steps)
+        return LoweredLoop(blocked_kernel(dtype), batch * blocks.tasks(m, n), words, ())
+    kernel = gemm_kernel(dtype)
+    if kernel is None:
+        return None
+    cut = cut_product(dtype, m, n, k, batch)
+    words = gemm_words(dtype, at, (m, n, k), transposed, leading, cut, inner=inner, steps=steps)
+    return LoweredLoop(kernel, batch * cut.parts, words, ())

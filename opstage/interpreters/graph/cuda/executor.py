@@ -29,11 +29,11 @@ from ...gpu.device import Device
 from ...gpu.device.script import Call, Script
 from ...transparent import Transparent
 from ...wire import to_wire
-from ..bounds import kept_bytes
 from ..executor import Failed
 from ..graph import Graph
 from ..hosted import Hosted
-from ..replay import replay
+from ..programs import kept_bytes
+from ..recorder import replay
 from .lower import HostCall
 from .plan import CudaPlan
 from .recorder import Spot, placed

@@ -13,9 +13,9 @@ from ...control import bodies_of
 from ...eager_cuda.interpreter import CudaOps
 from ...gpu.buffer import DeviceBuffer
 from ...looping import WHILE
-from ..bounds import kept_bytes
 from ..graph import Graph
-from ..replay import replay
+from ..programs import kept_bytes
+from ..recorder import replay
 
 
 def chooses(body: Body) -> bool:
