@@ -80,8 +80,12 @@ def _first_operand(right: Any) -> Any:
     )
 
 
-def _affine(primitive: Any, function: Any) -> Callable[[Patch], None]:
-    return lambda patch: patch.setattr(positions, "_AFFINE", {**positions._AFFINE, primitive: function})
+def _in(table: str, primitive: Any, entry: Any) -> Callable[[Patch], None]:
+    return lambda patch: patch.setattr(positions, table, {**getattr(positions, table), primitive: entry})
+
+
+def _first_value(call: Any, values: Any, sizes: Any) -> Any:
+    return values[0]
 
 
 def _absorbing(primitive: Any, pairs: Any) -> Callable[[Patch], None]:
@@ -174,15 +178,18 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Sequence[str]]] = {
     "pool of one cell": (_rule(pooling.MAX_POOL, _kept), ["pool"]),
     "ops of two read the first": (_pointwise(_first_operand), ["one minus"]),
     "select the other way": (_pointwise(_swapped_select), ["selected, less 0", "early"]),
-    "less is less by two": (_affine(logic.LESS, positions._compared(2)), ["selected, less 1"]),
-    "at most is less": (_affine(logic.LESS_EQUAL, positions._compared(1)), ["selected, less_equal 0"]),
-    "sums are differences": (_affine(elementwise.ADD, positions._sum(-1)), ["selected, less 1"]),
+    "less is less by two": (_in("_STRICT", logic.LESS, 2), ["selected, less 1"]),
+    "at most is less": (_in("_STRICT", logic.LESS_EQUAL, 1), ["selected, less_equal 0"]),
+    "sums are differences": (
+        _in("_FUNCTIONS", elementwise.ADD, positions._FUNCTIONS[elementwise.SUB]),
+        ["selected, less 1"],
+    ),
     "absolute values are values": (
-        _affine(elementwise.ABS, lambda call, values: (values[0], {})),
+        _in("_FUNCTIONS", elementwise.ABS, _first_value),
         ["selected, far 0", "selected, far 1"],
     ),
     "negation does nothing": (
-        _affine(elementwise.NEG, lambda call, values: (values[0], {})),
+        _in("_FUNCTIONS", elementwise.NEG, _first_value),
         ["picked backwards"],
     ),
     "a sum with zero is zero": (_absorbing(elementwise.ADD, pointwise._either(0, 0, ())), ["numbers added"]),

@@ -10,7 +10,7 @@ from ...ops.dims import Dim
 from ...ops.primitive import Primitive
 from ..domain import OpCall
 from .cuts import held
-from .fact import Affine, Between, Columns, Fact, Position, Value, by_index
+from .fact import Affine, Between, Columns, Fact, Position, Value, by_index, each_affine
 from .regions import (
     ANYWHERE,
     NONE,
@@ -85,38 +85,47 @@ def above(value: Affine, distance: Dim) -> Region:
     return at_most(negative, -distance)
 
 
+# Values that are functions of the indices, and values that two such functions enclose, as positions cut off are -------
+
+
 Ends: TypeAlias = tuple[Affine, Affine]
-
-# Values that two functions of the indices enclose, as positions that are cut off are ----------------------------------
-
-
-CUTS: Final = frozenset({elementwise.MAXIMUM, elementwise.MINIMUM, elementwise.CLAMP, rounding.MOD})
-"""Ops by which a value becomes one that functions enclose."""
+"""The least and the most of a value, which are one function where it is known."""
+Function: TypeAlias = "Callable[[OpCall, Sequence[Position | None], Sequence[Dim]], Position | None]"
+"""(call, values of the operands, sizes of the indices) -> the value of the result."""
 
 
-def number_below(count: Dim) -> Between | None:
-    """One of the numbers 0 … count - 1."""
-    return Between(Affine(0, ()), Affine(count - 1, ()))
+def positions(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> tuple[Position | None, dict[Value, Region]]:
+    """The value of a pointwise op's result, and the regions outside of which a comparison is False, or True."""
+    values, sizes = [fact.value for fact in facts], facts[0].sizes
+    columns = [value for value in values if isinstance(value, Columns)]
+    if not columns:
+        return _at_place(domain, call, values, sizes)
+    index, count = columns[0].along, len(columns[0].values)
+    if any(value.along != index or len(value.values) != count for value in columns):
+        return None, {}
+    places = [
+        _at_place(domain, call, [v.values[at] if isinstance(v, Columns) else v for v in values], sizes)
+        for at in range(count)
+    ]
+    found = [value for value, _ in places if isinstance(value, Affine)]
+    joined: dict[Value, Region] = {}
+    for known in places[0][1]:
+        if all(known in masks for _, masks in places):
+            joined[known] = NOWHERE
+            for at, (_, masks) in enumerate(places):
+                here = region((index, NONE, at), (NONE, index, -at))
+                joined[known] = either(joined[known], both(here, masks[known]))
+    return Columns(index, tuple(found)) if len(found) == count else None, joined
 
 
-def enclosed(
+def _at_place(
     domain: Dependence, call: OpCall, values: Sequence[Position | None], sizes: Sequence[Dim]
-) -> tuple[Position | None, Mapping[Value, Region]]:
-    """The value of a pointwise op's result, and outside of which regions a comparison is which."""
-    ends = [_ends(value) for value in values]
-    if call.primitive is rounding.MOD and call.inputs[0].dtype.kind == "i":
-        return _remainder(ends[1]), {}
-    known = [each for each in ends if each is not None]
-    if len(known) < len(ends):
-        return None, {}
-    compared = _compared_of_ends(call, known)
-    if compared:
-        return None, compared
-    found = _result(call, known, sizes)
-    dtype = call.outputs[0].dtype
-    if found is None or any(held(domain, end, sizes, dtype) is None for end in found):
-        return None, {}
-    return (found[0] if alike(*found) else Between(*found)), {}
+) -> tuple[Position | None, dict[Value, Region]]:
+    if call.primitive in _STRICT:
+        return None, _compared(call, values)
+    function = _FUNCTIONS.get(call.primitive)
+    value = None if function is None else function(call, values, sizes)
+    return each_affine(value, lambda each: held(domain, each, sizes, call.outputs[0].dtype)), {}
 
 
 def _ends(value: Position | None) -> Ends | None:
@@ -125,52 +134,67 @@ def _ends(value: Position | None) -> Ends | None:
     return (value.low, value.high) if isinstance(value, Between) else None
 
 
-def _remainder(divisor: Ends | None) -> Between | None:
-    """Of a floored division by a number above 0, whatever is divided."""
-    if divisor is None or not alike(*divisor) or divisor[0].terms or not at_most_proved(1, divisor[0].constant):
-        return None
-    return number_below(divisor[0].constant)
-
-
-def _compared_of_ends(call: OpCall, ends: Sequence[Ends]) -> dict[Value, Region]:
-    if call.primitive not in (logic.LESS, logic.LESS_EQUAL, logic.EQUAL):
+def _compared(call: OpCall, values: Sequence[Position | None]) -> dict[Value, Region]:
+    x, y = values
+    strict = _STRICT[call.primitive]
+    if strict is not None and isinstance(x, Affine) and isinstance(y, Affine):
+        if x.absolute and not y.absolute and not y.terms:
+            return {False: at_most(x, y.constant - strict), True: above(x, y.constant + 1 - strict)}
+        if y.absolute and not x.absolute and not x.terms:
+            return {False: above(y, x.constant + strict), True: at_most(y, x.constant - 1 + strict)}
+    one, other = _ends(x), _ends(y)
+    if one is None or other is None:
         return {}
-    (x_low, x_high), (y_low, y_high) = ends
-    least, most = plus(x_low, y_high, -1), plus(x_high, y_low, -1)  # of the difference
+    least, most = plus(one[0], other[1], -1), plus(one[1], other[0], -1)  # of the difference
     assert least is not None
     assert most is not None
-    if call.primitive is logic.EQUAL:
-        return {False: both(at_most(least, 0), above(most, 0))}
-    strict = int(call.primitive is logic.LESS)
-    return {False: at_most(least, -strict), True: above(most, 1 - strict)}
+    if strict is not None:
+        return {False: at_most(least, -strict), True: above(most, 1 - strict)}
+    found: dict[Value, Region] = {False: both(at_most(least, 0), above(most, 0))}
+    return {**found, True: either(at_most(least, -1), above(least, 1))} if alike(least, most) else found
 
 
-def _result(call: OpCall, ends: Sequence[Ends], sizes: Sequence[Dim]) -> Ends | None:
-    primitive = call.primitive
-    if primitive is elementwise.ADD:
-        return _sum_of_ends(ends[0], ends[1])
-    if primitive is elementwise.SUB:
-        return _sum_of_ends(ends[0], _times(ends[1], -1))
-    if primitive is elementwise.NEG:
-        return _times(ends[0], -1)
-    if primitive is elementwise.SCALE:
-        return _times(ends[0], call.static["c"])
-    if primitive is elementwise.MUL:
-        for x, y in (ends, tuple(reversed(ends))):
-            if alike(*y) and not y[0].terms:
-                return _times(x, y[0].constant)
-    if primitive is elementwise.MAXIMUM:
-        return _greatest(ends[0], ends[1], sizes)
-    if primitive is elementwise.MINIMUM:
-        return _times(_greatest(_times(ends[0], -1), _times(ends[1], -1), sizes), -1)
-    if primitive is elementwise.CLAMP:
-        return _clamped(call, ends[0], sizes)
-    if primitive is logic.CAST and all(each.dtype.kind in "if" for each in (call.inputs[0], call.outputs[0])):
-        return ends[0]
-    return ends[0] if primitive is rounding.FLOOR else None
+def of_ends(function: Callable[..., Ends | None]) -> Function:
+    """The function of values whose ends are `function(call, sizes, *ends of the operands)`."""
+
+    def value(call: OpCall, values: Sequence[Position | None], sizes: Sequence[Dim]) -> Position | None:
+        known = [ends for each in values if (ends := _ends(each)) is not None]
+        found = function(call, sizes, *known) if len(known) == len(values) else None
+        return None if found is None else found[0] if alike(*found) else Between(*found)
+
+    return value
 
 
-def _clamped(call: OpCall, x: Ends, sizes: Sequence[Dim]) -> Ends | None:
+def number_below(count: Dim) -> Between | None:
+    """One of the numbers 0 … count - 1."""
+    return Between(Affine(0, ()), Affine(count - 1, ()))
+
+
+def _remainder(call: OpCall, values: Sequence[Position | None], sizes: Sequence[Dim]) -> Between | None:
+    """Of a floored division by a number above 0, whatever is divided."""
+    divisor = _ends(values[1])
+    if call.inputs[0].dtype.kind != "i" or divisor is None or not alike(*divisor) or divisor[0].terms:
+        return None
+    return number_below(divisor[0].constant) if at_most_proved(1, divisor[0].constant) else None
+
+
+def _product(call: OpCall, sizes: Sequence[Dim], x: Ends, y: Ends) -> Ends | None:
+    for one, other in ((x, y), (y, x)):
+        if alike(*other) and not other[0].terms:
+            return _times(one, other[0].constant)
+    return None
+
+
+def _absolute(call: OpCall, values: Sequence[Position | None], sizes: Sequence[Dim]) -> Affine | None:
+    value = values[0]
+    return value._replace(absolute=True) if isinstance(value, Affine) else None
+
+
+def _cast(call: OpCall, values: Sequence[Position | None], sizes: Sequence[Dim]) -> Position | None:
+    return values[0] if all(each.dtype.kind in "if" for each in (call.inputs[0], call.outputs[0])) else None
+
+
+def _clamped(call: OpCall, sizes: Sequence[Dim], x: Ends) -> Ends | None:
     lo, hi = as_size(call.static["lo"]), as_size(call.static["hi"])
     if lo is None or hi is None:
         return None
@@ -179,7 +203,7 @@ def _clamped(call: OpCall, x: Ends, sizes: Sequence[Dim]) -> Ends | None:
     return _times(_greatest(_times(raised, -1), (most, most), sizes), -1)
 
 
-def _sum_of_ends(x: Ends | None, y: Ends | None) -> Ends | None:
+def _sum(x: Ends | None, y: Ends | None) -> Ends | None:
     if x is None or y is None:
         return None
     low, high = plus(x[0], y[0]), plus(x[1], y[1])
@@ -193,7 +217,7 @@ def _times(x: Ends | None, factor: Any) -> Ends | None:
     low, high = times(x[0], count), times(x[1], count)
     if low is None or high is None:
         return None
-    if at_most_proved(0, count):
+    if at_most_proved(0, count) or alike(*x):
         return low, high
     return (high, low) if at_most_proved(count, 0) else None
 
@@ -233,122 +257,20 @@ def _most(value: Affine | None, sizes: Sequence[Dim]) -> Dim | None:
     return most
 
 
-# Values that are functions of the indices, as positions and masks made of them are ------------------------------------
+_STRICT: Final[Mapping[Primitive, int | None]] = {logic.LESS: 1, logic.LESS_EQUAL: 0, logic.EQUAL: None}
+"""By how much x is at least below y where x < y."""
 
-_Found: TypeAlias = tuple["Affine | None", "dict[Value, Region]"]
-"""A value, and outside of which regions a comparison is which."""
-
-
-Function: TypeAlias = "Callable[[OpCall, Sequence[Affine | None]], _Found]"
-"""(call, values of the operands) -> that of the result, and where a comparison is which."""
-
-
-def positions(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> tuple[Position | None, dict[Value, Region]]:
-    """The value of a pointwise op's result, and the regions outside of which a comparison is False, or True."""
-    function = _AFFINE.get(call.primitive)
-    values, dtype, sizes = [fact.value for fact in facts], call.outputs[0].dtype, facts[0].sizes
-    columns = [value for value in values if isinstance(value, Columns)]
-    if not columns and (call.primitive in CUTS or any(isinstance(value, Between) for value in values)):
-        value, masks = enclosed(domain, call, values, sizes)
-        return value, dict(masks)
-    if function is None:
-        return None, {}
-    if not columns:
-        whole, masks = function(call, [_affine(value) for value in values])
-        return held(domain, whole, sizes, dtype), masks
-    index, count = columns[0].along, len(columns[0].values)
-    if any(value.along != index or len(value.values) != count for value in columns):
-        return None, {}
-    found: list[Affine] = []
-    places: list[dict[Value, Region]] = []
-    for at in range(count):
-        one, masks = function(call, [_affine(v.values[at] if isinstance(v, Columns) else v) for v in values])
-        one = held(domain, one, sizes, dtype)
-        found += [] if one is None else [one]
-        here = region((index, NONE, at), (NONE, index, -at))
-        places.append({known: both(here, where) for known, where in masks.items()})
-    value = Columns(index, tuple(found)) if len(found) == count else None
-    joined: dict[Value, Region] = {}
-    for known in places[0]:
-        if all(known in masks for masks in places):
-            joined[known] = NOWHERE
-            for masks in places:
-                joined[known] = either(joined[known], masks[known])
-    return value, joined
-
-
-def _affine(value: Position | None) -> Affine | None:
-    return value if isinstance(value, Affine) else None
-
-
-def _sum(sign: int) -> Function:
-    return lambda call, values: (plus(values[0], values[1], sign), {})
-
-
-def _product(call: OpCall, values: Sequence[Affine | None]) -> _Found:
-    x, y = values
-    if x is not None and not x.terms and not x.absolute:
-        x, y = y, x
-    return (times(x, y.constant) if y is not None and not y.terms and not y.absolute else None), {}
-
-
-def _scale(call: OpCall, values: Sequence[Affine | None]) -> _Found:
-    return times(values[0], call.static["c"]), {}
-
-
-def _negated(call: OpCall, values: Sequence[Affine | None]) -> _Found:
-    return times(values[0], -1), {}
-
-
-def _absolute(call: OpCall, values: Sequence[Affine | None]) -> _Found:
-    value = values[0]
-    return (None if value is None else value._replace(absolute=True)), {}
-
-
-def _cast(call: OpCall, values: Sequence[Affine | None]) -> _Found:
-    dtypes = (call.inputs[0].dtype, call.outputs[0].dtype)
-    return (values[0] if all(dtype.kind in "if" for dtype in dtypes) else None), {}
-
-
-def _compared(strict: int) -> Function:
-    """x < y, or x <= y where `strict` is 0."""
-
-    def compare(call: OpCall, values: Sequence[Affine | None]) -> _Found:
-        x, y = values
-        if x is None or y is None:
-            return None, {}
-        if x.absolute and not y.absolute and not y.terms:
-            return None, {False: at_most(x, y.constant - strict), True: above(x, y.constant + 1 - strict)}
-        if y.absolute and not x.absolute and not x.terms:
-            return None, {False: above(y, x.constant + strict), True: at_most(y, x.constant - 1 + strict)}
-        distance = plus(x, y, -1)
-        if distance is None:
-            return None, {}
-        return None, {False: at_most(distance, -strict), True: above(distance, 1 - strict)}
-
-    return compare
-
-
-def _equal(call: OpCall, values: Sequence[Affine | None]) -> _Found:
-    distance = plus(values[0], values[1], -1)
-    if distance is None:
-        return None, {}
-    return None, {
-        False: both(at_most(distance, 0), above(distance, 0)),
-        True: either(at_most(distance, -1), above(distance, 1)),
-    }
-
-
-_AFFINE: Final[Mapping[Primitive, Function]] = {
-    elementwise.ADD: _sum(1),
-    elementwise.SUB: _sum(-1),
-    elementwise.MUL: _product,
-    elementwise.SCALE: _scale,
-    elementwise.NEG: _negated,
+_FUNCTIONS: Final[Mapping[Primitive, Function]] = {
+    elementwise.ADD: of_ends(lambda call, sizes, x, y: _sum(x, y)),
+    elementwise.SUB: of_ends(lambda call, sizes, x, y: _sum(x, _times(y, -1))),
+    elementwise.MUL: of_ends(_product),
+    elementwise.SCALE: of_ends(lambda call, sizes, x: _times(x, call.static["c"])),
+    elementwise.NEG: of_ends(lambda call, sizes, x: _times(x, -1)),
+    elementwise.MAXIMUM: of_ends(lambda call, sizes, x, y: _greatest(x, y, sizes)),
+    elementwise.MINIMUM: of_ends(lambda call, sizes, x, y: _times(_greatest(_times(x, -1), _times(y, -1), sizes), -1)),
+    elementwise.CLAMP: of_ends(_clamped),
     elementwise.ABS: _absolute,
-    rounding.FLOOR: lambda call, values: (values[0], {}),
+    rounding.FLOOR: lambda call, values, sizes: values[0],
+    rounding.MOD: _remainder,
     logic.CAST: _cast,
-    logic.LESS: _compared(1),
-    logic.LESS_EQUAL: _compared(0),
-    logic.EQUAL: _equal,
 }
