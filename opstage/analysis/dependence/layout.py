@@ -292,41 +292,27 @@ def gather_rows(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequ
     start, row = len(x.outer), x.at(0)
     ahead = sum(map(len, idx.axes))
     axes: tuple[Shape, ...] = (*idx.axes, *x.axes[1:])
-    value = idx.value if isinstance(idx.value, Affine) else None
+    value = idx.value if isinstance(idx.value, Affine) and not idx.value.absolute else None
+    place = idx.value if value is None else Between(value, value)
     number = {i: i if i < start else i + ahead - 1 for i in range(len(x.sizes)) if i != row}
-    entries: list[tuple[int, Span]] = list(idx.reads)
-    outside: tuple[tuple[Value, Region], ...] = ()
-    to, coefficient = value.terms[0] if value is not None and len(value.terms) == 1 else (NONE, 0)
-    if value is not None and not value.absolute and len(value.terms) <= 1 and isinstance(coefficient, int):
-        # Row constant + coefficient*i, or one and the same row for all.
-        for i, span in x.reads:
-            if i == row:
-                here = moved_span(span, -value.constant)
-                entries.append((to, Span(span.by * coefficient, here.low, here.high)))
-            else:
-                entries.append((number.get(i, NONE), span))
-        if coefficient == 1:
-            outside = tuple(
-                [(v, renumbered(moved(w, row, -value.constant), {**number, row: to})) for v, w in x.outside]
-            )
-        elif coefficient == -1:
-            outside = tuple(
-                [(v, renumbered(mirrored(w, row, value.constant), {**number, row: to})) for v, w in x.outside]
-            )
-        whole = x.whole
-    elif isinstance(idx.value, Between) and (near := _near(x, row, idx.value, number)) is not None:
-        entries += near
-        whole = x.whole
-    else:
-        x = reduced(x, [row])
-        entries += [(number.get(i, NONE), span) for i, span in x.reads]
-        outside = tuple([(v, renumbered(where, number)) for v, where in x.outside])
-        whole = x.whole
+    near = _near(x, row, place, number) if isinstance(place, Between) else None
+    anywhere = reduced(x, [row])
+    entries: list[tuple[int, Span]] = (
+        near if near is not None else [(number.get(i, NONE), span) for i, span in anywhere.reads]
+    )
+    outside = tuple([(v, renumbered(where, number)) for v, where in anywhere.outside])
+    to, sign = value.terms[0] if value is not None and len(value.terms) == 1 else (NONE, 0)
+    if value is not None and isinstance(sign, int) and abs(sign) == 1:
+        own = [
+            (v, moved(w, row, -value.constant) if sign == 1 else mirrored(w, row, value.constant)) for v, w in x.outside
+        ]
+        outside = tuple([(v, renumbered(where, {**number, row: to})) for v, where in own])
+    whole = anywhere.whole if near is None else x.whole
     if call.static["mode"] == "zero":  # a row that is not there reads as zeros
         outside = tuple([(v, where) for v, where in outside if v == 0])
     read = _read_at(facts[0], value, row, number) if call.static["mode"] == "raise" else None
     found = Fact(idx.outer, axes, (), whole or idx.whole, x.inputs | idx.inputs, outside, read)
-    return [reading(found, hull(entries))]
+    return [reading(found, hull([*idx.reads, *entries]))]
 
 
 def _near(x: Fact, row: int, place: Between, number: Mapping[int, int]) -> list[tuple[int, Span]] | None:
