@@ -25,7 +25,7 @@ from ....ops.errors import SourceLine
 from ....ops.types import dtype_name, is_float
 from ...structural import SCAN
 from ..finding import Finding
-from .subject import Leaf, Subject, sources
+from .subject import Leaf, Subject
 
 PARAMETER = "unused-parameter"
 INPUT = "unused-input"
@@ -186,16 +186,20 @@ def blocked_gradients(subject: Subject) -> Iterator[Finding]:
     """
     if not subject.sound or subject.loss is None or not subject.trained:
         return
-    moved = sources(subject.forward, [subject.loss], subject.iterations, differentiably=True)
-    still = [named for named in subject.trained if named.slot not in moved]
-    nothing_moves = len(still) == len(subject.trained)
-    if not still or (nothing_moves and subject.step is None):
+    bits, ends = {named.slot: 1 << i for i, named in enumerate(subject.trained)}, dict[int, Equation]()
+    _follow(subject, subject.forward, subject.used_by_loss, bits, ends)
+    moving = bits.get(subject.loss, 0)
+    nothing_moves = not moving
+    if moving == (1 << len(subject.trained)) - 1 or (nothing_moves and subject.step is None):
         return
-    blockers = _blockers(subject, [named for named in still if named.slot in subject.used_by_loss])
+    blockers: dict[int, tuple[Equation, list[Leaf]]] = {}
+    for i, named in enumerate(subject.trained):
+        if i in ends and not moving >> i & 1 and named.slot in subject.used_by_loss:
+            blockers.setdefault(id(ends[i]), (ends[i], []))[1].append(named)
     if nothing_moves:
-        yield _nothing_moves(subject, next((call for call, _ in blockers), None))
+        yield _nothing_moves(subject, next((call for call, _ in blockers.values()), None))
         return
-    for call, leaves in blockers:
+    for call, leaves in blockers.values():
         names = ", ".join(named.path for named in leaves[:3]) + (f" and {len(leaves) - 3} more" if leaves[3:] else "")
         verb = "reaches" if len(leaves) == 1 else "reach"
         through = f"{call.primitive.name}, {_why(subject, call)}"
@@ -229,26 +233,15 @@ def _fix(call: Equation) -> str:
     return f"compute the loss from what {call.primitive.name} reads, or from a smooth stand-in for it"
 
 
-def _blockers(subject: Subject, blocked: Sequence[Leaf]) -> list[tuple[Equation, list[Leaf]]]:
-    """Return the first op at which each parameter's gradient ends, with the parameters that end there."""
-    found: dict[int, Equation] = {}
-    bits = {named.slot: 1 << i for i, named in enumerate(blocked)}
-    _follow(subject, subject.forward, subject.used_by_loss, bits, found)
-    ends: dict[int, tuple[Equation, list[Leaf]]] = {}
-    for i, named in enumerate(blocked):
-        if i in found:
-            ends.setdefault(id(found[i]), (found[i], []))[1].append(named)
-    return list(ends.values())
-
-
 def _follow(
     subject: Subject,
     equations: Sequence[Equation],
     wanted: set[int] | None,
     bits: dict[int, int],
-    found: dict[int, Equation],
+    ends: dict[int, Equation],
 ) -> None:
-    """Propagate the bits of parameters along differentiable paths; record in `found` where each path ends first.
+    """Propagate the bits of parameters along paths of cotangents, floats through ops with derivatives; record in `ends`
+    where a path of each ends first.
 
     In the program itself only `wanted` tensors are followed; in a loop all.
     """
@@ -256,26 +249,30 @@ def _follow(
         carried = 0
         for number in call.inputs:
             carried |= bits.get(number, 0)
-        if not carried or (wanted is not None and wanted.isdisjoint(call.outputs)):
+        outputs = [slot for slot in call.outputs if wanted is None or slot in wanted]
+        if not carried or not outputs:
             continue
+        floats = [slot for slot in outputs if is_float(subject.type(slot).dtype)]
         if call.primitive is SCAN:
-            _through_loop(subject, call, bits, found)
-        passes = call.primitive.differentiable and any(is_float(subject.type(slot).dtype) for slot in call.outputs)
-        if passes:
-            for number in call.outputs:
-                bits[number] = carried
+            _through_loop(subject, call, bits, ends)
+        elif call.primitive.differentiable and floats:
+            bits.update(dict.fromkeys(floats, carried))
         else:
             while carried:
                 lowest = carried & -carried
-                found.setdefault(lowest.bit_length() - 1, call)
+                ends.setdefault(lowest.bit_length() - 1, call)
                 carried ^= lowest
 
 
-def _through_loop(subject: Subject, loop: Equation, bits: dict[int, int], found: dict[int, Equation]) -> None:
-    iteration = subject.iterations.of(loop)
+def _through_loop(subject: Subject, loop: Equation, bits: dict[int, int], ends: dict[int, Equation]) -> None:
+    """The same through the iterations of a loop, until what returns through the carry adds nothing."""
+    iteration, carries = subject.iterations.of(loop), loop.static["carries"]
     for number, outside in zip(iteration.inputs, loop.inputs):
         bits[number] = bits.get(outside, 0)
-    for _ in range(2):  # the second time for values that return through the carry
-        _follow(subject, iteration.equations, None, bits, found)
-        for i in range(loop.static["carries"]):
-            bits[iteration.inputs[i]] |= bits.get(iteration.outputs[i], 0)
+    before: list[int] = []
+    while before != (before := [bits[number] for number in iteration.inputs[:carries]]):
+        _follow(subject, iteration.equations, None, bits, ends)
+        for number, following in zip(iteration.inputs[:carries], iteration.outputs):
+            bits[number] |= bits.get(following, 0)
+    for outside, number in zip(loop.outputs, (*iteration.outputs, *iteration.inputs)):
+        bits[outside] = bits.get(number, 0)
