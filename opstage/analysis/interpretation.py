@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, TypeAlias, cast, final
 
 import numpy as np
 
+from ..compiler.codegen.decomposition import Expander
 from ..interpreters.branching import SWITCH, branches_of
-from ..interpreters.codegen.decomposition import Expander
 from ..interpreters.looping import WHILE
 from ..interpreters.resting import resting
 from ..interpreters.structural import SCAN

@@ -18,9 +18,9 @@ from typing import Any, final
 import numpy as np
 
 from .. import __version__
+from ..compiler.native.pool import workers
 from ..interpreters.mesh.fabric import Fabric
 from ..interpreters.mesh.processes import require_hosted
-from ..interpreters.native.pool import workers
 from ..ops.errors import UsageError
 from ..ops.mesh import mesh_of
 from ..training.fit import Position, Saver

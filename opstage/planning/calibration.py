@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..atomic import WriteError, write_file
+from ..compiler.native.cache import cache_folder
+from ..compiler.native.environment import processor
+from ..compiler.native.pool import workers
 from ..interpreters.graph.cpu.cost import works
 from ..interpreters.graph.executor import CpuExecutor
 from ..interpreters.graph.recorder import record
-from ..interpreters.native.folder import cache_folder
-from ..interpreters.native.pool import workers
-from ..interpreters.native.processor import processor
 from ..ops.errors import UsageError
 from ..ops.types import TensorType, as_dtype
 from ..optim import adamw

@@ -7,8 +7,8 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, final
 
+from ..compiler.codegen.lowered import Lowered
 from ..interpreters.branching import SWITCH
-from ..interpreters.codegen.lowered import Lowered
 from ..interpreters.folding import UPDATE
 from ..interpreters.graph.cpu.cost import Work, works
 from ..interpreters.graph.cpu.plan import ControlStep, CpuPlan, HostStep, LoopStep

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from opstage.interpreters.codegen.cpu import compilation
-from opstage.interpreters.codegen.cpu.compilation import Compilation
-from opstage.interpreters.codegen.cpu.texts import LoopSource
-from opstage.interpreters.native import compiler
-from opstage.interpreters.native.compiler import is_known
-from opstage.interpreters.native.folder import cache_folder
+from opstage.compiler.codegen.cpu import kernels as compilation
+from opstage.compiler.codegen.cpu.arguments import LoopSource
+from opstage.compiler.codegen.cpu.kernels import Compilation
+from opstage.compiler.native import compiler
+from opstage.compiler.native.cache import cache_folder
+from opstage.compiler.native.compiler import is_known
 
 
 def texts(name: str) -> list[LoopSource]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage.interpreters.codegen.cpu.fused import fused
+from opstage.compiler.codegen.cpu.fused import fused
 from opstage.interpreters.eager_cpu import NumpyOps
 from opstage.interpreters.eager_cpu.interpreter import _told_apart
 from opstage.interpreters.eager_cpu.kernels import kernel_table

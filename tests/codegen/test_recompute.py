@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage.interpreters.codegen import fusion
-from opstage.interpreters.codegen.cpu.fused import fused
-from opstage.interpreters.codegen.cuda.target import CUDA
-from opstage.interpreters.codegen.decomposition import Expander
-from opstage.interpreters.codegen.formulas import has_formula
-from opstage.interpreters.codegen.lowered import Lowered
+from opstage.compiler.codegen import fusion
+from opstage.compiler.codegen.cpu.fused import fused
+from opstage.compiler.codegen.cuda.source import CUDA
+from opstage.compiler.codegen.decomposition import Expander
+from opstage.compiler.codegen.formulas import has_formula
+from opstage.compiler.codegen.lowered import Lowered
 from opstage.interpreters.eager_cpu import NumpyOps
 from opstage.interpreters.graph import Graph
 from opstage.ops.catalogue.attention import SCALED_DOT_PRODUCT_ATTENTION_GRAD

@@ -9,7 +9,7 @@ import pytest
 
 import opstage
 from opstage import Options
-from opstage.interpreters.codegen import runs
+from opstage.compiler.codegen import runs
 from opstage.interpreters.eager_cpu import loop_body
 from opstage.ops.closed import Body
 

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from opstage.interpreters.codegen.axes import space_of
-from opstage.interpreters.codegen.clusters import Level, left_in_memory, read_by
-from opstage.interpreters.codegen.cpu.target import LOOPS
-from opstage.interpreters.codegen.cuda.target import CUDA
-from opstage.interpreters.codegen.fusion import fuse
-from opstage.interpreters.codegen.loop import (
+from opstage.compiler.codegen.clusters import Level, left_in_memory, read_by
+from opstage.compiler.codegen.cpu.kernels import LOOPS
+from opstage.compiler.codegen.cuda.source import CUDA
+from opstage.compiler.codegen.fusion import fuse
+from opstage.compiler.codegen.loop import (
     Accumulation,
     Assign,
     Check,
@@ -23,10 +22,10 @@ from opstage.interpreters.codegen.loop import (
     Statement,
     Store,
     Value,
+    space_of,
 )
-from opstage.interpreters.codegen.lowered import Lowered
-from opstage.interpreters.codegen.schedule import Scheduling, schedule
-from opstage.interpreters.codegen.target import Target
+from opstage.compiler.codegen.lowered import Lowered, Target
+from opstage.compiler.codegen.schedule import Scheduling, schedule
 from opstage.interpreters.graph import record
 from opstage.interpreters.graph.cpu.optimise import optimise
 from opstage.ops.types import FLOAT32, TensorType

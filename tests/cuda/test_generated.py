@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import opstage
+from opstage.compiler.codegen.cuda.fused import fused
 from opstage.interpreters import registry
-from opstage.interpreters.codegen.cuda.fused import fused
 from opstage.interpreters.eager_cuda import CudaOps
 from opstage.interpreters.eager_cuda.kernels import KERNELS
 from opstage.interpreters.eager_cuda.kernels.reduction import total

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from opstage.compiler.native import KernelCall, one_thread
 from opstage.interpreters.eager_cpu.kernels import convolution
 from opstage.interpreters.eager_cpu.loops import (
     channel_steps,
@@ -23,7 +24,6 @@ from opstage.interpreters.eager_cpu.loops import (
 )
 from opstage.interpreters.eager_cpu.loops.geometry import ConvGeometry
 from opstage.interpreters.eager_cpu.memory import give_back_workspace
-from opstage.interpreters.native import KernelCall, one_thread
 from opstage.ops.catalogue.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
 
 Array = npt.NDArray[Any]

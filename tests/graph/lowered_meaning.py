@@ -9,17 +9,10 @@ import numpy as np
 from typing_extensions import override
 
 from opstage import Options
-from opstage.interpreters.codegen.clusters import FusionGroup, Level, staged
-from opstage.interpreters.codegen.lowered import Lowered
-from opstage.interpreters.codegen.primitives import (
-    ASSEMBLE,
-    COLUMN_SUM,
-    CONTIGUOUS,
-    INDEX_CHECK,
-    ROW_MAX,
-    ROW_SUM,
-)
-from opstage.interpreters.codegen.views import View, packed
+from opstage.compiler.codegen.clusters import FusionGroup, Level, staged
+from opstage.compiler.codegen.formulas import ASSEMBLE, COLUMN_SUM, CONTIGUOUS, INDEX_CHECK, ROW_MAX, ROW_SUM
+from opstage.compiler.codegen.lowered import Lowered
+from opstage.compiler.codegen.views import View, packed
 from opstage.interpreters.eager_cpu.interpreter import NumpyOps
 from opstage.interpreters.graph import Graph
 from opstage.interpreters.graph.cpu.plan import CpuPlan

@@ -10,10 +10,10 @@ import pytest
 
 import opstage
 from opstage import Options
-from opstage.interpreters.codegen.clusters import Cluster
-from opstage.interpreters.codegen.cpu.alike import AlikeClusters
-from opstage.interpreters.codegen.cpu.source import cluster_loop
-from opstage.interpreters.codegen.cpu.words import LoweredLoop
+from opstage.compiler.codegen.clusters import Cluster
+from opstage.compiler.codegen.cpu.arguments import LoweredLoop
+from opstage.compiler.codegen.cpu.kernels import AlikeClusters
+from opstage.compiler.codegen.cpu.source import cluster_loop
 from opstage.interpreters.derivatives import value_and_grad
 from opstage.interpreters.graph.cpu.optimise import optimise
 from opstage.interpreters.graph.cpu.plan import CpuPlan

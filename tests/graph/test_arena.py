@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opstage.interpreters.codegen import occupancy
-from opstage.interpreters.codegen.arena import ALIGNMENT, Item, arrange
-from opstage.interpreters.codegen.occupancy import Occupancy
+from opstage.compiler.codegen import arena as occupancy
+from opstage.compiler.codegen.arena import ALIGNMENT, Item, Occupancy, arrange
 from opstage.interpreters.graph.cpu import plan as planning
 from opstage.interpreters.graph.cpu.optimise import optimise
 from opstage.interpreters.graph.cpu.plan import CpuPlan

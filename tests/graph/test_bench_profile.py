@@ -10,12 +10,12 @@ import pytest
 
 import opstage
 from opstage import Options
+from opstage.compiler.native import workers
 from opstage.interpreters.graph.cpu.cost import Limits, Work, measure_limits, works
 from opstage.interpreters.graph.cpu.optimise import optimise
 from opstage.interpreters.graph.cpu.plan import CpuPlan, HostStep
 from opstage.interpreters.graph.executor import CpuExecutor
 from opstage.interpreters.graph.profile import profile
-from opstage.interpreters.native import workers
 from opstage.models import model
 from opstage.ops.errors import UsageError
 from opstage.ops.primitive import Cost

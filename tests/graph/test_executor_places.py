@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opstage.interpreters.codegen import views
-from opstage.interpreters.codegen.arena import ALIGNMENT, Item, arrange
-from opstage.interpreters.codegen.views import View
+from opstage.compiler.codegen import views
+from opstage.compiler.codegen.arena import ALIGNMENT, Item, arrange
+from opstage.compiler.codegen.views import View
 
 # Views ----------------------------------------------------------------------------------------------------------------
 

@@ -9,19 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage.interpreters.codegen.clusters import FusionGroup, Level
-from opstage.interpreters.codegen.cpu.texts import LoopSource
-from opstage.interpreters.codegen.cpu.words import ErrorFlag, Scratch
-from opstage.interpreters.codegen.fusion import fuse
-from opstage.interpreters.codegen.lowered import Lowered
-from opstage.interpreters.codegen.primitives import (
-    ASSEMBLE,
-    COLUMN_SUM,
-    CONTIGUOUS,
-    REDUCTIONS,
-    ROW_MAX,
-    ROW_SUM,
-)
+from opstage.compiler.codegen.clusters import FusionGroup, Level
+from opstage.compiler.codegen.cpu.arguments import ErrorFlag, LoopSource, Scratch
+from opstage.compiler.codegen.formulas import ASSEMBLE, COLUMN_SUM, CONTIGUOUS, REDUCTIONS, ROW_MAX, ROW_SUM
+from opstage.compiler.codegen.fusion import fuse
+from opstage.compiler.codegen.lowered import Lowered
 from opstage.interpreters.graph import Graph
 from opstage.interpreters.graph.cpu.library import CPU
 from opstage.interpreters.graph.cpu.optimise import optimise

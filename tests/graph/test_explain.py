@@ -9,9 +9,9 @@ import pytest
 
 import opstage
 from opstage import Options
+from opstage.compiler.native import workers
 from opstage.interpreters.graph import Graph, record
 from opstage.interpreters.graph.profile import Explanation
-from opstage.interpreters.native import workers
 from opstage.models import MODELS
 from opstage.ops.dims import DimScope
 from opstage.ops.errors import UsageError

@@ -14,8 +14,9 @@ import pytest
 
 import opstage
 from opstage import Options
+from opstage.compiler.native import compiler
+from opstage.compiler.native import linker as objects
 from opstage.interpreters.graph.executor import CpuExecutor
-from opstage.interpreters.native import compiler, objects
 
 X = np.linspace(-1, 1, 60).reshape(3, 20)
 

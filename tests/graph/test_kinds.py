@@ -12,7 +12,7 @@ import pytest
 
 import opstage
 from opstage import Options
-from opstage.interpreters.codegen.formulas import FORMULAS
+from opstage.compiler.codegen.formulas import FORMULAS
 from opstage.interpreters.eager_cpu.interpreter import NumpyOps
 from opstage.interpreters.graph import Graph, record
 from opstage.interpreters.graph.cpu.optimise import optimise as optimise_for_cpu

@@ -10,7 +10,7 @@ import pytest
 
 import opstage
 from opstage import Options, optim
-from opstage.interpreters.codegen.cpu.words import ErrorFlag
+from opstage.compiler.codegen.cpu.arguments import ErrorFlag
 from opstage.interpreters.graph.cpu.optimise import optimise
 from opstage.interpreters.graph.cpu.plan import CpuPlan, NativeStep
 from opstage.interpreters.graph.executor import CpuExecutor

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage.interpreters.codegen.clusters import FusionGroup
-from opstage.interpreters.codegen.primitives import PRODUCTS
+from opstage.compiler.codegen.clusters import FusionGroup
+from opstage.compiler.codegen.formulas import PRODUCTS
 from opstage.interpreters.graph import rank_programs
 from opstage.interpreters.graph.cpu.plan import CpuPlan
 from opstage.interpreters.graph.executor import CpuExecutor

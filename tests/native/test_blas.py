@@ -7,12 +7,12 @@ from contextlib import suppress
 
 import pytest
 
-from opstage.interpreters.native import blas
-from opstage.interpreters.native.blas import OneThread
+from opstage.compiler.native import blas
+from opstage.compiler.native.blas import OneThread
 from tests.training.raising import RaiseAt, Torn, bytecodes
 
 pytestmark = pytest.mark.filterwarnings("error")
-WITHIN = ("interpreters/native/blas", "locks")
+WITHIN = ("compiler/native/blas", "locks")
 
 
 class Threads:

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import opstage
-from opstage.interpreters.native import Kernel, access, memory
-from opstage.interpreters.native.codegen import object_code
-from opstage.interpreters.native.compiler import _load
-from opstage.interpreters.native.frontend import CannotCompile, lowered, source_of, source_of_text
-from opstage.interpreters.native.pool import KernelCall, KernelSequence
+from opstage.compiler.native import Kernel, access
+from opstage.compiler.native import intrinsics as memory
+from opstage.compiler.native.compiler import _load, object_code
+from opstage.compiler.native.frontend import CannotCompile, lowered, source_of, source_of_text
+from opstage.compiler.native.pool import KernelCall, KernelSequence
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def"
 

@@ -15,7 +15,10 @@ import pytest
 
 import opstage
 from opstage import Options, UsageError
-from opstage.interpreters.native import bound, environment, folder, kept
+from opstage.compiler.native import cache as bound
+from opstage.compiler.native import cache as folder
+from opstage.compiler.native import cache as kept
+from opstage.compiler.native import environment
 
 if not hasattr(os, "geteuid"):
     pytest.skip("a system without users of files", allow_module_level=True)
@@ -349,7 +352,7 @@ def test_processes_that_write_and_remove_at_once(tmp_path: Path) -> None:
     place = tmp_path / "opstage-0123456789abcdef"
     place.mkdir(0o700)
     program = (
-        "import sys; from pathlib import Path; from opstage.interpreters.native import kept\n"
+        "import sys; from pathlib import Path; from opstage.compiler.native import cache as kept\n"
         "place, me = Path(sys.argv[1]), sys.argv[2]\n"
         "for i in range(150):\n"
         "    kept.write_kept(place / f'{i % 40}.o', str(i % 40), b'%d' % (i % 40) * 2000)\n"

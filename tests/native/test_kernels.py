@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage.interpreters.native import (
+from opstage.compiler.native import (
     Kernel,
     KernelCall,
     KernelSequence,
@@ -21,12 +21,12 @@ from opstage.interpreters.native import (
     compile_kernel,
     compiler,
     find_blas,
-    kept,
     multiply,
     one_thread,
-    product,
 )
-from opstage.interpreters.native.gemm import ProductCut, gemm_kernel, gemm_words
+from opstage.compiler.native import cache as kept
+from opstage.compiler.native import matmul as product
+from opstage.compiler.native.matmul import ProductCut, gemm_kernel, gemm_words
 
 rng = np.random.default_rng(0)
 
@@ -98,7 +98,7 @@ def test_openblas_has_one_thread_until_the_last_that_asked_for_it_is_done() -> N
 
 
 def counting() -> Any:
-    from opstage.interpreters.native.memory import int64s
+    from opstage.compiler.native.intrinsics import int64s
 
     def kernel(lo, hi, worker, arguments):  # type: ignore[no-untyped-def]
         w = int64s(arguments, 2)
@@ -191,7 +191,7 @@ def test_another_process_runs_what_was_kept(tmp_path: Path) -> None:
 GROWTH = """
 import ctypes, gc, sys
 import numpy, opstage
-from opstage.interpreters.codegen.cpu.texts import LoopSource
+from opstage.compiler.codegen.cpu.arguments import LoopSource
 
 def resident():
     gc.collect()

@@ -13,15 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage.interpreters.codegen.cpu.functions import add, erf, exp, log, log1p, peak
-from opstage.interpreters.codegen.cpu.fused import fused
+from opstage.compiler.codegen.cpu.functions import add, erf, exp, log, log1p, peak
+from opstage.compiler.codegen.cpu.fused import fused
+from opstage.compiler.native import cache as folder
+from opstage.compiler.native import compiler
+from opstage.compiler.native.access import inlined
+from opstage.compiler.native.frontend import source_of
+from opstage.compiler.native.frontend.functions import Module
+from opstage.compiler.native.frontend.types import FLOAT32, FLOAT64
 from opstage.interpreters.eager_cpu.loops.jit import Elementwise, JitLoop, loop
 from opstage.interpreters.host import Array
-from opstage.interpreters.native import codegen, compiler, folder
-from opstage.interpreters.native.frontend import source_of
-from opstage.interpreters.native.frontend.functions import Module
-from opstage.interpreters.native.frontend.kinds import FLOAT32, FLOAT64
-from opstage.interpreters.native.inlined import inlined
 from opstage.interpreters.scalar import activation, random
 from opstage.ops.catalogue.reduction import LOG_SOFTMAX, SOFTMAX
 from opstage.ops.primitive import Primitive
@@ -280,10 +281,11 @@ def doubled(x: Array, out: Array) -> None:
 def use(function: Any, monkeypatch: pytest.MonkeyPatch) -> bool:
     """A new loop around `function`, called once, in a process that has no kernels yet; whether it was compiled."""
     seen: list[str] = []
+    compiled = compiler.object_code
 
     def object_code(source: Any, entry: str) -> bytes:
         seen.append(entry)
-        return codegen.object_code(source, entry)
+        return compiled(source, entry)
 
     x = np.arange(5, dtype=np.float32)
     out = np.empty_like(x)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage.interpreters.native import Kernel, compile_kernel, pool, team
+from opstage.compiler.native import Kernel, compile_kernel, pool, team
 
 if not team.has_team():
     pytest.skip("a system without a team", allow_module_level=True)
@@ -20,7 +20,7 @@ WORKERS = 4
 
 
 def noting() -> Any:
-    from opstage.interpreters.native.memory import int64s
+    from opstage.compiler.native.intrinsics import int64s
 
     def kernel(lo, hi, worker, arguments):  # type: ignore[no-untyped-def]
         w = int64s(arguments, 2)

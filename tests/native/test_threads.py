@@ -9,9 +9,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from opstage.interpreters.codegen.cpu.totals import parts_of_rows
-from opstage.interpreters.native import find_blas, one_thread
-from opstage.interpreters.native.gemm import cut_product, gemm_kernel, gemm_words
+from opstage.compiler.codegen.cpu.source import parts_of_rows
+from opstage.compiler.native import find_blas, one_thread
+from opstage.compiler.native.matmul import cut_product, gemm_kernel, gemm_words
 from tests.mpi.started import ENVIRONMENT, ROOT
 from tests.mpi.started import sys as python
 

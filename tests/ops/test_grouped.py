@@ -11,9 +11,9 @@ import pytest
 
 import opstage
 from opstage import derived, transform
+from opstage.compiler.native import find_blas, one_thread
 from opstage.interpreters.eager_cpu.loops.grouped import grouped_step
 from opstage.interpreters.host import address_of
-from opstage.interpreters.native import find_blas, one_thread
 from opstage.interpreters.structural import SCAN
 from opstage.ops.catalogue.grouped import GROUPED_MATMUL, GROUPED_OUTER
 from opstage.ops.errors import DtypeError, ShapeError

@@ -12,10 +12,10 @@ import pytest
 
 import opstage
 from opstage import Options, optim, scalar_trainer
-from opstage.interpreters.codegen.cpu.fused import fused
+from opstage.compiler.codegen.cpu.fused import fused
+from opstage.compiler.native.blas import one_thread
 from opstage.interpreters.eager_cpu import interpreter as eager_cpu
 from opstage.interpreters.eager_cpu.interpreter import NumpyOps
-from opstage.interpreters.native.blas import one_thread
 from opstage.models import model
 from opstage.ops.catalogue.elementwise import SQRT
 from opstage.ops.primitive import Primitive

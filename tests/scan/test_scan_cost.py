@@ -12,7 +12,7 @@ from typing_extensions import override
 
 import opstage
 from opstage import Options, Spec
-from opstage.interpreters.codegen.hoisting import hoisted
+from opstage.compiler.codegen.runs import hoisted
 from opstage.interpreters.derivatives import run_on_tape
 from opstage.interpreters.eager_cpu import NumpyOps
 from opstage.interpreters.eager_cpu import interpreter as eager_cpu

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import opstage
-from opstage.interpreters.native import environment
-from opstage.interpreters.native.environment import PACKAGE, SOURCES, compiled_sources
+from opstage.compiler.native import environment
+from opstage.compiler.native.environment import PACKAGE, SOURCES, compiled_sources
 from opstage.ops.catalogue import FAMILIES
 
 FILES = sorted(
@@ -118,7 +118,7 @@ def test_a_change_in_any_of_them_changes_the_key(copied: Path, path: Path) -> No
 
 def test_a_file_that_comes_or_goes_or_is_renamed_changes_the_key(copied: Path) -> None:
     seen = [compiled_sources(copied)]
-    extra = copied / "interpreters/native/zzz.py"
+    extra = copied / "compiler/native/zzz.py"
     extra.write_text("")
     seen.append(compiled_sources(copied))
     extra = extra.rename(extra.with_name("yyy.py"))
@@ -140,7 +140,7 @@ def test_without_sources_there_is_no_key(copied: Path, gone: str) -> None:
 
 
 def key_with(**changes: str) -> str:
-    code = "from opstage.interpreters.native.environment import environment; print(environment())"
+    code = "from opstage.compiler.native.environment import environment; print(environment())"
     env = {**os.environ, "PYTHONPATH": str(PACKAGE.parent), **changes}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     return done.stdout.strip()
@@ -218,10 +218,10 @@ print(float(opstage.run(lambda ops, x: ops.exp(x), x, options=compiled).sum()))
 
 # a definition that is compiled into others, another one in its place, and the lines of the output that change
 CHANGES = [
-    ("interpreters/codegen/cpu/namespace.py", ("return x**c", "return x**c + c"), {1}),
+    ("compiler/codegen/cpu/functions.py", ("return x**c", "return x**c + c"), {1}),
     ("interpreters/graph/cpu/library.py", ("2.0**-24", "2.0**-23"), {2}),
     ("interpreters/scalar/random.py", ("word(40)", "word(41)"), {2}),
-    ("interpreters/codegen/cpu/functions.py", ("5.0000001201e-1", "5.1e-1"), {0, 3}),
+    ("compiler/codegen/cpu/functions.py", ("5.0000001201e-1", "5.1e-1"), {0, 3}),
     ("interpreters/scalar/activation.py", ('x·sigmoid(x)."""\n    one = real(1)', '"""\n    one = real(2)'), {0}),
 ]
 

@@ -25,10 +25,10 @@ COMMITTING = (
     "interpreters/base_program",
     "interpreters/graph/programs",
     "interpreters/graph/executor",
-    "interpreters/codegen",
-    "interpreters/codegen/cpu",
+    "compiler/codegen",
+    "compiler/codegen/cpu",
     "interpreters/graph/cpu",
-    "interpreters/native",
+    "compiler/native",
 )
 X = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
 Y = np.sin(X.sum(1, keepdims=True))

@@ -10,6 +10,9 @@ from typing import Any, final
 import numpy as np
 from typing_extensions import override
 
+from ...compiler.codegen.cpu.fused import FusedLoops, fused
+from ...compiler.codegen.decomposition import is_fixed
+from ...compiler.native import one_thread
 from ...ops.closed import Body
 from ...ops.errors import LocatedError, OutOfMemoryError, RangeError, UsageError
 from ...ops.kinds import Effect, Kind
@@ -17,12 +20,9 @@ from ...ops.lists import no_ref
 from ...ops.primitive import NO_STATIC, Primitive, Static, distinct
 from ...ops.types import EXACT, INT64, DType, TensorType, as_dtype
 from ...options import Options
-from ..codegen.cpu.fused import FusedLoops, fused
-from ..codegen.decomposition import is_fixed
 from ..host import Array, as_array
 from ..indices import require_indices
 from ..interpreter import BaseInterpreter
-from ..native import one_thread
 from .kernels import kernel_table
 from .loop_body import prepare_body, zero_dim
 from .memory import give_back_freed_memory, give_back_workspace, keep_freed_memory, located, no_memory

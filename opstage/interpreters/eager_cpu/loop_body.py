@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from ...compiler.codegen.decomposition import Expander, Keep
+from ...compiler.codegen.runs import hoisted, in_runs
 from ...ops.catalogue.linalg import LINEAR
 from ...ops.closed import Body, Equation, ScanParameters, WhileParameters
 from ...ops.errors import LocatedError
 from ..branching import SWITCH, branches_of, chosen
-from ..codegen.decomposition import Expander, Keep
-from ..codegen.hoisting import hoisted
-from ..codegen.runs import in_runs
 from ..host import Array
 from ..looping import WHILE, iterate
 from ..structural import SCAN, run_iterations

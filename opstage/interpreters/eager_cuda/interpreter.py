@@ -8,6 +8,8 @@ from typing import Any, final
 import numpy as np
 from typing_extensions import override
 
+from ...compiler.codegen.cuda.fused import fused
+from ...compiler.codegen.decomposition import is_fixed
 from ...init.schemes import Elementary
 from ...ops.closed import Body
 from ...ops.errors import ProgramError, UnsupportedError
@@ -15,8 +17,6 @@ from ...ops.lists import no_ref
 from ...ops.primitive import NO_STATIC, Primitive, Static, distinct
 from ...ops.types import FLOAT32, DType, TensorType, as_dtype, dtype_name, show_shape
 from ...options import Options
-from ..codegen.cuda.fused import fused
-from ..codegen.decomposition import is_fixed
 from ..gpu.buffer import DeviceBuffer
 from ..gpu.device import Device, find_device, gpus_seen
 from ..gpu.device.context import OpContext

@@ -10,12 +10,12 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
+from ...compiler.codegen.cpu.kernels import Compilation
 from ...ops.errors import LocatedError, OutOfMemoryError, RankError, UsageError
 from ...ops.types import EXACT
 from ...options import Options
 from ..at_once import Action, at_once
 from ..base_program import Finish
-from ..codegen.cpu.compilation import Compilation
 from ..eager_cpu.interpreter import NumpyOps
 from ..host import Array, all_packed, packed
 from .cpu.link import Linked, prepare

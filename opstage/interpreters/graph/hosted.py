@@ -13,15 +13,15 @@ from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 
+from ...compiler.codegen import views
+from ...compiler.codegen.clusters import Cluster, FusionGroup, roots_read
+from ...compiler.codegen.formulas import ASSEMBLE, CONTIGUOUS, PRODUCTS
+from ...compiler.codegen.lowered import Lowered, Part
+from ...compiler.codegen.views import View
 from ...ops.catalogue.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, AXIS_INDEX, SHARD
 from ...ops.closed import Equation
 from ...ops.kinds import Kind
 from ...ops.types import INT64, TensorType
-from ..codegen import views
-from ..codegen.clusters import Cluster, FusionGroup, roots_read
-from ..codegen.lowered import Lowered, Part
-from ..codegen.primitives import ASSEMBLE, CONTIGUOUS, PRODUCTS
-from ..codegen.views import View
 from ..mesh.fabric import handle_of
 from ..mesh.hosting import Hosting
 from ..mesh.meeting import MEET, MEET_BEGIN, MEET_END, Joint, joint, meeting

@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias, final
 
+from ...compiler.codegen.clusters import FusionGroup, roots_read
+from ...compiler.codegen.formulas import ASSEMBLE, CONTIGUOUS, PRODUCTS, REDUCTIONS, elementwise
+from ...compiler.codegen.lowered import Lowered
 from ...ops.catalogue.collective import ALL_GATHER, ALL_REDUCE, AXIS_INDEX, REDUCE_SCATTER, SHARD
 from ...ops.closed import Equation
 from ...ops.kinds import Effect, Kind
-from ..codegen.clusters import FusionGroup, roots_read
-from ..codegen.formulas import elementwise
-from ..codegen.lowered import Lowered
-from ..codegen.primitives import ASSEMBLE, CONTIGUOUS, PRODUCTS, REDUCTIONS
 from ..control import bodies_of
 from ..mesh.hosting import Hosting
 

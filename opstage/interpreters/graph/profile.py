@@ -7,16 +7,15 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple, final
 
+from ...compiler.codegen.arena import Item, arrange
+from ...compiler.codegen.cpu.arguments import LoopSource, Scratch
+from ...compiler.codegen.formulas import PRODUCTS
+from ...compiler.codegen.lowered import Lowered
 from ...ops.closed import ScanParameters
 from ...ops.errors import UsageError
 from ...ops.primitive import Cost
 from ...ops.types import EXACT, TensorType
 from ...options import Options
-from ..codegen.arena import Item, arrange
-from ..codegen.cpu.texts import LoopSource
-from ..codegen.cpu.words import Scratch
-from ..codegen.lowered import Lowered
-from ..codegen.primitives import PRODUCTS
 from ..looping import WHILE
 from .cpu.cost import Limits, works
 from .cpu.optimise import optimise

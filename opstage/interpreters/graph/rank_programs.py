@@ -9,6 +9,9 @@ from zlib import crc32
 import numpy as np
 from typing_extensions import override
 
+from ...compiler.codegen.clusters import FusionGroup
+from ...compiler.codegen.fusion import fuse
+from ...compiler.codegen.lowered import Lowered
 from ...ops.cursor import Cursor
 from ...ops.kinds import Kind
 from ...ops.mesh import Mesh
@@ -17,9 +20,6 @@ from ...ops.types import EXACT, as_dtype
 from ...options import Options
 from ..at_once import at_once
 from ..base_program import Finish
-from ..codegen.clusters import FusionGroup
-from ..codegen.fusion import fuse
-from ..codegen.lowered import Lowered
 from ..eager_cpu.interpreter import HostArrays, NumpyOps
 from ..eager_cpu.kernels import kernel_table
 from ..host import Array

@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
+from ....compiler.native import KernelCall, KernelSequence, multiply, workers
 from ....ops.catalogue.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
 from ....ops.primitive import Primitive
 from ...host import address_of, packed
-from ...native import KernelCall, KernelSequence, multiply, workers
 from ..loops import convolution_steps as native
 from ..loops.geometry import ConvGeometry, ConvTiling
 from ..memory import Workspace, workspace

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ....compiler.native import KernelSequence
 from ....ops.catalogue.pooling import AVG_POOL, AVG_POOL_GRAD, MAX_POOL, MAX_POOL_GATHER, MAX_POOL_SCATTER
 from ....ops.primitive import Primitive
 from ...host import address_of, packed
 from ...indices import require_cells
-from ...native import KernelSequence
 from ..loops import pooling as native
 from .convolution import Sizes, reach, window_counts, zeros
 

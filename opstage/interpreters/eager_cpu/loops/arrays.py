@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ...codegen.cpu.functions import add, exp, peak
-from ...codegen.cpu.functions import erf as erf_of_one
+from ....compiler.codegen.cpu.functions import add, exp, peak
+from ....compiler.codegen.cpu.functions import erf as erf_of_one
+from ....compiler.native.access import Function, inlined
 from ...host import Array
-from ...native.inlined import Function, inlined
 from ...scalar import activation, random
 from .jit import Elementwise, loop
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ...native.compiler import Kernel, compile_kernel
+from ....compiler.native.compiler import Kernel, compile_kernel
 from .direct_convolution import planes_copier
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def"
@@ -61,14 +61,14 @@ def channel_kernel(name: str, dtype: str, vectors: int, by_cells: bool) -> Kerne
 
 def _modules(dtype: str, vectors: int) -> tuple[Any, Any, Any, Any, Any]:
     """Return the functions for rows, for vectors, for tiles, that which transposes, and that which reads words."""
-    native = "opstage.interpreters.native"
-    outer = import_module(f"{native}.outer")
+    native = "opstage.compiler.native"
+    outer = import_module(f"{native}.tiles")
     return (
         import_module(f"{native}.vectors").vectors(dtype),
-        import_module(f"{native}.registers").registers(dtype),
+        import_module(f"{native}.vectors").registers(dtype),
         outer.outer(dtype, ROWS[vectors], vectors),
         outer.transposition(dtype).turn,
-        import_module(f"{native}.memory").int64s,
+        import_module(f"{native}.intrinsics").int64s,
     )
 
 
@@ -121,7 +121,7 @@ def _reading(dtype: str, by_cells: bool) -> tuple[Any, Any, Any]:
     Lists are offsets in bytes, in whole tiles, with the last pair repeated; an element has `unit` bytes. The last two
     return the number of pairs without repetitions.
     """
-    words, size = import_module("opstage.interpreters.native.memory").int64s, np.dtype(dtype).itemsize
+    words, size = import_module("opstage.compiler.native.intrinsics").int64s, np.dtype(dtype).itemsize
     copy_planes = planes_copier(dtype)
 
     def source_of(copied, n0, n1, group, l0, l1, w):

@@ -6,7 +6,7 @@ import math
 from functools import lru_cache
 from typing import NamedTuple
 
-from ...native import KernelCall
+from ....compiler.native import KernelCall
 from .channel_convolution import ROWS, WORDS, channel_kernel
 from .direct_steps import fullness, has_tiles, is_direct, is_flat, is_grad_direct
 from .geometry import IMAGES, ConvGeometry, ConvTiling, Sizes, in_volume, kernel_words, rounded_up

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from ...native.blas import find_blas
-from ...native.compiler import Kernel, compile_kernel
+from ....compiler.native.blas import find_blas
+from ....compiler.native.compiler import Kernel, compile_kernel
 from .pooling import cells_loader
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def"
@@ -56,9 +56,9 @@ def convolution_kernel(name: str, dtype: str) -> Kernel | None:
 
 def _modules(dtype: str, wide: bool) -> tuple[Any, Any, Any]:
     """Return the functions for vectors, for memory, and the matrix product."""
-    memory = import_module("opstage.interpreters.native.memory")
-    kinds = import_module("opstage.interpreters.native.frontend.kinds")
-    vectors = import_module("opstage.interpreters.native.vectors").vectors(dtype)
+    memory = import_module("opstage.compiler.native.intrinsics")
+    kinds = import_module("opstage.compiler.native.frontend.types")
+    vectors = import_module("opstage.compiler.native.vectors").vectors(dtype)
     return vectors, memory, memory.gemm_by_address(getattr(kinds, dtype.upper()), wide)
 
 
@@ -75,8 +75,8 @@ def _reach() -> Any:
 def _im2col(dtype: str) -> Any:
     """Return `fill(columns, x, w, n0, n1, group, l0, l1)`: write a row of the block's windows for each cell of the
     kernel."""
-    v, reach = import_module("opstage.interpreters.native.vectors").vectors(dtype), _reach()
-    r = import_module("opstage.interpreters.native.registers").registers(dtype)
+    v, reach = import_module("opstage.compiler.native.vectors").vectors(dtype), _reach()
+    r = import_module("opstage.compiler.native.vectors").registers(dtype)
     lanes, size, between, move = v.lanes, v.size, v.between, v.move
     load_cells, store_some = cells_loader(r), r.store_some
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from ...native import Kernel, KernelCall, find_blas
+from ....compiler.native import Kernel, KernelCall, find_blas
 from .channel_steps import (
     channel_grad_plan,
     channel_grad_steps,

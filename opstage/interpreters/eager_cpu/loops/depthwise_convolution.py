@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ...native.compiler import Kernel, compile_kernel
+from ....compiler.native.compiler import Kernel, compile_kernel
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def"
 
@@ -47,13 +47,13 @@ def depthwise_kernel(name: str, dtype: str) -> Kernel:
 
 def _modules(dtype: str, rows: int) -> tuple[Any, Any, Any, Any]:
     """Return the functions for vectors, for tiles, those which transpose, and that which reads words."""
-    native = "opstage.interpreters.native"
-    outer = import_module(f"{native}.outer")
+    native = "opstage.compiler.native"
+    outer = import_module(f"{native}.tiles")
     return (
         import_module(f"{native}.vectors").vectors(dtype),
         outer.outer(dtype, rows, 1),
         outer.transposition(dtype),
-        import_module(f"{native}.memory").int64s,
+        import_module(f"{native}.intrinsics").int64s,
     )
 
 
@@ -101,7 +101,7 @@ def _convolve(dtype: str) -> Any:
         t.places, t.start, t.store, t.pair, turns.turn, v.load, v.store
     )  # fmt: skip
     lanes, size, row, between = v.lanes, v.size, v.lanes * v.size, v.between
-    r = import_module("opstage.interpreters.native.registers").registers(dtype)
+    r = import_module("opstage.compiler.native.vectors").registers(dtype)
     splat, fma, total, load_some = r.splat, r.fma, r.total, r.load_some
     zero, one = getattr(np, dtype)(0), getattr(np, dtype)(1)
     place, _, bring_lines = _shared(dtype)

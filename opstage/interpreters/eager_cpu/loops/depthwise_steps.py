@@ -6,7 +6,7 @@ import math
 from functools import lru_cache
 from typing import NamedTuple
 
-from ...native import KernelCall
+from ....compiler.native import KernelCall
 from .depthwise_convolution import GRAD_TILE, WORDS, depthwise_kernel
 from .direct_steps import is_flat
 from .geometry import IMAGES, ConvGeometry, ConvTiling, Sizes, Words, in_plane, kernel_words, rounded_up

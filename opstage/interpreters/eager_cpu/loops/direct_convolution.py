@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from ...native.compiler import Kernel, compile_kernel
-from ...native.processor import has_avx512
+from ....compiler.native.compiler import Kernel, compile_kernel
+from ....compiler.native.environment import has_avx512
 from .pooling import cells_loader
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def"
@@ -60,7 +60,7 @@ def direct_kernel(name: str, dtype: str, rows: int) -> Kernel:
 
 
 def _native(name: str) -> Any:
-    return import_module(f"opstage.interpreters.native.{name}")
+    return import_module(f"opstage.compiler.native.{name}")
 
 
 @cache
@@ -80,7 +80,7 @@ def _plane_shift() -> Any:
 def planes_copier(dtype: str) -> Any:
     """Return `copy(to, plane, w, first, lines)`: copy what windows of `lines` lines from `first` on read, with
     padding."""
-    r, v = _native("registers").registers(dtype), _native("vectors").vectors(dtype)
+    r, v = _native("vectors").registers(dtype), _native("vectors").vectors(dtype)
     lanes, size, between, load_cells = r.lanes, r.size, v.between, cells_loader(r)
     store, zeros, zero, shift = r.store, r.splat, getattr(np, dtype)(0), _plane_shift()
 
@@ -116,7 +116,7 @@ def windows_placer(dtype: str) -> Any:
     The read offset of each in bytes from the first window's first cell, the write offset from the block's first
     element, and the mask of its lanes: three arrays of w[30] words.
     """
-    v, int64s = _native("vectors").vectors(dtype), _native("memory").int64s
+    v, int64s = _native("vectors").vectors(dtype), _native("intrinsics").int64s
     lanes, size, between = v.lanes, v.size, v.between
 
     def place(at, w, images, lines, ry, rx):
@@ -157,7 +157,7 @@ def cells_placer(dtype: str) -> Any:
 
     The read offset of each in bytes from a window's position in the copy of a channel, and its number: pairs of words.
     """
-    size, int64s, shift = _native("vectors").vectors(dtype).size, _native("memory").int64s, _plane_shift()
+    size, int64s, shift = _native("vectors").vectors(dtype).size, _native("intrinsics").int64s, _plane_shift()
 
     def along(k, r, step, before, apart, planes, own, back):
         """Return the plane of the copy and the cell there, along one axis; -1 if no window has it."""
@@ -195,9 +195,8 @@ def _lay_out(dtype: str, rows: int) -> Any:
 
     After all of them comes a flag for each block: 1 if some weight is not finite, else 0.
     """
-    r, v, words, word_count, block = (
-        _native("registers").registers(dtype), _native("vectors").vectors(dtype), _native("memory").int64s, WORDS, rows
-    )  # fmt: skip
+    vectors, words, word_count, block = _native("vectors"), _native("intrinsics").int64s, WORDS, rows
+    r, v = vectors.registers(dtype), vectors.vectors(dtype)
     lay = _native("tiles").tiles(dtype, rows, 1).lay
     lanes, size, load, store, splat, add, total = v.lanes, v.size, v.load, v.store, r.splat, r.add, r.total
     zero, one = getattr(np, dtype)(0), getattr(np, dtype)(1)
@@ -263,7 +262,7 @@ def _tile_of(dtype: str, rows: int, vectors: int) -> Any:
     t = _native("tiles").tiles(dtype, rows, vectors)
     at_places, start, step = t.places, t.start, t.step
     finish, finish_pairs, finish_apart = t.finish, t.finish_pairs, t.finish_apart
-    size, int64s = _native("vectors").vectors(dtype).size, _native("memory").int64s
+    size, int64s = _native("vectors").vectors(dtype).size, _native("intrinsics").int64s
     step_bytes = rows * size
 
     def compute(panel, lines, w, places, cells, count, into, apart, present):
@@ -288,7 +287,7 @@ def _tile_of(dtype: str, rows: int, vectors: int) -> Any:
 
 
 def _direct(dtype: str, rows: int) -> Any:
-    words, word_count, block = _native("memory").int64s, WORDS, rows
+    words, word_count, block = _native("intrinsics").int64s, WORDS, rows
     many, some, _ = VECTORS[rows]
     many_at_once, some_at_once, one_at_once = (_tile_of(dtype, rows, count) for count in VECTORS[rows])
     v, zero, copy_planes = _native("vectors").vectors(dtype), getattr(np, dtype)(0), planes_copier(dtype)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ...native.compiler import Kernel, compile_kernel
+from ....compiler.native.compiler import Kernel, compile_kernel
 from .direct_convolution import WORDS, cells_placer, planes_copier, windows_placer
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def"
@@ -41,12 +41,12 @@ def direct_grad_kernel(dtype: str, rows: int) -> Kernel:
 
 def _factory(dtype: str, rows: int) -> Any:
     def native(name: str) -> Any:
-        return import_module(f"opstage.interpreters.native.{name}")
+        return import_module(f"opstage.compiler.native.{name}")
 
     v, r, words, word_count = (
         native("vectors").vectors(dtype),
-        native("registers").registers(dtype),
-        (native("memory").int64s),
+        native("vectors").registers(dtype),
+        (native("intrinsics").int64s),
         WORDS,
     )
     tile_rows, tile_columns, scratch_bytes = rows, COLUMNS[rows], SCRATCH

@@ -6,7 +6,7 @@ import math
 from functools import lru_cache
 from typing import NamedTuple
 
-from ...native import KernelCall
+from ....compiler.native import KernelCall
 from .direct_convolution import WORDS, direct_kernel, has_registers
 from .direct_kernel_grad import COLUMNS, SCRATCH, direct_grad_kernel
 from .geometry import IMAGES, ConvGeometry, ConvTiling, Sizes, Words, in_plane, kernel_words, rounded_up

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from ....compiler.native import KernelCall, find_blas
+from ....compiler.native.compiler import Kernel, compile_kernel
 from ....ops.catalogue.grouped import GROUPED_MATMUL, GROUPED_OUTER
 from ....ops.primitive import Primitive
-from ...native import KernelCall, find_blas
-from ...native.compiler import Kernel, compile_kernel
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def"
 
@@ -62,9 +62,9 @@ def _kernel(primitive: Primitive, dtype: str) -> Kernel:
 
 def _modules(dtype: str, wide: bool) -> tuple[Any, Any, Any]:
     """Return the functions for vectors, for memory, and the matrix product."""
-    memory = import_module("opstage.interpreters.native.memory")
-    kinds = import_module("opstage.interpreters.native.frontend.kinds")
-    vectors = import_module("opstage.interpreters.native.vectors").vectors(dtype)
+    memory = import_module("opstage.compiler.native.intrinsics")
+    kinds = import_module("opstage.compiler.native.frontend.types")
+    vectors = import_module("opstage.compiler.native.vectors").vectors(dtype)
     return vectors, memory, memory.gemm_by_address(getattr(kinds, dtype.upper()), wide)
 
 

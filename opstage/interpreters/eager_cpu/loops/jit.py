@@ -12,11 +12,10 @@ from typing import Any, final
 
 import numpy as np
 
+from ....compiler.native import access
+from ....compiler.native.access import Function
+from ....compiler.native.compiler import compile_kernel, ufunc
 from ...host import Array, address_of, packed
-from ...native import access
-from ...native.compiler import compile_kernel
-from ...native.inlined import Function
-from ...native.ufuncs import ufunc
 
 
 def flat(x: Array) -> Array:
@@ -93,9 +92,9 @@ def _bits(number: Any) -> int:
 
 def _kernel(function: Function, parameters: Sequence[tuple[str, int, str]]) -> Any:
     """Return a kernel that calls the function with its argument words."""
-    frontend = import_module("opstage.interpreters.native.frontend")
+    frontend = import_module("opstage.compiler.native.frontend")
     space: dict[str, Any] = {
-        "int64s": import_module("opstage.interpreters.native.memory").int64s,
+        "int64s": import_module("opstage.compiler.native.intrinsics").int64s,
         "function": function,
         "uint64": np.uint64,
         "float64": np.float64,

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ....compiler.native import Kernel, KernelCall, compile_kernel
 from ....ops.catalogue.pooling import AVG_POOL, AVG_POOL_GRAD, MAX_POOL, MAX_POOL_GATHER, MAX_POOL_SCATTER
 from ....ops.primitive import Primitive
-from ...native import Kernel, KernelCall, compile_kernel
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def"
 
@@ -79,11 +79,11 @@ def pool_kernel(primitive: Primitive, dtype: str) -> Kernel:
 
 
 def _modules(dtype: str) -> tuple[Any, Any, Any]:
-    native = "opstage.interpreters.native"
+    native = "opstage.compiler.native"
     return (
-        import_module(f"{native}.registers").registers(dtype),
+        import_module(f"{native}.vectors").registers(dtype),
         import_module(f"{native}.vectors").vectors(dtype),
-        import_module(f"{native}.memory").int64s,
+        import_module(f"{native}.intrinsics").int64s,
     )
 
 

@@ -18,11 +18,12 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from ....compiler import native
+from ....compiler.codegen.cpu.fused import FusedLoops, fused
+from ....compiler.native import matmul as product
 from ....ops.primitive import Primitive, Static
 from ....ops.types import TensorType
-from ... import host, indices, native
-from ...codegen.cpu.fused import FusedLoops, fused
-from ...native import product
+from ... import host, indices
 from .. import memory as workspace
 from ..kernels import attention, convolution
 from ..loops import convolution_steps, jit, pooling

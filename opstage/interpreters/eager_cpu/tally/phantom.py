@@ -18,7 +18,7 @@ import numpy.typing as npt
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from typing_extensions import override
 
-from ...codegen import views
+from ....compiler.codegen import views
 
 Array: TypeAlias = npt.NDArray[Any]
 Sizes: TypeAlias = tuple[int, ...]

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, final
 
+from ....compiler.codegen.cuda.pointwise import Pointwise, of_one
+from ....compiler.codegen.formulas import FORMULAS
 from ....ops.kinds import Kind
 from ....ops.primitive import Primitive, distinct
 from ....ops.types import DType
-from ...codegen.cuda.pointwise import Pointwise, of_one
-from ...codegen.formulas import FORMULAS
 from ...gpu.buffer import DeviceBuffer
 from ...gpu.device.interface import Device
 from .launches import Entry, Types

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ....compiler.codegen.cuda.pointwise import is_pointwise, of_many, some_of_many
 from ....ops.catalogue import update as catalogue
 from ....ops.primitive import Primitive
-from ...codegen.cuda.pointwise import is_pointwise, of_many, some_of_many
 from ...gpu.buffer import DeviceBuffer
 from ...gpu.device.interface import Device
 from ...tracer import Composite

@@ -16,9 +16,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ....compiler.native.cache import cache_folder, read_kept, write_kept
 from ....ops.errors import UnsupportedError
-from ...native.folder import cache_folder
-from ...native.kept import read_kept, write_kept
 from .content import digest_of, text_of
 from .signature import Kernel, Signature, show
 

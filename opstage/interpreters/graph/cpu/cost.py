@@ -16,17 +16,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ....compiler.codegen.clusters import FusionGroup, Level
+from ....compiler.codegen.cpu.arguments import Address
+from ....compiler.codegen.lowered import Lowered
+from ....compiler.codegen.views import View
+from ....compiler.native.blas import one_thread
+from ....compiler.native.pool import workers
 from ....ops.catalogue.indexing import GATHER_ROWS, GATHER_VEC
 from ....ops.catalogue.pooling import MAX_POOL_GATHER
 from ....ops.closed import Equation, ScanParameters
 from ....ops.primitive import Cost
 from ....ops.types import dtype_name
-from ...codegen.clusters import FusionGroup, Level
-from ...codegen.cpu.words import Address
-from ...codegen.lowered import Lowered
-from ...codegen.views import View
-from ...native.blas import one_thread
-from ...native.pool import workers
 from .plan import ControlStep, CpuPlan, HostStep, LoopStep, NativeStep
 
 _GATHERS = frozenset({GATHER_ROWS, GATHER_VEC, MAX_POOL_GATHER})

@@ -14,6 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from ....compiler.codegen.cpu.arguments import Address, ErrorFlag, LoweredLoop, Scratch, Word, address_in
+from ....compiler.codegen.cpu.kernels import LOOPS
+from ....compiler.codegen.lowered import Lowered
+from ....compiler.native import KernelCall, access
+from ....compiler.native.compiler import Kernel, compile_kernel
 from ....ops.catalogue.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
 from ....ops.catalogue.indexing import GATHER_ROWS, SCATTER_ADD_ROWS
 from ....ops.catalogue.pooling import AVG_POOL, AVG_POOL_GRAD, MAX_POOL, MAX_POOL_GATHER, MAX_POOL_SCATTER
@@ -23,16 +28,10 @@ from ....ops.closed import Equation
 from ....ops.primitive import Primitive
 from ....ops.splitmix import splitmix64
 from ....ops.types import dtype_name
-from ...codegen.cpu.target import LOOPS
-from ...codegen.cpu.words import Address, ErrorFlag, LoweredLoop, Scratch, Word, address_in
-from ...codegen.lowered import Lowered
 from ...control import CONTROL
 from ...eager_cpu.loops import convolution_steps as convolution_steps
 from ...eager_cpu.loops import pooling as pooling
 from ...eager_cpu.loops.geometry import ConvGeometry, ConvTiling
-from ...native import KernelCall
-from ...native import access as access
-from ...native.compiler import Kernel, compile_kernel
 
 _MARK = 0xFFFF << 48
 """The leading bits of marks; no address, size or number begins with them."""
@@ -172,7 +171,7 @@ def _rows_kernel(name: str, dtype: str, index_dtype: str) -> Kernel:
 
     def function() -> Any:
         space = {
-            "int64s": import_module("opstage.interpreters.native.memory").int64s,
+            "int64s": import_module("opstage.compiler.native.intrinsics").int64s,
             "load": access.load(dtype),
             "load_index": access.load(index_dtype),
             "load_out": access.load(dtype, access.written(0)),
@@ -182,7 +181,7 @@ def _rows_kernel(name: str, dtype: str, index_dtype: str) -> Kernel:
             "zero": np.dtype(dtype).type(0),
             "size": 8 if dtype.endswith("64") else 4,
         }
-        return import_module("opstage.interpreters.native.frontend").source_of_text(text, space)
+        return import_module("opstage.compiler.native.frontend").source_of_text(text, space)
 
     return compile_kernel(f"{name}_rows", f"{text}{dtype}{index_dtype}", function)
 
@@ -275,7 +274,7 @@ def _draw_kernel(text: str, dtype: str) -> Kernel:
     def function() -> Any:
         loops = import_module("opstage.interpreters.eager_cpu.loops.arrays")
         space = {
-            "int64s": import_module("opstage.interpreters.native.memory").int64s,
+            "int64s": import_module("opstage.compiler.native.intrinsics").int64s,
             "counter": access.load("int64"),
             "store": access.store(dtype, access.written(0)),
             "mix": loops.splitmix64,
@@ -285,7 +284,7 @@ def _draw_kernel(text: str, dtype: str) -> Kernel:
             "real": np.dtype(dtype).type,
             "unit": np.dtype(dtype).type(2.0**-24),
         }
-        return import_module("opstage.interpreters.native.frontend").source_of_text(text, space)
+        return import_module("opstage.compiler.native.frontend").source_of_text(text, space)
 
     return compile_kernel("rand_uniform", f"{text}{dtype}", function)
 

@@ -9,20 +9,20 @@ from typing import Any, NamedTuple, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
+from ....compiler.codegen.arena import ALIGNMENT
+from ....compiler.codegen.cpu.arguments import ArgumentTable
+from ....compiler.codegen.views import View
+from ....compiler.native.compiler import Kernel
+from ....compiler.native.pool import KernelCall, KernelSequence
 from ....ops.closed import Equation, ScanParameters, WhileParameters
 from ....ops.errors import LocatedError, SourceLine
 from ....ops.types import DType
 from ...at_once import Action, at_once
 from ...branching import SWITCH, chosen
-from ...codegen.arena import ALIGNMENT
-from ...codegen.cpu.arguments import ArgumentTable
-from ...codegen.views import View
 from ...eager_cpu.interpreter import NumpyOps
 from ...host import Array, address_of, addresses_of, packed
 from ...looping import passed
 from ...mesh.meeting import MEET_BEGIN, MEET_END, MEETINGS, meet
-from ...native.compiler import Kernel
-from ...native.pool import KernelCall, KernelSequence
 from .plan import ControlStep, CpuPlan, HostStep, LoopStep, NativeStep, inner_plans
 
 Addresses = npt.NDArray[np.int64]

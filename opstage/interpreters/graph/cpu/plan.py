@@ -8,27 +8,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 
+from ....compiler.codegen.arena import Item, arrange
+from ....compiler.codegen.clusters import FusionGroup, Level, read_by
+from ....compiler.codegen.cpu.arguments import Address, ErrorFlag, LoopSource, LoweredLoop, Scratch, Word, address_in
+from ....compiler.codegen.cpu.kernels import AlikeClusters, Compilation, NativeStep, Overwritable, cluster_steps
+from ....compiler.codegen.formulas import ASSEMBLE, PRODUCTS
+from ....compiler.codegen.fusion import fuse
+from ....compiler.codegen.lowered import Lowered
+from ....compiler.codegen.views import batch_axes, leading_dimension
+from ....compiler.native.blocked_matmul import blocked_kernel, blocked_words, cut_blocked, serves
+from ....compiler.native.matmul import cut_product, gemm_kernel, gemm_words
 from ....ops.closed import Body, Equation, ScanParameters
 from ....ops.types import dtype_name
 from ...branching import SWITCH, branches_of
-from ...codegen.arena import Item, arrange
-from ...codegen.clusters import FusionGroup, Level, read_by
-from ...codegen.cpu.alike import AlikeClusters
-from ...codegen.cpu.compilation import Compilation
-from ...codegen.cpu.overwritable import Overwritable
-from ...codegen.cpu.steps import NativeStep, cluster_steps
-from ...codegen.cpu.texts import LoopSource
-from ...codegen.cpu.words import Address, ErrorFlag, LoweredLoop, Scratch, Word, address_in
-from ...codegen.fusion import fuse
-from ...codegen.lowered import Lowered
-from ...codegen.matrices import batch_axes, leading_dimension
-from ...codegen.primitives import ASSEMBLE, PRODUCTS
 from ...control import CONTROL, bodies_of
 from ...host import Array
 from ...looping import WHILE
 from ...mesh.meeting import MEET_END
-from ...native.blocked_product import blocked_kernel, blocked_words, cut_blocked, serves
-from ...native.gemm import cut_product, gemm_kernel, gemm_words
 from ...structural import SCAN
 from .library import CPU, library_loops
 

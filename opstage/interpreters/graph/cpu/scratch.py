@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from ....compiler.codegen.arena import ALIGNMENT
 from ....ops.amounts import show_bytes
 from ....ops.errors import OutOfMemoryError
-from ...codegen.arena import ALIGNMENT
 from ...eager_cpu.memory import give_back_freed_memory
 from ...host import Array, address_of
 

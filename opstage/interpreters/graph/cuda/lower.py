@@ -7,22 +7,19 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from ....compiler.codegen.clusters import FusionGroup, left_in_memory, read_by
+from ....compiler.codegen.cuda.fused import launch
+from ....compiler.codegen.cuda.source import CUDA, Generated, cluster_kernel
+from ....compiler.codegen.formulas import ASSEMBLE, CONTIGUOUS, PRODUCTS
+from ....compiler.codegen.fusion import fuse
+from ....compiler.codegen.lowered import Lowered
+from ....compiler.codegen.views import Leading, View, batch_axes, leading_dimension
 from ....ops.closed import Body, Equation
 from ....ops.errors import UnsupportedError
 from ....ops.kinds import Effect
 from ....ops.primitive import Static
 from ....ops.types import TensorType
 from ....options import MatmulPrecision
-from ...codegen.clusters import FusionGroup, left_in_memory, read_by
-from ...codegen.cuda.fused import launch
-from ...codegen.cuda.generated import Generated
-from ...codegen.cuda.source import cluster_kernel
-from ...codegen.cuda.target import CUDA
-from ...codegen.fusion import fuse
-from ...codegen.lowered import Lowered
-from ...codegen.matrices import Leading, batch_axes, leading_dimension
-from ...codegen.primitives import ASSEMBLE, CONTIGUOUS, PRODUCTS
-from ...codegen.views import View
 from ...eager_cuda.kernels import KERNELS, padded, update
 from ...eager_cuda.kernels.reduction import total
 from ...eager_cuda.kernels.strided import copy, row_major

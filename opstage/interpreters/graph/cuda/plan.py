@@ -7,9 +7,9 @@ from typing import Any, final
 
 import numpy as np
 
+from ....compiler.codegen.arena import Item, arrange
 from ....ops.closed import Body
 from ....options import MatmulPrecision
-from ...codegen.arena import Item, arrange
 from ...eager_cuda.kernels.logic import fill_kernel
 from ...gpu.buffer import DeviceBuffer
 from ...gpu.device import Device

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, final
 
+from ....compiler.codegen.cuda.source import CUDA
+from ....compiler.codegen.lowered import Lowered
 from ....options import Options
-from ...codegen.cuda.target import CUDA
-from ...codegen.lowered import Lowered
 from ...eager_cuda.interpreter import CudaOps
 from ...interpreter import BaseInterpreter
 from ...mesh.fabric import Fabric

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from ....compiler.codegen.formulas import FORMULAS
 from ....ops.catalogue.reduction import REDUCE_MEAN, SUM
 from ....ops.primitive import Primitive, Static
 from ....ops.types import TensorType
-from ...codegen.formulas import FORMULAS
 from ...eager_cuda.kernels import KERNELS
 from .. import passes
 from ..graph import Graph

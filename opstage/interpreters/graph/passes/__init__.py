@@ -10,10 +10,10 @@ from collections.abc import Callable, Hashable, Sequence
 from time import perf_counter
 from typing import NamedTuple, TypeAlias, final
 
+from ....compiler.codegen.decomposition import Expander, Keep, stays
+from ....compiler.codegen.runs import hoisted
 from ....ops.closed import Body, ScanParameters, with_opened
 from ....ops.kinds import Effect
-from ...codegen.decomposition import Expander, Keep, stays
-from ...codegen.hoisting import hoisted
 from ...control import inner_bodies
 from ...structural import SCAN
 from ..graph import Graph

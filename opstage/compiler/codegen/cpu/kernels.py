@@ -1,0 +1,277 @@
+"""Kernels of clusters on the CPU: steps in machine code, shared by clusters that are alike, compiled on all cores."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from importlib.util import find_spec
+from types import TracebackType
+from typing import NamedTuple, final
+
+from ....forks import usable_cores
+from ....ops.closed import Equation
+from ....ops.primitive import distinct
+from ....ops.types import dtype_name
+from ...native.cache import cache_folder
+from ...native.compiler import Kernel, is_known
+from ..clusters import Cluster, FusionGroup, Level, left_in_memory, staged
+from ..formulas import ROW_MAX, ROW_SUM
+from ..lowered import Lowered, Target
+from ..views import Cuts, View
+from .arguments import Address, LoopSource, LoweredLoop, address_in
+from .source import FEW, cluster_loop, total_loop
+
+# The target -----------------------------------------------------------------------------------------------------------
+
+LOOPS = Target(
+    frozenset(),
+    strided=True,
+    batch_axes=2,
+    both_sums=True,
+    few_rows=1,
+    counts=False,
+    turns=False,
+    broken_rows=False,
+    joins_rows=False,
+    anywhere=True,
+)
+
+
+# Clusters that are alike ----------------------------------------------------------------------------------------------
+
+# Clusters are alike if they are the same after their slots are numbered in the order in which they appear. Then so
+# are the texts, and the words of a loop differ in the slots of their addresses alone.
+
+
+@final
+class AlikeClusters:
+    """The loops of a plan's clusters, with numbers in place of slots."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, tuple[LoweredLoop, Cuts]] = {}
+
+    def loop(self, cluster: Cluster, equations: Sequence[Equation], stored: Collection[int]) -> LoweredLoop:
+        """Return what `cluster_loop` does."""
+        numbers: dict[int, int] = {}
+        key = _key(cluster, equations, stored, numbers)
+        found = self._known.get(key)
+        if found is None:
+            loop = cluster_loop(cluster, equations, stored)
+            self._known[key] = _renamed(loop, numbers), cluster.cuts
+            return loop
+        loop, cluster.cuts = found
+        return _renamed(loop, [*numbers])
+
+
+def _key(cluster: Cluster, equations: Sequence[Equation], stored: Collection[int], numbers: dict[int, int]) -> Hashable:
+    """Return all that a cluster's loop is made from; `numbers` becomes the number of each slot in it."""
+    lowered = cluster.lowered
+    types, literals, views = lowered.types, lowered.literals, lowered.views
+
+    def number(slot: int) -> int:
+        return numbers.setdefault(slot, len(numbers))
+
+    def seen(view: View) -> Hashable:
+        memory = lowered.in_memory(view)
+        of_memory = number(memory.root), memory[1:], types[memory.root].dtype, memory.root in lowered.counted
+        return number(view.root), view[1:], of_memory
+
+    parts: list[Hashable] = [cluster.size, cluster.extent, cluster.columns, cluster.cuts]
+    parts += [(seen(view), level) for view, level in cluster.operands]
+    parts += [(number(slot), level, slot in stored, seen(views[slot])) for slot, level in cluster.levels.items()]
+    for e in equations:
+        parts += [e.primitive, *map(number, e.outputs), *map(types.__getitem__, (*e.inputs, *e.outputs))]
+        parts += [
+            _literal(literals[slot]) if slot in literals else (number(views[slot].root), views[slot][1:])
+            for slot in e.inputs
+        ]
+        parts += [*e.static, *map(type, e.static.values()), *distinct(e.static)]
+    return tuple(parts)
+
+
+def _literal(value: object) -> Hashable:
+    """Return a constant so that 0.0 and -0.0, and 1 and True, are told apart."""
+    return type(value), repr(value)
+
+
+def _renamed(loop: LoweredLoop, names: dict[int, int] | Sequence[int]) -> LoweredLoop:
+    """Return the loop with other slots."""
+    words = tuple([Address(names[w.slot], w.offset) if type(w) is Address else w for w in loop.words])
+    return loop._replace(words=words, totals=tuple([(scratch, names[slot]) for scratch, slot in loop.totals]))
+
+
+# Steps ----------------------------------------------------------------------------------------------------------------
+
+
+class NativeStep(NamedTuple):
+    """A loop in machine code, divided among the workers if `parallel`; `group` is the number of its group."""
+
+    loop: LoweredLoop
+    parallel: bool
+    group: int
+
+
+def cluster_steps(
+    lowered: Lowered,
+    group: FusionGroup,
+    number: int,
+    read: Mapping[int, set[int]],
+    results: Collection[int],
+    alike: AlikeClusters,
+) -> list[NativeStep]:
+    """Return the loops of a group that is a cluster; values that other groups `read`, and `results`, are stored."""
+    cluster = group.cluster
+    assert cluster is not None
+    loop = alike.loop(cluster, group.equations, left_in_memory(lowered, group, number, read, results))
+    parallel = cluster.size >= FEW and loop.tasks > 1
+    steps = [NativeStep(loop, parallel, number)]
+    for scratch, slot in loop.totals:
+        count = math.prod(lowered.views[slot].shape)
+        out = address_in(lowered, lowered.views[slot])
+        total = total_loop(scratch, out, count, dtype_name(lowered.types[slot].dtype))
+        steps.append(NativeStep(total, False, number))
+    return steps
+
+
+# Operands that may be overwritten -------------------------------------------------------------------------------------
+
+
+@final
+class Overwritable:
+    """Operands that a cluster reads for the last time, with the place of that read: its results may overwrite them."""
+
+    __slots__ = ("_cluster", "_written", "_last")
+
+    def __init__(self, cluster: Cluster, equations: Sequence[Equation]):
+        lowered, stage = cluster.lowered, staged(cluster, equations)
+        loads: dict[tuple[View, int], int] = {}  # the last equation in a pass that reads an operand
+        apart = set()  # roots that are not read elementwise
+        for place, e in enumerate(equations):
+            at = stage[e.outputs[0]] - (e.primitive in (ROW_SUM, ROW_MAX))
+            for view in [lowered.views[s] for s in e.inputs if s not in lowered.literals]:
+                if view.root in cluster.levels:
+                    continue
+                loads.setdefault((view, at), place)
+                whole = view.contiguous and view.offset == 0 and view.size == cluster.size
+                if cluster.levels[e.outputs[0]] is Level.ROW and e.primitive not in (ROW_SUM, ROW_MAX):
+                    whole = False
+                if not whole:
+                    apart.add(view.root)
+        self._cluster = cluster
+        self._written = {slot: (stage[slot], place) for place, e in enumerate(equations) for slot in e.outputs}
+        self._last: dict[int, tuple[int, int]] = {}  # by root, in order of first reads
+        for (view, at), place in loads.items():
+            if view.root not in apart:
+                self._last[view.root] = max(self._last.get(view.root, (0, 0)), (at, place))
+
+    def by(self, slot: int) -> list[int]:
+        """Return the roots whose elements are not read after the loop has written the elements of `slot` at their
+        places."""
+        if self._cluster.levels[slot] is not Level.ELEMENT:
+            return []
+        written = self._written[slot]
+        return [root for root, last in self._last.items() if last <= written]
+
+
+# Compilation ----------------------------------------------------------------------------------------------------------
+
+# llvmlite runs LLVM in one thread at a time, so with many kernels other processes help. They start while this process
+# still plans and compiles hand-written kernels. They compile the largest sources first and this process the smallest
+# first; each stores compiled kernels on disk, where the others find them, so none waits for the share of another. If
+# they fail, this process compiles the remaining kernels.
+
+_log = logging.getLogger(__name__)
+
+_START = 12
+"""The number of kernels that compile in the time that a process takes to start."""
+
+_NEEDED = ("opstage", "numpy", "optree", "typing_extensions", "llvmlite")
+
+# The standard library comes first, so a fractions.py in the current folder or next to the package is not imported.
+# PYTHONPATH, PYTHONSTARTUP and sitecustomize.py are ignored too.
+_CHILD = f"""import sys
+sys.path += sys.argv[1:]
+from {__name__} import _main
+_main()"""
+
+
+@final
+class Compilation:
+    """The compilation of one plan; leaving the context stops all other processes."""
+
+    def __init__(self) -> None:
+        self._others: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Compilation:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self._others:
+            process.terminate()
+        for process in self._others:
+            process.wait()
+
+    def begin(self, texts: Sequence[LoopSource]) -> None:
+        """Start other processes on these sources, if there are many."""
+        missing = _missing(texts)
+        count = min(usable_cores() - 1, len(missing) // _START)
+        if count > 0 and cache_folder() is not None:
+            try:
+                for place in range(count):
+                    self._others.append(_elsewhere(missing[place::count]))
+            except OSError as error:
+                _log.debug("kernels are compiled by fewer processes: %s", error)
+
+    def end(self, texts: Sequence[LoopSource]) -> dict[LoopSource, Kernel]:
+        """Return the kernels of all sources, including those of `begin`."""
+        if not self._others:
+            self.begin(texts)
+        for text in reversed(_missing(texts)):
+            text.compiled()
+        return {text: text.compiled() for text in dict.fromkeys(texts)}
+
+
+def _missing(texts: Sequence[LoopSource]) -> list[LoopSource]:
+    """Return the distinct sources without a cached kernel, the largest first."""
+    return sorted((t for t in dict.fromkeys(texts) if not is_known(t.content)), key=lambda text: -len(text.body))
+
+
+def _elsewhere(texts: Sequence[LoopSource]) -> subprocess.Popen[bytes]:
+    """Start a process that compiles these sources."""
+    with tempfile.TemporaryFile() as given:  # a pipe would block this process until the other one reads
+        given.write(json.dumps(texts).encode())
+        given.seek(0)
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _CHILD, *_roots()],
+            stdin=given,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C only reaches this process, which stops the other one
+        )
+
+
+def _roots() -> list[str]:
+    """Return the import paths of the packages that the other process needs."""
+    specs = [find_spec(name) for name in _NEEDED]
+    origins = [os.path.abspath(spec.origin) for spec in specs if spec is not None and spec.origin]
+    packages = [os.path.dirname(origin) if origin.endswith("__init__.py") else origin for origin in origins]
+    return list(dict.fromkeys(map(os.path.dirname, packages)))
+
+
+def _main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # partially written files are removed
+    for name, preamble, body, accesses in json.load(sys.stdin):
+        text = LoopSource(name, preamble, body, tuple(tuple(each) for each in accesses))
+        if not is_known(text.content):
+            text.compiled()

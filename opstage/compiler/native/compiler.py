@@ -1,0 +1,312 @@
+"""Compile functions to kernels: compiled once, cached on disk as object code, loaded without LLVM.
+
+A cache entry is named by the digest of everything it depends on: the function's source and the `environment`, which
+covers the sources of functions that it may call, versions, the processor and settings.
+
+A process that finds every kernel on disk does not import LLVM, which takes 40 MB.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache
+from importlib import import_module
+from itertools import product
+from pathlib import Path
+from typing import Any, final
+from weakref import WeakValueDictionary, finalize
+
+import numpy as np
+
+from . import access
+from . import linker as objects
+from .cache import cache_folder, compiling, read_kept, write_kept
+from .environment import environment
+
+# Object code ----------------------------------------------------------------------------------------------------------
+
+# Each kernel is optimised in its own context, which is freed with it: in a shared context, LLVM's passes would leave
+# 0.8 MB per kernel.
+
+
+def object_code(function: Any, entry: str) -> bytes:
+    """Return the object code, with symbol `entry`, of a kernel `(lo, hi, worker, arguments)`, a function or its
+    `FunctionSource`."""
+    frontend = import_module(f"{__package__}.frontend")
+    source = function if isinstance(function, frontend.FunctionSource) else frontend.source_of(function)
+    llvm, machine = llvm_binding(), target_machine()
+    module = llvm.parse_assembly(frontend.lowered(source, entry), context=llvm.create_context())
+    module.triple = llvm.get_process_triple()
+    module.data_layout = str(machine.target_data)
+    tuning = llvm.create_pipeline_tuning_options(speed_level=3)
+    tuning.loop_vectorization = True
+    builder = llvm.create_pass_builder(machine, tuning)
+    _run(builder.getModulePassManager(), builder, module)
+    code: bytes = machine.emit_object(module)
+    return code
+
+
+def _run(passes: Any, builder: Any, module: Any) -> None:
+    """Run the passes of a builder, and dispose of them.
+
+    llvmlite does not dispose of them: they inherit an empty `_dispose` from the first of two base classes.
+    """
+    passes.run(module, builder)
+    managers = import_module("llvmlite.binding.newpassmanagers")
+    managers.NewPassManager._dispose(passes)
+    passes.detach()
+
+
+@cache
+def llvm_binding() -> Any:
+    """Return llvmlite, initialised to generate code for this machine."""
+    llvm = import_module("llvmlite.binding")
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm
+
+
+@cache
+def target_machine() -> Any:
+    """Return the target machine: this processor with all its features."""
+    llvm = llvm_binding()
+    return llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
+        cpu=llvm.get_host_cpu_name(),
+        features=llvm.get_host_cpu_features().flatten(),
+        opt=3,
+        reloc=relocation(),
+        codemodel="jitdefault",
+        jit=True,
+    )
+
+
+def relocation() -> str:
+    """Return the relocation model. On x86 addresses are absolute: code, constants and the C library may be over 2 GB
+    apart."""
+    triple: str = llvm_binding().get_process_triple()
+    return "static" if triple.startswith(("x86", "i386", "i686", "amd64")) else "default"
+
+
+# Kernels --------------------------------------------------------------------------------------------------------------
+
+_log = logging.getLogger(__name__)
+_ENTRY = "opstage_kernel"
+
+
+@final
+class Kernel:
+    """Machine code: the address of `void f(int64 lo, int64 hi, int64 worker, uint64 arguments)`.
+
+    Code that only has the address must keep the kernel alive, since its memory may be freed with it.
+    """
+
+    __slots__ = ("name", "address", "__weakref__")
+
+    def __init__(self, name: str, address: int):
+        self.name = name
+        self.address = address
+
+
+_RECENT = 1024
+
+_kernels: dict[str, Kernel] = {}  # for the lifetime of the process
+_passing: WeakValueDictionary[str, Kernel] = WeakValueDictionary()  # while referenced
+_recent: deque[Kernel] = deque(maxlen=_RECENT)  # of these the last 16 MB or so, to avoid reloading
+_engines: dict[int, Any] = {}  # they own code loaded by LLVM, by address
+
+
+def compile_kernel(name: str, content: str, function: Callable[[], Any], *, passing: bool = False) -> Kernel:
+    """Return the kernel of the Python function that `function()` returns; `content` is text that determines its
+    behaviour.
+
+    It is compiled if neither this process nor the disk has a kernel of that content. Its code stays in memory until the
+    process ends or, if `passing`, while the kernel is referenced or among the last loaded.
+    """
+    key = _key(content)
+    kernel = _loaded(key)
+    if kernel is None:
+        with compiling:
+            kernel = _loaded(key)
+            if kernel is None:
+                entry = f"{_ENTRY}_{key[:16]}"
+                code = _read(key)
+                if code is None:
+                    _log.debug("compiling kernel %s", name)
+                    code = object_code(function(), entry)
+                    _write(key, code)
+                kernel = Kernel(name, _load(code, entry))
+                if passing:
+                    finalize(kernel, _unload, kernel.address).atexit = False
+                    _passing[key] = kernel
+                    _recent.append(kernel)
+    if not passing:
+        _kernels[key] = kernel
+    return kernel
+
+
+def _loaded(key: str) -> Kernel | None:
+    kernel = _kernels.get(key)
+    return kernel if kernel is not None else _passing.get(key)
+
+
+def import_numba() -> Any:
+    """Import all of numba, in a thread that receives no signals: after an interrupted import, no second one would
+    succeed.
+
+    So another thread does it, to which no signal is delivered.
+    """
+    if "numba" not in sys.modules:
+        with compiling:  # a fork waits for it, since a child could not complete its parent's import
+            thread = threading.Thread(target=_try_numba, name="import numba")
+            thread.start()
+            thread.join()
+    return import_module("numba")
+
+
+def _try_numba() -> None:
+    with suppress(Exception):  # the caller imports it again and sees the error
+        import_module("numba")
+
+
+def is_known(content: str) -> bool:
+    """Whether this process or the disk has, or recently had, a kernel of that content."""
+    key = _key(content)
+    path = _path(key)
+    return _loaded(key) is not None or (path is not None and path.exists())
+
+
+def _key(content: str) -> str:
+    return hashlib.sha256(f"{environment()}\0{content}".encode()).hexdigest()
+
+
+def _load(code: bytes, entry: str) -> int:
+    try:
+        return objects.load(code, entry)
+    except objects.CannotLoad as error:  # on another system or processor
+        _log.debug("LLVM loads %s: %s", entry, error)
+        return _load_by_llvm(code, entry)
+
+
+def _load_by_llvm(code: bytes, entry: str) -> int:
+    llvm = llvm_binding()
+    # an engine owns its target machine
+    machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
+        reloc=relocation(), codemodel="jitdefault", jit=True
+    )
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    address = int(engine.get_function_address(entry))
+    _engines[address] = engine
+    return address
+
+
+def _unload(address: int) -> None:
+    """Free the memory of code that no thread runs any more."""
+    if _engines.pop(address, None) is None:
+        objects.unload(address)
+
+
+# On disk -------------------------------------------------------------------------------------------------------------
+
+
+def _path(key: str) -> Path | None:
+    folder = cache_folder()
+    return None if folder is None else folder / f"{key[:32]}.o"
+
+
+def _read(key: str) -> bytes | None:
+    path = _path(key)
+    return None if path is None else read_kept(path, key)
+
+
+def _write(key: str, code: bytes) -> None:
+    path = _path(key)
+    if path is not None:
+        write_kept(path, key, code)
+
+
+# Ufuncs ---------------------------------------------------------------------------------------------------------------
+
+# A ufunc loop has the arguments of a kernel: pointers, the count, the strides, and unused data.
+_TEXT = """def kernel(pointers, counts, strides, data):
+    a, n, s = int64s(pointers, {count}), int64s(counts, 1)[0], int64s(strides, {count})
+    {starts}
+{packed}    else:
+        for j in range(n):
+            store(a[{last}] + j * s[{last}], 0, formula({strided}))
+"""
+
+# Operands of stride 0, such as a constant, are read once, so that the loop has vector instructions.
+_PACKED = """    {word} {condition}:
+        {numbers}
+        for j in range(n):
+            store(y, j, formula({loads}))
+"""
+
+_kept: list[Any] = []  # keeps alive what the ufuncs point to
+
+
+def ufunc(name: str, content: str, formula: Any, dtypes: Sequence[str], result: str) -> Any:
+    """Return the ufunc of a scalar formula, determined by `content`, of operands of some dtypes; it broadcasts and
+    accepts any strides. Masks come to the formula as numbers, 0 or 1."""
+    operands, every = len(dtypes), (*dtypes, result)
+    names = [f"x{i}" for i in range(operands)]
+    text = _TEXT.format(
+        count=operands + 1,
+        starts=", ".join(names) + ", y = " + ", ".join(f"a[{i}]" for i in range(operands + 1)),
+        packed="".join(
+            _packed(every, alone, "elif" if n else "if")
+            for n, alone in enumerate(product((False, True), repeat=operands))
+        ),
+        strided=", ".join(f"load_{dtype}(a[{i}] + j * s[{i}], 0)" for i, dtype in enumerate(dtypes)),
+        last=operands,
+    )
+
+    def source() -> Any:
+        frontend = import_module(f"{__package__}.frontend")
+        int64s = import_module(f"{__package__}.intrinsics").int64s
+        loads = {f"load_{dtype}": access.load(dtype) for dtype in dtypes}
+        store = access.store(result, access.written(0))
+        return frontend.source_of_text(text, {"int64s": int64s, "formula": formula, "store": store, **loads})
+
+    kernel = compile_kernel(name, f"{text}{content}{every}", source)
+    loops = (ctypes.c_void_p * 1)(kernel.address)
+    data = (ctypes.c_void_p * 1)(None)
+    types = (ctypes.c_byte * (operands + 1))(*[int(np.dtype(dtype).num) for dtype in every])
+    label = ctypes.c_char_p(name.encode())
+    _kept.append((kernel, loops, data, types, label))
+    return _from_loops()(loops, data, types, 1, operands, 1, -1, label, None, 0)
+
+
+def _packed(dtypes: Sequence[str], alone: Sequence[bool], word: str) -> str:
+    """Return the text of the loop for packed arrays, of which some operands are one number."""
+    flags = [*alone, False]
+    strides = [0 if flag else np.dtype(dtype).itemsize for flag, dtype in zip(flags, dtypes)]
+    numbers = [f"c{i} = load_{dtypes[i]}(x{i}, 0)" for i, flag in enumerate(flags) if flag]
+    loads = [f"c{i}" if flag else f"load_{dtypes[i]}(x{i}, j)" for i, flag in enumerate(flags[:-1])]
+    return _PACKED.format(
+        word=word,
+        condition=" and ".join(f"s[{i}] == {stride}" for i, stride in enumerate(strides)),
+        numbers="; ".join(numbers) or "pass",
+        loads=", ".join(loads),
+    )
+
+
+def _from_loops() -> Any:
+    """Return PyUFunc_FromFuncAndData, the second entry of NumPy's table of C functions for ufuncs (NumPy's C API)."""
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.argtypes, pointer.restype = (ctypes.py_object, ctypes.c_char_p), ctypes.c_void_p
+    table = (ctypes.c_size_t * 2).from_address(pointer(np._core._multiarray_umath._UFUNC_API, None))  # type: ignore[attr-defined]
+    integers = [ctypes.c_int] * 4
+    prototype = ctypes.PYFUNCTYPE(
+        ctypes.py_object, *[ctypes.c_void_p] * 3, *integers, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int
+    )
+    return prototype(table[1])

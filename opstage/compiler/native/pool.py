@@ -1,0 +1,280 @@
+"""The thread pool, and schedules of kernels that it runs.
+
+The pool is a `team`, or numba's OpenMP on systems without one. The loop over a schedule is a kernel too, so a process
+with cached kernels needs no compiler.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+import os
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from importlib import import_module, machinery
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+import numpy as np
+import numpy.typing as npt
+
+from ...forks import make_lock, usable_cores
+from ...interpreters.at_once import Action
+from ...interpreters.host import address_of
+from . import team
+from .blas import find_blas
+from .compiler import Kernel, compile_kernel, import_numba
+
+# Numba's threads ------------------------------------------------------------------------------------------------------
+
+# The OpenMP module of numba has no dependencies, so it is loaded without importing numba, which would take 70 MB to
+# load a parallel function.
+
+_openmp_lock = make_lock()
+
+
+@cache
+def parallel_for(workers: int) -> int:
+    """Start the threads and return the address of `parallel_for`."""
+    with _openmp_lock:
+        chosen = os.environ.get("NUMBA_THREADING_LAYER") not in (None, "default", "omp")
+        layer = None if chosen or "numba" in sys.modules else _openmp()
+        if layer is not None:
+            ctypes.CFUNCTYPE(None, ctypes.c_int)(layer.launch_threads)(workers)
+        else:
+            numba = import_numba()
+            _choose_layer(numba)
+            numba.get_num_threads()  # starts them
+            modules = {"omp": "omppool", "tbb": "tbbpool", "workqueue": "workqueue"}
+            layer = import_module(f"numba.np.ufunc.{modules[numba.threading_layer()]}")
+    return int(layer.parallel_for)
+
+
+def has_started() -> bool:
+    """Whether threads were started, here or by another user of numba."""
+    parallel: Any = sys.modules.get("numba.np.ufunc.parallel")
+    return bool(parallel_for.cache_info().currsize) or (
+        parallel is not None and getattr(parallel, "_is_initialized", True)
+    )
+
+
+def _openmp() -> Any:
+    """Load numba's OpenMP module without numba; None if it is missing."""
+    found = find_spec("numba")
+    for folder in (found.submodule_search_locations if found is not None else None) or ():
+        for suffix in machinery.EXTENSION_SUFFIXES:
+            path = Path(folder, "np", "ufunc", f"omppool{suffix}")
+            spec = spec_from_file_location("omppool", path) if path.exists() else None
+            if spec is not None and spec.loader is not None:
+                try:
+                    module = module_from_spec(spec)
+                    spec.loader.exec_module(module)
+                except ImportError:
+                    continue
+                return module
+    return None
+
+
+def _choose_layer(numba: Any) -> None:
+    """Choose OpenMP if available: it starts a step in 1 µs, numba's own work queue in 80."""
+    if numba.config.THREADING_LAYER != "default":
+        return  # the user's choice
+    try:
+        import_module("numba.np.ufunc.omppool")
+    except ImportError:
+        return
+    numba.config.THREADING_LAYER = "omp"
+
+
+# The pool -------------------------------------------------------------------------------------------------------------
+
+# mypy: disable-error-code="no-untyped-def"
+
+
+class KernelCall(NamedTuple):
+    """A kernel with its tasks 0 … tasks, divided among the workers if `parallel`, and its argument words."""
+
+    kernel: Kernel
+    tasks: int
+    arguments: npt.NDArray[np.uint64]
+    parallel: bool = True
+
+
+@final
+class KernelSequence:
+    """Steps to run in order by a single call. Memory that the arguments point to must stay alive."""
+
+    __slots__ = ("_steps", "_table", "_words", "action")
+
+    def __init__(self, steps: Sequence[KernelCall]):
+        self._steps = tuple(steps)  # the table only points to their kernels and arguments
+        self._table = np.array(
+            [
+                (step.kernel.address, step.tasks if step.parallel else -step.tasks, address_of(step.arguments))
+                for step in steps
+            ],
+            np.int64,
+        )
+        self._words = schedule_words()
+        self._words[0] = address_of(self._table)
+        self.action: Action = partial(_drive()[1], 0, len(self._steps), 0, address_of(self._words))
+
+    def run(self) -> None:
+        """Run all steps, without the GIL."""
+        self.action()
+
+
+def call(kernel: Kernel, tasks: int, arguments: npt.NDArray[np.uint64]) -> None:
+    """Run one step now."""
+    KernelSequence((KernelCall(kernel, tasks, arguments),)).run()
+
+
+@cache
+def thread_switches() -> tuple[int, int]:
+    """Return the addresses of the functions that set and get OpenBLAS's number of threads."""
+    blas = find_blas()
+    return (blas.set_threads, blas.get_threads) if blas is not None else (0, 0)
+
+
+# The kernel that runs a schedule -------------------------------------------------------------------------------------
+
+_WORDS = 14
+"""The words of a schedule.
+
+0 its table: of each step the kernel, the tasks, negative where they are not divided, and the arguments;
+1, 2 set_threads, get_threads; 3 the board of the team, 4 the address of `_alone`; where there is no team
+5 parallel_for, 6 the kernel of `_part`, 7 the numbers of the workers, 9 how many bytes a number has, and 10 … 13 what
+`_part` is given: kernel, tasks, arguments, workers; 8 how many workers there are
+"""
+_NUMBERS, _COUNT, _STRIDE, _GIVEN = (np.uint64(8 * word) for word in (7, 8, 9, 10))  # bytes; unsigned, as addresses are
+
+
+def _drive_factory() -> Any:
+    intrinsics = import_module("opstage.compiler.native.intrinsics")
+    int64s, call_kernel, call_team = intrinsics.int64s, intrinsics.call_kernel, intrinsics.call_team
+    call_number, ask_number = intrinsics.call_number, intrinsics.ask_number
+    take, give, do_job, address = intrinsics.take, intrinsics.give, intrinsics.do_job, np.uint64
+    words, numbers, counts, stride, given = _WORDS, _NUMBERS, _COUNT, _STRIDE, _GIVEN
+
+    def kernel(lo, hi, worker, arguments):
+        w = int64s(arguments, words)
+        table = int64s(w[0], 3 * hi)
+        board, count = address(w[3]), w[8]
+        before = 1
+        if w[1] != 0:
+            before = ask_number(w[2])
+            if before != 1:
+                call_number(w[1], 1)
+        is_alone = count == 1 or int64s(w[4], 1)[0] != 0
+        has_team = w[3] != 0 and not is_alone and take(board)
+        for step in range(lo, hi):
+            function, tasks, own = table[3 * step], table[3 * step + 1], table[3 * step + 2]
+            if tasks < 0:
+                call_kernel(function, 0, -tasks, 0, own)
+            elif has_team:
+                do_job(board, count, function, tasks, own)
+            elif is_alone or w[3] != 0:
+                for i in range(count):
+                    call_kernel(function, tasks * i // count, tasks * (i + 1) // count, i, own)
+            else:
+                w[10], w[11], w[12], w[13] = function, tasks, own, count
+                at = arguments + numbers, arguments + counts, arguments + stride, arguments + given
+                call_team(w[5], w[6], at[0], at[1], at[2], at[3], count)
+        if has_team:
+            give(board)
+        if before != 1:
+            call_number(w[1], before)
+
+    return kernel
+
+
+def _part_factory() -> Any:
+    intrinsics = import_module("opstage.compiler.native.intrinsics")
+    int64s, call_kernel = intrinsics.int64s, intrinsics.call_kernel
+
+    def kernel(arrays, counts, strides, given):
+        """Run a part, called by `parallel_for` with pointers to an array, its length and its stride, for one or more
+        workers."""
+        w = int64s(given, 4)
+        count = int64s(counts, 1)[0]
+        workers = int64s(int64s(arrays, 1)[0], count)
+        for i in range(count):
+            worker = workers[i]
+            call_kernel(w[0], w[1] * worker // w[3], w[1] * (worker + 1) // w[3], worker, w[2])
+
+    return kernel
+
+
+@cache
+def _drive() -> tuple[int, Callable[[int, int, int, int], None]]:
+    """Return the kernel that runs the steps of a schedule: its address, and a function."""
+    kernel = compile_kernel("drive", inspect.getsource(_drive_factory), _drive_factory)
+    integer = ctypes.c_int64
+    return kernel.address, ctypes.CFUNCTYPE(None, integer, integer, integer, ctypes.c_uint64)(kernel.address)
+
+
+def drive() -> int:
+    """Return the address of the kernel whose tasks are the steps of a schedule; its arguments are the schedule's
+    words."""
+    return _drive()[0]
+
+
+def schedule_words() -> npt.NDArray[np.int64]:
+    """Return the words of a schedule, without its table."""
+    return _fixed_words().copy()
+
+
+@cache
+def _fixed_words() -> npt.NDArray[np.int64]:
+    made = np.zeros(_WORDS, np.int64)
+    made[1:3], made[4], made[8] = thread_switches(), _alone.ctypes.data, workers()
+    if workers() > 1:
+        with _lock:
+            made[3] = _board()
+        if not made[3]:
+            part = compile_kernel("part", inspect.getsource(_part_factory), _part_factory)
+            made[5:8] = parallel_for(workers()), part.address, _numbers().ctypes.data
+            made[9] = _numbers().itemsize
+    return made
+
+
+@cache
+def _board() -> int:
+    return team.board(workers()) if team.has_team() else 0
+
+
+@cache
+def _numbers() -> npt.NDArray[np.int64]:
+    return np.arange(workers())
+
+
+# The threads ---------------------------------------------------------------------------------------------------------
+
+_lock = make_lock()
+
+
+_alone = np.zeros(1, np.int64)
+"""Nonzero in a forked process without the pool's threads: steps then run on one thread."""
+
+
+def _in_child() -> None:
+    if _board.cache_info().currsize or (has_started() and not team.has_team()):
+        _alone[0] = 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
+
+
+@cache
+def workers() -> int:
+    """Return the pool's number of threads: the same as numba's, read from numba only if it is imported."""
+    if "numba" in sys.modules:
+        numba = import_numba()
+        return int(numba.get_num_threads() if has_started() else numba.config.NUMBA_NUM_THREADS)
+    try:
+        return max(1, int(os.environ["NUMBA_NUM_THREADS"]))
+    except (KeyError, ValueError):
+        return usable_cores()
