@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..pages import render
-from .curves import Curve, Panel
+from .metrics import Curve, Panel
 
 WIDTH, HEIGHT = 560, 300
 COLOURS = 8

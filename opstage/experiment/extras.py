@@ -8,7 +8,7 @@ from typing import Any, final
 
 from ..atomic import WriteError
 from ..ops.errors import require_extra
-from .curves import Curves
+from .metrics import Curves
 
 
 @final

@@ -14,11 +14,10 @@ from ..optim.groups import group_rows
 from ..training.callback import Loop
 from ..training.finite import NotFiniteError
 from ..training.fit import EpochResult, Position
-from .curves import Curves
 from .directory import METRICS, PLOT, REPORT, RUN, RunDirectory
 from .extras import Events, plot_png
 from .live import Pace
-from .metrics import MetricLog, read_metrics
+from .metrics import Curves, MetricLog, read_metrics
 from .processes import Processes
 from .report import ReportContent, report_html
 from .samples import Shown

@@ -14,8 +14,7 @@ from ..interpreters.formula import show_size
 from ..pages import render
 from .charts import data_uri, panel_svg
 from .confusion import Classification
-from .curves import Curves
-from .metrics import show_value
+from .metrics import Curves, show_value
 from .processes import ProcessShare
 from .samples import GeneratedText, ImageRows
 from .settings import Configuration

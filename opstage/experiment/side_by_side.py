@@ -13,9 +13,8 @@ from ..ops.errors import UsageError
 from ..ops.untrusted import brief
 from ..pages import render
 from .charts import panel_svg
-from .curves import Curve, Curves, Panel
 from .directory import CONFIG, METRICS, RUN
-from .metrics import read_metrics, show_value
+from .metrics import Curve, Curves, Panel, read_metrics, show_value
 from .versions import UNSCALED, read_run, show_digest
 
 Cells = tuple[str, ...]

@@ -18,7 +18,7 @@ from matplotlib.image import imread
 
 from opstage.experiment import configure, train
 from opstage.experiment.charts import panel_svg
-from opstage.experiment.curves import Curve, Panel
+from opstage.experiment.metrics import Curve, Panel
 from opstage.experiment.side_by_side import side_by_side, side_by_side_html
 from opstage.pages import render
 

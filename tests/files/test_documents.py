@@ -96,7 +96,7 @@ def write_lines(path: Path, lines: list[Any]) -> None:
 
 
 def test_altered_lines_of_metrics(tmp_path: Path) -> None:
-    from opstage.experiment.curves import Curves
+    from opstage.experiment.metrics import Curves
 
     path = tmp_path / "m.jsonl"
     for lines in altered(LINES):

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from opstage.experiment.curves import Curves
 from opstage.experiment.directory import CONFIG, LOCK, RunDirectory
-from opstage.experiment.metrics import MetricLog, read_metrics
+from opstage.experiment.metrics import Curves, MetricLog, read_metrics
 from opstage.ops.errors import UsageError
 
 HOLD = """

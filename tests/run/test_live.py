@@ -12,10 +12,10 @@ import pytest
 
 from opstage.experiment import configure, train
 from opstage.experiment.confusion import Classification, Mistake, classify
-from opstage.experiment.curves import Curves
 from opstage.experiment.directory import REPORT, RunDirectory
 from opstage.experiment.journal import Journal
 from opstage.experiment.live import Pace
+from opstage.experiment.metrics import Curves
 from opstage.experiment.report import classification_html
 from opstage.experiment.run import begin
 from opstage.experiment.task import prepare

@@ -12,7 +12,7 @@ from matplotlib.image import imread
 
 from opstage.experiment import configure
 from opstage.experiment.charts import data_uri, panel_svg, thinned
-from opstage.experiment.curves import Curve, Curves
+from opstage.experiment.metrics import Curve, Curves
 from opstage.experiment.samples import COUNT, TEXT_LENGTH, GeneratedText, ImageRows, samples
 from opstage.experiment.task import Task, prepare
 

@@ -13,8 +13,7 @@ import pytest
 
 from opstage import __version__
 from opstage.experiment import configure, train
-from opstage.experiment.curves import Curve
-from opstage.experiment.metrics import read_metrics
+from opstage.experiment.metrics import Curve, read_metrics
 from opstage.experiment.side_by_side import JUDGED_OTHERWISE, RunRecord, side_by_side, side_by_side_html
 from opstage.ops.errors import UsageError
 from tests.cli.conftest import Command, opstage  # noqa: F401
