@@ -332,7 +332,7 @@ OPERATORS: tuple[Operator, ...] = (
     Operator(tested, "isfinite", "", "isfinite", static={"finite": True}),
     Operator(_R, "reduce_sum", "ReduceSum", "sum sum.dim_IntList"),
     Operator(_R, "reduce_mean", "ReduceMean", "mean mean.dim", _mean),
-    Operator(_R, "reduce_prod", "ReduceProd", "prod prod.dim_int", exports=False),
+    Operator(_R, "reduce_prod", "ReduceProd", "prod prod.dim_int"),
     Operator(_R, "reduce_max", "ReduceMax", "amax max", _extremum("any", "max"), _LEAST, note=NAN),
     Operator(_R, "reduce_min", "ReduceMin", "amin min", _extremum("all", "min"), _MOST, note=NAN),
     Operator(_R, "", "ReduceLogSumExp", "logsumexp", _logsumexp, _LEAST),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias, TypeVar, final
 
 import numpy as np
 import numpy.typing as npt
@@ -70,11 +70,6 @@ class Subgraph:
         return {output.name for output in self.outputs}.union(*[node.reads() for node in self.nodes])
 
 
-Operands = tuple[OnnxValue, ...]
-Results = tuple[TensorType, ...]
-Ints = tuple[int, ...]
-
-
 # The position from which on unused outputs may be omitted.
 _OPTIONAL_FROM = {"MaxPool": 1, "LayerNormalization": 1}
 
@@ -96,9 +91,9 @@ def prune(nodes: Sequence[OnnxNode], outputs: set[str]) -> list[OnnxNode]:
 
 # `OnnxRule`: how an op is expressed in ONNX
 
-Says: TypeAlias = "Callable[..., tuple[str, ...] | None]"
-"""(writer, operands, types of outputs and residuals, **static) -> the names of outputs and residuals. None falls back
-to the op's decomposition, where ONNX's operator differs."""
+Says: TypeAlias = "Callable[..., str | tuple[str, ...] | None]"
+"""(writer, *operands, **static) -> the name of the output, or the names of outputs and residuals, whose types are
+`writer.results`. None falls back to the op's decomposition, where ONNX's operator differs."""
 
 
 class OnnxRule(NamedTuple):
@@ -115,28 +110,28 @@ class OnnxRule(NamedTuple):
 EXPORTS: dict[Primitive, OnnxRule] = {}
 """The rules by op; ops without one are exported by their decomposition."""
 
+S = TypeVar("S", bound=Says)
 
-def broadcasting(op: str, *, note: str = "") -> OnnxRule:
+
+def exports(*primitives: Primitive, note: str = "") -> Callable[[S], S]:
+    """Register a function as the rule of ops."""
+
+    def register(says: S) -> S:
+        EXPORTS.update(dict.fromkeys(primitives, OnnxRule(says, note)))
+        return says
+
+    return register
+
+
+def broadcasting(op: str) -> Says:
     """Return the rule of an ONNX operator with broadcasting."""
-
-    def says(
-        writer: OnnxWriter, operands: tuple[OnnxValue, ...], results: tuple[TensorType, ...], /
-    ) -> tuple[str, ...]:
-        return (writer.broadcasting(op, *operands),)
-
-    return OnnxRule(says, note)
+    return lambda writer, *operands: writer.broadcasting(op, *operands)
 
 
-def direct(op: str, *statics: str, note: str = "") -> OnnxRule:
+def direct(op: str, *statics: str) -> Says:
     """Return the rule of an ONNX operator on the same operands; static parameters named in `statics` become
     attributes."""
-
-    def says(
-        writer: OnnxWriter, operands: tuple[OnnxValue, ...], results: tuple[TensorType, ...], /, **static: Any
-    ) -> tuple[str, ...]:
-        return (writer.node(op, *operands, **{name: static[name] for name in statics}),)
-
-    return OnnxRule(says, note)
+    return lambda writer, *operands, **static: writer.node(op, *operands, **{name: static[name] for name in statics})
 
 
 @final
@@ -145,6 +140,7 @@ class OnnxWriter(BaseInterpreter[OnnxValue]):
 
     initializers   constants by name
     types          the types of all results of the program's ops outside of loops
+    results        the types of outputs and residuals of the op whose rule runs
     """
 
     __slots__ = (
@@ -152,6 +148,7 @@ class OnnxWriter(BaseInterpreter[OnnxValue]):
         "nodes",
         "initializers",
         "types",
+        "results",
         "sizes",
         "_inputs",
         "_root",
@@ -168,6 +165,7 @@ class OnnxWriter(BaseInterpreter[OnnxValue]):
         self.nodes: list[OnnxNode] = []
         self.initializers: dict[str, npt.NDArray[Any]] = {}
         self.types: dict[str, TensorType] = {}
+        self.results: tuple[TensorType, ...] = ()
         self.sizes = SizeExpressions(self)
         self._inputs: set[str] = set()
         self._root = self.nodes
@@ -176,6 +174,11 @@ class OnnxWriter(BaseInterpreter[OnnxValue]):
         self._narrow: dict[str, str] = {}  # a broadcast value -> the value before broadcasting
         self._lines: Mapping[int, SourceLine | None] = {}
         self._op: Primitive | None = None
+
+    @property
+    def out(self) -> TensorType:
+        """The type of the first result of the op whose rule runs."""
+        return self.results[0]
 
     # Names ----------------------------------------------------------------------------------------------------------
 
@@ -346,11 +349,16 @@ class OnnxWriter(BaseInterpreter[OnnxValue]):
                 )
             return self.decompose(primitive, refs, static)
         if all(map(is_empty, types)):
-            names: tuple[str, ...] | None = tuple([self.filled(t.shape, 0, t.dtype) for t in types])
+            names: str | tuple[str, ...] | None = tuple([self.filled(t.shape, 0, t.dtype) for t in types])
         else:
-            names = rule.says(self, refs, types, **static)
+            outside, self.results = self.results, types
+            try:
+                names = rule.says(self, *refs, **static)
+            finally:
+                self.results = outside
         if names is None:
             return self.decompose(primitive, refs, static)
+        names = (names,) if isinstance(names, str) else names
         if self.nodes is self._root:
             self.types.update(zip(names, types))
         return tuple([OnnxValue(name, type_, self) for name, type_ in zip(names, types, strict=True)])

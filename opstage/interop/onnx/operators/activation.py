@@ -13,7 +13,7 @@ from ....ops.types import BOOL, FLOAT32, FLOAT64, TensorType
 from ...values import Value, stretched
 from ..call import NodeCall, rule
 from ..file import dtype_of, is_bfloat16
-from ..writer import EXPORTS, OnnxRule, OnnxValue, OnnxWriter
+from ..writer import OnnxValue, OnnxWriter, exports
 
 # Activations, softmax, dropout
 
@@ -249,42 +249,27 @@ def _local_response(call: NodeCall[Any]) -> Value:
 # Normalisations with an ONNX operator. Its eps and statistics are float32, so programs in float64 and
 
 
+@exports(normalization.LAYER_NORM)
 def _write_layer_norm(
-    writer: OnnxWriter,
-    operands: tuple[OnnxValue, ...],
-    results: tuple[TensorType, ...],
-    /,
-    *,
-    has_gamma: bool,
-    has_beta: bool,
-    eps: float,
+    writer: OnnxWriter, x: OnnxValue, *affine: OnnxValue, has_gamma: bool, has_beta: bool, eps: float
 ) -> tuple[str, ...] | None:
-    x, *affine = operands
     if x.dtype != FLOAT32:
         return None
     if not has_gamma:
-        affine = [_write_ones(writer, x, len(x.shape) - 1), *affine]
+        affine = (_write_ones(writer, x, len(x.shape) - 1), *affine)
     return writer.outputs_of("LayerNormalization", x, *affine, count=3, axis=-1, epsilon=float(eps))
 
 
+@exports(normalization.BATCH_NORM_EVAL)
 def _write_batch_norm_eval(
-    writer: OnnxWriter,
-    operands: tuple[OnnxValue, ...],
-    results: tuple[TensorType, ...],
-    /,
-    *,
-    has_gamma: bool,
-    has_beta: bool,
-    channel_axis: int,
-    eps: float,
-) -> tuple[str, ...] | None:
-    x, *rest = operands
+    writer: OnnxWriter, x: OnnxValue, *rest: OnnxValue, has_gamma: bool, has_beta: bool, channel_axis: int, eps: float
+) -> str | None:
     if x.dtype != FLOAT32 or channel_axis != 1:
         return None
     *affine, mean, variance = rest
     gamma = affine[0] if has_gamma else _write_ones(writer, x, 1)
     beta = affine[-1] if has_beta else _write_along(writer, x, 1, 0.0)
-    return (writer.node("BatchNormalization", x, gamma, beta, mean, variance, epsilon=float(eps)),)
+    return writer.node("BatchNormalization", x, gamma, beta, mean, variance, epsilon=float(eps))
 
 
 def _write_ones(writer: OnnxWriter, x: OnnxValue, axis: int) -> OnnxValue:
@@ -295,11 +280,3 @@ def _write_along(writer: OnnxWriter, x: OnnxValue, axis: int, value: float) -> O
     """Return a vector of one number along an axis of x."""
     type_ = TensorType((x.shape[axis],), x.dtype)
     return OnnxValue(writer.filled(type_.shape, value, x.dtype), type_, writer)
-
-
-EXPORTS.update(
-    {
-        normalization.LAYER_NORM: OnnxRule(_write_layer_norm),
-        normalization.BATCH_NORM_EVAL: OnnxRule(_write_batch_norm_eval),
-    }
-)

@@ -18,7 +18,7 @@ from ...run import LOST
 from ...values import KnownValue, TensorValue, Value, known, ref_of
 from ..call import NodeCall, rule
 from ..graph import OnnxGraph
-from ..writer import EXPORTS, OnnxRule, OnnxValue, OnnxWriter, Subgraph, prune
+from ..writer import OnnxValue, OnnxWriter, Subgraph, exports, prune
 from .trip_count import trip_count
 
 
@@ -331,9 +331,8 @@ def _split(call: NodeCall[Any]) -> tuple[Any]:
 # Switches, as ONNX's If
 
 
-def _write_switch(
-    writer: OnnxWriter, operands: tuple[OnnxValue, ...], results: tuple[TensorType, ...], /, **static: Any
-) -> tuple[str, ...]:
+@exports(SWITCH)
+def _write_switch(writer: OnnxWriter, *operands: OnnxValue, **static: Any) -> tuple[str, ...]:
     """Write nested Ifs, one for each branch but the last. Branches read their operands from the outer scope."""
     bodies = branches_of(static)
     index, *outside = operands
@@ -394,15 +393,11 @@ def own(writer: OnnxWriter, subgraph: Subgraph, ref: OnnxValue) -> OnnxValue:
         writer.nodes = outside
 
 
-EXPORTS.update({SWITCH: OnnxRule(_write_switch)})
-
-
 # Scans and while_loops, as ONNX's Scan and Loop
 
 
-def _write_scan(
-    writer: OnnxWriter, operands: tuple[OnnxValue, ...], results: tuple[TensorType, ...], /, **static: Any
-) -> tuple[str, ...]:
+@exports(SCAN)
+def _write_scan(writer: OnnxWriter, *operands: OnnxValue, **static: Any) -> tuple[str, ...]:
     """Write a Scan with the carries as its state, xs as its inputs and ys as its outputs.
 
     Captured tensors are read from the outer scope. A loop without xs scans its iteration numbers. In reverse, inputs
@@ -411,7 +406,7 @@ def _write_scan(
     loop = ScanParameters(**static)
     split = loop.carries + loop.entries
     if is_zero(loop.length):
-        empty = [writer.filled(type_.shape, 0, type_.dtype) for type_ in results[loop.carries :]]
+        empty = [writer.filled(type_.shape, 0, type_.dtype) for type_ in writer.results[loop.carries :]]
         return (*[ref.name for ref in operands[: loop.carries]], *empty)
     inside = [OnnxValue(writer.unique("entry"), type_, writer) for type_ in loop.body.input_types[:split]]
     subgraph = writer.subgraph(loop.body, (*inside, *operands[split:]))
@@ -438,14 +433,14 @@ def _write_scan(
     )
 
 
-def _write_while(
-    writer: OnnxWriter, operands: tuple[OnnxValue, ...], results: tuple[TensorType, ...], /, **static: Any
-) -> tuple[str, ...]:
+@exports(WHILE)
+def _write_while(writer: OnnxWriter, *operands: OnnxValue, **static: Any) -> tuple[str, ...]:
     """Write a Loop without a trip count: its condition is tested before it and at the end of each iteration.
 
     An iteration beyond the declared limit gathers an index out of range, which runtimes reject.
     """
     loop = WhileParameters(**static)
+    results = writer.results
     carries = len(results)
     state, captured = operands[:carries], operands[carries:]
     (first,) = writer.write(loop.test, operands)
@@ -467,6 +462,3 @@ def _write_while(
     subgraph.inputs, subgraph.outputs = [number, before, *inside], outputs
     subgraph.nodes = prune(subgraph.nodes, {output.name for output in outputs})
     return writer.outputs_of("Loop", "", first, *state, count=carries, body=subgraph)
-
-
-EXPORTS.update({SCAN: OnnxRule(_write_scan), WHILE: OnnxRule(_write_while)})

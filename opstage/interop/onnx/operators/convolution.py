@@ -17,9 +17,10 @@ from ....ops.types import INT64, Shape
 from ...operators import NAN
 from ...values import Value, maxima, windows
 from ..call import NodeCall, rule
-from ..writer import EXPORTS, Ints, OnnxRule, OnnxValue, OnnxWriter, Operands, Results, is_empty
+from ..writer import OnnxValue, OnnxWriter, exports, is_empty
 
 Pairs = list[tuple[Dim, Dim]]
+Ints = tuple[int, ...]
 
 
 def _pads(call: NodeCall[Any], sizes: Any, kernel: list[int], stride: list[int], dilation: list[int]) -> Pairs:
@@ -230,18 +231,18 @@ def _write_window(stride: Ints, padding: Ints, dilation: Ints, groups: int) -> d
     return {"strides": stride, "pads": (*padding, *padding), "dilations": dilation, "group": groups}
 
 
-def _write_conv(
-    writer: OnnxWriter, operands: Operands, results: Results, /, *, has_bias: bool, **window: Any
-) -> tuple[str, ...]:
+@exports(convolution.CONV)
+def _write_conv(writer: OnnxWriter, *operands: OnnxValue, has_bias: bool, **window: Any) -> str:
     kernel, *bias, x = operands
     rank = len(kernel.shape) - 2
     out = writer.node("Conv", batched(writer, x, rank)[0], kernel, *bias, **_write_window(**window))
-    return (unbatched(writer, out, x, rank),)
+    return unbatched(writer, out, x, rank)
 
 
+@exports(convolution.CONV_TRANSPOSE)
 def _write_conv_transpose(
-    writer: OnnxWriter, operands: Operands, results: Results, /, *, has_bias: bool, output_padding: Shape, **window: Any
-) -> tuple[str, ...]:
+    writer: OnnxWriter, *operands: OnnxValue, has_bias: bool, output_padding: Shape, **window: Any
+) -> str:
     kernel, *bias, x = operands
     rank = len(kernel.shape) - 2
     if not all(isinstance(extra, int) for extra in output_padding):
@@ -255,30 +256,29 @@ def _write_conv_transpose(
         name = writer.node("Pad", name, writer.ints(*(0,) * (len(shape) + 2), *surplus))
     rest = [extra % s for extra, s in zip(output_padding, window["stride"])]
     out = writer.node("ConvTranspose", name, kernel, *bias, output_padding=rest, **_write_window(**window))
-    return (unbatched(writer, out, x, rank),)
+    return unbatched(writer, out, x, rank)
 
 
+@exports(convolution.CONV_KERNEL_GRAD)
 def _write_conv_kernel_grad(
     writer: OnnxWriter,
-    operands: Operands,
-    results: Results,
-    /,
+    x: OnnxValue,
+    g: OnnxValue,
     *,
     kernel: Shape,
     stride: Ints,
     padding: Ints,
     dilation: Ints,
     groups: int,
-) -> tuple[str, ...]:
+) -> str:
     """Write a convolution with batch and channels exchanged, and stride and dilation exchanged.
 
     x (N, G·c, *S) becomes (c, G·N, *S) and g (N, G·o, *O) becomes (G·o, N, *O), a kernel for each of the G groups; the
     result (c, G·o, *K) is transposed to (G·o, c, *K). Cells of x that no window covers make the result larger than
     *kernel; the excess is cut.
     """
-    x, g = operands
     if is_empty(g.type):
-        return (writer.filled(results[0].shape, 0.0, x.dtype),)
+        return writer.filled(writer.out.shape, 0.0, x.dtype)
     rank = len(kernel)
     swap = (1, 0, *range(2, rank + 2))
     x_name, (n, channels, *spatial) = batched(writer, x, rank)
@@ -295,16 +295,7 @@ def _write_conv_kernel_grad(
     out = writer.node("Conv", x_name, g_name, **_write_window(dilation, padding, stride, groups))
     out = writer.node("Transpose", out, perm=swap)
     ends, axes = writer.dims(kernel), writer.ints(*range(2, rank + 2))
-    return (writer.node("Slice", out, writer.ints(*(0,) * rank), ends, axes),)
-
-
-EXPORTS.update(
-    {
-        convolution.CONV: OnnxRule(_write_conv),
-        convolution.CONV_TRANSPOSE: OnnxRule(_write_conv_transpose),
-        convolution.CONV_KERNEL_GRAD: OnnxRule(_write_conv_kernel_grad),
-    }
-)
+    return writer.node("Slice", out, writer.ints(*(0,) * rank), ends, axes)
 
 
 # Pooling over windows of the spatial axes, and its adjoints
@@ -314,16 +305,14 @@ def _write_pool_window(kernel: Ints, stride: Ints, padding: Ints) -> dict[str, A
     return {"kernel_shape": kernel, "strides": stride, "pads": (*padding, *padding)}
 
 
-def _write_max_pool(
-    writer: OnnxWriter, operands: Operands, results: Results, /, *, kernel: Ints, stride: Ints, padding: Ints
-) -> tuple[str, ...]:
+@exports(pooling.MAX_POOL, note=NAN)
+def _write_max_pool(writer: OnnxWriter, x: OnnxValue, *, kernel: Ints, stride: Ints, padding: Ints) -> tuple[str, ...]:
     """Write a MaxPool. ONNX's index of a maximum counts through the whole tensor; ours is the remainder, within its
     plane."""
-    (x,) = operands
     rank = len(kernel)
     name, shape = batched(writer, x, rank)
     out, place = writer.outputs_of("MaxPool", name, count=2, **_write_pool_window(kernel, stride, padding))
-    plane = writer.number(prod(shape[2:]), results[1].dtype)
+    plane = writer.number(prod(shape[2:]), writer.results[1].dtype)
     index = writer.node("Mod", place, plane)
     return unbatched(writer, out, x, rank), unbatched(writer, index, x, rank)
 
@@ -333,68 +322,54 @@ def _write_pool_flat_plane(writer: OnnxWriter, name: str, shape: Shape, rank: in
     return writer.reshaped(name, shape, flat), flat
 
 
-def _write_max_pool_gather(
-    writer: OnnxWriter, operands: Operands, results: Results, /, *, kernel: Ints, **window: Any
-) -> tuple[str, ...]:
-    x, index = operands
+@exports(pooling.MAX_POOL_GATHER)
+def _write_max_pool_gather(writer: OnnxWriter, x: OnnxValue, index: OnnxValue, *, kernel: Ints, **window: Any) -> str:
     rank = len(kernel)
     cells, flat = _write_pool_flat_plane(writer, x.name, x.shape, rank)
     places, counts = _write_pool_flat_plane(writer, index.name, index.shape, rank)
     out = writer.node("GatherElements", cells, places, axis=len(flat) - 1)
-    return (writer.reshaped(out, counts, results[0].shape),)
+    return writer.reshaped(out, counts, writer.out.shape)
 
 
-def _write_max_pool_scatter(
-    writer: OnnxWriter, operands: Operands, results: Results, /, *, kernel: Ints, **window: Any
-) -> tuple[str, ...]:
-    g, index = operands
+@exports(pooling.MAX_POOL_SCATTER)
+def _write_max_pool_scatter(writer: OnnxWriter, g: OnnxValue, index: OnnxValue, *, kernel: Ints, **window: Any) -> str:
     rank = len(kernel)
     added, _ = _write_pool_flat_plane(writer, g.name, g.shape, rank)
     places, _ = _write_pool_flat_plane(writer, index.name, index.shape, rank)
-    shape = results[0].shape
+    shape = writer.out.shape
     flat = (*shape[:-rank], prod(shape[-rank:]))
     zeros = writer.filled(flat, 0.0, g.dtype)
     out = writer.node("ScatterElements", zeros, places, added, axis=len(flat) - 1, reduction="add")
-    return (writer.reshaped(out, flat, shape),)
+    return writer.reshaped(out, flat, shape)
 
 
+@exports(pooling.AVG_POOL)
 def _write_avg_pool(
-    writer: OnnxWriter,
-    operands: Operands,
-    results: Results,
-    /,
-    *,
-    kernel: Ints,
-    stride: Ints,
-    padding: Ints,
-    count_include_pad: bool,
-) -> tuple[str, ...]:
-    (x,) = operands
+    writer: OnnxWriter, x: OnnxValue, *, kernel: Ints, stride: Ints, padding: Ints, count_include_pad: bool
+) -> str:
     rank = len(kernel)
     name, _ = batched(writer, x, rank)
     window = _write_pool_window(kernel, stride, padding)
     out = writer.node("AveragePool", name, count_include_pad=int(count_include_pad), **window)
-    return (unbatched(writer, out, x, rank),)
+    return unbatched(writer, out, x, rank)
 
 
+@exports(pooling.AVG_POOL_GRAD)
 def _write_avg_pool_grad(
     writer: OnnxWriter,
-    operands: Operands,
-    results: Results,
-    /,
+    g: OnnxValue,
     *,
     shape: Shape,
     kernel: Ints,
     stride: Ints,
     padding: Ints,
     count_include_pad: bool,
-) -> tuple[str, ...]:
+) -> str:
     """Write a transposed depthwise convolution with a kernel of ones divided by the number of cells.
 
     If padding is not counted, that number varies by window: the kernel size times the average, with padding counted, of
     a plane of ones.
     """
-    (g,) = operands
     rank = len(kernel)
     counts, leading = g.shape[-rank:], g.shape[:-rank]
     extra = tuple(n + 2 * p - k - (count - 1) * s for n, count, k, s, p in zip(shape, counts, kernel, stride, padding))
@@ -413,15 +388,4 @@ def _write_avg_pool_grad(
     name = writer.reshaped(name, g.shape, (prod(leading), 1, *counts))
     weight = writer.constant(np.full((1, 1, *kernel), 1 / math.prod(kernel)), g.dtype)
     name = writer.node("ConvTranspose", name, weight, output_padding=extra, **window)
-    return (writer.reshaped(name, (prod(leading), 1, *shape), results[0].shape),)
-
-
-EXPORTS.update(
-    {
-        pooling.MAX_POOL: OnnxRule(_write_max_pool, NAN),
-        pooling.MAX_POOL_SCATTER: OnnxRule(_write_max_pool_scatter),
-        pooling.MAX_POOL_GATHER: OnnxRule(_write_max_pool_gather),
-        pooling.AVG_POOL: OnnxRule(_write_avg_pool),
-        pooling.AVG_POOL_GRAD: OnnxRule(_write_avg_pool_grad),
-    }
-)
+    return writer.reshaped(name, (prod(leading), 1, *shape), writer.out.shape)

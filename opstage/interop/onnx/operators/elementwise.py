@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from ...operators import NAN, compared, exported, masked, pointwise, together
 from ...values import KnownValue, Value, broadcast, stretched
 from ..call import NodeCall, rule
 from ..file import dtype_of, is_bfloat16
-from ..writer import EXPORTS, OnnxRule, OnnxValue, OnnxWriter, Operands, Results, broadcasting, direct
+from ..writer import OnnxValue, OnnxWriter, broadcasting, direct, exports
 
 # Arithmetic, elementwise functions, comparisons and masks
 
@@ -144,21 +144,22 @@ def _write_rest(writer: OnnxWriter, x: OnnxValue, y: OnnxValue, dtype: DType) ->
     return writer.node("Where", apart, writer.node("Add", rest, y), rest), y.name
 
 
-def _write_mod(writer: OnnxWriter, operands: Operands, results: Results, /) -> tuple[str, ...]:
-    x, y = operands
-    return (_write_rest(writer, x, y, results[0].dtype)[0],)
+@exports(rounding.MOD)
+def _write_mod(writer: OnnxWriter, x: OnnxValue, y: OnnxValue) -> str:
+    return _write_rest(writer, x, y, writer.out.dtype)[0]
 
 
-def _write_floor_divide(writer: OnnxWriter, operands: Operands, results: Results, /) -> tuple[str, ...]:
-    (x, y), dtype = operands, results[0].dtype
+@exports(rounding.FLOOR_DIVIDE)
+def _write_floor_divide(writer: OnnxWriter, x: OnnxValue, y: OnnxValue) -> str:
+    dtype = writer.out.dtype
     rest, divisor = _write_rest(writer, x, y, dtype)
     whole = writer.node("Div", writer.node("Sub", x, rest), divisor)
     by_zero = writer.node("Equal", y, writer.number(0, dtype))
     if dtype.kind == "f":
-        return (writer.node("Where", by_zero, writer.node("Div", x, y), writer.node("Round", whole)),)
+        return writer.node("Where", by_zero, writer.node("Div", x, y), writer.node("Round", whole))
     opposite = writer.node("Equal", y, writer.number(-1, dtype))
     whole = writer.node("Where", opposite, writer.node("Neg", x), whole)
-    return (writer.node("Where", by_zero, writer.number(0, dtype), whole),)
+    return writer.node("Where", by_zero, writer.number(0, dtype), whole)
 
 
 def _write_places(writer: OnnxWriter, y: OnnxValue, dtype: DType) -> tuple[str, str]:
@@ -168,133 +169,116 @@ def _write_places(writer: OnnxWriter, y: OnnxValue, dtype: DType) -> tuple[str, 
     return gone, writer.node("Where", gone, width, y)
 
 
-def _write_left_shift(writer: OnnxWriter, operands: Operands, results: Results, /) -> tuple[str, ...]:
+@exports(rounding.LEFT_SHIFT)
+def _write_left_shift(writer: OnnxWriter, x: OnnxValue, y: OnnxValue) -> str:
     """Shift the bits as unsigned numbers, the only ones that ONNX shifts; 0 where all bits are shifted out."""
-    (x, y), dtype = operands, results[0].dtype
+    dtype = writer.out.dtype
     unsigned = np.dtype(f"u{dtype}")
     gone, places = _write_places(writer, y, dtype)
     shifted = writer.node(
         "BitShift", writer.converted(x, unsigned), writer.converted(places, unsigned), direction="LEFT"
     )
-    return (writer.node("Where", gone, writer.number(0, dtype), writer.converted(shifted, dtype)),)
+    return writer.node("Where", gone, writer.number(0, dtype), writer.converted(shifted, dtype))
 
 
-def _write_right_shift(writer: OnnxWriter, operands: Operands, results: Results, /) -> tuple[str, ...]:
+@exports(rounding.RIGHT_SHIFT)
+def _write_right_shift(writer: OnnxWriter, x: OnnxValue, y: OnnxValue) -> str:
     """Shift x where it is not negative, and its complement where it is, which extends the sign."""
-    (x, y), dtype = operands, results[0].dtype
+    dtype = writer.out.dtype
     unsigned = np.dtype(f"u{dtype}")
     places = writer.converted(_write_places(writer, y, dtype)[1], unsigned)
     below = writer.node("Less", x, writer.number(0, dtype))
     turned = writer.node("Where", below, writer.node("BitwiseNot", x), x)
     shifted = writer.node("BitShift", writer.converted(turned, unsigned), places, direction="RIGHT")
     back = writer.converted(shifted, dtype)
-    return (writer.node("Where", below, writer.node("BitwiseNot", back), back),)
+    return writer.node("Where", below, writer.node("BitwiseNot", back), back)
 
 
-def _write_scale(writer: OnnxWriter, operands: Operands, results: Results, /, *, c: Any) -> tuple[str, ...]:
-    return (writer.node("Mul", *operands, writer.number(c, results[0].dtype)),)
+@exports(elementwise.SCALE)
+def _write_scale(writer: OnnxWriter, x: OnnxValue, *, c: Any) -> str:
+    return writer.node("Mul", x, writer.number(c, writer.out.dtype))
 
 
-def _write_pow(writer: OnnxWriter, operands: Operands, results: Results, /, *, exponent: Any) -> tuple[str, ...]:
+@exports(elementwise.POW)
+def _write_pow(writer: OnnxWriter, x: OnnxValue, *, exponent: Any) -> str:
     if exponent in (Fraction(1, 2), Fraction(-1, 2)):
-        root = writer.node("Sqrt", *operands)
-        return (root if exponent > 0 else writer.node("Reciprocal", root),)
-    return (writer.node("Pow", *operands, writer.number(exponent, results[0].dtype)),)
+        root = writer.node("Sqrt", x)
+        return root if exponent > 0 else writer.node("Reciprocal", root)
+    return writer.node("Pow", x, writer.number(exponent, writer.out.dtype))
 
 
-def _write_to_base(base: float) -> OnnxRule:
-    """A logarithm to another base through the natural one, the only one in ONNX."""
-
-    def says(writer: OnnxWriter, operands: Operands, results: Results, /) -> tuple[str, ...]:
-        natural = writer.node("Log", *operands)
-        return (writer.node("Mul", natural, writer.number(1 / math.log(base), results[0].dtype)),)
-
-    return OnnxRule(says, "by the natural logarithm: of a power of the base it may be an ulp off")
+def _write_log(writer: OnnxWriter, x: OnnxValue, *, base: int) -> str:
+    """Write a logarithm to another base through the natural one, the only one in ONNX."""
+    return writer.node("Mul", writer.node("Log", x), writer.number(1 / math.log(base), writer.out.dtype))
 
 
-def _write_exp2(writer: OnnxWriter, operands: Operands, results: Results, /) -> tuple[str, ...]:
-    return (writer.node("Pow", writer.number(2, results[0].dtype), *operands),)
+for _primitive, _base in ((transcendental.LOG2, 2), (transcendental.LOG10, 10)):
+    exports(_primitive, note="by the natural logarithm: of a power of the base it may be an ulp off")(
+        partial(_write_log, base=_base)
+    )
 
 
-def _write_clamp(writer: OnnxWriter, operands: Operands, results: Results, /, *, lo: Any, hi: Any) -> tuple[str, ...]:
-    dtype = results[0].dtype
-    return (writer.node("Clip", *operands, writer.number(lo, dtype), writer.number(hi, dtype)),)
+@exports(transcendental.EXP2)
+def _write_exp2(writer: OnnxWriter, x: OnnxValue) -> str:
+    return writer.node("Pow", writer.number(2, writer.out.dtype), x)
 
 
-def _write_safe_log(writer: OnnxWriter, operands: Operands, results: Results, /, *, eps: Any) -> tuple[str, ...]:
-    return (writer.node("Log", writer.node("Max", *operands, writer.number(eps, results[0].dtype))),)
+@exports(elementwise.CLAMP, note=NAN)
+def _write_clamp(writer: OnnxWriter, x: OnnxValue, *, lo: Any, hi: Any) -> str:
+    dtype = writer.out.dtype
+    return writer.node("Clip", x, writer.number(lo, dtype), writer.number(hi, dtype))
 
 
-def _write_silu(writer: OnnxWriter, operands: Operands, results: Results, /) -> tuple[str, ...]:
-    return (writer.node("Mul", *operands, writer.node("Sigmoid", *operands)),)
+@exports(elementwise.SAFE_LOG, note=NAN)
+def _write_safe_log(writer: OnnxWriter, x: OnnxValue, *, eps: Any) -> str:
+    return writer.node("Log", writer.node("Max", x, writer.number(eps, writer.out.dtype)))
 
 
-def _write_gelu(
-    writer: OnnxWriter, operands: Operands, results: Results, /, *, approximate: str
-) -> tuple[str, ...] | None:
+@exports(activation.SILU)
+def _write_silu(writer: OnnxWriter, x: OnnxValue) -> str:
+    return writer.node("Mul", x, writer.node("Sigmoid", x))
+
+
+@exports(activation.GELU)
+def _write_gelu(writer: OnnxWriter, x: OnnxValue, *, approximate: str) -> str | None:
     """Decompose in float64: ONNX specifies Gelu with float32 constants."""
-    return (writer.node("Gelu", *operands, approximate=approximate),) if operands[0].dtype == FLOAT32 else None
+    return writer.node("Gelu", x, approximate=approximate) if x.dtype == FLOAT32 else None
 
 
-def _write_cast(writer: OnnxWriter, operands: Operands, results: Results, /, *, dtype: str) -> tuple[str, ...]:
-    (x,) = operands
-    return (x.name if x.dtype == results[0].dtype else writer.converted(x, as_dtype(dtype)),)
+@exports(logic.CAST)
+def _write_cast(writer: OnnxWriter, x: OnnxValue, *, dtype: str) -> str:
+    return x.name if x.dtype == writer.out.dtype else writer.converted(x, as_dtype(dtype))
 
 
-def _write_detach(writer: OnnxWriter, operands: Operands, results: Results, /) -> tuple[str, ...]:
-    return (operands[0].name,)
+@exports(logic.DETACH)
+def _write_detach(writer: OnnxWriter, x: OnnxValue) -> str:
+    return x.name
 
 
-def _write_select(writer: OnnxWriter, operands: Operands, results: Results, /) -> tuple[str, ...]:
+@exports(logic.SELECT)
+def _write_select(writer: OnnxWriter, mask: OnnxValue, x: OnnxValue, y: OnnxValue) -> str:
     """Select masks by logic, since onnxruntime has no Where for them."""
-    if results[0].dtype != BOOL:
-        return (writer.broadcasting("Where", *operands),)
-    mask, x, y = operands
+    if writer.out.dtype != BOOL:
+        return writer.broadcasting("Where", mask, x, y)
     chosen = writer.node("And", mask, x)
-    return (writer.node("Or", chosen, writer.node("And", writer.node("Not", mask), y)),)
+    return writer.node("Or", chosen, writer.node("And", writer.node("Not", mask), y))
 
 
-def _write_full(
-    writer: OnnxWriter, operands: Operands, results: Results, /, *, shape: Shape, value: Any, dtype: str
-) -> tuple[str, ...]:
-    return (writer.filled(shape, value, as_dtype(dtype)),)
+@exports(logic.FULL)
+def _write_full(writer: OnnxWriter, *, shape: Shape, value: Any, dtype: str) -> str:
+    return writer.filled(shape, value, as_dtype(dtype))
 
 
-def _write_iota(
-    writer: OnnxWriter, operands: Operands, results: Results, /, *, shape: Shape, axis: int, dtype: str
-) -> tuple[str, ...]:
+@exports(logic.IOTA)
+def _write_iota(writer: OnnxWriter, *, shape: Shape, axis: int, dtype: str) -> str:
     size = shape[axis]
     count = writer.number(size, INT64)
     steps = writer.node("Range", writer.number(0, INT64), count, writer.number(1, INT64))
     if as_dtype(dtype) != INT64:
         steps = writer.converted(steps, as_dtype(dtype))
     column = (size, *(1,) * (len(shape) - axis - 1))
-    return (writer.expanded(writer.reshaped(steps, (size,), column), column, shape),)
+    return writer.expanded(writer.reshaped(steps, (size,), column), column, shape)
 
 
-EXPORTS.update(
-    {
-        **{
-            primitives()[each.op]: (direct if each.kind is pointwise else broadcasting)(each.onnx, note=each.note)
-            for each in exported(pointwise, together, compared, masked)
-        },
-        elementwise.SCALE: OnnxRule(_write_scale),
-        rounding.FLOOR_DIVIDE: OnnxRule(_write_floor_divide),
-        rounding.MOD: OnnxRule(_write_mod),
-        rounding.LEFT_SHIFT: OnnxRule(_write_left_shift),
-        rounding.RIGHT_SHIFT: OnnxRule(_write_right_shift),
-        transcendental.EXP2: OnnxRule(_write_exp2),
-        transcendental.LOG2: _write_to_base(2),
-        transcendental.LOG10: _write_to_base(10),
-        elementwise.POW: OnnxRule(_write_pow),
-        elementwise.CLAMP: OnnxRule(_write_clamp, NAN),
-        elementwise.SAFE_LOG: OnnxRule(_write_safe_log, NAN),
-        activation.SILU: OnnxRule(_write_silu),
-        activation.GELU: OnnxRule(_write_gelu),
-        logic.SELECT: OnnxRule(_write_select),
-        logic.CAST: OnnxRule(_write_cast),
-        logic.DETACH: OnnxRule(_write_detach),
-        logic.FULL: OnnxRule(_write_full),
-        logic.IOTA: OnnxRule(_write_iota),
-    }
-)
+for _row in exported(pointwise, together, compared, masked):
+    exports(primitives()[_row.op], note=_row.note)((direct if _row.kind is pointwise else broadcasting)(_row.onnx))

@@ -10,10 +10,10 @@ from ....ops.catalogue import indexing as indexing
 from ....ops.errors import UnsupportedError
 from ....ops.functions.arrange import take
 from ....ops.functions.places import gather_nd, put_along_axis, scatter_nd, take_along_axis
-from ....ops.types import INT64, TensorType
+from ....ops.types import INT64
 from ...values import KnownValue, Value
 from ..call import NodeCall, rule
-from ..writer import EXPORTS, OnnxRule, OnnxValue, OnnxWriter
+from ..writer import OnnxValue, OnnxWriter, exports
 
 
 def positive(call: NodeCall[Any], i: int, size: Any) -> Any:
@@ -97,19 +97,15 @@ def _counted(call: NodeCall[Any], i: int, sizes: Any) -> Any:
 _NOTE = 'with mode="raise" a runtime may count negative indices from the end'
 
 
-def _write_gather_rows(
-    writer: OnnxWriter, operands: tuple[OnnxValue, ...], results: tuple[TensorType, ...], /, *, mode: str
-) -> tuple[str, ...]:
-    x, index = operands
+@exports(indexing.GATHER_ROWS, indexing.GATHER_VEC, note=_NOTE)
+def _write_gather_rows(writer: OnnxWriter, x: OnnxValue, index: OnnxValue, *, mode: str) -> str:
     if mode == "raise":
-        return (writer.node("Gather", x, index, axis=0),)
-    return (writer.node("Gather", _write_with_spare_row(writer, x), _write_or_spare(writer, x, index), axis=0),)
+        return writer.node("Gather", x, index, axis=0)
+    return writer.node("Gather", _write_with_spare_row(writer, x), _write_or_spare(writer, x, index), axis=0)
 
 
-def _write_scatter_add_rows(
-    writer: OnnxWriter, operands: tuple[OnnxValue, ...], results: tuple[TensorType, ...], /, *, mode: str
-) -> tuple[str, ...]:
-    x, v, index = operands
+@exports(indexing.SCATTER_ADD_ROWS, indexing.SCATTER_ADD_VEC, note=_NOTE)
+def _write_scatter_add_rows(writer: OnnxWriter, x: OnnxValue, v: OnnxValue, index: OnnxValue, *, mode: str) -> str:
     name, rows = writer.converted(index, INT64) if index.dtype != INT64 else index.name, x.name
     if mode == "zero":
         rows, name = _write_with_spare_row(writer, x), _write_or_spare(writer, x, index)
@@ -117,7 +113,7 @@ def _write_scatter_add_rows(
     out = writer.node("ScatterND", rows, places, v, reduction="add")
     if mode == "zero":
         out = writer.node("Slice", out, writer.ints(0), writer.dims([x.shape[0]]), writer.ints(0))
-    return (out,)
+    return out
 
 
 def _write_with_spare_row(writer: OnnxWriter, x: OnnxValue) -> str:
@@ -138,13 +134,3 @@ def _write_or_spare(writer: OnnxWriter, x: OnnxValue, index: OnnxValue) -> str:
         writer.node("Less", wide, count),
     )
     return writer.node("Where", inside, wide, count)
-
-
-EXPORTS.update(
-    {
-        indexing.GATHER_ROWS: OnnxRule(_write_gather_rows, _NOTE),
-        indexing.GATHER_VEC: OnnxRule(_write_gather_rows, _NOTE),
-        indexing.SCATTER_ADD_ROWS: OnnxRule(_write_scatter_add_rows, _NOTE),
-        indexing.SCATTER_ADD_VEC: OnnxRule(_write_scatter_add_rows, _NOTE),
-    }
-)

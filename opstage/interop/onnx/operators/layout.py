@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from ....ops.types import FLOAT32, INT64, Shape
 from ...values import KnownValue, TensorValue, Value, common_shape, held, known, sliced, stretched
 from ..call import NodeCall, rule
 from ..file import dtype_of
-from ..writer import EXPORTS, OnnxRule, OnnxValue, OnnxWriter, Operands, Results
+from ..writer import OnnxValue, OnnxWriter, exports
 
 
 @rule("Shape")
@@ -247,71 +248,53 @@ def _pad(call: NodeCall[Any]) -> Value:
 # Shapes, axes and the order of elements. Symbolic sizes are computed from the inputs
 
 
-def _write_broadcast_to(
-    writer: OnnxWriter, operands: Operands, results: Results, /, *, shape: Shape
-) -> tuple[str, ...]:
-    return (writer.expanded(operands[0], operands[0].shape, shape),)
+@exports(layout.BROADCAST_TO)
+def _write_broadcast_to(writer: OnnxWriter, x: OnnxValue, *, shape: Shape) -> str:
+    return writer.expanded(x, x.shape, shape)
 
 
-def _write_reshape(writer: OnnxWriter, operands: Operands, results: Results, /, **static: Any) -> tuple[str, ...]:
-    return (writer.reshaped(operands[0], operands[0].shape, results[0].shape),)
+@exports(layout.RESHAPE, layout.FLATTEN)
+def _write_reshape(writer: OnnxWriter, x: OnnxValue, **static: Any) -> str:
+    return writer.reshaped(x, x.shape, writer.out.shape)
 
 
-def _write_squeeze(
-    writer: OnnxWriter, operands: Operands, results: Results, /, *, axes: tuple[int, ...]
-) -> tuple[str, ...]:
-    (x,) = operands
-    return (writer.node("Squeeze", x, writer.ints(*axes)) if axes else x.name,)
+@exports(layout.SQUEEZE)
+def _write_squeeze(writer: OnnxWriter, x: OnnxValue, *, axes: tuple[int, ...]) -> str:
+    return writer.node("Squeeze", x, writer.ints(*axes)) if axes else x.name
 
 
-def _write_unsqueeze(writer: OnnxWriter, operands: Operands, results: Results, /, *, axis: int) -> tuple[str, ...]:
-    return (writer.node("Unsqueeze", *operands, writer.ints(axis)),)
+@exports(layout.UNSQUEEZE)
+def _write_unsqueeze(writer: OnnxWriter, x: OnnxValue, *, axis: int) -> str:
+    return writer.node("Unsqueeze", x, writer.ints(axis))
 
 
-def _write_transpose(*axes: int) -> OnnxRule:
-    def says(writer: OnnxWriter, operands: Operands, results: Results, /) -> tuple[str, ...]:
-        return (writer.node("Transpose", *operands, perm=axes),)
-
-    return OnnxRule(says)
-
-
-def _write_swap_adjacent(writer: OnnxWriter, operands: Operands, results: Results, /, *, depth: int) -> tuple[str, ...]:
-    rank = len(operands[0].shape)
+@exports(layout.SWAP_ADJACENT_AT_DEPTH)
+def _write_swap_adjacent(writer: OnnxWriter, x: OnnxValue, *, depth: int) -> str:
+    rank = len(x.shape)
     axes = (*range(depth), depth + 1, depth, *range(depth + 2, rank))
-    return (writer.node("Transpose", *operands, perm=axes),)
+    return writer.node("Transpose", x, perm=axes)
 
 
-def _write_permute(
-    writer: OnnxWriter, operands: Operands, results: Results, /, *, axes: tuple[int, ...]
-) -> tuple[str, ...]:
-    (x,) = operands
-    return (x.name if axes == tuple(range(len(axes))) else writer.node("Transpose", x, perm=axes),)
+@exports(layout.PERMUTE)
+def _write_permute(writer: OnnxWriter, x: OnnxValue, *, axes: tuple[int, ...]) -> str:
+    return x.name if axes == tuple(range(len(axes))) else writer.node("Transpose", x, perm=axes)
 
 
-def _write_concat(writer: OnnxWriter, operands: Operands, results: Results, /, *, axis: int) -> tuple[str, ...]:
-    return (writer.node("Concat", *operands, axis=axis),)
+@exports(slicing.CONCAT)
+def _write_concat(writer: OnnxWriter, *xs: OnnxValue, axis: int) -> str:
+    return writer.node("Concat", *xs, axis=axis)
 
 
-def _write_slice(
-    writer: OnnxWriter, operands: Operands, results: Results, /, *, axis: int, start: Dim, length: Dim, step: int
-) -> tuple[str, ...]:
+@exports(slicing.SLICE)
+def _write_slice(writer: OnnxWriter, x: OnnxValue, *, axis: int, start: Dim, length: Dim, step: int) -> str:
     end = start + length if step == 1 or is_zero(length) else start + (length - 1) * step + 1
-    return (
-        writer.node("Slice", *operands, writer.dims([start]), writer.dims([end]), writer.ints(axis), writer.ints(step)),
-    )
+    return writer.node("Slice", x, writer.dims([start]), writer.dims([end]), writer.ints(axis), writer.ints(step))
 
 
+@exports(slicing.PAD)
 def _write_pad(
-    writer: OnnxWriter,
-    operands: Operands,
-    results: Results,
-    /,
-    *,
-    padding: tuple[tuple[Dim, Dim], ...],
-    value: Any,
-    interior: tuple[int, ...],
-) -> tuple[str, ...]:
-    (x,) = operands
+    writer: OnnxWriter, x: OnnxValue, *, padding: tuple[tuple[Dim, Dim], ...], value: Any, interior: tuple[int, ...]
+) -> str:
     name, shape = x.name, x.shape
     for axis, between in enumerate(interior):
         if between:
@@ -319,7 +302,7 @@ def _write_pad(
     sizes = [before for before, _ in padding] + [after for _, after in padding]
     if not all(map(is_zero, sizes)):
         name = writer.node("Pad", name, writer.dims(sizes), writer.number(value, x.dtype))
-    return (name,)
+    return name
 
 
 def _write_spread(
@@ -342,21 +325,10 @@ def _write_spread(
     return flat, (*shape[:axis], end, *shape[axis + 1 :])
 
 
-EXPORTS.update(
-    {
-        layout.BROADCAST_TO: OnnxRule(_write_broadcast_to),
-        layout.RESHAPE: OnnxRule(_write_reshape),
-        layout.FLATTEN: OnnxRule(_write_reshape),
-        layout.SQUEEZE: OnnxRule(_write_squeeze),
-        layout.UNSQUEEZE: OnnxRule(_write_unsqueeze),
-        layout.PERMUTE: OnnxRule(_write_permute),
-        layout.TRANSPOSE2D: _write_transpose(1, 0),
-        layout.TRANSPOSE3D_FIRST_TO_LAST: _write_transpose(1, 2, 0),
-        layout.TRANSPOSE3D_LAST_TO_FIRST: _write_transpose(2, 0, 1),
-        layout.TRANSPOSE3D_LAST_TWO: _write_transpose(0, 2, 1),
-        layout.SWAP_ADJACENT_AT_DEPTH: OnnxRule(_write_swap_adjacent),
-        slicing.CONCAT: OnnxRule(_write_concat),
-        slicing.SLICE: OnnxRule(_write_slice),
-        slicing.PAD: OnnxRule(_write_pad),
-    }
-)
+for _primitive, _axes in (
+    (layout.TRANSPOSE2D, (1, 0)),
+    (layout.TRANSPOSE3D_FIRST_TO_LAST, (1, 2, 0)),
+    (layout.TRANSPOSE3D_LAST_TO_FIRST, (2, 0, 1)),
+    (layout.TRANSPOSE3D_LAST_TWO, (0, 2, 1)),
+):
+    exports(_primitive)(partial(_write_permute, axes=_axes))

@@ -15,8 +15,8 @@ import numpy as np
 from ....interpreters.scalar import random as scalar
 from ....ops.catalogue import random as random
 from ....ops.splitmix import splitmix64
-from ....ops.types import INT64, Shape, TensorType, as_dtype
-from ..writer import EXPORTS, OnnxRule, OnnxValue, OnnxWriter
+from ....ops.types import INT64, Shape, as_dtype
+from ..writer import OnnxValue, OnnxWriter, exports
 
 UINT64 = np.dtype(np.uint64)
 
@@ -79,19 +79,12 @@ def constant(writer: OnnxWriter) -> Callable[[int], Word]:
 # Random tensors, with the same bits as in every interpreter. The bits of ONNX's own random operators
 
 
+@exports(random.RAND_UNIFORM)
 def _write_rand_uniform(
-    writer: OnnxWriter,
-    operands: tuple[OnnxValue, ...],
-    results: tuple[TensorType, ...],
-    /,
-    *,
-    shape: Shape,
-    seed: int,
-    site: int,
-    dtype: str,
-) -> tuple[str, ...]:
+    writer: OnnxWriter, step: OnnxValue, *iterations: OnnxValue, shape: Shape, seed: int, site: int, dtype: str
+) -> str:
     """Draw all elements as one row, from the counters 0, 1, 2, …"""
-    word, (step, *iterations), storage = constant(writer), operands, as_dtype(dtype)
+    word, storage = constant(writer), as_dtype(dtype)
     mix = scalar.splitmix64(word)
     key = _write_key(writer, step, seed, site)
     for iteration in iterations:
@@ -100,7 +93,7 @@ def _write_rand_uniform(
     counters = writer.node("Range", writer.number(0, INT64), writer.number(size, INT64), writer.number(1, INT64))
     integers = scalar.uniform_integer(word, mix)(key, Word(writer, writer.converted(counters, UINT64)))
     row = writer.node("Mul", writer.converted(integers.name, storage), writer.number(2.0**-24, storage))
-    return (writer.reshaped(row, (size,), shape),)
+    return writer.reshaped(row, (size,), shape)
 
 
 def _write_key(writer: OnnxWriter, step: OnnxValue, seed: int, site: int) -> Word:
@@ -116,6 +109,3 @@ def _write_key(writer: OnnxWriter, step: OnnxValue, seed: int, site: int) -> Wor
 
 def _write_word(writer: OnnxWriter, integer: OnnxValue) -> Word:
     return Word(writer, writer.converted(integer, UINT64))
-
-
-EXPORTS.update({random.RAND_UNIFORM: OnnxRule(_write_rand_uniform)})

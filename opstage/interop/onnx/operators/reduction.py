@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from string import ascii_letters
 from typing import Any
 
@@ -19,7 +20,7 @@ from ....ops.types import BOOL, INT32, TensorType
 from ...operators import NAN, exported, reduced
 from ...values import Value, stretched
 from ..call import NodeCall, rule
-from ..writer import EXPORTS, OnnxRule, OnnxValue, OnnxWriter, Says, Subgraph, direct, is_empty
+from ..writer import OnnxValue, OnnxWriter, Subgraph, direct, exports, is_empty
 
 # Matrix products and determinants
 
@@ -91,44 +92,31 @@ def _spelled(equation: str, ranks: list[int]) -> str:
 # Matrix products and determinants
 
 
-def _write_product(
-    writer: OnnxWriter, operands: tuple[OnnxValue, ...], results: tuple[TensorType, ...], /
-) -> tuple[str, ...]:
-    if is_empty(operands[0].type):  # empty sums
-        return (writer.filled(results[0].shape, 0.0, results[0].dtype),)
-    return (writer.node("MatMul", *operands),)
+@exports(linalg.MATMUL, linalg.BMM)
+def _write_product(writer: OnnxWriter, x: OnnxValue, y: OnnxValue) -> str:
+    if is_empty(x.type):  # empty sums
+        return writer.filled(writer.out.shape, 0.0, writer.out.dtype)
+    return writer.node("MatMul", x, y)
 
 
-def _write_linear(
-    writer: OnnxWriter, operands: tuple[OnnxValue, ...], results: tuple[TensorType, ...], /, *, has_bias: bool
-) -> tuple[str, ...]:
+@exports(linalg.LINEAR)
+def _write_linear(writer: OnnxWriter, *operands: OnnxValue, has_bias: bool) -> str:
     weight, *bias, x = operands
     if is_empty(x.type):  # no features: only the bias
         if bias:
-            return (writer.expanded(bias[0], bias[0].shape, results[0].shape),)
-        return (writer.filled(results[0].shape, 0.0, x.dtype),)
+            return writer.expanded(bias[0], bias[0].shape, writer.out.shape)
+        return writer.filled(writer.out.shape, 0.0, x.dtype)
     if len(x.shape) == 2:
-        return (writer.node("Gemm", x, weight, *bias, transB=1),)
+        return writer.node("Gemm", x, weight, *bias, transB=1)
     out = writer.node("MatMul", x, writer.node("Transpose", weight, perm=(1, 0)))
-    return (writer.node("Add", out, *bias) if bias else out,)
+    return writer.node("Add", out, *bias) if bias else out
 
 
-def _write_det(
-    writer: OnnxWriter, operands: tuple[OnnxValue, ...], results: tuple[TensorType, ...], /
-) -> tuple[str, ...]:
-    if is_empty(operands[0].type):
-        return (writer.filled(results[0].shape, 1.0, results[0].dtype),)
-    return (writer.node("Det", *operands),)
-
-
-EXPORTS.update(
-    {
-        linalg.MATMUL: OnnxRule(_write_product),
-        linalg.BMM: OnnxRule(_write_product),
-        linalg.LINEAR: OnnxRule(_write_linear),
-        determinants.DET: OnnxRule(_write_det, NAN),
-    }
-)
+@exports(determinants.DET, note=NAN)
+def _write_det(writer: OnnxWriter, x: OnnxValue) -> str:
+    if is_empty(x.type):
+        return writer.filled(writer.out.shape, 1.0, writer.out.dtype)
+    return writer.node("Det", x)
 
 
 # Sums, means and extrema over axes, cumulative sums, arg-extrema, sorting
@@ -165,96 +153,57 @@ def _top_k(call: NodeCall[Any]) -> tuple[Value, ...]:
 # Reductions along axes, softmax and log-softmax
 
 
-def reduced_by(op: str) -> Says:
-    """Return the rule of an ONNX reduction; over an axis of size 0 its value is that of an empty reduction."""
-
-    def says(
-        writer: OnnxWriter,
-        operands: tuple[OnnxValue, ...],
-        results: tuple[TensorType, ...],
-        /,
-        *,
-        axes: tuple[int, ...],
-        keepdims: bool,
-    ) -> tuple[str, ...]:
-        (x,), (out,) = operands, results
-        name = x.name if x.dtype == out.dtype else writer.converted(x, out.dtype)  # integers are summed in int64
-        if not axes:
-            return (name,)
-        if is_empty(x.type):  # some runtimes do not know that an empty sum is 0 and an empty product 1
-            return (writer.filled(out.shape, int(op == "ReduceProd"), out.dtype),)
-        return (writer.node(op, name, writer.ints(*axes), keepdims=int(keepdims)),)
-
-    return says
+def _write_reduction(writer: OnnxWriter, x: OnnxValue, *, op: str, axes: tuple[int, ...], keepdims: bool) -> str:
+    """Write an ONNX reduction; over an axis of size 0 its value is that of an empty reduction."""
+    out = writer.out
+    name = x.name if x.dtype == out.dtype else writer.converted(x, out.dtype)  # integers are summed in int64
+    if not axes:
+        return name
+    if is_empty(x.type):  # some runtimes do not know that an empty sum is 0 and an empty product 1
+        return writer.filled(out.shape, int(op == "ReduceProd"), out.dtype)
+    return writer.node(op, name, writer.ints(*axes), keepdims=int(keepdims))
 
 
-def _write_sum(
-    writer: OnnxWriter, operands: tuple[OnnxValue, ...], results: tuple[TensorType, ...], /
-) -> tuple[str, ...] | None:
-    return reduced_by("ReduceSum")(writer, operands, results, axes=tuple(range(len(operands[0].shape))), keepdims=False)
+@exports(reduction.SUM)
+def _write_sum(writer: OnnxWriter, x: OnnxValue) -> str:
+    return _write_reduction(writer, x, op="ReduceSum", axes=tuple(range(len(x.shape))), keepdims=False)
 
 
-EXPORTS.update(
-    {
-        reduction.SUM: OnnxRule(_write_sum),
-        **{primitives()[each.op]: OnnxRule(reduced_by(each.onnx), each.note) for each in exported(reduced)},
-        reduction.ARGMAX: direct("ArgMax", "axis", "keepdims", note=NAN),
-        reduction.ARGMIN: direct("ArgMin", "axis", "keepdims", note=NAN),
-        reduction.SOFTMAX: direct("Softmax", "axis"),
-        reduction.LOG_SOFTMAX: direct("LogSoftmax", "axis"),
-    }
-)
+for _row in exported(reduced):
+    exports(primitives()[_row.op], note=_row.note)(partial(_write_reduction, op=_row.onnx))
+exports(reduction.ARGMAX, note=NAN)(direct("ArgMax", "axis", "keepdims"))
+exports(reduction.ARGMIN, note=NAN)(direct("ArgMin", "axis", "keepdims"))
+exports(reduction.SOFTMAX)(direct("Softmax", "axis"))
+exports(reduction.LOG_SOFTMAX)(direct("LogSoftmax", "axis"))
 
 
-def _write_cumsum(
-    writer: OnnxWriter,
-    operands: tuple[OnnxValue, ...],
-    results: tuple[TensorType, ...],
-    /,
-    *,
-    axis: int,
-    exclusive: bool,
-    reverse: bool,
-) -> tuple[str, ...]:
-    (x,), (out,) = operands, results
+@exports(sequence.CUMSUM)
+def _write_cumsum(writer: OnnxWriter, x: OnnxValue, *, axis: int, exclusive: bool, reverse: bool) -> str:
+    out = writer.out
     if is_empty(x.type):
-        return (writer.filled(out.shape, 0, out.dtype),)
+        return writer.filled(out.shape, 0, out.dtype)
     name = x.name if x.dtype == out.dtype else writer.converted(x, out.dtype)
     place = writer.constant(axis, INT32)
-    return (writer.node("CumSum", name, place, exclusive=int(exclusive), reverse=int(reverse)),)
+    return writer.node("CumSum", name, place, exclusive=int(exclusive), reverse=int(reverse))
 
 
-def _write_argsort(
-    writer: OnnxWriter,
-    operands: tuple[OnnxValue, ...],
-    results: tuple[TensorType, ...],
-    /,
-    *,
-    axis: int,
-    descending: bool,
-) -> tuple[str, ...]:
+@exports(sequence.ARGSORT, note=NAN)
+def _write_argsort(writer: OnnxWriter, x: OnnxValue, *, axis: int, descending: bool) -> str:
     """Write a TopK of the whole axis, which puts the lower index first among equal elements."""
-    (x,), (out,) = operands, results
+    out = writer.out
     if is_empty(x.type):
-        return (writer.filled(out.shape, 0, out.dtype),)
+        return writer.filled(out.shape, 0, out.dtype)
     name = writer.converted(x, INT32) if x.dtype == BOOL else x.name
     length = writer.dims([x.shape[axis]])
-    return (writer.outputs_of("TopK", name, length, count=2, axis=axis, largest=int(descending), sorted=1)[1],)
+    return writer.outputs_of("TopK", name, length, count=2, axis=axis, largest=int(descending), sorted=1)[1]
 
 
-def _write_linear_recurrence(
-    writer: OnnxWriter,
-    operands: tuple[OnnxValue, ...],
-    results: tuple[TensorType, ...],
-    /,
-    *,
-    axis: int,
-    reverse: bool,
-) -> tuple[str, ...]:
+@exports(sequence.LINEAR_RECURRENCE)
+def _write_linear_recurrence(writer: OnnxWriter, a: OnnxValue, b: OnnxValue, *, axis: int, reverse: bool) -> str:
     """Write a Scan along the axis, whose state is the previous result."""
-    (a, b), (out,) = operands, results
+    out = writer.out
     if is_empty(out):
-        return (writer.filled(out.shape, 0, out.dtype),)
+        return writer.filled(out.shape, 0, out.dtype)
     entry = TensorType((*out.shape[:axis], *out.shape[axis + 1 :]), out.dtype)
     before = writer.filled(entry.shape, 0, entry.dtype)
     inside = [OnnxValue(writer.unique("entry"), entry, writer) for _ in range(3)]
@@ -262,28 +211,16 @@ def _write_linear_recurrence(
     value = writer.node("Add", writer.node("Mul", inside[1], inside[0]), inside[2])
     names = [writer.node("Identity", value) for _ in range(2)]
     body, writer.nodes = Subgraph(writer.nodes, inside, [OnnxValue(name, entry, writer) for name in names]), outside
-    return (
-        writer.outputs_of(
-            "Scan",
-            before,
-            a,
-            b,
-            count=2,
-            body=body,
-            num_scan_inputs=2,
-            scan_input_axes=(axis, axis),
-            scan_input_directions=(int(reverse),) * 2,
-            scan_output_axes=(axis,),
-            scan_output_directions=(int(reverse),),
-        )[1],
-    )
-
-
-EXPORTS.update(
-    {
-        sequence.CUMSUM: OnnxRule(_write_cumsum),
-        sequence.LINEAR_RECURRENCE: OnnxRule(_write_linear_recurrence),
-        sequence.REDUCE_PROD: OnnxRule(reduced_by("ReduceProd")),
-        sequence.ARGSORT: OnnxRule(_write_argsort, NAN),
-    }
-)
+    return writer.outputs_of(
+        "Scan",
+        before,
+        a,
+        b,
+        count=2,
+        body=body,
+        num_scan_inputs=2,
+        scan_input_axes=(axis, axis),
+        scan_input_directions=(int(reverse),) * 2,
+        scan_output_axes=(axis,),
+        scan_output_directions=(int(reverse),),
+    )[1]

@@ -20,7 +20,7 @@ from ...operators import NAN
 from ...values import KnownValue, Value, stretched
 from ..call import NodeCall, rule
 from ..file import dtype_of
-from ..writer import EXPORTS, OnnxRule, OnnxValue, OnnxWriter, is_empty
+from ..writer import OnnxValue, OnnxWriter, exports, is_empty
 
 # Windows and Fourier transforms
 
@@ -145,68 +145,42 @@ _EXPONENTS: dict[str, float] = {"backward": 0, "ortho": -0.5, "forward": -1}
 """The exponent of n that scales the sum to the transform; for the inverse it is -1 minus this."""
 
 
-def _write_fft(
-    writer: OnnxWriter,
-    operands: tuple[OnnxValue, ...],
-    results: tuple[TensorType, ...],
-    /,
-    *,
-    axis: int,
-    inverse: bool,
-    norm: str,
-) -> tuple[str, ...]:
-    (x,), (out,) = operands, results
+@exports(fourier.FFT, note=NAN)
+def _write_fft(writer: OnnxWriter, x: OnnxValue, *, axis: int, inverse: bool, norm: str) -> str:
+    out = writer.out
     if is_empty(x.type):
-        return (writer.filled(out.shape, 0.0, out.dtype),)
+        return writer.filled(out.shape, 0.0, out.dtype)
     name = writer.node("DFT", x, "", writer.constant(axis, INT64), inverse=int(inverse))
     exponent = -_EXPONENTS[norm] if inverse else _EXPONENTS[norm]  # ONNX's inverse has 1/n
-    return (_write_scaled(writer, name, out, x.shape[axis], exponent),)
+    return _write_scaled(writer, name, out, x.shape[axis], exponent)
 
 
-def _write_rfft(
-    writer: OnnxWriter, operands: tuple[OnnxValue, ...], results: tuple[TensorType, ...], /, *, axis: int, norm: str
-) -> tuple[str, ...]:
-    (x,), (out,) = operands, results
+@exports(fourier.RFFT, note=NAN)
+def _write_rfft(writer: OnnxWriter, x: OnnxValue, *, axis: int, norm: str) -> str:
+    out = writer.out
     if is_empty(x.type):
-        return (writer.filled(out.shape, 0.0, out.dtype),)
+        return writer.filled(out.shape, 0.0, out.dtype)
     column = writer.node("Unsqueeze", x, writer.constant([-1], INT64))
     name = writer.node("DFT", column, "", writer.constant(axis, INT64), onesided=1)
-    return (_write_scaled(writer, name, out, x.shape[axis], _EXPONENTS[norm]),)
+    return _write_scaled(writer, name, out, x.shape[axis], _EXPONENTS[norm])
 
 
-def _write_irfft(
-    writer: OnnxWriter,
-    operands: tuple[OnnxValue, ...],
-    results: tuple[TensorType, ...],
-    /,
-    *,
-    n: Dim,
-    axis: int,
-    norm: str,
-) -> tuple[str, ...]:
+@exports(fourier.IRFFT, note=NAN)
+def _write_irfft(writer: OnnxWriter, x: OnnxValue, *, n: Dim, axis: int, norm: str) -> str:
     """Sum over all n entries and take the real part; missing entries are conjugates in reverse order.
 
     It is computed as the forward transform of the conjugates, since onnxruntime's inverse rounds its factor 1/n to half
     precision. The imaginary parts of the first and middle entries only affect imaginary parts.
     """
-    (x,), (out,) = operands, results
+    out = writer.out
     if is_empty(x.type):
-        return (writer.filled(out.shape, 0.0, out.dtype),)
+        return writer.filled(out.shape, 0.0, out.dtype)
     at, last = writer.ints(axis), writer.ints(-1)
     conjugate = writer.node("Mul", x, writer.constant([1, -1], out.dtype))
     mirrored = writer.node("Slice", x, writer.dims([floor_div(n - 1, 2)]), writer.ints(0), at, writer.ints(-1))
     name = writer.node("DFT", writer.node("Concat", conjugate, mirrored, axis=axis), "", writer.constant(axis, INT64))
     real = writer.node("Squeeze", writer.node("Slice", name, writer.ints(0), writer.ints(1), last), last)
-    return (_write_scaled(writer, real, out, n, -1 - _EXPONENTS[norm]),)
-
-
-EXPORTS.update(
-    {
-        fourier.FFT: OnnxRule(_write_fft, NAN),
-        fourier.RFFT: OnnxRule(_write_rfft, NAN),
-        fourier.IRFFT: OnnxRule(_write_irfft, NAN),
-    }
-)
+    return _write_scaled(writer, real, out, n, -1 - _EXPONENTS[norm])
 
 
 _MODES = {"nearest": "nearest", "linear": "linear", "bilinear": "linear", "cubic": "cubic", "bicubic": "cubic"}
