@@ -12,7 +12,7 @@ import opstage
 from opstage import Options, Spec, derived
 from opstage.analysis.ranges import ASSUMPTIONS
 from opstage.facts import RangeReport, ranges_of
-from tests.facts.test_ranges_of_ops import outside
+from tests.analysis.ranges.test_ranges_of_ops import outside
 
 RANGES = [
     (0.0, 1.0),

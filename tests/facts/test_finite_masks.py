@@ -17,8 +17,8 @@ from opstage.analysis.ranges.fact import limits_of
 from opstage.facts import Interpretation, with_claims
 from opstage.ops.claims import Causal
 from opstage.ops.errors import UsageError
-from tests.facts.half import half
-from tests.facts.half import run as in_half
+from tests.analysis.ranges.half import half
+from tests.analysis.ranges.half import run as in_half
 
 LOWEST = float(np.finfo(np.float32).min)
 UNDERFLOW = {"float32": math.log(2.0**-149), "float64": -1074 * math.log(2.0)}

@@ -14,9 +14,9 @@ import pytest
 import opstage
 from opstage import Spec
 from opstage.facts import ClaimVerdict
+from tests.analysis.dependence.oracle import moved
 from tests.facts.batches import BATCHES
 from tests.facts.decoders import DECODERS, Program, Twins
-from tests.facts.oracle import moved
 from tests.facts.recurrences import RECURRENCES
 from tests.facts.sequence_programs import SEQUENCES
 from tests.facts.streams import STREAMS

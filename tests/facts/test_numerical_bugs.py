@@ -12,10 +12,10 @@ import pytest
 import opstage
 from opstage import Options
 from opstage.facts import RangeReport, ranges_of
+from tests.analysis.ranges.test_ranges_of_ops import outside
 from tests.facts.numerical_bugs import BUGS as OF_STUDIES
 from tests.facts.numerical_bugs import Bug
 from tests.facts.numerical_pairs import PAIRS
-from tests.facts.test_ranges_of_ops import outside
 
 BUGS = OF_STUDIES | PAIRS
 

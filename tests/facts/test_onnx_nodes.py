@@ -11,8 +11,8 @@ import pytest
 import opstage
 from opstage import Spec
 from opstage.ops.errors import UnsupportedError
-from tests.facts.oracle import FLOAT64, violations
-from tests.facts.test_ranges_of_ops import wrong
+from tests.analysis.dependence.oracle import FLOAT64, violations
+from tests.analysis.ranges.test_ranges_of_ops import wrong
 from tests.onnx_nodes.cases import Loaded, cases_of, loaded
 
 NAMES = (

@@ -187,8 +187,8 @@ MUTANTS: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_wrong_rule_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.facts.test_every_op import _operands
-    from tests.facts.test_ranges_of_ops import EXTREMES, wrong
+    from tests.analysis.dependence.test_every_op import _operands
+    from tests.analysis.ranges.test_ranges_of_ops import EXTREMES, wrong
     from tests.samples import SAMPLES
 
     primitive, mutant = MUTANTS[name]

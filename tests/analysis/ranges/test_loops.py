@@ -14,7 +14,7 @@ import opstage
 from opstage import Options, Spec
 from opstage.analysis.ranges import growth
 from opstage.facts import ranges_of
-from tests.facts.test_ranges_of_ops import outside
+from tests.analysis.ranges.test_ranges_of_ops import outside
 from tests.searches import share
 
 X = Spec("T 4", range=(-1, 2))

@@ -14,7 +14,7 @@ from opstage.analysis.ranges import INITIAL
 from opstage.facts import ranges_of
 from opstage.ops.splitmix import LARGEST_NORMAL, LARGEST_UNIFORM
 from opstage.training.validate import check_step
-from tests.facts.test_ranges_of_ops import outside
+from tests.analysis.ranges.test_ranges_of_ops import outside
 
 SCHEMES: dict[str, Any] = {
     "zeros": init.zeros,

@@ -13,7 +13,7 @@ import opstage
 from opstage import Options, Spec
 from opstage.analysis import interpretation
 from opstage.facts.range_report import ranges_of
-from tests.facts.test_ranges_of_ops import outside
+from tests.analysis.ranges.test_ranges_of_ops import outside
 
 Program = Callable[..., Any]
 INT, FLOAT = Spec((), "int32"), Spec(())

@@ -13,8 +13,8 @@ from opstage import Spec, derived
 from opstage.analysis import ranges as ranges
 from opstage.analysis.ranges import Ranges, ValueRange
 from opstage.analysis.ranges import reduction as mixing
-from tests.facts.half import wrong as in_half
-from tests.facts.test_ranges_of_ops import wrong
+from tests.analysis.ranges.half import wrong as in_half
+from tests.analysis.ranges.test_ranges_of_ops import wrong
 
 INT32, INT64 = np.iinfo(np.int32), np.iinfo(np.int64)
 

@@ -13,7 +13,7 @@ from opstage import Spec
 from opstage.analysis.ranges import conditions
 from opstage.facts import ranges_of
 from opstage.training.validate import check_step
-from tests.facts.test_ranges_of_ops import EXTREMES, wrong
+from tests.analysis.ranges.test_ranges_of_ops import EXTREMES, wrong
 
 
 def _filled(ops: Any, x: Any, value: float) -> Any:

@@ -13,7 +13,7 @@ from opstage import Spec, derived
 from opstage.analysis.dependence import layout as indexing
 from opstage.analysis.dependence import positions as enclosed
 from opstage.analysis.dependence.fact import Between
-from tests.facts.test_reading_enemies import found_wrong, ints, normal
+from tests.analysis.dependence.test_reading_enemies import found_wrong, ints, normal
 
 Program = Callable[..., Any]
 N = 8

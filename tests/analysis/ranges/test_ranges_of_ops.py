@@ -13,8 +13,8 @@ import opstage
 from opstage import Options, Spec
 from opstage.analysis.ranges import ASSUMPTIONS, ValueRange
 from opstage.facts.range_report import ranges_of
-from tests.facts.steps import STEPS, D, drawn, program_of
-from tests.facts.test_every_op import _operands
+from tests.analysis.dependence.steps import STEPS, D, drawn, program_of
+from tests.analysis.dependence.test_every_op import _operands
 from tests.samples import SAMPLES
 from tests.samples.parts import all_samples
 from tests.samples.sample import Sample

@@ -12,7 +12,7 @@ import opstage
 from opstage import Spec, derived
 from opstage.analysis.dependence import layout as layout
 from opstage.analysis.dependence import positions as positions
-from tests.facts.oracle import FLOAT64, violations
+from tests.analysis.dependence.oracle import FLOAT64, violations
 
 D = 3
 SPEC = Spec(("B", "T", D), where=("B >= 1", "T >= 1"))

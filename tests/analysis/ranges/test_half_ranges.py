@@ -11,9 +11,9 @@ import pytest
 import opstage
 from opstage import Spec
 from opstage.facts.range_report import ranges_of
-from tests.facts.half import half, wrong
-from tests.facts.steps import D, drawn, program_of
-from tests.facts.test_every_op import EVERY_OP, OTHERS, _operands
+from tests.analysis.dependence.steps import D, drawn, program_of
+from tests.analysis.dependence.test_every_op import EVERY_OP, OTHERS, _operands
+from tests.analysis.ranges.half import half, wrong
 from tests.samples.sample import Sample
 
 DTYPES = ("float16", "bfloat16")

@@ -17,7 +17,7 @@ from opstage.analysis.ranges import ASSUMPTIONS
 from opstage.facts.range_report import ranges_of
 from opstage.interpreters.registry import make_interpreter
 from opstage.ops.closed import Body
-from tests.facts.test_ranges_of_ops import outside
+from tests.analysis.ranges.test_ranges_of_ops import outside
 
 F32 = Options(dtype="float32")
 

@@ -13,7 +13,7 @@ from opstage import Spec, derived
 from opstage.analysis.dependence import cuts as held
 from opstage.analysis.dependence import layout as layout
 from opstage.analysis.dependence.cuts import EXACT_INDICES
-from tests.facts.oracle import FLOAT64, violations
+from tests.analysis.dependence.oracle import FLOAT64, violations
 
 Program = Callable[..., Any]
 

@@ -10,7 +10,7 @@ import pytest
 import opstage
 from opstage import Options, Spec
 from opstage.api import vjp_base
-from tests.facts.oracle import FLOAT64, violations
+from tests.analysis.dependence.oracle import FLOAT64, violations
 from tests.samples import SAMPLES
 from tests.samples.sample import Sample
 

@@ -17,7 +17,7 @@ from opstage.ops.catalogue import indexing as rows
 from opstage.ops.catalogue.layout import BROADCAST_TO, PERMUTE, RESHAPE
 from opstage.ops.catalogue.slicing import CONCAT, PAD, SLICE
 from opstage.ops.kinds import Kind
-from tests.facts.test_soundness import wrong
+from tests.analysis.dependence.test_soundness import wrong
 
 Patch = pytest.MonkeyPatch
 

@@ -11,8 +11,8 @@ import pytest
 
 import opstage
 from opstage import Options, Spec
-from tests.facts.oracle import violations
-from tests.facts.steps import STEPS, D, drawn, program_of
+from tests.analysis.dependence.oracle import violations
+from tests.analysis.dependence.steps import STEPS, D, drawn, program_of
 
 SPEC = Spec(("B", "T", D), where=("B >= 1", "T >= 1"))
 SIZES = [{"B": 2, "T": 4}, {"B": 1, "T": 1}, {"B": 3, "T": 2}]

@@ -18,7 +18,7 @@ from opstage.optim.clip import ByGlobalNorm, ByNorm, ByValue
 from opstage.optim.groups import grouped
 from opstage.optim.schedule import WarmupCosine
 from opstage.training.validate import check_step
-from tests.facts.test_ranges_of_ops import outside, wrong
+from tests.analysis.ranges.test_ranges_of_ops import outside, wrong
 
 SAFE = ("mlp", "cnn", "resnet", "vit", "gpt", "lstm", "unet", "pinn")
 """The ones whose steps are finite for any data; vae takes exponentials of what layers give."""
