@@ -9,9 +9,9 @@ from typing import Any, final
 
 from ..compiler.codegen.lowered import Lowered
 from ..interpreters.branching import SWITCH
-from ..interpreters.folding import UPDATE
 from ..interpreters.graph.cpu.cost import Work, works
 from ..interpreters.graph.cpu.plan import ControlStep, CpuPlan, HostStep, LoopStep
+from ..interpreters.graph.outline import phase_of
 from ..interpreters.looping import WHILE
 from ..interpreters.shape_check.memory import KernelRun
 from ..ops.closed import Equation
@@ -21,9 +21,6 @@ from ..ops.primitive import Primitive
 from ..ops.types import TensorType
 from ..training.memory import StepMemory
 from . import Rates, hot_seconds
-
-FORWARD, BACKWARD = "forward", "backward"
-PHASES = (FORWARD, BACKWARD, UPDATE)
 
 _PAGE = 1 << 16
 
@@ -157,13 +154,6 @@ def op_of(primitive: Primitive, types: _Types, static: Mapping[str, Any]) -> Cou
     return CountedOp(primitive.name, int(flops), sizes, primitive.kind is Kind.CONTRACTION)
 
 
-def phase_of(region: Region, backward: bool) -> str:
-    """The phase of a step to which an op in that region belongs."""
-    if region.path and region.path[0][0] == UPDATE:
-        return UPDATE
-    return BACKWARD if backward else FORWARD
-
-
 def region_of(region: Region) -> tuple[str, ...]:
     """The names of the blocks around an op, outermost first."""
     return tuple([Region((part,)).name for part in region.path])
@@ -232,10 +222,10 @@ def _compiled_kernel(
     ops = tuple([lowered_op(lowered, e) for e in work.ops])
     if work.ops:
         e = _main(work.ops, ops)
-        region, phase = region_of(e.region), phase_of(e.region, bool(e.backward))
+        region, phase = region_of(e.region), phase_of(e.region, e.backward)
     else:  # it adds up the partial sums of the loop before it
         ops = (CountedOp("add", int(work.cost.flops)),)
-        region, phase = (before.region, before.phase) if before is not None else ((), FORWARD)
+        region, phase = (before.region, before.phase) if before is not None else ((), "forward")
     name = f"{work.name} ({work.detail})" if work.detail else work.name
     return PlannedKernel(name, ops, (), region, phase, times, not alone, looped, work.parallel)
 

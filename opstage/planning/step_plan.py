@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple, final
 
-from ..interpreters.folding import UPDATE
+from ..interpreters.graph.outline import PHASES, UPDATE
 from ..interpreters.shape_check.memory import PeakMemory
 from ..interpreters.structural import SCAN
 from ..ops.amounts import show_bytes
@@ -20,7 +20,6 @@ from .roofline import (
     COMPUTE,
     MEMORY,
     OVERHEAD,
-    PHASES,
     KernelTime,
     PlannedKernel,
     kernels_of,

@@ -18,7 +18,7 @@ from rich.console import Console
 
 import opstage
 from opstage import Spec, optim
-from opstage.interpreters.folding import Group
+from opstage.interpreters.graph.outline import Group
 from opstage.interpreters.shape_check import Report
 from opstage.interpreters.shape_check.table import Amounts, Row, Table, show_flops, show_formula, show_size
 from opstage.interpreters.shape_check.table.formats import for_terminal

@@ -14,9 +14,8 @@ from hypothesis import given, settings
 
 import opstage
 from opstage import Spec
-from opstage.interpreters.folding import Fold, Group, folded
 from opstage.interpreters.graph import Graph, record
-from opstage.interpreters.graph.outline import PARTS, Outline, OutlineNode, show_bytes, show_count
+from opstage.interpreters.graph.outline import PARTS, Fold, Group, Outline, OutlineNode, folded, show_bytes, show_count
 from opstage.ops.dims import DimScope
 from opstage.ops.types import FLOAT32, TensorType
 from tests.graph.recorded import NAMES, training_step, with_gradients

@@ -70,7 +70,6 @@ FLOORS = (
     ("transposition",),
     ("graph",),  # a graph's methods call what shows and exports it
     ("formula",),
-    ("folding",),
     ("eager_cpu",),
     ("indices",),
     ("codegen.cpu",),

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import count
 
-from ..folding import Group
 from .graph import Graph
-from .outline import PARTS, Outline, OutlineNode, part_of
+from .outline import PHASES, Group, Outline, OutlineNode, phase_of
 
 COLOURS = {"forward": "#cfe3f5", "backward": "#f9d5d0", "update": "#d3edd6"}
 _OPERAND = "#eeeeee"
@@ -34,7 +33,7 @@ def to_dot(graph: Graph) -> str:
         lines.append(_drawn(maker[constant.slot], f"constant\n{constant.type}", _OPERAND, "  "))
     outline = Outline(graph)
     clusters = count()
-    for part in PARTS:
+    for part in PHASES:
         lines += _members(outline.parts[part], position, clusters, "  ")
     for number, (slot, name) in enumerate(zip(body.outputs, graph.output_names)):
         lines.append(_drawn(f"out{number}", f"{name}\n{body.types[slot]}", _OPERAND, "  "))
@@ -62,7 +61,7 @@ def _members(group: Group[OutlineNode], position: dict[int, int], clusters: Iter
 def _drawn_node(node: OutlineNode, number: int, indent: str) -> str:
     tip = f", tooltip={_quoted(str(node.source))}" if node.source is not None else ""
     label = "\n".join([node.op, *map(str, node.outputs)])
-    return _drawn(f"op{number}", label, COLOURS[part_of(node.equation)], indent, tip)
+    return _drawn(f"op{number}", label, COLOURS[phase_of(node.equation.region, node.equation.backward)], indent, tip)
 
 
 def _drawn(name: str, label: str, colour: str, indent: str, more: str = "") -> str:

@@ -13,9 +13,8 @@ from typing import NamedTuple, final
 
 from ...ops.dims import Dim
 from ...ops.types import TensorType
-from ..folding import UPDATE, Fold, Group, folded
 from .graph import Graph
-from .outline import PARTS, Item, Outline, OutlineNode, show_bytes, show_count, total_cost
+from .outline import PHASES, UPDATE, Fold, Group, Item, Outline, OutlineNode, folded, show_bytes, show_count, total_cost
 
 WIDTH, HEIGHT = 252, 62
 ROW, COLUMN = 104, 372
@@ -114,13 +113,13 @@ class _Drawing:
         self.anchors = anchors
         self.blocks = blocks
         self.number = number
-        items = {part: few(scene.parts.get(part, ()), part) for part in PARTS}
+        items = {part: few(scene.parts.get(part, ()), part) for part in PHASES}
         self.boxes: list[DrawnBox] = []
         self.maker: dict[int, int] = {}
         self.shown_outputs: list[tuple[int, int]] = []
         self.inputs = scene.inputs
         rows = _rows(items)
-        for part, column in zip(PARTS, range(len(PARTS))):
+        for part, column in zip(PHASES, range(len(PHASES))):
             for item, row in zip(items[part], rows[part]):
                 self._add(item, part, column, row + (1 if self.inputs else 0))
         self._add_inputs()
@@ -201,7 +200,7 @@ class _Drawing:
         labels = [label for _, label in drawn if label]
         heads = [
             f'<text class="heading" x="{MARGIN + column * COLUMN}" y="{MARGIN // 2}">{part}</text>'
-            for column, part in enumerate(PARTS)
+            for column, part in enumerate(PHASES)
             if any(box.part == part for box in self.boxes)
         ]
         markers = "".join(
@@ -376,7 +375,7 @@ def whole_scene(graph: Graph, outline: Outline) -> Scene:
     given = zip(graph.body.inputs, graph.input_names)
     inputs = [(s, n) for s, n in given if s in forward and not _is_kept(n)]
     outputs = list(zip(graph.body.outputs, graph.output_names))[:1]
-    return Scene({part: outline.parts[part].members for part in PARTS}, inputs, outputs)
+    return Scene({part: outline.parts[part].members for part in PHASES}, inputs, outputs)
 
 
 def _is_kept(name: str) -> bool:

@@ -10,10 +10,9 @@ from ...ops.closed import Body, Equation
 from ...ops.errors import SourceLine
 from ...ops.types import TensorType, dtype_name, show_shape
 from ...pages import render
-from ..folding import Fold, Group
 from .drawing import block_svgs
 from .graph import Graph
-from .outline import PARTS, Item, Outline, OutlineNode, body_nodes, show_bytes, show_count, total_cost
+from .outline import PHASES, Fold, Group, Item, Outline, OutlineNode, body_nodes, show_bytes, show_count, total_cost
 from .text import names_of, static_bodies
 
 
@@ -49,7 +48,7 @@ class _GraphPage:
     def __init__(self, graph: Graph, remarks: Sequence[Remark]):
         self.remarks = remarks
         outline = Outline(graph)
-        self.parts = {part: outline.parts[part] for part in PARTS if outline.parts[part].members}
+        self.parts = {part: outline.parts[part] for part in PHASES if outline.parts[part].members}
         count = outline.parameters
         self.parameters = "" if isinstance(count, int) and count == 0 else show_count(count)
         self._names = names_of(graph.body.inputs, graph.input_names)

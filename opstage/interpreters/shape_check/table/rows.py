@@ -11,7 +11,7 @@ from ....ops.dims import Dim
 from ....ops.errors import Place
 from ....ops.primitive import Cost
 from ....ops.types import TensorType, is_float
-from ...folding import UPDATE
+from ...graph.outline import UPDATE, phase_of
 from ..program import CheckedProgram
 
 # Amounts --------------------------------------------------------------------------------------------------------------
@@ -163,14 +163,14 @@ class _Reading:
         owners: dict[int, int] = {}  # of a parameter, or of a gradient and results computed from it in the update
         drafts = self.drafts
         for i, call in enumerate(program.body.equations):
-            path, ordinal = call.region.path, call.ordinal
-            if path and path[0][0] == UPDATE:
+            ordinal, phase = call.ordinal, phase_of(call.region, call.backward)
+            if phase == UPDATE:
                 self._update(call, parameters, owners)
                 continue
             draft = drafts.get(ordinal)
             if draft is None:
                 draft = drafts[ordinal] = _Draft()
-            if call.backward or self.start <= i < self.stop:
+            if phase == "backward" or self.start <= i < self.stop:
                 draft.backward.append(call)
                 owners.update(dict.fromkeys(call.outputs, ordinal))
                 continue
