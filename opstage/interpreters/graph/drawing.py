@@ -7,12 +7,12 @@ shows how many parameter elements it reads.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from html import escape
 from itertools import groupby
 from typing import NamedTuple, final
 
 from ...ops.dims import Dim
 from ...ops.types import TensorType
+from ...pages import render
 from .graph import Graph
 from .outline import PHASES, UPDATE, Fold, Group, Item, Outline, OutlineNode, folded, show_bytes, show_count, total_cost
 
@@ -22,22 +22,6 @@ MARGIN = 60
 DECK = 8
 MOST_BOXES = 32
 _MOST_OUTPUTS = 3
-
-_STYLE = """
-.sheet { fill: #fff; } text { font: 12px system-ui, sans-serif; fill: #1d2733; }
-.box { stroke-width: 1.2; } .title { font-weight: 600; font-size: 13px; } .small { font-size: 11px; fill: #54606e; }
-.forward .box { fill: #e3effa; stroke: #5b8db8; } .backward .box { fill: #fbe6e2; stroke: #c0705f; }
-.update .box { fill: #e2f4e4; stroke: #5a9c66; } .io .box { fill: #f4f4f4; stroke: #9aa4ae; }
-.edge { fill: none; stroke-width: 1.4; } .edge.forward { stroke: #5b8db8; } .edge.backward { stroke: #c0705f; }
-.edge.update { stroke: #5a9c66; opacity: .55; } .edge.saved { stroke: #9aa4ae; stroke-dasharray: 4 3; stroke-width: 1; }
-.label { font-size: 10.5px; fill: #54606e; paint-order: stroke; stroke: #fff; stroke-width: 3px; }
-.heading { font-weight: 600; font-size: 15px; }
-@media (prefers-color-scheme: dark) {
-  .sheet { fill: #16191d; } text { fill: #e8eaed; } .small { fill: #b4bec9; }
-  .forward .box { fill: #1c3349; } .backward .box { fill: #472a24; } .update .box { fill: #1d3b23; }
-  .io .box { fill: #2a2e33; } .label { fill: #b4bec9; stroke: #16191d; }
-}
-"""
 
 
 class DrawnBox(NamedTuple):
@@ -75,6 +59,29 @@ class DrawnBox(NamedTuple):
     @property
     def middle(self) -> int:
         return self.y + self.height // 2
+
+    @property
+    def width(self) -> int:
+        return WIDTH
+
+    @property
+    def shadows(self) -> tuple[int, ...]:
+        """The offsets of the frames behind it."""
+        return (DECK, DECK // 2) if self.deck else ()
+
+    def texts(self) -> list[tuple[str, int, str]]:
+        """Return its lines, cut to its width: class, y, text."""
+        lines = [("small", self.y + 36 + 15 * i, _cut(line, 44)) for i, line in enumerate(self.lines)]
+        return [("title", self.y + 19, _cut(self.title, 30 if self.block else 34)), *lines]
+
+
+class DrawnEdge(NamedTuple):
+    """An edge: its kind, which has a colour, its curve, and its label with the position, if it has one."""
+
+    kind: str
+    title: str
+    curve: str
+    label: tuple[int, int, str] | None = None
 
 
 def to_svg(graph: Graph, anchors: Callable[[Item], str] = lambda item: "") -> str:
@@ -194,30 +201,18 @@ class _Drawing:
         return found
 
     def svg(self) -> str:
-        width = 2 * MARGIN + WIDTH + COLUMN * max((box.column for box in self.boxes), default=0)
-        height = MARGIN + ROW * (1 + max((box.row for box in self.boxes), default=0)) - (ROW - HEIGHT) + MARGIN // 2
-        drawn = [_edge(self.boxes[a], self.boxes[b], type_, self.number) for (a, b), type_ in self._edges().items()]
-        labels = [label for _, label in drawn if label]
-        heads = [
-            f'<text class="heading" x="{MARGIN + column * COLUMN}" y="{MARGIN // 2}">{part}</text>'
-            for column, part in enumerate(PHASES)
-            if any(box.part == part for box in self.boxes)
-        ]
-        markers = "".join(
-            f'<marker id="{_tip(name, self.number)}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
-            f'markerHeight="7" orient="auto-start-reverse"><path d="M0,0 8,4 0,8z" fill="{colour}"/></marker>'
-            for name, colour in (
-                ("forward", "#5b8db8"),
-                ("backward", "#c0705f"),
-                ("update", "#5a9c66"),
-                ("saved", "#9aa4ae"),
-            )
-        )
-        parts = [edge for edge, _ in drawn] + [_box(box) for box in self.boxes] + labels + heads
-        return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
-            f'height="{height}" role="img">\n<style>{_STYLE}</style>\n<defs>{markers}</defs>\n'
-            f'<rect class="sheet" width="{width}" height="{height}" rx="6"/>\n' + "\n".join(parts) + "\n</svg>\n"
+        return render(
+            "drawing.html",
+            boxes=self.boxes,
+            edges=[_edge(self.boxes[a], self.boxes[b], type_) for (a, b), type_ in self._edges().items()],
+            headings=[
+                (MARGIN + column * COLUMN, MARGIN // 2, part)
+                for column, part in enumerate(PHASES)
+                if any(box.part == part for box in self.boxes)
+            ],
+            width=2 * MARGIN + WIDTH + COLUMN * max((box.column for box in self.boxes), default=0),
+            height=MARGIN + ROW * max((box.row for box in self.boxes), default=0) + HEIGHT + MARGIN // 2,
+            number=self.number,
         )
 
 
@@ -285,34 +280,6 @@ def _rows(items: dict[str, list[Item]]) -> dict[str, list[int]]:
     }
 
 
-def _box(box: DrawnBox) -> str:
-    deck = "".join(
-        f'<rect class="box" x="{box.x + by}" y="{box.y + by}" width="{WIDTH}" height="{box.height}" rx="7"/>'
-        for by in ((DECK, DECK // 2) if box.deck else ())
-    )
-    title = _cut(box.title, 30 if box.block else 34)
-    texts = [f'<text class="title" x="{box.x + 12}" y="{box.y + 19}">{escape(title)}</text>']
-    texts += [
-        f'<text class="small" x="{box.x + 12}" y="{box.y + 36 + 15 * i}">{escape(_cut(line, 44))}</text>'
-        for i, line in enumerate(box.lines)
-    ]
-    tip = f"<title>{escape(' · '.join((box.title, *box.lines)))}</title>"
-    drawn = (
-        f'<rect class="box" x="{box.x}" y="{box.y}" width="{WIDTH}" height="{box.height}" rx="7"/>{"".join(texts)}{tip}'
-    )
-    linked = f'<a href="#{box.anchor}">{drawn}</a>' if box.anchor else drawn
-    found = f' data-ops="{box.ops}"' if box.ops else ""
-    more = ""
-    if box.block:
-        x, y = box.x + WIDTH - 17, box.y + 16
-        more = (
-            f'<a class="more" data-block="{escape(box.block)}" role="button" tabindex="0" '
-            f'aria-label="Open {escape(box.title)}"><circle cx="{x}" cy="{y}" r="9"/>'
-            f'<path d="M{x - 4},{y} h8 M{x},{y - 4} v8"/></a>'
-        )
-    return f'<g class="{box.part}"{found}>{deck}{linked}{more}</g>'
-
-
 def _ranges(slots: Iterable[int]) -> str:
     """Format numbers as ranges: `3-7,9`."""
     runs: list[list[int]] = []
@@ -324,33 +291,24 @@ def _ranges(slots: Iterable[int]) -> str:
     return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in runs)
 
 
-def _tip(name: str, number: int) -> str:
-    """Return the id of the arrow head of a kind of edge in one of several drawings."""
-    return f"tip{number or ''}-{name}"
-
-
-def _edge(a: DrawnBox, b: DrawnBox, type_: TensorType, number: int) -> tuple[str, str]:
-    """Return the curve between two boxes, and its label."""
+def _edge(a: DrawnBox, b: DrawnBox, type_: TensorType) -> DrawnEdge:
+    """Return the curve between two boxes; one between neighbours of a column has a label."""
     kind = "saved" if (a.column, b.column) == (0, 1) else (b.part if b.part != "io" else "forward")
-    title = f"<title>{escape(f'{a.title} → {b.title}: {type_}')}</title>"
-    label = ""
+    title = f"{a.title} → {b.title}: {type_}"
     if a.column != b.column:
         x, y = (a.x + WIDTH, a.middle) if a.column < b.column else (a.x, a.middle)
         to_x, to_y = (b.x, b.middle) if a.column < b.column else (b.x + WIDTH, b.middle)
         bend = (to_x - x) // 2
-        curve = f"M{x},{y} C{x + bend},{y} {to_x - bend},{to_y} {to_x},{to_y}"
-    elif abs(a.row - b.row) == 1:
+        return DrawnEdge(kind, title, f"M{x},{y} C{x + bend},{y} {to_x - bend},{to_y} {to_x},{to_y}")
+    if abs(a.row - b.row) == 1:
         x = a.x + WIDTH // 2
         y, to_y = (a.bottom, b.y - 2) if a.row < b.row else (a.y, b.bottom + 2)
-        curve = f"M{x},{y} L{x},{to_y}"
-        label = f'<text class="label" x="{x + 8}" y="{(y + to_y) // 2 + 4}">{escape(str(type_))}</text>'
-    else:
-        side = -1 if a.column == 0 else 1
-        x = a.x if side < 0 else a.x + WIDTH
-        y, to_y = a.middle, b.middle
-        out = x + side * min(MARGIN - 8, 14 + 5 * abs(a.row - b.row))
-        curve = f"M{x},{y} C{out},{y} {out},{to_y} {x},{to_y}"
-    return f'<path class="edge {kind}" d="{curve}" marker-end="url(#{_tip(kind, number)})">{title}</path>', label
+        return DrawnEdge(kind, title, f"M{x},{y} L{x},{to_y}", (x + 8, (y + to_y) // 2 + 4, str(type_)))
+    side = -1 if a.column == 0 else 1
+    x = a.x if side < 0 else a.x + WIDTH
+    y, to_y = a.middle, b.middle
+    out = x + side * min(MARGIN - 8, 14 + 5 * abs(a.row - b.row))
+    return DrawnEdge(kind, title, f"M{x},{y} C{out},{y} {out},{to_y} {x},{to_y}")
 
 
 def _cut(text: str, limit: int) -> str:
