@@ -319,7 +319,7 @@ def _keys(steps: Sequence[BoundOp]) -> list[tuple[Any, ...]]:
     seen: Counter[tuple[Any, ...]] = Counter()
     keys = []
     for step in steps:
-        key = (step.ordinal, step.serves, step.primitive)
+        key = (step.ordinal, step.serves, step.primitive.name)
         keys.append((*key, seen[key]))
         seen[key] += 1
     return keys

@@ -155,7 +155,16 @@ def prepare(settings: Settings, given: Provided | None = None) -> Task:
     trainer.moved_by(optimizer)  # raises for groups that match no parameter
     said = "" if made is None else _ADDRESS.sub("", repr(made))
     return Task(
-        *(settings, chosen, recipe, training, held_out, trainer, optimizer, batches, test_batches, seconds),
+        settings=settings,
+        model=chosen,
+        recipe=recipe,
+        training=training,
+        held_out=held_out,
+        trainer=trainer,
+        optimizer=optimizer,
+        batches=batches,
+        test_batches=test_batches,
+        check_seconds=seconds,
         provided=said,
         preparation=loaded.preparation,
         unscaled=loaded.unscaled,

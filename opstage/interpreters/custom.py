@@ -27,15 +27,13 @@ from ..ops.untrusted import a_type
 from .closing import on_refs
 from .control import every_primitive
 from .interpreter import Interpreter
-from .tracer import Tracer, constants, evaluate
+from .tracer import DEFINITION, Tracer, constants, evaluate
 from .transposition import Forward, jvp_from_vjp, vjp_from_jvp
-
-_BODY = "definition"
 
 
 def _own(static: Static) -> dict[str, Any]:
     """The static parameters that the user gave."""
-    return {name: value for name, value in static.items() if name != _BODY}
+    return {name: value for name, value in static.items() if name != DEFINITION}
 
 
 def _tuple(values: Any) -> tuple[Any, ...]:
@@ -255,7 +253,7 @@ def _defined(
             "pass; pass it as an argument"
         )
     body = tracer.finish(inputs, outputs)
-    return {**static, _BODY: body}, len(outputs)
+    return {**static, DEFINITION: body}, len(outputs)
 
 
 # Its rules, with what they give checked -----------------------------------------------------------------------------
@@ -274,7 +272,7 @@ def _primitive(
     effects: tuple[Effect, ...] = (),
 ) -> Primitive:
     def shape_rule(*types: TensorType, **static: Any) -> tuple[TensorType, ...]:
-        body = static.get(_BODY)
+        body = static.get(DEFINITION)
         if shape is None:
             assert body is not None  # what has no rule has a definition
             return cast("tuple[TensorType, ...]", body.output_types)
@@ -287,7 +285,7 @@ def _primitive(
         return tuple(found)
 
     def decompose(ops: Any, /, *refs: Any, **static: Any) -> tuple[Any, ...]:
-        body = static[_BODY]
+        body = static[DEFINITION]
         return evaluate(ops, body, refs, constants(ops, body))
 
     if saves is None:

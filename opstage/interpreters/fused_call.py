@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from ..ops.catalogue.logic import FULL
 from ..ops.closed import Body, Equation
+from ..ops.cursor import Region
 from ..ops.errors import OpstageError
 from ..ops.primitive import NO_STATIC, Primitive, R, Static, distinct
 from ..ops.types import DType, TensorType
@@ -23,6 +24,7 @@ from .tracer import Composite, Tracer, evaluate
 Program: TypeAlias = Callable[[Tracer[Any], Sequence[Variable]], tuple[Sequence[Variable], Any]]
 """From an interpreter and operands to results, and anything that is the same in every run."""
 
+_NOWHERE = Region()
 _MOST = 1 << 10
 _TRACED: dict[Hashable, TracedProgram | None] = {}
 _MOST_NEW = 8
@@ -90,7 +92,9 @@ def traced_program(
     except OpstageError:
         pass
     else:
-        body = tracer.finish(inputs, outputs, prune=True).replace(lines={})  # of the first of many calls
+        body = tracer.finish(inputs, outputs, prune=True)
+        nowhere = [e._replace(region=_NOWHERE, ordinal=0) for e in body.equations]  # the first of many calls
+        body = body.replace(lines={0: None}, equations=nowhere)
         if not (tracer.captured or body.effects) and admits(body):
             found = TracedProgram(Composite(name, body), more)
     _TRACED[key] = found

@@ -126,11 +126,14 @@ def evaluate(
     inputs: Sequence[R],
     held: Sequence[R],
     operands: Callable[[Equation, tuple[R, ...]], tuple[R, ...]] = lambda equation, refs: refs,
+    *,
+    inside: bool = False,
 ) -> tuple[R, ...]:
     """The outputs of a body on `ops`, with the same ops as when it was traced; `held` are its `constants`.
 
     Each op is bound on what `operands` makes of its operands. A result is released after its last use. An error of an
-    op names the user's line in the body, no matter where the loop was called or derived.
+    op names the user's line in the body, no matter where the loop was called or derived. With `inside` the ops are
+    parts of the op at the cursor, and belong to its place.
     """
     values: list[Any] = [None] * len(body.types)
     for slot, value in zip(body.inputs, inputs):
@@ -142,7 +145,8 @@ def evaluate(
     try:
         for equation, last in zip(body.equations, body.last_reads()):
             primitive, static, slots, results, within, number, opened, backward = equation
-            cursor.region, cursor.ordinal, cursor.backward = within, number, max(backward, outside)
+            if not inside:
+                cursor.region, cursor.ordinal, cursor.backward = within, number, max(backward, outside)
             refs = operands(equation, tuple([values[slot] for slot in slots]))
             if opened and expands and primitive.expandable:
                 outs = ops.decompose(primitive, refs, static)
@@ -155,11 +159,22 @@ def evaluate(
             for slot in last:
                 values[slot] = None
     except LocatedError as error:
-        error.relocate(body.lines.get(cursor.ordinal), cursor.region.name)
+        if not inside:
+            error.relocate(body.lines.get(cursor.ordinal), cursor.region.name)
         raise
     finally:
         cursor.region, cursor.ordinal, cursor.backward = region, ordinal, outside
     return tuple([values[slot] for slot in body.outputs])
+
+
+DEFINITION = "definition"
+"""The name under which the body of an op is written among its static parameters."""
+
+
+def statics_of(equation: Equation) -> Static:
+    """The static parameters of an equation as graphs are written: those of a composite are its body."""
+    primitive = equation.primitive
+    return {DEFINITION: primitive.body} if type(primitive) is Composite else equation.static
 
 
 @final
@@ -167,21 +182,28 @@ class Composite(Primitive):
     """A closed body as one op: Python's state was read when it was traced, so the op always does the same.
 
     Its operands have the types of the body's inputs. Its cost is the sum of its parts' costs.
+
+    elements   the same program on tensors of two elements, if it is elementwise: kernels for all sizes are made of it
     """
 
-    __slots__ = ("body",)
+    __slots__ = ("body", "elements")
 
     def __init__(self, name: str, body: Body):
         self.body = body
+        self.elements: Body | None = None
         types = body.output_types
         super().__init__(
             name,
             operands=tuple([f"x{i}" for i in range(len(body.inputs))]),
             outputs=tuple([f"y{i}" for i in range(len(types))]),
             shape=lambda *operands: types,
-            decomposition=lambda ops, /, *refs: evaluate(ops, body, refs, constants(ops, body)),
+            decomposition=lambda ops, /, *refs: evaluate(ops, body, refs, constants(ops, body), inside=True),
             flops=lambda inputs, outputs, /: body.cost().flops,
         )
+
+    def over(self, body: Body) -> Composite:
+        """An op of the same name that computes `body`."""
+        return Composite(self.name, body)
 
     def at(self, sizes: Mapping[str, int]) -> Composite:
         """The same op, with the named sizes in its shapes substituted."""
@@ -190,4 +212,4 @@ class Composite(Primitive):
         equations = [
             e._replace(static={name: at(value, sizes) for name, value in e.static.items()}) for e in body.equations
         ]
-        return Composite(self.name, body.replace(equations=equations, types=types))
+        return self.over(body.replace(equations=equations, types=types))

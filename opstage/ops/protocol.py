@@ -33,7 +33,6 @@ from .catalogue.sequence import SequenceOps
 from .catalogue.slicing import SlicingOps
 from .catalogue.solving import SolvingOps
 from .catalogue.transcendental import TranscendentalOps
-from .catalogue.update import UpdateOps
 from .errors import ProgramError
 from .other_names import no_such_op
 from .primitive import R
@@ -73,7 +72,6 @@ class Ops(
     BiasedAttentionOps[R],
     LossOps[R],
     RandomOps[R],
-    UpdateOps[R],
     CollectiveOps[R],
 ):
     """An interpreter of programs over refs of type R.

@@ -10,12 +10,16 @@ from typing_extensions import override
 from ..ops.primitive import R
 from ..ops.protocol import Ops
 from ..ops.tracebacks import made_by_users
-from .optimizer import Optimizer, Rate, Scalars, Slots, at_least_0, number, pair
+from .optimizer import Optimizer, Rate, Scalars, Slots, at_least_0, average, decayed, number, pair, shrunk, times
 
 
 @dataclass(frozen=True)
 class _WithMoments(Optimizer):
-    """Updates by running means of the gradient and of its square, with bias correction."""
+    """Updates by running means of the gradient and of its square, with bias correction.
+
+    m = beta1·m + (1 - beta1)·g; v = beta2·v + (1 - beta2)·g²; p -= lr·(m/c1)/(√(v/c2) + eps), with the corrections
+    c1 = 1 - beta1^t and c2 = 1 - beta2^t of step t.
+    """
 
     elementwise = True
 
@@ -41,18 +45,25 @@ class _WithMoments(Optimizer):
 
     @override
     def update(self, ops: Ops[R], p: R, g: R, slots: Slots[R], scalars: Scalars[R], /) -> tuple[R, Slots[R]]:
-        step = ops.adamw_update if self._decoupled else ops.adam_update
-        (m, v), (beta1, beta2) = slots, self.betas
-        rates = scalars["lr"], scalars["c1"], scalars["c2"]
-        p, m, v = step(p, g, m, v, *rates, beta1=beta1, beta2=beta2, eps=self.eps, weight_decay=self.weight_decay)
-        return p, (m, v)
+        (m, v), (beta1, beta2), lr = slots, self.betas, scalars["lr"]
+        if self._decoupled:
+            p = shrunk(ops, p, lr, self.weight_decay)
+        else:
+            g = decayed(ops, p, g, self.weight_decay)
+        m = average(ops, m, g, beta1)
+        v = average(ops, v, ops.mul(g, g), beta2)
+        # with r = √c2, (lr/c1)·m/(√v/r + eps) is (lr·r/c1)·m/(√v + eps·r), which costs one division per element
+        root = ops.sqrt(scalars["c2"])
+        rate = ops.div(ops.mul(lr, root), scalars["c1"])
+        below = ops.add(ops.sqrt(v), ops.broadcast_to(ops.scale(root, c=self.eps), shape=v.shape))
+        return ops.sub(p, times(ops, ops.div(m, below), rate)), (m, v)
 
 
 @final
 @made_by_users
 @dataclass(frozen=True)
 class Adam(_WithMoments):
-    """See adam_update; weight decay is part of the gradient. PyTorch: torch.optim.Adam.
+    """Adam (Kingma & Ba 2015); weight decay is part of the gradient, g += weight_decay·p. PyTorch: torch.optim.Adam.
 
     Raises:
         UsageError: a number out of bounds.
@@ -65,7 +76,8 @@ class Adam(_WithMoments):
 @made_by_users
 @dataclass(frozen=True)
 class AdamW(_WithMoments):
-    """See adamw_update; weight decay shrinks the parameter directly. PyTorch: torch.optim.AdamW.
+    """AdamW (Loshchilov & Hutter 2019); weight decay shrinks the parameter, p *= 1 - lr·weight_decay. PyTorch:
+    torch.optim.AdamW.
 
     Raises:
         UsageError: a number out of bounds.

@@ -11,14 +11,16 @@ from ..ops.primitive import R
 from ..ops.protocol import Ops
 from ..ops.tracebacks import made_by_users
 from ..ops.types import DType, Shape
-from .optimizer import Optimizer, Rate, Scalars, Slot, Slots, at_least_0, share
+from .optimizer import Optimizer, Rate, Scalars, Slot, Slots, at_least_0, average, decayed, plus, share, times
 
 
 @final
 @made_by_users
 @dataclass(frozen=True)
 class Adagrad(Optimizer):
-    """See adagrad_update; the rate of step t is lr/(1 + (t - 1)·lr_decay). PyTorch: torch.optim.Adagrad.
+    """Adagrad (Duchi et al. 2011). PyTorch: torch.optim.Adagrad.
+
+    g += weight_decay·p; total += g²; p -= lr·g/(√total + eps). The rate of step t is lr/(1 + (t - 1)·lr_decay).
 
     Raises:
         UsageError: a number out of bounds.
@@ -43,16 +45,19 @@ class Adagrad(Optimizer):
 
     @override
     def update(self, ops: Ops[R], p: R, g: R, slots: Slots[R], scalars: Scalars[R], /) -> tuple[R, Slots[R]]:
-        (total,) = slots
-        p, total = ops.adagrad_update(p, g, total, scalars["lr"], eps=self.eps, weight_decay=self.weight_decay)
-        return p, (total,)
+        g = decayed(ops, p, g, self.weight_decay)
+        total = ops.add(slots[0], ops.mul(g, g))
+        step = ops.div(g, plus(ops, ops.sqrt(total), self.eps))
+        return ops.sub(p, times(ops, step, scalars["lr"])), (total,)
 
 
 @final
 @made_by_users
 @dataclass(frozen=True)
 class Rmsprop(Optimizer):
-    """See rmsprop_update. PyTorch: torch.optim.RMSprop, without its momentum and centred forms.
+    """RMSprop (Tieleman & Hinton 2012). PyTorch: torch.optim.RMSprop, without its momentum and centred forms.
+
+    g += weight_decay·p; square = alpha·square + (1 - alpha)·g²; p -= lr·g/(√square + eps).
 
     Raises:
         UsageError: a number out of bounds.
@@ -70,18 +75,20 @@ class Rmsprop(Optimizer):
 
     @override
     def update(self, ops: Ops[R], p: R, g: R, slots: Slots[R], scalars: Scalars[R], /) -> tuple[R, Slots[R]]:
-        (square,) = slots
-        p, square = ops.rmsprop_update(
-            p, g, square, scalars["lr"], alpha=self.alpha, eps=self.eps, weight_decay=self.weight_decay
-        )
-        return p, (square,)
+        g = decayed(ops, p, g, self.weight_decay)
+        square = average(ops, slots[0], ops.mul(g, g), self.alpha)
+        step = ops.div(g, plus(ops, ops.sqrt(square), self.eps))
+        return ops.sub(p, times(ops, step, scalars["lr"])), (square,)
 
 
 @final
 @made_by_users
 @dataclass(frozen=True)
 class Adadelta(Optimizer):
-    """See adadelta_update. PyTorch: torch.optim.Adadelta.
+    """Adadelta (Zeiler 2012). PyTorch: torch.optim.Adadelta.
+
+    g += weight_decay·p; square = rho·square + (1 - rho)·g²; step = √(delta + eps)/√(square + eps)·g;
+    delta = rho·delta + (1 - rho)·step²; p -= lr·step.
 
     Raises:
         UsageError: a number out of bounds.
@@ -100,7 +107,8 @@ class Adadelta(Optimizer):
     @override
     def update(self, ops: Ops[R], p: R, g: R, slots: Slots[R], scalars: Scalars[R], /) -> tuple[R, Slots[R]]:
         square, delta = slots
-        p, square, delta = ops.adadelta_update(
-            p, g, square, delta, scalars["lr"], rho=self.rho, eps=self.eps, weight_decay=self.weight_decay
-        )
-        return p, (square, delta)
+        g = decayed(ops, p, g, self.weight_decay)
+        square = average(ops, square, ops.mul(g, g), self.rho)
+        step = ops.mul(ops.div(ops.sqrt(plus(ops, delta, self.eps)), ops.sqrt(plus(ops, square, self.eps))), g)
+        delta = average(ops, delta, ops.mul(step, step), self.rho)
+        return ops.sub(p, times(ops, step, scalars["lr"])), (square, delta)

@@ -7,6 +7,7 @@ from typing import Any, final
 
 from typing_extensions import override
 
+from ..ops.dims import Dim, UndecidedDimError, ratio
 from ..ops.errors import UsageError
 from ..ops.primitive import R
 from ..ops.protocol import Ops
@@ -14,7 +15,7 @@ from ..ops.tracebacks import made_by_users
 from ..ops.types import DType, Shape, show_shape
 from .adam import AdamW
 from .hyperparameters import require_count, require_fraction
-from .optimizer import Optimizer, Rate, Scalars, Slot, Slots, at_least_0, number, scaled_rate
+from .optimizer import Optimizer, Rate, Scalars, Slot, Slots, at_least_0, average, number, scaled_rate, shrunk, times
 
 _OTHERS = "others."
 
@@ -23,7 +24,11 @@ _OTHERS = "others."
 @made_by_users
 @dataclass(frozen=True)
 class Muon(Optimizer):
-    """Orthogonalised momentum for matrices, see muon_update. PyTorch: torch.optim.Muon.
+    """Orthogonalised momentum for matrices (Jordan et al. 2024). PyTorch: torch.optim.Muon.
+
+    For a matrix p (r, c): b = momentum·b + (1 - momentum)·g; u = momentum·b + (1 - momentum)·g with `nesterov`, else b;
+    u is orthogonalised by `ns_steps` Newton-Schulz iterations from u/max(‖u‖, eps); p = (1 - lr·weight_decay)·p -
+    lr·√max(1, r/c)·u. PyTorch iterates in bfloat16, this optimizer in p's dtype.
 
     `others` updates the parameters that are not matrices: `muon(others=adamw(3e-4))`. Without it such a parameter is an
     error.
@@ -106,8 +111,43 @@ class Muon(Optimizer):
     def update(self, ops: Ops[R], p: R, g: R, slots: Slots[R], scalars: Scalars[R], /) -> tuple[R, Slots[R]]:
         if len(p.shape) != 2 and self.others is not None:
             theirs = {name.removeprefix(_OTHERS): ref for name, ref in scalars.items() if name.startswith(_OTHERS)}
-            return self.others.updater(ops, p, g, slots, theirs)
-        (buffer,) = slots
-        static = {"momentum": self.momentum, "weight_decay": self.weight_decay, "eps": self.eps}
-        p, buffer = ops.muon_update(p, g, buffer, scalars["lr"], nesterov=self.nesterov, steps=self.ns_steps, **static)
-        return p, (buffer,)
+            p, after = self.others.updater(ops, p, g, slots, theirs)
+            return p, tuple(after)
+        lr = scalars["lr"]
+        buffer = average(ops, slots[0], g, self.momentum)
+        direction = average(ops, buffer, g, self.momentum) if self.nesterov else buffer
+        direction = _orthogonalize(ops, direction, self.ns_steps, self.eps)
+        rows, columns = p.shape
+        one = ops.full(shape=(), value=1.0, dtype=p.dtype)
+        aspect = ops.full(shape=(), value=ratio(rows, columns), dtype=p.dtype)
+        rate = ops.mul(lr, ops.sqrt(ops.maximum(one, aspect)))
+        return ops.sub(shrunk(ops, p, lr, self.weight_decay), times(ops, direction, rate)), (buffer,)
+
+
+_NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+"""Coefficients a, b, c of the iteration x <- a·x + (b·s + c·s²)·x with s = x·xᵀ."""
+
+
+def _is_tall(rows: Dim, columns: Dim) -> bool:
+    """Return whether to work on xᵀ, whose product with itself is smaller; either way gives the same result if the sizes
+    are open."""
+    try:
+        return bool(rows > columns)
+    except UndecidedDimError:
+        return False
+
+
+def _orthogonalize(ops: Ops[R], x: R, steps: int, eps: float) -> R:
+    """Return about the nearest semi-orthogonal matrix, with singular values in about 0.7 … 1.2."""
+    tall = _is_tall(*x.shape)
+    if tall:
+        x = ops.transpose2d(x)
+    norm = ops.sqrt(ops.sum(ops.mul(x, x)))
+    floor = ops.full(shape=(), value=eps, dtype=x.dtype)
+    x = ops.div(x, ops.broadcast_to(ops.maximum(norm, floor), shape=x.shape))
+    a, b, c = _NEWTON_SCHULZ
+    for _ in range(steps):
+        gram = ops.matmul(x, ops.transpose2d(x))
+        polynomial = ops.add(ops.scale(gram, c=b), ops.scale(ops.matmul(gram, gram), c=c))
+        x = ops.add(ops.scale(x, c=a), ops.matmul(polynomial, x))
+    return ops.transpose2d(x) if tall else x

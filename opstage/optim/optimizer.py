@@ -10,14 +10,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from fractions import Fraction
 from functools import cached_property, partial
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from operator import attrgetter
+from typing import Any, ClassVar, NamedTuple, TypeAlias, final
 
+from ..compiler.codegen.decomposition import Expander
 from ..interpreters.base_program import Identity
 from ..interpreters.closing import on_refs
+from ..interpreters.fused_call import traced_program, types_of
+from ..interpreters.tracer import Composite
 from ..ops.errors import UsageError, nearest
 from ..ops.numbers import plain_sequence
-from ..ops.primitive import R
+from ..ops.primitive import NO_STATIC, R
 from ..ops.program import is_ours
 from ..ops.protocol import Ops
 from ..ops.types import DType, Shape
@@ -28,6 +33,8 @@ from .schedule import Schedule
 Rate: TypeAlias = "float | Schedule"
 Slots: TypeAlias = tuple[R, ...]
 Scalars: TypeAlias = Mapping[str, R]
+Updater: TypeAlias = "Callable[[Any, Any, Any, tuple[Any, ...], Mapping[str, Any]], tuple[Any, Sequence[Any]]]"
+"""`Optimizer.update`: (ops, p, g, slots, scalars) -> (new p, new slots)."""
 
 
 class Slot(NamedTuple):
@@ -134,15 +141,27 @@ class Optimizer(ABC):
 
         What `update` reads in an optimizer of another package is unknown, so its key is its identity.
         """
-        if type(self).__module__.rpartition(".")[0] != __package__:
+        if not self._is_shipped:
             return (Identity(self.update),)
         return (type(self), *((f.name, getattr(self, f.name)) for f in fields(self) if f.name != "lr"))
 
     @property
-    def updater(self) -> Callable[..., tuple[Any, Slots[Any]]]:
-        """`update` as a step calls it: one of another package gets refs with operators on every interpreter."""
+    def updater(self) -> Updater:
+        """`update` as a step calls it: one op, if the optimizer is Opstage's; one of another package gets refs with
+        operators on every interpreter."""
         update = self.update
+        if self._is_shipped:
+            return self._as_op
         return update if is_ours(update) else lambda ops, *trees: on_refs(ops, update, *trees)
+
+    @cached_property
+    def _as_op(self) -> UpdateOp:
+        return UpdateOp(self)
+
+    @property
+    def _is_shipped(self) -> bool:
+        """Whether its update reads nothing but its hyperparameters and operands."""
+        return type(self).__module__.rpartition(".")[0] == __package__
 
     def having(self, **numbers: Any) -> Optimizer:
         """Return this optimizer with other hyperparameters. Raises UsageError for an unknown one.
@@ -222,3 +241,112 @@ class Optimizer(ABC):
     def update(self, ops: Ops[R], p: R, g: R, slots: Slots[R], scalars: Scalars[R], /) -> tuple[R, Slots[R]]:
         """Compute one step of one parameter: its new value and slots. `scalars` are those of the step, as scalar
         refs."""
+
+
+@final
+class UpdateOp:
+    """An optimizer's update as one op, `adam_update`: its program is traced once for operands of each type.
+
+    An interpreter computes the op by one kernel, or op by op, in the order of the program: both have the same bits.
+    """
+
+    __slots__ = ("_optimizer", "_known")
+
+    def __init__(self, optimizer: Optimizer):
+        self._optimizer = optimizer
+        self._known: dict[Hashable, Composite | None] = {}
+
+    def __call__(
+        self, ops: Any, p: Any, g: Any, slots: tuple[Any, ...], scalars: Mapping[str, Any], /
+    ) -> tuple[Any, Sequence[Any]]:
+        refs = (p, g, *slots, *scalars.values())
+        key = (*map(_SHAPE, refs), *map(_DTYPE, refs), *scalars)
+        if key not in self._known:
+            self._known[key] = self._traced(refs, tuple(scalars))
+        composite = self._known[key]
+        if composite is None:  # an error, or one op
+            return self._in_dtype(p.dtype).update(ops, p, g, slots, scalars)
+        cursor = ops.cursor
+        if not cursor.quiet:
+            cursor.ordinal += 1
+        value, *after = ops.bind(composite, refs, NO_STATIC)
+        return value, after
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return UpdateOp, (self._optimizer,)
+
+    def _traced(self, refs: tuple[Any, ...], names: tuple[str, ...]) -> Composite | None:
+        optimizer, end = self._in_dtype(refs[0].dtype), len(refs) - len(names)
+
+        def program(ops: Any, refs: Sequence[Any]) -> tuple[Sequence[Any], None]:
+            value, after = optimizer.update(ops, refs[0], refs[1], tuple(refs[2:end]), dict(zip(names, refs[end:])))
+            return (value, *after), None
+
+        numbers = [repr(getattr(optimizer, f.name)) for f in fields(optimizer) if f.name != "lr"]
+        key = (type(optimizer), names, *numbers)
+        name, types = f"{optimizer.name}_update", types_of(refs)
+        found = traced_program(_shapes(), key, name, program, types)
+        if found is None:
+            return None
+        composite = found.composite
+        if optimizer.elementwise and composite.elements is None:
+            two = tuple([type_._replace(shape=(2,)) if i < end else type_ for i, type_ in enumerate(types)])
+            elements = traced_program(_shapes(), key, name, program, two)
+            composite.elements = None if elements is None else elements.composite.body
+        return composite
+
+    def _in_dtype(self, dtype: DType) -> Optimizer:
+        """The optimizer with numbers that are fractions only if tensors are."""
+        optimizer = self._optimizer
+        if dtype.kind == "O":
+            return optimizer
+        given = {f.name: getattr(optimizer, f.name) for f in fields(optimizer) if f.init}
+        numbers = {name: _as_float(value) for name, value in given.items()}
+        return replace(optimizer, **{name: value for name, value in numbers.items() if value is not given[name]})
+
+
+def _shapes() -> Expander:
+    """An interpreter that knows types alone: what an update binds does not depend on where it runs."""
+    return Expander(lambda *op: True, loops=False)
+
+
+_SHAPE, _DTYPE = attrgetter("shape"), attrgetter("dtype")
+
+
+def _as_float(value: Any) -> Any:
+    if type(value) is tuple and Fraction in map(type, value):
+        return tuple(map(_as_float, value))
+    return float(value) if type(value) is Fraction else value
+
+
+# Parts of updates -----------------------------------------------------------------------------------------------------
+#
+# Scalars are combined before they are applied to a tensor. The order of operations decides the bits.
+
+
+def times(ops: Ops[R], x: R, scalar: R) -> R:
+    """Return scalar · x for a scalar operand."""
+    return ops.mul(x, ops.broadcast_to(scalar, shape=x.shape))
+
+
+def plus(ops: Ops[R], x: R, number: float) -> R:
+    """Return x + number."""
+    return ops.add(x, ops.full(shape=x.shape, value=number, dtype=x.dtype))
+
+
+def average(ops: Ops[R], before: R, x: R, rate: float) -> R:
+    """Return rate · before + (1 - rate) · x."""
+    return ops.add(ops.scale(before, c=rate), ops.scale(x, c=1 - rate))
+
+
+def decayed(ops: Ops[R], p: R, g: R, weight_decay: float) -> R:
+    """Return the gradient with that of the penalty ½·weight_decay·p² added."""
+    return ops.add(g, ops.scale(p, c=weight_decay)) if weight_decay else g
+
+
+def shrunk(ops: Ops[R], p: R, lr: R, weight_decay: float) -> R:
+    """Return (1 - lr·weight_decay) · p: decoupled weight decay (Loshchilov & Hutter 2019)."""
+    if not weight_decay:
+        return p
+    one = ops.full(shape=(), value=1.0, dtype=p.dtype)
+    return times(ops, p, ops.sub(one, ops.scale(lr, c=weight_decay)))

@@ -10,14 +10,14 @@ from typing_extensions import override
 from ..ops.primitive import R
 from ..ops.protocol import Ops
 from ..ops.tracebacks import made_by_users
-from .optimizer import Optimizer, Rate, Scalars, Slots, at_least_0
+from .optimizer import Optimizer, Rate, Scalars, Slots, at_least_0, decayed, times
 
 
 @final
 @made_by_users
 @dataclass(frozen=True)
 class Sgd(Optimizer):
-    """Gradient descent, see sgd_update. PyTorch: torch.optim.SGD.
+    """Gradient descent: p -= lr·(g + weight_decay·p). PyTorch: torch.optim.SGD.
 
     Raises:
         UsageError: a number out of bounds.
@@ -31,12 +31,16 @@ class Sgd(Optimizer):
 
     @override
     def update(self, ops: Ops[R], p: R, g: R, slots: Slots[R], scalars: Scalars[R], /) -> tuple[R, Slots[R]]:
-        return ops.sgd_update(p, g, scalars["lr"], weight_decay=self.weight_decay), ()
+        return ops.sub(p, times(ops, decayed(ops, p, g, self.weight_decay), scalars["lr"])), ()
 
 
 @dataclass(frozen=True)
 class _WithVelocity(Optimizer):
-    """Gradient descent with a velocity, see momentum_update."""
+    """Gradient descent with a velocity.
+
+    g += weight_decay·p; velocity = momentum·velocity + g; p -= lr·velocity, or p -= lr·(g + momentum·velocity) if it
+    looks ahead.
+    """
 
     elementwise = True
 
@@ -50,10 +54,10 @@ class _WithVelocity(Optimizer):
 
     @override
     def update(self, ops: Ops[R], p: R, g: R, slots: Slots[R], scalars: Scalars[R], /) -> tuple[R, Slots[R]]:
-        (velocity,) = slots
-        static = {"momentum": self.momentum, "weight_decay": self.weight_decay}
-        p, velocity = ops.momentum_update(p, g, velocity, scalars["lr"], nesterov=self._looks_ahead, **static)
-        return p, (velocity,)
+        g = decayed(ops, p, g, self.weight_decay)
+        velocity = ops.add(ops.scale(slots[0], c=self.momentum), g)
+        step = ops.add(g, ops.scale(velocity, c=self.momentum)) if self._looks_ahead else velocity
+        return ops.sub(p, times(ops, step, scalars["lr"])), (velocity,)
 
 
 @final

@@ -16,13 +16,13 @@ from ..init.plan import place
 from ..interpreters.interpreter import BaseInterpreter
 from ..interpreters.registry import make_interpreter
 from ..ops.arrays import as_numpy
-from ..ops.catalogue.update import SGD_UPDATE
 from ..ops.errors import ShapeError, UsageError
 from ..ops.places import Places
 from ..ops.trees import align, flatten, show_path, structure_paths, unflatten
 from ..ops.types import as_dtype, dtype_name, is_float, show_shape
 from ..optim.groups import flags_by_rules, is_pattern
 from ..optim.hyperparameters import require_nonnegative
+from ..optim.sgd import Sgd
 from ..options import Options, options_of
 from .commit import Commit, LockSet, SharedLock
 from .param import Array, Param, prepare_update
@@ -196,7 +196,7 @@ def cast(tree: Any, dtype: str) -> Any:
 
 
 def sgd_step(params: Any, lr: float, grads: Any, *, options: Options | None = None) -> None:
-    """Update p ← p - lr·g for every Param that requires a gradient, by the definition of the op.
+    """Update p ← p - lr·g for every Param that requires a gradient, op by op.
 
     `grads` is aligned with `params`, None at frozen ones; structure and shapes are checked before anything changes. A
     Param at several places has one gradient: one array at all of them, as `ScalarTrainer.backward` returns it, or at
@@ -224,10 +224,11 @@ def _sgd_step(params: Any, lr: float, grads: Any, options: Options | None, *, fu
     refs = [ref for param, grad in pairs for ref in (param.mirror(interpreter), interpreter.put(grad))]
     rate = interpreter.put(np.asarray(lr))
 
+    update = Sgd().updater if fused else Sgd().update
+
     def program(ops: BaseInterpreter[Any], lr_ref: Any, *inputs: Any) -> tuple[Any, ...]:
-        static = {"weight_decay": 0.0}
-        update = ops.bind if fused else ops.decompose
-        return tuple(update(SGD_UPDATE, (p, g, lr_ref), static)[0] for p, g in zip(inputs[::2], inputs[1::2]))
+        scalars = {"lr": lr_ref}
+        return tuple([update(ops, p, g, (), scalars)[0] for p, g in zip(inputs[::2], inputs[1::2])])
 
     updated = interpreter.execute(program, (rate, *refs))
     commit = Commit()

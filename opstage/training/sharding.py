@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
@@ -25,10 +25,8 @@ from .saved import Unfetched
 
 if TYPE_CHECKING:
     from ..optim import Optimizer
+    from ..optim.optimizer import Updater
     from .step import Row, TrainingStep
-
-Update: TypeAlias = "Callable[[Any, Any, Any, tuple[Any, ...], Mapping[str, Any]], tuple[Any, Sequence[Any]]]"
-"""`Optimizer.update`: (ops, p, g, slots, scalars) -> (new p, new slots)."""
 
 DATA = ROWS
 """The mesh axis over which the rows of a batch are divided and, with ZeRO, the optimizer's state."""
@@ -126,9 +124,9 @@ class Sharding:
         indices: Sequence[int],
         gradients: Sequence[Any],
         optimizers: Sequence[Optimizer],
-        updates: Sequence[Update],
+        updates: Sequence[Updater],
         own_rows: bool,
-    ) -> tuple[Sequence[Any], Sequence[Update]]:
+    ) -> tuple[Sequence[Any], Sequence[Updater]]:
         """Return gradients reduced over the ranks (if they are those of own rows) and updates of a rank's own parts."""
         shards = self.shards_state(ops)
         if own_rows:  # all before the first is read, so that the collectives can overlap
@@ -147,7 +145,7 @@ REPLICATED = Sharding()
 """All of it on every rank."""
 
 
-def _of_part(update: Update, optimizer: Optimizer, whole: Shape | None, *, shards: bool, reduced: bool) -> Update:
+def _of_part(update: Updater, optimizer: Optimizer, whole: Shape | None, *, shards: bool, reduced: bool) -> Updater:
     """Transform an update of whole tensors into one of a rank's part, for a parameter that is whole or (with its shape
     `whole`) sharded. `reduced`: the gradient is that part already."""
 

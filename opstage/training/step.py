@@ -29,8 +29,9 @@ from ..ops.trees import Structure, first_difference, flatten, structure_paths, u
 from ..ops.types import dtype_name, show_shape
 from ..optim import Optimizer
 from ..optim.clip import global_norm
+from ..optim.optimizer import Updater
 from .saved import require_same_types
-from .sharding import REPLICATED, Sharding, Update
+from .sharding import REPLICATED, Sharding
 
 T = TypeVar("T")
 
@@ -263,7 +264,7 @@ class TrainingStep:
         return self._update(ops, row, gradients, self._updates, own_rows) + norm
 
     def _update(
-        self, ops: Any, row: Sequence[Any], gradients: Sequence[Any], updates: Sequence[Update], own_rows: bool
+        self, ops: Any, row: Sequence[Any], gradients: Sequence[Any], updates: Sequence[Updater], own_rows: bool
     ) -> list[Any]:
         optimizer, names = self.optimizer, self.trained_among(self.places.names)
         assert optimizer is not None
@@ -296,7 +297,7 @@ class TrainingStep:
         return tuple([self.optimizer.at(self.places.names[i]) for i in self.trained_indices])
 
     @cached_property
-    def _updates(self) -> Sequence[Update]:
+    def _updates(self) -> Sequence[Updater]:
         return [member.updater for member in self._members]
 
     @cached_property
@@ -339,7 +340,7 @@ class TrainingStep:
 
 def update_parameters(
     ops: Any,
-    updates: Sequence[Update],
+    updates: Sequence[Updater],
     params: Sequence[Any],
     gradients: Sequence[Any],
     slots: Sequence[Sequence[Any]],
@@ -367,7 +368,7 @@ class FusedUpdates:
         fused = {id(each): _fused(self._repeated[id(each)], each) for each in optimizers}
         self._updates = [fused[id(optimizer)] for optimizer in optimizers]
 
-    def __enter__(self) -> Sequence[Update]:
+    def __enter__(self) -> Sequence[Updater]:
         for each in self._repeated.values():
             each.begin()
         return self._updates
@@ -379,7 +380,7 @@ class FusedUpdates:
         return kind is NotTraceable
 
 
-def _fused(repeated: RepeatedPrograms, optimizer: Optimizer) -> Update:
+def _fused(repeated: RepeatedPrograms, optimizer: Optimizer) -> Updater:
     updater = optimizer.updater
 
     def update(

@@ -100,11 +100,11 @@ def test_a_perceptron_and_its_step() -> None:
     assert relu.forward == relu.backward == 7 * 32
     assert [a.parameters for a in (first, relu, second, loss_row)] == [32 * 64 + 32, 0, 10 * 32 + 10, 0]
     assert [a.update for a in (first, relu, second, loss_row)] == [
-        4 * (32 * 64 + 32),
+        2 * (32 * 64 + 32),
         0,
-        4 * (10 * 32 + 10),
+        2 * (10 * 32 + 10),
         0,
-    ]  # see sgd_update
+    ]  # a product and a difference for each element
     # x is given; relu keeps its result, which the second layer reads too; the loss its logits and two numbers each
     assert [a.saved for a in (first, relu, second, loss_row)] == [0, 4 * 7 * 32, 0, 4 * 7 * 10 + 2 * 4 * 7]
     assert report.table.total.parameters == report.parameters == 32 * 64 + 32 + 330
@@ -224,9 +224,9 @@ def test_an_update_belongs_to_the_op_that_reads_the_parameter_and_clipping_to_no
     plain, clipped = (
         opstage.check_step(loss, params, Spec("B 8"), clip=clip).table for clip in (None, optim.clip.ByGlobalNorm(1.0))
     )
-    assert [row.amounts.update for row in plain.rows] == [4 * 32, 0, 4 * 8, 0]
+    assert [row.amounts.update for row in plain.rows] == [2 * 32, 0, 2 * 8, 0]
     first, _, second, _, *shared = clipped.rows
-    assert first.amounts.update > 4 * 32 and second.amounts.update > 4 * 8
+    assert first.amounts.update > 2 * 32 and second.amounts.update > 2 * 8
     assert shared and all(row.region_name == "update" for row in shared)
     assert clipped.root.members[-1].name == "update"  # type: ignore[union-attr]
 

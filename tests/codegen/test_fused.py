@@ -8,22 +8,23 @@ from typing import Any
 import numpy as np
 import pytest
 
+from opstage import optim
 from opstage.compiler.codegen.cpu.fused import fused
 from opstage.interpreters.eager_cpu import NumpyOps
 from opstage.interpreters.eager_cpu.interpreter import _told_apart
 from opstage.interpreters.eager_cpu.kernels import kernel_table
 from opstage.ops.catalogue import primitives
-from opstage.ops.catalogue.update import ADAMW_UPDATE, MOMENTUM_UPDATE, MUON_UPDATE, SGD_UPDATE
+from opstage.ops.catalogue.elementwise import SCALE
 from opstage.ops.primitive import Primitive
 from opstage.ops.trees import flatten, unflatten
 from opstage.ops.types import TensorType
 from opstage.options import Options
 from tests.conformance.harness import assert_close, inputs
 from tests.conformance.test_values import upcast
+from tests.optim.updates import update_op
 from tests.samples import SAMPLES
 
-ADAMW = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.1}
-MOMENTUM = {"momentum": 0.9, "nesterov": True, "weight_decay": 0.0}
+ADAMW = optim.adamw(weight_decay=0.1)
 
 
 def operands(size: int, seed: int = 0) -> tuple[Any, ...]:
@@ -36,14 +37,14 @@ def types(arrays: tuple[Any, ...]) -> tuple[TensorType, ...]:
     return tuple(TensorType(x.shape, x.dtype) for x in arrays)
 
 
-def plainly(arrays: tuple[Any, ...], static: Any = ADAMW, primitive: Any = ADAMW_UPDATE) -> tuple[Any, ...]:
-    return NumpyOps(Options(fast_kernels=False)).bind(primitive, arrays, static)
+def plainly(arrays: tuple[Any, ...], optimizer: optim.Optimizer = ADAMW) -> tuple[Any, ...]:
+    return NumpyOps(Options(fast_kernels=False)).bind(update_op(optimizer, *arrays), arrays, {})
 
 
 @pytest.mark.parametrize("size", [1, 3, 64, 8191, 8192, 100_003])  # from 8192 on the workers divide it
 def test_sizes_on_both_sides_of_every_border_have_the_bits_of_the_decomposition(size: int) -> None:
     arrays = operands(size)
-    kernel = fused(ADAMW_UPDATE, types(arrays), ADAMW)
+    kernel = fused(update_op(ADAMW, *arrays), types(arrays), {})
     assert kernel is not None
     for result, expected in zip(kernel(*arrays), plainly(arrays), strict=True):
         np.testing.assert_array_equal(result, expected)
@@ -53,18 +54,18 @@ def test_operands_may_be_one_array_and_stay_as_they_are() -> None:
     p = operands(1000)[0]
     lr = np.float32(0.1).reshape(())
     before = p.copy()
-    kernel = fused(MOMENTUM_UPDATE, types((p, p, p, lr)), MOMENTUM)
+    kernel = fused(update_op(optim.nesterov(), p, p, p, lr), types((p, p, p, lr)), {})
     assert kernel is not None
     results = kernel(p, p, p, lr)
     np.testing.assert_array_equal(p, before)
     assert not any(np.shares_memory(x, y) for x in results for y in (p, *[r for r in results if r is not x]))
-    for result, expected in zip(results, plainly((p, p, p, lr), MOMENTUM, MOMENTUM_UPDATE), strict=True):
+    for result, expected in zip(results, plainly((p, p, p, lr), optim.nesterov()), strict=True):
         np.testing.assert_array_equal(result, expected)
 
 
 def test_threads_that_share_a_kernel_get_their_own_results() -> None:
     given = [operands(20_000, seed) for seed in range(16)]
-    kernel = fused(ADAMW_UPDATE, types(given[0]), ADAMW)
+    kernel = fused(update_op(ADAMW, *given[0]), types(given[0]), {})
     assert kernel is not None
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda arrays: kernel(*arrays), given * 20))
@@ -77,14 +78,13 @@ def test_threads_that_share_a_kernel_get_their_own_results() -> None:
 def test_what_loops_cannot_do_as_a_whole_has_no_kernel() -> None:
     p = TensorType((4, 3), np.dtype("float32"))
     lr = TensorType((), np.dtype("float32"))
-    static = {"momentum": 0.9, "nesterov": True, "weight_decay": 0.0, "steps": 5, "eps": 1e-7}
-    assert fused(MUON_UPDATE, (p, p, p, lr), static) is None
-    empty = types(operands(0))
-    assert fused(ADAMW_UPDATE, empty, ADAMW) is None
+    assert fused(update_op(optim.muon(), p, p, p, lr), (p, p, p, lr), {}) is None
+    empty = operands(0)
+    assert fused(update_op(ADAMW, *empty), types(empty), {}) is None
 
 
 def test_zeros_of_either_sign_have_loops_of_their_own() -> None:
-    keys = {_told_apart((SGD_UPDATE, c), {"weight_decay": c}) for c in (0.0, -0.0, 0, False, 1.0)}
+    keys = {_told_apart((SCALE, c), {"c": c}) for c in (0.0, -0.0, 0, False, 1.0)}
     assert len(keys) == 5
 
 

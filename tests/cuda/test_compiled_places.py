@@ -20,6 +20,7 @@ from opstage.ops.errors import OutOfMemoryError
 from opstage.options import Options
 from opstage.training.trainer import scalar_trainer
 from tests.cuda.traffic import stand_in, watch
+from tests.optim.updates import sgd_update
 from tests.searches import MARKS, share
 
 COMPILED = Options(device="cuda", seed=1, backend="compiled")
@@ -56,7 +57,7 @@ def step_graph(updates: int = 1) -> Any:
 
     def program(ops: Any, x: Any, *rest: Any) -> Any:
         *ps, lr = rest
-        return [ops.sgd_update(p, x, lr, weight_decay=0.0) for p in ps] + [ops.scale(ps[0], c=2.0)]
+        return [sgd_update(ops, p, x, lr, weight_decay=0.0) for p in ps] + [ops.scale(ps[0], c=2.0)]
 
     return opstage.record(program, numbers(0), *[numbers(0) for _ in range(updates)], RATE)
 
@@ -90,7 +91,7 @@ def test_an_update_that_waits_reads_what_was_there_before_it_is_written_over() -
     eager = CudaOps(COMPILED.replace(backend="eager"), ops.device)
     executor = ops.compile(step_graph(), {1})
     x, p, lr = ops.put(numbers(1)), ops.put(numbers(2)), ops.put(RATE)
-    waiting = eager.sgd_update(p, x, lr, weight_decay=0.0)
+    waiting = sgd_update(eager, p, x, lr, weight_decay=0.0)
     _, finish = executor.start((x, p, lr), free={1})
     finish(())
     close([ops.get(waiting), ops.get(p)], [numbers(2) - RATE * numbers(1)] * 2)
@@ -100,7 +101,7 @@ def test_what_a_started_run_needs_outlives_a_trim() -> None:
     ops = CompiledCudaOps(COMPILED, Simulator())
 
     def program(ops: Any, x: Any, p: Any, lr: Any) -> Any:
-        return (ops.sgd_update(p, ops.exp(x), lr, weight_decay=0.0),)
+        return (sgd_update(ops, p, ops.exp(x), lr, weight_decay=0.0),)
 
     executor = ops.compile(opstage.record(program, numbers(0), numbers(0), RATE), {1})
     for _ in range(3):
@@ -144,20 +145,20 @@ def moved(p: Any, g: Any) -> Any:
 
 PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[int, ...]]] = {
     "one update": (
-        lambda ops, lr, x, p, q: [ops.sgd_update(p, ops.mul(x, q), lr, weight_decay=0.0), ops.add(x, p)],
+        lambda ops, lr, x, p, q: [sgd_update(ops, p, ops.mul(x, q), lr, weight_decay=0.0), ops.add(x, p)],
         lambda x, p, q: [moved(p, x * q), x + p],
         (2,),
     ),
     "two updates": (
         lambda ops, lr, x, p, q: [
-            ops.sgd_update(p, x, lr, weight_decay=0.0),
-            ops.sgd_update(q, ops.add(p, q), lr, weight_decay=0.0),
+            sgd_update(ops, p, x, lr, weight_decay=0.0),
+            sgd_update(ops, q, ops.add(p, q), lr, weight_decay=0.0),
         ],
         lambda x, p, q: [moved(p, x), moved(q, p + q)],
         (2, 3),
     ),
     "an update given twice, and inputs": (
-        lambda ops, lr, x, p, q: [(u := ops.sgd_update(q, p, lr, weight_decay=0.0)), u, x, q, ops.neg(u)],
+        lambda ops, lr, x, p, q: [(u := sgd_update(ops, q, p, lr, weight_decay=0.0)), u, x, q, ops.neg(u)],
         lambda x, p, q: [moved(q, p), moved(q, p), x, q, -moved(q, p)],
         (3,),
     ),

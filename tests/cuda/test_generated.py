@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import opstage
+from opstage import optim
 from opstage.compiler.codegen.cuda.fused import fused
 from opstage.interpreters import registry
 from opstage.interpreters.eager_cuda import CudaOps
@@ -23,19 +24,19 @@ from opstage.ops.catalogue.layout import TRANSPOSE2D
 from opstage.ops.catalogue.loss import MSE_LOSS
 from opstage.ops.catalogue.normalization import RMS_NORM
 from opstage.ops.catalogue.reduction import REDUCE_MEAN
-from opstage.ops.catalogue.update import MUON_UPDATE
 from opstage.ops.errors import RangeError
 from opstage.ops.primitive import Primitive
 from opstage.ops.types import FLOAT32, INT32, TensorType
 from opstage.options import Options
 from tests.conformance.harness import assert_close, inputs, program_of
 from tests.conformance.test_values import upcast
+from tests.optim.updates import update_op
 from tests.samples import SAMPLES
 
 CUDA = Options(device="cuda")
 EVERY = primitives()
 COMPOSITES = {name for name, primitive in EVERY.items() if primitive.decomposition is not None}
-SOME = ("gelu", "reduce_mean", "rms_norm", "layer_norm_grad", "mse_loss", "adamw_update")
+SOME = ("gelu", "reduce_mean", "rms_norm", "layer_norm_grad", "mse_loss")
 CORE = {p: kernel for p, kernel in KERNELS.items() if p.core}
 
 
@@ -91,8 +92,8 @@ def test_one_tensor_may_be_every_operand() -> None:
 
 def test_what_kernels_cannot_do_as_a_whole_or_only_moves_elements_has_none() -> None:
     square, number = (4, 4), ()
-    muon = {"momentum": 0.9, "nesterov": True, "weight_decay": 0.0, "steps": 5, "eps": 1e-7}
-    assert fused(MUON_UPDATE, types(square, square, square, number), muon) is None
+    muon = types(square, square, square, number)
+    assert fused(update_op(optim.muon(), *muon), muon, {}) is None
     assert fused(TRANSPOSE2D, types(square), {}) is None
     assert fused(REDUCE_MEAN, types((0, 3)), {"axes": (1,), "keepdims": False}) is None
 

@@ -37,7 +37,7 @@ BUT_FOR_ROUNDING = {"scaled_dot_product_attention-bias of a number, scale"}
 """Samples with a gradient that is 0 but for rounding (a bias that is the same for all keys changes nothing): with LARGE
 elsewhere it is rounding of that size, another by another order of a sum."""
 
-WITHOUT_KERNELS = {"multi_head_attention", "muon_update"}
+WITHOUT_KERNELS = {"multi_head_attention"}
 """Ops of many products and no kernel of their own here: one place of each operand says what two do, in half the time.
 Their parts are gone through at two."""
 

@@ -16,6 +16,7 @@ from opstage.interpreters.gpu.device import find_device, probe
 from opstage.ops.errors import ProgramError, RangeError, UsageError
 from opstage.options import Options
 from tests.device.test_threads import impatient, in_threads  # noqa: F401
+from tests.optim.updates import sgd_update
 
 CUDA = Options(device="cuda")
 
@@ -102,8 +103,8 @@ def test_an_index_that_one_program_got_wrong_keeps_no_other_from_its_updates() -
     x = np.ones((3, 2), np.float32)
     one.gather_rows(one.put(x), one.put(np.array([7])))
     p, g = other.put(x), other.put(x)
-    q = one.sgd_update(one.put(x), one.put(x), one.put(np.float32(0.5)))
-    updated = other.sgd_update(p, g, other.put(np.float32(0.5)))
+    q = sgd_update(one, one.put(x), one.put(x), one.put(np.float32(0.5)))
+    updated = sgd_update(other, p, g, other.put(np.float32(0.5)))
     np.testing.assert_array_equal(other.get(updated), np.full((3, 2), 0.5))
     with pytest.raises(RangeError):
         one.get(q)

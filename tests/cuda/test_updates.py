@@ -41,7 +41,7 @@ def operands(optimizer: optim.Optimizer, shapes: list[Any]) -> list[tuple[Any, .
 
 def updates(optimizer: optim.Optimizer) -> Callable[..., Any]:
     def program(ops: Any, scalars: Any, each: Any) -> Any:
-        return [optimizer.update(ops, p, g, tuple(state), scalars) for p, g, *state in each]
+        return [optimizer.updater(ops, p, g, tuple(state), scalars) for p, g, *state in each]
 
     return program
 

@@ -47,6 +47,7 @@ from tests.docs.reference_claims import (
 from tests.docs.test_reference_ops import ROWS as OPS_ROWS
 from tests.docs.test_reference_options import CLAIMS as OF_OPTIONS
 from tests.docs.test_reference_sessions import CLAIMS as OF_SESSIONS
+from tests.optim.updates import updated
 from tests.structure.test_reference_table import NAMES
 
 CLAIMS: list[tuple[list[str], Claim]] = [
@@ -278,6 +279,21 @@ CLAIMS: list[tuple[list[str], Claim]] = [
                 AT - 0.5,
             )
         ),
+    ),
+    (
+        ["Optim.AdamW.update"],
+        lambda: close(
+            opstage.run(
+                lambda ops, *refs: updated(optim.adamw(eps=0.0, weight_decay=0.5))(ops, *refs)[0],
+                *(AT, np.ones(2), np.zeros(2), np.zeros(2), 0.1, 1 - 0.9, 1 - 0.999),
+                options=F64,
+            ),
+            AT * (1 - 0.05) - 0.1,  # both moments are 1 without their bias
+        ),
+    ),
+    (
+        ["subScaleMaterialize"],
+        lambda: close(opstage.run(updated(optim.sgd()), AT, np.ones(2), 0.5, options=F64)[0], AT - 0.5),
     ),
     (["NN.API.DType"], option("dtype", "float32", "float64", "exact")),
 ]

@@ -293,41 +293,6 @@ def attentions() -> list[Case]:
     return cases
 
 
-def updates() -> list[Case]:
-    cases = []
-    for op, signed, squares, scalars, static in [
-        ("sgd_update", 0, 0, 1, {}),
-        ("momentum_update", 1, 0, 1, {"momentum": 0.9, "nesterov": False}),
-        ("momentum_update", 1, 0, 1, {"momentum": 0.9, "nesterov": True}),
-        ("adagrad_update", 0, 1, 1, {"eps": 1e-10}),
-        ("rmsprop_update", 0, 1, 1, {"alpha": 0.99, "eps": 1e-8}),
-        ("adadelta_update", 0, 2, 1, {"rho": 0.9, "eps": 1e-6}),
-        ("adam_update", 1, 1, 3, {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}),
-        ("adamw_update", 1, 1, 3, {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}),
-    ]:
-        for decay in (0.0, 0.01):
-            for shape in ((), (0, 4), (129, 67)):
-
-                def operands(
-                    rng: np.random.Generator, s: Any = shape, n: int = 2 + signed, k: int = squares, c: int = scalars
-                ) -> tuple[Any, ...]:
-                    tensors = [rng.standard_normal(s) for _ in range(n)] + [rng.random(s) for _ in range(k)]
-                    return *tensors, *(np.array(rng.uniform(0.01, 1)) for _ in range(c))
-
-                cases.append(
-                    Case(op, f"{shape} {decay}", operands, {**static, "weight_decay": decay}, BITWISE, BITWISE)
-                )
-
-            def edges(
-                rng: np.random.Generator, n: int = 2 + signed, k: int = squares, c: int = scalars
-            ) -> tuple[Any, ...]:
-                values = [np.roll(EDGES, 3 * i) for i in range(n)] + [np.abs(np.roll(EDGES, 5 * i)) for i in range(k)]
-                return *values, *(np.array(0.5) for _ in range(c))
-
-            cases.append(Case(op, f"edges {decay}", edges, {**static, "weight_decay": decay}, BITWISE, BITWISE))
-    return cases
-
-
 def scatters() -> list[Case]:
     def rows(*shape: int, updates: tuple[int, ...], low: int, high: int, dtype: Any = np.int64) -> Any:
         return lambda rng: (
@@ -531,7 +496,6 @@ CASES = [
     *[Case("mse_loss", str(shape), normal(shape, shape), {}) for shape in [(1,), (37,), (67, 129), (3, 300, 40)]],
     *cross_entropies(),
     *attentions(),
-    *updates(),
     *scatters(),
     *convolutions(),
     *pools(),
@@ -605,7 +569,7 @@ def test_fast_kernel_gives_what_the_plain_one_gives(case: Case, dtype: str) -> N
             np.testing.assert_array_equal(x, y, err_msg="a kernel changed an operand")
 
 
-OF_OTHERS = {"multi_head_attention", "muon_update", "rand_normal", "smooth_max_pool"}
+OF_OTHERS = {"multi_head_attention", "rand_normal", "smooth_max_pool"}
 """Composites whose parts no loop can do: they run op by op."""
 
 

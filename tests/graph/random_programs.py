@@ -224,7 +224,7 @@ def recorded(program: RandomProgram, dtype: str, derivative: bool, optimizer: An
         scalars = {name: ops.const(value) for name, value in optimizer.scalars(1).items()}
         for p, g in zip(parameters, grads):
             slots = tuple(ops.full(shape=s.shape, value=s.fill) for s in optimizer.init([(p.shape, p.dtype)])[0])
-            moved, state = optimizer.update(ops, p, g, slots, scalars)
+            moved, state = optimizer.updater(ops, p, g, slots, scalars)
             new += [moved, *state]
         return new
 

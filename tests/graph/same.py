@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from opstage.interpreters.graph import Graph
+from opstage.interpreters.tracer import Composite, statics_of
 from opstage.ops.closed import Body
 
 
@@ -22,8 +23,8 @@ def described(body: Body) -> Any:
         [(c.slot, c.value.dtype, c.value.shape, content(c.value), str(c.type)) for c in body.constants],
         [
             (
-                e.primitive,
-                [(name, static(value)) for name, value in e.static.items()],
+                (e.primitive.name,) if type(e.primitive) is Composite else e.primitive,
+                [(name, static(value)) for name, value in statics_of(e).items()],
                 e.inputs,
                 e.outputs,
                 e.region.path,

@@ -197,7 +197,7 @@ def test_an_update_works_in_what_is_counted(optimizer: Optimizer, fast: bool) ->
 
     def program(base: Any, p: Any, g: Any, *slots: Any) -> tuple[Any, ...]:
         scalars = {name: base.const(value) for name, value in optimizer.scalars(1).items()}
-        new, held = optimizer.update(base, p, g, slots, scalars)
+        new, held = optimizer.updater(base, p, g, slots, scalars)
         return (new, *held)
 
     ops.execute_each(program, (X, floats(64, 2000), *[floats(*map(int, slot.shape)) for slot in slots]))

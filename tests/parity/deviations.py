@@ -14,6 +14,7 @@ import opstage
 from opstage.ops import derived
 from opstage.ops.errors import LocatedError, OpstageError
 from opstage.options import Options
+from tests.optim.updates import updated
 
 FLOAT64 = Options(dtype="float64")
 
@@ -101,10 +102,8 @@ def _muon() -> None:
     parameter = torch.nn.Parameter(torch.from_numpy(p.copy()))
     parameter.grad = torch.from_numpy(g.copy())
     torch.optim.Muon([parameter], 1.0, weight_decay=0.0).step()
-    static = {"momentum": 0.95, "nesterov": True, "weight_decay": 0.0, "steps": 5, "eps": 1e-7}
-    ours, _ = opstage.run(
-        lambda ops, *refs: ops.muon_update(*refs, **static), p, g, np.zeros_like(p), np.array(1.0), options=FLOAT64
-    )
+    update = updated(opstage.optim.muon(1.0, weight_decay=0.0))
+    ours, _ = opstage.run(update, p, g, np.zeros_like(p), np.array(1.0), options=FLOAT64)
     difference = np.abs(ours - parameter.detach().numpy()).max()
     assert 1e-5 < difference < 5e-2, difference
 
@@ -162,7 +161,7 @@ DEVIATIONS = [
         _overflowed_squares,
     ),
     Deviation(
-        "muon_update",
+        "optim.muon",
         "iterates in bfloat16, whatever the parameter's dtype",
         "iterates in the parameter's dtype",
         "the same digits on every interpreter; with that one cast taken out of PyTorch the two agree",

@@ -11,7 +11,7 @@ import pytest
 import opstage
 from opstage import Options
 from opstage.ops.protocol import R
-from opstage.optim import Sgd
+from opstage.optim.optimizer import UpdateOp
 from opstage.training.param import Param
 from opstage.training.session import Session
 from tests.training.conftest import NewSession
@@ -156,15 +156,15 @@ def test_an_update_that_fails_leaves_every_parameter_and_moment_as_it_was(
     session = new_session(dtype="float64")
     params = [session.param(START), session.param(OTHER)]
     session.backward(quartic(session, *params))
-    update, calls = Sgd.update, []
+    update, calls = UpdateOp.__call__, []
 
-    def failing(self: Sgd, ops: Any, p: R, *rest: Any) -> Any:
+    def failing(self: UpdateOp, ops: Any, p: R, *rest: Any) -> Any:
         calls.append(p)
         if len(calls) == 2:
             raise MemoryError
         return update(self, ops, p, *rest)
 
-    monkeypatch.setattr(Sgd, "update", failing)
+    monkeypatch.setattr(UpdateOp, "__call__", failing)
     with pytest.raises(MemoryError):
         session.sgd_step_all(0.1)
     monkeypatch.undo()

@@ -25,12 +25,11 @@ from ..host import as_array
 from ..indices import indices_of
 from ..interpreter import BaseInterpreter
 from ..mesh.processes import own_number
-from ..tracer import Composite
 from ..wire import DEVICE_DTYPES, has_wire_form, no_wire_form, to_wire, wire_dtype
 from .kernels import KERNELS
 from .kernels.filling import FILLS
 from .kernels.reduction import total
-from .kernels.update import of_composite
+from .kernels.update import update_kernel
 
 _KNOWN_LIMIT = 1 << 13
 _FUSED: dict[Any, Callable[..., Any] | None] = {}  # by (primitive, operand types, statics); None: no kernels
@@ -38,7 +37,7 @@ _FUSED: dict[Any, Callable[..., Any] | None] = {}  # by (primitive, operand type
 
 def _entry(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> Callable[..., Any] | None:
     """Return the generated kernels of a composite as a table entry; None if they do not support all of it."""
-    update = of_composite(primitive) if type(primitive) is Composite else None
+    update = update_kernel(primitive)
     if update is not None:
         return update
     made = fused(primitive, types, static)

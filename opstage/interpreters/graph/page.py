@@ -80,7 +80,7 @@ class _GraphPage:
         return [*given, *[(constant.slot, "constant") for constant in body.constants]]
 
     def bodies(self, equation: Equation) -> list[Body]:
-        return static_bodies(equation)
+        return static_bodies(equation) if equation.static else []  # a composite is shown as one op
 
     def nodes(self, body: Body) -> list[OutlineNode]:
         return list(body_nodes(body))

@@ -57,6 +57,10 @@ class Executable(Protocol[T]):
         """
         ...
 
+    def prepared(self, inputs: Sequence[T], varying: Sequence[int]) -> Callable[[Sequence[T]], Any] | None:
+        """Return a fast call that binds `inputs` except at the positions `varying`, or None without such calls."""
+        ...
+
 
 E = TypeVar("E", bound=Executable[Any])
 E_co = TypeVar("E_co", bound=Executable[Any], covariant=True)
@@ -169,8 +173,7 @@ class Programs(Generic[E]):
         """
         with self.lock:
             entry = self._entry(program, refs, (program.key, frozenset()))
-            prepared = getattr(entry.executor, "prepared", None)
-            call = None if prepared is None else prepared(refs, varying)
+            call = entry.executor.prepared(refs, varying)
         return None if call is None or entry.result is None else (call, entry.guard.holds, entry.result)
 
     def _entry(

@@ -168,6 +168,9 @@ class RankExecutor:
         finish(())
         return outputs
 
+    def prepared(self, inputs: Sequence[Any], varying: Sequence[int]) -> None:
+        """It has no such calls."""
+
     def start(self, inputs: Sequence[Any], step: int = 0, free: Collection[int] = ()) -> tuple[tuple[Any, ...], Finish]:
         """See `Executable.start`."""
         if self._fused is None:

@@ -39,6 +39,7 @@ from ...ops.types import BOOL, TensorType, as_dtype, dtype_name
 from ...ops.untrusted import brief, shown
 from ...tensors import decode, decode_metadata, encode, read_bytes
 from ..control import every_primitive
+from ..tracer import DEFINITION, Composite, statics_of
 from .checker import GraphError, check_graph
 from .graph import Graph
 from .notation import (
@@ -100,7 +101,7 @@ def bodies(body: Body) -> Iterator[Body]:
 def static_bodies(equation: Equation) -> list[Body]:
     """Return the closed bodies in the static parameters of an equation, in the order of their numbers."""
     found: list[Body] = []
-    for value in equation.static.values():
+    for value in statics_of(equation).values():
         show_static(value, found)
     return found
 
@@ -157,7 +158,7 @@ class _Printer:
         results = ", ".join(f"%{slot}: {show_type(self.body.types[slot])}" for slot in equation.outputs)
         within: list[Body] = []
         words = [self.ref(slot) for slot in equation.inputs]
-        words += [f"{name}={show_static(value, within)}" for name, value in equation.static.items()]
+        words += [f"{name}={show_static(value, within)}" for name, value in statics_of(equation).items()]
         place = [f"@{equation.ordinal}"]
         line = self.body.lines.get(equation.ordinal)
         if line is not None:
@@ -228,6 +229,7 @@ class _Parser:
         self.regions: dict[str, Region] = {}
         self.types: dict[str, TensorType] = {}
         self.bodies: dict[tuple[str, ...], tuple[Body, int]] = {}
+        self.composites: dict[tuple[str, int], Composite] = {}  # by name and id of the body
         self.slots = 0
 
     def graph(self) -> Graph:
@@ -314,13 +316,27 @@ class _Parser:
                 f"{brief(row.strip())} is not an equation; expected %NUMBER: TYPE = OP(%…, NAME=…)  # @ORDINAL …"
             )
         operands = tuple([_slot(ref, slots) for ref in re.findall(r"%([^\s,()]+)", call[2])])
-        primitive = find_primitive(call[1], self.known)
         bodies = self._static_bodies(indent + INDENT)
         static = read_statics(call[3], self.scope, lambda position: _item(bodies, position))
+        definition = static.get(DEFINITION)
+        if call[1] not in self.known and registered(call[1]) is None and isinstance(definition, Body):
+            primitive: Primitive = self._composite(call[1], definition, [types.get(slot) for slot in operands])
+            static = {}
+        else:
+            primitive = find_primitive(call[1], self.known)
         results = tuple([_define(types, n, self._type(type_)) for n, type_ in _RESULT.findall(left)])
         ordinal, region, marks = self._place(place, lines)
         mark = RULE if "recomputed" in marks else int("backward" in marks)
         return Equation(primitive, static, operands, results, region, ordinal, "opened" in marks, mark)
+
+    def _composite(self, name: str, body: Body, operands: Sequence[TensorType | None]) -> Composite:
+        """Return a body as one op. Raises UsageError for operands of other types than those of its inputs."""
+        if operands != list(body.input_types):
+            raise UsageError(f"the operands of {name} have other types than the inputs of its definition")
+        found = self.composites.get((name, id(body)))
+        if found is None:
+            found = self.composites[name, id(body)] = Composite(name, body)
+        return found
 
     def _static_bodies(self, indent: str) -> list[Body]:
         if len(indent) > MOST_LEVELS * 2 * len(INDENT):

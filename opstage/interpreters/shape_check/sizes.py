@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...ops.closed import Body
+from ...ops.closed import Body, Equation
 from ...ops.dims import UNKNOWN, DimScope, Verdict, at_most, evaluate
 from ...ops.errors import ShapeError, UsageError, nearest
 from ...ops.primitive import Static
 from ...ops.types import TensorType
+from ..tracer import Composite
 from .program import CheckedProgram
 from .report import Assumption
 
@@ -94,10 +95,15 @@ class _Put:
         found = self._bodies.get(body)
         if found is None:
             found = self._bodies[body] = body.replace(
-                equations=[e._replace(static=self.static(e.static)) if e.static else e for e in body.equations],
+                equations=[self.equation(e) for e in body.equations],
                 types=[self.type(type_) for type_ in body.types],
             )
         return found
+
+    def equation(self, e: Equation) -> Equation:
+        if type(e.primitive) is Composite:
+            return e._replace(primitive=e.primitive.over(self.body(e.primitive.body)))
+        return e._replace(static=self.static(e.static)) if e.static else e
 
     def static(self, static: Static) -> Static:
         return {name: self.value(value) for name, value in static.items()}

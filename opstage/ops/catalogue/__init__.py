@@ -31,7 +31,6 @@ FAMILIES = (
     "biased_attention",
     "loss",
     "random",
-    "update",
 )
 """The families whose primitives have kernels."""
 

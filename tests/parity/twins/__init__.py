@@ -30,7 +30,6 @@ from tests.parity.twins import (
     sequence,
     solving,
     transcendental,
-    update,
 )
 
 TWINS: list[Twin] = [
@@ -52,7 +51,6 @@ TWINS: list[Twin] = [
     *normalization.TWINS,
     *attention.TWINS,
     *loss.TWINS,
-    *update.TWINS,
     *derived.TWINS,
     *losses.TWINS,
     *arrange.TWINS,

@@ -28,7 +28,6 @@ from . import (
     reduction,
     sequence,
     solving,
-    update,
 )
 
 KERNELS: Mapping[Primitive, Callable[..., Any]] = table_with_registered(
@@ -49,6 +48,5 @@ KERNELS: Mapping[Primitive, Callable[..., Any]] = table_with_registered(
         **indexing.KERNELS,
         **attention.KERNELS,
         **random.KERNELS,
-        **update.KERNELS,
     },
 )

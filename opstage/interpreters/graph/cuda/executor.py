@@ -87,6 +87,9 @@ class CudaExecutor:
         finish(())
         return outputs
 
+    def prepared(self, inputs: Sequence[DeviceBuffer], varying: Sequence[int]) -> None:
+        """It has no such calls."""
+
     def start(
         self, inputs: Sequence[DeviceBuffer], step: int = 0, free: Collection[int] = ()
     ) -> tuple[tuple[DeviceBuffer, ...], Finish]:

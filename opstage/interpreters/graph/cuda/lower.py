@@ -20,9 +20,10 @@ from ....ops.kinds import Effect
 from ....ops.primitive import Static
 from ....ops.types import TensorType
 from ....options import MatmulPrecision
-from ...eager_cuda.kernels import KERNELS, padded, update
+from ...eager_cuda.kernels import KERNELS, padded
 from ...eager_cuda.kernels.reduction import total
 from ...eager_cuda.kernels.strided import copy, row_major
+from ...eager_cuda.kernels.update import update_kernel
 from ...gpu.buffer import DeviceBuffer
 from ...gpu.device.context import OpContext
 from ...gpu.device.matrices import MatrixLayout
@@ -103,7 +104,7 @@ class Lowering:
         updates = {
             place: group.equations[0]
             for place, group in enumerate(self.groups)
-            if group.equations[0].primitive in update.KERNELS
+            if update_kernel(group.equations[0].primitive) is not None
             and not any(self._read.get(slot, set()) for slot in group.equations[0].outputs)
         }
         over: dict[int, int] = {}
@@ -192,7 +193,7 @@ class Lowering:
         self._device.serve(self._context(e), self._product if a_product else self._by_kernel, e)
 
     def _by_kernel(self, e: Equation) -> None:
-        kernel = KERNELS.get(e.primitive)
+        kernel = KERNELS.get(e.primitive) or update_kernel(e.primitive)
         if kernel is None:
             hint = "; give its custom_op a decomposition=, or kernels={'cuda': …}" if e.primitive.declared else ""
             raise UnsupportedError(

@@ -39,6 +39,9 @@ class StepwiseExecutor:
         """Return the outputs for `inputs` at training step `step`."""
         return replay(self._eager, self.graph, inputs, step)
 
+    def prepared(self, inputs: Sequence[DeviceBuffer], varying: Sequence[int]) -> None:
+        """It has no such calls."""
+
     def start(
         self, inputs: Sequence[DeviceBuffer], step: int = 0, free: Collection[int] = ()
     ) -> tuple[tuple[DeviceBuffer, ...], Finish]:

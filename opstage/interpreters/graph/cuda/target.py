@@ -7,6 +7,7 @@ from ....ops.catalogue.reduction import REDUCE_MEAN, SUM
 from ....ops.primitive import Primitive, Static
 from ....ops.types import TensorType
 from ...eager_cuda.kernels import KERNELS
+from ...eager_cuda.kernels.update import update_kernel
 from .. import passes
 from ..graph import Graph
 
@@ -15,7 +16,8 @@ _EXPANDED = frozenset({SUM, REDUCE_MEAN})
 
 
 def _stays(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> bool:
-    return primitive in FORMULAS or (primitive in KERNELS and primitive not in _EXPANDED)
+    has_kernel = primitive in KERNELS or update_kernel(primitive) is not None
+    return primitive in FORMULAS or (has_kernel and primitive not in _EXPANDED)
 
 
 PASSES = passes.standard(_stays, loops=True)
