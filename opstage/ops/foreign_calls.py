@@ -51,19 +51,20 @@ def of_a_call(error: TypeError) -> str | None:
     home = function.__name__ if isinstance(function, ModuleType) else getattr(function, "__module__", None)
     if str(home).partition(".")[0] not in _MODULES:
         return None
-    return f"{written} takes no refs: {_ours(written.rpartition('.')[2])}"
+    return f"{written} takes no refs: {op_for(written.rpartition('.')[2])}"
 
 
-def _ours(name: str) -> str:
+def op_for(name: str, owner: str = "the program's first argument") -> str:
+    """Return the hint for a function of another library that was called with refs of `owner`, whose methods are ops."""
     from .protocol import OPS
 
     if name in _OF_REFS:
         return _OF_REFS[name]
     if name in OPS:
-        return f"it is ops.{name}, a method of the program's first argument"
+        return f"it is ops.{name}, a method of {owner}"
     if name in names_of("ops"):
         return f"Opstage calls it {names_of('ops')[name]}"
-    return "tensors of a program are computed with by the methods of its first argument, ops"
+    return f"tensors are computed with by ops, the methods of {owner}"
 
 
 def _about_a_ref(error: TypeError) -> bool:

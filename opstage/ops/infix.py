@@ -35,7 +35,7 @@ class Infix:
     """The operators of a ref. A ref supplies `ops`, its interpreter, and `shape` and `dtype`."""
 
     __slots__ = ()
-    __array_ufunc__ = None  # `ndarray * ref` must reach __rmul__
+    __array_ufunc__: Any = None  # `ndarray * ref` must reach __rmul__
     __pandas_priority__ = 10_000  # and so must `frame * ref`; frames themselves have 4,000
     ops: Any
 

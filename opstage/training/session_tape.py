@@ -34,6 +34,31 @@ class Forgetful(Protocol):
     def forget(self) -> None: ...
 
 
+_REFLECTED = {
+    "add": "__radd__",
+    "subtract": "__rsub__",
+    "multiply": "__rmul__",
+    "divide": "__rtruediv__",
+    "floor_divide": "__rfloordiv__",
+    "remainder": "__rmod__",
+    "divmod": "__rdivmod__",
+    "power": "__rpow__",
+    "matmul": "__rmatmul__",
+    "less": "__gt__",
+    "less_equal": "__ge__",
+    "greater": "__lt__",
+    "greater_equal": "__le__",
+    "equal": "__eq__",
+    "not_equal": "__ne__",
+    "bitwise_and": "__rand__",
+    "bitwise_or": "__ror__",
+    "bitwise_xor": "__rxor__",
+}
+"""By NumPy's name of an operator, the method of its second operand."""
+
+_REDUCTIONS = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min"}
+
+
 class SessionRef(Node[Any]):
     """A ref of a session's tape. Errors of its operators point to the user's line, since no program surrounds it."""
 
@@ -45,6 +70,16 @@ class SessionRef(Node[Any]):
         self.record = record
         self.slot = slot
         ops.note(self)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **more: Any) -> Any:
+        """Leave `array * ref` to the operators of the ref. Raises TypeError, with the op, for NumPy's functions."""
+        operator = _REFLECTED.get(ufunc.__name__)
+        if operator and method == "__call__" and not more and not isinstance(inputs[0], Node):
+            return getattr(self, operator)(inputs[0])
+        from ..ops.foreign_calls import op_for
+
+        name = _REDUCTIONS.get(ufunc.__name__, ufunc.__name__) if method == "reduce" else ufunc.__name__
+        raise TypeError(f"np.{name} takes no refs: {op_for(name, 'the session')}")
 
     def forget(self) -> None:
         """Drop the value and all that the backward pass would read; shape and dtype stay."""

@@ -75,7 +75,7 @@ FOREIGN: list[tuple[Callable[[Any, Any], Any], str]] = [
     (lambda ops, x: np.mean(x, axis=0), "np.mean takes no refs: Opstage calls it ops.reduce_mean(x)"),
     (lambda ops, x: np.sum(x), "np.sum takes no refs: it is ops.sum"),
     (lambda ops, x: np.asarray(x), "np.asarray takes no refs: a ref is a tensor already"),
-    (lambda ops, x: np.linalg.eig(x), "np.linalg.eig takes no refs: tensors of a program are computed with by"),
+    (lambda ops, x: np.linalg.eig(x), "np.linalg.eig takes no refs: tensors are computed with by ops"),
     (lambda ops, x: math.exp(ops.sum(x)), "math.exp takes no refs: it is ops.exp"),
     (lambda ops, x: torch.cat(x), "torch.cat takes no refs: Opstage calls it ops.concat([x, y], axis=0)"),
     (lambda ops, x: max(x, 0), "max(…) takes no refs: the larger of two is ops.maximum(x, y)"),
@@ -99,6 +99,18 @@ def test_functions_of_others_name_the_op(program: Any, hint: str) -> None:
         assert note.startswith(hint)
     (finding,) = opstage.check(program, Spec("B B")).errors
     assert hint in finding.reason
+
+
+def test_functions_of_numpy_name_the_op_for_refs_of_a_session() -> None:
+    session = opstage.Session()
+    x, ones = session.const(np.ones((2, 2), np.float32)), np.ones((2, 2), np.float32)
+    calls = {"exp": lambda: np.exp(x), "maximum": lambda: np.maximum(0, x), "add": lambda: np.add(x, 1)}
+    for name, call in {**calls, "sum": lambda: np.sum(x), "multiply": lambda: ones.__imul__(x)}.items():
+        ours = "Opstage calls it" if name == "multiply" else f"it is ops.{name}, a method of the session"
+        with pytest.raises(TypeError, match=f"^np.{name} takes no refs: {ours}"):
+            call()
+    for found, value in ((3 * ones - x, 2.0), (np.float64(3.0) / x, 3.0), (ones @ x, 2.0), (ones < x, 0.0)):
+        assert (session.get_value(found) == value).all()
 
 
 def test_a_trainer_says_so_too() -> None:
