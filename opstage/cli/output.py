@@ -12,8 +12,10 @@ from typing import Any, Self, final
 import click
 
 from ..experiment.run import Watcher
+from ..ops.errors import RankError
 from ..ops.untrusted import printable
 from ..training.fit import EpochResult
+from .several import report_at_once
 
 UNHEARD = 128 + getattr(signal, "SIGPIPE", 13)
 """The exit code of a command with closed output, as after SIGPIPE."""
@@ -73,6 +75,8 @@ class Audible(AbstractContextManager["Audible"]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._try("__exit__", kind, error, trace)
+        if isinstance(error, RankError):
+            report_at_once(error)
 
     def step(self, epoch: int, step: int, loss: float, samples: int) -> None:
         """Show a step."""

@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import click
 
 from ..interpreters.mesh.processes import ENDED, NotJoinedError, launched
-from ..ops.errors import UsageError
+from ..ops.errors import RankError, UsageError
+
+if TYPE_CHECKING:
+    from ..interpreters.mesh.fabric import Fabric
 
 _PATIENCE = 5.0
 """Seconds within which a failing process reports the error and ends all others."""
@@ -37,7 +41,6 @@ def conclude(text: str, code: int, error: BaseException) -> int:
         return code
     from ..experiment.together import DisagreementError, agree
     from ..interpreters.mesh.processes import world
-    from ..ops.errors import RankError
 
     try:
         fabric = world()
@@ -60,9 +63,26 @@ def conclude(text: str, code: int, error: BaseException) -> int:
         if speaks():
             click.echo(text, err=True)
         return code
-    if fabric.fail(error):
-        click.echo(f"{text}\n  (said by process {launched()[0]} of {launched()[1]})", err=True)
-    else:
+    if not _report(fabric, text, error):
         time.sleep(_PATIENCE)  # the failing process ends all, with its exit code
     fabric.abort(code)
     return code
+
+
+def report_at_once(error: RankError) -> None:
+    """Report the failure of another process before this one writes the files of its run, which takes a while."""
+    from ..interpreters.mesh.processes import world
+
+    _report(world(), f"opstage: {error}", error)
+
+
+_REPORTS: list[bool] = []
+
+
+def _report(fabric: Fabric, text: str, error: BaseException) -> bool:
+    """Tell all other processes of an error, once; report it, and return True, if this process is the one to do so."""
+    if not _REPORTS:
+        _REPORTS.append(fabric.fail(error))
+        if _REPORTS[0]:
+            click.echo(f"{text}\n  (said by process {launched()[0]} of {launched()[1]})", err=True)
+    return _REPORTS[0]

@@ -240,8 +240,7 @@ class MpiFabric:
         _note(1, "x")
         reason = error.reason if isinstance(error, RankError) else str(error)
         text = reason if isinstance(error, RankError) else f"{type(error).__name__}: {reason}"
-        lowest = self._words.fail(text, set(self._dead()))
-        return not isinstance(error, RankError) or lowest == self.process
+        return self._words.fail(text, {*self._dead()}, reports=not isinstance(error, RankError))
 
     def abort(self, code: int) -> None:
         """Terminate all processes of the run."""

@@ -11,7 +11,9 @@ FAILED, ASK, ANSWER = 1, 2, 3
 _ANSWERS = 1.5
 """Seconds in which a waiting process must answer."""
 _TOGETHER = 0.5
-"""Seconds in which processes that fail at the same time hear of each other."""
+"""Seconds in which a process that has noticed a failure hears of a lower one that has."""
+_DELIVERY = 0.02
+"""Seconds in which MPI delivers the messages of a failure."""
 
 
 @final
@@ -59,22 +61,26 @@ class Words:
             time.sleep(0.01)
         return dict(self._answers)
 
-    def fail(self, text: str, dead: Collection[int]) -> int:
-        """Tell all who live that this process fails; return the lowest of those that fail at the same time."""
-        for process in range(self.processes):
-            if process != self.process and process not in dead:
-                with suppress(self._mpi.Exception):  # it has died meanwhile
-                    self._outgoing.append(self._comm.isend(text, process, FAILED))
-        until = time.perf_counter() + _TOGETHER
-        lowest = self.process
-        status = self._mpi.Status()
-        while time.perf_counter() < until:
+    def fail(self, text: str, dead: Collection[int], *, reports: bool) -> bool:
+        """Tell all who live that this process fails; return whether it is to report the failure: always if it `reports`
+        an error of its own, else if it is the lowest of those that notice one at the same time.
+
+        Only a process that does not know whether a lower one will report waits for that.
+        """
+        others = {process for process in range(self.processes) if process != self.process and process not in dead}
+        for process in others:
+            with suppress(self._mpi.Exception):  # it has died meanwhile
+                self._outgoing.append(self._comm.isend(text, process, FAILED))
+        began, status = time.perf_counter(), self._mpi.Status()
+        lower = {process for process in others if process < self.process and not reports}
+        while time.perf_counter() - began < (_TOGETHER if lower else _DELIVERY):
             try:
                 while self._comm.Iprobe(self._mpi.ANY_SOURCE, FAILED, status):
                     source = status.Get_source()
                     self._comm.recv(source=source, tag=FAILED)
-                    lowest = min(lowest, source)
+                    if source in lower:
+                        return False
             except self._mpi.Exception:  # of one that has died
                 pass
-            time.sleep(0.01)
-        return lowest
+            time.sleep(0.002)
+        return True
