@@ -36,7 +36,7 @@ from ...ops.closed import Body, ScanParameters
 from ...ops.primitive import Primitive, Static
 from ...ops.types import BOOL, as_dtype, is_float
 from .elementwise import filled
-from .interpreter import EPS, Interval, Intervals, down, up
+from .interpreter import EPS, Interval, Intervals, down, rising, up
 
 # Loops and branches: their bodies run on intervals, and stay one op ---------------------------------------------------
 
@@ -177,14 +177,6 @@ def _equal(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
     return (bounds.between(certain, ops.logical_not(ops.logical_and(sure, apart))),)
 
 
-def _logical(name: str) -> Callable[..., Refs]:
-    def rule(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
-        (x, y), f = refs, getattr(bounds.inner, name)
-        return (bounds.between(f(x.lower, y.lower), f(x.upper, y.upper)),)
-
-    return rule
-
-
 def _logical_not(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
     (x,), ops = refs, bounds.inner
     return (bounds.between(ops.logical_not(x.upper), ops.logical_not(x.lower)),)
@@ -269,17 +261,12 @@ def _truncated(bounds: Intervals[Any], x: Interval[Any], dtype: Any) -> Interval
     return bounds.between(*found)
 
 
-def _pad(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
-    lower, upper = (bounds.inner.bind(PAD, (end,), static)[0] for end in (refs[0].lower, refs[0].upper))
-    return (bounds.between(lower, upper),)
-
-
 _COMPARISONS: dict[Primitive, Callable[..., Refs]] = {
     LESS: _compared("less", "less_equal"),
     LESS_EQUAL: _compared("less_equal", "less"),
     EQUAL: _equal,
-    LOGICAL_AND: _logical("logical_and"),
-    LOGICAL_OR: _logical("logical_or"),
+    LOGICAL_AND: rising(LOGICAL_AND),
+    LOGICAL_OR: rising(LOGICAL_OR),
     LOGICAL_NOT: _logical_not,
     LOGICAL_XOR: _logical_xor,
     ISNAN: _isnan,
@@ -296,7 +283,7 @@ RULES: dict[Primitive, Callable[..., Refs]] = {
     **_COMPARISONS,
     SELECT: _select,
     CAST: _cast,
-    PAD: _pad,
+    PAD: rising(PAD),
 }
 EXACT = frozenset({*_COMPARISONS, SELECT, DETACH, FULL, IOTA, RAND_UNIFORM, PAD})
 OPEN_INTEGERS = frozenset({SCAN, SWITCH, *_COMPARISONS, SELECT, CAST, PAD})

@@ -69,7 +69,7 @@ from ...ops.catalogue.transcendental import (
 )
 from ...ops.enclosures import corners, is_even, magnitudes, power_operands
 from ...ops.primitive import Primitive, Static
-from .interpreter import Interval, Intervals, down, eps_of, rounded_ends, up
+from .interpreter import Interval, Intervals, down, eps_of, rising, rounded_ends, up
 
 Refs = tuple[Interval[Any], ...]
 
@@ -167,14 +167,6 @@ def _div(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
 def _inv(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
     one = bounds.wrap(filled(bounds.inner, refs[0].lower, 1.0))
     return _div(bounds, (one, refs[0]), static)
-
-
-def _ends(op: str) -> Callable[..., Refs]:
-    def rule(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
-        (x, y), choose = refs, getattr(bounds.inner, op)
-        return (bounds.between(choose(x.lower, y.lower), choose(x.upper, y.upper)),)
-
-    return rule
 
 
 def _abs(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
@@ -427,8 +419,8 @@ RULES: dict[Primitive, Callable[..., Refs]] = {
     MUL: _mul,
     DIV: _div,
     INV: _inv,
-    MAXIMUM: _ends("maximum"),
-    MINIMUM: _ends("minimum"),
+    MAXIMUM: rising(MAXIMUM),
+    MINIMUM: rising(MINIMUM),
     ABS: _abs,
     COSH: _even("cosh", 16, 1.0),
     POW: _pow,

@@ -120,9 +120,7 @@ class Intervals(Wrapper[Interval[R], R]):
                 found: Sequence[Interval[R]] | None = bounds_at_once(self, primitive, refs, static, rule)
                 return tuple(rule(self, refs, static) if found is None else found)
             if layout:
-                lowers = self.inner.bind(primitive, tuple([r.lower for r in refs]), static)
-                uppers = self.inner.bind(primitive, tuple([r.upper for r in refs]), static)
-                return tuple([self.between(low, high) for low, high in zip(lowers, uppers)])
+                return self.at_ends(primitive, refs, static)
         if primitive.decomposition is None or Effect.EXTERNAL in primitive.effects:
             raise self.refusal(primitive, "it")
 
@@ -133,6 +131,12 @@ class Intervals(Wrapper[Interval[R], R]):
             fused = bounds_at_once(self, primitive, refs, static, by_parts)
         return self.decompose(primitive, refs, static) if fused is None else fused
 
+    def at_ends(self, primitive: Primitive, refs: Sequence[Interval[R]], static: Static) -> tuple[Interval[R], ...]:
+        """The results of an op that falls in no operand: those of the ends."""
+        lowers = self.inner.bind(primitive, tuple([r.lower for r in refs]), static)
+        uppers = self.inner.bind(primitive, tuple([r.upper for r in refs]), static)
+        return tuple([self.between(low, high) for low, high in zip(lowers, uppers)])
+
     def refusal(self, primitive: Primitive, what: str) -> UnsupportedError:
         """The error for an op, or for one on `what`, that has no bounds."""
         return UnsupportedError(
@@ -141,6 +145,11 @@ class Intervals(Wrapper[Interval[R], R]):
             op=primitive.name,
             region=self.cursor.region.name,
         )
+
+
+def rising(primitive: Primitive) -> Callable[..., tuple[Interval[Any], ...]]:
+    """The rule of an op that falls in no operand and rounds nothing."""
+    return lambda bounds, refs, static: bounds.at_ends(primitive, refs, static)
 
 
 # Outward rounding -----------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ from ...ops.catalogue.sequence import CUMSUM
 from ...ops.dims import prod
 from ...ops.primitive import Primitive, Static
 from ...ops.types import TensorType, is_float
-from .interpreter import TINY, Interval, Intervals, by_one_kernel, eps_of, gamma, overflow
+from .interpreter import TINY, Interval, Intervals, by_one_kernel, eps_of, gamma, overflow, rising
 
 Refs = tuple[Interval[Any], ...]
 
@@ -261,20 +261,11 @@ def _sum(primitive: Primitive) -> Callable[..., Refs]:
     return rule
 
 
-def _gather(primitive: Primitive) -> Callable[..., Refs]:
-    def rule(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
-        lower = bounds.inner.bind(primitive, tuple([x.lower for x in refs]), static)[0]
-        upper = bounds.inner.bind(primitive, tuple([x.upper for x in refs]), static)[0]
-        return (bounds.between(lower, upper),)
-
-    return rule
-
-
 RULES: dict[Primitive, Callable[..., Refs]] = {
     **{primitive: _product(primitive) for primitive in PRODUCT_TERMS},
     SCALED_DOT_PRODUCT_ATTENTION: _attention,
     BIASED_ATTENTION: _biased,
     **{primitive: _sum(primitive) for primitive in SUM_TERMS},
-    **{primitive: _gather(primitive) for primitive in GATHERS},
+    **{primitive: rising(primitive) for primitive in GATHERS},
 }
 EXACT = frozenset({*GATHERS})

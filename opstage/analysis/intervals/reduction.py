@@ -23,18 +23,9 @@ from ...ops.primitive import Primitive, Static
 from ...ops.types import BOOL, INT64, TensorType
 from .control import known
 from .elementwise import filled
-from .interpreter import Interval, Intervals, down, eps_of, gamma, slack, up
+from .interpreter import Interval, Intervals, down, eps_of, gamma, rising, slack, up
 
 Refs = tuple[Interval[Any], ...]
-
-
-def _ends(primitive: Primitive) -> Callable[..., Refs]:
-    def rule(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
-        (x,) = refs
-        lower, upper = (bounds.inner.bind(primitive, (end,), static)[0] for end in (x.lower, x.upper))
-        return (bounds.between(lower, upper),)
-
-    return rule
 
 
 def any_index(bounds: Intervals[Any], shape: Any, count: Any) -> Interval[Any]:
@@ -71,16 +62,15 @@ def _whether(name: str) -> Callable[..., Refs]:
 
 
 def _max_pool(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
-    (x,), ops = refs, bounds.inner
-    (lower, index), (upper, _) = (ops.bind(MAX_POOL, (end,), static) for end in (x.lower, x.upper))
-    cells = prod(x.shape[-len(static["kernel"]) :])
-    return bounds.between(lower, upper), any_index(bounds, index.shape, cells)
+    greatest, index = bounds.at_ends(MAX_POOL, refs, static)
+    cells = prod(refs[0].shape[-len(static["kernel"]) :])
+    return greatest, any_index(bounds, index.shape, cells)
 
 
 def _smooth_max_pool(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
     """It rises in every cell, for either sign of beta; its error is that of a sum of exponentials, over |beta|."""
-    (x,), ops = refs, bounds.inner
-    lower, upper = (ops.bind(SMOOTH_MAX_POOL, (end,), static)[0] for end in (x.lower, x.upper))
+    (found,), ops = bounds.at_ends(SMOOTH_MAX_POOL, refs, static), bounds.inner
+    lower, upper = found.lower, found.upper
     beta, cells = abs(float(static["beta"])), int(prod(static["kernel"]))
     size = ops.maximum(ops.maximum(ops.abs(lower), ops.abs(upper)), (cells + 32) / beta)
     return (bounds.between(down(ops, lower, 8, of=size), up(ops, upper, 8, of=size)),)
@@ -129,7 +119,7 @@ def _exponentials(ops: Any, x: Interval[Any], axis: int) -> _Exponentials:
 def _softmax(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
     (x,), ops, axis = refs, bounds.inner, static["axis"]
     if 0 in x.shape:
-        return _ends(SOFTMAX)(bounds, refs, static)
+        return bounds.at_ends(SOFTMAX, refs, static)
     e = _exponentials(ops, x, axis)
     lower = ops.div(e.at_low, ops.add(e.at_low, e.beside_low))
     above = ops.add(e.at_high, e.beside_high)
@@ -144,7 +134,7 @@ def _softmax(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
 def _log_softmax(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
     (x,), ops, axis = refs, bounds.inner, static["axis"]
     if 0 in x.shape:
-        return _ends(LOG_SOFTMAX)(bounds, refs, static)
+        return bounds.at_ends(LOG_SOFTMAX, refs, static)
     e = _exponentials(ops, x, axis)
     below, above = ops.log(ops.add(e.at_low, e.beside_low)), ops.log(ops.add(e.at_high, e.beside_high))
     lower, upper = ops.sub(e.low, below), ops.sub(e.high, above)
@@ -184,8 +174,8 @@ def _cross_entropy(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
 
 
 RULES: dict[Primitive, Callable[..., Refs]] = {
-    REDUCE_MAX: _ends(REDUCE_MAX),
-    REDUCE_MIN: _ends(REDUCE_MIN),
+    REDUCE_MAX: rising(REDUCE_MAX),
+    REDUCE_MIN: rising(REDUCE_MIN),
     REDUCE_ANY: _whether("reduce_any"),
     REDUCE_ALL: _whether("reduce_all"),
     ARGMAX: _arg(ARGMAX),
