@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ...ops.catalogue import reduction
 from ...ops.dims import Dim
 from ...ops.types import Shape
-from ..domain import OpCall
+from ..domain import OpCall, Rule
 from .cuts import common, held
 from .elementwise import FINITE, PRODUCTS, absorbed
 from .fact import (
@@ -212,40 +212,27 @@ def windowed(
     return reading(fact._replace(axes=axes, reads=(), outside=(), value=None), hull(entries))
 
 
-def conv(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact] | None:
-    *weights, x = facts
-    if not all(fact.idle for fact in weights):
-        return [domain.top(call.outputs[0], facts)]
-    static, rank = call.static, len(call.inputs[0].shape) - 2
-    channels, out = len(x.axes) - rank - 1, call.outputs[0].shape
-    reach = [(size - 1) * d for size, d in zip(call.inputs[0].shape[2:], static["dilation"])]
-    found = dropped(x, (channels,), keepdims=True)
-    found = with_one_index(found, channels, 1)
-    found = windowed(
-        found,
-        call.inputs[-1].shape,
-        out,
-        steps=static["stride"],
-        before=static["padding"],
-        cells=reach,
-    )
-    return [_with_channels(found, channels, out, weights)]
+def convolve(transposed: bool) -> Rule:
+    def rule(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
+        *weights, x = facts
+        if not all(fact.idle for fact in weights):
+            return [domain.top(call.outputs[0], facts)]
+        static, rank = call.static, len(call.inputs[0].shape) - 2
+        channels, out = len(x.axes) - rank - 1, call.outputs[0].shape
+        reach = [(size - 1) * d for size, d in zip(call.inputs[0].shape[2:], static["dilation"])]
+        found = dropped(x, (channels,), keepdims=True)
+        if transposed:
+            # With a stride an element reads cells that are a quotient of its index, which no span says.
+            strided = [channels + 1 + i for i, step in enumerate(static["stride"]) if step != 1]
+            found = dropped(found, strided, keepdims=True)
+            before = [cells - padding for cells, padding in zip(reach, static["padding"])]
+            found = windowed(found, _sizes(found), out, steps=(1,) * rank, before=before, cells=reach)
+        else:
+            found, shape = with_one_index(found, channels, 1), call.inputs[-1].shape
+            found = windowed(found, shape, out, steps=static["stride"], before=static["padding"], cells=reach)
+        return [_with_channels(found, channels, out, weights)]
 
-
-def conv_transpose(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact] | None:
-    *weights, x = facts
-    if not all(fact.idle for fact in weights):
-        return [domain.top(call.outputs[0], facts)]
-    static, rank = call.static, len(call.inputs[0].shape) - 2
-    channels, out = len(x.axes) - rank - 1, call.outputs[0].shape
-    reach = [(size - 1) * d for size, d in zip(call.inputs[0].shape[2:], static["dilation"])]
-    found = dropped(x, (channels,), keepdims=True)
-    # With a stride an element reads cells that are a quotient of its index, which no span says.
-    strided = [channels + 1 + i for i, step in enumerate(static["stride"]) if step != 1]
-    found = dropped(found, strided, keepdims=True)
-    before = [cells - padding for cells, padding in zip(reach, static["padding"])]
-    found = windowed(found, _sizes(found), out, steps=(1,) * rank, before=before, cells=reach)
-    return [_with_channels(found, channels, out, weights)]
+    return rule
 
 
 def _sizes(fact: Fact) -> Shape:

@@ -39,7 +39,7 @@ from .layout import (
     slice_,
     unchanged,
 )
-from .reduction import conv, conv_transpose, matmul, mixes, order, pool, reduce, running
+from .reduction import convolve, matmul, mixes, order, pool, reduce, running
 
 
 def _axis(call: OpCall) -> tuple[int]:
@@ -83,8 +83,8 @@ RULES: Final[Mapping[Primitive, Rule]] = {
     sequence.ARGSORT: order,
     indexing.GATHER_ROWS: gather_rows,
     indexing.SCATTER_ADD_ROWS: scatter_add_rows,
-    convolution.CONV: conv,
-    convolution.CONV_TRANSPOSE: conv_transpose,
+    convolution.CONV: convolve(transposed=False),
+    convolution.CONV_TRANSPOSE: convolve(transposed=True),
     pooling.MAX_POOL: pool,
     pooling.AVG_POOL: pool,
     pooling.AVG_POOL_GRAD: mixes(_plane),
