@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from .options import Options
     from .training import callbacks
     from .training.accumulate import Accumulate
-    from .training.finite import NotFiniteError
-    from .training.lr_range import lr_range_test
+    from .training.fit import lr_range_test
     from .training.module import ScalarModule, ScalarModuleDef
     from .training.param import Param
+    from .training.saved import NotFiniteError
     from .training.session import Session
     from .training.trainer import ScalarTrainer, scalar_trainer
     from .training.validate import check_step
@@ -140,8 +140,8 @@ _HOMES = {
     ".ops.spec": "Spec",
     ".options": "Options",
     ".training.accumulate": "Accumulate",
-    ".training.finite": "NotFiniteError",
-    ".training.lr_range": "lr_range_test",
+    ".training.fit": "lr_range_test",
+    ".training.saved": "NotFiniteError",
     ".training.module": "ScalarModule ScalarModuleDef",
     ".training.param": "Param",
     ".training.session": "Session",

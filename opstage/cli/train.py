@@ -17,8 +17,8 @@ from ..experiment.task import Task, prepare
 from ..ops.errors import UsageError
 from ..ops.untrusted import brief, printable
 from ..optim.groups import group_lines, group_text
-from ..training.finite import NotFiniteError
-from ..training.lr_range import LrRange, lr_range_test
+from ..training.fit import LrRange, lr_range_test
+from ..training.saved import NotFiniteError
 from .flags import OPTION_PATHS, DottedCommand, flag_layer, with_option_flags
 from .output import Audible, Voice
 from .several import speaks

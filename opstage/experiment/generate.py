@@ -21,8 +21,7 @@ from ..ops.trees import flatten, paths, unflatten
 from ..options import Options, options_of
 from ..tensors import read_tensors
 from ..training import checkpoint
-from ..training.finite import NotFiniteError, first_not_finite
-from ..training.saved import require_fit
+from ..training.saved import NotFiniteError, first_not_finite, require_fit
 from .directory import CHECKPOINT
 from .settings import configure
 

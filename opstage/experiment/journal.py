@@ -12,8 +12,8 @@ from typing import Self, final
 from ..ops.errors import OpstageError, is_installed
 from ..optim.groups import group_rows
 from ..training.callback import Loop
-from ..training.finite import NotFiniteError
 from ..training.fit import EpochResult, Position
+from ..training.saved import NotFiniteError
 from .directory import METRICS, PLOT, REPORT, RUN, RunDirectory
 from .extras import Events, plot_png
 from .live import Pace

@@ -24,12 +24,12 @@ from ..ops.trees import Structure, flatten, lists_as_arrays, unflatten
 from ..ops.types import TensorType, dtype_name
 from ..optim.hyperparameters import keep, require_count
 from ..options import Options
-from .by_name import by_position
 from .parallel import DataParallel, FlatLoss, LossPart
 from .row_terms import DIVISOR, Divisor, Joining, Joinings, called, counts, is_state, with_state
 from .sharding import several_ranks
 from .step import Row, StepOutputs, TrainingStep
 from .terms import ROWS, SUM
+from .validate import by_position
 
 if TYPE_CHECKING:
     from .executor import Executor
@@ -162,7 +162,7 @@ class Microbatches:
     sums: GradientSums | None = None
 
     @property
-    def program(self) -> Callable[..., Row]:
+    def program(self) -> Callable[..., Row[Any]]:
         """The program that completes the step."""
         return self.apply
 
@@ -171,7 +171,7 @@ class Microbatches:
         """A key that distinguishes its programs from those of the trainer's other steps."""
         return self.whole.key, self.weigh, self.terms and self.terms.terms, self.rows
 
-    def part(self, ops: BaseInterpreter[Any], *row: Any) -> Row:
+    def part(self, ops: BaseInterpreter[Any], *row: Any) -> Row[Any]:
         """Compute a part of a batch: (parameters, state, batch, sums, number, weight[, share, sums over rows]) ->
         (loss, metrics, state), weight, sums.
 
@@ -216,12 +216,12 @@ class Microbatches:
         loss = self.whole.loss
         return loss if isinstance(loss, DataParallel) else DataParallel(loss, 1 if self.whole.state is None else 2)
 
-    def sum_over_rows(self, ops: Any, *row: Any) -> Row:
+    def sum_over_rows(self, ops: Any, *row: Any) -> Row[Any]:
         """Compute (parameters, state, batch, share, sums known so far) -> the next sum over the rows of a part."""
         assert self.terms is not None and self.terms.terms is not None
         first, terms = sum(self.whole.counts[:3]), self.terms.terms
 
-        def program(outer: Any, *refs: Any) -> Row:
+        def program(outer: Any, *refs: Any) -> Row[Any]:
             arguments = self.whole.arguments(refs[:first])
             leaves, structure = flatten(arguments)
             share, known = refs[first], dict(zip(terms.sums, refs[first + 1 :]))
@@ -237,7 +237,7 @@ class Microbatches:
         return self.whole.sharding.on_whole_parameters(ops, program, row)
 
     def _divisor(self, ops: Any, row: Sequence[Any], divisor: Divisor) -> Any:
-        def program(outer: Any, *refs: Any) -> Row:
+        def program(outer: Any, *refs: Any) -> Row[Any]:
             leaves, structure = flatten(self.whole.arguments(refs))
             types = [TensorType(ref.shape, ref.dtype) for ref in leaves]
             return [divisor.value(outer, FlatLoss(self._loss.loss, structure), leaves, types)], flatten(0)[1]
@@ -253,7 +253,7 @@ class Microbatches:
         zero = ops.full(shape=gradient.shape, value=0.0, dtype=gradient.dtype)
         return ops.select(ops.broadcast_to(counts(ops, weight, loss), shape=gradient.shape), product, zero)
 
-    def apply(self, ops: BaseInterpreter[Any], *row: Any) -> Row:
+    def apply(self, ops: BaseInterpreter[Any], *row: Any) -> Row[Any]:
         """Compute (parameters, slots, scalars, sums, weight) -> new trained parameters and slots; gradients are
         sums/weight.
 

@@ -16,11 +16,9 @@ from ..ops.errors import UsageError, nearest
 from ..ops.untrusted import a_type
 from ..optim import Optimizer
 from ..optim.hyperparameters import require_positive
-from .average import RunningAverage
-from .position import EpochResult, Position
 from .saved import CallbackValues
-from .snapshot import Snapshot, take_snapshot
-from .state import OptimizerState
+from .snapshot import EpochResult, Position, Snapshot, take_snapshot
+from .state import OptimizerState, RunningAverage
 from .trainer import ScalarTrainer
 
 

@@ -20,10 +20,10 @@ from ..optim.hyperparameters import (
     require_positive,
 )
 from . import checkpoint
-from .average import RunningAverage
 from .callback import Callback, Loop
-from .position import EpochResult, Position
 from .saved import CallbackValues
+from .snapshot import EpochResult, Position
+from .state import RunningAverage
 from .trainer import ScalarTrainer
 
 __all__ = [

@@ -27,10 +27,8 @@ from ..ops.untrusted import a_type
 from ..optim import Optimizer
 from ..tensors import decode, in_order, read_bytes, size_of, stream
 from .callback import Callback, require_restorable
-from .finite import require_finite_values
-from .manifest import from_document, to_document
-from .saved import Array
-from .snapshot import Snapshot, take_snapshot
+from .saved import Array, require_finite_values
+from .snapshot import Snapshot, from_document, take_snapshot, to_document
 from .state import OptimizerState
 from .trainer import ScalarTrainer
 

@@ -19,14 +19,13 @@ from ..optim import Optimizer
 from ..optim.hyperparameters import require_reals
 from ..options import Options
 from .accumulate import Accumulate, GradientAccumulation, Microbatches
-from .by_name import by_position, require_count
 from .commit import Commit, uninterrupted
 from .parallel import DataParallel, Replicated
 from .param import alone, mirrors, prepare_update
 from .sharding import REPLICATED, Sharding
 from .state import BoundOptimizer, OptimizerState, TrainerState, require_state
 from .step import Clip, Row, StepOutputs, TrainingStep
-from .validate import BatchContract
+from .validate import BatchContract, by_position, require_count
 
 _STEPS = 32
 """How many programs are cached: they depend on the trained parameters, the optimizer and the structure of batches."""
@@ -224,7 +223,7 @@ class Executor:
 
     def evaluate(
         self,
-        program: Callable[..., Row],
+        program: Callable[..., Row[Any]],
         step: TrainingStep,
         refs: tuple[Any, ...],
         values: Sequence[Any] | None = None,

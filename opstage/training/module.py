@@ -20,11 +20,10 @@ from ..ops.untrusted import a_type
 from ..optim import Optimizer
 from ..options import Options, options_of
 from .accumulate import Accumulate
-from .finite import require_finite_loss, require_finite_values
 from .param import Param
-from .parameters import as_param, plan_params, requires_grad_flags
+from .parameters import as_param, plan_params, require_apart, requires_grad_flags
 from .parameters import cast as in_dtype
-from .sharing import require_apart
+from .saved import require_finite_loss, require_finite_values
 from .state import OptimizerState
 from .trainer import ScalarTrainer, scalar_trainer
 

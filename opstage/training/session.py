@@ -41,12 +41,22 @@ from ..ops.untrusted import a_type
 from ..optim import Optimizer
 from ..options import Options, options_of
 from .commit import Commit
-from .gradients import Gradients, aligned
 from .param import Param, prepare_update
-from .parameters import together
-from .refs import NatRef, Nats, NatVecRef, natural, naturals, own_nats, own_node, require_shape
-from .session_tape import Forgetful, SessionTape
-from .sharing import Given
+from .parameters import Given, together
+from .session_tape import (
+    Forgetful,
+    Gradients,
+    NatRef,
+    Nats,
+    NatVecRef,
+    SessionTape,
+    aligned,
+    natural,
+    naturals,
+    own_nats,
+    own_node,
+    require_shape,
+)
 from .state import require_optimizer
 from .step import UPDATE, update_parameters
 

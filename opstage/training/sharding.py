@@ -84,7 +84,9 @@ class Sharding:
         """Whether the optimizer state is sharded over the ranks of `ops`."""
         return bool(self.zero) and several_ranks(ops)
 
-    def on_whole_parameters(self, ops: Any, program: Callable[..., Row], row: Sequence[Any], varying: int = 0) -> Row:
+    def on_whole_parameters(
+        self, ops: Any, program: Callable[..., Row[Any]], row: Sequence[Any], varying: int = 0
+    ) -> Row[Any]:
         """Return the outputs of `program(outer, *row)`, whose sharded parameters are gathered when they are read.
 
         The first `varying` inputs vary over the ranks already, so that a tape does not sum their gradients.

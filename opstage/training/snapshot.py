@@ -1,19 +1,63 @@
-"""`Snapshot`: a training run at a step boundary, as plain values."""
+"""`Snapshot`: a training run at a step boundary, as plain values, and as named tensors with a JSON document.
+
+Names are `params/<path>`, `state/<path>`, `optimizer/<slot>/<path>` and `moments/<optimizer>/<slot>/<path>`;
+`callbacks/<number>/<array>` are arrays of the callback with that index in the document.
+"""
 
 from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from typing import Any, Protocol
 
+from ..documents import Document, plain_number
 from ..ops.errors import UsageError
 from ..optim import Optimizer
-from .position import Position
-from .saved import CallbackValues, OptimizerValues, TrainerValues
+from .saved import Array, CallbackValues, OptimizerValues, TrainerValues
 from .state import OptimizerState
 from .trainer import ScalarTrainer
+
+# The position of a training loop --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class EpochResult:
+    """The result of one epoch: mean training loss, held-out metrics (means per sample), and training time.
+
+    counted    by how much the sums of the held-out metrics were divided: the number of samples, or what the metrics
+               call `count`; None for an epoch that an older version has trained
+    """
+
+    epoch: int
+    train_loss: float
+    held_out: Mapping[str, float]
+    seconds: float
+    samples: int
+    counted: float | None = None
+
+
+@dataclass(frozen=True)
+class Position:
+    """A step boundary: `batch` steps of epoch `epoch` are done, both counted from 0, and the epochs of `results`.
+
+    loss_sum, samples, seconds    the totals of the epoch so far; the loss is summed over samples
+    lr_scale                      the factor by which callbacks have scaled the learning rate
+    stopped                       why a callback has ended the run; empty while it continues
+    """
+
+    epoch: int = 0
+    batch: int = 0
+    loss_sum: float = 0.0
+    samples: int = 0
+    seconds: float = 0.0
+    results: tuple[EpochResult, ...] = ()
+    lr_scale: float = 1.0
+    stopped: str = ""
+
+
+# The snapshot ---------------------------------------------------------------------------------------------------------
 
 PACKAGES = ("opstage", "numpy", "numba", "safetensors")
 """Packages with versions that can change a run's bits."""
@@ -81,3 +125,139 @@ def take_snapshot(
         dict(config if config else {}),
         callbacks={callback.name: callback.export() for callback in callbacks if callback.name},
     )
+
+
+# As named tensors and a document --------------------------------------------------------------------------------------
+
+
+def to_document(snapshot: Snapshot) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Return (tensors, document). Floats survive JSON bit for bit; those that are not finite become strings."""
+    trainer, optimizer = snapshot.trainer, snapshot.optimizer
+    tensors = {f"params/{path}": array for path, array in trainer.params.items()}
+    tensors |= {f"state/{path}": array for path, array in trainer.state.items()}
+    moments = {}
+    for name, values in trainer.moments.items():
+        tensors |= _slot_tensors(f"moments/{name}", values)
+        moments[name] = _optimizer_document(values)
+    if optimizer is not None:
+        tensors |= _slot_tensors("optimizer", optimizer)
+    callbacks = []
+    for i, (name, kept) in enumerate(snapshot.callbacks.items()):  # an index, since a name may contain anything
+        tensors |= {f"callbacks/{i}/{path}": array for path, array in kept.arrays.items()}
+        callbacks.append({"name": name, "data": _plain(kept.data), "arrays": list(kept.arrays)})
+    return tensors, {
+        "steps_taken": trainer.steps_taken,
+        "moments": moments,
+        **({"tied": {name: list(paths) for name, paths in trainer.tied.items()}} if trainer.tied else {}),
+        "optimizer": None if optimizer is None else _optimizer_document(optimizer),
+        "position": _plain(asdict(snapshot.position)),
+        **({"callbacks": callbacks} if callbacks else {}),
+        "config": dict(snapshot.config),
+        "versions": dict(snapshot.versions),
+    }
+
+
+def from_document(tensors: Mapping[str, Array], document: Document) -> Snapshot:
+    """Return the snapshot. Raises UsageError, with the place, unless `to_document` could have written the document."""
+    moments = {name: _optimizer(f"moments/{name}", m, tensors) for name, m in document["moments"].items()}
+    optimizer, shared = document.get("optimizer"), document.get("tied")
+    tied = {} if shared is None else _tied(shared, tensors)
+    return Snapshot(
+        TrainerValues(
+            _below("params", tensors), _below("state", tensors), document["steps_taken"].count(), moments, tied
+        ),
+        None if optimizer is None else _optimizer("optimizer", optimizer, tensors),
+        _position(document["position"]),
+        document["config"].object(),
+        {name: version.text() for name, version in document["versions"].items()},
+        _callbacks(document.get("callbacks"), tensors),
+    )
+
+
+def _callbacks(document: Document | None, tensors: Mapping[str, Array]) -> dict[str, CallbackValues]:
+    found: dict[str, CallbackValues] = {}
+    for i, entry in enumerate(document.elements() if document is not None else []):
+        arrays = {}
+        for path in entry["arrays"].elements():
+            if (tensor := f"callbacks/{i}/{path.text()}") not in tensors:
+                raise path.error(f"names a tensor {tensor}, which the tensors file has not")
+            arrays[path.text()] = tensors[tensor]
+        name = entry["name"].text()
+        if name in found:
+            raise entry["name"].error("expected each callback once")
+        found[name] = CallbackValues(entry["data"].object(), arrays)
+    return found
+
+
+def _tied(document: Document, tensors: Mapping[str, Array]) -> dict[str, tuple[str, ...]]:
+    """For each parameter with several places, return all of them, its own name first; no name may occur twice."""
+    found: dict[str, tuple[str, ...]] = {}
+    taken = set(_below("params", tensors))
+    for name, places in document.items():
+        first, *others = [path.text() for path in places.elements()] or [""]
+        if first != name or f"params/{name}" not in tensors or not others or taken & set(others):
+            raise places.error("expected a parameter and other places, which no other parameter has")
+        if len(set(others)) != len(others):
+            raise places.error("expected each place once")
+        taken |= set(others)
+        found[name] = (first, *others)
+    return found
+
+
+def _position(document: Document) -> Position:
+    scale, stopped = document.get("lr_scale"), document.get("stopped")  # older runs were saved without these
+    return Position(
+        document["epoch"].count(),
+        document["batch"].count(),
+        document["loss_sum"].number(),
+        document["samples"].count(),
+        document["seconds"].number(),
+        tuple([_result(result) for result in document["results"].elements()]),
+        1.0 if scale is None else scale.number(),
+        "" if stopped is None else stopped.text(),
+    )
+
+
+def _result(document: Document) -> EpochResult:
+    counted = document.get("counted")  # older runs were saved without it
+    return EpochResult(
+        document["epoch"].count(),
+        document["train_loss"].number(),
+        {name: value.number() for name, value in document["held_out"].items()},
+        document["seconds"].number(),
+        document["samples"].count(),
+        None if counted is None else counted.number(),
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Return plain data with only floats that JSON can hold."""
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    return plain_number(value) if isinstance(value, float) else value
+
+
+def _slot_tensors(prefix: str, values: OptimizerValues) -> dict[str, Array]:
+    return {f"{prefix}/{i}/{path}": slot for path, slots in values.slots.items() for i, slot in enumerate(slots)}
+
+
+def _optimizer_document(values: OptimizerValues) -> dict[str, Any]:
+    return {"name": values.name, "t": values.t, "slots": {path: len(slots) for path, slots in values.slots.items()}}
+
+
+def _optimizer(prefix: str, document: Document, tensors: Mapping[str, Array]) -> OptimizerValues:
+    slots = {}
+    for path, count in document["slots"].items():
+        names = [f"{prefix}/{i}/{path}" for i in range(min(count.count(), len(tensors) + 1))]
+        missing = [name for name in names if name not in tensors]
+        if missing:
+            raise count.error(f"names a tensor {missing[0]}, which the tensors file has not")
+        slots[path] = tuple([tensors[name] for name in names])
+    return OptimizerValues(document["name"].text(), document["t"].count(), slots)
+
+
+def _below(prefix: str, tensors: Mapping[str, Array]) -> dict[str, Array]:
+    start = f"{prefix}/"
+    return {name.removeprefix(start): array for name, array in tensors.items() if name.startswith(start)}

@@ -20,10 +20,11 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, final
 from ..interpreters.closing import on_refs
 from ..interpreters.derivatives import row_gradients, run_row_on_tape
 from ..interpreters.fused_call import NotTraceable, RepeatedPrograms
-from ..interpreters.interpreter import BaseInterpreter
+from ..interpreters.interpreter import BaseInterpreter, Interpreter
 from ..interpreters.tape import Node
 from ..ops.errors import ProgramError, ShapeError
 from ..ops.places import Places
+from ..ops.primitive import R
 from ..ops.program import is_ours, loss_and_aux
 from ..ops.trees import Structure, first_difference, flatten, structure_paths, unflatten
 from ..ops.types import dtype_name, show_shape
@@ -40,7 +41,7 @@ UPDATE = "update"
 
 Clip = Callable[[Any, Sequence[Any]], Sequence[Any]]
 
-Row: TypeAlias = "tuple[list[Any], Structure]"
+Row: TypeAlias = "tuple[list[R], Structure]"
 """The outputs of a flat program: the leaves of its result, and the structure of (the first of) them."""
 
 
@@ -159,7 +160,7 @@ class TrainingStep:
         loss, metrics, state = unflatten(structure, outputs[:end])
         return StepOutputs(loss, metrics, state, outputs[end:split], slots, outputs[-1] if self.norm else None)
 
-    def tree(self, ops: Any, *row: Any) -> Any:
+    def tree(self, ops: BaseInterpreter[R], *row: R) -> Any:
         """Return the step's outputs, or without an optimizer the loss and metrics, as a pytree."""
         outputs, structure = self.program(ops, *row)
         return unflatten(structure, outputs) if self.optimizer is None else tuple(self.unpack(outputs, structure))
@@ -194,30 +195,30 @@ class TrainingStep:
     # The programs ---------------------------------------------------------------------------------------------------
 
     @cached_property
-    def program(self) -> Callable[..., Row]:
+    def program(self) -> Callable[..., Row[Any]]:
         """The step, or without an optimizer the forward pass."""
         return self.forward if self.optimizer is None else self.step
 
-    def arguments(self, row: Sequence[Any]) -> tuple[Any, ...]:
+    def arguments(self, row: Sequence[R]) -> tuple[Any, ...]:
         """Return the trees that are the arguments of the user's program."""
         first, state, batch, _, _ = self.counts
         params, last = self.places.tree(row[:first]), first + state
         trees = unflatten(self.batch, row[last : last + batch])
         return (params, *trees) if self.state is None else (params, unflatten(self.state, row[first:last]), *trees)
 
-    def value(self, ops: Any, *row: Any) -> Row:
+    def value(self, ops: BaseInterpreter[R], *row: R) -> Row[R]:
         """Return the result of the user's program on (parameters, state, batch), without differentiation."""
         return self._undifferentiated(ops, lambda tape, *refs: self.loss(tape, *self.arguments(refs)), row)
 
-    def forward(self, ops: Any, *row: Any) -> Row:
+    def forward(self, ops: BaseInterpreter[R], *row: R) -> Row[R]:
         """Compute (parameters, state, batch) -> (loss, metrics), without differentiation."""
         return self._undifferentiated(ops, lambda tape, *refs: self.loss_and_state(tape, *refs)[:2], row)
 
-    def gradient(self, ops: Any, *row: Any) -> Row:
+    def gradient(self, ops: BaseInterpreter[R], *row: R) -> Row[R]:
         """Compute (parameters, state, batch) -> (loss, metrics), and the gradients of the trained parameters."""
         return self.gradients(ops, row, lambda tape, *refs: self.loss_and_state(tape, *refs)[:2])
 
-    def step(self, ops: BaseInterpreter[Any], *row: Any) -> Row:
+    def step(self, ops: BaseInterpreter[R], *row: R) -> Row[R]:
         """Compute (parameters, state, batch, slots, scalars) -> (loss, metrics, state), new trained parameters, new
         slots."""
         own_rows = self.sharding.shards_state(ops)
@@ -226,8 +227,13 @@ class TrainingStep:
         return [*outputs[:end], *self.apply_optimizer(ops, row, outputs[end:], own_rows=own_rows)], structure
 
     def gradients(
-        self, ops: Any, row: Sequence[Any], results: Callable[..., Any] | None = None, *, own_rows: bool = False
-    ) -> Row:
+        self,
+        ops: BaseInterpreter[R],
+        row: Sequence[R],
+        results: Callable[..., Any] | None = None,
+        *,
+        own_rows: bool = False,
+    ) -> Row[R]:
         """Compute (parameters, state, batch) -> (loss, metrics, state), or the `results` that begin with the loss, and
         the gradients of the trained parameters. `results` may take more inputs.
 
@@ -235,7 +241,7 @@ class TrainingStep:
         """
         run = results or (self.sharding.of_own_rows(self) if own_rows else self).loss_and_state
 
-        def program(outer: Any, *refs: Any) -> Row:
+        def program(outer: Any, *refs: Any) -> Row[Any]:
             wanted = (*self._wanted, *[False] * (len(refs) - len(self._wanted)))
             values, structure, gradients = row_gradients(outer, run, refs, wanted)
             return [*values, *gradients], structure
@@ -243,14 +249,16 @@ class TrainingStep:
         return self.sharding.on_whole_parameters(ops, program, row, varying=self.counts[0] if own_rows else 0)
 
     def apply_optimizer(
-        self, ops: Any, row: Sequence[Any], gradients: Sequence[Any], *, own_rows: bool = False
-    ) -> list[Any]:
+        self, ops: BaseInterpreter[R], row: Sequence[R], gradients: Sequence[R], *, own_rows: bool = False
+    ) -> list[R]:
         """Return new trained parameters, their new slots, and with `norm` that of the gradients."""
         if own_rows and (self.clip is not None or self.norm):
             gradients, own_rows = self.sharding.all_reduce(ops, gradients), False
         return ops.region(UPDATE, self._apply_optimizer, row, gradients, own_rows)  # type: ignore[no-any-return]
 
-    def _apply_optimizer(self, ops: Any, row: Sequence[Any], gradients: Sequence[Any], own_rows: bool) -> list[Any]:
+    def _apply_optimizer(
+        self, ops: BaseInterpreter[R], row: Sequence[R], gradients: Sequence[R], own_rows: bool
+    ) -> list[R]:
         norm = [self._norm(ops, gradients)] if self.norm else []
         if self.clip is not None:
             clip = self.clip
@@ -264,8 +272,13 @@ class TrainingStep:
         return self._update(ops, row, gradients, self._updates, own_rows) + norm
 
     def _update(
-        self, ops: Any, row: Sequence[Any], gradients: Sequence[Any], updates: Sequence[Updater], own_rows: bool
-    ) -> list[Any]:
+        self,
+        ops: BaseInterpreter[R],
+        row: Sequence[R],
+        gradients: Sequence[R],
+        updates: Sequence[Updater],
+        own_rows: bool,
+    ) -> list[R]:
         optimizer, names = self.optimizer, self.trained_among(self.places.names)
         assert optimizer is not None
         if self.sharding is not REPLICATED or own_rows:
@@ -287,7 +300,7 @@ class TrainingStep:
                 )
         return [*values, *chain.from_iterable(new)]
 
-    def _norm(self, ops: Any, gradients: Sequence[Any]) -> Any:
+    def _norm(self, ops: BaseInterpreter[R], gradients: Sequence[R]) -> R:
         return global_norm(ops, gradients) if gradients else ops.full(shape=(), value=0.0)
 
     @cached_property
@@ -304,14 +317,14 @@ class TrainingStep:
     def _fused(self) -> FusedUpdates:
         return FusedUpdates(self._members)
 
-    def _undifferentiated(self, ops: Any, f: Callable[..., Any], row: Sequence[Any]) -> Row:
-        def program(outer: Any, *refs: Any) -> Row:
+    def _undifferentiated(self, ops: BaseInterpreter[R], f: Callable[..., Any], row: Sequence[R]) -> Row[R]:
+        def program(outer: Any, *refs: Any) -> Row[Any]:
             _, _, outputs, structure = run_row_on_tape(outer, f, refs, (False,) * len(refs))
             return [node.value for node in outputs], structure
 
         return self.sharding.on_whole_parameters(ops, program, row)
 
-    def loss_and_state(self, ops: Any, *row: Any) -> tuple[Any, dict[str, Any], Any]:
+    def loss_and_state(self, ops: Interpreter[R], *row: R) -> tuple[R, dict[str, Any], Any]:
         """Return loss, metrics and new state, in whichever form the user's program returns them."""
         loss, aux = loss_and_aux(self.loss(ops, *self.arguments(row)))
         leaves = [loss] if type(loss) is Node else flatten(loss)[0]
@@ -339,13 +352,13 @@ class TrainingStep:
 
 
 def update_parameters(
-    ops: Any,
+    ops: Interpreter[R],
     updates: Sequence[Updater],
-    params: Sequence[Any],
-    gradients: Sequence[Any],
-    slots: Sequence[Sequence[Any]],
-    scalars: Sequence[Mapping[str, Any]],
-) -> tuple[list[Any], list[tuple[Any, ...]]]:
+    params: Sequence[R],
+    gradients: Sequence[R],
+    slots: Sequence[Sequence[R]],
+    scalars: Sequence[Mapping[str, R]],
+) -> tuple[list[R], list[tuple[R, ...]]]:
     """Return the new value and slots of each parameter."""
     new = [update(ops, *each) for update, *each in zip(updates, params, gradients, slots, scalars)]
     return [value for value, _ in new], [tuple(after) for _, after in new]

@@ -26,13 +26,12 @@ from ..optim import Optimizer
 from ..optim.groups import MovedParameter, group_table
 from ..options import Options, options_of
 from .accumulate import Accumulate, as_accumulate
-from .average import RunningAverage
 from .commit import exclusive
 from .executor import Executor, PreparedProgram, StepResult
 from .parallel import shared_out
 from .parameters import get_values, set_values, together
 from .saved import Array, OptimizerValues, TrainerValues
-from .state import OptimizerState, TrainerState, require_state
+from .state import OptimizerState, RunningAverage, TrainerState, require_state
 from .step import Clip
 from .validate import BatchContract
 

@@ -1,36 +1,214 @@
-"""Checking a whole training step on shapes alone, before the first batch and against each batch."""
+"""Check a whole training step on shapes alone, before the first batch and against each batch."""
 
 from __future__ import annotations
 
+import inspect
+import math
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Number
 from typing import TYPE_CHECKING, Any, final
 
+import numpy as np
 from typing_extensions import override
 
 from .. import optim
-from ..arguments import argument_paths, with_train
+from ..arguments import BatchArguments, argument_paths, batch_arguments, with_train
+from ..data.binding import order
+from ..data.dataset import Dataset
 from ..interpreters.shape_check import Contract, Finding, Report, StepRoles, check_base_program, unusable, with_captured
+from ..ops.arrays import as_numpy
 from ..ops.dims import prod
-from ..ops.errors import OpstageError, ProgramWarning, ValidationError
+from ..ops.errors import OpstageError, ProgramWarning, UsageError, ValidationError, nearest
 from ..ops.mesh import ALONE, Mesh, mesh_of
-from ..ops.places import Places
+from ..ops.places import Places, identified, is_identified
 from ..ops.spec import Spec, as_specs, shapes_as_specs
-from ..ops.trees import flatten, unflatten
+from ..ops.trees import flatten, leaf, map_leaves, paths, unflatten
 from ..ops.types import DType, as_dtype, dtype_name, is_float
 from ..optim import Optimizer
 from ..optim.optimizer import Slot
 from ..options import Options, options_of
-from .by_name import by_position
 from .parallel import DataParallel, shared_out
-from .parameters import requires_grad_flags
+from .parameters import requires_grad_flags, shared_arrays, shared_findings
 from .sharding import DATA, Sharding, is_in_parts, is_shared
-from .sharing import shared_findings
 from .step import Clip, TrainingStep, named
 
 if TYPE_CHECKING:
     from .state import TrainerState
+
+
+# The arguments of a batch ---------------------------------------------------------------------------------------------
+
+
+def by_position(batch: tuple[Any, ...], program: Callable[..., Any], skip: int, called: str = "the loss") -> Any:
+    """Return the batch in the order of a program's batch arguments, if it is one dict of several of them or one
+    Dataset.
+
+    A program with one argument, or with unnamed arguments, receives a dict unchanged, as a tree. The first `skip`
+    arguments of the program are not part of the batch; `called` names the program in messages. Raises UsageError,
+    listing both sides, if names and arguments do not match.
+    """
+    if len(batch) == 1 and isinstance(batch[0], Mapping):
+        return _entries(batch[0], batch_arguments(program, skip=skip), called) or batch
+    if not any(isinstance(each, Dataset) for each in batch):
+        return batch
+    if len(batch) > 1:
+        raise UsageError(
+            "a Dataset is a whole batch, whose arrays go to the arguments of their names; give nothing beside it, or "
+            "its arrays one by one: dataset['x']"
+        )
+    dataset = batch[0]
+    names = order(dataset.names, dataset.ordered, batch_arguments(program, skip=skip), called)
+    return tuple([dataset[name] for name in names])
+
+
+def require_count(count: int, program: Callable[..., Any], skip: int, called: str = "the loss") -> None:
+    """Raise UsageError if the program does not take this number of batch arguments."""
+    arguments = batch_arguments(program, skip=skip)
+    if arguments is None or len(arguments.required) <= count <= len(arguments.required) + len(arguments.optional):
+        return
+    names = ", ".join((*arguments.required, *arguments.optional)) or "none"
+    raise UsageError(
+        f"{called} takes the batch arguments {names}, but {count} were given; give each as an argument of its own, as "
+        "tuple entries of a sample, or one dict of them"
+    )
+
+
+def _entries(given: Mapping[Any, Any], arguments: BatchArguments | None, called: str) -> tuple[Any, ...] | None:
+    """Return the values of a dict keyed by argument, in argument order, or None if the dict itself is the argument."""
+    if arguments is None:
+        return None
+    required, optional = arguments
+    known = (*required, *optional)
+    if len(required) < 2 and not (len(given) > 1 and set(given) <= set(known)):
+        return None
+    taken = known[: max(len(given), len(required))]
+    if set(given) == set(taken):
+        return tuple([given[name] for name in taken])
+    missing, extra = [n for n in taken if n not in given], [str(name) for name in given if name not in taken]
+    beside = f" (and may take {', '.join(optional)}, in that order)" if optional else ""
+    why = [f"{missing[0]} is missing{nearest(missing[0], extra)}"] if missing else []
+    why += [f"{extra[0]} is none of them"] if extra else []
+    each = ", ".join(f"{name!r}: …" for name in required)
+    raise UsageError(
+        f"the batch is a dict of {', '.join(map(str, given)) or 'nothing'}, and {called} takes the batch arguments "
+        f"{', '.join(required)}{beside}: {'; '.join(why)}. Give {{{each}}}, or the arrays in the order of the arguments"
+    )
+
+
+# Specs of parameters, from whatever form they come in -----------------------------------------------------------------
+
+_SUPPLIED: dict[str, Callable[[], Any]] = {
+    "seed": lambda: 0,
+    "key": lambda: 0,
+    "rng": lambda: np.random.default_rng(0),
+    "dtype": lambda: "float32",
+}
+"""The arguments that a function that creates parameters may have, by name."""
+
+
+def parameter_specs(source: Any, name: str = "params") -> Any:
+    """A pytree of Specs from `source`, called `name` in messages: a pytree of Specs, arrays, declarations or shapes, a
+    module with a `state_dict()`, or a function that returns one of these.
+
+    Leaves shared by several places keep their identity, so that ties can be found: a Param, a tensor that a module has
+    under several names, and arrays that share memory.
+
+    The function may have arguments called seed, key, rng or dtype, and others with a default. Raises UsageError, with
+    the path, for a leaf without a shape; exceptions of the function propagate.
+    """
+    if _makes(source):
+        source = source(**_arguments(source, name))
+    state = getattr(source, "state_dict", None)
+    tree = _with_tied(dict(state())) if callable(state) else source
+    leaves, _ = flatten(tree)
+    if not leaves:
+        raise UsageError(f"{name} holds no parameters: it is {_short(source)}")
+    for path, item in zip(paths(tree), leaves):
+        try:
+            if not (isinstance(item, (Spec, Number)) or hasattr(item, "shape")):
+                raise TypeError
+            as_specs(_plain(item))
+        except (OpstageError, ValueError, TypeError):
+            raise UsageError(
+                f"{name}.{path}".removesuffix(".") + f" has no shape: it is {_short(item)}; expected Specs, arrays, "
+                "declared parameters, or a function that returns them"
+            ) from None
+    shared = {path for pair in shared_arrays(tree) for path in pair[:2]}
+    kept = [
+        as_numpy(x) if path in shared and not is_identified(x) else _plain(x) for path, x in zip(paths(tree), leaves)
+    ]
+    return map_leaves(
+        lambda x: x if is_identified(x) or isinstance(x, np.ndarray) else as_specs(x),
+        shapes_as_specs(unflatten(flatten(tree)[1], kept)),
+    )
+
+
+@leaf
+@identified
+@dataclass(frozen=True, eq=False)
+class _Tensor:
+    """A tensor that a module has under several names."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+
+
+def _with_tied(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the tensors of a module by name, with one object for all that are the same view of the same memory."""
+    groups: dict[tuple[Any, ...], list[str]] = {}
+    for name, tensor in state.items():
+        if callable(getattr(tensor, "data_ptr", None)) and math.prod(tensor.shape):
+            groups.setdefault((tensor.data_ptr(), tuple(tensor.shape), tensor.stride()), []).append(name)
+    for names in groups.values():
+        if len(names) > 1:
+            one = as_specs(_plain(state[names[0]]))
+            state |= dict.fromkeys(names, _Tensor(tuple(one.shape), np.dtype(one.dtype or "float32")))
+    return state
+
+
+def _makes(source: Any) -> bool:
+    """Whether `source` must be called to get the parameters: a function or class, but not a callable module."""
+    if isinstance(source, type):
+        return True
+    return callable(source) and not hasattr(source, "state_dict") and not hasattr(source, "shape")
+
+
+def _arguments(function: Any, name: str) -> dict[str, Any]:
+    supplied = {}
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return {}
+    for parameter in parameters:
+        if (
+            parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+            or parameter.default is not parameter.empty
+        ):
+            continue
+        if parameter.name not in _SUPPLIED or parameter.kind is parameter.POSITIONAL_ONLY:
+            raise UsageError(
+                f"{name} is a function that wants an argument {parameter.name!r}; give one that returns the parameters "
+                "without, or the parameters themselves"
+            )
+        supplied[parameter.name] = _SUPPLIED[parameter.name]()
+    return supplied
+
+
+def _plain(value: Any) -> Any:
+    """Return the Spec of a value with a shape, unless its identity at several places matters."""
+    if isinstance(value, Spec) or is_identified(value) or not isinstance(getattr(value, "shape", None), tuple):
+        return value
+    return as_specs(value)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+# The check of a step --------------------------------------------------------------------------------------------------
 
 
 def check_step(

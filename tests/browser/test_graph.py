@@ -13,7 +13,7 @@ import pytest
 import opstage
 from opstage import Options, Spec, optim
 from opstage.models import model
-from opstage.training.recorded import record_model
+from opstage.training.program_check import record_model
 from tests.browser.test_report import CONTRAST, Page, looked_at, told, within
 from tests.graph.recorded import training_step
 

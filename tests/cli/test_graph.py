@@ -10,7 +10,7 @@ import pytest
 from opstage import Options
 from opstage.interpreters.graph import Graph
 from opstage.models import MODELS, model
-from opstage.training.recorded import record_model
+from opstage.training.program_check import record_model
 from tests.cli.conftest import Command
 from tests.cli.test_cli import refusal
 

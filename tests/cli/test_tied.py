@@ -12,7 +12,7 @@ import pytest
 
 from opstage import Param, optim, scalar_trainer
 from opstage.training import checkpoint
-from opstage.training.checkpoint_header import check_checkpoint
+from opstage.training.headers import check_checkpoint
 from opstage.training.snapshot import take_snapshot
 from opstage.training.weights import read_state_dict, write_state_dict
 from tests.cli.conftest import Command

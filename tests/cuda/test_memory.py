@@ -29,7 +29,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Simulator:
     """One of the test's own; what is predicted is for kernels that are started as it starts them."""
     device = Simulator()
     stand_in(monkeypatch, device)
-    monkeypatch.setattr("opstage.training.device_memory.GRID", SMALL)
+    monkeypatch.setattr("opstage.training.memory.GRID", SMALL)
     return device
 
 

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from opstage import Options, optim
 from opstage.experiment import configure, train
 from opstage.models import model
-from opstage.training.recorded import record_model
+from opstage.training.program_check import record_model
 from tests.browser.test_report import looked_at
 
 FOLDER = Path(__file__).parents[2] / "docs" / "pictures"

@@ -27,7 +27,7 @@ from opstage.ops.trees import flatten, unflatten
 from opstage.ops.types import TensorType
 from opstage.options import MatmulPrecision
 from opstage.training.parameters import make_params
-from opstage.training.refs import NatRef, NatVecRef
+from opstage.training.session_tape import NatRef, NatVecRef
 from tests.docs.reference_claims import (
     AT,
     F32,

@@ -11,7 +11,7 @@ from opstage.interpreters.eager_cpu import NumpyOps
 from opstage.interpreters.graph.deferred import Deferred
 from opstage.interpreters.registry import make_interpreter
 from opstage.optim import Adam
-from opstage.training.gradients import Gradients
+from opstage.training.session_tape import Gradients
 from tests.docs.reference_claims import (
     AT,
     BACKENDS,

@@ -17,7 +17,7 @@ from tests.training.raising import RaiseAt, Torn, bytecodes, moments
 from tests.training.same import same_snapshot
 from tests.training.test_checkpoint import snapshot
 
-SAVING = ("training/checkpoint", "training/manifest", "training/finite", "atomic", "tensors", "experiment/directory")
+SAVING = ("training/checkpoint", "training/snapshot", "training/saved", "atomic", "tensors", "experiment/directory")
 
 
 class Unsynced(Disk):

@@ -22,7 +22,7 @@ from opstage.ops.dims import DimScope
 from opstage.ops.trees import flatten, paths
 from opstage.ops.types import FLOAT32, INT64, TensorType
 from opstage.tensors import encode
-from opstage.training.recorded import record_model
+from opstage.training.program_check import record_model
 
 ROWS = 12
 

@@ -44,7 +44,7 @@ from opstage.ops.spec import sized
 from opstage.ops.types import as_dtype
 from opstage.tensors import read_header, read_tensors
 from opstage.training import checkpoint
-from opstage.training.batch_header import array_headers
+from opstage.training.headers import array_headers
 from opstage.training.weights import import_weights, read_state_dict, read_weights
 
 from . import corpus
@@ -213,7 +213,7 @@ def generated(path: Path) -> None:
 
 
 def checkpoint_(folder: Path) -> None:
-    from opstage.training.checkpoint_header import check_checkpoint
+    from opstage.training.headers import check_checkpoint
 
     checkpoint.load(folder)
     check_checkpoint(folder, {"w": Spec("3 4")})

@@ -18,7 +18,7 @@ from opstage.interpreters.graph.executor import CpuExecutor
 from opstage.interpreters.graph.recorder import replay
 from opstage.models import model
 from opstage.ops.types import dtype_name
-from opstage.training.recorded import record_model
+from opstage.training.program_check import record_model
 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
 

@@ -11,7 +11,7 @@ from opstage.interpreters.graph import Graph, record
 from opstage.models import MODELS, model
 from opstage.ops.trees import flatten
 from opstage.ops.types import FLOAT64, TensorType
-from opstage.training.recorded import record_model
+from opstage.training.program_check import record_model
 from tests.property.programs import RandomProgram
 from tests.property.test_random_programs import scalar
 

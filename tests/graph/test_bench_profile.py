@@ -20,7 +20,7 @@ from opstage.models import model
 from opstage.ops.errors import UsageError
 from opstage.ops.primitive import Cost
 from opstage.optim import sgd
-from opstage.training.recorded import record_model
+from opstage.training.program_check import record_model
 
 F32 = 4
 

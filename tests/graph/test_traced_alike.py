@@ -12,7 +12,7 @@ from opstage import Spec, optim
 from opstage.interpreters.graph import Graph
 from opstage.models import MODELS, model
 from opstage.ops.derived import dropout
-from opstage.training.recorded import record_model
+from opstage.training.program_check import record_model
 
 
 def text_of(graph: Graph, lines: dict[int, Any] | None = None) -> str:

@@ -14,7 +14,7 @@ from opstage import Options, Param, derived, init, optim
 from opstage.interpreters.mesh import regather
 from opstage.models import model
 from opstage.ops.trees import flatten
-from opstage.training.average import RunningAverage
+from opstage.training.state import RunningAverage
 
 RULE = optim.adamw(1e-2)
 rng = np.random.default_rng(7)

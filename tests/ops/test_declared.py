@@ -11,7 +11,7 @@ import opstage
 from opstage import Spec, UsageError
 from opstage.init import Declaration, zeros
 from opstage.ops.declared import declared, read_inputs
-from opstage.training.parameter_specs import parameter_specs
+from opstage.training.validate import parameter_specs
 
 
 class Size(tuple[int, ...]):

@@ -30,7 +30,7 @@ from opstage.ops.errors import nearest
 from opstage.ops.types import FLOAT32, TensorType
 from opstage.ops.untrusted import brief, printable
 from opstage.tensors import read_header, read_tensors
-from opstage.training.batch_header import array_headers
+from opstage.training.headers import array_headers
 
 DIGITS = "9" * 5000
 LETTERS = [

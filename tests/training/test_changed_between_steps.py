@@ -19,7 +19,7 @@ from opstage import Options, optim
 from opstage.ops.errors import UsageError
 from opstage.ops.trees import flatten
 from opstage.optim.optimizer import Optimizer
-from opstage.training.average import RunningAverage
+from opstage.training.state import RunningAverage
 from tests.graph.regression import regression, start
 from tests.mesh.threads import on_processes
 

@@ -19,10 +19,17 @@ from opstage.ops import trees
 from opstage.ops.trees import flatten
 from opstage.training import checkpoint
 from opstage.training.memory import step_memory
-from opstage.training.parameters import cast, get_values, make_params, set_values, sgd_step, sgd_step_fast
+from opstage.training.parameters import (
+    cast,
+    get_values,
+    make_params,
+    set_values,
+    sgd_step,
+    sgd_step_fast,
+    shared_arrays,
+)
 from opstage.training.program_check import check_program
 from opstage.training.saved import TrainerValues
-from opstage.training.sharing import shared_arrays
 from opstage.training.snapshot import take_snapshot
 
 WIDTH = 4

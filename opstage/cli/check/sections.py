@@ -17,8 +17,7 @@ from ...ops.errors import ShapeError, UsageError
 from ...ops.mesh import mesh_of
 from ...optim import Optimizer
 from ...options import Options
-from ...training.batch_header import check_data
-from ...training.checkpoint_header import check_checkpoint
+from ...training.headers import check_checkpoint, check_data
 from ...training.program_check import Checked
 from ..flags import read_sizes
 from .cluster import cluster_section

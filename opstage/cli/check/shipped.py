@@ -23,7 +23,7 @@ from ...ops.errors import UsageError
 from ...ops.mesh import mesh_of
 from ...ops.spec import Spec, as_specs
 from ...ops.trees import flatten, unflatten
-from ...training.batch_header import check_arrays
+from ...training.headers import check_arrays
 from ...training.predictor import input_specs
 from ...training.program_check import FORWARD, STEP, Checked
 from ...training.validate import report_on

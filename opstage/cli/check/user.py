@@ -145,7 +145,7 @@ def _value(name: str, module: ModuleType, request: Request, flag: str) -> Any:
 
 def _called(source: Any, request: Request, name: str) -> Any:
     """Return the Specs of parameters or state. An exception in the user's function becomes a Refusal with its line."""
-    from ...training.parameter_specs import parameter_specs
+    from ...training.validate import parameter_specs
 
     if source is None:
         return None

@@ -19,7 +19,7 @@ from opstage.interpreters.graph.recorder import replay
 from opstage.interpreters.registry import make_interpreter
 from opstage.models import MODELS, Model, cnn, gpt, lstm, mlp, model, pinn, resnet, unet, vae, vit
 from opstage.ops.trees import flatten, map_leaves
-from opstage.training.recorded import record_model
+from opstage.training.program_check import record_model
 from tests.conformance.harness import leaves
 from tests.interop.onnx.runs import checked, operators, run_session, session_of
 from tests.models.common import batch_of
