@@ -106,6 +106,10 @@ class Domain(ABC, Generic[F]):
         """The fact of a tensor that a loop, a choice or the world outside gave, each time another one."""
         return fact
 
+    def alone(self, fact: F) -> F:
+        """What remains of a fact where it does not say which other tensors the tensor goes with."""
+        return fact
+
     # A loop over the leading axis of its xs. Facts of its body are those of any iteration, of which there are `length`.
 
     @property
@@ -129,15 +133,15 @@ class Domain(ABC, Generic[F]):
 
     def following(self, fact: F, length: Dim, reverse: bool) -> F:
         """A result of an iteration, as the next one takes it."""
-        return fact
+        return self.alone(fact)
 
     def last(self, fact: F, length: Dim) -> F:
         """A result of an iteration, behind the loop: it is that of some iteration."""
-        return fact
+        return self.alone(fact)
 
     def stacked(self, fact: F, length: Dim) -> F:
         """The results of all iterations, stacked along a new leading axis."""
-        return fact
+        return self.alone(fact)
 
     def mark(self) -> object:
         """The place in the remarks so far to which `forget` returns."""
@@ -164,4 +168,4 @@ class Domain(ABC, Generic[F]):
 
     def influenced(self, fact: F, by: F) -> F:
         """A tensor that was chosen, or computed as often as was chosen, by a scalar of the fact `by`."""
-        return fact
+        return self.alone(fact)

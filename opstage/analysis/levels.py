@@ -71,9 +71,10 @@ class Levels(Nested):
 
     @override
     def join(self, a: Fact, b: Fact) -> Fact:
-        return b if same_fact(a, b) else self._bare(b)
+        return b if same_fact(a, b) else self.alone(b)
 
-    def _bare(self, fact: Fact) -> Fact:
+    @override
+    def alone(self, fact: Fact) -> Fact:
         return Fact(self.outer, fact.axes)
 
     # Loops: what is known of an iteration's results is not followed to the next one.
@@ -83,20 +84,8 @@ class Levels(Nested):
         return plain(type.shape[1:], self.outer)
 
     @override
-    def following(self, fact: Fact, length: Dim, reverse: bool) -> Fact:
-        return self._bare(fact)
-
-    @override
-    def last(self, fact: Fact, length: Dim) -> Fact:
-        return self._bare(fact)
-
-    @override
     def stacked(self, fact: Fact, length: Dim) -> Fact:
         return Fact(self.outer, ((length,), *fact.axes))
-
-    @override
-    def influenced(self, fact: Fact, by: Fact) -> Fact:
-        return self._bare(fact)
 
 
 # Rules --------------------------------------------------------------------------------------------------------------

@@ -269,25 +269,13 @@ class Ranges(Domain[ValueRange]):
         return fact.alone._replace(value=self.fresh())
 
     @override
-    def following(self, fact: ValueRange, length: Dim, reverse: bool) -> ValueRange:
-        return fact.alone
-
-    @override
-    def last(self, fact: ValueRange, length: Dim) -> ValueRange:
-        return fact.alone
-
-    @override
-    def stacked(self, fact: ValueRange, length: Dim) -> ValueRange:
+    def alone(self, fact: ValueRange) -> ValueRange:
         return fact.alone
 
     @override
     def assumed(self, facts: Sequence[ValueRange], test: ValueRange, holds: bool) -> Sequence[ValueRange]:
         known = where(self, test, holds)
         return [known.get(fact.value, fact) if fact.value else fact for fact in facts]
-
-    @override
-    def influenced(self, fact: ValueRange, by: ValueRange) -> ValueRange:
-        return fact.alone
 
     # What rules use ---------------------------------------------------------------------------------------------------
 

@@ -97,10 +97,6 @@ class Growth(Domain[Size]):
     def widen(self, before: Size, after: Size) -> Size:
         return after if before == after else UNKNOWN
 
-    @override
-    def following(self, fact: Size, length: Dim, reverse: bool) -> Size:
-        return fact
-
     def rounded(self, call: OpCall, size: Size) -> Size:
         """Return the size after one more rounding."""
         if not is_float(call.outputs[0].dtype):
