@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..config import Layer
-from ..interpreters.shape_check.sizes import value_at
+from ..interpreters.shape_check.report import value_at
 from ..interpreters.shape_check.traffic import Machines, predicted
 from ..models import Model
 from ..ops.dims import DimScope

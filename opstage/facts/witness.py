@@ -13,8 +13,7 @@ from ..analysis.dependence.regions import equal_proved
 from ..analysis.ranges import ends_of
 from ..interpreters.registry import make_interpreter
 from ..interpreters.shape_check.program import CheckedProgram
-from ..interpreters.shape_check.report import Assumption
-from ..interpreters.shape_check.sizes import allowed_sizes, program_at
+from ..interpreters.shape_check.report import Assumption, allowed_sizes, program_at
 from ..interpreters.tracer import constants, evaluate
 from ..ops.claims import AlongAxis
 from ..ops.closed import Body, Equation

@@ -21,8 +21,7 @@ from ..control import bodies_of
 from ..formula import show_size
 from ..mesh.crossing import SMALL
 from .program import CheckedProgram
-from .report import Report
-from .sizes import value_at
+from .report import Report, value_at
 
 
 class Sending(NamedTuple):
