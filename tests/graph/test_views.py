@@ -15,7 +15,7 @@ from hypothesis import given, settings
 import opstage
 from opstage import Spec
 from opstage.interpreters.graph import Graph, record
-from opstage.interpreters.graph.outline import PARTS, Fold, Group, Outline, OutlineNode, folded, show_bytes, show_count
+from opstage.interpreters.graph.outline import PHASES, Fold, Group, Outline, OutlineNode, folded, show_bytes, show_count
 from opstage.ops.dims import DimScope
 from opstage.ops.types import FLOAT32, TensorType
 from tests.graph.recorded import NAMES, training_step, with_gradients
@@ -49,7 +49,7 @@ def test_neighbours_of_one_form_are_folded() -> None:
 
 def test_the_blocks_of_gpt_are_folded_both_ways() -> None:
     outline = Outline(training_step("gpt"))
-    forward, backward, update = (folded(outline.parts[part].members) for part in PARTS)
+    forward, backward, update = (folded(outline.parts[part].members) for part in PHASES)
     assert ("Fold", "blocks.0 … blocks.3") in shape(forward)
     assert ("Fold", "blocks.3 … blocks.0") in shape(backward)
     assert shape(update) == [("Fold", "adamw_update")]
@@ -81,9 +81,9 @@ def test_a_program_without_regions_is_grouped_by_its_parameters() -> None:
 def test_every_equation_stands_in_one_part(name: str) -> None:
     graph = training_step(name)
     outline = Outline(graph)
-    shown = [id(node.equation) for part in PARTS for node in outline.parts[part].nodes()]
+    shown = [id(node.equation) for part in PHASES for node in outline.parts[part].nodes()]
     assert sorted(shown) == sorted(map(id, graph.body.equations))
-    assert all(outline.parts[part].members for part in PARTS)
+    assert all(outline.parts[part].members for part in PHASES)
     assert {node.op for node in outline.parts["update"].nodes()} == {"adamw_update"}
 
 
@@ -133,7 +133,7 @@ def test_regions_are_clusters_and_parts_are_colours() -> None:
     _, _, clusters = dot(graph)
     assert Counter(clusters)['"blocks.0"'] == 2  # forward and backward
     colours = Counter(re.findall(r'op\d+ \[.*fillcolor="(#\w+)"', graph.to_dot()))
-    assert sorted(colours.values()) == sorted(len(list(Outline(graph).parts[p].nodes())) for p in PARTS)
+    assert sorted(colours.values()) == sorted(len(list(Outline(graph).parts[p].nodes())) for p in PHASES)
 
 
 def test_names_are_quoted() -> None:

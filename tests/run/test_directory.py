@@ -18,7 +18,7 @@ from opstage.ops.errors import UsageError
 HOLD = """
 import sys
 from pathlib import Path
-from opstage.experiment.curves import Curves
+from opstage.experiment.metrics import Curves
 from opstage.experiment.directory import RunDirectory
 held = RunDirectory.create(Path(sys.argv[1]))
 print("held", flush=True)
