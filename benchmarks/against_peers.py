@@ -86,8 +86,8 @@ def main(given: argparse.Namespace) -> None:
 def gpu_name() -> str:
     """Of the first GPU. Ends the program where there is none that Opstage can use."""
     from opstage import UsageError
-    from opstage.interpreters.gpu.device.probe import require_gpu
-    from opstage.interpreters.gpus import look
+    from opstage.compiler.gpu.machine import look
+    from opstage.compiler.gpu.probe import require_gpu
 
     try:
         require_gpu(look())

@@ -71,7 +71,7 @@ def done(one: Callable[[], float], options: Options) -> Callable[[], float]:
     """`one`, which returns once the device has nothing left to do."""
     if options.device == "cpu":
         return one
-    from opstage.interpreters.gpu.device import find_device
+    from opstage.compiler.gpu.probe import find_device
 
     device = find_device()
 
@@ -85,7 +85,7 @@ def done(one: Callable[[], float], options: Options) -> Callable[[], float]:
 
 def peak_of_gpu() -> int:
     """Bytes of tensors that the device held at most."""
-    from opstage.interpreters.gpu.device import find_device
+    from opstage.compiler.gpu.probe import find_device
 
     return find_device().peak
 

@@ -60,7 +60,7 @@ def blas_lines() -> list[str]:
 
 def cuda_lines() -> list[str]:
     """Describe the GPUs and driver, and the packages and libraries that kernels need."""
-    from ..interpreters.gpus import look
+    from ..compiler.gpu.machine import look
 
     machine = look()
     if machine.version is None:

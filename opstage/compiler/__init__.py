@@ -1,1 +1,2 @@
-"""Compilation: generated source of kernels (`codegen`), and machine code for the cores of the CPU (`native`)."""
+"""Compilation: generated source of kernels (`codegen`), machine code for the
+cores of the CPU (`native`), and GPUs (`gpu`)."""

@@ -6,14 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, final
 
+from ..compiler.gpu.device import GRID
+from ..compiler.gpu.tally import Tally
 from ..interpreters.base_program import BaseProgram
 from ..interpreters.eager_cuda import CudaOps, DeviceBuffer
-from ..interpreters.gpu.device.grid import GRID
-from ..interpreters.gpu.device.tally import Tally
 from ..interpreters.graph.cpu.optimise import optimise
 from ..interpreters.graph.cpu.plan import CpuPlan
-from ..interpreters.graph.cuda.compiled import CompiledCudaOps
-from ..interpreters.graph.cuda.executor import CudaExecutor
+from ..interpreters.graph.cuda.executor import CompiledCudaOps, CudaExecutor
 from ..interpreters.graph.recorder import record
 from ..interpreters.shape_check.memory import AllocationTrace, Formula, KernelRun, MemoryKind, MemoryOps, PeakMemory
 from ..interpreters.wire import DEVICE_DTYPES, no_wire_form

@@ -14,7 +14,7 @@ import pytest
 
 import opstage
 from opstage.cli.info import CUDA_LIBRARIES, CUDA_PACKAGES, cuda_lines
-from opstage.interpreters import gpus
+from opstage.compiler.gpu import machine as gpus
 from tests.cli.conftest import Command
 from tests.processes import COMMAND, python
 

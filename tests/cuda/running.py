@@ -14,13 +14,13 @@ from unittest import mock
 import numpy as np
 from typing_extensions import override
 
+from opstage.compiler.gpu import driver as driver_module
+from opstage.compiler.gpu import probe
+from opstage.compiler.gpu.compiler import CompiledKernel, Resources
+from opstage.compiler.gpu.driver import Gpu
+from opstage.compiler.gpu.scheduler import launch
+from opstage.compiler.gpu.simulator import SMALL
 from opstage.interpreters.eager_cuda.kernels import attention
-from opstage.interpreters.gpu.device import driver as driver_module
-from opstage.interpreters.gpu.device import probe
-from opstage.interpreters.gpu.device.compile import CompiledKernel, Resources
-from opstage.interpreters.gpu.device.driver import Gpu
-from opstage.interpreters.gpu.device.simulator import SMALL
-from opstage.interpreters.gpu.scheduler import launch
 from tests.device.test_driver import Api, Buffer, Part
 from tests.device.test_gemm import Library
 

@@ -13,9 +13,9 @@ import pytest
 
 import opstage
 from opstage import optim
+from opstage.compiler.gpu.simulator import Simulator
 from opstage.interpreters.eager_cuda import CudaOps
-from opstage.interpreters.gpu.device.simulator import Simulator
-from opstage.interpreters.graph.cuda.compiled import CompiledCudaOps
+from opstage.interpreters.graph.cuda.executor import CompiledCudaOps
 from opstage.ops.errors import OutOfMemoryError
 from opstage.options import Options
 from opstage.training.trainer import scalar_trainer

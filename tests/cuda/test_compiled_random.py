@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from opstage.compiler.gpu.simulator import Simulator
 from opstage.interpreters.eager_cpu import NumpyOps
-from opstage.interpreters.gpu.device.simulator import Simulator
-from opstage.interpreters.graph.cuda.compiled import CompiledCudaOps
+from opstage.interpreters.graph.cuda.executor import CompiledCudaOps
 from opstage.interpreters.graph.recorder import replay
 from opstage.options import Options
 from tests.graph.random_programs import random_graph

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import opstage
+from opstage.compiler.gpu.probe import find_device
 from opstage.interpreters.eager_cuda.kernels import columns, convolution
 from opstage.interpreters.eager_cuda.kernels.columns import ColumnsGeometry, Run, by_product, runs
 from opstage.interpreters.eager_cuda.kernels.windows import Windows
-from opstage.interpreters.gpu.device import find_device
 from opstage.ops.catalogue.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
 from opstage.ops.types import FLOAT32, TensorType
 from opstage.options import Options

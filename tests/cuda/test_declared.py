@@ -10,8 +10,7 @@ import pytest
 
 import opstage
 from opstage import Options, debug
-from opstage.interpreters.gpu.counting import steps
-from opstage.interpreters.gpu.language import cuda
+from opstage.compiler.gpu.language import cuda, steps
 from opstage.ops import registered
 from tests.ops import test_user_refs
 

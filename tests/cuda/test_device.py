@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import opstage
+from opstage.compiler.gpu.probe import find_device
 from opstage.interpreters.eager_cuda import DeviceBuffer
-from opstage.interpreters.gpu.device import find_device
 from opstage.ops.errors import ProgramError, RangeError, ShapeError, UsageError
 from opstage.ops.types import FLOAT32, TensorType, as_dtype
 from opstage.options import Options

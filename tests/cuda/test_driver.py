@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import opstage
-from opstage.interpreters.gpu.device.driver import Gpu
+from opstage.compiler.gpu.driver import Gpu
 from opstage.interpreters.registry import make_interpreter
 from opstage.ops.errors import DeviceError
 from opstage.options import Options

@@ -13,10 +13,10 @@ import pytest
 
 import opstage
 from opstage import DeviceError, Options
-from opstage.interpreters.gpu.device import driver as driver_module
-from opstage.interpreters.gpu.device import probe
-from opstage.interpreters.gpu.device.driver import Gpu
-from opstage.interpreters.gpu.device.simulator import SMALL
+from opstage.compiler.gpu import driver as driver_module
+from opstage.compiler.gpu import probe
+from opstage.compiler.gpu.driver import Gpu
+from opstage.compiler.gpu.simulator import SMALL
 from tests.device.test_driver import Builder, CUDAError, Status
 
 from .running import RunningApi, RunningLibrary, kept

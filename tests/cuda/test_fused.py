@@ -9,18 +9,12 @@ import numpy as np
 import pytest
 
 import opstage
+from opstage.compiler.gpu.tally import Tally
 from opstage.interpreters import registry
 from opstage.interpreters.eager_cuda import CudaOps
-from opstage.interpreters.eager_cuda.kernels import (
-    KERNELS,
-    attention,
-    attention_by_products,
-    indexing,
-    pointwise,
-    reduction,
-    update,
-)
-from opstage.interpreters.gpu.device.tally import Tally
+from opstage.interpreters.eager_cuda.kernels import KERNELS, attention, attention_by_products, indexing, reduction
+from opstage.interpreters.eager_cuda.kernels import elementwise as pointwise
+from opstage.interpreters.eager_cuda.kernels import elementwise as update
 from opstage.ops.catalogue import primitives
 from opstage.ops.errors import RangeError
 from opstage.options import Options

@@ -10,14 +10,14 @@ import pytest
 import opstage
 from opstage import optim
 from opstage.compiler.codegen.cuda.fused import fused
+from opstage.compiler.gpu.buffer import DeviceBuffer
+from opstage.compiler.gpu.device import Device
+from opstage.compiler.gpu.simulator import Simulator
+from opstage.compiler.gpu.tally import Tally
 from opstage.interpreters import registry
 from opstage.interpreters.eager_cuda import CudaOps
 from opstage.interpreters.eager_cuda.kernels import KERNELS
 from opstage.interpreters.eager_cuda.kernels.reduction import total
-from opstage.interpreters.gpu.buffer import DeviceBuffer
-from opstage.interpreters.gpu.device import Device
-from opstage.interpreters.gpu.device.simulator import Simulator
-from opstage.interpreters.gpu.device.tally import Tally
 from opstage.ops.catalogue import primitives
 from opstage.ops.catalogue.elementwise import SCALE
 from opstage.ops.catalogue.layout import TRANSPOSE2D

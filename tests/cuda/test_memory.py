@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from opstage import Aux, Options, Spec, optim
-from opstage.interpreters.eager_cuda.kernels import padded
-from opstage.interpreters.gpu.device.buckets import rounded
-from opstage.interpreters.gpu.device.gemm import WORKSPACE
-from opstage.interpreters.gpu.device.simulator import SMALL, Simulator
-from opstage.interpreters.gpu.device.tally import Tally
+from opstage.compiler.gpu.cublas import WORKSPACE
+from opstage.compiler.gpu.memory import rounded
+from opstage.compiler.gpu.simulator import SMALL, Simulator
+from opstage.compiler.gpu.tally import Tally
+from opstage.interpreters.eager_cuda.kernels import matmul
 from opstage.optim import Optimizer
 from opstage.training.memory import model_memory, step_memory
 from opstage.training.trainer import ScalarTrainer, scalar_trainer
@@ -81,7 +81,7 @@ def test_rows_that_a_product_writes_apart_are_counted(
     options: Options, device: Simulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, least in (("NARROW", 2), ("SMALL", 4), ("OFTEN", 2)):
-        monkeypatch.setattr(padded, name, least)
+        monkeypatch.setattr(matmul, name, least)
     params = {"w": np.random.default_rng(0).standard_normal((5, 2))}
     arrays = np.ones((4, 2), np.float32), np.array([0, 1, 1, 4])
 

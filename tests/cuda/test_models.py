@@ -11,7 +11,7 @@ import pytest
 
 from opstage import Options, optim
 from opstage.cli.main import main
-from opstage.interpreters.gpu.device.simulator import Simulator
+from opstage.compiler.gpu.simulator import Simulator
 from opstage.models import MODELS
 from opstage.ops.trees import flatten, paths
 from tests.cuda.small_models import CONFIGS, batch, trainer

@@ -16,9 +16,9 @@ import pytest
 
 import opstage
 from opstage import Options, RangeError, optim
-from opstage.interpreters.gpu.device import probe
-from opstage.interpreters.gpu.device.simulator import Simulator
-from opstage.interpreters.graph.cuda.recorder import LaunchRecorder
+from opstage.compiler.gpu import probe
+from opstage.compiler.gpu.simulator import Simulator
+from opstage.interpreters.graph.cuda.lowering import LaunchRecorder
 from opstage.interpreters.mesh import nccl as engine
 from opstage.interpreters.mesh.processes import own_number, using
 from opstage.interpreters.mesh.ranks import Ranks

@@ -10,9 +10,9 @@ import pytest
 
 import opstage
 from opstage import Options
-from opstage.interpreters.eager_cuda.kernels import padded
-from opstage.interpreters.gpu.device import find_device
-from opstage.interpreters.gpu.device.matrices import MatrixLayout
+from opstage.compiler.gpu.buffer import MatrixLayout
+from opstage.compiler.gpu.probe import find_device
+from opstage.interpreters.eager_cuda.kernels import matmul
 from opstage.ops.types import FLOAT32, TensorType
 
 SIZES = [(3, 5, 7), (4, 8, 12), (1, 1, 1), (2, 4, 5), (5, 6, 4), (6, 3, 4)]
@@ -21,7 +21,7 @@ SIZES = [(3, 5, 7), (4, 8, 12), (1, 1, 1), (2, 4, 5), (5, 6, 4), (6, 3, 4)]
 @pytest.fixture(autouse=True)
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OFTEN", "SMALL", "NARROW"):
-        monkeypatch.setattr(padded, name, 1)
+        monkeypatch.setattr(matmul, name, 1)
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
@@ -45,7 +45,7 @@ def test_any_layout(sizes: tuple[int, int, int], shared: bool) -> None:
         y, of_y, right = operand(1 if shared else stack, (columns, terms) if y_transposed else (terms, columns))
         bias = rng.standard_normal(columns).astype(np.float32) if stack == 1 else None
         out = device.empty(TensorType((stack, rows, columns), FLOAT32))
-        padded.product(
+        matmul.padded_product(
             *(device, out, x, y),
             x_transposed=x_transposed,
             y_transposed=y_transposed,

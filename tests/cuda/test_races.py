@@ -21,7 +21,7 @@ import pytest
 
 import opstage
 from opstage import Options
-from opstage.interpreters.gpu import scheduler
+from opstage.compiler.gpu import scheduler
 
 INTERPRETERS = Path(opstage.__file__).parent / "interpreters"
 FILES = {path.name: path for part in ("eager_cuda", "gpu") for path in sorted((INTERPRETERS / part).rglob("*.py"))}

@@ -23,7 +23,7 @@ from opstage import (
     init,
     optim,
 )
-from opstage.interpreters.gpu.device.simulator import Simulator
+from opstage.compiler.gpu.simulator import Simulator
 from opstage.ops.errors import RangeError
 from opstage.ops.trees import flatten
 from opstage.training.checkpoint import load, restore, save, take_snapshot

@@ -9,11 +9,12 @@ import pytest
 
 import opstage
 from opstage import ScalarModuleDef, init
+from opstage.compiler.gpu import probe
+from opstage.compiler.gpu.language import cuda
+from opstage.compiler.gpu.probe import find_device
+from opstage.compiler.gpu.scheduler import DivergenceError
+from opstage.compiler.gpu.simulator import Simulator
 from opstage.init import Declaration, Plan, build
-from opstage.interpreters.gpu.device import find_device, probe
-from opstage.interpreters.gpu.device.simulator import Simulator
-from opstage.interpreters.gpu.language import cuda
-from opstage.interpreters.gpu.scheduler import DivergenceError
 from tests.cuda.test_device import buffer
 from tests.cuda.test_filling import CUDA, DECLARED, loss
 from tests.cuda.traffic import watch

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from opstage.compiler.gpu.device import WARP
+from opstage.compiler.gpu.probe import find_device
 from opstage.interpreters.eager_cuda.kernels import attention, attention_tiles, convolution
-from opstage.interpreters.gpu.device import find_device
-from opstage.interpreters.gpu.device.grid import WARP
 from opstage.interpreters.interpreter import BaseInterpreter
 from opstage.interpreters.registry import make_interpreter
 from opstage.ops.types import INT32, TensorType

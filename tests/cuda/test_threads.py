@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import opstage
+from opstage.compiler.gpu import probe
+from opstage.compiler.gpu.probe import find_device
 from opstage.interpreters.eager_cuda import CudaOps
-from opstage.interpreters.gpu.device import find_device, probe
 from opstage.ops.errors import ProgramError, RangeError, UsageError
 from opstage.options import Options
 from tests.device.test_threads import impatient, in_threads  # noqa: F401
@@ -183,7 +184,7 @@ FORKED = """
 import os, sys, threading, traceback
 import numpy as np, opstage
 from opstage import Options
-from opstage.interpreters.gpu.device import find_device
+from opstage.compiler.gpu.probe import find_device
 
 def loss(ops, w, x):
     return ops.sum(ops.mul(ops.matmul(x, w), ops.matmul(x, w)))

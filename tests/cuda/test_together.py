@@ -13,9 +13,9 @@ import pytest
 
 import opstage
 from opstage import OpstageError, Options, OutOfMemoryError, Param, Session, optim
+from opstage.compiler.gpu import launches as deferred
+from opstage.compiler.gpu.simulator import Simulator
 from opstage.interpreters.eager_cuda import CudaOps, DeviceBuffer
-from opstage.interpreters.gpu.device import deferred
-from opstage.interpreters.gpu.device.simulator import Simulator
 from opstage.ops.errors import ProgramError, UnsupportedError
 from opstage.ops.types import FLOAT32, TensorType
 from opstage.training.parameters import sgd_step_fast

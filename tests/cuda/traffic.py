@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from opstage.compiler.gpu.device import Device
+from opstage.compiler.gpu.simulator import Simulator
 from opstage.interpreters.eager_cuda import DeviceBuffer
-from opstage.interpreters.gpu.device.interface import Device
-from opstage.interpreters.gpu.device.simulator import Simulator
 
 Tensor = tuple[tuple[int, ...], str]
 """Shape and dtype."""

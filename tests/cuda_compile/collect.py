@@ -11,10 +11,10 @@ from unittest import mock
 import numpy as np
 
 import opstage
+from opstage.compiler.gpu import probe
+from opstage.compiler.gpu.buffer import Signature
 from opstage.init import normal, uniform, zeros
 from opstage.interpreters.eager_cuda.kernels import columns, convolution
-from opstage.interpreters.gpu.device import probe
-from opstage.interpreters.gpu.device.signature import Signature
 from opstage.interpreters.registry import make_interpreter
 from opstage.ops.errors import LocatedError, UsageError
 from opstage.ops.types import FLOAT32

@@ -9,11 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from opstage.interpreters.gpu.buffer import DeviceBuffer, Memory
-from opstage.interpreters.gpu.device import Device
-from opstage.interpreters.gpu.device.interface import pointer_type
-from opstage.interpreters.gpu.device.product import launch_product
-from opstage.interpreters.gpu.device.signature import Signature, signature_of
+from opstage.compiler.gpu.buffer import DeviceBuffer, Memory, Signature, signature_of
+from opstage.compiler.gpu.device import Device, pointer_type
+from opstage.compiler.gpu.simulator import launch_product
 from opstage.ops.types import TensorType
 
 

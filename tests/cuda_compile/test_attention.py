@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from opstage.compiler.gpu.compiler import compile_kernel
+from opstage.compiler.gpu.device import GRID
 from opstage.interpreters.eager_cuda.kernels.attention import SIDES, WIDEST, WIDEST_GRAD
 from opstage.interpreters.eager_cuda.kernels.attention_tiles import (
     flags_kernel,
@@ -14,8 +16,6 @@ from opstage.interpreters.eager_cuda.kernels.attention_tiles import (
     keys_kernel,
     queries_kernel,
 )
-from opstage.interpreters.gpu.device.compile import compile_kernel
-from opstage.interpreters.gpu.device.grid import GRID
 
 from .test_kernels import MOST_REGISTERS, SM_90
 

@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 
 import opstage
-from opstage.interpreters.gpu.counting import quotient, remainder, steps, unrolled_steps
-from opstage.interpreters.gpu.device import compile as compiling
-from opstage.interpreters.gpu.device import probe
-from opstage.interpreters.gpu.device.compile import Resources, compile_kernel, resources
-from opstage.interpreters.gpu.device.product import product_kernel
-from opstage.interpreters.gpu.device.signature import signature_of
-from opstage.interpreters.gpu.language import cuda
+from opstage.compiler.gpu import compiler as compiling
+from opstage.compiler.gpu import probe
+from opstage.compiler.gpu.buffer import signature_of
+from opstage.compiler.gpu.compiler import Resources, compile_kernel, resources
+from opstage.compiler.gpu.language import cuda, quotient, remainder, steps, unrolled_steps
+from opstage.compiler.gpu.simulator import product_kernel
 from opstage.ops.errors import UnsupportedError
 from opstage.options import Options
 
@@ -212,8 +211,8 @@ def test_a_folder_that_cannot_be_written_to_only_costs_time(monkeypatch: pytest.
 
 def test_two_processes_may_compile_the_same(tmp_path: Path) -> None:
     code = (
-        "from opstage.interpreters.gpu.device.compile import compile_kernel\n"
-        "from opstage.interpreters.eager_cuda.kernels.logic import fill_kernel\n"
+        "from opstage.compiler.gpu.compiler import compile_kernel\n"
+        "from opstage.interpreters.eager_cuda.kernels.layout import fill_kernel\n"
         "print(compile_kernel(fill_kernel, ('int32', 'float32*', 'float32'), (9, 0)).resources)"
     )
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from opstage.interpreters.gpu.device import gemm
-from opstage.interpreters.gpu.device.gemm import Gemm, Shape
+from opstage.compiler.gpu import cublas as gemm
+from opstage.compiler.gpu.cublas import Gemm, Shape
 from opstage.ops.errors import UsageError
 
 ROWS, COLUMNS, LEADING, COUNT, STEP = 2, 3, 4, 5, 6  # of a layout

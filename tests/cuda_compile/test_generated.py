@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import opstage
-from opstage.interpreters.gpu.device import probe
-from opstage.interpreters.gpu.device.compile import compile_kernel
-from opstage.interpreters.gpu.device.signature import Signature, show
+from opstage.compiler.gpu import probe
+from opstage.compiler.gpu.buffer import Signature, show
+from opstage.compiler.gpu.compiler import compile_kernel
 from opstage.interpreters.registry import make_interpreter
 from opstage.options import Options
 from tests.cuda.small_models import CONFIGS, batch, trainer
@@ -62,7 +62,7 @@ def test_compiles(number: int) -> None:
     slow = any(word in generated()[number][0].__name__ for word in ("sin", "cos"))
     assert resources.spilled == 0 and (slow or resources.stack == 0), resources
     assert slow or resources.doubles == 0, "float64 on the way: a Python number met a float32"
-    assert resources.divisions == 0, "divided in 64 bits: see gpu/counting.py"
+    assert resources.divisions == 0, "divided in 64 bits: see gpu/language.py"
 
 
 def test_models_and_sums_take_a_few_dozen_kernels() -> None:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
+from opstage.compiler.gpu.buffer import Signature, show
+from opstage.compiler.gpu.compiler import compile_kernel
 from opstage.interpreters.eager_cuda.kernels import KERNELS
-from opstage.interpreters.gpu.device.compile import compile_kernel
-from opstage.interpreters.gpu.device.signature import Signature, show
 from opstage.interpreters.mesh.fabric import EXCHANGE, EXCHANGE_START, EXCHANGE_WAIT
 from opstage.interpreters.mesh.meeting import MEET, MEET_BEGIN, MEET_END
 
@@ -42,7 +42,7 @@ def test_compiles(kernel: Callable[..., None], signature: Signature) -> None:
     if kernel.__name__ not in IN_FLOAT64:
         assert resources.doubles == 0, "float64 on the way: a Python number met a float32"
     if not show(kernel, signature).count("int64*") or not DIVIDES.search(kernel.__name__):
-        assert resources.divisions == 0, "divided in 64 bits: see gpu/counting.py"
+        assert resources.divisions == 0, "divided in 64 bits: see gpu/language.py"
 
 
 def test_the_samples_reach_every_op_with_a_kernel_of_its_own() -> None:

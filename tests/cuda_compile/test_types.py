@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import opstage.api
+from opstage.compiler.gpu import probe
 from opstage.interpreters.eager_cuda.kernels import columns, convolution
-from opstage.interpreters.gpu.device import probe
 from opstage.interpreters.registry import make_interpreter
 from tests.cuda import test_conformance as conformance
 from tests.samples.sample import Sample

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from opstage.interpreters.eager_cuda.kernels import update
-from opstage.interpreters.gpu.device.compile import to_ptx
-from opstage.interpreters.gpu.device.signature import Signature, show
+from opstage.compiler.gpu.buffer import Signature, show
+from opstage.compiler.gpu.compiler import to_ptx
+from opstage.interpreters.eager_cuda.kernels import elementwise as update
 
 from .collect import collected
 

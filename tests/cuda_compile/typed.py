@@ -17,15 +17,11 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from opstage.interpreters.gpu import language
-from opstage.interpreters.gpu.buffer import DeviceBuffer, Memory
-from opstage.interpreters.gpu.counting import steps, unrolled_steps
-from opstage.interpreters.gpu.device import Device
-from opstage.interpreters.gpu.device.grid import Grid
-from opstage.interpreters.gpu.device.interface import pointer_type
-from opstage.interpreters.gpu.device.matrices import MatrixLayout, layout_of
-from opstage.interpreters.gpu.device.simulator import elements_of, pointers_of
-from opstage.interpreters.gpu.language import cos_pi, cuda
+from opstage.compiler.gpu import language
+from opstage.compiler.gpu.buffer import DeviceBuffer, MatrixLayout, Memory, layout_of
+from opstage.compiler.gpu.device import Device, Grid, pointer_type
+from opstage.compiler.gpu.language import cos_pi, cuda, steps, unrolled_steps
+from opstage.compiler.gpu.simulator import elements_of, pointers_of
 from opstage.ops.types import TensorType
 
 _numba: Any = numba

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from opstage.interpreters.gpu.device.content import digest_of
+from opstage.compiler.gpu.compiler import digest_of
 
 SCALE = np.float32(2)
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage.interpreters.gpu.device import driver as driver_module
-from opstage.interpreters.gpu.device.compile import CompiledKernel, Resources
-from opstage.interpreters.gpu.device.driver import Gpu
-from opstage.interpreters.gpu.device.script import Call
+from opstage.compiler.gpu import driver as driver_module
+from opstage.compiler.gpu.compiler import CompiledKernel, Resources
+from opstage.compiler.gpu.driver import Gpu
+from opstage.compiler.gpu.launches import Call
 from opstage.ops.errors import DeviceError, OutOfMemoryError, UnsupportedError
 from opstage.ops.types import FLOAT32, TensorType
 from tests.device.test_gemm import Library

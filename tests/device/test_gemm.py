@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage.interpreters.gpu.device import gemm
-from opstage.interpreters.gpu.device.gemm import SIGNATURES, Algorithm, Gemm, Heuristic, Shape, alignment
-from opstage.interpreters.gpu.device.matrices import MatrixLayout
+from opstage.compiler.gpu import cublas as gemm
+from opstage.compiler.gpu.buffer import MatrixLayout
+from opstage.compiler.gpu.cublas import SIGNATURES, Algorithm, Gemm, Heuristic, Shape, alignment
 from opstage.ops.errors import UnsupportedError
 
 # As in the headers of CUDA 13: cublasLt.h, cublas_api.h, library_types.h.

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from opstage.interpreters.gpu.device.probe import require_gpu
-from opstage.interpreters.gpus import NOTHING, GpuInfo, Machine, look
+from opstage.compiler.gpu.machine import NOTHING, GpuInfo, Machine, look
+from opstage.compiler.gpu.probe import require_gpu
 from opstage.ops.errors import UsageError
 
 H200 = GpuInfo("NVIDIA H200", (9, 0), 150_000_000_000)

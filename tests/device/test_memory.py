@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage.interpreters.gpu.device.buckets import Buckets, rounded
-from opstage.interpreters.gpu.device.staging import Staging
+from opstage.compiler.gpu.memory import Buckets, Staging, rounded
 
 # Buckets ------------------------------------------------------------------------------------------------------------
 

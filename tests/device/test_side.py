@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage.interpreters.gpu.device.capture import Captured
-from opstage.interpreters.gpu.device.script import Call
+from opstage.compiler.gpu.capture import Captured
+from opstage.compiler.gpu.launches import Call
 from opstage.ops.errors import ProgramError, RankError
 from opstage.ops.types import FLOAT32, TensorType
 from tests.cuda_compile.recorder import Recorder

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage.interpreters import gpus
+from opstage.compiler.gpu import driver as driver_module
+from opstage.compiler.gpu import machine as gpus
+from opstage.compiler.gpu import probe
+from opstage.compiler.gpu.compiler import CompiledKernel, Resources
+from opstage.compiler.gpu.driver import Gpu
+from opstage.compiler.gpu.exclusive import require_own_process
+from opstage.compiler.gpu.launches import Call
 from opstage.interpreters.eager_cuda import CudaOps
-from opstage.interpreters.gpu.device import driver as driver_module
-from opstage.interpreters.gpu.device import probe
-from opstage.interpreters.gpu.device.alone import require_own_process
-from opstage.interpreters.gpu.device.compile import CompiledKernel, Resources
-from opstage.interpreters.gpu.device.driver import Gpu
-from opstage.interpreters.gpu.device.script import Call
 from opstage.ops.catalogue import linalg
 from opstage.ops.errors import DeviceError, ProgramError, UsageError
 from opstage.ops.types import FLOAT32, TensorType
@@ -328,8 +328,8 @@ def test_what_a_process_is_let_see(said: str | None, count: int, seen: int) -> N
 
 
 def test_a_gpu_that_is_not_there_is_an_error_that_says_which_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    from opstage.interpreters.gpus import GpuInfo as Seen
-    from opstage.interpreters.gpus import Machine
+    from opstage.compiler.gpu.machine import GpuInfo as Seen
+    from opstage.compiler.gpu.machine import Machine
 
     machine = Machine((13, 0), (Seen("NVIDIA H200", (9, 0), 1), Seen("NVIDIA T4", (7, 5), 1)))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")

@@ -209,8 +209,8 @@ import numpy as np
 import opstage
 from opstage import Options, init
 from opstage.interpreters.eager_cuda import CudaOps, DeviceBuffer
-from opstage.interpreters.eager_cuda.kernels.filling import uniform
-from opstage.interpreters.gpu.device.simulator import Simulator
+from opstage.interpreters.eager_cuda.kernels.layout import uniform
+from opstage.compiler.gpu.simulator import Simulator
 from opstage.interpreters.tape import Tape
 from opstage.ops.errors import OpstageError
 from opstage.ops.types import FLOAT32, TensorType

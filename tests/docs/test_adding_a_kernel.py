@@ -14,14 +14,14 @@ def test_the_kernel_that_is_written_out_computes_the_same(tmp_path: Path, monkey
     (written,) = [block.text for block in blocks(DOCS / "adding-a-kernel.md") if not block.path]
     head = (
         "import numpy as np\n"
-        "from opstage.interpreters.gpu.counting import steps\n"
-        "from opstage.interpreters.gpu.language import cuda, log\n"
+        "from opstage.compiler.gpu.language import steps\n"
+        "from opstage.compiler.gpu.language import cuda, log\n"
         "ONE = np.float32(1)\n"
     )
     (tmp_path / "written.py").write_text(head + written)
     program = (
         "import numpy as np, written\n"
-        "from opstage.interpreters.gpu.device import find_device\n"
+        "from opstage.compiler.gpu.probe import find_device\n"
         "from opstage.ops.types import FLOAT32, TensorType\n"
         "device = find_device()\n"
         "x = np.linspace(0.1, 0.9, 100, dtype=np.float32).reshape(4, 25)\n"

@@ -96,7 +96,7 @@ def memory() -> dict[str, Any]:
 
 
 def on_a_device() -> dict[str, Any]:
-    from opstage.interpreters.gpu.device.simulator import Simulator
+    from opstage.compiler.gpu.simulator import Simulator
 
     x = operand()[:4, :25]
     launched: list[Any] = []

@@ -64,8 +64,8 @@ def missing() -> str:
         return ""
     if os.environ.get("NUMBA_ENABLE_CUDASIM") == "1":
         return "NUMBA_ENABLE_CUDASIM=1 lets kernels run in Python; unset it"
-    from opstage.interpreters.gpu.device.probe import require_gpu
-    from opstage.interpreters.gpus import look
+    from opstage.compiler.gpu.machine import look
+    from opstage.compiler.gpu.probe import require_gpu
     from opstage.ops.errors import UsageError
 
     try:

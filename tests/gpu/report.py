@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from opstage.cli.info import cuda_lines
-from opstage.interpreters.eager_cuda.kernels.logic import fill_kernel
-from opstage.interpreters.gpu.device import find_device
+from opstage.compiler.gpu.probe import find_device
+from opstage.interpreters.eager_cuda.kernels.layout import fill_kernel
 from opstage.ops.types import FLOAT32, TensorType
 
 from .here import REHEARSAL, missing, stand_in

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import opstage
-from opstage.interpreters.gpu.device import find_device
+from opstage.compiler.gpu.probe import find_device
 from opstage.ops.types import FLOAT32, TensorType
 from opstage.options import Options
 

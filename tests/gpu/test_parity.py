@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage.interpreters.gpu.device import find_device
+from opstage.compiler.gpu.probe import find_device
 from opstage.ops.types import FLOAT32, TensorType
 from tests.cuda.test_conformance import (  # noqa: F401  # pytest runs what stands here
     test_an_interpreter_keeps_its_device,

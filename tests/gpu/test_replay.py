@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from opstage import Options, optim
-from opstage.interpreters.gpu.device import find_device
-from opstage.interpreters.gpu.device.script import Script
+from opstage.compiler.gpu.launches import Script
+from opstage.compiler.gpu.probe import find_device
 from opstage.ops.trees import flatten
 from tests.cuda.small_models import CONFIGS, batch, trainer
 

@@ -10,6 +10,10 @@ from typing_extensions import override
 
 from ...compiler.codegen.cuda.fused import fused
 from ...compiler.codegen.decomposition import is_fixed
+from ...compiler.gpu.buffer import DeviceBuffer
+from ...compiler.gpu.device import Device
+from ...compiler.gpu.launches import OpContext, Watch
+from ...compiler.gpu.probe import find_device, gpus_seen
 from ...init.schemes import Elementary
 from ...ops.closed import Body
 from ...ops.errors import ProgramError, UnsupportedError
@@ -17,19 +21,15 @@ from ...ops.lists import no_ref
 from ...ops.primitive import NO_STATIC, Primitive, Static, distinct
 from ...ops.types import FLOAT32, DType, TensorType, as_dtype, dtype_name, show_shape
 from ...options import Options
-from ..gpu.buffer import DeviceBuffer
-from ..gpu.device import Device, find_device, gpus_seen
-from ..gpu.device.context import OpContext
-from ..gpu.device.watch import Watch
 from ..host import as_array
 from ..indices import indices_of
 from ..interpreter import BaseInterpreter
 from ..mesh.processes import own_number
 from ..wire import DEVICE_DTYPES, has_wire_form, no_wire_form, to_wire, wire_dtype
 from .kernels import KERNELS
-from .kernels.filling import FILLS
+from .kernels.elementwise import update_kernel
+from .kernels.layout import FILLS
 from .kernels.reduction import total
-from .kernels.update import update_kernel
 
 _KNOWN_LIMIT = 1 << 13
 _FUSED: dict[Any, Callable[..., Any] | None] = {}  # by (primitive, operand types, statics); None: no kernels

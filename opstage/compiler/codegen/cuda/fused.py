@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from ....interpreters.gpu.buffer import DeviceBuffer
-from ....interpreters.gpu.device import Device
 from ....ops.primitive import Primitive, Static
 from ....ops.types import TensorType
+from ...gpu.buffer import DeviceBuffer
+from ...gpu.device import Device
 from ..clusters import FusionGroup, left_in_memory, read_by, roots_read
 from ..decomposition import Expander
 from ..formulas import ASSEMBLE, CONTIGUOUS, has_formula

@@ -21,14 +21,23 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from typing_extensions import override
 
-from ....interpreters.gpu import language
-from ....interpreters.gpu.counting import quotient, remainder, steps, unrolled_steps
-from ....interpreters.gpu.language import cuda, device_function
-from ....interpreters.gpu.rows import MOST_WARPS, joined_max, joined_sum
-from ....interpreters.gpu.tensors import going, part_of
 from ....ops.catalogue.cheap import CHEAP
 from ....ops.closed import Equation
 from ....ops.types import dtype_name
+from ...gpu import language
+from ...gpu.language import (
+    MOST_WARPS,
+    cuda,
+    device_function,
+    going,
+    joined_max,
+    joined_sum,
+    part_of,
+    quotient,
+    remainder,
+    steps,
+    unrolled_steps,
+)
 from ..clusters import Cluster, Level
 from ..formulas import COLUMN_SUM, ROW_SUM, Constants, scalar_formulas
 from ..loop import Accumulator, Assign, Check, Load, LoopNest, LoopOperand, Pass, Place, Store, as_written, space_of

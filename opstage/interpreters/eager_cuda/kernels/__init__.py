@@ -1,7 +1,7 @@
 """The kernel table of a device: `KERNELS` maps primitives to functions that launch kernels.
 
 An entry is `(device, types, *buffers, **static) -> buffers`, with the types of outputs and residuals from the op's
-shape rule. Each family of ops has a module with its name in the catalogue; elementwise ops of all families are
+shape rule. Elementwise ops of all families are
 generated from their formulas. A composite without an entry is decomposed.
 """
 
@@ -15,38 +15,30 @@ from ....ops.registered import table_with_registered
 from . import (
     attention,
     convolution,
-    determinants,
+    elementwise,
     factorizations,
-    fourier,
     indexing,
     layout,
     linalg,
-    logic,
-    pointwise,
+    matmul,
     pooling,
-    random,
     reduction,
     sequence,
-    solving,
 )
 
 KERNELS: Mapping[Primitive, Callable[..., Any]] = table_with_registered(
     "cuda",
     {
-        **pointwise.KERNELS,
-        **logic.KERNELS,
+        **elementwise.KERNELS,
         **layout.KERNELS,
         **reduction.KERNELS,
         **sequence.KERNELS,
+        **matmul.KERNELS,
         **linalg.KERNELS,
-        **solving.KERNELS,
-        **determinants.KERNELS,
         **factorizations.KERNELS,
-        **fourier.KERNELS,
         **convolution.KERNELS,
         **pooling.KERNELS,
         **indexing.KERNELS,
         **attention.KERNELS,
-        **random.KERNELS,
     },
 )

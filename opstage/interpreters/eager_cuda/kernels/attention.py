@@ -17,15 +17,14 @@ from typing import Any
 
 import numpy as np
 
+from ....compiler.gpu.buffer import DeviceBuffer
+from ....compiler.gpu.device import WARP, Device
 from ....ops.catalogue.attention import SCALED_DOT_PRODUCT_ATTENTION, SCALED_DOT_PRODUCT_ATTENTION_GRAD
 from ....ops.primitive import Primitive
 from ....ops.types import INT32, TensorType
-from ...gpu.buffer import DeviceBuffer
-from ...gpu.device.grid import WARP
-from ...gpu.device.interface import Device
 from . import attention_by_products as products
 from . import attention_tiles as tiles
-from .launches import Entry, Types, scalar
+from .elementwise import Entry, Types, scalar
 
 WIDEST, WIDEST_GRAD = 128, 64
 """Head sizes up to which two blocks of 256 threads of the tile kernels fit on a multiprocessor."""

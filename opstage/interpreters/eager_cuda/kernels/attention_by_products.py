@@ -12,17 +12,28 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ....compiler.gpu.buffer import DeviceBuffer, MatrixLayout
+from ....compiler.gpu.device import Device
+from ....compiler.gpu.language import (
+    LOWEST,
+    MOST_WARPS,
+    ONE,
+    ZERO,
+    cuda,
+    device_function,
+    exp,
+    joined_max,
+    joined_sum,
+    online,
+    quotient,
+    remainder,
+    steps,
+    times,
+)
 from ....ops.types import FLOAT32, TensorType
-from ...gpu.buffer import DeviceBuffer
-from ...gpu.counting import quotient, remainder, steps
-from ...gpu.device.interface import Device
-from ...gpu.device.matrices import MatrixLayout
-from ...gpu.language import cuda, device_function, exp, times
-from ...gpu.rows import LOWEST, MOST_WARPS, ONE, ZERO, joined_max, joined_sum, online
-from .launches import Types, scalar
-from .logic import fill_kernel
-from .padded import padded
-from .strided import row_major
+from .elementwise import Types, scalar
+from .layout import fill_kernel, row_major
+from .matmul import padded
 
 RUN = 32 << 20
 """Bytes of weights at once, if a head has no more: they stay in the second-level cache of an H100, 50 MB, between the

@@ -20,11 +20,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...gpu.counting import quotient, remainder, steps, unrolled_steps
-from ...gpu.language import ALIGNED, barrier, cuda, device_function, exp, shuffle, times
-from ...gpu.rows import HALF_WARP, LOWEST, ONE, ZERO
+from ....compiler.gpu.language import (
+    ALIGNED,
+    HALF_WARP,
+    LOWEST,
+    ONE,
+    ZERO,
+    barrier,
+    cuda,
+    device_function,
+    exp,
+    quotient,
+    remainder,
+    shuffle,
+    steps,
+    times,
+    unrolled_steps,
+)
 from .attention_by_products import place_in_mask
-from .launches import Kernel
+from .elementwise import Kernel
 
 CHUNK = 16
 """Components that are multiplied, or keys whose values are added, between two barriers."""

@@ -20,14 +20,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ....compiler.gpu.buffer import DeviceBuffer, MatrixLayout
+from ....compiler.gpu.device import WARP, Device
+from ....compiler.gpu.language import cuda, device_function, quotient, remainder, steps
 from ....ops.types import FLOAT32, TensorType
-from ...gpu.buffer import DeviceBuffer
-from ...gpu.counting import quotient, remainder, steps
-from ...gpu.device.grid import WARP
-from ...gpu.device.interface import Device
-from ...gpu.device.matrices import MatrixLayout
-from ...gpu.language import cuda, device_function
-from .launches import Kernel
+from .elementwise import Kernel
 from .windows import Windows, over_cells, over_windows, padded_indices, window_begins
 
 WORKSPACE = 256 << 20

@@ -12,15 +12,23 @@ from typing import Any
 
 import numpy as np
 
+from ....compiler.gpu.buffer import DeviceBuffer
+from ....compiler.gpu.device import Device
+from ....compiler.gpu.language import (
+    MOST_WARPS,
+    ZERO,
+    cuda,
+    device_function,
+    joined_sum,
+    quotient,
+    remainder,
+    steps,
+    unrolled_steps,
+)
 from ....ops.catalogue.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
 from ....ops.primitive import Primitive
-from ...gpu.buffer import DeviceBuffer
-from ...gpu.counting import quotient, remainder, steps, unrolled_steps
-from ...gpu.device.interface import Device
-from ...gpu.language import cuda, device_function
-from ...gpu.rows import MOST_WARPS, ZERO, joined_sum
 from .columns import ColumnsGeometry, by_product, conv_by_product, kernel_grad_by_product, transpose_by_product
-from .launches import Entry, Kernel, Types
+from .elementwise import Entry, Kernel, Types
 from .windows import cell_at, over_cells, over_windows, padded_indices, window_begins, windows
 
 NOTHING = np.int32(0)

@@ -11,15 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from ....compiler.gpu.buffer import DeviceBuffer
+from ....compiler.gpu.device import Device
+from ....compiler.gpu.language import cuda, device_function, sqrt, steps
 from ....ops.catalogue.factorizations import EIGH, QR, SVD
 from ....ops.primitive import Primitive
 from ....ops.types import TensorType
-from ...gpu.buffer import DeviceBuffer
-from ...gpu.counting import steps
-from ...gpu.device.interface import Device
-from ...gpu.language import cuda, device_function, sqrt
-from .launches import Entry, Types
-from .strided import copy, row_major
+from .elementwise import Entry, Types
+from .layout import copy, row_major
 
 NAN, ZERO, ONE, TWO = (np.float32(x) for x in (np.nan, 0, 1, 2))
 LEADING = np.float32(0.618)

@@ -7,16 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from ....compiler.gpu.buffer import DeviceBuffer
+from ....compiler.gpu.device import Device
+from ....compiler.gpu.language import cuda, quotient, steps
 from ....ops.catalogue.indexing import GATHER_ROWS, SCATTER_ADD_ROWS
 from ....ops.primitive import Primitive
 from ....ops.types import BOOL, INT32, TensorType
-from ...gpu.buffer import DeviceBuffer
-from ...gpu.counting import quotient, steps
-from ...gpu.device.interface import Device
-from ...gpu.language import cuda
-from .launches import Entry, Types
-from .logic import NO, YES, fill_kernel
-from .strided import copy, row_major
+from .elementwise import Entry, Types
+from .layout import NO, YES, copy, fill_kernel, row_major
 
 MOST_UPDATES = 8192
 """The number of updates that are searched for those of one row; more are added in further passes."""

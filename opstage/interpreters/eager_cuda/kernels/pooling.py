@@ -8,24 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from ....compiler.gpu.buffer import DeviceBuffer
+from ....compiler.gpu.device import Device
+from ....compiler.gpu.language import cuda, device_function, quotient, steps
 from ....ops.catalogue.pooling import AVG_POOL, AVG_POOL_GRAD, MAX_POOL, MAX_POOL_GATHER, MAX_POOL_SCATTER
 from ....ops.primitive import Primitive
-from ...gpu.buffer import DeviceBuffer
-from ...gpu.counting import quotient, steps
-from ...gpu.device.interface import Device
-from ...gpu.language import cuda, device_function
 from ...indices import require_cells
-from .launches import Entry, Kernel, Types
-from .windows import (
-    OUTSIDE,
-    Windows,
-    cells_inside,
-    over_cells,
-    over_windows,
-    padded_indices,
-    window_begins,
-    windows,
-)
+from .elementwise import Entry, Kernel, Types
+from .windows import OUTSIDE, Windows, cells_inside, over_cells, over_windows, padded_indices, window_begins, windows
 
 ZERO, ONE = np.float32(0), np.float32(1)
 NOTHING = np.int32(0)

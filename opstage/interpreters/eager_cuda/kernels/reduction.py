@@ -14,21 +14,23 @@ from typing import Any
 
 import numpy as np
 
-from ....ops.catalogue.reduction import (
-    ARGMAX,
-    REDUCE_MAX,
-    REDUCE_MEAN,
-    REDUCE_SUM,
-    SUM,
+from ....compiler.gpu.buffer import DeviceBuffer
+from ....compiler.gpu.device import Device, pointer_type
+from ....compiler.gpu.language import (
+    MOST_WARPS,
+    cuda,
+    joined_best,
+    joined_max,
+    joined_sum,
+    quotient,
+    remainder,
+    steps,
+    unrolled_steps,
 )
+from ....ops.catalogue.reduction import ARGMAX, REDUCE_MAX, REDUCE_MEAN, REDUCE_SUM, SUM
 from ....ops.primitive import Primitive
 from ....ops.types import DType, TensorType
-from ...gpu.buffer import DeviceBuffer
-from ...gpu.counting import quotient, remainder, steps, unrolled_steps
-from ...gpu.device.interface import Device, pointer_type
-from ...gpu.language import cuda
-from ...gpu.rows import MOST_WARPS, joined_best, joined_max, joined_sum
-from .launches import Entry, Kernel, Types, scalar
+from .elementwise import Entry, Kernel, Types, scalar
 
 PART_OF_ROW, PART_OF_COLUMN = 8192, 256
 """The maximum of elements per row of threads, and per thread that has a column of its own."""

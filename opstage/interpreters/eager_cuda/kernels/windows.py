@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...gpu.buffer import DeviceBuffer
-from ...gpu.counting import quotient
-from ...gpu.device.interface import Device
-from ...gpu.language import device_function
+from ....compiler.gpu.buffer import DeviceBuffer
+from ....compiler.gpu.device import Device
+from ....compiler.gpu.language import device_function, quotient
 
 SIZE, COUNT, KERNEL, STRIDE, PADDING, DILATION = range(6)
 FIELDS = 6

@@ -10,35 +10,117 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, final
 
 import numpy as np
 from typing_extensions import override
 
+from ....compiler.codegen.cuda.source import CUDA
+from ....compiler.codegen.lowered import Lowered
+from ....compiler.gpu.buffer import DeviceBuffer, Memory
+from ....compiler.gpu.device import Device
+from ....compiler.gpu.exclusive import require_own_process
+from ....compiler.gpu.launches import Call, Script
 from ....locks import holding_if_free
+from ....ops.closed import Body
 from ....ops.errors import UsageError
 from ....ops.primitive import Primitive, Static
 from ....options import Options
 from ...at_once import Action, at_once
 from ...base_program import Finish
-from ...eager_cuda.interpreter import CudaOps, elsewhere
-from ...eager_cuda.kernels.strided import copy, row_major
-from ...gpu.buffer import DeviceBuffer, Memory
-from ...gpu.device import Device
-from ...gpu.device.script import Call, Script
+from ...branching import SWITCH
+from ...control import bodies_of
+from ...eager_cuda.interpreter import CudaOps, OnDevice, elsewhere
+from ...eager_cuda.kernels.layout import copy, row_major
+from ...interpreter import BaseInterpreter
+from ...looping import WHILE
+from ...mesh.fabric import Fabric
+from ...mesh.hosting import Hosting
 from ...transparent import Transparent
 from ...wire import to_wire
 from ..executor import Failed
 from ..graph import Graph
 from ..hosted import Hosted
-from ..programs import kept_bytes
+from ..programs import Executable, Programs, kept_bytes
+from ..rank_programs import RankPrograms
 from ..recorder import replay
-from .lower import HostCall
+from .lowering import HostCall, Spot, optimise, placed
 from .plan import CudaPlan
-from .recorder import Spot, placed
-from .scratch import CudaScratch
-from .target import optimise
+
+# Scratch memory -------------------------------------------------------------------------------------------------------
+
+
+@final
+class CudaScratch:
+    """One block shared by all programs of an interpreter, as large as the largest needs. One run at a time uses and
+    references it, so it may be trimmed meanwhile.
+
+    runs    the number of runs that used it
+    """
+
+    __slots__ = ("runs", "_device", "_memory", "__weakref__")
+
+    def __init__(self, device: Device):
+        self.runs = 0
+        self._device = device
+        self._memory: Memory | None = None
+        device.add_idle(self)
+
+    def take(self, nbytes: int) -> Memory | None:
+        """Return at least `nbytes` for a new run; None if it needs none."""
+        self.runs += 1
+        if nbytes and (self._memory is None or self._memory.nbytes < nbytes):
+            self._memory = None  # release it before a larger one is allocated
+            self._memory = self._device.memory(nbytes)
+        return self._memory if nbytes else None
+
+    def trim(self) -> None:
+        """Release the block; the next run allocates again."""
+        self._memory = None
+
+
+# Control flow that depends on data ------------------------------------------------------------------------------------
+
+
+def chooses(body: Body) -> bool:
+    """Return whether a body has a switch or while_loop, which a recorded sequence of launches cannot contain."""
+    return any(
+        e.primitive in (SWITCH, WHILE) or any(chooses(inner) for _, inner in bodies_of(e.static))
+        for e in body.equations
+    )
+
+
+@final
+class StepwiseExecutor:
+    """Runs a graph on buffers of a device by the eager kernels. Inputs are never overwritten."""
+
+    def __init__(self, graph: Graph, eager: CudaOps):
+        self.graph = graph
+        self.nbytes = kept_bytes(graph.body, 0)
+        self._eager = eager
+
+    def run(self, inputs: Sequence[DeviceBuffer], step: int = 0) -> tuple[DeviceBuffer, ...]:
+        """Return the outputs for `inputs` at training step `step`."""
+        return replay(self._eager, self.graph, inputs, step)
+
+    def prepared(self, inputs: Sequence[DeviceBuffer], varying: Sequence[int]) -> None:
+        """It has no such calls."""
+
+    def start(
+        self, inputs: Sequence[DeviceBuffer], step: int = 0, free: Collection[int] = ()
+    ) -> tuple[tuple[DeviceBuffer, ...], Finish]:
+        """Return the outputs, which are complete once pending index errors have been raised."""
+        outputs = self.run(inputs, step)
+        self._eager.raise_pending()
+
+        def finish(then: Sequence[Action]) -> None:
+            at_once(then)
+
+        return outputs, finish
+
+
+# The executor ---------------------------------------------------------------------------------------------------------
 
 
 @final
@@ -318,3 +400,103 @@ def _references_of_a_place() -> int:
 
 
 _ALONE = _references_of_a_place()
+
+
+# Programs of a mesh ---------------------------------------------------------------------------------------------------
+
+
+@final
+class CudaRanks:
+    """The target of ranks on a GPU, see `RankTarget`. Exchanges are part of the captured calls, so the processes agree
+    on the whole program once before a run, not on each exchange."""
+
+    def __init__(self, options: Options, eager: CudaOps, scratch: CudaScratch, waiting: list[CudaExecutor]):
+        self._options, self._eager, self._scratch, self._waiting = options, eager, scratch, waiting
+        self._sent: dict[int, int] = {}
+
+    def eager(self, graph: Graph) -> BaseInterpreter[Any]:
+        """See `RankTarget.eager`."""
+        return self._eager
+
+    def prompt(self) -> BaseInterpreter[Any]:
+        """See `RankTarget.prompt`."""
+        return Prompt(self._eager)
+
+    def lowered(self, graph: Graph) -> Lowered | None:
+        """See `RankTarget.lowered`."""
+        return None if chooses(graph.body) else Lowered(optimise(graph).body, CUDA, own_outputs=True)
+
+    def executor(self, graph: Graph, donated: Collection[int], hosted: Hosted, failed: Failed) -> Executable[Any]:
+        """See `RankTarget.executor`."""
+        return CudaExecutor(graph, self._eager, self._options, donated, self._scratch, self._waiting, hosted, failed)
+
+    def begin_run(self, fabric: Fabric, called: str, executor: Executable[Any]) -> None:
+        """See `RankTarget.begin_run`."""
+        begin = getattr(fabric, "begin_run", None)
+        if begin is not None:
+            assert isinstance(executor, CudaExecutor)
+            begin(self._eager.device, called, executor.plan.sent)
+
+
+# The interpreter ------------------------------------------------------------------------------------------------------
+
+
+@final
+class CompiledCudaOps(OnDevice):
+    """An interpreter whose refs are device buffers. `Programs` decides what is compiled, and when."""
+
+    __slots__ = ("options", "programs", "_eager", "_scratch", "_waiting")
+
+    def __init__(self, options: Options, device: Device | None = None):
+        super().__init__(options, device)
+        self.options = options
+        self._eager = CudaOps(options, self.device)
+        self._scratch = CudaScratch(self.device)
+        self._waiting: list[CudaExecutor] = []
+        self.programs: Programs[CudaExecutor | StepwiseExecutor] = Programs(self, options.program_memory)
+
+    def compile(self, graph: Graph, donated: Collection[int] = ()) -> CudaExecutor | StepwiseExecutor:
+        """Compile a graph; results may overwrite the inputs at the positions `donated`.
+
+        A graph with data-dependent control flow runs op by op.
+        """
+        if chooses(graph.body):
+            return StepwiseExecutor(graph, self._eager)
+        return CudaExecutor(graph, self._eager, self.options, donated, self._scratch, self._waiting)
+
+    def on_ranks(self, hosting: Hosting, bucket: int) -> RankPrograms:
+        """Return the programs of the ranks of a mesh, which exchange buckets of about `bucket` bytes; 0 disables
+        buckets."""
+        target = CudaRanks(self.options, self._eager, self._scratch, self._waiting)
+        return RankPrograms(self.options, hosting, bucket, self.cursor, target)
+
+    @override
+    def has_kernel(self, primitive: Primitive) -> bool:
+        return self._eager.has_kernel(primitive)
+
+    @override
+    def get(self, ref: DeviceBuffer, /) -> Any:
+        require_own_process()
+        with self.programs.lock:  # a concurrent run may move it
+            self.raise_pending()
+            return super().get(ref)
+
+    @override
+    def raise_pending(self) -> None:
+        require_own_process()
+        with self.programs.lock:
+            while self._waiting:
+                self._waiting.pop(0).settle()
+            super().raise_pending()
+
+    @override
+    def bind(self, primitive: Primitive, refs: tuple[DeviceBuffer, ...], static: Static, /) -> tuple[DeviceBuffer, ...]:
+        require_own_process()  # otherwise it might wait for a thread that does not exist after the fork
+        return self.programs.bind(primitive, refs, static)
+
+    @override
+    def execute(
+        self, program: Callable[..., tuple[DeviceBuffer, ...]], refs: tuple[DeviceBuffer, ...], step: int = 0
+    ) -> tuple[DeviceBuffer, ...]:
+        require_own_process()
+        return self.programs.execute(program, refs, step)

@@ -8,15 +8,14 @@ from typing import Any, final
 import numpy as np
 
 from ....compiler.codegen.arena import Item, arrange
+from ....compiler.gpu.buffer import DeviceBuffer
+from ....compiler.gpu.device import Device
+from ....compiler.gpu.launches import Call
 from ....ops.closed import Body
 from ....options import MatmulPrecision
-from ...eager_cuda.kernels.logic import fill_kernel
-from ...gpu.buffer import DeviceBuffer
-from ...gpu.device import Device
-from ...gpu.device.script import Call
+from ...eager_cuda.kernels.layout import fill_kernel
 from ..hosted import Hosted
-from .lower import Lowering
-from .recorder import LaunchRecorder, Spot, spots
+from .lowering import LaunchRecorder, Lowering, Spot, spots
 
 ALIGNMENT = 256
 """Bytes, as required by cuBLASLt and by vectorized loads."""

@@ -7,10 +7,10 @@ from typing import Any, Protocol, final
 
 from typing_extensions import override
 
-from ....ops.errors import DeviceError
-from ....options import CudaGraphs
-from .interface import Device
-from .script import Call, Script
+from ...ops.errors import DeviceError
+from ...options import CudaGraphs
+from .device import Device
+from .launches import Call, Script
 
 
 class Captures(Protocol):

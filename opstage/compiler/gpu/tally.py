@@ -14,12 +14,11 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from ....ops.types import TensorType
-from ..buffer import DeviceBuffer, Memory
-from .buckets import rounded
-from .gemm import WORKSPACE
-from .grid import GRID, Grid
-from .interface import Device
+from ...ops.types import TensorType
+from .buffer import DeviceBuffer, Memory
+from .cublas import WORKSPACE
+from .device import GRID, Device, Grid
+from .memory import rounded
 
 
 @final

@@ -13,24 +13,30 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from ....ops.errors import DeviceError, LocatedError, OutOfMemoryError
-from ....ops.types import TensorType
-from ....options import CudaGraphs
-from ..buffer import DeviceBuffer, Memory
-from . import gemm
-from .alone import alone, opened
-from .buckets import Buckets, rounded
+from ...ops.errors import DeviceError, LocatedError, OutOfMemoryError
+from ...ops.types import TensorType
+from ...options import CudaGraphs
+from . import cublas as gemm
+from .buffer import (
+    Aside,
+    DeviceBuffer,
+    Kernel,
+    MatrixLayout,
+    Memory,
+    PatientEvent,
+    Pointers,
+    Signature,
+    layout_of,
+    signature_of,
+)
 from .capture import Captured
-from .compile import compile_kernel
+from .compiler import compile_kernel
+from .cublas import Gemm, ProductFailed, Shape, alignment
+from .device import Device, Grid, bytes_of
+from .exclusive import alone, opened
 from .failures import GO_ON, Failures
-from .gemm import Gemm, ProductFailed, Shape, alignment
-from .grid import Grid
-from .interface import Device, bytes_of
-from .matrices import MatrixLayout, layout_of
-from .script import Call, Script
-from .side import Aside, PatientEvent
-from .signature import Kernel, Pointers, Signature, signature_of
-from .staging import Staging
+from .launches import Call, Script
+from .memory import Buckets, Staging, rounded
 
 BLOCKS_OF_A_PROCESSOR = 32
 """Further blocks of a kernel that strides over its elements would only queue for a multiprocessor."""

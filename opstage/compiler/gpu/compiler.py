@@ -7,24 +7,92 @@ the loaded libraries, which need not come from an installed wheel.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import platform
 import re
 import threading
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
-from ....compiler.native.cache import cache_folder, read_kept, write_kept
-from ....ops.errors import UnsupportedError
-from .content import digest_of, text_of
-from .signature import Kernel, Signature, show
+from ...ops.errors import UnsupportedError
+from ..native.cache import cache_folder, read_kept, write_kept
+from .buffer import Kernel, Signature, show
+
+# The content of a kernel ----------------------------------------------------------------------------------------------
+
+# Functions with the same content compile to the same machine code, wherever they were defined.
+
+
+def digest_of(function: Callable[..., Any], *more: str) -> str:
+    """Return the hexadecimal digest of a function from which kernels are compiled, and of other inputs."""
+    digest = hashlib.sha256()
+    for part in (*_function(function, set()), *more):
+        digest.update(part.encode() + b"\0")
+    return digest.hexdigest()
+
+
+def _function(function: Any, seen: set[int]) -> Iterator[str]:
+    if id(function) in seen:
+        return
+    seen.add(id(function))
+    yield f"function {function.__name__} {function.__defaults__} {function.__kwdefaults__}"
+    yield from _code(function.__code__)
+    for cell in function.__closure__ or ():
+        yield from _value(cell.cell_contents, seen)
+    for name in _names(function.__code__):
+        if name in function.__globals__:
+            yield name
+            yield from _value(function.__globals__[name], seen)
+
+
+def _code(code: CodeType) -> Iterator[str]:
+    yield code.co_code.hex()
+    yield f"{code.co_argcount} {code.co_names} {code.co_varnames} {code.co_freevars}"
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _code(constant)
+        else:
+            yield repr(constant)
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _value(value: Any, seen: set[int]) -> Iterator[str]:
+    """Yield a function's content, an intrinsic's source file (it emits instructions), or the repr of anything else:
+    numbers, types, modules."""
+    inner = getattr(value, "py_func", value)  # of a function that numba compiles into its callers
+    if isinstance(inner, FunctionType):
+        yield from _function(inner, seen)
+    elif isinstance(value, ModuleType):
+        yield value.__name__
+    elif isinstance(definition := getattr(value, "_defn", None), FunctionType):
+        yield f"{definition.__qualname__} {text_of(definition.__code__.co_filename)}"
+    else:
+        yield f"{type(value).__qualname__} {value!r}"
+
+
+@cache
+def text_of(path: str) -> str:
+    """Return the text of a source file at the first request."""
+    return Path(path).read_text("utf-8")
+
+
+# Compilation ----------------------------------------------------------------------------------------------------------
 
 ComputeCapability = tuple[int, int]
 
 _PACKAGES = ("numba", "numba_cuda", "llvmlite", "cuda.core", "cuda.bindings")
-_HOW = (Path(__file__), Path(__file__).parents[1] / "language.py")
+_HOW = (Path(__file__), Path(__file__).parent / "language.py")
 """The files that determine compiler options and the cached content."""
 _LIBRARIES = ("nvvm", "libdevice", "nvJitLink")
 _ENTRY = re.compile(r"\.visible \.entry (\w+)\(")
@@ -83,7 +151,7 @@ def compile_kernel(kernel: Kernel, signature: Signature, cc: ComputeCapability) 
 
 def to_ptx(kernel: Kernel, signature: Signature, cc: ComputeCapability) -> str:
     """Return the PTX of a kernel, the input of nvJitLink. Numba's errors propagate."""
-    from ..language import cuda
+    from .language import cuda
 
     text, _ = cuda.compile_ptx(kernel, tuple(map(_numba_type, signature)), cc=cc)
     return str(text)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import final
 
-from ....ops.errors import DeviceError
+from ...ops.errors import DeviceError
 
 OF_KERNELS = frozenset(
     {

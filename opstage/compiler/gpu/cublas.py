@@ -12,10 +12,10 @@ from collections.abc import Callable
 from ctypes import byref, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from typing import Any, NamedTuple, final
 
-from ....ops.errors import UnsupportedError, UsageError
-from ....ops.types import FLOAT32
-from ....options import MatmulPrecision
-from .matrices import MatrixLayout
+from ...ops.errors import UnsupportedError, UsageError
+from ...ops.types import FLOAT32
+from ...options import MatmulPrecision
+from .buffer import MatrixLayout
 
 WORKSPACE = 32 << 20
 """Bytes: what NVIDIA recommends for sm_90."""

@@ -15,12 +15,13 @@ from contextlib import AbstractContextManager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar, cast, final
 
-from ....forks import tell_in_child
-from ....ops.errors import DeviceError
-from ...gpus import inherited
+from ...forks import tell_in_child
+from ...ops.errors import DeviceError
+from .machine import inherited
 
 if TYPE_CHECKING:
-    from .interface import Device
+    from .device import Device
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -9,25 +9,62 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
 
-from ....ops.errors import LocatedError, OutOfMemoryError, ProgramError, user_frame
-from ....ops.types import DType, TensorType
-from ....options import CudaGraphs
-from ...indices import require_in_range
-from ..buffer import DeviceBuffer, Memory
-from .alone import Lock, alone
-from .context import OpContext
-from .deferred import DeferredLaunch, DeferredLaunches
-from .grid import GRID, Grid
-from .matrices import MatrixLayout
-from .script import Call, Script
-from .side import Aside, Patience
-from .watch import Require, Watch, Watched, range_error
+from ...interpreters.indices import require_in_range
+from ...ops.errors import LocatedError, OutOfMemoryError, ProgramError, user_frame
+from ...ops.types import DType, TensorType
+from ...options import CudaGraphs
+from .buffer import Aside, DeviceBuffer, MatrixLayout, Memory, Patience
+from .exclusive import Lock, alone
+from .launches import Call, DeferredLaunch, DeferredLaunches, OpContext, Require, Script, Watch, Watched, range_error
+
+# Launch sizes ---------------------------------------------------------------------------------------------------------
+
+WARP = 32
+
+
+class Grid(NamedTuple):
+    """Launch sizes for a device.
+
+    threads        threads of a block in kernels that stride over elements
+    block          threads of a block that processes a single item
+    shortest       minimal row length for a warp per row; shorter rows use one thread
+    longest        maximal row length for a warp per row; longer rows use a block
+    most_blocks    maximal number of blocks of a kernel that strides over its items
+    """
+
+    threads: int = 256
+    block: int = 256
+    shortest: int = WARP
+    longest: int = 1024
+    most_blocks: int = 2**31 - 1
+
+    def each(self, count: int) -> tuple[int, int]:
+        """Return (blocks, threads) for `count` elements."""
+        return min(-(-count // self.threads), self.most_blocks), self.threads
+
+    def each_row(self, rows: int, extent: int) -> tuple[int, int, int]:
+        """Return (blocks, threads, lanes) for `rows` rows of `extent` numbers, with `lanes` threads on each row."""
+        lanes = 1 if extent < self.shortest else WARP if extent <= self.longest else self.block
+        threads = max(lanes, self.threads)
+        return min(-(-rows * lanes // threads), self.most_blocks), threads, lanes
+
+    def part(self, count: int) -> int:
+        """Return the elements per row of `count` elements in total: one per lane of a warp, or more to limit the
+        blocks."""
+        steps = -(-count // (self.most_blocks * self.threads))
+        return WARP * min(steps, self.longest // WARP)
+
+
+GRID = Grid()
+
+
+# The device -----------------------------------------------------------------------------------------------------------
 
 _MOST_NUMBERS = 4096
 
@@ -346,3 +383,6 @@ def pointer_type(dtype: DType) -> DType:
 def bytes_of(buffer: DeviceBuffer) -> int:
     """How many bytes the elements of a buffer take."""
     return buffer.size * pointer_type(buffer.dtype).itemsize
+
+
+# A GPU behind one interface: `interface.py` declares it, `simulator.py` runs kernels in Python ------------------------

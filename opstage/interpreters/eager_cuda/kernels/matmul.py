@@ -1,11 +1,4 @@
-"""Products of matrices whose rows have any length, by way of matrices with padded rows.
-
-A library reads and writes four float32 at a time where rows have a multiple of four, start at one and have no rest, and
-else one at a time. On an H100 a product of (8192, 768) and (768, 50257), as of the head of a language model, and those
-of its cotangents then take 2.5 to 8 times as long with tensor cores, and their best kernels in float32 are left out.
-The copies move each number twice, a few percent of the time of a product of hundreds of terms per number. Padded
-matrices are freed right after the product.
-"""
+"""Kernels: matrix products by the device's method, with rows of any length by way of matrices with padded rows."""
 
 from __future__ import annotations
 
@@ -14,13 +7,22 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from ....compiler.gpu.buffer import LARGEST, DeviceBuffer, MatrixLayout, layout_of
+from ....compiler.gpu.device import Device
+from ....compiler.gpu.language import ZERO, cuda, quotient, remainder, steps, unrolled_steps
+from ....ops.catalogue.linalg import BMM, LINEAR, MATMUL
+from ....ops.primitive import Primitive
 from ....ops.types import TensorType
-from ...gpu.buffer import LARGEST, DeviceBuffer
-from ...gpu.counting import quotient, remainder, steps, unrolled_steps
-from ...gpu.device.interface import Device
-from ...gpu.device.matrices import MatrixLayout, layout_of
-from ...gpu.language import cuda
-from ...gpu.rows import ZERO
+from .elementwise import Entry, Types
+from .layout import copy, fill_kernel
+
+# Padded rows ----------------------------------------------------------------------------------------------------------
+
+# A library reads and writes four float32 at a time where rows have a multiple of four, start at one and have no rest,
+# and else one at a time. On an H100 a product of (8192, 768) and (768, 50257), as of the head of a language model,
+# and those of its cotangents then take 2.5 to 8 times as long with tensor cores, and their best kernels in float32
+# are left out. The copies move each number twice, a few percent of the time of a product of hundreds of terms per
+# number. Padded matrices are freed right after the product.
 
 _Operand: TypeAlias = tuple[DeviceBuffer, MatrixLayout]
 
@@ -80,7 +82,7 @@ def _apart(device: Device, x: DeviceBuffer, layout: MatrixLayout, stack: int, ro
     return out, MatrixLayout(rows, columns, across, rows * across if layout.matrix else 0)
 
 
-def product(
+def padded_product(
     device: Device,
     out: DeviceBuffer,
     x: DeviceBuffer,
@@ -127,3 +129,51 @@ def product(
 def _is_worth_it(layout: MatrixLayout, uses: int) -> bool:
     """Whether rows that start anywhere are to be moved apart, where each number is used so often."""
     return layout.row % EVEN != 0 and uses >= OFTEN and layout.rows * layout.columns >= SMALL
+
+
+# Ops ------------------------------------------------------------------------------------------------------------------
+
+
+def multiply(
+    device: Device,
+    out: DeviceBuffer,
+    x: DeviceBuffer,
+    y: DeviceBuffer,
+    *,
+    x_transposed: bool = False,
+    y_transposed: bool = False,
+    bias: DeviceBuffer | None = None,
+) -> None:
+    """Compute `Device.product` for matrices that may be empty."""
+    if not out.size:
+        return
+    if x.size:
+        padded_product(device, out, x, y, x_transposed=x_transposed, y_transposed=y_transposed, bias=bias)
+    elif bias is None:
+        device.each(fill_kernel, out.size, out, np.float32(0))
+    else:
+        copy(device, out.shape, out, bias, strides=[0] * (len(out.shape) - 1) + [1])
+
+
+def product(device: Device, types: Types, x: DeviceBuffer, y: DeviceBuffer) -> tuple[DeviceBuffer, ...]:
+    out = device.empty(types[0])
+    multiply(device, out, x, y)
+    return (out,)
+
+
+def linear(device: Device, types: Types, weight: DeviceBuffer, *rest: DeviceBuffer, has_bias: bool) -> Any:
+    """Compute x·weightᵀ + bias, with one product for all leading axes of x."""
+    out, x = device.empty(types[0]), rest[-1]
+    (columns, extent), rows = weight.shape, math.prod(x.shape[:-1])
+    matrices = out.reshaped((rows, columns)), x.reshaped((rows, extent))
+    multiply(device, *matrices, weight, y_transposed=True, bias=rest[0] if has_bias else None)
+    return (out,)
+
+
+# Tables ---------------------------------------------------------------------------------------------------------------
+
+KERNELS: dict[Primitive, Entry] = {
+    MATMUL: product,
+    BMM: product,
+    LINEAR: linear,
+}

@@ -7,10 +7,10 @@ import threading
 from functools import cache
 from importlib.util import find_spec
 
-from ....ops.errors import UsageError
-from ...gpus import Machine, look
-from .alone import require_own_process
-from .interface import Device
+from ...ops.errors import UsageError
+from .device import Device
+from .exclusive import require_own_process
+from .machine import Machine, look
 
 OLDEST_DRIVER = (13, 0)
 """The CUDA version that kernels are compiled for; it needs driver 580 or newer."""
@@ -40,14 +40,14 @@ def find_device(number: int = 0) -> Device:
 
 def gpus_seen() -> int:
     """How many GPUs this process sees, simulated ones where CUDA is simulated."""
-    from ..language import SIMULATED
+    from .language import SIMULATED
 
     return visible(os.environ.get(_VISIBLE), SIMULATED_GPUS) if SIMULATED else len(look().gpus)
 
 
 @cache
 def _found(number: int) -> Device:
-    from ..language import SIMULATED
+    from .language import SIMULATED
 
     if SIMULATED:
         from .simulator import Simulator
