@@ -10,6 +10,7 @@ import click
 from ..atomic import write_file
 from ..experiment.side_by_side import Cells, side_by_side, side_by_side_html
 from ..ops.untrusted import printable
+from ..pages import aligned
 
 
 @click.command()
@@ -43,7 +44,4 @@ def report(runs: tuple[Path, ...], out: Path | None) -> None:
 
 def _text(rows: Sequence[Cells]) -> str:
     """Format the rows in columns, the first one as a heading."""
-    shown = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*shown)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in shown]
-    return "\n".join(lines)
+    return "\n".join(aligned([[printable(cell) for cell in row] for row in rows]))

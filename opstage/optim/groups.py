@@ -20,6 +20,7 @@ from ..ops.protocol import Ops
 from ..ops.tracebacks import called_by_users
 from ..ops.trees import show_path
 from ..ops.types import DType, Shape, show_shape
+from ..pages import aligned
 from .hyperparameters import require_nonnegative
 from .optimizer import Optimizer, Scalars, Slot, Slots, peak, scaled_rate
 
@@ -421,6 +422,4 @@ def group_rows(rows: Sequence[MovedParameter]) -> list[tuple[str, ...]]:
 
 def group_text(rows: Sequence[MovedParameter]) -> str:
     """Return the table as text, with a line for each parameter."""
-    lines = group_rows(rows)
-    widths = [max(map(len, column)) for column in zip(*lines)]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
+    return "\n".join(aligned(group_rows(rows)))

@@ -407,8 +407,7 @@ def plan_text(plan: StepPlan) -> str:
     for row in plan.groups:
         share = row.seconds / plan.seconds if plan.seconds else 0.0
         phases = "".join(
-            f"{1e3 * row.phases[phase]:>10.3f}" if row.phases.get(phase) else f"{'':>10}"
-            for phase in ("forward", "backward", "update")
+            f"{1e3 * row.phases[phase]:>10.3f}" if row.phases.get(phase) else f"{'':>10}" for phase in PHASES
         )
         lines.append(f"{1e3 * row.seconds:>10.3f}{share:>8.1%}{phases}  {row.bound:<10}{row.name}")
     lines += ["", f"memory {show_bytes(plan.memory.needed)} of tensors at the peak"]

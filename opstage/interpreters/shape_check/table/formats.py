@@ -13,7 +13,7 @@ from rich.text import Text
 from ....ops.places import show_tied
 from ....ops.types import show_shape
 from ....ops.untrusted import printable
-from ....pages import render
+from ....pages import aligned, render
 from . import Line, Table, columns_of, result_of
 from .rows import Operand, is_nothing
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from ..report import Report
 
 
-_GAP = "  "
 _INDENT = "  "
 _NARROW = 16
 """In a terminal, a wider formula is wrapped."""
@@ -41,13 +40,9 @@ def plain(table: Table) -> str:
     """Return columns separated by spaces: the block or op, its results, then its amounts, right-aligned."""
     headings, lines, total = _read(table)
     rows = [headings, *[line.texts for line in lines], total]
-    widths = _widths(rows)
-    texts = [
-        _GAP.join(cell.ljust(width) if i < 2 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths)))
-        for row in rows
-    ]
-    rule = "-" * sum(widths, len(_GAP) * (len(widths) - 1))
-    return "\n".join(text.rstrip() for text in (texts[0], rule, *texts[1:-1], rule, texts[-1], *tied_lines(table)))
+    texts = aligned(rows, 2)
+    rule = "-" * (sum(_widths(rows)) + 2 * (len(headings) - 1))
+    return "\n".join((texts[0], rule, *texts[1:-1], rule, texts[-1], *tied_lines(table)))
 
 
 def tied_lines(table: Table) -> list[str]:
