@@ -107,7 +107,7 @@ class Domain(ABC, Generic[F]):
         return fact
 
     def alone(self, fact: F) -> F:
-        """What remains of a fact where it does not say which other tensors the tensor goes with."""
+        """The part of a fact that names no other tensors that the tensor goes with."""
         return fact
 
     # A loop over the leading axis of its xs. Facts of its body are those of any iteration, of which there are `length`.
