@@ -324,3 +324,24 @@ def test_a_loss_that_is_summed_by_hand_takes_no_number_of_its_own_rows(by: str) 
     opstage.scalar_trainer(loss, W, options=Options(dtype="float64")).step(0.1, X)
     with pytest.raises(OpstageError, match="the loss cannot be shared out"):
         opstage.scalar_trainer(loss, W, options=Options(dtype="float64", mesh="data=2")).step(0.1, X)
+
+
+@pytest.mark.parametrize("backend", ["eager", "compiled"])
+def test_a_rank_on_which_nothing_counts_keeps_its_gradient_behind_collectives(backend: str) -> None:
+    """The division by what counts is known by its place among the ops of the rank, of which collectives are some."""
+    counted = np.where(np.arange(8) < 4, Y.clip(0), -1)
+
+    def loss(ops: Any, params: Any, state: Any, x: Any, y: Any) -> Any:
+        new = 0.9 * state["m"] + synced(ops, x)
+        weight = ops.cast(ops.less_equal(ops.full(shape=y.shape, value=0, dtype="int64"), y), dtype="float64")
+        each = ops.reduce_sum(ops.linear(params["w"], None, x) ** 2, axis=1)
+        return ops.sum(each * weight) / ops.sum(weight), Aux(state={"m": new})
+
+    found = []
+    for mesh in ("", "data=2", "data=4"):
+        options = Options(dtype="float64", mesh=mesh, backend=backend)
+        trainer = opstage.scalar_trainer(loss, W, state=STATE, options=options)
+        found.append([trainer.step(0.1, X, counted), trainer.get_params()["w"], trainer.state["m"]])
+    for own in found[1:]:
+        for value, one in zip(own, found[0]):
+            np.testing.assert_allclose(value, one, rtol=1e-12)

@@ -289,15 +289,18 @@ class Ranks(BaseInterpreter[RankValues]):
             return self._coming(primitive, x, static)
         result: dict[int, Any] = {}
         values = dict(zip(self.hosted, x.values, strict=True))
-        for group in sorted({self._mesh.group(rank, axis) for rank in self.hosted}):  # in one order on all processes
-            own = {index: values[rank] for index, rank in enumerate(group) if rank in values}
-            if primitive is SHARD:
-                outs = {i: own_part(self.inner, each, static["dim"], i, len(group)) for i, each in own.items()}
-            elif len(own) == len(group):
-                outs = dict(enumerate(within(self.inner, primitive, list(own.values()), static)))
-            else:
-                outs = self._crossing.within(primitive, group, own, static)
-            result.update({group[index]: out for index, out in outs.items()})
+        with Quietly(self.cursor):  # the ops by which it is computed are none of the program's
+            for group in sorted(
+                {self._mesh.group(rank, axis) for rank in self.hosted}
+            ):  # in one order on all processes
+                own = {index: values[rank] for index, rank in enumerate(group) if rank in values}
+                if primitive is SHARD:
+                    outs = {i: own_part(self.inner, each, static["dim"], i, len(group)) for i, each in own.items()}
+                elif len(own) == len(group):
+                    outs = dict(enumerate(within(self.inner, primitive, list(own.values()), static)))
+                else:
+                    outs = self._crossing.within(primitive, group, own, static)
+                result.update({group[index]: out for index, out in outs.items()})
         return self.each([result[rank] for rank in self.hosted])
 
     def _crossed(self, axis: str) -> bool:
