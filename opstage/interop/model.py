@@ -1,4 +1,4 @@
-"""Check the inputs of an imported model against its declarations, since its exporter computed with those sizes.
+"""`ImportedModel`: a model of another library as a program over Ops, with its inputs checked against its declarations.
 
 A size that was fixed at export appears in the model as a number in every computation with it, so another size would
 silently give wrong results. PyTorch and onnxruntime reject it too.
@@ -157,7 +157,7 @@ def _require_constraint(name: str, constraint: str, names: Mapping[str, Dim]) ->
             require_at_most(left + (operator in ("<", ">")), right, message)
 
 
-# `ImportedModel`: a model of another library as a program over Ops, and the check that all of it is s
+# The model -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,7 +253,7 @@ def require_importable(model: ImportedModel, run: Callable[..., Any]) -> None:
         require_none(model.name, runs[0])
 
 
-# Convert names of an imported model to names of arguments and dims
+# Names ---------------------------------------------------------------------------------------------------------------
 
 _TAKEN = ("ops", "params", "state", "train")
 

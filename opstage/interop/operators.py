@@ -21,7 +21,7 @@ from ..ops.protocol import Ops, R
 from ..ops.types import BOOL, INT64, DType, Shape
 from .values import KnownValue, TensorValue, broadcast, common_shape, held, ref_of, stretched, wrapped
 
-# `OperatorCall`: a node with its inputs, as the rules of either importer see it
+# Calls ---------------------------------------------------------------------------------------------------------------
 
 
 class OperatorCall(ABC, Generic[R]):

@@ -1,4 +1,4 @@
-"""`ImportedRun`: one run of an imported graph on an interpreter, node by node."""
+"""`ImportedRun`: one run of an imported graph on an interpreter, node by node, and the report of unsupported nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..ops.errors import LocatedError, OpstageError, UnsupportedError
 from ..ops.protocol import Ops
 from ..ops.untrusted import brief
 
-# Unsupported nodes, collected and reported in one error
+# Problems ------------------------------------------------------------------------------------------------------------
 
 _MOST_PROBLEMS = 200
 

@@ -1,4 +1,4 @@
-"""Values on the edges of an imported graph while it runs: known numbers, or a tensor of the interpreter."""
+"""Values on the edges of an imported graph while it runs, and the slices, windows and integers of both libraries."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def stretched(ops: Ops[R], ref: R, shape: Shape) -> R:
     return ref if same else ops.broadcast_to(ref, shape=shape)
 
 
-# Short integers, which Opstage holds in int64, and the wraparound of their arithmetic
+# Short integers ------------------------------------------------------------------------------------------------------
 
 
 def wrapped(ops: Ops[R], x: R, dtype: DType) -> R:
@@ -133,7 +133,7 @@ def wrapped(ops: Ops[R], x: R, dtype: DType) -> R:
     return ops.add(ops.mod(ops.sub(x, number(low)), number(size)), number(low))
 
 
-# Slices with numeric or symbolic bounds, with negative ones as in NumPy
+# Slices --------------------------------------------------------------------------------------------------------------
 
 
 def sliced(ops: Any, x: Any, axis: int, start: Dim, end: Dim, step: Dim) -> Any:
@@ -173,7 +173,7 @@ def clamped(place: Dim, size: Dim, *, upper: Dim, lower: int) -> Dim:
     )
 
 
-# Pooling windows with dilation, and the indices of maxima
+# Windows -------------------------------------------------------------------------------------------------------------
 
 Windows = tuple[Sequence[int], Sequence[int], Sequence[int]]
 """The size, stride and dilation of a window along each of the last axes."""

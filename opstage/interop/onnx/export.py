@@ -1,4 +1,4 @@
-"""The model as an ONNX message, and its file."""
+"""Write a recorded program as an ONNX model: the format of `Graph.to_onnx`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ...ops.types import EXACT, DType, TensorType, show_shape
 from .operators import EXPORTS
 from .writer import OnnxNode, OnnxValue, OnnxWriter, Subgraph, prune
 
-# Nodes, values and types as ONNX protobuf messages
+# Protobuf messages ---------------------------------------------------------------------------------------------------
 
 
 def package() -> Any:
@@ -82,7 +82,7 @@ class Messages:
         return int(self.onnx.helper.np_dtype_to_tensor_dtype(dtype))
 
 
-# Values for inputs that become constants of the model
+# Values of inputs that become constants ------------------------------------------------------------------------------
 
 
 def arrays(graph: Graph, values: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:

@@ -20,7 +20,7 @@ from ...ops.untrusted import brief
 from ...readable import require_file
 from .graph import Declared, GraphNode, OnnxGraph, in_order
 
-# ONNX's numbers for element types, as NumPy's dtypes
+# Element types -------------------------------------------------------------------------------------------------------
 
 NUMPY: dict[int, str] = {
     1: "float32",
@@ -58,7 +58,7 @@ def is_bfloat16(dtype: DType) -> bool:
     return dict(dtype.metadata or {}) == _MARK
 
 
-# ONNX's operator schemas: the number of inputs and the kinds of attributes
+# Schemas of operators ------------------------------------------------------------------------------------------------
 
 
 class Schema(NamedTuple):

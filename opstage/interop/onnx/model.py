@@ -1,4 +1,4 @@
-"""`OnnxModel`: a model file as a program over Ops, with its parameters."""
+"""`OnnxModel`: a model file as a program over Ops, with its parameters, and with a loss as a `Model`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .file import File, Foreign, read
 from .graph import Declared, GraphNode, OnnxGraph, all_nodes
 from .operators import HOST_INPUTS, RULES
 
-# A graph run on an interpreter, node by node
+# The run, node by node -----------------------------------------------------------------------------------------------
 
 _MOST_INSIDE = 4_000
 """The limit of nodes run in nested graphs. Networks have a few hundred; nested loops are rejected within a second."""
@@ -124,7 +124,7 @@ def _meant(call: NodeCall[Any]) -> tuple[Any, ...]:
     return found if isinstance(found, tuple) and not isinstance(found, (KnownValue, TensorValue)) else (found,)
 
 
-# Classify the tensors of a file as parameters, buffers and constants
+# Parameters, buffers and constants -----------------------------------------------------------------------------------
 
 _MOVES = "Cast Concat Dropout Expand Gather Identity Range Reshape Slice Squeeze Transpose Unsqueeze Where"
 _EXACT = {*_MOVES.split(), *[each.onnx for each in OPERATORS if each.op in KERNELS]}
@@ -386,7 +386,7 @@ def _dtype(declared: Declared) -> str | None:
     return dtype_name(declared.dtype) if declared.dtype in (BOOL, INT32) else "int64"
 
 
-# An ONNX model as a `Model`, as the commands and `opstage.fit` expect it
+# The model with a loss -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

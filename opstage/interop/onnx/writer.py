@@ -25,7 +25,7 @@ from ...ops.types import DType, Shape, TensorType, as_dtype
 from ...ops.untrusted import a_type
 from .sizes import SizeExpressions
 
-# ONNX models as plain values: nodes, the values between them, and loop bodies
+# Nodes ---------------------------------------------------------------------------------------------------------------
 
 
 @final
@@ -89,7 +89,7 @@ def prune(nodes: Sequence[OnnxNode], outputs: set[str]) -> list[OnnxNode]:
     return kept[::-1]
 
 
-# `OnnxRule`: how an op is expressed in ONNX
+# Rules ---------------------------------------------------------------------------------------------------------------
 
 Says: TypeAlias = "Callable[..., str | tuple[str, ...] | None]"
 """(writer, *operands, **static) -> the name of the output, or the names of outputs and residuals, whose types are

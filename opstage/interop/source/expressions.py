@@ -1,4 +1,4 @@
-"""Ops as method calls, as users write them."""
+"""Ops, static parameters, sizes and constants as Python expressions over lines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ...ops.protocol import Ops
 from ...ops.types import dtype_name
 from .steps import INFIX, WIDE, CallStep, Spread, StaticNumber
 
-# Format Python expressions over lines, as formatters do
+# Lines ---------------------------------------------------------------------------------------------------------------
 
 WIDTH = 88
 
@@ -88,7 +88,7 @@ def lines(start: str, expression: Expression, indent: int, end: str = "") -> lis
     return [head, *broken, tail]
 
 
-# Static parameters, sizes and constants as Python expressions
+# Static parameters, sizes and constants ------------------------------------------------------------------------------
 
 
 class SourceExpressions:

@@ -1,4 +1,4 @@
-"""The text of the module: its imports, inputs and weights, functions, and `make`."""
+"""`write_source`: write an imported model as a Python module that is proved to compute it, and a weights file."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def _make(network: Network, loss: str, output: str) -> list[str]:
     ]
 
 
-# Prove that a written module computes the model: the terms of both graphs are equal
+# The proof that both graphs have the same terms ----------------------------------------------------------------------
 
 
 def require_same(made: ModuleText, model: Network) -> None:
@@ -289,7 +289,7 @@ def _bodies(value: Any) -> list[Body]:
     return [each for entry in value for each in _bodies(entry)] if isinstance(value, tuple) else []
 
 
-# `write_source`: write an imported model as a Python file and a weights file
+# The files -----------------------------------------------------------------------------------------------------------
 
 
 @final

@@ -1,4 +1,4 @@
-"""Unique identifiers for Python source."""
+"""Names in Python source: identifiers, parameters, and constants in the weights file."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class SourceNames:
         return unique
 
 
-# Readable names of parameters and buffers
+# Names of parameters and buffers -------------------------------------------------------------------------------------
 
 _MADE_UP = re.compile(r"::|^\W*(val_|t_)?\d+$")
 
@@ -119,7 +119,7 @@ def _without_roots(found: ProgramSteps) -> dict[str, str]:
     return short if len(set(short.values())) == len(short) and all(short.values()) else {}
 
 
-# Constants that are too large for the source, stored in the weights file
+# Constants in the weights file ---------------------------------------------------------------------------------------
 
 MOST_INLINE = 16
 """The largest number of elements of a constant in the source."""

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os.path
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from difflib import SequenceMatcher
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, final
 
 from ...interpreters.branching import branches_of
 from ...interpreters.graph.graph import Graph
-from ...interpreters.graph.notation import digest
 from ...ops.closed import Body, ScanParameters, WhileParameters
 from ...ops.errors import UnsupportedError
 from ...ops.protocol import OPS
@@ -30,9 +28,9 @@ from .expressions import (
     tuple_of,
 )
 from .names import LOCALS, LargeConstants, SourceNames, given_names, identifier, is_small
-from .steps import CallStep, ChoiceStep, ProgramSteps, gives, reads, simplified, text_of_static
+from .steps import CallStep, ChoiceStep, MergedRecordings, ProgramSteps, gives, reads, simplified
 
-# Loops and choices: their bodies as functions defined before the call of `ops.scan`, `while_loop` or
+# Loops and choices ---------------------------------------------------------------------------------------------------
 
 STRUCTURAL = frozenset({"scan", "switch", "while_loop"})
 """Ops with bodies as static parameters."""
@@ -202,103 +200,6 @@ class BlockFunction:
     name: str
     trees: tuple[str, ...]
     sizes: tuple[str, ...]
-
-
-class MergedRecordings:
-    """Two recordings of one program as one: ops that are alike once, others as choices between evaluation and training.
-
-    A tensor is a pair of slots, one in each recording; those of the second are counted behind those of the first.
-    """
-
-    def __init__(self, plain: Graph, trained: Graph):
-        self.offset = len(plain.body.types)
-        types = [*plain.body.types, *trained.body.types]
-        constants = {each.slot: each.value for each in plain.body.constants}
-        constants |= {each.slot + self.offset: each.value for each in trained.body.constants}
-        self.found = ProgramSteps({}, constants, dict(enumerate(types)), [], {})
-        mine, theirs = self.calls(plain, 0), self.calls(trained, self.offset)
-        names = dict(zip(plain.input_names, plain.body.inputs))
-        self.pairs: dict[tuple[int, int], int] = {}
-        self.alone: tuple[dict[int, int], dict[int, int]] = ({}, {})  # for each recording, from its slots to joint ones
-        for name, slot in zip(trained.input_names, trained.body.inputs):
-            if name in names:
-                self.pair(names[name], slot + self.offset, names[name])
-            else:  # the number of the step, which draws read
-                self.found.inputs[slot + self.offset] = ("step", "")
-        self.digests = {slot: digest(array) for slot, array in constants.items()}
-        keys = [[self.key(each) for each in calls] for calls in (mine, theirs)]
-        for tag, a, b, c, d in SequenceMatcher(None, keys[0], keys[1], autojunk=False).get_opcodes():
-            if tag != "equal":
-                self.differ(mine[a:b], theirs[c:d])
-            for one, other in zip(mine[a:b], theirs[c:d]) if tag == "equal" else ():
-                self.alike(one, other)
-        outputs = zip(plain.output_names, plain.body.outputs, trained.body.outputs)
-        self.found.outputs = {name: self.slot(a, b + self.offset) for name, a, b in outputs}
-
-    @staticmethod
-    def calls(graph: Graph, offset: int) -> list[CallStep]:
-        def moved(slots: Sequence[int]) -> tuple[int, ...]:
-            return tuple(slot + offset for slot in slots)
-
-        equations = graph.body.equations
-        return [CallStep(e.primitive, e.static, moved(e.inputs), moved(e.outputs), e.region.path) for e in equations]
-
-    @staticmethod
-    def key(step: CallStep) -> Any:
-        static = tuple((n, text_of_static(value)) for n, value in sorted(step.static.items()) if n != "site")
-        return step.primitive, static, step.path, len(step.inputs)
-
-    def alike(self, one: CallStep, other: CallStep) -> None:
-        """Add an op of both recordings."""
-        try:
-            inputs = tuple(self.slot(a, b) for a, b in zip(one.inputs, other.inputs))
-        except UnsupportedError:
-            self.differ([one], [other])
-            return
-        self.found.steps.append(replace(one, inputs=inputs))
-        for a, b in zip(one.outputs, other.outputs):
-            self.pair(a, b, a)
-
-    def differ(self, mine: Sequence[CallStep], theirs: Sequence[CallStep]) -> None:
-        """Add ops of one recording each, in one choice for each region."""
-        for path in dict.fromkeys(each.path for each in (*mine, *theirs)):
-            last = self.found.steps[-1] if self.found.steps else None
-            if not isinstance(last, ChoiceStep) or last.path != path:
-                last = ChoiceStep((), (), (), path)
-                self.found.steps.append(last)
-            own, others = (
-                tuple(replace(c, inputs=tuple(alone.get(s, s) for s in c.inputs)) for c in calls if c.path == path)
-                for calls, alone in zip((mine, theirs), self.alone)
-            )
-            self.found.steps[-1] = replace(last, evaluated=(*last.evaluated, *own), trained=(*last.trained, *others))
-
-    def pair(self, a: int, b: int, slot: int) -> int:
-        """Make a slot that of a pair."""
-        self.pairs[a, b] = self.alone[0][a] = self.alone[1][b] = slot
-        return slot
-
-    def slot(self, a: int, b: int) -> int:
-        """Return the slot of a pair; one that no op gives becomes a result of the last choice that computes a part."""
-        if a in self.digests and self.digests[a] == self.digests.get(b):
-            return a
-        if (a, b) in self.pairs:
-            return self.pairs[a, b]
-        for i, step in reversed(list(enumerate(self.found.steps))):
-            calls = (step.evaluated, step.trained) if isinstance(step, ChoiceStep) else ((), ())
-            own = [{slot for each in side for slot in each.outputs} for side in calls]
-            if isinstance(step, ChoiceStep) and (a in own[0] or b in own[1]):
-                mine, theirs = (
-                    a if a in own[0] else self.alone[0].get(a, a),
-                    b if b in own[1] else self.alone[1].get(b, b),
-                )
-                new = len(self.found.types)
-                self.pairs[a, b] = new
-                self.found.types[new] = self.found.types[a]
-                self.alone[0].update({a: new} if a in own[0] else {})
-                self.alone[1].update({b: new} if b in own[1] else {})
-                self.found.steps[i] = replace(step, results=(*step.results, (new, mine, theirs)))
-                return new
-        raise UnsupportedError("a tensor is another one in training, and no op says which")
 
 
 class PythonWriter:

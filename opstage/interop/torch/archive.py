@@ -25,7 +25,7 @@ from ...ops.types import DType
 from ...ops.untrusted import brief
 from ...readable import require_file
 
-# The torch library, imported lazily
+# The library ---------------------------------------------------------------------------------------------------------
 
 _BFLOAT16 = np.dtype(np.float32, metadata={"torch": "bfloat16"})
 

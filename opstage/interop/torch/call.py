@@ -1,4 +1,4 @@
-"""`AtenCall`: a node with its inputs, as seen by the rules of ATen's ops."""
+"""`AtenCall`: a node with its inputs, as seen by the rules of ATen's ops, and complex tensors."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float, DimExpr, DimFloat))
 
 
-# Complex tensors of PyTorch programs, as pairs of real ones
+# Complex tensors -----------------------------------------------------------------------------------------------------
 
 
 class ComplexValue(NamedTuple):

@@ -1,4 +1,4 @@
-"""A torch.fx graph converted to nodes of plain values, which run without PyTorch."""
+"""The content of an exported program as plain values that run without PyTorch: graph, trees, inputs and parameters."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def _line(node: Any) -> str:
     return f"{own[-1][0]}:{own[-1][1]}, in {own[-1][2]}" if own else ""
 
 
-# PyTorch's trees of inputs and outputs as dicts, lists and tuples, with numbers or values as leaves
+# Trees ---------------------------------------------------------------------------------------------------------------
 
 
 @final
@@ -301,7 +301,7 @@ def arguments_of(in_spec: Any, names: Sequence[str]) -> dict[str, Any]:
     return dict(zip(map(str, keys), templates))
 
 
-# The declarations of an exported program: its inputs with sizes and ranges, its parameters and buffer
+# Inputs, parameters and buffers --------------------------------------------------------------------------------------
 
 _UNBOUNDED = 2**31 - 1  # a range that ends here or above has no declared end
 _SYMBOL = re.compile(r"[A-Za-z_]\w*")

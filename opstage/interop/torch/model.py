@@ -145,7 +145,7 @@ def _inputs(program: Program, specs: dict[int, Spec], where: Sequence[str]) -> d
     return trees
 
 
-# A PyTorch program as a `Model`, as the commands and `opstage.fit` expect it
+# The model with a loss -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

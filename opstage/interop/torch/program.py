@@ -1,4 +1,4 @@
-"""`Program`: the content of an ExportedProgram, and its run."""
+"""`Program`: the content of an ExportedProgram in normal form, and its run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from .graph import (
 from .normal_form import NAMESPACE, normal
 from .operators.elementwise import SIZES
 
-# Run a graph of ATen ops on an interpreter, node by node
+# The run, node by node -----------------------------------------------------------------------------------------------
 
 
 @dataclass(kw_only=True)

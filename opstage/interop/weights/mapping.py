@@ -134,7 +134,7 @@ def _cell(text: str) -> Text:
     return Text(printable(text))
 
 
-# Recurrent cells of PyTorch and Opstage: the same rows in the same order, but PyTorch has two biases
+# Recurrent cells -----------------------------------------------------------------------------------------------------
 
 
 _SIDES = {"ih": "input", "hh": "recurrent"}
@@ -175,7 +175,7 @@ def _is_cell(values: Mapping[str, Array], prefix: str) -> bool:
     return len(rows) == 1 and None not in rows
 
 
-# The layouts of a layer's weight in a file: same as ours, transposed, or with channels last
+# Layouts of weights --------------------------------------------------------------------------------------------------
 
 Shapes = Mapping[str, tuple[int, ...]]
 

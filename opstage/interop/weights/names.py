@@ -109,7 +109,7 @@ def _split_role(name: str) -> tuple[str, str]:
     return name, "weight"
 
 
-# Parameters by another library's names, by a table in the model that works in both directions
+# Names by a table of the model ---------------------------------------------------------------------------------------
 
 _NUMBERS = re.compile(r"(?<![^.])\d+(?![^.])")
 _MOST = 20

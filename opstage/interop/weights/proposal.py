@@ -309,7 +309,7 @@ def _harmless(name: str, tensors: Mapping[str, Array], used: set[str]) -> bool:
     return any(array.shape == tensors[other].shape and np.array_equal(array, tensors[other]) for other in used)
 
 
-# Parameters at several places, and tensors under several names
+# Tied parameters -----------------------------------------------------------------------------------------------------
 
 Tied = Mapping[str, tuple[str, ...]]
 """Maps the name of each parameter with several places to all their paths."""

@@ -1,4 +1,8 @@
-"""Normalisations."""
+"""Activations, softmax, dropout, losses on class indices; normalisations, import and export.
+
+ONNX's normalisations compute eps and statistics in float32, so programs in float64 and forms that it lacks are exported
+by their decompositions.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from ..call import NodeCall, rule
 from ..file import dtype_of, is_bfloat16
 from ..writer import OnnxValue, OnnxWriter, exports
 
-# Activations, softmax, dropout
+# Activations, softmax, dropout ---------------------------------------------------------------------------------------
 
 _SELU_ALPHA, _SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
 
@@ -98,7 +102,7 @@ def _dropout(call: NodeCall[Any]) -> tuple[Value | None, ...]:
     return call.give(x), call.mask(everything)
 
 
-# Losses on class indices
+# Losses on class indices ---------------------------------------------------------------------------------------------
 
 
 def _likelihood(call: NodeCall[Any], logs: Any) -> Any:
@@ -246,7 +250,7 @@ def _local_response(call: NodeCall[Any]) -> Value:
     return call.give(local_response_norm(call.ops, call.x(), alpha=alpha, beta=beta, k=bias, **around))
 
 
-# Normalisations with an ONNX operator. Its eps and statistics are float32, so programs in float64 and
+# Normalisations: export ----------------------------------------------------------------------------------------------
 
 
 @exports(normalization.LAYER_NORM)

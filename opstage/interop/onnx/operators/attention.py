@@ -1,4 +1,4 @@
-"""Attention and rotary positions."""
+"""Attention, rotary positions, gates and caches of sequence models."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def _rotary(call: NodeCall[Any]) -> Value:
     return call.give(y)
 
 
-# Parts of sequence models: gates, caches, convolutions and attention with a state
+# Gates, caches, convolutions and attention with a state --------------------------------------------------------------
 
 
 @rule("SwiGLU")

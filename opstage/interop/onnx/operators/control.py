@@ -1,4 +1,4 @@
-"""Branches, loops, and sequences of tensors."""
+"""Branches and loops, import and export; sequences of tensors."""
 
 from __future__ import annotations
 
@@ -328,7 +328,7 @@ def _split(call: NodeCall[Any]) -> tuple[Any]:
     return ([call.give(part) for part in parts],)
 
 
-# Switches, as ONNX's If
+# Switches: export as If ----------------------------------------------------------------------------------------------
 
 
 @exports(SWITCH)
@@ -393,7 +393,7 @@ def own(writer: OnnxWriter, subgraph: Subgraph, ref: OnnxValue) -> OnnxValue:
         writer.nodes = outside
 
 
-# Scans and while_loops, as ONNX's Scan and Loop
+# Loops: export as Scan and Loop --------------------------------------------------------------------------------------
 
 
 @exports(SCAN)

@@ -1,4 +1,5 @@
-"""Convolutions and pools, with ONNX's ways of padding."""
+"""Convolutions and pools, with ONNX's ways of padding: import and export. Unbatched tensors are exported with a batch
+axis of size 1."""
 
 from __future__ import annotations
 
@@ -212,7 +213,7 @@ def _global_pool(call: NodeCall[Any]) -> Value:
     return call.give(ops.pow(total, exponent=1 / p))
 
 
-# Convolution, its adjoint and its kernel gradient. Unbatched tensors temporarily get a batch axis of
+# Convolutions: export ------------------------------------------------------------------------------------------------
 
 
 def batched(writer: OnnxWriter, x: OnnxValue, rank: int) -> tuple[str, Shape]:
@@ -298,7 +299,7 @@ def _write_conv_kernel_grad(
     return writer.node("Slice", out, writer.ints(*(0,) * rank), ends, axes)
 
 
-# Pooling over windows of the spatial axes, and its adjoints
+# Pools: export -------------------------------------------------------------------------------------------------------
 
 
 def _write_pool_window(kernel: Ints, stride: Ints, padding: Ints) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Elementwise arithmetic and functions, activations, comparisons and conversions: mostly single ONNX operators."""
+"""Arithmetic, elementwise functions, comparisons, masks and conversions: import and export."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..call import NodeCall, rule
 from ..file import dtype_of, is_bfloat16
 from ..writer import OnnxValue, OnnxWriter, broadcasting, direct, exports
 
-# Arithmetic, elementwise functions, comparisons and masks
+# Import --------------------------------------------------------------------------------------------------------------
 
 
 @rule("Identity")
@@ -127,7 +127,7 @@ def _bit_shift(call: NodeCall[Any]) -> Value:
     return call.wrap(call.ops.left_shift(x, y) if left else call.ops.right_shift(x, y))
 
 
-# Floor division and shifts, by ONNX's Mod, Div and BitShift, avoiding operands that runtimes leave un
+# Floor division and shifts: export without operands on which runtimes differ -----------------------------------------
 
 
 def _write_rest(writer: OnnxWriter, x: OnnxValue, y: OnnxValue, dtype: DType) -> tuple[str, str]:

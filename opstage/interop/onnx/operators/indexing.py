@@ -1,4 +1,7 @@
-"""Reading and writing at indices."""
+"""Reading and writing at indices: import and export.
+
+The export of mode "zero" appends a row of zeros to x, to which every index out of range is redirected.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +95,7 @@ def _counted(call: NodeCall[Any], i: int, sizes: Any) -> Any:
     return ops.select(ops.less(index, ops.full(shape=index.shape, value=0, dtype="int64")), moved, index)
 
 
-# Gathering entries at indices, and scatter-adding to them
+# Export --------------------------------------------------------------------------------------------------------------
 
 _NOTE = 'with mode="raise" a runtime may count negative indices from the end'
 

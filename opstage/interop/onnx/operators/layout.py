@@ -1,4 +1,4 @@
-"""Shapes, axes, the order of elements, and creation of tensors."""
+"""Shapes, axes, the order of elements, and creation of tensors: import and export."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def _pad(call: NodeCall[Any]) -> Value:
     return call.give(pad(ops, x, padding=pairs, mode=mode))
 
 
-# Shapes, axes and the order of elements. Symbolic sizes are computed from the inputs
+# Export --------------------------------------------------------------------------------------------------------------
 
 
 @exports(layout.BROADCAST_TO)

@@ -1,7 +1,7 @@
-"""64-bit words with arithmetic modulo 2^64, for random number generators.
+"""The export of random tensors, with the same bits as in every interpreter, on 64-bit words.
 
-ONNX leaves integer overflow undefined; one runtime wraps around where another saturates. So the nodes here never
-overflow: sums exclude the highest bit, and products are built from 32-bit halves.
+The bits of ONNX's own random operators depend on the runtime, and it leaves integer overflow undefined. So the nodes
+here never overflow: sums exclude the highest bit, and products are built from 32-bit halves.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def constant(writer: OnnxWriter) -> Callable[[int], Word]:
     return word
 
 
-# Random tensors, with the same bits as in every interpreter. The bits of ONNX's own random operators
+# Random tensors ------------------------------------------------------------------------------------------------------
 
 
 @exports(random.RAND_UNIFORM)

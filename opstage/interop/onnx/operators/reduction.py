@@ -1,4 +1,4 @@
-"""Cumulative sums, linear recurrences, products, and argsort."""
+"""Matrix products, determinants, reductions over axes, cumulative sums and sorting: import and export."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ...values import Value, stretched
 from ..call import NodeCall, rule
 from ..writer import OnnxValue, OnnxWriter, Subgraph, direct, exports, is_empty
 
-# Matrix products and determinants
+# Matrix products and determinants ------------------------------------------------------------------------------------
 
 
 @rule("MatMul")
@@ -89,7 +89,7 @@ def _spelled(equation: str, ranks: list[int]) -> str:
     return ",".join(written) + "->" + right.replace("...", hidden)
 
 
-# Matrix products and determinants
+# Matrix products: export ---------------------------------------------------------------------------------------------
 
 
 @exports(linalg.MATMUL, linalg.BMM)
@@ -119,7 +119,7 @@ def _write_det(writer: OnnxWriter, x: OnnxValue) -> str:
     return writer.node("Det", x)
 
 
-# Sums, means and extrema over axes, cumulative sums, arg-extrema, sorting
+# Reductions ----------------------------------------------------------------------------------------------------------
 
 
 @rule("ArgMax", "ArgMin")
@@ -150,7 +150,7 @@ def _top_k(call: NodeCall[Any]) -> tuple[Value, ...]:
     return call.give(values), call.index(places)
 
 
-# Reductions along axes, softmax and log-softmax
+# Reductions: export --------------------------------------------------------------------------------------------------
 
 
 def _write_reduction(writer: OnnxWriter, x: OnnxValue, *, op: str, axes: tuple[int, ...], keepdims: bool) -> str:

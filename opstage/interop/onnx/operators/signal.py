@@ -1,4 +1,4 @@
-"""Resize, sample and reshape images."""
+"""Fourier transforms, import and export; windows; resizing and sampling of images."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..call import NodeCall, rule
 from ..file import dtype_of
 from ..writer import OnnxValue, OnnxWriter, exports, is_empty
 
-# Windows and Fourier transforms
+# Windows and Fourier transforms --------------------------------------------------------------------------------------
 
 
 def _window(op: str, terms: Callable[[], tuple[float, ...]]) -> None:
@@ -128,7 +128,7 @@ def _mel(call: NodeCall[Any]) -> Value:
     return KnownValue(table.astype(dtype), dtype)
 
 
-# Fourier transforms of complex tensors, stored with real and imaginary parts on the last axis as in O
+# Fourier transforms: export ------------------------------------------------------------------------------------------
 
 
 def _write_scaled(writer: OnnxWriter, name: str, out: TensorType, n: Dim, exponent: float) -> str:

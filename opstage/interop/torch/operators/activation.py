@@ -1,4 +1,4 @@
-"""Normalisations."""
+"""Activations, softmax, dropout, random tensors, normalisations and losses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ....ops.functions.pools import instance_norm
 from ....ops.types import BOOL
 from ..call import AtenCall, rule
 
-# Activations, softmax, dropout
+# Activations and softmax ---------------------------------------------------------------------------------------------
 
 
 @rule("log_sigmoid_forward.default")
@@ -101,7 +101,7 @@ def _rrelu(call: AtenCall[Any], x: Any, *rest: Any) -> Any:
     return [y, None] if "functional" in call.name else y
 
 
-# Random tensors: drawn by seed and site, not with PyTorch's bits
+# Random tensors ------------------------------------------------------------------------------------------------------
 
 
 @rule("rand.default", "rand_like.default", "randn.default", "randn_like.default")
@@ -268,7 +268,7 @@ def _native_group_norm(
     return [call.give(call.ops.group_norm(x.ref, _ref(g), _ref(b), groups=groups, eps=eps), 0), None, None]
 
 
-# Losses that are part of the program itself
+# Losses --------------------------------------------------------------------------------------------------------------
 
 _REDUCTIONS = ("none", "mean", "sum")
 

@@ -1,4 +1,4 @@
-"""Convolutions and pools."""
+"""Convolutions, pools, and the resizing and sampling of images."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def _col2im(call: AtenCall[Any], x: Any, size: Any, kernel: Any, dilation: Any, 
     return call.give(fold(call.ops, x.ref, size=tuple(size), kernel=tuple(kernel), **windows))
 
 
-# Resize and sample images
+# Images --------------------------------------------------------------------------------------------------------------
 
 
 def _size_or_scale(size: Any, scales: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Arithmetic, elementwise functions, comparisons and masks, copies and casts."""
+"""Arithmetic, elementwise functions, comparisons, masks, copies and casts; subgraphs; arithmetic on sizes."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def _nan_to_num(call: AtenCall[Any], x: Any, nan: Any, posinf: Any, neginf: Any)
     return call.give(result)
 
 
-# Subgraphs of the program: gradient mode and autocast
+# Subgraphs -----------------------------------------------------------------------------------------------------------
 
 
 @rule("higher_order.wrap_with_set_grad_enabled")
@@ -236,7 +236,7 @@ def _autocast(
     return list(call.around.subgraph(call.ops, module, inputs))
 
 
-# Arithmetic on sizes and other numbers that are known before a run, as dims
+# Sizes and other numbers that are known before a run -----------------------------------------------------------------
 
 
 def _size(x: Any, axis: int) -> Any:

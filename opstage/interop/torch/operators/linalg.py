@@ -1,4 +1,4 @@
-"""Matrix products and linear layers."""
+"""Matrix products, linear layers, factorizations, attention and recurrent layers."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def _solve_triangular(call: AtenCall[Any], a: Any, b: Any, upper: bool, left: bo
     return call.give(call.ops.triangular_solve(a.ref, b.ref, lower=not upper))
 
 
-# Attention
+# Attention -----------------------------------------------------------------------------------------------------------
 
 
 @rule("scaled_dot_product_attention.default")
@@ -231,7 +231,7 @@ def _weights(ops: Any, scores: Any) -> Any:
     return ops.select(dead, 0.0, ops.softmax(ops.select(dead, 0.0, scores), axis=-1))
 
 
-# Recurrent layers
+# Recurrent layers ----------------------------------------------------------------------------------------------------
 
 _LAYERS: dict[str, Callable[..., tuple[Any, Any]]] = {
     "lstm": lstm,
