@@ -96,6 +96,18 @@ class OperatorCall(ABC, Generic[R]):
         listed = given if isinstance(given, (list, tuple)) else [given]
         return tuple(int(axis) % rank if rank else 0 for axis in listed)
 
+    def positive(self, value: Any, size: Any) -> R:
+        """Return indices counted from the front: negative ones count from the end of an axis of `size`."""
+        ops = self.ops
+        if isinstance(value, KnownValue) and not value.is_symbolic:
+            if value.array.size and value.array.min() >= 0:
+                return ops.const(value.array.astype(np.int64))
+            if isinstance(size, int):
+                return ops.const(np.where(value.array < 0, value.array + size, value.array).astype(np.int64))
+        index = ops.cast(self.tensor(value), dtype="int64")
+        behind = ops.add(index, ops.full(shape=index.shape, value=size, dtype="int64"))
+        return ops.select(ops.less(index, 0), behind, index)
+
     # Results --------------------------------------------------------------------------------------------------------
 
     def give(self, ref: R, of: DType | int | None = None) -> TensorValue[R]:
@@ -235,6 +247,22 @@ def _mean(ops: Any, x: Any, **over: Any) -> Any:
 def _logsumexp(ops: Any, x: Any, *, axis: tuple[int, ...], keepdims: bool) -> Any:
     x = _floats(ops, x)
     return logsumexp(ops, x, axis=axis, keepdims=keepdims) if axis else x
+
+
+def repeated_heads(ops: Any, x: Any, times: Any) -> Any:
+    """Repeat each head of (…, heads, T, d) for the queries that share it."""
+    if isinstance(times, int) and times == 1:
+        return x
+    *lead, heads, t, d = x.shape
+    wide = ops.broadcast_to(ops.unsqueeze(x, axis=len(lead) + 1), shape=(*lead, heads, times, t, d))
+    return ops.reshape(wide, shape=(*lead, heads * times, t, d))
+
+
+def attention_weights(ops: Any, scores: Any) -> Any:
+    """Return the softmax, with zeros for a query whose positions are all masked."""
+    peak = ops.reduce_max(scores, axis=-1, keepdims=True)
+    dead = ops.broadcast_to(ops.equal(peak, -math.inf), shape=scores.shape)
+    return ops.select(dead, 0.0, ops.softmax(ops.select(dead, 0.0, scores), axis=-1))
 
 
 # The table ----------------------------------------------------------------------------------------------------------

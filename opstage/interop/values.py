@@ -17,7 +17,7 @@ from ..ops.functions.borders import pad
 from ..ops.functions.places import take_along_axis
 from ..ops.infix import broadcast_shapes
 from ..ops.protocol import Ops, R
-from ..ops.types import BOOL, INT32, INT64, DType, Shape
+from ..ops.types import BOOL, INT32, INT64, DType, Shape, dtype_name
 
 
 class KnownValue(NamedTuple):
@@ -68,6 +68,22 @@ def held(dtype: DType, ops: Ops[Any]) -> DType:
     if dtype.kind in "iu" and dtype != np.uint64:
         return INT64
     raise UnsupportedError(f"elements of type {dtype} have no dtype here")
+
+
+BFLOAT16 = np.dtype(np.float32, metadata={"opstage": "bfloat16"})
+"""float32 represents all values of bfloat16, so it stands for it with a mark."""
+
+
+def is_bfloat16(dtype: DType) -> bool:
+    """Whether the file declares this float32 as bfloat16; equality ignores the mark."""
+    return dict(dtype.metadata or {}) == dict(BFLOAT16.metadata or {})
+
+
+def spec_dtype(dtype: DType) -> str | None:
+    """Return the dtype for the Spec of an input: floats have the program's, short integers are held in int64."""
+    if dtype.kind == "f":
+        return None
+    return dtype_name(dtype) if dtype in (BOOL, INT32) else "int64"
 
 
 def known(value: Any, dtype: Any = INT64) -> KnownValue:
@@ -210,6 +226,56 @@ def maxima(ops: Ops[R], x: R, sizes: Windows, padding: Sequence[Any]) -> tuple[R
     flat = ops.reshape(x, shape=(*lead, count))
     values = take_along_axis(ops, flat, ops.reshape(at, shape=(*lead, -1)), axis=len(lead))
     return ops.reshape(values, shape=at.shape), at
+
+
+def window_means(
+    ops: Ops[R],
+    x: R,
+    sizes: Windows,
+    padding: Sequence[Any],
+    behind: Sequence[Any],
+    *,
+    counted: bool,
+    divisor: float | None = None,
+) -> R:
+    """Return the mean of each window: the sum of its cells by `divisor`, or by the number of those that count.
+
+    Cells of `padding` count if `counted`; those `behind`, which ceil_mode adds, never do.
+    """
+    rank = len(sizes[0])
+    lead = [(0, 0)] * (len(x.shape) - rank)
+    around, after = [*lead, *padding], [*lead, *behind]
+    total = windows(ops, pad(ops, pad(ops, x, padding=around), padding=after), sizes, ops.add)
+    if divisor is not None:
+        return ops.scale(total, c=1 / divisor)
+    ones = ops.full(shape=(*[1] * len(lead), *x.shape[-rank:]), value=1.0)
+    ones = pad(ops, pad(ops, ones, padding=around, value=1.0 if counted else 0.0), padding=after)
+    return ops.div(total, stretched(ops, windows(ops, ones, sizes, ops.add), total.shape))
+
+
+def overhang(spatial: Shape, sizes: Windows, padding: Sequence[tuple[Dim, Dim]]) -> list[tuple[int, int]]:
+    """Return the cells after each axis that the last window of ceil_mode covers. Raises UnsupportedError for an open
+    size, if a stride is above 1."""
+    pairs = []
+    for size, k, s, d, (a, b) in zip(spatial, *sizes, padding):
+        room = size + a + b - d * (k - 1) - 1
+        if isinstance(room, int) and isinstance(size, int) and isinstance(a, int):
+            count = -(-room // s) + 1
+            if (count - 1) * s >= size + a:
+                count -= 1  # a window that would start in the padding at the end
+            pairs.append((0, (count - 1) * s - room))
+        elif s > 1:
+            raise UnsupportedError("with ceil_mode and a stride above 1 every size must be known")
+        else:
+            pairs.append((0, 0))
+    return pairs
+
+
+def padded(ops: Ops[R], x: R, *, padding: Sequence[Any], mode: str = "constant", value: Any = 0) -> R:
+    """Pad a tensor of any dtype."""
+    if x.dtype.kind == "b":
+        return ops.cast(padded(ops, ops.cast(x, dtype="int64"), padding=padding, mode=mode, value=value), dtype="bool")
+    return pad(ops, x, padding=padding, mode=mode, value=value if x.dtype.kind == "f" else int(value))
 
 
 def _axes(x: R, sizes: Windows) -> list[tuple[int, int, int, int]]:

@@ -18,6 +18,7 @@ from ...ops.errors import UnsupportedError, UsageError
 from ...ops.types import DType
 from ...ops.untrusted import brief
 from ...readable import require_file
+from ..values import BFLOAT16
 from .graph import Declared, GraphNode, OnnxGraph, in_order
 
 # Element types -------------------------------------------------------------------------------------------------------
@@ -38,24 +39,16 @@ NUMPY: dict[int, str] = {
 }
 """Element types by their number in the enumeration TensorProto.DataType."""
 
-_BFLOAT16 = 16  # float32 represents all of its values, so it becomes float32 with a mark
-_MARK: dict[str, Any] = {"onnx": "bfloat16"}
-
 NAMES = {8: "string", 14: "complex64", 15: "complex128"}
 
 
 def dtype_of(element: int) -> DType:
     """Return the dtype of an element type. Raises UnsupportedError."""
-    if element == _BFLOAT16:
-        return np.dtype(np.float32, metadata=_MARK)
+    if element == 16:
+        return BFLOAT16
     if element not in NUMPY:
         raise UnsupportedError(f"elements of type {NAMES.get(element, f'number {element}')} have no dtype here")
     return np.dtype(NUMPY[element])
-
-
-def is_bfloat16(dtype: DType) -> bool:
-    """Whether the file declares this float32 as bfloat16."""
-    return dict(dtype.metadata or {}) == _MARK
 
 
 # Schemas of operators ------------------------------------------------------------------------------------------------

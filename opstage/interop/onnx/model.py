@@ -18,16 +18,15 @@ from ...ops.arrays import as_numpy
 from ...ops.errors import UnsupportedError, UsageError, nearest
 from ...ops.protocol import Ops
 from ...ops.spec import Spec
-from ...ops.types import BOOL, INT32, dtype_name
 from ..exact import KERNELS, LARGEST, ExactOps, NotExact, known_again
 from ..model import ImportedModel, argument_name, require_importable
 from ..network import Network, supervised
 from ..operators import OPERATORS
 from ..run import LOST, ImportedRun, Problem
-from ..values import KnownValue, TensorValue, Value, ref_of
+from ..values import KnownValue, TensorValue, Value, ref_of, spec_dtype
 from .call import NodeCall
 from .file import File, Foreign, read
-from .graph import Declared, GraphNode, OnnxGraph, all_nodes
+from .graph import GraphNode, OnnxGraph, all_nodes
 from .operators import HOST_INPUTS, RULES
 
 # The run, node by node -----------------------------------------------------------------------------------------------
@@ -376,14 +375,8 @@ def _inputs(graph: OnnxGraph, where: tuple[str, ...]) -> dict[str, Spec]:
             if key not in names:
                 names[key] = argument_name(size if size is not None else f"{argument}_{axis}", names.values())
             sizes.append(names[key])
-        specs[argument] = Spec(tuple(sizes), _dtype(declared), () if specs else where)
+        specs[argument] = Spec(tuple(sizes), declared.dtype and spec_dtype(declared.dtype), () if specs else where)
     return specs
-
-
-def _dtype(declared: Declared) -> str | None:
-    if declared.dtype is None or declared.dtype.kind == "f":
-        return None
-    return dtype_name(declared.dtype) if declared.dtype in (BOOL, INT32) else "int64"
 
 
 # The model with a loss -----------------------------------------------------------------------------------------------

@@ -24,16 +24,15 @@ from ...ops.errors import UnsupportedError, UsageError
 from ...ops.types import DType
 from ...ops.untrusted import brief
 from ...readable import require_file
+from ..values import BFLOAT16, is_bfloat16
 
 # The library ---------------------------------------------------------------------------------------------------------
-
-_BFLOAT16 = np.dtype(np.float32, metadata={"torch": "bfloat16"})
 
 _NUMPY: dict[str, DType] = {
     "float64": np.dtype(np.float64),
     "float32": np.dtype(np.float32),
     "float16": np.dtype(np.float16),
-    "bfloat16": _BFLOAT16,
+    "bfloat16": BFLOAT16,
     "int64": np.dtype(np.int64),
     "int32": np.dtype(np.int32),
     "int16": np.dtype(np.int16),
@@ -64,11 +63,6 @@ def dtype_of(dtype: Any) -> DType:
 def part_dtype(dtype: Any) -> DType:
     """Return the dtype of the real part of a complex dtype, or any other dtype itself. Raises UnsupportedError."""
     return dtype_of(dtype.to_real() if dtype.is_complex else dtype)
-
-
-def is_bfloat16(dtype: DType) -> bool:
-    """Whether PyTorch declares this float32 as bfloat16."""
-    return dict(dtype.metadata or {}) == {"torch": "bfloat16"}
 
 
 def array_of(tensor: Any) -> Any:

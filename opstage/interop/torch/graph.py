@@ -11,9 +11,10 @@ import numpy as np
 
 from ...ops.errors import UnsupportedError, UsageError, nearest
 from ...ops.spec import Spec
-from ...ops.types import BOOL, INT32, DType, dtype_name
+from ...ops.types import DType
 from ...ops.untrusted import a_type
 from ..model import argument_name
+from ..values import spec_dtype
 from .archive import array_of, dtype_of, library, part_dtype
 
 _WITHOUT_EFFECT = frozenset(
@@ -383,13 +384,6 @@ def _name_of_dim(symbol: Any, shapes: Any) -> str | None:
         if isinstance(found, str) and found.isidentifier():
             return found
     return None
-
-
-def spec_dtype(dtype: DType) -> str | None:
-    """Return the dtype for the Spec of an input: floats have the program's, short integers are held in int64."""
-    if dtype.kind == "f":
-        return None
-    return dtype_name(dtype) if dtype in (BOOL, INT32) else "int64"
 
 
 def spec_of(tensor: Any, name: str, sizes: Sizes) -> Spec:

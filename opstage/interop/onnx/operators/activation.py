@@ -14,9 +14,9 @@ from ....ops.dims import prod, ratio
 from ....ops.errors import UnsupportedError
 from ....ops.functions.pools import instance_norm, local_response_norm
 from ....ops.types import BOOL, FLOAT32, FLOAT64, TensorType
-from ...values import Value, stretched
+from ...values import Value, is_bfloat16, stretched
 from ..call import NodeCall, rule
-from ..file import dtype_of, is_bfloat16
+from ..file import dtype_of
 from ..writer import OnnxValue, OnnxWriter, exports
 
 # Activations, softmax, dropout ---------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from ....ops.errors import UnsupportedError
 from ....ops.functions.borders import pad
 from ....ops.functions.places import put_along_axis, take_along_axis
 from ....ops.types import BOOL
+from ...operators import attention_weights, repeated_heads
 from ...values import Value, stretched
 from ..call import NodeCall, rule
 
@@ -26,7 +27,7 @@ def _attention(call: NodeCall[Any]) -> tuple[Value | None, ...]:
         k, v = (ops.concat([call.x(i), new], axis=2) for i, new in ((4, k), (5, v)))
     present = (k, v)
     groups = floor_div(q.shape[1], k.shape[1])
-    k, v = (_repeated(ops, each, groups) for each in (k, v))
+    k, v = (repeated_heads(ops, each, groups) for each in (k, v))
     scale = call.attribute("scale")
     bias, mask = _bias(call, q, k, past)
     softcap, mode = call.attribute("softcap", 0.0) or 0.0, call.attribute("qk_matmul_output_mode", 0)
@@ -41,7 +42,7 @@ def _attention(call: NodeCall[Any]) -> tuple[Value | None, ...]:
         biased = raw if bias is None else ops.add(raw, stretched(ops, bias, raw.shape))
         if mask is not None:
             biased = ops.select(stretched(ops, mask, raw.shape), biased, ops.full(shape=raw.shape, value=-math.inf))
-        weights = _weights(ops, biased)
+        weights = attention_weights(ops, biased)
         scores = {2: biased, 3: weights}.get(mode, raw)
         y = ops.bmm(weights, v)
     if call.rank() == 3:
@@ -60,15 +61,6 @@ def _in_heads(call: NodeCall[Any], i: int, name: str) -> Any:
         raise UnsupportedError(f"of an input of rank 3 it must say {name}")
     b, t, width = x.shape
     return ops.permute(ops.reshape(x, shape=(b, t, heads, floor_div(width, heads))), axes=(0, 2, 1, 3))
-
-
-def _repeated(ops: Any, x: Any, times: Dim) -> Any:
-    """Repeat each head for the queries that share it."""
-    if isinstance(times, int) and times == 1:
-        return x
-    b, heads, t, d = x.shape
-    wide = ops.broadcast_to(ops.unsqueeze(x, axis=2), shape=(b, heads, times, t, d))
-    return ops.reshape(wide, shape=(b, heads * times, t, d))
 
 
 def _bias(call: NodeCall[Any], q: Any, k: Any, past: Dim) -> tuple[Any, Any]:
@@ -123,15 +115,6 @@ def _bias(call: NodeCall[Any], q: Any, k: Any, past: Dim) -> tuple[Any, Any]:
                 wide = (b, mask.shape[1], n, m)
             mask = ops.logical_and(stretched(ops, mask, wide), stretched(ops, each, wide))
     return bias, mask
-
-
-def _weights(ops: Any, scores: Any) -> Any:
-    """Return the softmax, with zeros for a query whose positions are all masked."""
-    peak = ops.reduce_max(scores, axis=-1, keepdims=True)
-    dead = ops.equal(peak, ops.full(shape=peak.shape, value=-math.inf))
-    dead = stretched(ops, dead, scores.shape)
-    zero = ops.full(shape=scores.shape, value=0.0)
-    return ops.select(dead, zero, ops.softmax(ops.select(dead, zero, scores), axis=-1))
 
 
 @rule("RotaryEmbedding")

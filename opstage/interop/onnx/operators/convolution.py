@@ -4,6 +4,7 @@ axis of size 1."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from ....ops.functions.borders import pad
 from ....ops.functions.places import put_along_axis
 from ....ops.types import INT64, Shape
 from ...operators import NAN
-from ...values import Value, maxima, windows
+from ...values import Value, maxima, overhang, window_means, windows
 from ..call import NodeCall, rule
 from ..writer import OnnxValue, OnnxWriter, exports, is_empty
 
@@ -39,7 +40,7 @@ def _pads(call: NodeCall[Any], sizes: Any, kernel: list[int], stride: list[int],
     return pairs
 
 
-def _even(pairs: Pairs) -> bool:
+def _even(pairs: Sequence[tuple[Dim, Dim]]) -> bool:
     return all(isinstance(a, int) and isinstance(b, int) and a == b and a >= 0 for a, b in pairs)
 
 
@@ -97,24 +98,15 @@ def _conv_transpose(call: NodeCall[Any]) -> Value:
     return call.give(y)
 
 
-def _pooled(call: NodeCall[Any]) -> tuple[Any, list[int], list[int], list[int], Pairs, Pairs]:
+def _pooled(call: NodeCall[Any]) -> tuple[Any, list[int], list[int], list[int], Pairs, Sequence[tuple[int, int]]]:
     """Return x, kernel, stride, dilation, the padding, and the extra padding of `ceil_mode`."""
     x = call.x()
     kernel = call.attribute("kernel_shape")
     rank = len(kernel)
     stride, dilation = _window(call, rank)
     pairs = _pads(call, x.shape[2:], kernel, stride, dilation)
-    behind: Pairs = [(0, 0)] * rank
-    if call.attribute("ceil_mode", 0):
-        behind = []
-        for size, k, s, d, (a, b) in zip(x.shape[2:], kernel, stride, dilation, pairs):
-            room = size + a + b - d * (k - 1) - 1
-            count = floor_div(room + (s - 1), s) + 1
-            if isinstance(count, int) and isinstance(size, int) and (count - 1) * s >= size + a:
-                count -= 1  # a window that would start in the padding at the end
-            elif not isinstance(count, int) and s > 1:
-                raise UnsupportedError("with ceil_mode and a stride above 1 every size must be known")
-            behind.append((0, (count - 1) * s - room))
+    ceil = call.attribute("ceil_mode", 0)
+    behind = overhang(x.shape[2:], (kernel, stride, dilation), pairs) if ceil else [(0, 0)] * rank
     return x, kernel, stride, dilation, pairs, behind
 
 
@@ -181,14 +173,7 @@ def _average_pool(call: NodeCall[Any]) -> Value:
         padding: Any = tuple(a for a, _ in pairs)
         y = ops.avg_pool(x, kernel=tuple(kernel), stride=tuple(stride), padding=padding, count_include_pad=counted)
         return call.give(y)
-    # window sums of x and of the cells that count, with the mean as their quotient
-    lead: Pairs = [(0, 0), (0, 0)]
-    ones = ops.full(shape=(1, 1, *x.shape[2:]), value=1.0)
-    ones = pad(ops, ones, padding=[*lead, *pairs], value=1.0 if counted else 0.0)
-    ones = pad(ops, ones, padding=[*lead, *behind])
-    cells = pad(ops, pad(ops, x, padding=[*lead, *pairs]), padding=[*lead, *behind])
-    total, count = (windows(ops, each, (kernel, stride, dilation), ops.add) for each in (cells, ones))
-    return call.give(ops.div(total, ops.broadcast_to(count, shape=total.shape)))
+    return call.give(window_means(ops, x, (kernel, stride, dilation), pairs, behind, counted=counted))
 
 
 @rule("LpPool")

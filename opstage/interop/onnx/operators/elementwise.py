@@ -18,9 +18,9 @@ from ....ops.catalogue import transcendental as transcendental
 from ....ops.errors import UnsupportedError
 from ....ops.types import BOOL, FLOAT32, INT64, DType, Shape, as_dtype
 from ...operators import NAN, compared, exported, masked, pointwise, together
-from ...values import KnownValue, Value, broadcast, stretched
+from ...values import KnownValue, Value, broadcast, is_bfloat16, stretched
 from ..call import NodeCall, rule
-from ..file import dtype_of, is_bfloat16
+from ..file import dtype_of
 from ..writer import OnnxValue, OnnxWriter, broadcasting, direct, exports
 
 # Import --------------------------------------------------------------------------------------------------------------

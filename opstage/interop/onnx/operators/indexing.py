@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ....ops.catalogue import indexing as indexing
 from ....ops.errors import UnsupportedError
 from ....ops.functions.arrange import take
@@ -19,20 +17,6 @@ from ..call import NodeCall, rule
 from ..writer import OnnxValue, OnnxWriter, exports
 
 
-def positive(call: NodeCall[Any], i: int, size: Any) -> Any:
-    """Return indices, input i, counted from the front: negative ones count from the end of an axis of `size`."""
-    value, ops = call.value(i), call.ops
-    if isinstance(value, KnownValue) and not value.is_symbolic:
-        if value.array.size and value.array.min() >= 0:
-            return ops.const(value.array.astype(np.int64))
-        if isinstance(size, int):
-            return ops.const(np.where(value.array < 0, value.array + size, value.array).astype(np.int64))
-    index = ops.cast(call.x(i), dtype="int64")
-    zero = ops.full(shape=index.shape, value=0, dtype="int64")
-    behind = ops.add(index, ops.full(shape=index.shape, value=size, dtype="int64"))
-    return ops.select(ops.less(index, zero), behind, index)
-
-
 @rule("Gather")
 def _gather(call: NodeCall[Any]) -> Value:
     ops, x, axis = call.ops, call.x(), call.axis(0)
@@ -41,14 +25,14 @@ def _gather(call: NodeCall[Any]) -> Value:
         place = places.array.item()
         place = place if not isinstance(place, int) or place >= 0 else place + x.shape[axis]
         return call.give(ops.squeeze(ops.slice(x, axis=axis, start=place, length=1), axis=axis))
-    index = positive(call, 1, x.shape[axis])
+    index = call.positive(call.value(1), x.shape[axis])
     return call.give(take(ops, x, index, axis=axis))
 
 
 @rule("GatherElements")
 def _gather_elements(call: NodeCall[Any]) -> Value:
     axis = call.axis(0)
-    index = positive(call, 1, call.shape()[axis])
+    index = call.positive(call.value(1), call.shape()[axis])
     return call.give(take_along_axis(call.ops, call.x(), index, axis=axis))
 
 
@@ -63,7 +47,7 @@ def _gather_nd(call: NodeCall[Any]) -> Value:
 @rule("ScatterElements", "Scatter")
 def _scatter_elements(call: NodeCall[Any]) -> Value:
     axis = call.axis(0)
-    index = positive(call, 1, call.shape()[axis])
+    index = call.positive(call.value(1), call.shape()[axis])
     return call.give(put_along_axis(call.ops, call.x(), index, call.x(2), axis=axis, reduce=_reduction(call)))
 
 

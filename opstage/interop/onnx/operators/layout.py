@@ -17,7 +17,7 @@ from ....ops.functions.borders import pad
 from ....ops.functions.patches import depth_to_space, pixel_shuffle, pixel_unshuffle, space_to_depth
 from ....ops.functions.tools import whole
 from ....ops.types import FLOAT32, INT64, Shape
-from ...values import KnownValue, TensorValue, Value, common_shape, held, known, sliced, stretched
+from ...values import KnownValue, TensorValue, Value, common_shape, held, known, padded, sliced, stretched
 from ..call import NodeCall, rule
 from ..file import dtype_of
 from ..writer import OnnxValue, OnnxWriter, exports
@@ -238,10 +238,7 @@ def _pad(call: NodeCall[Any]) -> Value:
             inside = ops.equal(there, ops.full(shape=there.shape, value=1, dtype="int64"))
             return call.give(ops.select(inside, wide, stretched(ops, ops.reshape(cells.ref, shape=()), wide.shape)))
         value = call.number(2, "constant_value", call.attribute("value", 0.0))
-        if x.dtype.kind == "b":
-            whole = pad(ops, ops.cast(x, dtype="int64"), padding=pairs, value=int(value))
-            return call.mask(ops.cast(whole, dtype="bool"))
-        return call.give(pad(ops, x, padding=pairs, value=value if x.dtype.kind == "f" else int(value)))
+        return call.give(padded(ops, x, padding=pairs, value=value))
     return call.give(pad(ops, x, padding=pairs, mode=mode))
 
 

@@ -6,13 +6,12 @@ import math
 from typing import Any
 
 from ....ops.derived import adaptive_avg_pool, adaptive_max_pool
-from ....ops.dims import Dim
 from ....ops.errors import UnsupportedError
 from ....ops.functions.borders import pad
 from ....ops.functions.grids import affine_grid, grid_sample
 from ....ops.functions.patches import fold, unfold
 from ....ops.functions.resample import resize
-from ...values import maxima, windows
+from ...values import Windows, maxima, overhang, window_means, windows
 from ..call import AtenCall, rule
 
 Numbers = tuple[int, ...]
@@ -89,21 +88,9 @@ def _conv_transpose(
 # Pools ----------------------------------------------------------------------------------------------------------------
 
 
-def _behind(x: Any, kernel: Numbers, stride: Numbers, padding: Numbers, dilation: Numbers) -> list[Dim]:
-    """Return how far the windows extend beyond the padded axes, for which ceil_mode adds a window."""
-    reach: list[Dim] = []
-    for size, k, s, p, d in zip(x.shape[-len(kernel) :], kernel, stride, padding, dilation):
-        room = size + 2 * p - d * (k - 1) - 1
-        if not isinstance(size, int):
-            if s > 1:
-                raise UnsupportedError("with ceil_mode and a stride above 1 every size must be known")
-            reach.append(0)
-            continue
-        count = -(-room // s) + 1
-        if (count - 1) * s >= size + p:
-            count -= 1  # a window that would start in the padding at the end
-        reach.append((count - 1) * s - room)
-    return reach
+def _behind(x: Any, sizes: Windows, padding: Numbers, ceil_mode: bool) -> list[tuple[int, int]]:
+    rank = len(padding)
+    return overhang(x.shape[-rank:], sizes, [(p, p) for p in padding]) if ceil_mode else [(0, 0)] * rank
 
 
 @rule(
@@ -117,13 +104,13 @@ def _max_pool(
     cells = _each(kernel, rank)
     steps, sides, gaps = _each(stride, rank, cells), _each(padding, rank), _each(dilation, rank)
     ref, lead = x.ref, [(0, 0)] * (len(x.shape) - rank)
-    behind = _behind(x, cells, steps, sides, gaps) if ceil_mode else [0] * rank
+    behind = _behind(x, (cells, steps, gaps), sides, ceil_mode)
+    whole = [(p, p + b) for p, (_, b) in zip(sides, behind)]
     sparse = any(d > 1 for d in gaps)
     if "with_indices" in call.name and 1 in call.node.used:
-        padding = [(p, p + b) for p, b in zip(sides, behind)]
-        return [call.give(each, i) for i, each in enumerate(maxima(ops, ref, (cells, steps, gaps), padding))]
-    if sparse or any(not isinstance(b, int) or b for b in behind):
-        ref = pad(ops, ref, padding=[*lead, *[(p, p + b) for p, b in zip(sides, behind)]], value=-math.inf)
+        return [call.give(each, i) for i, each in enumerate(maxima(ops, ref, (cells, steps, gaps), whole))]
+    if sparse or any(b for _, b in behind):
+        ref = pad(ops, ref, padding=[*lead, *whole], value=-math.inf)
         sides = (0,) * rank
     if sparse:
         y = windows(ops, ref, (cells, steps, gaps), ops.maximum)
@@ -146,21 +133,13 @@ def _avg_pool(
     ops, rank = call.ops, int(call.name.split("avg_pool")[1][0])
     cells = _each(kernel, rank)
     steps, sides = _each(stride, rank, cells), _each(padding, rank)
-    behind = _behind(x, cells, steps, sides, (1,) * rank) if ceil_mode else [0] * rank
-    if not any(not isinstance(b, int) or b for b in behind):
-        plain = counted or divisor is not None
-        y = ops.avg_pool(x.ref, kernel=cells, stride=steps, padding=sides, count_include_pad=plain)
-        return call.give(y if divisor is None else ops.scale(y, c=math.prod(cells) / divisor))
-    # window sums of x and of the cells that count, with the mean as their quotient
-    lead = [(0, 0)] * (len(x.shape) - rank)
-    around, after = [*lead, *[(p, p) for p in sides]], [*lead, *[(0, b) for b in behind]]
-    ones = ops.full(shape=(*[1] * len(lead), *x.shape[-rank:]), value=1.0)
-    ones = pad(ops, pad(ops, ones, padding=around, value=1.0 if counted else 0.0), padding=after)
-    padded = pad(ops, pad(ops, x.ref, padding=around), padding=after)
-    total, count = (windows(ops, each, (cells, steps, (1,) * rank), ops.add) for each in (padded, ones))
-    if divisor is not None:
-        return call.give(ops.scale(total, c=1 / divisor))
-    return call.give(ops.div(total, call.stretched(count, total.shape)))
+    sizes = (cells, steps, (1,) * rank)
+    behind = _behind(x, sizes, sides, ceil_mode)
+    if any(b for _, b in behind):
+        pairs = [(p, p) for p in sides]
+        return call.give(window_means(ops, x.ref, sizes, pairs, behind, counted=counted, divisor=divisor))
+    y = ops.avg_pool(x.ref, kernel=cells, stride=steps, padding=sides, count_include_pad=counted or divisor is not None)
+    return call.give(y if divisor is None else ops.scale(y, c=math.prod(cells) / divisor))
 
 
 @rule(*[f"{kind}adaptive_avg_pool{n}d.default" for n in (1, 2, 3) for kind in ("", "_")])

@@ -17,8 +17,7 @@ from ....ops.functions.statistics import norm
 from ....ops.types import BOOL
 from ... import exact as exact
 from ...operators import divide
-from ...values import TensorValue
-from ..archive import is_bfloat16
+from ...values import TensorValue, is_bfloat16
 from ..call import AtenCall, is_number, rule
 
 

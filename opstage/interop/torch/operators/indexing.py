@@ -15,12 +15,6 @@ from ...values import TensorValue, broadcast, common_shape
 from ..call import AtenCall, rule
 
 
-def _positive(call: AtenCall[Any], index: Any, size: Any) -> Any:
-    """Return indices counted from the front: negative ones count from the end."""
-    ops, ref = call.ops, call.ops.cast(index.ref, dtype="int64")
-    return ops.select(ops.less(ref, 0), ops.add(ref, ops.full(shape=ref.shape, value=size, dtype="int64")), ref)
-
-
 @rule("embedding.default")
 def _embedding(call: AtenCall[Any], table: Any, index: Any, padding_index: int, *_: Any) -> Any:
     """Look up rows of the table; the padding row has no gradient."""
@@ -152,7 +146,7 @@ def _indexed(call: AtenCall[Any], x: Any, indices: Any) -> tuple[list[int], list
     if any(each is not None and each.dtype == BOOL for each in indices):
         raise UnsupportedError("it is indexed by a mask, so its size depends on values; torch.where chooses by one")
     axes = [axis for axis, each in enumerate(indices) if each is not None]
-    refs = broadcast(call.ops, *[_positive(call, indices[axis], x.shape[axis]) for axis in axes])
+    refs = broadcast(call.ops, *[call.positive(indices[axis], x.shape[axis]) for axis in axes])
     return axes, list(refs)
 
 

@@ -10,9 +10,8 @@ import numpy as np
 from ....ops.dims import Dim, DimExpr, floor_div, is_one, minimum, prod
 from ....ops.errors import UnsupportedError
 from ....ops.functions.arrange import diagonal, flip, moveaxis, repeat_interleave, roll, take, tile, tril, triu
-from ....ops.functions.borders import pad
 from ....ops.functions.patches import pixel_shuffle, pixel_unshuffle
-from ...values import TensorValue, common_shape, sliced
+from ...values import TensorValue, common_shape, padded, sliced
 from ..call import AtenCall, rule
 
 
@@ -240,11 +239,7 @@ def _padded(call: AtenCall[Any], x: Any, amounts: Any, mode: str, value: Any) ->
     ops = call.ops
     pairs = [(amounts[i], amounts[i + 1]) for i in range(0, len(amounts), 2)][::-1]
     padding = [(0, 0)] * (len(x.shape) - len(pairs)) + pairs
-    if x.dtype.kind == "b":
-        wide = pad(ops, ops.cast(x.ref, dtype="int64"), padding=padding, mode=mode, value=int(value))
-        return call.give(ops.cast(wide, dtype="bool"))
-    value = value if x.dtype.kind == "f" else int(value)
-    return call.give(pad(ops, x.ref, padding=padding, mode=mode, value=value))
+    return call.give(padded(ops, x.ref, padding=padding, mode=mode, value=value))
 
 
 @rule("pixel_shuffle.default")

@@ -15,6 +15,7 @@ from ....ops.functions.recurrent import gru, lstm, rnn
 from ....ops.functions.statistics import norm
 from ....ops.infix import broadcast_shapes, product_of_stacks
 from ....ops.types import BOOL
+from ...operators import attention_weights, repeated_heads
 from ...values import broadcast, common_shape
 from ..call import AtenCall, rule
 
@@ -190,7 +191,7 @@ def _attention(
     ops = call.ops
     query, key, value = q.ref, k.ref, v.ref
     if grouped:
-        key, value = (_repeated(ops, each, floor_div(query.shape[-3], each.shape[-3])) for each in (key, value))
+        key, value = (repeated_heads(ops, each, floor_div(query.shape[-3], each.shape[-3])) for each in (key, value))
     lead = broadcast_shapes(broadcast_shapes(query.shape[:-2], key.shape[:-2]), value.shape[:-2])
     query, key, value = (call.stretched(each, (*lead, *each.shape[-2:])) for each in (query, key, value))
     width = query.shape[-1]
@@ -209,26 +210,10 @@ def _attention(
         scores = ops.select(call.stretched(mask.ref, scores.shape), scores, -math.inf)
     elif mask is not None:
         scores = ops.add(*broadcast(ops, scores, call.floats(mask)))
-    weights = _weights(ops, scores)
+    weights = attention_weights(ops, scores)
     if drops:
         weights = dropout(ops, weights, p=p, train=True)
     return call.give(ops.bmm(weights, value))
-
-
-def _repeated(ops: Any, x: Any, times: Any) -> Any:
-    """Repeat each head for the queries that share it."""
-    if isinstance(times, int) and times == 1:
-        return x
-    *lead, heads, t, d = x.shape
-    wide = ops.broadcast_to(ops.unsqueeze(x, axis=len(lead) + 1), shape=(*lead, heads, times, t, d))
-    return ops.reshape(wide, shape=(*lead, heads * times, t, d))
-
-
-def _weights(ops: Any, scores: Any) -> Any:
-    """Return the softmax, with zeros for a query whose positions are all masked."""
-    peak = ops.reduce_max(scores, axis=-1, keepdims=True)
-    dead = ops.broadcast_to(ops.equal(peak, -math.inf), shape=scores.shape)
-    return ops.select(dead, 0.0, ops.softmax(ops.select(dead, 0.0, scores), axis=-1))
 
 
 # Recurrent layers ----------------------------------------------------------------------------------------------------
