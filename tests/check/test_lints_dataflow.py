@@ -295,6 +295,20 @@ def test_a_detach_inside_a_loop() -> None:
     assert stands_at(finding, loss, "# inside")
 
 
+def test_a_gradient_that_needs_several_iterations_arrives() -> None:
+    """A parameter goes from carry to carry, one in each iteration, into the last, which alone the loss reads."""
+
+    def loss(ops: Any, params: Any, xs: Any) -> Any:
+        def turn(ops: Any, h: Any, x: Any) -> Any:
+            a, b, c, d, e = h
+            return (ops.mul(params["v"], x), a, b, c, ops.add(d, ops.detach(e))), None
+
+        zero = ops.full(shape=(8,), value=0.0)
+        return ops.sum(ops.mul(ops.scan(turn, (zero,) * 5, xs)[0][4], params["w"]))
+
+    assert stepped(BLOCKED, loss, specs(v="8", w="8"), Spec("T 8")) == []
+
+
 def accuracy(ops: Any, params: Any, x: Any, y: Any) -> Any:
     guess = ops.argmax(ops.linear(params["w"], None, x), axis=1)  # whole numbers
     return ops.reduce_mean(ops.cast(ops.equal(guess, y), dtype="float32"))
