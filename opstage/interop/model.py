@@ -172,6 +172,9 @@ class ImportedModel(ABC):
     outputs   the names of the outputs
     """
 
+    kind: ClassVar[str]
+    """What it is a model of, in written source: "an ONNX model"."""
+
     one_size: ClassVar[bool] = True
     """Whether a named size is the same everywhere."""
 

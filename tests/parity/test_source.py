@@ -14,7 +14,9 @@ import torch
 from torch import nn
 
 import opstage.onnx
-from tests.interop.test_source import linted, run, same  # noqa: F401  # what is written is linted at the end
+import opstage.torch
+from opstage.onnx.source import write_source
+from tests.interop.test_source import linted, module_of, run, same  # noqa: F401  # what is written is linted at the end
 
 
 class Block(nn.Module):
@@ -151,3 +153,20 @@ def test_exports_are_written_and_read_again(name: str, tmp_path: Path) -> None:
     trees = (module.PARAMS,) if loaded.state is None else (module.PARAMS, module.STATE)
     found = run(module.program, trees, (x.numpy(),))[0]
     np.testing.assert_allclose(found, net(x).detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_programs_of_torch_export_are_written(name: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    make, batch, wanted = MODULES[name]
+    net, x = make().eval(), batch()
+    program = torch.export.export(net, (x,), dynamic_shapes=({0: torch.export.Dim("batch", min=2)},))
+    loaded = opstage.torch.load(program)
+    write_source(loaded, tmp_path / "net.py")
+    module = module_of(tmp_path / "net.py")
+    text = (tmp_path / "net.py").read_text()
+    assert wanted in text and "imported from a PyTorch program" in text
+    trees = (module.PARAMS,) if loaded.state is None else (module.PARAMS, module.STATE)
+    found, ours = run(module.program, trees, (x.numpy(),)), run(loaded.by_name, loaded.trees, (x.numpy(),))
+    assert [each.tobytes() for each in found] == [each.tobytes() for each in ours]
+    np.testing.assert_allclose(found[0], net(x).detach().numpy(), rtol=1e-4, atol=1e-5)

@@ -237,6 +237,7 @@ class OnnxModel(ImportedModel):
     max_iterations  the bound of loops whose number of iterations is not known, as `load` was given it
     """
 
+    kind: ClassVar[str] = "an ONNX model"
     one_size: ClassVar[bool] = False  # exporters use one name for height and width, and onnxruntime lets them differ
     opset: int
     metadata: Mapping[str, str]

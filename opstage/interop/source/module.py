@@ -307,13 +307,14 @@ def write_source(
     model: ImportedModel,
     out: str | PathLike[str],
     *,
-    origin: str = "an ONNX model",
+    origin: str = "",
     loss: str = "",
     output: str = "",
     force: bool = False,
 ) -> WrittenModel:
     """Write a model as Opstage source to `out`, a `.py` file, and its weights to a safetensors file next to it.
 
+    origin         the file of the model, or what else it is imported from
     loss, output   the defaults for training: see `opstage.interop.network.supervised`
     force          overwrite existing files
 
@@ -329,7 +330,7 @@ def write_source(
         if not force and os.path.lexists(path):
             raise UsageError(f"{path} is there already; choose another name, or write over it with --force")
     supervised(model.network, None, loss=loss, output=output)  # raises if either is wrong
-    made = module_text(model.network, origin=origin, weights=weights.name, loss=loss, output=output)
+    made = module_text(model.network, origin=origin or model.kind, weights=weights.name, loss=loss, output=output)
     require_same(made, model.network)
     _write_both(weights, encode(made.tensors, {"format": "pt"}), source, made.text.encode())
     count = sum(array.size for array in model.params.values())

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 from typing_extensions import override
 
@@ -39,6 +39,7 @@ class TorchModel(ImportedModel):
     ties      names of parameters that are another's too, and whose
     """
 
+    kind: ClassVar[str] = "a PyTorch program"
     frozen: tuple[str, ...]
     ties: Mapping[str, str]
     _program: Program = field(repr=False)
