@@ -62,7 +62,7 @@ def opstage_step(workload: Any, backend: str, processes: int) -> tuple[Callable[
     """A step of ours, one rank a process, this process's number, and the bytes that it is predicted to send."""
     from benchmarks import programs
     from opstage import Options
-    from opstage.interpreters.mesh.processes import world
+    from opstage.distributed.processes import world
 
     if processes == 1:
         return programs.step(workload, Options(backend=backend)), 0, {"predicted": 0}
@@ -74,7 +74,7 @@ def sent_so_far() -> int:
     """The bytes that this process has sent through our engine."""
     if "opstage" not in sys.modules:
         return 0
-    from opstage.interpreters.mesh.processes import world
+    from opstage.distributed.processes import world
 
     return world().sent
 
@@ -114,8 +114,8 @@ def sums(repeats: int) -> list[dict[str, float]]:
     from mpi4py import MPI
 
     from opstage import Options
-    from opstage.interpreters.mesh.processes import world
-    from opstage.interpreters.mesh.ranks import on_mesh
+    from opstage.distributed.processes import world
+    from opstage.distributed.ranks import on_mesh
     from opstage.interpreters.registry import make_interpreter
 
     here = world()

@@ -12,10 +12,10 @@ from typing import Any, final
 import numpy as np
 from typing_extensions import override
 
+from opstage.distributed.fabric import EXCHANGE, EXCHANGE_START, Flight
+from opstage.distributed.ranks import Ranks
 from opstage.interpreters.host import Array
 from opstage.interpreters.interpreter import BaseInterpreter, Typed
-from opstage.interpreters.mesh.fabric import EXCHANGE, EXCHANGE_START, Flight
-from opstage.interpreters.mesh.ranks import Ranks
 from opstage.interpreters.shape_check.program import CheckedProgram
 from opstage.interpreters.shape_check.traffic import collectives
 from opstage.ops.mesh import Mesh

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import click
 
+from ..distributed.processes import is_terminal
 from ..experiment.generate import Sampling, load_gpt
 from ..experiment.generate import generate as generated
 from ..experiment.settings import configure
-from ..interpreters.mesh.processes import is_terminal
 from ..models import gpt
 from ..ops.untrusted import escaped
 from .flags import OPTION_PATHS, DottedCommand, flag_layer, with_option_flags

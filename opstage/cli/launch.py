@@ -18,8 +18,8 @@ from types import FrameType
 
 import click
 
+from ..distributed.processes import ENDED, TERMINAL, is_terminal
 from ..experiment.directory import CHECKPOINT, CONFIG
-from ..interpreters.mesh.processes import ENDED, TERMINAL, is_terminal
 from ..ops.errors import UsageError
 from ..ops.mesh import mesh_of
 from ..options import Options

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..interpreters.mesh.processes import ENDED, NotJoinedError, launched
+from ..distributed.processes import ENDED, NotJoinedError, launched
 from ..ops.errors import RankError, UsageError
 
 if TYPE_CHECKING:
-    from ..interpreters.mesh.fabric import Fabric
+    from ..distributed.fabric import Fabric
 
 _PATIENCE = 5.0
 """Seconds within which a failing process reports the error and ends all others."""
@@ -39,8 +39,8 @@ def conclude(text: str, code: int, error: BaseException) -> int:
     if launched()[1] == 1:
         click.echo(text, err=True)
         return code
+    from ..distributed.processes import world
     from ..experiment.together import DisagreementError, agree
-    from ..interpreters.mesh.processes import world
 
     try:
         fabric = world()
@@ -71,7 +71,7 @@ def conclude(text: str, code: int, error: BaseException) -> int:
 
 def report_at_once(error: RankError) -> None:
     """Report the failure of another process before this one writes the files of its run, which takes a while."""
-    from ..interpreters.mesh.processes import world
+    from ..distributed.processes import world
 
     _report(world(), f"opstage: {error}", error)
 

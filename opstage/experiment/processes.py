@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, final
 
+from ..distributed.fabric import Fabric
 from ..interpreters.formula import show_size
-from ..interpreters.mesh.fabric import Fabric
 from ..ops.mesh import Mesh
 from ..training.fit import EpochResult
 from .together import gathered, hostname

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, final
 
 import click
 
-from ..interpreters.mesh.processes import is_terminal
+from ..distributed.processes import is_terminal
 from ..ops.untrusted import printable
 from ..training.fit import EpochResult
 

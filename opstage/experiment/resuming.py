@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..distributed.processes import world
 from ..documents import Document
-from ..interpreters.mesh.processes import world
 from ..ops.errors import UsageError
 from ..training import checkpoint
 from ..training.callback import Callback

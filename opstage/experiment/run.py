@@ -14,7 +14,7 @@ from typing import Any, Protocol, final
 
 from typing_extensions import override
 
-from ..interpreters.mesh.processes import world
+from ..distributed.processes import world
 from ..ops.errors import UsageError, require_extra
 from ..ops.mesh import mesh_of
 from ..training import checkpoint

@@ -19,8 +19,8 @@ import numpy as np
 
 from .. import __version__
 from ..compiler.native.pool import workers
-from ..interpreters.mesh.fabric import Fabric
-from ..interpreters.mesh.processes import require_hosted
+from ..distributed.fabric import Fabric
+from ..distributed.processes import require_hosted
 from ..ops.errors import UsageError
 from ..ops.mesh import mesh_of
 from ..training.fit import Position, Saver

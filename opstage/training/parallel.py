@@ -3,7 +3,7 @@
 How the loss of the batch follows from those of the ranks' rows is proved on its trace, see row_terms: a mean over rows
 becomes the mean of the ranks' means, a sum their sum, and a mean over the rows that count (targets that are not
 ignored, weights) is divided by the count over all ranks. Any other loss is evaluated term by term, see terms, or is an
-error. Gradients need no further work: see interpreters/mesh/varying.py.
+error. Gradients need no further work: see distributed/replication.py.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from contextlib import suppress
 from copy import copy
 from typing import Any, NamedTuple, final
 
-from ..interpreters.mesh.one_rank import OneRank
-from ..interpreters.mesh.varying import Varying, VaryingRef
+from typing_extensions import override
+
+from ..distributed.replication import Varying, VaryingRef
+from ..interpreters.closing import Refs
 from ..ops.cursor import Quietly
 from ..ops.dims import DimScope, Verdict, equal, ratio
 from ..ops.errors import MeshError, OpstageError, UsageError
 from ..ops.functions.collective import all_mean
-from ..ops.mesh import Mesh
+from ..ops.mesh import ALONE, Mesh
 from ..ops.program import Aux, loss_and_aux
 from ..ops.spec import Spec
 from ..ops.trees import Structure, flatten, unflatten
@@ -247,6 +249,19 @@ def _alike(x: VaryingRef, what: str) -> VaryingRef:
             op="loss",
         )
     return x
+
+
+@final
+class OneRank(Refs):
+    """Hides the mesh: every collective returns its operand, as is right for programs on whole batches, such as
+    prediction."""
+
+    __slots__ = ()
+
+    @property
+    @override
+    def mesh(self) -> Mesh:
+        return ALONE
 
 
 @final

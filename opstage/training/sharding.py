@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from ..distributed.ranks import ROWS, Ranks
+from ..distributed.sharded_parameters import Regathered, Regathering
 from ..interpreters.host import as_array
 from ..interpreters.interpreter import BaseInterpreter
-from ..interpreters.mesh.ranks import ROWS, Ranks
-from ..interpreters.mesh.regather import Regathered, Regathering
 from ..ops.dims import Dim, prod
 from ..ops.types import DType, Shape, TensorType
 from .saved import Unfetched

@@ -13,11 +13,11 @@ import numpy as np
 
 from .. import optim
 from ..api import owned, snapshot
+from ..distributed.ranks import on_mesh
 from ..init import Constant
 from ..interpreters.anomaly import watched
 from ..interpreters.base_program import BaseProgram
 from ..interpreters.interpreter import BaseInterpreter
-from ..interpreters.mesh.ranks import on_mesh
 from ..interpreters.registry import make_interpreter
 from ..ops.arrays import as_numpy
 from ..ops.errors import UsageError

@@ -15,10 +15,10 @@ from ..analysis.domain import Domain
 from ..analysis.interpretation import Interpretation
 from ..analysis.rows import RANKS, RowKind, RowReads, parts_of, source_of
 from ..analysis.rows import ROWS as ROWS_DIM
+from ..distributed.ranks import ROWS as DATA
 from ..interpreters.control import CONTROL, bodies_of
 from ..interpreters.graph.passes import dead_code, expand
 from ..interpreters.graph.recorder import record
-from ..interpreters.mesh.ranks import ROWS as DATA
 from ..interpreters.tracer import constants, evaluate
 from ..ops.catalogue import own
 from ..ops.catalogue.elementwise import SCALE

@@ -14,8 +14,8 @@ import numpy as np
 
 from .. import optim
 from ..arguments import BatchArguments, batch_arguments
+from ..distributed.ranks import Ranks
 from ..interpreters.interpreter import BaseInterpreter
-from ..interpreters.mesh.ranks import Ranks
 from ..interpreters.shape_check import Report
 from ..ops.errors import UsageError
 from ..ops.mesh import mesh_of

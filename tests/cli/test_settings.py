@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from opstage.distributed.processes import TERMINAL
 from opstage.experiment.progress import Bar, make_watcher
-from opstage.interpreters.mesh.processes import TERMINAL
 from opstage.training.fit import EpochResult
 from tests.cli.conftest import Command
 

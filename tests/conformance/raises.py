@@ -37,7 +37,7 @@ from tests.structure.test_completeness import BEHIND_A_METHOD
 MOST_SAMPLES = 3
 WIDTH = 120
 DERIVED = sorted(f"derived.{name}" for name in derived.__all__)
-NAMED = sorted(OPS - {name for name in vars(CollectiveOps) if not name.startswith("_")})  # tests/mesh has theirs
+NAMED = sorted(OPS - {name for name in vars(CollectiveOps) if not name.startswith("_")})  # tests/distributed has theirs
 RUNS_INTO_ERRORS = {BEHIND_A_METHOD.get(name, name) for name, op in primitives().items() if Effect.RAISES in op.effects}
 
 Stated = dict[str, list[str]]

@@ -18,15 +18,15 @@ import opstage
 from opstage import Options, RangeError, optim
 from opstage.compiler.gpu import probe
 from opstage.compiler.gpu.simulator import Simulator
+from opstage.distributed import nccl as engine
+from opstage.distributed.processes import own_number, using
+from opstage.distributed.ranks import Ranks
 from opstage.interpreters.graph.cuda.lowering import LaunchRecorder
-from opstage.interpreters.mesh import nccl as engine
-from opstage.interpreters.mesh.processes import own_number, using
-from opstage.interpreters.mesh.ranks import Ranks
 from opstage.interpreters.registry import make_interpreter
 from opstage.ops.errors import OpstageError, RankError, UsageError
 from opstage.ops.mesh import mesh_of
-from tests.mesh.test_compiled_ranks import PROGRAMS, Program, results
-from tests.mesh.threads import on_processes
+from tests.distributed.test_compiled_ranks import PROGRAMS, Program, results
+from tests.distributed.threads import on_processes
 
 from .nccl import Nccl
 from .small_models import normalised, normalised_params

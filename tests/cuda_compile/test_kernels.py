@@ -9,9 +9,9 @@ import pytest
 
 from opstage.compiler.gpu.buffer import Signature, show
 from opstage.compiler.gpu.compiler import compile_kernel
+from opstage.distributed.fabric import EXCHANGE, EXCHANGE_START, EXCHANGE_WAIT
+from opstage.distributed.meetings import MEET, MEET_BEGIN, MEET_END
 from opstage.interpreters.eager_cuda.kernels import KERNELS
-from opstage.interpreters.mesh.fabric import EXCHANGE, EXCHANGE_START, EXCHANGE_WAIT
-from opstage.interpreters.mesh.meeting import MEET, MEET_BEGIN, MEET_END
 
 from .collect import collected
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage.interpreters.mesh import nccl as engine
+from opstage.distributed import nccl as engine
 from opstage.ops.errors import UsageError
 from tests.cuda.nccl import Nccl
 

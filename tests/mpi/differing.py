@@ -36,7 +36,7 @@ def main(kind: str, folder: str, *words: str) -> None:
     if kind in ("simulated", "nccl"):
         os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
     if kind == "nccl":
-        from opstage.interpreters.mesh import nccl
+        from opstage.distributed import nccl as nccl
         from tests.cuda.nccl import Nccl
 
         nccl.load = Nccl

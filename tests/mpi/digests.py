@@ -12,7 +12,7 @@ import numpy as np
 
 import opstage
 from opstage import Options, init
-from opstage.interpreters.mesh.processes import world
+from opstage.distributed.processes import world
 from opstage.models import gpt, model
 from opstage.ops.trees import flatten
 

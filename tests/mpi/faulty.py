@@ -13,7 +13,7 @@ import numpy as np
 
 import opstage
 from opstage import Options, RankError
-from opstage.interpreters.mesh.processes import world
+from opstage.distributed.processes import world
 
 
 def loss(ops: Any, params: Any, x: Any, y: Any) -> Any:

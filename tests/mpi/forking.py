@@ -11,7 +11,7 @@ import numpy as np
 
 import opstage
 from opstage import Options
-from opstage.interpreters.mesh.processes import world
+from opstage.distributed.processes import world
 
 WIDTH, STEPS, FORK_AT, EVALUATIONS = 128, 200, 5, 1000
 

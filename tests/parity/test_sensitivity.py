@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from opstage.distributed.fabric import EXCHANGE, EXCHANGE_START, EXCHANGE_WAIT
+from opstage.distributed.meetings import MEET, MEET_BEGIN, MEET_END
 from opstage.interpreters.eager_cpu import NumpyOps
 from opstage.interpreters.eager_cpu.kernels import kernel_table
-from opstage.interpreters.mesh.fabric import EXCHANGE, EXCHANGE_START, EXCHANGE_WAIT
-from opstage.interpreters.mesh.meeting import MEET, MEET_BEGIN, MEET_END
 from opstage.ops.primitive import Primitive
 from opstage.ops.protocol import OPS
 from tests.conformance.harness import EXECUTING
@@ -19,8 +19,8 @@ from tests.parity.twins import TWINS, WITHOUT_TWIN
 
 TABLE = kernel_table("float64", True)
 NO_OPS = {EXCHANGE, EXCHANGE_START, EXCHANGE_WAIT, MEET, MEET_BEGIN, MEET_END}
-"""Calls that no program makes: bytes between processes, and where hosted ranks meet at a collective, which tests/mesh
-compares with one process that runs the program eagerly."""
+"""Calls that no program makes: bytes between processes, and where hosted ranks meet at a collective, which
+tests/distributed compares with one process that runs the program eagerly."""
 COMPARED = sorted((p for p in TABLE if p not in NO_OPS and p.name not in WITHOUT_TWIN), key=lambda p: p.name)
 CASES_TRIED = 8  # of each twin
 

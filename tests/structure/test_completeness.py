@@ -26,7 +26,7 @@ BEHIND_A_METHOD = {
 
 
 def test_every_method_of_ops_has_a_sample() -> None:
-    of_meshes = {name for name in vars(CollectiveOps) if not name.startswith("_")}  # tests/mesh has theirs
+    of_meshes = {name for name in vars(CollectiveOps) if not name.startswith("_")}  # tests/distributed has theirs
     assert OPS - {sample.op for sample in SAMPLES} - of_meshes == set()
 
 

@@ -73,7 +73,7 @@ FLOORS = (
     ("eager_cpu",),
     ("indices",),
     ("codegen.cpu",),
-    ("mesh",),
+    ("distributed",),
     ("native",),
     ("analysis",),
     ("codegen",),
@@ -109,7 +109,7 @@ FLOORS = (
     ("host",),
 )
 
-AMONG_INTERPRETERS = ("interpreters", "analysis", "compiler")
+AMONG_INTERPRETERS = ("interpreters", "analysis", "compiler", "distributed")
 LATE = {("interpreters/interpreter.py", "analysis.intervals.bounds")}
 """What a method of every interpreter imports when it is called, from a floor above."""
 
@@ -165,7 +165,7 @@ def upward(path: Path, house: tuple[str, ...], inside: str) -> list[str]:
 
 def test_every_part_has_its_place() -> None:
     parts = {path.relative_to(ROOT).with_suffix("").parts[0] for path in FILES}
-    assert parts == {*HOUSE, "analysis", "compiler"}
+    assert parts == {*HOUSE, "analysis", "compiler", "distributed"}
 
 
 def upward_within_ops() -> list[str]:
@@ -179,8 +179,8 @@ def upward_within_ops() -> list[str]:
 
 
 def floor_of(module: str) -> int | None:
-    """The number of the floor of a module in interpreters or compiler, or of analysis, counted from the top."""
-    names = module.split(".")[:1] if module.startswith("analysis") else module.split(".")[1:3]
+    """The number of the floor of a module in interpreters, or beside them, counted from the top."""
+    names = module.split(".")[:1] if module.startswith(("analysis", "distributed")) else module.split(".")[1:3]
     parts = (".".join(names), names[0] if names else "")
     return next((i for i, floor in enumerate(FLOORS) if any(part in floor for part in parts)), None)
 

@@ -26,6 +26,7 @@ FILES = sorted(
 
 # What these give is data of a graph or a plan: it decides the text of a kernel, which is in its key, or its arguments.
 GIVE_NO_CODE = {
+    "distributed/meetings.py",
     "forks.py",
     "interpreters/at_once.py",
     "interpreters/branching.py",
@@ -37,8 +38,6 @@ GIVE_NO_CODE = {
     "interpreters/graph/hosted.py",
     "interpreters/graph/passes/__init__.py",
     "interpreters/interpreter.py",
-    "interpreters/mesh/loans.py",
-    "interpreters/mesh/meeting.py",
     "interpreters/structural.py",
     "interpreters/tracer.py",
     "interpreters/writing.py",

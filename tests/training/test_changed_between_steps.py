@@ -20,8 +20,8 @@ from opstage.ops.errors import UsageError
 from opstage.ops.trees import flatten
 from opstage.optim.optimizer import Optimizer
 from opstage.training.state import RunningAverage
+from tests.distributed.threads import on_processes
 from tests.graph.regression import regression, start
-from tests.mesh.threads import on_processes
 
 ADAMW = optim.adamw(lr=0.01, weight_decay=0.1)
 

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from ...config import Layer
-from ...interpreters.mesh.processes import is_terminal
+from ...distributed.processes import is_terminal
 from ...interpreters.shape_check import RULES
 from ...interpreters.shape_check.formats import FORMATS, CheckOutcome, render
 from ...interpreters.shape_check.formats.terminal import render_unusable, suggestion

@@ -14,6 +14,7 @@ from ...compiler.gpu.buffer import DeviceBuffer
 from ...compiler.gpu.device import Device
 from ...compiler.gpu.launches import OpContext, Watch
 from ...compiler.gpu.probe import find_device, gpus_seen
+from ...distributed.processes import own_number
 from ...init.schemes import Elementary
 from ...ops.closed import Body
 from ...ops.errors import ProgramError, UnsupportedError
@@ -24,7 +25,6 @@ from ...options import Options
 from ..host import as_array
 from ..indices import indices_of
 from ..interpreter import BaseInterpreter
-from ..mesh.processes import own_number
 from ..wire import DEVICE_DTYPES, has_wire_form, no_wire_form, to_wire, wire_dtype
 from .kernels import KERNELS
 from .kernels.elementwise import update_kernel

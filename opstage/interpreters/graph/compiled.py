@@ -8,6 +8,7 @@ from typing import Any, final
 import numpy as np
 from typing_extensions import override
 
+from ...distributed.processes import Hosting
 from ...ops.primitive import Primitive, Static
 from ...ops.trees import Structure
 from ...ops.types import as_dtype
@@ -16,7 +17,6 @@ from ..base_program import BaseProgram
 from ..eager_cpu.interpreter import HostArrays, NumpyOps
 from ..eager_cpu.memory import located
 from ..host import Array
-from ..mesh.hosting import Hosting
 from .cpu.scratch import CpuScratch
 from .executor import CpuExecutor
 from .graph import Graph

@@ -18,15 +18,14 @@ from ...compiler.codegen.clusters import Cluster, FusionGroup, roots_read
 from ...compiler.codegen.formulas import ASSEMBLE, CONTIGUOUS, PRODUCTS
 from ...compiler.codegen.lowered import Lowered, Part
 from ...compiler.codegen.views import View
+from ...distributed.fabric import handle_of
+from ...distributed.meetings import MEET, MEET_BEGIN, MEET_END, Joint, joint, meeting
+from ...distributed.processes import Hosting
+from ...distributed.ranks import Ranks, in_parts
 from ...ops.catalogue.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, AXIS_INDEX, SHARD
 from ...ops.closed import Equation
 from ...ops.kinds import Kind
 from ...ops.types import INT64, TensorType
-from ..mesh.fabric import handle_of
-from ..mesh.hosting import Hosting
-from ..mesh.meeting import MEET, MEET_BEGIN, MEET_END, Joint, joint, meeting
-from ..mesh.rank_values import in_parts
-from ..mesh.ranks import Ranks
 from .overlap import Begin, Calls, Ordered
 
 Alike: TypeAlias = tuple[int, ...]

@@ -14,11 +14,11 @@ from typing import NamedTuple, TypeAlias, final
 from ...compiler.codegen.clusters import FusionGroup, roots_read
 from ...compiler.codegen.formulas import ASSEMBLE, CONTIGUOUS, PRODUCTS, REDUCTIONS, elementwise
 from ...compiler.codegen.lowered import Lowered
+from ...distributed.processes import Hosting
 from ...ops.catalogue.collective import ALL_GATHER, ALL_REDUCE, AXIS_INDEX, REDUCE_SCATTER, SHARD
 from ...ops.closed import Equation
 from ...ops.kinds import Effect, Kind
 from ..control import bodies_of
-from ..mesh.hosting import Hosting
 
 Calls: TypeAlias = tuple[Equation, ...]
 

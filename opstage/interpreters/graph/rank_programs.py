@@ -12,6 +12,10 @@ from typing_extensions import override
 from ...compiler.codegen.clusters import FusionGroup
 from ...compiler.codegen.fusion import fuse
 from ...compiler.codegen.lowered import Lowered
+from ...distributed.fabric import EXCHANGE_START, Fabric, Silent, begin_exchange
+from ...distributed.meetings import abandon
+from ...distributed.processes import Hosting
+from ...distributed.ranks import Parts, Ranks, RankValues
 from ...ops.cursor import Cursor
 from ...ops.kinds import Kind
 from ...ops.mesh import Mesh
@@ -24,11 +28,6 @@ from ..eager_cpu.interpreter import HostArrays, NumpyOps
 from ..eager_cpu.kernels import kernel_table
 from ..host import Array
 from ..interpreter import BaseInterpreter
-from ..mesh.fabric import EXCHANGE_START, Fabric, Silent, begin_exchange
-from ..mesh.hosting import Hosting
-from ..mesh.meeting import abandon
-from ..mesh.rank_values import Parts, RankValues
-from ..mesh.ranks import Ranks
 from .cpu.library import CPU
 from .cpu.optimise import optimise
 from .cpu.scratch import CpuScratch

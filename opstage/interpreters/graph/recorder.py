@@ -11,6 +11,7 @@ from typing import Any, final
 
 from typing_extensions import override
 
+from ...distributed.meetings import apart
 from ...ops.catalogue.collective import VARY
 from ...ops.closed import Body
 from ...ops.errors import SourceLine, user_frame
@@ -20,7 +21,6 @@ from ...ops.types import INT64, DType, TensorType
 from ..captures import observation as observation
 from ..control import communicates
 from ..interpreter import BaseInterpreter, Variable
-from ..mesh.meeting import apart
 from ..structural import SCAN, run_loop
 from ..tracer import constants, evaluate
 from ..writing import Writing

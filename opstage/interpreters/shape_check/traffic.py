@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, final
 
 from ...config.toml import toml_document
+from ...distributed.collectives import SMALL
 from ...ops.catalogue.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, SHIFT, sent_bytes
 from ...ops.closed import Body, Equation
 from ...ops.dims import Dim
@@ -19,7 +20,6 @@ from ...ops.types import TensorType
 from ...ops.untrusted import brief
 from ..control import bodies_of
 from ..formula import show_size
-from ..mesh.crossing import SMALL
 from .program import CheckedProgram
 from .report import Report, value_at
 
@@ -98,7 +98,7 @@ def collectives(body: Body, times: Dim) -> Iterator[tuple[Equation, Dim, tuple[T
 
 # The alpha-beta model (Hockney 1994): a message of n bytes takes alpha + n/beta seconds, and a rank computes a
 # constant number of FLOP per second. One process hosts each rank; a process sends its messages one after the other, as
-# `interpreters/mesh` does: to each other rank of the axis, in two rounds for a sum of more than 16 KiB and in one for
+# `distributed` does: to each other rank of the axis, in two rounds for a sum of more than 16 KiB and in one for
 # any other collective. Nothing overlaps. This is a model and not a measurement: caches, memory and contention are
 # ignored.
 

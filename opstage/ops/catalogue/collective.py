@@ -3,7 +3,7 @@
 A tensor is replicated over an axis, with the same value on every rank along it, or it varies over it. A sum turns a
 varying tensor into a replicated one and `vary` the reverse, so they are each other's transpose: Megatron's f and g
 (Shoeybi et al. 2019), and `psum` and `pvary` of JAX. Other ops do not know about axes. `size` is the number of ranks
-along the axis. Sums over ranks have a fixed order, see interpreters/mesh/tree.py.
+along the axis. Sums over ranks have a fixed order, see distributed/collectives.py.
 """
 
 from __future__ import annotations

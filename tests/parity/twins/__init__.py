@@ -65,7 +65,7 @@ _BITS = "random bits are a function of seed, step and site, not those of PyTorch
 
 _ONNX = "ONNX and TensorFlow have it; PyTorch has pixel_shuffle, in another order of channels"
 
-_RANKS = "it is its operand where no mesh is; on one it is compared with NumPy in tests/mesh"
+_RANKS = "it is its operand where no mesh is; on one it is compared with NumPy in tests/distributed"
 WITHOUT_TWIN: dict[str, str] = {
     "rand_uniform": _BITS,
     "rand_normal": _BITS,

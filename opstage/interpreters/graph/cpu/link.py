@@ -14,6 +14,7 @@ from ....compiler.codegen.cpu.arguments import ArgumentTable
 from ....compiler.codegen.views import View
 from ....compiler.native.compiler import Kernel
 from ....compiler.native.pool import KernelCall, KernelSequence
+from ....distributed.meetings import MEET_BEGIN, MEET_END, MEETINGS, meet
 from ....ops.closed import Equation, ScanParameters, WhileParameters
 from ....ops.errors import LocatedError, SourceLine
 from ....ops.types import DType
@@ -22,7 +23,6 @@ from ...branching import SWITCH, chosen
 from ...eager_cpu.interpreter import NumpyOps
 from ...host import Array, address_of, addresses_of, packed
 from ...looping import passed
-from ...mesh.meeting import MEET_BEGIN, MEET_END, MEETINGS, meet
 from .plan import ControlStep, CpuPlan, HostStep, LoopStep, NativeStep, inner_plans
 
 Addresses = npt.NDArray[np.int64]

@@ -18,13 +18,13 @@ from ....compiler.codegen.lowered import Lowered
 from ....compiler.codegen.views import batch_axes, leading_dimension
 from ....compiler.native.blocked_matmul import blocked_kernel, blocked_words, cut_blocked, serves
 from ....compiler.native.matmul import cut_product, gemm_kernel, gemm_words
+from ....distributed.meetings import MEET_END
 from ....ops.closed import Body, Equation, ScanParameters
 from ....ops.types import dtype_name
 from ...branching import SWITCH, branches_of
 from ...control import CONTROL, bodies_of
 from ...host import Array
 from ...looping import WHILE
-from ...mesh.meeting import MEET_END
 from ...structural import SCAN
 from .library import CPU, library_loops
 

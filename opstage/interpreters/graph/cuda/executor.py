@@ -22,6 +22,8 @@ from ....compiler.gpu.buffer import DeviceBuffer, Memory
 from ....compiler.gpu.device import Device
 from ....compiler.gpu.exclusive import require_own_process
 from ....compiler.gpu.launches import Call, Script
+from ....distributed.fabric import Fabric
+from ....distributed.processes import Hosting
 from ....locks import holding_if_free
 from ....ops.closed import Body
 from ....ops.errors import UsageError
@@ -35,8 +37,6 @@ from ...eager_cuda.interpreter import CudaOps, OnDevice, elsewhere
 from ...eager_cuda.kernels.layout import copy, row_major
 from ...interpreter import BaseInterpreter
 from ...looping import WHILE
-from ...mesh.fabric import Fabric
-from ...mesh.hosting import Hosting
 from ...transparent import Transparent
 from ...wire import to_wire
 from ..executor import Failed

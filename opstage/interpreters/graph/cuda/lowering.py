@@ -20,6 +20,7 @@ from ....compiler.codegen.views import Leading, View, batch_axes, leading_dimens
 from ....compiler.gpu.buffer import Aside, DeviceBuffer, MatrixLayout, Memory
 from ....compiler.gpu.device import Device
 from ....compiler.gpu.launches import Call, OpContext
+from ....distributed.meetings import MEETINGS
 from ....ops.catalogue.reduction import REDUCE_MEAN, SUM
 from ....ops.closed import Body, Equation
 from ....ops.errors import UnsupportedError
@@ -32,7 +33,6 @@ from ...eager_cuda.kernels import matmul as padded
 from ...eager_cuda.kernels.elementwise import update_kernel
 from ...eager_cuda.kernels.layout import copy, row_major
 from ...eager_cuda.kernels.reduction import total
-from ...mesh.meeting import MEETINGS
 from .. import passes
 from ..graph import Graph
 from ..hosted import Hosted

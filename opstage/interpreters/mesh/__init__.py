@@ -1,1 +1,0 @@
-"""Programs on a mesh of ranks: `Ranks` runs them, and `Varying` tracks values that differ between ranks."""
