@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from opstage.compiler import scalar
 from opstage.compiler.codegen.cpu.functions import add, erf, exp, log, log1p, peak
 from opstage.compiler.codegen.cpu.fused import fused
 from opstage.compiler.native import cache as folder
@@ -23,7 +24,6 @@ from opstage.compiler.native.frontend.functions import Module
 from opstage.compiler.native.frontend.types import FLOAT32, FLOAT64
 from opstage.interpreters.eager_cpu.loops.jit import Elementwise, JitLoop, loop
 from opstage.interpreters.host import Array
-from opstage.interpreters.scalar import activation, random
 from opstage.ops.catalogue.reduction import LOG_SOFTMAX, SOFTMAX
 from opstage.ops.primitive import Primitive
 from opstage.ops.splitmix import random_words
@@ -143,25 +143,25 @@ def test_formulas_run_as_they_stand(dtype: Any) -> None:
     f = lambda v: dtype(math.erf(v))  # noqa: E731
     sigma = 1 / (1 + math.exp(-0.7))
     expected = {
-        activation.sigmoid(dtype, e)(x): sigma,
-        activation.sigmoid_grad(dtype)(x, g): -1.3 * 0.7 * 0.3,
-        activation.tanh_grad(dtype)(x, g): -1.3 * (1 - 0.49),
-        activation.relu_grad(dtype)(x, g): -1.3,
-        activation.silu(dtype, e)(x): 0.7 * sigma,
-        activation.silu_grad(dtype, e)(x, g): -1.3 * sigma * (1 + 0.7 * (1 - sigma)),
-        activation.gelu_tanh(dtype, e)(x): 0.35 * (1 + math.tanh(math.sqrt(2 / math.pi) * (0.7 + 0.044715 * 0.343))),
-        activation.gelu_erf(dtype, f)(x): 0.35 * (1 + math.erf(0.7 / math.sqrt(2))),
-        activation.gelu_erf_grad(dtype, e, f)(x, g): -1.3
+        scalar.sigmoid(dtype, e)(x): sigma,
+        scalar.sigmoid_grad(dtype)(x, g): -1.3 * 0.7 * 0.3,
+        scalar.tanh_grad(dtype)(x, g): -1.3 * (1 - 0.49),
+        scalar.relu_grad(dtype)(x, g): -1.3,
+        scalar.silu(dtype, e)(x): 0.7 * sigma,
+        scalar.silu_grad(dtype, e)(x, g): -1.3 * sigma * (1 + 0.7 * (1 - sigma)),
+        scalar.gelu_tanh(dtype, e)(x): 0.35 * (1 + math.tanh(math.sqrt(2 / math.pi) * (0.7 + 0.044715 * 0.343))),
+        scalar.gelu_erf(dtype, f)(x): 0.35 * (1 + math.erf(0.7 / math.sqrt(2))),
+        scalar.gelu_erf_grad(dtype, e, f)(x, g): -1.3
         * (0.5 * (1 + math.erf(0.7 / math.sqrt(2))) + 0.7 * math.exp(-0.245) / math.sqrt(2 * math.pi)),
     }
     for actual, value in expected.items():
         assert type(actual) is dtype
         assert float(actual) == pytest.approx(value, rel=8 * float(np.finfo(dtype).eps))
     h = 1e-3
-    slope = [activation.gelu_tanh(np.float64, np.exp)(0.7 + d) for d in (-2 * h, -h, h, 2 * h)]
+    slope = [scalar.gelu_tanh(np.float64, np.exp)(0.7 + d) for d in (-2 * h, -h, h, 2 * h)]
     difference = (slope[0] - 8 * slope[1] + 8 * slope[2] - slope[3]) / (12 * h)
     tolerance = max(1e-9, 8 * float(np.finfo(dtype).eps))
-    assert float(activation.gelu_tanh_grad(dtype, e)(x, g)) == pytest.approx(-1.3 * difference, rel=tolerance)
+    assert float(scalar.gelu_tanh_grad(dtype, e)(x, g)) == pytest.approx(-1.3 * difference, rel=tolerance)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -169,16 +169,16 @@ def test_compiled_formulas_stay_in_their_type(dtype: Any) -> None:
     """A literal of another type in a formula would carry a float32 computation over to float64."""
     kind = {np.float32: FLOAT32, np.float64: FLOAT64}[dtype]
     formulas = [
-        (1, activation.sigmoid(dtype, exp)),
-        (2, activation.sigmoid_grad(dtype)),
-        (2, activation.tanh_grad(dtype)),
-        (2, activation.relu_grad(dtype)),
-        (1, activation.silu(dtype, exp)),
-        (2, activation.silu_grad(dtype, exp)),
-        (1, activation.gelu_tanh(dtype, exp)),
-        (2, activation.gelu_tanh_grad(dtype, exp)),
-        (1, activation.gelu_erf(dtype, erf)),
-        (2, activation.gelu_erf_grad(dtype, exp, erf)),
+        (1, scalar.sigmoid(dtype, exp)),
+        (2, scalar.sigmoid_grad(dtype)),
+        (2, scalar.tanh_grad(dtype)),
+        (2, scalar.relu_grad(dtype)),
+        (1, scalar.silu(dtype, exp)),
+        (2, scalar.silu_grad(dtype, exp)),
+        (1, scalar.gelu_tanh(dtype, exp)),
+        (2, scalar.gelu_tanh_grad(dtype, exp)),
+        (1, scalar.gelu_erf(dtype, erf)),
+        (2, scalar.gelu_erf_grad(dtype, exp, erf)),
     ]
     for count, formula in formulas:
         _, result = Module().function(source_of(formula), formula, (kind,) * count, ())
@@ -215,7 +215,7 @@ def test_bits_do_not_depend_on_where_arrays_stand(of: Any, dtype: Any) -> None:
 
 
 def test_the_formula_of_random_bits_runs_as_it_stands() -> None:
-    formula = random.uniform_integer(np.uint64, random.splitmix64(np.uint64))
+    formula = scalar.uniform_integer(np.uint64, scalar.splitmix64(np.uint64))
     with np.errstate(over="ignore"):
         drawn = [int(formula(np.uint64(2**64 - 3), np.uint64(i))) for i in range(9)]
     assert drawn == [int(word) >> 40 for word in random_words(2**64 - 3, 9)]
@@ -326,7 +326,7 @@ def test_without_a_folder_code_stays_in_memory_and_a_warning_says_so(
         assert use(doubled, monkeypatch)
     assert use(doubled, monkeypatch)
     x = np.array([-1.0, 2.0], np.float32)
-    assert Elementwise(activation.relu_grad, operands=2)(x, x).tolist() == [0.0, 2.0]
+    assert Elementwise(scalar.relu_grad, operands=2)(x, x).tolist() == [0.0, 2.0]
 
 
 # Ufuncs and loops, and what they are given ---------------------------------------------------------------------------
@@ -334,7 +334,7 @@ def test_without_a_folder_code_stays_in_memory_and_a_warning_says_so(
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_ufuncs_broadcast_and_take_any_strides(dtype: Any) -> None:
-    grad, sigmoid = Elementwise(activation.tanh_grad, operands=2), Elementwise(activation.sigmoid, exp)
+    grad, sigmoid = Elementwise(scalar.tanh_grad, operands=2), Elementwise(scalar.sigmoid, exp)
     rng = np.random.default_rng(3)
     y, g = rng.standard_normal((2, 6, 8)).astype(dtype)
 

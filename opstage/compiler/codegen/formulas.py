@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from ...interpreters.host import number
-from ...interpreters.scalar import activation, division
 from ...ops.catalogue.activation import GELU, GELU_GRAD, RELU, RELU_GRAD, SIGMOID_GRAD, SILU, SILU_GRAD, TANH_GRAD
 from ...ops.catalogue.elementwise import (
     ABS,
@@ -54,6 +53,7 @@ from ...ops.dims import Dim
 from ...ops.kinds import Effect, Kind
 from ...ops.primitive import Primitive, Static, no_flops
 from ...ops.types import DType, TensorType, dtype_name
+from .. import scalar
 
 # Ops that lowering creates --------------------------------------------------------------------------------------------
 
@@ -191,22 +191,22 @@ def scalar_formulas(real: Any, exp: Any, erf: Any, fmod: Any, floor: Any) -> dic
     A target provides them as the name and the type: `sigmoid_float32`.
     """
     return {
-        "sigmoid": activation.sigmoid(real, exp),
-        "sigmoid_grad": activation.sigmoid_grad(real),
-        "tanh_grad": activation.tanh_grad(real),
-        "silu": activation.silu(real, exp),
-        "silu_grad": activation.silu_grad(real, exp),
-        "gelu_tanh": activation.gelu_tanh(real, exp),
-        "gelu_tanh_grad": activation.gelu_tanh_grad(real, exp),
-        "gelu_erf": activation.gelu_erf(real, erf),
-        "mod": division.mod(real, fmod),
-        "floor_divide": division.floor_divide(real, fmod, floor),
-        "gelu_erf_grad": activation.gelu_erf_grad(real, exp, erf),
+        "sigmoid": scalar.sigmoid(real, exp),
+        "sigmoid_grad": scalar.sigmoid_grad(real),
+        "tanh_grad": scalar.tanh_grad(real),
+        "silu": scalar.silu(real, exp),
+        "silu_grad": scalar.silu_grad(real, exp),
+        "gelu_tanh": scalar.gelu_tanh(real, exp),
+        "gelu_tanh_grad": scalar.gelu_tanh_grad(real, exp),
+        "gelu_erf": scalar.gelu_erf(real, erf),
+        "mod": scalar.mod(real, fmod),
+        "floor_divide": scalar.floor_divide(real, fmod, floor),
+        "gelu_erf_grad": scalar.gelu_erf_grad(real, exp, erf),
     }
 
 
 def _call(name: str) -> Emit:
-    """Return an emitter for a formula of `opstage.interpreters.scalar`; `*` stands for the form of the GELU."""
+    """Return an emitter for a formula of `opstage.compiler`; `*` stands for the form of the GELU."""
 
     def emit(constants: Constants, out: TensorType, ins: Any, args: tuple[str, ...], static: Static) -> str:
         function = name.replace("*", "tanh" if static.get("approximate") == "tanh" else "erf")

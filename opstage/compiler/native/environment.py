@@ -62,7 +62,7 @@ PACKAGE = Path(__file__).resolve().parents[2]
 SOURCES = (
     "compiler/native",
     "compiler/native/frontend",
-    "interpreters/scalar",
+    "compiler/scalar.py",
     "interpreters/eager_cpu/loops",
     "interpreters/host.py",
     "compiler/codegen",

@@ -12,7 +12,7 @@ from typing import Any, final
 
 import numpy as np
 
-from ....interpreters.scalar import random as scalar
+from ....compiler import scalar
 from ....ops.catalogue import random as random
 from ....ops.splitmix import splitmix64
 from ....ops.types import INT64, Shape, as_dtype

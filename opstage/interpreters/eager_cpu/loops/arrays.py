@@ -7,22 +7,22 @@ from typing import Any
 
 import numpy as np
 
+from ....compiler import scalar
 from ....compiler.codegen.cpu.functions import add, exp, peak
 from ....compiler.codegen.cpu.functions import erf as erf_of_one
 from ....compiler.native.access import Function, inlined
 from ...host import Array
-from ...scalar import activation, random
 from .jit import Elementwise, loop
 
 # Elementwise functions ------------------------------------------------------------------------------------------------
 
-sigmoid = Elementwise(activation.sigmoid, exp)
-sigmoid_grad = Elementwise(activation.sigmoid_grad, operands=2)
-tanh_grad = Elementwise(activation.tanh_grad, operands=2)
-relu = Elementwise(activation.relu)
-relu_grad = Elementwise(activation.relu_grad, operands=2)
-silu = Elementwise(activation.silu, exp)
-select = Elementwise(activation.select, operands=2, masked=True)
+sigmoid = Elementwise(scalar.sigmoid, exp)
+sigmoid_grad = Elementwise(scalar.sigmoid_grad, operands=2)
+tanh_grad = Elementwise(scalar.tanh_grad, operands=2)
+relu = Elementwise(scalar.relu)
+relu_grad = Elementwise(scalar.relu_grad, operands=2)
+silu = Elementwise(scalar.silu, exp)
+select = Elementwise(scalar.select, operands=2, masked=True)
 
 
 def _alone(real: Any, function: Function) -> Function:
@@ -59,13 +59,13 @@ inv = Elementwise(_inverse)
 @inlined()
 def splitmix64(word: Any) -> Function:
     """Return the finalizer of one word."""
-    return random.splitmix64(np.uint64)
+    return scalar.splitmix64(np.uint64)
 
 
 @inlined()
 def uniform_integer(word: Any) -> Function:
     """Return the function of element i in the stream of a key, as an integer in [0, 2^24)."""
-    return random.uniform_integer(np.uint64, splitmix64)
+    return scalar.uniform_integer(np.uint64, splitmix64)
 
 
 @loop()

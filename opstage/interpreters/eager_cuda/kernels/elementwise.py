@@ -9,6 +9,7 @@ from typing import Any, final
 
 import numpy as np
 
+from ....compiler import scalar as formulas
 from ....compiler.codegen.cuda.pointwise import Pointwise, is_pointwise, of_many, of_one
 from ....compiler.codegen.formulas import FORMULAS
 from ....compiler.gpu.buffer import DeviceBuffer
@@ -19,7 +20,6 @@ from ....ops.kinds import Kind
 from ....ops.primitive import Primitive, distinct
 from ....ops.splitmix import splitmix64 as splitmix64_of_host
 from ....ops.types import DType, TensorType
-from ...scalar import random as formulas
 from ...tracer import Composite
 
 # Entries --------------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ....compiler import scalar as formulas
 from ....compiler.gpu.buffer import DeviceBuffer
 from ....compiler.gpu.device import Device
 from ....compiler.gpu.language import cos, cuda, device_function, log, quotient, remainder, sqrt, steps
@@ -21,7 +22,6 @@ from ....ops.catalogue.logic import CAST, DETACH, FULL, IOTA
 from ....ops.catalogue.slicing import CONCAT, PAD, SLICE
 from ....ops.primitive import Primitive
 from ....ops.types import FLOAT32, TensorType
-from ...scalar import random as formulas
 from .elementwise import Entry, Types, pointwise, scalar
 
 # Casts and constants --------------------------------------------------------------------------------------------------

@@ -1,6 +1,9 @@
-"""Activation functions of one number, and the product of a cotangent g with their derivatives.
+"""Scalar formulas, each written once for every target that compiles them.
 
-Each factory takes the type of number and the functions that its formula needs; see the package.
+A formula comes from a factory, `silu(real, exp)`, for numbers of type `real` (`numpy.float32`, `numpy.float64`). It is
+computed in that type, because its constants are of that type too; a plain `0.5` would promote a float32 computation to
+float64. Functions whose best form depends on the target (exp, erf) are parameters. The formulas are plain Python, so
+they can also be called directly.
 """
 
 from __future__ import annotations
@@ -8,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from typing import Any
+
+# Activations ----------------------------------------------------------------------------------------------------------
 
 Function = Callable[..., Any]
 Real = Callable[[float], Any]
@@ -136,5 +141,70 @@ def select(real: Real) -> Function:
 
     def formula(mask: Any, x: Any, y: Any) -> Any:
         return x if mask != 0 else y
+
+    return formula
+
+
+# Division -------------------------------------------------------------------------------------------------------------
+
+
+def mod(real: Real, fmod: Function) -> Function:
+    """x - y·⌊x/y⌋: C's remainder, adjusted to the sign of y, of a 0 too."""
+    zero = real(0)
+
+    def formula(x: Any, y: Any) -> Any:
+        rest = fmod(x, y)
+        if rest == zero:
+            return zero if y > zero else -zero
+        apart = (rest < zero and y > zero) or (rest > zero and y < zero)
+        return rest + y if apart else rest
+
+    return formula
+
+
+def floor_divide(real: Real, fmod: Function, floor: Function) -> Function:
+    """⌊x/y⌋ from the exact remainder, since x/y itself may round up to a whole number; IEEE's quotient by 0.
+
+    A result of 0 has the sign of x/y.
+    """
+    zero, one, half = real(0), real(1), real(0.5)
+
+    def formula(x: Any, y: Any) -> Any:
+        rest = fmod(x, y)
+        apart = (rest < zero and y > zero) or (rest > zero and y < zero)
+        quotient = (x - rest) / y
+        quotient = quotient - one if apart else quotient
+        down = floor(quotient)
+        down = down + one if quotient - down > half else down
+        if y == zero:
+            return x / y
+        return zero * (x / y) if down == zero else down
+
+    return formula
+
+
+# Draws ----------------------------------------------------------------------------------------------------------------
+
+
+def splitmix64(word: Callable[[int], Any]) -> Function:
+    """The finalizer of `opstage.ops.splitmix`."""
+    gamma, first, second = word(0x9E3779B97F4A7C15), word(0xBF58476D1CE4E5B9), word(0x94D049BB133111EB)
+    by30, by27, by31 = word(30), word(27), word(31)
+
+    def formula(x: Any) -> Any:
+        z = x + gamma
+        z = (z ^ (z >> by30)) * first
+        z = (z ^ (z >> by27)) * second
+        return z ^ (z >> by31)
+
+    return formula
+
+
+def uniform_integer(word: Callable[[int], Any], mix: Function) -> Function:
+    """splitmix64(key + i) >> 40: element i of the stream of `key`, as an integer in [0, 2^24); `mix` is splitmix64."""
+    by40 = word(40)
+
+    def formula(key: Any, i: Any) -> Any:
+        return mix(key + i) >> by40
 
     return formula
