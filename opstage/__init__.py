@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from .models import Model, Recipe
     from .ops import derived, transform
     from .ops.box import Box
-    from .ops.declared import shapes
     from .ops.errors import (
         DeviceError,
         DtypeError,
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     )
     from .ops.program import Aux
     from .ops.protocol import Ops, Ref
-    from .ops.spec import Spec
+    from .ops.spec import Spec, shapes
     from .options import Options
     from .training import callbacks
     from .training.accumulate import Accumulate
@@ -132,12 +131,11 @@ _HOMES = {
     ".jacobians": "hessian jacobian per_sample_gradients",
     ".models": "Model Recipe",
     ".ops.box": "Box",
-    ".ops.declared": "shapes",
     ".ops.errors": "DeviceError DtypeError MeshError OpstageError OutOfMemoryError ProgramError ProgramWarning "
     "RangeError RankError ShapeError UnsupportedError UsageError ValidationError",
     ".ops.program": "Aux",
     ".ops.protocol": "Ops Ref",
-    ".ops.spec": "Spec",
+    ".ops.spec": "Spec shapes",
     ".options": "Options",
     ".training.accumulate": "Accumulate",
     ".training.fit": "lr_range_test",

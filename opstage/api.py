@@ -22,12 +22,11 @@ from .interpreters.derivatives import vjp as vjp_over
 from .interpreters.interpreter import BaseInterpreter
 from .interpreters.registry import shared_interpreter, trim_shared
 from .interpreters.shape_check import Report, check_base_program, unusable, with_captured
+from .ops.arguments import plain, plain_sequence
 from .ops.arrays import as_numpy
-from .ops.claims import Claim, read_claims
 from .ops.errors import DeviceError, OpstageError, UsageError
-from .ops.numbers import plain, plain_sequence
 from .ops.places import Places, is_identified
-from .ops.spec import Spec, as_specs, shapes_as_specs
+from .ops.spec import Claim, Spec, as_specs, read_claims, shapes_as_specs
 from .ops.tracebacks import called_by_users
 from .ops.trees import Structure, flatten, lists_as_arrays, map_leaves, unflatten, with_scalars
 from .options import Options, options_of

@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from .ops.declared import declared
 from .ops.errors import UsageError
-from .ops.spec import lists_by_specs
+from .ops.spec import declared, lists_by_specs
 from .ops.trees import NUMBERS, flatten, lists_as_arrays, paths
 from .ops.untrusted import a_type
 

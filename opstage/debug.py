@@ -17,8 +17,7 @@ import numpy as np
 from .interpreters.control import every_primitive
 from .ops.cursor import Quietly
 from .ops.errors import UsageError
-from .ops.kinds import Effect
-from .ops.primitive import Context, Primitive
+from .ops.primitive import Context, Effect, Primitive
 from .ops.protocol import Ops
 from .ops.registered import register
 from .ops.types import BOOL, TensorType, dtype_name, show_shape

@@ -14,8 +14,8 @@ from typing import Any, final
 
 from typing_extensions import override
 
-from .ops.declared import declared
 from .ops.errors import OpstageError, Place, SourceLine, is_library, is_user_file, nearest
+from .ops.spec import declared
 from .ops.untrusted import a_type
 from .written_files import source_root
 

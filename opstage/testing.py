@@ -9,10 +9,8 @@ import numpy as np
 
 from .interpreters.shape_check import Report
 from .interpreters.shape_check.formats.terminal import render_finding
-from .ops.claims import Claim, read_claims
-from .ops.declared import Shapes, declared, read_inputs
 from .ops.errors import UsageError
-from .ops.spec import Spec
+from .ops.spec import Claim, Shapes, Spec, declared, read_claims, read_inputs
 from .ops.trees import flatten, map_leaves, structure_paths
 from .optim import Optimizer
 from .options import Options

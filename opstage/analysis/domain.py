@@ -12,10 +12,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
-from ..ops.closed import Body, BodyConstant
+from ..ops.body import Body, BodyConstant
 from ..ops.dims import Dim
-from ..ops.kinds import Kind
-from ..ops.primitive import Primitive, Static
+from ..ops.primitive import Kind, Primitive, Static
 from ..ops.types import TensorType
 
 F = TypeVar("F")

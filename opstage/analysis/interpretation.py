@@ -12,12 +12,11 @@ from ..interpreters.branching import SWITCH, branches_of
 from ..interpreters.looping import WHILE
 from ..interpreters.resting import resting
 from ..interpreters.structural import SCAN
-from ..ops.catalogue import elementwise
-from ..ops.closed import Body, Equation, ScanParameters, WhileParameters
+from ..ops import elementwise
+from ..ops.body import Body, Equation, ScanParameters, WhileParameters
 from ..ops.dims import Dim, DimExpr, DimScope
 from ..ops.errors import OpstageError
-from ..ops.kinds import Effect, Kind
-from ..ops.primitive import Primitive, Static, distinct
+from ..ops.primitive import Effect, Kind, Primitive, Static, distinct
 from ..ops.types import TensorType
 from .domain import Domain, LoopFacts, OpCall
 from .ranges.fact import ValueRange

@@ -16,11 +16,10 @@ from typing import ClassVar, cast, final
 
 from typing_extensions import override
 
-from ..ops.catalogue import layout, logic, reduction, slicing
-from ..ops.closed import BodyConstant
+from ..ops import layout, logic, reduction, slicing
+from ..ops.body import BodyConstant
 from ..ops.dims import Dim
-from ..ops.kinds import Kind
-from ..ops.primitive import Primitive
+from ..ops.primitive import Kind, Primitive
 from ..ops.types import TensorType, is_float
 from .dependence import Nested
 from .dependence.cuts import aligned

@@ -19,22 +19,21 @@ import numpy as np
 from typing_extensions import override
 
 from ..interpreters.control import bodies_of
+from ..ops.body import Body, BodyConstant, Equation
 from ..ops.catalogue import primitives
-from ..ops.catalogue.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, BY_NAME, SHARD, VARY
-from ..ops.catalogue.elementwise import ADD, DIV, MUL, NEG, SCALE, SUB
-from ..ops.catalogue.layout import BROADCAST_TO, PERMUTE, RESHAPE
-from ..ops.catalogue.linalg import BMM, MATMUL
-from ..ops.catalogue.logic import CAST, DETACH, FULL, IOTA, SELECT
-from ..ops.catalogue.normalization import BATCH_NORM
-from ..ops.catalogue.random import DRAWS
-from ..ops.catalogue.reduction import REDUCE_SUM
-from ..ops.catalogue.slicing import CONCAT, SLICE
-from ..ops.closed import Body, BodyConstant, Equation
+from ..ops.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, BY_NAME, SHARD, VARY
 from ..ops.dims import Dim, DimExpr, DimFloat, ratio
 from ..ops.dims.polynomial import Minimum, NamedDim, Polynomial, Quotient, names_of, parts
 from ..ops.dims.terms import Base, Opaque
-from ..ops.kinds import Kind
-from ..ops.primitive import Primitive
+from ..ops.elementwise import ADD, DIV, MUL, NEG, SCALE, SUB
+from ..ops.layout import BROADCAST_TO, PERMUTE, RESHAPE
+from ..ops.logic import CAST, DETACH, FULL, IOTA, SELECT
+from ..ops.matmul import BMM, MATMUL
+from ..ops.normalization import BATCH_NORM
+from ..ops.primitive import Kind, Primitive
+from ..ops.random import DRAWS
+from ..ops.reduction import REDUCE_SUM
+from ..ops.slicing import CONCAT, SLICE
 from ..ops.structure import VARY_LIKE
 from ..ops.types import TensorType, is_float
 from .dependence import Dependence, Fact

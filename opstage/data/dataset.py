@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ..ops.arguments import plain
 from ..ops.arrays import NotAnArrayError, column_names, is_table
 from ..ops.errors import UsageError, nearest
-from ..ops.numbers import plain
 from ..ops.splitmix import permutation, require_seed, site_of, stream_key
 from ..ops.tracebacks import called_by_users, made_by_users
 from ..ops.untrusted import brief

@@ -12,9 +12,9 @@ from typing import Any, Literal, SupportsIndex, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
+from ..ops.arguments import plain
 from ..ops.arrays import as_numpy, columns_of, is_table
 from ..ops.errors import UsageError, nearest
-from ..ops.numbers import plain
 from ..ops.tracebacks import called_by_users
 from ..ops.untrusted import a_type, brief, shown
 from ..readable import suffix_of

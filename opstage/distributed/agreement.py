@@ -25,14 +25,15 @@ from opstage.interpreters.branching import SWITCH
 from opstage.interpreters.control import bodies_of, communicates
 from opstage.interpreters.looping import WHILE
 from opstage.interpreters.structural import SCAN
-from opstage.ops.catalogue.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, AXIS_INDEX, SHARD, VARY
-from opstage.ops.catalogue.elementwise import ADD, SUB
-from opstage.ops.catalogue.logic import FULL
-from opstage.ops.catalogue.random import DRAWS
-from opstage.ops.closed import Body, Equation
 from opstage.ops.errors import SourceLine
-from opstage.ops.kinds import Kind
 from opstage.ops.primitive import Linearity
+
+from ..ops.body import Body, Equation
+from ..ops.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, AXIS_INDEX, SHARD, VARY
+from ..ops.elementwise import ADD, SUB
+from ..ops.logic import FULL
+from ..ops.primitive import Kind
+from ..ops.random import DRAWS
 
 
 class Over(IntEnum):

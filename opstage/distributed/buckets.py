@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, final
 
-from opstage.ops.catalogue.collective import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from opstage.ops.dims import prod
 from opstage.ops.primitive import Primitive, Static
 from opstage.ops.types import TensorType
+
+from ..ops.collective import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 
 JOINED = (ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER)
 """The collectives that buckets take."""

@@ -16,7 +16,7 @@ from zlib import crc32
 import numpy as np
 
 from ..interpreters.interpreter import BaseInterpreter
-from ..ops.catalogue.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, SHIFT
+from ..ops.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, SHIFT
 from ..ops.dims import prod
 from ..ops.primitive import Primitive, Static
 from ..ops.types import DType, TensorType, dtype_name, show_shape

@@ -16,7 +16,7 @@ import numpy as np
 from typing_extensions import override
 
 from ..interpreters.host import Array, address_of, packed
-from ..ops.catalogue.collective import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
+from ..ops.collective import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from ..ops.dims import prod
 from ..ops.types import DType
 from .collectives import SMALL, additions, covering, name_of, node

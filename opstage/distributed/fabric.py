@@ -15,10 +15,11 @@ import numpy as np
 from opstage.forks import make_lock
 from opstage.interpreters.host import Array, packed
 from opstage.ops.errors import UsageError
-from opstage.ops.kinds import Effect
 from opstage.ops.primitive import Primitive, no_flops
 from opstage.ops.registered import register
 from opstage.ops.types import TensorType
+
+from ..ops.primitive import Effect
 
 
 class Flight(Protocol):

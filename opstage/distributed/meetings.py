@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias, cast, final
 import numpy as np
 
 from ..interpreters.host import Array
-from ..ops.catalogue.collective import ALL_GATHER, ALL_REDUCE, BY_NAME, REDUCE_SCATTER
+from ..ops.collective import ALL_GATHER, ALL_REDUCE, BY_NAME, REDUCE_SCATTER
 from ..ops.dims import prod
 from ..ops.errors import MeshError
 from ..ops.primitive import Primitive, Static

@@ -25,13 +25,12 @@ from ..interpreters.control import communicates
 from ..interpreters.interpreter import BaseInterpreter, Typed
 from ..interpreters.structural import SCAN, run_loop
 from ..ops.amounts import parse_bytes
-from ..ops.catalogue.collective import AXIS_INDEX, SHARD, VARY
+from ..ops.collective import AXIS_INDEX, SHARD, VARY
 from ..ops.cursor import Quietly
 from ..ops.errors import LocatedError, MeshError
-from ..ops.kinds import Kind
 from ..ops.lists import no_ref
 from ..ops.mesh import Mesh, mesh_of
-from ..ops.primitive import Primitive, Static
+from ..ops.primitive import Kind, Primitive, Static
 from ..ops.trees import flatten, unflatten
 from ..ops.types import DType, TensorType
 from ..options import Options

@@ -20,18 +20,16 @@ from ..interpreters.interpreter import Holding, Interpreter, Wrapper
 from ..interpreters.looping import WHILE
 from ..interpreters.structural import SCAN
 from ..interpreters.tracer import Tracer, constants, evaluate
-from ..ops.catalogue.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, AXIS_INDEX, SHARD, SHIFT, VARY
-from ..ops.catalogue.elementwise import DIV, SCALE
-from ..ops.catalogue.layout import BROADCAST_TO
-from ..ops.catalogue.normalization import BATCH_NORM, batch_norm_of_ranks
-from ..ops.catalogue.random import DRAWS
-from ..ops.closed import Body
+from ..ops.body import Body
+from ..ops.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, AXIS_INDEX, SHARD, SHIFT, VARY, all_mean
 from ..ops.cursor import Quietly
 from ..ops.dims import prod, ratio
+from ..ops.elementwise import DIV, SCALE
 from ..ops.errors import MeshError
-from ..ops.functions.collective import all_mean
-from ..ops.kinds import Kind
-from ..ops.primitive import Primitive, Static
+from ..ops.layout import BROADCAST_TO
+from ..ops.normalization import BATCH_NORM, batch_norm_of_ranks
+from ..ops.primitive import Kind, Primitive, Static
+from ..ops.random import DRAWS
 from ..ops.structure import VARY_LIKE
 from ..ops.types import TensorType
 from .derivatives import jvp_of_ranks, vjp_of_ranks

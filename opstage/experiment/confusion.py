@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from ..data import Batches
 from ..interpreters.transparent import Transparent
-from ..ops.catalogue.loss import CROSS_ENTROPY
+from ..ops.loss import CROSS_ENTROPY
 from ..ops.primitive import Primitive, Static
 from ..training.trainer import ScalarTrainer
 

@@ -23,8 +23,8 @@ from ..loading import Refusal, declaring, find, load_file, loaded_copy, refusal
 from ..models import MODELS, Model, Recipe
 from ..models.model import MAKE, models_in
 from ..models.zoo import name_of
-from ..ops.declared import Shapes, declared
 from ..ops.errors import OpstageError, UsageError, nearest
+from ..ops.spec import Shapes, declared
 from ..ops.trees import flatten, paths
 from ..ops.untrusted import a_type
 from ..readable import require_file

@@ -17,9 +17,9 @@ from ..data.mapped import as_rows
 from ..loading import Refusal
 from ..models import Model
 from ..models.zoo import name_of
+from ..ops.arguments import plain
 from ..ops.arrays import is_table
 from ..ops.errors import UsageError, nearest
-from ..ops.numbers import plain
 from ..ops.spec import Spec
 from ..ops.tracebacks import called_by_users
 from ..ops.untrusted import a_type

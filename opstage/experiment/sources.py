@@ -21,8 +21,8 @@ from ..data.mapped import is_mapped
 from ..data.preparation import ArgumentData, Form, Preparation, from_table, learn
 from ..data.table import TABLES, Named, label_position, numbered, read_table, require_columns
 from ..models import Model, Recipe
-from ..ops.catalogue.loss import IGNORED
 from ..ops.errors import OpstageError, UsageError
+from ..ops.loss import IGNORED
 from ..ops.spec import Spec
 from ..ops.untrusted import brief, shown
 from ..readable import suffix_of

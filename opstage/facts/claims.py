@@ -16,10 +16,10 @@ from ..analysis.levels import Levels
 from ..analysis.ranges import Ranges
 from ..interpreters.shape_check import Finding, Report
 from ..interpreters.shape_check.finding import MASKED_ROW, ClaimVerdict
-from ..ops.claims import AlongAxis, Causal, Claim, Ignores, Uses, Window
-from ..ops.closed import Equation
+from ..ops.body import Equation
 from ..ops.dims import DimExpr
 from ..ops.errors import OpstageError, nearest
+from ..ops.spec import AlongAxis, Causal, Claim, Ignores, Uses, Window
 from ..ops.types import EXACT, dtype_name
 from .range_report import domain_of
 from .witness import Found, Runs, TooLarge, breach, reads, runs_of

@@ -11,7 +11,7 @@ from ..analysis.ranges import Ranges, ValueRange, limits_of, matches
 from ..analysis.ranges.fact import INFINITY
 from ..interpreters.shape_check import Finding, Report
 from ..interpreters.shape_check.program import CheckedProgram
-from ..ops.closed import Equation
+from ..ops.body import Equation
 from ..ops.errors import UsageError, nearest
 from ..ops.types import dtype_name
 from ..ops.untrusted import a_type

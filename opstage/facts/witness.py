@@ -15,11 +15,11 @@ from ..interpreters.registry import make_interpreter
 from ..interpreters.shape_check.program import CheckedProgram
 from ..interpreters.shape_check.report import Assumption, allowed_sizes, program_at
 from ..interpreters.tracer import constants, evaluate
-from ..ops.claims import AlongAxis
-from ..ops.closed import Body, Equation
+from ..ops.body import Body, Equation
 from ..ops.dims import Dim, DimExpr
 from ..ops.dims.relation import claim_of
 from ..ops.errors import OpstageError
+from ..ops.spec import AlongAxis
 from ..ops.types import FLOAT32, FLOAT64, TensorType
 from ..options import Options
 

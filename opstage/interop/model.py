@@ -19,9 +19,9 @@ from ..api import check
 from ..ops.dims import Dim, require_at_most, require_equal
 from ..ops.dims.notation import parse_expression, parse_relations
 from ..ops.errors import DtypeError, OpstageError, ShapeError, UsageError
-from ..ops.functions.tools import placed
 from ..ops.protocol import Ops, R
 from ..ops.spec import Spec
+from ..ops.tools import placed
 from ..ops.trees import flatten, paths
 from ..ops.types import as_dtype, dtype_name, show_shape
 from ..options import Options

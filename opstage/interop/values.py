@@ -10,11 +10,10 @@ from typing import Any, Generic, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ..ops.advanced_indexing import take_along_axis
+from ..ops.arrangement import flip, pad
 from ..ops.dims import Dim, DimExpr, DimFloat, Verdict, at_most, floor_div, maximum, minimum, prod
 from ..ops.errors import UnsupportedError
-from ..ops.functions.arrange import flip
-from ..ops.functions.borders import pad
-from ..ops.functions.places import take_along_axis
 from ..ops.infix import broadcast_shapes
 from ..ops.protocol import Ops, R
 from ..ops.types import BOOL, INT32, INT64, DType, Shape, dtype_name

@@ -10,7 +10,7 @@ from typing import Any, cast, final
 
 from typing_extensions import override
 
-from ..ops.closed import Body
+from ..ops.body import Body
 from ..ops.dims import Dim, maximum, require_equal
 from ..ops.errors import DtypeError, LocatedError, ProgramError, RangeError, ShapeError
 from ..ops.primitive import Context, Cost, Primitive, R, Static

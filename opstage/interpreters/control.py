@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from ..ops.body import Body, Equation
 from ..ops.catalogue import primitives
-from ..ops.closed import Body, Equation
-from ..ops.kinds import Kind
-from ..ops.primitive import Primitive, Static
+from ..ops.primitive import Kind, Primitive, Static
 from .branching import SWITCH
 from .looping import WHILE
 from .structural import SCAN

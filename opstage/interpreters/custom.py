@@ -17,8 +17,7 @@ import numpy as np
 from ..ops.cursor import Quietly
 from ..ops.dims import require_equal
 from ..ops.errors import DtypeError, LocatedError, ProgramError, ShapeError, UsageError
-from ..ops.kinds import Effect
-from ..ops.primitive import Context, Jvp, Primitive, Static, Vjp
+from ..ops.primitive import Context, Effect, Jvp, Primitive, Static, Vjp
 from ..ops.protocol import Ops, Ref
 from ..ops.registered import register
 from ..ops.tracebacks import called_by_users

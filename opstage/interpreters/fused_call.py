@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, TypeAlias, final
 
 from typing_extensions import override
 
-from ..ops.catalogue.logic import FULL
-from ..ops.closed import Body, Equation
+from ..ops.body import Body, Equation
 from ..ops.cursor import Region
 from ..ops.errors import OpstageError
+from ..ops.logic import FULL
 from ..ops.primitive import NO_STATIC, Primitive, R, Static, distinct
 from ..ops.types import DType, TensorType
 from .interpreter import BaseInterpreter, Interpreter, Variable

@@ -14,10 +14,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ..ops.arguments import plain
 from ..ops.arrays import as_numpy
 from ..ops.dims import DimExpr, DimFloat
 from ..ops.errors import UsageError
-from ..ops.numbers import plain
 from ..ops.types import EXACT, DType, require_value
 
 Array: TypeAlias = npt.NDArray[Any]

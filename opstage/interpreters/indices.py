@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..ops.catalogue.loss import CROSS_ENTROPY, CROSS_ENTROPY_GRAD, class_axis
 from ..ops.errors import RangeError
+from ..ops.loss import CROSS_ENTROPY, CROSS_ENTROPY_GRAD, class_axis
 from ..ops.primitive import Primitive, Static
 from ..ops.types import show_shape
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from ..init.schemes import Elementary
-from ..ops.closed import Body
+from ..ops.body import Body
 from ..ops.cursor import Cursor, Quietly
 from ..ops.dims import Dim
 from ..ops.errors import LocatedError, ProgramError, UnsupportedError

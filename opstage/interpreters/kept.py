@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
-from ..ops.catalogue.elementwise import ADD
-from ..ops.catalogue.layout import PERMUTE, TRANSPOSE2D
-from ..ops.catalogue.linalg import MATMUL
-from ..ops.catalogue.slicing import SLICE
-from ..ops.closed import Body, Equation, ScanParameters, with_opened
-from ..ops.kinds import Kind
-from ..ops.primitive import R
+from ..ops.body import Body, Equation, ScanParameters, with_opened
+from ..ops.elementwise import ADD
+from ..ops.layout import PERMUTE, TRANSPOSE2D
+from ..ops.matmul import MATMUL
+from ..ops.primitive import Kind, R
 from ..ops.protocol import Ops
+from ..ops.slicing import SLICE
 from .interpreter import Interpreter, Variable
 from .tape import Node, Tape
 from .tracer import Tracer, constants, evaluate

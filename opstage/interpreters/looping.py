@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias, cast, final
 
 from typing_extensions import override
 
-from ..ops.closed import WhileParameters
+from ..ops.body import WhileParameters
 from ..ops.cursor import Quietly
 from ..ops.dims import Dim, require_equal
 from ..ops.errors import LocatedError, ProgramError, RangeError, ShapeError, SourceLine, UnsupportedError

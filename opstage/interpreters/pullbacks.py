@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, cast
 
-from ..ops.catalogue import own
-from ..ops.catalogue.cheap import CHEAP
-from ..ops.catalogue.elementwise import DIV
-from ..ops.closed import Body
+from ..ops.body import Body
+from ..ops.catalogue import CHEAP, own
+from ..ops.elementwise import DIV
 from ..ops.errors import ProgramError
-from ..ops.kinds import Kind
-from ..ops.primitive import NO_STATIC, Context, Primitive, R, Static, distinct
+from ..ops.primitive import NO_STATIC, Context, Kind, Primitive, R, Static, distinct
 from ..ops.protocol import Ops
 from ..ops.types import TensorType
 from .fused_call import TracedProgram, computing, traced_program, types_of

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from ..ops.catalogue.elementwise import ADD
-from ..ops.catalogue.slicing import SLICE
 from ..ops.dims import Dim, Verdict, at_most, is_zero
+from ..ops.elementwise import ADD
 from ..ops.primitive import Context, R, Static
+from ..ops.slicing import SLICE
 from ..ops.types import Shape
 from .interpreter import Interpreter
 

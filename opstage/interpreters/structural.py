@@ -10,12 +10,11 @@ from typing import Any, NamedTuple, TypeAlias, cast, final
 
 from typing_extensions import override
 
-from ..ops.arguments import as_dim
-from ..ops.closed import ScanParameters
+from ..ops.arguments import InvalidStatic, as_dim
+from ..ops.body import ScanParameters
 from ..ops.cursor import Quietly
 from ..ops.dims import Dim, require_at_most, require_equal
 from ..ops.errors import LocatedError, ProgramError, ShapeError
-from ..ops.invalid_static import InvalidStatic
 from ..ops.primitive import Context, Cost, Primitive, R, Static
 from ..ops.protocol import Ops
 from ..ops.rules import add_all

@@ -13,12 +13,11 @@ from typing import Any, Generic
 
 from typing_extensions import override
 
-from ..ops.catalogue.elementwise import ADD
-from ..ops.catalogue.slicing import SLICE
 from ..ops.cursor import RULE, Quietly
+from ..ops.elementwise import ADD
 from ..ops.errors import ProgramError
-from ..ops.kinds import Kind
-from ..ops.primitive import NO_STATIC, Primitive, R, Static
+from ..ops.primitive import NO_STATIC, Kind, Primitive, R, Static
+from ..ops.slicing import SLICE
 from ..ops.types import Shape, TensorType
 from .interpreter import Holding, Interpreter, Wrapper
 from .tape_record import CONSUMED, Record

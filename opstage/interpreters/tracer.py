@@ -7,7 +7,7 @@ from typing import Any, final
 
 from typing_extensions import override
 
-from ..ops.closed import Body, Equation, Trace
+from ..ops.body import Body, Equation, Trace
 from ..ops.dims import evaluate as at
 from ..ops.errors import LocatedError, ProgramError, SourceLine, user_frame
 from ..ops.primitive import Primitive, R, Static

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
-from ..ops.catalogue.elementwise import ADD, DIV, MUL, NEG, SCALE, SUB
-from ..ops.catalogue.logic import CAST, FULL, SELECT
-from ..ops.closed import Body, Equation
+from ..ops.body import Body, Equation
 from ..ops.cursor import Quietly
+from ..ops.elementwise import ADD, DIV, MUL, NEG, SCALE, SUB
 from ..ops.errors import ProgramError
+from ..ops.logic import CAST, FULL, SELECT
 from ..ops.primitive import Context, Jvp, Linearity, Primitive, Vjp
 from ..ops.types import TensorType, is_float
 from .tracer import Tracer, constants, evaluate

@@ -7,7 +7,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from ..ops.closed import Trace
+from ..ops.body import Trace
 from ..ops.errors import ProgramError
 from ..ops.infix import Infix
 from ..ops.lists import no_ref

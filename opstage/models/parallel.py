@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..ops import derived
-from ..ops.catalogue.loss import IGNORED
 from ..ops.dims import Dim, exact_div
+from ..ops.loss import IGNORED
 from ..ops.protocol import Ops, R
 from ..ops.types import dtype_name
 

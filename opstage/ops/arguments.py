@@ -11,15 +11,81 @@ import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence, Set
 from fractions import Fraction
-from typing import Any, SupportsIndex, TypeAlias
+from typing import Any, NoReturn, SupportsIndex, TypeAlias
 
 import numpy as np
 
 from .dims import Dim, DimExpr, DimFloat
-from .invalid_static import InvalidStatic
-from .numbers import plain, plain_sequence
+from .errors import LocatedError, ShapeError
 from .types import show_shape
 from .untrusted import brief
+
+# Numbers from users: NumPy scalars and arrays of one number become Python numbers -------------------------------------
+
+
+def plain(value: Any) -> Any:
+    """Convert a NumPy scalar, or an array without axes, to a Python number; return anything else unchanged."""
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and not value.ndim):
+        return value.item()
+    return value
+
+
+def plain_index(value: Any) -> Any:
+    """Convert a NumPy integer, which is not a static parameter, to a Python int; return anything else unchanged."""
+    return int(value) if isinstance(value, np.integer) else value
+
+
+def plain_sequence(value: Any) -> Any:
+    """Convert as `plain`, and an array with one axis to a tuple of Python numbers."""
+    if isinstance(value, np.ndarray) and value.ndim == 1:
+        return tuple(value.tolist())
+    return plain(value)
+
+
+# `InvalidStatic`: the placeholder of a static argument that has no canonical form -------------------------------------
+
+
+class InvalidStatic(tuple[()]):
+    """An empty tuple that carries the reason why an argument is invalid, and the called op."""
+
+    reason: str
+    op: str
+    error: type[LocatedError]
+
+    def __new__(cls, reason: str, op: str, error: type[LocatedError] = ShapeError) -> InvalidStatic:
+        invalid = super().__new__(cls)
+        invalid.reason = reason
+        invalid.op = op
+        invalid.error = error
+        return invalid
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def raise_(self) -> NoReturn:
+        raise self.error(self.reason, op=self.op)
+
+
+def raise_invalid(static: Mapping[str, Any]) -> None:
+    """Raise the first invalid static parameter, including those in tuples; a symbolic number must be defined."""
+    for value in static.values():
+        if isinstance(value, tuple):
+            _raise_in(value)
+        elif isinstance(value, DimFloat):
+            value.require_defined()
+
+
+def _raise_in(value: tuple[Any, ...]) -> None:
+    if isinstance(value, InvalidStatic):
+        value.raise_()
+    for entry in value:
+        if isinstance(entry, tuple):
+            _raise_in(entry)
+
+
+# Canonical forms of static arguments: axes, per-axis tuples, shapes ---------------------------------------------------
 
 Number: TypeAlias = "int | float | Fraction | DimFloat"
 ShapeLike: TypeAlias = "Sequence[Dim]"

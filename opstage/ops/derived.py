@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
-from .catalogue.loss import class_axis
-from .dims import Dim
-from .einsum import einsum
-from .errors import ShapeError
-from .functions.arrange import (
+from .adaptive_pooling import (
+    adaptive_avg_pool,
+    adaptive_max_pool,
+    global_max_pool,
+    instance_norm,
+    local_response_norm,
+    lp_pool,
+)
+from .advanced_indexing import gather_nd, index_add, masked_select, nonzero, put_along_axis, scatter_nd, take_along_axis
+from .arguments import Axes, plain
+from .arrangement import (
     arange,
     chunk,
     diag,
@@ -20,6 +27,7 @@ from .functions.arrange import (
     masked_fill,
     meshgrid,
     moveaxis,
+    pad,
     repeat_interleave,
     roll,
     swapaxes,
@@ -30,40 +38,27 @@ from .functions.arrange import (
     triu,
     unbind,
 )
-from .functions.borders import pad
-from .functions.collective import all_mean, batch_mean, broadcast
-from .functions.ctc import ctc_loss
-from .functions.extremes import cummax, cummin, segment_max, segment_min
-from .functions.gates import glu, nan_to_num, prelu
-from .functions.grids import affine_grid, grid_sample
-from .functions.matrices import grouped_matmul, inverse
-from .functions.ordering import bincount, searchsorted, segment_sum, sort, top_k, unique
-from .functions.patches import depth_to_space, fold, pixel_shuffle, pixel_unshuffle, space_to_depth, unfold
-from .functions.places import (
-    gather_nd,
-    index_add,
-    masked_select,
-    nonzero,
-    put_along_axis,
-    scatter_nd,
-    take_along_axis,
-)
-from .functions.pools import (
-    adaptive_avg_pool,
-    adaptive_max_pool,
-    global_max_pool,
-    instance_norm,
-    local_response_norm,
-    lp_pool,
-)
-from .functions.recurrent import bidirectional, gru, lstm, rnn
-from .functions.resample import resize
-from .functions.statistics import median, norm, quantile, std, var
-from .functions.tools import int_of
-from .losses import binary_cross_entropy_with_logits, cosine_similarity, huber, kl_div, weighted_cross_entropy
-from .numbers import plain
-from .protocol import Axes, Ops, R
+from .collective import all_mean, batch_mean, broadcast
+from .ctc import ctc_loss
+from .dims import Dim
+from .einsum import einsum
+from .errors import ShapeError
+from .gates import glu, nan_to_num, prelu
+from .grid_sample import affine_grid, grid_sample
+from .interpolation import resize
+from .linalg import inverse
+from .loss import binary_cross_entropy_with_logits, class_axis, cosine_similarity, huber, kl_div, weighted_cross_entropy
+from .matmul import grouped_matmul
+from .primitive import R
+from .recurrent import bidirectional, gru, lstm, rnn
+from .sequence import bincount, searchsorted, segment_sum, sort, top_k, unique
+from .statistics import cummax, cummin, median, norm, quantile, segment_max, segment_min, std, var
+from .tools import int_of
 from .types import DType, show_shape
+from .windows import depth_to_space, fold, pixel_shuffle, pixel_unshuffle, space_to_depth, unfold
+
+if TYPE_CHECKING:
+    from .protocol import Ops
 
 __all__ = [
     "accuracy",

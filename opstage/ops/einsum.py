@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from .dims import Dim, prod, require_equal
 from .errors import LocatedError, ShapeError
-from .protocol import Ops, R
+from .primitive import R
 from .rules import zeros_like
 from .types import Shape, show_shape
 from .untrusted import brief
+
+if TYPE_CHECKING:
+    from .protocol import Ops
 
 
 def einsum(ops: Ops[R], equation: str, /, *operands: R) -> R:

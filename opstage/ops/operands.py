@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from .arguments import InvalidStatic, plain
 from .dims import DimExpr, DimFloat
 from .errors import DtypeError
 from .infix import scalar_dtype
-from .invalid_static import InvalidStatic
-from .numbers import plain
 from .types import BOOL, INT64, DType, dtype_name, is_float, require_value
 
 NUMBERS = frozenset(

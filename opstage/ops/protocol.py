@@ -1,41 +1,38 @@
 """`Ops`: the language in which models, losses, derivative rules and optimizers are written.
 
-Refs are positional, static parameters keyword-only. Each op is in `opstage/ops/catalogue/`, by family: its shape and
-derivative rules, and the method that documents it. This file lists the families.
+Refs are positional, static parameters keyword-only. Each op is in the file of its family in `opstage/ops/`: its
+shape and derivative rules, the method that documents it, and functions composed of it. This file lists the families.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from .activation import ActivationOps
 from .arguments import Axes, IntOrTuple, Number, ShapeLike
-from .catalogue.activation import ActivationOps
-from .catalogue.attention import AttentionOps
-from .catalogue.biased_attention import BiasedAttentionOps
-from .catalogue.collective import CollectiveOps
-from .catalogue.convolution import ConvolutionOps
-from .catalogue.determinants import DeterminantsOps
-from .catalogue.elementwise import ElementwiseOps
-from .catalogue.factorizations import FactorizationsOps
-from .catalogue.fourier import FourierOps
-from .catalogue.grouped import GroupedOps
-from .catalogue.indexing import IndexingOps
-from .catalogue.layout import LayoutOps
-from .catalogue.linalg import LinalgOps
-from .catalogue.logic import LogicOps
-from .catalogue.loss import LossOps
-from .catalogue.normalization import NormalizationOps
-from .catalogue.pooling import PoolingOps
-from .catalogue.random import RandomOps
-from .catalogue.reduction import ReductionOps
-from .catalogue.rounding import RoundingOps
-from .catalogue.sequence import SequenceOps
-from .catalogue.slicing import SlicingOps
-from .catalogue.solving import SolvingOps
-from .catalogue.transcendental import TranscendentalOps
+from .attention import AttentionOps
+from .collective import CollectiveOps
+from .convolution import ConvolutionOps
+from .elementwise import ElementwiseOps
 from .errors import ProgramError
+from .factorization import FactorizationOps
+from .fourier import FourierOps
+from .indexing import IndexingOps
+from .layout import LayoutOps
+from .linalg import LinalgOps
+from .logic import LogicOps
+from .loss import LossOps
+from .matmul import MatmulOps
+from .normalization import NormalizationOps
 from .other_names import no_such_op
+from .pooling import PoolingOps
 from .primitive import R
+from .random import RandomOps
+from .reduction import ReductionOps
+from .rounding import RoundingOps
+from .sequence import SequenceOps
+from .slicing import SlicingOps
+from .transcendental import TranscendentalOps
 from .types import DType, Shape
 
 
@@ -59,17 +56,14 @@ class Ops(
     LayoutOps[R],
     SlicingOps[R],
     IndexingOps[R],
+    MatmulOps[R],
     LinalgOps[R],
-    GroupedOps[R],
-    SolvingOps[R],
-    DeterminantsOps[R],
-    FactorizationsOps[R],
+    FactorizationOps[R],
     FourierOps[R],
     ConvolutionOps[R],
     PoolingOps[R],
     NormalizationOps[R],
     AttentionOps[R],
-    BiasedAttentionOps[R],
     LossOps[R],
     RandomOps[R],
     CollectiveOps[R],

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar, TypeAlias, TypeVar, final
 
 import numpy as np
 import optree
@@ -16,7 +16,7 @@ from .dims import Dim, DimExpr, DimScope
 from .dims.notation import LARGEST_SIZE, parse_expression, parse_relations, split_outside
 from .errors import SourceLine, UsageError, nearest, user_frame
 from .trees import flatten, leaf, lists_as_arrays, unflatten
-from .types import DType, TensorType, as_dtype, dtype_name, is_float, require_shape
+from .types import DTYPES, DType, TensorType, as_dtype, dtype_name, is_float, require_shape
 from .untrusted import brief
 
 _LONGEST_SHAPE = 20_000
@@ -248,3 +248,251 @@ def sized(tree: Any, sizes: Mapping[str, int], whose: str = "the program") -> An
 
 
 _RELATIONS = {"==": operator.eq, "<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt}
+
+
+# Claims: statements about what a program's outputs read, to be proved for every allowed size --------------------------
+
+# opstage.check(program, x, claims=[Causal("T"), Independent("B")]) @opstage.shapes("x: B T 64", claims=["causal:T",
+# "independent:B"])
+
+
+@final
+@dataclass(frozen=True)
+class Causal:
+    """An output at index t of the named dim `axis` only reads inputs at indices s <= t."""
+
+    axis: str
+    rule: ClassVar = "causal"
+
+    def __str__(self) -> str:
+        return f"causal:{self.axis}"
+
+    def breaks(self, source: int, target: int) -> bool:
+        """Return whether the claim forbids the output at `target` to read the input at `source`."""
+        return source > target
+
+
+@final
+@dataclass(frozen=True)
+class Independent:
+    """An output at index b of the named dim `axis` only reads inputs at the same index."""
+
+    axis: str
+    rule: ClassVar = "independent"
+
+    def __str__(self) -> str:
+        return f"independent:{self.axis}"
+
+    def breaks(self, source: int, target: int) -> bool:
+        """Return whether the claim forbids the output at `target` to read the input at `source`."""
+        return source != target
+
+
+@final
+@dataclass(frozen=True)
+class Window:
+    """An output at index t of the named dim `axis` only reads inputs at indices from t - size to t + size.
+
+    Raises:
+        UsageError: a size that is no integer >= 0.
+    """
+
+    axis: str
+    size: int
+    rule: ClassVar = "window"
+
+    def __post_init__(self) -> None:
+        if type(self.size) is not int or self.size < 0:
+            raise UsageError(f"the size of a window is an int that is at least 0, not {self.size!r}")
+
+    def __str__(self) -> str:
+        return f"window:{self.axis}:{self.size}"
+
+    def breaks(self, source: int, target: int) -> bool:
+        """Return whether the claim forbids the output at `target` to read the input at `source`."""
+        return abs(source - target) > self.size
+
+
+@final
+@dataclass(frozen=True)
+class Uses:
+    """At least one output depends on the input `name`, a tensor or a tree: `x`, `params.bias`."""
+
+    name: str
+    rule: ClassVar = "uses"
+
+    def __str__(self) -> str:
+        return f"uses:{self.name}"
+
+
+@final
+@dataclass(frozen=True)
+class Ignores:
+    """No output depends on the input `name`, a tensor or a tree."""
+
+    name: str
+    rule: ClassVar = "ignores"
+
+    def __str__(self) -> str:
+        return f"ignores:{self.name}"
+
+
+AlongAxis: TypeAlias = "Causal | Independent | Window"
+Claim: TypeAlias = "Causal | Independent | Window | Uses | Ignores"
+
+_KINDS: dict[str, Callable[[str], Claim]] = {
+    "causal": Causal,
+    "independent": Independent,
+    "uses": Uses,
+    "ignores": Ignores,
+}
+EXPECTED = "causal:T, independent:B, window:T:3, uses:x or ignores:mask"
+
+
+def read_claims(given: Iterable[Claim | str] | Claim | str) -> tuple[Claim, ...]:
+    """Parse claims, or texts such as `causal:T,independent:B`. Raises UsageError for anything else."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        given = (given,)
+    found: dict[Claim, None] = {}
+    for each in given:
+        if isinstance(each, str):
+            found |= dict.fromkeys(_read_claim(text.strip()) for text in each.split(",") if text.strip())
+        elif isinstance(each, (Causal, Independent, Window, Uses, Ignores)):
+            found[each] = None
+        else:
+            raise UsageError(f"{each!r} is no claim; expected one such as {EXPECTED}")
+    return tuple(found)
+
+
+def _read_claim(text: str) -> Claim:
+    kind, *rest = [part.strip() for part in text.split(":")]
+    if kind == "window" and len(rest) == 2 and rest[0] and rest[1].isdecimal():
+        return Window(rest[0], int(rest[1]))
+    if kind in _KINDS and len(rest) == 1 and rest[0]:
+        return _KINDS[kind](rest[0])
+    known: Sequence[str] = (*_KINDS, "window")
+    raise UsageError(f"{text!r} is no claim{'' if kind in known else nearest(kind, known)}; expected {EXPECTED}")
+
+
+# `shapes`: declares the shapes of a program's arguments in a decorator ------------------------------------------------
+
+# @shapes("x: B 3 32 32", "y: B int64", params=init_params, where=["B <= 512"]) def loss(ops, params, x, y): ...
+#
+# The function itself is unchanged; `declared(loss)` returns the declaration.
+
+Program = TypeVar("Program", bound=Callable[..., Any])
+
+_MARK = "__opstage_shapes__"
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """The declared shapes of a program's arguments.
+
+    inputs   a Spec for each tensor argument by path: `x`, `batch.x`
+    params   parameters: a pytree of Specs, arrays or declarations, or a function without arguments that returns one
+    state    the program's state, in the same forms; None for a program without state
+    claims   statements about what its outputs read
+    """
+
+    inputs: Mapping[str, Spec]
+    params: Any = None
+    state: Any = None
+    claims: tuple[Claim, ...] = ()
+
+
+def shapes(
+    *inputs: str,
+    params: Any = None,
+    state: Any = None,
+    where: Sequence[str] = (),
+    claims: Sequence[Claim | str] = (),
+) -> Callable[[Program], Program]:
+    """Return a decorator that declares the shapes of a program's arguments and leaves the program unchanged.
+
+    inputs   one text per tensor, `NAME: DIMS [DTYPE] [in [LOW, HIGH]]`: `"x: B 3 32 32 in [0, 1]"`, `"y: B int64"`,
+             `"batch.x: B T"`; dims and range are as in a Spec, the default dtype is the program's float dtype
+    params   the parameters, as in `Shapes`
+    state    the state of a program that has one, as in `Shapes`
+    where    constraints on the names: `"T <= 1024"`
+    claims   statements about what its outputs read in evaluation mode, which a check proves: `"causal:T"`
+
+    `opstage check FILE` checks every decorated function in a file. Raises UsageError for text that cannot be parsed.
+
+    Raises:
+        UsageError: declarations that cannot be read.
+    """
+    read, stated = read_inputs(inputs, where), read_claims(claims)
+
+    def declare(program: Program) -> Program:
+        try:
+            setattr(program, _MARK, Shapes(read, params, state, stated))
+        except (AttributeError, TypeError):
+            raise UsageError(f"{program!r} takes no attributes, so no shapes can be declared of it") from None
+        return program
+
+    return declare
+
+
+def declared(program: Any) -> Shapes | None:
+    """Return the shapes that `shapes` declared for a program, or None."""
+    found = getattr(program, _MARK, None)
+    return found if isinstance(found, Shapes) else None
+
+
+def read_inputs(texts: Sequence[str], where: Sequence[str] = (), source: SourceLine | None = None) -> dict[str, Spec]:
+    """Parse texts `NAME: DIMS [DTYPE] [in [LOW, HIGH]]` into Specs by name, with the constraints on the first one.
+    Raises UsageError.
+
+    source   the source line of the texts, if it is not the caller's
+    """
+    where = (where,) if isinstance(where, str) else tuple(where)
+    read: dict[str, Spec] = {}
+    for text in texts:
+        name, spec = _read(text)
+        if name in read:
+            raise UsageError(f"{text!r}: {name} is given twice")
+        read[name] = spec
+    if where:
+        if not read:
+            raise UsageError(f"where={list(where)!r} speaks of no input; name one, such as 'x: B 3 32 32'")
+        first = next(iter(read))
+        read[first] = read[first].changed(where=where)
+    if source is not None:
+        for spec in read.values():
+            object.__setattr__(spec, "source", source)
+    return read
+
+
+def _read(text: str) -> tuple[str, Spec]:
+    example = "expected a name, a colon and dims, such as 'x: B 3 32 32' or 'y: B int64'"
+    if not isinstance(text, str):
+        raise UsageError(f"{text!r}: {example}")
+    name, colon, rest = (part.strip() for part in text.partition(":"))
+    if not colon or not name or not all(part.isidentifier() or part.isdecimal() for part in name.split(".")):
+        raise UsageError(f"{text!r}: {example}")
+    rest, ends = _range_apart(text, rest)
+    words = rest.replace(",", " ").split()
+    if words and words[0].startswith("(") and words[-1].endswith(")"):  # a shape as Python writes it
+        words = " ".join(words)[1:-1].split()
+    dtype = words.pop() if words and words[-1] in DTYPES else None
+    for word in words[1:] if dtype is None else []:
+        if word[-1].isdigit() and word.rstrip("0123456789") in ("float", "int", "uint", "bfloat", "complex"):
+            raise UsageError(
+                f"{text!r}: unknown dtype {word!r}{nearest(word, DTYPES)}; Opstage has {', '.join(DTYPES)}"
+            )
+    return name, Spec(" ".join(words), dtype, range=ends)
+
+
+def _range_apart(text: str, rest: str) -> tuple[str, tuple[float, float] | None]:
+    """Split the dims and dtype from the range that follows them."""
+    dims, within, ends = rest.rpartition(" in ")
+    if not within:
+        return rest, None
+    try:
+        if not (ends.strip().startswith("[") and ends.strip().endswith("]")):
+            raise ValueError(ends)
+        low, high = map(float, ends.strip()[1:-1].replace(",", " ").split())
+    except ValueError:
+        raise UsageError(f"{text!r}: a range is two numbers, such as 'x: B 784 in [0, 1]'") from None
+    return dims, (low, high)

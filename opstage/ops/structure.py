@@ -11,9 +11,8 @@ import numpy.typing as npt
 
 from .cursor import Cursor
 from .dims import Dim
-from .kinds import Kind
 from .mesh import ALONE, Mesh
-from .primitive import Primitive, R, Static
+from .primitive import Kind, Primitive, R, Static
 from .types import DType
 
 VARY_LIKE = Primitive(

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from .arguments import InvalidStatic
 from .arrays import as_numpy
 from .dims import Dim, DimExpr, Verdict, at_most, maximum, minimum, require_at_most
 from .errors import ProgramError, ShapeError
-from .invalid_static import InvalidStatic
 from .types import show_shape
 
 
@@ -71,14 +71,14 @@ def subscript(x: Any, key: Any) -> Any:
 
 
 def _flip(ops: Any, x: Any, axis: int) -> Any:
-    from .functions.arrange import flip
+    from .arrangement import flip
 
     return flip(ops, x, axis=axis)
 
 
 def _take(ops: Any, x: Any, idx: Any, axis: int) -> tuple[Any, Any]:
     """Take entries at indices, where negative ones count from the end; return the interpreter and the result."""
-    from .functions.arrange import take
+    from .arrangement import take
 
     if isinstance(idx, np.ndarray):
         negative = bool(idx.size) and bool((idx < 0).any())

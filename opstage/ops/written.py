@@ -55,8 +55,8 @@ class Written(NamedTuple):
     def rewrite(self, error: LocatedError, primitive: Primitive, operands: Sequence[TensorType]) -> None:
         """Rewrite an error of a primitive to describe the operator that it implements."""
         # these import primitives, which import this module
-        from .catalogue.layout import BROADCAST_TO, SQUEEZE, UNSQUEEZE
-        from .catalogue.linalg import BMM, MATMUL
+        from .layout import BROADCAST_TO, SQUEEZE, UNSQUEEZE
+        from .matmul import BMM, MATMUL
 
         if error.op is not None:
             return

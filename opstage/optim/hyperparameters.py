@@ -8,8 +8,8 @@ from fractions import Fraction
 from numbers import Real
 from typing import Any
 
+from ..ops.arguments import plain
 from ..ops.errors import UsageError, nearest
-from ..ops.numbers import plain
 
 
 def as_real(value: Any) -> float | Fraction | None:

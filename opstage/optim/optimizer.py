@@ -20,8 +20,8 @@ from ..interpreters.base_program import Identity
 from ..interpreters.closing import on_refs
 from ..interpreters.fused_call import traced_program, types_of
 from ..interpreters.tracer import Composite
+from ..ops.arguments import plain_sequence
 from ..ops.errors import UsageError, nearest
-from ..ops.numbers import plain_sequence
 from ..ops.primitive import NO_STATIC, R
 from ..ops.program import is_ours
 from ..ops.protocol import Ops

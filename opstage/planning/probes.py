@@ -20,7 +20,7 @@ from ..interpreters.graph.executor import CpuExecutor
 from ..interpreters.interpreter import BaseInterpreter
 from ..interpreters.transparent import Transparent
 from ..ops import derived, transform
-from ..ops.catalogue.activation import GELU_GRAD, SILU_GRAD
+from ..ops.activation import GELU_GRAD, SILU_GRAD
 from ..ops.cursor import Region
 from ..ops.primitive import Primitive, R, Static
 from ..ops.types import TensorType

@@ -14,10 +14,9 @@ from ..interpreters.graph.cpu.plan import ControlStep, CpuPlan, HostStep, LoopSt
 from ..interpreters.graph.outline import phase_of
 from ..interpreters.looping import WHILE
 from ..interpreters.shape_check.memory import KernelRun
-from ..ops.closed import Equation
+from ..ops.body import Equation
 from ..ops.cursor import Region
-from ..ops.kinds import Kind
-from ..ops.primitive import Primitive
+from ..ops.primitive import Kind, Primitive
 from ..ops.types import TensorType
 from ..training.memory import StepMemory
 from . import Rates, hot_seconds

@@ -18,9 +18,9 @@ from ..analysis.rows import MIXED, Join, Joins, RowKind, RowReads, row_index
 from ..interpreters.derivatives import vjp
 from ..interpreters.graph.recorder import Recorder, record
 from ..interpreters.transposition import is_linear
-from ..ops.catalogue.logic import FULL
-from ..ops.closed import Body
+from ..ops.body import Body
 from ..ops.dims import DimExpr
+from ..ops.logic import FULL
 from ..ops.types import is_float
 
 _MIXES = "is not proved to take the cotangent of each row to that of the same row"

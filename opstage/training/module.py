@@ -10,8 +10,8 @@ from typing import Any, final
 import numpy as np
 
 from ..init import Declaration, Initialiser, Plan, build
+from ..ops.arguments import plain
 from ..ops.errors import UsageError
-from ..ops.numbers import plain
 from ..ops.other_names import Renamed
 from ..ops.places import Places
 from ..ops.trees import flatten

@@ -17,10 +17,10 @@ from typing_extensions import override
 
 from ..distributed.replication import Varying, VaryingRef
 from ..interpreters.closing import Refs
+from ..ops.collective import all_mean
 from ..ops.cursor import Quietly
 from ..ops.dims import DimScope, Verdict, equal, ratio
 from ..ops.errors import MeshError, OpstageError, UsageError
-from ..ops.functions.collective import all_mean
 from ..ops.mesh import ALONE, Mesh
 from ..ops.program import Aux, loss_and_aux
 from ..ops.spec import Spec

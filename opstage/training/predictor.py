@@ -15,10 +15,10 @@ from ..compilation import record
 from ..interpreters.graph import Graph
 from ..interpreters.shape_check import Contract
 from ..models import Model
+from ..ops.arguments import plain
 from ..ops.arrays import as_numpy
 from ..ops.dims import DimScope
 from ..ops.errors import UsageError, nearest
-from ..ops.numbers import plain
 from ..ops.spec import Spec, as_specs, lists_by_specs
 from ..ops.trees import Structure, flatten, lists_as_arrays, structure_paths, unflatten
 from ..ops.types import as_dtype, is_float

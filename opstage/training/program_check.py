@@ -15,11 +15,10 @@ from ..interpreters.graph.recorder import record
 from ..interpreters.shape_check import Finding, Report, with_captured
 from ..interpreters.shape_check.rules import NO_SCALAR_LOSS
 from ..models import Model
-from ..ops.declared import Shapes
 from ..ops.dims import DimScope
 from ..ops.errors import OpstageError, SourceLine, UsageError, nearest
 from ..ops.program import Aux
-from ..ops.spec import Spec, as_specs, sized
+from ..ops.spec import Shapes, Spec, as_specs, sized
 from ..ops.types import FLOAT32, TensorType, as_dtype, is_float
 from ..ops.untrusted import a_type
 from ..optim import Optimizer

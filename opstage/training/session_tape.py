@@ -17,12 +17,12 @@ from ..forks import make_lock
 from ..interpreters.imperative import Imperative, own_array
 from ..interpreters.tape import Node, Tape
 from ..interpreters.tape_record import Record
+from ..ops.arguments import plain
 from ..ops.cursor import Quietly
 from ..ops.dims import require_equal
 from ..ops.errors import DtypeError, OpstageError, ProgramError, ShapeError, UsageError
 from ..ops.infix import Infix
 from ..ops.lists import no_ref
-from ..ops.numbers import plain
 from ..ops.other_names import Renamed
 from ..ops.primitive import Primitive, Static
 from ..ops.splitmix import site_of
@@ -326,7 +326,7 @@ class SessionRef(Node[Any]):
         operator = _REFLECTED.get(ufunc.__name__)
         if operator and method == "__call__" and not more and not isinstance(inputs[0], Node):
             return getattr(self, operator)(inputs[0])
-        from ..ops.foreign_calls import op_for
+        from ..ops.hints import op_for
 
         name = _REDUCTIONS.get(ufunc.__name__, ufunc.__name__) if method == "reduce" else ufunc.__name__
         raise TypeError(f"np.{name} takes no refs: {op_for(name, 'the session')}")

@@ -20,15 +20,15 @@ from ..interpreters.control import CONTROL, bodies_of
 from ..interpreters.graph.passes import dead_code, expand
 from ..interpreters.graph.recorder import record
 from ..interpreters.tracer import constants, evaluate
+from ..ops.body import Body, Equation
 from ..ops.catalogue import own
-from ..ops.catalogue.elementwise import SCALE
-from ..ops.catalogue.logic import FULL
-from ..ops.catalogue.normalization import BATCH_NORM
-from ..ops.closed import Body, Equation
 from ..ops.cursor import Region
 from ..ops.dims import Dim, DimFloat, DimScope, substitute
+from ..ops.elementwise import SCALE
 from ..ops.errors import ProgramError
+from ..ops.logic import FULL
 from ..ops.mesh import Mesh
+from ..ops.normalization import BATCH_NORM
 from ..ops.primitive import Primitive
 from ..ops.structure import VARY_LIKE
 from ..ops.trees import Structure, unflatten

@@ -16,11 +16,11 @@ from typing import Any, Literal, TypeAlias, final
 import numpy as np
 
 from ..api import check, run, value_and_grad
+from ..ops.body import Body, Equation
 from ..ops.box import Box
-from ..ops.catalogue.logic import IOTA
-from ..ops.closed import Body, Equation
 from ..ops.dims import DimExpr, DimFloat
 from ..ops.errors import OpstageError, UsageError
+from ..ops.logic import IOTA
 from ..ops.spec import Spec
 from ..options import Options
 from . import Method, bounds, outward

@@ -13,7 +13,7 @@ from opstage import Spec
 from opstage.interop.onnx.operators import EXPORTS
 from opstage.interpreters.shape_check.capability import Answer, capabilities
 from opstage.models import model
-from opstage.ops.catalogue import linalg
+from opstage.ops import matmul as linalg
 from opstage.options import Options
 
 X = np.linspace(0.25, 2.0, 6).reshape(2, 3)

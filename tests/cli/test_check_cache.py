@@ -165,7 +165,7 @@ def test_an_answer_is_that_to_the_same_question(
     with monkeypatch.context() as changed:
         changed.setattr(cache, "__version__", "0.0.0")
         assert answer(0)
-    kept = [path for path in (folder.parent / "kept").iterdir() if "catalogue/layout.py" in path.read_text()]
+    kept = [path for path in (folder.parent / "kept").iterdir() if "ops/layout.py" in path.read_text()]
     assert len(kept) == 5  # Opstage's own modules are among what is read
     for path in kept:
         text = path.read_text()
@@ -181,7 +181,7 @@ def test_a_changed_module_of_opstage_is_seen(folder: Path, fresh: list[str], mon
     answers(["one"])
     (kept,) = (folder.parent / "kept").iterdir()
     text = kept.read_text()
-    at = text.index("catalogue/layout.py") + len('catalogue/layout.py", "')
+    at = text.index("ops/layout.py") + len('ops/layout.py", "')
     kept.write_text(text[:at] + "1" + text[at:])  # as if it had had another size
     del fresh[:]
     assert answers(["one"]) == {"one": 0} and fresh == ["one"]

@@ -14,7 +14,7 @@ from opstage.interpreters.eager_cpu import NumpyOps
 from opstage.interpreters.eager_cpu.interpreter import _told_apart
 from opstage.interpreters.eager_cpu.kernels import kernel_table
 from opstage.ops.catalogue import primitives
-from opstage.ops.catalogue.elementwise import SCALE
+from opstage.ops.elementwise import SCALE
 from opstage.ops.primitive import Primitive
 from opstage.ops.trees import flatten, unflatten
 from opstage.ops.types import TensorType

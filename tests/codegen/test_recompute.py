@@ -15,8 +15,8 @@ from opstage.compiler.codegen.formulas import has_formula
 from opstage.compiler.codegen.lowered import Lowered
 from opstage.interpreters.eager_cpu import NumpyOps
 from opstage.interpreters.graph import Graph
-from opstage.ops.catalogue.attention import SCALED_DOT_PRODUCT_ATTENTION_GRAD
-from opstage.ops.catalogue.normalization import BATCH_NORM, BATCH_NORM_GRAD, GROUP_NORM
+from opstage.ops.attention import SCALED_DOT_PRODUCT_ATTENTION_GRAD
+from opstage.ops.normalization import BATCH_NORM, BATCH_NORM_GRAD, GROUP_NORM
 from opstage.ops.primitive import Primitive
 from opstage.ops.types import TensorType
 from opstage.options import Options

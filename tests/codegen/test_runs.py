@@ -11,7 +11,7 @@ import opstage
 from opstage import Options
 from opstage.compiler.codegen import runs
 from opstage.interpreters.eager_cpu import loop_body
-from opstage.ops.closed import Body
+from opstage.ops.body import Body
 
 LENGTH = 40
 

@@ -20,9 +20,9 @@ import opstage
 from opstage import derived
 from opstage.interpreters.registry import make_interpreter
 from opstage.ops.catalogue import primitives
-from opstage.ops.catalogue.collective import CollectiveOps
+from opstage.ops.collective import CollectiveOps
 from opstage.ops.errors import LocatedError, OpstageError
-from opstage.ops.kinds import Effect
+from opstage.ops.primitive import Effect
 from opstage.ops.protocol import OPS, Ops
 from opstage.ops.trees import flatten, unflatten
 from opstage.options import Options

@@ -110,7 +110,7 @@ def test_every_core_op_has_a_kernel() -> None:
     every = {
         value
         for family in FAMILIES
-        for value in vars(import_module(f"opstage.ops.catalogue.{family}")).values()
+        for value in vars(import_module(f"opstage.ops.{family}")).values()
         if isinstance(value, Primitive)
     }
     interpreter = make_interpreter(CUDA)

@@ -13,7 +13,7 @@ from opstage.compiler.gpu.probe import find_device
 from opstage.interpreters.eager_cuda.kernels import columns, convolution
 from opstage.interpreters.eager_cuda.kernels.columns import ColumnsGeometry, Run, by_product, runs
 from opstage.interpreters.eager_cuda.kernels.windows import Windows
-from opstage.ops.catalogue.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
+from opstage.ops.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
 from opstage.ops.types import FLOAT32, TensorType
 from opstage.options import Options
 from tests.samples import SAMPLES

@@ -19,13 +19,13 @@ from opstage.interpreters.eager_cuda import CudaOps
 from opstage.interpreters.eager_cuda.kernels import KERNELS
 from opstage.interpreters.eager_cuda.kernels.reduction import total
 from opstage.ops.catalogue import primitives
-from opstage.ops.catalogue.elementwise import SCALE
-from opstage.ops.catalogue.layout import TRANSPOSE2D
-from opstage.ops.catalogue.loss import MSE_LOSS
-from opstage.ops.catalogue.normalization import RMS_NORM
-from opstage.ops.catalogue.reduction import REDUCE_MEAN
+from opstage.ops.elementwise import SCALE
 from opstage.ops.errors import RangeError
+from opstage.ops.layout import TRANSPOSE2D
+from opstage.ops.loss import MSE_LOSS
+from opstage.ops.normalization import RMS_NORM
 from opstage.ops.primitive import Primitive
+from opstage.ops.reduction import REDUCE_MEAN
 from opstage.ops.types import FLOAT32, INT32, TensorType
 from opstage.options import Options
 from tests.conformance.harness import assert_close, inputs, program_of

@@ -23,7 +23,7 @@ from opstage.compiler.gpu.driver import Gpu
 from opstage.compiler.gpu.exclusive import require_own_process
 from opstage.compiler.gpu.launches import Call
 from opstage.interpreters.eager_cuda import CudaOps
-from opstage.ops.catalogue import linalg
+from opstage.ops import matmul as linalg
 from opstage.ops.errors import DeviceError, ProgramError, UsageError
 from opstage.ops.types import FLOAT32, TensorType
 from opstage.options import Options

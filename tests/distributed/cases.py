@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from opstage.ops.functions import collective
+from opstage.ops import collective
 
 RANKS = 4
 AXIS = "data"

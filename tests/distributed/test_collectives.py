@@ -14,7 +14,7 @@ from opstage.distributed.ranks import Ranks, RankValues, on_mesh
 from opstage.distributed.replication import Varying, VaryingRef
 from opstage.interpreters.derivatives import jvp, vjp
 from opstage.interpreters.registry import make_interpreter
-from opstage.ops.catalogue.collective import CollectiveOps
+from opstage.ops.collective import CollectiveOps
 from opstage.ops.protocol import OPS
 from tests.conformance.raises import stated
 from tests.distributed.cases import AXIS, CASES, RANKS, Case

@@ -15,7 +15,7 @@ import opstage
 from opstage import Options, Spec, init, optim
 from opstage.distributed.ranks import Ranks
 from opstage.models import mlp, model
-from opstage.ops.catalogue.collective import ALL_REDUCE
+from opstage.ops.collective import ALL_REDUCE
 from opstage.ops.program import Aux
 from opstage.ops.trees import flatten
 

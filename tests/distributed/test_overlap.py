@@ -18,8 +18,8 @@ from opstage.interpreters.graph import rank_programs
 from opstage.interpreters.graph.cpu.plan import CpuPlan
 from opstage.interpreters.graph.executor import CpuExecutor
 from opstage.interpreters.graph.overlap import Begin, End
-from opstage.ops.catalogue.collective import ALL_REDUCE, REDUCE_SCATTER
-from opstage.ops.kinds import Kind
+from opstage.ops.collective import ALL_REDUCE, REDUCE_SCATTER
+from opstage.ops.primitive import Kind
 from tests.distributed.test_processes import trained
 from tests.distributed.threads import Threads, on_processes
 

@@ -17,7 +17,7 @@ from opstage.interpreters.registry import make_interpreter
 from opstage.interpreters.shape_check import Report
 from opstage.interpreters.tracer import constants, evaluate
 from opstage.models import gpt, model
-from opstage.ops.closed import Body
+from opstage.ops.body import Body
 from opstage.ops.dims import evaluate as at
 from opstage.training.validate import check_step, report_on
 from tests.distributed import test_bodies

@@ -11,7 +11,7 @@ import pytest
 import opstage
 from opstage import Options, Spec, init, optim
 from opstage.models import gpt, model, parallel, vit
-from opstage.ops.catalogue.loss import IGNORED
+from opstage.ops.loss import IGNORED
 from opstage.ops.trees import flatten
 from opstage.training.validate import check_step
 

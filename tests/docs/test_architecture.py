@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from opstage.ops.catalogue.linalg import LINEAR
+from opstage.ops.matmul import LINEAR
 from tests.docs.blocks import ROOT
 from tests.structure.test_import_direction import AMONG_INTERPRETERS, HOUSE
 

@@ -17,11 +17,11 @@ from opstage.interpreters.graph.compiled import CompiledOps
 from opstage.interpreters.graph.recorder import Variable
 from opstage.interpreters.registry import make_interpreter
 from opstage.interpreters.tape import Node
-from opstage.ops.catalogue.convolution import CONV, CONV_TRANSPOSE
-from opstage.ops.catalogue.elementwise import ADD
-from opstage.ops.catalogue.layout import BROADCAST_TO
-from opstage.ops.catalogue.pooling import MAX_POOL
-from opstage.ops.catalogue.reduction import REDUCE_SUM
+from opstage.ops.convolution import CONV, CONV_TRANSPOSE
+from opstage.ops.elementwise import ADD
+from opstage.ops.layout import BROADCAST_TO
+from opstage.ops.pooling import MAX_POOL
+from opstage.ops.reduction import REDUCE_SUM
 from opstage.ops.splitmix import splitmix64
 from opstage.ops.trees import flatten, unflatten
 from opstage.ops.types import TensorType

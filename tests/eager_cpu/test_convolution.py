@@ -24,7 +24,7 @@ from opstage.interpreters.eager_cpu.loops import (
 )
 from opstage.interpreters.eager_cpu.loops.geometry import ConvGeometry
 from opstage.interpreters.eager_cpu.memory import give_back_workspace
-from opstage.ops.catalogue.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
+from opstage.ops.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
 
 Array = npt.NDArray[Any]
 Sizes = tuple[int, ...]

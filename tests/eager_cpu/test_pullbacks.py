@@ -13,7 +13,7 @@ from opstage.interpreters import fused_call, pullbacks
 from opstage.interpreters.eager_cpu import NumpyOps, interpreter
 from opstage.interpreters.tape import Tape
 from opstage.ops.catalogue import primitives
-from opstage.ops.kinds import Kind
+from opstage.ops.primitive import Kind
 from tests.conformance.harness import assert_close, inputs, is_float, leaves
 from tests.samples import SAMPLES, Sample
 

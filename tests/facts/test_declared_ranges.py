@@ -14,9 +14,8 @@ from opstage.data.own_rows import OwnRows
 from opstage.facts import ranges_of
 from opstage.interpreters.shape_check.contract import Contract
 from opstage.models.gpt import Config, make
-from opstage.ops.declared import read_inputs
 from opstage.ops.errors import RangeError, UsageError
-from opstage.ops.spec import sized
+from opstage.ops.spec import read_inputs, sized
 from opstage.training.predictor import Predictor
 
 X = Spec("B 4", range=(0, 1))

@@ -15,8 +15,8 @@ from opstage.analysis.dependence.masks import in_every_row, misses_a_row
 from opstage.analysis.dependence.regions import ANYWHERE, NONE, Region, region
 from opstage.analysis.ranges.fact import limits_of
 from opstage.facts import Interpretation, with_claims
-from opstage.ops.claims import Causal
 from opstage.ops.errors import UsageError
+from opstage.ops.spec import Causal
 from tests.analysis.ranges.half import half
 from tests.analysis.ranges.half import run as in_half
 

@@ -16,8 +16,7 @@ from opstage.cli.check.request import Asked, Request
 from opstage.cli.check.user import check_user
 from opstage.cli.main import cli
 from opstage.interpreters.shape_check.formats import CheckOutcome, render
-from opstage.ops.claims import Causal, Ignores, Independent, Uses, Window, read_claims
-from opstage.ops.declared import declared
+from opstage.ops.spec import Causal, Ignores, Independent, Uses, Window, declared, read_claims
 from opstage.testing import assert_shapes
 
 FILE = """

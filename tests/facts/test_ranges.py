@@ -11,7 +11,7 @@ import opstage
 from opstage import Options, Spec
 from opstage.analysis.ranges import rules
 from opstage.facts import RangeReport, ranges_of
-from opstage.ops.catalogue import elementwise, logic, reduction
+from opstage.ops import elementwise, logic, reduction
 from opstage.ops.errors import UsageError
 
 X = Spec("B 10")

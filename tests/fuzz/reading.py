@@ -37,10 +37,9 @@ from opstage.interpreters.graph.text import large_constants, parse
 from opstage.mapped_tensors import map_tensors
 from opstage.onnx import InternalError
 from opstage.ops.amounts import parse_bytes
-from opstage.ops.declared import read_inputs
 from opstage.ops.dims import DimScope
 from opstage.ops.errors import OpstageError
-from opstage.ops.spec import sized
+from opstage.ops.spec import read_inputs, sized
 from opstage.ops.types import as_dtype
 from opstage.tensors import read_header, read_tensors
 from opstage.training import checkpoint

@@ -16,7 +16,7 @@ from opstage.compiler.codegen.views import View, packed
 from opstage.interpreters.eager_cpu.interpreter import NumpyOps
 from opstage.interpreters.graph import Graph
 from opstage.interpreters.graph.cpu.plan import CpuPlan
-from opstage.ops.closed import Equation
+from opstage.ops.body import Equation
 from opstage.ops.types import dtype_name
 
 

@@ -13,7 +13,7 @@ from opstage.interpreters.graph import Graph, record
 from opstage.interpreters.graph.checker import check_graph
 from opstage.interpreters.graph.passes import expand
 from opstage.interpreters.graph.recorder import replay
-from opstage.ops.closed import Body
+from opstage.ops.body import Body
 from opstage.ops.primitive import Primitive
 from opstage.ops.types import TensorType, as_dtype, dtype_name
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from opstage.interpreters.graph import Graph
 from opstage.interpreters.tracer import Composite, statics_of
-from opstage.ops.closed import Body
+from opstage.ops.body import Body
 
 
 def same_graphs(a: Graph, b: Graph) -> None:

@@ -17,7 +17,7 @@ from opstage.compiler.codegen.cpu.source import cluster_loop
 from opstage.interpreters.derivatives import value_and_grad
 from opstage.interpreters.graph.cpu.optimise import optimise
 from opstage.interpreters.graph.cpu.plan import CpuPlan
-from opstage.ops.closed import Equation
+from opstage.ops.body import Equation
 from tests.graph.random_programs import random_graph
 
 rng = np.random.default_rng(0)

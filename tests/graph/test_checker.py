@@ -11,8 +11,8 @@ from hypothesis import given, settings
 
 from opstage.interpreters.graph import Graph, record
 from opstage.interpreters.graph.checker import RULES, GraphError, check_graph, violations
-from opstage.ops.catalogue.pooling import MAX_POOL
-from opstage.ops.closed import Body, BodyConstant, Equation
+from opstage.ops.body import Body, BodyConstant, Equation
+from opstage.ops.pooling import MAX_POOL
 from opstage.ops.types import FLOAT32, INT64, TensorType
 from tests.graph.recorded import NAMES, training_step, with_gradients
 from tests.property.ops import MAKERS

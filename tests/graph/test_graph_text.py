@@ -25,7 +25,7 @@ from opstage.interpreters.graph.notation import (
     show_static,
 )
 from opstage.interpreters.graph.text import large_constants, parse, show_graph
-from opstage.ops.closed import Body
+from opstage.ops.body import Body
 from opstage.ops.cursor import Region
 from opstage.ops.dims import DimFloat, DimScope, maximum, minimum, ratio, rsqrt
 from opstage.ops.errors import UsageError

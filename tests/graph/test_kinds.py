@@ -19,8 +19,7 @@ from opstage.interpreters.graph.cpu.optimise import optimise as optimise_for_cpu
 from opstage.interpreters.graph.cpu.plan import CpuPlan, HostStep
 from opstage.interpreters.graph.passes import optimise, standard
 from opstage.ops.catalogue import primitives
-from opstage.ops.kinds import Effect, Kind
-from opstage.ops.primitive import Primitive
+from opstage.ops.primitive import Effect, Kind, Primitive
 from opstage.ops.trees import flatten, unflatten
 from opstage.ops.types import FLOAT64, TensorType
 from tests.conformance.harness import inputs

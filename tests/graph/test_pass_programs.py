@@ -19,12 +19,12 @@ from opstage.interpreters.graph.passes import (
     standard,
     through_loops,
 )
-from opstage.ops.catalogue.indexing import GATHER_ROW
-from opstage.ops.catalogue.logic import FULL, IOTA
-from opstage.ops.catalogue.reduction import REDUCE_MAX
-from opstage.ops.catalogue.slicing import PAD
-from opstage.ops.closed import Body
-from opstage.ops.kinds import Kind
+from opstage.ops.body import Body
+from opstage.ops.indexing import GATHER_ROW
+from opstage.ops.logic import FULL, IOTA
+from opstage.ops.primitive import Kind
+from opstage.ops.reduction import REDUCE_MAX
+from opstage.ops.slicing import PAD
 from tests.graph.passes_common import assert_same, no_kernels, to_core
 from tests.graph.random_programs import graphs, random_graph
 from tests.searches import share

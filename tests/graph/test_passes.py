@@ -20,10 +20,10 @@ from opstage.interpreters.graph.passes import (
     standard,
     through_loops,
 )
-from opstage.ops.catalogue.logic import FULL
-from opstage.ops.closed import Body
+from opstage.ops.body import Body
 from opstage.ops.dims import DimScope
 from opstage.ops.errors import RangeError
+from opstage.ops.logic import FULL
 from opstage.ops.types import INT64, TensorType
 from tests.graph.passes_common import assert_same, graph_of, names, no_kernels, outcome, passed, same_bits, to_core
 from tests.graph.recorded import NAMES, training_step

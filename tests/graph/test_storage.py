@@ -17,7 +17,7 @@ from opstage.interpreters.eager_cpu.interpreter import NumpyOps
 from opstage.interpreters.graph import Graph, record
 from opstage.interpreters.graph.recorder import replay
 from opstage.interpreters.graph.text import FORMAT
-from opstage.ops.closed import Body
+from opstage.ops.body import Body
 from opstage.ops.errors import UsageError
 from opstage.ops.types import FLOAT64, TensorType
 from opstage.options import Options

@@ -16,8 +16,8 @@ from opstage.interpreters.eager_cpu.tally import Taken, taken
 from opstage.interpreters.registry import make_interpreter
 from opstage.interpreters.transparent import Transparent
 from opstage.models import model
-from opstage.ops.catalogue.activation import SILU
-from opstage.ops.catalogue.elementwise import SIGMOID
+from opstage.ops.activation import SILU
+from opstage.ops.elementwise import SIGMOID
 from opstage.ops.primitive import Primitive, Static
 from opstage.ops.trees import flatten, unflatten
 from opstage.ops.types import TensorType

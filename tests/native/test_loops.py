@@ -24,8 +24,8 @@ from opstage.compiler.native.frontend.functions import Module
 from opstage.compiler.native.frontend.types import FLOAT32, FLOAT64
 from opstage.interpreters.eager_cpu.loops.jit import Elementwise, JitLoop, loop
 from opstage.interpreters.host import Array
-from opstage.ops.catalogue.reduction import LOG_SOFTMAX, SOFTMAX
 from opstage.ops.primitive import Primitive
+from opstage.ops.reduction import LOG_SOFTMAX, SOFTMAX
 from opstage.ops.splitmix import random_words
 from opstage.ops.types import TensorType
 

@@ -15,9 +15,9 @@ import opstage
 from opstage import Options
 from opstage.interpreters.eager_cpu.kernels import kernel_table
 from opstage.interpreters.graph.recorder import record
-from opstage.ops.calls import NUMERIC
-from opstage.ops.catalogue.biased_attention import BIASED_ATTENTION, BIASED_ATTENTION_GRAD
-from opstage.ops.catalogue.elementwise import SCALE
+from opstage.ops.attention import BIASED_ATTENTION, BIASED_ATTENTION_GRAD
+from opstage.ops.elementwise import SCALE
+from opstage.ops.method import NUMERIC
 from opstage.ops.types import FLOAT64, TensorType
 
 BACKENDS = [Options(backend=backend, dtype="float64") for backend in ("eager", "compiled")]

@@ -10,7 +10,7 @@ import pytest
 import opstage
 from opstage import Spec, UsageError
 from opstage.init import Declaration, zeros
-from opstage.ops.declared import declared, read_inputs
+from opstage.ops.spec import declared, read_inputs
 from opstage.training.validate import parameter_specs
 
 

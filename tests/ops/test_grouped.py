@@ -15,8 +15,8 @@ from opstage.compiler.native import find_blas, one_thread
 from opstage.interpreters.eager_cpu.loops.grouped import grouped_step
 from opstage.interpreters.host import address_of
 from opstage.interpreters.structural import SCAN
-from opstage.ops.catalogue.grouped import GROUPED_MATMUL, GROUPED_OUTER
 from opstage.ops.errors import DtypeError, ShapeError
+from opstage.ops.matmul import GROUPED_MATMUL, GROUPED_OUTER
 from opstage.ops.primitive import Primitive
 from tests.ops.functions import FLOAT64, Row, assert_row
 from tests.samples.grouped import products_by_rows, sums_by_rows

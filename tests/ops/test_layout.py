@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from opstage.ops.catalogue.layout import BROADCAST_TO, FLATTEN, RESHAPE, SQUEEZE, SWAP_ADJACENT_AT_DEPTH
-from opstage.ops.catalogue.slicing import CONCAT, PAD, SLICE, STACK
 from opstage.ops.dims import Dim, DimScope
 from opstage.ops.errors import ShapeError
+from opstage.ops.layout import BROADCAST_TO, FLATTEN, RESHAPE, SQUEEZE, SWAP_ADJACENT_AT_DEPTH
+from opstage.ops.slicing import CONCAT, PAD, SLICE, STACK
 from opstage.ops.types import FLOAT32, TensorType
 
 SCOPE = DimScope()

@@ -10,9 +10,9 @@ import pytest
 
 import opstage
 from opstage.interpreters.eager_cpu.kernels.reduction import reduce_sum
-from opstage.ops.catalogue.reduction import ARGMAX, REDUCE_MAX, REDUCE_MEAN, REDUCE_SUM, SOFTMAX
 from opstage.ops.dims import DimScope
 from opstage.ops.errors import ShapeError
+from opstage.ops.reduction import ARGMAX, REDUCE_MAX, REDUCE_MEAN, REDUCE_SUM, SOFTMAX
 from opstage.ops.types import FLOAT32, INT32, INT64, TensorType
 from opstage.options import Options
 

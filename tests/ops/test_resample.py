@@ -13,7 +13,7 @@ import pytest
 import opstage
 from opstage import derived
 from opstage.ops.errors import ShapeError
-from opstage.ops.functions.resample import COORDINATES, ROUNDINGS
+from opstage.ops.interpolation import COORDINATES, ROUNDINGS
 from tests.ops.functions import COMPILED, FLOAT64, Row, assert_row
 
 ROWS = [

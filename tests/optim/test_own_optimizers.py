@@ -17,7 +17,7 @@ from opstage.compiler.native.blas import one_thread
 from opstage.interpreters.eager_cpu import interpreter as eager_cpu
 from opstage.interpreters.eager_cpu.interpreter import NumpyOps
 from opstage.models import model
-from opstage.ops.catalogue.elementwise import SQRT
+from opstage.ops.elementwise import SQRT
 from opstage.ops.primitive import Primitive
 from opstage.optim import Optimizer, Slot
 from opstage.training import checkpoint

@@ -22,7 +22,7 @@ from opstage.interpreters.tape import Tape
 from opstage.interpreters.tape_record import Record
 from opstage.interpreters.tracer import constants, evaluate
 from opstage.interpreters.transparent import Transparent
-from opstage.ops.closed import Body
+from opstage.ops.body import Body
 from opstage.ops.dims import evaluate as value_of
 from opstage.ops.primitive import Primitive, Static
 from tests.scan.scan_programs import CASES, cumulative_sum, rnn, scanned, unrolled

@@ -11,8 +11,8 @@ import pytest
 
 import opstage
 from opstage import Aux, Options, Spec
-from opstage.ops.declared import Shapes
 from opstage.ops.errors import OpstageError, ProgramError
+from opstage.ops.spec import Shapes
 from opstage.testing import assert_shapes
 from opstage.training.program_check import FORWARD, STEP, check_program
 from opstage.training.trainer import scalar_trainer

@@ -300,7 +300,7 @@ def test_a_check_says_what_is_tied_and_counts_it_once() -> None:
         opstage.check(loss, tied_tree(), Spec("B 4")),
         opstage.check_step(loss, tied_tree(), Spec("B 4"), optimizer=optim.adam()),
         trainer.report(Spec("B 4"), optimizer=optim.adam()),
-        check_program(loss, opstage.ops.declared.Shapes({"x": Spec("B 4")}, lambda: tied_tree())).report,
+        check_program(loss, opstage.ops.spec.Shapes({"x": Spec("B 4")}, lambda: tied_tree())).report,
     ]
     for report in reports:
         assert report.ok and not report.warnings
@@ -342,7 +342,7 @@ def test_a_torch_module_that_shares_a_tensor_is_read_as_tied() -> None:
     def program(ops: Any, params: Any, x: Any) -> Any:
         return ops.sum(ops.linear(params["b.weight"], None, ops.linear(params["a.weight"], None, x)))
 
-    checked = check_program(program, opstage.ops.declared.Shapes({"x": Spec("B 4")}, Net))
+    checked = check_program(program, opstage.ops.spec.Shapes({"x": Spec("B 4")}, Net))
     assert checked.report.parameters == 16 and checked.report.tied == (("params.a.weight", "params.b.weight"),)
 
 
@@ -526,8 +526,8 @@ def test_an_array_at_two_places_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", shared_trees())
 def test_a_check_warns_of_an_array_at_two_places(name: str) -> None:
     tree = shared_trees()[name]
-    by_function = check_program(loss, opstage.ops.declared.Shapes({"x": Spec("B 4")}, lambda: tree)).report
-    forward = check_program(loss, opstage.ops.declared.Shapes({"x": Spec("B 4")}, tree), train=False).report
+    by_function = check_program(loss, opstage.ops.spec.Shapes({"x": Spec("B 4")}, lambda: tree)).report
+    forward = check_program(loss, opstage.ops.spec.Shapes({"x": Spec("B 4")}, tree), train=False).report
     for report in (opstage.check_step(loss, tree, Spec("B 4")), by_function, forward):
         assert report.ok and [warning.rule for warning in report.warnings] == ["shared-array"]
         assert report.parameters == 27

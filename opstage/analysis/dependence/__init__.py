@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from ...ops.catalogue.reduction import REDUCE_MAX
-from ...ops.closed import BodyConstant
+from ...ops.body import BodyConstant
 from ...ops.dims import Dim, DimExpr
 from ...ops.dims.polynomial import names_of
+from ...ops.reduction import REDUCE_MAX
 from ...ops.types import DType, Shape, TensorType, dtype_name
 from ..domain import Domain, OpCall
 from ..ranges.fact import FloatLimits, ValueRange, limits_of

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from ...ops.catalogue import elementwise, logic
+from ...ops import elementwise, logic
 from ...ops.dims import DimExpr, DimFloat
 from ...ops.primitive import Primitive
 from ...ops.types import DType

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from ...ops.catalogue import elementwise, transcendental
+from ...ops import elementwise, transcendental
 from ...ops.dims import Dim
 from ..domain import OpCall
 from ..ranges.fact import FloatLimits, ValueRange

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from ...ops.catalogue import elementwise, logic, rounding
+from ...ops import elementwise, logic, rounding
 from ...ops.dims import Dim
 from ...ops.primitive import Primitive
 from ..domain import OpCall

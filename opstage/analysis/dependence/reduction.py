@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ...ops.catalogue import reduction
+from ...ops import reduction
 from ...ops.dims import Dim
 from ...ops.types import Shape
 from ..domain import OpCall, Rule

@@ -5,24 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from ...ops.catalogue import (
-    convolution,
-    determinants,
-    factorizations,
-    fourier,
-    indexing,
-    layout,
-    linalg,
-    logic,
-    pooling,
-    random,
-    reduction,
-    sequence,
-    slicing,
-    solving,
-)
-from ...ops.kinds import Kind
-from ...ops.primitive import Primitive
+from ...ops import convolution, fourier, indexing, layout, logic, pooling, random, reduction, sequence, slicing
+from ...ops import factorization as factorizations
+from ...ops import linalg as determinants
+from ...ops import linalg as solving
+from ...ops import matmul as linalg
+from ...ops.primitive import Kind, Primitive
 from ..domain import OpCall, Rule
 from .elementwise import pointwise
 from .layout import (

@@ -12,7 +12,8 @@ from ...interpreters.interpreter import Variable
 from ...interpreters.looping import WHILE
 from ...interpreters.structural import SCAN, bind_scan
 from ...interpreters.tracer import Tracer, constants, evaluate
-from ...ops.catalogue.logic import (
+from ...ops.body import Body, ScanParameters
+from ...ops.logic import (
     CAST,
     DETACH,
     EQUAL,
@@ -29,11 +30,10 @@ from ...ops.catalogue.logic import (
     LOGICAL_XOR,
     SELECT,
 )
-from ...ops.catalogue.random import RAND_UNIFORM
-from ...ops.catalogue.sequence import LINEAR_RECURRENCE
-from ...ops.catalogue.slicing import PAD
-from ...ops.closed import Body, ScanParameters
 from ...ops.primitive import Primitive, Static
+from ...ops.random import RAND_UNIFORM
+from ...ops.sequence import LINEAR_RECURRENCE
+from ...ops.slicing import PAD
 from ...ops.types import BOOL, as_dtype, is_float
 from .elementwise import filled
 from .interpreter import EPS, Interval, Intervals, down, rising, up

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from ...ops.catalogue.activation import (
+from ...ops.activation import (
     CELU,
     ELU,
     GELU,
@@ -25,7 +25,7 @@ from ...ops.catalogue.activation import (
     SOFTSIGN,
     TANHSHRINK,
 )
-from ...ops.catalogue.elementwise import (
+from ...ops.elementwise import (
     ABS,
     ADD,
     CLAMP,
@@ -50,25 +50,10 @@ from ...ops.catalogue.elementwise import (
     SUB,
     TANH,
 )
-from ...ops.catalogue.monotone import MONOTONE, Monotone
-from ...ops.catalogue.rounding import CEIL, FLOOR, FLOOR_DIVIDE, MOD, ROUND, SIGN, TRUNC
-from ...ops.catalogue.transcendental import (
-    ACOS,
-    ACOSH,
-    ASIN,
-    ASINH,
-    ATAN,
-    ATANH,
-    COSH,
-    EXP2,
-    EXPM1,
-    LOG1P,
-    LOG2,
-    LOG10,
-    SINH,
-)
-from ...ops.enclosures import corners, is_even, magnitudes, power_operands
+from ...ops.monotone import MONOTONE, Monotone, corners, is_even, magnitudes, power_operands
 from ...ops.primitive import Primitive, Static
+from ...ops.rounding import CEIL, FLOOR, FLOOR_DIVIDE, MOD, ROUND, SIGN, TRUNC
+from ...ops.transcendental import ACOS, ACOSH, ASIN, ASINH, ATAN, ATANH, COSH, EXP2, EXPM1, LOG1P, LOG2, LOG10, SINH
 from .interpreter import Interval, Intervals, down, eps_of, rising, rounded_ends, up
 
 Refs = tuple[Interval[Any], ...]

@@ -28,12 +28,11 @@ from ...interpreters.fused_call import Program, fused_call
 from ...interpreters.interpreter import Interpreter, Variable, Wrapper
 from ...interpreters.tracer import Tracer
 from ...ops.catalogue import own
-from ...ops.catalogue.logic import CAST
 from ...ops.cursor import Quietly
 from ...ops.errors import ProgramError, UnsupportedError
 from ...ops.infix import Infix
-from ...ops.kinds import Effect, Kind
-from ...ops.primitive import Primitive, R, Static, distinct
+from ...ops.logic import CAST
+from ...ops.primitive import Effect, Kind, Primitive, R, Static, distinct
 from ...ops.types import FLOAT32, FLOAT64, DType, Shape, TensorType, dtype_name, is_float
 
 

@@ -17,10 +17,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ...ops.catalogue.attention import SCALED_DOT_PRODUCT_ATTENTION, allowed_of, scores_of
-from ...ops.catalogue.biased_attention import BIASED_ATTENTION
-from ...ops.catalogue.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
-from ...ops.catalogue.indexing import (
+from ...ops.attention import BIASED_ATTENTION, SCALED_DOT_PRODUCT_ATTENTION, allowed_of, scores_of
+from ...ops.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
+from ...ops.dims import prod
+from ...ops.indexing import (
     GATHER_ROW,
     GATHER_ROWS,
     GATHER_SCALAR,
@@ -30,12 +30,11 @@ from ...ops.catalogue.indexing import (
     SCATTER_ADD_SCALAR,
     SCATTER_ADD_VEC,
 )
-from ...ops.catalogue.linalg import BMM, LINEAR, MATMUL
-from ...ops.catalogue.pooling import AVG_POOL, AVG_POOL_GRAD, MAX_POOL_GATHER, MAX_POOL_SCATTER
-from ...ops.catalogue.reduction import REDUCE_SUM
-from ...ops.catalogue.sequence import CUMSUM
-from ...ops.dims import prod
+from ...ops.matmul import BMM, LINEAR, MATMUL
+from ...ops.pooling import AVG_POOL, AVG_POOL_GRAD, MAX_POOL_GATHER, MAX_POOL_SCATTER
 from ...ops.primitive import Primitive, Static
+from ...ops.reduction import REDUCE_SUM
+from ...ops.sequence import CUMSUM
 from ...ops.types import TensorType, is_float
 from .interpreter import TINY, Interval, Intervals, by_one_kernel, eps_of, gamma, overflow, rising
 

@@ -5,21 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ...ops.catalogue.loss import CROSS_ENTROPY, class_axis, is_label
-from ...ops.catalogue.pooling import MAX_POOL, SMOOTH_MAX_POOL
-from ...ops.catalogue.reduction import (
-    ARGMAX,
-    ARGMIN,
-    LOG_SOFTMAX,
-    REDUCE_ALL,
-    REDUCE_ANY,
-    REDUCE_MAX,
-    REDUCE_MIN,
-    SOFTMAX,
-)
-from ...ops.catalogue.sequence import ARGSORT
 from ...ops.dims import prod
+from ...ops.loss import CROSS_ENTROPY, class_axis, is_label
+from ...ops.pooling import MAX_POOL, SMOOTH_MAX_POOL
 from ...ops.primitive import Primitive, Static
+from ...ops.reduction import ARGMAX, ARGMIN, LOG_SOFTMAX, REDUCE_ALL, REDUCE_ANY, REDUCE_MAX, REDUCE_MIN, SOFTMAX
+from ...ops.sequence import ARGSORT
 from ...ops.types import BOOL, INT64, TensorType
 from .control import known
 from .elementwise import filled

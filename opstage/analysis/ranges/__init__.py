@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from typing_extensions import override
 
-from ...ops.catalogue.elementwise import ABS, ADD, SUB
-from ...ops.closed import BodyConstant
+from ...ops.body import BodyConstant
 from ...ops.dims import Dim
+from ...ops.elementwise import ABS, ADD, SUB
 from ...ops.primitive import Primitive, Static, distinct
 from ...ops.types import DType, TensorType, dtype_name, is_float
 from ..domain import Domain, LoopFacts, OpCall

@@ -12,8 +12,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ...ops.catalogue import logic
-from ...ops.kinds import Kind
+from ...ops import logic
+from ...ops.primitive import Kind
 from ...ops.types import is_float
 from ..domain import OpCall
 from .elementwise import above

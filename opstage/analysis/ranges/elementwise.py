@@ -11,7 +11,7 @@ import math
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from ...ops.catalogue import elementwise, reduction
+from ...ops import elementwise, reduction
 from ...ops.dims import Dim, DimExpr, DimFloat
 from ...ops.dims.polynomial import Atom, NamedDim, variable
 from ...ops.dims.real import as_real

@@ -7,8 +7,8 @@ import operator
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-from ...ops.enclosures import corners, magnitudes
 from ...ops.errors import UsageError, nearest
+from ...ops.monotone import corners, magnitudes
 from ...ops.types import Shape
 
 INFINITY = math.inf

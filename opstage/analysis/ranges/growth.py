@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, final
 
 from typing_extensions import override
 
-from ...ops.catalogue import activation, elementwise, indexing, layout, linalg, logic, reduction, slicing
-from ...ops.closed import BodyConstant
+from ...ops import activation, elementwise, indexing, layout, logic, reduction, slicing
+from ...ops import matmul as linalg
+from ...ops.body import BodyConstant
 from ...ops.dims import Dim
 from ...ops.primitive import Primitive
 from ...ops.types import TensorType, is_float

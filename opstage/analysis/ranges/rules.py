@@ -7,16 +7,14 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
-from ...ops.catalogue import (
+from ...ops import (
     activation,
     attention,
-    biased_attention,
     convolution,
     elementwise,
     fourier,
     indexing,
     layout,
-    linalg,
     logic,
     loss,
     pooling,
@@ -27,8 +25,9 @@ from ...ops.catalogue import (
     slicing,
     transcendental,
 )
-from ...ops.catalogue.monotone import MONOTONE
-from ...ops.enclosures import corners, power_operands
+from ...ops import attention as biased_attention
+from ...ops import matmul as linalg
+from ...ops.monotone import MONOTONE, corners, power_operands
 from ...ops.primitive import Primitive
 from ...ops.types import is_float
 from ..domain import OpCall, Rule

@@ -23,18 +23,17 @@ from typing import Any, Generic, NamedTuple, final
 from typing_extensions import override
 
 from ...interpreters.interpreter import Interpreter, Wrapper
-from ...ops.catalogue.convolution import CONV, CONV_TRANSPOSE
-from ...ops.catalogue.layout import BROADCAST_TO, PERMUTE, RESHAPE
-from ...ops.catalogue.linalg import BMM, LINEAR, MATMUL
-from ...ops.catalogue.pooling import AVG_POOL, MAX_POOL, SMOOTH_MAX_POOL
-from ...ops.catalogue.reduction import LOG_SOFTMAX, REDUCE_MAX, REDUCE_MIN, REDUCE_SUM, SOFTMAX
-from ...ops.catalogue.slicing import CONCAT, PAD, SLICE, STACK
+from ...ops.convolution import CONV, CONV_TRANSPOSE
 from ...ops.cursor import Quietly
 from ...ops.dims import prod
 from ...ops.errors import ProgramError
 from ...ops.infix import Infix
-from ...ops.kinds import Kind
-from ...ops.primitive import Primitive, R, Static
+from ...ops.layout import BROADCAST_TO, PERMUTE, RESHAPE
+from ...ops.matmul import BMM, LINEAR, MATMUL
+from ...ops.pooling import AVG_POOL, MAX_POOL, SMOOTH_MAX_POOL
+from ...ops.primitive import Kind, Primitive, R, Static
+from ...ops.reduction import LOG_SOFTMAX, REDUCE_MAX, REDUCE_MIN, REDUCE_SUM, SOFTMAX
+from ...ops.slicing import CONCAT, PAD, SLICE, STACK
 from ...ops.types import BOOL, FLOAT64, DType, Shape, TensorType, is_float
 from ..intervals.interpreter import TINY, Interval, Intervals, down, eps_of, gamma, overflow
 

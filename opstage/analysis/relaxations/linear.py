@@ -9,17 +9,17 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ...ops.catalogue.attention import SCALED_DOT_PRODUCT_ATTENTION, allowed_of, scores_of
-from ...ops.catalogue.convolution import CONV, CONV_TRANSPOSE
-from ...ops.catalogue.elementwise import ADD, DIV, MUL, NEG, SCALE, SUB
-from ...ops.catalogue.layout import BROADCAST_TO, PERMUTE, RESHAPE
-from ...ops.catalogue.linalg import BMM, LINEAR, MATMUL
-from ...ops.catalogue.logic import DETACH, SELECT
-from ...ops.catalogue.pooling import AVG_POOL, MAX_POOL
-from ...ops.catalogue.reduction import REDUCE_SUM, SOFTMAX
-from ...ops.catalogue.slicing import CONCAT, PAD, SLICE
+from ...ops.attention import SCALED_DOT_PRODUCT_ATTENTION, allowed_of, scores_of
+from ...ops.convolution import CONV, CONV_TRANSPOSE
 from ...ops.dims import prod
+from ...ops.elementwise import ADD, DIV, MUL, NEG, SCALE, SUB
+from ...ops.layout import BROADCAST_TO, PERMUTE, RESHAPE
+from ...ops.logic import DETACH, SELECT
+from ...ops.matmul import BMM, LINEAR, MATMUL
+from ...ops.pooling import AVG_POOL, MAX_POOL
 from ...ops.primitive import Primitive, Static
+from ...ops.reduction import REDUCE_SUM, SOFTMAX
+from ...ops.slicing import CONCAT, PAD, SLICE
 from ...ops.types import FLOAT32, TensorType, is_float
 from ..intervals.interpreter import TINY, Interval, eps_of, gamma, up
 from ..intervals.products import PRODUCT_TERMS, SUM_TERMS

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ...ops.catalogue.activation import GELU, LEAKY_RELU, MISH, RELU, SILU
-from ...ops.catalogue.elementwise import COS, ERF, EXP, INV, LOG, POW, SIGMOID, SIN, SOFTPLUS, SQRT, TANH
-from ...ops.catalogue.transcendental import ATAN
+from ...ops.activation import GELU, LEAKY_RELU, MISH, RELU, SILU
+from ...ops.elementwise import COS, ERF, EXP, INV, LOG, POW, SIGMOID, SIN, SOFTPLUS, SQRT, TANH
 from ...ops.primitive import Primitive, Static
+from ...ops.transcendental import ATAN
 from ...ops.types import FLOAT64, DType
 from ..intervals.elementwise import FACTOR_ERRORS, KERNEL_ERRORS, WAVE_ERROR, filled, greatest, least
 from ..intervals.interpreter import TINY, Interval, eps_of

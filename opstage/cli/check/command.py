@@ -17,8 +17,8 @@ from ...interpreters.shape_check import RULES
 from ...interpreters.shape_check.formats import FORMATS, CheckOutcome, render
 from ...interpreters.shape_check.formats.terminal import render_unusable, suggestion
 from ...ops.amounts import parse_bytes
-from ...ops.claims import read_claims
 from ...ops.errors import UsageError
+from ...ops.spec import read_claims
 from ...optim import SHIPPED
 from ...options import Options
 from ..flags import OPTION_PATHS, DottedCommand, dotted_flags, flag_layer, with_option_flags

@@ -18,10 +18,9 @@ from ...interpreters.registry import make_interpreter
 from ...interpreters.shape_check import Finding
 from ...interpreters.shape_check.formats import CheckOutcome, Section
 from ...models import Model
-from ...ops.claims import read_claims
 from ...ops.errors import UsageError
 from ...ops.mesh import mesh_of
-from ...ops.spec import Spec, as_specs
+from ...ops.spec import Spec, as_specs, read_claims
 from ...ops.trees import flatten, unflatten
 from ...training.headers import check_arrays
 from ...training.predictor import input_specs

@@ -12,9 +12,8 @@ from ...interpreters.registry import make_interpreter
 from ...interpreters.shape_check.formats import CheckOutcome, Unusable
 from ...loading import Refusal, declaring, find, find_program, load_file, load_module, refusal
 from ...models.model import MAKE, Model, models_in
-from ...ops.claims import read_claims
-from ...ops.declared import Shapes, declared, read_inputs
 from ...ops.errors import OpstageError, UsageError
+from ...ops.spec import Shapes, declared, read_claims, read_inputs
 from ...options import Options
 from ...training.program_check import check_program, nested
 from .memory import checked_with

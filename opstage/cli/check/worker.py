@@ -51,7 +51,7 @@ def _warm() -> None:
     from ...experiment import definition, settings  # noqa: F401  # what a model file needs
     from ...interpreters.shape_check.formats import CheckOutcome, to_document
     from ...ops import derived  # noqa: F401
-    from ...ops.declared import Shapes, read_inputs
+    from ...ops.spec import Shapes, read_inputs
     from ...training.program_check import check_program
     from .shipped import check_shipped  # noqa: F401
     from .user import check_user  # noqa: F401

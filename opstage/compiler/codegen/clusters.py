@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import final
 
-from ...ops.closed import Equation
+from ...ops.body import Equation
 from . import views
 from .formulas import COLUMN_SUM, REDUCTIONS, ROW_MAX, ROW_SUM
 from .lowered import Lowered

@@ -12,8 +12,8 @@ from ...interpreters.interpreter import Variable
 from ...interpreters.structural import SCAN
 from ...interpreters.tracer import Composite, constants, evaluate
 from ...interpreters.writing import Writing
+from ...ops.body import Body
 from ...ops.catalogue import own
-from ...ops.closed import Body
 from ...ops.primitive import Primitive, Static
 from ...ops.types import FLOAT64, TensorType
 

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from ...interpreters.host import number
-from ...ops.catalogue.activation import GELU, GELU_GRAD, RELU, RELU_GRAD, SIGMOID_GRAD, SILU, SILU_GRAD, TANH_GRAD
-from ...ops.catalogue.elementwise import (
+from ...ops.activation import GELU, GELU_GRAD, RELU, RELU_GRAD, SIGMOID_GRAD, SILU, SILU_GRAD, TANH_GRAD
+from ...ops.dims import Dim
+from ...ops.elementwise import (
     ABS,
     ADD,
     CLAMP,
@@ -35,9 +36,10 @@ from ...ops.catalogue.elementwise import (
     SUB,
     TANH,
 )
-from ...ops.catalogue.linalg import BMM, MATMUL
-from ...ops.catalogue.logic import CAST, DETACH, EQUAL, LESS, LESS_EQUAL, LOGICAL_AND, LOGICAL_NOT, SELECT
-from ...ops.catalogue.rounding import (
+from ...ops.logic import CAST, DETACH, EQUAL, LESS, LESS_EQUAL, LOGICAL_AND, LOGICAL_NOT, SELECT
+from ...ops.matmul import BMM, MATMUL
+from ...ops.primitive import Effect, Kind, Primitive, Static, no_flops
+from ...ops.rounding import (
     BITWISE_AND,
     BITWISE_OR,
     BITWISE_XOR,
@@ -48,10 +50,7 @@ from ...ops.catalogue.rounding import (
     RIGHT_SHIFT,
     ROUND,
 )
-from ...ops.catalogue.transcendental import ATAN, EXP2, LOG2, LOG10
-from ...ops.dims import Dim
-from ...ops.kinds import Effect, Kind
-from ...ops.primitive import Primitive, Static, no_flops
+from ...ops.transcendental import ATAN, EXP2, LOG2, LOG10
 from ...ops.types import DType, TensorType, dtype_name
 from .. import scalar
 

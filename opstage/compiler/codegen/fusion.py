@@ -6,9 +6,9 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import final
 
-from ...ops.catalogue.cheap import CHEAP
-from ...ops.closed import Equation
-from ...ops.kinds import Effect
+from ...ops.body import Equation
+from ...ops.catalogue import CHEAP
+from ...ops.primitive import Effect
 from .clusters import MOST_EQUATIONS, Cluster, FusionGroup, Level, memory_read, read_by, roots_read
 from .formulas import COLUMN_SUM, INDEX_CHECK, REDUCTIONS, elementwise
 from .lowered import Lowered

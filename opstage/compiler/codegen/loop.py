@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
-from ...ops.closed import Equation
+from ...ops.body import Equation
 from ...ops.primitive import Primitive
 from ...ops.types import DType, TensorType
 from . import views

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from ...interpreters.host import Array
-from ...ops.catalogue.indexing import GATHER_ROW, GATHER_ROWS, GATHER_SCALAR, GATHER_VEC
-from ...ops.catalogue.layout import BROADCAST_TO, PERMUTE, RESHAPE
-from ...ops.catalogue.logic import CAST, DETACH, FULL, IOTA
-from ...ops.catalogue.reduction import REDUCE_MAX, REDUCE_SUM
-from ...ops.catalogue.slicing import CONCAT, PAD, SLICE
-from ...ops.closed import Body, Equation
+from ...ops.body import Body, Equation
 from ...ops.cursor import Region
+from ...ops.indexing import GATHER_ROW, GATHER_ROWS, GATHER_SCALAR, GATHER_VEC
+from ...ops.layout import BROADCAST_TO, PERMUTE, RESHAPE
+from ...ops.logic import CAST, DETACH, FULL, IOTA
 from ...ops.primitive import Primitive
+from ...ops.reduction import REDUCE_MAX, REDUCE_SUM
+from ...ops.slicing import CONCAT, PAD, SLICE
 from ...ops.types import TensorType
 from . import views
 from .formulas import ASSEMBLE, CONTIGUOUS, INDEX_CHECK, PRODUCTS, elementwise

@@ -7,9 +7,9 @@ import math
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from ...ops.catalogue.reduction import REDUCE_MAX, REDUCE_SUM
-from ...ops.closed import Body, Equation
+from ...ops.body import Body, Equation
 from ...ops.primitive import Primitive
+from ...ops.reduction import REDUCE_MAX, REDUCE_SUM
 from . import views
 from .formulas import COLUMN_SUM, ROW_MAX, ROW_SUM
 from .views import whole

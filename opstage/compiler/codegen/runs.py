@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from ...interpreters.tracer import Composite
-from ...ops.catalogue.layout import PERMUTE, TRANSPOSE2D
-from ...ops.catalogue.logic import FULL
-from ...ops.catalogue.slicing import CONCAT, PAD
-from ...ops.closed import Body, Equation, with_opened
-from ...ops.kinds import Kind
-from ...ops.primitive import distinct
+from ...ops.body import Body, Equation, with_opened
+from ...ops.layout import PERMUTE, TRANSPOSE2D
+from ...ops.logic import FULL
+from ...ops.primitive import Kind, distinct
+from ...ops.slicing import CONCAT, PAD
 from .decomposition import Keep
 
 # Loop invariants ------------------------------------------------------------------------------------------------------

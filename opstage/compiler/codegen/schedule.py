@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple, final
 
-from ...ops.closed import Equation
+from ...ops.body import Equation
 from .clusters import Cluster, Level, staged
 from .formulas import COLUMN_SUM, FORMULAS, INDEX_CHECK, ROW_MAX, ROW_SUM, Constants
 from .loop import (

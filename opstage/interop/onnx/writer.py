@@ -17,7 +17,7 @@ from typing_extensions import override
 from ...interpreters.host import as_array
 from ...interpreters.interpreter import BaseInterpreter, Typed
 from ...interpreters.tracer import constants, evaluate
-from ...ops.closed import Body
+from ...ops.body import Body
 from ...ops.dims import Dim, DimExpr, DimFloat
 from ...ops.errors import ProgramError, SourceLine, UnsupportedError
 from ...ops.primitive import Primitive, Static

@@ -18,7 +18,7 @@ from ...atomic import write_file
 from ...compilation import record
 from ...interpreters.graph.graph import Graph
 from ...interpreters.graph.notation import digest
-from ...ops.closed import Body
+from ...ops.body import Body
 from ...ops.errors import OpstageError, UnsupportedError, UsageError
 from ...ops.spec import Spec
 from ...tensors import encode

@@ -11,7 +11,7 @@ from typing import Any, final
 
 from ...interpreters.branching import branches_of
 from ...interpreters.graph.graph import Graph
-from ...ops.closed import Body, ScanParameters, WhileParameters
+from ...ops.body import Body, ScanParameters, WhileParameters
 from ...ops.errors import UnsupportedError
 from ...ops.protocol import OPS
 from ...ops.types import BOOL

@@ -13,11 +13,10 @@ from typing_extensions import override
 from ...compiler.codegen.cpu.fused import FusedLoops, fused
 from ...compiler.codegen.decomposition import is_fixed
 from ...compiler.native import one_thread
-from ...ops.closed import Body
+from ...ops.body import Body
 from ...ops.errors import LocatedError, OutOfMemoryError, RangeError, UsageError
-from ...ops.kinds import Effect, Kind
 from ...ops.lists import no_ref
-from ...ops.primitive import NO_STATIC, Primitive, Static, distinct
+from ...ops.primitive import NO_STATIC, Effect, Kind, Primitive, Static, distinct
 from ...ops.types import EXACT, INT64, DType, TensorType, as_dtype
 from ...options import Options
 from ..host import Array, as_array

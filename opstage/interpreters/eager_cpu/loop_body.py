@@ -11,9 +11,9 @@ import numpy as np
 
 from ...compiler.codegen.decomposition import Expander, Keep
 from ...compiler.codegen.runs import hoisted, in_runs
-from ...ops.catalogue.linalg import LINEAR
-from ...ops.closed import Body, Equation, ScanParameters, WhileParameters
+from ...ops.body import Body, Equation, ScanParameters, WhileParameters
 from ...ops.errors import LocatedError
+from ...ops.matmul import LINEAR
 from ..branching import SWITCH, branches_of, chosen
 from ..host import Array
 from ..looping import WHILE, iterate

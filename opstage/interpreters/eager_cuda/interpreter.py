@@ -16,7 +16,7 @@ from ...compiler.gpu.launches import OpContext, Watch
 from ...compiler.gpu.probe import find_device, gpus_seen
 from ...distributed.processes import own_number
 from ...init.schemes import Elementary
-from ...ops.closed import Body
+from ...ops.body import Body
 from ...ops.errors import ProgramError, UnsupportedError
 from ...ops.lists import no_ref
 from ...ops.primitive import NO_STATIC, Primitive, Static, distinct

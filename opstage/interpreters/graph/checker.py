@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ...ops.closed import Body, Equation
+from ...ops.body import Body, Equation
 from ...ops.cursor import Region
 from ...ops.dims import DimExpr, DimFloat
 from ...ops.errors import OpstageError

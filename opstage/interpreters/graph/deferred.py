@@ -9,7 +9,7 @@ from typing import Any, final
 
 from typing_extensions import override
 
-from ...ops.closed import Body
+from ...ops.body import Body
 from ...ops.errors import ProgramError
 from ...ops.primitive import Primitive, Static
 from ...ops.types import DType, TensorType

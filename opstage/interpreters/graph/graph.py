@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, final
 
-from ...ops.closed import Body
+from ...ops.body import Body
 from ...ops.types import DType, TensorType
 from ..registry import graph_format
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Graph:
     """A closed body with the names of its inputs and outputs. Immutable; compared and hashed by identity.
 
-    body            inputs, constants, equations, outputs (see `opstage.ops.closed`)
+    body            inputs, constants, equations, outputs (see `opstage.ops.body`)
     input_names     the path of every input: `params.w1`, `x`
     output_names    the path of every output
     dtype, seed     of the recording interpreter: the dtype of floats, and the seed of random draws

@@ -22,9 +22,9 @@ from ...distributed.fabric import handle_of
 from ...distributed.meetings import MEET, MEET_BEGIN, MEET_END, Joint, joint, meeting
 from ...distributed.processes import Hosting
 from ...distributed.ranks import Ranks, in_parts
-from ...ops.catalogue.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, AXIS_INDEX, SHARD
-from ...ops.closed import Equation
-from ...ops.kinds import Kind
+from ...ops.body import Equation
+from ...ops.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, AXIS_INDEX, SHARD
+from ...ops.primitive import Kind
 from ...ops.types import INT64, TensorType
 from .overlap import Begin, Calls, Ordered
 

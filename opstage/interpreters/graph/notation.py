@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from ...ops.closed import Body
+from ...ops.body import Body
 from ...ops.cursor import Region
 from ...ops.dims import Dim, DimExpr, DimFloat, DimScope
 from ...ops.dims import polynomial as poly

@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, final
 
-from ...ops.closed import Body, Equation
+from ...ops.body import Body, Equation
 from ...ops.cursor import Region
 from ...ops.dims import Dim, prod
 from ...ops.errors import SourceLine

@@ -15,9 +15,9 @@ from ...compiler.codegen.clusters import FusionGroup, roots_read
 from ...compiler.codegen.formulas import ASSEMBLE, CONTIGUOUS, PRODUCTS, REDUCTIONS, elementwise
 from ...compiler.codegen.lowered import Lowered
 from ...distributed.processes import Hosting
-from ...ops.catalogue.collective import ALL_GATHER, ALL_REDUCE, AXIS_INDEX, REDUCE_SCATTER, SHARD
-from ...ops.closed import Equation
-from ...ops.kinds import Effect, Kind
+from ...ops.body import Equation
+from ...ops.collective import ALL_GATHER, ALL_REDUCE, AXIS_INDEX, REDUCE_SCATTER, SHARD
+from ...ops.primitive import Effect, Kind
 from ..control import bodies_of
 
 Calls: TypeAlias = tuple[Equation, ...]

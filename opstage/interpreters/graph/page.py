@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, final
 
-from ...ops.closed import Body, Equation
+from ...ops.body import Body, Equation
 from ...ops.errors import SourceLine
 from ...ops.types import TensorType, dtype_name, show_shape
 from ...pages import render

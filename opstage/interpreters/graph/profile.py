@@ -11,7 +11,7 @@ from ...compiler.codegen.arena import Item, arrange
 from ...compiler.codegen.cpu.arguments import LoopSource, Scratch
 from ...compiler.codegen.formulas import PRODUCTS
 from ...compiler.codegen.lowered import Lowered
-from ...ops.closed import ScanParameters
+from ...ops.body import ScanParameters
 from ...ops.errors import UsageError
 from ...ops.primitive import Cost
 from ...ops.types import EXACT, TensorType

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ...forks import make_lock
 from ...ops.amounts import parse_bytes, show_bytes
-from ...ops.closed import Body
+from ...ops.body import Body
 from ...ops.cursor import Cursor
 from ...ops.errors import LocatedError, ProgramError, ProgramWarning, SourceLine
 from ...ops.mesh import ALONE, Mesh

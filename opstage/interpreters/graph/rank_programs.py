@@ -17,9 +17,8 @@ from ...distributed.meetings import abandon
 from ...distributed.processes import Hosting
 from ...distributed.ranks import Parts, Ranks, RankValues
 from ...ops.cursor import Cursor
-from ...ops.kinds import Kind
 from ...ops.mesh import Mesh
-from ...ops.primitive import Primitive, Static
+from ...ops.primitive import Kind, Primitive, Static
 from ...ops.types import EXACT, as_dtype
 from ...options import Options
 from ..at_once import at_once

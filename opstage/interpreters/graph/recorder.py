@@ -12,8 +12,8 @@ from typing import Any, final
 from typing_extensions import override
 
 from ...distributed.meetings import apart
-from ...ops.catalogue.collective import VARY
-from ...ops.closed import Body
+from ...ops.body import Body
+from ...ops.collective import VARY
 from ...ops.errors import SourceLine, user_frame
 from ...ops.mesh import ALONE, Mesh
 from ...ops.primitive import NO_STATIC, Primitive, Static

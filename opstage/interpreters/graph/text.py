@@ -29,7 +29,7 @@ from typing import Any, final
 import numpy as np
 
 from ...atomic import write_file
-from ...ops.closed import Body, BodyConstant, Equation
+from ...ops.body import Body, BodyConstant, Equation
 from ...ops.cursor import RULE, Region
 from ...ops.dims import DimScope
 from ...ops.errors import OpstageError, SourceLine, UsageError, nearest

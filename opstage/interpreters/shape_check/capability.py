@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, get_args
 
-from ...ops.closed import Body
+from ...ops.body import Body
 from ...ops.errors import OpstageError, SourceLine, UnsupportedError, UsageError
 from ...ops.primitive import Primitive, Static
 from ...ops.types import TensorType

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ...ops.claims import Claim
 from ...ops.errors import SourceLine
+from ...ops.spec import Claim
 
 Severity = Literal["error", "warning", "note"]
 

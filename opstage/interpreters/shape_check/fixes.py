@@ -12,19 +12,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...ops.catalogue.convolution import CONV, CONV_TRANSPOSE
-from ...ops.catalogue.elementwise import ADD, DIV, MAXIMUM, MINIMUM, MUL, SUB
-from ...ops.catalogue.indexing import GATHER_ROWS
-from ...ops.catalogue.layout import BROADCAST_TO, RESHAPE, SQUEEZE, UNSQUEEZE
-from ...ops.catalogue.linalg import BMM, LINEAR, MATMUL
-from ...ops.catalogue.loss import CROSS_ENTROPY, MSE_LOSS
-from ...ops.catalogue.normalization import BATCH_NORM, GROUP_NORM, LAYER_NORM
-from ...ops.catalogue.slicing import CONCAT
+from ...ops.arguments import InvalidStatic
+from ...ops.convolution import CONV, CONV_TRANSPOSE
 from ...ops.dims import UNKNOWN, Dim, DimScope, Verdict, equal, exact_div, is_one, prod
+from ...ops.elementwise import ADD, DIV, MAXIMUM, MINIMUM, MUL, SUB
 from ...ops.errors import DtypeError, LocatedError, OpstageError, SourceLine
-from ...ops.invalid_static import InvalidStatic
-from ...ops.kinds import Kind
-from ...ops.primitive import Primitive, Static
+from ...ops.indexing import GATHER_ROWS
+from ...ops.layout import BROADCAST_TO, RESHAPE, SQUEEZE, UNSQUEEZE
+from ...ops.loss import CROSS_ENTROPY, MSE_LOSS
+from ...ops.matmul import BMM, LINEAR, MATMUL
+from ...ops.normalization import BATCH_NORM, GROUP_NORM, LAYER_NORM
+from ...ops.primitive import Kind, Primitive, Static
+from ...ops.slicing import CONCAT
 from ...ops.types import INT64, DType, Shape, TensorType, is_float, show_shape
 
 _PARAMETERS = frozenset({"weight", "bias", "kernel", "gamma", "beta"})

@@ -13,7 +13,8 @@ from typing import Any, final
 import numpy as np
 from typing_extensions import override
 
-from ...ops.closed import Body
+from ...ops.arguments import InvalidStatic
+from ...ops.body import Body
 from ...ops.dims import UNKNOWN, DimExpr, DimScope
 from ...ops.errors import (
     DtypeError,
@@ -27,11 +28,9 @@ from ...ops.errors import (
     user_calls,
     user_place,
 )
-from ...ops.invalid_static import InvalidStatic
-from ...ops.kinds import Kind
 from ...ops.mesh import ALONE, Mesh
 from ...ops.places import show_tied
-from ...ops.primitive import Cost, Primitive, Static
+from ...ops.primitive import Cost, Kind, Primitive, Static
 from ...ops.spec import Spec, as_specs
 from ...ops.types import FLOAT32, DType, TensorType, as_dtype, show_shape
 from ...ops.written import written

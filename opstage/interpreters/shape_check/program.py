@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ...ops.closed import Body, Equation, with_opened
+from ...ops.body import Body, Equation, with_opened
 from ...ops.dims import DimScope
 from ...ops.errors import Place, SourceLine
 from ...ops.types import FLOAT32, DType, TensorType

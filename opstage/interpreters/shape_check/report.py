@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ...ops.closed import Body, Equation
+from ...ops.body import Body, Equation
 from ...ops.dims import UNKNOWN, Dim, DimScope, Verdict, at_most, evaluate
 from ...ops.errors import ShapeError, SourceLine, UsageError, nearest
 from ...ops.mesh import ALONE, Mesh

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple, final
 
 from ...config.toml import toml_document
 from ...distributed.collectives import SMALL
-from ...ops.catalogue.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, SHIFT, sent_bytes
-from ...ops.closed import Body, Equation
+from ...ops.body import Body, Equation
+from ...ops.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, SHIFT, sent_bytes
 from ...ops.dims import Dim
 from ...ops.errors import UsageError, nearest
-from ...ops.kinds import Kind
 from ...ops.mesh import Mesh
+from ...ops.primitive import Kind
 from ...ops.types import TensorType
 from ...ops.untrusted import brief
 from ..control import bodies_of

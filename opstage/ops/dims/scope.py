@@ -14,10 +14,9 @@ from .expression import Dim, DimExpr, division_by_zero
 from .facts import Claim, Contradiction, Facts, Key
 from .notation import parse_expression, parse_relations
 from .problems import UndecidedDimError
-from .proof import Prover
+from .proof import Prover, find_witness
 from .real import DimFloat
 from .relation import Condition, Message, Verdict, claim_of, constraint_text, values_text
-from .search import find_witness
 from .terms import Factors, Terms, cancelled
 
 _FIRST_POINTS = 40

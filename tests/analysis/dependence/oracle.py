@@ -14,7 +14,7 @@ from opstage.analysis.dependence.fact import Affine, Between, Columns, Span, hul
 from opstage.facts import Interpretation
 from opstage.interpreters.registry import make_interpreter
 from opstage.interpreters.tracer import constants, evaluate
-from opstage.ops.closed import Body
+from opstage.ops.body import Body
 from opstage.ops.dims import evaluate as at
 
 FLOAT64 = Options(dtype="float64", fast_kernels=False)

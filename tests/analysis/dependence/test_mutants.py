@@ -12,11 +12,12 @@ from opstage.analysis.dependence import Dependence, fact, layout, positions, reg
 from opstage.analysis.dependence import elementwise as pointwise
 from opstage.analysis.dependence import reduction as mixing
 from opstage.analysis.dependence.fact import NONE, Fact, Span
-from opstage.ops.catalogue import convolution, elementwise, linalg, logic, pooling, reduction, sequence
-from opstage.ops.catalogue import indexing as rows
-from opstage.ops.catalogue.layout import BROADCAST_TO, PERMUTE, RESHAPE
-from opstage.ops.catalogue.slicing import CONCAT, PAD, SLICE
-from opstage.ops.kinds import Kind
+from opstage.ops import convolution, elementwise, logic, pooling, reduction, sequence
+from opstage.ops import indexing as rows
+from opstage.ops import matmul as linalg
+from opstage.ops.layout import BROADCAST_TO, PERMUTE, RESHAPE
+from opstage.ops.primitive import Kind
+from opstage.ops.slicing import CONCAT, PAD, SLICE
 from tests.analysis.dependence.test_soundness import wrong
 
 Patch = pytest.MonkeyPatch

@@ -16,7 +16,7 @@ from opstage import Options, Spec
 from opstage.analysis.ranges import ASSUMPTIONS
 from opstage.facts.range_report import ranges_of
 from opstage.interpreters.registry import make_interpreter
-from opstage.ops.closed import Body
+from opstage.ops.body import Body
 from tests.analysis.ranges.test_ranges_of_ops import outside
 
 F32 = Options(dtype="float32")

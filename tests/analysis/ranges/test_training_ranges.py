@@ -13,7 +13,7 @@ from opstage import Options, Spec, optim
 from opstage.analysis.ranges import reduction as mixing
 from opstage.facts import RangeReport, ValueRange, ranges_of
 from opstage.models import MODELS
-from opstage.ops.catalogue.attention import SCALED_DOT_PRODUCT_ATTENTION_GRAD
+from opstage.ops.attention import SCALED_DOT_PRODUCT_ATTENTION_GRAD
 from opstage.optim.clip import ByGlobalNorm, ByNorm, ByValue
 from opstage.optim.groups import grouped
 from opstage.optim.schedule import WarmupCosine
@@ -138,7 +138,7 @@ def test_a_stated_bound_and_the_first_step_come_before_it() -> None:
 def test_an_update_that_subtracts_squares_keeps_no_sign(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong rule, by which squares may be negative, is not confirmed by the step."""
     from opstage.analysis.ranges import rules
-    from opstage.ops.catalogue import elementwise
+    from opstage.ops import elementwise
 
     wrong_square = lambda domain, call, facts: [ValueRange()]  # noqa: E731
     monkeypatch.setitem(rules.RULES, elementwise.MUL, wrong_square)

@@ -10,7 +10,7 @@ from opstage import Options
 from opstage.interop.onnx.export import model_of
 from opstage.interop.onnx.operators import EXPORTS
 from opstage.interop.onnx.writer import is_empty
-from opstage.ops.catalogue.collective import CollectiveOps
+from opstage.ops.collective import CollectiveOps
 from opstage.ops.primitive import Primitive
 from opstage.ops.protocol import OPS
 from tests.conformance.harness import inputs, program_of

@@ -16,7 +16,8 @@ from opstage.interop.onnx import export
 from opstage.interop.onnx.export import IR_VERSION, OPSET, model_of
 from opstage.interop.onnx.operators import EXPORTS
 from opstage.interpreters.control import CONTROL
-from opstage.ops.catalogue import elementwise, primitives
+from opstage.ops import elementwise
+from opstage.ops.catalogue import primitives
 from opstage.ops.errors import ShapeError, UnsupportedError, UsageError
 from tests.interop.onnx.runs import checked, run_session, session_of
 from tests.interop.onnx.table import NOT_IN_ONNX

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import NamedTuple, final
 
 from ....forks import usable_cores
-from ....ops.closed import Equation
+from ....ops.body import Equation
 from ....ops.primitive import distinct
 from ....ops.types import dtype_name
 from ...native.cache import cache_folder

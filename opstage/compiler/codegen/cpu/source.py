@@ -12,7 +12,7 @@ from typing import NamedTuple, final
 
 from typing_extensions import override
 
-from ....ops.closed import Equation
+from ....ops.body import Equation
 from ....ops.types import dtype_name
 from ...native import access
 from ..clusters import Cluster, Level

@@ -11,11 +11,10 @@ from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from ....ops.catalogue.layout import BROADCAST_TO
-from ....ops.catalogue.logic import FULL
-from ....ops.closed import Body, Equation
-from ....ops.kinds import Kind
-from ....ops.primitive import Primitive, Static
+from ....ops.body import Body, Equation
+from ....ops.layout import BROADCAST_TO
+from ....ops.logic import FULL
+from ....ops.primitive import Kind, Primitive, Static
 from ....ops.types import DType, TensorType
 from ..decomposition import Expander
 from ..formulas import FORMULAS, has_formula

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from typing_extensions import override
 
-from ....ops.catalogue.cheap import CHEAP
-from ....ops.closed import Equation
+from ....ops.body import Equation
+from ....ops.catalogue import CHEAP
 from ....ops.types import dtype_name
 from ...gpu import language
 from ...gpu.language import (

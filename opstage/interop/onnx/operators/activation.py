@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....ops.catalogue import normalization as normalization
+from ....ops import normalization
+from ....ops.adaptive_pooling import instance_norm, local_response_norm
 from ....ops.derived import dropout, prelu
 from ....ops.dims import prod, ratio
 from ....ops.errors import UnsupportedError
-from ....ops.functions.pools import instance_norm, local_response_norm
 from ....ops.types import BOOL, FLOAT32, FLOAT64, TensorType
 from ...values import Value, is_bfloat16, stretched
 from ..call import NodeCall, rule

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ....ops.advanced_indexing import put_along_axis, take_along_axis
+from ....ops.arrangement import pad
 from ....ops.dims import Dim, floor_div, rsqrt
 from ....ops.errors import UnsupportedError
-from ....ops.functions.borders import pad
-from ....ops.functions.places import put_along_axis, take_along_axis
 from ....ops.types import BOOL
 from ...operators import attention_weights, repeated_heads
 from ...values import Value, stretched

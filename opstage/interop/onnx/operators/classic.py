@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from ....ops.advanced_indexing import take_along_axis
+from ....ops.arrangement import take
 from ....ops.errors import UnsupportedError
-from ....ops.functions.arrange import take
-from ....ops.functions.places import take_along_axis
 from ....ops.types import FLOAT32, INT64
 from ...values import TensorValue, Value, stretched
 from ..call import NodeCall, rule

@@ -9,10 +9,10 @@ import numpy as np
 from ....interpreters.branching import SWITCH, branches_of
 from ....interpreters.looping import WHILE
 from ....interpreters.structural import SCAN
-from ....ops.closed import Body, ScanParameters, WhileParameters
+from ....ops.arrangement import flip
+from ....ops.body import Body, ScanParameters, WhileParameters
 from ....ops.dims import Dim, is_zero, minimum
 from ....ops.errors import ShapeError, UnsupportedError
-from ....ops.functions.arrange import flip
 from ....ops.types import BOOL, INT64, TensorType
 from ...run import LOST
 from ...values import KnownValue, TensorValue, Value, known, ref_of

@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ....ops.catalogue import convolution as convolution
-from ....ops.catalogue import pooling as pooling
+from ....ops import convolution, pooling
+from ....ops.advanced_indexing import put_along_axis
+from ....ops.arrangement import pad
 from ....ops.dims import Dim, exact_div, floor_div, maximum, prod
 from ....ops.errors import UnsupportedError
-from ....ops.functions.borders import pad
-from ....ops.functions.places import put_along_axis
 from ....ops.types import INT64, Shape
 from ...operators import NAN
 from ...values import Value, maxima, overhang, window_means, windows

@@ -9,12 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ....ops.catalogue import activation as activation
-from ....ops.catalogue import elementwise as elementwise
-from ....ops.catalogue import logic as logic
+from ....ops import activation, elementwise, logic, rounding, transcendental
 from ....ops.catalogue import primitives
-from ....ops.catalogue import rounding as rounding
-from ....ops.catalogue import transcendental as transcendental
 from ....ops.errors import UnsupportedError
 from ....ops.types import BOOL, FLOAT32, INT64, DType, Shape, as_dtype
 from ...operators import NAN, compared, exported, masked, pointwise, together

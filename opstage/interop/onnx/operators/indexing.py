@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....ops.catalogue import indexing as indexing
+from ....ops import indexing
+from ....ops.advanced_indexing import gather_nd, put_along_axis, scatter_nd, take_along_axis
+from ....ops.arrangement import take
 from ....ops.errors import UnsupportedError
-from ....ops.functions.arrange import take
-from ....ops.functions.places import gather_nd, put_along_axis, scatter_nd, take_along_axis
 from ....ops.types import INT64
 from ...values import KnownValue, Value
 from ..call import NodeCall, rule

@@ -8,15 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from ....ops.catalogue import layout as layout
-from ....ops.catalogue import slicing as slicing
+from ....ops import layout, slicing
+from ....ops.arrangement import eye, pad, tile, tril, triu
 from ....ops.dims import Dim, DimFloat, floor_div, is_zero, maximum, prod
 from ....ops.errors import UnsupportedError
-from ....ops.functions.arrange import eye, tile, tril, triu
-from ....ops.functions.borders import pad
-from ....ops.functions.patches import depth_to_space, pixel_shuffle, pixel_unshuffle, space_to_depth
-from ....ops.functions.tools import whole
+from ....ops.tools import whole
 from ....ops.types import FLOAT32, INT64, Shape
+from ....ops.windows import depth_to_space, pixel_shuffle, pixel_unshuffle, space_to_depth
 from ...values import KnownValue, TensorValue, Value, common_shape, held, known, padded, sliced, stretched
 from ..call import NodeCall, rule
 from ..file import dtype_of

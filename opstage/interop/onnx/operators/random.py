@@ -13,7 +13,7 @@ from typing import Any, final
 import numpy as np
 
 from ....compiler import scalar
-from ....ops.catalogue import random as random
+from ....ops import random
 from ....ops.splitmix import splitmix64
 from ....ops.types import INT64, Shape, as_dtype
 from ..writer import OnnxValue, OnnxWriter, exports

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....ops.errors import UnsupportedError
-from ....ops.functions.recurrent import gru, lstm, rnn
+from ....ops.recurrent import gru, lstm, rnn
 from ...values import Value
 from ..call import NodeCall, rule
 

@@ -6,16 +6,15 @@ from functools import partial
 from string import ascii_letters
 from typing import Any
 
-from ....ops.catalogue import determinants as determinants
-from ....ops.catalogue import linalg as linalg
+from ....ops import linalg as determinants
+from ....ops import matmul as linalg
+from ....ops import reduction, sequence
+from ....ops.arrangement import flip
 from ....ops.catalogue import primitives
-from ....ops.catalogue import reduction as reduction
-from ....ops.catalogue import sequence as sequence
 from ....ops.derived import einsum
 from ....ops.dims import prod
-from ....ops.functions.arrange import flip
-from ....ops.functions.ordering import top_k
 from ....ops.infix import product_of_stacks
+from ....ops.sequence import top_k
 from ....ops.types import BOOL, INT32, TensorType
 from ...operators import NAN, exported, reduced
 from ...values import Value, stretched

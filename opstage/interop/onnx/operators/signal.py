@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from ....ops.catalogue import fourier as fourier
+from ....ops import fourier
 from ....ops.dims import Dim, Verdict, equal, floor_div
 from ....ops.errors import UnsupportedError
-from ....ops.functions.grids import affine_grid, grid_sample
-from ....ops.functions.patches import fold
-from ....ops.functions.resample import resize
+from ....ops.grid_sample import affine_grid, grid_sample
+from ....ops.interpolation import resize
 from ....ops.types import INT64, TensorType
+from ....ops.windows import fold
 from ...operators import NAN
 from ...values import KnownValue, Value, stretched
 from ..call import NodeCall, rule

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ....ops.adaptive_pooling import instance_norm
 from ....ops.derived import dropout, glu, prelu
 from ....ops.dims import prod, ratio
 from ....ops.errors import UnsupportedError
-from ....ops.functions.pools import instance_norm
 from ....ops.types import BOOL
 from ..call import AtenCall, rule
 

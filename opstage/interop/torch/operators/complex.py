@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....ops.errors import UnsupportedError
-from ....ops.functions.statistics import norm
+from ....ops.statistics import norm
 from ...values import TensorValue
 from ..call import COMPLEX_RULES, RULES, AtenCall, ComplexValue, Rule, joined, part_of, parts, rule
 

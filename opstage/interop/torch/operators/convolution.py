@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ....ops.arrangement import pad
 from ....ops.derived import adaptive_avg_pool, adaptive_max_pool
 from ....ops.errors import UnsupportedError
-from ....ops.functions.borders import pad
-from ....ops.functions.grids import affine_grid, grid_sample
-from ....ops.functions.patches import fold, unfold
-from ....ops.functions.resample import resize
+from ....ops.grid_sample import affine_grid, grid_sample
+from ....ops.interpolation import resize
+from ....ops.windows import fold, unfold
 from ...values import Windows, maxima, overhang, window_means, windows
 from ..call import AtenCall, rule
 

@@ -13,7 +13,7 @@ from ....ops import dims as dims
 from ....ops.derived import nan_to_num
 from ....ops.dims import DimExpr, DimFloat
 from ....ops.errors import UnsupportedError
-from ....ops.functions.statistics import norm
+from ....ops.statistics import norm
 from ....ops.types import BOOL
 from ... import exact as exact
 from ...operators import divide

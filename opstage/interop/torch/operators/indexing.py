@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from ....ops.advanced_indexing import index_add, put_along_axis, scatter_nd, take_along_axis
+from ....ops.arrangement import take
 from ....ops.dims import Dim, prod
 from ....ops.errors import UnsupportedError
-from ....ops.functions.arrange import take
-from ....ops.functions.extremes import segment_max
-from ....ops.functions.ordering import bincount, searchsorted, segment_sum
-from ....ops.functions.places import index_add, put_along_axis, scatter_nd, take_along_axis
+from ....ops.sequence import bincount, searchsorted, segment_sum
+from ....ops.statistics import segment_max
 from ....ops.types import BOOL
 from ...values import TensorValue, broadcast, common_shape
 from ..call import AtenCall, rule

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from ....ops.arrangement import diagonal, flip, moveaxis, repeat_interleave, roll, take, tile, tril, triu
 from ....ops.dims import Dim, DimExpr, floor_div, is_one, minimum, prod
 from ....ops.errors import UnsupportedError
-from ....ops.functions.arrange import diagonal, flip, moveaxis, repeat_interleave, roll, take, tile, tril, triu
-from ....ops.functions.patches import pixel_shuffle, pixel_unshuffle
+from ....ops.windows import pixel_shuffle, pixel_unshuffle
 from ...values import TensorValue, common_shape, padded, sliced
 from ..call import AtenCall, rule
 

@@ -10,10 +10,11 @@ from typing import Any
 from ....ops.derived import dropout, einsum
 from ....ops.dims import Verdict, equal, floor_div, rsqrt
 from ....ops.errors import UnsupportedError
-from ....ops.functions.matrices import grouped_matmul, inverse
-from ....ops.functions.recurrent import gru, lstm, rnn
-from ....ops.functions.statistics import norm
 from ....ops.infix import broadcast_shapes, product_of_stacks
+from ....ops.linalg import inverse
+from ....ops.matmul import grouped_matmul
+from ....ops.recurrent import gru, lstm, rnn
+from ....ops.statistics import norm
 from ....ops.types import BOOL
 from ...operators import attention_weights, repeated_heads
 from ...values import broadcast, common_shape

@@ -6,12 +6,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from ....ops.advanced_indexing import take_along_axis
 from ....ops.dims import prod
 from ....ops.errors import UnsupportedError
-from ....ops.functions.extremes import cummax, cummin
-from ....ops.functions.ordering import searchsorted, sort, top_k
-from ....ops.functions.places import take_along_axis
-from ....ops.functions.statistics import norm, std, var
+from ....ops.sequence import searchsorted, sort, top_k
+from ....ops.statistics import cummax, cummin, norm, std, var
 from ....ops.types import BOOL
 from ...values import TensorValue
 from ..call import AtenCall, rule

@@ -15,8 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ....ops.catalogue.attention import SCALED_DOT_PRODUCT_ATTENTION, SCALED_DOT_PRODUCT_ATTENTION_GRAD
-from ....ops.catalogue.biased_attention import BIASED_ATTENTION, BIASED_ATTENTION_GRAD
+from ....ops.attention import (
+    BIASED_ATTENTION,
+    BIASED_ATTENTION_GRAD,
+    SCALED_DOT_PRODUCT_ATTENTION,
+    SCALED_DOT_PRODUCT_ATTENTION_GRAD,
+)
 from ....ops.dims import rsqrt
 from ....ops.primitive import Primitive
 from ...host import number

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
 from ....compiler.native import KernelCall, KernelSequence, multiply, workers
-from ....ops.catalogue.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
+from ....ops.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
 from ....ops.primitive import Primitive
 from ...host import address_of, packed
 from ..loops import convolution_steps as native

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ....ops.catalogue.activation import RELU, RELU_GRAD, SIGMOID_GRAD, SILU, TANH_GRAD
-from ....ops.catalogue.elementwise import (
+from ....ops.activation import RELU, RELU_GRAD, SIGMOID_GRAD, SILU, TANH_GRAD
+from ....ops.elementwise import (
     ABS,
     ADD,
     CLAMP,
@@ -36,7 +36,8 @@ from ....ops.catalogue.elementwise import (
     SUB,
     TANH,
 )
-from ....ops.catalogue.rounding import (
+from ....ops.primitive import Primitive
+from ....ops.rounding import (
     BITWISE_AND,
     BITWISE_OR,
     BITWISE_XOR,
@@ -47,8 +48,7 @@ from ....ops.catalogue.rounding import (
     RIGHT_SHIFT,
     ROUND,
 )
-from ....ops.catalogue.transcendental import ATAN, EXP2, LOG2, LOG10
-from ....ops.primitive import Primitive
+from ....ops.transcendental import ATAN, EXP2, LOG2, LOG10
 from ...host import number, packed
 from ..loops import arrays as loops
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ....ops.catalogue.indexing import (
+from ....ops.indexing import (
     GATHER_ROW,
     GATHER_ROWS,
     GATHER_SCALAR,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ....ops.catalogue.layout import (
+from ....ops.layout import (
     BROADCAST_TO,
     FLATTEN,
     PERMUTE,
@@ -22,8 +22,8 @@ from ....ops.catalogue.layout import (
     TRANSPOSE3D_LAST_TWO,
     UNSQUEEZE,
 )
-from ....ops.catalogue.slicing import CONCAT, PAD, SLICE, STACK
 from ....ops.primitive import Primitive
+from ....ops.slicing import CONCAT, PAD, SLICE, STACK
 from ...host import number
 
 # Views and copies -----------------------------------------------------------------------------------------------------

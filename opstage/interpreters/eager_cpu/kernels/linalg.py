@@ -12,11 +12,9 @@ from typing import Any
 import numpy as np
 
 from ....compiler.native import KernelSequence, find_blas, multiply
-from ....ops.catalogue.determinants import COFACTOR, DET, SLOGDET
-from ....ops.catalogue.factorizations import EIGH, QR, SVD
-from ....ops.catalogue.grouped import GROUPED_MATMUL, GROUPED_OUTER
-from ....ops.catalogue.linalg import BMM, LINEAR, MATMUL
-from ....ops.catalogue.solving import CHOLESKY, SOLVE, TRIANGULAR_SOLVE
+from ....ops.factorization import EIGH, QR, SVD
+from ....ops.linalg import CHOLESKY, COFACTOR, DET, SLOGDET, SOLVE, TRIANGULAR_SOLVE
+from ....ops.matmul import BMM, GROUPED_MATMUL, GROUPED_OUTER, LINEAR, MATMUL
 from ....ops.primitive import Primitive
 from ...host import Array, address_of, owner_of, packed
 from ..loops.grouped import grouped_step

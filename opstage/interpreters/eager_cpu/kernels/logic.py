@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ....ops.catalogue.logic import CAST, DETACH, EQUAL, FULL, IOTA, LESS, LESS_EQUAL, LOGICAL_AND, LOGICAL_NOT, SELECT
-from ....ops.catalogue.random import BERNOULLI_MASK, RAND_UNIFORM
+from ....ops.logic import CAST, DETACH, EQUAL, FULL, IOTA, LESS, LESS_EQUAL, LOGICAL_AND, LOGICAL_NOT, SELECT
 from ....ops.primitive import Primitive
+from ....ops.random import BERNOULLI_MASK, RAND_UNIFORM
 from ....ops.splitmix import iteration_key, stream_key, uniform_bits
 from ....ops.types import EXACT, as_dtype
 from ...host import number

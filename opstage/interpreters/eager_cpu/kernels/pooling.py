@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ....compiler.native import KernelSequence
-from ....ops.catalogue.pooling import AVG_POOL, AVG_POOL_GRAD, MAX_POOL, MAX_POOL_GATHER, MAX_POOL_SCATTER
+from ....ops.pooling import AVG_POOL, AVG_POOL_GRAD, MAX_POOL, MAX_POOL_GATHER, MAX_POOL_SCATTER
 from ....ops.primitive import Primitive
 from ...host import address_of, packed
 from ...indices import require_cells

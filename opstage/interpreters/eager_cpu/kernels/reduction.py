@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ....ops.catalogue.reduction import ARGMAX, REDUCE_MAX, REDUCE_MEAN, REDUCE_SUM, SUM
 from ....ops.primitive import Primitive
+from ....ops.reduction import ARGMAX, REDUCE_MAX, REDUCE_MEAN, REDUCE_SUM, SUM
 from ....ops.types import EXACT
 
 # Reductions -----------------------------------------------------------------------------------------------------------

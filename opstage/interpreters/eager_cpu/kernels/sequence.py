@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ....ops.catalogue.fourier import FFT, IRFFT, RFFT
-from ....ops.catalogue.sequence import ARGSORT, CUMPROD, CUMSUM, LINEAR_RECURRENCE, REDUCE_PROD
+from ....ops.fourier import FFT, IRFFT, RFFT
 from ....ops.primitive import Primitive
+from ....ops.sequence import ARGSORT, CUMPROD, CUMSUM, LINEAR_RECURRENCE, REDUCE_PROD
 from ...host import number, packed
 from ..loops import arrays as loops
 

@@ -1,6 +1,6 @@
 """Products of rows with the matrix of their group in the thread pool: one of BLAS for the rows of each group.
 
-Which rows these are a kernel reads from the ends itself. `ops.catalogue.grouped` says what ends mean that fall. A task
+Which rows these are a kernel reads from the ends itself. `ops.matmul` says what ends mean that fall. A task
 of `grouped_matmul` is a block of rows, whichever groups they are of, so that groups of different sizes keep workers
 equally busy; a task of `grouped_outer` is a block of rows of one group's result. Blocks depend on sizes alone, and so
 do the bits of a result.
@@ -18,7 +18,7 @@ import numpy as np
 
 from ....compiler.native import KernelCall, find_blas
 from ....compiler.native.compiler import Kernel, compile_kernel
-from ....ops.catalogue.grouped import GROUPED_MATMUL, GROUPED_OUTER
+from ....ops.matmul import GROUPED_MATMUL, GROUPED_OUTER
 from ....ops.primitive import Primitive
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def"

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ....compiler.native import Kernel, KernelCall, compile_kernel
-from ....ops.catalogue.pooling import AVG_POOL, AVG_POOL_GRAD, MAX_POOL, MAX_POOL_GATHER, MAX_POOL_SCATTER
+from ....ops.pooling import AVG_POOL, AVG_POOL_GRAD, MAX_POOL, MAX_POOL_GATHER, MAX_POOL_SCATTER
 from ....ops.primitive import Primitive
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def"

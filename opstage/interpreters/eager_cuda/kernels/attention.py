@@ -19,7 +19,7 @@ import numpy as np
 
 from ....compiler.gpu.buffer import DeviceBuffer
 from ....compiler.gpu.device import WARP, Device
-from ....ops.catalogue.attention import SCALED_DOT_PRODUCT_ATTENTION, SCALED_DOT_PRODUCT_ATTENTION_GRAD
+from ....ops.attention import SCALED_DOT_PRODUCT_ATTENTION, SCALED_DOT_PRODUCT_ATTENTION_GRAD
 from ....ops.primitive import Primitive
 from ....ops.types import INT32, TensorType
 from . import attention_by_products as products

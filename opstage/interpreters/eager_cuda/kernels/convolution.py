@@ -25,7 +25,7 @@ from ....compiler.gpu.language import (
     steps,
     unrolled_steps,
 )
-from ....ops.catalogue.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
+from ....ops.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
 from ....ops.primitive import Primitive
 from .columns import ColumnsGeometry, by_product, conv_by_product, kernel_grad_by_product, transpose_by_product
 from .elementwise import Entry, Kernel, Types

@@ -15,9 +15,8 @@ from ....compiler.codegen.formulas import FORMULAS
 from ....compiler.gpu.buffer import DeviceBuffer
 from ....compiler.gpu.device import Device
 from ....compiler.gpu.language import cos_pi, cuda, device_function, log, sqrt, steps
-from ....ops.catalogue.random import BERNOULLI_MASK, RAND_NORMAL, RAND_UNIFORM
-from ....ops.kinds import Kind
-from ....ops.primitive import Primitive, distinct
+from ....ops.primitive import Kind, Primitive, distinct
+from ....ops.random import BERNOULLI_MASK, RAND_NORMAL, RAND_UNIFORM
 from ....ops.splitmix import splitmix64 as splitmix64_of_host
 from ....ops.types import DType, TensorType
 from ...tracer import Composite

@@ -14,7 +14,7 @@ import numpy as np
 from ....compiler.gpu.buffer import DeviceBuffer
 from ....compiler.gpu.device import Device
 from ....compiler.gpu.language import cuda, device_function, sqrt, steps
-from ....ops.catalogue.factorizations import EIGH, QR, SVD
+from ....ops.factorization import EIGH, QR, SVD
 from ....ops.primitive import Primitive
 from ....ops.types import TensorType
 from .elementwise import Entry, Types

@@ -10,7 +10,7 @@ import numpy as np
 from ....compiler.gpu.buffer import DeviceBuffer
 from ....compiler.gpu.device import Device
 from ....compiler.gpu.language import cuda, quotient, steps
-from ....ops.catalogue.indexing import GATHER_ROWS, SCATTER_ADD_ROWS
+from ....ops.indexing import GATHER_ROWS, SCATTER_ADD_ROWS
 from ....ops.primitive import Primitive
 from ....ops.types import BOOL, INT32, TensorType
 from .elementwise import Entry, Types

@@ -17,10 +17,10 @@ from ....compiler.gpu.buffer import DeviceBuffer
 from ....compiler.gpu.device import Device
 from ....compiler.gpu.language import cos, cuda, device_function, log, quotient, remainder, sqrt, steps
 from ....init.schemes import Constant, Elementary, Normal, Uniform
-from ....ops.catalogue.layout import BROADCAST_TO, PERMUTE, RESHAPE
-from ....ops.catalogue.logic import CAST, DETACH, FULL, IOTA
-from ....ops.catalogue.slicing import CONCAT, PAD, SLICE
+from ....ops.layout import BROADCAST_TO, PERMUTE, RESHAPE
+from ....ops.logic import CAST, DETACH, FULL, IOTA
 from ....ops.primitive import Primitive
+from ....ops.slicing import CONCAT, PAD, SLICE
 from ....ops.types import FLOAT32, TensorType
 from .elementwise import Entry, Types, pointwise, scalar
 

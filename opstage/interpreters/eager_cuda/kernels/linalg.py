@@ -10,8 +10,7 @@ import numpy as np
 from ....compiler.gpu.buffer import DeviceBuffer
 from ....compiler.gpu.device import Device
 from ....compiler.gpu.language import cuda, log, quotient, sqrt, steps
-from ....ops.catalogue.determinants import COFACTOR, DET, SLOGDET
-from ....ops.catalogue.solving import CHOLESKY, SOLVE, TRIANGULAR_SOLVE
+from ....ops.linalg import CHOLESKY, COFACTOR, DET, SLOGDET, SOLVE, TRIANGULAR_SOLVE
 from ....ops.primitive import Primitive
 from ....ops.types import TensorType
 from .elementwise import Entry, Types

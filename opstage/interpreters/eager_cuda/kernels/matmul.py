@@ -10,7 +10,7 @@ import numpy as np
 from ....compiler.gpu.buffer import LARGEST, DeviceBuffer, MatrixLayout, layout_of
 from ....compiler.gpu.device import Device
 from ....compiler.gpu.language import ZERO, cuda, quotient, remainder, steps, unrolled_steps
-from ....ops.catalogue.linalg import BMM, LINEAR, MATMUL
+from ....ops.matmul import BMM, LINEAR, MATMUL
 from ....ops.primitive import Primitive
 from ....ops.types import TensorType
 from .elementwise import Entry, Types

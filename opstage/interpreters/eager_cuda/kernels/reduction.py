@@ -27,8 +27,8 @@ from ....compiler.gpu.language import (
     steps,
     unrolled_steps,
 )
-from ....ops.catalogue.reduction import ARGMAX, REDUCE_MAX, REDUCE_MEAN, REDUCE_SUM, SUM
 from ....ops.primitive import Primitive
+from ....ops.reduction import ARGMAX, REDUCE_MAX, REDUCE_MEAN, REDUCE_SUM, SUM
 from ....ops.types import DType, TensorType
 from .elementwise import Entry, Kernel, Types, scalar
 

@@ -11,10 +11,10 @@ import numpy as np
 from ....compiler.gpu.buffer import DeviceBuffer
 from ....compiler.gpu.device import Device, pointer_type
 from ....compiler.gpu.language import cos_pi, cuda, quotient, remainder, steps
-from ....ops.catalogue.fourier import FFT, IRFFT, RFFT
-from ....ops.catalogue.sequence import ARGSORT, CUMSUM, LINEAR_RECURRENCE
 from ....ops.errors import UnsupportedError
+from ....ops.fourier import FFT, IRFFT, RFFT
 from ....ops.primitive import Primitive
+from ....ops.sequence import ARGSORT, CUMSUM, LINEAR_RECURRENCE
 from ....ops.types import INT32, DType, TensorType
 from .elementwise import Entry, Kernel, Types
 from .layout import iota_kernel

@@ -22,9 +22,9 @@ from ....compiler.codegen.lowered import Lowered
 from ....compiler.codegen.views import View
 from ....compiler.native.blas import one_thread
 from ....compiler.native.pool import workers
-from ....ops.catalogue.indexing import GATHER_ROWS, GATHER_VEC
-from ....ops.catalogue.pooling import MAX_POOL_GATHER
-from ....ops.closed import Equation, ScanParameters
+from ....ops.body import Equation, ScanParameters
+from ....ops.indexing import GATHER_ROWS, GATHER_VEC
+from ....ops.pooling import MAX_POOL_GATHER
 from ....ops.primitive import Cost
 from ....ops.types import dtype_name
 from .plan import ControlStep, CpuPlan, HostStep, LoopStep, NativeStep

@@ -19,13 +19,13 @@ from ....compiler.codegen.cpu.kernels import LOOPS
 from ....compiler.codegen.lowered import Lowered
 from ....compiler.native import KernelCall, access
 from ....compiler.native.compiler import Kernel, compile_kernel
-from ....ops.catalogue.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
-from ....ops.catalogue.indexing import GATHER_ROWS, SCATTER_ADD_ROWS
-from ....ops.catalogue.pooling import AVG_POOL, AVG_POOL_GRAD, MAX_POOL, MAX_POOL_GATHER, MAX_POOL_SCATTER
-from ....ops.catalogue.random import RAND_UNIFORM
-from ....ops.catalogue.reduction import ARGMAX
-from ....ops.closed import Equation
+from ....ops.body import Equation
+from ....ops.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
+from ....ops.indexing import GATHER_ROWS, SCATTER_ADD_ROWS
+from ....ops.pooling import AVG_POOL, AVG_POOL_GRAD, MAX_POOL, MAX_POOL_GATHER, MAX_POOL_SCATTER
 from ....ops.primitive import Primitive
+from ....ops.random import RAND_UNIFORM
+from ....ops.reduction import ARGMAX
 from ....ops.splitmix import splitmix64
 from ....ops.types import dtype_name
 from ...control import CONTROL
@@ -289,7 +289,7 @@ def _draw_kernel(text: str, dtype: str) -> Kernel:
     return compile_kernel("rand_uniform", f"{text}{dtype}", function)
 
 
-# splitmix64(splitmix64(seed) + step), then the site, then the iteration of each loop around: see `ops.catalogue.random`
+# splitmix64(splitmix64(seed) + step), then the site, then the iteration of each loop around: see `ops.random`
 _DRAW = """def kernel(lo, hi, worker, arguments):
     w = int64s(arguments, {words})
     key = mix(word(w[0]) + word(counter(w[3], 0)))

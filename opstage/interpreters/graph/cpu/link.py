@@ -15,7 +15,7 @@ from ....compiler.codegen.views import View
 from ....compiler.native.compiler import Kernel
 from ....compiler.native.pool import KernelCall, KernelSequence
 from ....distributed.meetings import MEET_BEGIN, MEET_END, MEETINGS, meet
-from ....ops.closed import Equation, ScanParameters, WhileParameters
+from ....ops.body import Equation, ScanParameters, WhileParameters
 from ....ops.errors import LocatedError, SourceLine
 from ....ops.types import DType
 from ...at_once import Action, at_once

@@ -19,7 +19,7 @@ from ....compiler.codegen.views import batch_axes, leading_dimension
 from ....compiler.native.blocked_matmul import blocked_kernel, blocked_words, cut_blocked, serves
 from ....compiler.native.matmul import cut_product, gemm_kernel, gemm_words
 from ....distributed.meetings import MEET_END
-from ....ops.closed import Body, Equation, ScanParameters
+from ....ops.body import Body, Equation, ScanParameters
 from ....ops.types import dtype_name
 from ...branching import SWITCH, branches_of
 from ...control import CONTROL, bodies_of

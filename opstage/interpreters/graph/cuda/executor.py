@@ -25,7 +25,7 @@ from ....compiler.gpu.launches import Call, Script
 from ....distributed.fabric import Fabric
 from ....distributed.processes import Hosting
 from ....locks import holding_if_free
-from ....ops.closed import Body
+from ....ops.body import Body
 from ....ops.errors import UsageError
 from ....ops.primitive import Primitive, Static
 from ....options import Options

@@ -21,11 +21,10 @@ from ....compiler.gpu.buffer import Aside, DeviceBuffer, MatrixLayout, Memory
 from ....compiler.gpu.device import Device
 from ....compiler.gpu.launches import Call, OpContext
 from ....distributed.meetings import MEETINGS
-from ....ops.catalogue.reduction import REDUCE_MEAN, SUM
-from ....ops.closed import Body, Equation
+from ....ops.body import Body, Equation
 from ....ops.errors import UnsupportedError
-from ....ops.kinds import Effect
-from ....ops.primitive import Primitive, Static
+from ....ops.primitive import Effect, Primitive, Static
+from ....ops.reduction import REDUCE_MEAN, SUM
 from ....ops.types import TensorType
 from ....options import MatmulPrecision
 from ...eager_cuda.kernels import KERNELS

@@ -11,7 +11,7 @@ from ....compiler.codegen.arena import Item, arrange
 from ....compiler.gpu.buffer import DeviceBuffer
 from ....compiler.gpu.device import Device
 from ....compiler.gpu.launches import Call
-from ....ops.closed import Body
+from ....ops.body import Body
 from ....options import MatmulPrecision
 from ...eager_cuda.kernels.layout import fill_kernel
 from ..hosted import Hosted

@@ -12,8 +12,8 @@ from typing import NamedTuple, TypeAlias, final
 
 from ....compiler.codegen.decomposition import Expander, Keep, stays
 from ....compiler.codegen.runs import hoisted
-from ....ops.closed import Body, ScanParameters, with_opened
-from ....ops.kinds import Effect
+from ....ops.body import Body, ScanParameters, with_opened
+from ....ops.primitive import Effect
 from ...control import inner_bodies
 from ...structural import SCAN
 from ..graph import Graph

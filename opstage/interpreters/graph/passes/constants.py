@@ -8,16 +8,15 @@ from typing import Any, TypeAlias, cast, final
 
 import numpy as np
 
-from ....ops.catalogue.indexing import GATHER_ROW, GATHER_SCALAR
-from ....ops.catalogue.layout import BROADCAST_TO
-from ....ops.catalogue.logic import FULL, IOTA, SELECT
-from ....ops.catalogue.reduction import REDUCE_MAX, REDUCE_SUM, SUM
-from ....ops.catalogue.slicing import PAD
-from ....ops.closed import Body, BodyConstant, Equation
+from ....ops.body import Body, BodyConstant, Equation
 from ....ops.dims import DimExpr, DimFloat, prod
 from ....ops.errors import LocatedError
-from ....ops.kinds import ONCE_PER_RUN, Kind
-from ....ops.primitive import Primitive, Static
+from ....ops.indexing import GATHER_ROW, GATHER_SCALAR
+from ....ops.layout import BROADCAST_TO
+from ....ops.logic import FULL, IOTA, SELECT
+from ....ops.primitive import ONCE_PER_RUN, Kind, Primitive, Static
+from ....ops.reduction import REDUCE_MAX, REDUCE_SUM, SUM
+from ....ops.slicing import PAD
 from ....ops.types import EXACT, Shape, TensorType, as_dtype, dtype_name
 from ....options import Options
 from ...control import CONTROL

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ....ops.catalogue.collective import ALL_GATHER
-from ....ops.catalogue.elementwise import ADD, MUL
-from ....ops.catalogue.logic import EQUAL, LOGICAL_AND
-from ....ops.closed import Body
+from ....ops.body import Body
+from ....ops.collective import ALL_GATHER
 from ....ops.cursor import RULE
-from ....ops.kinds import ONCE_PER_RUN
-from ....ops.primitive import Static
+from ....ops.elementwise import ADD, MUL
+from ....ops.logic import EQUAL, LOGICAL_AND
+from ....ops.primitive import ONCE_PER_RUN, Static
 from .rewrite import Rewrite
 
 COMMUTATIVE = frozenset((ADD, MUL, EQUAL, LOGICAL_AND))

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from ....ops.catalogue.activation import RELU
-from ....ops.catalogue.elementwise import ABS, ADD, DIV, INV, MAXIMUM, MINIMUM, MUL, NEG, POW, SCALE, SQRT, SUB
-from ....ops.catalogue.layout import RESHAPE
-from ....ops.catalogue.logic import CAST, DETACH, EQUAL, FULL, LESS, LESS_EQUAL, LOGICAL_AND, LOGICAL_NOT, SELECT
-from ....ops.catalogue.reduction import REDUCE_MAX, REDUCE_MEAN, REDUCE_SUM, SUM
-from ....ops.closed import Body
+from ....ops.activation import RELU
+from ....ops.body import Body
+from ....ops.elementwise import ABS, ADD, DIV, INV, MAXIMUM, MINIMUM, MUL, NEG, POW, SCALE, SQRT, SUB
+from ....ops.layout import RESHAPE
+from ....ops.logic import CAST, DETACH, EQUAL, FULL, LESS, LESS_EQUAL, LOGICAL_AND, LOGICAL_NOT, SELECT
 from ....ops.primitive import Primitive, Static
+from ....ops.reduction import REDUCE_MAX, REDUCE_MEAN, REDUCE_SUM, SUM
 from ....ops.types import BOOL, DTYPES, EXACT, FLOAT32, FLOAT64, INT32, INT64, DType, TensorType, dtype_name, is_float
 from .layout_identities import LAYOUT, Inputs, Rule, Surroundings, is_one
 from .rewrite import Rewrite

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, final
 
-from ....ops.catalogue.layout import (
+from ....ops.body import Equation
+from ....ops.dims import Dim, Verdict, equal
+from ....ops.layout import (
     BROADCAST_TO,
     FLATTEN,
     PERMUTE,
@@ -18,10 +20,8 @@ from ....ops.catalogue.layout import (
     TRANSPOSE3D_LAST_TWO,
     UNSQUEEZE,
 )
-from ....ops.catalogue.slicing import CONCAT, PAD, SLICE
-from ....ops.closed import Equation
-from ....ops.dims import Dim, Verdict, equal
 from ....ops.primitive import NO_STATIC, Primitive, Static
+from ....ops.slicing import CONCAT, PAD, SLICE
 from ....ops.types import Shape, TensorType
 from .constants import Uniforms
 from .rewrite import Rewrite

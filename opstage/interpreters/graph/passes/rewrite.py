@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, final
 
-from ....ops.closed import Body, BodyConstant, Equation, with_opened
+from ....ops.body import Body, BodyConstant, Equation, with_opened
 from ....ops.primitive import NO_STATIC, Primitive, Static
 from ....ops.types import TensorType
 

@@ -19,9 +19,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ....ops.catalogue.logic import DETACH
-from ....ops.closed import Equation
+from ....ops.body import Equation
 from ....ops.errors import SourceLine
+from ....ops.logic import DETACH
 from ....ops.types import dtype_name, is_float
 from ...structural import SCAN
 from ..finding import Finding

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, final
 
 import numpy.typing as npt
 
-from ....ops.closed import Equation
+from ....ops.body import Equation
 from ....ops.errors import SourceLine
 from ....ops.primitive import Primitive
 from ....ops.types import TensorType, is_float, show_shape

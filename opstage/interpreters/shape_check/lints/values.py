@@ -9,9 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ....ops.catalogue.elementwise import ADD, DIV, LOG, MAXIMUM, MINIMUM, MUL, SIGMOID, SUB
-from ....ops.catalogue.indexing import GATHER_ROWS, GATHER_VEC, SCATTER_ADD_ROWS, SCATTER_ADD_VEC
-from ....ops.catalogue.layout import (
+from ....ops.body import Equation
+from ....ops.dims import Dim, DimExpr, Verdict, at_most, is_one, maximum, minimum, prod, require_at_most
+from ....ops.elementwise import ADD, DIV, LOG, MAXIMUM, MINIMUM, MUL, SIGMOID, SUB
+from ....ops.errors import Place, ShapeError
+from ....ops.indexing import GATHER_ROWS, GATHER_VEC, SCATTER_ADD_ROWS, SCATTER_ADD_VEC
+from ....ops.layout import (
     BROADCAST_TO,
     FLATTEN,
     PERMUTE,
@@ -24,17 +27,13 @@ from ....ops.catalogue.layout import (
     TRANSPOSE3D_LAST_TWO,
     UNSQUEEZE,
 )
-from ....ops.catalogue.logic import CAST, DETACH, EQUAL, FULL, IOTA, LESS, LESS_EQUAL, SELECT
-from ....ops.catalogue.loss import CROSS_ENTROPY, class_axis
-from ....ops.catalogue.normalization import GROUP_NORM, LAYER_NORM, RMS_NORM
-from ....ops.catalogue.random import BERNOULLI_MASK
-from ....ops.catalogue.reduction import LOG_SOFTMAX, SOFTMAX
-from ....ops.catalogue.slicing import SLICE
-from ....ops.closed import Equation
-from ....ops.dims import Dim, DimExpr, Verdict, at_most, is_one, maximum, minimum, prod, require_at_most
-from ....ops.errors import Place, ShapeError
-from ....ops.kinds import Kind
-from ....ops.primitive import Primitive
+from ....ops.logic import CAST, DETACH, EQUAL, FULL, IOTA, LESS, LESS_EQUAL, SELECT
+from ....ops.loss import CROSS_ENTROPY, class_axis
+from ....ops.normalization import GROUP_NORM, LAYER_NORM, RMS_NORM
+from ....ops.primitive import Kind, Primitive
+from ....ops.random import BERNOULLI_MASK
+from ....ops.reduction import LOG_SOFTMAX, SOFTMAX
+from ....ops.slicing import SLICE
 from ....ops.types import Shape, show_shape
 from ..finding import Finding
 from .subject import Subject

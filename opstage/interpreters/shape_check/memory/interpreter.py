@@ -13,14 +13,13 @@ from typing import Any, NamedTuple, TypeAlias, final
 import numpy as np
 from typing_extensions import override
 
-from ....ops.catalogue.collective import SHARD
-from ....ops.closed import Body, ScanParameters, WhileParameters
+from ....ops.body import Body, ScanParameters, WhileParameters
+from ....ops.collective import SHARD
 from ....ops.cursor import Region
 from ....ops.dims import Dim, DimScope, evaluate
-from ....ops.kinds import Kind
 from ....ops.lists import no_ref
 from ....ops.mesh import ALONE, Mesh
-from ....ops.primitive import NO_STATIC, Primitive, Static
+from ....ops.primitive import NO_STATIC, Kind, Primitive, Static
 from ....ops.spec import as_specs
 from ....ops.types import DType, TensorType, as_dtype
 from ....options import Options

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, final
 
-from ....ops.closed import Equation
+from ....ops.body import Equation
 from ....ops.cursor import Region
 from ....ops.dims import Dim
 from ....ops.errors import Place

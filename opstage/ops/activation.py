@@ -1,0 +1,465 @@
+# mypy: disable-error-code=empty-body
+"""Activation functions, each with a fused derivative as a composite op."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from .arguments import Number
+from .elementwise import pointwise
+from .errors import ShapeError, nearest
+from .method import Calls
+from .primitive import Kind, Primitive, R, Row, Types
+from .rules import ones_like, same_type, zeros_like
+from .types import TensorType, require_float
+
+if TYPE_CHECKING:
+    from .protocol import Ops
+
+
+_SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
+_GELU_CUBIC = 0.044715
+_GELU_FORMS = ("tanh", "none")
+
+
+def _grad_shape(x: TensorType, g: TensorType, **static: Any) -> Types:
+    require_float(x, "x")
+    return (same_type(x, g, "x", "g"),)
+
+
+def _fused(decomposition: Any, shape: Any = _grad_shape) -> Primitive:
+    """Make the fused op g · f'. A kernel may compute it in one pass; its own derivatives come from its
+    decomposition."""
+    return Primitive(shape=shape, decomposition=decomposition, kind=Kind.POINTWISE)
+
+
+def _relu_decomposition(ops: Ops[R], x: R, /) -> Row[R]:
+    zero = zeros_like(ops, x)
+    return (ops.select(ops.less_equal(x, zero), zero, x),)  # in this order nan is kept
+
+
+RELU = pointwise(reads="out", derivative=lambda ops, y, g: ops.relu_grad(y, g), decomposition=_relu_decomposition)
+
+
+def _relu_grad_decomposition(ops: Ops[R], y: R, g: R, /) -> Row[R]:
+    zero = zeros_like(ops, y)
+    return (ops.select(ops.less_equal(y, zero), zeros_like(ops, g), g),)
+
+
+RELU_GRAD = _fused(_relu_grad_decomposition)
+
+
+def _tanh_grad_decomposition(ops: Ops[R], y: R, g: R, /) -> Row[R]:
+    return (ops.mul(g, ops.sub(ones_like(ops, y), ops.mul(y, y))),)
+
+
+TANH_GRAD = _fused(_tanh_grad_decomposition)
+
+
+def _sigmoid_grad_decomposition(ops: Ops[R], y: R, g: R, /) -> Row[R]:
+    return (ops.mul(g, ops.mul(y, ops.sub(ones_like(ops, y), y))),)
+
+
+SIGMOID_GRAD = _fused(_sigmoid_grad_decomposition)
+
+
+def _silu_decomposition(ops: Ops[R], x: R, /) -> Row[R]:
+    return (ops.mul(x, ops.sigmoid(x)),)
+
+
+SILU = pointwise(reads="x", derivative=lambda ops, x, g: ops.silu_grad(x, g), decomposition=_silu_decomposition)
+
+
+def _silu_grad_decomposition(ops: Ops[R], x: R, g: R, /) -> Row[R]:
+    s = ops.sigmoid(x)
+    slope = ops.mul(s, ops.add(ones_like(ops, x), ops.mul(x, ops.sub(ones_like(ops, x), s))))
+    return (ops.mul(g, slope),)
+
+
+SILU_GRAD = _fused(_silu_grad_decomposition)
+
+
+def _require_gelu_form(approximate: str) -> None:
+    if approximate not in _GELU_FORMS:
+        raise ShapeError(
+            f"approximate must be one of {_GELU_FORMS} but is {approximate!r}{nearest(approximate, _GELU_FORMS)}"
+        )
+
+
+def _gelu_decomposition(ops: Ops[R], x: R, /, *, approximate: str) -> Row[R]:
+    if approximate == "none":
+        inner = ops.erf(ops.scale(x, c=1 / math.sqrt(2)))
+    else:
+        inner = ops.tanh(_gelu_inner(ops, x))
+    return (ops.mul(ops.scale(x, c=0.5), ops.add(ones_like(ops, x), inner)),)
+
+
+def _gelu_inner(ops: Ops[R], x: R) -> R:
+    cube = ops.mul(x, ops.mul(x, x))
+    return ops.scale(ops.add(x, ops.scale(cube, c=_GELU_CUBIC)), c=_SQRT_2_OVER_PI)
+
+
+GELU = pointwise(
+    reads="x",
+    derivative=lambda ops, x, g, approximate: ops.gelu_grad(x, g, approximate=approximate),
+    decomposition=_gelu_decomposition,
+    require=_require_gelu_form,
+)
+
+
+def _gelu_grad_decomposition(ops: Ops[R], x: R, g: R, /, *, approximate: str) -> Row[R]:
+    one = ones_like(ops, x)
+    if approximate == "none":
+        distribution = ops.scale(ops.add(one, ops.erf(ops.scale(x, c=1 / math.sqrt(2)))), c=0.5)
+        density = ops.scale(ops.exp(ops.scale(ops.mul(x, x), c=-0.5)), c=1 / math.sqrt(2 * math.pi))
+        slope = ops.add(distribution, ops.mul(x, density))
+    else:
+        t = ops.tanh(_gelu_inner(ops, x))
+        inner_slope = ops.scale(ops.add(one, ops.scale(ops.mul(x, x), c=3 * _GELU_CUBIC)), c=_SQRT_2_OVER_PI)
+        rise = ops.mul(ops.scale(x, c=0.5), ops.mul(ops.sub(one, ops.mul(t, t)), inner_slope))
+        slope = ops.add(ops.scale(ops.add(one, t), c=0.5), rise)
+    return (ops.mul(g, slope),)
+
+
+def _gelu_grad_shape(x: TensorType, g: TensorType, *, approximate: str) -> Types:
+    _require_gelu_form(approximate)
+    return _grad_shape(x, g)
+
+
+GELU_GRAD = _fused(_gelu_grad_decomposition, _gelu_grad_shape)
+
+# Piecewise linear and exponential functions -------------------------------------------------------------------------
+
+
+def _made_of(
+    decomposition: Callable[..., Any],
+    derivative: Callable[..., Any] | None = None,
+    require: Callable[..., None] | None = None,
+) -> Primitive:
+    """Make an activation composed of other ops; by default its derivative is that of its decomposition."""
+    if derivative is not None:
+        return pointwise(reads="x", derivative=derivative, decomposition=decomposition, require=require)
+
+    def shape(x: TensorType, **static: Any) -> Types:
+        require_float(x, "x")
+        if require is not None:
+            require(**static)
+        return (x,)
+
+    return Primitive(shape=shape, decomposition=decomposition, kind=Kind.POINTWISE)
+
+
+def _number(ops: Ops[R], x: R, value: Any) -> R:
+    return ops.full(shape=x.shape, value=value, dtype=x.dtype)
+
+
+def _above_zero(ops: Ops[R], x: R, above: R, below: Callable[[R], R]) -> R:
+    """Return `above` where x > 0, else `below(x)`; x > 0 is replaced by 0 for `below`, which might overflow."""
+    positive = ops.less(zeros_like(ops, x), x)
+    return ops.select(positive, above, below(ops.select(positive, zeros_like(ops, x), x)))
+
+
+def _leaky_relu_decomposition(ops: Ops[R], x: R, /, *, negative_slope: Any) -> Row[R]:
+    return (_above_zero(ops, x, x, lambda low: ops.scale(low, c=negative_slope)),)
+
+
+LEAKY_RELU = _made_of(_leaky_relu_decomposition)
+
+
+def _elu_decomposition(ops: Ops[R], x: R, /, *, alpha: Any) -> Row[R]:
+    return (_above_zero(ops, x, x, lambda low: ops.scale(ops.expm1(low), c=alpha)),)
+
+
+ELU = _made_of(_elu_decomposition)
+
+_SELU_ALPHA = 1.6732632423543772848170429916717
+_SELU_SCALE = 1.0507009873554804934193349852946
+
+SELU = _made_of(lambda ops, x, /: (ops.scale(ops.elu(x, alpha=_SELU_ALPHA), c=_SELU_SCALE),))
+
+
+def _require_alpha(alpha: Any) -> None:
+    if alpha == 0:
+        raise ShapeError("alpha must not be 0: x is divided by it")
+
+
+def _celu_decomposition(ops: Ops[R], x: R, /, *, alpha: Any) -> Row[R]:
+    return (_above_zero(ops, x, x, lambda low: ops.scale(ops.expm1(ops.scale(low, c=1 / alpha)), c=alpha)),)
+
+
+CELU = _made_of(_celu_decomposition, require=_require_alpha)
+
+
+def _require_bounds(lo: Any, hi: Any) -> None:
+    if not lo < hi:
+        raise ShapeError(f"lo must be less than hi but lo is {lo} and hi is {hi}")
+
+
+def _hardtanh_derivative(ops: Ops[R], x: R, g: R, *, lo: Any, hi: Any) -> R:
+    """Zero at the bounds, as in PyTorch; clamp passes g there."""
+    outside = ops.logical_or(ops.less_equal(x, _number(ops, x, lo)), ops.less_equal(_number(ops, x, hi), x))
+    return ops.select(outside, zeros_like(ops, g), g)
+
+
+HARDTANH = _made_of(lambda ops, x, /, *, lo, hi: (ops.clamp(x, lo=lo, hi=hi),), _hardtanh_derivative, _require_bounds)
+
+
+def _hardsigmoid_decomposition(ops: Ops[R], x: R, /) -> Row[R]:
+    return (ops.scale(ops.hardtanh(ops.add(x, _number(ops, x, 3)), lo=0, hi=6), c=Fraction(1, 6)),)
+
+
+HARDSIGMOID = _made_of(_hardsigmoid_decomposition)
+
+
+def _hardswish_derivative(ops: Ops[R], x: R, g: R) -> R:
+    """g·(x/3 + ½) between -3 and 3."""
+    slope = ops.add(ops.scale(x, c=Fraction(1, 3)), _number(ops, x, Fraction(1, 2)))
+    inner = ops.select(ops.less_equal(x, _number(ops, x, -3)), zeros_like(ops, g), ops.mul(g, slope))
+    return ops.select(ops.less_equal(_number(ops, x, 3), x), g, inner)
+
+
+HARDSWISH = _made_of(lambda ops, x, /: (ops.mul(x, ops.hardsigmoid(x)),), _hardswish_derivative)
+
+
+def _threshold_decomposition(ops: Ops[R], x: R, /, *, threshold: Any, value: Any) -> Row[R]:
+    return (ops.select(ops.less_equal(x, _number(ops, x, threshold)), _number(ops, x, value), x),)
+
+
+THRESHOLD = _made_of(_threshold_decomposition)
+
+
+def _require_width(width: Any) -> None:
+    if width < 0:
+        raise ShapeError(f"width must be at least 0 but is {width}")
+
+
+def _hardshrink_decomposition(ops: Ops[R], x: R, /, *, width: Any) -> Row[R]:
+    return (ops.select(ops.less_equal(ops.abs(x), _number(ops, x, width)), zeros_like(ops, x), x),)
+
+
+HARDSHRINK = _made_of(_hardshrink_decomposition, require=_require_width)
+
+
+def _softshrink_decomposition(ops: Ops[R], x: R, /, *, width: Any) -> Row[R]:
+    zero, border = zeros_like(ops, x), _number(ops, x, width)
+    moved = ops.select(ops.less(x, zero), ops.add(x, border), ops.sub(x, border))
+    return (ops.select(ops.less_equal(ops.abs(x), border), zero, moved),)
+
+
+SOFTSHRINK = _made_of(_softshrink_decomposition, require=_require_width)
+
+# Smooth functions ----------------------------------------------------------------------------------------------------
+
+LOG_SIGMOID = _made_of(lambda ops, x, /: (ops.neg(ops.softplus(ops.neg(x))),))
+MISH = _made_of(lambda ops, x, /: (ops.mul(x, ops.tanh(ops.softplus(x))),))
+SOFTSIGN = _made_of(lambda ops, x, /: (ops.div(x, ops.add(ones_like(ops, x), ops.abs(x))),))
+TANHSHRINK = _made_of(lambda ops, x, /: (ops.sub(x, ops.tanh(x)),))
+
+
+# The methods of Ops ------------------------------------------------------------------------------------------
+
+
+class ActivationOps(Calls[R]):
+    __slots__ = ()
+
+    @RELU_GRAD.method
+    def relu_grad(self, y: R, g: R, /) -> R:
+        """g where y > 0, else 0.
+
+        Raises:
+            DtypeError: x not a float tensor; dtypes differ.
+            ShapeError: shapes differ.
+        """
+
+    @TANH_GRAD.method
+    def tanh_grad(self, y: R, g: R, /) -> R:
+        """g · (1 - y²), for y = tanh(x).
+
+        Raises:
+            DtypeError: x not a float tensor; dtypes differ.
+            ShapeError: shapes differ.
+        """
+
+    @SIGMOID_GRAD.method
+    def sigmoid_grad(self, y: R, g: R, /) -> R:
+        """g · y · (1 - y), for y = sigmoid(x).
+
+        Raises:
+            DtypeError: x not a float tensor; dtypes differ.
+            ShapeError: shapes differ.
+        """
+
+    @SILU_GRAD.method
+    def silu_grad(self, x: R, g: R, /) -> R:
+        """g · s · (1 + x·(1 - s)), s = sigmoid(x).
+
+        Raises:
+            DtypeError: x not a float tensor; dtypes differ.
+            ShapeError: shapes differ.
+        """
+
+    @RELU.method
+    def relu(self, x: R, /) -> R:
+        """max(x, 0); its derivative at 0 is 0. PyTorch: torch.relu.
+
+        Raises:
+            DtypeError: x not a float tensor.
+        """
+
+    @SILU.method
+    def silu(self, x: R, /) -> R:
+        """x · sigmoid(x) (Elfwing et al. 2018). PyTorch: torch.nn.functional.silu.
+
+        Raises:
+            DtypeError: x not a float tensor.
+        """
+
+    @GELU.method
+    def gelu(self, x: R, /, *, approximate: str = "tanh") -> R:
+        """Gaussian error linear unit, "tanh" or exact ("none"). PyTorch: torch.nn.functional.gelu.
+
+        "tanh": ½x·(1 + tanh(√(2/π)·(x + 0.044715·x³))); "none": ½x·(1 + erf(x/√2)) (Hendrycks & Gimpel 2016).
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: an invalid argument.
+        """
+
+    @GELU_GRAD.method
+    def gelu_grad(self, x: R, g: R, /, *, approximate: str) -> R:
+        """g · gelu'(x).
+
+        Raises:
+            DtypeError: x not a float tensor; dtypes differ.
+            ShapeError: shapes differ; an invalid argument.
+        """
+
+    @LEAKY_RELU.method
+    def leaky_relu(self, x: R, /, *, negative_slope: Number = 0.01) -> R:
+        """x where x > 0, else negative_slope · x, also in the derivative at 0. PyTorch: torch.nn.functional.leaky_relu.
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: an invalid argument.
+        """
+
+    @ELU.method
+    def elu(self, x: R, /, *, alpha: Number = 1.0) -> R:
+        """x where x > 0, else alpha·(e^x - 1) (Clevert et al. 2016). PyTorch: torch.nn.functional.elu.
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: an invalid argument.
+        """
+
+    @SELU.method
+    def selu(self, x: R, /) -> R:
+        """1.0507… · elu(x, alpha=1.6733…) (Klambauer et al. 2017). PyTorch: torch.nn.functional.selu.
+
+        Raises:
+            DtypeError: x not a float tensor.
+        """
+
+    @CELU.method
+    def celu(self, x: R, /, *, alpha: Number = 1.0) -> R:
+        """x where x > 0, else alpha·(e^(x/alpha) - 1) (Barron 2017). PyTorch: torch.nn.functional.celu.
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: an invalid argument.
+        """
+
+    @HARDTANH.method
+    def hardtanh(self, x: R, /, *, lo: Number = -1.0, hi: Number = 1.0) -> R:
+        """x limited to [lo, hi]; gradient 0 at the bounds, clamp's is 1. PyTorch: torch.nn.functional.hardtanh.
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: an invalid argument.
+        """
+
+    def relu6(self, x: R, /) -> R:
+        """x limited to [0, 6]; gradient 0 at both. PyTorch: torch.nn.functional.relu6.
+
+        Raises:
+            DtypeError: x not a float tensor.
+        """
+        return self._call(HARDTANH, (x,), {"lo": 0, "hi": 6})
+
+    @HARDSIGMOID.method
+    def hardsigmoid(self, x: R, /) -> R:
+        """relu6(x + 3)/6. PyTorch: torch.nn.functional.hardsigmoid.
+
+        Raises:
+            DtypeError: x not a float tensor.
+        """
+
+    @HARDSWISH.method
+    def hardswish(self, x: R, /) -> R:
+        """x · relu6(x + 3)/6 (Howard et al. 2019); gradient 0 at -3, 1 at 3. PyTorch: torch.nn.functional.hardswish.
+
+        Raises:
+            DtypeError: x not a float tensor.
+        """
+
+    @MISH.method
+    def mish(self, x: R, /) -> R:
+        """x · tanh(softplus(x)) (Misra 2019). PyTorch: torch.nn.functional.mish.
+
+        Raises:
+            DtypeError: x not a float tensor.
+        """
+
+    @LOG_SIGMOID.method
+    def log_sigmoid(self, x: R, /) -> R:
+        """log(sigmoid(x)) = -softplus(-x), without overflow. PyTorch: torch.nn.functional.logsigmoid.
+
+        Raises:
+            DtypeError: x not a float tensor.
+        """
+
+    @SOFTSIGN.method
+    def softsign(self, x: R, /) -> R:
+        """x/(1 + |x|). PyTorch: torch.nn.functional.softsign.
+
+        Raises:
+            DtypeError: x not a float tensor.
+        """
+
+    @TANHSHRINK.method
+    def tanhshrink(self, x: R, /) -> R:
+        """x - tanh(x). PyTorch: torch.nn.functional.tanhshrink.
+
+        Raises:
+            DtypeError: x not a float tensor.
+        """
+
+    @HARDSHRINK.method
+    def hardshrink(self, x: R, /, *, width: Number = 0.5) -> R:
+        """x where |x| > width, else 0. PyTorch: torch.nn.functional.hardshrink (lambd).
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: an invalid argument.
+        """
+
+    @SOFTSHRINK.method
+    def softshrink(self, x: R, /, *, width: Number = 0.5) -> R:
+        """x moved towards 0 by width; 0 where |x| <= width. PyTorch: torch.nn.functional.softshrink (lambd).
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: an invalid argument.
+        """
+
+    @THRESHOLD.method
+    def threshold(self, x: R, /, *, threshold: Number, value: Number) -> R:
+        """x where x > threshold, else value. PyTorch: torch.nn.functional.threshold.
+
+        Raises:
+            DtypeError: x not a float tensor.
+            ShapeError: an invalid argument.
+        """
