@@ -69,7 +69,7 @@ def add_all(ops: Ops[R], *terms: R | None) -> R | None:
     return total
 
 
-def shifted_mean(ops: Ops[R], x: R, axes: tuple[int, ...]) -> R:
+def corrected_mean(ops: Ops[R], x: R, axes: tuple[int, ...]) -> R:
     """Return the mean over `axes`, kept at size 1: m + mean(x - m) for a rounded mean m.
 
     It is exact where all elements are equal; a mean that is rounded there makes a deviation of its error.

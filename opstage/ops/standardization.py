@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .dims import Dim, prod, require_at_most, require_equal
 from .errors import ShapeError
 from .primitive import Context, R
-from .rules import shifted_mean
+from .rules import corrected_mean
 from .types import Shape, TensorType, require_float, require_same_dtype, show_shape
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def standardize(
 
     `whole` turns a rank's mean into the mean over all ranks of a mesh.
     """
-    mean = whole(shifted_mean(ops, x, axes))
+    mean = whole(corrected_mean(ops, x, axes))
     centred = ops.sub(x, ops.broadcast_to(mean, shape=x.shape))
     variance = whole(ops.reduce_mean(ops.mul(centred, centred), axis=axes, keepdims=True))
     rstd = reciprocal_deviation(ops, variance, eps)

@@ -14,7 +14,7 @@ from .arguments import Axes
 from .arrangement import moveaxis
 from .dims import Dim, is_zero, prod, ratio
 from .primitive import R
-from .rules import shifted_mean
+from .rules import corrected_mean
 from .sequence import bincount, segment_count, segment_sum, sort
 from .tools import at_most, axes_of, axis_of, dtype_error, error, int_of, placed, type_of, whole, zeros
 from .types import BOOL, INT64, require_float, show_shape
@@ -173,7 +173,7 @@ def _variance(ops: Ops[R], op: str, x: R, axis: Axes, correction: int, keepdims:
             f"correction={correction} the variance is that of at least {correction + 1}"
         ),
     )
-    off = ops.sub(x, ops.broadcast_to(shifted_mean(ops, x, axes), shape=x.shape))
+    off = ops.sub(x, ops.broadcast_to(corrected_mean(ops, x, axes), shape=x.shape))
     return ops.scale(ops.reduce_sum(ops.mul(off, off), axis=axes, keepdims=keepdims), c=ratio(1, count - correction))
 
 
