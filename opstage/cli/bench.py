@@ -21,7 +21,7 @@ from ..interpreters.graph.cpu.cost import measure_limits
 from ..interpreters.graph.profile import Profile, profile
 from ..models import Model
 from ..ops.errors import UsageError
-from .flags import OPTION_PATHS, DottedCommand, flag_layer, read_sizes, with_option_flags
+from .commands import OPTION_PATHS, DottedCommand, flag_layer, read_sizes, with_option_flags
 
 _WARM_UP = 3
 _LEAST_STEPS = 5

@@ -16,7 +16,7 @@ from ..interpreters.graph import Graph
 from ..interpreters.graph.page import Remark, to_html
 from ..ops.errors import UsageError
 from ..training.program_check import check_model, record_model
-from .flags import OPTION_PATHS, DottedCommand, dotted_flags, flag_layer, read_sizes, with_option_flags
+from .commands import OPTION_PATHS, DottedCommand, dotted_flags, flag_layer, read_sizes, with_option_flags
 
 FORMATS = {
     "text": (".txt",),

@@ -19,7 +19,7 @@ def main() -> None:
             from .commands import run
         code = run()
         if "_OPSTAGE_ENDED" in os.environ:
-            from .several import tell_launcher
+            from .commands import tell_launcher
 
             tell_launcher(code)
     except KeyboardInterrupt:

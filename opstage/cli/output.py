@@ -15,7 +15,7 @@ from ..experiment.run import Watcher
 from ..ops.errors import RankError
 from ..ops.untrusted import printable
 from ..training.fit import EpochResult
-from .several import report_at_once
+from .commands import report_at_once
 
 UNHEARD = 128 + getattr(signal, "SIGPIPE", 13)
 """The exit code of a command with closed output, as after SIGPIPE."""

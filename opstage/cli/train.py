@@ -1,13 +1,16 @@
-"""`opstage train [MODEL]`: check a model's shapes, train it, keep and report the results."""
+"""`opstage train [MODEL]`: check a model's shapes, train and report it. `opstage new`: a file to start from."""
 
 from __future__ import annotations
 
+import keyword
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import click
 
+from ..atomic import write_file
 from ..experiment.directory import CHECKPOINT, SOURCE
 from ..experiment.kept_source import changes
 from ..experiment.progress import format_held_out, make_watcher, stopped_line
@@ -19,9 +22,8 @@ from ..ops.untrusted import brief, printable
 from ..optim.groups import group_lines, group_text
 from ..training.fit import LrRange, lr_range_test
 from ..training.saved import NotFiniteError
-from .flags import OPTION_PATHS, DottedCommand, flag_layer, with_option_flags
+from .commands import OPTION_PATHS, DottedCommand, flag_layer, speaks, with_option_flags
 from .output import Audible, Voice
-from .several import speaks
 from .termination import heeding_termination
 
 
@@ -189,3 +191,28 @@ def _conclude(task: Task, configuration: Configuration, outcome: RunOutcome, voi
     out = configuration.settings.run.out
     if out is not None:
         voice.say(f"kept in {out}: report.html, metrics.jsonl, config.toml, checkpoint")
+
+
+# opstage new ----------------------------------------------------------------------------------------------------------
+
+TEMPLATE = "new_model.txt"
+
+
+@click.command()
+@click.argument("name")
+def new(name: str) -> None:
+    """Write NAME.py, a model of your own with comments, which runs as it is.
+
+    It is then named by its file: opstage check NAME.py, opstage train NAME.py --data FILE.
+    """
+    path = Path(name if name.endswith(".py") else f"{name}.py")
+    if not path.stem.isidentifier() or keyword.iskeyword(path.stem):
+        raise UsageError(
+            f"{path.name}: {path.stem!r} is not a name for a Python module; it is of letters, digits and _, no keyword"
+        )
+    if path.exists():
+        raise UsageError(f"{path} is there already; choose another name")
+    write_file(path, [files(__package__).joinpath(TEMPLATE).read_bytes()])
+    click.echo(f"wrote {path}")
+    click.echo(f"  opstage check {path}    its shapes, for every batch size")
+    click.echo(f"  opstage train {path} --out runs/{path.stem}    on the data of its recipe; --data FILE for yours")

@@ -28,7 +28,7 @@ from ..ops.errors import UsageError
 from ..ops.untrusted import printable
 from ..training import checkpoint
 from ..training.saved import TrainerValues
-from .flags import OPTION_PATHS, DottedCommand, flag_layer, with_option_flags
+from .commands import OPTION_PATHS, DottedCommand, flag_layer, with_option_flags
 
 _with_map = click.option(
     "--map",

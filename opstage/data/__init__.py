@@ -1,17 +1,12 @@
 """Datasets, the file formats that they are read from, and loaders that split them into batches."""
 
-from .any_file import from_file
-from .binding import bind
-from .csv_file import from_csv
+from .arrays import from_idx, from_npy, from_npz, idx_images, map_files
 from .dataset import Dataset, from_arrays, train_test_split
-from .embedded import digits
-from .files import from_npy, from_npz, map_files
-from .idx_file import from_idx, idx_images
+from .file import from_csv, from_file, from_parquet
 from .image_folder import from_images
 from .loader import Batches, Loader
-from .noise import noisy
-from .parquet_file import from_parquet
-from .prefetch import Prefetch
+from .prefetch import Prefetch, bind
+from .samples import digits, noisy
 from .table import from_frame
 
 __all__ = [

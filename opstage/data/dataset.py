@@ -14,7 +14,7 @@ from ..ops.errors import UsageError, nearest
 from ..ops.splitmix import permutation, require_seed, site_of, stream_key
 from ..ops.tracebacks import called_by_users, made_by_users
 from ..ops.untrusted import brief
-from .mapped import RowView, as_rows, is_mapped, pieces, row_view, watch
+from .memory_map import RowView, as_rows, is_mapped, pieces, row_view, watch
 
 Array: TypeAlias = "npt.NDArray[Any]"
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from ..data.own_rows import OwnRows
+from ..data.loader import OwnRows
 from ..init.schemes import Elementary
 from ..interpreters.branching import SWITCH, run_switch
 from ..interpreters.control import communicates

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..atomic import write_file
-from ..data.cast import Scaling
+from ..data.table import Scaling
 from ..interop.onnx.export import model_of
 from ..interop.weights import export_weights, write_state_dict
 from ..interpreters.graph import Graph

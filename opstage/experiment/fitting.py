@@ -13,7 +13,7 @@ import click
 
 from ..config import Layer
 from ..data import Dataset, from_arrays, from_frame
-from ..data.mapped import as_rows
+from ..data.memory_map import as_rows
 from ..loading import Refusal
 from ..models import Model
 from ..models.zoo import name_of

@@ -12,14 +12,26 @@ import numpy as np
 from ..arguments import batch_arguments
 from ..config.spelling import spelled
 from ..data import Dataset, Loader, train_test_split
-from ..data.any_file import array_names, is_array_folder, read_arrays
-from ..data.cast import ScaleName, Scaling, cast, fitted_shape, kind_of
-from ..data.categories import encoded_columns, learn_categories
 from ..data.columns import assign, read_columns
+from ..data.file import array_names, is_array_folder, read_arrays
 from ..data.image_folder import from_images, image_paths, read_images
-from ..data.mapped import is_mapped
+from ..data.memory_map import is_mapped
 from ..data.preparation import ArgumentData, Form, Preparation, from_table, learn
-from ..data.table import TABLES, Named, label_position, numbered, read_table, require_columns
+from ..data.table import (
+    TABLES,
+    Named,
+    ScaleName,
+    Scaling,
+    cast,
+    encoded_columns,
+    fitted_shape,
+    kind_of,
+    label_position,
+    learn_categories,
+    numbered,
+    read_table,
+    require_columns,
+)
 from ..models import Model, Recipe
 from ..ops.errors import OpstageError, UsageError
 from ..ops.loss import IGNORED

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
 from .. import optim
-from ..data.cast import ScaleName
-from ..data.categories import CategoriesName
 from ..data.columns import read_columns
+from ..data.table import CategoriesName, ScaleName
 from ..ops.errors import UsageError
 from ..ops.untrusted import brief
 from ..optim import schedule

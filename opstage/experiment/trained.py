@@ -11,9 +11,8 @@ from typing import Any, TypeAlias, final
 
 from ..config.spelling import spelled
 from ..data import Dataset, from_arrays, from_file, from_frame
-from ..data.any_file import read_arrays
-from ..data.few_rows import FewRows
-from ..data.preparation import Preparation, arrays_named
+from ..data.file import read_arrays
+from ..data.preparation import FewRows, Preparation, arrays_named
 from ..documents import Document
 from ..models import Model
 from ..ops.arrays import is_table

@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ..data.any_file import array_names, read_arrays
-from ..data.cast import cast, kind_of
 from ..data.columns import assign, read_columns
-from ..data.mapped import is_mapped
+from ..data.file import array_names, read_arrays
+from ..data.memory_map import is_mapped
 from ..data.preparation import Preparation
-from ..data.table import TABLES, Named, is_label, read_table, require_columns, side_by_side
+from ..data.table import TABLES, Named, cast, is_label, kind_of, read_table, require_columns, side_by_side
 from ..documents import Document
 from ..models import Model
 from ..ops.errors import UsageError

@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from .model import Model
-from .recipe import Recipe
+from .model import Model, Recipe
 from .zoo import MODELS, model
 
 if TYPE_CHECKING:

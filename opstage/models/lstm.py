@@ -10,15 +10,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ..data.embedded import held_out_digits
+from ..data.samples import held_out_digits
 from ..init import Declaration, uniform, zeros
 from ..ops.derived import dropout
 from ..ops.protocol import Ops, R
 from ..ops.spec import Spec
-from .classify import classifier_loss, classifier_metrics, classifier_outputs
-from .layers import Tree, linear, linear_init
-from .model import Model
-from .recipe import Recipe
+from .layers import Tree, classifier_loss, classifier_metrics, classifier_outputs, linear, linear_init
+from .model import Model, Recipe
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,11 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from ..data.embedded import held_out_digits
+from ..data.samples import held_out_digits
 from ..ops.protocol import Ops, R
 from ..ops.spec import Spec
-from .classify import classifier_loss, classifier_metrics, classifier_outputs
-from .layers import dense, linear, linear_init
-from .model import Model
-from .recipe import Recipe
+from .layers import classifier_loss, classifier_metrics, classifier_outputs, dense, linear, linear_init
+from .model import Model, Recipe
 
 
 @dataclass(frozen=True)

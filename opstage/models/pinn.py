@@ -11,14 +11,13 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from ..data import burgers
+from ..data import samples as burgers
 from ..init import xavier_uniform
 from ..ops import transform
 from ..ops.protocol import Ops, R
 from ..ops.spec import Spec
 from .layers import Tree, linear, linear_init
-from .model import Model
-from .recipe import Recipe, Split
+from .model import Model, Recipe, Split
 
 VISCOSITY = 0.01 / math.pi
 

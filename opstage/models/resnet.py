@@ -9,15 +9,24 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ..data.embedded import held_out_digits
+from ..data.samples import held_out_digits
 from ..ops.derived import global_avg_pool
 from ..ops.program import Aux
 from ..ops.protocol import Ops, R
 from ..ops.spec import Spec
-from .classify import classifier_loss, classifier_metrics, classifier_outputs
-from .layers import Tree, batch_norm, batch_norm_state, conv, conv_norm_init, linear, linear_init
-from .model import Model
-from .recipe import Recipe
+from .layers import (
+    Tree,
+    batch_norm,
+    batch_norm_state,
+    classifier_loss,
+    classifier_metrics,
+    classifier_outputs,
+    conv,
+    conv_norm_init,
+    linear,
+    linear_init,
+)
+from .model import Model, Recipe
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,14 @@ from itertools import pairwise
 from typing import Any
 
 from ..data import noisy
-from ..data.embedded import held_out_digits
+from ..data.samples import held_out_digits
 from ..init import Declaration, kaiming_uniform, zeros
 from ..ops.dims import ratio
 from ..ops.errors import UsageError
 from ..ops.protocol import Ops, R
 from ..ops.spec import Spec
 from .layers import Tree, conv, conv_init, conv_norm_init, group_norm
-from .model import Model
-from .recipe import Recipe, Split
+from .model import Model, Recipe, Split
 
 
 @dataclass(frozen=True)

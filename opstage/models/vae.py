@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
-from ..data.embedded import held_out_digits
+from ..data.samples import held_out_digits
 from ..init import Constant, Declaration
 from ..ops.dims import ratio
 from ..ops.protocol import Ops, R
 from ..ops.spec import Spec
 from .layers import Tree, dense, linear, linear_init
-from .model import Model
-from .recipe import Recipe, Split
+from .model import Model, Recipe, Split
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from ..data.embedded import held_out_digits
+from ..data.samples import held_out_digits
 from ..init import Declaration, normal
 from ..ops.errors import UsageError
 from ..ops.protocol import Ops, R
 from ..ops.spec import Spec
-from .classify import classifier_loss, classifier_metrics, classifier_outputs
-from .layers import Tree, conv, conv_init, layer_norm, linear, linear_init, norm_init
-from .model import Model
-from .recipe import Recipe
-from .transformer import Block, block_init, transformer_block
+from .layers import (
+    Block,
+    Tree,
+    block_init,
+    classifier_loss,
+    classifier_metrics,
+    classifier_outputs,
+    conv,
+    conv_init,
+    layer_norm,
+    linear,
+    linear_init,
+    norm_init,
+    transformer_block,
+)
+from .model import Model, Recipe
 
 
 @dataclass(frozen=True)

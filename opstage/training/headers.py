@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data import from_csv, from_file
-from ..data.numpy_file import ArrayHeader, open_npz
+from ..data.arrays import ArrayHeader, open_npz
 from ..interpreters.shape_check import Contract, Finding
 from ..ops.errors import LocatedError, OpstageError, UsageError, nearest
 from ..ops.places import Places

@@ -12,7 +12,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from ..data.own_rows import OwnRows
+from ..data.loader import OwnRows
 from ..ops.errors import OpstageError, ShapeError, UsageError, nearest
 from ..ops.trees import show_path
 from ..ops.types import DType, Shape, TensorType, dtype_name, show_shape

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from opstage.cli import generate as command
+from opstage.cli import predict as command
 from opstage.cli.main import main
 
 HOSTILE = {

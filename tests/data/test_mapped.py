@@ -15,7 +15,7 @@ import pytest
 import opstage
 from opstage import Spec, UsageError
 from opstage.data import Dataset, Loader, from_arrays, map_files, train_test_split
-from opstage.data.mapped import RowView, is_mapped, row_view, watch
+from opstage.data.memory_map import RowView, is_mapped, row_view, watch
 from opstage.data.text import read_text, windows
 from opstage.experiment.versions import data_digest
 
@@ -28,8 +28,8 @@ LABELS = np.arange(60) % 3
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("opstage.data.mapped.MAPPED_FROM", 0)
-    monkeypatch.setattr("opstage.data.mapped._PIECE", 30)
+    monkeypatch.setattr("opstage.data.memory_map.MAPPED_FROM", 0)
+    monkeypatch.setattr("opstage.data.memory_map._PIECE", 30)
     place = tmp_path / "large"
     place.mkdir()
     np.save(place / "x.npy", PIXELS)
@@ -86,7 +86,7 @@ def test_a_run_on_mapped_data_is_bit_for_bit_that_on_arrays(folder: Path, monkey
     config = opstage.models.mlp.Config(inputs=(3,), classes=3, hidden=(4,))
     how: dict[str, Any] = {"config": config, "epochs": 2, "batch_size": 8, "progress": False}
     mapped = opstage.fit("mlp", folder, **how)
-    monkeypatch.setattr("opstage.data.mapped.MAPPED_FROM", 2**30)
+    monkeypatch.setattr("opstage.data.memory_map.MAPPED_FROM", 2**30)
     whole = opstage.fit("mlp", folder, **how)
     assert [r.train_loss for r in mapped.results] == [r.train_loss for r in whole.results]
     assert mapped.evaluate() == whole.evaluate()
@@ -114,8 +114,8 @@ def test_bad_rows_have_their_number_in_the_file(folder: Path) -> None:
 
 
 def test_nothing_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opstage.data.mapped.MAPPED_FROM", 2**20)
-    monkeypatch.setattr("opstage.data.mapped._PIECE", 2**18)
+    monkeypatch.setattr("opstage.data.memory_map.MAPPED_FROM", 2**20)
+    monkeypatch.setattr("opstage.data.memory_map._PIECE", 2**18)
     np.save(tmp_path / "x.npy", np.zeros((4000, 1000), np.float64))  # 32 MB
     tracemalloc.start()
     data: Dataset = map_files({"x": tmp_path / "x.npy"})

@@ -17,7 +17,7 @@ from opstage import Options
 from opstage.cli.check.target import read_target
 from opstage.config.toml import read_toml
 from opstage.data import from_csv, from_file, from_npy, from_npz
-from opstage.data.idx_file import read_idx
+from opstage.data.arrays import read_idx
 from opstage.data.text import read_text
 from opstage.experiment.generate import load_gpt
 from opstage.experiment.settings import configure

@@ -13,9 +13,8 @@ import pytest
 import opstage
 from opstage import Model, Recipe, Spec, UsageError
 from opstage.data import from_csv, from_parquet
-from opstage.data.cast import Scaling, cast
-from opstage.data.few_rows import FewRows
-from opstage.data.preparation import Preparation
+from opstage.data.preparation import FewRows, Preparation
+from opstage.data.table import Scaling, cast
 from opstage.documents import Document
 from opstage.experiment import DataSettings, RunSettings, Settings
 from opstage.experiment.sources import Loaded, load_data

@@ -11,8 +11,8 @@ import pytest
 import opstage
 from opstage import UsageError
 from opstage.data import Loader, Prefetch, from_arrays, train_test_split
-from opstage.data import mapped as mapped_module
-from opstage.data.mapped import RowView
+from opstage.data import memory_map as mapped_module
+from opstage.data.memory_map import RowView
 from opstage.models import mlp
 
 h5py = pytest.importorskip("h5py")

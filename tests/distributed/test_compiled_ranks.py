@@ -10,7 +10,7 @@ import pytest
 
 import opstage
 from opstage import Options, RangeError
-from opstage.data.own_rows import OwnRows
+from opstage.data.loader import OwnRows
 from opstage.distributed.ranks import Ranks, on_mesh
 from opstage.interpreters.base_program import BaseProgram
 from opstage.interpreters.registry import make_interpreter

@@ -12,9 +12,10 @@ import pytest
 
 import opstage
 from opstage import Options, UsageError, optim
-from opstage.data import Dataset, Loader, Prefetch, from_parquet, map_files, mapped
-from opstage.data.mapped import RowView
-from opstage.data.own_rows import OwnRows
+from opstage.data import Dataset, Loader, Prefetch, from_parquet, map_files
+from opstage.data import memory_map as mapped
+from opstage.data.loader import OwnRows
+from opstage.data.memory_map import RowView
 from opstage.ops.errors import MeshError, OpstageError
 from opstage.ops.mesh import Mesh
 from opstage.training import checkpoint

@@ -10,7 +10,7 @@ import pytest
 
 import opstage
 from opstage import Options, Spec, init
-from opstage.data.own_rows import OwnRows
+from opstage.data.loader import OwnRows
 from opstage.facts import ranges_of
 from opstage.interpreters.shape_check.contract import Contract
 from opstage.models.gpt import Config, make

@@ -16,7 +16,7 @@ import safetensors.numpy
 
 import opstage.onnx
 from opstage import Spec, check
-from opstage.cli.flags import read_sizes
+from opstage.cli.commands import read_sizes
 from opstage.config import Layer, read_toml
 from opstage.data import from_csv, from_file, from_idx, from_npy, from_npz
 from opstage.data.columns import read_columns

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from opstage import Spec, UsageError, check
-from opstage.cli.flags import read_sizes
+from opstage.cli.commands import read_sizes
 from opstage.config import Layer, read_toml
 from opstage.data import from_csv, from_idx, from_npy, from_npz
 from opstage.experiment.settings import configure

@@ -126,7 +126,7 @@ def test_callbacks_follow_it() -> None:
 
 
 def test_a_model_file_and_its_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from opstage.cli.new import TEMPLATE
+    from opstage.cli.train import TEMPLATE
 
     text = (Path(opstage.__file__).parent / "cli" / TEMPLATE).read_text()
     (tmp_path / "mine.py").write_text(text)

@@ -36,8 +36,8 @@ def run(folder: Path, request: Request) -> NoReturn:
     _limit_memory(request.memory_limit)
     with open(folder / TRACE, "w") as trace:
         from ...loading import import_from_text
+        from .cache import Witness
         from .user import check_user
-        from .witness import Witness
 
         witness = Witness(folder)
         import_from_text()

@@ -11,7 +11,7 @@ from ...interpreters.shape_check.traffic import Machines, Prediction, messages_o
 from ...ops.errors import UsageError
 from ...ops.mesh import Mesh
 from ...training.program_check import Checked
-from ..flags import read_sizes
+from ..commands import read_sizes
 
 _WIDE = 58
 _RANKS = tuple([1 << power for power in range(11)])

@@ -21,15 +21,22 @@ from ...ops.errors import UsageError
 from ...ops.spec import read_claims
 from ...optim import SHIPPED
 from ...options import Options
-from ..flags import OPTION_PATHS, DottedCommand, dotted_flags, flag_layer, with_option_flags
-from .amounts import seconds
+from ..commands import OPTION_PATHS, DottedCommand, dotted_flags, flag_layer, with_option_flags
 from .cache import Cache, cache_folder
-from .files import excluded_by, files_in, is_many, with_programs
 from .process import check_each
 from .project import Project, find_project, rules_named
-from .request import Asked, Request
-from .selection import Selection, selected
-from .target import CheckTarget, may_declare, read_target
+from .request import Asked, Request, seconds
+from .target import (
+    CheckTarget,
+    Selection,
+    excluded_by,
+    files_in,
+    is_many,
+    may_declare,
+    read_target,
+    selected,
+    with_programs,
+)
 
 TIME_LIMIT = 60.0
 """The default number of seconds for each file."""
@@ -180,7 +187,7 @@ def check(
     outcomes: dict[CheckTarget, list[CheckOutcome]] = {target: [] for target in chosen}
     for target in chosen:
         if target.model is not None:
-            from .shipped import check_configured  # imports all that training needs
+            from .model import check_configured
 
             layers = [flag_layer({**OPTION_PATHS, "mesh": "options.mesh", "zero": "options.zero"}, option_flags)]
             if project.options:

@@ -22,9 +22,8 @@ from ...forks import usable_cores
 from ...interpreters.shape_check.formats import CheckOutcome, Unusable, from_document
 from ...loading import is_own_file
 from ...ops.errors import SourceLine
-from .cache import Cache
+from .cache import CHUNK, Cache, Printed
 from .child import READ, RESULT, TRACE
-from .printed import CHUNK, Printed
 from .request import GRACE, Request
 from .worker import CAN_FORK
 

@@ -26,7 +26,7 @@ from ...config.toml import toml_document
 from ...interpreters.shape_check import RULES
 from ...ops.errors import UsageError, nearest
 from ...options import Options
-from .amounts import seconds
+from .request import seconds
 
 
 @dataclass(frozen=True)

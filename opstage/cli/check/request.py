@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -82,3 +83,13 @@ class Request:
             name: tuple(v) if isinstance(v, list) else v for name, v in document.pop("asked").items()
         }
         return cls(**document, asked=Asked(**asked))
+
+
+# Durations ------------------------------------------------------------------------------------------------------------
+
+
+def seconds(text: str) -> float | None:
+    """Parse `60`, `60s`, `2m` or `500ms` to seconds; return None for anything but a positive duration."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m)?", text.strip())
+    found = float(match[1]) * {"ms": 1e-3, "m": 60.0}.get(match[2] or "s", 1.0) if match is not None else 0.0
+    return found if found > 0 else None

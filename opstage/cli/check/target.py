@@ -1,16 +1,32 @@
-"""Targets of `opstage check`, parsed from the command line."""
+"""Select what to check and report: targets on the command line, files of folders and patterns, findings by rule.
+
+A comment `# opstage: ignore[rule]` suppresses the findings of its line, errors too; an unused comment is reported.
+"""
 
 from __future__ import annotations
 
 import ast
+import io
+import os
 import re
-from dataclasses import dataclass
+import tokenize
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from glob import glob, has_magic
 from pathlib import Path
 
+from ...experiment.directory import CONFIG, SOURCE
+from ...interpreters.shape_check import RULES, Finding
+from ...interpreters.shape_check.finding import RANGE_RULES
+from ...interpreters.shape_check.formats import CheckOutcome
+from ...interpreters.shape_check.rules import UNDECIDED, UNUSED_SUPPRESSION
 from ...models import MODELS
 from ...models.model import MAKE
-from ...ops.errors import UsageError, nearest
+from ...ops.errors import SourceLine, UsageError, nearest
 from ...readable import require_file
+
+# Targets --------------------------------------------------------------------------------------------------------------
 
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
@@ -95,3 +111,200 @@ def _words(node: ast.AST) -> list[str]:
     if isinstance(node, ast.Name):
         return [node.id]
     return [*_words(node.value), node.attr] if isinstance(node, ast.Attribute) else []
+
+
+# Files of folders and patterns ----------------------------------------------------------------------------------------
+
+PASSED_OVER = ("__pycache__", "node_modules", "site-packages", "venv", "build", "dist")
+"""Folders that are skipped because they hold no user code, as are those with a name that begins with a dot."""
+
+
+def matches(path: Path, pattern: str, root: Path) -> bool:
+    """Whether `pattern`, relative to `root`, matches a file or a folder above it; without a slash it matches at any
+    depth.
+
+    `*` matches anything within a name, `**` any number of folders.
+    """
+    try:
+        parts = Path(os.path.abspath(path)).relative_to(os.path.abspath(root)).parts
+    except ValueError:
+        parts = Path(os.path.abspath(path)).parts[1:]
+    pattern = pattern.removeprefix("./").rstrip("/")
+    expression = _expression(pattern)
+    if "/" not in pattern and any(expression.fullmatch(part) for part in parts):
+        return True
+    return any(expression.fullmatch("/".join(parts[: i + 1])) for i in range(len(parts)))
+
+
+@cache
+def _expression(pattern: str) -> re.Pattern[str]:
+    tokens = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    return re.compile(
+        "".join(tokens.get(part, re.escape(part)) for part in re.split(r"(\*\*/|\*\*|\*|\?)", pattern) if part)
+    )
+
+
+def is_many(word: str) -> bool:
+    """Whether a word is a folder or a pattern."""
+    return os.path.isdir(word) or (has_magic(word) and not os.path.exists(word) and ":" not in word)
+
+
+def files_in(word: str, exclude: Sequence[str], root: Path) -> Iterator[Path]:
+    """Return the Python files of a folder, or those that match a pattern, in order, without excluded ones.
+
+    Raises UsageError for a pattern that matches nothing.
+    """
+    if not os.path.isdir(word):
+        matching = sorted(glob(word, recursive=True))
+        if not matching:
+            raise UsageError(f"{word}: there is no file or folder that it matches")
+        for found in matching:
+            if os.path.isdir(found):
+                yield from files_in(found, exclude, root)
+            elif found.endswith(".py") and _is_own(Path(found), exclude, root):
+                yield Path(found)
+        return
+    for folder, folders, names in os.walk(word):
+        here = Path(folder)
+        folders[:] = sorted(
+            name
+            for name in folders
+            if not name.startswith(".") and name not in PASSED_OVER and _is_own(here / name, exclude, root)
+        )
+        for name in sorted(names):
+            if name.endswith(".py") and excluded_by(here / name, exclude, root) is None:
+                yield here / name
+
+
+def _is_own(path: Path, exclude: Sequence[str], root: Path) -> bool:
+    """Whether a file or folder is neither excluded nor the copy of a model's files that a run keeps."""
+    copied = any(folder.name == SOURCE and (folder.parent / CONFIG).exists() for folder in (path, *path.parents))
+    return not copied and excluded_by(path, exclude, root) is None
+
+
+def excluded_by(path: Path, exclude: Sequence[str], root: Path) -> str | None:
+    """Return the first pattern of `exclude` that matches a file or a folder above it, or None."""
+    return next((pattern for pattern in exclude if matches(path, pattern, root)), None)
+
+
+def with_programs(files: Iterator[Path]) -> list[Path]:
+    """Return the files with a function that declares its shapes, and model files, found without running anything."""
+    return [file for file in files if may_declare(file)]
+
+
+_COMMENT = re.compile(r"#\s*opstage:\s*ignore(?:\[([^\]]*)\])?")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """select   rules whose warnings and notes count; None: all of them
+    ignore   rules whose do not
+    per_file   the same by a pattern of files
+    root     the folder from which patterns are read
+    """
+
+    root: Path
+    select: tuple[str, ...] | None = None
+    ignore: tuple[str, ...] = ()
+    per_file: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    def counts(self, rule: str, file: str | None) -> bool:
+        """Whether a warning or note of a rule, at a line of a file, is selected."""
+        if rule in self.ignore or (self.select is not None and rule not in self.select):
+            return False
+        if file is None:
+            return True
+        return not any(rule in rules and matches(Path(file), pattern, self.root) for pattern, rules in self.per_file)
+
+
+@dataclass
+class _Comment:
+    """A comment that suppresses rules on its line, or all of them if it names none."""
+
+    rules: tuple[str, ...]
+    source: SourceLine
+    used: set[str]
+
+    def takes(self, rule: str) -> bool:
+        if self.rules and rule not in self.rules:
+            return False
+        self.used.add(rule)
+        return True
+
+
+def selected(outcomes: Sequence[CheckOutcome], selection: Selection, whole: Sequence[str | None]) -> list[CheckOutcome]:
+    """Return the outcomes with the selected findings. `whole` has for each outcome the file if it was checked
+    completely, so that unused comments in it are reported; None if only one function was checked."""
+    comments: dict[str, dict[int, _Comment]] = {}
+
+    def comments_of(file: str) -> dict[int, _Comment]:
+        if file not in comments:
+            comments[file] = _comments(file)
+        return comments[file]
+
+    def stays(rule: str, severity: str, source: SourceLine | None, own: str | None) -> bool:
+        always = severity == "error" and rule != UNDECIDED and rule not in RANGE_RULES  # errors if strict alone
+        comment = None if source is None else comments_of(source.file).get(source.line)
+        taken = comment is not None and comment.takes(rule)  # a comment has a use for a rule that is ignored today
+        return not taken and (always or selection.counts(rule, own if source is None else source.file))
+
+    kept = []
+    for outcome, own in zip(outcomes, whole):
+        findings = [
+            (finding, stays(finding.rule, finding.severity, finding.source, own)) for finding in outcome.findings
+        ]
+        conditions = [(condition, stays(UNDECIDED, "note", condition.source, own)) for condition in outcome.conditions]
+        hidden = [finding.severity for finding, stay in findings if not stay]
+        hidden += ["note" for _, stay in conditions if not stay]
+        kept.append(
+            replace(
+                outcome,
+                findings=tuple([finding for finding, stay in findings if stay]),
+                conditions=tuple([condition for condition, stay in conditions if stay]),
+                suppressed=tuple(hidden),
+            )
+        )
+    unusable = {own for outcome, own in zip(outcomes, whole) if outcome.unusable is not None}
+    for file in dict.fromkeys(own for own in whole if own is not None and own not in unusable):
+        at = [*whole].index(file)
+        odd = [finding for comment in comments_of(file).values() for finding in _unused(comment, selection)]
+        kept[at] = replace(kept[at], findings=(*kept[at].findings, *odd))
+    return kept
+
+
+def _comments(file: str) -> dict[int, _Comment]:
+    """Return the comments of a file by line; none if it cannot be read."""
+    try:
+        text = Path(file).read_bytes()
+        if b"opstage:" not in text:
+            return {}
+        tokens = [*tokenize.tokenize(io.BytesIO(text).readline)]
+    except (OSError, SyntaxError, ValueError, tokenize.TokenError):
+        return {}
+    found = {}
+    for token in tokens:
+        match = _COMMENT.search(token.string) if token.type == tokenize.COMMENT else None
+        if match:
+            rules = tuple([rule for rule in re.split(r"[,\s]+", match[1] or "") if rule])
+            line, column = token.start
+            source = SourceLine(file, line, column + match.start() + 1, column + match.end() + 1)
+            found[line] = _Comment(rules, source, set())
+    return found
+
+
+def _unused(comment: _Comment, selection: Selection) -> Iterator[Finding]:
+    """Report unknown rules in a comment, and rules without a finding on its line."""
+    if not selection.counts(UNUSED_SUPPRESSION, comment.source.file):
+        return
+    for rule in comment.rules:
+        if rule not in RULES:
+            reason = f"there is no rule {rule!r}{nearest(rule, RULES)}"
+            yield _finding(comment, reason, "opstage check --rules lists them")
+        elif rule not in comment.used and selection.counts(rule, comment.source.file):
+            yield _finding(comment, f"this line has no finding of {rule}", "take the comment out")
+    if not comment.rules and not comment.used and selection.select is None:
+        yield _finding(comment, "this line has no finding", "take the comment out")
+
+
+def _finding(comment: _Comment, reason: str, fix: str) -> Finding:
+    return Finding("program", reason, source=comment.source, rule=UNUSED_SUPPRESSION, severity="warning", fix=fix)

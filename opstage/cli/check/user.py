@@ -17,9 +17,8 @@ from ...ops.spec import Shapes, declared, read_claims, read_inputs
 from ...options import Options
 from ...training.program_check import check_program, nested
 from .memory import checked_with
-from .ranges import read_bounds
 from .request import Request
-from .sections import RECIPE, completed, optimizer_called
+from .sections import RECIPE, completed, optimizer_called, read_bounds
 
 
 def check_user(request: Request) -> Iterator[CheckOutcome]:
@@ -67,7 +66,7 @@ def _check_model(word: str, module: ModuleType, request: Request) -> CheckOutcom
     """Return the outcome for a model in the file, configured by the request's flags."""
     from ...experiment.definition import defined_in  # imports all that training needs
     from ...experiment.settings import configure
-    from .shipped import check_shipped
+    from .model import check_shipped
 
     asked = request.asked
     flags = Layer(asked.settings, {path: f"--{path}" for path in asked.settings}, text=True)

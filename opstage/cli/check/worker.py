@@ -19,8 +19,8 @@ import warnings
 from pathlib import Path
 from typing import Any, NoReturn
 
+from .cache import CHUNK, Printed
 from .child import run
-from .printed import CHUNK, Printed
 from .request import GRACE, Request
 
 CAN_FORK = hasattr(os, "fork") and hasattr(os, "killpg") and sys.platform != "darwin"
@@ -53,7 +53,6 @@ def _warm() -> None:
     from ...ops import derived  # noqa: F401
     from ...ops.spec import Shapes, read_inputs
     from ...training.program_check import check_program
-    from .shipped import check_shipped  # noqa: F401
     from .user import check_user  # noqa: F401
 
     with contextlib.suppress(Exception):  # only an optimisation

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...data.own_rows import OwnRows
+from ...data.loader import OwnRows
 from ...ops.arrays import as_numpy
 from ...ops.dims import Dim, DimScope, MissingSizeError, Verdict, at_most, evaluate
 from ...ops.errors import DtypeError, LocatedError, RangeError, ShapeError

@@ -10,7 +10,7 @@ from typing import Any
 from ...api import check
 from ...arguments import argument_paths
 from ...config import Layer
-from ...data.numpy_file import ArrayHeader
+from ...data.arrays import ArrayHeader
 from ...experiment.parts_check import check_parts
 from ...experiment.settings import Settings, configure
 from ...experiment.sources import load_data
@@ -27,9 +27,8 @@ from ...training.predictor import input_specs
 from ...training.program_check import FORWARD, STEP, Checked
 from ...training.validate import report_on
 from .memory import checked_with
-from .ranges import read_bounds
 from .request import Asked
-from .sections import RECIPE, completed, optimizer_called
+from .sections import RECIPE, completed, optimizer_called, read_bounds
 
 
 def check_configured(model: str | None, file: Path | None, flags: Sequence[Layer], asked: Asked) -> CheckOutcome:

@@ -1,4 +1,4 @@
-"""Read datasets from CSV files: a line of names, then a row of numbers for each example."""
+"""Read a dataset from a file: CSV here, a line of names and a row for each example; Parquet; other formats."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from functools import partial
 from itertools import chain, islice
+from pathlib import Path
 from typing import TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 
-from ..ops.errors import UsageError
+from ..ops.arrays import columns_of, index_columns
+from ..ops.errors import UsageError, nearest, require_extra
 from ..ops.tracebacks import called_by_users
-from ..ops.untrusted import brief
+from ..ops.untrusted import brief, shown
 from ..readable import require_file, suffix_of
+from .arrays import from_npz, idx_images, idx_x, labels_beside, map_files, open_npz, read_idx
 from .dataset import Dataset
-from .table import PLURAL, Choice, DataTable, Named, require_columns, with_label
+from .table import PLURAL, Choice, DataTable, Named, require_columns, table_of, with_label
 
 Row: TypeAlias = "tuple[int, list[str]]"
 """The number of a row's last line in the file, counted from 1, and its cells."""
@@ -270,3 +273,119 @@ def _is_finite(cell: str) -> bool:
 def _is_exact(cell: str) -> bool:
     """Whether a cell is not an integer that rounding may change: of two such numbers it may make one."""
     return not cell.lstrip("+-").isdecimal() or -_EXACT <= Decimal(cell) <= _EXACT
+
+
+# Parquet --------------------------------------------------------------------------------------------------------------
+
+
+@called_by_users
+def from_parquet(path: str | os.PathLike[str], *, label: str | int | None = None) -> Dataset:
+    """Read x: float64 (rows, columns - 1), all columns but one; y: (rows,), the column `label`; see `from_csv`.
+
+    Raises UsageError as `read_parquet` does, and if no column, or more than one, can be the label.
+
+    Raises:
+        UsageError: a file that is missing, damaged or no Parquet; no such column; no pyarrow.
+    """
+    return with_label(path, partial(read_parquet, path), label)
+
+
+def read_parquet(path: str | os.PathLike[str], choose: Choice, hint: str = "") -> DataTable:
+    """Read the columns selected by `choose`: numbers, or texts if the choice allows them.
+
+    Raises UsageError without pyarrow; for a missing or damaged file; for a column of other types; and, with the row
+    counted from 0, for an empty cell or a number that is not finite.
+    """
+    require_extra("pyarrow", "parquet", f"{path}: Parquet")
+    import pyarrow
+    import pyarrow.parquet
+
+    require_file(path)
+    if not Path(path).exists():
+        raise UsageError(f"{path}: no such file")
+    try:
+        with pyarrow.parquet.ParquetFile(Path(path), page_checksum_verification=True) as file:
+            index = index_columns(file.schema_arrow)
+            names = [name for name in file.schema_arrow.names if name not in index]
+            wanted, may_name = choose(names)
+            require_columns(path, names, wanted)
+            if file.metadata.num_rows == 0:
+                raise UsageError(f"{path}: the dataset is empty: it has no row")
+            read = file.read(columns=list(wanted), use_threads=False)
+            if read.num_columns != len(wanted):
+                raise UsageError(f"{path}: a column of several values each is not a column of numbers")
+            if read.num_rows != file.metadata.num_rows:
+                raise UsageError(f"{path}: has {read.num_rows} rows, but says that it has {file.metadata.num_rows}")
+            return table_of(path, columns_of(read), lambda _: (wanted, may_name), hint)
+    except UsageError:
+        raise
+    except (pyarrow.ArrowException, OSError, ValueError, KeyError, OverflowError, MemoryError, RuntimeError) as error:
+        first = (str(error).splitlines() or [""])[0][:300]
+        raise UsageError(f"{path}: cannot be read as Parquet: {first or type(error).__name__}") from error
+
+
+# Any format -----------------------------------------------------------------------------------------------------------
+
+
+@called_by_users
+def from_file(path: str | os.PathLike[str]) -> Dataset:
+    """Read x and y from a file in any supported format.
+
+    .npz: its arrays x and y. .csv and .tsv, also gzipped as .csv.gz, and .parquet: y is the column of that name, else
+    the last one, and x the others; see `from_csv`. MNIST's image files, with the labels file next to them.
+
+    IDX files are recognised by `idx` or `ubyte` in their names; see `labels_beside` for the labels file.
+
+    Raises:
+        UsageError: a file that is missing, damaged or of no known format.
+    """
+    file = Path(path)
+    if suffix_of(file) == ".npz":
+        return from_npz(file, keys=("x", "y"))
+    if suffix_of(file) in (".csv", ".tsv"):
+        return from_csv(file)
+    if suffix_of(file) == ".parquet":
+        return from_parquet(file)
+    if _is_idx(file):
+        return idx_images(file, labels_beside(file))
+    raise UsageError(f"{file}: of no known format; expected a name such as data.npz, data.csv or images-idx3-ubyte.gz")
+
+
+def is_array_folder(path: Path) -> bool:
+    """Whether a folder holds .npy files, one per argument."""
+    return path.is_dir() and any(path.glob("*.npy"))
+
+
+def array_names(path: str | os.PathLike[str]) -> tuple[str, ...]:
+    """Return the array names of a file that is not a table: its own for .npz, x and y for IDX; () for a single
+    array."""
+    file = Path(path)
+    if suffix_of(file) == ".npz":
+        with open_npz(file) as archive:
+            return archive.names
+    if is_array_folder(file):
+        return tuple(sorted(inner.stem for inner in file.glob("*.npy")))
+    return () if suffix_of(file) == ".npy" else ("x", "y")
+
+
+def read_arrays(path: str | os.PathLike[str], names: Sequence[str]) -> Dataset:
+    """Read the arrays in `names` from a file that is not a table, in that order; a .npy file has one, under any
+    name."""
+    file = Path(path)
+    if suffix_of(file) == ".npz":
+        return from_npz(file, keys=names)
+    if is_array_folder(file):
+        for name in names:
+            if not (file / f"{name}.npy").exists():
+                has = array_names(file)
+                raise UsageError(f"{path}: no file {name}.npy{nearest(name, has)}; the folder has {shown(has)}")
+        return map_files({name: file / f"{name}.npy" for name in names})
+    if suffix_of(file) == ".npy" and len(names) == 1:
+        return map_files({names[0]: file})
+    if _is_idx(file) and tuple(names) == ("x",):
+        return Dataset(("x",), (idx_x(file, read_idx(file)),), (str(file),))
+    return from_file(file).only(*names)
+
+
+def _is_idx(file: Path) -> bool:
+    return "idx" in file.name or "ubyte" in file.name

@@ -1,4 +1,4 @@
-"""Read NumPy's files with a limit on unpacked size, and never with pickles.
+"""Read datasets from files of arrays: NumPy's, and IDX, the format of MNIST. Sizes are limited, pickles refused.
 
 `np.load` trusts the header: it may allocate terabytes, unpack anything in an archive, and return the bytes of a member
 that is not an array. Here the header is checked against the available bytes before an array is allocated.
@@ -8,24 +8,134 @@ Source: "NEP 1: a simple file format for NumPy arrays"; an .npz file is a zip ar
 
 from __future__ import annotations
 
+import gzip
+import io
 import math
 import os
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, NamedTuple, final
+from typing import IO, NamedTuple, final
 
 import numpy as np
-import numpy.typing as npt
 
 from ..ops.errors import UsageError, nearest
+from ..ops.tracebacks import called_by_users
 from ..ops.types import DType
 from ..ops.untrusted import brief, shown
+from .dataset import Array, Dataset
+from .memory_map import map_npy
 
-Array = npt.NDArray[Any]
+# IDX files ------------------------------------------------------------------------------------------------------------
+
+_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+_GZIP = b"\x1f\x8b"
+_BEST_GZIP = 1032
+"""The maximum expansion factor of deflate."""
+
+
+@called_by_users
+def from_idx(**paths: str | os.PathLike[str]) -> Dataset:
+    """Read a dataset with one IDX file per array, with numbers as stored: `from_idx(x="images", y="labels")`.
+
+    Raises UsageError, with the file, if it is missing, has a wrong magic number or sizes that exceed its length, and as
+    `Dataset` does.
+
+    Raises:
+        UsageError: a file that is missing, damaged or no IDX.
+    """
+    arrays = tuple(read_idx(path) for path in paths.values())
+    return Dataset(tuple(paths), arrays, tuple(str(path) for path in paths.values()))
+
+
+@called_by_users
+def idx_images(images: str | os.PathLike[str], labels: str | os.PathLike[str]) -> Dataset:
+    """Read x: float32 (n, 1, height, width), bytes 0 … 255 of `images` scaled to 0 … 1; y: int64 (n,), from
+    `labels`.
+
+    Raises:
+        UsageError: a file that is missing, damaged or of no images or labels.
+    """
+    raw = from_idx(x=images, y=labels)
+    x, y = idx_x(images, raw["x"]), raw["y"]
+    if y.ndim != 1 or y.dtype.kind not in "iu":
+        raise UsageError(f"{labels}: holds {y.dtype} of shape {y.shape}; expected labels, integers of (n,)")
+    return Dataset(raw.names, (x, y.astype(np.int64)), raw.origins)
+
+
+def idx_x(path: str | os.PathLike[str], images: Array) -> Array:
+    """Return float32 (n, 1, height, width), 0 … 1, from the array of an IDX file. Raises UsageError if it is not
+    images."""
+    if images.ndim != 3 or images.dtype != np.uint8:
+        raise UsageError(
+            f"{path}: holds {images.dtype} of shape {images.shape}; expected images, bytes of (n, height, width)"
+        )
+    x: Array = images.astype(np.float32)[:, np.newaxis] / np.float32(255)
+    return x
+
+
+def read_idx(path: str | os.PathLike[str]) -> Array:
+    """Read the array of one IDX file, in the machine's byte order."""
+    try:
+        if Path(path).exists() and not Path(path).is_file():
+            raise UsageError(f"{path}: cannot be read: it is a folder, a pipe or a device; expected a file")
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            zipped = file.read(2) == _GZIP
+            file.seek(0)
+            if not zipped:
+                return _read(path, file, size, "the file has")
+            with gzip.GzipFile(fileobj=file) as unzipped:
+                return _read(path, unzipped, size * _BEST_GZIP, "the file can unpack to")
+    except FileNotFoundError as error:
+        raise UsageError(f"{path}: no such file") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise UsageError(f"{path}: cannot be read: {error}") from error
+
+
+def _read(path: str | os.PathLike[str], file: IO[bytes] | io.BufferedIOBase, limit: int, limited: str) -> Array:
+    magic = file.read(4)
+    if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _TYPES:
+        raise UsageError(
+            f"{path}: wrong magic number {magic.hex(' ') or '(the file is empty)'}; an IDX file begins with 00 00, a "
+            f"type from {', '.join(f'{code:02x}' for code in _TYPES)}, and the number of axes"
+        )
+    axes = magic[3]
+    header = file.read(4 * axes)
+    if axes == 0 or len(header) < 4 * axes:
+        raise UsageError(f"{path}: its header ends too early: {axes} axes, and {len(header)} bytes for their sizes")
+    shape = tuple(int(size) for size in np.frombuffer(header, ">u4"))
+    dtype = np.dtype(_TYPES[magic[2]])
+    expected = math.prod(shape) * dtype.itemsize
+    room = limit - 4 - 4 * axes
+    if expected > room:
+        raise UsageError(
+            f"{path}: its header names sizes {brief(shape)}, which take {expected:,} bytes, but {limited} "
+            f"{max(room, 0):,}"
+        )
+    if len(shape) > 64 or dtype.itemsize * math.prod([size for size in shape if size]) >= 2**63:
+        raise UsageError(f"{path}: its header names sizes {brief(shape)}, which no array has")
+    data = file.read(expected + 1)
+    if len(data) != expected:
+        found = f"only {len(data):,}" if len(data) < expected else "more"
+        raise UsageError(
+            f"{path}: its header names sizes {brief(shape)}, which take {expected:,} bytes, but it has {found}"
+        )
+    return np.frombuffer(data, dtype).astype(dtype.newbyteorder("=")).reshape(shape)
+
+
+def labels_beside(images: Path) -> Path:
+    """Return the labels file of an images file that is named like MNIST's: `train-images-idx3-ubyte.gz`."""
+    if "images" not in images.name:
+        raise UsageError(
+            f"{images}: no labels are known for it: expected a name with 'images', whose labels are beside it under "
+            "the name with 'labels'"
+        )
+    return images.with_name(images.name.replace("images", "labels").replace("idx3", "idx1"))
+
 
 _MAGIC = b"\x93NUMPY"
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
@@ -225,3 +335,61 @@ def _said(error: BaseException) -> str:
     """Return the first line of a library's error, shortened, since it may quote any part of the file."""
     first = (str(error).splitlines() or [""])[0] or type(error).__name__
     return first if len(first) <= 300 else f"{first[:297]}..."
+
+
+# Datasets from NumPy's files ------------------------------------------------------------------------------------------
+
+
+@called_by_users
+def from_npy(**paths: str | os.PathLike[str]) -> Dataset:
+    """Read a dataset with one .npy file per array: `from_npy(x="images.npy", y="labels.npy")`.
+
+    Raises `UsageError`, naming the file, if one is missing or not an .npy file, and as `Dataset` does.
+
+    Raises:
+        UsageError: a file that is missing, damaged or no .npy.
+    """
+    return _dataset(paths, read_npy)
+
+
+@called_by_users
+def map_files(paths: Mapping[str, str | os.PathLike[str]]) -> Dataset:
+    """Do the same for files of any size: from 64 MiB on, rows are read when they are used.
+
+    A file that is written to while the dataset is in use is a UsageError of whatever reads its rows then.
+
+    Raises:
+        UsageError: a file that is missing, damaged or no .npy.
+    """
+    return _dataset(paths, map_npy)
+
+
+def _dataset(paths: Mapping[str, str | os.PathLike[str]], read: Callable[[str | os.PathLike[str]], Array]) -> Dataset:
+    arrays = [read(path) for path in paths.values()]
+    return Dataset(tuple(paths), tuple(arrays), tuple(str(path) for path in paths.values()))
+
+
+@called_by_users
+def from_npz(path: str | os.PathLike[str], keys: Sequence[str] | None = None) -> Dataset:
+    """Read a dataset of the arrays `keys` from one .npz file, in that order.
+
+    None selects all of them, identified by name only: the file's own order has no meaning, so it cannot be used for
+    batches. `fit` binds them to the arguments of the loss with the same names; elsewhere `dataset.only("x", "y")` sets
+    the order.
+
+    Raises `UsageError`, naming the file and the key, if the file is missing or not an .npz file, lacks a key or has no
+    arrays, and as `Dataset` does.
+
+    Raises:
+        UsageError: a file that is missing, damaged or no .npz; no such array.
+    """
+    with open_npz(path) as archive:
+        names = tuple(archive.names if keys is None else keys)
+        if not names:
+            raise UsageError(
+                f"{path}: the dataset is empty: "
+                + ("no array was asked for" if keys is not None else "the file has no array")
+            )
+        arrays = [archive.read(name) for name in names]
+    ordered = keys is not None or len(names) == 1
+    return Dataset(names, tuple(arrays), tuple(f"{path}: {name}" for name in names), ordered)
