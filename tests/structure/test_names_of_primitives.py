@@ -11,7 +11,9 @@ from opstage.interpreters.control import CONTROL
 from opstage.ops.catalogue import FAMILIES, primitives
 
 ROOT = Path(opstage.__file__).parent
-FILES = sorted(file for part in ("ops", "interpreters", "distributed") for file in (ROOT / part).rglob("*.py"))
+FILES = sorted(
+    file for part in ("ops", "compiler", "interpreters", "distributed") for file in (ROOT / part).rglob("*.py")
+)
 NAMES = {*primitives(), *[primitive.name for primitive in CONTROL]}
 
 OF_OTHER_THINGS = {
