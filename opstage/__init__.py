@@ -9,9 +9,6 @@ if TYPE_CHECKING:
     from . import data, debug, init, models, optim
     from .api import check, hvp, jvp, run, trim, value_and_grad, vjp
     from .compilation import CompiledOut, CompiledScalar, compile, record
-    from .experiment.fitting import fit
-    from .experiment.planned import plan
-    from .experiment.trained import load
     from .init import Declaration
     from .interpreters.custom import custom_op, custom_vjp
     from .interpreters.registry import register_interpreter
@@ -39,6 +36,9 @@ if TYPE_CHECKING:
     from .ops.protocol import Ops, Ref
     from .ops.spec import Spec, shapes
     from .options import Options
+    from .runs.fit import fit
+    from .runs.model import load
+    from .runs.plan import plan
     from .training import callbacks
     from .training.accumulate import Accumulate
     from .training.fit import lr_range_test
@@ -121,9 +121,9 @@ _HOMES = {
     ".api": "check hvp jvp run trim value_and_grad vjp",
     ".verification": "bounds",
     ".compilation": "CompiledOut CompiledScalar compile record",
-    ".experiment.fitting": "fit",
-    ".experiment.planned": "plan",
-    ".experiment.trained": "load",
+    ".runs.fit": "fit",
+    ".runs.plan": "plan",
+    ".runs.model": "load",
     ".init": "Declaration",
     ".interpreters.custom": "custom_op custom_vjp",
     ".interpreters.registry": "register_interpreter",

@@ -22,7 +22,7 @@ IMPORTED = (
     "opstage.cli.train",
     "opstage.cli.check.child",
     "opstage.cli.check.user",
-    "opstage.experiment.run",
+    "opstage.runs.run",
     "opstage.training.fit",
     "opstage.optim",
     "opstage.interpreters.eager_cpu",

@@ -13,14 +13,14 @@ from typing import Any
 import click
 
 from ..config import Layer
-from ..experiment.settings import Settings, configure
-from ..experiment.task import Task, prepare
-from ..experiment.untrained import made_inputs, predictor_of
 from ..interpreters.graph.compiled import CompiledOps
 from ..interpreters.graph.cpu.cost import measure_limits
 from ..interpreters.graph.profile import Profile, profile
 from ..models import Model
 from ..ops.errors import UsageError
+from ..runs.predictions import made_inputs, predictor_of
+from ..runs.settings import Settings, configure
+from ..runs.task import Task, prepare
 from .commands import OPTION_PATHS, DottedCommand, flag_layer, read_sizes, with_option_flags
 
 _WARM_UP = 3

@@ -19,10 +19,10 @@ from typing_extensions import override
 from .. import __version__
 from ..config import Layer
 from ..distributed.processes import ENDED, NotJoinedError, launched
-from ..experiment.group_text import GROUPS
 from ..ops.dims.notation import LARGEST_SIZE
 from ..ops.errors import OpstageError, RankError, UsageError
 from ..ops.untrusted import brief, printable
+from ..runs.groups import GROUPS
 from .interrupt import INTERRUPTED, EndAtOnce
 from .termination import Terminated
 
@@ -143,7 +143,7 @@ def conclude(text: str, code: int, error: BaseException) -> int:
         click.echo(text, err=True)
         return code
     from ..distributed.processes import world
-    from ..experiment.together import DisagreementError, agree
+    from ..runs.processes import DisagreementError, agree
 
     try:
         fabric = world()

@@ -10,11 +10,11 @@ from typing import Any
 import click
 
 from ..atomic import write_file
-from ..experiment.settings import configure, configure_kept
-from ..experiment.versions import other_version
 from ..interpreters.graph import Graph
 from ..interpreters.graph.page import Remark, to_html
 from ..ops.errors import UsageError
+from ..runs.settings import configure, configure_kept
+from ..runs.versions import other_version
 from ..training.program_check import check_model, record_model
 from .commands import OPTION_PATHS, DottedCommand, dotted_flags, flag_layer, read_sizes, with_option_flags
 

@@ -12,11 +12,11 @@ import click
 
 from .. import __version__
 from ..atomic import write_file
-from ..experiment.side_by_side import Cells, side_by_side, side_by_side_html
 from ..forks import usable_cores
 from ..interpreters.registry import backends
 from ..ops.untrusted import printable
 from ..pages import aligned
+from ..runs.comparison import Cells, side_by_side, side_by_side_html
 
 PACKAGES = ("numpy", "numba", "llvmlite", "optree", "rich", "click")
 CUDA_PACKAGES = ("numba-cuda", "cuda-core", "cuda-bindings", "cuda-toolkit", "nvidia-nvjitlink")

@@ -19,10 +19,10 @@ from types import FrameType
 import click
 
 from ..distributed.processes import ENDED, TERMINAL, is_terminal
-from ..experiment.directory import CHECKPOINT, CONFIG
 from ..ops.errors import UsageError
 from ..ops.mesh import mesh_of
 from ..options import Options
+from ..runs.directory import CHECKPOINT, CONFIG
 from .interrupt import INTERRUPTED
 
 _ENDED = (0, 2, INTERRUPTED, 143)

@@ -11,9 +11,9 @@ from typing import Any, Self, final
 
 import click
 
-from ..experiment.run import Watcher
 from ..ops.errors import RankError
 from ..ops.untrusted import printable
+from ..runs.run import Watcher
 from ..training.fit import EpochResult
 from .commands import report_at_once
 

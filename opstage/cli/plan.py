@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from ..experiment.planned import CPU, measure_settings, plan_settings, settings_of
 from ..ops.errors import UsageError
 from ..planning.calibration import machine_rates
+from ..runs.plan import CPU, measure_settings, plan_settings, settings_of
 from .commands import OPTION_PATHS, DottedCommand, dotted_flags, flag_layer, read_sizes, with_option_flags
 
 _PATHS = {**OPTION_PATHS, "mesh": "options.mesh", "zero": "options.zero"}

@@ -15,21 +15,20 @@ from typing import Any
 import click
 
 from ..distributed.processes import is_terminal
-from ..experiment.definition import file_of
-from ..experiment.exporting import FORMATS, export
-from ..experiment.generate import Sampling, load_gpt
-from ..experiment.generate import generate as generated
-from ..experiment.measures import measures_of
-from ..experiment.predictions import require_suffix, write_predictions
-from ..experiment.progress import format_held_out
-from ..experiment.settings import configure, configure_kept
-from ..experiment.task import least_batch, prepare
-from ..experiment.trained import WHICH, OtherVersionWarning, Trained, load
-from ..experiment.untrained import prepared_inputs, untrained_predictor
-from ..experiment.versions import other_version
 from ..models import gpt as gpt
 from ..ops.errors import UsageError
 from ..ops.untrusted import escaped
+from ..runs.definition import file_of
+from ..runs.evaluation import measures_of
+from ..runs.export import FORMATS, export
+from ..runs.generation import Sampling, load_gpt
+from ..runs.generation import generate as generated
+from ..runs.model import WHICH, OtherVersionWarning, Trained, load
+from ..runs.predictions import prepared_inputs, require_suffix, untrained_predictor, write_predictions
+from ..runs.progress import format_held_out
+from ..runs.settings import configure, configure_kept
+from ..runs.task import least_batch, prepare
+from ..runs.versions import other_version
 from ..training.fit import evaluate as judge
 from ..training.predictor import ROWS
 from .commands import OPTION_PATHS, DottedCommand, dotted_flags, flag_layer, with_option_flags

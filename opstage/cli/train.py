@@ -11,15 +11,15 @@ from typing import Any
 import click
 
 from ..atomic import write_file
-from ..experiment.directory import CHECKPOINT, SOURCE
-from ..experiment.kept_source import changes
-from ..experiment.progress import format_held_out, make_watcher, stopped_line
-from ..experiment.run import RunOutcome, Watcher, run_task
-from ..experiment.settings import Configuration, Settings, configure, configure_resumed
-from ..experiment.task import Task, prepare
 from ..ops.errors import UsageError
 from ..ops.untrusted import brief, printable
 from ..optim.groups import group_lines, group_text
+from ..runs.directory import CHECKPOINT, SOURCE
+from ..runs.progress import format_held_out, make_watcher, stopped_line
+from ..runs.run import RunOutcome, Watcher, run_task
+from ..runs.saved_source import changes
+from ..runs.settings import Configuration, Settings, configure, configure_resumed
+from ..runs.task import Task, prepare
 from ..training.fit import LrRange, lr_range_test
 from ..training.saved import NotFiniteError
 from .commands import OPTION_PATHS, DottedCommand, flag_layer, speaks, with_option_flags
@@ -84,7 +84,7 @@ def train(
         click.echo(str(_range_test(configuration.settings, lr_range)))
         return 0
     if compare is not None:
-        from ..experiment.compare import compare as compare_sides
+        from ..runs.divergence import compare as compare_sides
 
         comparison = compare_sides(configuration.settings, compare.split(","), steps=compare_steps)
         click.echo(str(comparison))

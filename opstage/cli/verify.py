@@ -89,8 +89,8 @@ def verify(
 
 def _exported(run: Path) -> bytes:
     """Return the prediction function of a run as an ONNX model."""
-    from ..experiment.exporting import export
-    from ..experiment.trained import load
+    from ..runs.export import export
+    from ..runs.model import load
 
     with TemporaryDirectory() as folder:
         file = Path(folder) / "model.onnx"

@@ -9,10 +9,6 @@ from typing import Any
 import click
 from rich.console import Console
 
-from ..experiment.directory import CHECKPOINT
-from ..experiment.run import begin
-from ..experiment.settings import configure
-from ..experiment.task import prepare
 from ..interop.weights import (
     WeightMap,
     export_weights,
@@ -26,6 +22,10 @@ from ..interop.weights.proposal import stored_once
 from ..models import Model
 from ..ops.errors import UsageError
 from ..ops.untrusted import printable
+from ..runs.directory import CHECKPOINT
+from ..runs.run import begin
+from ..runs.settings import configure
+from ..runs.task import prepare
 from ..training import checkpoint
 from ..training.saved import TrainerValues
 from .commands import OPTION_PATHS, DottedCommand, flag_layer, with_option_flags

@@ -33,7 +33,7 @@ __all__ = ["EpochResult", "Observer", "Position", "Saver", "evaluate", "fit", "r
 
 
 class Observer(Protocol):
-    """Receives every step and epoch; see opstage.experiment.progress."""
+    """Receives every step and epoch; see opstage.runs.progress."""
 
     def step(self, epoch: int, step: int, loss: float, samples: int) -> None:
         """Called after each training step."""

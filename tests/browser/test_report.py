@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from matplotlib.image import imread
 
-from opstage.experiment import configure, train
-from opstage.experiment.charts import panel_svg
-from opstage.experiment.metrics import Curve, Panel
-from opstage.experiment.side_by_side import side_by_side, side_by_side_html
 from opstage.pages import render
+from opstage.runs import configure, train
+from opstage.runs.charts import panel_svg
+from opstage.runs.comparison import side_by_side, side_by_side_html
+from opstage.runs.metrics import Curve, Panel
 
 
 def page_html(title: str, body: str, written: float | None = None) -> str:

@@ -15,8 +15,8 @@ from click.testing import CliRunner
 
 from opstage.cli.commands import cli
 from opstage.cli.output import UNHEARD
-from opstage.experiment.directory import CHECKPOINT, METRICS, REPORT
-from opstage.experiment.metrics import read_metrics
+from opstage.runs.directory import CHECKPOINT, METRICS, REPORT
+from opstage.runs.metrics import read_metrics
 from opstage.training import checkpoint
 
 SMALL = ["train", "mlp", "--model.hidden", "8", "--epochs", "2", "--batch-size", "128", "--run.plot", "false"]

@@ -30,7 +30,7 @@ COMMANDS = {
     "numpy._core._multiarray_umath": ["graph", "mlp"],
     "optree": ["check", "mlp"],
     "opstage.models": ["train"],
-    "opstage.experiment.journal": ["train", "mlp", "--epochs", "1"],
+    "opstage.runs.journal": ["train", "mlp", "--epochs", "1"],
     "opstage.interop.weights": ["import-weights", "mlp", "w.safetensors"],
 }
 """What is being imported when the interrupt comes, and by which command."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from opstage.experiment import planned
+from opstage.runs import plan as planned
 from tests.cli.conftest import Command
 from tests.cli.test_cli import refusal
 from tests.planning.flat import FLAT

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from opstage.distributed.processes import TERMINAL
-from opstage.experiment.progress import Bar, make_watcher
+from opstage.runs.progress import Bar, make_watcher
 from opstage.training.fit import EpochResult
 from tests.cli.conftest import Command
 

@@ -10,9 +10,9 @@ import pytest
 
 import opstage
 from opstage.cli.output import Voice
-from opstage.experiment.progress import Bar
 from opstage.interpreters.shape_check.formats import FORMATS, CheckOutcome, render
 from opstage.interpreters.shape_check.table.formats import for_terminal, plain
+from opstage.runs.progress import Bar
 from opstage.training.fit import EpochResult
 
 ESCAPES = "\x1b]0;title\x07\x1b[31m\x9b2J"

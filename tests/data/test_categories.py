@@ -14,8 +14,8 @@ from opstage import Spec, UsageError
 from opstage.data.columns import read_columns
 from opstage.data.preparation import Preparation
 from opstage.documents import Document
-from opstage.experiment import DataSettings
 from opstage.models import mlp
+from opstage.runs import DataSettings
 
 from .test_preparation import loaded, model_of, written
 

@@ -18,9 +18,9 @@ from opstage.data import from_images
 from opstage.data.image_folder import read_images
 from opstage.data.preparation import Preparation
 from opstage.documents import Document
-from opstage.experiment import DataSettings, RunSettings, Settings
-from opstage.experiment.sources import Loaded, load_data
 from opstage.models import cnn
+from opstage.runs import DataSettings, RunSettings, Settings
+from opstage.runs.sources import Loaded, load_data
 
 Image = pytest.importorskip("PIL.Image")
 RNG = np.random.default_rng(3)

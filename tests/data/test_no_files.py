@@ -19,10 +19,10 @@ from opstage.config.toml import read_toml
 from opstage.data import from_csv, from_file, from_npy, from_npz
 from opstage.data.arrays import read_idx
 from opstage.data.text import read_text
-from opstage.experiment.generate import load_gpt
-from opstage.experiment.settings import configure
 from opstage.interpreters.graph import Graph
 from opstage.ops.errors import UsageError
+from opstage.runs.generation import load_gpt
+from opstage.runs.settings import configure
 from opstage.tensors import read_header, read_tensors
 from opstage.training import checkpoint
 from opstage.training.weights import read_state_dict, read_weights

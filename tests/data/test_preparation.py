@@ -16,9 +16,9 @@ from opstage.data import from_csv, from_parquet
 from opstage.data.preparation import FewRows, Preparation
 from opstage.data.table import Scaling, cast
 from opstage.documents import Document
-from opstage.experiment import DataSettings, RunSettings, Settings
-from opstage.experiment.sources import Loaded, load_data
 from opstage.models import mlp
+from opstage.runs import DataSettings, RunSettings, Settings
+from opstage.runs.sources import Loaded, load_data
 
 pytest.importorskip("pyarrow")
 RNG = np.random.default_rng(5)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from opstage.experiment.settings import configure
-from opstage.experiment.task import prepare
-from opstage.experiment.together import DisagreementError, agree, fingerprint
+from opstage.runs.processes import DisagreementError, agree, fingerprint
+from opstage.runs.settings import configure
+from opstage.runs.task import prepare
 from tests.distributed.threads import Threads, on_processes
 
 TEMPLATE = Path(__file__).parents[2] / "opstage" / "cli" / "new_model.txt"

@@ -18,7 +18,7 @@ import opstage
 from opstage import Options, UsageError, optim
 from opstage.atomic import Disk, WriteError
 from opstage.distributed.processes import world
-from opstage.experiment.together import DisagreementError, written_together
+from opstage.runs.processes import DisagreementError, written_together
 from opstage.tensors import stream
 from opstage.training import checkpoint
 from opstage.training.state import OptimizerState

@@ -12,12 +12,12 @@ import pytest
 import opstage
 from benchmarks.sent import sent_by_processes
 from opstage import Options, Spec, init, optim
-from opstage.experiment import run as running
-from opstage.experiment.processes import Processes
-from opstage.experiment.settings import configure
-from opstage.experiment.task import prepare
 from opstage.models import gpt, model
 from opstage.ops.mesh import Mesh
+from opstage.runs import run as running
+from opstage.runs.processes import Processes
+from opstage.runs.settings import configure
+from opstage.runs.task import prepare
 from opstage.training.fit import EpochResult
 from tests.distributed.threads import Threads, on_processes
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from opstage import Options, optim
-from opstage.experiment import configure, train
 from opstage.models import model
+from opstage.runs import configure, train
 from opstage.training.program_check import record_model
 from tests.browser.test_report import looked_at
 

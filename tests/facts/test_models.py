@@ -12,10 +12,10 @@ import pytest
 import opstage
 from opstage import Spec, derived
 from opstage.analysis.dependence import Dependence
-from opstage.experiment.settings import configure
 from opstage.facts import Causal, ClaimVerdict, Independent, Interpretation, Uses, Window
 from opstage.loading import load_file
 from opstage.models import resnet, zoo
+from opstage.runs.settings import configure
 from opstage.training.predictor import input_specs
 from opstage.training.validate import check_step
 

@@ -12,8 +12,8 @@ import pytest
 import opstage
 from opstage import UsageError
 from opstage.atomic import TEMPORARY, write_file
-from opstage.experiment.directory import LOCK, RunDirectory
-from opstage.experiment.metrics import MetricLog
+from opstage.runs.directory import LOCK, RunDirectory
+from opstage.runs.metrics import MetricLog
 
 if not hasattr(os, "O_NOFOLLOW"):
     pytest.skip("a system without links that could be planted", allow_module_level=True)

@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from opstage.documents import Document, plain_number
-from opstage.experiment.directory import ORIGINS, RUN
-from opstage.experiment.metrics import MetricLog, read_metrics
-from opstage.experiment.origins import first_origins
-from opstage.experiment.versions import read_run
 from opstage.ops.errors import UsageError
+from opstage.runs.directory import ORIGINS, RUN, first_origins
+from opstage.runs.metrics import MetricLog, read_metrics
+from opstage.runs.versions import read_run
 from opstage.training.checkpoint import MANIFEST, load, restore, save
 from tests.training import resume_program as program
 from tests.training.test_checkpoint import batch, rewrite, snapshot
@@ -96,7 +95,7 @@ def write_lines(path: Path, lines: list[Any]) -> None:
 
 
 def test_altered_lines_of_metrics(tmp_path: Path) -> None:
-    from opstage.experiment.metrics import Curves
+    from opstage.runs.metrics import Curves
 
     path = tmp_path / "m.jsonl"
     for lines in altered(LINES):

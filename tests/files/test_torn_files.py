@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from opstage.atomic import Disk
-from opstage.experiment.directory import CONFIG, RunDirectory
+from opstage.runs.directory import CONFIG, RunDirectory
 from opstage.training.checkpoint import load, save
 from opstage.training.fit import Position
 from tests.searches import share
@@ -17,7 +17,7 @@ from tests.training.raising import RaiseAt, Torn, bytecodes, moments
 from tests.training.same import same_snapshot
 from tests.training.test_checkpoint import snapshot
 
-SAVING = ("training/checkpoint", "training/snapshot", "training/saved", "atomic", "tensors", "experiment/directory")
+SAVING = ("training/checkpoint", "training/snapshot", "training/saved", "atomic", "tensors", "runs/directory")
 
 
 class Unsynced(Disk):

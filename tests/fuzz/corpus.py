@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from opstage import Options, optim
-from opstage.experiment.run import train
-from opstage.experiment.settings import configure
 from opstage.interpreters.graph import record
 from opstage.interpreters.graph.text import show_graph
 from opstage.models import gpt, mlp, model
 from opstage.ops.dims import DimScope
 from opstage.ops.trees import flatten, paths
 from opstage.ops.types import FLOAT32, INT64, TensorType
+from opstage.runs.run import train
+from opstage.runs.settings import configure
 from opstage.tensors import encode
 from opstage.training.program_check import record_model
 

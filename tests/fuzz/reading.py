@@ -25,13 +25,6 @@ from opstage.data.preparation import ArgumentData, Preparation
 from opstage.data.table import read_table
 from opstage.data.text import read_text
 from opstage.documents import Document
-from opstage.experiment.directory import RunDirectory
-from opstage.experiment.generate import load_gpt
-from opstage.experiment.metrics import MetricLog, read_metrics
-from opstage.experiment.run import train
-from opstage.experiment.settings import configure, configure_resumed
-from opstage.experiment.task import prepare
-from opstage.experiment.versions import read_run
 from opstage.interpreters.graph import Graph
 from opstage.interpreters.graph.text import large_constants, parse
 from opstage.mapped_tensors import map_tensors
@@ -41,6 +34,13 @@ from opstage.ops.dims import DimScope
 from opstage.ops.errors import OpstageError
 from opstage.ops.spec import read_inputs, sized
 from opstage.ops.types import as_dtype
+from opstage.runs.directory import RunDirectory
+from opstage.runs.generation import load_gpt
+from opstage.runs.metrics import MetricLog, read_metrics
+from opstage.runs.run import train
+from opstage.runs.settings import configure, configure_resumed
+from opstage.runs.task import prepare
+from opstage.runs.versions import read_run
 from opstage.tensors import read_header, read_tensors
 from opstage.training import checkpoint
 from opstage.training.headers import array_headers

@@ -7,8 +7,8 @@ from typing import Any
 import opstage.models as models
 from opstage import Options
 from opstage.data import Loader
-from opstage.experiment.settings import configure
 from opstage.init import build
+from opstage.runs.settings import configure
 from opstage.training.fit import EpochResult, fit
 from opstage.training.trainer import ScalarTrainer, scalar_trainer
 

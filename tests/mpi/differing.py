@@ -43,7 +43,7 @@ def main(kind: str, folder: str, *words: str) -> None:
     if kind == "option" and process == 1:
         sys.argv += ["--lr", "0.625"]
     if kind == "version" and process == 1:
-        from opstage.experiment import together
+        from opstage.runs import processes as together
 
         together.__version__ = "0.0.0"
     if kind.startswith("full-disk"):

@@ -17,7 +17,7 @@ import opstage
 from opstage import forks
 from opstage.data import Loader, from_arrays
 from opstage.data.prefetch import Prefetch
-from opstage.experiment.directory import RunDirectory
+from opstage.runs.directory import RunDirectory
 from tests.training.raising import RaiseAt, Torn, bytecodes
 
 if not hasattr(os, "fork"):

@@ -155,7 +155,7 @@ def loaded(value: Any) -> Any:
 
 
 def predicted(value: Any) -> Any:
-    from opstage.experiment.untrained import predictor_of
+    from opstage.runs.predictions import predictor_of
 
     shape, dtype = np.shape(as_numpy(value)), as_numpy(value).dtype.kind
     spec = opstage.Spec(("B", *shape[1:]), {"f": None, "b": "bool"}.get(dtype, "int64"))

@@ -21,7 +21,6 @@ from opstage import Spec, UsageError, check
 from opstage.cli.commands import read_sizes
 from opstage.config import Layer, read_toml
 from opstage.data import from_csv, from_idx, from_npy, from_npz
-from opstage.experiment.settings import configure
 from opstage.interop.weights.names import read_name
 from opstage.interpreters.graph import record
 from opstage.interpreters.graph.text import parse
@@ -29,6 +28,7 @@ from opstage.ops.dims import DimScope
 from opstage.ops.errors import nearest
 from opstage.ops.types import FLOAT32, TensorType
 from opstage.ops.untrusted import brief, printable
+from opstage.runs.settings import configure
 from opstage.tensors import read_header, read_tensors
 from opstage.training.headers import array_headers
 

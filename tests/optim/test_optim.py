@@ -12,10 +12,10 @@ import pytest
 import opstage
 from opstage import optim
 from opstage.cli.check.sections import optimizer_called
-from opstage.experiment.tables import OptimizerSettings
 from opstage.ops.errors import UsageError
 from opstage.optim import schedule
 from opstage.options import Options
+from opstage.runs.config import OptimizerSettings
 
 SHAPES = [(3, 4), (5, 2), (2, 2)]
 STEPS = 6

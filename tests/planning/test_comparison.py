@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from opstage import Options
-from opstage.experiment.planned import measure_settings, plan_settings, settings_of, timed_step
 from opstage.ops.errors import UsageError
 from opstage.planning import MEASURED, KernelPoint, fastest_rates
 from opstage.planning.step_plan import Compared, StepComparison, compare, plan_step
+from opstage.runs.plan import measure_settings, plan_settings, settings_of, timed_step
 from tests.planning.flat import FLAT
 
 SIZES: dict[str, dict[str, int]] = {"mlp": {"B": 4}, "lstm": {"B": 2}, "pinn": {"B": 4}}

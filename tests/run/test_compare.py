@@ -11,11 +11,11 @@ import pytest
 
 from opstage import models
 from opstage.cli import main
-from opstage.experiment import configure
-from opstage.experiment.compare import compare, side_options
 from opstage.interpreters import registry
 from opstage.ops.errors import UsageError
 from opstage.options import Options
+from opstage.runs import configure
+from opstage.runs.divergence import compare, side_options
 
 PLUGIN = '''
 """Interpreters that are wrong on purpose, each in one place."""

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from opstage.experiment.directory import CONFIG, LOCK, RunDirectory
-from opstage.experiment.metrics import Curves, MetricLog, read_metrics
 from opstage.ops.errors import UsageError
+from opstage.runs.directory import CONFIG, LOCK, RunDirectory
+from opstage.runs.metrics import Curves, MetricLog, read_metrics
 
 HOLD = """
 import sys
 from pathlib import Path
-from opstage.experiment.metrics import Curves
-from opstage.experiment.directory import RunDirectory
+from opstage.runs.metrics import Curves
+from opstage.runs.directory import RunDirectory
 held = RunDirectory.create(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()

@@ -17,10 +17,10 @@ import opstage
 from opstage import NotFiniteError, Options, ScalarModule, optim
 from opstage.cli.main import cli
 from opstage.data import Loader, from_arrays
-from opstage.experiment import train
-from opstage.experiment.directory import CHECKPOINT, METRICS, REPORT
-from opstage.experiment.metrics import read_metrics
-from opstage.experiment.settings import configure, configure_resumed
+from opstage.runs import train
+from opstage.runs.directory import CHECKPOINT, METRICS, REPORT
+from opstage.runs.metrics import read_metrics
+from opstage.runs.settings import configure, configure_resumed
 from opstage.training import checkpoint
 from opstage.training.fit import EpochResult, Position, fit
 from opstage.training.saved import first_not_finite

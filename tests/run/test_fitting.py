@@ -13,8 +13,8 @@ import pytest
 import opstage
 from opstage import Declaration, Model, NotFiniteError, Options, Spec, UsageError, callbacks, derived, init, optim
 from opstage.data import digits, from_arrays, train_test_split
-from opstage.experiment import configure, train
 from opstage.models import mlp, model
+from opstage.runs import configure, train
 
 SMALL = mlp.Config(hidden=(16,))
 X = np.random.default_rng(0).normal(size=(96, 3))
@@ -188,7 +188,7 @@ def test_numbers_that_are_not_finite_stop_it() -> None:
 def test_a_model_that_is_not_its_files_is_one_made_in_python(tmp_path: Path) -> None:
     import dataclasses
 
-    from opstage.experiment.definition import defined_by
+    from opstage.runs.definition import defined_by
 
     assert defined_by(model("mlp", SMALL)).word == "mlp"
     changed = dataclasses.replace(model("mlp", SMALL), outputs=lambda ops, params, x: {"n": derived.dropout})

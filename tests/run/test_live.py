@@ -10,16 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage.experiment import configure, train
-from opstage.experiment.confusion import Classification, Mistake, classify
-from opstage.experiment.directory import REPORT, RunDirectory
-from opstage.experiment.journal import Journal
-from opstage.experiment.live import Pace
-from opstage.experiment.metrics import Curves
-from opstage.experiment.report import classification_html
-from opstage.experiment.run import begin
-from opstage.experiment.task import prepare
 from opstage.ops.errors import UsageError
+from opstage.runs import configure, train
+from opstage.runs.confusion import Classification, Mistake, classify
+from opstage.runs.directory import REPORT, RunDirectory
+from opstage.runs.journal import Journal, Pace
+from opstage.runs.metrics import Curves
+from opstage.runs.report import classification_html
+from opstage.runs.run import begin
+from opstage.runs.task import prepare
 from opstage.training.fit import EpochResult, Position
 
 

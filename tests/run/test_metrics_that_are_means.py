@@ -11,9 +11,9 @@ import pytest
 
 import opstage
 from opstage import Options, Spec
-from opstage.experiment.parts_check import check_parts
 from opstage.models import MODELS, Model
 from opstage.ops.derived import accuracy, correct_count
+from opstage.runs.evaluation import check_parts
 
 
 def small() -> Model:

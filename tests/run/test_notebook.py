@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import opstage
-from opstage.experiment.notebook import NotebookCell, in_notebook
 from opstage.models import mlp
+from opstage.runs.progress import NotebookCell, in_notebook
 from opstage.training.fit import EpochResult
 
 

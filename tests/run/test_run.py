@@ -17,7 +17,10 @@ import pytest
 
 from opstage.config import Layer
 from opstage.data import Batches, Prefetch
-from opstage.experiment import (
+from opstage.models import cnn, mlp
+from opstage.ops import errors
+from opstage.ops.errors import OpstageError, UsageError
+from opstage.runs import (
     Configuration,
     DataSettings,
     OptimizerSettings,
@@ -25,17 +28,14 @@ from opstage.experiment import (
     RunSettings,
     Settings,
     configure,
-    journal,
     train,
 )
-from opstage.experiment.directory import CHECKPOINT
-from opstage.experiment.metrics import read_metrics
-from opstage.experiment.run import run_task
-from opstage.experiment.settings import configure_resumed
-from opstage.experiment.task import prepare
-from opstage.models import cnn, mlp
-from opstage.ops import errors
-from opstage.ops.errors import OpstageError, UsageError
+from opstage.runs import journal as journal
+from opstage.runs.directory import CHECKPOINT
+from opstage.runs.metrics import read_metrics
+from opstage.runs.run import run_task
+from opstage.runs.settings import configure_resumed
+from opstage.runs.task import prepare
 from opstage.training import checkpoint
 from opstage.training.fit import EpochResult
 

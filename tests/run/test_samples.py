@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from opstage.experiment import configure
-from opstage.experiment.charts import data_uri, panel_svg, thinned
-from opstage.experiment.metrics import Curve, Curves
-from opstage.experiment.samples import COUNT, TEXT_LENGTH, GeneratedText, ImageRows, samples
-from opstage.experiment.task import Task, prepare
+from opstage.runs import configure
+from opstage.runs.charts import data_uri, panel_svg, thinned
+from opstage.runs.metrics import Curve, Curves
+from opstage.runs.samples import COUNT, TEXT_LENGTH, GeneratedText, ImageRows, samples
+from opstage.runs.task import Task, prepare
 
 
 def task(model: str, **config: Any) -> Task:

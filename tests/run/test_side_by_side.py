@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from opstage import __version__
-from opstage.experiment import configure, train
-from opstage.experiment.metrics import Curve, read_metrics
-from opstage.experiment.side_by_side import JUDGED_OTHERWISE, RunRecord, side_by_side, side_by_side_html
 from opstage.ops.errors import UsageError
+from opstage.runs import configure, train
+from opstage.runs.comparison import JUDGED_OTHERWISE, RunRecord, side_by_side, side_by_side_html
+from opstage.runs.metrics import Curve, read_metrics
 from tests.cli.conftest import Command, opstage  # noqa: F401
 
 

@@ -17,12 +17,12 @@ import pytest
 import opstage
 from opstage import OpstageError, Options, Spec, UsageError
 from opstage.data import digits, from_arrays
-from opstage.experiment import RunSettings, Settings, configure, train
-from opstage.experiment.exporting import export
-from opstage.experiment.predictions import write_predictions
-from opstage.experiment.settings import configure_resumed
-from opstage.experiment.trained import Trained, load
 from opstage.models import mlp, model, resnet
+from opstage.runs import RunSettings, Settings, configure, train
+from opstage.runs.export import export
+from opstage.runs.model import Trained, load
+from opstage.runs.predictions import write_predictions
+from opstage.runs.settings import configure_resumed
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ ROOT = Path(opstage.__file__).parent
 HOUSE = (
     "__main__",
     "cli",
-    "experiment",
+    "runs",
     "planning",
     "testing",
     "callbacks",

@@ -23,7 +23,7 @@ LINES = [
     "import sys; from opstage.models import MODELS; assert 'mlp' in MODELS and 'opstage.models.mlp' not in sys.modules",
     "import opstage; assert opstage.models.mlp.make and opstage.models.mlp.RECIPE.goal == 0.98",
     "import sys, opstage.cli.check.command; assert 'opstage.training.trainer' not in sys.modules",
-    "import opstage.experiment as e; assert e.train and e.Settings and not hasattr(e, 'trian')",
+    "import opstage.runs as e; assert e.train and e.Settings and not hasattr(e, 'trian')",
     "import pickle; from opstage.optim import adamw; assert pickle.loads(pickle.dumps(adamw(lr=0.5))) == adamw(lr=0.5)",
 ]
 

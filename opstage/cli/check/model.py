@@ -11,9 +11,6 @@ from ...api import check
 from ...arguments import argument_paths
 from ...config import Layer
 from ...data.arrays import ArrayHeader
-from ...experiment.parts_check import check_parts
-from ...experiment.settings import Settings, configure
-from ...experiment.sources import load_data
 from ...interpreters.registry import make_interpreter
 from ...interpreters.shape_check import Finding
 from ...interpreters.shape_check.formats import CheckOutcome, Section
@@ -22,6 +19,9 @@ from ...ops.errors import UsageError
 from ...ops.mesh import mesh_of
 from ...ops.spec import Spec, as_specs, read_claims
 from ...ops.trees import flatten, unflatten
+from ...runs.evaluation import check_parts
+from ...runs.settings import Settings, configure
+from ...runs.sources import load_data
 from ...training.headers import check_arrays
 from ...training.predictor import input_specs
 from ...training.program_check import FORWARD, STEP, Checked

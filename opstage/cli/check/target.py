@@ -16,7 +16,6 @@ from functools import cache
 from glob import glob, has_magic
 from pathlib import Path
 
-from ...experiment.directory import CONFIG, SOURCE
 from ...interpreters.shape_check import RULES, Finding
 from ...interpreters.shape_check.finding import RANGE_RULES
 from ...interpreters.shape_check.formats import CheckOutcome
@@ -25,6 +24,7 @@ from ...models import MODELS
 from ...models.model import MAKE
 from ...ops.errors import SourceLine, UsageError, nearest
 from ...readable import require_file
+from ...runs.directory import CONFIG, SOURCE
 
 # Targets --------------------------------------------------------------------------------------------------------------
 

@@ -64,8 +64,8 @@ def check_user(request: Request) -> Iterator[CheckOutcome]:
 
 def _check_model(word: str, module: ModuleType, request: Request) -> CheckOutcome:
     """Return the outcome for a model in the file, configured by the request's flags."""
-    from ...experiment.definition import defined_in  # imports all that training needs
-    from ...experiment.settings import configure
+    from ...runs.definition import defined_in
+    from ...runs.settings import configure
     from .model import check_shipped
 
     asked = request.asked

@@ -48,11 +48,12 @@ def main() -> None:
 
 def _warm() -> None:
     """Import and run once what every check needs, so that children inherit it."""
-    from ...experiment import definition, settings  # noqa: F401  # what a model file needs
     from ...interpreters.shape_check.formats import CheckOutcome, to_document
     from ...ops import derived  # noqa: F401
     from ...ops.spec import Shapes, read_inputs
+    from ...runs import definition, settings  # noqa: F401  # what a model file needs
     from ...training.program_check import check_program
+    from .model import check_shipped  # noqa: F401
     from .user import check_user  # noqa: F401
 
     with contextlib.suppress(Exception):  # only an optimisation

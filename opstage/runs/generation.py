@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ..api import run
-from ..models import gpt
+from ..models import gpt as gpt
 from ..ops.errors import UsageError
 from ..ops.splitmix import require_seed, site_of, stream_key, uniform_bits
 from ..ops.trees import flatten, paths, unflatten
 from ..options import Options, options_of
 from ..tensors import read_tensors
-from ..training import checkpoint
+from ..training import checkpoint as checkpoint
 from ..training.saved import NotFiniteError, first_not_finite, require_fit
 from .directory import CHECKPOINT
 from .settings import configure

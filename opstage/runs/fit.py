@@ -28,14 +28,14 @@ from ..options import Options
 from ..training.callback import Callback
 from ..training.trainer import ScalarTrainer
 from .definition import Definition, NoSettings, defined_by, defined_in, definition
-from .group_text import GROUPS
-from .kept_source import changes
+from .groups import GROUPS
+from .model import Trained
 from .progress import make_watcher, stopped_line
 from .run import Unwatched, Watcher, run_task
+from .saved_source import changes
 from .settings import Configuration, Settings, configure, configure_resumed
 from .sources import arguments, require_file_for, split
 from .task import Provided, prepare
-from .trained import Trained
 
 Data: TypeAlias = "Dataset | Mapping[str, Any] | Sequence[Any] | str | os.PathLike[str] | None"
 

@@ -6,15 +6,15 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
-from .. import optim
+from .. import optim as optim
 from ..data.columns import read_columns
 from ..data.table import CategoriesName, ScaleName
 from ..ops.errors import UsageError
 from ..ops.untrusted import brief
-from ..optim import schedule
-from ..training import callbacks
+from ..optim import schedule as schedule
+from ..training import callbacks as callbacks
 from ..training.accumulate import Accumulate
-from .group_text import read_groups
+from .groups import read_groups
 
 if TYPE_CHECKING:
     OptimizerName: TypeAlias = str

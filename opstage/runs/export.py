@@ -19,8 +19,8 @@ from ..interpreters.graph import Graph
 from ..ops.dims import evaluate
 from ..ops.errors import OpstageError, UsageError, is_installed
 from ..ops.untrusted import brief
+from .model import Trained
 from .predictions import named_outputs
-from .trained import Trained
 
 FORMATS = ("onnx", "safetensors")
 

@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..models import pinn, unet, vae
+from ..models import pinn as pinn
+from ..models import unet as unet
+from ..models import vae as vae
 from .confusion import Classification, classify
-from .generate import Sampling, generate
+from .generation import Sampling, generate
 from .task import Task
 
 Array = npt.NDArray[Any]

@@ -29,7 +29,7 @@ from ..ops.trees import flatten, paths
 from ..ops.untrusted import a_type
 from ..readable import require_file
 from ..written_files import files_of
-from .parts_check import require_batch
+from .evaluation import require_batch
 
 
 @final

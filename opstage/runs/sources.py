@@ -1,4 +1,4 @@
-"""The data of a run: from the recipe of its model or from a file, with the preparation learned from a file."""
+"""Load the data of a run, from the file in its settings, its model's recipe, or Python."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ from ..ops.spec import Spec
 from ..ops.untrusted import brief, shown
 from ..readable import suffix_of
 from ..training.predictor import input_specs
+from .config import DataSettings
 from .settings import Settings
-from .tables import DataSettings
 from .versions import data_digest
 
 _JUDGED = 256
@@ -397,3 +397,52 @@ def _cure(dataset: Dataset, settings: Settings, specs: dict[str, Spec], labels: 
     except (OpstageError, KeyError):
         return ""
     return "; set " + spelled({f"model.{name}": value for name, value in changed.items()})
+
+
+# Data given in Python -------------------------------------------------------------------------------------------------
+
+
+def load_given(training: Dataset, held_out: Dataset, model: Model) -> Loaded:
+    """Load both parts. If the training rows have columns or classes, the data are cast, and the held-out rows are
+    converted to the same order of columns and numbering of classes.
+
+    Raises UsageError for held-out rows that cannot be converted.
+    """
+    preparation = preparation_of(training, model)
+    if preparation is None:
+        for what in ("classes", "columns"):
+            ours, theirs = getattr(training, what), getattr(held_out, what)
+            if ours and theirs and ours != theirs:
+                raise UsageError(
+                    f"the held-out data have other {what} than the data to train on, {theirs} and {ours}, so their "
+                    "numbers do not mean the same; give both in one order"
+                )
+        return Loaded(training, held_out)
+    names = _names(training, model)
+    if not set(names) <= set(held_out.names):
+        raise UsageError(f"the held-out data have the arrays {shown(held_out.names)}; expected {shown(names)}")
+    arguments = tuple(argument_specs(model))
+    parts = [replace(part.only(*names), names=arguments) for part in (training, held_out)]
+    return Loaded(preparation.apply(parts[0]), preparation.labelled(parts[1]), preparation)
+
+
+def preparation_of(dataset: Dataset, model: Model) -> Preparation | None:
+    """Return how to read new data like a dataset with columns or classes, or None for any other dataset."""
+    if not (dataset.columns or dataset.classes) or not all(isinstance(spec, Spec) for spec in model.batch):
+        return None
+    specs = argument_specs(model)
+    labels = label_arguments(model, tuple(specs))
+    if len(dataset.names) != len(specs) or (dataset.classes and not labels):
+        return None
+    names = _names(dataset, model)
+    own = replace(dataset.only(*names), names=tuple(specs))
+    columns = own.columns or tuple((name,) for name in names)
+    made = {name: ArgumentData(name, columns[i], "float", ()) for i, name in enumerate(specs)}
+    images = any(array.dtype == np.uint8 and array.ndim == 4 for array in own.arrays) and len(names) == 2
+    return learn(own, made, specs, labels, "table" if dataset.columns else "images" if images else "arrays")
+
+
+def _names(dataset: Dataset, model: Model) -> tuple[str, ...]:
+    """Return a dataset's array names in the order of the model's arguments, whether or not they have these names."""
+    specs = argument_specs(model)
+    return tuple(specs) if set(dataset.names) == set(specs) else dataset.names

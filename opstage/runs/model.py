@@ -20,14 +20,14 @@ from ..ops.errors import UsageError, nearest
 from ..ops.tracebacks import called_by_users
 from ..ops.untrusted import a_type, printable
 from ..options import Options
-from ..training import checkpoint
+from ..training import checkpoint as checkpoint
 from ..training.fit import EpochResult, evaluate
 from ..training.parameters import first_trees
 from ..training.predictor import ROWS, Predictor
 from ..training.trainer import ScalarTrainer, scalar_trainer
 from .definition import defined_by
 from .directory import BEST, CHECKPOINT, CONFIG, RUN
-from .measures import measures_of
+from .evaluation import measures_of
 from .progress import format_held_out
 from .settings import Configuration, configure_kept
 from .sources import in_order, load_data

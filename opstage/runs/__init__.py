@@ -1,13 +1,16 @@
-"""Experiments: a configuration, the run that it describes, and the directory that keeps the run."""
+"""Runs: a configuration, the run that it describes, and the directory that keeps the run."""
+
+from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from ..lazy import lazily
 
 if TYPE_CHECKING:
+    from .config import DataSettings, OptimizerSettings, RunSettings
     from .run import RunOutcome, train
     from .settings import Configuration, Settings, configure
-    from .tables import DataSettings, OptimizerSettings, RunSettings
+
 
 __all__ = [
     "Configuration",
@@ -23,8 +26,8 @@ __all__ = [
 __getattr__ = lazily(
     __name__,
     {
+        ".config": "DataSettings OptimizerSettings RunSettings",
         ".run": "RunOutcome train",
         ".settings": "Configuration Settings configure",
-        ".tables": "DataSettings OptimizerSettings RunSettings",
     },
 )

@@ -8,17 +8,15 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from datetime import timedelta
+from html import escape
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, final
+from typing import Any, Self, final
 
 import click
 
 from ..distributed.processes import is_terminal
 from ..ops.untrusted import printable
 from ..training.fit import EpochResult
-
-if TYPE_CHECKING:
-    from .notebook import NotebookCell
 
 _WINDOW = 50
 """The number of steps over which the rate is measured."""
@@ -130,7 +128,6 @@ class Bar(AbstractContextManager["Bar"]):
 def make_watcher(epochs: int, done: int, steps: int, *, bar: bool = True) -> PlainLines | Bar | NotebookCell:
     """Return a table in a notebook, a bar on a terminal unless it is unwanted, lines elsewhere; `done` of all `steps`
     are done."""
-    from .notebook import NotebookCell, in_notebook
 
     if in_notebook():
         return NotebookCell(epochs, done, steps)
@@ -162,3 +159,87 @@ def format_metric(name: str, value: float) -> str:
 def short(value: float) -> str:
     """Format a number in at most nine characters."""
     return f"{value:.4f}" if abs(value) < 1e4 else f"{value:.2e}"
+
+
+# Notebooks ------------------------------------------------------------------------------------------------------------
+
+_INTERVAL = 0.2
+"""The minimum number of seconds between two updates, each a message to the browser."""
+
+_ROWS = 100
+"""The number of epochs in the table, the last ones, since every update sends all of it."""
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook (Jupyter, VS Code, Colab)."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return getattr(shell, "kernel", None) is not None
+
+
+@final
+class NotebookCell(AbstractContextManager["NotebookCell"]):
+    """A table of the epochs and a bar over all steps, redrawn in one output of the cell."""
+
+    def __init__(self, epochs: int, done: int, steps: int, *, clock: Callable[[], float] = time.monotonic):
+        """`done` of all `steps` are already done."""
+        self._epochs, self._steps, self._clock = epochs, steps, clock
+        self._rate = Rate(done, steps, clock)
+        self._rows: list[EpochResult] = []
+        self._status, self._left = "resumed" if done else "", ""
+        self._epoch = min(epochs, done * epochs // steps + 1)
+        self._drawn = -_INTERVAL
+        self._output: Any = None
+
+    def __enter__(self) -> Self:
+        from IPython.display import display
+
+        self._rate.begin()
+        show: Any = display
+        self._output = show(self, display_id=True)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._left = ""
+        self._output.update(self)
+
+    def step(self, epoch: int, step: int, loss: float, samples: int) -> None:
+        """Count a step; redraw if the last update is old enough."""
+        rate = self._rate.step(samples)
+        pace = "" if rate is None else f", {rate[0]:,.0f} samples/s"
+        self._epoch, self._status = epoch + 1, f"loss {short(loss)}{pace}"
+        self._left = "" if rate is None else f", {rate[1]} left"
+        self._redraw()
+
+    def epoch(self, result: EpochResult) -> None:
+        """Add the epoch's row; redraw if the last update is old enough."""
+        self._rows.append(result)
+        self._redraw()
+
+    def _redraw(self) -> None:
+        if self._clock() - self._drawn >= _INTERVAL:
+            self._drawn = self._clock()
+            self._output.update(self)
+
+    def _repr_html_(self) -> str:
+        rows = self._rows[-_ROWS:]
+        names = sorted({name for row in rows for name in row.held_out})
+        titles = ("epoch", "training loss", *[f"held-out {name}" for name in names], "samples/s")
+        head = "".join(f"<th>{escape(title)}</th>" for title in titles)
+        body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in _cells(row, names))}</tr>" for row in rows)
+        if before := len(self._rows) - len(rows):
+            body = f'<tr><td colspan="{len(titles)}">{before} earlier epochs</td></tr>{body}'
+        table = f"<table><tr>{head}</tr>{body}</table>" if self._rows else ""
+        status = escape(self._status + self._left)
+        return (
+            f'<div class="opstage-progress">{table}epoch {self._epoch}/{self._epochs} '
+            f'<progress value="{self._rate.done}" max="{self._steps}"></progress> {status}</div>'
+        )
+
+    def __repr__(self) -> str:
+        return f"epoch {self._epoch}/{self._epochs}: {self._status + self._left or 'begins'}"
+
+
+def _cells(row: EpochResult, names: list[str]) -> list[str]:
+    means = [format_metric(name, row.held_out[name]) if name in row.held_out else "" for name in names]
+    pace = f"{row.samples / row.seconds:,.0f}" if row.seconds else ""
+    return [str(row.epoch + 1), f"{row.train_loss:.4f}", *means, pace]

@@ -17,12 +17,11 @@ from ..models import MODELS
 from ..ops.errors import UsageError
 from ..options import Options
 from ..training.accumulate import require_one_meaning
+from .config import DEFAULT_MODEL, CallbackSettings, DataSettings, OptimizerSettings, RunSettings
 from .definition import Definition, definition, file_of
-from .directory import CONFIG, ORIGINS
-from .group_text import GROUPS, with_group_text
-from .kept_source import kept_file
-from .origins import first_origins
-from .tables import DEFAULT_MODEL, CallbackSettings, DataSettings, OptimizerSettings, RunSettings
+from .directory import CONFIG, ORIGINS, first_origins
+from .groups import GROUPS, with_group_text
+from .saved_source import kept_file
 
 
 @final

@@ -17,6 +17,7 @@ from .versions import run_document
 if TYPE_CHECKING:
     from .definition import Definition
 
+
 _FILES = "source"
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
@@ -13,8 +14,10 @@ from types import TracebackType
 from typing import Any, Self, final
 
 from ..atomic import NO_LINK, TEMPORARY, WriteError, make_folder, write_file
+from ..documents import Document
 from ..forks import tell_in_child
 from ..ops.errors import DtypeError, MeshError, ProgramError, RangeError, ShapeError, UnsupportedError, UsageError
+from ..tensors import read_bytes
 
 CONFIG = "config.toml"
 ORIGINS = "origins.json"
@@ -192,3 +195,28 @@ def _is_at(descriptor: int, path: Path) -> bool:
 def _owner(descriptor: int) -> str:
     pid = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
     return f", process {pid}" if pid else ""
+
+
+# Origins of settings --------------------------------------------------------------------------------------------------
+
+_ADVICE = "without the file the run goes on, and names its config.toml as their origin"
+
+
+def origins_json(literals: Mapping[str, str], origins: Mapping[str, str]) -> str:
+    """Map each dotted path to its value, spelled as TOML, and to where the value came from, as JSON."""
+    return json.dumps({path: {"value": literals[path], "origin": origins[path]} for path in literals}, indent=1) + "\n"
+
+
+def first_origins(file: Path, literals: Mapping[str, str], origins: Mapping[str, str]) -> dict[str, str]:
+    """Return the origins kept in `file`; for a value that has changed since, its current one in `origins`.
+
+    An older run has no such file and gets the current origins. Raises `UsageError` for a file that cannot be read.
+    """
+    if not file.exists():
+        return dict(origins)
+    document = Document.of(read_bytes(file), f"{file}: cannot be read as the origins of a run's settings", _ADVICE)
+    kept = {path: (entry["value"].text(), entry["origin"].text()) for path, entry in document.items()}
+    return {
+        path: kept[path][1] if path in kept and kept[path][0] == literals[path] else origin
+        for path, origin in origins.items()
+    }
