@@ -65,6 +65,8 @@ def from_images(
             f"{Path(folder) / 'cat' / '1.png'}"
         )
     names = tuple(groups) if classes is None else tuple(classes)
+    if not all(isinstance(name, str) for name in names):
+        raise UsageError(f"from_images: classes: expected names of folders, got {brief(names)}")
     for name in groups:
         if name not in names:
             raise UsageError(

@@ -54,6 +54,11 @@ def loaded(path: Path, config: Any = None, **data: Any) -> Loaded:
     return load_data(settings, cnn.make(config), Recipe())
 
 
+def test_classes_that_are_not_names_are_refused(folder: Path) -> None:
+    with pytest.raises(UsageError, match=r"from_images: classes: expected names of folders, got \(1,\)"):
+        from_images(folder, classes=[1])  # type: ignore[list-item]
+
+
 def test_pixels_and_classes(folder: Path) -> None:
     data = from_images(folder)
     assert data.classes == ("ape", "cat", "dog")
