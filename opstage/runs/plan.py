@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..config import Layer
+from ..data import Dataset
 from ..interpreters.shape_check.report import value_at
 from ..interpreters.shape_check.traffic import Machines, predicted
 from ..models import Model
@@ -99,7 +101,8 @@ def plan_settings(
     """Return the plan of a configured model; see `plan`."""
     model = settings.defined.make(settings.model)
     batch = batch_size_name(model)
-    at = {**_sizes_of_recipe(settings, model, at), **at}
+    training = cache(lambda: load_data(settings, model, settings.defined.recipe).training)
+    at = {**_sizes_of_recipe(settings, model, at, training), **at}
     if steps is not None and epochs is not None:
         raise UsageError("a run has either so many steps or so many epochs; give one of them")
     for name, count in (("steps", steps), ("epochs", epochs)):
@@ -115,7 +118,7 @@ def plan_settings(
             raise UsageError(
                 f"model {model.name}: the batch has no named size, so nobody knows how long an epoch is; give steps"
             )
-        rows = len(load_data(settings, model, settings.defined.recipe).training)
+        rows = len(training())
         steps = epochs * (rows // at[batch])
         if not steps:
             raise UsageError(f"an epoch of {rows} samples has no batch of {at[batch]}; give a smaller {batch}")
@@ -160,15 +163,16 @@ def batch_size_name(model: Model) -> str | None:
     return entries[0] if entries and entries[0] in dim_names(model.batch) else None
 
 
-def _sizes_of_recipe(settings: Settings, model: Model, at: Mapping[str, int]) -> dict[str, int]:
+def _sizes_of_recipe(
+    settings: Settings, model: Model, at: Mapping[str, int], training: Callable[[], Dataset]
+) -> dict[str, int]:
     """Return the sizes of the recipe's batches that `at` lacks: the number of rows, and what its data say of others."""
     batch, found = batch_size_name(model), dict[str, int]()
     if batch is not None:
         found[batch] = settings.data.batch_size
     if settings.defined.recipe.data is None or set(dim_names(model.batch)) <= {*found, *at}:
         return found
-    arrays = load_data(settings, model, settings.defined.recipe).training.arrays
-    for spec, array in zip(flatten(model.batch)[0], arrays):
+    for spec, array in zip(flatten(model.batch)[0], training().arrays):
         named = zip(spec.entries[1:], array.shape[1:])
         found |= {entry: size for entry, size in named if isinstance(entry, str) and entry not in found}
     return found

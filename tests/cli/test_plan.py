@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from opstage import Model, Recipe
 from opstage.runs import plan as planned
+from opstage.runs.settings import Settings
+from opstage.runs.sources import Loaded, load_data
 from tests.cli.conftest import Command
 from tests.cli.test_cli import refusal
 from tests.planning.flat import FLAT
@@ -109,3 +112,14 @@ def test_sizes_left_out_are_those_of_the_recipe(opstage: Command) -> None:
 def test_files_of_devices_that_say_nothing_useful(opstage: Command, tmp_path: Path, text: str, why: str) -> None:
     (tmp_path / "device.toml").write_text(text)
     assert why in refusal(opstage("plan", *MLP, "--at", "B=4", "--on", str(tmp_path / "device.toml")))
+
+
+def test_epochs_of_a_recipe_load_its_data_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    loads: list[str] = []
+
+    def counted(settings: Settings, model: Model, recipe: Recipe) -> Loaded:
+        loads.append(model.name)
+        return load_data(settings, model, recipe)
+
+    monkeypatch.setattr(planned, "load_data", counted)
+    assert planned.plan("gpt", epochs=1).sizes["T"] and loads == ["gpt"]
