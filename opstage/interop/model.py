@@ -173,7 +173,7 @@ class ImportedModel(ABC):
     """
 
     kind: ClassVar[str]
-    """What it is a model of, in written source: "an ONNX model"."""
+    """The kind of model, as written source names it: "an ONNX model"."""
 
     one_size: ClassVar[bool] = True
     """Whether a named size is the same everywhere."""
