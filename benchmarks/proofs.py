@@ -13,7 +13,7 @@ from benchmarks.cpu_time import best_ms
 from opstage import Box, Options, Spec
 from opstage.facts import Causal, Independent, ranges_of, with_claims
 from opstage.models import cnn, gpt, mlp
-from opstage.models.layers import transformer_block
+from opstage.models.transformer import transformer_block
 from opstage.ops.trees import map_leaves
 
 SHAPES = {

@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from .model import Model, Recipe
+from .model import Model
+from .recipe import Recipe
 from .zoo import MODELS, model
 
 if TYPE_CHECKING:

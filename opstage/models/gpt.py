@@ -16,9 +16,11 @@ from ..init import Declaration, normal
 from ..ops.derived import counted, dropout
 from ..ops.protocol import Ops, R
 from ..ops.spec import Spec
-from .layers import Block, Tree, block_init, layer_norm, norm_init, transformer_block
-from .model import Model, Recipe, Split
+from .layers import Tree, layer_norm, norm_init
+from .model import Model
 from .parallel import column_linear, cross_entropy, embedding
+from .recipe import Recipe, Split
+from .transformer import Block, block_init, transformer_block
 
 BYTES = 256
 

@@ -15,8 +15,10 @@ from ..init import Declaration, uniform, zeros
 from ..ops.derived import dropout
 from ..ops.protocol import Ops, R
 from ..ops.spec import Spec
-from .layers import Tree, classifier_loss, classifier_metrics, classifier_outputs, linear, linear_init
-from .model import Model, Recipe
+from .classify import classifier_loss, classifier_metrics, classifier_outputs
+from .layers import Tree, linear, linear_init
+from .model import Model
+from .recipe import Recipe
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,10 @@ from typing import Any
 from ..data.samples import held_out_digits
 from ..ops.protocol import Ops, R
 from ..ops.spec import Spec
-from .layers import classifier_loss, classifier_metrics, classifier_outputs, dense, linear, linear_init
-from .model import Model, Recipe
+from .classify import classifier_loss, classifier_metrics, classifier_outputs
+from .layers import dense, linear, linear_init
+from .model import Model
+from .recipe import Recipe
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,13 @@
-"""`Model`: a shipped model with its config bound to its functions; `Recipe`: the data and settings to train it."""
+"""`Model`: a shipped model with its config bound to its functions."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..data import Dataset
 from ..ops.dims import ratio
 from ..ops.errors import UsageError
 from ..ops.spec import Spec
@@ -116,35 +114,3 @@ def _loss_alone(loss: Callable[..., Any], trees: int) -> Callable[..., Any]:
 
     metrics.__signature__ = inspect.signature(loss)  # type: ignore[attr-defined]  # its batch is bound by these names
     return metrics
-
-
-# Recipes --------------------------------------------------------------------------------------------------------------
-
-Split = tuple[Dataset, Dataset]
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How a model is trained by default, and what it then reaches on held-out data (tests hold shipped models to it).
-
-    data      seed -> (training data, held-out data), bound to the model's batch by their names, or in its order; None
-              for a model that has none of its own
-    metric    the held-out metric that is stated, "" for none; `goal` its value, reached from above when
-              `lower_is_better`
-    """
-
-    data: Callable[[int], Split] | None = None
-    epochs: int = 10
-    batch_size: int = 64
-    lr: float = 1e-3
-    weight_decay: float | None = None
-    metric: str = ""
-    goal: float | None = None
-    lower_is_better: bool = False
-    warmup: float = 0.03
-    """The fraction of all steps in which the learning rate rises."""
-    clip_norm: float | None = None
-    optimizer: str = "adamw"
-    """Its name in opstage.optim; muon uses adamw for parameters that are not matrices, at the same rate."""
-    read: Callable[[Path | None, float, Any], Split] | None = None
-    """For data cut to a model's size: (file, fraction held out, model config) -> split; `data` without a file."""

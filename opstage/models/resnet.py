@@ -14,19 +14,10 @@ from ..ops.derived import global_avg_pool
 from ..ops.program import Aux
 from ..ops.protocol import Ops, R
 from ..ops.spec import Spec
-from .layers import (
-    Tree,
-    batch_norm,
-    batch_norm_state,
-    classifier_loss,
-    classifier_metrics,
-    classifier_outputs,
-    conv,
-    conv_norm_init,
-    linear,
-    linear_init,
-)
-from .model import Model, Recipe
+from .classify import classifier_loss, classifier_metrics, classifier_outputs
+from .layers import Tree, batch_norm, batch_norm_state, conv, conv_norm_init, linear, linear_init
+from .model import Model
+from .recipe import Recipe
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from ..ops.errors import UsageError
 from ..ops.protocol import Ops, R
 from ..ops.spec import Spec
 from .layers import Tree, conv, conv_init, conv_norm_init, group_norm
-from .model import Model, Recipe, Split
+from .model import Model
+from .recipe import Recipe, Split
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from ..ops.dims import ratio
 from ..ops.protocol import Ops, R
 from ..ops.spec import Spec
 from .layers import Tree, dense, linear, linear_init
-from .model import Model, Recipe, Split
+from .model import Model
+from .recipe import Recipe, Split
 
 
 @dataclass(frozen=True)

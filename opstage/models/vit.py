@@ -13,22 +13,11 @@ from ..init import Declaration, normal
 from ..ops.errors import UsageError
 from ..ops.protocol import Ops, R
 from ..ops.spec import Spec
-from .layers import (
-    Block,
-    Tree,
-    block_init,
-    classifier_loss,
-    classifier_metrics,
-    classifier_outputs,
-    conv,
-    conv_init,
-    layer_norm,
-    linear,
-    linear_init,
-    norm_init,
-    transformer_block,
-)
-from .model import Model, Recipe
+from .classify import classifier_loss, classifier_metrics, classifier_outputs
+from .layers import Tree, conv, conv_init, layer_norm, linear, linear_init, norm_init
+from .model import Model
+from .recipe import Recipe
+from .transformer import Block, block_init, transformer_block
 
 
 @dataclass(frozen=True)

@@ -357,9 +357,10 @@ class Primitive:
     def other_orders(
         self, operands: tuple[TensorType, ...], static: Static, scope: DimScope | None = None
     ) -> list[tuple[int, ...]]:
-        """Return the orders of rejected operands that the shape rule accepts, as the numbers of the operands."""
+        """Return the orders that the shape rule accepts, as the numbers of the operands: none if it accepts theirs."""
         orders = permutations(range(len(operands)))
-        return [order for order in orders if self.accepts(tuple([operands[i] for i in order]), static, scope)]
+        fits = [order for order in orders if self.accepts(tuple([operands[i] for i in order]), static, scope)]
+        return [] if tuple(range(len(operands))) in fits else fits
 
     def _another_order(self, operands: tuple[TensorType, ...], static: Static) -> str:
         """Return a hint if operands of distinct roles, such as a weight and labels, fit in exactly one other order."""

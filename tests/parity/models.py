@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from opstage.interpreters.registry import make_interpreter
 from opstage.models import cnn, gpt, lstm, mlp, pinn, resnet, unet, vae, vit, zoo
-from opstage.models.layers import Block
+from opstage.models.transformer import Block
 from opstage.options import Options
 
 STEPS = 20
