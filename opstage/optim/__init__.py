@@ -5,13 +5,11 @@ from __future__ import annotations
 
 from .. import forks  # noqa: F401  first, so that a fork waits for imports in other threads
 from . import clip, schedule
-from .adam import Adam, AdamW
-from .adaptive import Adadelta, Adagrad, Rmsprop
+from .adaptive import Adadelta, Adagrad, Adam, AdamW, Rmsprop
+from .descent import Momentum, Muon, Nesterov, Sgd
 from .groups import grouped
-from .muon import Muon
 from .optimizer import Optimizer, Rate, Slot
 from .schedule import Schedule
-from .sgd import Momentum, Nesterov, Sgd
 
 sgd = Sgd
 momentum = Momentum

@@ -1,9 +1,10 @@
-"""Optimizers that divide the gradient by a root of past squares: Adagrad, RMSprop, Adadelta."""
+"""Optimizers with a rate for each number: Adam and AdamW by means of the gradient and of its square; Adagrad, RMSprop
+and Adadelta, which divide the gradient by a root of past squares."""
 
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import final
+from typing import ClassVar, final
 
 from typing_extensions import override
 
@@ -11,7 +12,96 @@ from ..ops.primitive import R
 from ..ops.protocol import Ops
 from ..ops.tracebacks import made_by_users
 from ..ops.types import DType, Shape
-from .optimizer import Optimizer, Rate, Scalars, Slot, Slots, at_least_0, average, decayed, plus, share, times
+from .optimizer import (
+    Optimizer,
+    Rate,
+    Scalars,
+    Slot,
+    Slots,
+    at_least_0,
+    average,
+    decayed,
+    number,
+    pair,
+    plus,
+    share,
+    shrunk,
+    times,
+)
+
+
+@dataclass(frozen=True)
+class _WithMoments(Optimizer):
+    """Updates by running means of the gradient and of its square, with bias correction.
+
+    m = beta1·m + (1 - beta1)·g; v = beta2·v + (1 - beta2)·g²; p -= lr·(m/c1)/(√(v/c2) + eps), with the corrections
+    c1 = 1 - beta1^t and c2 = 1 - beta2^t of step t.
+    """
+
+    elementwise = True
+
+    kept = 2
+    _decoupled: ClassVar[bool]
+
+    lr: Rate = 1e-3
+    _: KW_ONLY
+    betas: tuple[float, float] = number(pair, (0.9, 0.999))
+    eps: float = at_least_0(1e-8)
+    weight_decay: float = at_least_0(0.0)
+
+    @override
+    def scalars(self, t: int) -> dict[str, float]:
+        beta1, beta2 = self.betas
+        return super().scalars(t) | {"c1": 1 - beta1**t, "c2": 1 - beta2**t}
+
+    @override
+    def scalar_ranges(self) -> dict[str, tuple[float, float]]:
+        """The corrections grow to 1 from their first values."""
+        first = self.scalars(1)
+        return {name: (first[name], 1.0) for name in ("c1", "c2")}
+
+    @override
+    def update(self, ops: Ops[R], p: R, g: R, slots: Slots[R], scalars: Scalars[R], /) -> tuple[R, Slots[R]]:
+        (m, v), (beta1, beta2), lr = slots, self.betas, scalars["lr"]
+        if self._decoupled:
+            p = shrunk(ops, p, lr, self.weight_decay)
+        else:
+            g = decayed(ops, p, g, self.weight_decay)
+        m = average(ops, m, g, beta1)
+        v = average(ops, v, ops.mul(g, g), beta2)
+        # with r = √c2, (lr/c1)·m/(√v/r + eps) is (lr·r/c1)·m/(√v + eps·r), which costs one division per element
+        root = ops.sqrt(scalars["c2"])
+        rate = ops.div(ops.mul(lr, root), scalars["c1"])
+        below = ops.add(ops.sqrt(v), ops.broadcast_to(ops.scale(root, c=self.eps), shape=v.shape))
+        return ops.sub(p, times(ops, ops.div(m, below), rate)), (m, v)
+
+
+@final
+@made_by_users
+@dataclass(frozen=True)
+class Adam(_WithMoments):
+    """Adam (Kingma & Ba 2015); weight decay is part of the gradient, g += weight_decay·p. PyTorch: torch.optim.Adam.
+
+    Raises:
+        UsageError: a number out of bounds.
+    """
+
+    _decoupled = False
+
+
+@final
+@made_by_users
+@dataclass(frozen=True)
+class AdamW(_WithMoments):
+    """AdamW (Loshchilov & Hutter 2019); weight decay shrinks the parameter, p *= 1 - lr·weight_decay. PyTorch:
+    torch.optim.AdamW.
+
+    Raises:
+        UsageError: a number out of bounds.
+    """
+
+    _decoupled = True
+    weight_decay: float = at_least_0(1e-2)
 
 
 @final

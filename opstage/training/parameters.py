@@ -23,9 +23,9 @@ from ..ops.errors import ShapeError, UsageError
 from ..ops.places import Places
 from ..ops.trees import align, flatten, paths, show_path, structure_paths, unflatten
 from ..ops.types import as_dtype, dtype_name, is_float, show_shape
+from ..optim.descent import Sgd
 from ..optim.groups import flags_by_rules, is_pattern
 from ..optim.hyperparameters import require_nonnegative
-from ..optim.sgd import Sgd
 from ..options import Options, options_of
 from .commit import Commit, LockSet, SharedLock
 from .param import Array, Param, prepare_update

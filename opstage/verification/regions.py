@@ -17,7 +17,7 @@ from ..analysis.relaxations import region_bounds
 from ..analysis.relaxations.interpreter import NotSeparate, PhaseArrays
 from ..api import run, value_and_grad
 from ..ops.box import Box
-from ..optim.adam import Adam
+from ..optim.adaptive import Adam
 from ..options import Options
 from . import outward
 

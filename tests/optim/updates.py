@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from opstage.interpreters.tracer import Composite
-from opstage.optim import Optimizer, momentum, nesterov, sgd
+from opstage.optim import Optimizer, momentum, nesterov
+from opstage.optim import descent as sgd
 
 
 def update_op(optimizer: Optimizer, *operands: Any) -> Composite:

@@ -1,9 +1,9 @@
-"""Muon: momentum of matrices, orthogonalised."""
+"""Gradient descent: plain (SGD), with a velocity (momentum, Nesterov), and with orthogonalised momentum (Muon)."""
 
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, fields, replace
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 from typing_extensions import override
 
@@ -13,9 +13,96 @@ from ..ops.primitive import R
 from ..ops.protocol import Ops
 from ..ops.tracebacks import made_by_users
 from ..ops.types import DType, Shape, show_shape
-from .adam import AdamW
+from .adaptive import AdamW
 from .hyperparameters import require_count, require_fraction
-from .optimizer import Optimizer, Rate, Scalars, Slot, Slots, at_least_0, average, number, scaled_rate, shrunk, times
+from .optimizer import (
+    Optimizer,
+    Rate,
+    Scalars,
+    Slot,
+    Slots,
+    at_least_0,
+    average,
+    decayed,
+    number,
+    scaled_rate,
+    shrunk,
+    times,
+)
+
+
+@final
+@made_by_users
+@dataclass(frozen=True)
+class Sgd(Optimizer):
+    """Gradient descent: p -= lr·(g + weight_decay·p). PyTorch: torch.optim.SGD.
+
+    Raises:
+        UsageError: a number out of bounds.
+    """
+
+    elementwise = True
+
+    lr: Rate = 1e-3
+    _: KW_ONLY
+    weight_decay: float = at_least_0(0.0)
+
+    @override
+    def update(self, ops: Ops[R], p: R, g: R, slots: Slots[R], scalars: Scalars[R], /) -> tuple[R, Slots[R]]:
+        return ops.sub(p, times(ops, decayed(ops, p, g, self.weight_decay), scalars["lr"])), ()
+
+
+@dataclass(frozen=True)
+class _WithVelocity(Optimizer):
+    """Gradient descent with a velocity.
+
+    g += weight_decay·p; velocity = momentum·velocity + g; p -= lr·velocity, or p -= lr·(g + momentum·velocity) if it
+    looks ahead.
+    """
+
+    elementwise = True
+
+    kept = 1
+    _looks_ahead: ClassVar[bool]
+
+    lr: Rate = 1e-3
+    _: KW_ONLY
+    momentum: float = at_least_0(0.9)
+    weight_decay: float = at_least_0(0.0)
+
+    @override
+    def update(self, ops: Ops[R], p: R, g: R, slots: Slots[R], scalars: Scalars[R], /) -> tuple[R, Slots[R]]:
+        g = decayed(ops, p, g, self.weight_decay)
+        velocity = ops.add(ops.scale(slots[0], c=self.momentum), g)
+        step = ops.add(g, ops.scale(velocity, c=self.momentum)) if self._looks_ahead else velocity
+        return ops.sub(p, times(ops, step, scalars["lr"])), (velocity,)
+
+
+@final
+@made_by_users
+@dataclass(frozen=True)
+class Momentum(_WithVelocity):
+    """Gradient descent with momentum (Polyak 1964). PyTorch: torch.optim.SGD(momentum=0.9).
+
+    Raises:
+        UsageError: a number out of bounds.
+    """
+
+    _looks_ahead = False
+
+
+@final
+@made_by_users
+@dataclass(frozen=True)
+class Nesterov(_WithVelocity):
+    """Gradient descent with Nesterov's momentum (1983). PyTorch: torch.optim.SGD(momentum=0.9, nesterov=True).
+
+    Raises:
+        UsageError: a number out of bounds.
+    """
+
+    _looks_ahead = True
+
 
 _OTHERS = "others."
 
