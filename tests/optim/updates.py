@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from opstage.interpreters.tracer import Composite
-from opstage.optim import Optimizer, momentum, nesterov
-from opstage.optim import descent as sgd
+from opstage.optim import Optimizer, momentum, nesterov, sgd
 
 
 def update_op(optimizer: Optimizer, *operands: Any) -> Composite:
