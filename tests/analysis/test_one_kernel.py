@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage import Box, Options, bounds
+import opstage
+from opstage import Box, Options, Spec, bounds, transform
 from opstage.interpreters import fused_call
 from tests.analysis.inside import check_inside
 
@@ -107,3 +108,14 @@ def test_a_norm_and_the_parts_of_a_product_are_kernels(monkeypatch: pytest.Monke
         bounds(program, *boxes(0.5), options=FAST)
     made = [traced.composite.name for traced in known.values() if traced is not None]
     assert {"layer_norm_bounds", "product_centred", "product_around"} <= set(made)
+
+
+def test_bounds_in_a_program_of_an_open_batch_are_checked() -> None:
+    """Whether a kernel pays is asked of interpreters that fuse, whose sizes are numbers."""
+
+    def loss(ops: Any, w: Any, x: Any) -> Any:
+        box = transform.bounds(ops, lambda ops, w, x: ops.relu(ops.matmul(x, w)), w, Box(x - 0.1, x + 0.1))
+        return ops.reduce_mean(box.upper)
+
+    report = opstage.check_step(loss, Spec("8 64"), Spec("B 8"))
+    assert report.ok, str(report)

@@ -18,9 +18,9 @@ import opstage
 from opstage import Options
 
 handler = logging.StreamHandler(sys.stdout)
-for name in ("native.compiler", "native.kept", "codegen.cpu.texts"):
-    logging.getLogger(f"opstage.interpreters.{name}").addHandler(handler)
-    logging.getLogger(f"opstage.interpreters.{name}").setLevel(logging.DEBUG)
+for name in ("native.compiler", "native.cache", "codegen.cpu.kernels"):
+    logging.getLogger(f"opstage.compiler.{name}").addHandler(handler)
+    logging.getLogger(f"opstage.compiler.{name}").setLevel(logging.DEBUG)
 limit = int(sys.argv[1]) if len(sys.argv) > 1 else 0
 if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))

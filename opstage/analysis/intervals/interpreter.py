@@ -221,8 +221,8 @@ _LEAST_SIZE = 1 << 12
 def by_one_kernel(
     ops: Interpreter[Any], key: Hashable, name: str, program: Program, refs: Sequence[Any]
 ) -> tuple[tuple[Any, ...], Any] | None:
-    """`fused_call` on operands that are large enough."""
-    if max([math.prod(ref.shape) for ref in refs], default=0) < _LEAST_SIZE:
+    """`fused_call` on operands that are large enough, if the interpreter fuses; only then sizes are numbers."""
+    if not ops.fuses or max([math.prod(ref.shape) for ref in refs], default=0) < _LEAST_SIZE:
         return None
     return fused_call(ops, key, name, program, refs)
 
