@@ -168,7 +168,7 @@ def _survives(name: str, site: Site) -> bool:
 
 KERNELS: dict[str, tuple[str, ...]] = {
     "reduction.py": ("sum of rows", "max of rows", "argmax of rows"),
-    "product.py": ("product",),
+    "simulator.py": ("product",),
     "convolution.py": ("convolution",),
     "attention_tiles.py": ("attention", "causal attention"),
     "attention_by_products.py": ("attention of wide heads",),
