@@ -28,6 +28,11 @@ from .recorder import Recorder
 
 CUDA = Options(device="cuda", detect_anomaly=False)
 
+OPTIMIZERS = {
+    name: make(lr=0.1) for name, make in opstage.optim.SHIPPED.items() if name != "muon"
+}  # Muon's updates are products
+"""The optimizers whose updates are elementwise."""
+
 
 @cache
 def collected() -> dict[tuple[Callable[..., None], Signature], set[str]]:
@@ -41,8 +46,8 @@ def collected() -> dict[tuple[Callable[..., None], Signature], set[str]]:
             for sample in SAMPLES:
                 if sample.op.startswith("conv"):
                     _sample(sample)
-        for name in ("sgd", "adam", "adamw"):
-            _training(getattr(opstage.optim, name)(lr=0.1))
+        for optimizer in OPTIMIZERS.values():
+            _training(optimizer)
         _first_values()
     return recorder.launches
 
