@@ -252,8 +252,8 @@ _RELATIONS = {"==": operator.eq, "<=": operator.le, "<": operator.lt, ">=": oper
 
 # Claims: statements about what a program's outputs read, to be proved for every allowed size --------------------------
 
-# opstage.check(program, x, claims=[Causal("T"), Independent("B")]) @opstage.shapes("x: B T 64", claims=["causal:T",
-# "independent:B"])
+# opstage.check(program, x, claims=[Causal("T"), Independent("B")])
+# @opstage.shapes("x: B T 64", claims=["causal:T", "independent:B"])
 
 
 @final

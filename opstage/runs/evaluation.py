@@ -51,7 +51,7 @@ def proved_of_rows(
     return prove(part(made.layout), types[:last], slice(first, last), Recorder(dtype, options.seed))
 
 
-# The program that evaluates a model: its metrics, or its loss with batches combined as in the loss
+# Evaluation by the metrics of a model, or by its loss -----------------------------------------------------------------
 
 
 def measures_of(model: Model, options: Options) -> Callable[..., Any]:

@@ -31,7 +31,7 @@ from ..training.trainer import scalar_trainer
 from .config import DataSettings
 from .settings import Settings
 
-# Write predictions to a file: .csv for numbers and classes, .npz for arrays of any shape
+# Files of predictions: .csv for numbers and classes, .npz for arrays of any shape -------------------------------------
 
 CLASS = "class"
 """The output that holds class numbers."""

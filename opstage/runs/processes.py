@@ -190,7 +190,7 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
 
 
-# `Processes`: statistics of each process of a run: its ranks, its time, its waiting, the bytes it sen
+# Statistics of each process of a run ----------------------------------------------------------------------------------
 
 
 @final

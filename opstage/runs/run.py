@@ -34,7 +34,7 @@ from .settings import MAY_CHANGE, Configuration, Settings
 from .task import Task, prepare
 from .versions import UNSCALED, describe_run, other_version, read_digests, read_preparation, read_run, show_digest
 
-# Going on with a run: what must be as it was, what its checkpoint gives back, and how many epochs it
+# Resuming a run -------------------------------------------------------------------------------------------------------
 
 LINES = "metrics_lines"
 """Beside the identity in a checkpoint: the lines of metrics.jsonl that were on disk before it."""

@@ -109,9 +109,7 @@ def gemm_by_address(real: ScalarKind, wide: bool) -> Any:
 
 # Threads --------------------------------------------------------------------------------------------------------------
 
-# Like `memory`, this module is imported only to compile. All accesses are sequentially consistent.
-
-# mypy: disable-error-code="no-untyped-call, no-untyped-def"
+# All accesses are sequentially consistent.
 
 
 # Offsets on the board; unsigned, like addresses.

@@ -90,8 +90,6 @@ def _choose_layer(numba: Any) -> None:
 
 # The pool -------------------------------------------------------------------------------------------------------------
 
-# mypy: disable-error-code="no-untyped-def"
-
 
 class KernelCall(NamedTuple):
     """A kernel with its tasks 0 … tasks, divided among the workers if `parallel`, and its argument words."""
@@ -158,7 +156,7 @@ def _drive_factory() -> Any:
     take, give, do_job, address = intrinsics.take, intrinsics.give, intrinsics.do_job, np.uint64
     words, numbers, counts, stride, given = _WORDS, _NUMBERS, _COUNT, _STRIDE, _GIVEN
 
-    def kernel(lo, hi, worker, arguments):
+    def kernel(lo, hi, worker, arguments):  # type: ignore[no-untyped-def]
         w = int64s(arguments, words)
         table = int64s(w[0], 3 * hi)
         board, count = address(w[3]), w[8]
@@ -194,7 +192,7 @@ def _part_factory() -> Any:
     intrinsics = import_module("opstage.compiler.native.intrinsics")
     int64s, call_kernel = intrinsics.int64s, intrinsics.call_kernel
 
-    def kernel(arrays, counts, strides, given):
+    def kernel(arrays, counts, strides, given):  # type: ignore[no-untyped-def]
         """Run a part, called by `parallel_for` with pointers to an array, its length and its stride, for one or more
         workers."""
         w = int64s(given, 4)

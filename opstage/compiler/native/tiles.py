@@ -163,8 +163,6 @@ def transposition(dtype: str) -> SimpleNamespace:
 # A tile has `rows` x `vectors` sums, each a vector. A step reads `vectors` vectors at given offsets and `rows`
 # consecutive numbers from a panel, and adds all their products.
 
-# mypy: disable-error-code="no-untyped-call"
-
 
 @cache
 def tiles(dtype: str, rows: int, vectors: int) -> SimpleNamespace:

@@ -210,13 +210,6 @@ def zipped(builder: Any, parts: list[list[Any]], lanes: int) -> list[Any]:
 
 # Rows -----------------------------------------------------------------------------------------------------------------
 
-# A mask is an integer with bit i set for each active lane i; memory of inactive lanes is not accessed. LLVM selects
-# the processor's instructions: one with AVX-512, several elsewhere.
-#
-# Like `memory`, this module is imported only to compile.
-
-# mypy: disable-error-code="attr-defined, no-untyped-call, no-untyped-def"
-
 
 @cache
 def vectors(dtype: str) -> SimpleNamespace:

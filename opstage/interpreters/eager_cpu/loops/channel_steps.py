@@ -229,9 +229,7 @@ def channel_grad_plan(g: ConvGeometry) -> ConvTiling:
     listed = sources if by_cells else depth
     own = rounded_up(16 * (d.elements + listed + max(ROWS.values())) + 64) + d.elements * row
     parts = g.grad_parts(_blocks(g, False, d))
-    return _plan(
-        g, False, by_cells, d, rounded_up(own + d.copy_bytes), parts * g.groups * depth * row, parts, 1
-    )  # fmt: skip
+    return _plan(g, False, by_cells, d, rounded_up(own + d.copy_bytes), parts * g.groups * depth * row, parts, 1)
 
 
 def channel_grad_steps(
