@@ -14,13 +14,13 @@ from typing_extensions import override
 
 from opstage.distributed.fabric import EXCHANGE, EXCHANGE_START, Flight
 from opstage.distributed.ranks import Ranks
-from opstage.interpreters.host import Array
-from opstage.interpreters.interpreter import BaseInterpreter, Typed
 from opstage.interpreters.shape_check.program import CheckedProgram
 from opstage.interpreters.shape_check.traffic import collectives
+from opstage.ops.host_arrays import Array
 from opstage.ops.mesh import Mesh
 from opstage.ops.primitive import Primitive, Static
 from opstage.ops.types import FLOAT32, DType, TensorType, as_dtype
+from opstage.transforms.interpreter import BaseInterpreter, Typed
 
 
 def sent_by_processes(program: CheckedProgram, mesh: Mesh, processes: int) -> tuple[int, ...]:

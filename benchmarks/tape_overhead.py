@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from opstage.interpreters.eager_cpu import NumpyOps
-from opstage.interpreters.tape import Tape
 from opstage.options import Options
+from opstage.transforms.tape import Tape
 
 OPS = 3000
 ROUNDS = 40

@@ -10,9 +10,7 @@ if TYPE_CHECKING:
     from .api import check, hvp, jvp, run, trim, value_and_grad, vjp
     from .compilation import CompiledOut, CompiledScalar, compile, record
     from .init import Declaration
-    from .interpreters.custom import custom_op, custom_vjp
     from .interpreters.registry import register_interpreter
-    from .interpreters.wire import register_wire_format
     from .jacobians import hessian, jacobian, per_sample_gradients
     from .models import Model, Recipe
     from .ops import derived, transform
@@ -32,6 +30,7 @@ if TYPE_CHECKING:
         UsageError,
         ValidationError,
     )
+    from .ops.host_arrays import register_wire_format
     from .ops.program import Aux
     from .ops.protocol import Ops, Ref
     from .ops.spec import Spec, shapes
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from .training.session import Session
     from .training.trainer import ScalarTrainer, scalar_trainer
     from .training.validate import check_step
+    from .transforms.custom_ops import custom_op, custom_vjp
     from .verification import bounds
 
 __all__ = [
@@ -125,9 +125,9 @@ _HOMES = {
     ".runs.plan": "plan",
     ".runs.model": "load",
     ".init": "Declaration",
-    ".interpreters.custom": "custom_op custom_vjp",
+    ".transforms.custom_ops": "custom_op custom_vjp",
     ".interpreters.registry": "register_interpreter",
-    ".interpreters.wire": "register_wire_format",
+    ".ops.host_arrays": "register_wire_format",
     ".jacobians": "hessian jacobian per_sample_gradients",
     ".models": "Model Recipe",
     ".ops.box": "Box",

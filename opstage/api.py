@@ -13,13 +13,6 @@ from typing import Any
 import numpy as np
 
 from .arguments import Program, argument_paths, called_with, require_arguments, with_arrays
-from .interpreters.anomaly import watched
-from .interpreters.base_program import BaseProgram, Identity
-from .interpreters.derivatives import jvp as jvp_over
-from .interpreters.derivatives import run_on_tape
-from .interpreters.derivatives import value_and_grad as value_and_grad_over
-from .interpreters.derivatives import vjp as vjp_over
-from .interpreters.interpreter import BaseInterpreter
 from .interpreters.registry import shared_interpreter, trim_shared
 from .interpreters.shape_check import Report, check_base_program, unusable, with_captured
 from .ops.arguments import plain, plain_sequence
@@ -30,6 +23,13 @@ from .ops.spec import Claim, Spec, as_specs, read_claims, shapes_as_specs
 from .ops.tracebacks import called_by_users
 from .ops.trees import Structure, flatten, lists_as_arrays, map_leaves, unflatten, with_scalars
 from .options import Options, options_of
+from .transforms.anomaly import watched
+from .transforms.base_program import BaseProgram, Identity
+from .transforms.derivatives import jvp as jvp_over
+from .transforms.derivatives import run_on_tape
+from .transforms.derivatives import value_and_grad as value_and_grad_over
+from .transforms.derivatives import vjp as vjp_over
+from .transforms.interpreter import BaseInterpreter
 
 BaseFunction = Callable[..., Any]
 

@@ -20,8 +20,6 @@ from .api import (
 )
 from .arguments import Program, argument_paths, batch_arguments, called_with, with_arrays, with_train
 from .forks import make_lock
-from .interpreters.anomaly import watched
-from .interpreters.base_program import BaseProgram
 from .interpreters.graph.graph import Graph
 from .interpreters.graph.programs import record_pure
 from .interpreters.graph.recorder import record as record_base
@@ -35,6 +33,8 @@ from .ops.tracebacks import called_by_users
 from .ops.trees import flatten, map_leaves, output_names, structure_paths, unflatten
 from .ops.types import as_dtype, is_float
 from .options import Options, options_of
+from .transforms.anomaly import watched
+from .transforms.base_program import BaseProgram
 
 
 @called_by_users

@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from .interpreters.control import every_primitive
 from .ops.cursor import Quietly
 from .ops.errors import UsageError
 from .ops.primitive import Context, Effect, Primitive
 from .ops.protocol import Ops
 from .ops.registered import register
 from .ops.types import BOOL, TensorType, dtype_name, show_shape
+from .transforms.control import every_primitive
 
 __all__ = ["show", "showing_to"]
 

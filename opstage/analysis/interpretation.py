@@ -8,16 +8,16 @@ from typing import Any, NamedTuple, TypeAlias, cast, final
 import numpy as np
 
 from ..compiler.codegen.decomposition import Expander
-from ..interpreters.branching import SWITCH, branches_of
-from ..interpreters.looping import WHILE
 from ..interpreters.resting import resting
-from ..interpreters.structural import SCAN
 from ..ops import elementwise
 from ..ops.body import Body, Equation, ScanParameters, WhileParameters
 from ..ops.dims import Dim, DimExpr, DimScope
 from ..ops.errors import OpstageError
 from ..ops.primitive import Effect, Kind, Primitive, Static, distinct
 from ..ops.types import TensorType
+from ..transforms.cond import SWITCH, branches_of
+from ..transforms.scan import SCAN
+from ..transforms.while_loop import WHILE
 from .domain import Domain, LoopFacts, OpCall
 from .ranges.fact import ValueRange
 

@@ -18,7 +18,6 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from typing_extensions import override
 
-from ..interpreters.control import bodies_of
 from ..ops.body import Body, BodyConstant, Equation
 from ..ops.catalogue import primitives
 from ..ops.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, BY_NAME, SHARD, VARY
@@ -36,6 +35,7 @@ from ..ops.reduction import REDUCE_SUM
 from ..ops.slicing import CONCAT, SLICE
 from ..ops.structure import VARY_LIKE
 from ..ops.types import TensorType, is_float
+from ..transforms.control import bodies_of
 from .dependence import Dependence, Fact
 from .dependence.fact import Span, plain
 from .dependence.regions import equal_proved

@@ -21,19 +21,17 @@ from enum import IntEnum
 from functools import reduce
 from typing import TypeAlias
 
-from opstage.interpreters.branching import SWITCH
-from opstage.interpreters.control import bodies_of, communicates
-from opstage.interpreters.looping import WHILE
-from opstage.interpreters.structural import SCAN
-from opstage.ops.errors import SourceLine
-from opstage.ops.primitive import Linearity
-
 from ..ops.body import Body, Equation
 from ..ops.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, AXIS_INDEX, SHARD, VARY
 from ..ops.elementwise import ADD, SUB
+from ..ops.errors import SourceLine
 from ..ops.logic import FULL
-from ..ops.primitive import Kind
+from ..ops.primitive import Kind, Linearity
 from ..ops.random import DRAWS
+from ..transforms.cond import SWITCH
+from ..transforms.control import bodies_of, communicates
+from ..transforms.scan import SCAN
+from ..transforms.while_loop import WHILE
 
 
 class Over(IntEnum):

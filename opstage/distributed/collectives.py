@@ -15,11 +15,11 @@ from zlib import crc32
 
 import numpy as np
 
-from ..interpreters.interpreter import BaseInterpreter
 from ..ops.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, SHIFT
 from ..ops.dims import prod
 from ..ops.primitive import Primitive, Static
 from ..ops.types import DType, TensorType, dtype_name, show_shape
+from ..transforms.interpreter import BaseInterpreter
 from .fabric import EXCHANGE, EXCHANGE_START, EXCHANGE_WAIT, Fabric, handle_of
 
 # The order of sums ----------------------------------------------------------------------------------------------------

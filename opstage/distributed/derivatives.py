@@ -10,11 +10,10 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from ..interpreters.closing import run_closed
-from ..interpreters.derivatives import aligned, jvp, tangents_of_leaves, vjp
-from ..interpreters.interpreter import Wrapper
 from ..ops.errors import MeshError
 from ..ops.trees import Structure, flatten, unflatten
+from ..transforms.derivatives import aligned, jvp, tangents_of_leaves, vjp
+from ..transforms.interpreter import Wrapper, run_closed
 
 if TYPE_CHECKING:
     from .replication import Varying, VaryingRef

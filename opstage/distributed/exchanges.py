@@ -15,9 +15,9 @@ from typing import NamedTuple, TypeAlias, final
 import numpy as np
 from typing_extensions import override
 
-from ..interpreters.host import Array, address_of, packed
 from ..ops.collective import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from ..ops.dims import prod
+from ..ops.host_arrays import Array, address_of, packed
 from ..ops.types import DType
 from .collectives import SMALL, additions, covering, name_of, node
 from .fabric import Fabric, RepeatedFlight, prepared

@@ -12,14 +12,12 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from opstage.forks import make_lock
-from opstage.interpreters.host import Array, packed
-from opstage.ops.errors import UsageError
-from opstage.ops.primitive import Primitive, no_flops
-from opstage.ops.registered import register
-from opstage.ops.types import TensorType
-
-from ..ops.primitive import Effect
+from ..forks import make_lock
+from ..ops.errors import UsageError
+from ..ops.host_arrays import Array, packed
+from ..ops.primitive import Effect, Primitive, no_flops
+from ..ops.registered import register
+from ..ops.types import TensorType
 
 
 class Flight(Protocol):

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, TypeAlias, cast, final
 
 import numpy as np
 
-from ..interpreters.host import Array
 from ..ops.collective import ALL_GATHER, ALL_REDUCE, BY_NAME, REDUCE_SCATTER
 from ..ops.dims import prod
 from ..ops.errors import MeshError
+from ..ops.host_arrays import Array
 from ..ops.primitive import Primitive, Static
 from ..ops.types import INT64, TensorType, dtype_name
 from .exchanges import GatherUnderWay, PreparedExchange, ScatterUnderWay, Sum, SumUnderWay, gather, scatter

@@ -21,8 +21,8 @@ from weakref import WeakSet
 from zlib import crc32
 
 from ..forks import tell_in_child, usable_cores
-from ..interpreters.host import Array, address_of
 from ..ops.errors import OpstageError, RankError
+from ..ops.host_arrays import Array, address_of
 from .control_messages import Words
 from .processes import (
     ENDED,

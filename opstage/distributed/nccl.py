@@ -15,8 +15,8 @@ from typing import Any, final
 
 import numpy as np
 
-from ..interpreters.host import Array
 from ..ops.errors import RankError, UsageError
+from ..ops.host_arrays import Array
 from .fabric import Fabric, Flight
 from .processes import at_most
 

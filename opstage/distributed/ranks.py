@@ -20,10 +20,6 @@ from typing_extensions import override
 
 from ..data.loader import OwnRows
 from ..init.schemes import Elementary
-from ..interpreters.branching import SWITCH, run_switch
-from ..interpreters.control import communicates
-from ..interpreters.interpreter import BaseInterpreter, Typed
-from ..interpreters.structural import SCAN, run_loop
 from ..ops.amounts import parse_bytes
 from ..ops.collective import AXIS_INDEX, SHARD, VARY
 from ..ops.cursor import Quietly
@@ -34,6 +30,10 @@ from ..ops.primitive import Kind, Primitive, Static
 from ..ops.trees import flatten, unflatten
 from ..ops.types import DType, TensorType
 from ..options import Options
+from ..transforms.cond import SWITCH, run_switch
+from ..transforms.control import communicates
+from ..transforms.interpreter import BaseInterpreter, Typed
+from ..transforms.scan import SCAN, run_loop
 from .buckets import JOINED, Bucket
 from .collectives import Crossing, own_part, within
 from .fabric import ONE_PROCESS, Fabric

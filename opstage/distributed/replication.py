@@ -14,12 +14,6 @@ from typing import Any, TypeAlias, final
 
 from typing_extensions import override
 
-from ..interpreters.branching import SWITCH
-from ..interpreters.control import bodies_of, equations_within
-from ..interpreters.interpreter import Holding, Interpreter, Wrapper
-from ..interpreters.looping import WHILE
-from ..interpreters.structural import SCAN
-from ..interpreters.tracer import Tracer, constants, evaluate
 from ..ops.body import Body
 from ..ops.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, AXIS_INDEX, SHARD, SHIFT, VARY, all_mean
 from ..ops.cursor import Quietly
@@ -32,6 +26,12 @@ from ..ops.primitive import Kind, Primitive, Static
 from ..ops.random import DRAWS
 from ..ops.structure import VARY_LIKE
 from ..ops.types import TensorType
+from ..transforms.cond import SWITCH
+from ..transforms.control import bodies_of, equations_within
+from ..transforms.interpreter import Holding, Interpreter, Wrapper
+from ..transforms.scan import SCAN
+from ..transforms.tracer import Tracer, constants, evaluate
+from ..transforms.while_loop import WHILE
 from .derivatives import jvp_of_ranks, vjp_of_ranks
 from .meetings import apart
 

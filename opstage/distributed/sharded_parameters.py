@@ -13,10 +13,10 @@ from typing import Any, final
 
 from typing_extensions import override
 
-from opstage.interpreters.interpreter import Holding, Interpreter, Typed, Wrapper
-from opstage.ops.cursor import Quietly
-from opstage.ops.primitive import Primitive, Static
-from opstage.ops.types import TensorType
+from ..ops.cursor import Quietly
+from ..ops.primitive import Primitive, Static
+from ..ops.types import TensorType
+from ..transforms.interpreter import Holding, Interpreter, Typed, Wrapper
 
 
 @final

@@ -14,7 +14,6 @@ from ..analysis.ranges import ends_of
 from ..interpreters.registry import make_interpreter
 from ..interpreters.shape_check.program import CheckedProgram
 from ..interpreters.shape_check.report import Assumption, allowed_sizes, program_at
-from ..interpreters.tracer import constants, evaluate
 from ..ops.body import Body, Equation
 from ..ops.dims import Dim, DimExpr
 from ..ops.dims.relation import claim_of
@@ -22,6 +21,7 @@ from ..ops.errors import OpstageError
 from ..ops.spec import AlongAxis
 from ..ops.types import FLOAT32, FLOAT64, TensorType
 from ..options import Options
+from ..transforms.tracer import constants, evaluate
 
 _SIZES = (4, 5, 3, 6, 8, 2, 12, 16, 32, 1)
 _MOST_ELEMENTS = 20_000_000

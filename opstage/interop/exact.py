@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from ..interpreters.interpreter import BaseInterpreter, Typed
 from ..ops import dims as dims
 from ..ops.dims import DimExpr, DimFloat, UndecidedDimError
 from ..ops.errors import UnsupportedError
 from ..ops.primitive import Primitive, Static
 from ..ops.types import FLOAT64, DType, TensorType, as_dtype
+from ..transforms.interpreter import BaseInterpreter, Typed
 from .values import KnownValue, TensorValue
 
 Array = npt.NDArray[Any]

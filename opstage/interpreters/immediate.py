@@ -13,9 +13,9 @@ from ..ops.errors import SourceLine, user_frame
 from ..ops.primitive import NO_STATIC, Primitive, R, Static
 from ..ops.types import DType
 from ..options import Options
-from .anomaly import AnomalyError, watched
-from .imperative import Imperative, Moment, own_array
-from .interpreter import BaseInterpreter
+from ..transforms.anomaly import AnomalyError, watched
+from ..transforms.interpreter import BaseInterpreter
+from ..transforms.transparent import Imperative, Moment, own_array
 from .registry import make_interpreter
 
 

@@ -19,7 +19,7 @@ from weakref import WeakSet
 
 from ..ops.errors import UsageError, nearest
 from ..options import Options
-from .interpreter import BaseInterpreter
+from ..transforms.interpreter import BaseInterpreter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,16 +16,16 @@ from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, TypeAlias, final
 
 from ..compiler.codegen.decomposition import Expander
-from ..interpreters.base_program import Identity
-from ..interpreters.closing import on_refs
-from ..interpreters.fused_call import traced_program, types_of
-from ..interpreters.tracer import Composite
 from ..ops.arguments import plain_sequence
 from ..ops.errors import UsageError, nearest
 from ..ops.primitive import NO_STATIC, R
 from ..ops.program import is_ours
 from ..ops.protocol import Ops
 from ..ops.types import DType, Shape
+from ..transforms.base_program import Identity
+from ..transforms.fused_call import traced_program, types_of
+from ..transforms.interpreter import on_refs
+from ..transforms.tracer import Composite
 from . import schedule as schedule
 from .hyperparameters import keep, require_count, require_fraction, require_nonnegative
 from .schedule import Schedule

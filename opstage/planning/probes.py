@@ -17,8 +17,6 @@ from typing_extensions import override
 from ..interpreters.graph.compiled import CompiledOps
 from ..interpreters.graph.cpu.cost import Work, works
 from ..interpreters.graph.executor import CpuExecutor
-from ..interpreters.interpreter import BaseInterpreter
-from ..interpreters.transparent import Transparent
 from ..ops import derived, transform
 from ..ops.activation import GELU_GRAD, SILU_GRAD
 from ..ops.cursor import Region
@@ -26,6 +24,8 @@ from ..ops.primitive import Primitive, R, Static
 from ..ops.types import TensorType
 from ..optim.optimizer import Optimizer
 from ..training.trainer import ScalarTrainer
+from ..transforms.interpreter import BaseInterpreter
+from ..transforms.transparent import Transparent
 
 Program = Callable[..., Any]
 

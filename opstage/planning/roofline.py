@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 from ..compiler.codegen.lowered import Lowered
-from ..interpreters.branching import SWITCH
 from ..interpreters.graph.cpu.cost import Work, works
 from ..interpreters.graph.cpu.plan import ControlStep, CpuPlan, HostStep, LoopStep
 from ..interpreters.graph.outline import phase_of
-from ..interpreters.looping import WHILE
 from ..interpreters.shape_check.memory import KernelRun
 from ..ops.body import Equation
 from ..ops.cursor import Region
 from ..ops.primitive import Kind, Primitive
 from ..ops.types import TensorType
 from ..training.memory import StepMemory
+from ..transforms.cond import SWITCH
+from ..transforms.while_loop import WHILE
 from . import Rates, hot_seconds
 
 _PAGE = 1 << 16

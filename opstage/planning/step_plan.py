@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, final
 
 from ..interpreters.graph.outline import PHASES, UPDATE
 from ..interpreters.shape_check.memory import PeakMemory
-from ..interpreters.structural import SCAN
 from ..ops.amounts import show_bytes
 from ..options import Options
 from ..training.memory import StepMemory
+from ..transforms.scan import SCAN
 from . import MEASURED, PUBLISHED, Rates
 from .probes import TimedStep
 from .roofline import (

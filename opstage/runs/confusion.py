@@ -12,10 +12,10 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from ..data import Batches
-from ..interpreters.transparent import Transparent
 from ..ops.loss import CROSS_ENTROPY
 from ..ops.primitive import Primitive, Static
 from ..training.trainer import ScalarTrainer
+from ..transforms.transparent import Transparent
 
 MOST_CLASSES = 40
 MOST_MISTAKES = 12

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ..interpreters.registry import backends
-from ..interpreters.trail import BoundOp, Trail
 from ..ops.errors import SourceLine, UsageError, nearest
 from ..options import DEVICES, Options, is_device, read_option
 from ..training.step import UPDATE
+from ..transforms.transparent import BoundOp, Trail
 from .settings import Settings
 from .task import Task, prepare
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..interpreters.formula import show_size
+from ..ops.dims.formula import show_size
 from ..pages import render
 from .charts import data_uri, panel_svg
 from .confusion import Classification

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, final
 import numpy as np
 
 from ..arguments import with_train
-from ..interpreters.base_program import BaseProgram
-from ..interpreters.interpreter import BaseInterpreter
 from ..ops.arrays import as_numpy
 from ..ops.errors import ProgramError, UsageError
 from ..ops.trees import Structure, flatten, lists_as_arrays, unflatten
 from ..ops.types import TensorType, dtype_name
 from ..optim.hyperparameters import keep, require_count
 from ..options import Options
+from ..transforms.base_program import BaseProgram
+from ..transforms.interpreter import BaseInterpreter
 from .parallel import DataParallel, FlatLoss, LossPart
 from .row_terms import DIVISOR, Divisor, Joining, Joinings, called, counts, is_state, with_state
 from .sharding import several_ranks

@@ -15,13 +15,13 @@ from ..analysis.dependence.fact import Fact, plain
 from ..analysis.domain import OpCall
 from ..analysis.interpretation import Interpretation
 from ..analysis.rows import MIXED, Join, Joins, RowKind, RowReads, row_index
-from ..interpreters.derivatives import vjp
 from ..interpreters.graph.recorder import Recorder, record
-from ..interpreters.transposition import is_linear
 from ..ops.body import Body
 from ..ops.dims import DimExpr
 from ..ops.logic import FULL
 from ..ops.types import is_float
+from ..transforms.derivatives import vjp
+from ..transforms.transposition import is_linear
 
 _MIXES = "is not proved to take the cotangent of each row to that of the same row"
 _BENDS = "is not linear in the cotangents, which are others for a part than for the batch"

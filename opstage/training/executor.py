@@ -12,12 +12,12 @@ import numpy as np
 
 from ..api import put_all
 from ..arguments import argument_paths, with_train
-from ..interpreters.base_program import BaseProgram, Identity
 from ..ops.errors import DeviceError, LocatedError
 from ..ops.trees import Structure, flatten, lists_as_arrays, unflatten
 from ..optim import Optimizer
 from ..optim.hyperparameters import require_reals
 from ..options import Options
+from ..transforms.base_program import BaseProgram, Identity
 from .accumulate import Accumulate, GradientAccumulation, Microbatches
 from .commit import Commit, uninterrupted
 from .parallel import DataParallel, Replicated

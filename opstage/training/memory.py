@@ -8,24 +8,24 @@ from typing import Any, final
 
 from ..compiler.gpu.device import GRID
 from ..compiler.gpu.tally import Tally
-from ..interpreters.base_program import BaseProgram
 from ..interpreters.eager_cuda import CudaOps, DeviceBuffer
 from ..interpreters.graph.cpu.optimise import optimise
 from ..interpreters.graph.cpu.plan import CpuPlan
 from ..interpreters.graph.cuda.executor import CompiledCudaOps, CudaExecutor
 from ..interpreters.graph.recorder import record
 from ..interpreters.shape_check.memory import AllocationTrace, Formula, KernelRun, MemoryKind, MemoryOps, PeakMemory
-from ..interpreters.wire import DEVICE_DTYPES, no_wire_form
 from ..models import Model
 from ..ops.amounts import parse_bytes, show_bytes
 from ..ops.dims import DimScope
 from ..ops.errors import ShapeError, UsageError
+from ..ops.host_arrays import DEVICE_DTYPES, no_wire_form
 from ..ops.spec import Spec, sized
 from ..ops.trees import flatten
 from ..ops.types import EXACT, TensorType, as_dtype
 from ..ops.untrusted import a_type
 from ..optim import Optimizer
 from ..options import Options, options_of
+from ..transforms.base_program import BaseProgram
 from .sizes import MOST, around, dim_names, largest, near, sample_sizes
 from .step import UPDATE, Clip, TrainingStep
 from .validate import PlannedStep, training_step

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, final
 from typing_extensions import override
 
 from ..distributed.replication import Varying, VaryingRef
-from ..interpreters.closing import Refs
 from ..ops.collective import all_mean
 from ..ops.cursor import Quietly
 from ..ops.dims import DimScope, Verdict, equal, ratio
@@ -26,6 +25,7 @@ from ..ops.program import Aux, loss_and_aux
 from ..ops.spec import Spec
 from ..ops.trees import Structure, flatten, unflatten
 from ..ops.types import FLOAT32, TensorType, dtype_name
+from ..transforms.interpreter import Refs
 from .row_terms import DIVISOR, OTHER, Divisor, Joining, Joinings, called, counts, is_state, with_state
 from .sharding import DATA
 from .sizes import in_numbers

@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ..init import Placement
-from ..interpreters.host import as_array
-from ..interpreters.interpreter import BaseInterpreter
 from ..locks import holding
 from ..ops.arrays import as_numpy
 from ..ops.errors import DtypeError, OpstageError, ShapeError, UsageError
+from ..ops.host_arrays import as_array
 from ..ops.other_names import Renamed
 from ..ops.places import identified
 from ..ops.types import FLOAT32, FLOAT64, DType, as_dtype, dtype_name, is_float, show_shape
+from ..transforms.interpreter import BaseInterpreter
 from .commit import Commit, SharedLock
 from .saved import Unfetched
 from .sharding import DATA, fetched, part_shape, placed, unfetched

@@ -14,12 +14,11 @@ import numpy as np
 
 from ..init import Declaration, Plan
 from ..init.plan import place
-from ..interpreters.host import owner_of
-from ..interpreters.interpreter import BaseInterpreter
 from ..interpreters.registry import make_interpreter
 from ..interpreters.shape_check import Finding
 from ..ops.arrays import as_numpy
 from ..ops.errors import ShapeError, UsageError
+from ..ops.host_arrays import owner_of
 from ..ops.places import Places
 from ..ops.trees import align, flatten, paths, show_path, structure_paths, unflatten
 from ..ops.types import as_dtype, dtype_name, is_float, show_shape
@@ -27,6 +26,7 @@ from ..optim.descent import Sgd
 from ..optim.groups import flags_by_rules, is_pattern
 from ..optim.hyperparameters import require_nonnegative
 from ..options import Options, options_of
+from ..transforms.interpreter import BaseInterpreter
 from .commit import Commit, LockSet, SharedLock
 from .param import Array, Param, prepare_update
 

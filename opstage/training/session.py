@@ -26,10 +26,6 @@ from .. import optim
 from ..api import owned
 from ..init import Constant
 from ..interpreters.immediate import make_imperative
-from ..interpreters.imperative import Imperative, own_array
-from ..interpreters.interpreter import Interpreter
-from ..interpreters.pushforward import pushforward
-from ..interpreters.tape import Node
 from ..ops.cursor import Quietly
 from ..ops.errors import DeviceError, DtypeError, OpstageError, ProgramError, ProgramWarning, ShapeError, UsageError
 from ..ops.primitive import Primitive, Static
@@ -40,6 +36,10 @@ from ..ops.types import DType, dtype_name, is_float, show_shape
 from ..ops.untrusted import a_type
 from ..optim import Optimizer
 from ..options import Options, options_of
+from ..transforms.forward_mode import pushforward
+from ..transforms.interpreter import Interpreter
+from ..transforms.tape import Node
+from ..transforms.transparent import Imperative, own_array
 from .commit import Commit
 from .param import Param, prepare_update
 from .parameters import Given, together
@@ -337,7 +337,7 @@ class Session(Interpreter[Ref]):
     def jvp_all(self, ref: Ref, tangents: Mapping[Ref, Any]) -> Any:
         """The forward derivative J v of a computed ref when leaves move by their tangents, the others staying.
 
-        Nothing is computed anew: the tape's pullback is itself pulled back (`interpreters.pushforward`), so it costs
+        Nothing is computed anew: the tape's pullback is itself pulled back (`transforms.forward_mode`), so it costs
         about three backward passes. Raises ProgramError for what is not a leaf, and after a sparse backward pass.
         """
         node = self._differentiable(ref, "jvp", "the result")

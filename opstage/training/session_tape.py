@@ -14,9 +14,6 @@ from typing_extensions import override
 
 from ..api import owned
 from ..forks import make_lock
-from ..interpreters.imperative import Imperative, own_array
-from ..interpreters.tape import Node, Tape
-from ..interpreters.tape_record import Record
 from ..ops.arguments import plain
 from ..ops.cursor import Quietly
 from ..ops.dims import require_equal
@@ -29,6 +26,8 @@ from ..ops.splitmix import site_of
 from ..ops.tracebacks import called_by_users
 from ..ops.types import INT64, DType, TensorType, dtype_name, is_float, show_shape
 from ..ops.untrusted import a_type
+from ..transforms.tape import Node, Record, Tape
+from ..transforms.transparent import Imperative, own_array
 from .param import Param
 
 # Refs: a tensor of a session's live tape, or a handle of natural numbers ----------------------------------------------

@@ -17,10 +17,10 @@ import numpy as np
 
 from ..distributed.ranks import ROWS, Ranks
 from ..distributed.sharded_parameters import Regathered, Regathering
-from ..interpreters.host import as_array
-from ..interpreters.interpreter import BaseInterpreter
 from ..ops.dims import Dim, prod
+from ..ops.host_arrays import as_array
 from ..ops.types import DType, Shape, TensorType
+from ..transforms.interpreter import BaseInterpreter
 from .saved import Unfetched
 
 if TYPE_CHECKING:

@@ -15,9 +15,6 @@ from .. import optim
 from ..api import owned, snapshot
 from ..distributed.ranks import on_mesh
 from ..init import Constant
-from ..interpreters.anomaly import watched
-from ..interpreters.base_program import BaseProgram
-from ..interpreters.interpreter import BaseInterpreter
 from ..interpreters.registry import make_interpreter
 from ..ops.arrays import as_numpy
 from ..ops.errors import UsageError
@@ -27,6 +24,9 @@ from ..ops.types import DType, Shape, TensorType, is_float
 from ..ops.untrusted import a_type
 from ..optim import Optimizer, Slot
 from ..options import Options
+from ..transforms.anomaly import watched
+from ..transforms.base_program import BaseProgram
+from ..transforms.interpreter import BaseInterpreter
 from .commit import Commit
 from .param import Param, is_trained, mirrors
 from .parameters import as_param, require_apart, requires_grad_flags, same_bits

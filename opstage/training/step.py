@@ -17,11 +17,6 @@ from itertools import accumulate, chain, pairwise
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias, TypeVar, final
 
-from ..interpreters.closing import on_refs
-from ..interpreters.derivatives import row_gradients, run_row_on_tape
-from ..interpreters.fused_call import NotTraceable, RepeatedPrograms
-from ..interpreters.interpreter import BaseInterpreter, Interpreter
-from ..interpreters.tape import Node
 from ..ops.errors import ProgramError, ShapeError
 from ..ops.places import Places
 from ..ops.primitive import R
@@ -31,6 +26,10 @@ from ..ops.types import dtype_name, show_shape
 from ..optim import Optimizer
 from ..optim.clip import global_norm
 from ..optim.optimizer import Updater
+from ..transforms.derivatives import row_gradients, run_row_on_tape
+from ..transforms.fused_call import NotTraceable, RepeatedPrograms
+from ..transforms.interpreter import BaseInterpreter, Interpreter, on_refs
+from ..transforms.tape import Node
 from .saved import require_same_types
 from .sharding import REPLICATED, Sharding
 

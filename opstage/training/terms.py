@@ -16,10 +16,8 @@ from ..analysis.interpretation import Interpretation
 from ..analysis.rows import RANKS, RowKind, RowReads, parts_of, source_of
 from ..analysis.rows import ROWS as ROWS_DIM
 from ..distributed.ranks import ROWS as DATA
-from ..interpreters.control import CONTROL, bodies_of
 from ..interpreters.graph.passes import dead_code, expand
 from ..interpreters.graph.recorder import record
-from ..interpreters.tracer import constants, evaluate
 from ..ops.body import Body, Equation
 from ..ops.catalogue import own
 from ..ops.cursor import Region
@@ -33,6 +31,8 @@ from ..ops.primitive import Primitive
 from ..ops.structure import VARY_LIKE
 from ..ops.trees import Structure, unflatten
 from ..ops.types import INT64, TensorType
+from ..transforms.control import CONTROL, bodies_of
+from ..transforms.tracer import constants, evaluate
 from .declared_rules import RuledJoins
 
 SAYING = Mesh((("of one rank", 1),))

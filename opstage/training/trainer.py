@@ -15,7 +15,6 @@ import numpy as np
 from .. import optim
 from ..arguments import BatchArguments, batch_arguments
 from ..distributed.ranks import Ranks
-from ..interpreters.interpreter import BaseInterpreter
 from ..interpreters.shape_check import Report
 from ..ops.errors import UsageError
 from ..ops.mesh import mesh_of
@@ -25,6 +24,7 @@ from ..ops.trees import flatten
 from ..optim import Optimizer
 from ..optim.groups import MovedParameter, group_table
 from ..options import Options, options_of
+from ..transforms.interpreter import BaseInterpreter
 from .accumulate import Accumulate, as_accumulate
 from .commit import exclusive
 from .executor import Executor, PreparedProgram, StepResult

@@ -12,7 +12,6 @@ from ..analysis.intervals import bounds as interval_bounds
 from ..analysis.relaxations import bounds as linear_bounds
 from ..api import execute
 from ..arguments import called_with, with_arrays
-from ..interpreters.base_program import Identity
 from ..ops.arrays import as_numpy
 from ..ops.box import Box, is_box, map_boxes
 from ..ops.errors import UsageError
@@ -20,6 +19,7 @@ from ..ops.spec import Spec
 from ..ops.tracebacks import called_by_users
 from ..ops.types import DType, as_dtype
 from ..options import Options, options_of
+from ..transforms.base_program import Identity
 
 Method: TypeAlias = Literal["interval", "crown"]
 METHODS = ("interval", "crown")

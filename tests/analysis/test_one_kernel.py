@@ -10,7 +10,7 @@ import pytest
 
 import opstage
 from opstage import Box, Options, Spec, bounds, transform
-from opstage.interpreters import fused_call
+from opstage.transforms import fused_call as fused_call
 from tests.analysis.inside import check_inside
 
 SHAPE = (64, 96)

@@ -12,10 +12,10 @@ import numpy as np
 from opstage import Options
 from opstage.arguments import with_train
 from opstage.init import build
-from opstage.interpreters.derivatives import run_on_tape
 from opstage.interpreters.registry import make_interpreter
 from opstage.models import Model
 from opstage.ops.trees import map_leaves
+from opstage.transforms.derivatives import run_on_tape
 from tests.memory.measured import batch_of
 
 PLAIN = Options(fast_kernels=False)  # what a compiled kernel allocates, NumPy does not report

@@ -11,8 +11,8 @@ from opstage import Options, Spec
 from opstage.compiler.codegen.decomposition import Expander
 from opstage.interpreters.eager_cpu import NumpyOps
 from opstage.interpreters.graph.passes.cse import body_key
-from opstage.interpreters.tracer import constants, evaluate
 from opstage.ops.body import Body
+from opstage.transforms.tracer import constants, evaluate
 
 X = np.random.default_rng(0).standard_normal((2, 3))
 FLOAT64 = Options(dtype="float64")

@@ -12,9 +12,9 @@ import optree
 
 from opstage.interpreters.eager_cpu import NumpyOps
 from opstage.interpreters.eager_cpu.kernels import kernel_table
-from opstage.interpreters.interpreter import BaseInterpreter
 from opstage.interpreters.registry import backends, make_interpreter
 from opstage.options import Options
+from opstage.transforms.interpreter import BaseInterpreter
 from tests.samples.sample import Sample, Tolerance
 
 SEED = 20240607

@@ -16,11 +16,11 @@ import pytest
 
 import opstage
 from opstage import Options, Spec
-from opstage.interpreters.derivatives import value_and_grad
 from opstage.ops.dims import evaluate
 from opstage.ops.errors import LocatedError, OpstageError, RangeError
 from opstage.ops.trees import flatten, unflatten
 from opstage.ops.types import dtype_name
+from opstage.transforms.derivatives import value_and_grad
 from tests.conformance.harness import EXECUTING, assert_close, dot, inputs, is_float, leaves, program_of, random_like
 from tests.conformance.test_values import execute, flatten_types
 from tests.samples import SAMPLES

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import opstage
-from opstage.interpreters.derivatives import run_on_tape
 from opstage.ops.trees import flatten, unflatten
 from opstage.options import Options
+from opstage.transforms.derivatives import run_on_tape
 from tests.conformance.harness import EXECUTING, assert_close, inputs, leaves, program_of
 from tests.samples import SAMPLES
 from tests.samples.parts import all_samples, dealt

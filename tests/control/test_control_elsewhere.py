@@ -12,10 +12,10 @@ from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
 import opstage
 from opstage import Options, Spec, optim, scalar_trainer
-from opstage.interpreters.anomaly import AnomalyError
 from opstage.interpreters.graph import Graph
 from opstage.ops.trees import flatten, unflatten
 from opstage.training.memory import step_memory
+from opstage.transforms.anomaly import AnomalyError
 from tests.conformance.harness import is_float
 from tests.control.control_programs import CASES, Case, Structural
 from tests.graph.counting_allocator import Counted

@@ -118,7 +118,7 @@ def test_a_dtype_without_a_form_on_the_device_is_an_error_until_one_is_registere
 
 
 def test_a_registered_wire_format_is_how_a_dtype_is_uploaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opstage.interpreters.wire._FORMATS", {})
+    monkeypatch.setattr("opstage.ops.host_arrays._FORMATS", {})
     exact, halves = Options(device="cuda", dtype="exact"), np.array([Fraction(1, 2), Fraction(-3, 4)])
     with pytest.raises(UsageError, match="a tensor of exact has no form on the device"):
         opstage.run(lambda ops, x: x, halves, options=exact)
@@ -138,7 +138,7 @@ def double(dtype: str) -> Options:
 @pytest.mark.parametrize("backend", ["eager", "compiled"])
 @pytest.mark.parametrize("dtype", ["float64", "exact"])
 def test_a_wire_format_serves_whole_training_steps(backend: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opstage.interpreters.wire._FORMATS", {})
+    monkeypatch.setattr("opstage.ops.host_arrays._FORMATS", {})
     encoded: list[Any] = []
 
     def encode(array: Any) -> Any:

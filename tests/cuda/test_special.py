@@ -13,10 +13,10 @@ import pytest
 from opstage.compiler.gpu.device import WARP
 from opstage.compiler.gpu.probe import find_device
 from opstage.interpreters.eager_cuda.kernels import attention, attention_tiles, convolution
-from opstage.interpreters.interpreter import BaseInterpreter
 from opstage.interpreters.registry import make_interpreter
 from opstage.ops.types import INT32, TensorType
 from opstage.options import Options
+from opstage.transforms.interpreter import BaseInterpreter
 from tests.numbers.test_special import SPECIAL, SWEPT, differences
 from tests.samples.parts import searched
 from tests.samples.sample import Sample

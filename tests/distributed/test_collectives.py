@@ -12,10 +12,10 @@ import opstage
 from opstage import Options, Spec
 from opstage.distributed.ranks import Ranks, RankValues, on_mesh
 from opstage.distributed.replication import Varying, VaryingRef
-from opstage.interpreters.derivatives import jvp, vjp
 from opstage.interpreters.registry import make_interpreter
 from opstage.ops.collective import CollectiveOps
 from opstage.ops.protocol import OPS
+from opstage.transforms.derivatives import jvp, vjp
 from tests.conformance.raises import stated
 from tests.distributed.cases import AXIS, CASES, RANKS, Case
 

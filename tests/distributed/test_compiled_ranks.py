@@ -12,8 +12,8 @@ import opstage
 from opstage import Options, RangeError
 from opstage.data.loader import OwnRows
 from opstage.distributed.ranks import Ranks, on_mesh
-from opstage.interpreters.base_program import BaseProgram
 from opstage.interpreters.registry import make_interpreter
+from opstage.transforms.base_program import BaseProgram
 from tests.distributed.threads import on_processes
 
 AXIS = "data"

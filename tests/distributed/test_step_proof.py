@@ -15,11 +15,11 @@ from opstage.distributed.agreement import Fault, agreement, require_alike
 from opstage.distributed.ranks import Ranks, on_mesh
 from opstage.interpreters.registry import make_interpreter
 from opstage.interpreters.shape_check import Report
-from opstage.interpreters.tracer import constants, evaluate
 from opstage.models import gpt, model
 from opstage.ops.body import Body
 from opstage.ops.dims import evaluate as at
 from opstage.training.validate import check_step, report_on
+from opstage.transforms.tracer import constants, evaluate
 from tests.distributed import test_bodies
 from tests.distributed.mutants import mutants
 

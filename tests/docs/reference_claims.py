@@ -18,10 +18,10 @@ import opstage
 from opstage import Options, ScalarModule, ScalarModuleDef, Session, ShapeError, Spec, UsageError, optim
 from opstage.interpreters.eager_cpu import NumpyOps
 from opstage.interpreters.graph.deferred import Deferred
-from opstage.interpreters.tape import Tape
 from opstage.ops.trees import flatten
 from opstage.ops.types import TensorType
 from opstage.training.parameters import get_values, make_params, sgd_step, sgd_step_fast
+from opstage.transforms.tape import Tape
 
 Claim: TypeAlias = Callable[[], Any]
 """A call of this returns True, or raises, if a row is right."""
@@ -211,7 +211,7 @@ from opstage import Options, init
 from opstage.interpreters.eager_cuda import CudaOps, DeviceBuffer
 from opstage.interpreters.eager_cuda.kernels.layout import uniform
 from opstage.compiler.gpu.simulator import Simulator
-from opstage.interpreters.tape import Tape
+from opstage.transforms.tape import Tape
 from opstage.ops.errors import OpstageError
 from opstage.ops.types import FLOAT32, TensorType
 

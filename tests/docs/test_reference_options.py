@@ -16,7 +16,6 @@ from opstage.interpreters.graph import Graph, Recorder
 from opstage.interpreters.graph.compiled import CompiledOps
 from opstage.interpreters.graph.recorder import Variable
 from opstage.interpreters.registry import make_interpreter
-from opstage.interpreters.tape import Node
 from opstage.ops.convolution import CONV, CONV_TRANSPOSE
 from opstage.ops.elementwise import ADD
 from opstage.ops.layout import BROADCAST_TO
@@ -28,6 +27,7 @@ from opstage.ops.types import TensorType
 from opstage.options import MatmulPrecision
 from opstage.training.parameters import make_params
 from opstage.training.session_tape import NatRef, NatVecRef
+from opstage.transforms.tape import Node
 from tests.docs.reference_claims import (
     AT,
     F32,

@@ -9,15 +9,15 @@ import pytest
 
 import opstage
 from opstage import Options, Param, ScalarModule, ScalarModuleDef, ShapeError, Spec, UsageError, init, optim
-from opstage.interpreters.derivatives import run_on_tape
 from opstage.interpreters.eager_cpu import NumpyOps
-from opstage.interpreters.interpreter import BaseInterpreter, Interpreter
 from opstage.ops.dims import prod
 from opstage.ops.splitmix import uniform_bits
 from opstage.ops.trees import map_leaves
 from opstage.optim import Optimizer
 from opstage.training.parameters import cast, get_values, make_params, set_values
 from opstage.training.trainer import OptimizerState
+from opstage.transforms.derivatives import run_on_tape
+from opstage.transforms.interpreter import BaseInterpreter, Interpreter
 from tests.docs.reference_claims import (
     AT,
     F64,

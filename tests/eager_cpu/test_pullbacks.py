@@ -9,11 +9,12 @@ import pytest
 
 import opstage
 from opstage import Options
-from opstage.interpreters import fused_call, pullbacks
 from opstage.interpreters.eager_cpu import NumpyOps, interpreter
-from opstage.interpreters.tape import Tape
 from opstage.ops.catalogue import primitives
 from opstage.ops.primitive import Kind
+from opstage.transforms import fused_call as fused_call
+from opstage.transforms import fused_call as pullbacks
+from opstage.transforms.tape import Tape
 from tests.conformance.harness import assert_close, inputs, is_float, leaves
 from tests.samples import SAMPLES, Sample
 

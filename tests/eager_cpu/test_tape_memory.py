@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 
 from opstage import Options
-from opstage.interpreters.derivatives import value_and_grad
 from opstage.interpreters.registry import make_interpreter
-from opstage.interpreters.tape import Tape
-from opstage.interpreters.transparent import Transparent
 from opstage.ops.cursor import Quietly
 from opstage.ops.primitive import Primitive, Static
 from opstage.training.session import Session
+from opstage.transforms.derivatives import value_and_grad
+from opstage.transforms.tape import Tape
+from opstage.transforms.transparent import Transparent
 
 PLAIN = Options(fast_kernels=False)  # what a compiled kernel allocates, NumPy does not report
 SIZE = 10_000

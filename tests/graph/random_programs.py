@@ -14,9 +14,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from opstage import optim
-from opstage.interpreters.derivatives import value_and_grad
 from opstage.interpreters.graph import Graph, record
 from opstage.ops.types import TensorType, as_dtype
+from opstage.transforms.derivatives import value_and_grad
 from tests.property.ops import MAKERS
 from tests.property.programs import Builder, Maker, Node, RandomProgram, Type
 

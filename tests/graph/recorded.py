@@ -6,12 +6,12 @@ from functools import cache
 from typing import Any
 
 from opstage import Options, optim
-from opstage.interpreters.derivatives import value_and_grad
 from opstage.interpreters.graph import Graph, record
 from opstage.models import MODELS, model
 from opstage.ops.trees import flatten
 from opstage.ops.types import FLOAT64, TensorType
 from opstage.training.program_check import record_model
+from opstage.transforms.derivatives import value_and_grad
 from tests.property.programs import RandomProgram
 from tests.property.test_random_programs import scalar
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from opstage.interpreters.graph import Graph
-from opstage.interpreters.tracer import Composite, statics_of
 from opstage.ops.body import Body
+from opstage.transforms.tracer import Composite, statics_of
 
 
 def same_graphs(a: Graph, b: Graph) -> None:

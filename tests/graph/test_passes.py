@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage.interpreters.derivatives import value_and_grad
 from opstage.interpreters.graph.checker import GraphError
 from opstage.interpreters.graph.passes import (
     Uniforms,
@@ -25,6 +24,7 @@ from opstage.ops.dims import DimScope
 from opstage.ops.errors import RangeError
 from opstage.ops.logic import FULL
 from opstage.ops.types import INT64, TensorType
+from opstage.transforms.derivatives import value_and_grad
 from tests.graph.passes_common import assert_same, graph_of, names, no_kernels, outcome, passed, same_bits, to_core
 from tests.graph.recorded import NAMES, training_step
 

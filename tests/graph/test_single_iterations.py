@@ -14,9 +14,9 @@ from opstage import Options
 from opstage.derived import dropout
 from opstage.interpreters.graph import passes
 from opstage.interpreters.graph.recorder import record
-from opstage.interpreters.structural import SCAN
 from opstage.ops.errors import RangeError
 from opstage.ops.types import FLOAT64, TensorType
+from opstage.transforms.scan import SCAN
 
 EAGER, COMPILED = (Options(backend=backend, dtype="float64") for backend in ("eager", "compiled"))
 

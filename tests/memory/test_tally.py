@@ -10,11 +10,9 @@ import pytest
 
 from opstage import Options, optim
 from opstage.compiler.codegen.cpu.fused import fused
-from opstage.interpreters.derivatives import run_on_tape
 from opstage.interpreters.eager_cpu.kernels import kernel_table
 from opstage.interpreters.eager_cpu.tally import Taken, taken
 from opstage.interpreters.registry import make_interpreter
-from opstage.interpreters.transparent import Transparent
 from opstage.models import model
 from opstage.ops.activation import SILU
 from opstage.ops.elementwise import SIGMOID
@@ -22,6 +20,8 @@ from opstage.ops.primitive import Primitive, Static
 from opstage.ops.trees import flatten, unflatten
 from opstage.ops.types import TensorType
 from opstage.training.memory import model_memory
+from opstage.transforms.derivatives import run_on_tape
+from opstage.transforms.transparent import Transparent
 from tests.conformance.harness import inputs, program_of
 from tests.samples import SAMPLES
 from tests.samples.parts import all_samples

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from opstage import Options, optim
-from opstage.interpreters.derivatives import run_on_tape
 from opstage.interpreters.registry import make_interpreter
-from opstage.interpreters.transparent import Transparent
 from opstage.ops import derived
 from opstage.ops.primitive import Primitive, Static
 from opstage.optim import Optimizer
+from opstage.transforms.derivatives import run_on_tape
+from opstage.transforms.transparent import Transparent
 from tests.graph.counting_allocator import Counted
 from tests.memory.measured import forget_workspace
 from tests.memory.test_tally import counted

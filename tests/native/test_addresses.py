@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage.interpreters import host
+from opstage.ops import host_arrays as host
 
 READERS = [host.addresses_of, host._ask_addresses]
 

@@ -23,7 +23,7 @@ from opstage.compiler.native.frontend import source_of
 from opstage.compiler.native.frontend.functions import Module
 from opstage.compiler.native.frontend.types import FLOAT32, FLOAT64
 from opstage.interpreters.eager_cpu.loops.jit import Elementwise, JitLoop, loop
-from opstage.interpreters.host import Array
+from opstage.ops.host_arrays import Array
 from opstage.ops.primitive import Primitive
 from opstage.ops.reduction import LOG_SOFTMAX, SOFTMAX
 from opstage.ops.splitmix import random_words

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import optree
 
-from opstage.interpreters.derivatives import vjp
-from opstage.interpreters.interpreter import BaseInterpreter
 from opstage.ops.trees import flatten, unflatten
+from opstage.transforms.derivatives import vjp
+from opstage.transforms.interpreter import BaseInterpreter
 from tests.conformance.harness import is_float
 
 SEED = 20261122

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage.interpreters.interpreter import BaseInterpreter
 from opstage.options import Options
+from opstage.transforms.interpreter import BaseInterpreter
 from tests.conformance.harness import EXECUTING
 from tests.numbers.accuracy import LEVELS, LONG, LONGER, ULP, WINNERS, Program
 from tests.numbers.evaluate import SEED, evaluate, ones_for

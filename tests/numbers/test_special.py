@@ -14,8 +14,8 @@ import optree
 import pytest
 
 from opstage.interpreters.eager_cpu.kernels import attention
-from opstage.interpreters.interpreter import BaseInterpreter
 from opstage.options import Options
+from opstage.transforms.interpreter import BaseInterpreter
 from tests.conformance.harness import EXECUTING, inputs, is_float
 from tests.numbers.evaluate import Evaluation, evaluate, ones_for
 from tests.samples import SAMPLES

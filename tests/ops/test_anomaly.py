@@ -10,7 +10,7 @@ import pytest
 
 import opstage
 from opstage import Options
-from opstage.interpreters.anomaly import AnomalyError
+from opstage.transforms.anomaly import AnomalyError
 
 WATCHED = Options(dtype="float64", detect_anomaly=True)
 NEGATIVE, DIRECTION = np.array([1.0, -4.0]), np.ones(2)

@@ -15,12 +15,12 @@ import pytest
 import opstage
 from opstage import Options, Session, transform
 from opstage.interpreters.graph.recorder import replay
-from opstage.interpreters.interpreter import BaseInterpreter
 from opstage.interpreters.registry import make_interpreter
-from opstage.interpreters.transparent import Transparent
 from opstage.ops.errors import ProgramError
 from opstage.ops.primitive import NO_STATIC, Linearity, Primitive
 from opstage.ops.types import TensorType
+from opstage.transforms.interpreter import BaseInterpreter
+from opstage.transforms.transparent import Transparent
 
 F64 = Options(dtype="float64")
 COMPILED = Options(dtype="float64", backend="compiled")

@@ -13,11 +13,11 @@ import opstage
 from opstage import derived, transform
 from opstage.compiler.native import find_blas, one_thread
 from opstage.interpreters.eager_cpu.loops.grouped import grouped_step
-from opstage.interpreters.host import address_of
-from opstage.interpreters.structural import SCAN
 from opstage.ops.errors import DtypeError, ShapeError
+from opstage.ops.host_arrays import address_of
 from opstage.ops.matmul import GROUPED_MATMUL, GROUPED_OUTER
 from opstage.ops.primitive import Primitive
+from opstage.transforms.scan import SCAN
 from tests.ops.functions import FLOAT64, Row, assert_row
 from tests.samples.grouped import products_by_rows, sums_by_rows
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from opstage import Ops
-from opstage.interpreters.transparent import Transparent
 from opstage.ops.cursor import Cursor
 from opstage.ops.errors import ProgramError
 from opstage.ops.primitive import Primitive, Static
 from opstage.ops.protocol import OPS
+from opstage.transforms.transparent import Transparent
 
 
 class Words(Ops[Any]):

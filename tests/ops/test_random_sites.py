@@ -10,10 +10,10 @@ import pytest
 
 import opstage
 from opstage.interpreters.eager_cpu import NumpyOps
-from opstage.interpreters.tape import Tape
 from opstage.ops.derived import dropout
 from opstage.ops.splitmix import site_of
 from opstage.options import Options
+from opstage.transforms.tape import Tape
 from tests.samples.random import uniform
 
 FLOAT64 = Options(dtype="float64")

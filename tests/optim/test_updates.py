@@ -12,9 +12,9 @@ import opstage
 from opstage import optim
 from opstage.interpreters.eager_cpu import NumpyOps
 from opstage.interpreters.eager_cpu.kernels import kernel_table
-from opstage.interpreters.transparent import Transparent
 from opstage.ops.primitive import Primitive
 from opstage.options import Options
+from opstage.transforms.transparent import Transparent
 from tests.optim.updates import updated
 
 EDGES = np.array([0.0, -0.0, 1.0, -1.0, 1e-40, -1e-40, 1e30, -1e30, np.inf, -np.inf, np.nan, 3.0])

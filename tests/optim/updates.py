@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from opstage.interpreters.tracer import Composite
 from opstage.optim import Optimizer, momentum, nesterov, sgd
+from opstage.transforms.tracer import Composite
 
 
 def update_op(optimizer: Optimizer, *operands: Any) -> Composite:

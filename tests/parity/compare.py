@@ -10,9 +10,9 @@ import numpy as np
 import optree
 import torch
 
-from opstage.interpreters.derivatives import run_on_tape, vjp
 from opstage.ops.trees import flatten, unflatten
 from opstage.options import Options
+from opstage.transforms.derivatives import run_on_tape, vjp
 from tests.conformance.harness import EXECUTING, cast_tree, is_float
 from tests.parity.twin import Case, Twin
 

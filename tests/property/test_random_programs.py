@@ -10,8 +10,8 @@ from hypothesis import given, settings
 
 import opstage
 from opstage import Options
-from opstage.interpreters.derivatives import value_and_grad
 from opstage.ops.trees import flatten
+from opstage.transforms.derivatives import value_and_grad
 from tests.conformance.harness import EXECUTING, central_difference, dot, random_like
 from tests.property.ops import MAKERS
 from tests.property.programs import RandomProgram, programs

@@ -20,7 +20,7 @@ from opstage.runs.divergence import compare, side_options
 PLUGIN = '''
 """Interpreters that are wrong on purpose, each in one place."""
 from opstage.interpreters.registry import make_interpreter
-from opstage.interpreters.transparent import Transparent
+from opstage.transforms.transparent import Transparent
 
 
 class Wrong(Transparent):

@@ -11,15 +11,15 @@ from typing_extensions import override
 
 import opstage
 from opstage import Options
-from opstage.interpreters.derivatives import run_on_tape
 from opstage.interpreters.eager_cpu import NumpyOps
-from opstage.interpreters.interpreter import BaseInterpreter
-from opstage.interpreters.transparent import Transparent
 from opstage.ops.derived import dropout
 from opstage.ops.errors import ShapeError
 from opstage.ops.primitive import Primitive, Static
 from opstage.ops.splitmix import site_of
 from opstage.ops.trees import flatten, unflatten
+from opstage.transforms.derivatives import run_on_tape
+from opstage.transforms.interpreter import BaseInterpreter
+from opstage.transforms.transparent import Transparent
 from tests.samples.random import splitmix64
 from tests.scan.scan_programs import CASES, cumulative_sum, lstm, rnn, scanned
 

@@ -13,18 +13,17 @@ from typing_extensions import override
 import opstage
 from opstage import Options, Spec
 from opstage.compiler.codegen.runs import hoisted
-from opstage.interpreters.derivatives import run_on_tape
 from opstage.interpreters.eager_cpu import NumpyOps
 from opstage.interpreters.eager_cpu import interpreter as eager_cpu
 from opstage.interpreters.shape_check import ShapeOps
-from opstage.interpreters.structural import SCAN
-from opstage.interpreters.tape import Tape
-from opstage.interpreters.tape_record import Record
-from opstage.interpreters.tracer import constants, evaluate
-from opstage.interpreters.transparent import Transparent
 from opstage.ops.body import Body
 from opstage.ops.dims import evaluate as value_of
 from opstage.ops.primitive import Primitive, Static
+from opstage.transforms.derivatives import run_on_tape
+from opstage.transforms.scan import SCAN
+from opstage.transforms.tape import Record, Tape
+from opstage.transforms.tracer import constants, evaluate
+from opstage.transforms.transparent import Transparent
 from tests.scan.scan_programs import CASES, cumulative_sum, rnn, scanned, unrolled
 
 FLOAT64 = Options(dtype="float64")

@@ -11,10 +11,10 @@ import pytest
 
 import opstage
 from opstage import Options
-from opstage.interpreters.anomaly import AnomalyError, AnomalyWatch
-from opstage.interpreters.derivatives import value_and_grad
 from opstage.interpreters.eager_cpu import NumpyOps
 from opstage.ops.errors import ProgramError, RangeError, ShapeError
+from opstage.transforms.anomaly import AnomalyError, AnomalyWatch
+from opstage.transforms.derivatives import value_and_grad
 
 FLOAT64 = Options(dtype="float64")
 

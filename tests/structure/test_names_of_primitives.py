@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import opstage
-from opstage.interpreters.control import CONTROL
 from opstage.ops.catalogue import FAMILIES, primitives
+from opstage.transforms.control import CONTROL
 
 ROOT = Path(opstage.__file__).parent
 FILES = sorted(

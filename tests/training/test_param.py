@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from opstage.interpreters.registry import make_interpreter
-from opstage.interpreters.transparent import Transparent
 from opstage.ops.errors import DtypeError, ShapeError, UsageError
 from opstage.ops.primitive import Primitive, Static
 from opstage.ops.trees import flatten, paths
 from opstage.options import Options
 from opstage.training.param import Param
+from opstage.transforms.transparent import Transparent
 
 
 class Device(Transparent[Any]):

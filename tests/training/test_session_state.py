@@ -9,10 +9,10 @@ import pytest
 
 import opstage
 from opstage import Options
-from opstage.interpreters.anomaly import AnomalyError
 from opstage.ops.splitmix import site_of, stream_key, uniform_bits
 from opstage.ops.types import TensorType
 from opstage.training.session import Session
+from opstage.transforms.anomaly import AnomalyError
 from tests.training.conftest import NewSession
 
 FLOAT64 = Options(dtype="float64")

@@ -22,7 +22,7 @@ BACKENDS = ["eager", "compiled"]
 COMMITTING = (
     "training",
     "interpreters/at_once",
-    "interpreters/base_program",
+    "transforms/base_program",
     "interpreters/graph/programs",
     "interpreters/graph/executor",
     "compiler/codegen",

@@ -11,12 +11,12 @@ import pytest
 
 import opstage
 from opstage import Options, Spec, optim
-from opstage.interpreters.anomaly import AnomalyError
 from opstage.ops import trees
 from opstage.ops.errors import OpstageError, ProgramError, ShapeError, UsageError, ValidationError
 from opstage.ops.program import Aux
 from opstage.training.state import OptimizerState
 from opstage.training.trainer import ScalarTrainer, scalar_trainer
+from opstage.transforms.anomaly import AnomalyError
 
 FLOAT64 = Options(dtype="float64")
 

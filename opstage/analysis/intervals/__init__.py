@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from ...interpreters.closing import run_closed
-from ...interpreters.interpreter import Interpreter, Wrapper
 from ...ops.box import Box, map_boxes
 from ...ops.cursor import Quietly
 from ...ops.errors import ShapeError
 from ...ops.primitive import Primitive
 from ...ops.trees import Structure, unflatten
 from ...ops.types import TensorType, is_float
+from ...transforms.interpreter import Interpreter, Wrapper, run_closed
 from . import control, elementwise, products, reduction
 from .interpreter import Interval, Intervals, rounded_ends
 

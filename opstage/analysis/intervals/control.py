@@ -7,11 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from ...interpreters.branching import SWITCH, bind_switch, branches_of
-from ...interpreters.interpreter import Variable
-from ...interpreters.looping import WHILE
-from ...interpreters.structural import SCAN, bind_scan
-from ...interpreters.tracer import Tracer, constants, evaluate
 from ...ops.body import Body, ScanParameters
 from ...ops.logic import (
     CAST,
@@ -35,6 +30,11 @@ from ...ops.random import RAND_UNIFORM
 from ...ops.sequence import LINEAR_RECURRENCE
 from ...ops.slicing import PAD
 from ...ops.types import BOOL, as_dtype, is_float
+from ...transforms.cond import SWITCH, bind_switch, branches_of
+from ...transforms.interpreter import Variable
+from ...transforms.scan import SCAN, bind_scan
+from ...transforms.tracer import Tracer, constants, evaluate
+from ...transforms.while_loop import WHILE
 from .elementwise import filled
 from .interpreter import EPS, Interval, Intervals, down, rising, up
 

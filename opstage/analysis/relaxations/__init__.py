@@ -11,11 +11,11 @@ from typing import Any, cast
 
 import optree
 
-from ...interpreters.interpreter import Interpreter
 from ...ops.box import Box, is_box
 from ...ops.cursor import Quietly
 from ...ops.primitive import Primitive
 from ...ops.trees import unflatten
+from ...transforms.interpreter import Interpreter
 from ..intervals import bounded_by, ends, shown
 from . import linear, unary
 from .interpreter import NotSeparate, PhaseArrays, Phases, Related, Relaxed

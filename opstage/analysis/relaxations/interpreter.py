@@ -22,7 +22,6 @@ from typing import Any, Generic, NamedTuple, final
 
 from typing_extensions import override
 
-from ...interpreters.interpreter import Interpreter, Wrapper
 from ...ops.convolution import CONV, CONV_TRANSPOSE
 from ...ops.cursor import Quietly
 from ...ops.dims import prod
@@ -35,6 +34,7 @@ from ...ops.primitive import Kind, Primitive, R, Static
 from ...ops.reduction import LOG_SOFTMAX, REDUCE_MAX, REDUCE_MIN, REDUCE_SUM, SOFTMAX
 from ...ops.slicing import CONCAT, PAD, SLICE, STACK
 from ...ops.types import BOOL, FLOAT64, DType, Shape, TensorType, is_float
+from ...transforms.interpreter import Interpreter, Wrapper
 from ..intervals.interpreter import TINY, Interval, Intervals, down, eps_of, gamma, overflow
 
 

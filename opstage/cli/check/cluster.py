@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...interpreters.formula import show_flops, show_formula, show_size
 from ...interpreters.shape_check import Report
 from ...interpreters.shape_check.formats import Section
 from ...interpreters.shape_check.traffic import Machines, Prediction, messages_of, predicted
+from ...ops.dims.formula import show_flops, show_formula, show_size
 from ...ops.errors import UsageError
 from ...ops.mesh import Mesh
 from ...training.program_check import Checked

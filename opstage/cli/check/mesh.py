@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ...interpreters.formula import show_size
 from ...interpreters.shape_check import Report
 from ...interpreters.shape_check.formats import Section
 from ...ops.dims import Dim
+from ...ops.dims.formula import show_size
 from ...training.sharding import DATA
 from ...training.validate import PlannedStep
 

@@ -7,15 +7,14 @@ from typing import TypeAlias, final
 
 from typing_extensions import override
 
-from ...interpreters.control import CONTROL
-from ...interpreters.interpreter import Variable
-from ...interpreters.structural import SCAN
-from ...interpreters.tracer import Composite, constants, evaluate
-from ...interpreters.writing import Writing
 from ...ops.body import Body
 from ...ops.catalogue import own
 from ...ops.primitive import Primitive, Static
 from ...ops.types import FLOAT64, TensorType
+from ...transforms.control import CONTROL
+from ...transforms.interpreter import Variable
+from ...transforms.scan import SCAN
+from ...transforms.tracer import Composite, Writing, constants, evaluate
 
 Keep: TypeAlias = Callable[[Primitive, tuple[TensorType, ...], Static], bool]
 """(primitive, types of the operands, static parameters) -> whether a composite is kept."""

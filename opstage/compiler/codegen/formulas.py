@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from ...interpreters.host import number
 from ...ops.activation import GELU, GELU_GRAD, RELU, RELU_GRAD, SIGMOID_GRAD, SILU, SILU_GRAD, TANH_GRAD
 from ...ops.dims import Dim
 from ...ops.elementwise import (
@@ -36,6 +35,7 @@ from ...ops.elementwise import (
     SUB,
     TANH,
 )
+from ...ops.host_arrays import number
 from ...ops.logic import CAST, DETACH, EQUAL, LESS, LESS_EQUAL, LOGICAL_AND, LOGICAL_NOT, SELECT
 from ...ops.matmul import BMM, MATMUL
 from ...ops.primitive import Effect, Kind, Primitive, Static, no_flops

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from ...interpreters.host import Array
 from ...ops.body import Body, Equation
 from ...ops.cursor import Region
+from ...ops.host_arrays import Array
 from ...ops.indexing import GATHER_ROW, GATHER_ROWS, GATHER_SCALAR, GATHER_VEC
 from ...ops.layout import BROADCAST_TO, PERMUTE, RESHAPE
 from ...ops.logic import CAST, DETACH, FULL, IOTA

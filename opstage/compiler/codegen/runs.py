@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from ...interpreters.tracer import Composite
 from ...ops.body import Body, Equation, with_opened
 from ...ops.layout import PERMUTE, TRANSPOSE2D
 from ...ops.logic import FULL
 from ...ops.primitive import Kind, distinct
 from ...ops.slicing import CONCAT, PAD
+from ...transforms.tracer import Composite
 from .decomposition import Keep
 
 # Loop invariants ------------------------------------------------------------------------------------------------------

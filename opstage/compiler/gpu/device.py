@@ -15,8 +15,8 @@ from weakref import WeakSet
 import numpy as np
 import numpy.typing as npt
 
-from ...interpreters.indices import require_in_range
 from ...ops.errors import LocatedError, OutOfMemoryError, ProgramError, user_frame
+from ...ops.index_checks import require_in_range
 from ...ops.types import DType, TensorType
 from ...options import CudaGraphs
 from .buffer import Aside, DeviceBuffer, MatrixLayout, Memory, Patience

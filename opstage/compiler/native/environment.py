@@ -64,7 +64,7 @@ SOURCES = (
     "compiler/native/frontend",
     "compiler/scalar.py",
     "interpreters/eager_cpu/loops",
-    "interpreters/host.py",
+    "ops/host_arrays.py",
     "compiler/codegen",
     "compiler/codegen/cpu",
     "interpreters/graph/cpu",

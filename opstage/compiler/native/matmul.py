@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar, final
 
 import numpy as np
 
-from ...interpreters.host import Array, address_of, owner_of
+from ...ops.host_arrays import Array, address_of, owner_of
 from .blas import find_blas
 from .compiler import Kernel, compile_kernel
 from .pool import KernelCall, KernelSequence, workers

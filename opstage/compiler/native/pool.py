@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from ...forks import make_lock, usable_cores
 from ...interpreters.at_once import Action
-from ...interpreters.host import address_of
+from ...ops.host_arrays import address_of
 from . import team
 from .blas import find_blas
 from .compiler import Kernel, compile_kernel, import_numba

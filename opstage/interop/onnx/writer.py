@@ -14,15 +14,15 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from ...interpreters.host import as_array
-from ...interpreters.interpreter import BaseInterpreter, Typed
-from ...interpreters.tracer import constants, evaluate
 from ...ops.body import Body
 from ...ops.dims import Dim, DimExpr, DimFloat
 from ...ops.errors import ProgramError, SourceLine, UnsupportedError
+from ...ops.host_arrays import as_array
 from ...ops.primitive import Primitive, Static
 from ...ops.types import DType, Shape, TensorType, as_dtype
 from ...ops.untrusted import a_type
+from ...transforms.interpreter import BaseInterpreter, Typed
+from ...transforms.tracer import constants, evaluate
 from .sizes import SizeExpressions
 
 # Nodes ---------------------------------------------------------------------------------------------------------------

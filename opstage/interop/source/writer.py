@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, final
 
-from ...interpreters.branching import branches_of
 from ...interpreters.graph.graph import Graph
 from ...ops.body import Body, ScanParameters, WhileParameters
 from ...ops.errors import UnsupportedError
 from ...ops.protocol import OPS
 from ...ops.types import BOOL
+from ...transforms.cond import branches_of
 from .expressions import (
     Bracketed,
     CallTexts,

@@ -15,13 +15,13 @@ from ...compiler.codegen.decomposition import is_fixed
 from ...compiler.native import one_thread
 from ...ops.body import Body
 from ...ops.errors import LocatedError, OutOfMemoryError, RangeError, UsageError
+from ...ops.host_arrays import Array, as_array
+from ...ops.index_checks import require_indices
 from ...ops.lists import no_ref
 from ...ops.primitive import NO_STATIC, Effect, Kind, Primitive, Static, distinct
 from ...ops.types import EXACT, INT64, DType, TensorType, as_dtype
 from ...options import Options
-from ..host import Array, as_array
-from ..indices import require_indices
-from ..interpreter import BaseInterpreter
+from ...transforms.interpreter import BaseInterpreter
 from .kernels import kernel_table
 from .loop_body import prepare_body, zero_dim
 from .memory import give_back_freed_memory, give_back_workspace, keep_freed_memory, located, no_memory

@@ -13,12 +13,12 @@ from ...compiler.codegen.decomposition import Expander, Keep
 from ...compiler.codegen.runs import hoisted, in_runs
 from ...ops.body import Body, Equation, ScanParameters, WhileParameters
 from ...ops.errors import LocatedError
+from ...ops.host_arrays import Array
 from ...ops.matmul import LINEAR
-from ..branching import SWITCH, branches_of, chosen
-from ..host import Array
-from ..looping import WHILE, iterate
-from ..structural import SCAN, run_iterations
-from ..tracer import constants
+from ...transforms.cond import SWITCH, branches_of, chosen
+from ...transforms.scan import SCAN, run_iterations
+from ...transforms.tracer import constants
+from ...transforms.while_loop import WHILE, iterate
 
 if TYPE_CHECKING:
     from .interpreter import NumpyOps

@@ -13,9 +13,9 @@ import numpy as np
 
 from ...ops.amounts import show_bytes
 from ...ops.errors import OutOfMemoryError
+from ...ops.host_arrays import Array, address_of
 from ...ops.primitive import Primitive
 from ...ops.types import TensorType, dtype_name, show_shape
-from ..host import Array, address_of
 
 # The C library --------------------------------------------------------------------------------------------------------
 

@@ -18,14 +18,13 @@ from ...distributed.processes import own_number
 from ...init.schemes import Elementary
 from ...ops.body import Body
 from ...ops.errors import ProgramError, UnsupportedError
+from ...ops.host_arrays import DEVICE_DTYPES, as_array, has_wire_form, no_wire_form, to_wire, wire_dtype
+from ...ops.index_checks import indices_of
 from ...ops.lists import no_ref
 from ...ops.primitive import NO_STATIC, Primitive, Static, distinct
 from ...ops.types import FLOAT32, DType, TensorType, as_dtype, dtype_name, show_shape
 from ...options import Options
-from ..host import as_array
-from ..indices import indices_of
-from ..interpreter import BaseInterpreter
-from ..wire import DEVICE_DTYPES, has_wire_form, no_wire_form, to_wire, wire_dtype
+from ...transforms.interpreter import BaseInterpreter
 from .kernels import KERNELS
 from .kernels.elementwise import update_kernel
 from .kernels.layout import FILLS

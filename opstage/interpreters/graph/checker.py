@@ -18,7 +18,7 @@ from ...ops.errors import OpstageError
 from ...ops.primitive import Primitive
 from ...ops.types import EXACT, TensorType
 from ...ops.untrusted import a_type, brief
-from ..tracer import statics_of
+from ...transforms.tracer import statics_of
 from .graph import Graph
 
 _MOST_SHOWN = 20  # violations of one rule

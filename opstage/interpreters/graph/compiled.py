@@ -9,14 +9,14 @@ import numpy as np
 from typing_extensions import override
 
 from ...distributed.processes import Hosting
+from ...ops.host_arrays import Array
 from ...ops.primitive import Primitive, Static
 from ...ops.trees import Structure
 from ...ops.types import as_dtype
 from ...options import Options
-from ..base_program import BaseProgram
+from ...transforms.base_program import BaseProgram
 from ..eager_cpu.interpreter import HostArrays, NumpyOps
 from ..eager_cpu.memory import located
-from ..host import Array
 from .cpu.scratch import CpuScratch
 from .executor import CpuExecutor
 from .graph import Graph

@@ -14,8 +14,8 @@ from ...ops.errors import ProgramError
 from ...ops.primitive import Primitive, Static
 from ...ops.types import DType, TensorType
 from ...options import Options
-from ..imperative import Imperative, Moment, own_array
-from ..interpreter import BaseInterpreter, Variable
+from ...transforms.interpreter import BaseInterpreter, Variable
+from ...transforms.transparent import Imperative, Moment, own_array
 from .graph import Graph
 from .passes.cse import body_key
 from .programs import Bound, Executable

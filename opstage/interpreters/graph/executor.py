@@ -12,12 +12,12 @@ import numpy as np
 
 from ...compiler.codegen.cpu.kernels import Compilation
 from ...ops.errors import LocatedError, OutOfMemoryError, RankError, UsageError
+from ...ops.host_arrays import Array, all_packed, packed
 from ...ops.types import EXACT
 from ...options import Options
+from ...transforms.base_program import Finish
 from ..at_once import Action, at_once
-from ..base_program import Finish
 from ..eager_cpu.interpreter import NumpyOps
-from ..host import Array, all_packed, packed
 from .cpu.link import Linked, prepare
 from .cpu.optimise import optimise
 from .cpu.plan import CpuPlan

@@ -12,10 +12,10 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar, final
 from ...ops.body import Body, Equation
 from ...ops.cursor import Region
 from ...ops.dims import Dim, prod
+from ...ops.dims.formula import show_formula, show_size
 from ...ops.errors import SourceLine
 from ...ops.primitive import Cost
 from ...ops.types import TensorType
-from ..formula import show_formula, show_size
 from .graph import Graph
 from .notation import show_static
 

@@ -16,7 +16,7 @@ from ...ops.errors import UsageError
 from ...ops.primitive import Cost
 from ...ops.types import EXACT, TensorType
 from ...options import Options
-from ..looping import WHILE
+from ...transforms.while_loop import WHILE
 from .cpu.cost import Limits, works
 from .cpu.optimise import optimise
 from .cpu.plan import ControlStep, CpuPlan, HostStep, LoopStep, NativeStep

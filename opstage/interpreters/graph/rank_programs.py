@@ -17,16 +17,16 @@ from ...distributed.meetings import abandon
 from ...distributed.processes import Hosting
 from ...distributed.ranks import Parts, Ranks, RankValues
 from ...ops.cursor import Cursor
+from ...ops.host_arrays import Array
 from ...ops.mesh import Mesh
 from ...ops.primitive import Kind, Primitive, Static
 from ...ops.types import EXACT, as_dtype
 from ...options import Options
+from ...transforms.base_program import Finish
+from ...transforms.interpreter import BaseInterpreter
 from ..at_once import at_once
-from ..base_program import Finish
 from ..eager_cpu.interpreter import HostArrays, NumpyOps
 from ..eager_cpu.kernels import kernel_table
-from ..host import Array
-from ..interpreter import BaseInterpreter
 from .cpu.library import CPU
 from .cpu.optimise import optimise
 from .cpu.scratch import CpuScratch

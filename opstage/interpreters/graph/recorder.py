@@ -18,12 +18,11 @@ from ...ops.errors import SourceLine, user_frame
 from ...ops.mesh import ALONE, Mesh
 from ...ops.primitive import NO_STATIC, Primitive, Static
 from ...ops.types import INT64, DType, TensorType
+from ...transforms.control import communicates
+from ...transforms.interpreter import BaseInterpreter, Variable
+from ...transforms.scan import SCAN, run_loop
+from ...transforms.tracer import Writing, constants, evaluate
 from ..captures import observation as observation
-from ..control import communicates
-from ..interpreter import BaseInterpreter, Variable
-from ..structural import SCAN, run_loop
-from ..tracer import constants, evaluate
-from ..writing import Writing
 from .graph import Graph
 
 

@@ -38,8 +38,8 @@ from ...ops.registered import registered
 from ...ops.types import BOOL, TensorType, as_dtype, dtype_name
 from ...ops.untrusted import brief, shown
 from ...tensors import decode, decode_metadata, encode, read_bytes
-from ..control import every_primitive
-from ..tracer import DEFINITION, Composite, statics_of
+from ...transforms.control import every_primitive
+from ...transforms.tracer import DEFINITION, Composite, statics_of
 from .checker import GraphError, check_graph
 from .graph import Graph
 from .notation import (

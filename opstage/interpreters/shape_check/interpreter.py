@@ -35,8 +35,8 @@ from ...ops.spec import Spec, as_specs
 from ...ops.types import FLOAT32, DType, TensorType, as_dtype, show_shape
 from ...ops.written import written
 from ...options import Options
-from ..interpreter import BaseInterpreter, Holding, Variable
-from ..writing import Writing
+from ...transforms.interpreter import BaseInterpreter, Holding, Variable
+from ...transforms.tracer import Writing
 from .finding import Finding
 from .fixes import FailedCall, suggest_fix
 from .program import CheckedProgram

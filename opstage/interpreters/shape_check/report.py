@@ -17,7 +17,7 @@ from ...ops.places import show_tied
 from ...ops.primitive import Cost, Static
 from ...ops.trees import map_leaves
 from ...ops.types import TensorType, is_float
-from ..tracer import Composite
+from ...transforms.tracer import Composite
 from .finding import MASKED_ROW, ClaimVerdict, Finding
 from .program import CheckedProgram
 

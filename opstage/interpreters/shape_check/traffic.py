@@ -13,13 +13,13 @@ from ...distributed.collectives import SMALL
 from ...ops.body import Body, Equation
 from ...ops.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, SHIFT, sent_bytes
 from ...ops.dims import Dim
+from ...ops.dims.formula import show_size
 from ...ops.errors import UsageError, nearest
 from ...ops.mesh import Mesh
 from ...ops.primitive import Kind
 from ...ops.types import TensorType
 from ...ops.untrusted import brief
-from ..control import bodies_of
-from ..formula import show_size
+from ...transforms.control import bodies_of
 from .program import CheckedProgram
 from .report import Report, value_at
 

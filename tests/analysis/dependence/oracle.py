@@ -13,9 +13,9 @@ from opstage.analysis.dependence import Dependence, Fact
 from opstage.analysis.dependence.fact import Affine, Between, Columns, Span, hull, plain, reading
 from opstage.facts import Interpretation
 from opstage.interpreters.registry import make_interpreter
-from opstage.interpreters.tracer import constants, evaluate
 from opstage.ops.body import Body
 from opstage.ops.dims import evaluate as at
+from opstage.transforms.tracer import constants, evaluate
 
 FLOAT64 = Options(dtype="float64", fast_kernels=False)
 """What is proved holds for any kernels, so none are compiled."""

@@ -282,7 +282,7 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Sequence[str]]] = {
 
 
 def _first_branch(run: Any, equation: Any, read: Any, types: Any) -> Any:
-    from opstage.interpreters.branching import branches_of
+    from opstage.transforms.cond import branches_of
 
     return run.outputs_of(branches_of(equation.static)[-1], read[1:])
 

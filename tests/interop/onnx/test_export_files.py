@@ -15,10 +15,10 @@ from opstage import Options, Spec
 from opstage.interop.onnx import export
 from opstage.interop.onnx.export import IR_VERSION, OPSET, model_of
 from opstage.interop.onnx.operators import EXPORTS
-from opstage.interpreters.control import CONTROL
 from opstage.ops import elementwise
 from opstage.ops.catalogue import primitives
 from opstage.ops.errors import ShapeError, UnsupportedError, UsageError
+from opstage.transforms.control import CONTROL
 from tests.interop.onnx.runs import checked, run_session, session_of
 from tests.interop.onnx.table import NOT_IN_ONNX
 

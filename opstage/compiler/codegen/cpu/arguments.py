@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple, final
 
-from ....interpreters.host import Array, address_of
+from ....ops.host_arrays import Array, address_of
 from ...native import access
 from ...native.compiler import Kernel, compile_kernel
 from ...native.pool import workers

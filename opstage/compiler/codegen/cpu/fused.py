@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from ....interpreters.host import DATA, READABLE, Array, address_of, all_packed, packed
 from ....ops.errors import RangeError
+from ....ops.host_arrays import DATA, READABLE, Array, address_of, all_packed, packed
 from ....ops.primitive import Primitive, Static
 from ....ops.types import TensorType
 from ...native import access

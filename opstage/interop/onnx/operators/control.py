@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from ....interpreters.branching import SWITCH, branches_of
-from ....interpreters.looping import WHILE
-from ....interpreters.structural import SCAN
 from ....ops.arrangement import flip
 from ....ops.body import Body, ScanParameters, WhileParameters
 from ....ops.dims import Dim, is_zero, minimum
 from ....ops.errors import ShapeError, UnsupportedError
 from ....ops.types import BOOL, INT64, TensorType
+from ....transforms.cond import SWITCH, branches_of
+from ....transforms.scan import SCAN
+from ....transforms.while_loop import WHILE
 from ...run import LOST
 from ...values import KnownValue, TensorValue, Value, known, ref_of
 from ..call import NodeCall, rule

@@ -22,8 +22,8 @@ from ....ops.attention import (
     SCALED_DOT_PRODUCT_ATTENTION_GRAD,
 )
 from ....ops.dims import rsqrt
+from ....ops.host_arrays import number
 from ....ops.primitive import Primitive
-from ...host import number
 from ..loops import arrays as loops
 from ..loops.jit import flat, rows
 from .reduction import only_numbers

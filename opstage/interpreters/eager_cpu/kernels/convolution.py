@@ -22,8 +22,8 @@ from numpy.lib.stride_tricks import as_strided
 
 from ....compiler.native import KernelCall, KernelSequence, multiply, workers
 from ....ops.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
+from ....ops.host_arrays import address_of, packed
 from ....ops.primitive import Primitive
-from ...host import address_of, packed
 from ..loops import convolution_steps as native
 from ..loops.geometry import ConvGeometry, ConvTiling
 from ..memory import Workspace, workspace

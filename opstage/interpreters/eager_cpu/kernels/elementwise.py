@@ -36,6 +36,7 @@ from ....ops.elementwise import (
     SUB,
     TANH,
 )
+from ....ops.host_arrays import number, packed
 from ....ops.primitive import Primitive
 from ....ops.rounding import (
     BITWISE_AND,
@@ -49,7 +50,6 @@ from ....ops.rounding import (
     ROUND,
 )
 from ....ops.transcendental import ATAN, EXP2, LOG2, LOG10
-from ...host import number, packed
 from ..loops import arrays as loops
 
 # The error function ---------------------------------------------------------------------------------------------------

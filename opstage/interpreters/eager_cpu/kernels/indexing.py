@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ....ops.host_arrays import number, packed
+from ....ops.index_checks import require_in_range
 from ....ops.indexing import (
     GATHER_ROW,
     GATHER_ROWS,
@@ -20,8 +22,6 @@ from ....ops.indexing import (
     SCATTER_ADD_VEC,
 )
 from ....ops.primitive import Primitive
-from ...host import number, packed
-from ...indices import require_in_range
 from ..loops import arrays as loops
 from ..loops.jit import integers
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ....ops.host_arrays import number
 from ....ops.layout import (
     BROADCAST_TO,
     FLATTEN,
@@ -24,7 +25,6 @@ from ....ops.layout import (
 )
 from ....ops.primitive import Primitive
 from ....ops.slicing import CONCAT, PAD, SLICE, STACK
-from ...host import number
 
 # Views and copies -----------------------------------------------------------------------------------------------------
 

@@ -13,10 +13,10 @@ import numpy as np
 
 from ....compiler.native import KernelSequence, find_blas, multiply
 from ....ops.factorization import EIGH, QR, SVD
+from ....ops.host_arrays import Array, address_of, owner_of, packed
 from ....ops.linalg import CHOLESKY, COFACTOR, DET, SLOGDET, SOLVE, TRIANGULAR_SOLVE
 from ....ops.matmul import BMM, GROUPED_MATMUL, GROUPED_OUTER, LINEAR, MATMUL
 from ....ops.primitive import Primitive
-from ...host import Array, address_of, owner_of, packed
 from ..loops.grouped import grouped_step
 
 # Products -------------------------------------------------------------------------------------------------------------

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ....ops.host_arrays import number
 from ....ops.logic import CAST, DETACH, EQUAL, FULL, IOTA, LESS, LESS_EQUAL, LOGICAL_AND, LOGICAL_NOT, SELECT
 from ....ops.primitive import Primitive
 from ....ops.random import BERNOULLI_MASK, RAND_UNIFORM
 from ....ops.splitmix import iteration_key, stream_key, uniform_bits
 from ....ops.types import EXACT, as_dtype
-from ...host import number
 from ..loops import arrays as loops
 
 # Masks, casts and constants -------------------------------------------------------------------------------------------

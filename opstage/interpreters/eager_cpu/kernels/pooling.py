@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ....compiler.native import KernelSequence
+from ....ops.host_arrays import address_of, packed
+from ....ops.index_checks import require_cells
 from ....ops.pooling import AVG_POOL, AVG_POOL_GRAD, MAX_POOL, MAX_POOL_GATHER, MAX_POOL_SCATTER
 from ....ops.primitive import Primitive
-from ...host import address_of, packed
-from ...indices import require_cells
 from ..loops import pooling as native
 from .convolution import Sizes, reach, window_counts, zeros
 

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ....ops.fourier import FFT, IRFFT, RFFT
+from ....ops.host_arrays import number, packed
 from ....ops.primitive import Primitive
 from ....ops.sequence import ARGSORT, CUMPROD, CUMSUM, LINEAR_RECURRENCE, REDUCE_PROD
-from ...host import number, packed
 from ..loops import arrays as loops
 
 # Scans and sorting ----------------------------------------------------------------------------------------------------

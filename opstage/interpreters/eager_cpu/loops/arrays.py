@@ -11,7 +11,7 @@ from ....compiler import scalar
 from ....compiler.codegen.cpu.functions import add, exp, peak
 from ....compiler.codegen.cpu.functions import erf as erf_of_one
 from ....compiler.native.access import Function, inlined
-from ...host import Array
+from ....ops.host_arrays import Array
 from .jit import Elementwise, loop
 
 # Elementwise functions ------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import numpy as np
 from ....compiler.native import access
 from ....compiler.native.access import Function
 from ....compiler.native.compiler import compile_kernel, ufunc
-from ...host import Array, address_of, packed
+from ....ops.host_arrays import Array, address_of, packed
 
 
 def flat(x: Array) -> Array:

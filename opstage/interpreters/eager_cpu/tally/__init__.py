@@ -21,9 +21,10 @@ from numpy.lib.stride_tricks import as_strided
 from ....compiler import native
 from ....compiler.codegen.cpu.fused import FusedLoops, fused
 from ....compiler.native import matmul as product
+from ....ops import host_arrays as host
+from ....ops import index_checks as indices
 from ....ops.primitive import Primitive, Static
 from ....ops.types import TensorType
-from ... import host, indices
 from .. import memory as workspace
 from ..kernels import attention, convolution
 from ..loops import convolution_steps, jit, pooling

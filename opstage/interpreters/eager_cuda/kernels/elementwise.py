@@ -19,7 +19,7 @@ from ....ops.primitive import Kind, Primitive, distinct
 from ....ops.random import BERNOULLI_MASK, RAND_NORMAL, RAND_UNIFORM
 from ....ops.splitmix import splitmix64 as splitmix64_of_host
 from ....ops.types import DType, TensorType
-from ...tracer import Composite
+from ....transforms.tracer import Composite
 
 # Entries --------------------------------------------------------------------------------------------------------------
 

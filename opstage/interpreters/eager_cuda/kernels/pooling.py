@@ -11,9 +11,9 @@ import numpy as np
 from ....compiler.gpu.buffer import DeviceBuffer
 from ....compiler.gpu.device import Device
 from ....compiler.gpu.language import cuda, device_function, quotient, steps
+from ....ops.index_checks import require_cells
 from ....ops.pooling import AVG_POOL, AVG_POOL_GRAD, MAX_POOL, MAX_POOL_GATHER, MAX_POOL_SCATTER
 from ....ops.primitive import Primitive
-from ...indices import require_cells
 from .elementwise import Entry, Kernel, Types
 from .windows import OUTSIDE, Windows, cells_inside, over_cells, over_windows, padded_indices, window_begins, windows
 

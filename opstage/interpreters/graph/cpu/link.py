@@ -17,12 +17,12 @@ from ....compiler.native.pool import KernelCall, KernelSequence
 from ....distributed.meetings import MEET_BEGIN, MEET_END, MEETINGS, meet
 from ....ops.body import Equation, ScanParameters, WhileParameters
 from ....ops.errors import LocatedError, SourceLine
+from ....ops.host_arrays import Array, address_of, addresses_of, packed
 from ....ops.types import DType
+from ....transforms.cond import SWITCH, chosen
+from ....transforms.while_loop import passed
 from ...at_once import Action, at_once
-from ...branching import SWITCH, chosen
 from ...eager_cpu.interpreter import NumpyOps
-from ...host import Array, address_of, addresses_of, packed
-from ...looping import passed
 from .plan import ControlStep, CpuPlan, HostStep, LoopStep, NativeStep, inner_plans
 
 Addresses = npt.NDArray[np.int64]

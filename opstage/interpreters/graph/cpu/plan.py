@@ -20,12 +20,12 @@ from ....compiler.native.blocked_matmul import blocked_kernel, blocked_words, cu
 from ....compiler.native.matmul import cut_product, gemm_kernel, gemm_words
 from ....distributed.meetings import MEET_END
 from ....ops.body import Body, Equation, ScanParameters
+from ....ops.host_arrays import Array
 from ....ops.types import dtype_name
-from ...branching import SWITCH, branches_of
-from ...control import CONTROL, bodies_of
-from ...host import Array
-from ...looping import WHILE
-from ...structural import SCAN
+from ....transforms.cond import SWITCH, branches_of
+from ....transforms.control import CONTROL, bodies_of
+from ....transforms.scan import SCAN
+from ....transforms.while_loop import WHILE
 from .library import CPU, library_loops
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import numpy as np
 from ....compiler.codegen.arena import ALIGNMENT
 from ....ops.amounts import show_bytes
 from ....ops.errors import OutOfMemoryError
+from ....ops.host_arrays import Array, address_of
 from ...eager_cpu.memory import give_back_freed_memory
-from ...host import Array, address_of
 
 Kind = tuple[tuple[int, ...], Any]
 """Shape and dtype."""

@@ -27,18 +27,18 @@ from ....distributed.processes import Hosting
 from ....locks import holding_if_free
 from ....ops.body import Body
 from ....ops.errors import UsageError
+from ....ops.host_arrays import to_wire
 from ....ops.primitive import Primitive, Static
 from ....options import Options
+from ....transforms.base_program import Finish
+from ....transforms.cond import SWITCH
+from ....transforms.control import bodies_of
+from ....transforms.interpreter import BaseInterpreter
+from ....transforms.transparent import Transparent
+from ....transforms.while_loop import WHILE
 from ...at_once import Action, at_once
-from ...base_program import Finish
-from ...branching import SWITCH
-from ...control import bodies_of
 from ...eager_cuda.interpreter import CudaOps, OnDevice, elsewhere
 from ...eager_cuda.kernels.layout import copy, row_major
-from ...interpreter import BaseInterpreter
-from ...looping import WHILE
-from ...transparent import Transparent
-from ...wire import to_wire
 from ..executor import Failed
 from ..graph import Graph
 from ..hosted import Hosted

@@ -14,8 +14,8 @@ from ....compiler.codegen.decomposition import Expander, Keep, stays
 from ....compiler.codegen.runs import hoisted
 from ....ops.body import Body, ScanParameters, with_opened
 from ....ops.primitive import Effect
-from ...control import inner_bodies
-from ...structural import SCAN
+from ....transforms.control import inner_bodies
+from ....transforms.scan import SCAN
 from ..graph import Graph
 from .constants import Uniforms, fold_constants
 from .cse import common_subexpressions, static_key

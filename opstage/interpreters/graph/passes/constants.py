@@ -11,6 +11,7 @@ import numpy as np
 from ....ops.body import Body, BodyConstant, Equation
 from ....ops.dims import DimExpr, DimFloat, prod
 from ....ops.errors import LocatedError
+from ....ops.host_arrays import Array, number
 from ....ops.indexing import GATHER_ROW, GATHER_SCALAR
 from ....ops.layout import BROADCAST_TO
 from ....ops.logic import FULL, IOTA, SELECT
@@ -19,9 +20,8 @@ from ....ops.reduction import REDUCE_MAX, REDUCE_SUM, SUM
 from ....ops.slicing import PAD
 from ....ops.types import EXACT, Shape, TensorType, as_dtype, dtype_name
 from ....options import Options
-from ...control import CONTROL
+from ....transforms.control import CONTROL
 from ...eager_cpu.interpreter import NumpyOps
-from ...host import Array, number
 from .rewrite import Rewrite
 
 _LARGEST_CONSTANT = 1 << 16

@@ -23,7 +23,7 @@ from ....ops.body import Equation
 from ....ops.errors import SourceLine
 from ....ops.logic import DETACH
 from ....ops.types import dtype_name, is_float
-from ...structural import SCAN
+from ....transforms.scan import SCAN
 from ..finding import Finding
 from .subject import Leaf, Subject
 

@@ -13,7 +13,7 @@ from ....ops.body import Equation
 from ....ops.errors import SourceLine
 from ....ops.primitive import Primitive
 from ....ops.types import TensorType, is_float, show_shape
-from ...structural import SCAN
+from ....transforms.scan import SCAN
 from ..finding import Finding, Severity
 from ..program import CheckedProgram
 

@@ -23,16 +23,16 @@ from ....ops.primitive import NO_STATIC, Kind, Primitive, Static
 from ....ops.spec import as_specs
 from ....ops.types import DType, TensorType, as_dtype
 from ....options import Options
-from ...branching import SWITCH, branches_of
+from ....transforms.cond import SWITCH, branches_of
+from ....transforms.interpreter import BaseInterpreter, Typed
+from ....transforms.scan import SCAN
+from ....transforms.tracer import Composite, constants
+from ....transforms.tracer import evaluate as evaluate_body
+from ....transforms.while_loop import WHILE
 from ...eager_cpu.interpreter import kernel_of, pays_fused
 from ...eager_cpu.kernels import kernel_table
 from ...eager_cpu.loop_body import loop_parts, written_out
 from ...eager_cpu.tally import Sizes, Taken, taken
-from ...interpreter import BaseInterpreter, Typed
-from ...looping import WHILE
-from ...structural import SCAN
-from ...tracer import Composite, constants
-from ...tracer import evaluate as evaluate_body
 from .formula import fitted
 from .timeline import AllocationTrace, Buffer, MemoryKind, Timeline
 

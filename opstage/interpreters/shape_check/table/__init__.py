@@ -7,8 +7,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
 
 from ....ops.dims import Dim
+from ....ops.dims.formula import show_flops, show_formula, show_size
 from ....ops.types import dtype_name, show_shape
-from ...formula import show_flops, show_formula, show_size
 from ...graph.outline import UPDATE, Fold, Group, Tree, folded
 from ..program import CheckedProgram
 from .rows import Amounts, Operand, Row, is_nothing, rows_of, total

@@ -20,8 +20,7 @@ from ..ops.types import BOOL, TensorType, dtype_name
 from ..ops.untrusted import a_type
 from .forward_mode import ForwardMode
 from .interpreter import BaseInterpreter, Interpreter, Variable
-from .kept import on_tape
-from .structural import type_of
+from .scan import on_tape, type_of
 from .tracer import Tracer, constants, evaluate
 
 # The ops as a program calls them -------------------------------------------------------------------------------------

@@ -8,9 +8,9 @@ from typing import NamedTuple
 from ..ops.body import Body, Equation
 from ..ops.catalogue import primitives
 from ..ops.primitive import Kind, Primitive, Static
-from .branching import SWITCH
-from .looping import WHILE
-from .structural import SCAN
+from .cond import SWITCH
+from .scan import SCAN
+from .while_loop import WHILE
 
 CONTROL: frozenset[Primitive] = frozenset({SCAN, SWITCH, WHILE})
 """Recorded programs keep each as one op; its decomposition reads values or runs its body."""

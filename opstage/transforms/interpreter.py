@@ -21,18 +21,20 @@ from ..ops.body import Body
 from ..ops.cursor import Cursor, Quietly
 from ..ops.dims import Dim
 from ..ops.errors import LocatedError, ProgramError, UnsupportedError
+from ..ops.hints import add_hint
 from ..ops.infix import Infix
 from ..ops.lists import no_ref
 from ..ops.mesh import Mesh
 from ..ops.primitive import Primitive, R, Static
 from ..ops.program import is_ours
 from ..ops.protocol import Ops
+from ..ops.trees import Structure, flatten, unflatten
 from ..ops.types import EXACT, DType, Shape, TensorType, dtype_name
 from ..ops.untrusted import brief
 
 if TYPE_CHECKING:
-    from ..ops.trees import Structure
     from .base_program import BaseProgram
+
 
 Inner = TypeVar("Inner", bound=Any)
 
@@ -76,7 +78,6 @@ class Interpreter(Ops[R]):
             with Quietly(self.cursor):
                 if is_ours(parts):
                     return parts(self, *refs, **static)
-                from .closing import on_refs
 
                 return tuple(on_refs(self, partial(parts, **static), *refs))
         except LocatedError:
@@ -109,19 +110,19 @@ class Interpreter(Ops[R]):
         reverse: bool = False,
         length: Dim | None = None,
     ) -> tuple[Any, Any]:
-        from .structural import scan
+        from .scan import scan
 
         return scan(self, f, carry, xs, reverse=reverse, length=length)
 
     @override
     def cond(self, pred: R, true_fn: Callable[..., Any], false_fn: Callable[..., Any], /, *operands: Any) -> Any:
-        from .branching import cond
+        from .cond import cond
 
         return cond(self, pred, true_fn, false_fn, operands)
 
     @override
     def switch(self, index: R, branches: Sequence[Callable[..., Any]], /, *operands: Any) -> Any:
-        from .branching import switch
+        from .cond import switch
 
         return switch(self, index, branches, operands)
 
@@ -129,7 +130,7 @@ class Interpreter(Ops[R]):
     def while_loop(
         self, cond: Callable[..., R], body: Callable[..., Any], init: Any, *, max_iterations: Dim | None = None
     ) -> Any:
-        from .looping import while_loop
+        from .while_loop import while_loop
 
         return while_loop(self, cond, body, init, max_iterations=max_iterations)
 
@@ -421,3 +422,75 @@ class Wrapper(Interpreter[R], Generic[R, Inner]):
     @override
     def infer(self, primitive: Primitive, types: tuple[TensorType, ...], static: Static, /) -> tuple[TensorType, ...]:
         return self.inner.infer(primitive, types, static)
+
+
+# Users' functions on a wrapper ----------------------------------------------------------------------------------------
+
+
+def run_closed(
+    wrapper: Wrapper[R, Any], f: Callable[..., Any], *arguments: Any, leaked: str
+) -> tuple[list[R], Structure]:
+    """The leaves of `f(wrapper, *arguments)` as refs of the wrapper, which is then closed, and their structure.
+
+    `leaked` is the error for a ref that is used afterwards. A LookupError or TypeError gets a hint.
+    """
+    try:
+        result = f(wrapper, *arguments)
+    except (LookupError, TypeError) as error:
+        add_hint(error)
+        raise
+    outputs, structure = flatten(result)
+    found = [wrapper.adopt(output) for output in outputs]
+    wrapper.close(leaked)
+    return found, structure
+
+
+class Held(Holding):
+    """A ref of `Refs`."""
+
+    __slots__ = ("value", "ops")
+
+    def __init__(self, value: Any, ops: Refs):
+        self.value = value
+        self.ops = ops
+
+
+class Refs(Wrapper[Held, Any]):
+    """Passes ops on to an interpreter whose values are arrays or buffers, as refs that have operators."""
+
+    __slots__ = ()
+    ref_type = Held
+
+    def __init__(self, inner: Interpreter[Any]):
+        super().__init__(inner, differentiates=False)
+
+    @override
+    def adopt(self, ref: Any, /) -> Held:
+        if type(ref) is Held and ref.ops is not self:
+            other = ref.ops
+            if other.inner is self.inner and other.cursor is self.cursor:  # of another function in the same run
+                return Held(ref.value, self)
+        return super().adopt(ref)
+
+    @override
+    def wrap(self, value: Any, /) -> Held:
+        return Held(value, self)
+
+    @override
+    def bind(self, primitive: Primitive, refs: tuple[Held, ...], static: Static, /) -> tuple[Held, ...]:
+        values = tuple([(r if type(r) is Held and r.ops is self else self.adopt(r)).value for r in refs])
+        return tuple([Held(out, self) for out in self.inner.bind(primitive, values, static)])
+
+
+def on_refs(ops: Interpreter[Any], f: Callable[..., Any], /, *trees: Any) -> Any:
+    """`f(ops', *trees)` for a user's f and trees of refs of `ops`; the result in refs of `ops`.
+
+    If those are arrays, f gets refs that hold them: operators of an array are NumPy's, with its dtypes, and `+=` would
+    write to an array that others read.
+    """
+    leaves, structure = flatten(trees)
+    if not leaves or isinstance(leaves[0], Infix):
+        return f(ops, *trees)
+    refs = Refs(ops)
+    found, result = flatten(f(refs, *unflatten(structure, [refs.wrap(leaf) for leaf in leaves])))
+    return unflatten(result, [refs.adopt(ref).value for ref in found])

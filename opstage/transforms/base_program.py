@@ -9,8 +9,8 @@ from typing import Any, TypeAlias, final
 
 from typing_extensions import override
 
+from ..interpreters.at_once import Action, at_once
 from ..ops.trees import Structure, flatten, unflatten
-from .at_once import Action, at_once
 
 Finish: TypeAlias = "Callable[[Sequence[Action]], None]"
 """Completes what a program returned, and calls the actions, all at once where possible."""

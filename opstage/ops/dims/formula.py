@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-from ..ops.amounts import show_bytes
-from ..ops.dims import UNKNOWN, Dim
-from ..ops.dims.polynomial import Atom, Monomial, Polynomial, Quotient
+from ..amounts import show_bytes
+from . import UNKNOWN, Dim
+from .polynomial import Atom, Monomial, Polynomial, Quotient
 
 _PREFIXES = ((10**18, "E"), (10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
 _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..ops.errors import RangeError
-from ..ops.loss import CROSS_ENTROPY, CROSS_ENTROPY_GRAD, class_axis
-from ..ops.primitive import Primitive, Static
-from ..ops.types import show_shape
+from .errors import RangeError
+from .loss import CROSS_ENTROPY, CROSS_ENTROPY_GRAD, class_axis
+from .primitive import Primitive, Static
+from .types import show_shape
 
 Array = npt.NDArray[Any]
 

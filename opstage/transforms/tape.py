@@ -9,18 +9,105 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import Any, Generic
+from typing import Any, Generic, TypeAlias, final
 
 from typing_extensions import override
 
-from ..ops.cursor import RULE, Quietly
+from ..ops.cursor import RULE, Quietly, Region
+from ..ops.dims import Dim, Verdict, at_most, is_zero
 from ..ops.elementwise import ADD
 from ..ops.errors import ProgramError
-from ..ops.primitive import NO_STATIC, Kind, Primitive, R, Static
+from ..ops.primitive import NO_STATIC, Context, Kind, Primitive, R, Static
 from ..ops.slicing import SLICE
-from ..ops.types import Shape, TensorType
+from ..ops.types import DType, Shape, TensorType
 from .interpreter import Holding, Interpreter, Wrapper
-from .tape_record import CONSUMED, Record
+
+
+@final
+class Record(Generic[R]):
+    """One op on the tape, or a leaf (primitive None). It is the context passed to the op's vjp rule."""
+
+    __slots__ = (
+        "serial",
+        "primitive",
+        "static",
+        "sources",
+        "slots",
+        "needs",
+        "saved",
+        "constants",
+        "shape",
+        "dtype",
+        "further",
+        "region",
+        "ordinal",
+        "arrived",
+        "mark",
+    )
+    # Every object that a record holds, and that can hold others, is one more for the garbage collector to walk. So the
+    # types of operands are read from the records that made them, and tuples that many records need are shared.
+
+    serial: int
+    primitive: Primitive | None
+    static: Static
+    sources: Record[R] | Sources[R]  # what made the operands; the record itself where there is one operand
+    slots: tuple[int, ...]  # which output of that record the operand is
+    needs: tuple[bool, ...]
+    saved: tuple[Any, ...]  # aligned with the primitive's saves; None for what no wanted cotangent reads
+    constants: tuple[Any, ...]  # shape, dtype, shape, dtype, … of the operands that no record made
+    shape: Shape  # of the first output
+    dtype: DType
+    further: tuple[Any, ...]  # shape, dtype, … of the other outputs and residuals
+    region: Region
+    ordinal: int
+    arrived: list[R | None] | None  # during a backward pass: the cotangents of the outputs so far
+    mark: object  # the backward pass that reached it last
+
+    @property
+    def parents(self) -> Sources[R]:
+        """The record that made each operand; None where no gradient is wanted."""
+        sources = self.sources
+        return (sources,) if isinstance(sources, Record) else sources
+
+    @property
+    def inputs(self) -> tuple[TensorType, ...]:
+        """The types of all operands present."""
+        sources = self.sources
+        if isinstance(sources, Record):
+            return (sources.output(self.slots[0]),)
+        constants = iter(_types(self.constants))
+        return tuple([next(constants) if p is None else p.output(slot) for p, slot in zip(sources, self.slots)])
+
+    def forget(self) -> None:
+        """Drop the values saved for the backward pass, after which none can go through this op."""
+        self.saved = self.sources = ()
+        self.primitive = CONSUMED
+
+    def output(self, slot: int) -> TensorType:
+        """The type of one output or residual."""
+        if not slot:
+            return TensorType(self.shape, self.dtype)
+        return TensorType(self.further[2 * slot - 2], self.further[2 * slot - 1])
+
+    @property
+    def outputs(self) -> tuple[TensorType, ...]:
+        """The types of all outputs and residuals."""
+        return (TensorType(self.shape, self.dtype), *_types(self.further))
+
+
+Sources: TypeAlias = tuple[Record[R] | None, ...]
+
+
+def _types(flat: tuple[Any, ...]) -> list[TensorType]:
+    return [TensorType(flat[i], flat[i + 1]) for i in range(0, len(flat), 2)]
+
+
+def _consumed(*_: Any, **__: Any) -> Any:
+    raise ProgramError("this part of the tape was consumed by an earlier backward pass; run the program again")
+
+
+CONSUMED = Primitive("consumed", operands=(), shape=_consumed, vjp=_consumed)
+"""The op of a record whose residuals are gone."""
 
 
 class Node(Holding, Generic[R]):
@@ -209,7 +296,7 @@ class Tape(Wrapper[Node[R], R]):
         """The primitive to record for a composite without rules; None where the composite is to be expanded."""
         if primitive.kind is not Kind.POINTWISE or self.inner.differentiates or not self.inner.fuses:
             return None
-        from .pullbacks import whole
+        from .fused_call import whole
 
         return whole(self.inner, primitive, [TensorType(v.shape, v.dtype) for v in values], needs, static)
 
@@ -257,7 +344,7 @@ class Tape(Wrapper[Node[R], R]):
         outside = ops.cursor.backward
         fused: Callable[..., tuple[R | None, ...] | None] | None = None
         if ops.fuses:
-            from .pullbacks import pulled
+            from .fused_call import pulled
 
             fused = pulled
         sliced: dict[Record[R], list[tuple[Record[R], R]]] = {}  # slices of a record's outputs, and their cotangents
@@ -339,7 +426,6 @@ def _deposit(ops: Interpreter[R], record: Record[R], slot: int, cotangent: R) ->
 
 def _deposit_slices(ops: Interpreter[R], record: Record[R], slices: list[tuple[Record[R], R]], keep: bool) -> None:
     """Deposit the cotangents of slices of a record's outputs, all of one output at once."""
-    from .slices import cotangent_of_slices
 
     by_output: dict[int, list[tuple[Record[R], R]]] = {}
     for each in reversed(slices):  # visited latest first
@@ -370,3 +456,78 @@ def _reached(roots: list[Record[R]]) -> list[Record[R]]:
                 stack.append(parent)
     stack.sort(key=attrgetter("serial"))
     return stack
+
+
+# Cotangents of slices -------------------------------------------------------------------------------------------------
+#
+# A slice's own rule pads its cotangent to the whole shape. For the parts of a `split`, and for the rows of a loop that
+# is written out, that moves the tensor once per slice and adds as often; T rows of T take T². Slices that lie apart
+# are the parts of one tensor, with zeros between them: one concatenation.
+
+Part: TypeAlias = tuple[Context[R], Static, R]
+"""A slice as its rule sees it, its static parameters, and its cotangent."""
+
+
+def cotangent_of_slices(ops: Interpreter[R], shape: Shape, parts: Sequence[Part[R]]) -> R:
+    """Return the cotangent of a tensor of a shape from its slices, which are given in the order of the program.
+
+    Slices that overlap are added, those of different axes too. Elements that no slice has are 0.
+    """
+    axes: dict[tuple[int, int], list[Part[R]]] = {}
+    for part in parts:
+        axes.setdefault((part[1]["axis"], part[1]["step"]), []).append(part)
+    total: R | None = None
+    for (axis, step), of_axis in axes.items():
+        for layer in _layers(of_axis) if step == 1 else [[part] for part in of_axis]:
+            found = _joined(ops, shape, axis, layer) if len(layer) > 1 else _padded(ops, layer[0])
+            total = found if total is None else ops.bind2(ADD, total, found)
+    assert total is not None
+    return total
+
+
+def _layers(parts: list[Part[R]]) -> list[list[Part[R]]]:
+    """Return slices along one axis in as few groups as they overlap; within a group each lies behind the one before.
+
+    Slices at symbolic places are compared in the order of the program; where that is not known, they are apart.
+    """
+    if all(type(static["start"]) is int and type(static["length"]) is int for _, static, _ in parts):
+        parts = sorted(parts, key=lambda part: part[1]["start"])
+    layers: list[list[Part[R]]] = []
+    for part in parts:
+        start = part[1]["start"]
+        layer = next((each for each in layers if at_most(_end(each[-1]), start) is Verdict.proved), None)
+        if layer is None:
+            layers.append([part])
+        else:
+            layer.append(part)
+    return layers
+
+
+def _end(part: Part[Any]) -> Dim:
+    static = part[1]
+    return static["start"] + static["length"]  # type: ignore[no-any-return]
+
+
+def _joined(ops: Interpreter[R], shape: Shape, axis: int, layer: list[Part[R]]) -> R:
+    """Concatenate the cotangents of slices, with zeros where there is none."""
+    whole: list[R] = []
+    end: Dim = 0
+
+    def fill(until: Dim) -> None:
+        if not is_zero(until - end):
+            gap = (*shape[:axis], until - end, *shape[axis + 1 :])
+            whole.append(ops.full(shape=gap, value=0.0, dtype=layer[0][2].dtype))
+
+    for part in layer:
+        fill(part[1]["start"])
+        whole.append(part[2])
+        end = _end(part)
+    fill(shape[axis])
+    return ops.concat(whole, axis=axis)
+
+
+def _padded(ops: Interpreter[R], part: Part[R]) -> R:
+    ctx, static, cotangent = part
+    rule: Any = SLICE.vjp
+    (found,) = rule(ops, ctx, (cotangent,), **static)
+    return found  # type: ignore[no-any-return]

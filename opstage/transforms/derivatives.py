@@ -14,9 +14,8 @@ from ..ops.errors import ProgramError, ShapeError
 from ..ops.lists import a_kind_of, if_list
 from ..ops.trees import Structure, flatten, unflatten
 from ..ops.types import dtype_name, show_shape
-from .closing import run_closed
 from .forward_mode import ForwardMode
-from .interpreter import Interpreter
+from .interpreter import Interpreter, run_closed
 from .tape import Node, Tape
 
 _LEAKED = (

@@ -23,9 +23,8 @@ from ..ops.registered import register
 from ..ops.tracebacks import called_by_users
 from ..ops.types import TensorType, dtype_name, show_shape
 from ..ops.untrusted import a_type
-from .closing import on_refs
 from .control import every_primitive
-from .interpreter import Interpreter
+from .interpreter import Interpreter, on_refs
 from .tracer import DEFINITION, Tracer, constants, evaluate
 from .transposition import Forward, jvp_from_vjp, vjp_from_jvp
 

@@ -23,7 +23,7 @@ from ..ops.untrusted import a_type
 from .derivatives import run_row_on_tape
 from .forward_mode import ForwardMode
 from .interpreter import BaseInterpreter, Interpreter, Variable
-from .structural import loop_size, or_zeros, require_same_carry, type_of
+from .scan import loop_size, or_zeros, require_same_carry, type_of
 from .tracer import Tracer, constants, evaluate
 
 Lines: TypeAlias = "Mapping[int, SourceLine | None] | None"

@@ -1,0 +1,1 @@
+"""Wrappers around interpreters, and ops that hold programs: derivatives, loops, branches, custom ops."""
