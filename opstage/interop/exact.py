@@ -33,7 +33,7 @@ class NotExact(Exception):
     """Raised for an op without exact arithmetic; the interpreter of the program computes it."""
 
 
-# Numbers and dims ---------------------------------------------------------------------------------------------------
+# Numbers and dims -----------------------------------------------------------------------------------------------------
 
 
 def _whole(*numbers: Any) -> bool:
@@ -95,7 +95,7 @@ def _converted(x: Any, kind: str) -> Any:
     return x if isinstance(x, (DimExpr, DimFloat)) else float(x)
 
 
-# The interpreter ----------------------------------------------------------------------------------------------------
+# The interpreter ------------------------------------------------------------------------------------------------------
 
 
 @final

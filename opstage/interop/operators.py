@@ -21,7 +21,7 @@ from ..ops.protocol import Ops, R
 from ..ops.types import BOOL, INT64, DType, Shape
 from .values import KnownValue, TensorValue, broadcast, common_shape, held, ref_of, stretched, wrapped
 
-# Calls ---------------------------------------------------------------------------------------------------------------
+# Calls ----------------------------------------------------------------------------------------------------------------
 
 
 class OperatorCall(ABC, Generic[R]):
@@ -137,7 +137,7 @@ class OperatorCall(ABC, Generic[R]):
 NAN = "ONNX leaves the result for nan undefined"
 
 
-# Kinds --------------------------------------------------------------------------------------------------------------
+# Kinds ----------------------------------------------------------------------------------------------------------------
 
 
 def pointwise(
@@ -188,7 +188,7 @@ def _limit(value: float, dtype: Any) -> Any:
     return int(np.iinfo(dtype).max if value > 0 else np.iinfo(dtype).min)
 
 
-# Meanings that are not one op ----------------------------------------------------------------------------------------
+# Meanings that are not one op -----------------------------------------------------------------------------------------
 
 
 def divide(ops: Any, x: Any, y: Any) -> Any:
@@ -265,7 +265,7 @@ def attention_weights(ops: Any, scores: Any) -> Any:
     return ops.select(dead, 0.0, ops.softmax(ops.select(dead, 0.0, scores), axis=-1))
 
 
-# The table ----------------------------------------------------------------------------------------------------------
+# The table ------------------------------------------------------------------------------------------------------------
 
 
 class Operator(NamedTuple):

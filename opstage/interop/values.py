@@ -130,7 +130,7 @@ def stretched(ops: Ops[R], ref: R, shape: Shape) -> R:
     return ref if same else ops.broadcast_to(ref, shape=shape)
 
 
-# Short integers ------------------------------------------------------------------------------------------------------
+# Short integers -------------------------------------------------------------------------------------------------------
 
 
 def wrapped(ops: Ops[R], x: R, dtype: DType) -> R:
@@ -148,7 +148,7 @@ def wrapped(ops: Ops[R], x: R, dtype: DType) -> R:
     return ops.add(ops.mod(ops.sub(x, number(low)), number(size)), number(low))
 
 
-# Slices --------------------------------------------------------------------------------------------------------------
+# Slices ---------------------------------------------------------------------------------------------------------------
 
 
 def sliced(ops: Any, x: Any, axis: int, start: Dim, end: Dim, step: Dim) -> Any:
@@ -188,7 +188,7 @@ def clamped(place: Dim, size: Dim, *, upper: Dim, lower: int) -> Dim:
     )
 
 
-# Windows -------------------------------------------------------------------------------------------------------------
+# Windows --------------------------------------------------------------------------------------------------------------
 
 Windows = tuple[Sequence[int], Sequence[int], Sequence[int]]
 """The size, stride and dilation of a window along each of the last axes."""

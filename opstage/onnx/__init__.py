@@ -1,7 +1,7 @@
 """ONNX models as programs: an exported network is checked, run on every interpreter, differentiated and trained."""
 
+from ..interop.model import InternalError, Unimportable
 from ..interop.onnx.model import OnnxModel, load
-from ..interop.run import InternalError, Unimportable
 from . import source, trainable
 
 __all__ = ["InternalError", "OnnxModel", "Unimportable", "load", "source", "trainable"]

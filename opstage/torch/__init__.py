@@ -1,6 +1,6 @@
 """PyTorch programs of torch.export as programs over Ops: checked for every size, run everywhere, trained."""
 
-from ..interop.run import Unimportable
+from ..interop.model import Unimportable
 from ..interop.torch.model import TorchModel, load
 from . import trainable
 

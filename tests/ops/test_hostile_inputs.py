@@ -21,7 +21,7 @@ from opstage import Spec, UsageError, check
 from opstage.cli.commands import read_sizes
 from opstage.config import Layer, read_toml
 from opstage.data import from_csv, from_idx, from_npy, from_npz
-from opstage.interop.weights.names import read_name
+from opstage.interop.weights.mapping import read_name
 from opstage.interpreters.graph import record
 from opstage.interpreters.graph.text import parse
 from opstage.ops.dims import DimScope

@@ -21,7 +21,7 @@ from ...ops.types import EXACT, DType, TensorType, show_shape
 from .operators import EXPORTS
 from .writer import OnnxNode, OnnxValue, OnnxWriter, Subgraph, prune
 
-# Protobuf messages ---------------------------------------------------------------------------------------------------
+# Protobuf messages ----------------------------------------------------------------------------------------------------
 
 
 def package() -> Any:
@@ -82,7 +82,7 @@ class Messages:
         return int(self.onnx.helper.np_dtype_to_tensor_dtype(dtype))
 
 
-# Values of inputs that become constants ------------------------------------------------------------------------------
+# Values of inputs that become constants -------------------------------------------------------------------------------
 
 
 def arrays(graph: Graph, values: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, final
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +19,9 @@ from ...ops.types import DType
 from ...ops.untrusted import brief
 from ...readable import require_file
 from ..values import BFLOAT16
-from .graph import Declared, GraphNode, OnnxGraph, in_order
+from .graph import Declared, Foreign, GraphNode, OnnxGraph, in_order
 
-# Element types -------------------------------------------------------------------------------------------------------
+# Element types --------------------------------------------------------------------------------------------------------
 
 NUMPY: dict[int, str] = {
     1: "float32",
@@ -51,7 +51,7 @@ def dtype_of(element: int) -> DType:
     return np.dtype(NUMPY[element])
 
 
-# Schemas of operators ------------------------------------------------------------------------------------------------
+# Schemas of operators -------------------------------------------------------------------------------------------------
 
 
 class Schema(NamedTuple):
@@ -430,14 +430,6 @@ class _Reader:
         if not count:
             return np.empty(0, stored)
         return np.memmap(path, stored, mode="r", offset=offset, shape=(count,))
-
-
-@final
-class Foreign:
-    """A value of an unsupported kind; a node that uses it cannot be imported."""
-
-    def __init__(self, why: str):
-        self.why = why
 
 
 class _NoTextError(Exception):

@@ -19,17 +19,15 @@ from ...ops.errors import UnsupportedError, UsageError, nearest
 from ...ops.protocol import Ops
 from ...ops.spec import Spec
 from ..exact import KERNELS, LARGEST, ExactOps, NotExact, known_again
-from ..model import ImportedModel, argument_name, require_importable
+from ..model import LOST, ImportedModel, ImportedRun, Problem, argument_name, require_importable
 from ..network import Network, supervised
 from ..operators import OPERATORS
-from ..run import LOST, ImportedRun, Problem
 from ..values import KnownValue, TensorValue, Value, ref_of, spec_dtype
-from .call import NodeCall
-from .file import File, Foreign, read
-from .graph import GraphNode, OnnxGraph, all_nodes
+from .file import File, read
+from .graph import Foreign, GraphNode, NodeCall, OnnxGraph, all_nodes
 from .operators import HOST_INPUTS, RULES
 
-# The run, node by node -----------------------------------------------------------------------------------------------
+# The run, node by node ------------------------------------------------------------------------------------------------
 
 _MOST_INSIDE = 4_000
 """The limit of nodes run in nested graphs. Networks have a few hundred; nested loops are rejected within a second."""
@@ -123,7 +121,7 @@ def _meant(call: NodeCall[Any]) -> tuple[Any, ...]:
     return found if isinstance(found, tuple) and not isinstance(found, (KnownValue, TensorValue)) else (found,)
 
 
-# Parameters, buffers and constants -----------------------------------------------------------------------------------
+# Parameters, buffers and constants ------------------------------------------------------------------------------------
 
 _MOVES = "Cast Concat Dropout Expand Gather Identity Range Reshape Slice Squeeze Transpose Unsqueeze Where"
 _EXACT = {*_MOVES.split(), *[each.onnx for each in OPERATORS if each.op in KERNELS]}
@@ -380,7 +378,7 @@ def _inputs(graph: OnnxGraph, where: tuple[str, ...]) -> dict[str, Spec]:
     return specs
 
 
-# The model with a loss -----------------------------------------------------------------------------------------------
+# The model with a loss ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from ...transforms.interpreter import BaseInterpreter, Typed
 from ...transforms.tracer import constants, evaluate
 from .sizes import SizeExpressions
 
-# Nodes ---------------------------------------------------------------------------------------------------------------
+# Nodes ----------------------------------------------------------------------------------------------------------------
 
 
 @final
@@ -89,7 +89,7 @@ def prune(nodes: Sequence[OnnxNode], outputs: set[str]) -> list[OnnxNode]:
     return kept[::-1]
 
 
-# Rules ---------------------------------------------------------------------------------------------------------------
+# Rules ----------------------------------------------------------------------------------------------------------------
 
 Says: TypeAlias = "Callable[..., str | tuple[str, ...] | None]"
 """(writer, *operands, **static) -> the name of the output, or the names of outputs and residuals, whose types are

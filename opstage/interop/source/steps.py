@@ -22,7 +22,7 @@ from ...ops.protocol import Ops
 from ...ops.types import TensorType
 from ...options import Options
 
-# Steps ---------------------------------------------------------------------------------------------------------------
+# Steps ----------------------------------------------------------------------------------------------------------------
 
 Path: TypeAlias = "tuple[tuple[str, int], ...]"
 """The path of a region: names, each with its occurrence number."""
@@ -258,7 +258,7 @@ def _choice_needed(step: ChoiceStep) -> ChoiceStep:
     return replace(step, evaluated=sides[0], trained=sides[1])
 
 
-# Two recordings ------------------------------------------------------------------------------------------------------
+# Two recordings -------------------------------------------------------------------------------------------------------
 
 
 class MergedRecordings:

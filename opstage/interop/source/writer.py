@@ -16,21 +16,26 @@ from ...ops.protocol import OPS
 from ...ops.types import BOOL
 from ...transforms.cond import branches_of
 from .expressions import (
+    LOCALS,
     Bracketed,
     CallTexts,
     Expression,
+    LargeConstants,
     Prefixed,
     SourceExpressions,
+    SourceNames,
     call,
     flat,
+    given_names,
+    identifier,
+    is_small,
     lines,
     quoted,
     tuple_of,
 )
-from .names import LOCALS, LargeConstants, SourceNames, given_names, identifier, is_small
 from .steps import CallStep, ChoiceStep, MergedRecordings, ProgramSteps, gives, reads, simplified
 
-# Loops and choices ---------------------------------------------------------------------------------------------------
+# Loops and choices ----------------------------------------------------------------------------------------------------
 
 STRUCTURAL = frozenset({"scan", "switch", "while_loop"})
 """Ops with bodies as static parameters."""

@@ -26,7 +26,7 @@ from ...ops.untrusted import brief
 from ...readable import require_file
 from ..values import BFLOAT16, is_bfloat16
 
-# The library ---------------------------------------------------------------------------------------------------------
+# The library ----------------------------------------------------------------------------------------------------------
 
 _NUMPY: dict[str, DType] = {
     "float64": np.dtype(np.float64),

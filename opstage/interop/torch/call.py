@@ -111,7 +111,7 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float, DimExpr, DimFloat))
 
 
-# Complex tensors -----------------------------------------------------------------------------------------------------
+# Complex tensors ------------------------------------------------------------------------------------------------------
 
 
 class ComplexValue(NamedTuple):

@@ -196,7 +196,7 @@ def _line(node: Any) -> str:
     return f"{own[-1][0]}:{own[-1][1]}, in {own[-1][2]}" if own else ""
 
 
-# Trees ---------------------------------------------------------------------------------------------------------------
+# Trees ----------------------------------------------------------------------------------------------------------------
 
 
 @final
@@ -302,7 +302,7 @@ def arguments_of(in_spec: Any, names: Sequence[str]) -> dict[str, Any]:
     return dict(zip(map(str, keys), templates))
 
 
-# Inputs, parameters and buffers --------------------------------------------------------------------------------------
+# Inputs, parameters and buffers ---------------------------------------------------------------------------------------
 
 _UNBOUNDED = 2**31 - 1  # a range that ends here or above has no declared end
 _SYMBOL = re.compile(r"[A-Za-z_]\w*")

@@ -16,9 +16,8 @@ from ...ops.errors import UnsupportedError, UsageError
 from ...ops.spec import Spec
 from ...ops.types import BOOL, INT64
 from ...ops.untrusted import a_type
-from ..model import ImportedModel, argument_name, require_importable
+from ..model import LOST, ImportedModel, Problem, argument_name, require_importable
 from ..network import Network, supervised
-from ..run import LOST, Problem
 from ..values import TensorValue
 from .graph import filled, leaf_names, leaves
 from .program import Program, TorchRun, programmed
@@ -146,7 +145,7 @@ def _inputs(program: Program, specs: dict[int, Spec], where: Sequence[str]) -> d
     return trees
 
 
-# The model with a loss -----------------------------------------------------------------------------------------------
+# The model with a loss ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,19 @@ import numpy as np
 from ...ops.errors import UsageError
 from ...ops.places import show_tied
 from ...training.parameters import same_bits
-from .mapping import Array, MappedParameter, Source, WeightLayout, WeightMap, cell_and_side, layouts, square
-from .names import TensorName, likeness, read_name
+from .mapping import (
+    Array,
+    MappedParameter,
+    Source,
+    TensorName,
+    WeightLayout,
+    WeightMap,
+    cell_and_side,
+    layouts,
+    likeness,
+    read_name,
+    square,
+)
 
 _FUSED = ("in_proj", "qkv", "c_attn", "query_key_value")
 _BOOKKEEPING = ("num_batches_tracked", "rotary_emb.inv_freq")
@@ -38,9 +49,7 @@ class _Layer:
 
 
 def propose(
-    parameters: Mapping[str, tuple[int, ...]],
-    tensors: Mapping[str, Array],
-    overrides: Mapping[str, str] | None = None,
+    parameters: Mapping[str, tuple[int, ...]], tensors: Mapping[str, Array], overrides: Mapping[str, str] | None = None
 ) -> WeightMap:
     """A source among `tensors` for each of `parameters` (path -> shape), or why there is none.
 
@@ -309,7 +318,7 @@ def _harmless(name: str, tensors: Mapping[str, Array], used: set[str]) -> bool:
     return any(array.shape == tensors[other].shape and np.array_equal(array, tensors[other]) for other in used)
 
 
-# Tied parameters -----------------------------------------------------------------------------------------------------
+# Tied parameters ------------------------------------------------------------------------------------------------------
 
 Tied = Mapping[str, tuple[str, ...]]
 """Maps the name of each parameter with several places to all their paths."""

@@ -241,7 +241,7 @@ def test_faults_of_opstage_are_not_the_file_s(monkeypatch: pytest.MonkeyPatch, e
 
     globals_of_opstage = {"__name__": "opstage.ops.odd", "fails": fails}
     exec("def odd(ops, x): return fails()", globals_of_opstage)
-    from opstage.interop.onnx.call import RULES
+    from opstage.interop.onnx.graph import RULES
 
     monkeypatch.setitem(RULES, "Relu", lambda call: globals_of_opstage["odd"](call.ops, call.x()))
     text = model([helper.make_node("Relu", ["x"], ["y"])], {"x": [3]}, ["y"]).SerializeToString()

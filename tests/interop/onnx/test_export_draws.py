@@ -13,7 +13,7 @@ import opstage
 from opstage import Options, Spec
 from opstage.interop.onnx.export import model_of
 from opstage.interop.onnx.operators import EXPORTS
-from opstage.interop.onnx.operators.random import Word, constant
+from opstage.interop.onnx.operators.elementwise import Word, constant
 from opstage.interop.onnx.writer import OnnxWriter
 from opstage.interpreters.graph import Graph
 from opstage.interpreters.graph.recorder import replay

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from opstage.atomic import Disk, WriteError
-from opstage.interop.weights.shards import INDEX, SINGLE
+from opstage.interop.weights import INDEX, SINGLE
 from opstage.mapped_tensors import map_tensors
 from opstage.ops.errors import UsageError
 from opstage.tensors import encode, read_tensors
@@ -204,7 +204,7 @@ def test_an_index_that_is_wrong(folder: Path, case: str) -> None:
 
 
 def test_a_long_index_is_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opstage.interop.weights.shards.HEADER_LIMIT", 50)
+    monkeypatch.setattr("opstage.interop.weights.HEADER_LIMIT", 50)
     with pytest.raises(UsageError, match="too long for an index"):
         read_weights(folder)
 

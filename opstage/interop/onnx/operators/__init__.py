@@ -1,38 +1,15 @@
 """ONNX's operators, one family per file: what each means over Ops, and which ops are exported as it."""
 
-from ..call import HOST_INPUTS, RULES
-from ..writer import EXPORTS
-from . import (
-    activation,
-    attention,
-    classic,
-    control,
-    convolution,
-    elementwise,
-    indexing,
-    layout,
-    quantization,
-    random,
-    recurrent,
-    reduction,
-    signal,
-)
+from importlib import import_module
 
-__all__ = [
-    "EXPORTS",
-    "HOST_INPUTS",
-    "RULES",
-    "activation",
-    "attention",
-    "classic",
-    "control",
-    "convolution",
-    "elementwise",
-    "indexing",
-    "layout",
-    "quantization",
-    "random",
-    "recurrent",
-    "reduction",
-    "signal",
-]
+from ..graph import HOST_INPUTS, RULES
+from ..writer import EXPORTS
+
+__all__ = ["EXPORTS", "HOST_INPUTS", "RULES"]
+
+_FAMILIES = (
+    *("activation", "classic", "control", "convolution", "elementwise"),
+    *("layout", "quantization", "reduction", "sequence", "signal"),
+)
+for _family in _FAMILIES:
+    import_module(f"{__name__}.{_family}")  # registers its rules

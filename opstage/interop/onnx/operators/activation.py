@@ -15,11 +15,11 @@ from ....ops.dims import prod, ratio
 from ....ops.errors import UnsupportedError
 from ....ops.types import BOOL, FLOAT32, FLOAT64, TensorType
 from ...values import Value, is_bfloat16, stretched
-from ..call import NodeCall, rule
 from ..file import dtype_of
+from ..graph import NodeCall, rule
 from ..writer import OnnxValue, OnnxWriter, exports
 
-# Activations, softmax, dropout ---------------------------------------------------------------------------------------
+# Activations, softmax, dropout ----------------------------------------------------------------------------------------
 
 _SELU_ALPHA, _SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
 
@@ -27,10 +27,7 @@ _SELU_ALPHA, _SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
 @rule("Selu")
 def _selu(call: NodeCall[Any]) -> Value:
     ops = call.ops
-    alpha, gamma = (
-        call.attribute("alpha", _SELU_ALPHA),
-        call.attribute("gamma", _SELU_GAMMA),
-    )
+    alpha, gamma = (call.attribute("alpha", _SELU_ALPHA), call.attribute("gamma", _SELU_GAMMA))
     return call.give(ops.scale(ops.elu(call.x(), alpha=alpha), c=gamma))
 
 
@@ -102,7 +99,7 @@ def _dropout(call: NodeCall[Any]) -> tuple[Value | None, ...]:
     return call.give(x), call.mask(everything)
 
 
-# Losses on class indices ---------------------------------------------------------------------------------------------
+# Losses on class indices ----------------------------------------------------------------------------------------------
 
 
 def _likelihood(call: NodeCall[Any], logs: Any) -> Any:
@@ -250,7 +247,7 @@ def _local_response(call: NodeCall[Any]) -> Value:
     return call.give(local_response_norm(call.ops, call.x(), alpha=alpha, beta=beta, k=bias, **around))
 
 
-# Normalisations: export ----------------------------------------------------------------------------------------------
+# Normalisations: export -----------------------------------------------------------------------------------------------
 
 
 @exports(normalization.LAYER_NORM)

@@ -11,7 +11,7 @@ from ....ops.arrangement import take
 from ....ops.errors import UnsupportedError
 from ....ops.types import FLOAT32, INT64
 from ...values import TensorValue, Value, stretched
-from ..call import NodeCall, rule
+from ..graph import NodeCall, rule
 
 ML = "ai.onnx.ml."
 

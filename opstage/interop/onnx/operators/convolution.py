@@ -17,7 +17,7 @@ from ....ops.errors import UnsupportedError
 from ....ops.types import INT64, Shape
 from ...operators import NAN
 from ...values import Value, maxima, overhang, window_means, windows
-from ..call import NodeCall, rule
+from ..graph import NodeCall, rule
 from ..writer import OnnxValue, OnnxWriter, exports, is_empty
 
 Pairs = list[tuple[Dim, Dim]]
@@ -197,7 +197,7 @@ def _global_pool(call: NodeCall[Any]) -> Value:
     return call.give(ops.pow(total, exponent=1 / p))
 
 
-# Convolutions: export ------------------------------------------------------------------------------------------------
+# Convolutions: export -------------------------------------------------------------------------------------------------
 
 
 def batched(writer: OnnxWriter, x: OnnxValue, rank: int) -> tuple[str, Shape]:
@@ -283,7 +283,7 @@ def _write_conv_kernel_grad(
     return writer.node("Slice", out, writer.ints(*(0,) * rank), ends, axes)
 
 
-# Pools: export -------------------------------------------------------------------------------------------------------
+# Pools: export --------------------------------------------------------------------------------------------------------
 
 
 def _write_pool_window(kernel: Ints, stride: Ints, padding: Ints) -> dict[str, Any]:

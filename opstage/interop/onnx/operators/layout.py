@@ -1,4 +1,4 @@
-"""Shapes, axes, the order of elements, and creation of tensors: import and export."""
+"""Shapes, axes, the order of elements, indices, sequences, and creation of tensors: import and export."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from ....ops import layout, slicing
-from ....ops.arrangement import eye, pad, tile, tril, triu
+from ....ops import indexing, layout, slicing
+from ....ops.advanced_indexing import gather_nd, put_along_axis, scatter_nd, take_along_axis
+from ....ops.arrangement import eye, pad, take, tile, tril, triu
 from ....ops.dims import Dim, DimFloat, floor_div, is_zero, maximum, prod
 from ....ops.errors import UnsupportedError
 from ....ops.tools import whole
 from ....ops.types import FLOAT32, INT64, Shape
 from ....ops.windows import depth_to_space, pixel_shuffle, pixel_unshuffle, space_to_depth
-from ...values import KnownValue, TensorValue, Value, common_shape, held, known, padded, sliced, stretched
-from ..call import NodeCall, rule
+from ...values import KnownValue, TensorValue, Value, common_shape, held, known, padded, ref_of, sliced, stretched
 from ..file import dtype_of
+from ..graph import NodeCall, rule
 from ..writer import OnnxValue, OnnxWriter, exports
 
 
@@ -240,7 +241,7 @@ def _pad(call: NodeCall[Any]) -> Value:
     return call.give(pad(ops, x, padding=pairs, mode=mode))
 
 
-# Export --------------------------------------------------------------------------------------------------------------
+# Shapes and axes: export ----------------------------------------------------------------------------------------------
 
 
 @exports(layout.BROADCAST_TO)
@@ -327,3 +328,194 @@ for _primitive, _axes in (
     (layout.TRANSPOSE3D_LAST_TWO, (0, 2, 1)),
 ):
     exports(_primitive)(partial(_write_permute, axes=_axes))
+
+
+# Indices --------------------------------------------------------------------------------------------------------------
+
+
+@rule("Gather")
+def _gather(call: NodeCall[Any]) -> Value:
+    ops, x, axis = call.ops, call.x(), call.axis(0)
+    places = call.value(1)
+    if isinstance(places, KnownValue) and places.array.ndim == 0 and axis >= 0:
+        place = places.array.item()
+        place = place if not isinstance(place, int) or place >= 0 else place + x.shape[axis]
+        return call.give(ops.squeeze(ops.slice(x, axis=axis, start=place, length=1), axis=axis))
+    index = call.positive(call.value(1), x.shape[axis])
+    return call.give(take(ops, x, index, axis=axis))
+
+
+@rule("GatherElements")
+def _gather_elements(call: NodeCall[Any]) -> Value:
+    axis = call.axis(0)
+    index = call.positive(call.value(1), call.shape()[axis])
+    return call.give(take_along_axis(call.ops, call.x(), index, axis=axis))
+
+
+@rule("GatherND")
+def _gather_nd(call: NodeCall[Any]) -> Value:
+    """Gather slices at index tuples, the last axis of the indices; leading `batch_dims` axes are shared."""
+    batch = int(call.attribute("batch_dims", 0))
+    index = _counted(call, 1, call.shape()[batch : batch + _depth(call, 1)])
+    return call.give(gather_nd(call.ops, call.x(), index, batch=batch))
+
+
+@rule("ScatterElements", "Scatter")
+def _scatter_elements(call: NodeCall[Any]) -> Value:
+    axis = call.axis(0)
+    index = call.positive(call.value(1), call.shape()[axis])
+    return call.give(put_along_axis(call.ops, call.x(), index, call.x(2), axis=axis, reduce=_reduction(call)))
+
+
+@rule("ScatterND")
+def _scatter_nd(call: NodeCall[Any]) -> Value:
+    index = _counted(call, 1, call.shape()[: _depth(call, 1)])
+    return call.give(scatter_nd(call.ops, call.x(), index, call.x(2), reduce=_reduction(call)))
+
+
+def _reduction(call: NodeCall[Any]) -> str:
+    """Return how updates are combined with existing values."""
+    word = str(call.attribute("reduction", "none"))
+    return "set" if word == "none" else word
+
+
+def _depth(call: NodeCall[Any], i: int) -> int:
+    """Return the number of axes addressed by the index tuples, input i."""
+    depth = call.shape(i)[-1]
+    if not isinstance(depth, int):
+        raise UnsupportedError("how many axes its indices index is not known")
+    return depth
+
+
+def _counted(call: NodeCall[Any], i: int, sizes: Any) -> Any:
+    """Return index tuples counted from the front, each entry by the size of its own axis."""
+    ops, index = call.ops, call.ops.cast(call.x(i), dtype="int64")
+    behind = ops.concat([ops.full(shape=(1,), value=size, dtype="int64") for size in sizes], axis=0)
+    moved = ops.add(index, ops.broadcast_to(behind, shape=index.shape))
+    return ops.select(ops.less(index, ops.full(shape=index.shape, value=0, dtype="int64")), moved, index)
+
+
+# Indices: export ------------------------------------------------------------------------------------------------------
+#
+# The export of mode "zero" appends a row of zeros to x, to which every index out of range is redirected.
+
+_NOTE = 'with mode="raise" a runtime may count negative indices from the end'
+
+
+@exports(indexing.GATHER_ROWS, indexing.GATHER_VEC, note=_NOTE)
+def _write_gather_rows(writer: OnnxWriter, x: OnnxValue, index: OnnxValue, *, mode: str) -> str:
+    if mode == "raise":
+        return writer.node("Gather", x, index, axis=0)
+    return writer.node("Gather", _write_with_spare_row(writer, x), _write_or_spare(writer, x, index), axis=0)
+
+
+@exports(indexing.SCATTER_ADD_ROWS, indexing.SCATTER_ADD_VEC, note=_NOTE)
+def _write_scatter_add_rows(writer: OnnxWriter, x: OnnxValue, v: OnnxValue, index: OnnxValue, *, mode: str) -> str:
+    name, rows = writer.converted(index, INT64) if index.dtype != INT64 else index.name, x.name
+    if mode == "zero":
+        rows, name = _write_with_spare_row(writer, x), _write_or_spare(writer, x, index)
+    places = writer.node("Unsqueeze", name, writer.ints(len(index.shape)))
+    out = writer.node("ScatterND", rows, places, v, reduction="add")
+    if mode == "zero":
+        out = writer.node("Slice", out, writer.ints(0), writer.dims([x.shape[0]]), writer.ints(0))
+    return out
+
+
+def _write_with_spare_row(writer: OnnxWriter, x: OnnxValue) -> str:
+    rank = len(x.shape)
+    cells = [0] * (2 * rank)
+    cells[rank] = 1
+    return writer.node("Pad", x, writer.ints(*cells), writer.number(0, x.dtype))
+
+
+def _write_or_spare(writer: OnnxWriter, x: OnnxValue, index: OnnxValue) -> str:
+    """Return the index as int64, with the appended row's index where it is out of range: x may be longer than int32
+    allows."""
+    wide = index.name if index.dtype == INT64 else writer.converted(index, INT64)
+    count = writer.number(x.shape[0], INT64)
+    inside = writer.node(
+        "And", writer.node("LessOrEqual", writer.number(0, INT64), wide), writer.node("Less", wide, count)
+    )
+    return writer.node("Where", inside, wide, count)
+
+
+# Sequences: lists of values while the model runs ----------------------------------------------------------------------
+
+
+def _sequence(call: NodeCall[Any]) -> list[Any]:
+    value = call.inputs[0]
+    if not isinstance(value, list):
+        raise UnsupportedError("its first input is not a sequence")
+    return value
+
+
+@rule("SequenceEmpty")
+def _empty(call: NodeCall[Any]) -> tuple[Any]:
+    return ([],)
+
+
+@rule("SequenceConstruct")
+def _construct(call: NodeCall[Any]) -> tuple[Any]:
+    return (list(call.inputs),)
+
+
+@rule("SequenceLength")
+def _length(call: NodeCall[Any]) -> Value:
+    return known(len(_sequence(call)))
+
+
+def _place(call: NodeCall[Any], i: int, count: int) -> int:
+    place = call.number(i, "position")
+    if not isinstance(place, int) or not -count <= place <= count:
+        raise UnsupportedError(f"its position {place} is not one of {count}")
+    return place + count if place < 0 else place
+
+
+@rule("SequenceAt", known=(1,))
+def _at(call: NodeCall[Any]) -> Value:
+    entries = _sequence(call)
+    found: Value = entries[_place(call, 1, len(entries))]
+    return found
+
+
+@rule("SequenceInsert", known=(2,))
+def _insert(call: NodeCall[Any]) -> tuple[Any]:
+    entries = list(_sequence(call))
+    entries.insert(_place(call, 2, len(entries)) if call.has(2) else len(entries), call.inputs[1])
+    return (entries,)
+
+
+@rule("SequenceErase", known=(1,))
+def _erase(call: NodeCall[Any]) -> tuple[Any]:
+    entries = list(_sequence(call))
+    del entries[_place(call, 1, len(entries)) if call.has(1) else -1]
+    return (entries,)
+
+
+@rule("ConcatFromSequence")
+def _concat_sequence(call: NodeCall[Any]) -> Value:
+    values = _sequence(call)
+    if any(isinstance(value, list) for value in values):
+        raise UnsupportedError("its sequence is one of sequences; tensors are expected")
+    refs = [ref_of(call.ops, value) for value in values]
+    axis = int(call.attribute("axis"))
+    joined = call.ops.stack(refs, axis=axis) if call.attribute("new_axis", 0) else call.ops.concat(refs, axis=axis)
+    return TensorValue(joined, values[0].dtype)
+
+
+@rule("SplitToSequence", known=(1,))
+def _split_to_sequence(call: NodeCall[Any]) -> tuple[Any]:
+    ops, x, axis = call.ops, call.x(), call.axis(0)
+    size = x.shape[axis]
+    if not isinstance(size, int):
+        raise UnsupportedError("how many parts there are is not known before a run")
+    keep = bool(call.attribute("keepdims", 1))
+    if call.has(1) and call.rank(1) == 1:
+        sizes = call.ints(1, "split")
+    else:
+        each = int(call.number(1, "split", 1))
+        sizes = [min(each, size - at) for at in range(0, size, each)]
+    parts = ops.split(x, sizes=sizes, axis=axis)
+    if not keep and not call.has(1):
+        parts = tuple(ops.squeeze(part, axis=axis) for part in parts)
+    return ([call.give(part) for part in parts],)

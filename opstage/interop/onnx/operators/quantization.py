@@ -10,8 +10,8 @@ import numpy as np
 from ....ops.errors import UnsupportedError
 from ....ops.types import FLOAT32, INT32, DType
 from ...values import TensorValue, Value, broadcast, stretched
-from ..call import RULES, NodeCall, rule
 from ..file import dtype_of
+from ..graph import RULES, NodeCall, rule
 
 
 def _along(call: NodeCall[Any], x: Any, i: int, axis: int, block: int) -> Any:

@@ -18,10 +18,10 @@ from ....ops.sequence import top_k
 from ....ops.types import BOOL, INT32, TensorType
 from ...operators import NAN, exported, reduced
 from ...values import Value, stretched
-from ..call import NodeCall, rule
+from ..graph import NodeCall, rule
 from ..writer import OnnxValue, OnnxWriter, Subgraph, direct, exports, is_empty
 
-# Matrix products and determinants ------------------------------------------------------------------------------------
+# Matrix products and determinants -------------------------------------------------------------------------------------
 
 
 @rule("MatMul")
@@ -88,7 +88,7 @@ def _spelled(equation: str, ranks: list[int]) -> str:
     return ",".join(written) + "->" + right.replace("...", hidden)
 
 
-# Matrix products: export ---------------------------------------------------------------------------------------------
+# Matrix products: export ----------------------------------------------------------------------------------------------
 
 
 @exports(linalg.MATMUL, linalg.BMM)
@@ -118,7 +118,7 @@ def _write_det(writer: OnnxWriter, x: OnnxValue) -> str:
     return writer.node("Det", x)
 
 
-# Reductions ----------------------------------------------------------------------------------------------------------
+# Reductions -----------------------------------------------------------------------------------------------------------
 
 
 @rule("ArgMax", "ArgMin")
@@ -149,7 +149,7 @@ def _top_k(call: NodeCall[Any]) -> tuple[Value, ...]:
     return call.give(values), call.index(places)
 
 
-# Reductions: export --------------------------------------------------------------------------------------------------
+# Reductions: export ---------------------------------------------------------------------------------------------------
 
 
 def _write_reduction(writer: OnnxWriter, x: OnnxValue, *, op: str, axes: tuple[int, ...], keepdims: bool) -> str:

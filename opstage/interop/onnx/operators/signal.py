@@ -18,11 +18,11 @@ from ....ops.types import INT64, TensorType
 from ....ops.windows import fold
 from ...operators import NAN
 from ...values import KnownValue, Value, stretched
-from ..call import NodeCall, rule
 from ..file import dtype_of
+from ..graph import NodeCall, rule
 from ..writer import OnnxValue, OnnxWriter, exports, is_empty
 
-# Windows and Fourier transforms --------------------------------------------------------------------------------------
+# Windows and Fourier transforms ---------------------------------------------------------------------------------------
 
 
 def _window(op: str, terms: Callable[[], tuple[float, ...]]) -> None:
@@ -128,7 +128,7 @@ def _mel(call: NodeCall[Any]) -> Value:
     return KnownValue(table.astype(dtype), dtype)
 
 
-# Fourier transforms: export ------------------------------------------------------------------------------------------
+# Fourier transforms: export -------------------------------------------------------------------------------------------
 
 
 def _write_scaled(writer: OnnxWriter, name: str, out: TensorType, n: Dim, exponent: float) -> str:

@@ -1,23 +1,7 @@
 """The meaning of ATen's ops: programs over Ops, one family per file."""
 
-from . import (
-    activation,
-    complex,
-    convolution,
-    elementwise,
-    indexing,
-    layout,
-    linalg,
-    reduction,
-)
+from importlib import import_module
 
-__all__ = [
-    "activation",
-    "complex",
-    "convolution",
-    "elementwise",
-    "indexing",
-    "layout",
-    "linalg",
-    "reduction",
-]
+_FAMILIES = ("activation", "complex", "convolution", "elementwise", "indexing", "layout", "linalg")
+for _family in _FAMILIES:
+    import_module(f"{__name__}.{_family}")  # registers its rules

@@ -12,7 +12,7 @@ from ....ops.errors import UnsupportedError
 from ....ops.types import BOOL
 from ..call import AtenCall, rule
 
-# Activations and softmax ---------------------------------------------------------------------------------------------
+# Activations and softmax ----------------------------------------------------------------------------------------------
 
 
 @rule("log_sigmoid_forward.default")
@@ -59,7 +59,7 @@ def _glu(call: AtenCall[Any], x: Any, axis: int) -> Any:
     return call.give(glu(call.ops, x.ref, axis=axis))
 
 
-# Dropout: each call draws anew, by seed and site, not with PyTorch's bits --------------------------------------------
+# Dropout: each call draws anew, by seed and site, not with PyTorch's bits ---------------------------------------------
 
 
 @rule("opstage_import.dropout.default")
@@ -101,7 +101,7 @@ def _rrelu(call: AtenCall[Any], x: Any, *rest: Any) -> Any:
     return [y, None] if "functional" in call.name else y
 
 
-# Random tensors ------------------------------------------------------------------------------------------------------
+# Random tensors -------------------------------------------------------------------------------------------------------
 
 
 @rule("rand.default", "rand_like.default", "randn.default", "randn_like.default")
@@ -268,7 +268,7 @@ def _native_group_norm(
     return [call.give(call.ops.group_norm(x.ref, _ref(g), _ref(b), groups=groups, eps=eps), 0), None, None]
 
 
-# Losses --------------------------------------------------------------------------------------------------------------
+# Losses ---------------------------------------------------------------------------------------------------------------
 
 _REDUCTIONS = ("none", "mean", "sum")
 

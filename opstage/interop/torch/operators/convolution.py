@@ -93,10 +93,7 @@ def _behind(x: Any, sizes: Windows, padding: Numbers, ceil_mode: bool) -> list[t
     return overhang(x.shape[-rank:], sizes, [(p, p) for p in padding]) if ceil_mode else [(0, 0)] * rank
 
 
-@rule(
-    *[f"max_pool{n}d.default" for n in (1, 2, 3)],
-    *[f"max_pool{n}d_with_indices.default" for n in (2, 3)],
-)
+@rule(*[f"max_pool{n}d.default" for n in (1, 2, 3)], *[f"max_pool{n}d_with_indices.default" for n in (2, 3)])
 def _max_pool(
     call: AtenCall[Any], x: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool
 ) -> Any:
@@ -166,7 +163,7 @@ def _col2im(call: AtenCall[Any], x: Any, size: Any, kernel: Any, dilation: Any, 
     return call.give(fold(call.ops, x.ref, size=tuple(size), kernel=tuple(kernel), **windows))
 
 
-# Images --------------------------------------------------------------------------------------------------------------
+# Images ---------------------------------------------------------------------------------------------------------------
 
 
 def _size_or_scale(size: Any, scales: Any) -> dict[str, Any]:
@@ -187,8 +184,7 @@ def _nearest_of(call: AtenCall[Any], x: Any, size: Any, scales: Any) -> Any:
 
 
 @rule(
-    *[f"upsample_nearest{n}d.default" for n in (1, 2, 3)],
-    *[f"_upsample_nearest_exact{n}d.default" for n in (1, 2, 3)],
+    *[f"upsample_nearest{n}d.default" for n in (1, 2, 3)], *[f"_upsample_nearest_exact{n}d.default" for n in (1, 2, 3)]
 )
 def _nearest(call: AtenCall[Any], x: Any, size: Any, *scales: Any) -> Any:
     return _nearest_result(call, x, _given(scales, size))

@@ -211,7 +211,7 @@ def _nan_to_num(call: AtenCall[Any], x: Any, nan: Any, posinf: Any, neginf: Any)
     return call.give(result)
 
 
-# Subgraphs -----------------------------------------------------------------------------------------------------------
+# Subgraphs ------------------------------------------------------------------------------------------------------------
 
 
 @rule("higher_order.wrap_with_set_grad_enabled")
@@ -235,7 +235,7 @@ def _autocast(
     return list(call.around.subgraph(call.ops, module, inputs))
 
 
-# Sizes and other numbers that are known before a run -----------------------------------------------------------------
+# Sizes and other numbers that are known before a run ------------------------------------------------------------------
 
 
 def _size(x: Any, axis: int) -> Any:

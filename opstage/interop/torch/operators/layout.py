@@ -252,7 +252,7 @@ def _pixel_unshuffle(call: AtenCall[Any], x: Any, factor: int) -> Any:
     return call.give(pixel_unshuffle(call.ops, x.ref, factor=factor))
 
 
-# Creation of tensors -------------------------------------------------------------------------------------------------
+# Creation of tensors --------------------------------------------------------------------------------------------------
 
 
 @rule("full.default", "new_full.default", "full_like.default", "scalar_tensor.default")

@@ -181,7 +181,7 @@ def _solve_triangular(call: AtenCall[Any], a: Any, b: Any, upper: bool, left: bo
     return call.give(call.ops.triangular_solve(a.ref, b.ref, lower=not upper))
 
 
-# Attention -----------------------------------------------------------------------------------------------------------
+# Attention ------------------------------------------------------------------------------------------------------------
 
 
 @rule("scaled_dot_product_attention.default")
@@ -217,7 +217,7 @@ def _attention(
     return call.give(ops.bmm(weights, value))
 
 
-# Recurrent layers ----------------------------------------------------------------------------------------------------
+# Recurrent layers -----------------------------------------------------------------------------------------------------
 
 _LAYERS: dict[str, Callable[..., tuple[Any, Any]]] = {
     "lstm": lstm,
