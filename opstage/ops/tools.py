@@ -115,6 +115,14 @@ def type_of(x: R) -> TensorType:
     return TensorType(x.shape, x.dtype)
 
 
+def require_same_type(found: TensorType, expected: TensorType, message: str | Callable[[], str]) -> None:
+    """Require one dtype and one shape."""
+    if found.dtype != expected.dtype or len(found.shape) != len(expected.shape):
+        raise ShapeError(message if isinstance(message, str) else message())
+    for size, wanted in zip(found.shape, expected.shape):
+        require_equal(size, wanted, message)
+
+
 def whole(ops: Ops[R], shape: Any, value: Dim, dtype: Any = "int64") -> R:
     """Return a constant integer tensor, or a constant size."""
     return ops.full(shape=shape, value=ratio(value, 1) if isinstance(value, DimExpr) else value, dtype=dtype)

@@ -14,9 +14,9 @@ from types import FrameType
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, final
 
 from ..forks import make_lock
-from ..interpreters.at_once import Action, at_once, setting
 from ..locks import ACQUIRE, held, holding
 from ..ops.tracebacks import fold, note_widened
+from ..transforms.base_program import Action, at_once, setting
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -1,16 +1,36 @@
-"""Base programs with an identity, by which an interpreter recognises a program that it has seen before."""
+"""Base programs with an identity, by which an interpreter recognises a program that it has seen before; and actions
+that take effect together.
+
+Python runs signal handlers and trace functions, and raises exceptions set by another thread, only between two
+bytecodes. So one bytecode that only calls functions written in C is never interrupted.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from operator import is_
+from functools import partial
+from operator import call, is_
 from types import MappingProxyType, MethodType
 from typing import Any, TypeAlias, final
 
 from typing_extensions import override
 
-from ..interpreters.at_once import Action, at_once
 from ..ops.trees import Structure, flatten, unflatten
+
+Action: TypeAlias = "Callable[[], Any]"
+"""A function written in C, or a `partial` of one; exceptions could interrupt a Python function."""
+
+
+def at_once(actions: Sequence[Action]) -> None:
+    """Call the actions in order. The caller must keep a reference to any object that they replace: a finaliser runs
+    Python."""
+    deque(map(call, actions), 0)
+
+
+setting: Callable[[object, str, Any], Action] = partial(partial, object.__setattr__)
+"""The assignment `holder.name = value` to an existing attribute, also where `holder` is frozen."""
+
 
 Finish: TypeAlias = "Callable[[Sequence[Action]], None]"
 """Completes what a program returned, and calls the actions, all at once where possible."""

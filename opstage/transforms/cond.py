@@ -11,17 +11,18 @@ from typing import Any, cast, final
 from typing_extensions import override
 
 from ..ops.body import Body
-from ..ops.dims import Dim, maximum, require_equal
-from ..ops.errors import DtypeError, LocatedError, ProgramError, RangeError, ShapeError
+from ..ops.dims import Dim, maximum
+from ..ops.errors import DtypeError, ProgramError, RangeError, ShapeError
 from ..ops.primitive import Context, Cost, Primitive, R, Static
 from ..ops.protocol import Ops
+from ..ops.tools import require_same_type, type_of
 from ..ops.trees import first_difference, flatten, structure_paths, unflatten
 from ..ops.types import BOOL, TensorType, dtype_name
 from ..ops.untrusted import a_type
 from .forward_mode import ForwardMode
 from .interpreter import BaseInterpreter, Interpreter, Variable
-from .scan import on_tape, type_of
-from .tracer import Tracer, constants, evaluate
+from .scan import on_tape, or_zeros
+from .tracer import Tracer, closed_over, constants, evaluate, structural_op
 
 # The ops as a program calls them -------------------------------------------------------------------------------------
 
@@ -61,11 +62,9 @@ def _choose(
             raise ProgramError(f"{name} of a {op} must be a function f(ops, *operands), not {a_type(f)}")
     leaves, arguments = flatten(operands)
     leaves = [ops.adopt(ref) for ref in leaves]
-    region = ops.cursor.region
-    before = region.mark()
     traced: list[tuple[Tracer[R], list[Variable]]] = []
     structure: Any = None
-    try:
+    with structural_op(ops, op):
         if index.shape != ():
             raise ShapeError(f"what a {op} chooses by must be a scalar but is {type_of(index)}")
         for name, f in branches.items():
@@ -83,13 +82,6 @@ def _choose(
             _require_same_types(op, (first, *traced[0]), (name, tracer, refs), structure_paths(structure))
         if not traced[0][1]:
             raise ShapeError(f"the branches of a {op} must give at least one tensor")
-    except BaseException as error:
-        region.rewind(before)
-        if isinstance(error, LocatedError):
-            error.place(op, region.name)
-        raise
-    if not ops.cursor.quiet:
-        ops.cursor.ordinal += 1
     if index.dtype == BOOL:  # as a number False is 0
         traced.reverse()
     return unflatten(structure, bind_switch(ops, index, traced))
@@ -111,11 +103,7 @@ def _require_same_types(op: str, one: _Named, other: _Named, paths: Sequence[str
 
         if a.dtype != b.dtype:
             raise ShapeError(message(f"cast one with ops.cast(…, dtype='{dtype_name(a.dtype)}')"))
-        cure = "give them one shape"
-        if len(a.shape) != len(b.shape):
-            raise ShapeError(message(cure))
-        for m, n in zip(a.shape, b.shape):
-            require_equal(m, n, lambda: message(cure))
+        require_same_type(a.type, b.type, lambda: message("give them one shape"))
 
 
 def _line(tracer: Tracer[Any], ref: Variable) -> str:
@@ -138,18 +126,8 @@ def bind_switch(
     prune: bool = False,
 ) -> tuple[R, ...]:
     """Make the traced branches closed over all the values that any of them uses, and bind the choice."""
-    captured = {id(ref): ref for tracer, _ in traced for _, ref in tracer.captured}
-    bodies = []
-    for tracer, outputs in traced:
-        own = {id(ref): inside for inside, ref in tracer.captured}
-        inputs = [own[key] if key in own else tracer.input(type_of(ref)) for key, ref in captured.items()]
-        bodies.append(tracer.finish(inputs, outputs, prune=prune))
-        tracer.captured.clear()
-    reads = [body.read() for body in bodies]
-    kept = [i for i in range(len(captured)) if any(body.inputs[i] in read for body, read in zip(bodies, reads))]
-    refs = list(captured.values())
-    static = {f"branch{i}": body.taking([body.inputs[k] for k in kept]) for i, body in enumerate(bodies)}
-    return ops.bind(SWITCH, (index, *[refs[k] for k in kept]), static)
+    bodies, captured = closed_over([(tracer, (), outputs) for tracer, outputs in traced], prune=prune)
+    return ops.bind(SWITCH, (index, *captured), {f"branch{i}": body for i, body in enumerate(bodies)})
 
 
 def branches_of(static: Static) -> tuple[Body, ...]:
@@ -170,11 +148,7 @@ def _switch_shape(index: TensorType, *operands: TensorType, **static: Any) -> tu
         pairs = [*zip(operands, body.input_types), *zip(first, body.output_types)]
         for i, (a, b) in enumerate(pairs):
             what = f"operand {i}" if i < len(operands) else f"result {i - len(operands)}"
-            message = f"{what} of the switch is {a} where its branch {number} has {b}"
-            if a.dtype != b.dtype or len(a.shape) != len(b.shape):
-                raise ShapeError(message)
-            for m, n in zip(a.shape, b.shape):
-                require_equal(m, n, message)
+            require_same_type(a, b, f"{what} of the switch is {a} where its branch {number} has {b}")
     return first
 
 
@@ -236,16 +210,7 @@ def _switch_jvp(
         ]
         outs = evaluate(forward, body, duals, constants(forward, body))
         types = body.output_types
-        found = [outs[i].tangent for i in wanted]
-        traced.append(
-            (
-                tracer,
-                [
-                    tracer.full(shape=types[i].shape, value=0.0, dtype=types[i].dtype) if move is None else move
-                    for i, move in zip(wanted, found)
-                ],
-            )
-        )
+        traced.append((tracer, [or_zeros(tracer, outs[i].tangent, types[i]) for i in wanted]))
     result = dict(zip(wanted, bind_switch(inner, index, traced, prune=True)))
     return tuple([result.get(i) for i in range(len(outputs))])
 

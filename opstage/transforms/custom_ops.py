@@ -15,11 +15,11 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from ..ops.cursor import Quietly
-from ..ops.dims import require_equal
 from ..ops.errors import DtypeError, LocatedError, ProgramError, ShapeError, UsageError
 from ..ops.primitive import Context, Effect, Jvp, Primitive, Static, Vjp
 from ..ops.protocol import Ops, Ref
 from ..ops.registered import register
+from ..ops.tools import require_same_type, type_of
 from ..ops.tracebacks import called_by_users
 from ..ops.types import TensorType, dtype_name, show_shape
 from ..ops.untrusted import a_type
@@ -36,10 +36,6 @@ def _own(static: Static) -> dict[str, Any]:
 
 def _tuple(values: Any) -> tuple[Any, ...]:
     return tuple(values) if isinstance(values, (tuple, list)) else (values,)
-
-
-def _type_of(ref: Any) -> TensorType:
-    return TensorType(ref.shape, ref.dtype)
 
 
 @final
@@ -237,7 +233,7 @@ def _defined(
 ) -> tuple[dict[str, Any], int]:
     """The static parameters with the definition, traced, among them, and how many outputs that has."""
     tracer = Tracer(ops)
-    inputs = [tracer.input(_type_of(ref)) for ref in refs]
+    inputs = [tracer.input(type_of(ref)) for ref in refs]
     try:
         with Quietly(ops.cursor):
             outputs = [tracer.adopt(ref) for ref in _tuple(definition(tracer, *inputs, **static))]
@@ -334,7 +330,7 @@ def _checked_jvp(name: str, rule: Callable[..., Any]) -> Jvp:
         found = _tuple(on_refs(ops, partial(rule, **_own(static)), primals, outputs, tangents))
         _require_count(name, "jvp", found, len(outputs), "output")
         return tuple(
-            None if tangent is None else _of_type(name, ops, f"the jvp's tangent of output {i}", tangent, _type_of(out))
+            None if tangent is None else _of_type(name, ops, f"the jvp's tangent of output {i}", tangent, type_of(out))
             for i, (tangent, out) in enumerate(zip(found, outputs))
         )
 
@@ -349,7 +345,7 @@ def _require_count(name: str, rule: str, found: tuple[Any, ...], count: int, of:
 def _of_type(name: str, ops: Any, what: str, ref: Any, type_: TensorType) -> Any:
     ref = ops.adopt(ref)
     try:
-        _require_types(what, (_type_of(ref),), "it has to be of", (type_,))
+        _require_types(what, (type_of(ref),), "it has to be of", (type_,))
     except LocatedError as error:
         error.place(name, ops.cursor.region.name)
         raise
@@ -363,10 +359,7 @@ def _require_types(what: str, found: tuple[TensorType, ...], other: str, expecte
         message = f"{what} {a} but {other} {b}"
         if a.dtype != b.dtype:
             raise DtypeError(message)
-        if len(a.shape) != len(b.shape):
-            raise ShapeError(message)
-        for size, wanted in zip(a.shape, b.shape):
-            require_equal(size, wanted, message)
+        require_same_type(a, b, message)
 
 
 # Its kernels ----------------------------------------------------------------------------------------------------------

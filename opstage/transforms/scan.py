@@ -15,20 +15,21 @@ from ..ops.body import Body, Equation, ScanParameters, with_opened
 from ..ops.cursor import Quietly
 from ..ops.dims import Dim, require_at_most, require_equal
 from ..ops.elementwise import ADD
-from ..ops.errors import LocatedError, ProgramError, ShapeError
+from ..ops.errors import ProgramError, ShapeError
 from ..ops.layout import PERMUTE, TRANSPOSE2D
 from ..ops.matmul import MATMUL
 from ..ops.primitive import Context, Cost, Kind, Primitive, R, Static
 from ..ops.protocol import Ops
 from ..ops.rules import add_all
 from ..ops.slicing import SLICE
+from ..ops.tools import require_same_type, type_of
 from ..ops.trees import first_difference, flatten, structure_paths, unflatten
 from ..ops.types import TensorType, dtype_name, show_shape
 from ..ops.untrusted import a_type
 from .forward_mode import ForwardMode
 from .interpreter import BaseInterpreter, Interpreter, Variable
 from .tape import Node, Tape
-from .tracer import Tracer, constants, evaluate
+from .tracer import Tracer, constants, evaluate, structural_op
 
 # The op as a program calls it ----------------------------------------------------------------------------------------
 
@@ -41,9 +42,7 @@ def scan(
     carried = [ops.adopt(ref) for ref in carried]
     columns, xs_structure = flatten(xs)
     columns = [ops.adopt(ref) for ref in columns]
-    region = ops.cursor.region
-    before = region.mark()
-    try:
+    with structural_op(ops, "scan"):
         count = _length(columns, structure_paths(xs_structure), length)
         tracer = Tracer(ops)
         state = [tracer.input(type_of(ref)) for ref in carried]
@@ -61,17 +60,10 @@ def scan(
         require_same_carry(state, new_state, structure_paths(structure))
         ys, ys_structure = flatten(result[1])
         new_ys = [tracer.adopt(ref) for ref in ys]
-    except BaseException as error:
-        region.rewind(before)
-        if isinstance(error, LocatedError):
-            error.place("scan", region.name)
-        raise
-    if tracer.iteration is not None:
-        entries.append(tracer.iteration)
-        with Quietly(ops.cursor):
-            columns.append(ops.iota(shape=(count,)))
-    if not ops.cursor.quiet:
-        ops.cursor.ordinal += 1
+        if tracer.iteration is not None:
+            entries.append(tracer.iteration)
+            with Quietly(ops.cursor):
+                columns.append(ops.iota(shape=(count,)))
     out = bind_scan(
         tracer, _pairs(state, carried), _pairs(entries, columns), new_state, new_ys, reverse=reverse, length=count
     )
@@ -125,10 +117,7 @@ def require_same_carry(state: Sequence[Variable], new: Sequence[Variable], paths
             cure = f"cast it with ops.cast(…, dtype='{dtype_name(before.dtype)}'), or start with a carry of the other"
             raise ShapeError(message(f"{cure} dtype"))
         cure = f"give it the shape {show_shape(before.shape)} before it is returned, or start with the other shape"
-        if len(after.shape) != len(before.shape):
-            raise ShapeError(message(cure))
-        for a, b in zip(before.shape, after.shape):
-            require_equal(a, b, lambda: message(cure))
+        require_same_type(before.type, after.type, lambda: message(cure))
 
 
 def _describe(result: Any) -> str:
@@ -194,11 +183,7 @@ def _scan_shape(*operands: TensorType, **static: Any) -> tuple[TensorType, ...]:
     inputs, outputs = loop.body.input_types, loop.body.output_types
     for i, (operand, type_) in enumerate(zip(operands, inputs, strict=True)):
         expected = _rows(type_, loop.length) if 0 <= i - loop.carries < loop.entries else type_
-        message = f"operand {i} of the loop is {operand} where its body takes {expected}"
-        if operand.dtype != expected.dtype or len(operand.shape) != len(expected.shape):
-            raise ShapeError(message)
-        for a, b in zip(operand.shape, expected.shape):
-            require_equal(a, b, message)
+        require_same_type(operand, expected, f"operand {i} of the loop is {operand} where its body takes {expected}")
     return (*outputs[: loop.carries], *[_rows(type_, loop.length) for type_ in outputs[loop.carries :]])
 
 
@@ -508,11 +493,6 @@ def _together(ops: Ops[R], rows: R) -> R:
 
 
 # Small parts ---------------------------------------------------------------------------------------------------------
-
-
-def type_of(ref: Any) -> TensorType:
-    """The type of a ref."""
-    return TensorType(ref.shape, ref.dtype)
 
 
 def _entry(rows: TensorType) -> TensorType:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, final
 
 from typing_extensions import override
@@ -14,6 +15,7 @@ from ..ops.host_arrays import as_array
 from ..ops.infix import Infix
 from ..ops.lists import no_ref
 from ..ops.primitive import Primitive, R, Static
+from ..ops.tools import type_of
 from ..ops.types import INT64, DType, TensorType, as_dtype
 from .interpreter import BaseInterpreter, Interpreter, Variable, Wrapper
 
@@ -116,6 +118,42 @@ class Tracer(Wrapper[Variable, R]):
         self.close(self.leaked)
         self._known.clear()  # the tracer and its refs hold each other until the garbage collector finds them
         return self.trace.close([r.slot for r in inputs], [r.slot for r in outputs], self.lines, prune=prune)
+
+
+@contextmanager
+def structural_op(ops: Interpreter[Any], op: str) -> Iterator[None]:
+    """Trace the bodies of an op within it: they count as one op, and an error in a body names the op."""
+    region = ops.cursor.region
+    before = region.mark()
+    try:
+        yield
+    except BaseException as error:
+        region.rewind(before)
+        if isinstance(error, LocatedError):
+            error.place(op, region.name)
+        raise
+    if not ops.cursor.quiet:
+        ops.cursor.ordinal += 1
+
+
+def closed_over(
+    traced: Sequence[tuple[Tracer[R], Sequence[Variable], Sequence[Variable]]], *, prune: bool
+) -> tuple[list[Body], list[R]]:
+    """Traces with their inputs and outputs as bodies that take the same operands: their inputs, then all the captured
+    refs that any of them reads, which are returned as well."""
+    captured = {id(ref): ref for tracer, _, _ in traced for _, ref in tracer.captured}
+    bodies = []
+    for tracer, inputs, outputs in traced:
+        own = {id(ref): inside for inside, ref in tracer.captured}
+        inside = [own[key] if key in own else tracer.input(type_of(ref)) for key, ref in captured.items()]
+        bodies.append(tracer.finish([*inputs, *inside], outputs, prune=prune))
+        tracer.captured.clear()
+    count = len(traced[0][1])
+    reads = [body.read() for body in bodies]
+    read = [i for i in range(len(captured)) if any(b.inputs[count + i] in r for b, r in zip(bodies, reads))]
+    refs = list(captured.values())
+    closed = [b.taking([*b.inputs[:count], *[b.inputs[count + i] for i in read]]) for b in bodies]
+    return closed, [refs[i] for i in read]
 
 
 def constants(ops: Interpreter[R], body: Body) -> tuple[R, ...]:

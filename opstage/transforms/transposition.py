@@ -17,6 +17,7 @@ from ..ops.elementwise import ADD, DIV, MUL, NEG, SCALE, SUB
 from ..ops.errors import ProgramError
 from ..ops.logic import CAST, FULL, SELECT
 from ..ops.primitive import Context, Jvp, Linearity, Primitive, Vjp
+from ..ops.tools import type_of
 from ..ops.types import TensorType, is_float
 from .tracer import Tracer, constants, evaluate
 
@@ -157,7 +158,7 @@ def jvp_from_vjp(name: str, back: Vjp, operands: Sequence[str], results: Sequenc
     def jvp(ops: Any, primals: Any, outputs: Any, tangents: Any, /, **static: Any) -> tuple[Any, ...]:
         needs = tuple([tangent is not None for tangent in tangents])
         held = dict(zip((*operands, *results), (*primals, *outputs)))
-        inputs, types = tuple(map(_type_of, primals)), tuple(map(_type_of, outputs))
+        inputs, types = tuple(map(type_of, primals)), tuple(map(type_of, outputs))
 
         def pulled(inner: Any, *cotangents: Any) -> list[Any]:
             context = Forward(needs, tuple([inner.wrap(held[name]) for name in saves]), inputs, types)
@@ -188,10 +189,6 @@ def vjp_from_jvp(name: str, forward: Jvp, count: int) -> Vjp:
         return tuple([next(pulled) if needed else None for needed in ctx.needs])
 
     return vjp
-
-
-def _type_of(ref: Any) -> TensorType:
-    return TensorType(ref.shape, ref.dtype)
 
 
 def _zeros(ops: Any, type_: TensorType) -> Any:

@@ -13,18 +13,19 @@ from typing_extensions import override
 
 from ..ops.body import WhileParameters
 from ..ops.cursor import Quietly
-from ..ops.dims import Dim, require_equal
-from ..ops.errors import LocatedError, ProgramError, RangeError, ShapeError, SourceLine, UnsupportedError
+from ..ops.dims import Dim
+from ..ops.errors import ProgramError, RangeError, ShapeError, SourceLine, UnsupportedError
 from ..ops.primitive import Context, Cost, Primitive, R, Static
 from ..ops.protocol import Ops
+from ..ops.tools import require_same_type, type_of
 from ..ops.trees import first_difference, flatten, structure_paths, unflatten
 from ..ops.types import BOOL, INT64, TensorType, is_float
 from ..ops.untrusted import a_type
 from .derivatives import run_row_on_tape
 from .forward_mode import ForwardMode
 from .interpreter import BaseInterpreter, Interpreter, Variable
-from .scan import loop_size, or_zeros, require_same_carry, type_of
-from .tracer import Tracer, constants, evaluate
+from .scan import loop_size, or_zeros, require_same_carry
+from .tracer import Tracer, closed_over, constants, evaluate, structural_op
 
 Lines: TypeAlias = "Mapping[int, SourceLine | None] | None"
 
@@ -38,9 +39,7 @@ def while_loop(ops: Interpreter[R], cond: Any, body: Any, init: Any, *, max_iter
             raise ProgramError(f"{name} of a while_loop must be a function f(ops, carry), not {a_type(f)}")
     carried, structure = flatten(init)
     carried = [ops.adopt(ref) for ref in carried]
-    region = ops.cursor.region
-    before = region.mark()
-    try:
+    with structural_op(ops, "while_loop"):
         limit = loop_size("while_loop", "max_iterations", max_iterations)
         if not carried:
             raise ShapeError("a while_loop carries at least one tensor: it gives nothing else")
@@ -60,16 +59,9 @@ def while_loop(ops: Interpreter[R], cond: Any, body: Any, init: Any, *, max_iter
             )
         new = [part.tracer.adopt(ref) for ref in found]
         require_same_carry(part.state[:-1], new, structure_paths(structure))
-    except BaseException as error:
-        region.rewind(before)
-        if isinstance(error, LocatedError):
-            error.place("while_loop", region.name)
-        raise
-    with Quietly(ops.cursor):
-        counted = part.tracer.add(part.state[-1], part.tracer.const(1, dtype="int64"))
-        start = ops.const(0, dtype="int64")
-    if not ops.cursor.quiet:
-        ops.cursor.ordinal += 1
+        with Quietly(ops.cursor):
+            counted = part.tracer.add(part.state[-1], part.tracer.const(1, dtype="int64"))
+            start = ops.const(0, dtype="int64")
     outs = _bind(ops, tester, flags[0], part, [*new, counted], [*carried, start], limit)
     return unflatten(structure, outs[:-1])
 
@@ -103,20 +95,8 @@ def _bind(
     prune: bool = False,
 ) -> tuple[R, ...]:
     """Make the traced bodies closed over all the values that either uses, and bind the loop."""
-    refs = {id(ref): ref for each in (tester, part) for _, ref in each.tracer.captured}
-    closed = []
-    for (tracer, state), outputs in ((tester, [flag]), (part, new)):
-        own = {id(ref): inside for inside, ref in tracer.captured}
-        inputs = [*state, *[own[key] if key in own else tracer.input(type_of(ref)) for key, ref in refs.items()]]
-        closed.append(tracer.finish(inputs, outputs, prune=prune))
-        tracer.captured.clear()
-    count = len(init)
-    reads = [body.read() for body in closed]
-    kept = [i for i in range(count, count + len(refs)) if any(b.inputs[i] in read for b, read in zip(closed, reads))]
-    test, body = (body.taking([*body.inputs[:count], *[body.inputs[i] for i in kept]]) for body in closed)
-    captured = list(refs.values())
-    loop = WhileParameters(test, body, limit)
-    return ops.bind(WHILE, (*init, *[captured[i - count] for i in kept]), loop._asdict())
+    (test, body), captured = closed_over([(*tester, [flag]), (*part, new)], prune=prune)
+    return ops.bind(WHILE, (*init, *captured), WhileParameters(test, body, limit)._asdict())
 
 
 def _while_shape(*operands: TensorType, **static: Any) -> tuple[TensorType, ...]:
@@ -128,11 +108,7 @@ def _while_shape(*operands: TensorType, **static: Any) -> tuple[TensorType, ...]
     rows.append(("body, as it leaves it,", operands[: len(outputs)], outputs))
     for name, given, taken in rows:
         for i, (a, b) in enumerate(zip(given, taken, strict=True)):
-            message = f"operand {i} of the loop is {a} where its {name} has {b}"
-            if a.dtype != b.dtype or len(a.shape) != len(b.shape):
-                raise ShapeError(message)
-            for m, n in zip(a.shape, b.shape):
-                require_equal(m, n, message)
+            require_same_type(a, b, f"operand {i} of the loop is {a} where its {name} has {b}")
     return operands[: len(outputs)]
 
 

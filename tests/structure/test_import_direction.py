@@ -82,7 +82,6 @@ FLOORS = (
     ("captures",),
     ("registry",),
     ("base_program",),
-    ("at_once",),
     ("resting",),
     ("transparent",),
     # a derivative is a run of an interpreter, and interpreters give derivatives

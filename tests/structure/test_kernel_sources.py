@@ -28,7 +28,7 @@ FILES = sorted(
 GIVE_NO_CODE = {
     "distributed/meetings.py",
     "forks.py",
-    "interpreters/at_once.py",
+    "transforms/base_program.py",
     "transforms/cond.py",
     "transforms/control.py",
     "transforms/while_loop.py",

@@ -21,7 +21,6 @@ from tests.training.raising import RaiseAt, Torn, bytecodes, moments
 BACKENDS = ["eager", "compiled"]
 COMMITTING = (
     "training",
-    "interpreters/at_once",
     "transforms/base_program",
     "interpreters/graph/programs",
     "interpreters/graph/executor",

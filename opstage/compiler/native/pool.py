@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...forks import make_lock, usable_cores
-from ...interpreters.at_once import Action
 from ...ops.host_arrays import address_of
+from ...transforms.base_program import Action
 from . import team
 from .blas import find_blas
 from .compiler import Kernel, compile_kernel, import_numba

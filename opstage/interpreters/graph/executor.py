@@ -15,8 +15,7 @@ from ...ops.errors import LocatedError, OutOfMemoryError, RankError, UsageError
 from ...ops.host_arrays import Array, all_packed, packed
 from ...ops.types import EXACT
 from ...options import Options
-from ...transforms.base_program import Finish
-from ..at_once import Action, at_once
+from ...transforms.base_program import Action, Finish, at_once
 from ..eager_cpu.interpreter import NumpyOps
 from .cpu.link import Linked, prepare
 from .cpu.optimise import optimise

@@ -22,8 +22,7 @@ from ...ops.mesh import ALONE, Mesh
 from ...ops.primitive import Primitive, Static
 from ...ops.trees import Structure
 from ...ops.types import DType, TensorType, dtype_name, show_shape
-from ...transforms.base_program import BaseProgram, Finish
-from ..at_once import Action
+from ...transforms.base_program import Action, BaseProgram, Finish
 from ..captures import Capture, Guard, at_line, observed, state_of
 from ..resting import resting
 from .graph import Graph

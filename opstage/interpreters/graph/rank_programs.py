@@ -22,9 +22,8 @@ from ...ops.mesh import Mesh
 from ...ops.primitive import Kind, Primitive, Static
 from ...ops.types import EXACT, as_dtype
 from ...options import Options
-from ...transforms.base_program import Finish
+from ...transforms.base_program import Finish, at_once
 from ...transforms.interpreter import BaseInterpreter
-from ..at_once import at_once
 from ..eager_cpu.interpreter import HostArrays, NumpyOps
 from ..eager_cpu.kernels import kernel_table
 from .cpu.library import CPU

@@ -19,9 +19,9 @@ from ....ops.body import Equation, ScanParameters, WhileParameters
 from ....ops.errors import LocatedError, SourceLine
 from ....ops.host_arrays import Array, address_of, addresses_of, packed
 from ....ops.types import DType
+from ....transforms.base_program import Action, at_once
 from ....transforms.cond import SWITCH, chosen
 from ....transforms.while_loop import passed
-from ...at_once import Action, at_once
 from ...eager_cpu.interpreter import NumpyOps
 from .plan import ControlStep, CpuPlan, HostStep, LoopStep, NativeStep, inner_plans
 

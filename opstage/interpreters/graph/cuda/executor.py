@@ -30,13 +30,12 @@ from ....ops.errors import UsageError
 from ....ops.host_arrays import to_wire
 from ....ops.primitive import Primitive, Static
 from ....options import Options
-from ....transforms.base_program import Finish
+from ....transforms.base_program import Action, Finish, at_once
 from ....transforms.cond import SWITCH
 from ....transforms.control import bodies_of
 from ....transforms.interpreter import BaseInterpreter
 from ....transforms.transparent import Transparent
 from ....transforms.while_loop import WHILE
-from ...at_once import Action, at_once
 from ...eager_cuda.interpreter import CudaOps, OnDevice, elsewhere
 from ...eager_cuda.kernels.layout import copy, row_major
 from ..executor import Failed
