@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from .ops.spec import Spec, shapes
     from .options import Options
     from .runs.fit import fit
-    from .runs.model import load
     from .runs.plan import plan
+    from .runs.trained_model import load
     from .training import callbacks
     from .training.accumulate import Accumulate
     from .training.fit import lr_range_test
@@ -123,7 +123,7 @@ _HOMES = {
     ".compilation": "CompiledOut CompiledScalar compile record",
     ".runs.fit": "fit",
     ".runs.plan": "plan",
-    ".runs.model": "load",
+    ".runs.trained_model": "load",
     ".init": "Declaration",
     ".transforms.custom_ops": "custom_op custom_vjp",
     ".interpreters.registry": "register_interpreter",

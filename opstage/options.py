@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from .config.toml import toml_document
+from .config import toml_document
 from .ops.amounts import parse_bytes
 from .ops.errors import UsageError, nearest
 from .ops.mesh import mesh_of

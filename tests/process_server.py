@@ -20,8 +20,8 @@ from typing import Any
 IMPORTED = (
     "opstage.cli.main",
     "opstage.cli.train",
-    "opstage.cli.check.child",
-    "opstage.cli.check.user",
+    "opstage.cli.check.checks",
+    "opstage.cli.check.processes",
     "opstage.runs.run",
     "opstage.training.fit",
     "opstage.optim",

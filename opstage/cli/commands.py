@@ -1,5 +1,5 @@
 """The commands and what they share: flags by dotted path (`--model.depth 6` sets any field of the configuration),
-exit codes, and commands that run as several processes."""
+and the end of a command that runs as several processes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,12 @@ import click
 from typing_extensions import override
 
 from .. import __version__
-from ..config import Layer
+from ..config import GROUPS, Layer
 from ..distributed.processes import ENDED, NotJoinedError, launched
 from ..ops.dims.notation import LARGEST_SIZE
 from ..ops.errors import OpstageError, RankError, UsageError
 from ..ops.untrusted import brief, printable
-from ..runs.groups import GROUPS
-from .interrupt import INTERRUPTED, EndAtOnce
-from .termination import Terminated
+from .exit_codes import INTERRUPTED, TERMINATED, UNHEARD, EndAtOnce, Terminated, silence
 
 if TYPE_CHECKING:
     from ..distributed.fabric import Fabric
@@ -193,8 +191,6 @@ def _report(fabric: Fabric, text: str, error: BaseException) -> bool:
 
 # The commands ---------------------------------------------------------------------------------------------------------
 
-TERMINATED = 143
-
 COMMANDS = {
     "new": "train:new",
     "train": "train:train",
@@ -206,12 +202,12 @@ COMMANDS = {
     "generate": "predict:generate",
     "check": "check.command:check",
     "graph": "graph:graph",
-    "bench": "bench:bench",
-    "plan": "plan:plan",
+    "bench": "timing:bench",
+    "plan": "timing:plan",
     "info": "info:info",
-    "import": "import_model:import_command",
-    "import-weights": "weights:import_command",
-    "export-weights": "weights:export_command",
+    "import": "import_export:import_command",
+    "import-weights": "import_export:import_weights_command",
+    "export-weights": "import_export:export_weights_command",
     "verify": "verify:verify",
 }
 """The module and name of each command, imported when used."""
@@ -238,8 +234,6 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            from .output import UNHEARD, silence
-
             silence()
             raise click.exceptions.Exit(UNHEARD) from None
 

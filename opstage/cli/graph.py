@@ -13,8 +13,8 @@ from ..atomic import write_file
 from ..interpreters.graph import Graph
 from ..interpreters.graph.page import Remark, to_html
 from ..ops.errors import UsageError
+from ..runs.directory import other_version
 from ..runs.settings import configure, configure_kept
-from ..runs.versions import other_version
 from ..training.program_check import check_model, record_model
 from .commands import OPTION_PATHS, DottedCommand, dotted_flags, flag_layer, read_sizes, with_option_flags
 

@@ -16,7 +16,7 @@ from ..forks import usable_cores
 from ..interpreters.registry import backends
 from ..ops.untrusted import printable
 from ..pages import aligned
-from ..runs.comparison import Cells, side_by_side, side_by_side_html
+from ..runs.report import Cells, side_by_side, side_by_side_html
 
 PACKAGES = ("numpy", "numba", "llvmlite", "optree", "rich", "click")
 CUDA_PACKAGES = ("numba-cuda", "cuda-core", "cuda-bindings", "cuda-toolkit", "nvidia-nvjitlink")

@@ -23,13 +23,10 @@ from ..ops.errors import UsageError
 from ..ops.mesh import mesh_of
 from ..options import Options
 from ..runs.directory import CHECKPOINT, CONFIG
-from .interrupt import INTERRUPTED
+from .exit_codes import DIED, INTERRUPTED, TERMINATED
 
-_ENDED = (0, 2, INTERRUPTED, 143)
+_ENDED = (0, 2, INTERRUPTED, TERMINATED)
 """Exit codes of a run that ended normally: done, unusable input, interrupted, terminated."""
-
-DIED = 137
-"""The exit code if processes of the run were killed."""
 
 _LINGERS = 20.0
 """Seconds in which mpiexec must end after the run has failed."""

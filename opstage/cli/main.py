@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from .interrupt import INTERRUPTED, EndAtOnce, say_interrupted
+from .exit_codes import INTERRUPTED, EndAtOnce, say_interrupted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

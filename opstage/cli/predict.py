@@ -18,17 +18,16 @@ from ..distributed.processes import is_terminal
 from ..models import gpt as gpt
 from ..ops.errors import UsageError
 from ..ops.untrusted import escaped
-from ..runs.definition import file_of
+from ..runs.directory import other_version
 from ..runs.evaluation import measures_of
-from ..runs.export import FORMATS, export
-from ..runs.generation import Sampling, load_gpt
-from ..runs.generation import generate as generated
-from ..runs.model import WHICH, OtherVersionWarning, Trained, load
+from ..runs.model_files import file_of
 from ..runs.predictions import prepared_inputs, require_suffix, untrained_predictor, write_predictions
 from ..runs.progress import format_held_out
+from ..runs.samples import Sampling, load_gpt
+from ..runs.samples import generate as generated
 from ..runs.settings import configure, configure_kept
 from ..runs.task import least_batch, prepare
-from ..runs.versions import other_version
+from ..runs.trained_model import FORMATS, WHICH, OtherVersionWarning, Trained, export, load
 from ..training.fit import evaluate as judge
 from ..training.predictor import ROWS
 from .commands import OPTION_PATHS, DottedCommand, dotted_flags, flag_layer, with_option_flags

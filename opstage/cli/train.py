@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import keyword
+import os
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self, final
 
 import click
 
 from ..atomic import write_file
-from ..ops.errors import UsageError
+from ..ops.errors import RankError, UsageError
 from ..ops.untrusted import brief, printable
 from ..optim.groups import group_lines, group_text
 from ..runs.directory import CHECKPOINT, SOURCE
+from ..runs.model_files import changes
 from ..runs.progress import format_held_out, make_watcher, stopped_line
 from ..runs.run import RunOutcome, Watcher, run_task
-from ..runs.saved_source import changes
 from ..runs.settings import Configuration, Settings, configure, configure_resumed
 from ..runs.task import Task, prepare
-from ..training.fit import LrRange, lr_range_test
+from ..training.fit import EpochResult, LrRange, lr_range_test
 from ..training.saved import NotFiniteError
-from .commands import OPTION_PATHS, DottedCommand, flag_layer, speaks, with_option_flags
-from .output import Audible, Voice
-from .termination import heeding_termination
+from .commands import OPTION_PATHS, DottedCommand, flag_layer, report_at_once, speaks, with_option_flags
+from .exit_codes import UNHEARD, heeding_termination, silence
 
 
 @click.command(cls=DottedCommand)
@@ -191,6 +193,74 @@ def _conclude(task: Task, configuration: Configuration, outcome: RunOutcome, voi
     out = configuration.settings.run.out
     if out is not None:
         voice.say(f"kept in {out}: report.html, metrics.jsonl, config.toml, checkpoint")
+
+
+# Standard output that may fail before the run ends: a closed pipe, a full disk, a lost terminal -----------------------
+
+
+@final
+class Voice:
+    """Writes to standard output until that fails.
+
+    Then a run that is kept in a directory continues silently; any other ends with exit code UNHEARD.
+    """
+
+    def __init__(self, kept: os.PathLike[str] | None):
+        self._kept = kept
+        self.heard = True
+
+    def say(self, line: str) -> None:
+        """Write a line."""
+        if self.heard:
+            try:
+                click.echo(printable(line))
+            except OSError as error:
+                self.lost(error)
+
+    def lost(self, error: OSError) -> None:
+        """Handle a failure of standard output."""
+        self.heard = False
+        silence()
+        if self._kept is None:
+            raise click.exceptions.Exit(UNHEARD)
+        with suppress(OSError):
+            reason = error.strerror or str(error)
+            click.echo(f"opstage: no more output ({reason}); the run goes on and is kept in {self._kept}", err=True)
+
+
+@final
+class Audible(AbstractContextManager["Audible"]):
+    """A watcher that stops showing progress once standard output fails."""
+
+    def __init__(self, watcher: Watcher, voice: Voice):
+        self._watcher = watcher
+        self._voice = voice
+
+    def __enter__(self) -> Self:
+        self._try("__enter__")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._try("__exit__", kind, error, trace)
+        if isinstance(error, RankError):
+            report_at_once(error)
+
+    def step(self, epoch: int, step: int, loss: float, samples: int) -> None:
+        """Show a step."""
+        self._try("step", epoch, step, loss, samples)
+
+    def epoch(self, result: EpochResult) -> None:
+        """Show an epoch."""
+        self._try("epoch", result)
+
+    def _try(self, method: str, *arguments: Any) -> None:
+        if self._voice.heard:
+            try:
+                getattr(self._watcher, method)(*arguments)
+            except OSError as error:
+                self._voice.lost(error)
 
 
 # opstage new ----------------------------------------------------------------------------------------------------------

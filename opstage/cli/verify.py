@@ -47,7 +47,7 @@ def verify(
     from ..verification.branch_and_bound import SearchInterrupted, rows_of
     from ..verification.branch_and_bound import verify as branch_and_bound
     from ..verification.vnnlib import read
-    from .interrupt import INTERRUPTED, say_interrupted
+    from .exit_codes import INTERRUPTED, say_interrupted
 
     unsafe = read(prop)
     source = _exported(model) if model.is_dir() else str(model)
@@ -89,8 +89,7 @@ def verify(
 
 def _exported(run: Path) -> bytes:
     """Return the prediction function of a run as an ONNX model."""
-    from ..runs.export import export
-    from ..runs.model import load
+    from ..runs.trained_model import export, load
 
     with TemporaryDirectory() as folder:
         file = Path(folder) / "model.onnx"

@@ -12,7 +12,7 @@ from typing import Any, Literal, SupportsIndex, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from ..config.spelling import spelled
+from ..config import spelled
 from ..documents import Document
 from ..ops.arguments import plain
 from ..ops.arrays import as_numpy, columns_of, is_table

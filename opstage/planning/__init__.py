@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, final
 
-from ..config.toml import toml_document
+from ..config import toml_document
 from ..ops.errors import UsageError, nearest
 from ..options import Options
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from ..lazy import lazily
 
 if TYPE_CHECKING:
-    from .config import DataSettings, OptimizerSettings, RunSettings
     from .run import RunOutcome, train
-    from .settings import Configuration, Settings, configure
+    from .settings import Configuration, DataSettings, OptimizerSettings, RunSettings, Settings, configure
 
 
 __all__ = [
@@ -26,8 +25,7 @@ __all__ = [
 __getattr__ = lazily(
     __name__,
     {
-        ".config": "DataSettings OptimizerSettings RunSettings",
         ".run": "RunOutcome train",
-        ".settings": "Configuration Settings configure",
+        ".settings": "Configuration DataSettings OptimizerSettings RunSettings Settings configure",
     },
 )

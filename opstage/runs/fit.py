@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import click
 
-from ..config import Layer
+from ..config import GROUPS, Layer
 from ..data import Dataset, from_arrays, from_frame
 from ..data.memory_map import as_rows
 from ..loading import Refusal
@@ -27,15 +27,13 @@ from ..optim import Optimizer
 from ..options import Options
 from ..training.callback import Callback
 from ..training.trainer import ScalarTrainer
-from .definition import Definition, NoSettings, defined_by, defined_in, definition
-from .groups import GROUPS
-from .model import Trained
+from .model_files import Definition, NoSettings, changes, defined_by, defined_in, definition
 from .progress import make_watcher, stopped_line
 from .run import Unwatched, Watcher, run_task
-from .saved_source import changes
 from .settings import Configuration, Settings, configure, configure_resumed
 from .sources import arguments, require_file_for, split
 from .task import Provided, prepare
+from .trained_model import Trained
 
 Data: TypeAlias = "Dataset | Mapping[str, Any] | Sequence[Any] | str | os.PathLike[str] | None"
 

@@ -17,14 +17,13 @@ from ..optim.groups import group_rows
 from ..training.callback import Loop
 from ..training.fit import EpochResult, Position
 from ..training.saved import NotFiniteError
-from .directory import METRICS, PLOT, REPORT, RUN, RunDirectory
+from .directory import METRICS, PLOT, REPORT, RUN, RunDirectory, read_run
 from .metrics import Curves, MetricLog, read_metrics
 from .processes import Processes
 from .report import ReportContent, report_html
 from .samples import Shown
 from .settings import Configuration
 from .task import Task
-from .versions import read_run
 
 # Pace of reports ------------------------------------------------------------------------------------------------------
 

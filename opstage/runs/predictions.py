@@ -28,8 +28,7 @@ from ..readable import suffix_of
 from ..training.parameters import first_trees
 from ..training.predictor import Predictor
 from ..training.trainer import scalar_trainer
-from .config import DataSettings
-from .settings import Settings
+from .settings import DataSettings, Settings
 
 # Files of predictions: .csv for numbers and classes, .npz for arrays of any shape -------------------------------------
 

@@ -27,9 +27,9 @@ from ..ops.errors import UsageError
 from ..ops.mesh import Mesh, mesh_of
 from ..training.fit import EpochResult, Position, Saver
 from ..training.state import OptimizerState
+from .directory import PACKAGES, THREADS
 from .settings import Configuration
 from .task import Task
-from .versions import PACKAGES, THREADS
 
 _OWN = frozenset({"run.out", "data.file", "options.timeout"})
 """Settings that may differ between processes; data are compared by content."""

@@ -23,16 +23,32 @@ from ..training.callback import Callback, Loop
 from ..training.callbacks import BestCheckpoint
 from ..training.fit import EpochResult, Observer, Position, Saver, fit, require_callbacks
 from ..training.state import OptimizerState
-from .directory import BEST, CHECKPOINT, CONFIG, METRICS, ORIGINS, PREPARATION, RUN, RunDirectory, origins_json
+from .directory import (
+    BEST,
+    CHECKPOINT,
+    CONFIG,
+    METRICS,
+    ORIGINS,
+    PREPARATION,
+    RUN,
+    UNSCALED,
+    RunDirectory,
+    describe_run,
+    origins_json,
+    other_version,
+    read_digests,
+    read_preparation,
+    read_run,
+    show_digest,
+)
 from .evaluation import measures_of
 from .journal import Journal
 from .metrics import read_metrics
+from .model_files import keep_source
 from .processes import Processes, Voting, agree, connect, fingerprint, require_processes, told, written_together
 from .samples import shown
-from .saved_source import keep_source
 from .settings import MAY_CHANGE, Configuration, Settings
 from .task import Task, prepare
-from .versions import UNSCALED, describe_run, other_version, read_digests, read_preparation, read_run, show_digest
 
 # Resuming a run -------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from typing import Any, final
 import numpy as np
 
 from ..arguments import batch_arguments
-from ..config.spelling import spelled
+from ..config import spelled
 from ..data import Dataset, Loader, train_test_split
 from ..data.columns import assign, read_columns
 from ..data.file import array_names, is_array_folder, read_arrays
@@ -39,9 +39,8 @@ from ..ops.spec import Spec
 from ..ops.untrusted import brief, shown
 from ..readable import suffix_of
 from ..training.predictor import input_specs
-from .config import DataSettings
-from .settings import Settings
-from .versions import data_digest
+from .directory import data_digest
+from .settings import DataSettings, Settings
 
 _JUDGED = 256
 """Rows per batch of an evaluation."""

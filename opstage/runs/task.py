@@ -21,10 +21,10 @@ from ..training.accumulate import Accumulate
 from ..training.parameters import first_trees, requires_grad_flags
 from ..training.sharding import DATA
 from ..training.trainer import ScalarTrainer, scalar_trainer
+from .directory import data_digest
 from .evaluation import check_parts
 from .settings import Settings
 from .sources import in_order, load_data, load_given
-from .versions import data_digest
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 

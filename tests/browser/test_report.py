@@ -18,9 +18,8 @@ from matplotlib.image import imread
 
 from opstage.pages import render
 from opstage.runs import configure, train
-from opstage.runs.charts import panel_svg
-from opstage.runs.comparison import side_by_side, side_by_side_html
-from opstage.runs.metrics import Curve, Panel
+from opstage.runs.metrics import Curve, Panel, panel_svg
+from opstage.runs.report import side_by_side, side_by_side_html
 
 
 def page_html(title: str, body: str, written: float | None = None) -> str:

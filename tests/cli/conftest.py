@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage.cli.check import process
+from opstage.cli.check import processes
 from opstage.cli.main import main
 from tests.processes import CAN_FORK, Forked
 
@@ -24,7 +24,7 @@ Command = Callable[..., tuple[int, str, str]]
 def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers of `opstage check` without the imports that each makes, where a command runs in this process."""
     if CAN_FORK:
-        monkeypatch.setattr(process, "_start", partial(start_forked, process._start))
+        monkeypatch.setattr(processes, "_start", partial(start_forked, processes._start))
 
 
 @pytest.fixture
@@ -50,13 +50,13 @@ def opstage(
     return run
 
 
-def start_forked(start: Callable[..., Any], module: str, folder: str, output: int, errors: int) -> Any:
+def start_forked(start: Callable[..., Any], entry: str, folder: str, output: int, errors: int) -> Any:
     """What `start` does, by the server of processes where that can."""
-    words = ("-P", "-c", process._PROCESS.format(module=module), folder, process._ROOT)
-    if module == "worker":
+    words = ("-P", "-c", processes._PROCESS.format(main=entry), folder, processes._ROOT)
+    if entry == "serve":
         with suppress(ValueError):  # an environment that needs a new process
             return Forked(*words, env=os.environ)
-    return start(module, folder, output, errors)
+    return start(entry, folder, output, errors)
 
 
 @pytest.fixture

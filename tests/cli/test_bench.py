@@ -18,7 +18,7 @@ MLP = ["mlp", "--model.hidden", "8", "--batch-size", "16", "--seconds", "0"]
 @pytest.fixture(autouse=True)
 def known_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """One whose limits need not be measured."""
-    module = importlib.import_module("opstage.cli.bench")
+    module = importlib.import_module("opstage.cli.timing")
     monkeypatch.setattr(module, "measure_limits", lambda dtype: Limits(4e11, 4e10, 2))
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from opstage.cli.check import cache, process
+from opstage.cli.check import cache as cache
+from opstage.cli.check import processes
 from opstage.cli.check.cache import Cache
-from opstage.cli.check.process import check_each
+from opstage.cli.check.processes import check_each
 from opstage.cli.check.request import Asked, Request
 from opstage.interpreters.shape_check.formats import CheckOutcome
 
@@ -99,13 +100,13 @@ def fresh(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The words of the files that are checked, and not told from before."""
     monkeypatch.chdir(folder)
     seen: list[str] = []
-    check = process._check_each
+    check = processes._check_each
 
     def counted(requests: list[Request], cache: Cache) -> list[list[CheckOutcome]]:
         seen.extend(request.label for request in requests)
         return check(requests, cache)
 
-    monkeypatch.setattr(process, "_check_each", counted)
+    monkeypatch.setattr(processes, "_check_each", counted)
     return seen
 
 

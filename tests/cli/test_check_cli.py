@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from opstage.cli.check.checks import check_user
 from opstage.cli.check.request import Asked, Request
-from opstage.cli.check.user import check_user
 from opstage.interpreters.shape_check.formats import CheckOutcome
 from opstage.tensors import encode
 from tests.cli.conftest import Command

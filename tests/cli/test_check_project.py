@@ -13,9 +13,8 @@ import pytest
 
 import opstage as opstage_package
 from opstage.cli.check import command
-from opstage.cli.check.project import find_project
-from opstage.cli.check.target import files_in, matches, may_declare
-from opstage.cli.check.user import check_user
+from opstage.cli.check.checks import check_user
+from opstage.cli.check.selection import files_in, find_project, matches, may_declare
 from opstage.interpreters.shape_check import RULES
 from opstage.ops.errors import UsageError
 from tests.cli.conftest import Command

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from opstage.cli.check.checks import check_user
 from opstage.cli.check.request import Asked, Request
-from opstage.cli.check.user import check_user
 from tests.cli.conftest import Command
 
 MODEL = """

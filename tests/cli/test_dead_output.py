@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from opstage.cli.commands import cli
-from opstage.cli.output import UNHEARD
+from opstage.cli.exit_codes import UNHEARD
 from opstage.runs.directory import CHECKPOINT, METRICS, REPORT
 from opstage.runs.metrics import read_metrics
 from opstage.training import checkpoint

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from opstage.cli.check import process
+from opstage.cli.check import processes
 from opstage.cli.check.cache import Cache
-from opstage.cli.check.process import check_each
+from opstage.cli.check.checks import check_user
+from opstage.cli.check.processes import check_each
 from opstage.cli.check.request import Asked, Request
-from opstage.cli.check.user import check_user
 from opstage.interpreters.shape_check.formats import CheckOutcome
 
 ASKED = Asked(inputs=("x: B 3",))
@@ -217,9 +217,9 @@ LETHAL = {
 }
 
 
-@pytest.mark.parametrize("forks", [process.CAN_FORK, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("forks", [processes.CAN_FORK, pytest.param(False, marks=pytest.mark.slow)])
 def test_what_ends_a_process_or_never_does(folder: Path, forks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "CAN_FORK", forks)
+    monkeypatch.setattr(processes, "CAN_FORK", forks)
     lethal = LETHAL if forks else {name: case for name, case in LETHAL.items() if name != "orphaned"}  # kills pytest
     for name, (text, _, _) in lethal.items():
         (folder / f"{name}.py").write_text(text)
@@ -231,10 +231,10 @@ def test_what_ends_a_process_or_never_does(folder: Path, forks: bool, monkeypatc
         assert line(outcome) == place
 
 
-@pytest.mark.skipif(not process.CAN_FORK, reason="needs workers")
+@pytest.mark.skipif(not processes.CAN_FORK, reason="needs workers")
 def test_files_of_one_worker_know_nothing_of_each_other(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One core, so one worker: state of modules and of the system, and what dies, stays with a file."""
-    monkeypatch.setattr(process, "usable_cores", lambda: 1)
+    monkeypatch.setattr(processes, "usable_cores", lambda: 1)
     spoils = (
         "import builtins, os, signal, sys, threading, time\n"
         "import numpy, opstage, shared\n"

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import opstage
-from opstage.cli.interrupt import INTERRUPTED
+from opstage.cli.exit_codes import INTERRUPTED
 
 HOOK = """
 import os, signal, sys

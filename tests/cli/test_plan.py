@@ -58,7 +58,7 @@ def test_the_same_as_json(opstage: Command) -> None:
 def test_the_machine_is_measured_anew_when_asked(opstage: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
     monkeypatch.setattr(
-        importlib.import_module("opstage.cli.plan"), "machine_rates", lambda _, anew: asked.append(anew)
+        importlib.import_module("opstage.cli.timing"), "machine_rates", lambda _, anew: asked.append(anew)
     )
     assert opstage("plan", *MLP, "--at", "B=16", "--calibrate")[0] == 0
     assert asked == [True]
@@ -106,7 +106,7 @@ def test_sizes_left_out_are_those_of_the_recipe(opstage: Command) -> None:
         (DEVICE.replace("float32", "float64"), "no peak is known for float32"),
         (DEVICE.replace("= { float32 = 1e10 }", "= 1e10"), "not a table"),
         ("name = ", "not a TOML file"),
-        ("flops = " + "[" * 9999, "not a TOML file: nested deeper than 64"),
+        ("flops = " + "[" * 9999, "not a TOML file: maximum recursion"),
     ],
 )
 def test_files_of_devices_that_say_nothing_useful(opstage: Command, tmp_path: Path, text: str, why: str) -> None:

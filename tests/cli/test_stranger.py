@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from opstage.runs.model import load
+from opstage.runs.trained_model import load
 from tests.cli.conftest import Command
 
 NAMES = ("setosa", "versicolor", "virginica")

@@ -11,7 +11,6 @@ import pytest
 
 import opstage
 from opstage.config import Layer, Mismatch, convert, merge, read_toml, toml_literal
-from opstage.config.convert import read_text
 from opstage.ops.errors import UsageError
 
 
@@ -103,7 +102,7 @@ def test_wrong_types_say_what_was_expected(value: object, annotation: object, me
     ],
 )
 def test_flags_are_read_by_their_type(text: str, annotation: object, expected: object) -> None:
-    assert read_text(text, annotation) == expected
+    assert convert(text, annotation, text=True) == expected
 
 
 @pytest.mark.parametrize(
@@ -203,4 +202,4 @@ def test_one_module_reads_toml() -> None:
     package = Path(opstage.__file__).parent
     readers = [path for path in package.rglob("*.py") if "import tomllib" in path.read_text()]
     found = {path.relative_to(package).as_posix() for path in readers}
-    assert found == {"config/toml.py", "ops/other_names.py"}
+    assert found == {"config.py", "ops/other_names.py"}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import opstage
-from opstage.cli.output import Voice
+from opstage.cli.train import Voice
 from opstage.interpreters.shape_check.formats import FORMATS, CheckOutcome, render
 from opstage.interpreters.shape_check.table.formats import for_terminal, plain
 from opstage.runs.progress import Bar

@@ -17,7 +17,7 @@ from opstage import Spec, UsageError
 from opstage.data import Dataset, Loader, from_arrays, map_files, train_test_split
 from opstage.data.memory_map import RowView, is_mapped, row_view, watch
 from opstage.data.text import read_text, windows
-from opstage.runs.versions import data_digest
+from opstage.runs.directory import data_digest
 
 from .test_preparation import loaded, model_of, regression
 

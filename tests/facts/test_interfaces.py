@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 import opstage
 from opstage import Spec, UsageError, shapes
+from opstage.cli.check.checks import check_user
 from opstage.cli.check.request import Asked, Request
-from opstage.cli.check.user import check_user
 from opstage.cli.main import cli
 from opstage.interpreters.shape_check.formats import CheckOutcome, render
 from opstage.ops.spec import Causal, Ignores, Independent, Uses, Window, declared, read_claims

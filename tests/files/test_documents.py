@@ -13,9 +13,8 @@ import pytest
 
 from opstage.documents import Document, plain_number
 from opstage.ops.errors import UsageError
-from opstage.runs.directory import ORIGINS, RUN, first_origins
+from opstage.runs.directory import ORIGINS, RUN, first_origins, read_run
 from opstage.runs.metrics import MetricLog, read_metrics
-from opstage.runs.versions import read_run
 from opstage.training.checkpoint import MANIFEST, load, restore, save
 from tests.training import resume_program as program
 from tests.training.test_checkpoint import batch, rewrite, snapshot

@@ -34,13 +34,12 @@ from opstage.ops.dims import DimScope
 from opstage.ops.errors import OpstageError
 from opstage.ops.spec import read_inputs, sized
 from opstage.ops.types import as_dtype
-from opstage.runs.directory import RunDirectory
-from opstage.runs.generation import load_gpt
+from opstage.runs.directory import RunDirectory, read_run
 from opstage.runs.metrics import MetricLog, read_metrics
 from opstage.runs.run import train
+from opstage.runs.samples import load_gpt
 from opstage.runs.settings import configure, configure_resumed
 from opstage.runs.task import prepare
-from opstage.runs.versions import read_run
 from opstage.tensors import read_header, read_tensors
 from opstage.training import checkpoint
 from opstage.training.headers import array_headers

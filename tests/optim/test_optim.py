@@ -15,7 +15,7 @@ from opstage.cli.check.sections import optimizer_called
 from opstage.ops.errors import UsageError
 from opstage.optim import schedule
 from opstage.options import Options
-from opstage.runs.config import OptimizerSettings
+from opstage.runs.settings import OptimizerSettings
 
 SHAPES = [(3, 4), (5, 2), (2, 2)]
 STEPS = 6

@@ -188,7 +188,7 @@ def test_numbers_that_are_not_finite_stop_it() -> None:
 def test_a_model_that_is_not_its_files_is_one_made_in_python(tmp_path: Path) -> None:
     import dataclasses
 
-    from opstage.runs.definition import defined_by
+    from opstage.runs.model_files import defined_by
 
     assert defined_by(model("mlp", SMALL)).word == "mlp"
     changed = dataclasses.replace(model("mlp", SMALL), outputs=lambda ops, params, x: {"n": derived.dropout})

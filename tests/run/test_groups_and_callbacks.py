@@ -11,10 +11,10 @@ from click.testing import CliRunner
 
 from opstage import callbacks, optim
 from opstage.cli.train import train
+from opstage.config import read_groups, write_groups
 from opstage.ops.errors import UsageError
 from opstage.optim.groups import Grouped
 from opstage.runs.directory import BEST, CHECKPOINT
-from opstage.runs.groups import read_groups, write_groups
 from opstage.runs.metrics import read_metrics
 from opstage.runs.run import run_task
 from opstage.runs.settings import configure, configure_resumed

@@ -12,8 +12,8 @@ import pytest
 
 from opstage.ops.errors import UsageError
 from opstage.runs import configure, train
-from opstage.runs.confusion import Classification, Mistake, classify
 from opstage.runs.directory import REPORT, RunDirectory
+from opstage.runs.evaluation import Classification, Mistake, classify
 from opstage.runs.journal import Journal, Pace
 from opstage.runs.metrics import Curves
 from opstage.runs.report import classification_html

@@ -11,8 +11,7 @@ import pytest
 from matplotlib.image import imread
 
 from opstage.runs import configure
-from opstage.runs.charts import data_uri, panel_svg, thinned
-from opstage.runs.metrics import Curve, Curves
+from opstage.runs.metrics import Curve, Curves, data_uri, panel_svg, thinned
 from opstage.runs.samples import COUNT, TEXT_LENGTH, GeneratedText, ImageRows, samples
 from opstage.runs.task import Task, prepare
 

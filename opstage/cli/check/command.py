@@ -23,17 +23,19 @@ from ...optim import SHIPPED
 from ...options import Options
 from ..commands import OPTION_PATHS, DottedCommand, dotted_flags, flag_layer, with_option_flags
 from .cache import Cache, cache_folder
-from .process import check_each
-from .project import Project, find_project, rules_named
+from .processes import check_each
 from .request import Asked, Request, seconds
-from .target import (
+from .selection import (
     CheckTarget,
+    Project,
     Selection,
     excluded_by,
     files_in,
+    find_project,
     is_many,
     may_declare,
     read_target,
+    rules_named,
     selected,
     with_programs,
 )
@@ -187,7 +189,7 @@ def check(
     outcomes: dict[CheckTarget, list[CheckOutcome]] = {target: [] for target in chosen}
     for target in chosen:
         if target.model is not None:
-            from .model import check_configured
+            from .checks import check_configured
 
             layers = [flag_layer({**OPTION_PATHS, "mesh": "options.mesh", "zero": "options.zero"}, option_flags)]
             if project.options:

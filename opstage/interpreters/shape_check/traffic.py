@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, final
 
-from ...config.toml import toml_document
+from ...config import toml_document
 from ...distributed.collectives import SMALL
 from ...ops.body import Body, Equation
 from ...ops.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, SHIFT, sent_bytes

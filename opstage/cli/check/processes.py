@@ -1,40 +1,234 @@
-"""A separate process for each user file, which isolates the effects of the file and limits its time."""
+"""A separate process for each user file, which isolates the effects of the file and limits its time.
+
+Workers have imported Opstage and fork a child for each file. Systems without fork start a child for each."""
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
+import gc
 import json
 import os
 import queue
 import re
+import select
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import time
+import traceback
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, final
+from typing import IO, Any, NoReturn, final
 
 from ...forks import usable_cores
-from ...interpreters.shape_check.formats import CheckOutcome, Unusable, from_document
+from ...interpreters.shape_check.formats import CheckOutcome, Unusable, from_document, to_document
 from ...loading import is_own_file
 from ...ops.errors import SourceLine
 from .cache import CHUNK, Cache, Printed
-from .child import READ, RESULT, TRACE
 from .request import GRACE, Request
-from .worker import CAN_FORK
+
+# The child, which checks a file: it receives a request and writes the outcomes to files in a folder -------------------
+
+RESULT = "outcomes.json"
+TRACE = "trace.txt"
+READ = "read.json"
+
+
+def check_alone() -> None:
+    """Check one file, in a process started for it."""
+    folder = Path(sys.argv[1])
+    text = sys.stdin.readline()
+    _follow_parent()
+    run(folder, Request.read(text))
+
+
+def run(folder: Path, request: Request) -> NoReturn:
+    """Check a file and end the process; the folder then has the outcomes, or on a crash the stack trace."""
+    _limit_memory(request.memory_limit)
+    with open(folder / TRACE, "w") as trace:
+        from ...loading import import_from_text
+        from .cache import Witness
+        from .checks import check_user
+
+        witness = Witness(folder)
+        import_from_text()
+        faulthandler.enable(trace)
+        faulthandler.dump_traceback_later(request.time_limit, exit=True, file=trace)
+        documents = [to_document(outcome) for outcome in check_user(request)]
+        faulthandler.cancel_dump_traceback_later()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        (folder / READ).write_text(json.dumps(witness.read()))
+        result = json.dumps(documents)
+        (folder / f"{RESULT}.new").write_text(result)
+        os.replace(folder / f"{RESULT}.new", folder / RESULT)
+    os._exit(0)  # threads started by the user's file do not keep the process alive
+
+
+def _follow_parent() -> None:
+    """End when the parent ends, and give the user's file an empty standard input."""
+    lifeline = os.dup(0)
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    os.close(empty)
+
+    def follow() -> None:
+        while os.read(lifeline, 64):
+            pass
+        if hasattr(os, "killpg"):
+            os.killpg(os.getpgrp(), signal.SIGKILL)
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+def _limit_memory(limit: int | None) -> None:
+    """Make an allocation beyond `limit` bytes raise MemoryError, if the system supports such a limit."""
+    if limit is None:
+        return
+    try:
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit if most < 0 else min(limit, most), most))
+    except (ImportError, ValueError, OSError):
+        return
+
+
+# The worker, which forks the children: it reads tasks, {"folder": …, "request": …}, from standard input, a line each --
+
+CAN_FORK = hasattr(os, "fork") and hasattr(os, "killpg") and sys.platform != "darwin"
+"""Whether workers are supported; macOS's system libraries do not survive a fork."""
+
+
+def serve() -> None:
+    tasks, reports = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(null, standard)
+    wake, woken = os.pipe()
+    os.set_blocking(wake, False)
+    os.set_blocking(woken, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+    _warm()
+    with open(tasks, "rb", buffering=0) as lines:
+        while line := _line(lines.fileno()):
+            task = json.loads(line)
+            report = _serve(Path(task["folder"]), Request.read(task["request"]), lines.fileno(), reports, wake)
+            os.write(reports, json.dumps(report).encode() + b"\n")
+    os._exit(0)
+
+
+def _warm() -> None:
+    """Import and run once what every check needs, so that children inherit it."""
+    from ...interpreters.shape_check.formats import CheckOutcome, to_document
+    from ...ops import derived as derived
+    from ...ops.spec import Shapes, read_inputs
+    from ...runs import settings as settings  # what a model file needs
+    from ...training.program_check import check_program
+    from . import checks as checks
+
+    with contextlib.suppress(Exception):  # only an optimisation
+        shapes = Shapes(read_inputs(["x: B 2"]), read_inputs(["w: 2 2"]))
+        checked = check_program(lambda ops, params, x: ops.sum(ops.linear(params["w"], None, x)), shapes)
+        to_document(CheckOutcome.of(checked.report, "", checked.what))
+    gc.collect()
+    gc.freeze()  # so that children do not traverse shared objects, which would copy their pages
+
+
+def _line(source: int) -> bytes:
+    """Read the next line; empty at the end."""
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        chunk = os.read(source, 1 << 16)
+        if not chunk:
+            return b""
+        line += chunk
+    return bytes(line)
+
+
+def _serve(folder: Path, request: Request, tasks: int, reports: int, wake: int) -> dict[str, Any]:
+    """Check one file in a child; return how it ended and what it printed."""
+    reads, writes = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads: NumPy's mind no fork, and there are no others
+        pid = os.fork()
+    if pid == 0:
+        _be_child(folder, request, writes, (reads, tasks, reports, wake))
+    with contextlib.suppress(OSError):
+        os.setpgid(pid, pid)  # in both processes, since either may run first
+    os.close(writes)
+    os.write(reports, b"%d\n" % pid)
+    printed, late, code = Printed(), False, None
+    deadline = time.monotonic() + request.time_limit + GRACE
+    sources = [reads, tasks, wake]
+    while code is None:
+        ready = select.select(sources, [], [], max(0.0, deadline - time.monotonic()))[0]
+        if tasks in ready:  # no task arrives during another: the parent has closed the pipe
+            _end_group(pid)
+            os.waitpid(pid, 0)
+            os._exit(1)
+        if wake in ready:
+            os.read(wake, 4096)
+        if reads in ready:
+            chunk = os.read(reads, CHUNK)
+            if not chunk:
+                sources.remove(reads)
+            printed.take(chunk)
+        late = time.monotonic() >= deadline
+        if late:
+            _end_group(pid)
+        ended, status = os.waitpid(pid, 0 if late else os.WNOHANG)
+        code = os.waitstatus_to_exitcode(status) if ended else None
+    _end_group(pid)  # and everything that it started
+    os.set_blocking(reads, False)
+    with contextlib.suppress(BlockingIOError):
+        while not printed.is_full and (chunk := os.read(reads, CHUNK)):
+            printed.take(chunk)
+    os.close(reads)
+    return {"code": code, "late": late, "printed": printed.text}
+
+
+def _be_child(folder: Path, request: Request, output: int, inherited: tuple[int, ...]) -> NoReturn:
+    try:
+        os.setpgid(0, 0)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        for number in (output, *inherited):
+            os.close(number)
+        run(folder, request)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
+def _end_group(pid: int) -> None:
+    """End a child and everything that it started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+# The command, which starts workers or children ------------------------------------------------------------------------
 
 _MOST = 16  # workers, each of which imports Opstage
 _FAREWELL = 2.0  # seconds for a worker to end its child
 _ROOT = str(Path(__file__).resolve().parents[3])
 _PROCESS = """import sys
 sys.path.insert(0, sys.argv[2])  # the Opstage that is running here
-from opstage.cli.check.{module} import main
+from opstage.cli.check.processes import {main}
 del sys.path[0]
-main()"""
+{main}()"""
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in ', re.MULTILINE)
 
 
@@ -119,7 +313,7 @@ class Worker:
     def _ask(self, task: str, request: Request) -> dict[str, Any]:
         """Return the worker's report on the child, or a report on the worker if that ends first."""
         if self._process is None and not self._ended:
-            self._process = _start("worker", "", subprocess.PIPE, subprocess.DEVNULL)
+            self._process = _start("serve", "", subprocess.PIPE, subprocess.DEVNULL)
         process = self._process
         if process is None:
             return {"code": -int(signal.SIGKILL), "late": False, "printed": ""}
@@ -140,9 +334,9 @@ class Worker:
             return {"code": code, "late": False, "printed": ""}
 
 
-def _start(module: str, folder: str, output: int, errors: int) -> subprocess.Popen[bytes]:
+def _start(main: str, folder: str, output: int, errors: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-P", "-c", _PROCESS.format(module=module), folder, _ROOT],
+        [sys.executable, "-P", "-c", _PROCESS.format(main=main), folder, _ROOT],
         stdin=subprocess.PIPE,
         stdout=output,
         stderr=errors,
@@ -155,7 +349,7 @@ def _check(request: Request, running: set[subprocess.Popen[bytes]], cache: Cache
     """Return the outcomes for one file from a process started for it, on systems without workers."""
     with tempfile.TemporaryDirectory(prefix="opstage-check-") as name:
         folder = Path(name)
-        process = _start("child", name, subprocess.PIPE, subprocess.STDOUT)
+        process = _start("check_alone", name, subprocess.PIPE, subprocess.STDOUT)
         running.add(process)
         printed = Printed()
         assert process.stdin is not None and process.stdout is not None

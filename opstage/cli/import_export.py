@@ -1,4 +1,4 @@
-"""`opstage import-weights` and `opstage export-weights`: exchange weights with other libraries by safetensors files."""
+"""`opstage import`: an ONNX model as source. `opstage import-weights`, `export-weights`: weights of other libraries."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from ..interop.network import LOSSES
 from ..interop.weights import (
     WeightMap,
     export_weights,
@@ -26,9 +27,39 @@ from ..runs.directory import CHECKPOINT
 from ..runs.run import begin
 from ..runs.settings import configure
 from ..runs.task import prepare
-from ..training import checkpoint
+from ..training import checkpoint as checkpoint
 from ..training.saved import TrainerValues
 from .commands import OPTION_PATHS, DottedCommand, flag_layer, with_option_flags
+
+
+@click.command("import")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path), metavar="FILE", help="The Python file that is written."
+)
+@click.option("--force", is_flag=True, help="Write over FILE and its weights where they are there.")
+@click.option("--loss", type=click.Choice(LOSSES), default=None, help="What training compares its output by.")
+@click.option("--output", default="", metavar="NAME", help="The output that is compared, where there are several.")
+@click.option("--fixed", multiple=True, metavar="NAME=VALUE", help="Give an input a value, as in shape=2 3.")
+@click.option("--where", multiple=True, metavar="RELATION", help="A constraint on open sizes, as in T >= 65.")
+def import_command(
+    model: Path, out: Path, force: bool, loss: str | None, output: str, fixed: Sequence[str], where: Sequence[str]
+) -> None:
+    """Write MODEL, an ONNX file, as source in ops: FILE, and its weights beside it in the safetensors format.
+
+    The file is a model of your own: opstage check FILE, opstage train FILE --data DATA, opstage graph FILE. It is
+    proved to compute what MODEL computes, op by op, before it is written.
+    """
+    from ..interop.onnx.model import fixed_values, load
+    from ..interop.source import write_source
+
+    found = load(model, fixed=fixed_values(fixed), where=tuple(where))
+    made = write_source(found, out, origin=model.name, loss=loss or "", output=output, force=force)
+    click.echo(f"wrote {made.source}, {made.lines} lines, and {made.weights}, {made.parameters:,} parameters")
+    click.echo(f"  opstage check {made.source}    its shapes, for every size")
+    how = "" if loss else " --model.loss cross_entropy"
+    click.echo(f"  opstage train {made.source}{how} --data FILE --out runs/{made.source.stem}")
+
 
 _with_map = click.option(
     "--map",
@@ -46,7 +77,7 @@ _with_map = click.option(
 @click.option("--config", type=click.Path(path_type=Path), metavar="SETTINGS", help="A TOML file with any setting.")
 @_with_map
 @with_option_flags
-def import_command(
+def import_weights_command(
     model: str, file: Path, out: str | None, config: Path | None, choices: Sequence[str], **flags: Any
 ) -> None:
     """Bring the weights of FILE to MODEL, and show which tensor became which parameter.
@@ -79,7 +110,7 @@ def import_command(
     help="A safetensors file of the model that is to load FILE; names and layouts are taken from it.",
 )
 @_with_map
-def export_command(run: Path, file: Path, like: Path | None, choices: Sequence[str]) -> None:
+def export_weights_command(run: Path, file: Path, like: Path | None, choices: Sequence[str]) -> None:
     """Write the weights of RUN, a run directory or a checkpoint, to FILE in the safetensors format.
 
     In PyTorch, net.load_state_dict(safetensors.torch.load_file(FILE)) reads it. Names are PyTorch's usual ones, or

@@ -1,4 +1,4 @@
-"""`opstage bench [MODEL]`: time a training step of a shipped model, and each of its kernels."""
+"""`opstage bench`: time a training step, and each of its kernels. `opstage plan`: predict its time, with the causes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,17 @@ from ..interpreters.graph.cpu.cost import measure_limits
 from ..interpreters.graph.profile import Profile, profile
 from ..models import Model
 from ..ops.errors import UsageError
+from ..planning.calibration import machine_rates
+from ..runs.plan import CPU, measure_settings, plan_settings, settings_of
 from ..runs.predictions import made_inputs, predictor_of
 from ..runs.settings import Settings, configure
 from ..runs.task import Task, prepare
-from .commands import OPTION_PATHS, DottedCommand, flag_layer, read_sizes, with_option_flags
+from .commands import OPTION_PATHS, DottedCommand, dotted_flags, flag_layer, read_sizes, with_option_flags
 
 _WARM_UP = 3
 _LEAST_STEPS = 5
 _ROWS = 30
-_PATHS = {"batch_size": "data.batch_size", "data": "data.file", **OPTION_PATHS}
+_BENCH_PATHS = {"batch_size": "data.batch_size", "data": "data.file", **OPTION_PATHS}
 
 
 @click.command(cls=DottedCommand)
@@ -53,7 +56,7 @@ def bench(
     """
     if not 0 <= seconds < float("inf"):
         raise UsageError(f"--seconds {seconds}: expected a number of seconds, 0 or more")
-    layer = flag_layer(_PATHS, flags)
+    layer = flag_layer(_BENCH_PATHS, flags)
     configuration = configure(model, file=config, flags=[layer])
     if profiled and configuration.origins["options.backend"] == "default":
         implied = Layer({"options.backend": "compiled"}, {"options.backend": "--profile"})
@@ -176,3 +179,71 @@ def _shown(made: Profile) -> str:
         f"this machine at most: {made.limits}\n\n{made.table(_ROWS)}\n\n"
         f"at that limit all kernels would take {1e3 * made.least_seconds:.3f} ms"
     )
+
+
+# opstage plan ---------------------------------------------------------------------------------------------------------
+
+_PLAN_PATHS = {**OPTION_PATHS, "mesh": "options.mesh", "zero": "options.zero"}
+
+
+@click.command(cls=DottedCommand)
+@click.argument("model", required=False)
+@click.option(
+    "--at", metavar="B=64,…", default="", help="Numbers for named sizes of the batch; the recipe's for others."
+)
+@click.option(
+    "--on",
+    metavar="DEVICE",
+    default=CPU,
+    show_default=True,
+    help="cpu, this machine, whose rates are measured; a100, h100, h200 by published peaks; or a TOML file.",
+)
+@click.option("--calibrate", is_flag=True, help="Measure this machine anew, and keep that.")
+@click.option("--steps", type=click.IntRange(1), metavar="N", help="Hours and energy of a run of so many steps.")
+@click.option("--epochs", type=click.IntRange(1), metavar="N", help="The same of so many epochs of the recipe's data.")
+@click.option("--mesh", metavar="AXES", help="Plan the step of a rank of a mesh: data=4.")
+@click.option("--zero", type=int, metavar="LEVEL", help="With --mesh: ZeRO, as by train.")
+@click.option(
+    "--cluster", metavar="FILE", help="With --mesh: the machines by which messages are timed, as by check --cluster."
+)
+@click.option("--measure", is_flag=True, help="Run the step too, and say where the prediction differs and by how much.")
+@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
+@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="A TOML file with any of the settings.")
+@with_option_flags
+def plan(
+    model: str | None,
+    at: str,
+    on: str,
+    calibrate: bool,
+    steps: int | None,
+    epochs: int | None,
+    cluster: str | None,
+    measure: bool,
+    as_json: bool,
+    config: Path | None,
+    **flags: Any,
+) -> None:
+    """Predict the time of a training step of MODEL (by default cnn), by block and by what it is bound; its memory, the
+    largest batch that fits, and what a run takes.
+
+    MODEL is a shipped model, a file of your own or a run, configured as by train. The rates of this machine are
+    measured once, in a few seconds, and kept.
+    """
+    is_run = model is not None and Path(model).is_dir()
+    if is_run and (config is not None or dotted_flags()):
+        raise UsageError(f"{model} is a run, which has its own settings; leave --config and other settings out")
+    settings = settings_of(model, config, [] if is_run else [flag_layer(_PLAN_PATHS, flags)])
+    if is_run:
+        given = {name: value for name, value in flags.items() if value is not None}
+        settings = replace(settings, options=settings.options.replace(**given))
+    if calibrate:
+        if on != CPU:
+            raise UsageError(f"--calibrate measures this machine, and the plan is for {on}; leave one of them out")
+        machine_rates(settings.options.replace(mesh="", zero=0), anew=True)
+    made = plan_settings(settings, read_sizes(at), on, steps=steps, epochs=epochs, cluster=cluster)
+    found = measure_settings(settings, made) if measure else None
+    if as_json:
+        data = made.as_data() if found is None else made.as_data() | {"measured": found.as_data()}
+        click.echo(json.dumps(data, indent=1))
+    else:
+        click.echo(str(made) if found is None else f"{made}\n\n{found}")

@@ -1,4 +1,4 @@
-"""`Definition`: a model before it is configured, either shipped or in a user's file."""
+"""Models by name or file: `Definition`, a model before it is configured, and copies of its files in a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any, final, get_type_hints
 import numpy as np
 
 from ..as_written import is_as_written
-from ..config.layers import fields_of
+from ..config import fields_of
 from ..init import Declaration
 from ..loading import Refusal, declaring, find, load_file, loaded_copy, refusal
 from ..models import MODELS, Model, Recipe
@@ -26,9 +26,11 @@ from ..models.zoo import name_of
 from ..ops.errors import OpstageError, UsageError, nearest
 from ..ops.spec import Shapes, declared
 from ..ops.trees import flatten, paths
-from ..ops.untrusted import a_type
+from ..ops.untrusted import a_type, brief
 from ..readable import require_file
-from ..written_files import files_of
+from ..tensors import read_bytes
+from ..written_files import files_of, late_import, source_root
+from .directory import RUN, SOURCE, RunDirectory, run_document
 from .evaluation import require_batch
 
 
@@ -312,3 +314,77 @@ def _has_values(leaf: Any) -> bool:
 def _unusable(error: Refusal, word: str = "") -> UsageError:
     place = f" ({error.source})" if error.source is not None else ""
     return UsageError(f"{word}: {error.reason}{place}" if word else f"{error.reason}{place}")
+
+
+# source/ in a run directory: copies of the files, from which the run is loaded again ----------------------------------
+
+_FILES = "source"
+
+
+def keep_source(directory: RunDirectory, defined: Definition) -> dict[str, str]:
+    """Write the model's files to source/; return the SHA-256 of each, by its path there. Empty for a shipped model."""
+    digests: dict[str, str] = {}
+    late = None if defined.file is None else late_import(next(iter(defined.texts)))
+    if late is not None:
+        raise UsageError(
+            f"{late[0]}:{late[1]}: imports a file beside it when a function is called, and a run that is loaded from "
+            "its own copies would then take another one; move the import to the top of the file"
+        )
+    for name, text in _named(defined).items():
+        directory.write(f"{SOURCE}/{name}", text)
+        digests[name] = hashlib.sha256(text).hexdigest()
+    return digests
+
+
+def kept_file(directory: Path) -> Path | None:
+    """Return the copy of the model's file in the run in `directory`, or None if its model has no file.
+
+    Raises UsageError if a copy is missing or has changed.
+    """
+    digests = _digests(directory)
+    for name, digest in digests.items():
+        path = directory / SOURCE / name
+        if not path.is_file():
+            raise UsageError(f"{path}: is missing; the run in {directory} is one of a model that is made of it")
+        if hashlib.sha256(read_bytes(path)).hexdigest() != digest:
+            raise UsageError(
+                f"{path}: has changed since the run was started: {directory} holds the parameters of what it was; "
+                "restore it from a copy"
+            )
+    return directory / SOURCE / next(iter(digests)) if digests else None
+
+
+def changes(directory: Path, defined: Definition) -> list[str]:
+    """Return the files, by their original paths, that are gone or have changed since the run in `directory` kept
+    them."""
+    digests = _digests(directory)
+    if not digests or defined.file is None:
+        return []
+    root, first = defined.file.absolute(), next(iter(digests))
+    for _ in Path(first).parts:
+        root = root.parent
+    return [
+        str(root / name)
+        for name, digest in digests.items()
+        if not (root / name).is_file() or hashlib.sha256(read_bytes(root / name)).hexdigest() != digest
+    ]
+
+
+def _named(defined: Definition) -> Mapping[str, bytes]:
+    """Return the contents of the model's files, its own first, by path relative to the root of its imports."""
+    if defined.file is None:
+        return {}
+    root = source_root(next(iter(defined.texts)))
+    return {path.relative_to(root).as_posix(): text for path, text in defined.texts.items()}
+
+
+def _digests(directory: Path) -> dict[str, str]:
+    path = directory / RUN
+    if not path.is_file():
+        return {}
+    held = run_document(path).get(_FILES)
+    digests = {} if held is None else {name: digest.text() for name, digest in held.items()}
+    for name in digests:
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise UsageError(f"{path}: names a file outside the run: {brief(name)}; restore it from a copy")
+    return digests
