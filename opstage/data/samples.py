@@ -16,7 +16,7 @@ from .dataset import Dataset, from_arrays, train_test_split
 Floats = npt.NDArray[np.float64]
 
 VISCOSITY = 0.01 / math.pi
-_SITE = site_of((("opstage.burgers", 0),), 0)
+_POINTS = site_of((("opstage.burgers", 0),), 0)
 _NODES = 100
 _CHUNK = 4096
 
@@ -51,7 +51,7 @@ def points(count: int = 8192, *, near: float = 0.5, width: float = 0.1, seed: in
 
     The solution steepens into a front at x = 0, with a width of about ν, which uniform points would rarely hit.
     """
-    u = uniform_bits(stream_key(seed, 0, _SITE), 2 * count, np.float64).reshape(2, count)
+    u = uniform_bits(stream_key(seed, 0, _POINTS), 2 * count, np.float64).reshape(2, count)
     x = 2 * u[0] - 1
     x[: round(near * count)] *= width
     return _dataset(x, u[1])
@@ -84,7 +84,7 @@ def held_out_digits(seed: int) -> tuple[Dataset, Dataset]:
 
 # Noise ----------------------------------------------------------------------------------------------------------------
 
-_SITE = site_of((("opstage.noise", 0),), 0)
+_NOISE = site_of((("opstage.noise", 0),), 0)
 
 
 def noisy(dataset: Dataset, *, deviation: float, copies: int = 1, seed: int = 0, part: int = 0) -> Dataset:
@@ -103,5 +103,5 @@ def noisy(dataset: Dataset, *, deviation: float, copies: int = 1, seed: int = 0,
     if copies < 1:
         raise UsageError(f"copies={copies} leaves no sample; expected an integer > 0")
     clean = np.tile(dataset["x"], (copies, *(1,) * (dataset["x"].ndim - 1)))
-    noise = normal_bits(stream_key(seed, part, _SITE), clean.size, np.float64).reshape(clean.shape)
+    noise = normal_bits(stream_key(seed, part, _NOISE), clean.size, np.float64).reshape(clean.shape)
     return Dataset(("x", "y"), ((clean + deviation * noise).astype(clean.dtype), clean))
