@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
 from ..data.samples import held_out_digits
 from ..ops.derived import dropout
 from ..ops.protocol import Ops, R
-from ..ops.spec import Spec
 from .classify import classifier_loss, classifier_metrics, classifier_outputs
 from .layers import conv, conv_init, linear, linear_init
-from .model import Model
+from .model import Model, image_batch, of_programs
 from .recipe import Recipe
 
 
@@ -78,26 +76,9 @@ def outputs(ops: Ops[R], params: dict[str, Any], x: R, *, config: Config) -> dic
 
 def make(config: Config) -> Model:
     """The model for one config."""
-    return Model(
-        "cnn",
-        config,
-        init(config),
-        partial(loss, config=config),
-        partial(metrics, config=config),
-        (
-            Spec(("B", config.inputs, config.height, config.width)),
-            Spec("B", dtype="int64", range=(0, config.classes - 1)),
-        ),
-        outputs=partial(outputs, config=config),
-    )
+    return of_programs("cnn", config, image_batch(config), init=init, loss=loss, metrics=metrics, outputs=outputs)
 
 
 RECIPE = Recipe(
-    data=held_out_digits,
-    epochs=25,
-    batch_size=64,
-    lr=0.002,
-    weight_decay=0.01,
-    metric="accuracy",
-    goal=0.98,
+    data=held_out_digits, epochs=25, batch_size=64, lr=0.002, weight_decay=0.01, metric="accuracy", goal=0.98
 )

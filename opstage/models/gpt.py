@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from ..data import text as text_files
@@ -17,7 +16,7 @@ from ..ops.derived import counted, dropout
 from ..ops.protocol import Ops, R
 from ..ops.spec import Spec
 from .layers import Tree, layer_norm, norm_init
-from .model import Model
+from .model import Model, of_programs
 from .parallel import column_linear, cross_entropy, embedding
 from .recipe import Recipe, Split
 from .transformer import Block, block_init, transformer_block
@@ -128,15 +127,7 @@ def make(config: Config) -> Model:
     """The model for one config."""
     text = Spec("B T", dtype="int64", where=(f"T <= {config.length}",), range=(0, BYTES - 1))
     labels = text.changed(range=None)  # those that are ignore_index do not count
-    return Model(
-        "gpt",
-        config,
-        init(config),
-        partial(loss, config=config),
-        partial(metrics, config=config),
-        (text, labels),
-        outputs=partial(outputs, config=config),
-    )
+    return of_programs("gpt", config, (text, labels), init=init, loss=loss, metrics=metrics, outputs=outputs)
 
 
 def text_windows(file: Path | None, held_out: float, config: Config) -> Split:

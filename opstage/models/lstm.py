@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from ..data.samples import held_out_digits
 from ..init import Declaration, uniform, zeros
 from ..ops.derived import dropout
 from ..ops.protocol import Ops, R
-from ..ops.spec import Spec
 from .classify import classifier_loss, classifier_metrics, classifier_outputs
 from .layers import Tree, linear, linear_init
-from .model import Model
+from .model import Model, image_batch, of_programs
 from .recipe import Recipe
 
 
@@ -112,18 +110,7 @@ def outputs(ops: Ops[R], params: dict[str, Any], x: R, *, config: Config) -> dic
 
 def make(config: Config) -> Model:
     """The model for one config."""
-    return Model(
-        "lstm",
-        config,
-        init(config),
-        partial(loss, config=config),
-        partial(metrics, config=config),
-        (
-            Spec(("B", config.inputs, config.height, config.width)),
-            Spec("B", dtype="int64", range=(0, config.classes - 1)),
-        ),
-        outputs=partial(outputs, config=config),
-    )
+    return of_programs("lstm", config, image_batch(config), init=init, loss=loss, metrics=metrics, outputs=outputs)
 
 
 RECIPE = Recipe(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -94,6 +95,29 @@ class Model:
     def measures(self) -> Callable[..., Any]:
         """`metrics`, or the loss as the only metric of a model without any."""
         return self.metrics if self.metrics is not None else _loss_alone(self.require_loss(), self.batch_starts - 1)
+
+
+def of_programs(
+    name: str,
+    config: Any,
+    batch: tuple[Spec, ...],
+    *,
+    init: Callable[[Any], Any],
+    loss: Callable[..., Any],
+    metrics: Callable[..., Any],
+    outputs: Callable[..., Any],
+    state: Callable[[Any], Any] | None = None,
+) -> Model:
+    """The model of a file's functions, each of which takes the config."""
+    programs = [partial(program, config=config) for program in (loss, metrics, outputs)]
+    first = None if state is None else state(config)
+    return Model(name, config, init(config), programs[0], programs[1], batch, first, programs[2])
+
+
+def image_batch(config: Any) -> tuple[Spec, Spec]:
+    """The Specs of images (B, inputs, height, width) and their labels, of a config with these sizes and `classes`."""
+    labels = Spec("B", dtype="int64", range=(0, config.classes - 1))
+    return Spec(("B", config.inputs, config.height, config.width)), labels
 
 
 def models_in(module: ModuleType) -> list[str]:

@@ -6,17 +6,15 @@ He, Zhang, Ren, Sun, Deep residual learning for image recognition, 2016.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from ..data.samples import held_out_digits
 from ..ops.derived import global_avg_pool
 from ..ops.program import Aux
 from ..ops.protocol import Ops, R
-from ..ops.spec import Spec
 from .classify import classifier_loss, classifier_metrics, classifier_outputs
 from .layers import Tree, batch_norm, batch_norm_state, conv, conv_norm_init, linear, linear_init
-from .model import Model
+from .model import Model, image_batch, of_programs
 from .recipe import Recipe
 
 
@@ -123,27 +121,11 @@ def outputs(ops: Ops[R], params: Tree, state: Tree, x: R, *, config: Config) -> 
 
 def make(config: Config) -> Model:
     """The model for one config."""
-    return Model(
-        "resnet",
-        config,
-        init(config),
-        partial(loss, config=config),
-        partial(metrics, config=config),
-        (
-            Spec(("B", config.inputs, config.height, config.width)),
-            Spec("B", dtype="int64", range=(0, config.classes - 1)),
-        ),
-        state(config),
-        partial(outputs, config=config),
+    return of_programs(
+        "resnet", config, image_batch(config), init=init, loss=loss, metrics=metrics, outputs=outputs, state=state
     )
 
 
 RECIPE = Recipe(
-    data=held_out_digits,
-    epochs=15,
-    batch_size=64,
-    lr=0.002,
-    weight_decay=0.01,
-    metric="accuracy",
-    goal=0.97,
+    data=held_out_digits, epochs=15, batch_size=64, lr=0.002, weight_decay=0.01, metric="accuracy", goal=0.97
 )

@@ -7,7 +7,6 @@ probabilistic models, 2020.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -19,7 +18,7 @@ from ..ops.errors import UsageError
 from ..ops.protocol import Ops, R
 from ..ops.spec import Spec
 from .layers import Tree, conv, conv_init, conv_norm_init, group_norm
-from .model import Model
+from .model import Model, of_programs
 from .recipe import Recipe, Split
 
 
@@ -109,14 +108,8 @@ def outputs(ops: Ops[R], params: Tree, x: R, *, config: Config) -> dict[str, R]:
 def make(config: Config) -> Model:
     """The model for one config."""
     image: tuple[Any, ...] = ("B", config.inputs, config.height, config.width)
-    return Model(
-        "unet",
-        config,
-        init(config),
-        partial(loss, config=config),
-        partial(metrics, config=config),
-        (Spec(image), Spec(image)),
-        outputs=partial(outputs, config=config),
+    return of_programs(
+        "unet", config, (Spec(image), Spec(image)), init=init, loss=loss, metrics=metrics, outputs=outputs
     )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 
 from ..data.samples import held_out_digits
@@ -17,7 +16,7 @@ from ..ops.dims import ratio
 from ..ops.protocol import Ops, R
 from ..ops.spec import Spec
 from .layers import Tree, dense, linear, linear_init
-from .model import Model
+from .model import Model, of_programs
 from .recipe import Recipe, Split
 
 
@@ -105,14 +104,8 @@ def outputs(ops: Ops[R], params: Tree, x: R, *, config: Config) -> dict[str, R]:
 
 def make(config: Config) -> Model:
     """The model for one config."""
-    return Model(
-        "vae",
-        config,
-        init(config),
-        partial(loss, config=config),
-        partial(metrics, config=config),
-        (Spec(("B", *config.inputs)),),
-        outputs=partial(outputs, config=config),
+    return of_programs(
+        "vae", config, (Spec(("B", *config.inputs)),), init=init, loss=loss, metrics=metrics, outputs=outputs
     )
 
 

@@ -6,16 +6,14 @@ Dosovitskiy et al., An image is worth 16x16 words, 2021; the mean over the patch
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 from ..data.samples import held_out_digits
 from ..init import Declaration, normal
 from ..ops.errors import UsageError
 from ..ops.protocol import Ops, R
-from ..ops.spec import Spec
 from .classify import classifier_loss, classifier_metrics, classifier_outputs
 from .layers import Tree, conv, conv_init, layer_norm, linear, linear_init, norm_init
-from .model import Model
+from .model import Model, image_batch, of_programs
 from .recipe import Recipe
 from .transformer import Block, block_init, transformer_block
 
@@ -101,26 +99,9 @@ def outputs(ops: Ops[R], params: Tree, x: R, *, config: Config) -> dict[str, R]:
 
 def make(config: Config) -> Model:
     """The model for one config."""
-    return Model(
-        "vit",
-        config,
-        init(config),
-        partial(loss, config=config),
-        partial(metrics, config=config),
-        (
-            Spec(("B", config.inputs, config.height, config.width)),
-            Spec("B", dtype="int64", range=(0, config.classes - 1)),
-        ),
-        outputs=partial(outputs, config=config),
-    )
+    return of_programs("vit", config, image_batch(config), init=init, loss=loss, metrics=metrics, outputs=outputs)
 
 
 RECIPE = Recipe(
-    data=held_out_digits,
-    epochs=30,
-    batch_size=64,
-    lr=0.002,
-    weight_decay=0.01,
-    metric="accuracy",
-    goal=0.96,
+    data=held_out_digits, epochs=30, batch_size=64, lr=0.002, weight_decay=0.01, metric="accuracy", goal=0.96
 )

@@ -12,22 +12,8 @@ from ..ops.primitive import R
 from ..ops.protocol import Ops
 from ..ops.tracebacks import made_by_users
 from ..ops.types import DType, Shape
-from .optimizer import (
-    Optimizer,
-    Rate,
-    Scalars,
-    Slot,
-    Slots,
-    at_least_0,
-    average,
-    decayed,
-    number,
-    pair,
-    plus,
-    share,
-    shrunk,
-    times,
-)
+from .hyperparameters import at_least_0, number, pair, share
+from .optimizer import Optimizer, Rate, Scalars, Slot, Slots, average, decayed, plus, shrunk, times
 
 
 @dataclass(frozen=True)

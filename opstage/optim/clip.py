@@ -13,7 +13,7 @@ from typing import final
 
 from ..ops.primitive import R
 from ..ops.protocol import Ops
-from .hyperparameters import keep, require_nonnegative
+from .hyperparameters import at_least_0, check_numbers
 
 _GUARD = 1e-6  # PyTorch's, against a norm of 0
 
@@ -53,10 +53,10 @@ def _times(ops: Ops[R], g: R, factor: R) -> R:
 class ByValue(Clip):
     """Limits each element to [-limit, limit]. PyTorch: torch.nn.utils.clip_grad_value_."""
 
-    limit: float
+    limit: float = at_least_0()
 
     def __post_init__(self) -> None:
-        keep(self, "limit", require_nonnegative("by_value", "limit", self.limit))
+        check_numbers(self, "by_value")
 
     def __call__(self, ops: Ops[R], gradients: Sequence[R], /) -> list[R]:
         return [ops.clamp(g, lo=-self.limit, hi=self.limit) for g in gradients]
@@ -67,10 +67,10 @@ class ByValue(Clip):
 class ByNorm(Clip):
     """Multiplies each gradient by min(1, max_norm/(‖g‖ + 1e-6)). PyTorch: clip_grad_norm_ of one parameter."""
 
-    max_norm: float
+    max_norm: float = at_least_0()
 
     def __post_init__(self) -> None:
-        keep(self, "max_norm", require_nonnegative("by_norm", "max_norm", self.max_norm))
+        check_numbers(self, "by_norm")
 
     def __call__(self, ops: Ops[R], gradients: Sequence[R], /) -> list[R]:
         return [_times(ops, g, _factor(ops, global_norm(ops, [g]), self.max_norm)) for g in gradients]
@@ -82,10 +82,10 @@ class ByGlobalNorm(Clip):
     """Multiplies all gradients by min(1, max_norm/(‖all gradients‖ + 1e-6)). PyTorch:
     torch.nn.utils.clip_grad_norm_."""
 
-    max_norm: float
+    max_norm: float = at_least_0()
 
     def __post_init__(self) -> None:
-        keep(self, "max_norm", require_nonnegative("by_global_norm", "max_norm", self.max_norm))
+        check_numbers(self, "by_global_norm")
 
     def __call__(self, ops: Ops[R], gradients: Sequence[R], /) -> list[R]:
         if not gradients:

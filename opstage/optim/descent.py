@@ -14,21 +14,8 @@ from ..ops.protocol import Ops
 from ..ops.tracebacks import made_by_users
 from ..ops.types import DType, Shape, show_shape
 from .adaptive import AdamW
-from .hyperparameters import require_count, require_fraction
-from .optimizer import (
-    Optimizer,
-    Rate,
-    Scalars,
-    Slot,
-    Slots,
-    at_least_0,
-    average,
-    decayed,
-    number,
-    scaled_rate,
-    shrunk,
-    times,
-)
+from .hyperparameters import at_least_0, count, number, require_fraction
+from .optimizer import Optimizer, Rate, Scalars, Slot, Slots, average, decayed, scaled_rate, shrunk, times
 
 
 @final
@@ -132,7 +119,7 @@ class Muon(Optimizer):
     momentum: float = number(require_fraction, 0.95)
     nesterov: bool = True
     eps: float = at_least_0(1e-7)
-    ns_steps: int = number(require_count, 5)
+    ns_steps: int = count(5)
     others: Optimizer | None = None
 
     @override

@@ -1,14 +1,16 @@
-"""Checks on the hyperparameters of optimizers, schedules and clipping."""
+"""The hyperparameters of optimizers, schedules and clipping: their declaration, and the checks on them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, field, fields
 from fractions import Fraction
+from functools import partial
 from numbers import Real
 from typing import Any
 
-from ..ops.arguments import plain
+from ..ops.arguments import plain, plain_sequence
 from ..ops.errors import UsageError, nearest
 
 
@@ -83,8 +85,39 @@ def keep(holder: object, name: str, value: Any) -> None:
     object.__setattr__(holder, name, value)
 
 
-def require_choice(owner: str, name: str, value: Any, choices: Iterable[str]) -> None:
-    """Raise a UsageError unless `value` is one of `choices`."""
+def require_choice(owner: str, name: str, value: Any, choices: Iterable[str]) -> Any:
+    """Return `value`, checked to be one of `choices`."""
     known = tuple(choices)
     if value not in known:
         raise UsageError(f"{owner}: {name} must be one of {known} but is {value!r}{nearest(value, known)}")
+    return value
+
+
+def pair(owner: str, name: str, value: Any) -> tuple[Any, ...]:
+    """Return `value` as a tuple, checked to be a pair of numbers in [0, 1)."""
+    betas = plain_sequence(value)
+    if not isinstance(betas, (tuple, list)) or len(betas) != 2:
+        raise UsageError(f"{owner}: {name} must be a pair such as (0.9, 0.999) but is {value!r}")
+    return tuple([require_fraction(owner, f"{name}[{i}]", b) for i, b in enumerate(betas)])
+
+
+# Fields of dataclasses ------------------------------------------------------------------------------------------------
+
+_CHECK = "check"
+
+
+def number(check: Callable[[str, str, Any], Any], default: Any = MISSING) -> Any:
+    """Declare a hyperparameter; `check(owner, name, value)` returns the value to keep or raises a UsageError."""
+    return field(default=default, metadata={_CHECK: check})
+
+
+at_least_0 = partial(number, require_nonnegative)
+share = partial(number, partial(require_fraction, closed=True))
+count = partial(number, require_count)
+
+
+def check_numbers(holder: Any, owner: str) -> None:
+    """Check the hyperparameters of a dataclass, which messages call `owner`, during its construction."""
+    for each in fields(holder):
+        if _CHECK in each.metadata:
+            keep(holder, each.name, each.metadata[_CHECK](owner, each.name, getattr(holder, each.name)))

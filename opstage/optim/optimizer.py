@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from fractions import Fraction
-from functools import cached_property, partial
+from functools import cached_property
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, TypeAlias, final
 
 from ..compiler.codegen.decomposition import Expander
-from ..ops.arguments import plain_sequence
 from ..ops.errors import UsageError, nearest
 from ..ops.primitive import NO_STATIC, R
 from ..ops.program import is_ours
@@ -27,7 +26,7 @@ from ..transforms.fused_call import traced_program, types_of
 from ..transforms.interpreter import on_refs
 from ..transforms.tracer import Composite
 from . import schedule as schedule
-from .hyperparameters import keep, require_count, require_fraction, require_nonnegative
+from .hyperparameters import check_numbers, keep, require_count, require_nonnegative
 from .schedule import Schedule
 
 Rate: TypeAlias = "float | Schedule"
@@ -43,24 +42,6 @@ class Slot(NamedTuple):
     shape: Shape
     dtype: DType
     fill: float
-
-
-def number(check: Callable[[str, str, Any], Any], default: Any) -> Any:
-    """Declare a hyperparameter; `check(optimizer, name, value)` returns the value to keep or raises a UsageError."""
-    return field(default=default, metadata={_CHECK: check})
-
-
-def pair(owner: str, name: str, value: Any) -> tuple[Any, ...]:
-    """Check that `value` is a pair of numbers in [0, 1) and return it as a tuple."""
-    betas = plain_sequence(value)
-    if not isinstance(betas, (tuple, list)) or len(betas) != 2:
-        raise UsageError(f"{owner}: {name} must be a pair such as (0.9, 0.999) but is {value!r}")
-    return tuple([require_fraction(owner, f"{name}[{i}]", b) for i, b in enumerate(betas)])
-
-
-_CHECK = "check"
-at_least_0 = partial(number, require_nonnegative)
-share = partial(number, partial(require_fraction, closed=True))
 
 
 def scaled_rate(rate: Rate, factor: float) -> Rate:
@@ -116,9 +97,7 @@ class Optimizer(ABC):
     def __post_init__(self) -> None:
         if not isinstance(self.lr, Schedule):
             keep(self, "lr", require_nonnegative(self.name, "lr", self.lr))
-        for each in fields(self):
-            if _CHECK in each.metadata:
-                keep(self, each.name, each.metadata[_CHECK](self.name, each.name, getattr(self, each.name)))
+        check_numbers(self, self.name)
 
     @classmethod
     def of_all(cls, **numbers: Any) -> Optimizer:

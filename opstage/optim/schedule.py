@@ -10,16 +10,22 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import partial
 from typing import final
+
+from typing_extensions import override
 
 from ..ops.tracebacks import made_by_users
 from .hyperparameters import (
+    at_least_0,
+    check_numbers,
+    count,
     keep,
+    number,
     require_choice,
     require_count,
-    require_fraction,
-    require_nonnegative,
     require_positive,
+    share,
 )
 
 
@@ -28,6 +34,13 @@ class Schedule(ABC):
 
     @abstractmethod
     def __call__(self, step: int) -> float: ...
+
+
+class _OfNumbers(Schedule):
+    """A schedule that comes with Opstage: a dataclass of numbers."""
+
+    def __post_init__(self) -> None:
+        check_numbers(self, _NAMES[type(self)])
 
 
 def _cosine(start: float, end: float, done: float) -> float:
@@ -50,13 +63,10 @@ def _line(start: float, end: float, done: float) -> float:
 @final
 @made_by_users
 @dataclass(frozen=True)
-class ConstantRate(Schedule):
+class ConstantRate(_OfNumbers):
     """A constant rate: lr."""
 
-    lr: float
-
-    def __post_init__(self) -> None:
-        keep(self, "lr", require_nonnegative("constant", "lr", self.lr))
+    lr: float = at_least_0()
 
     def __call__(self, step: int) -> float:
         return self.lr
@@ -65,17 +75,12 @@ class ConstantRate(Schedule):
 @final
 @made_by_users
 @dataclass(frozen=True)
-class Step(Schedule):
+class Step(_OfNumbers):
     """lr · gamma^⌊step/step_size⌋. PyTorch: StepLR."""
 
-    lr: float
-    step_size: int
-    gamma: float = 0.1
-
-    def __post_init__(self) -> None:
-        keep(self, "lr", require_nonnegative("step", "lr", self.lr))
-        keep(self, "step_size", require_count("step", "step_size", self.step_size))
-        keep(self, "gamma", require_nonnegative("step", "gamma", self.gamma))
+    lr: float = at_least_0()
+    step_size: int = count()
+    gamma: float = at_least_0(0.1)
 
     def __call__(self, step: int) -> float:
         return _powered(self.lr, self.gamma, step // self.step_size)
@@ -84,15 +89,11 @@ class Step(Schedule):
 @final
 @made_by_users
 @dataclass(frozen=True)
-class Exponential(Schedule):
+class Exponential(_OfNumbers):
     """lr · gamma^step. PyTorch: ExponentialLR."""
 
-    lr: float
-    gamma: float
-
-    def __post_init__(self) -> None:
-        keep(self, "lr", require_nonnegative("exponential", "lr", self.lr))
-        keep(self, "gamma", require_nonnegative("exponential", "gamma", self.gamma))
+    lr: float = at_least_0()
+    gamma: float = at_least_0()
 
     def __call__(self, step: int) -> float:
         return _powered(self.lr, self.gamma, step)
@@ -101,20 +102,15 @@ class Exponential(Schedule):
 @final
 @made_by_users
 @dataclass(frozen=True)
-class Cosine(Schedule):
+class Cosine(_OfNumbers):
     """eta_min + (lr - eta_min)·(1 + cos(π·step/total_steps))/2 (Loshchilov & Hutter 2017).
 
     As in PyTorch it rises again after `total_steps`. PyTorch: CosineAnnealingLR(T_max=total_steps).
     """
 
-    lr: float
-    total_steps: int
-    eta_min: float = 0.0
-
-    def __post_init__(self) -> None:
-        keep(self, "lr", require_nonnegative("cosine", "lr", self.lr))
-        keep(self, "total_steps", require_count("cosine", "total_steps", self.total_steps))
-        keep(self, "eta_min", require_nonnegative("cosine", "eta_min", self.eta_min))
+    lr: float = at_least_0()
+    total_steps: int = count()
+    eta_min: float = at_least_0(0.0)
 
     def __call__(self, step: int) -> float:
         return _cosine(self.lr, self.eta_min, step % (2 * self.total_steps) / self.total_steps)
@@ -123,17 +119,12 @@ class Cosine(Schedule):
 @final
 @made_by_users
 @dataclass(frozen=True)
-class LinearWarmup(Schedule):
+class LinearWarmup(_OfNumbers):
     """lr · (f + (1 - f)·min(step, warmup_steps)/warmup_steps), f = start_factor. PyTorch: LinearLR."""
 
-    lr: float
-    warmup_steps: int
-    start_factor: float = 1 / 3
-
-    def __post_init__(self) -> None:
-        keep(self, "lr", require_nonnegative("linear_warmup", "lr", self.lr))
-        keep(self, "warmup_steps", require_count("linear_warmup", "warmup_steps", self.warmup_steps))
-        keep(self, "start_factor", require_fraction("linear_warmup", "start_factor", self.start_factor, closed=True))
+    lr: float = at_least_0()
+    warmup_steps: int = count()
+    start_factor: float = share(1 / 3)
 
     def __call__(self, step: int) -> float:
         return self.lr * _line(self.start_factor, 1.0, min(step, self.warmup_steps) / self.warmup_steps)
@@ -142,26 +133,22 @@ class LinearWarmup(Schedule):
 @final
 @made_by_users
 @dataclass(frozen=True)
-class WarmupCosine(Schedule):
+class WarmupCosine(_OfNumbers):
     """A linear rise to lr at step `warmup_steps`, then half a cosine down to eta_min, reached at `total_steps`.
 
     The rise is lr·(step + 1)/(warmup_steps + 1), so that the first step moves too. After that it stays eta_min.
     """
 
-    lr: float
-    warmup_steps: int
-    total_steps: int
-    eta_min: float = 0.0
+    lr: float = at_least_0()
+    warmup_steps: int = number(partial(require_count, least=0))
+    total_steps: int  # type: ignore[misc]  # it has no default either
+    eta_min: float = at_least_0(0.0)
 
+    @override
     def __post_init__(self) -> None:
-        keep(self, "lr", require_nonnegative("warmup_cosine", "lr", self.lr))
-        keep(self, "warmup_steps", require_count("warmup_cosine", "warmup_steps", self.warmup_steps, least=0))
-        keep(
-            self,
-            "total_steps",
-            require_count("warmup_cosine", "total_steps", self.total_steps, least=self.warmup_steps + 1),
-        )
-        keep(self, "eta_min", require_nonnegative("warmup_cosine", "eta_min", self.eta_min))
+        super().__post_init__()
+        least = self.warmup_steps + 1
+        keep(self, "total_steps", require_count("warmup_cosine", "total_steps", self.total_steps, least=least))
 
     def __call__(self, step: int) -> float:
         if step < self.warmup_steps:
@@ -176,28 +163,25 @@ _CYCLIC_MODES = ("triangular", "triangular2", "exp_range")
 @final
 @made_by_users
 @dataclass(frozen=True)
-class Cyclic(Schedule):
+class Cyclic(_OfNumbers):
     """A triangular wave from base_lr to max_lr and back, repeated (Smith 2017). PyTorch: CyclicLR.
 
     The height of a cycle is constant ("triangular"), halves with each cycle ("triangular2"), or is multiplied by
     gamma^step ("exp_range"). `step_size_down` is `step_size_up` unless given.
     """
 
-    base_lr: float
-    max_lr: float
-    step_size_up: int = 2000
+    base_lr: float = at_least_0()
+    max_lr: float = at_least_0()
+    step_size_up: int = count(2000)
     step_size_down: int | None = None
-    mode: str = "triangular"
-    gamma: float = 1.0
+    mode: str = number(partial(require_choice, choices=_CYCLIC_MODES), "triangular")
+    gamma: float = at_least_0(1.0)
 
+    @override
     def __post_init__(self) -> None:
-        keep(self, "base_lr", require_nonnegative("cyclic", "base_lr", self.base_lr))
-        keep(self, "max_lr", require_nonnegative("cyclic", "max_lr", self.max_lr))
-        keep(self, "step_size_up", require_count("cyclic", "step_size_up", self.step_size_up))
+        super().__post_init__()
         if self.step_size_down is not None:
             keep(self, "step_size_down", require_count("cyclic", "step_size_down", self.step_size_down))
-        require_choice("cyclic", "mode", self.mode, _CYCLIC_MODES)
-        keep(self, "gamma", require_nonnegative("cyclic", "gamma", self.gamma))
 
     def __call__(self, step: int) -> float:
         down = self.step_size_up if self.step_size_down is None else self.step_size_down
@@ -218,28 +202,20 @@ _ANNEALINGS = {"cos": _cosine, "linear": _line}
 @final
 @made_by_users
 @dataclass(frozen=True)
-class OneCycle(Schedule):
+class OneCycle(_OfNumbers):
     """From max_lr/div_factor up to max_lr, then down to max_lr/div_factor/final_div_factor (Smith & Topin 2019).
 
     The rise takes the fraction `pct_start` of `total_steps`; with `three_phase` an equally long descent to the start
     value precedes the last one. After `total_steps` the rate stays at its last value. PyTorch: OneCycleLR.
     """
 
-    max_lr: float
-    total_steps: int
-    pct_start: float = 0.3
-    anneal_strategy: str = "cos"
-    div_factor: float = 25.0
-    final_div_factor: float = 1e4
+    max_lr: float = at_least_0()
+    total_steps: int = count()
+    pct_start: float = share(0.3)
+    anneal_strategy: str = number(partial(require_choice, choices=_ANNEALINGS), "cos")
+    div_factor: float = number(require_positive, 25.0)
+    final_div_factor: float = number(require_positive, 1e4)
     three_phase: bool = False
-
-    def __post_init__(self) -> None:
-        keep(self, "max_lr", require_nonnegative("one_cycle", "max_lr", self.max_lr))
-        keep(self, "total_steps", require_count("one_cycle", "total_steps", self.total_steps))
-        keep(self, "pct_start", require_fraction("one_cycle", "pct_start", self.pct_start, closed=True))
-        require_choice("one_cycle", "anneal_strategy", self.anneal_strategy, _ANNEALINGS)
-        keep(self, "div_factor", require_positive("one_cycle", "div_factor", self.div_factor))
-        keep(self, "final_div_factor", require_positive("one_cycle", "final_div_factor", self.final_div_factor))
 
     def __call__(self, step: int) -> float:
         first = self.max_lr / self.div_factor
@@ -259,14 +235,11 @@ class OneCycle(Schedule):
 @final
 @made_by_users
 @dataclass(frozen=True)
-class Scaled(Schedule):
+class Scaled(_OfNumbers):
     """factor · schedule(step)."""
 
     schedule: Schedule
-    factor: float
-
-    def __post_init__(self) -> None:
-        keep(self, "factor", require_nonnegative("scaled", "factor", self.factor))
+    factor: float = at_least_0()
 
     def __call__(self, step: int) -> float:
         return self.factor * self.schedule(step)
@@ -281,3 +254,9 @@ warmup_cosine = WarmupCosine
 cyclic = Cyclic
 one_cycle = OneCycle
 scaled = Scaled
+
+_NAMES = {
+    value: name
+    for name, value in list(globals().items())
+    if name.islower() and isinstance(value, type) and issubclass(value, Schedule)
+}

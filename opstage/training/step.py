@@ -11,7 +11,7 @@ A step computes gradients, then applies the optimizer to them. What ranks and mi
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
 from types import MappingProxyType
@@ -185,11 +185,6 @@ class TrainingStep:
             *[named("params", path) for path in trained],
             *[f"slots.{path}.{i}" for path, count in zip(trained, self.slots) for i in range(count)],
         ]
-
-    @property
-    def unsharded(self) -> TrainingStep:
-        """The same step for parameters that are whole."""
-        return replace(self, sharding=REPLICATED) if self.sharding.whole else self
 
     # The programs ---------------------------------------------------------------------------------------------------
 
