@@ -72,7 +72,7 @@ def test_points_lie_in_the_domain_and_half_of_them_near_the_front() -> None:
     assert 500 <= np.count_nonzero(np.abs(x) <= 0.1) <= 600
     np.testing.assert_array_equal(u, burgers.solution(x, t))
     assert not np.array_equal(x, burgers.points(1000, seed=2)["x"])
-    np.testing.assert_allclose(burgers.points(3)["t"], [0.8366077542304993, 0.619764506816864, 0.09634947776794434])
+    np.testing.assert_allclose(burgers.points(2)["t"], [0.8632582426071167, 0.8869447112083435])  # by seed
 
 
 def test_model_and_data_are_about_one_equation() -> None:
