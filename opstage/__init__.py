@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from .jacobians import hessian, jacobian, per_sample_gradients
     from .models import Model, Recipe
     from .ops import derived, transform
-    from .ops.box import Box
     from .ops.errors import (
         DeviceError,
         DtypeError,
@@ -31,9 +30,9 @@ if TYPE_CHECKING:
         ValidationError,
     )
     from .ops.host_arrays import register_wire_format
-    from .ops.program import Aux
-    from .ops.protocol import Ops, Ref
+    from .ops.protocol import Aux, Ops, Ref
     from .ops.spec import Spec, shapes
+    from .ops.transform import Box
     from .options import Options
     from .runs.fit import fit
     from .runs.plan import plan
@@ -130,11 +129,10 @@ _HOMES = {
     ".ops.host_arrays": "register_wire_format",
     ".jacobians": "hessian jacobian per_sample_gradients",
     ".models": "Model Recipe",
-    ".ops.box": "Box",
+    ".ops.transform": "Box",
     ".ops.errors": "DeviceError DtypeError MeshError OpstageError OutOfMemoryError ProgramError ProgramWarning "
     "RangeError RankError ShapeError UnsupportedError UsageError ValidationError",
-    ".ops.program": "Aux",
-    ".ops.protocol": "Ops Ref",
+    ".ops.protocol": "Aux Ops Ref",
     ".ops.spec": "Spec shapes",
     ".options": "Options",
     ".training.accumulate": "Accumulate",
@@ -164,7 +162,7 @@ if not TYPE_CHECKING:
             except ModuleNotFoundError as error:
                 if error.name != f"{__name__}{module}":
                     raise
-                from .ops.other_names import of_a_module
+                from .ops.hints import of_a_module
 
                 hint = of_a_module(__name__, name, __all__)
                 raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}", name=name) from None

@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from .ops.errors import UsageError
+from .ops.errors import UsageError, a_type
 from .ops.spec import declared, lists_by_specs
 from .ops.trees import NUMBERS, flatten, lists_as_arrays, paths
-from .ops.untrusted import a_type
 
 Program = Callable[..., Any]
 

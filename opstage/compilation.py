@@ -27,7 +27,7 @@ from .interpreters.registry import make_interpreter
 from .interpreters.shape_check import Contract
 from .ops.dims import DimScope
 from .ops.errors import UsageError
-from .ops.other_names import Renamed
+from .ops.hints import Renamed
 from .ops.spec import as_specs
 from .ops.tracebacks import called_by_users
 from .ops.trees import flatten, map_leaves, output_names, structure_paths, unflatten

@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from .ops.cursor import Quietly
+from .ops.catalogue import register
 from .ops.errors import UsageError
 from .ops.primitive import Context, Effect, Primitive
 from .ops.protocol import Ops
-from .ops.registered import register
+from .ops.structure import Quietly
 from .ops.types import BOOL, TensorType, dtype_name, show_shape
 from .transforms.control import every_primitive
 

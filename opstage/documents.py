@@ -7,8 +7,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, final
 
-from .ops.errors import UsageError
-from .ops.untrusted import brief
+from .ops.errors import UsageError, brief
 
 LARGEST = 2**53
 """The largest count accepted: not every JSON reader holds larger integers exactly."""

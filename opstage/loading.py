@@ -14,9 +14,8 @@ from typing import Any, final
 
 from typing_extensions import override
 
-from .ops.errors import OpstageError, Place, SourceLine, is_library, is_user_file, nearest
+from .ops.errors import OpstageError, Place, SourceLine, a_type, is_library, is_user_file, nearest
 from .ops.spec import declared
-from .ops.untrusted import a_type
 from .written_files import source_root
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 
-from .ops.errors import UsageError
-from .ops.untrusted import brief
+from .ops.errors import UsageError, brief
 from .tensors import Array, array_of, read_places
 
 

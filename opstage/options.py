@@ -14,12 +14,11 @@ import numpy as np
 
 from .config import toml_document
 from .ops.amounts import parse_bytes
-from .ops.errors import UsageError, nearest
+from .ops.errors import UsageError, brief, nearest
+from .ops.hints import Renamed
 from .ops.mesh import mesh_of
-from .ops.other_names import Renamed
 from .ops.splitmix import is_seed
 from .ops.tracebacks import VARIABLE as TRACEBACK
-from .ops.untrusted import brief
 
 DEVICES = ("cpu", "cuda")
 """The kinds of device."""

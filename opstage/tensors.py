@@ -18,8 +18,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save
 
-from .ops.errors import UsageError
-from .ops.untrusted import brief
+from .ops.errors import UsageError, brief
 from .readable import require_file
 
 Array = npt.NDArray[Any]

@@ -19,9 +19,8 @@ from typing_extensions import override
 from .. import __version__
 from ..config import GROUPS, Layer
 from ..distributed.processes import ENDED, NotJoinedError, launched
-from ..ops.dims.notation import LARGEST_SIZE
-from ..ops.errors import OpstageError, RankError, UsageError
-from ..ops.untrusted import brief, printable
+from ..ops.dims.scope import LARGEST_SIZE
+from ..ops.errors import OpstageError, RankError, UsageError, brief, printable
 from .exit_codes import INTERRUPTED, TERMINATED, UNHEARD, EndAtOnce, Terminated, silence
 
 if TYPE_CHECKING:

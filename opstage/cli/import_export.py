@@ -21,8 +21,7 @@ from ..interop.weights import (
 )
 from ..interop.weights.proposal import stored_once
 from ..models import Model
-from ..ops.errors import UsageError
-from ..ops.untrusted import printable
+from ..ops.errors import UsageError, printable
 from ..runs.directory import CHECKPOINT
 from ..runs.run import begin
 from ..runs.settings import configure

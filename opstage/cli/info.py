@@ -14,7 +14,7 @@ from .. import __version__
 from ..atomic import write_file
 from ..forks import usable_cores
 from ..interpreters.registry import backends
-from ..ops.untrusted import printable
+from ..ops.errors import printable
 from ..pages import aligned
 from ..runs.report import Cells, side_by_side, side_by_side_html
 

@@ -16,8 +16,7 @@ import click
 
 from ..distributed.processes import is_terminal
 from ..models import gpt as gpt
-from ..ops.errors import UsageError
-from ..ops.untrusted import escaped
+from ..ops.errors import UsageError, escaped
 from ..runs.directory import other_version
 from ..runs.evaluation import measures_of
 from ..runs.model_files import file_of

@@ -14,8 +14,7 @@ from typing import Any, Self, final
 import click
 
 from ..atomic import write_file
-from ..ops.errors import RankError, UsageError
-from ..ops.untrusted import brief, printable
+from ..ops.errors import RankError, UsageError, brief, printable
 from ..optim.groups import group_lines, group_text
 from ..runs.directory import CHECKPOINT, SOURCE
 from ..runs.model_files import changes

@@ -22,10 +22,9 @@ from typing import IO, NamedTuple, final
 
 import numpy as np
 
-from ..ops.errors import UsageError, nearest
+from ..ops.errors import UsageError, brief, nearest, shown
 from ..ops.tracebacks import called_by_users
 from ..ops.types import DType
-from ..ops.untrusted import brief, shown
 from .dataset import Array, Dataset
 from .memory_map import map_npy
 

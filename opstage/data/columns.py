@@ -6,8 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 
-from ..ops.errors import UsageError, nearest
-from ..ops.untrusted import brief, shown
+from ..ops.errors import UsageError, brief, nearest, shown
 from .table import label_position, require_columns
 
 REST = "*"

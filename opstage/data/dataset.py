@@ -10,10 +10,9 @@ import numpy.typing as npt
 
 from ..ops.arguments import plain
 from ..ops.arrays import NotAnArrayError, column_names, is_table
-from ..ops.errors import UsageError, nearest
+from ..ops.errors import UsageError, brief, nearest
 from ..ops.splitmix import permutation, require_seed, site_of, stream_key
 from ..ops.tracebacks import called_by_users, made_by_users
-from ..ops.untrusted import brief
 from .memory_map import RowView, as_rows, is_mapped, pieces, row_view, watch
 
 Array: TypeAlias = "npt.NDArray[Any]"

@@ -18,9 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..ops.arrays import columns_of, index_columns
-from ..ops.errors import UsageError, nearest, require_extra
+from ..ops.errors import UsageError, brief, nearest, require_extra, shown
 from ..ops.tracebacks import called_by_users
-from ..ops.untrusted import brief, shown
 from ..readable import require_file, suffix_of
 from .arrays import from_npz, idx_images, idx_x, labels_beside, map_files, open_npz, read_idx
 from .dataset import Dataset

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..ops.errors import UsageError, nearest, require_extra
+from ..ops.errors import UsageError, brief, nearest, require_extra, shown
 from ..ops.tracebacks import called_by_users
-from ..ops.untrusted import brief, shown
 from .dataset import Dataset
 
 Bytes = npt.NDArray[np.uint8]

@@ -10,9 +10,8 @@ from typing import Protocol, final
 from typing_extensions import override
 
 from ..forks import tell_in_child
-from ..ops.errors import UsageError
+from ..ops.errors import UsageError, a_type
 from ..ops.tracebacks import made_by_users
-from ..ops.untrusted import a_type
 from .dataset import Array
 from .loader import Batches, Iterated, Loader, Own
 

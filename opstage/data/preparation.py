@@ -14,10 +14,9 @@ import numpy as np
 
 from ..documents import Document
 from ..ops.arrays import column_names, columns_of, is_table
-from ..ops.errors import UsageError, nearest
+from ..ops.errors import UsageError, nearest, shown
 from ..ops.spec import Spec
 from ..ops.trees import lists_as_arrays
-from ..ops.untrusted import shown
 from ..readable import suffix_of
 from .dataset import Dataset
 from .file import read_arrays

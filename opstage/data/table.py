@@ -16,11 +16,10 @@ from ..config import spelled
 from ..documents import Document
 from ..ops.arguments import plain
 from ..ops.arrays import as_numpy, columns_of, is_table
-from ..ops.errors import UsageError, nearest
+from ..ops.errors import UsageError, a_type, brief, nearest, shown
 from ..ops.spec import Spec
 from ..ops.tracebacks import called_by_users
 from ..ops.types import as_dtype, is_float
-from ..ops.untrusted import a_type, brief, shown
 from ..readable import suffix_of
 from .dataset import Dataset
 

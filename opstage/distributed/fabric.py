@@ -13,10 +13,10 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from ..forks import make_lock
+from ..ops.catalogue import register
 from ..ops.errors import UsageError
 from ..ops.host_arrays import Array, packed
 from ..ops.primitive import Effect, Primitive, no_flops
-from ..ops.registered import register
 from ..ops.types import TensorType
 
 

@@ -22,12 +22,11 @@ from ..data.loader import OwnRows
 from ..init.schemes import Elementary
 from ..ops.amounts import parse_bytes
 from ..ops.collective import AXIS_INDEX, SHARD, VARY
-from ..ops.cursor import Quietly
 from ..ops.errors import LocatedError, MeshError
-from ..ops.lists import no_ref
 from ..ops.mesh import Mesh, mesh_of
 from ..ops.primitive import Kind, Primitive, Static
-from ..ops.trees import flatten, unflatten
+from ..ops.structure import Quietly
+from ..ops.trees import flatten, no_ref, unflatten
 from ..ops.types import DType, TensorType
 from ..options import Options
 from ..transforms.cond import SWITCH, run_switch

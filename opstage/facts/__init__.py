@@ -14,10 +14,9 @@ from ..interpreters.shape_check import Report
 from ..interpreters.shape_check.finding import ClaimVerdict
 from ..interpreters.shape_check.program import CheckedProgram
 from ..ops.dims import DimExpr, DimScope
-from ..ops.errors import UsageError
+from ..ops.errors import UsageError, a_type
 from ..ops.primitive import Effect
 from ..ops.spec import Causal, Claim, Ignores, Independent, Uses, Window
-from ..ops.untrusted import a_type
 from .claims import with_claims
 from .range_report import RangeReport, bounds_of_claims, ranges_of, with_ranges
 

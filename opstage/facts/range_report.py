@@ -12,9 +12,8 @@ from ..analysis.ranges.fact import INFINITY
 from ..interpreters.shape_check import Finding, Report
 from ..interpreters.shape_check.program import CheckedProgram
 from ..ops.body import Equation
-from ..ops.errors import UsageError, nearest
+from ..ops.errors import UsageError, a_type, nearest
 from ..ops.types import dtype_name
-from ..ops.untrusted import a_type
 
 Bounds: TypeAlias = "Mapping[str, tuple[float, float]]"
 _SHOWN = 8

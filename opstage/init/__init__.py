@@ -6,7 +6,7 @@ params = build(declared, dtype="float32", seed=0)
 
 from typing import TYPE_CHECKING
 
-from ..ops.other_names import of_a_module
+from ..ops.hints import of_a_module
 from .plan import Declaration, Placement, Plan, build, keys, parameter_seed
 from .schemes import (
     Constant,

@@ -11,7 +11,7 @@ from typing import Any, final
 
 from ..ops import trees
 from ..ops.errors import UsageError
-from ..ops.other_names import Renamed
+from ..ops.hints import Renamed
 from ..ops.places import Places
 from ..ops.splitmix import require_seed, site_of, splitmix64
 from ..ops.types import DType

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from ..ops import trees
 from ..ops.arrays import as_numpy
-from ..ops.errors import UsageError
+from ..ops.errors import UsageError, brief
 from ..ops.splitmix import (
     LARGEST_NORMAL,
     LARGEST_UNIFORM,
@@ -32,7 +32,6 @@ from ..ops.splitmix import (
     uniform_bits,
 )
 from ..ops.types import DType, as_dtype, is_float, require_shape
-from ..ops.untrusted import brief
 
 Array: TypeAlias = "npt.NDArray[Any]"
 

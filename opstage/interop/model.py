@@ -18,14 +18,13 @@ from typing import Any, ClassVar, Protocol, final
 
 from ..api import check
 from ..ops.dims import Dim, require_at_most, require_equal
-from ..ops.dims.notation import parse_expression, parse_relations
-from ..ops.errors import DtypeError, LocatedError, OpstageError, ShapeError, UnsupportedError, UsageError
+from ..ops.dims.scope import parse_expression, parse_relations
+from ..ops.errors import DtypeError, LocatedError, OpstageError, ShapeError, UnsupportedError, UsageError, brief
 from ..ops.protocol import Ops, R
+from ..ops.rules import placed
 from ..ops.spec import Spec
-from ..ops.tools import placed
 from ..ops.trees import flatten, paths
 from ..ops.types import as_dtype, dtype_name, show_shape
-from ..ops.untrusted import brief
 from ..options import Options
 from .network import Network
 

@@ -15,7 +15,7 @@ from ..models.model import Model
 from ..ops.derived import binary_cross_entropy_with_logits, correct_count, counted
 from ..ops.dims import ratio
 from ..ops.errors import UsageError, nearest
-from ..ops.program import Aux
+from ..ops.protocol import Aux
 from ..ops.spec import Spec
 from ..ops.types import TensorType, dtype_name, is_float
 from ..tensors import decode, read_bytes

@@ -10,8 +10,7 @@ from typing import Any
 
 from ..data.samples import held_out_digits
 from ..ops.derived import global_avg_pool
-from ..ops.program import Aux
-from ..ops.protocol import Ops, R
+from ..ops.protocol import Aux, Ops, R
 from .classify import classifier_loss, classifier_metrics, classifier_outputs
 from .layers import Tree, batch_norm, batch_norm_state, conv, conv_norm_init, linear, linear_init
 from .model import Model, image_batch, of_programs

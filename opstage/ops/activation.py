@@ -1,4 +1,3 @@
-# mypy: disable-error-code=empty-body
 """Activation functions, each with a fused derivative as a composite op."""
 
 from __future__ import annotations
@@ -9,15 +8,19 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from .arguments import Number
+from .dims import exact_div
 from .elementwise import pointwise
 from .errors import ShapeError, nearest
 from .method import Calls
 from .primitive import Kind, Primitive, R, Row, Types
-from .rules import ones_like, same_type, zeros_like
-from .types import TensorType, require_float
+from .rules import axis_of, equal_sizes, error, ones_like, placed, same_type, zeros, zeros_like
+from .types import TensorType, require_float, show_shape
 
 if TYPE_CHECKING:
     from .protocol import Ops
+
+
+# mypy: disable-error-code=empty-body
 
 
 _SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
@@ -25,14 +28,16 @@ _GELU_CUBIC = 0.044715
 _GELU_FORMS = ("tanh", "none")
 
 
-def _grad_shape(x: TensorType, g: TensorType, **static: Any) -> Types:
-    require_float(x, "x")
-    return (same_type(x, g, "x", "g"),)
+def _fused(decomposition: Any, operand: str = "x", require: Callable[..., None] | None = None) -> Primitive:
+    """Make the fused op g · f' of the operand or result of f. A kernel may compute it in one pass; its own derivatives
+    come from its decomposition."""
 
+    def shape(x: TensorType, g: TensorType, **static: Any) -> Types:
+        if require is not None:
+            require(**static)
+        require_float(x, operand)
+        return (same_type(x, g, operand, "g"),)
 
-def _fused(decomposition: Any, shape: Any = _grad_shape) -> Primitive:
-    """Make the fused op g · f'. A kernel may compute it in one pass; its own derivatives come from its
-    decomposition."""
     return Primitive(shape=shape, decomposition=decomposition, kind=Kind.POINTWISE)
 
 
@@ -49,21 +54,21 @@ def _relu_grad_decomposition(ops: Ops[R], y: R, g: R, /) -> Row[R]:
     return (ops.select(ops.less_equal(y, zero), zeros_like(ops, g), g),)
 
 
-RELU_GRAD = _fused(_relu_grad_decomposition)
+RELU_GRAD = _fused(_relu_grad_decomposition, "y")
 
 
 def _tanh_grad_decomposition(ops: Ops[R], y: R, g: R, /) -> Row[R]:
     return (ops.mul(g, ops.sub(ones_like(ops, y), ops.mul(y, y))),)
 
 
-TANH_GRAD = _fused(_tanh_grad_decomposition)
+TANH_GRAD = _fused(_tanh_grad_decomposition, "y")
 
 
 def _sigmoid_grad_decomposition(ops: Ops[R], y: R, g: R, /) -> Row[R]:
     return (ops.mul(g, ops.mul(y, ops.sub(ones_like(ops, y), y))),)
 
 
-SIGMOID_GRAD = _fused(_sigmoid_grad_decomposition)
+SIGMOID_GRAD = _fused(_sigmoid_grad_decomposition, "y")
 
 
 def _silu_decomposition(ops: Ops[R], x: R, /) -> Row[R]:
@@ -124,32 +129,9 @@ def _gelu_grad_decomposition(ops: Ops[R], x: R, g: R, /, *, approximate: str) ->
     return (ops.mul(g, slope),)
 
 
-def _gelu_grad_shape(x: TensorType, g: TensorType, *, approximate: str) -> Types:
-    _require_gelu_form(approximate)
-    return _grad_shape(x, g)
-
-
-GELU_GRAD = _fused(_gelu_grad_decomposition, _gelu_grad_shape)
+GELU_GRAD = _fused(_gelu_grad_decomposition, require=_require_gelu_form)
 
 # Piecewise linear and exponential functions -------------------------------------------------------------------------
-
-
-def _made_of(
-    decomposition: Callable[..., Any],
-    derivative: Callable[..., Any] | None = None,
-    require: Callable[..., None] | None = None,
-) -> Primitive:
-    """Make an activation composed of other ops; by default its derivative is that of its decomposition."""
-    if derivative is not None:
-        return pointwise(reads="x", derivative=derivative, decomposition=decomposition, require=require)
-
-    def shape(x: TensorType, **static: Any) -> Types:
-        require_float(x, "x")
-        if require is not None:
-            require(**static)
-        return (x,)
-
-    return Primitive(shape=shape, decomposition=decomposition, kind=Kind.POINTWISE)
 
 
 def _number(ops: Ops[R], x: R, value: Any) -> R:
@@ -166,19 +148,19 @@ def _leaky_relu_decomposition(ops: Ops[R], x: R, /, *, negative_slope: Any) -> R
     return (_above_zero(ops, x, x, lambda low: ops.scale(low, c=negative_slope)),)
 
 
-LEAKY_RELU = _made_of(_leaky_relu_decomposition)
+LEAKY_RELU = pointwise(decomposition=_leaky_relu_decomposition)
 
 
 def _elu_decomposition(ops: Ops[R], x: R, /, *, alpha: Any) -> Row[R]:
     return (_above_zero(ops, x, x, lambda low: ops.scale(ops.expm1(low), c=alpha)),)
 
 
-ELU = _made_of(_elu_decomposition)
+ELU = pointwise(decomposition=_elu_decomposition)
 
 _SELU_ALPHA = 1.6732632423543772848170429916717
 _SELU_SCALE = 1.0507009873554804934193349852946
 
-SELU = _made_of(lambda ops, x, /: (ops.scale(ops.elu(x, alpha=_SELU_ALPHA), c=_SELU_SCALE),))
+SELU = pointwise(decomposition=lambda ops, x, /: (ops.scale(ops.elu(x, alpha=_SELU_ALPHA), c=_SELU_SCALE),))
 
 
 def _require_alpha(alpha: Any) -> None:
@@ -190,7 +172,7 @@ def _celu_decomposition(ops: Ops[R], x: R, /, *, alpha: Any) -> Row[R]:
     return (_above_zero(ops, x, x, lambda low: ops.scale(ops.expm1(ops.scale(low, c=1 / alpha)), c=alpha)),)
 
 
-CELU = _made_of(_celu_decomposition, require=_require_alpha)
+CELU = pointwise(decomposition=_celu_decomposition, require=_require_alpha)
 
 
 def _require_bounds(lo: Any, hi: Any) -> None:
@@ -204,14 +186,19 @@ def _hardtanh_derivative(ops: Ops[R], x: R, g: R, *, lo: Any, hi: Any) -> R:
     return ops.select(outside, zeros_like(ops, g), g)
 
 
-HARDTANH = _made_of(lambda ops, x, /, *, lo, hi: (ops.clamp(x, lo=lo, hi=hi),), _hardtanh_derivative, _require_bounds)
+HARDTANH = pointwise(
+    reads="x",
+    derivative=_hardtanh_derivative,
+    decomposition=lambda ops, x, /, *, lo, hi: (ops.clamp(x, lo=lo, hi=hi),),
+    require=_require_bounds,
+)
 
 
 def _hardsigmoid_decomposition(ops: Ops[R], x: R, /) -> Row[R]:
     return (ops.scale(ops.hardtanh(ops.add(x, _number(ops, x, 3)), lo=0, hi=6), c=Fraction(1, 6)),)
 
 
-HARDSIGMOID = _made_of(_hardsigmoid_decomposition)
+HARDSIGMOID = pointwise(decomposition=_hardsigmoid_decomposition)
 
 
 def _hardswish_derivative(ops: Ops[R], x: R, g: R) -> R:
@@ -221,14 +208,18 @@ def _hardswish_derivative(ops: Ops[R], x: R, g: R) -> R:
     return ops.select(ops.less_equal(_number(ops, x, 3), x), g, inner)
 
 
-HARDSWISH = _made_of(lambda ops, x, /: (ops.mul(x, ops.hardsigmoid(x)),), _hardswish_derivative)
+HARDSWISH = pointwise(
+    reads="x",
+    derivative=_hardswish_derivative,
+    decomposition=lambda ops, x, /: (ops.mul(x, ops.hardsigmoid(x)),),
+)
 
 
 def _threshold_decomposition(ops: Ops[R], x: R, /, *, threshold: Any, value: Any) -> Row[R]:
     return (ops.select(ops.less_equal(x, _number(ops, x, threshold)), _number(ops, x, value), x),)
 
 
-THRESHOLD = _made_of(_threshold_decomposition)
+THRESHOLD = pointwise(decomposition=_threshold_decomposition)
 
 
 def _require_width(width: Any) -> None:
@@ -240,7 +231,7 @@ def _hardshrink_decomposition(ops: Ops[R], x: R, /, *, width: Any) -> Row[R]:
     return (ops.select(ops.less_equal(ops.abs(x), _number(ops, x, width)), zeros_like(ops, x), x),)
 
 
-HARDSHRINK = _made_of(_hardshrink_decomposition, require=_require_width)
+HARDSHRINK = pointwise(decomposition=_hardshrink_decomposition, require=_require_width)
 
 
 def _softshrink_decomposition(ops: Ops[R], x: R, /, *, width: Any) -> Row[R]:
@@ -249,14 +240,14 @@ def _softshrink_decomposition(ops: Ops[R], x: R, /, *, width: Any) -> Row[R]:
     return (ops.select(ops.less_equal(ops.abs(x), border), zero, moved),)
 
 
-SOFTSHRINK = _made_of(_softshrink_decomposition, require=_require_width)
+SOFTSHRINK = pointwise(decomposition=_softshrink_decomposition, require=_require_width)
 
 # Smooth functions ----------------------------------------------------------------------------------------------------
 
-LOG_SIGMOID = _made_of(lambda ops, x, /: (ops.neg(ops.softplus(ops.neg(x))),))
-MISH = _made_of(lambda ops, x, /: (ops.mul(x, ops.tanh(ops.softplus(x))),))
-SOFTSIGN = _made_of(lambda ops, x, /: (ops.div(x, ops.add(ones_like(ops, x), ops.abs(x))),))
-TANHSHRINK = _made_of(lambda ops, x, /: (ops.sub(x, ops.tanh(x)),))
+LOG_SIGMOID = pointwise(decomposition=lambda ops, x, /: (ops.neg(ops.softplus(ops.neg(x))),))
+MISH = pointwise(decomposition=lambda ops, x, /: (ops.mul(x, ops.tanh(ops.softplus(x))),))
+SOFTSIGN = pointwise(decomposition=lambda ops, x, /: (ops.div(x, ops.add(ones_like(ops, x), ops.abs(x))),))
+TANHSHRINK = pointwise(decomposition=lambda ops, x, /: (ops.sub(x, ops.tanh(x)),))
 
 
 # The methods of Ops ------------------------------------------------------------------------------------------
@@ -270,7 +261,7 @@ class ActivationOps(Calls[R]):
         """g where y > 0, else 0.
 
         Raises:
-            DtypeError: x not a float tensor; dtypes differ.
+            DtypeError: y not a float tensor; dtypes differ.
             ShapeError: shapes differ.
         """
 
@@ -279,7 +270,7 @@ class ActivationOps(Calls[R]):
         """g · (1 - y²), for y = tanh(x).
 
         Raises:
-            DtypeError: x not a float tensor; dtypes differ.
+            DtypeError: y not a float tensor; dtypes differ.
             ShapeError: shapes differ.
         """
 
@@ -288,7 +279,7 @@ class ActivationOps(Calls[R]):
         """g · y · (1 - y), for y = sigmoid(x).
 
         Raises:
-            DtypeError: x not a float tensor; dtypes differ.
+            DtypeError: y not a float tensor; dtypes differ.
             ShapeError: shapes differ.
         """
 
@@ -463,3 +454,66 @@ class ActivationOps(Calls[R]):
             DtypeError: x not a float tensor.
             ShapeError: an invalid argument.
         """
+
+
+# Functions: learned slopes and gates ----------------------------------------------------------------------------------
+
+
+def prelu(ops: Ops[R], x: R, weight: R, /, *, axis: int = 1) -> R:
+    """x where x > 0, else weight·x; the derivative at 0 is the weight.
+
+    The weight is a scalar, of shape (1), a vector along `axis` of x, or has x's rank and broadcasts to x.
+    PyTorch: torch.nn.functional.prelu. ONNX: PRelu. Source: He et al. 2015.
+
+    Raises:
+        DtypeError: x a mask; dtypes differ.
+        ShapeError: x does not broadcast to the shape; no such axis; operands that do not fit each other.
+    """
+    op = "prelu"
+    rank = len(x.shape)
+    own: tuple[object, ...] = weight.shape
+    if len(own) == 1 and own[0] != 1 and rank > 1:
+        axis = axis_of(ops, op, axis, rank)
+        entries = weight.shape[0]
+        equal_sizes(
+            ops,
+            op,
+            entries,
+            x.shape[axis],
+            lambda: f"weight has {entries} numbers, but x is {show_shape(x.shape)}: axis {axis} has {x.shape[axis]}",
+        )
+        weight = ops.reshape(weight, shape=tuple(entries if a == axis else 1 for a in range(rank)))
+    elif len(own) not in (0, 1, rank):
+        raise error(
+            ops,
+            op,
+            f"weight is {show_shape(weight.shape)} and x {show_shape(x.shape)}: it must be a number, a vector of one "
+            "for each entry of an axis, or of x's rank",
+        )
+    slope = ops.broadcast_to(weight, shape=x.shape)
+    zero = zeros(ops, x)
+    positive = ops.less(zero, x)
+    # Positive elements are replaced before the product: inf there would make the weight's derivative nan.
+    return ops.select(positive, x, ops.mul(slope, ops.select(positive, zero, x)))
+
+
+def glu(ops: Ops[R], x: R, /, *, axis: int = -1) -> R:
+    """a·σ(b) for the halves a and b of an axis of even size; the result is half as long.
+
+    PyTorch: torch.nn.functional.glu. Source: Dauphin et al. 2017.
+
+    Raises:
+        DtypeError: x not a float tensor.
+        ShapeError: no such axis; operands that do not fit each other.
+    """
+    op = "glu"
+    axis = axis_of(ops, op, axis, len(x.shape))
+    half = x.shape[axis]
+
+    def message() -> str:
+        return f"x is {show_shape(x.shape)}: axis {axis} has two halves, so its size must be even"
+
+    size = []
+    placed(ops, op, lambda: size.append(exact_div(half, 2, message)))
+    a, b = ops.split(x, sizes=(size[0], size[0]), axis=axis)
+    return ops.mul(a, ops.sigmoid(b))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from .arguments import IntOrTuple
 from .dims import Dim
 from .primitive import R
-from .tools import dim_of, error, int_of, known, number_of, sequence_of, weighted, zeros
+from .rules import dim_of, error, int_of, known, number_of, sequence_of, weighted, zeros
 from .types import show_shape
 
 if TYPE_CHECKING:

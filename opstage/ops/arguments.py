@@ -16,9 +16,8 @@ from typing import Any, NoReturn, SupportsIndex, TypeAlias
 import numpy as np
 
 from .dims import Dim, DimExpr, DimFloat
-from .errors import LocatedError, ShapeError
+from .errors import LocatedError, ShapeError, brief
 from .types import show_shape
-from .untrusted import brief
 
 # Numbers from users: NumPy scalars and arrays of one number become Python numbers -------------------------------------
 
@@ -193,3 +192,25 @@ def as_sequence(op: str, name: str, value: Any) -> Any:
 def as_dim(op: str, name: str, value: Any) -> Any:
     """Return a size or position as an int or dim."""
     return value if isinstance(value, DimExpr) else as_int(op, name, value)
+
+
+def as_number(op: str, name: str, value: Any) -> Any:
+    """Return a number."""
+    value = plain(value)
+    if isinstance(value, (int, float, Fraction, DimExpr, DimFloat, InvalidStatic)):
+        return value
+    if hasattr(value, "shape"):
+        return InvalidStatic(
+            f"{name} is a tensor, and must be a number: it is part of the program, not of its data", op
+        )
+    return InvalidStatic(f"{name} must be a number but is {value!r}", op)
+
+
+def as_flag(op: str, name: str, value: Any) -> Any:
+    """Return a boolean, from any number that is 0 or 1."""
+    value = plain(value)
+    if isinstance(value, InvalidStatic):
+        return value
+    if isinstance(value, int) and value in (0, 1):
+        return bool(value)
+    return InvalidStatic(f"{name} must be True or False but is {brief(value)}", op)

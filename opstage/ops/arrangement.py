@@ -16,7 +16,7 @@ from .arguments import Axes
 from .dims import Dim, DimExpr, is_one, is_zero, maximum, minimum
 from .errors import nearest
 from .primitive import R
-from .tools import (
+from .rules import (
     at_most,
     axes_of,
     axis_of,

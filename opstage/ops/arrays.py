@@ -9,8 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from .errors import OpstageError, UsageError, require_extra
-from .untrusted import a_type, brief
+from .errors import OpstageError, UsageError, a_type, brief, require_extra
 
 Array: TypeAlias = "npt.NDArray[Any]"
 

@@ -7,7 +7,7 @@ import math
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from .arguments import InvalidStatic, Number, plain
+from .arguments import InvalidStatic, Number, as_flag, plain
 from .dims import Dim, DimFloat, exact_div, is_one, prod, require_at_most, require_equal, rsqrt
 from .elementwise import SCALE
 from .errors import DtypeError, ShapeError
@@ -477,7 +477,7 @@ class AttentionOps(Calls[R]):
         if scale is not None:  # the primitives divide by √d themselves
             q = self._call(SCALE, (q,), {"c": _over_root(plain(scale), q.shape)})
         masks = () if mask is None else (mask,)
-        static = {"has_mask": mask is not None, "causal": causal}
+        static = {"has_mask": mask is not None, "causal": as_flag("scaled_dot_product_attention", "causal", causal)}
         if bias is None:
             return self._call(SCALED_DOT_PRODUCT_ATTENTION, (q, k, v, *masks), static)
         return self._call(BIASED_ATTENTION, (q, k, v, bias, *masks), static)

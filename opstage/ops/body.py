@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, final
 import numpy as np
 import numpy.typing as npt
 
-from .cursor import Cursor, Region
 from .dims import Dim
 from .errors import SourceLine
 from .primitive import Cost, Effect, Primitive, Static
+from .structure import Cursor, Region
 from .types import TensorType, is_float
 
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, final
 
+from .arguments import as_flag
 from .dims import Dim, exact_div, ratio
 from .errors import DtypeError, ShapeError
 from .logic import FULL
 from .method import Calls
 from .primitive import Context, Kind, Linearity, Primitive, R, Row, Some, Static, Types, no_flops
-from .tools import whole, zeros
+from .rules import whole, zeros
 from .types import INT64, TensorType, show_shape
 
 if TYPE_CHECKING:
@@ -262,7 +263,7 @@ class CollectiveOps(Calls[R]):
             MeshError: x that all ranks have alike.
             ShapeError: dim that is no axis of x.
         """
-        return self._over(ALL_GATHER, x, axis, dim=dim, replicated=replicated)
+        return self._over(ALL_GATHER, x, axis, dim=dim, replicated=as_flag("all_gather", "replicated", replicated))
 
     def reduce_scatter(self, x: R, /, *, axis: str, dim: int = 0) -> R:
         """The rank's part, along `dim`, of the sum of the ranks' x. PyTorch: torch.distributed.reduce_scatter.

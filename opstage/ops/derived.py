@@ -6,6 +6,7 @@ import math
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from .activation import glu, prelu
 from .adaptive_pooling import (
     adaptive_avg_pool,
     adaptive_max_pool,
@@ -41,19 +42,17 @@ from .arrangement import (
 from .collective import all_mean, batch_mean, broadcast
 from .ctc import ctc_loss
 from .dims import Dim
-from .einsum import einsum
 from .errors import ShapeError
-from .gates import glu, nan_to_num, prelu
-from .grid_sample import affine_grid, grid_sample
-from .interpolation import resize
-from .linalg import inverse
+from .interpolation import affine_grid, grid_sample, resize
+from .linalg import einsum, inverse
+from .logic import nan_to_num
 from .loss import binary_cross_entropy_with_logits, class_axis, cosine_similarity, huber, kl_div, weighted_cross_entropy
 from .matmul import grouped_matmul
 from .primitive import R
 from .recurrent import bidirectional, gru, lstm, rnn
+from .rules import int_of
 from .sequence import bincount, searchsorted, segment_sum, sort, top_k, unique
 from .statistics import cummax, cummin, median, norm, quantile, segment_max, segment_min, std, var
-from .tools import int_of
 from .types import DType, show_shape
 from .windows import depth_to_space, fold, pixel_shuffle, pixel_unshuffle, space_to_depth, unfold
 

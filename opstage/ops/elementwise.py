@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 def pointwise(
     name: str = "",
     *,
-    derivative: Callable[..., Any],
-    reads: str,
+    derivative: Any = None,
+    reads: str = "",
     integers: bool = False,
     decomposition: Callable[..., Any] | None = None,
     require: Callable[..., None] | None = None,
 ) -> Primitive:
     """Make a unary function; `reads` says whether its derivative is in terms of the operand `x` or the result `out`.
 
-    `require(**static)` raises for invalid static parameters.
+    Without a derivative, it has that of its decomposition. `require(**static)` raises for invalid static parameters.
     """
 
     def shape(x: TensorType, **static: Any) -> Types:
@@ -47,15 +47,13 @@ def pointwise(
     def jvp(ops: Ops[R], primals: Row[R], outputs: Row[R], tangents: Row[R], /, **static: Any) -> Row[R]:
         return (derivative(ops, primals[0] if reads == "x" else outputs[0], tangents[0], **static),)
 
-    saves = (reads,) if reads else ()
-    operands = ("x",) if name else ()
     return Primitive(
         name,
-        operands=operands,
+        operands=("x",) if name else (),
         shape=shape,
-        vjp=vjp,
-        jvp=jvp,
-        saves=saves,
+        vjp=None if derivative is None else vjp,
+        jvp=None if derivative is None else jvp,
+        saves=(reads,) if reads else (),
         decomposition=decomposition,
         kind=Kind.POINTWISE,
     )

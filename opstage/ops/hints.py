@@ -1,4 +1,7 @@
-"""Hints for errors in a user's program: the keys of a tree, an op's keywords, the op that replaces a function."""
+"""Hints for errors in a user's program: names of other libraries, the keys of a tree, an op's keywords.
+
+`other_names.toml` has the names of PyTorch, NumPy and TorchLean for things that Opstage names differently.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,116 @@ import builtins
 import inspect
 import linecache
 import re
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Collection, Iterable, Mapping
+from functools import cache
+from inspect import Parameter, signature
 from itertools import islice
+from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .errors import Place, is_library, is_user_file, nearest
-from .infix import Infix
-from .other_names import names_of
+from .errors import Place, UnknownNameError, is_library, is_user_file, nearest
 
-# Hints where a function of Python, NumPy, PyTorch … was called on a ref: the equivalent op ----------------------------
+# Names that Opstage spells differently --------------------------------------------------------------------------------
+
+_NO_INPLACE = "nothing changes in place: a program returns what is new"
+
+
+@cache
+def names_of(table: str) -> dict[str, str]:
+    """Return a table of names and Opstage's equivalents: `ops`, `refs`, `package` or `torchlean`.
+
+    Those of TorchLean are squashed, since Lean's conventions of case are not Python's.
+    """
+    found: dict[str, str] = tomllib.loads(Path(__file__).with_name("other_names.toml").read_text("utf-8"))[table]
+    return {_squashed(name): ours for name, ours in found.items()} if table == "torchlean" else found
+
+
+def _squashed(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+def _respelled(name: str, holder: str, known: Iterable[str]) -> str | None:
+    """Return Opstage's name for a name of TorchLean, or for one among `known` in another spelling, `trainSGD`."""
+    squashed = _squashed(name)
+    ours = names_of("torchlean").get(squashed)
+    same = [each for each in known if _squashed(each) == squashed and not each.startswith("_")]
+    return ours or (f"{holder}.{same[0]}" if same else None)
+
+
+class Renamed:
+    """The base of classes whose instances answer a name of TorchLean, or in another spelling, with their own."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # type checkers should report unknown names
+
+        def __getattr__(self, name):
+            kind = type(self).__name__
+            ours = None if name.startswith("_") else _respelled(name, kind, dir(type(self)))
+            raise _plain(self, name) if ours is None else _renamed(f"{kind} has no {name}: Opstage calls it {ours}")
+
+
+def no_such_op(ops: object, name: str, known: Collection[str]) -> UnknownNameError:
+    """Return the error for `ops.name`, which is not an op."""
+    if name.startswith("__"):
+        return _plain(ops, name)
+    ours = names_of("ops").get(name)
+    if ours is None and name.endswith("_") and name[:-1] in known:
+        ours = f"ops.{name[:-1]}: {_NO_INPLACE}"
+    ours = ours or _derived(name) or _respelled(name, "ops", {*known, *dir(type(ops))})
+    if ours is None:
+        return _renamed(f"there is no op {name!r}{nearest(name, known)}; docs/reference.md lists all ops")
+    return _renamed(f"ops.{name}: Opstage calls it {ours}")
+
+
+def no_such_method(ref: object, name: str, known: Collection[str]) -> UnknownNameError:
+    """Return the error for `ref.name`: a ref only has a shape, a dtype and operators."""
+    if name.startswith("_"):
+        return _plain(ref, name)
+    ours, others = names_of("refs").get(name), names_of("ops")
+    if ours is None and name in known:
+        ours = f"ops.{name}(x, …)"
+    if ours is None and name.endswith("_") and (name[:-1] in known or name[:-1] in others):
+        ours = f"{others.get(name[:-1], f'ops.{name[:-1]}(x, …)')}; {_NO_INPLACE}"
+    ours = ours or others.get(name) or _derived(name) or _respelled(name, "ops", known)
+    if ours is None:
+        return _renamed(f"a ref has no {name}; ops are methods of the program's first argument, as ops.relu(x)")
+    return _renamed(f"a ref has no {name}; ops are methods of the program's first argument: Opstage calls it {ours}")
+
+
+def _derived(name: str) -> str | None:
+    """Return the call of a derived function, which is written as if it were an op; None if there is none."""
+    from . import derived as derived
+
+    function = getattr(derived, name, None) if name in derived.__all__ else None
+    if function is None:
+        return None
+    positions = [p.name for p in signature(function).parameters.values() if p.kind is not Parameter.KEYWORD_ONLY]
+    return f"opstage.ops.derived.{name}({', '.join(positions)})"
+
+
+def of_a_module(module: str, name: str, known: Collection[str]) -> str:
+    """Return the replacement for `name` of a module that has `known`, as an addition to the error; empty if there is
+    none."""
+    ours = names_of("package").get(name) or _respelled(name, module, known)
+    if ours is not None:
+        return f"; use {ours}"
+    ours = names_of("ops").get(name)
+    return "" if ours is None else f"; in a program, of which ops is the first argument, it is {ours}"
+
+
+def _renamed(message: str) -> UnknownNameError:
+    """Return an error without `name` and `obj`, for which Python would suggest a similarly spelled name."""
+    return UnknownNameError(message)
+
+
+def _plain(holder: Any, name: str) -> UnknownNameError:
+    return UnknownNameError(f"{type(holder).__name__!r} object has no attribute {name!r}", name, holder)
+
+
+# Hints where a function of Python, NumPy, PyTorch … or an operator of polars got a ref: the equivalent op -------------
 
 # The error is raised by that function, or by a ref that refuses conversion to an array or number. The user's line
 # identifies the function.
@@ -43,10 +146,18 @@ def of_a_call(error: TypeError) -> str | None:
     """Return a hint for an error from a call on a ref; None if the error has another cause."""
     if not _about_a_ref(error):
         return None
-    found = _call(error.__traceback__)
+    found = _expression(error.__traceback__)
     if found is None:
         return None
-    written, frame = found
+    node, frame = found
+    if isinstance(node, (ast.BinOp, ast.Compare)):
+        if str(error).startswith("unsupported operand"):
+            return None  # an operator that refs lack; a polars Series computes those that it has without asking the ref
+        left = ast.unparse(node.left)
+        return f"{left} takes no refs in its operators: write np.asarray({left})"
+    if not isinstance(node, ast.Call) or not isinstance(node.func, (ast.Name, ast.Attribute)):
+        return None
+    written = ast.unparse(node.func)
     root, _, rest = written.partition(".")
     function = frame.f_locals.get(root, frame.f_globals.get(root))
     if not rest and function is None:
@@ -73,6 +184,8 @@ def op_for(name: str, owner: str = "the program's first argument") -> str:
 
 def _about_a_ref(error: TypeError) -> bool:
     """Return whether the message names a type of refs, or comes from a ref."""
+    from .infix import Infix  # stands above this module, which it asks for hints
+
     kinds, text = [Infix], str(error)
     while kinds:
         kind = kinds.pop()
@@ -82,8 +195,8 @@ def _about_a_ref(error: TypeError) -> bool:
     return False
 
 
-def _call(traceback: TracebackType | None) -> tuple[str, Any] | None:
-    """Return the dotted name of what the innermost user line called, and the frame."""
+def _expression(traceback: TracebackType | None) -> tuple[ast.expr, Any] | None:
+    """Return the expression that the innermost user line was computing, and the frame."""
     own: TracebackType | None = None
     while traceback is not None:
         file = traceback.tb_frame.f_code.co_filename
@@ -101,13 +214,10 @@ def _call(traceback: TracebackType | None) -> tuple[str, Any] | None:
         return None
     lines[-1] = lines[-1][:end]
     lines[0] = lines[0][start:]
-    node = ast.parse(b"(" + b"".join(lines) + b")", mode="eval").body
-    if not isinstance(node, ast.Call) or not isinstance(node.func, (ast.Name, ast.Attribute)):
-        return None
-    return ast.unparse(node.func), own.tb_frame
+    return ast.parse(b"(" + b"".join(lines) + b")", mode="eval").body, own.tb_frame
 
 
-# Hints for errors in a user's program: the keys of a tree, an op's keywords, the op that replaces a function ----------
+# Hints for a missing key or entry, an unknown keyword, and an argument that is a keyword ------------------------------
 
 _KEYWORD = re.compile(r"(\w+)\(\) got an unexpected keyword argument '(\w+)'")
 _POSITIONS = re.compile(r"(\w+)\(\) takes \d+ positional arguments? but \d+ (?:was|were) given")

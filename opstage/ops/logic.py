@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import TYPE_CHECKING, Any, cast
 
-from .arguments import Number, ShapeLike, as_shape, only_axis
-from .method import Calls
-from .operands import NUMBERS, chosen_numbers
+from .arguments import Number, ShapeLike, as_number, as_shape, only_axis
+from .method import NUMBERS, Calls, chosen_numbers
 from .primitive import Context, Kind, Primitive, R, Row, Some, Types, no_flops
 from .rules import same_shape, same_type, zeros_like
 from .types import (
     BOOL,
+    EXACT,
+    FLOAT64,
     DType,
     Shape,
     TensorType,
@@ -314,7 +316,8 @@ class LogicOps(Calls[R]):
             UsageError: no such dtype.
         """
         target = self.dtype if dtype is None else as_dtype(dtype)
-        return self._call(FULL, (), {"shape": as_shape("full", shape), "value": value, "dtype": dtype_name(target)})
+        number = as_number("full", "value", value)
+        return self._call(FULL, (), {"shape": as_shape("full", shape), "value": number, "dtype": dtype_name(target)})
 
     def iota(self, *, shape: ShapeLike, axis: int | None = None, dtype: str | DType = "int64") -> R:
         """Each element's index along `axis`, which may be omitted for vectors. PyTorch: torch.arange, broadcast.
@@ -328,3 +331,29 @@ class LogicOps(Calls[R]):
         sizes = as_shape("iota", shape)
         along = only_axis("iota", axis, len(sizes))
         return self._call(IOTA, (), {"shape": sizes, "axis": along, "dtype": dtype_name(as_dtype(dtype))})
+
+
+# Functions ------------------------------------------------------------------------------------------------------------
+
+
+def nan_to_num(
+    ops: Ops[R], x: R, /, *, nan: Number = 0.0, posinf: Number | None = None, neginf: Number | None = None
+) -> R:
+    """x with nan, inf and -inf replaced; None means the largest and the smallest finite number.
+
+    Replaced elements have no gradient. Integers are returned unchanged. PyTorch: torch.nan_to_num. NumPy:
+    np.nan_to_num.
+
+    Raises:
+        ShapeError: an invalid argument.
+    """
+    if x.dtype.kind != "f" or x.dtype == EXACT:
+        return x
+    most = sys.float_info.max if x.dtype == FLOAT64 else (2 - 2.0**-23) * 2.0**127
+
+    def full(value: Number) -> R:
+        return ops.full(shape=x.shape, value=value, dtype=x.dtype)
+
+    out = ops.select(ops.isnan(x), full(nan), x)
+    out = ops.select(ops.equal(x, full(math.inf)), full(most if posinf is None else posinf), out)
+    return ops.select(ops.equal(x, full(-math.inf)), full(-most if neginf is None else neginf), out)

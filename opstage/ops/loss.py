@@ -6,6 +6,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from .arguments import as_number
 from .dims import Dim, prod, ratio, require_at_most, require_equal
 from .errors import ShapeError, nearest
 from .method import Calls
@@ -334,7 +335,8 @@ class LossOps(Calls[R]):
             more: dict[str, Any] = {"ignore_index": ignore_index, "label_smoothing": label_smoothing}
             weighted: R = weighted_cross_entropy(ops, logits, labels, weight, reduction=reduction, **more)
             return weighted
-        static = {"reduction": reduction, "ignore_index": ignore_index, "label_smoothing": label_smoothing}
+        smoothing = as_number("cross_entropy", "label_smoothing", label_smoothing)
+        static = {"reduction": reduction, "ignore_index": ignore_index, "label_smoothing": smoothing}
         return self._call(CROSS_ENTROPY, (logits, labels), static)
 
     @CROSS_ENTROPY_GRAD.method

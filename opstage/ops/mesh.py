@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, final
 
-from .errors import UsageError
-from .untrusted import brief
+from .errors import UsageError, brief
 
 MOST_RANKS = 1 << 20
 """The limit of ranks in a mesh; more is likely a mistake."""

@@ -15,7 +15,7 @@ import math
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from .arguments import IntOrTuple, InvalidStatic, Number, as_shape, per_axis, plain_sequence
+from .arguments import IntOrTuple, InvalidStatic, Number, as_flag, as_number, as_shape, per_axis, plain_sequence
 from .dims import Dim, DimFloat, prod, require_at_most
 from .errors import ShapeError
 from .method import Calls
@@ -363,7 +363,8 @@ class PoolingOps(Calls[R]):
                 shape.
         """
         static = _window("avg_pool", kernel, stride, padding)
-        return self._call(AVG_POOL, (x,), static | {"count_include_pad": count_include_pad})
+        counted = as_flag("avg_pool", "count_include_pad", count_include_pad)
+        return self._call(AVG_POOL, (x,), static | {"count_include_pad": counted})
 
     def avg_pool_grad(
         self,
@@ -386,11 +387,9 @@ class PoolingOps(Calls[R]):
                 g of another shape.
         """
         static = _window("avg_pool_grad", kernel, stride, padding)
-        return self._call(
-            AVG_POOL_GRAD,
-            (g,),
-            {"shape": as_shape("avg_pool_grad", shape), **static, "count_include_pad": count_include_pad},
-        )
+        counted = as_flag("avg_pool_grad", "count_include_pad", count_include_pad)
+        size = as_shape("avg_pool_grad", shape)
+        return self._call(AVG_POOL_GRAD, (g,), {"shape": size, **static, "count_include_pad": counted})
 
     def smooth_max_pool(
         self,
@@ -413,7 +412,7 @@ class PoolingOps(Calls[R]):
                 shape.
         """
         static = _window("smooth_max_pool", kernel, stride, padding)
-        return self._call(SMOOTH_MAX_POOL, (x,), static | {"beta": beta})
+        return self._call(SMOOTH_MAX_POOL, (x,), static | {"beta": as_number("smooth_max_pool", "beta", beta)})
 
     def max_pool2d(self, x: R, /, *, kernel: IntOrTuple, stride: IntOrTuple | None = None) -> R:
         """max_pool for images, without padding.

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeAlias
 from .arguments import raise_invalid
 from .dims import Dim, DimScope
 from .errors import LocatedError, OpstageError, ProgramError
+from .infix import written
 from .types import TensorType, is_float, require_sizes, show_shape
-from .written import written
 
 if TYPE_CHECKING:
     from .protocol import Ops

@@ -6,6 +6,8 @@ shape and derivative rules, the method that documents it, and functions composed
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .activation import ActivationOps
@@ -17,6 +19,7 @@ from .elementwise import ElementwiseOps
 from .errors import ProgramError
 from .factorization import FactorizationOps
 from .fourier import FourierOps
+from .hints import no_such_op
 from .indexing import IndexingOps
 from .layout import LayoutOps
 from .linalg import LinalgOps
@@ -24,7 +27,6 @@ from .logic import LogicOps
 from .loss import LossOps
 from .matmul import MatmulOps
 from .normalization import NormalizationOps
-from .other_names import no_such_op
 from .pooling import PoolingOps
 from .primitive import R
 from .random import RandomOps
@@ -100,3 +102,33 @@ OPS = frozenset(
 """The names of all ops: methods built on `bind`, the same on every interpreter."""
 
 __all__ = ["OPS", "Axes", "IntOrTuple", "Number", "Ops", "R", "Ref", "ShapeLike"]
+
+
+# Programs: whose they are, and what a training program returns besides its loss ---------------------------------------
+
+
+@dataclass(frozen=True)
+class Aux:
+    """The second result of `(ops, params, state, *batch) -> (loss, Aux(state=, metrics=))`.
+
+    state     the new state (running statistics): a pytree shaped like the one passed in; it commits with the step
+    metrics   scalars to report, by name
+    """
+
+    state: Any = None
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+
+
+def loss_and_aux(result: Any) -> tuple[Any, Aux]:
+    """Return the loss of a training program's result, and its Aux (empty if there is none). Raises ProgramError."""
+    loss, aux = result if isinstance(result, tuple) and len(result) == 2 else (result, Aux())
+    if not isinstance(aux, Aux):
+        raise ProgramError(
+            f"a training program returns its loss, or (loss, Aux(state=, metrics=)); got {type(aux).__name__}"
+        )
+    return loss, aux
+
+
+def is_ours(f: Callable[..., Any]) -> bool:
+    """Return whether a function, method or callable is Opstage's, whose programs call named ops alone."""
+    return (getattr(f, "__module__", None) or "").startswith("opstage.")

@@ -241,7 +241,7 @@ def _softmax_shape(x: TensorType, *, axis: int) -> Types:
 
 
 def _softmax_grad_shape(y: TensorType, g: TensorType, *, axis: int) -> Types:
-    _softmax_shape(y, axis=axis)
+    require_float(y, "y")
     return (same_type(y, g, "y", "g"),)
 
 
@@ -444,7 +444,7 @@ class ReductionOps(Calls[R]):
         """y · (g - Σ g·y), for y = softmax(x).
 
         Raises:
-            DtypeError: x not a float tensor; dtypes differ.
+            DtypeError: y not a float tensor; dtypes differ.
             ShapeError: shapes differ; no such axis.
         """
 
@@ -453,6 +453,6 @@ class ReductionOps(Calls[R]):
         """g - e^y · Σ g, for y = log_softmax(x).
 
         Raises:
-            DtypeError: x not a float tensor; dtypes differ.
+            DtypeError: y not a float tensor; dtypes differ.
             ShapeError: shapes differ; no such axis.
         """

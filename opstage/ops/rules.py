@@ -1,16 +1,23 @@
-"""Helpers shared by rules: agreement of operands, zeros and ones, sums of optional terms."""
+"""Helpers of rules and of functions over ops: agreement of operands, canonical arguments, errors, zeros and ones."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
 
-from .dims import Verdict, equal, is_one, maximum, require_equal
-from .errors import ShapeError
+import numpy as np
+
+from .arguments import Axes, InvalidStatic, as_dim, as_int, as_sequence, normalize_axes, normalize_axis, plain
+from .dims import Dim, DimExpr, Verdict, equal, is_one, maximum, ratio, require_at_most, require_equal
+from .errors import DtypeError, LocatedError, ShapeError, brief
 from .primitive import R
-from .types import Shape, TensorType, require_same_dtype, show_shape
+from .types import EXACT, DType, Shape, TensorType, require_same_dtype, show_shape
 
 if TYPE_CHECKING:
     from .protocol import Ops
+
 
 NO_BROADCAST = "named ops never broadcast, use infix (x + y) or ops.broadcast_to"
 
@@ -80,3 +87,151 @@ def corrected_mean(ops: Ops[R], x: R, axes: tuple[int, ...]) -> R:
     mean = ops.reduce_mean(part, axis=axes, keepdims=True)
     apart = ops.sub(x, ops.broadcast_to(mean, shape=x.shape))
     return ops.add(mean, ops.reduce_mean(apart, axis=axes, keepdims=True))
+
+
+def error(ops: Ops[R], op: str, reason: str) -> ShapeError:
+    """Return the error of the function `op`, located at the user's line."""
+    return ShapeError(reason, op=op, region=ops.cursor.region.name)
+
+
+def dtype_error(ops: Ops[R], op: str, reason: str) -> DtypeError:
+    """The error of a function of the name `op` given a tensor of a dtype that it does not take."""
+    return DtypeError(reason, op=op, region=ops.cursor.region.name)
+
+
+def valid(ops: Ops[R], op: str, value: Any) -> Any:
+    """Return a static argument in canonical form; raises if it has none."""
+    if isinstance(value, InvalidStatic):
+        raise error(ops, op, value.reason)
+    return value
+
+
+def axis_of(ops: Ops[R], op: str, axis: Any, rank: int) -> int:
+    """Return a nonnegative axis."""
+    found: int = valid(ops, op, normalize_axis(op, axis, rank))
+    return found
+
+
+def axes_of(ops: Ops[R], op: str, axis: Axes, rank: int) -> tuple[int, ...]:
+    """Return nonnegative sorted axes; None means all."""
+    found = valid(ops, op, normalize_axes(op, axis, rank))
+    return tuple(axis_of(ops, op, a, rank) for a in found)
+
+
+def int_of(ops: Ops[R], op: str, name: str, value: Any, least: int | None = None) -> int:
+    """Return an int >= `least`."""
+    found: int = valid(ops, op, as_int(op, name, value))
+    if least is not None and found < least:
+        raise error(ops, op, f"{name} must be at least {least} but is {found}")
+    return found
+
+
+def sequence_of(ops: Ops[R], op: str, name: str, value: Any) -> tuple[Any, ...]:
+    """Return the entries of a sequence."""
+    found: tuple[Any, ...] = valid(ops, op, as_sequence(op, name, value))
+    return found
+
+
+def number_of(ops: Ops[R], op: str, name: str, value: Any) -> Any:
+    """Return a finite number."""
+    number = plain(value)
+    if isinstance(number, int | float | Fraction) and math.isfinite(number):
+        return number
+    raise error(ops, op, f"{name} must be a number that is finite but is {brief(value)}")
+
+
+def dim_of(ops: Ops[R], op: str, name: str, value: Any) -> Dim:
+    """Return an int or a dim."""
+    found: Dim = valid(ops, op, as_dim(op, name, value))
+    return found
+
+
+def count_of(ops: Ops[R], op: str, name: str, value: Any) -> Dim:
+    """Return a dim >= 0."""
+    found = dim_of(ops, op, name, value)
+    at_most(ops, op, 0, found, lambda: f"{name} must be at least 0 but is {found}")
+    return found
+
+
+def known(ops: Ops[R], op: str, size: Dim, why: Callable[[], str]) -> int:
+    """Return a size that must be a number, since the structure of the program depends on it."""
+    if isinstance(size, DimExpr):
+        raise error(ops, op, f"{why()}, which must be a number, not a named size")
+    return size
+
+
+def equal_sizes(ops: Ops[R], op: str, a: Dim, b: Dim, why: Callable[[], str]) -> None:
+    """Require that two sizes agree for all values of symbolic sizes."""
+    placed(ops, op, lambda: require_equal(a, b, why))
+
+
+def at_most(ops: Ops[R], op: str, a: Dim, b: Dim, why: Callable[[], str]) -> None:
+    """Require that one size does not exceed another."""
+    placed(ops, op, lambda: require_at_most(a, b, why))
+
+
+def placed(ops: Ops[R], op: str, check: Callable[[], object]) -> None:
+    """Run a check of shapes or dtypes; its error is located at the function `op` and the user's line."""
+    try:
+        check()
+    except LocatedError as found:
+        found.place(op, ops.cursor.region.name)
+        raise
+
+
+def type_of(x: R) -> TensorType:
+    """Return the type of a ref, for checks of shapes and dtypes."""
+    return TensorType(x.shape, x.dtype)
+
+
+def require_same_type(found: TensorType, expected: TensorType, message: str | Callable[[], str]) -> None:
+    """Require one dtype and one shape."""
+    if found.dtype != expected.dtype or len(found.shape) != len(expected.shape):
+        raise ShapeError(message if isinstance(message, str) else message())
+    for size, wanted in zip(found.shape, expected.shape):
+        require_equal(size, wanted, message)
+
+
+def whole(ops: Ops[R], shape: Any, value: Dim, dtype: Any = "int64") -> R:
+    """Return a constant integer tensor, or a constant size."""
+    return ops.full(shape=shape, value=ratio(value, 1) if isinstance(value, DimExpr) else value, dtype=dtype)
+
+
+def zeros(ops: Ops[R], x: R, shape: Any = None) -> R:
+    """Return zeros (False for masks) of x's dtype, in x's shape by default."""
+    return ops.full(shape=x.shape if shape is None else shape, value=0, dtype=x.dtype)
+
+
+def to_front(rank: int, axis: int) -> list[int]:
+    """Return the permutation that moves an axis to the front."""
+    return [axis, *(a for a in range(rank) if a != axis)]
+
+
+def from_front(rank: int, axis: int) -> list[int]:
+    """Return the inverse permutation: it moves the first axis to `axis`."""
+    return [*range(1, axis + 1), 0, *range(axis + 1, rank)]
+
+
+def numbers(ops: Ops[R], values: Any, dtype: DType) -> R:
+    """Return nested lists of fractions as a constant, each rounded once."""
+    exact = np.array(values, dtype=object)
+    return ops.const(exact if dtype == EXACT else exact.astype(np.float64), dtype=dtype)
+
+
+def weighted(ops: Ops[R], x: R, axis: int, table: Sequence[Any], weights: Sequence[Any] | None) -> R:
+    """Return sums of weighted entries along an axis: Σ_t weights[j][t] · x[table[j][t]] replaces entry j.
+
+    Entries of weight 0 are ignored, even if not finite. Without weights the table has one entry for each j.
+    """
+    rank = len(x.shape)
+    rows = ops.gather_rows(x if axis == 0 else ops.permute(x, axes=to_front(rank, axis)), ops.const(np.array(table)))
+    if weights is not None:
+        shape = (*np.shape(table), *[1] * (rank - 1))
+        factors = ops.broadcast_to(ops.reshape(numbers(ops, weights, x.dtype), shape=shape), shape=rows.shape)
+        parts = ops.mul(rows, factors)
+        present = np.array([[weight != 0 for weight in row] for row in weights])
+        if not present.all():  # an infinite entry of weight 0 would give nan
+            mask = ops.broadcast_to(ops.reshape(ops.const(present), shape=shape), shape=rows.shape)
+            parts = ops.select(mask, parts, zeros(ops, parts))
+        rows = ops.reduce_sum(parts, axis=1)
+    return rows if axis == 0 else ops.permute(rows, axes=from_front(rank, axis))

@@ -5,13 +5,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .arguments import Axes, Axis, normalize_axis
+from .arguments import Axes, Axis, as_flag, normalize_axis
 from .dims import Dim, is_zero, prod, ratio
 from .method import Calls
 from .primitive import Context, Ints, Linearity, Primitive, R, Row, Some, Types
 from .reduction import flops_per_element, reduced_shape
-from .rules import add_all, require_rank, same_shape, same_type
-from .tools import at_most, axis_of, dim_of, dtype_error, equal_sizes, error, placed, type_of, whole, zeros
+from .rules import (
+    add_all,
+    at_most,
+    axis_of,
+    dim_of,
+    dtype_error,
+    equal_sizes,
+    error,
+    placed,
+    require_rank,
+    same_shape,
+    same_type,
+    type_of,
+    whole,
+    zeros,
+)
 from .types import BOOL, INT64, TensorType, is_float, require_integer, require_number, require_same_dtype, show_shape
 
 if TYPE_CHECKING:
@@ -166,8 +180,9 @@ class SequenceOps(Calls[R]):
             DtypeError: a a mask; dtypes differ.
             ShapeError: shapes differ; no such axis; an invalid argument.
         """
-        axis = normalize_axis("linear_recurrence", axis, len(b.shape))
-        return self._call(LINEAR_RECURRENCE, (a, b), {"axis": axis, "reverse": reverse})
+        static = {"axis": normalize_axis("linear_recurrence", axis, len(b.shape))}
+        static["reverse"] = as_flag("linear_recurrence", "reverse", reverse)
+        return self._call(LINEAR_RECURRENCE, (a, b), static)
 
     @CUMPROD.method
     def cumprod(self, x: R, /, *, axis: Axis = -1, exclusive: bool = False, reverse: bool = False) -> R:

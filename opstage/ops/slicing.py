@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .arguments import InvalidStatic, Number, as_dim, as_int, as_sequence, normalize_axis
+from .arguments import InvalidStatic, Number, as_dim, as_int, as_number, as_sequence, normalize_axis
 from .dims import Dim, DimExpr, is_zero, require_at_most, require_equal
 from .errors import ShapeError
 from .method import Calls
@@ -273,6 +273,7 @@ class SlicingOps(Calls[R]):
             DtypeError: a number that the dtype does not hold.
             ShapeError: not an entry for each axis of x; an invalid argument.
         """
+        value = as_number("pad", "value", value)
         try:
             pairs = tuple((before, after) for before, after in padding)
         except (TypeError, ValueError):

@@ -13,11 +13,10 @@ import optree
 
 from .arrays import as_numpy, is_table
 from .dims import Dim, DimExpr, DimScope
-from .dims.notation import LARGEST_SIZE, parse_expression, parse_relations, split_outside
-from .errors import SourceLine, UsageError, nearest, user_frame
+from .dims.scope import LARGEST_SIZE, parse_expression, parse_relations, split_outside
+from .errors import SourceLine, UsageError, brief, nearest, user_frame
 from .trees import flatten, leaf, lists_as_arrays, unflatten
 from .types import DTYPES, DType, TensorType, as_dtype, dtype_name, is_float, require_shape
-from .untrusted import brief
 
 _LONGEST_SHAPE = 20_000
 _MOST_AXES = 64  # of a NumPy array

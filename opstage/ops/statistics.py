@@ -14,9 +14,8 @@ from .arguments import Axes
 from .arrangement import moveaxis
 from .dims import Dim, is_zero, prod, ratio
 from .primitive import R
-from .rules import corrected_mean
+from .rules import at_most, axes_of, axis_of, corrected_mean, dtype_error, error, int_of, placed, type_of, whole, zeros
 from .sequence import bincount, segment_count, segment_sum, sort
-from .tools import at_most, axes_of, axis_of, dtype_error, error, int_of, placed, type_of, whole, zeros
 from .types import BOOL, INT64, require_float, show_shape
 
 if TYPE_CHECKING:

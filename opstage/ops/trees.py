@@ -9,19 +9,118 @@ libraries that are dataclasses are leaves.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from fractions import Fraction
 from itertools import chain
 from operator import attrgetter
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NoReturn, TypeAlias, TypeVar, final
 
 import numpy as np
 import optree
 
 from ..forks import make_lock
-from . import lists
-from .errors import UsageError, nearest
-from .lists import Scalars, all_scalars, as_list, as_scalars
+from .errors import ProgramError, UsageError, a_type, nearest
+from .infix import Infix
+
+# Lists of scalar tensors ----------------------------------------------------------------------------------------------
+
+# A list of numbers becomes an array before a program sees it; a list of arrays without axes, or of such Specs, is a
+# tree. For a Python list, `x + x` and `x * 2` make longer lists; for a tensor they compute other numbers. So the list
+# that a program gets has no operators: ambiguous uses raise an error.
+
+_EVERYWHERE: Any = vars(optree.registry)["__GLOBAL_NAMESPACE"]
+
+apart = object()
+"""Another object each time that `Scalars` are flattened: only where it has changed does a tree contain them."""
+
+_CURE = "a list of scalar arrays is a tree of them; pass np.asarray(…) of it for one tensor"
+
+_OPERATORS = {
+    **{
+        f"__{way}{name}__": symbol
+        for name, symbol in (("add", "+"), ("sub", "-"), ("mul", "*"), ("truediv", "/"), ("matmul", "@"), ("pow", "**"))
+        for way in ("", "r", "i")
+    },
+    "__lt__": "<",
+    "__le__": "<=",
+    "__gt__": ">",
+    "__ge__": ">=",
+    "__neg__": "-",
+    "__abs__": "abs",
+}
+
+
+def _refusing(symbol: str) -> Callable[..., Any]:
+    def method(self: Any, *_: Any) -> NoReturn:
+        raise ProgramError(
+            f"{symbol} of a list of {len(self)} would not be what it is of a tensor: {_CURE}, or write [*x, *y] for a "
+            "longer list"
+        )
+
+    return method
+
+
+@final
+class Scalars(list[Any]):
+    """A list of scalar refs, or of such lists, as passed to a program: a list without operators."""
+
+    __slots__ = ()
+
+    for _name, _symbol in _OPERATORS.items():
+        locals()[_name] = _refusing(_symbol)
+    del _name, _symbol
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"a list has no {name}: {_CURE}", name=name, obj=self)
+
+    def __reduce_ex__(self, _: Any) -> tuple[Any, ...]:
+        return list, (list(self),)
+
+
+def _entries(scalars: Collection[Any]) -> tuple[list[Any], None]:
+    global apart
+    apart = object()
+    return list(scalars), None
+
+
+# optree treats it as a tree, like any list, and not as a leaf.
+optree.register_pytree_node(Scalars, _entries, lambda _, entries: list(entries), namespace=_EVERYWHERE)
+
+
+def all_scalars(tree: Any) -> bool:
+    """Return whether a tree of refs is a nonempty list of scalars or of such lists."""
+    return type(tree) in (list, Scalars) and bool(tree) and all(map(_is_scalar, tree))
+
+
+def _is_scalar(entry: Any) -> bool:
+    return isinstance(entry, Infix) and len(entry.shape) == 0 or all_scalars(entry)
+
+
+def as_scalars(tree: Any) -> Any:
+    """Convert a list for which `all_scalars` holds to `Scalars`; return anything else unchanged."""
+    if not all_scalars(tree):
+        return tree
+    return Scalars(map(as_scalars, tree))
+
+
+def as_list(tree: Any) -> Any:
+    """Convert `Scalars` to a list; return anything else unchanged."""
+    return [as_list(entry) for entry in tree] if type(tree) is Scalars else tree
+
+
+def no_ref(value: Any, cure: str = "make one with ops.const(…)", op: str = "an op") -> ProgramError:
+    """Return the error for an argument of an op that is not a ref."""
+    return ProgramError(f"{op} got {a_kind_of(value)} where it needs a ref; {cure}{if_list(value)}")
+
+
+def a_kind_of(value: Any) -> str:
+    return "a list" if type(value) is Scalars else a_type(value)
+
+
+def if_list(value: Any) -> str:
+    """Return the continuation of a message about a non-tensor, if the value is a list."""
+    return f"; {_CURE}" if isinstance(value, (list, tuple)) else ""
+
 
 Structure: TypeAlias = "optree.PyTreeSpec"
 Class = TypeVar("Class", bound=type)
@@ -41,16 +140,16 @@ def leaf(cls: Class) -> Class:
 
 def flatten(tree: Any) -> tuple[list[Any], Structure]:
     """Return the leaves of `tree` in order, and the structure for `unflatten`."""
-    before = lists.apart
+    before = apart
     while True:
         leaves, structure = optree.tree_flatten(tree, namespace=_NAMESPACE)
         if not _known_leaf_types.issuperset(map(type, leaves)) and _register_dataclasses(leaves):
             continue
-        if lists.apart is before:
+        if apart is before:
             return leaves, structure
         # a list that a program got has the structure of the list that it was
         tree = optree.tree_map(as_list, tree, is_leaf=_is_scalars, namespace=_NAMESPACE)
-        before = lists.apart
+        before = apart
 
 
 def _is_scalars(tree: Any) -> bool:

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from .dims import Dim, DimExpr, DimFloat, prod, require_at_most
-from .errors import DtypeError, UsageError, nearest
-from .untrusted import brief
+from .errors import DtypeError, UsageError, brief, nearest
 
 DType: TypeAlias = "np.dtype[Any]"
 Shape: TypeAlias = "tuple[Dim, ...]"

@@ -10,7 +10,7 @@ from .arguments import IntOrTuple, InvalidStatic, per_axis
 from .dims import Dim, exact_div, floor_div, prod, require_at_most, require_equal
 from .errors import ShapeError
 from .primitive import R
-from .tools import dim_of, equal_sizes, error, int_of, sequence_of, valid
+from .rules import dim_of, equal_sizes, error, int_of, sequence_of, valid
 from .types import Shape, TensorType, show_shape
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias, final
 from ..compiler.codegen.decomposition import Expander
 from ..ops.errors import UsageError, nearest
 from ..ops.primitive import NO_STATIC, R
-from ..ops.program import is_ours
-from ..ops.protocol import Ops
+from ..ops.protocol import Ops, is_ours
 from ..ops.types import DType, Shape
 from ..transforms.base_program import Identity
 from ..transforms.fused_call import traced_program, types_of

@@ -19,10 +19,9 @@ from ..models import Model
 from ..models.zoo import name_of
 from ..ops.arguments import plain
 from ..ops.arrays import is_table
-from ..ops.errors import UsageError, nearest
+from ..ops.errors import UsageError, a_type, nearest
 from ..ops.spec import Spec
 from ..ops.tracebacks import called_by_users
-from ..ops.untrusted import a_type
 from ..optim import Optimizer
 from ..options import Options
 from ..training.callback import Callback

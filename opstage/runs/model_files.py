@@ -23,10 +23,9 @@ from ..loading import Refusal, declaring, find, load_file, loaded_copy, refusal
 from ..models import MODELS, Model, Recipe
 from ..models.model import MAKE, models_in
 from ..models.zoo import name_of
-from ..ops.errors import OpstageError, UsageError, nearest
+from ..ops.errors import OpstageError, UsageError, a_type, brief, nearest
 from ..ops.spec import Shapes, declared
 from ..ops.trees import flatten, paths
-from ..ops.untrusted import a_type, brief
 from ..readable import require_file
 from ..tensors import read_bytes
 from ..written_files import files_of, late_import, source_root

@@ -22,7 +22,7 @@ from .. import __version__
 from ..compiler.native.pool import workers
 from ..distributed.fabric import Fabric
 from ..distributed.processes import require_hosted
-from ..ops.dims.formula import show_size
+from ..ops.amounts import show_size
 from ..ops.errors import UsageError
 from ..ops.mesh import Mesh, mesh_of
 from ..training.fit import EpochResult, Position, Saver

@@ -15,7 +15,7 @@ from typing import Any, Self, final
 import click
 
 from ..distributed.processes import is_terminal
-from ..ops.untrusted import printable
+from ..ops.errors import printable
 from ..training.fit import EpochResult
 
 _WINDOW = 50

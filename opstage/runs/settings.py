@@ -17,8 +17,7 @@ from ..config import GROUPS, Layer, merge, read_groups, read_toml, toml_literal,
 from ..data.columns import read_columns
 from ..data.table import CategoriesName, ScaleName
 from ..models import MODELS
-from ..ops.errors import UsageError
-from ..ops.untrusted import brief
+from ..ops.errors import UsageError, brief
 from ..optim import schedule as schedule
 from ..options import Options
 from ..training import callbacks as callbacks

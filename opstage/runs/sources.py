@@ -33,10 +33,9 @@ from ..data.table import (
     require_columns,
 )
 from ..models import Model, Recipe
-from ..ops.errors import OpstageError, UsageError
+from ..ops.errors import OpstageError, UsageError, brief, shown
 from ..ops.loss import IGNORED
 from ..ops.spec import Spec
-from ..ops.untrusted import brief, shown
 from ..readable import suffix_of
 from ..training.predictor import input_specs
 from .directory import data_digest

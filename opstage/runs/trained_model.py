@@ -26,9 +26,8 @@ from ..interpreters.graph import Graph
 from ..models import Model
 from ..ops.arrays import is_table
 from ..ops.dims import evaluate
-from ..ops.errors import OpstageError, UsageError, is_installed, nearest
+from ..ops.errors import OpstageError, UsageError, a_type, brief, is_installed, nearest, printable
 from ..ops.tracebacks import called_by_users
-from ..ops.untrusted import a_type, brief, printable
 from ..options import Options
 from ..training import checkpoint as checkpoint
 from ..training.fit import EpochResult

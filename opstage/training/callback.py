@@ -12,8 +12,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, final
 
-from ..ops.errors import UsageError, nearest
-from ..ops.untrusted import a_type
+from ..ops.errors import UsageError, a_type, nearest
 from ..optim import Optimizer
 from ..optim.hyperparameters import require_positive
 from .saved import CallbackValues

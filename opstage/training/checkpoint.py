@@ -22,8 +22,7 @@ import numpy as np
 from ..atomic import DISK, TEMPORARY, Disk, make_folder, write_file
 from ..documents import Document
 from ..mapped_tensors import map_tensors
-from ..ops.errors import UsageError
-from ..ops.untrusted import a_type
+from ..ops.errors import UsageError, a_type
 from ..optim import Optimizer
 from ..tensors import decode, in_order, read_bytes, size_of, stream
 from .callback import Callback, require_restorable

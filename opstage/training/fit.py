@@ -16,9 +16,8 @@ from typing import Any, Protocol, final
 
 from ..arguments import batch_arguments
 from ..data import Batches, Loader, Prefetch, bind
-from ..ops.errors import UsageError
+from ..ops.errors import UsageError, brief
 from ..ops.tracebacks import called_by_users
-from ..ops.untrusted import brief
 from ..optim import Optimizer
 from ..optim.hyperparameters import require_count, require_positive
 from ..optim.schedule import Schedule

@@ -17,12 +17,11 @@ from ..interpreters.shape_check.memory import AllocationTrace, Formula, KernelRu
 from ..models import Model
 from ..ops.amounts import parse_bytes, show_bytes
 from ..ops.dims import DimScope
-from ..ops.errors import ShapeError, UsageError
+from ..ops.errors import ShapeError, UsageError, a_type
 from ..ops.host_arrays import DEVICE_DTYPES, no_wire_form
 from ..ops.spec import Spec, sized
 from ..ops.trees import flatten
 from ..ops.types import EXACT, TensorType, as_dtype
-from ..ops.untrusted import a_type
 from ..optim import Optimizer
 from ..options import Options, options_of
 from ..transforms.base_program import BaseProgram

@@ -11,12 +11,11 @@ import numpy as np
 
 from ..init import Declaration, Initialiser, Plan, build
 from ..ops.arguments import plain
-from ..ops.errors import UsageError
-from ..ops.other_names import Renamed
+from ..ops.errors import UsageError, a_type
+from ..ops.hints import Renamed
 from ..ops.places import Places
 from ..ops.trees import flatten
 from ..ops.types import TensorType
-from ..ops.untrusted import a_type
 from ..optim import Optimizer
 from ..options import Options, options_of
 from .accumulate import Accumulate

@@ -13,8 +13,8 @@ from ..init import Placement
 from ..locks import holding
 from ..ops.arrays import as_numpy
 from ..ops.errors import DtypeError, OpstageError, ShapeError, UsageError
+from ..ops.hints import Renamed
 from ..ops.host_arrays import as_array
-from ..ops.other_names import Renamed
 from ..ops.places import identified
 from ..ops.types import FLOAT32, FLOAT64, DType, as_dtype, dtype_name, is_float, show_shape
 from ..transforms.interpreter import BaseInterpreter

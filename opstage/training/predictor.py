@@ -18,11 +18,10 @@ from ..models import Model
 from ..ops.arguments import plain
 from ..ops.arrays import as_numpy
 from ..ops.dims import DimScope
-from ..ops.errors import UsageError, nearest
+from ..ops.errors import UsageError, brief, nearest
 from ..ops.spec import Spec, as_specs, lists_by_specs
 from ..ops.trees import Structure, flatten, lists_as_arrays, structure_paths, unflatten
 from ..ops.types import as_dtype, is_float
-from ..ops.untrusted import brief
 from .executor import PreparedProgram
 from .trainer import ScalarTrainer
 

@@ -16,11 +16,10 @@ from ..interpreters.shape_check import Finding, Report, with_captured
 from ..interpreters.shape_check.rules import NO_SCALAR_LOSS
 from ..models import Model
 from ..ops.dims import DimScope
-from ..ops.errors import OpstageError, SourceLine, UsageError, nearest
-from ..ops.program import Aux
+from ..ops.errors import OpstageError, SourceLine, UsageError, a_type, nearest
+from ..ops.protocol import Aux
 from ..ops.spec import Shapes, Spec, as_specs, sized
 from ..ops.types import FLOAT32, TensorType, as_dtype, is_float
-from ..ops.untrusted import a_type
 from ..optim import Optimizer
 from ..options import Options
 from .parameters import shared_findings

@@ -26,14 +26,22 @@ from .. import optim
 from ..api import owned
 from ..init import Constant
 from ..interpreters.immediate import make_imperative
-from ..ops.cursor import Quietly
-from ..ops.errors import DeviceError, DtypeError, OpstageError, ProgramError, ProgramWarning, ShapeError, UsageError
+from ..ops.errors import (
+    DeviceError,
+    DtypeError,
+    OpstageError,
+    ProgramError,
+    ProgramWarning,
+    ShapeError,
+    UsageError,
+    a_type,
+)
 from ..ops.primitive import Primitive, Static
 from ..ops.protocol import OPS
 from ..ops.spec import Spec
+from ..ops.structure import Quietly
 from ..ops.tracebacks import called_by_users
 from ..ops.types import DType, dtype_name, is_float, show_shape
-from ..ops.untrusted import a_type
 from ..optim import Optimizer
 from ..options import Options, options_of
 from ..transforms.forward_mode import pushforward

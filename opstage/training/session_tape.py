@@ -15,17 +15,16 @@ from typing_extensions import override
 from ..api import owned
 from ..forks import make_lock
 from ..ops.arguments import plain
-from ..ops.cursor import Quietly
 from ..ops.dims import require_equal
-from ..ops.errors import DtypeError, OpstageError, ProgramError, ShapeError, UsageError
+from ..ops.errors import DtypeError, OpstageError, ProgramError, ShapeError, UsageError, a_type
+from ..ops.hints import Renamed
 from ..ops.infix import Infix
-from ..ops.lists import no_ref
-from ..ops.other_names import Renamed
 from ..ops.primitive import Primitive, Static
 from ..ops.splitmix import site_of
+from ..ops.structure import Quietly
 from ..ops.tracebacks import called_by_users
+from ..ops.trees import no_ref
 from ..ops.types import INT64, DType, TensorType, dtype_name, is_float, show_shape
-from ..ops.untrusted import a_type
 from ..transforms.tape import Node, Record, Tape
 from ..transforms.transparent import Imperative, own_array
 from .param import Param

@@ -17,11 +17,10 @@ from ..distributed.ranks import on_mesh
 from ..init import Constant
 from ..interpreters.registry import make_interpreter
 from ..ops.arrays import as_numpy
-from ..ops.errors import UsageError
+from ..ops.errors import UsageError, a_type
 from ..ops.places import Places
 from ..ops.trees import align, flatten, lists_as_arrays, show_path, structure_paths, unflatten
 from ..ops.types import DType, Shape, TensorType, is_float
-from ..ops.untrusted import a_type
 from ..optim import Optimizer, Slot
 from ..options import Options
 from ..transforms.anomaly import watched

@@ -20,7 +20,6 @@ from ..interpreters.graph.passes import dead_code, expand
 from ..interpreters.graph.recorder import record
 from ..ops.body import Body, Equation
 from ..ops.catalogue import own
-from ..ops.cursor import Region
 from ..ops.dims import Dim, DimFloat, DimScope, substitute
 from ..ops.elementwise import SCALE
 from ..ops.errors import ProgramError
@@ -28,7 +27,7 @@ from ..ops.logic import FULL
 from ..ops.mesh import Mesh
 from ..ops.normalization import BATCH_NORM
 from ..ops.primitive import Primitive
-from ..ops.structure import VARY_LIKE
+from ..ops.structure import VARY_LIKE, Region
 from ..ops.trees import Structure, unflatten
 from ..ops.types import INT64, TensorType
 from ..transforms.control import CONTROL, bodies_of

@@ -17,8 +17,8 @@ from ..arguments import BatchArguments, batch_arguments
 from ..distributed.ranks import Ranks
 from ..interpreters.shape_check import Report
 from ..ops.errors import UsageError
+from ..ops.hints import Renamed
 from ..ops.mesh import mesh_of
-from ..ops.other_names import Renamed
 from ..ops.tracebacks import called_by_users
 from ..ops.trees import flatten
 from ..optim import Optimizer

@@ -12,13 +12,12 @@ from typing_extensions import override
 
 from ..ops.body import Body
 from ..ops.dims import Dim, maximum
-from ..ops.errors import DtypeError, ProgramError, RangeError, ShapeError
+from ..ops.errors import DtypeError, ProgramError, RangeError, ShapeError, a_type
 from ..ops.primitive import Context, Cost, Primitive, R, Static
 from ..ops.protocol import Ops
-from ..ops.tools import require_same_type, type_of
+from ..ops.rules import require_same_type, type_of
 from ..ops.trees import first_difference, flatten, structure_paths, unflatten
 from ..ops.types import BOOL, TensorType, dtype_name
-from ..ops.untrusted import a_type
 from .forward_mode import ForwardMode
 from .interpreter import BaseInterpreter, Interpreter, Variable
 from .scan import on_tape, or_zeros

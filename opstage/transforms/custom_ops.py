@@ -14,15 +14,14 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from ..ops.cursor import Quietly
-from ..ops.errors import DtypeError, LocatedError, ProgramError, ShapeError, UsageError
+from ..ops.catalogue import register
+from ..ops.errors import DtypeError, LocatedError, ProgramError, ShapeError, UsageError, a_type
 from ..ops.primitive import Context, Effect, Jvp, Primitive, Static, Vjp
 from ..ops.protocol import Ops, Ref
-from ..ops.registered import register
-from ..ops.tools import require_same_type, type_of
+from ..ops.rules import require_same_type, type_of
+from ..ops.structure import Quietly
 from ..ops.tracebacks import called_by_users
 from ..ops.types import TensorType, dtype_name, show_shape
-from ..ops.untrusted import a_type
 from .control import every_primitive
 from .interpreter import Interpreter, on_refs
 from .tracer import DEFINITION, Tracer, constants, evaluate

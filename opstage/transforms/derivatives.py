@@ -9,10 +9,9 @@ from collections.abc import Callable, Sequence
 from itertools import compress, islice
 from typing import Any
 
-from ..ops.cursor import Quietly
 from ..ops.errors import ProgramError, ShapeError
-from ..ops.lists import a_kind_of, if_list
-from ..ops.trees import Structure, flatten, unflatten
+from ..ops.structure import Quietly
+from ..ops.trees import Structure, a_kind_of, flatten, if_list, unflatten
 from ..ops.types import dtype_name, show_shape
 from .forward_mode import ForwardMode
 from .interpreter import Interpreter, run_closed

@@ -18,19 +18,16 @@ from typing_extensions import override
 
 from ..init.schemes import Elementary
 from ..ops.body import Body
-from ..ops.cursor import Cursor, Quietly
 from ..ops.dims import Dim
-from ..ops.errors import LocatedError, ProgramError, UnsupportedError
+from ..ops.errors import LocatedError, ProgramError, UnsupportedError, brief
 from ..ops.hints import add_hint
 from ..ops.infix import Infix
-from ..ops.lists import no_ref
 from ..ops.mesh import Mesh
 from ..ops.primitive import Primitive, R, Static
-from ..ops.program import is_ours
-from ..ops.protocol import Ops
-from ..ops.trees import Structure, flatten, unflatten
+from ..ops.protocol import Ops, is_ours
+from ..ops.structure import Cursor, Quietly
+from ..ops.trees import Structure, flatten, no_ref, unflatten
 from ..ops.types import EXACT, DType, Shape, TensorType, dtype_name
-from ..ops.untrusted import brief
 
 if TYPE_CHECKING:
     from .base_program import BaseProgram

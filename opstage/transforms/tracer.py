@@ -13,9 +13,9 @@ from ..ops.dims import evaluate as at
 from ..ops.errors import LocatedError, ProgramError, SourceLine, user_frame
 from ..ops.host_arrays import as_array
 from ..ops.infix import Infix
-from ..ops.lists import no_ref
 from ..ops.primitive import Primitive, R, Static
-from ..ops.tools import type_of
+from ..ops.rules import type_of
+from ..ops.trees import no_ref
 from ..ops.types import INT64, DType, TensorType, as_dtype
 from .interpreter import BaseInterpreter, Interpreter, Variable, Wrapper
 

@@ -12,15 +12,14 @@ from typing import Any, NamedTuple, TypeAlias, cast, final
 from typing_extensions import override
 
 from ..ops.body import WhileParameters
-from ..ops.cursor import Quietly
 from ..ops.dims import Dim
-from ..ops.errors import ProgramError, RangeError, ShapeError, SourceLine, UnsupportedError
+from ..ops.errors import ProgramError, RangeError, ShapeError, SourceLine, UnsupportedError, a_type
 from ..ops.primitive import Context, Cost, Primitive, R, Static
 from ..ops.protocol import Ops
-from ..ops.tools import require_same_type, type_of
+from ..ops.rules import require_same_type, type_of
+from ..ops.structure import Quietly
 from ..ops.trees import first_difference, flatten, structure_paths, unflatten
 from ..ops.types import BOOL, INT64, TensorType, is_float
-from ..ops.untrusted import a_type
 from .derivatives import run_row_on_tape
 from .forward_mode import ForwardMode
 from .interpreter import BaseInterpreter, Interpreter, Variable

@@ -13,10 +13,10 @@ from ..analysis.relaxations import bounds as linear_bounds
 from ..api import execute
 from ..arguments import called_with, with_arrays
 from ..ops.arrays import as_numpy
-from ..ops.box import Box, is_box, map_boxes
 from ..ops.errors import UsageError
 from ..ops.spec import Spec
 from ..ops.tracebacks import called_by_users
+from ..ops.transform import Box, is_box, map_boxes
 from ..ops.types import DType, as_dtype
 from ..options import Options, options_of
 from ..transforms.base_program import Identity

@@ -17,11 +17,11 @@ import numpy as np
 
 from ..api import check, run, value_and_grad
 from ..ops.body import Body, Equation
-from ..ops.box import Box
 from ..ops.dims import DimExpr, DimFloat
 from ..ops.errors import OpstageError, UsageError
 from ..ops.logic import IOTA
 from ..ops.spec import Spec
+from ..ops.transform import Box
 from ..options import Options
 from . import Method, bounds, outward
 from .regions import STEPS, Network, RegionBounds, Regions

@@ -16,7 +16,7 @@ import numpy as np
 from ..analysis.relaxations import region_bounds
 from ..analysis.relaxations.interpreter import NotSeparate, PhaseArrays
 from ..api import run, value_and_grad
-from ..ops.box import Box
+from ..ops.transform import Box
 from ..optim.adaptive import Adam
 from ..options import Options
 from . import outward

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 
-from ..ops.errors import UsageError
-from ..ops.untrusted import brief
+from ..ops.errors import UsageError, brief
 
 MOST_BYTES = 64 << 20
 MOST_CASES = 10_000

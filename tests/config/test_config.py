@@ -202,4 +202,4 @@ def test_one_module_reads_toml() -> None:
     package = Path(opstage.__file__).parent
     readers = [path for path in package.rglob("*.py") if "import tomllib" in path.read_text()]
     found = {path.relative_to(package).as_posix() for path in readers}
-    assert found == {"config.py", "ops/other_names.py"}
+    assert found == {"config.py", "ops/hints.py"}

@@ -5,6 +5,7 @@ Without `--write` it prints the ops whose docstrings state others.
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import sys
@@ -137,15 +138,16 @@ def write(op: str, causes: Stated) -> None:
     """Put the section into the docstring in the source."""
     method = documented(op)
     pad = " " * (4 if op.startswith("derived.") else 8)
-    lines, first = inspect.getsourcelines(method)
-    source = "".join(lines)
+    file = Path(str(sys.modules[method.__module__].__file__))  # where it is declared; its code is made of its signature
+    text = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    functions = [node for node in ast.walk(ast.parse("".join(text))) if isinstance(node, ast.FunctionDef)]
+    (place,) = [node for node in functions if node.name == method.__name__]
+    source = "".join(text[place.lineno - 1 : place.end_lineno])
     opening = source.index('"""')
     closing = source.index('"""', opening + 3)
     docstring = source[opening + 3 : closing].split(f"\n\n{pad}Raises:\n")[0].rstrip()
     new = f"{docstring}\n\n{textwrap.indent(section(causes), pad)}\n{pad}" if causes else docstring
-    file = Path(inspect.getsourcefile(method) or "")
-    text = file.read_text(encoding="utf-8").splitlines(keepends=True)
-    text[first - 1 : first - 1 + len(lines)] = [source[: opening + 3] + new + source[closing:]]
+    text[place.lineno - 1 : place.end_lineno] = [source[: opening + 3] + new + source[closing:]]
     file.write_text("".join(text), encoding="utf-8")
 
 
@@ -156,7 +158,7 @@ def main(writes: bool) -> int:
         causes = found(op)
         if causes != stated(inspect.getdoc(documented(op)) or ""):
             differing[op] = causes
-    for op in sorted(differing, key=lambda op: -inspect.getsourcelines(documented(op))[1]):  # from below
+    for op in differing:
         if writes:
             write(op, differing[op])
         else:

@@ -11,7 +11,7 @@ import pytest
 import opstage
 from opstage import Options, debug
 from opstage.compiler.gpu.language import cuda, steps
-from opstage.ops import registered
+from opstage.ops import catalogue as registered
 from tests.ops import test_user_refs
 
 X = np.array([1.0, 2.0, 6.0])

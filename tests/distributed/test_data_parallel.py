@@ -16,7 +16,7 @@ from opstage import Options, Spec, init, optim
 from opstage.distributed.ranks import Ranks
 from opstage.models import mlp, model
 from opstage.ops.collective import ALL_REDUCE
-from opstage.ops.program import Aux
+from opstage.ops.protocol import Aux
 from opstage.ops.trees import flatten
 
 MODELS = ("mlp", "cnn", "gpt", "lstm", "vit", "resnet", "unet", "vae", "pinn")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import opstage
-from opstage.ops.other_names import names_of
+from opstage.ops.hints import names_of
 from opstage.ops.protocol import OPS
 from opstage.options import Options
 from tests.docs.test_guide_tables import PAIRS

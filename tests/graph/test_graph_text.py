@@ -26,9 +26,9 @@ from opstage.interpreters.graph.notation import (
 )
 from opstage.interpreters.graph.text import large_constants, parse, show_graph
 from opstage.ops.body import Body
-from opstage.ops.cursor import Region
 from opstage.ops.dims import DimFloat, DimScope, maximum, minimum, ratio, rsqrt
 from opstage.ops.errors import UsageError
+from opstage.ops.structure import Region
 from opstage.ops.types import EXACT, FLOAT32, FLOAT64, INT64, TensorType
 from tests.graph.recorded import NAMES, training_step, with_gradients
 from tests.graph.same import same_graphs

@@ -14,7 +14,7 @@ import pytest
 import opstage
 from opstage import Options, Spec
 from opstage.interpreters import registry
-from opstage.ops import registered
+from opstage.ops import catalogue as registered
 from opstage.ops.errors import DtypeError, OpstageError, ProgramError, ShapeError, UnsupportedError, UsageError
 from opstage.training.memory import step_memory
 

@@ -101,6 +101,18 @@ def test_functions_of_others_name_the_op(program: Any, hint: str) -> None:
     assert hint in finding.reason
 
 
+def test_operators_of_polars_name_the_array() -> None:
+    series = pytest.importorskip("polars").Series([1.0, 2.0])
+    programs: list[Callable[[Any, Any], Any]] = [lambda ops, x: series + x, lambda ops, x: x * 2 * (series <= x)]
+    for program in programs:
+        with pytest.raises(TypeError) as caught:
+            opstage.run(program, np.ones(2))
+        assert caught.value.__notes__ == ["series takes no refs in its operators: write np.asarray(series)"]
+    with pytest.raises(TypeError, match="unsupported operand") as other:
+        opstage.run(lambda ops, x: 3 << x, np.ones(2))
+    assert not hasattr(other.value, "__notes__")
+
+
 def test_functions_of_numpy_name_the_op_for_refs_of_a_session() -> None:
     session = opstage.Session()
     x, ones = session.const(np.ones((2, 2), np.float32)), np.ones((2, 2), np.float32)

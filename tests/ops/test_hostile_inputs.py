@@ -25,9 +25,8 @@ from opstage.interop.weights.mapping import read_name
 from opstage.interpreters.graph import record
 from opstage.interpreters.graph.text import parse
 from opstage.ops.dims import DimScope
-from opstage.ops.errors import nearest
+from opstage.ops.errors import brief, nearest, printable
 from opstage.ops.types import FLOAT32, TensorType
-from opstage.ops.untrusted import brief, printable
 from opstage.runs.settings import configure
 from opstage.tensors import read_header, read_tensors
 from opstage.training.headers import array_headers

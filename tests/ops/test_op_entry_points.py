@@ -16,7 +16,7 @@ from opstage import Options, Spec
 from opstage.interpreters.eager_cpu.interpreter import NumpyOps
 from opstage.interpreters.graph.graph import Graph
 from opstage.interpreters.graph.recorder import replay
-from opstage.ops import registered
+from opstage.ops import catalogue as registered
 from opstage.ops.errors import UsageError
 
 Install = Callable[..., None]

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from opstage import Ops
-from opstage.ops.cursor import Cursor
 from opstage.ops.errors import ProgramError
 from opstage.ops.primitive import Primitive, Static
 from opstage.ops.protocol import OPS
+from opstage.ops.structure import Cursor
 from opstage.transforms.transparent import Transparent
 
 

@@ -10,7 +10,8 @@ import pytest
 
 import opstage
 from opstage import Options, Spec
-from opstage.ops import registered, transform
+from opstage.ops import catalogue as registered
+from opstage.ops import transform as transform
 from opstage.ops.errors import ProgramError
 from opstage.ops.types import TensorType
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from opstage.ops import trees
 from opstage.ops.errors import UsageError
-from opstage.ops.lists import Scalars
+from opstage.ops.trees import Scalars
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,5 +110,5 @@ BAD_CALLS = [
     BadCall("hardtanh", "bounds", lambda: (np.ones(3),), r"lo must be less than hi but lo is 1", {"lo": 1, "hi": 1}),
     BadCall("hardshrink", "width", lambda: (np.ones(3),), r"width must be at least 0 but is -1", {"width": -1}),
     BadCall("softshrink", "width", lambda: (np.ones(3),), r"width must be at least 0 but is -1", {"width": -1}),
-    BadCall("tanh_grad", "shapes", lambda: (np.ones(3), np.ones(4)), r"x is \(3,\) but g is \(4,\)"),
+    BadCall("tanh_grad", "shapes", lambda: (np.ones(3), np.ones(4)), r"y is \(3,\) but g is \(4,\)"),
 ]

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from opstage.interpreters.eager_cpu.kernels import kernel_table
-from opstage.ops.catalogue import primitives
+from opstage.ops.catalogue import has_kernel, primitives
 from opstage.ops.collective import CollectiveOps
 from opstage.ops.primitive import Primitive
 from opstage.ops.protocol import OPS
-from opstage.ops.registered import has_kernel
 from tests.samples import SAMPLES
 
 PRIMITIVES = primitives()

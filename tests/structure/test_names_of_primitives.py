@@ -35,8 +35,7 @@ OF_OTHER_THINGS = {
         *("atan", "exp2", "log1p", "log2", "log10"),
     },
     "interpreters/eager_cpu/loops/convolution.py": {"conv", "conv_kernel_grad"},  # parts of a convolution's steps
-    "ops/grid_sample.py": {"linear"},  # a mode of interpolation
-    "ops/interpolation.py": {"linear", "floor", "ceil"},
+    "ops/interpolation.py": {"linear", "floor", "ceil"},  # modes of interpolation
     "ops/advanced_indexing.py": {"add", "mul"},  # how updates are combined
     "interpreters/graph/profile.py": {"sum"},  # a loop that adds up what workers summed
     "interpreters/graph/notation.py": {"sqrt"},  # of a real number in a text

@@ -13,7 +13,7 @@ import opstage
 from opstage import Options, Spec, optim
 from opstage.ops import trees
 from opstage.ops.errors import OpstageError, ProgramError, ShapeError, UsageError, ValidationError
-from opstage.ops.program import Aux
+from opstage.ops.protocol import Aux
 from opstage.training.state import OptimizerState
 from opstage.training.trainer import ScalarTrainer, scalar_trainer
 from opstage.transforms.anomaly import AnomalyError

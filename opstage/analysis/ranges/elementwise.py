@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...ops import elementwise, reduction
 from ...ops.dims import Dim, DimExpr, DimFloat
+from ...ops.dims.arithmetic import as_real
 from ...ops.dims.polynomial import Atom, NamedDim, variable
-from ...ops.dims.real import as_real
 from ...ops.dims.terms import Opaque
 from ...ops.types import is_float
 from ..dependence.regions import at_most_proved, largest

@@ -11,9 +11,9 @@ from typing import Any, cast
 
 import optree
 
-from ...ops.box import Box, is_box
-from ...ops.cursor import Quietly
 from ...ops.primitive import Primitive
+from ...ops.structure import Quietly
+from ...ops.transform import Box, is_box
 from ...ops.trees import unflatten
 from ...transforms.interpreter import Interpreter
 from ..intervals import bounded_by, ends, shown

@@ -16,9 +16,8 @@ from ...interpreters.shape_check.memory import PeakMemory
 from ...interpreters.shape_check.table import table_as_dict
 from ...interpreters.shape_check.table.formats import for_terminal
 from ...interpreters.shape_check.traffic import Machines, Prediction, messages_of, predicted
-from ...ops.amounts import parse_bytes, show_bytes
+from ...ops.amounts import parse_bytes, show_bytes, show_flops, show_formula, show_size
 from ...ops.dims import Dim
-from ...ops.dims.formula import show_flops, show_formula, show_size
 from ...ops.errors import ShapeError, UsageError
 from ...ops.mesh import Mesh, mesh_of
 from ...optim import Optimizer

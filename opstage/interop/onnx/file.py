@@ -14,9 +14,8 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from ...ops.errors import UnsupportedError, UsageError
+from ...ops.errors import UnsupportedError, UsageError, brief
 from ...ops.types import DType
-from ...ops.untrusted import brief
 from ...readable import require_file
 from ..values import BFLOAT16
 from .graph import Declared, Foreign, GraphNode, OnnxGraph, in_order

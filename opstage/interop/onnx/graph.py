@@ -12,10 +12,9 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from ...ops.dims import Dim
-from ...ops.errors import UnsupportedError, UsageError, nearest
+from ...ops.errors import UnsupportedError, UsageError, brief, nearest
 from ...ops.protocol import Ops, R
 from ...ops.types import DType, Shape
-from ...ops.untrusted import brief
 from ..exact import ExactOps
 from ..operators import OPERATORS, Operator, OperatorCall, reduced
 from ..values import KnownValue, TensorValue, Value, broadcast, ref_of

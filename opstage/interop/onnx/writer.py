@@ -16,11 +16,10 @@ from typing_extensions import override
 
 from ...ops.body import Body
 from ...ops.dims import Dim, DimExpr, DimFloat
-from ...ops.errors import ProgramError, SourceLine, UnsupportedError
+from ...ops.errors import ProgramError, SourceLine, UnsupportedError, a_type
 from ...ops.host_arrays import as_array
 from ...ops.primitive import Primitive, Static
 from ...ops.types import DType, Shape, TensorType, as_dtype
-from ...ops.untrusted import a_type
 from ...transforms.interpreter import BaseInterpreter, Typed
 from ...transforms.tracer import constants, evaluate
 from .sizes import SizeExpressions

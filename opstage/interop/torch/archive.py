@@ -20,9 +20,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ...ops.errors import UnsupportedError, UsageError
+from ...ops.errors import UnsupportedError, UsageError, brief
 from ...ops.types import DType
-from ...ops.untrusted import brief
 from ...readable import require_file
 from ..values import BFLOAT16, is_bfloat16
 

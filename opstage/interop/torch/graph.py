@@ -9,10 +9,9 @@ from typing import Any, final
 
 import numpy as np
 
-from ...ops.errors import UnsupportedError, UsageError, nearest
+from ...ops.errors import UnsupportedError, UsageError, a_type, nearest
 from ...ops.spec import Spec
 from ...ops.types import DType
-from ...ops.untrusted import a_type
 from ..model import argument_name
 from ..values import spec_dtype
 from .archive import array_of, dtype_of, library, part_dtype

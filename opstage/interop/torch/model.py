@@ -12,10 +12,9 @@ from typing_extensions import override
 
 from ...models.model import Model
 from ...ops.dims import DimExpr, DimFloat
-from ...ops.errors import UnsupportedError, UsageError
+from ...ops.errors import UnsupportedError, UsageError, a_type
 from ...ops.spec import Spec
 from ...ops.types import BOOL, INT64
-from ...ops.untrusted import a_type
 from ..model import LOST, ImportedModel, Problem, argument_name, require_importable
 from ..network import Network, supervised
 from ..values import TensorValue

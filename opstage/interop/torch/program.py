@@ -12,11 +12,10 @@ from typing import Any, ClassVar
 
 from typing_extensions import override
 
-from ...ops.errors import UnsupportedError, UsageError
+from ...ops.errors import UnsupportedError, UsageError, a_type, brief
 from ...ops.protocol import Ops
 from ...ops.spec import Spec
 from ...ops.types import DType
-from ...ops.untrusted import a_type, brief
 from ..model import LOST, ImportedRun
 from ..values import TensorValue, held
 from .archive import array_of, constant_of, dtype_of, library, part_dtype, read

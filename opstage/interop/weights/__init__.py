@@ -23,8 +23,7 @@ from ...documents import Document
 from ...mapped_tensors import map_tensors
 from ...ops.amounts import parse_bytes
 from ...ops.arrays import as_numpy
-from ...ops.errors import UsageError
-from ...ops.untrusted import brief, shown
+from ...ops.errors import UsageError, brief, shown
 from ...readable import require_file
 from ...tensors import HEADER_LIMIT, decode, decode_metadata, encode, read_bytes
 from ...training.saved import TrainerValues

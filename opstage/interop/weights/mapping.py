@@ -14,10 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ...ops.arrays import as_numpy
-from ...ops.errors import UsageError, nearest
+from ...ops.errors import UsageError, nearest, printable
 from ...ops.trees import flatten, paths, show_path, unflatten
 from ...ops.types import show_shape
-from ...ops.untrusted import printable
 
 # Names ----------------------------------------------------------------------------------------------------------------
 #

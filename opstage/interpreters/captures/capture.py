@@ -15,8 +15,7 @@ from typing import Any, final
 
 import numpy as np
 
-from ...ops.errors import SourceLine
-from ...ops.untrusted import a_type
+from ...ops.errors import SourceLine, a_type
 from .contents import OF_THE_RUN, Contents, is_closed, is_frozen, is_generator, is_library_module, slots_of
 from .observation import Observation, Ran, methods_of
 from .reads import Read, imported, reads_of

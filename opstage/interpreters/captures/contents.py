@@ -15,11 +15,10 @@ from typing import Any, NoReturn, final
 
 import numpy as np
 
-from ...ops.errors import ProgramError, SourceLine
+from ...ops.errors import ProgramError, SourceLine, a_type
 from ...ops.infix import Infix
 from ...ops.primitive import Primitive
 from ...ops.protocol import Ops
-from ...ops.untrusted import a_type
 from .observation import is_program_file
 from .slots import Attribute, Bits, CapturedSlot, Computed, DictEntry, Elements, Method, at_line, is_plain
 

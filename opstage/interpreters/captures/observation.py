@@ -25,8 +25,8 @@ import numpy as np
 from ...ops.errors import SourceLine, is_user_file, user_frame
 from ...ops.host_arrays import owner_of
 from ...ops.infix import Infix
-from ...ops.lists import Scalars
 from ...ops.protocol import Ops
+from ...ops.trees import Scalars
 from ..resting import resting
 from .reads import reads_of
 from .slots import is_plain

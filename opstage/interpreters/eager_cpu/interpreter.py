@@ -17,8 +17,8 @@ from ...ops.body import Body
 from ...ops.errors import LocatedError, OutOfMemoryError, RangeError, UsageError
 from ...ops.host_arrays import Array, as_array
 from ...ops.index_checks import require_indices
-from ...ops.lists import no_ref
 from ...ops.primitive import NO_STATIC, Effect, Kind, Primitive, Static, distinct
+from ...ops.trees import no_ref
 from ...ops.types import EXACT, INT64, DType, TensorType, as_dtype
 from ...options import Options
 from ...transforms.interpreter import BaseInterpreter

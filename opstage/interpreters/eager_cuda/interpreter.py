@@ -20,8 +20,8 @@ from ...ops.body import Body
 from ...ops.errors import ProgramError, UnsupportedError
 from ...ops.host_arrays import DEVICE_DTYPES, as_array, has_wire_form, no_wire_form, to_wire, wire_dtype
 from ...ops.index_checks import indices_of
-from ...ops.lists import no_ref
 from ...ops.primitive import NO_STATIC, Primitive, Static, distinct
+from ...ops.trees import no_ref
 from ...ops.types import FLOAT32, DType, TensorType, as_dtype, dtype_name, show_shape
 from ...options import Options
 from ...transforms.interpreter import BaseInterpreter

@@ -12,12 +12,11 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from ...ops.body import Body, Equation
-from ...ops.cursor import Region
 from ...ops.dims import DimExpr, DimFloat
-from ...ops.errors import OpstageError
+from ...ops.errors import OpstageError, a_type, brief
 from ...ops.primitive import Primitive
+from ...ops.structure import Region
 from ...ops.types import EXACT, TensorType
-from ...ops.untrusted import a_type, brief
 from ...transforms.tracer import statics_of
 from .graph import Graph
 

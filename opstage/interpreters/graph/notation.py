@@ -22,15 +22,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ...ops.body import Body
-from ...ops.cursor import Region
 from ...ops.dims import Dim, DimExpr, DimFloat, DimScope
 from ...ops.dims import polynomial as poly
 from ...ops.dims import terms as algebra
-from ...ops.dims.notation import parse_relations, split_outside
 from ...ops.dims.relation import claim_of
-from ...ops.errors import OpstageError, UsageError
+from ...ops.dims.scope import parse_relations, split_outside
+from ...ops.errors import OpstageError, UsageError, a_type, brief, depth_of
+from ...ops.structure import Region
 from ...ops.types import EXACT, DType, TensorType, as_dtype, dtype_name, require_shape, show_shape
-from ...ops.untrusted import a_type, brief, depth_of
 
 Array = npt.NDArray[Any]
 

@@ -16,10 +16,10 @@ import numpy.typing as npt
 from ...forks import make_lock
 from ...ops.amounts import parse_bytes, show_bytes
 from ...ops.body import Body
-from ...ops.cursor import Cursor
 from ...ops.errors import LocatedError, ProgramError, ProgramWarning, SourceLine
 from ...ops.mesh import ALONE, Mesh
 from ...ops.primitive import Primitive, Static
+from ...ops.structure import Cursor
 from ...ops.trees import Structure
 from ...ops.types import DType, TensorType, dtype_name, show_shape
 from ...transforms.base_program import Action, BaseProgram, Finish

@@ -30,13 +30,12 @@ import numpy as np
 
 from ...atomic import write_file
 from ...ops.body import Body, BodyConstant, Equation
-from ...ops.cursor import RULE, Region
+from ...ops.catalogue import registered
 from ...ops.dims import DimScope
-from ...ops.errors import OpstageError, SourceLine, UsageError, nearest
+from ...ops.errors import OpstageError, SourceLine, UsageError, brief, nearest, shown
 from ...ops.primitive import Primitive
-from ...ops.registered import registered
+from ...ops.structure import RULE, Region
 from ...ops.types import BOOL, TensorType, as_dtype, dtype_name
-from ...ops.untrusted import brief, shown
 from ...tensors import decode, decode_metadata, encode, read_bytes
 from ...transforms.control import every_primitive
 from ...transforms.tracer import DEFINITION, Composite, statics_of

@@ -28,12 +28,12 @@ from ...ops.errors import (
     user_calls,
     user_place,
 )
+from ...ops.infix import written
 from ...ops.mesh import ALONE, Mesh
 from ...ops.places import show_tied
 from ...ops.primitive import Cost, Kind, Primitive, Static
 from ...ops.spec import Spec, as_specs
 from ...ops.types import FLOAT32, DType, TensorType, as_dtype, show_shape
-from ...ops.written import written
 from ...options import Options
 from ...transforms.interpreter import BaseInterpreter, Holding, Variable
 from ...transforms.tracer import Writing

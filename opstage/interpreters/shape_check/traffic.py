@@ -10,15 +10,14 @@ from typing import Any, NamedTuple, final
 
 from ...config import toml_document
 from ...distributed.collectives import SMALL
+from ...ops.amounts import show_size
 from ...ops.body import Body, Equation
 from ...ops.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, SHIFT, sent_bytes
 from ...ops.dims import Dim
-from ...ops.dims.formula import show_size
-from ...ops.errors import UsageError, nearest
+from ...ops.errors import UsageError, brief, nearest
 from ...ops.mesh import Mesh
 from ...ops.primitive import Kind
 from ...ops.types import TensorType
-from ...ops.untrusted import brief
 from ...transforms.control import bodies_of
 from .program import CheckedProgram
 from .report import Report, value_at

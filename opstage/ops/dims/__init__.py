@@ -5,10 +5,21 @@ A size is an int or a `DimExpr` in named dims of a `DimScope`. Shape rules are w
 real constants from `ratio` and `rsqrt`.
 """
 
-from .arithmetic import evaluate, exact_div, floor_div, maximum, minimum, prod, substitute
+from ..errors import MissingSizeError, SymbolicDimError, UndecidedDimError, UnknownDimError
+from .arithmetic import (
+    DimFloat,
+    Number,
+    evaluate,
+    exact_div,
+    floor_div,
+    maximum,
+    minimum,
+    prod,
+    ratio,
+    rsqrt,
+    substitute,
+)
 from .expression import UNKNOWN, Dim, DimExpr, Shape
-from .problems import MissingSizeError, SymbolicDimError, UndecidedDimError, UnknownDimError
-from .real import DimFloat, Number, ratio, rsqrt
 from .relation import (
     Condition,
     Verdict,

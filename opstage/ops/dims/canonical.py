@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from ..errors import TooComplexError
 from . import polynomial as poly
 from .polynomial import Atom, AtomTable, Minimum, Monomial, NamedDim, Polynomial, Quotient
-from .problems import TooComplexError
 
 _MOST_ARGUMENTS = 8  # of a minimum into which others are merged
 _MOST_QUOTIENTS = 16  # into which a quotient of minima is split

@@ -12,12 +12,11 @@ from fractions import Fraction
 from numbers import Real
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, overload
 
-from ..errors import ShapeError, UsageError, is_asked_by_user
+from ..errors import ShapeError, SymbolicDimError, UnknownDimError, UsageError, is_asked_by_user, unhashable
 from . import polynomial as poly
-from .problems import SymbolicDimError, UnknownDimError, unhashable
 
 if TYPE_CHECKING:
-    from .real import DimFloat
+    from .arithmetic import DimFloat
     from .scope import DimScope
 
 
@@ -173,7 +172,7 @@ class DimExpr:
         return poly.add(p, poly.multiply(q, self.scope.floor_divide(p, q)), -1)
 
     def _real(self) -> DimFloat:
-        from .real import as_real  # imported lazily, since that module depends on this one
+        from .arithmetic import as_real
 
         return as_real(self)
 

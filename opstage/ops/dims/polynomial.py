@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeAlias
 
-from .problems import TooComplexError
+from ..errors import TooComplexError
 
 # Expressions that people write, and costs of models with many named sizes, are far below these limits. Beyond them
 # computation would take seconds and then minutes: terms grow with every product, the text of an atom with every level.

@@ -13,12 +13,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from ..errors import ShapeError, SourceLine, UsageError
+from ..errors import MissingSizeError, ShapeError, SourceLine, UsageError
 from . import polynomial as poly
 from .canonical import least_of
 from .expression import UNKNOWN, Dim, DimExpr, as_dim, division_by_zero, polynomial_of
 from .facts import Claim, as_congruence
-from .problems import MissingSizeError
 
 if TYPE_CHECKING:
     from .scope import DimScope

@@ -12,10 +12,9 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from ..errors import ShapeError
+from ..errors import ShapeError, TooComplexError
 from . import polynomial as poly
 from .expression import DimExpr
-from .problems import TooComplexError
 
 if TYPE_CHECKING:
     from .scope import DimScope

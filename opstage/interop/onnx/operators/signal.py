@@ -12,8 +12,7 @@ import numpy as np
 from ....ops import fourier
 from ....ops.dims import Dim, Verdict, equal, floor_div
 from ....ops.errors import UnsupportedError
-from ....ops.grid_sample import affine_grid, grid_sample
-from ....ops.interpolation import resize
+from ....ops.interpolation import affine_grid, grid_sample, resize
 from ....ops.types import INT64, TensorType
 from ....ops.windows import fold
 from ...operators import NAN

@@ -8,8 +8,7 @@ from typing import Any
 from ....ops.arrangement import pad
 from ....ops.derived import adaptive_avg_pool, adaptive_max_pool
 from ....ops.errors import UnsupportedError
-from ....ops.grid_sample import affine_grid, grid_sample
-from ....ops.interpolation import resize
+from ....ops.interpolation import affine_grid, grid_sample, resize
 from ....ops.windows import fold, unfold
 from ...values import Windows, maxima, overhang, window_means, windows
 from ..call import AtenCall, rule

@@ -13,8 +13,8 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
+from ....ops.catalogue import table_with_registered
 from ....ops.primitive import Primitive
-from ....ops.registered import table_with_registered
 
 _FILES = (
     *("attention", "convolution", "elementwise", "indexing", "layout", "linalg"),

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ....ops.catalogue import table_with_registered
 from ....ops.primitive import Primitive
-from ....ops.registered import table_with_registered
 from . import (
     attention,
     convolution,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from ....compiler.codegen.formulas import FORMULAS
 from ....compiler.native import find_blas
+from ....ops.catalogue import has_kernel
 from ....ops.convolution import CONV_KERNEL_GRAD
 from ....ops.matmul import GROUPED_MATMUL, GROUPED_OUTER
 from ....ops.pooling import AVG_POOL, AVG_POOL_GRAD, MAX_POOL, MAX_POOL_GATHER, MAX_POOL_SCATTER
 from ....ops.primitive import Primitive, Static
-from ....ops.registered import has_kernel
 from ....ops.types import TensorType
 from .. import passes
 from ..graph import Graph

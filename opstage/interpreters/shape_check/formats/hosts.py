@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from ....ops.errors import SourceLine
-from ....ops.untrusted import printable
+from ....ops.errors import SourceLine, printable
 from ..finding import Finding
 from ..rules import RULES
 from .document import CheckOutcome, shown_path

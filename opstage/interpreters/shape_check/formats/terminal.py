@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ....ops.errors import SourceLine
+from ....ops.errors import SourceLine, printable
 from ....ops.places import show_tied
-from ....ops.untrusted import printable
 from ..finding import Finding
 from .document import CheckOutcome, from_document, shown_path, to_document
 

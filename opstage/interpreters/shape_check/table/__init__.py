@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
 
+from ....ops.amounts import show_flops, show_formula, show_size
 from ....ops.dims import Dim
-from ....ops.dims.formula import show_flops, show_formula, show_size
 from ....ops.types import dtype_name, show_shape
 from ...graph.outline import UPDATE, Fold, Group, Tree, folded
 from ..program import CheckedProgram

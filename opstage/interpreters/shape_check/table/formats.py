@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from ....ops.errors import printable
 from ....ops.places import show_tied
 from ....ops.types import show_shape
-from ....ops.untrusted import printable
 from ....pages import aligned, render
 from . import Line, Table, columns_of, result_of
 from .rows import Operand, is_nothing
