@@ -6,7 +6,6 @@ now; the peers' answers are read from a file, so that the page can be held up to
 
 from __future__ import annotations
 
-import json
 import statistics
 import tempfile
 from pathlib import Path
@@ -16,9 +15,9 @@ import opstage
 from opstage import Spec
 from opstage.interpreters.shape_check import Report
 from tests.check.buggy import BUGS, Bug
+from tests.check.peers.answers import noted
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "shape-errors.md"
-ANSWERS = Path(__file__).parent / "peers" / "answers.json"
 
 PEERS = {
     "eval_shape": "jax.eval_shape",
@@ -77,14 +76,13 @@ def told(answer: dict[str, Any]) -> str:
 
 
 def page() -> str:
-    stored = json.loads(ANSWERS.read_text())
-    answers: dict[str, dict[str, Any]] = stored["answers"]
+    versions, answers = noted()
     with tempfile.TemporaryDirectory() as folder:
         reports = {name: bug.report(Path(folder)) for name, bug in BUGS.items()}
         texts = {name: str(report.findings[0]) for name, report in reports.items()}
         firsts = {name: first_line(report) for name, report in reports.items()}
     sections = [
-        HEAD.format(**stored["versions"]),
+        HEAD.format(**versions),
         _summary(reports, texts, answers),
         _known(answers),
         _table(reports, texts, answers),

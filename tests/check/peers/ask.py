@@ -1,4 +1,4 @@
-"""Asks JAX and PyTorch about every mistake and notes their answers in answers.json: `python -m tests.check.peers.ask`.
+"""Asks JAX and PyTorch about every mistake and notes their answers in answers.tsv: `python -m tests.check.peers.ask`.
 
 Needs both libraries. Each is asked twice: at one size of everything (`jax.eval_shape`, tensors on PyTorch's device
 `meta`), and for all sizes of the names at once (`jax.export` with symbolic shapes, `torch.export` with dynamic ones).
@@ -6,7 +6,7 @@ Needs both libraries. Each is asked twice: at one size of everything (`jax.eval_
 
 from __future__ import annotations
 
-import json
+import csv
 import traceback
 import warnings
 from collections.abc import Callable
@@ -19,9 +19,8 @@ import torch
 from jax import export
 
 from . import jax_programs, torch_programs
+from .answers import ANSWERS, FIELDS
 from .shapes import SHAPES, SIZES
-
-ANSWERS = Path(__file__).parent / "answers.json"
 
 
 def split(text: str) -> tuple[list[str], str]:
@@ -60,7 +59,7 @@ def answer(ask: Callable[[], Any], program: Callable[..., Any]) -> dict[str, Any
 
 
 def asked_jax(name: str) -> dict[str, Any]:
-    program = getattr(jax_programs, name.replace("-", "_"))
+    program = jax_programs.PROGRAMS[name]
 
     def at_one_size() -> Any:
         return jax.eval_shape(program, *(jax.ShapeDtypeStruct(*concrete(text)) for text in SHAPES[name]))
@@ -87,7 +86,7 @@ class _Module(torch.nn.Module):
 
 
 def asked_torch(name: str) -> dict[str, Any]:
-    program = getattr(torch_programs, name.replace("-", "_"))
+    program = torch_programs.PROGRAMS[name]
     shapes = [concrete(text) for text in SHAPES[name]]
 
     def at_one_size() -> Any:
@@ -110,9 +109,16 @@ def asked_torch(name: str) -> dict[str, Any]:
 def main() -> None:
     jax.config.update("jax_platforms", "cpu")
     torch.set_num_threads(1)
-    versions = {"jax": jax.__version__, "torch": torch.__version__.split("+")[0]}
-    answers = {name: {**asked_jax(name), **asked_torch(name)} for name in SHAPES}
-    ANSWERS.write_text(json.dumps({"versions": versions, "answers": answers}, indent=1, ensure_ascii=False) + "\n")
+    with ANSWERS.open("w", newline="") as file:
+        writer = csv.DictWriter(
+            file, FIELDS, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_NONE, quotechar=None
+        )
+        writer.writeheader()
+        for peer, library in (("jax", jax), ("torch", torch)):
+            writer.writerow({"mistake": "version", "peer": peer, "says": library.__version__.split("+")[0]})
+        for name in SHAPES:
+            for peer, said in {**asked_jax(name), **asked_torch(name)}.items():
+                writer.writerow({"mistake": name, "peer": peer, **said})
 
 
 if __name__ == "__main__":

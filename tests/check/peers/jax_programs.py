@@ -1,6 +1,9 @@
-"""The wrong programs in jax.numpy; each function has the name of its mistake."""
+"""The wrong programs in jax.numpy, by the name of the mistake."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,162 +22,18 @@ def _conv(kernel, x, padding="SAME"):
     return lax.conv_general_dilated(x, kernel, (1, 1), padding)
 
 
-def mlp_flatten_forgotten(weight, bias, x):
-    return _linear(weight, bias, x)
-
-
-def mlp_flatten_takes_batch(weight, bias, x):
-    return _linear(weight, bias, x.reshape(-1))
-
-
-def mlp_weights_transposed(weight, bias, x):
-    return _linear(weight, bias, x)
-
-
-def mlp_bias_of_inputs(weight, bias, x):
-    return _linear(weight, bias, x)
-
-
-def mlp_linear_in_torch_order(weight, bias, x):
-    return _linear(x, weight, bias)
-
-
-def mlp_labels_are_floats(logits, labels):
-    return _cross_entropy(logits, labels)
-
-
-def mlp_labels_one_hot(logits, labels):
-    return _cross_entropy(logits, labels)
-
-
-def mlp_images_are_bytes(weight, bias, x):
-    return _linear(weight, bias, x)
-
-
-def mlp_labels_before_logits(logits, labels):
-    return _cross_entropy(labels, logits)
-
-
-def mlp_loss_per_sample(weight, x):
-    return jax.grad(lambda weight: (x @ weight.T).sum(axis=1))(weight)
-
-
-def mlp_softmax_over_wrong_axis(x):
-    return jax.nn.log_softmax(x, axis=2)
-
-
-def vae_picture_left_flat(picture, x):
-    return ((picture - x) ** 2).mean()
-
-
-def vae_picture_one_too_wide(picture):
-    return picture.reshape(picture.shape[0], 1, 8, 13)
-
-
-def vae_batch_of_one(picture):
-    return picture.reshape(1, 1, 8, 12)
-
-
-def vae_one_draw_for_the_batch(mean, log_variance, draw):
-    return mean + draw * jnp.exp(log_variance / 2)
-
-
-def vae_one_variance(mean, log_variance, draw):
-    return mean + draw * jnp.exp(log_variance / 2)
-
-
-def pinn_points_in_rows(weight, bias, x, t):
-    return _linear(weight, bias, jnp.stack([x, t], axis=0))
-
-
-def pinn_points_in_a_row(weight, bias, x, t):
-    return _linear(weight, bias, jnp.concatenate([x, t], axis=0))
-
-
-def pinn_column_left(inside, network):
-    return ((inside * network) ** 2).mean()
-
-
-def pinn_squeezes_the_batch(out):
-    return jnp.squeeze(out, axis=0)
-
-
-def pinn_times_in_a_column(x, t):
-    return ((t * (1 - x * x)) ** 2).mean()
-
-
-def pinn_as_many_times_as_points(x, t):
-    return ((t * (1 - x * x)) ** 2).mean()
-
-
-def cnn_second_conv_of_inputs(kernel, x):
-    return _conv(kernel, x)
-
-
-def cnn_kernel_inputs_first(kernel, x):
-    return _conv(kernel, x)
-
-
-def cnn_channels_last(kernel, x):
-    return _conv(kernel, x)
-
-
-def cnn_pool_of_three(x):
-    return lax.reduce_window(x, -jnp.inf, lax.max, (1, 1, 3, 3), (1, 1, 3, 3), "VALID")
-
-
-def cnn_flatten_forgotten(weight, bias, x):
-    return _linear(weight, bias, x)
-
-
-def resnet_shortcut_keeps_size(x, h):
-    return jax.nn.relu(x + h)
-
-
-def resnet_pools_the_channels(weight, bias, x):
-    return _linear(weight, bias, x.mean(axis=(1, 2)))
-
-
-def resnet_norm_of_inputs(gamma, beta, x):
+def _resnet_norm_of_inputs(gamma, beta, x):
     centred = x - x.mean(axis=(0, 2, 3), keepdims=True)
     return centred * gamma[:, None, None] + beta[:, None, None]
 
 
-def resnet_branches_side_by_side(kernel, x, h):
-    return _conv(kernel, jnp.concatenate([x, h], axis=1))
-
-
-def unet_joined_along_width(kernel, grown, finer):
-    return _conv(kernel, jnp.concatenate([grown, finer], axis=-1))
-
-
-def unet_upsampled_with_padding(kernel, x, finer):
+def _unet_upsampled_with_padding(kernel, x, finer):
     dimensions = ("NCHW", "IOHW", "NCHW")
     grown = lax.conv_transpose(x, kernel, (2, 2), ((0, 0), (0, 0)), dimension_numbers=dimensions)
     return jnp.concatenate([grown, finer], axis=1)
 
 
-def unet_upsampling_kernel_transposed(kernel, x):
-    return lax.conv_transpose(x, kernel, (2, 2), "VALID", dimension_numbers=("NCHW", "IOHW", "NCHW"))
-
-
-def unet_targets_without_channels(x, y):
-    return ((x - y) ** 2).mean()
-
-
-def unet_loss_per_image(scale, x):
-    return jax.grad(lambda scale: ((x.reshape(x.shape[0], 96) * scale) ** 2).mean(axis=1))(scale)
-
-
-def lstm_batch_first(logits, labels):
-    return _cross_entropy(logits, labels)
-
-
-def lstm_recurrence_transposed(recurrent, hidden, driven):
-    return driven + hidden @ recurrent.T
-
-
-def lstm_carry_without_batch(recurrent, driven):
+def _lstm_carry_without_batch(recurrent, driven):
     def step(hidden, entry):
         gates = entry + hidden @ recurrent.T
         return jnp.tanh(gates[..., :10]), None
@@ -182,119 +41,100 @@ def lstm_carry_without_batch(recurrent, driven):
     return lax.scan(step, jnp.zeros(10), driven)[0]
 
 
-def lstm_three_gates(gates):
+def _lstm_three_gates(gates):
     i, f, c, o = jnp.split(gates, 3, axis=1)
     return i * f * c * o
 
 
-def lstm_carry_is_the_gates(recurrent, driven):
+def _lstm_carry_is_the_gates(recurrent, driven):
     def step(hidden, entry):
         return jax.nn.sigmoid(entry + hidden @ recurrent.T), None
 
     return lax.scan(step, jnp.zeros((driven.shape[1], 10)), driven)[0]
 
 
-def vit_channels_not_last(positions, x):
-    return x + positions
-
-
-def vit_position_for_a_class_token(positions, x):
-    return x + positions
-
-
-def vit_mean_over_the_embedding(weight, bias, x):
-    return _linear(weight, bias, x.mean(axis=2))
-
-
-def vit_not_pooled(logits, labels):
-    return _cross_entropy(logits, labels)
-
-
-def vit_width_not_divided(x):
+def _vit_width_not_divided(x):
     batch, positions, width = x.shape
     return x.reshape(batch, positions, 4, width)
 
 
-def vit_merges_one_head(merged):
-    return merged.reshape(merged.shape[0], 24, 32 // 4)
-
-
-def vit_shares_without_keepdims(scores):
-    return scores / scores.sum(axis=-1)
-
-
-def gpt_norm_without_keepdims(x):
-    return x - x.mean(axis=-1)
-
-
-def gpt_embedding_arguments(table, x):
-    return jnp.take(x, table, axis=0)
-
-
-def gpt_all_positions(positions, h):
-    return h + positions
-
-
-def gpt_length_not_declared(positions, h):
-    return h + positions[: h.shape[1]]
-
-
-def gpt_positions_from_one(positions, h):
-    return h + positions[1 : 1 + h.shape[1]]
-
-
-def gpt_loss_of_sequences(logits, labels):
-    return _cross_entropy(logits, labels)
-
-
-def gpt_last_logit_dropped(logits, labels):
-    return _cross_entropy(logits[:, :-1].reshape(-1, 256), labels.reshape(-1))
-
-
-def gpt_head_transposed(weight, h):
-    return h @ weight.T
-
-
-def gpt_mask_of_full_length(scores):
-    return jnp.where(jnp.tril(jnp.ones((64, 64), bool)), scores, -jnp.inf)
-
-
-def gpt_mask_of_batch(scores):
-    return jnp.where(jnp.ones((scores.shape[0], scores.shape[2]), bool), scores, -jnp.inf)
-
-
-def gpt_head_one_too_wide(x):
+def _gpt_head_one_too_wide(x):
     batch, positions, width = x.shape
     return x.reshape(batch, positions, 4, width // 4 + 1)
 
 
-def gpt_bytes_are_floats(table, x):
-    return table[x]
-
-
-def gpt_scaled_bytes(x):
-    return x * (1 / 256)
-
-
-def gpt_mlp_half(up, x):
-    return x + jax.nn.gelu(x @ up.T)
-
-
-def gpt_labels_of_another_length(logits, labels):
-    return _cross_entropy(logits.reshape(-1, 256), labels.reshape(-1))
-
-
-def gpt_merge_forgets_batch(merged):
-    return merged.reshape(merged.shape[1], 48)
-
-
-def known_reshape_by_one(x):
-    return x.reshape(x.shape[0], x.shape[1] + 1)
-
-
-def known_thirds(x):
-    return x.reshape(x.shape[0] // 3, 3)
-
-
-def known_two_names(x, y):
-    return x + y
+PROGRAMS: dict[str, Callable[..., Any]] = {
+    "mlp-flatten-forgotten": lambda weight, bias, x: _linear(weight, bias, x),
+    "mlp-flatten-takes-batch": lambda weight, bias, x: _linear(weight, bias, x.reshape(-1)),
+    "mlp-weights-transposed": lambda weight, bias, x: _linear(weight, bias, x),
+    "mlp-bias-of-inputs": lambda weight, bias, x: _linear(weight, bias, x),
+    "mlp-linear-in-torch-order": lambda weight, bias, x: _linear(x, weight, bias),
+    "mlp-labels-are-floats": lambda logits, labels: _cross_entropy(logits, labels),
+    "mlp-labels-one-hot": lambda logits, labels: _cross_entropy(logits, labels),
+    "mlp-images-are-bytes": lambda weight, bias, x: _linear(weight, bias, x),
+    "mlp-labels-before-logits": lambda logits, labels: _cross_entropy(labels, logits),
+    "mlp-loss-per-sample": lambda weight, x: jax.grad(lambda weight: (x @ weight.T).sum(axis=1))(weight),
+    "mlp-softmax-over-wrong-axis": lambda x: jax.nn.log_softmax(x, axis=2),
+    "vae-picture-left-flat": lambda picture, x: ((picture - x) ** 2).mean(),
+    "vae-picture-one-too-wide": lambda picture: picture.reshape(picture.shape[0], 1, 8, 13),
+    "vae-batch-of-one": lambda picture: picture.reshape(1, 1, 8, 12),
+    "vae-one-draw-for-the-batch": lambda mean, log_variance, draw: mean + draw * jnp.exp(log_variance / 2),
+    "vae-one-variance": lambda mean, log_variance, draw: mean + draw * jnp.exp(log_variance / 2),
+    "pinn-points-in-rows": lambda weight, bias, x, t: _linear(weight, bias, jnp.stack([x, t], axis=0)),
+    "pinn-points-in-a-row": lambda weight, bias, x, t: _linear(weight, bias, jnp.concatenate([x, t], axis=0)),
+    "pinn-column-left": lambda inside, network: ((inside * network) ** 2).mean(),
+    "pinn-squeezes-the-batch": lambda out: jnp.squeeze(out, axis=0),
+    "pinn-times-in-a-column": lambda x, t: ((t * (1 - x * x)) ** 2).mean(),
+    "pinn-as-many-times-as-points": lambda x, t: ((t * (1 - x * x)) ** 2).mean(),
+    "cnn-second-conv-of-inputs": lambda kernel, x: _conv(kernel, x),
+    "cnn-kernel-inputs-first": lambda kernel, x: _conv(kernel, x),
+    "cnn-channels-last": lambda kernel, x: _conv(kernel, x),
+    "cnn-pool-of-three": lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (1, 1, 3, 3), (1, 1, 3, 3), "VALID"),
+    "cnn-flatten-forgotten": lambda weight, bias, x: _linear(weight, bias, x),
+    "resnet-shortcut-keeps-size": lambda x, h: jax.nn.relu(x + h),
+    "resnet-pools-the-channels": lambda weight, bias, x: _linear(weight, bias, x.mean(axis=(1, 2))),
+    "resnet-norm-of-inputs": _resnet_norm_of_inputs,
+    "resnet-branches-side-by-side": lambda kernel, x, h: _conv(kernel, jnp.concatenate([x, h], axis=1)),
+    "unet-joined-along-width": lambda kernel, grown, finer: _conv(kernel, jnp.concatenate([grown, finer], axis=-1)),
+    "unet-upsampled-with-padding": _unet_upsampled_with_padding,
+    "unet-upsampling-kernel-transposed": lambda kernel, x: lax.conv_transpose(
+        x, kernel, (2, 2), "VALID", dimension_numbers=("NCHW", "IOHW", "NCHW")
+    ),
+    "unet-targets-without-channels": lambda x, y: ((x - y) ** 2).mean(),
+    "unet-loss-per-image": lambda scale, x: jax.grad(
+        lambda scale: ((x.reshape(x.shape[0], 96) * scale) ** 2).mean(axis=1)
+    )(scale),
+    "lstm-batch-first": lambda logits, labels: _cross_entropy(logits, labels),
+    "lstm-recurrence-transposed": lambda recurrent, hidden, driven: driven + hidden @ recurrent.T,
+    "lstm-carry-without-batch": _lstm_carry_without_batch,
+    "lstm-three-gates": _lstm_three_gates,
+    "lstm-carry-is-the-gates": _lstm_carry_is_the_gates,
+    "vit-channels-not-last": lambda positions, x: x + positions,
+    "vit-position-for-a-class-token": lambda positions, x: x + positions,
+    "vit-mean-over-the-embedding": lambda weight, bias, x: _linear(weight, bias, x.mean(axis=2)),
+    "vit-not-pooled": lambda logits, labels: _cross_entropy(logits, labels),
+    "vit-width-not-divided": _vit_width_not_divided,
+    "vit-merges-one-head": lambda merged: merged.reshape(merged.shape[0], 24, 32 // 4),
+    "vit-shares-without-keepdims": lambda scores: scores / scores.sum(axis=-1),
+    "gpt-norm-without-keepdims": lambda x: x - x.mean(axis=-1),
+    "gpt-embedding-arguments": lambda table, x: jnp.take(x, table, axis=0),
+    "gpt-all-positions": lambda positions, h: h + positions,
+    "gpt-length-not-declared": lambda positions, h: h + positions[: h.shape[1]],
+    "gpt-positions-from-one": lambda positions, h: h + positions[1 : 1 + h.shape[1]],
+    "gpt-loss-of-sequences": lambda logits, labels: _cross_entropy(logits, labels),
+    "gpt-last-logit-dropped": lambda logits, labels: _cross_entropy(
+        logits[:, :-1].reshape(-1, 256), labels.reshape(-1)
+    ),
+    "gpt-head-transposed": lambda weight, h: h @ weight.T,
+    "gpt-mask-of-full-length": lambda scores: jnp.where(jnp.tril(jnp.ones((64, 64), bool)), scores, -jnp.inf),
+    "gpt-mask-of-batch": lambda scores: jnp.where(jnp.ones((scores.shape[0], scores.shape[2]), bool), scores, -jnp.inf),
+    "gpt-head-one-too-wide": _gpt_head_one_too_wide,
+    "gpt-bytes-are-floats": lambda table, x: table[x],
+    "gpt-scaled-bytes": lambda x: x * (1 / 256),
+    "gpt-mlp-half": lambda up, x: x + jax.nn.gelu(x @ up.T),
+    "gpt-labels-of-another-length": lambda logits, labels: _cross_entropy(logits.reshape(-1, 256), labels.reshape(-1)),
+    "gpt-merge-forgets-batch": lambda merged: merged.reshape(merged.shape[1], 48),
+    "known-reshape-by-one": lambda x: x.reshape(x.shape[0], x.shape[1] + 1),
+    "known-thirds": lambda x: x.reshape(x.shape[0] // 3, 3),
+    "known-two-names": lambda x, y: x + y,
+}
