@@ -10,7 +10,9 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,6 +27,7 @@ from .exit_codes import INTERRUPTED, TERMINATED, UNHEARD, EndAtOnce, Terminated,
 
 if TYPE_CHECKING:
     from ..distributed.fabric import Fabric
+    from ..runs.settings import Settings
 
 
 _DOTTED = re.compile(r"--([A-Za-z_]\w*(?:\.\w+)+)(?:=(.*))?", re.DOTALL)
@@ -91,6 +94,21 @@ def with_option_flags(command: Callable[..., Any]) -> Callable[..., Any]:
     ):
         command = decorate(command)
     return command
+
+
+def run_or_model(
+    model: str | None, config: Path | None, paths: Mapping[str, str], flags: Mapping[str, Any], purpose: str = "use"
+) -> Settings:
+    """Return the settings of the run in a directory, with the options of the flags, or of a model as by train."""
+    from ..runs.settings import configure, configure_kept
+
+    if model is None or not Path(model).is_dir():
+        return configure(model, file=config, flags=[flag_layer(paths, flags)]).settings
+    if config is not None or dotted_flags():
+        raise UsageError(f"{model} is a run, which has its own settings; leave --config and other settings out")
+    settings = configure_kept(Path(model), purpose).settings
+    given = {name: value for name, value in flags.items() if value is not None}
+    return replace(settings, options=settings.options.replace(**given))
 
 
 def _shown(entry: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,8 @@ from ..interpreters.graph import Graph
 from ..interpreters.graph.page import Remark, to_html
 from ..ops.errors import UsageError
 from ..runs.directory import other_version
-from ..runs.settings import configure, configure_kept
 from ..training.program_check import check_model, record_model
-from .commands import OPTION_PATHS, DottedCommand, dotted_flags, flag_layer, read_sizes, with_option_flags
+from .commands import OPTION_PATHS, DottedCommand, read_sizes, run_or_model, with_option_flags
 
 FORMATS = {
     "text": (".txt",),
@@ -53,16 +51,9 @@ def graph(
     form = _format(form, output)
     if form == "onnx" and output is None:
         raise UsageError("an ONNX model is not text for a terminal; name a file for it with -o FILE")
-    if model is not None and Path(model).is_dir():
-        if config is not None or dotted_flags():
-            raise UsageError(f"{model} is a run, which has its own settings; leave --config and other settings out")
-        settings = configure_kept(Path(model)).settings
-        if said := other_version(Path(model)):
-            click.echo(said, err=True)
-        given = {name: value for name, value in flags.items() if value is not None}
-        settings = replace(settings, options=settings.options.replace(**given))
-    else:
-        settings = configure(model, file=config, flags=[flag_layer(OPTION_PATHS, flags)]).settings
+    settings = run_or_model(model, config, OPTION_PATHS, flags)
+    if model is not None and Path(model).is_dir() and (said := other_version(Path(model))):
+        click.echo(said, err=True)
     chosen = settings.defined.make(settings.model)
     step = step and chosen.loss is not None
     optimizer = settings.optimizer.make() if step else None

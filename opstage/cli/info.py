@@ -16,12 +16,12 @@ from ..forks import usable_cores
 from ..interpreters.registry import backends
 from ..ops.errors import printable
 from ..pages import aligned
+from ..runs.directory import THREADS
 from ..runs.report import Cells, side_by_side, side_by_side_html
 
 PACKAGES = ("numpy", "numba", "llvmlite", "optree", "rich", "click")
 CUDA_PACKAGES = ("numba-cuda", "cuda-core", "cuda-bindings", "cuda-toolkit", "nvidia-nvjitlink")
 CUDA_LIBRARIES = ("nvJitLink", "nvvm", "cublasLt")
-PINNING = ("OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
 @click.command()
@@ -34,7 +34,7 @@ def info() -> None:
     click.echo(f"processor        {_processor()}, {os.cpu_count()} logical cores, {usable_cores()} of them usable")
     for line in blas_lines():
         click.echo(line)
-    pinned = {name: os.environ[name] for name in PINNING if name in os.environ}
+    pinned = {name: os.environ[name] for name in THREADS if name in os.environ}
     click.echo(f"environment      {', '.join(f'{k}={v}' for k, v in pinned.items()) or 'pins nothing'}")
     for line in cuda_lines():
         click.echo(line)

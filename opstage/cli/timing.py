@@ -6,7 +6,6 @@ import json
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,11 @@ from ..interpreters.graph.profile import Profile, profile
 from ..models import Model
 from ..ops.errors import UsageError
 from ..planning.calibration import machine_rates
-from ..runs.plan import CPU, measure_settings, plan_settings, settings_of
+from ..runs.plan import CPU, measure_settings, plan_settings
 from ..runs.predictions import made_inputs, predictor_of
 from ..runs.settings import Settings, configure
 from ..runs.task import Task, prepare
-from .commands import OPTION_PATHS, DottedCommand, dotted_flags, flag_layer, read_sizes, with_option_flags
+from .commands import OPTION_PATHS, DottedCommand, flag_layer, read_sizes, run_or_model, with_option_flags
 
 _WARM_UP = 3
 _LEAST_STEPS = 5
@@ -229,13 +228,7 @@ def plan(
     MODEL is a shipped model, a file of your own or a run, configured as by train. The rates of this machine are
     measured once, in a few seconds, and kept.
     """
-    is_run = model is not None and Path(model).is_dir()
-    if is_run and (config is not None or dotted_flags()):
-        raise UsageError(f"{model} is a run, which has its own settings; leave --config and other settings out")
-    settings = settings_of(model, config, [] if is_run else [flag_layer(_PLAN_PATHS, flags)])
-    if is_run:
-        given = {name: value for name, value in flags.items() if value is not None}
-        settings = replace(settings, options=settings.options.replace(**given))
+    settings = run_or_model(model, config, _PLAN_PATHS, flags, "plan")
     if calibrate:
         if on != CPU:
             raise UsageError(f"--calibrate measures this machine, and the plan is for {on}; leave one of them out")

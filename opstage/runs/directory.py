@@ -169,8 +169,7 @@ def _take(path: Path) -> FileIO:
     file = path / LOCK
     while True:
         try:
-            # in one bytecode, so that no exception can leak an open file, and with it the lock
-            (lock,) = map(FileIO, map(os.open, [file], [os.O_RDWR | os.O_CREAT | NO_LINK], [0o644]), ["r+"])
+            lock = FileIO(os.open(file, os.O_RDWR | os.O_CREAT | NO_LINK, 0o644), "r+")
         except OSError as error:
             raise WriteError(file, error) from error
         try:
@@ -252,12 +251,6 @@ def describe_run(
 ) -> dict[str, Any]:
     """Return everything but the configuration: versions, machine, seed, the model's size and the digests of its files
     and of the data."""
-    versions = {"opstage": __version__, "python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            pass
     return {
         "format": FORMAT,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -268,10 +261,19 @@ def describe_run(
         "seed": seed,
         "data": dict(data),
         **({"source": dict(source)} if source else {}),
-        "versions": versions,
+        "versions": versions_here(),
         "machine": {"platform": platform.platform(), "processors": os.cpu_count(), "blas": _blas()},
         "environment": {name: os.environ[name] for name in THREADS if name in os.environ},
     }
+
+
+def versions_here() -> dict[str, str]:
+    """Return the versions of Opstage, Python and the packages that numbers depend on."""
+    versions = {"opstage": __version__, "python": platform.python_version()}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return versions
 
 
 def _commit() -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from ..config import Layer
 from ..data import Dataset
 from ..interpreters.shape_check.report import value_at
 from ..interpreters.shape_check.traffic import Machines, predicted
@@ -30,7 +29,7 @@ from ..planning import MEASURED, Rates, device_called
 from ..planning.calibration import machine_rates, require_measurable
 from ..planning.probes import TimedStep
 from ..planning.step_plan import StepComparison, StepPlan, Wire, compare, plan_step
-from ..training.memory import StepMemory, model_memory
+from ..training.memory import model_memory
 from ..training.parameters import first_trees
 from ..training.sizes import dim_names
 from ..training.trainer import scalar_trainer
@@ -81,11 +80,9 @@ def plan(
     return plan_settings(settings, at, on, optimizer=optimizer, steps=steps, epochs=epochs, cluster=cluster)
 
 
-def settings_of(model: str | None, file: Path | None = None, flags: Sequence[Layer] = ()) -> Settings:
+def settings_of(model: str) -> Settings:
     """Return the settings of a model as train uses them, or of a run as it was configured."""
-    if model is not None and Path(model).is_dir():
-        return configure_kept(Path(model), "plan").settings
-    return configure(model, file=file, flags=flags).settings
+    return configure_kept(Path(model), "plan").settings if Path(model).is_dir() else configure(model).settings
 
 
 def plan_settings(
@@ -211,13 +208,13 @@ def _planned(
         if options.detect_anomaly:
             raise UsageError("a step is planned as it is, without a watch; leave detect_anomaly out")
         require_measurable(options)
-        step_memory(model, optimizer, clip, options).at(**at)  # raises for wrong sizes before anything is measured
+        model_memory(model, optimizer, options, clip).at(**at)  # raises for wrong sizes before anything is measured
         rates = machine_rates(options.replace(mesh="", zero=0))
     else:
         device, origin = device_called(on)
         rates = device.rates(options.replace(device="cuda"), origin)
         options = options.replace(device="cuda")
-    memory = step_memory(model, optimizer, clip, options)
+    memory = model_memory(model, optimizer, options, clip)
     wire = None if mesh.is_alone else _wire(model, optimizer, clip, options, at, cluster)
     return plan_step(memory, at, rates, model=model.name, batch=batch_size_name(model), steps=steps, wire=wire)
 
@@ -242,8 +239,3 @@ def _wire(
         return Wire(numbers.ranks, sent, None)
     found = predicted(report, cluster if isinstance(cluster, Machines) else Machines.read(cluster), numbers, at)
     return Wire(numbers.ranks, sent, found.latency + found.transfer)
-
-
-def step_memory(model: Model, optimizer: Optimizer, clip: Clip | None, options: Options) -> StepMemory:
-    """Return the memory model of the step."""
-    return model_memory(model, optimizer, options, clip)

@@ -12,13 +12,11 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from types import FrameType
 from typing import Any, final
 
 import numpy as np
 
-from .. import __version__
 from ..compiler.native.pool import workers
 from ..distributed.fabric import Fabric
 from ..distributed.processes import require_hosted
@@ -27,7 +25,7 @@ from ..ops.errors import UsageError
 from ..ops.mesh import Mesh, mesh_of
 from ..training.fit import EpochResult, Position, Saver
 from ..training.state import OptimizerState
-from .directory import PACKAGES, THREADS
+from .directory import THREADS, versions_here
 from .settings import Configuration
 from .task import Task
 
@@ -66,12 +64,7 @@ def agree(fabric: Fabric, document: Mapping[str, Any], error: str = "") -> None:
 
 def fingerprint(task: Task, configuration: Configuration) -> dict[str, Any]:
     """Return everything that must be equal on all processes of a run, by name."""
-    has: dict[str, Any] = {"opstage": __version__, "python": platform.python_version(), "CPU": platform.machine()}
-    for name in PACKAGES:
-        try:
-            has[name] = version(name)
-        except PackageNotFoundError:
-            pass
+    has: dict[str, Any] = {**versions_here(), "CPU": platform.machine()}
     has.update({path: text for path, text in configuration.literals().items() if path not in _OWN})
     has["threads"] = workers()
     has.update({name: os.environ.get(name, "") for name in THREADS})
@@ -98,12 +91,7 @@ def connect(task: Task) -> None:
 
 def told(fabric: Fabric, value: int) -> int:
     """Broadcast a number of process 0 to all processes; all wait for it."""
-    here = np.array([value], np.int64)
-    if fabric.process:
-        fabric.exchange({}, {0: here}, "the word of process 0")
-    else:
-        fabric.exchange(dict.fromkeys(range(1, fabric.processes), here), {}, "the word of process 0")
-    return int(here[0])
+    return int(gathered(fabric, value)[0])
 
 
 @contextmanager

@@ -193,20 +193,17 @@ def run_task(
     measures = measures_of(task.model, settings.options)
     best = None if settings.run.out is None else settings.run.out / BEST
     callbacks = (*settings.callbacks.make(best), *callbacks)
-    for callback in callbacks:
-        if isinstance(callback, BestCheckpoint):
-            callback.of_run = best
-    require_callbacks(callbacks, task.trainer, measures, task.test_batches)
-    start, state, lines = Position(), None, None
     fabric = world()
     several, first = fabric.processes > 1, fabric.process == 0
+    of_best = [callback for callback in callbacks if isinstance(callback, BestCheckpoint)]
+    for callback in of_best:
+        callback.of_run, callback.writes = best, first
+    require_callbacks(callbacks, task.trainer, measures, task.test_batches)
+    start, state, lines = Position(), None, None
     if several:
         require_processes(task, fabric)
         agree(fabric, fingerprint(task, configuration))
         connect(task)
-    for callback in callbacks:
-        if isinstance(callback, BestCheckpoint):
-            callback.writes = first
     with ExitStack() as stack:
         journal = keeper = None
         if not first:
@@ -226,9 +223,8 @@ def run_task(
             if resume and (said := other_version(directory.path)):
                 (say or _warn)(said)
             identity = identity_of(task, configuration)
-            for callback in callbacks:
-                if isinstance(callback, BestCheckpoint):
-                    callback.identity = identity
+            for callback in of_best:
+                callback.identity = identity
             whole = checkpoint.exists(directory.path / CHECKPOINT)
             if resume and not whole and read_metrics(directory.path / METRICS, torn_end=True):
                 raise UsageError(

@@ -408,22 +408,9 @@ def configure_kept(directory: Path, purpose: str = "use", *, defined: Definition
     return configure(file=file, environ={}, defined=defined)
 
 
-MAY_CHANGE = frozenset(
-    {
-        "run.out",
-        "run.epochs",
-        "run.plot",
-        "run.tensorboard",
-        "run.log_every",
-        "run.checkpoint_every",
-        "run.require_finite",
-        "options.detect_anomaly",
-        "options.mesh",
-        "options.timeout",
-        "data.file",
-        "data.prefetch",
-    }
-)
+_OF_RUN = "out epochs plot tensorboard log_every checkpoint_every require_finite"
+_OTHERS = ("options.detect_anomaly", "options.mesh", "options.timeout", "data.file", "data.prefetch")
+MAY_CHANGE = frozenset({*[f"run.{name}" for name in _OF_RUN.split()], *_OTHERS})
 """Settings that a resumed run may change; the data file is identified by its content."""
 
 _NOWHERE = "default"

@@ -198,33 +198,10 @@ class Printed:
         return self._kept.decode(errors="replace")
 
 
-_NOT_KEPT = (
-    "socket.",
-    "subprocess.",
-    "os.system",
-    "os.exec",
-    "os.fork",
-    "os.posix_spawn",
-    "os.spawn",
-    "os.startfile",
-    "os.remove",
-    "os.rename",
-    "os.mkdir",
-    "os.rmdir",
-    "os.link",
-    "os.symlink",
-    "os.truncate",
-    "os.utime",
-    "shutil.",
-    "tempfile.",
-    "sqlite3.",
-    "urllib.",
-    "ftplib.",
-    "http.",
-    "smtplib.",
-    "pty.",
-    "winreg.",
-)
+_OF_OS = "system exec fork posix_spawn spawn startfile remove rename mkdir rmdir link symlink truncate utime"
+_OF_MODULES = "socket subprocess shutil tempfile sqlite3 urllib ftplib http smtplib pty winreg"
+_NOT_KEPT = (*[f"os.{name}" for name in _OF_OS.split()], *[f"{name}." for name in _OF_MODULES.split()])
+"""How the events begin after which a check is not kept."""
 _BYTECODE = f"{os.sep}__pycache__{os.sep}"
 _MARGIN = 20_000_000  # ns: file-system clocks lag slightly
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,6 @@ from .request import Asked, Request, seconds
 from .selection import (
     CheckTarget,
     Project,
-    Selection,
     excluded_by,
     files_in,
     find_project,
@@ -200,26 +200,24 @@ def check(
             outcomes[target].append(check_configured(target.model or None, config, layers, asked))
     limit = time_limit or project.time_limit or TIME_LIMIT
     cache = Cache(cache_folder() if keep else None)
-    requests = [_request(target, asked, limit, memory_limit) for target in outcomes if target.model is None]
+    requests = [
+        Request(t.word, None if t.file is None else str(t.file), t.module, t.function, asked, limit, memory_limit)
+        for t in users
+    ]
     for target, found in zip(users, check_each(requests, cache)) if requests else ():
         outcomes[target] += found
     cache.trim()
-    selection = Selection(
-        project.root,
-        select or project.select,
-        ignore or project.ignore,
-        tuple(project.per_file_ignores.items()),
-    )
+    project = replace(project, select=select or project.select, ignore=ignore or project.ignore)
     every = [(outcome, target) for target in outcomes for outcome in outcomes[target]]
     whole = [str(t.file.absolute()) if t.file is not None and t.function is None else None for _, t in every]
-    shown = selected([outcome for outcome, _ in every], selection, whole)
+    shown = selected([outcome for outcome, _ in every], project, whole)
     strictly = project.warnings_as_errors if warnings_as_errors is None else warnings_as_errors
     if not shown and not skip_undeclared and form == "terminal" and not quiet:
         click.echo(f"nothing to check: {_why_none(targets or _included(project), project, exclude)}")
     code = _conclude(shown, form, suggest, strictly, verbose=verbose, quiet=quiet)
     errors = [finding for outcome in shown for finding in outcome.errors]
     if form == "terminal" and not all(
-        selection.counts(error.rule, None if error.source is None else error.source.file) for error in errors
+        project.counts(error.rule, None if error.source is None else error.source.file) for error in errors
     ):
         click.echo("--select and --ignore choose among warnings and notes; errors always count")
     return code
@@ -270,18 +268,6 @@ def _why_none(words: Sequence[str], project: Project, exclude: Sequence[str]) ->
             if pattern is not None:
                 return f"{os.path.relpath(file)} is excluded by {pattern!r} ({patterns[pattern]})"
     return "no file there declares shapes or has a model"
-
-
-def _request(target: CheckTarget, asked: Asked, time_limit: float, memory_limit: int | None) -> Request:
-    return Request(
-        target.word,
-        None if target.file is None else str(target.file),
-        target.module,
-        target.function,
-        asked,
-        time_limit,
-        memory_limit,
-    )
 
 
 def _conclude(

@@ -198,28 +198,6 @@ def with_programs(files: Iterator[Path]) -> list[Path]:
 _COMMENT = re.compile(r"#\s*opstage:\s*ignore(?:\[([^\]]*)\])?")
 
 
-@dataclass(frozen=True)
-class Selection:
-    """select   rules whose warnings and notes count; None: all of them
-    ignore   rules whose do not
-    per_file   the same by a pattern of files
-    root     the folder from which patterns are read
-    """
-
-    root: Path
-    select: tuple[str, ...] | None = None
-    ignore: tuple[str, ...] = ()
-    per_file: tuple[tuple[str, tuple[str, ...]], ...] = ()
-
-    def counts(self, rule: str, file: str | None) -> bool:
-        """Whether a warning or note of a rule, at a line of a file, is selected."""
-        if rule in self.ignore or (self.select is not None and rule not in self.select):
-            return False
-        if file is None:
-            return True
-        return not any(rule in rules and matches(Path(file), pattern, self.root) for pattern, rules in self.per_file)
-
-
 @dataclass
 class _Comment:
     """A comment that suppresses rules on its line, or all of them if it names none."""
@@ -235,7 +213,7 @@ class _Comment:
         return True
 
 
-def selected(outcomes: Sequence[CheckOutcome], selection: Selection, whole: Sequence[str | None]) -> list[CheckOutcome]:
+def selected(outcomes: Sequence[CheckOutcome], project: Project, whole: Sequence[str | None]) -> list[CheckOutcome]:
     """Return the outcomes with the selected findings. `whole` has for each outcome the file if it was checked
     completely, so that unused comments in it are reported; None if only one function was checked."""
     comments: dict[str, dict[int, _Comment]] = {}
@@ -249,7 +227,7 @@ def selected(outcomes: Sequence[CheckOutcome], selection: Selection, whole: Sequ
         always = severity == "error" and rule != UNDECIDED and rule not in RANGE_RULES  # errors if strict alone
         comment = None if source is None else comments_of(source.file).get(source.line)
         taken = comment is not None and comment.takes(rule)  # a comment has a use for a rule that is ignored today
-        return not taken and (always or selection.counts(rule, own if source is None else source.file))
+        return not taken and (always or project.counts(rule, own if source is None else source.file))
 
     kept = []
     for outcome, own in zip(outcomes, whole):
@@ -270,7 +248,7 @@ def selected(outcomes: Sequence[CheckOutcome], selection: Selection, whole: Sequ
     unusable = {own for outcome, own in zip(outcomes, whole) if outcome.unusable is not None}
     for file in dict.fromkeys(own for own in whole if own is not None and own not in unusable):
         at = [*whole].index(file)
-        odd = [finding for comment in comments_of(file).values() for finding in _unused(comment, selection)]
+        odd = [finding for comment in comments_of(file).values() for finding in _unused(comment, project)]
         kept[at] = replace(kept[at], findings=(*kept[at].findings, *odd))
     return kept
 
@@ -295,17 +273,17 @@ def _comments(file: str) -> dict[int, _Comment]:
     return found
 
 
-def _unused(comment: _Comment, selection: Selection) -> Iterator[Finding]:
+def _unused(comment: _Comment, project: Project) -> Iterator[Finding]:
     """Report unknown rules in a comment, and rules without a finding on its line."""
-    if not selection.counts(UNUSED_SUPPRESSION, comment.source.file):
+    if not project.counts(UNUSED_SUPPRESSION, comment.source.file):
         return
     for rule in comment.rules:
         if rule not in RULES:
             reason = f"there is no rule {rule!r}{nearest(rule, RULES)}"
             yield _finding(comment, reason, "opstage check --rules lists them")
-        elif rule not in comment.used and selection.counts(rule, comment.source.file):
+        elif rule not in comment.used and project.counts(rule, comment.source.file):
             yield _finding(comment, f"this line has no finding of {rule}", "take the comment out")
-    if not comment.rules and not comment.used and selection.select is None:
+    if not comment.rules and not comment.used and project.select is None:
         yield _finding(comment, "this line has no finding", "take the comment out")
 
 
@@ -336,6 +314,13 @@ class Project:
     warnings_as_errors: bool = False
     time_limit: float | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    def counts(self, rule: str, file: str | None) -> bool:
+        """Whether a warning or note of a rule, at a line of a file, is selected."""
+        if rule in self.ignore or (self.select is not None and rule not in self.select):
+            return False
+        ignored = self.per_file_ignores.items() if file is not None else ()
+        return not any(rule in rules and matches(Path(str(file)), pattern, self.root) for pattern, rules in ignored)
 
 
 def find_project(start: Path) -> Project:
