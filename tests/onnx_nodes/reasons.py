@@ -16,10 +16,7 @@ REASONS: tuple[tuple[str, str], ...] = (
     (r"have no dtype here|of a kind that is not read", _NO_DTYPE),
     (r"is a (sequence|optional|map|sparse_tensor)|gives? sequences|carries a sequence", _NO_TENSOR),
     (r"only tensors are outputs", _NO_TENSOR),
-    (
-        r"cast to b?float16 would not round",
-        _NO_ROUNDING,
-    ),
+    (r"cast to b?float16 would not round", _NO_ROUNDING),
     (r"is computed from values|is not known before a run|whether it|how often it|must be known", _NO_SIZE),
     (
         r"antialias|align_corners by scales|tf_crop_and_resize|policy on proportions|integers are not resized",

@@ -118,11 +118,7 @@ def measure(twin: Twin, case: Case, dtype: str, found: dict[str, Worst]) -> None
 
 def table(dtype: str) -> str:
     columns = [*EXECUTING, *([] if dtype == "float64" else ["PyTorch"])]
-    lines = [
-        f"## {dtype}\n",
-        f"| op | cases | {' | '.join(columns)} |",
-        f"|---|---|{'---|' * len(columns)}",
-    ]
+    lines = [f"## {dtype}\n", f"| op | cases | {' | '.join(columns)} |", f"|---|---|{'---|' * len(columns)}"]
     for op in dict.fromkeys(twin.op for twin in TWINS):
         found = {column: Worst() for column in columns}
         pairs = [(twin, case) for twin in TWINS if twin.op == op for case in twin.cases if not case.edge]

@@ -102,10 +102,7 @@ OPTIMIZERS: dict[str, tuple[Any, Callable[..., Any]]] = {
         optim.momentum(0.05, weight_decay=0.01),
         lambda p: torch_optim.SGD(p, 0.05, momentum=0.9, weight_decay=0.01),
     ),
-    "nesterov": (
-        optim.nesterov(0.05, momentum=0.8),
-        lambda p: torch_optim.SGD(p, 0.05, momentum=0.8, nesterov=True),
-    ),
+    "nesterov": (optim.nesterov(0.05, momentum=0.8), lambda p: torch_optim.SGD(p, 0.05, momentum=0.8, nesterov=True)),
     "adagrad": (optim.adagrad(0.05), lambda p: torch_optim.Adagrad(p, 0.05)),
     "adagrad, all settings": (
         optim.adagrad(0.05, lr_decay=0.02, weight_decay=0.01, initial_accumulator_value=0.1, eps=1e-6),
@@ -177,12 +174,7 @@ SCHEDULES: dict[str, tuple[Any, Callable[..., Any]]] = {
     "warmup_cosine": (
         schedule.warmup_cosine(0.1, 9, 50),
         lambda o: lr_scheduler.SequentialLR(
-            o,
-            [
-                lr_scheduler.LinearLR(o, start_factor=0.1, total_iters=9),
-                lr_scheduler.CosineAnnealingLR(o, 41),
-            ],
-            [9],
+            o, [lr_scheduler.LinearLR(o, start_factor=0.1, total_iters=9), lr_scheduler.CosineAnnealingLR(o, 41)], [9]
         ),
     ),
     **{

@@ -110,10 +110,7 @@ def test_a_part_of_an_op_that_onnx_cannot_say() -> None:
 
     graph = opstage.record(program, Spec("T 3"))
     line = program.__code__.co_firstlineno + 2
-    with pytest.raises(
-        UnsupportedError,
-        match=rf"^rand_normal at {HERE}:{line}: ONNX cannot express cos: ",
-    ):
+    with pytest.raises(UnsupportedError, match=rf"^rand_normal at {HERE}:{line}: ONNX cannot express cos: "):
         model_of(graph)
 
 

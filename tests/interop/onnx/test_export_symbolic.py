@@ -103,10 +103,7 @@ def normalized(ops, x):
 
 
 def attends(ops, q, k, v):
-    return (
-        ops.scaled_dot_product_attention(q, k, v, causal=True),
-        ops.scaled_dot_product_attention(q, k, v),
-    )
+    return (ops.scaled_dot_product_attention(q, k, v, causal=True), ops.scaled_dot_product_attention(q, k, v))
 
 
 def heads(ops, w, x):

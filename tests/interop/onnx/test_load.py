@@ -118,12 +118,7 @@ def test_shapes_fold_in_the_arithmetic_of_dims() -> None:
         helper.make_node("Concat", ["bt1", "rest"], ["target"], axis=0),
         helper.make_node("Reshape", ["x", "target"], ["y"]),
     ]
-    weights = {
-        "zero": np.array(0),
-        "one": np.array(1),
-        "zeros": np.array([0]),
-        "rest": np.array([-1]),
-    }
+    weights = {"zero": np.array(0), "one": np.array(1), "zeros": np.array([0]), "rest": np.array([-1])}
     loaded = opstage.onnx.load(model(nodes, {"x": ["B", "T", 6]}, ["y"], weights).SerializeToString())
     graph = opstage.record(loaded, loaded.params, *loaded.batch)
     assert str(graph.body.types[graph.body.outputs[0]]) == "(B*T, 6) float32"
@@ -211,10 +206,7 @@ def test_short_integers_wrap_around() -> None:
 
 
 def test_a_function_of_the_file_is_taken_apart() -> None:
-    body = [
-        helper.make_node("Mul", ["a", "a"], ["square"]),
-        helper.make_node("LeakyRelu", ["square"], ["b"]),
-    ]
+    body = [helper.make_node("Mul", ["a", "a"], ["square"]), helper.make_node("LeakyRelu", ["square"], ["b"])]
     reference = body[1].attribute.add()
     reference.name, reference.ref_attr_name, reference.type = "alpha", "slope", AttributeProto.FLOAT
     function = helper.make_function("mine", "Odd", ["a"], ["b"], body, [helper.make_opsetid("", 20)], ["slope"])

@@ -57,10 +57,7 @@ WRITTEN: Table = {
         lambda w, s: F.embedding_bag(BAGS, w, STARTS, mode="sum", per_sample_weights=s),
         (X, _x(5, seed=4)),
     ),
-    "embedding_bag_last": (
-        lambda w: F.embedding_bag(BAGS, w, torch.tensor([0, 3, 5]), include_last_offset=True),
-        (X,),
-    ),
+    "embedding_bag_last": (lambda w: F.embedding_bag(BAGS, w, torch.tensor([0, 3, 5]), include_last_offset=True), (X,)),
     "index_copy": (lambda x, y: x.index_copy(1, torch.tensor([3, 0]), y[:, :2]), (X, Y)),
     "index_fill": (lambda x: x.index_fill(2, torch.tensor([3, 0]), 0.5), (IMAGE,)),
     "index_put_apart": (

@@ -110,10 +110,7 @@ def _script() -> bytes:
 
 FILES: dict[str, tuple[Callable[[], bytes], str]] = {
     "pickle": (lambda: pickle.dumps({"a": 1}), "it is a pickle"),
-    "weights": (
-        lambda: _torch_saved({"a": torch.ones(2)}),
-        "which holds weights and no program",
-    ),
+    "weights": (lambda: _torch_saved({"a": torch.ones(2)}), "which holds weights and no program"),
     "TorchScript": (_script, "it is a TorchScript file"),
     "text": (lambda: b"import torch", "it is not an archive"),
     "empty": (lambda: b"", "it is not an archive"),

@@ -76,9 +76,6 @@ TWINS: list[Twin] = [
     _activation("hardshrink", lambda x, width: functional.hardshrink(x, width), width=0.5),
     _activation("softshrink", lambda x, width: functional.softshrink(x, width), width=0.5),
     _activation(
-        "threshold",
-        lambda x, threshold, value: functional.threshold(x, threshold, value),
-        threshold=0.5,
-        value=7.0,
+        "threshold", lambda x, threshold, value: functional.threshold(x, threshold, value), threshold=0.5, value=7.0
     ),
 ]

@@ -114,12 +114,7 @@ def _kernel_grads() -> Iterator[Case]:
 
 
 _IMAGES = tuple(
-    Case(
-        f"stride={s} padding={p}",
-        _operands((6, 3, 3, 3), (2, 3, 9, 8), 6),
-        {"stride": s, "padding": p},
-        terms=400,
-    )
+    Case(f"stride={s} padding={p}", _operands((6, 3, 3, 3), (2, 3, 9, 8), 6), {"stride": s, "padding": p}, terms=400)
     for s in (1, 2)
     for p in (0, 1)
 )

@@ -50,12 +50,7 @@ def _of_symmetric(ops: Any, x: Any) -> Any:
 
 
 TWINS: list[Twin] = [
-    Twin(
-        "eigh",
-        _eigh,
-        tuple(Case(f"{n}", _symmetric(*n), terms=50) for n in ((), (3,), (2, 2))),
-        call=_of_symmetric,
-    ),
+    Twin("eigh", _eigh, tuple(Case(f"{n}", _symmetric(*n), terms=50) for n in ((), (3,), (2, 2))), call=_of_symmetric),
     Twin("svd", _svd, tuple(Case(f"{n}", _full(*n), terms=50) for n in ((4, 4), (3, 4, 2), (2, 2, 4)))),
     Twin("qr", _qr, tuple(Case(f"{n}", _full(*n), terms=50) for n in ((4, 4), (3, 4, 2)))),
 ]

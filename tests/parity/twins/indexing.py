@@ -70,11 +70,7 @@ TWINS: list[Twin] = [
     ),
     Twin("gather_rows", lambda x, idx: x[idx], (Case("blocks", both(normal((4, 2, 3)), integers(0, 4, (5,)))),)),
     Twin("gather_rows", lambda x, idx, mode: _within(x, idx), (Case("outside", _OUTSIDE, _ZERO),)),
-    Twin(
-        "scatter_add_vec",
-        _added,
-        (Case("repeated", _updates((4,), 20), terms=20), Case("none", _updates((4,), 0))),
-    ),
+    Twin("scatter_add_vec", _added, (Case("repeated", _updates((4,), 20), terms=20), Case("none", _updates((4,), 0)))),
     Twin(
         "scatter_add_vec",
         _added,

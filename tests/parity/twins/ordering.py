@@ -95,12 +95,7 @@ TWINS: list[Twin] = [
         {"right": True},
         arrays=both(_ORDERED, fixed([[0.5, 0.4], [2.0, 9.0]])),
     ),
-    twin(
-        "grouped_matmul",
-        _grouped,
-        {},
-        arrays=both(normal((9, 4)), normal((3, 4, 5)), fixed([2, 2, 7])),
-    ),
+    twin("grouped_matmul", _grouped, {}, arrays=both(normal((9, 4)), normal((3, 4, 5)), fixed([2, 2, 7]))),
     twin("bincount", lambda x, size: torch.bincount(x, minlength=size), {"size": 7}, arrays=integers(0, 7, (30,))),
     twin("segment_sum", _segment_sum, {"count": 4}, arrays=both(normal((30, 2)), integers(0, 4, (30,)))),
     twin("unique", _unique, {"size": 12}, arrays=integers(0, 7, (5, 6))),
