@@ -14,11 +14,15 @@ from typing import Any, Generic, NamedTuple
 
 import numpy as np
 
-from ..ops.derived import logsumexp
-from ..ops.dims import DimExpr
+from ..ops.adaptive_pooling import instance_norm
+from ..ops.arrangement import diagonal, moveaxis, tril, triu
+from ..ops.derived import glu, logsumexp
+from ..ops.dims import DimExpr, rsqrt
 from ..ops.errors import UnsupportedError
+from ..ops.linalg import inverse
 from ..ops.protocol import Ops, R
 from ..ops.types import BOOL, INT64, DType, Shape
+from ..ops.windows import pixel_shuffle, pixel_unshuffle
 from .values import KnownValue, TensorValue, broadcast, common_shape, held, ref_of, stretched, wrapped
 
 # Calls ----------------------------------------------------------------------------------------------------------------
@@ -147,6 +151,14 @@ def pointwise(
     return call.wrap(function(call.ops, call.tensor(x, call.dtype()), **call.static(given, names)))
 
 
+def direct(call: OperatorCall[Any], function: Callable[..., Any], *args: Any, names: Mapping[str, Any]) -> Any:
+    """Apply to tensors as they are, absent ones among them, and to static parameters."""
+    is_operand = [each is None or isinstance(each, (KnownValue, TensorValue)) for each in args]
+    refs = [each and call.tensor(each) for each, operand in zip(args, is_operand) if operand]
+    given = tuple(each for each, operand in zip(args, is_operand) if not operand)
+    return call.give(function(call.ops, *refs, **call.static(given, names)))
+
+
 def together(call: OperatorCall[Any], function: Callable[..., Any], *xs: Any, names: Mapping[str, Any]) -> Any:
     """Apply to tensors and numbers of one type, from left to right."""
     function = partial(function, call.ops, **call.static((), names))
@@ -258,11 +270,43 @@ def repeated_heads(ops: Any, x: Any, times: Any) -> Any:
     return ops.reshape(wide, shape=(*lead, heads * times, t, d))
 
 
+def attention_scores(
+    ops: Any, q: Any, k: Any, mask: Any, bias: Any, *, scale: Any, causal: bool = False, cap: float = 0.0
+) -> tuple[Any, Any]:
+    """Return scale·q·kᵀ, capped at cap·tanh(·/cap), without and with the bias and the masks; where those mask, -inf."""
+    swapped = (*range(len(k.shape) - 2), len(k.shape) - 1, len(k.shape) - 2)
+    raw = ops.bmm(ops.scale(q, c=rsqrt(q.shape[-1]) if scale is None else scale), ops.permute(k, axes=swapped))
+    raw = ops.scale(ops.tanh(ops.scale(raw, c=1 / cap)), c=cap) if cap else raw
+    scores = raw if bias is None else ops.add(raw, stretched(ops, bias, raw.shape))
+    if causal:
+        rows, columns = (ops.iota(shape=scores.shape, axis=axis) for axis in (-2, -1))
+        scores = ops.select(ops.less_equal(columns, rows), scores, -math.inf)
+    if mask is not None:
+        scores = ops.select(stretched(ops, mask, scores.shape), scores, -math.inf)
+    return raw, scores
+
+
 def attention_weights(ops: Any, scores: Any) -> Any:
     """Return the softmax, with zeros for a query whose positions are all masked."""
     peak = ops.reduce_max(scores, axis=-1, keepdims=True)
     dead = ops.broadcast_to(ops.equal(peak, -math.inf), shape=scores.shape)
     return ops.select(dead, 0.0, ops.softmax(ops.select(dead, 0.0, scores), axis=-1))
+
+
+def likelihood(ops: Any, logs: Any, labels: Any, weight: Any, ignored: Any) -> tuple[Any, Any]:
+    """Return -w·log p of the label on axis 1, or 0 of a vector, and its class weight w; zeros for ignored labels."""
+    shape = logs.shape
+    axis = min(1, len(shape) - 1)
+    own = ops.equal(stretched(ops, ops.unsqueeze(labels, axis=axis), shape), ops.iota(shape=shape, axis=axis))
+    parts = [ops.select(own, ops.neg(logs), 0.0), ops.cast(own, dtype=ops.dtype)]
+    if weight is not None:
+        wide = ops.reshape(weight, shape=tuple(d if a == axis else 1 for a, d in enumerate(shape)))
+        parts = [ops.mul(part, stretched(ops, wide, shape)) for part in parts]
+    terms, weights = (ops.reduce_sum(part, axis=axis) for part in parts)
+    if ignored is None:
+        return terms, weights
+    kept = ops.logical_not(ops.equal(labels, ignored))
+    return ops.select(kept, terms, 0.0), ops.select(kept, weights, 0.0)
 
 
 # The table ------------------------------------------------------------------------------------------------------------
@@ -299,6 +343,7 @@ def _overloads(*names: str) -> str:
 
 
 _P, _T, _C, _M, _R = pointwise, together, compared, masked, reduced
+_AXIS = {"axis": ""}
 _ALPHA = {"alpha": ("alpha", 1.0)}
 _THRESHOLD = {"threshold": ("alpha", 1.0), "value": ("", 0.0)}
 _LEAST, _MOST = {"empty": -math.inf}, {"empty": math.inf}
@@ -326,6 +371,19 @@ OPERATORS: tuple[Operator, ...] = (
     Operator(_P, "hardshrink", "", "hardshrink", static={"width": ""}),
     Operator(_P, "softshrink", "", "softshrink", static={"width": ""}),
     Operator(_P, "", "BitwiseNot", "bitwise_not", _not),
+    Operator(direct, "det", "Det", "det linalg_det", exports=False),
+    Operator(direct, "", "InstanceNormalization", "", instance_norm, {"eps": ("epsilon", 1e-5)}),
+    Operator(direct, "group_norm", "", "group_norm", static={"groups": "", "eps": ""}),
+    Operator(direct, "unsqueeze", "", "unsqueeze unsqueeze_copy", static=_AXIS),
+    Operator(direct, "slice", "", "narrow", static={"axis": "", "start": "", "length": ""}),
+    Operator(direct, "", "", "inverse linalg_inv", inverse),  # a singular matrix gives nan, where PyTorch raises
+    Operator(direct, "", "", "glu", glu, _AXIS),
+    Operator(direct, "", "", "movedim.int", moveaxis, {"source": "", "target": ""}),
+    Operator(direct, "", "", "tril", tril, {"k": ""}),
+    Operator(direct, "", "", "triu", triu, {"k": ""}),
+    Operator(direct, "", "", "diagonal diagonal_copy", diagonal, {"k": "", "first": "", "second": ""}),
+    Operator(direct, "", "", "pixel_shuffle", pixel_shuffle, {"factor": ""}),
+    Operator(direct, "", "", "pixel_unshuffle", pixel_unshuffle, {"factor": ""}),
     Operator(_T, "add", "Add"),
     Operator(_T, "add", "Sum", exports=False),
     Operator(_T, "sub", "Sub"),

@@ -241,7 +241,12 @@ def window_means(
 
     Cells of `padding` count if `counted`; those `behind`, which ceil_mode adds, never do.
     """
-    rank = len(sizes[0])
+    (kernel, stride, dilation), rank = (tuple(each) for each in sizes), len(sizes[0])
+    sides = even(padding, kernel)
+    if sides is not None and not any(b for _, b in behind) and all(d == 1 for d in dilation):
+        inside = counted or divisor is not None
+        y = ops.avg_pool(x, kernel=kernel, stride=stride, padding=sides, count_include_pad=inside)
+        return y if divisor is None else ops.scale(y, c=math.prod(kernel) / divisor)
     lead = [(0, 0)] * (len(x.shape) - rank)
     around, after = [*lead, *padding], [*lead, *behind]
     total = windows(ops, pad(ops, pad(ops, x, padding=around), padding=after), sizes, ops.add)
@@ -250,6 +255,26 @@ def window_means(
     ones = ops.full(shape=(*[1] * len(lead), *x.shape[-rank:]), value=1.0)
     ones = pad(ops, pad(ops, ones, padding=around, value=1.0 if counted else 0.0), padding=after)
     return ops.div(total, stretched(ops, windows(ops, ones, sizes, ops.add), total.shape))
+
+
+def max_pool(ops: Ops[R], x: R, sizes: Windows, padding: Sequence[Any]) -> R:
+    """Return the maximum of each window; padding is never a maximum."""
+    kernel, stride, dilation = (tuple(each) for each in sizes)
+    sides, lead = even(padding, kernel), [(0, 0)] * (len(x.shape) - len(kernel))
+    sparse = any(d > 1 for d in dilation)
+    if sparse or sides is None:
+        x, sides = pad(ops, x, padding=[*lead, *padding], value=-math.inf), (0,) * len(kernel)
+    return (
+        windows(ops, x, sizes, ops.maximum) if sparse else ops.max_pool(x, kernel=kernel, stride=stride, padding=sides)
+    )
+
+
+def even(padding: Sequence[Any], kernel: Sequence[int] | None = None) -> tuple[int, ...] | None:
+    """Return the padding of each axis if it is known and the same on both sides, at most half of `kernel`; else
+    None."""
+    sides = [a if isinstance(a, int) and isinstance(b, int) and a == b and a >= 0 else None for a, b in padding]
+    fits = kernel is None or all(a is not None and 2 * a <= k for a, k in zip(sides, kernel))
+    return tuple(a for a in sides if a is not None) if None not in sides and fits else None
 
 
 def overhang(spatial: Shape, sizes: Windows, padding: Sequence[tuple[Dim, Dim]]) -> list[tuple[int, int]]:

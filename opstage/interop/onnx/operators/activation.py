@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from ....ops import normalization
-from ....ops.adaptive_pooling import instance_norm, local_response_norm
+from ....ops.adaptive_pooling import local_response_norm
 from ....ops.derived import dropout, prelu
 from ....ops.dims import prod, ratio
 from ....ops.errors import UnsupportedError
 from ....ops.types import BOOL, FLOAT32, FLOAT64, TensorType
+from ...operators import likelihood
 from ...values import Value, is_bfloat16, stretched
 from ..file import dtype_of
 from ..graph import NodeCall, rule
@@ -104,20 +105,8 @@ def _dropout(call: NodeCall[Any]) -> tuple[Value | None, ...]:
 
 def _likelihood(call: NodeCall[Any], logs: Any) -> Any:
     """Return -log p of each label, weighted by class; `mean` divides by the weights of labels that are not ignored."""
-    ops, labels = call.ops, call.ops.cast(call.x(1), dtype="int64")
-    spread = stretched(ops, ops.unsqueeze(labels, axis=1), logs.shape)
-    own = ops.equal(spread, ops.iota(shape=logs.shape, axis=1))
-    nothing = ops.full(shape=logs.shape, value=0.0)
-    weights = ops.full(shape=labels.shape, value=1.0)
-    if call.has(2):
-        rank = len(logs.shape)
-        wide = ops.reshape(call.x(2), shape=(1, call.shape(2)[0], *[1] * (rank - 2)))
-        weights = ops.reduce_sum(ops.select(own, stretched(ops, wide, logs.shape), nothing), axis=1)
-    ignored = call.attribute("ignore_index")
-    if ignored is not None:
-        counted = ops.logical_not(ops.equal(labels, ops.full(shape=labels.shape, value=ignored, dtype="int64")))
-        weights = ops.select(counted, weights, ops.full(shape=labels.shape, value=0.0))
-    losses = ops.neg(ops.mul(weights, ops.reduce_sum(ops.select(own, logs, nothing), axis=1)))
+    ops, labels, weight = call.ops, call.ops.cast(call.x(1), dtype="int64"), call.x(2) if call.has(2) else None
+    losses, weights = likelihood(ops, logs, labels, weight, call.attribute("ignore_index"))
     reduction = call.attribute("reduction", "mean")
     if reduction == "none":
         return losses
@@ -198,12 +187,6 @@ def _rms_norm(call: NodeCall[Any]) -> Value:
     square = ops.reduce_mean(ops.mul(x, x), axis=axes, keepdims=True)
     scale = ops.pow(ops.add(square, ops.full(shape=square.shape, value=eps)), exponent=-0.5)
     return call.give(ops.mul(ops.mul(x, stretched(ops, scale, x.shape)), stretched(ops, call.x(1), x.shape)))
-
-
-@rule("InstanceNormalization")
-def _instance_norm(call: NodeCall[Any]) -> Value:
-    eps = call.attribute("epsilon", 1e-5)
-    return call.give(instance_norm(call.ops, call.x(), call.x(1), call.x(2), eps=eps))
 
 
 @rule("GroupNormalization")

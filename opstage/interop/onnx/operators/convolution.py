@@ -16,7 +16,7 @@ from ....ops.dims import Dim, exact_div, floor_div, maximum, prod
 from ....ops.errors import UnsupportedError
 from ....ops.types import INT64, Shape
 from ...operators import NAN
-from ...values import Value, maxima, overhang, window_means, windows
+from ...values import Value, even, max_pool, maxima, overhang, window_means, windows
 from ..graph import NodeCall, rule
 from ..writer import OnnxValue, OnnxWriter, exports, is_empty
 
@@ -39,10 +39,6 @@ def _pads(call: NodeCall[Any], sizes: Any, kernel: list[int], stride: list[int],
     return pairs
 
 
-def _even(pairs: Sequence[tuple[Dim, Dim]]) -> bool:
-    return all(isinstance(a, int) and isinstance(b, int) and a == b and a >= 0 for a, b in pairs)
-
-
 def _window(call: NodeCall[Any], rank: int) -> tuple[list[int], list[int]]:
     return call.attribute("strides", [1] * rank), call.attribute("dilations", [1] * rank)
 
@@ -54,8 +50,8 @@ def _conv(call: NodeCall[Any]) -> Value:
     sizes = list(kernel.shape[2:])
     stride, dilation = _window(call, rank)
     pairs = _pads(call, x.shape[2:], sizes, stride, dilation)
-    padding: Any = tuple(a for a, _ in pairs)
-    if not _even(pairs):
+    padding: Any = even(pairs)
+    if padding is None:
         x, padding = pad(ops, x, padding=[(0, 0), (0, 0), *pairs]), 0
     bias = call.x(2) if call.has(2) else None
     groups = int(call.attribute("group", 1))
@@ -86,8 +82,8 @@ def _conv_transpose(call: NodeCall[Any]) -> Value:
     bias = call.x(2) if call.has(2) else None
     groups = int(call.attribute("group", 1))
     static: dict[str, Any] = {"stride": tuple(stride), "dilation": tuple(dilation), "groups": groups}
-    if _even(pairs) and all(e < max(s, d) for e, s, d in zip(extra, stride, dilation)):
-        padding: Any = tuple(a for a, _ in pairs)
+    padding = even(pairs)
+    if padding is not None and all(e < max(s, d) for e, s, d in zip(extra, stride, dilation)):
         return call.give(ops.conv_transpose(kernel, bias, x, padding=padding, output_padding=tuple(extra), **static))
     y = ops.conv_transpose(kernel, None, x, **static)
     y = pad(ops, y, padding=[(0, 0), (0, 0), *[(-a, e - b) for (a, b), e in zip(pairs, extra)]])
@@ -120,12 +116,7 @@ def _max_pool(call: NodeCall[Any]) -> tuple[Value, ...] | Value:
     if len([name for name in call.node.outputs if name]) > 1:
         values, places = maxima(ops, x, (kernel, stride, dilation), whole)
         return call.give(values), call.give(_in_whole(ops, x.shape, places, by_columns=by_columns), INT64)
-    padding: Any = tuple(a for a, _ in whole)
-    if not _even(whole) or any(2 * a > k for a, k in zip(padding, kernel)) or any(d > 1 for d in dilation):
-        x, padding = pad(ops, x, padding=[(0, 0), (0, 0), *whole], value=-math.inf), 0
-    if any(d > 1 for d in dilation):
-        return call.give(windows(ops, x, (kernel, stride, dilation), ops.maximum))
-    return call.give(ops.max_pool(x, kernel=tuple(kernel), stride=tuple(stride), padding=padding))
+    return call.give(max_pool(ops, x, (kernel, stride, dilation), whole))
 
 
 def _in_whole(ops: Any, shape: Shape, places: Any, *, by_columns: bool) -> Any:
@@ -164,15 +155,9 @@ def _max_unpool(call: NodeCall[Any]) -> Value:
 
 @rule("AveragePool")
 def _average_pool(call: NodeCall[Any]) -> Value:
-    ops = call.ops
     x, kernel, stride, dilation, pairs, behind = _pooled(call)
     counted = bool(call.attribute("count_include_pad", 0))
-    plain = all(d == 1 for d in dilation) and _even(behind)
-    if plain and _even(pairs) and all(2 * a <= k for (a, _), k in zip(pairs, kernel)):
-        padding: Any = tuple(a for a, _ in pairs)
-        y = ops.avg_pool(x, kernel=tuple(kernel), stride=tuple(stride), padding=padding, count_include_pad=counted)
-        return call.give(y)
-    return call.give(window_means(ops, x, (kernel, stride, dilation), pairs, behind, counted=counted))
+    return call.give(window_means(call.ops, x, (kernel, stride, dilation), pairs, behind, counted=counted))
 
 
 @rule("LpPool")

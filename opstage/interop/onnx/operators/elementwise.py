@@ -193,9 +193,14 @@ def _write_right_shift(writer: OnnxWriter, x: OnnxValue, y: OnnxValue) -> str:
     return writer.node("Where", below, writer.node("BitwiseNot", back), back)
 
 
-@exports(elementwise.SCALE)
-def _write_scale(writer: OnnxWriter, x: OnnxValue, *, c: Any) -> str:
-    return writer.node("Mul", x, writer.number(c, writer.out.dtype))
+exports(elementwise.SCALE)(lambda writer, x, c: writer.node("Mul", x, writer.number(c, x.dtype)))
+exports(elementwise.SAFE_LOG, note=NAN)(
+    lambda writer, x, eps: writer.node("Log", writer.node("Max", x, writer.number(eps, x.dtype)))
+)
+exports(transcendental.EXP2)(lambda writer, x: writer.node("Pow", writer.number(2, x.dtype), x))
+exports(activation.SILU)(lambda writer, x: writer.node("Mul", x, writer.node("Sigmoid", x)))
+exports(logic.DETACH)(lambda writer, x: x.name)
+exports(logic.FULL)(lambda writer, shape, value, dtype: writer.filled(shape, value, as_dtype(dtype)))
 
 
 @exports(elementwise.POW)
@@ -217,25 +222,10 @@ for _primitive, _base in ((transcendental.LOG2, 2), (transcendental.LOG10, 10)):
     )
 
 
-@exports(transcendental.EXP2)
-def _write_exp2(writer: OnnxWriter, x: OnnxValue) -> str:
-    return writer.node("Pow", writer.number(2, writer.out.dtype), x)
-
-
 @exports(elementwise.CLAMP, note=NAN)
 def _write_clamp(writer: OnnxWriter, x: OnnxValue, *, lo: Any, hi: Any) -> str:
     dtype = writer.out.dtype
     return writer.node("Clip", x, writer.number(lo, dtype), writer.number(hi, dtype))
-
-
-@exports(elementwise.SAFE_LOG, note=NAN)
-def _write_safe_log(writer: OnnxWriter, x: OnnxValue, *, eps: Any) -> str:
-    return writer.node("Log", writer.node("Max", x, writer.number(eps, writer.out.dtype)))
-
-
-@exports(activation.SILU)
-def _write_silu(writer: OnnxWriter, x: OnnxValue) -> str:
-    return writer.node("Mul", x, writer.node("Sigmoid", x))
 
 
 @exports(activation.GELU)
@@ -249,11 +239,6 @@ def _write_cast(writer: OnnxWriter, x: OnnxValue, *, dtype: str) -> str:
     return x.name if x.dtype == writer.out.dtype else writer.converted(x, as_dtype(dtype))
 
 
-@exports(logic.DETACH)
-def _write_detach(writer: OnnxWriter, x: OnnxValue) -> str:
-    return x.name
-
-
 @exports(logic.SELECT)
 def _write_select(writer: OnnxWriter, mask: OnnxValue, x: OnnxValue, y: OnnxValue) -> str:
     """Select masks by logic, since onnxruntime has no Where for them."""
@@ -261,11 +246,6 @@ def _write_select(writer: OnnxWriter, mask: OnnxValue, x: OnnxValue, y: OnnxValu
         return writer.broadcasting("Where", mask, x, y)
     chosen = writer.node("And", mask, x)
     return writer.node("Or", chosen, writer.node("And", writer.node("Not", mask), y))
-
-
-@exports(logic.FULL)
-def _write_full(writer: OnnxWriter, *, shape: Shape, value: Any, dtype: str) -> str:
-    return writer.filled(shape, value, as_dtype(dtype))
 
 
 @exports(logic.IOTA)

@@ -19,7 +19,7 @@ from ....ops.windows import depth_to_space, pixel_shuffle, pixel_unshuffle, spac
 from ...values import KnownValue, TensorValue, Value, common_shape, held, known, padded, ref_of, sliced, stretched
 from ..file import dtype_of
 from ..graph import NodeCall, rule
-from ..writer import OnnxValue, OnnxWriter, exports
+from ..writer import OnnxValue, OnnxWriter, direct, exports
 
 
 @rule("Shape")
@@ -244,41 +244,22 @@ def _pad(call: NodeCall[Any]) -> Value:
 # Shapes and axes: export ----------------------------------------------------------------------------------------------
 
 
-@exports(layout.BROADCAST_TO)
-def _write_broadcast_to(writer: OnnxWriter, x: OnnxValue, *, shape: Shape) -> str:
-    return writer.expanded(x, x.shape, shape)
-
-
-@exports(layout.RESHAPE, layout.FLATTEN)
-def _write_reshape(writer: OnnxWriter, x: OnnxValue, **static: Any) -> str:
-    return writer.reshaped(x, x.shape, writer.out.shape)
-
-
-@exports(layout.SQUEEZE)
-def _write_squeeze(writer: OnnxWriter, x: OnnxValue, *, axes: tuple[int, ...]) -> str:
-    return writer.node("Squeeze", x, writer.ints(*axes)) if axes else x.name
-
-
-@exports(layout.UNSQUEEZE)
-def _write_unsqueeze(writer: OnnxWriter, x: OnnxValue, *, axis: int) -> str:
-    return writer.node("Unsqueeze", x, writer.ints(axis))
+exports(layout.BROADCAST_TO)(lambda writer, x, shape: writer.expanded(x, x.shape, shape))
+exports(layout.RESHAPE, layout.FLATTEN)(lambda writer, x, **_: writer.reshaped(x, x.shape, writer.out.shape))
+exports(layout.SQUEEZE)(lambda writer, x, axes: writer.node("Squeeze", x, writer.ints(*axes)) if axes else x.name)
+exports(layout.UNSQUEEZE)(lambda writer, x, axis: writer.node("Unsqueeze", x, writer.ints(axis)))
+exports(slicing.CONCAT)(direct("Concat", "axis"))
 
 
 @exports(layout.SWAP_ADJACENT_AT_DEPTH)
 def _write_swap_adjacent(writer: OnnxWriter, x: OnnxValue, *, depth: int) -> str:
-    rank = len(x.shape)
-    axes = (*range(depth), depth + 1, depth, *range(depth + 2, rank))
+    axes = (*range(depth), depth + 1, depth, *range(depth + 2, len(x.shape)))
     return writer.node("Transpose", x, perm=axes)
 
 
 @exports(layout.PERMUTE)
 def _write_permute(writer: OnnxWriter, x: OnnxValue, *, axes: tuple[int, ...]) -> str:
     return x.name if axes == tuple(range(len(axes))) else writer.node("Transpose", x, perm=axes)
-
-
-@exports(slicing.CONCAT)
-def _write_concat(writer: OnnxWriter, *xs: OnnxValue, axis: int) -> str:
-    return writer.node("Concat", *xs, axis=axis)
 
 
 @exports(slicing.SLICE)

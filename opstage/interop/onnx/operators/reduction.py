@@ -40,11 +40,6 @@ def product(ops: Any, x: Any, y: Any) -> Any:
     return ops.squeeze(z, axis=-1) if column else z
 
 
-@rule("Det")
-def _det(call: NodeCall[Any]) -> Value:
-    return call.give(call.ops.det(call.x()))
-
-
 @rule("Gemm")
 def _gemm(call: NodeCall[Any]) -> Value:
     ops, alpha, beta = call.ops, call.attribute("alpha", 1.0), call.attribute("beta", 1.0)
@@ -178,10 +173,7 @@ exports(reduction.LOG_SOFTMAX)(direct("LogSoftmax", "axis"))
 
 @exports(sequence.CUMSUM)
 def _write_cumsum(writer: OnnxWriter, x: OnnxValue, *, axis: int, exclusive: bool, reverse: bool) -> str:
-    out = writer.out
-    if is_empty(x.type):
-        return writer.filled(out.shape, 0, out.dtype)
-    name = x.name if x.dtype == out.dtype else writer.converted(x, out.dtype)
+    name = x.name if x.dtype == writer.out.dtype else writer.converted(x, writer.out.dtype)
     place = writer.constant(axis, INT32)
     return writer.node("CumSum", name, place, exclusive=int(exclusive), reverse=int(reverse))
 
@@ -189,9 +181,6 @@ def _write_cumsum(writer: OnnxWriter, x: OnnxValue, *, axis: int, exclusive: boo
 @exports(sequence.ARGSORT, note=NAN)
 def _write_argsort(writer: OnnxWriter, x: OnnxValue, *, axis: int, descending: bool) -> str:
     """Write a TopK of the whole axis, which puts the lower index first among equal elements."""
-    out = writer.out
-    if is_empty(x.type):
-        return writer.filled(out.shape, 0, out.dtype)
     name = writer.converted(x, INT32) if x.dtype == BOOL else x.name
     length = writer.dims([x.shape[axis]])
     return writer.outputs_of("TopK", name, length, count=2, axis=axis, largest=int(descending), sorted=1)[1]
@@ -201,8 +190,6 @@ def _write_argsort(writer: OnnxWriter, x: OnnxValue, *, axis: int, descending: b
 def _write_linear_recurrence(writer: OnnxWriter, a: OnnxValue, b: OnnxValue, *, axis: int, reverse: bool) -> str:
     """Write a Scan along the axis, whose state is the previous result."""
     out = writer.out
-    if is_empty(out):
-        return writer.filled(out.shape, 0, out.dtype)
     entry = TensorType((*out.shape[:axis], *out.shape[axis + 1 :]), out.dtype)
     before = writer.filled(entry.shape, 0, entry.dtype)
     inside = [OnnxValue(writer.unique("entry"), entry, writer) for _ in range(3)]

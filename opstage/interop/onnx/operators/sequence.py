@@ -12,7 +12,7 @@ from ....ops.dims import Dim, floor_div, rsqrt
 from ....ops.errors import UnsupportedError
 from ....ops.recurrent import gru, lstm, rnn
 from ....ops.types import BOOL
-from ...operators import attention_weights, repeated_heads
+from ...operators import attention_scores, attention_weights, repeated_heads
 from ...values import Value, stretched
 from ..graph import NodeCall, rule
 
@@ -38,12 +38,7 @@ def _attention(call: NodeCall[Any]) -> tuple[Value | None, ...]:
     if not softcap and not wants_scores:
         y = ops.scaled_dot_product_attention(q, k, v, mask, bias, scale=scale)
     else:
-        factor = scale if scale is not None else rsqrt(q.shape[3])
-        raw = ops.bmm(ops.scale(q, c=factor), ops.permute(k, axes=(0, 1, 3, 2)))
-        raw = ops.scale(ops.tanh(ops.scale(raw, c=1 / softcap)), c=softcap) if softcap else raw
-        biased = raw if bias is None else ops.add(raw, stretched(ops, bias, raw.shape))
-        if mask is not None:
-            biased = ops.select(stretched(ops, mask, raw.shape), biased, ops.full(shape=raw.shape, value=-math.inf))
+        raw, biased = attention_scores(ops, q, k, mask, bias, scale=scale, cap=softcap)
         weights = attention_weights(ops, biased)
         scores = {2: biased, 3: weights}.get(mode, raw)
         y = ops.bmm(weights, v)

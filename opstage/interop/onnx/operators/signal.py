@@ -13,13 +13,13 @@ from ....ops import fourier
 from ....ops.dims import Dim, Verdict, equal, floor_div
 from ....ops.errors import UnsupportedError
 from ....ops.interpolation import affine_grid, grid_sample, resize
-from ....ops.types import INT64, TensorType
+from ....ops.types import INT64
 from ....ops.windows import fold
 from ...operators import NAN
 from ...values import KnownValue, Value, stretched
 from ..file import dtype_of
 from ..graph import NodeCall, rule
-from ..writer import OnnxValue, OnnxWriter, exports, is_empty
+from ..writer import OnnxValue, OnnxWriter, exports
 
 # Windows and Fourier transforms ---------------------------------------------------------------------------------------
 
@@ -130,14 +130,15 @@ def _mel(call: NodeCall[Any]) -> Value:
 # Fourier transforms: export -------------------------------------------------------------------------------------------
 
 
-def _write_scaled(writer: OnnxWriter, name: str, out: TensorType, n: Dim, exponent: float) -> str:
+def _write_scaled(writer: OnnxWriter, name: str, n: Dim, exponent: float) -> str:
     """Multiply by n**exponent."""
+    dtype = writer.out.dtype
     if not exponent:
         return name
     if isinstance(n, int):
-        return writer.node("Mul", name, writer.number(float(n) ** exponent, out.dtype))
-    size = writer.converted(writer.dims([n]), out.dtype)
-    return writer.node("Mul", name, writer.node("Pow", size, writer.number(exponent, out.dtype)))
+        return writer.node("Mul", name, writer.number(float(n) ** exponent, dtype))
+    size = writer.converted(writer.dims([n]), dtype)
+    return writer.node("Mul", name, writer.node("Pow", size, writer.number(exponent, dtype)))
 
 
 _EXPONENTS: dict[str, float] = {"backward": 0, "ortho": -0.5, "forward": -1}
@@ -146,22 +147,16 @@ _EXPONENTS: dict[str, float] = {"backward": 0, "ortho": -0.5, "forward": -1}
 
 @exports(fourier.FFT, note=NAN)
 def _write_fft(writer: OnnxWriter, x: OnnxValue, *, axis: int, inverse: bool, norm: str) -> str:
-    out = writer.out
-    if is_empty(x.type):
-        return writer.filled(out.shape, 0.0, out.dtype)
     name = writer.node("DFT", x, "", writer.constant(axis, INT64), inverse=int(inverse))
     exponent = -_EXPONENTS[norm] if inverse else _EXPONENTS[norm]  # ONNX's inverse has 1/n
-    return _write_scaled(writer, name, out, x.shape[axis], exponent)
+    return _write_scaled(writer, name, x.shape[axis], exponent)
 
 
 @exports(fourier.RFFT, note=NAN)
 def _write_rfft(writer: OnnxWriter, x: OnnxValue, *, axis: int, norm: str) -> str:
-    out = writer.out
-    if is_empty(x.type):
-        return writer.filled(out.shape, 0.0, out.dtype)
     column = writer.node("Unsqueeze", x, writer.constant([-1], INT64))
     name = writer.node("DFT", column, "", writer.constant(axis, INT64), onesided=1)
-    return _write_scaled(writer, name, out, x.shape[axis], _EXPONENTS[norm])
+    return _write_scaled(writer, name, x.shape[axis], _EXPONENTS[norm])
 
 
 @exports(fourier.IRFFT, note=NAN)
@@ -171,15 +166,12 @@ def _write_irfft(writer: OnnxWriter, x: OnnxValue, *, n: Dim, axis: int, norm: s
     It is computed as the forward transform of the conjugates, since onnxruntime's inverse rounds its factor 1/n to half
     precision. The imaginary parts of the first and middle entries only affect imaginary parts.
     """
-    out = writer.out
-    if is_empty(x.type):
-        return writer.filled(out.shape, 0.0, out.dtype)
     at, last = writer.ints(axis), writer.ints(-1)
-    conjugate = writer.node("Mul", x, writer.constant([1, -1], out.dtype))
+    conjugate = writer.node("Mul", x, writer.constant([1, -1], x.dtype))
     mirrored = writer.node("Slice", x, writer.dims([floor_div(n - 1, 2)]), writer.ints(0), at, writer.ints(-1))
     name = writer.node("DFT", writer.node("Concat", conjugate, mirrored, axis=axis), "", writer.constant(axis, INT64))
     real = writer.node("Squeeze", writer.node("Slice", name, writer.ints(0), writer.ints(1), last), last)
-    return _write_scaled(writer, real, out, n, -1 - _EXPONENTS[norm])
+    return _write_scaled(writer, real, n, -1 - _EXPONENTS[norm])
 
 
 _MODES = {"nearest": "nearest", "linear": "linear", "bilinear": "linear", "cubic": "cubic", "bicubic": "cubic"}

@@ -6,10 +6,11 @@ import math
 from typing import Any
 
 from ....ops.adaptive_pooling import instance_norm
-from ....ops.derived import dropout, glu, prelu
+from ....ops.derived import dropout, prelu
 from ....ops.dims import prod, ratio
 from ....ops.errors import UnsupportedError
 from ....ops.types import BOOL
+from ...operators import likelihood
 from ..call import AtenCall, rule
 
 # Activations and softmax ----------------------------------------------------------------------------------------------
@@ -52,11 +53,6 @@ def _softmax(call: AtenCall[Any], x: Any, axis: int) -> Any:
     if not ref.shape:
         return call.full((), 0.0 if "log" in call.name else 1.0)
     return call.give((call.ops.log_softmax if "log" in call.name else call.ops.softmax)(ref, axis=axis))
-
-
-@rule("glu.default")
-def _glu(call: AtenCall[Any], x: Any, axis: int) -> Any:
-    return call.give(glu(call.ops, x.ref, axis=axis))
 
 
 # Dropout: each call draws anew, by seed and site, not with PyTorch's bits ---------------------------------------------
@@ -256,11 +252,6 @@ def _rms_norm(call: AtenCall[Any], x: Any, shape: Any, g: Any, eps: Any) -> Any:
     return call.give(_over_last(ops, x.ref, len(shape), lambda each: ops.rms_norm(each, _flat(ops, g), eps=eps)))
 
 
-@rule("group_norm.default")
-def _group_norm(call: AtenCall[Any], x: Any, groups: int, g: Any, b: Any, eps: float) -> Any:
-    return call.give(call.ops.group_norm(x.ref, _ref(g), _ref(b), groups=groups, eps=eps))
-
-
 @rule("native_group_norm.default")
 def _native_group_norm(
     call: AtenCall[Any], x: Any, g: Any, b: Any, n: Any, c: Any, size: Any, groups: int, eps: float
@@ -306,19 +297,8 @@ def _cross_entropy(
 def _nll(call: AtenCall[Any], logs: Any, labels: Any, weight: Any, reduction: int, ignored: int) -> Any:
     """Compute the loss of log-probabilities, which softmax leaves unchanged since their exponentials sum to 1."""
     ops = call.ops
-    axis = 0 if len(logs.shape) == 1 else 1
-    idx = ops.cast(labels.ref, dtype="int64")
-    classes = logs.shape[axis]
-    shape = logs.shape
-    own = ops.equal(call.stretched(ops.unsqueeze(idx, axis=axis), shape), ops.iota(shape=shape, axis=axis))
-    picked = ops.select(own, ops.neg(logs.ref), 0.0)
-    counts = ops.cast(own, dtype=ops.dtype)
-    if weight is not None:
-        scales = ops.reshape(weight.ref, shape=tuple(classes if a == axis else 1 for a in range(len(shape))))
-        scales = call.stretched(scales, shape)
-        picked, counts = ops.mul(picked, scales), ops.mul(counts, scales)
-    kept = ops.logical_not(ops.equal(idx, ignored))
-    terms, each = (ops.select(kept, ops.reduce_sum(part, axis=axis), 0.0) for part in (picked, counts))
+    index, weights = ops.cast(labels.ref, dtype="int64"), _ref(weight)
+    terms, each = likelihood(ops, logs.ref, index, weights, ignored)
     total = ops.sum(each)
     if reduction == 0:
         return [call.give(terms, 0), call.give(total, 1)]

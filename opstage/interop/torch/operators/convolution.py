@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from ....ops.arrangement import pad
@@ -10,7 +9,7 @@ from ....ops.derived import adaptive_avg_pool, adaptive_max_pool
 from ....ops.errors import UnsupportedError
 from ....ops.interpolation import affine_grid, grid_sample, resize
 from ....ops.windows import fold, unfold
-from ...values import Windows, maxima, overhang, window_means, windows
+from ...values import Windows, max_pool, maxima, overhang, window_means
 from ..call import AtenCall, rule
 
 Numbers = tuple[int, ...]
@@ -99,19 +98,11 @@ def _max_pool(
     ops, rank = call.ops, int(call.name.split("max_pool")[1][0])
     cells = _each(kernel, rank)
     steps, sides, gaps = _each(stride, rank, cells), _each(padding, rank), _each(dilation, rank)
-    ref, lead = x.ref, [(0, 0)] * (len(x.shape) - rank)
     behind = _behind(x, (cells, steps, gaps), sides, ceil_mode)
     whole = [(p, p + b) for p, (_, b) in zip(sides, behind)]
-    sparse = any(d > 1 for d in gaps)
     if "with_indices" in call.name and 1 in call.node.used:
-        return [call.give(each, i) for i, each in enumerate(maxima(ops, ref, (cells, steps, gaps), whole))]
-    if sparse or any(b for _, b in behind):
-        ref = pad(ops, ref, padding=[*lead, *whole], value=-math.inf)
-        sides = (0,) * rank
-    if sparse:
-        y = windows(ops, ref, (cells, steps, gaps), ops.maximum)
-    else:
-        y = ops.max_pool(ref, kernel=cells, stride=steps, padding=sides)
+        return [call.give(each, i) for i, each in enumerate(maxima(ops, x.ref, (cells, steps, gaps), whole))]
+    y = max_pool(ops, x.ref, (cells, steps, gaps), whole)
     return [call.give(y, 0), None] if "with_indices" in call.name else call.give(y)
 
 
@@ -126,16 +117,13 @@ def _avg_pool(
     counted: bool,
     divisor: Any = None,
 ) -> Any:
-    ops, rank = call.ops, int(call.name.split("avg_pool")[1][0])
+    rank = int(call.name.split("avg_pool")[1][0])
     cells = _each(kernel, rank)
     steps, sides = _each(stride, rank, cells), _each(padding, rank)
     sizes = (cells, steps, (1,) * rank)
     behind = _behind(x, sizes, sides, ceil_mode)
-    if any(b for _, b in behind):
-        pairs = [(p, p) for p in sides]
-        return call.give(window_means(ops, x.ref, sizes, pairs, behind, counted=counted, divisor=divisor))
-    y = ops.avg_pool(x.ref, kernel=cells, stride=steps, padding=sides, count_include_pad=counted or divisor is not None)
-    return call.give(y if divisor is None else ops.scale(y, c=math.prod(cells) / divisor))
+    pairs = [(p, p) for p in sides]
+    return call.give(window_means(call.ops, x.ref, sizes, pairs, behind, counted=counted, divisor=divisor))
 
 
 @rule(*[f"{kind}adaptive_avg_pool{n}d.default" for n in (1, 2, 3) for kind in ("", "_")])

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ....ops.arrangement import diagonal, flip, moveaxis, repeat_interleave, roll, take, tile, tril, triu
+from ....ops.arrangement import flip, moveaxis, repeat_interleave, roll, take, tile
 from ....ops.dims import Dim, DimExpr, floor_div, is_one, minimum, prod
 from ....ops.errors import UnsupportedError
-from ....ops.windows import pixel_shuffle, pixel_unshuffle
 from ...values import TensorValue, common_shape, padded, sliced
 from ..call import AtenCall, rule
 
@@ -40,16 +39,6 @@ def _transpose(call: AtenCall[Any], x: Any, first: int = 0, second: int = 1) -> 
     order = list(range(rank))
     order[first % rank], order[second % rank] = second % rank, first % rank
     return call.give(call.ops.permute(x.ref, axes=order))
-
-
-@rule("movedim.int")
-def _movedim(call: AtenCall[Any], x: Any, source: int, target: int) -> Any:
-    return call.give(moveaxis(call.ops, x.ref, source=source, target=target))
-
-
-@rule("unsqueeze.default", "unsqueeze_copy.default")
-def _unsqueeze(call: AtenCall[Any], x: Any, axis: int) -> Any:
-    return call.give(call.ops.unsqueeze(x.ref, axis=axis % (len(x.shape) + 1)))
 
 
 @rule("squeeze.default", "squeeze.dim", "squeeze.dims", "squeeze_copy.dims")
@@ -140,11 +129,6 @@ def _slice(call: AtenCall[Any], x: Any, axis: int, start: Any, end: Any, step: A
     return call.give(sliced(call.ops, x.ref, at, 0 if start is None else start, end, step))
 
 
-@rule("narrow.default")
-def _narrow(call: AtenCall[Any], x: Any, axis: int, start: Any, length: Any) -> Any:
-    return call.give(call.ops.slice(x.ref, axis=axis % len(x.shape), start=start, length=length))
-
-
 @rule("slice_scatter.default")
 def _slice_scatter(call: AtenCall[Any], x: Any, source: Any, axis: int, start: Any, end: Any, step: int) -> Any:
     """Return x with `source` written to the slice."""
@@ -206,16 +190,6 @@ def _unfold(call: AtenCall[Any], x: Any, axis: int, size: int, step: int) -> Any
     return call.give(moveaxis(ops, take(ops, x.ref, places, axis=at), source=at + 1, target=len(x.shape)))
 
 
-@rule("tril.default", "triu.default")
-def _triangle(call: AtenCall[Any], x: Any, k: int) -> Any:
-    return call.give((tril if "tril" in call.name else triu)(call.ops, x.ref, k=k))
-
-
-@rule("diagonal.default", "diagonal_copy.default")
-def _diagonal(call: AtenCall[Any], x: Any, k: int, first: int, second: int) -> Any:
-    return call.give(diagonal(call.ops, x.ref, k=k, first=first, second=second))
-
-
 @rule("constant_pad_nd.default")
 def _constant_pad(call: AtenCall[Any], x: Any, amounts: Any, value: Any) -> Any:
     return _padded(call, x, amounts, "constant", value)
@@ -240,16 +214,6 @@ def _padded(call: AtenCall[Any], x: Any, amounts: Any, mode: str, value: Any) ->
     pairs = [(amounts[i], amounts[i + 1]) for i in range(0, len(amounts), 2)][::-1]
     padding = [(0, 0)] * (len(x.shape) - len(pairs)) + pairs
     return call.give(padded(ops, x.ref, padding=padding, mode=mode, value=value))
-
-
-@rule("pixel_shuffle.default")
-def _pixel_shuffle(call: AtenCall[Any], x: Any, factor: int) -> Any:
-    return call.give(pixel_shuffle(call.ops, x.ref, factor=factor))
-
-
-@rule("pixel_unshuffle.default")
-def _pixel_unshuffle(call: AtenCall[Any], x: Any, factor: int) -> Any:
-    return call.give(pixel_unshuffle(call.ops, x.ref, factor=factor))
 
 
 # Creation of tensors --------------------------------------------------------------------------------------------------

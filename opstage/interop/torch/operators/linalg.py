@@ -8,16 +8,15 @@ from functools import partial
 from typing import Any
 
 from ....ops.derived import dropout, einsum
-from ....ops.dims import Verdict, equal, floor_div, rsqrt
+from ....ops.dims import Verdict, equal, floor_div
 from ....ops.errors import UnsupportedError
 from ....ops.infix import broadcast_shapes, product_of_stacks
-from ....ops.linalg import inverse
 from ....ops.matmul import grouped_matmul
 from ....ops.recurrent import gru, lstm, rnn
 from ....ops.statistics import norm
 from ....ops.types import BOOL
-from ...operators import attention_weights, repeated_heads
-from ...values import broadcast, common_shape
+from ...operators import attention_scores, attention_weights, repeated_heads
+from ...values import common_shape
 from ..call import AtenCall, rule
 
 
@@ -94,10 +93,9 @@ def _eigh(call: AtenCall[Any], x: Any, uplo: str = "L", *_: Any) -> Any:
     return [call.give(values, 0), call.give(vectors, 1)]
 
 
-@rule("det.default", "linalg_det.default", "_linalg_det.default")
+@rule("_linalg_det.default")
 def _det(call: AtenCall[Any], x: Any) -> Any:
-    det = call.give(call.ops.det(x.ref), 0)
-    return [det, None, None] if "_linalg" in call.name else det
+    return [call.give(call.ops.det(x.ref), 0), None, None]
 
 
 @rule("slogdet.default", "linalg_slogdet.default", "_linalg_slogdet.default")
@@ -111,12 +109,6 @@ def _logdet(call: AtenCall[Any], x: Any) -> Any:
     ops = call.ops
     sign, logarithm = ops.slogdet(x.ref)
     return call.give(ops.select(ops.less(sign, 0), ops.full(shape=sign.shape, value=math.nan), logarithm))
-
-
-@rule("inverse.default", "linalg_inv.default")
-def _inverse(call: AtenCall[Any], x: Any) -> Any:
-    """Invert a matrix; a singular one gives nan, where PyTorch raises."""
-    return call.give(inverse(call.ops, x.ref))
 
 
 @rule("linalg_solve.default")
@@ -195,26 +187,13 @@ def _attention(
         key, value = (repeated_heads(ops, each, floor_div(query.shape[-3], each.shape[-3])) for each in (key, value))
     lead = broadcast_shapes(broadcast_shapes(query.shape[:-2], key.shape[:-2]), value.shape[:-2])
     query, key, value = (call.stretched(each, (*lead, *each.shape[-2:])) for each in (query, key, value))
-    width = query.shape[-1]
     drops = p > 0 and call.around.trains(call.node)
     masks = (None, None) if mask is None else (mask.ref, None) if mask.dtype == BOOL else (None, call.floats(mask))
     if not drops:
         y = ops.scaled_dot_product_attention(query, key, value, *masks, causal=causal, scale=scale)
         return call.give(y)
-    factor = rsqrt(width) if scale is None else scale
-    axes = [*range(len(key.shape) - 2), len(key.shape) - 1, len(key.shape) - 2]
-    scores = ops.bmm(ops.scale(query, c=factor), ops.permute(key, axes=axes))
-    if causal:
-        rows, columns = (ops.iota(shape=scores.shape, axis=axis) for axis in (-2, -1))
-        scores = ops.select(ops.less_equal(columns, rows), scores, -math.inf)
-    if mask is not None and mask.dtype == BOOL:
-        scores = ops.select(call.stretched(mask.ref, scores.shape), scores, -math.inf)
-    elif mask is not None:
-        scores = ops.add(*broadcast(ops, scores, call.floats(mask)))
-    weights = attention_weights(ops, scores)
-    if drops:
-        weights = dropout(ops, weights, p=p, train=True)
-    return call.give(ops.bmm(weights, value))
+    scores = attention_scores(ops, query, key, *masks, scale=scale, causal=causal)[1]
+    return call.give(ops.bmm(dropout(ops, attention_weights(ops, scores), p=p, train=True), value))
 
 
 # Recurrent layers -----------------------------------------------------------------------------------------------------
