@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from .runs.trained_model import load
     from .training import callbacks
     from .training.accumulate import Accumulate
+    from .training.finite import NotFiniteError
     from .training.fit import lr_range_test
     from .training.module import ScalarModule, ScalarModuleDef
     from .training.param import Param
-    from .training.saved import NotFiniteError
     from .training.session import Session
     from .training.trainer import ScalarTrainer, scalar_trainer
     from .training.validate import check_step
@@ -137,7 +137,7 @@ _HOMES = {
     ".options": "Options",
     ".training.accumulate": "Accumulate",
     ".training.fit": "lr_range_test",
-    ".training.saved": "NotFiniteError",
+    ".training.finite": "NotFiniteError",
     ".training.module": "ScalarModule ScalarModuleDef",
     ".training.param": "Param",
     ".training.session": "Session",

@@ -27,7 +27,7 @@ from ..runs.run import begin
 from ..runs.settings import configure
 from ..runs.task import prepare
 from ..training import checkpoint as checkpoint
-from ..training.saved import TrainerValues
+from ..training.snapshot import TrainerValues
 from .commands import OPTION_PATHS, DottedCommand, flag_layer, with_option_flags
 
 

@@ -22,8 +22,8 @@ from ..runs.progress import format_held_out, make_watcher, stopped_line
 from ..runs.run import RunOutcome, Watcher, run_task
 from ..runs.settings import Configuration, Settings, configure, configure_resumed
 from ..runs.task import Task, prepare
+from ..training.finite import NotFiniteError
 from ..training.fit import EpochResult, LrRange, lr_range_test
-from ..training.saved import NotFiniteError
 from .commands import OPTION_PATHS, DottedCommand, flag_layer, report_at_once, speaks, with_option_flags
 from .exit_codes import UNHEARD, heeding_termination, silence
 

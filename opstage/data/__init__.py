@@ -4,8 +4,7 @@ from .arrays import from_idx, from_npy, from_npz, idx_images, map_files
 from .dataset import Dataset, from_arrays, train_test_split
 from .file import from_csv, from_file, from_parquet
 from .image_folder import from_images
-from .loader import Batches, Loader
-from .prefetch import Prefetch, bind
+from .loader import Batches, Loader, Prefetch, bind
 from .samples import digits, noisy
 from .table import from_frame
 

@@ -2,9 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from .model import Model
+from .model import MODELS, Model, model
 from .recipe import Recipe
-from .zoo import MODELS, model
 
 if TYPE_CHECKING:
     from . import cnn, gpt, lstm, mlp, pinn, resnet, unet, vae, vit

@@ -27,8 +27,8 @@ from ..ops.spec import as_specs, sized
 from ..ops.trees import Structure, flatten, unflatten
 from ..ops.types import TensorType, as_dtype, dtype_name
 from ..options import Options
+from ..training.loss_reduction import Divisor, loss_reduction, means
 from ..training.predictor import input_specs
-from ..training.row_terms import Divisor, joining, means
 from ..training.sizes import sample_sizes
 from ..training.step import TrainingStep
 from ..training.trainer import ScalarTrainer
@@ -49,7 +49,7 @@ def proved_of_rows(
 ) -> T:
     """Return what `prove` says of a part of the step of `program`, evaluated on a model's batch of sample sizes.
 
-    `prove` is a function of `training.row_terms`. Raises OpstageError if the program cannot be traced.
+    `prove` is a function of `training.loss_reduction`. Raises OpstageError if the program cannot be traced.
     """
     made = training_step(
         program, model.init, *model.batch, state=model.state, options=options, requires_grad=True, train=False
@@ -76,7 +76,7 @@ def measures_of(model: Model, options: Options) -> Callable[..., Any]:
 def _divisor(model: Model, options: Options) -> Divisor | None:
     """Return the divisor of the loss of a batch, or None if it is the number of rows or unknown."""
     try:
-        return proved_of_rows(joining, attrgetter("forward"), model.require_loss(), model, options).divisor
+        return proved_of_rows(loss_reduction, attrgetter("forward"), model.require_loss(), model, options).divisor
     except OpstageError:
         return None
 

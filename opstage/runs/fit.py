@@ -16,7 +16,7 @@ from ..data import Dataset, from_arrays, from_frame
 from ..data.memory_map import as_rows
 from ..loading import Refusal
 from ..models import Model
-from ..models.zoo import name_of
+from ..models.model import name_of
 from ..ops.arguments import plain
 from ..ops.arrays import is_table
 from ..ops.errors import UsageError, a_type, nearest

@@ -15,8 +15,8 @@ from ..atomic import WriteError
 from ..ops.errors import OpstageError, is_installed, require_extra
 from ..optim.groups import group_rows
 from ..training.callback import Loop
+from ..training.finite import NotFiniteError
 from ..training.fit import EpochResult, Position
-from ..training.saved import NotFiniteError
 from .directory import METRICS, PLOT, REPORT, RUN, RunDirectory, read_run
 from .metrics import Curves, MetricLog, read_metrics
 from .processes import Processes

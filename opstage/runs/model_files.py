@@ -21,8 +21,7 @@ from ..config import fields_of
 from ..init import Declaration
 from ..loading import Refusal, declaring, find, load_file, loaded_copy, refusal
 from ..models import MODELS, Model, Recipe
-from ..models.model import MAKE, models_in
-from ..models.zoo import name_of
+from ..models.model import MAKE, models_in, name_of
 from ..ops.errors import OpstageError, UsageError, a_type, brief, nearest
 from ..ops.spec import Shapes, declared
 from ..ops.trees import flatten, paths

@@ -13,11 +13,21 @@ import numpy as np
 import numpy.typing as npt
 
 from ..atomic import write_file
-from ..data.columns import assign, read_columns
 from ..data.file import array_names, read_arrays
 from ..data.memory_map import is_mapped
 from ..data.preparation import Preparation
-from ..data.table import TABLES, Named, cast, is_label, kind_of, read_table, require_columns, side_by_side
+from ..data.table import (
+    TABLES,
+    Named,
+    assign,
+    cast,
+    is_label,
+    kind_of,
+    read_columns,
+    read_table,
+    require_columns,
+    side_by_side,
+)
 from ..documents import Document
 from ..models import Model
 from ..ops.errors import UsageError

@@ -25,7 +25,8 @@ from ..ops.trees import flatten, paths, unflatten
 from ..options import Options, options_of
 from ..tensors import read_tensors
 from ..training import checkpoint as checkpoint
-from ..training.saved import NotFiniteError, first_not_finite, require_fit
+from ..training.finite import NotFiniteError, first_not_finite
+from ..training.snapshot import require_fit
 from .directory import CHECKPOINT
 from .evaluation import Classification, classify
 from .settings import configure

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
 from .. import optim as optim
 from ..config import GROUPS, Layer, merge, read_groups, read_toml, toml_literal, with_group_text
-from ..data.columns import read_columns
-from ..data.table import CategoriesName, ScaleName
+from ..data.table import CategoriesName, ScaleName, read_columns
 from ..models import MODELS
 from ..ops.errors import UsageError, brief
 from ..optim import schedule as schedule

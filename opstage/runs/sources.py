@@ -12,7 +12,6 @@ import numpy as np
 from ..arguments import batch_arguments
 from ..config import spelled
 from ..data import Dataset, Loader, train_test_split
-from ..data.columns import assign, read_columns
 from ..data.file import array_names, is_array_folder, read_arrays
 from ..data.image_folder import from_images, image_paths, read_images
 from ..data.memory_map import is_mapped
@@ -22,6 +21,7 @@ from ..data.table import (
     Named,
     ScaleName,
     Scaling,
+    assign,
     cast,
     encoded_columns,
     fitted_shape,
@@ -29,6 +29,7 @@ from ..data.table import (
     label_position,
     learn_categories,
     numbered,
+    read_columns,
     read_table,
     require_columns,
 )

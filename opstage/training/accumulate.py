@@ -24,8 +24,8 @@ from ..optim.hyperparameters import keep, require_count
 from ..options import Options
 from ..transforms.base_program import BaseProgram
 from ..transforms.interpreter import BaseInterpreter
+from .loss_reduction import DIVISOR, Divisor, LossReduction, LossReductions, called, counts, is_state, with_state
 from .parallel import DataParallel, FlatLoss, LossPart
-from .row_terms import DIVISOR, Divisor, Joining, Joinings, called, counts, is_state, with_state
 from .sharding import several_ranks
 from .step import Row, StepOutputs, TrainingStep
 from .terms import ROWS, SUM
@@ -157,7 +157,7 @@ class Microbatches:
 
     whole: TrainingStep
     weigh: str | Divisor | None = None
-    terms: Joining | None = None
+    terms: LossReduction | None = None
     rows: int = 0
     sums: GradientSums | None = None
 
@@ -401,7 +401,7 @@ class GradientAccumulation:
     def __init__(self, executor: Executor, accumulate: Accumulate):
         self._executor = executor
         self._accumulate = accumulate
-        self._joinings = Joinings()
+        self._joinings = LossReductions()
 
     def compute(
         self, batch: tuple[Any, ...], optimizer: BoundOptimizer, scalars: tuple[str, ...]
@@ -423,7 +423,7 @@ class GradientAccumulation:
         sums = split.sum_gradients(self._executor, parts, by, found.metrics)
         return tuple(chain.from_iterable(part.refs for part in parts)), replace(split, sums=sums)
 
-    def require(self, rows: Rows, parts: list[Microbatch]) -> Joining:
+    def require(self, rows: Rows, parts: list[Microbatch]) -> LossReduction:
         """Return how the loss of these rows follows from those of its parts; with `terms`, from them alone. Raises
         UsageError unless that is proved, as `Accumulate.by` says."""
         by, metric, check = self._accumulate.by, self._accumulate.metric, self._accumulate.check
@@ -460,7 +460,7 @@ class GradientAccumulation:
                 self._require_metrics(found)
             return found
 
-    def _require_metrics(self, found: Joining) -> None:
+    def _require_metrics(self, found: LossReduction) -> None:
         """Raise UsageError for a metric of which it is not proved that it follows from those of the parts."""
         unknown = {name: found.unknown.get(name, _OF_PARAMETERS) for name, how in found.metrics.items() if not how}
         for name, why in {**unknown, **dict.fromkeys(found.divisors, _OF_PARAMETERS)}.items():

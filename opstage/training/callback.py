@@ -15,8 +15,7 @@ from typing import Any, final
 from ..ops.errors import UsageError, a_type, nearest
 from ..optim import Optimizer
 from ..optim.hyperparameters import require_positive
-from .saved import CallbackValues
-from .snapshot import EpochResult, Position, Snapshot, take_snapshot
+from .snapshot import CallbackValues, EpochResult, Position, Snapshot, take_snapshot
 from .state import OptimizerState, RunningAverage
 from .trainer import ScalarTrainer
 

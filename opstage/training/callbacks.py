@@ -21,8 +21,7 @@ from ..optim.hyperparameters import (
 )
 from . import checkpoint
 from .callback import Callback, Loop
-from .saved import CallbackValues
-from .snapshot import EpochResult, Position
+from .snapshot import CallbackValues, EpochResult, Position
 from .state import RunningAverage
 from .trainer import ScalarTrainer
 

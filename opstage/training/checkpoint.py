@@ -26,8 +26,8 @@ from ..ops.errors import UsageError, a_type
 from ..optim import Optimizer
 from ..tensors import decode, in_order, read_bytes, size_of, stream
 from .callback import Callback, require_restorable
-from .saved import Array, require_finite_values
-from .snapshot import Snapshot, from_document, take_snapshot, to_document
+from .finite import require_finite_values
+from .snapshot import Array, Snapshot, from_document, take_snapshot, to_document
 from .state import OptimizerState
 from .trainer import ScalarTrainer
 

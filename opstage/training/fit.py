@@ -23,7 +23,7 @@ from ..optim.hyperparameters import require_count, require_positive
 from ..optim.schedule import Schedule
 from .callback import Callback, Loop, require_metrics, require_names
 from .commit import uninterrupted
-from .saved import require_finite_loss, require_finite_numbers, require_finite_values
+from .finite import require_finite_loss, require_finite_numbers, require_finite_values
 from .snapshot import EpochResult, Position
 from .state import OptimizerState, RunningAverage
 from .trainer import ScalarTrainer

@@ -19,10 +19,10 @@ from ..ops.types import TensorType
 from ..optim import Optimizer
 from ..options import Options, options_of
 from .accumulate import Accumulate
+from .finite import require_finite_loss, require_finite_values
 from .param import Param
 from .parameters import as_param, plan_params, require_apart, requires_grad_flags
 from .parameters import cast as in_dtype
-from .saved import require_finite_loss, require_finite_values
 from .state import OptimizerState
 from .trainer import ScalarTrainer, scalar_trainer
 

@@ -1,7 +1,7 @@
 """`data_parallel`: the loss of a whole batch as a per-rank program over that rank's rows.
 
-How the loss of the batch follows from those of the ranks' rows is proved on its trace, see row_terms: a mean over rows
-becomes the mean of the ranks' means, a sum their sum, and a mean over the rows that count (targets that are not
+How the loss of the batch follows from those of the ranks' rows is proved on its trace, see loss_reduction: a mean over
+rows becomes the mean of the ranks' means, a sum their sum, and a mean over the rows that count (targets that are not
 ignored, weights) is divided by the count over all ranks. Any other loss is evaluated term by term, see terms, or is an
 error. Gradients need no further work: see distributed/replication.py.
 """
@@ -26,7 +26,7 @@ from ..ops.structure import Quietly
 from ..ops.trees import Structure, flatten, unflatten
 from ..ops.types import FLOAT32, TensorType, dtype_name
 from ..transforms.interpreter import Refs
-from .row_terms import DIVISOR, OTHER, Divisor, Joining, Joinings, called, counts, is_state, with_state
+from .loss_reduction import DIVISOR, OTHER, Divisor, LossReduction, LossReductions, called, counts, is_state, with_state
 from .sharding import DATA
 from .sizes import in_numbers
 from .terms import ROWS, SUM
@@ -65,7 +65,7 @@ class LossPart(NamedTuple):
     share   the part's share of the rows, a scalar
     """
 
-    joins: Joining
+    joins: LossReduction
     rows: int
     sums: Mapping[int, Any]
     share: Any
@@ -82,7 +82,7 @@ class DataParallel:
     def __init__(self, loss: Callable[..., Any], trees: int):
         self.loss = loss
         self._trees = trees
-        self._joinings = Joinings()
+        self._joinings = LossReductions()
         self._varied = False
         self._part: LossPart | None = None
 
@@ -159,7 +159,7 @@ class DataParallel:
         return joined.value, Aux(state=unflatten(flatten(aux.state)[1], kept), metrics=told)
 
     def _in_terms(
-        self, ops: Varying, flat: FlatLoss, refs: Sequence[VaryingRef], first: int, joins: Joining
+        self, ops: Varying, flat: FlatLoss, refs: Sequence[VaryingRef], first: int, joins: LossReduction
     ) -> tuple[Any, Aux]:
         """Return what the rank's rows add to the loss, the metrics and the state."""
         part, terms = self._part, joins.terms
@@ -197,7 +197,7 @@ class DataParallel:
         first: int,
         ops: Any,
         varying: Callable[[Varying, Sequence[Any]], list[VaryingRef]],
-    ) -> Joining:
+    ) -> LossReduction:
         """Return how the loss combines those of the ranks, as far as that is proved."""
 
         def of_rank(inner: Any, *row: Any) -> tuple[list[Any], Structure]:
@@ -211,7 +211,7 @@ class DataParallel:
             return found
 
 
-def _require_joining(found: Joining, *, summed: bool) -> Joining:
+def _require_joining(found: LossReduction, *, summed: bool) -> LossReduction:
     """Return the proof itself, where the program has not `summed` the loss over the ranks.
 
     Raises UsageError if there is none, or if ranks would draw otherwise than one rank.
@@ -279,7 +279,7 @@ class Replicated:
         return unflatten(built, [outer.adopt(ref).value for ref in outputs])
 
 
-_SUMMED = Joining(ROWS)
+_SUMMED = LossReduction(ROWS)
 """For a loss that is equal on all ranks, since its program has already summed over them."""
 
 
@@ -332,7 +332,7 @@ def _all_sum(ops: Varying, x: VaryingRef) -> VaryingRef:
     return ops.adopt(ops.all_reduce(own, axis=DATA))
 
 
-def _metric(ops: Varying, name: str, value: Any, joins: Joining, weighed: Callable[..., Any]) -> VaryingRef:
+def _metric(ops: Varying, name: str, value: Any, joins: LossReduction, weighed: Callable[..., Any]) -> VaryingRef:
     """Combine a metric of each rank's rows into that of all rows. Raises UsageError if it is not proved how."""
     x, how = ops.adopt(value), joins.metrics.get(name, "")
     if _is_alone(ops):

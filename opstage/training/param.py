@@ -19,8 +19,8 @@ from ..ops.places import identified
 from ..ops.types import FLOAT32, FLOAT64, DType, as_dtype, dtype_name, is_float, show_shape
 from ..transforms.interpreter import BaseInterpreter
 from .commit import Commit, SharedLock
-from .saved import Unfetched
 from .sharding import DATA, fetched, part_shape, placed, unfetched
+from .snapshot import Unfetched
 
 Array = npt.NDArray[Any]
 

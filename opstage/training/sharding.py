@@ -21,7 +21,7 @@ from ..ops.dims import Dim, prod
 from ..ops.host_arrays import as_array
 from ..ops.types import DType, Shape, TensorType
 from ..transforms.interpreter import BaseInterpreter
-from .saved import Unfetched
+from .snapshot import Unfetched
 
 if TYPE_CHECKING:
     from ..optim import Optimizer

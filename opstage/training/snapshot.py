@@ -7,17 +7,128 @@ Names are `params/<path>`, `state/<path>`, `optimizer/<slot>/<path>` and `moment
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol, final
+
+import numpy as np
+import numpy.typing as npt
 
 from ..documents import Document, plain_number
-from ..ops.errors import UsageError
-from ..optim import Optimizer
-from .saved import Array, CallbackValues, OptimizerValues, TrainerValues
-from .state import OptimizerState
-from .trainer import ScalarTrainer
+from ..ops.errors import UsageError, nearest
+from ..ops.trees import show_path
+from ..ops.types import DType, Shape, TensorType, dtype_name, show_shape
+
+if TYPE_CHECKING:
+    from ..optim import Optimizer
+    from .state import OptimizerState
+    from .trainer import ScalarTrainer
+
+# The values of a trainer: host arrays by dotted path ------------------------------------------------------------------
+
+Array = npt.NDArray[Any]
+
+_SHOWN = 8
+
+
+@final
+class Unfetched:
+    """A tensor of a run that is fetched to the host each time it is read, and not kept.
+
+    It can be read until the run takes its next step; afterwards reading raises UsageError. If `joins`, it is sharded
+    over the ranks of several processes, which must all read it together.
+    """
+
+    __slots__ = ("shape", "dtype", "joins", "is_finite", "_fetch", "_stands")
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        dtype: DType,
+        fetch: Callable[[], Array],
+        stands: Callable[[], bool],
+        *,
+        joins: bool = False,
+        is_finite: Callable[[], bool] = lambda: False,
+    ):
+        """`is_finite` says whether all elements are known to be finite, without fetching them."""
+        self.shape, self.dtype, self.joins, self.is_finite = shape, dtype, joins, is_finite
+        self._fetch, self._stands = fetch, stands
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        if not self._stands():
+            raise UsageError("the run has taken a step since; its tensors are to be read before the next one")
+        found = np.asarray(self._fetch(), dtype)
+        return np.array(found) if copy else found
+
+
+@dataclass(frozen=True, eq=False)
+class OptimizerValues:
+    """An optimizer's state: its name, the steps taken, and the slots of each trained parameter by path."""
+
+    name: str
+    t: int
+    slots: Mapping[str, tuple[Array, ...]]
+
+
+@dataclass(frozen=True, eq=False)
+class TrainerValues:
+    """All that a trainer's next step depends on, except its loss, its options and the optimizer that is passed in.
+
+    params        parameter values by path
+    state         the program's own state (running statistics) by path
+    steps_taken   steps so far; part of the seed of random draws
+    moments       the states behind `adam_step` and the like, by the optimizer's name
+    tied          for each parameter that is at several places the paths of all of them, the first as in `params`
+    """
+
+    params: Mapping[str, Array]
+    state: Mapping[str, Array] = field(default_factory=dict)
+    steps_taken: int = 0
+    moments: Mapping[str, OptimizerValues] = field(default_factory=dict)
+    tied: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class CallbackValues:
+    """The state of a callback: plain JSON data, and arrays by name."""
+
+    data: Mapping[str, Any] = field(default_factory=dict)
+    arrays: Mapping[str, Array] = field(default_factory=dict)
+
+
+def require_fit(
+    what: str,
+    expected: Mapping[str, tuple[Shape, DType]],
+    found: Mapping[str, Array | TensorType],
+    tied: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+) -> None:
+    """Raise a UsageError that lists arrays that are missing, unexpected, or of another shape or dtype.
+
+    tied   parameters that were shared when the arrays were saved: name -> places
+    """
+    problems = []
+    origin = {path: name for name, paths in tied.items() for path in paths}
+    unexpected = [name for name in found if name not in expected]
+    for name, (shape, dtype) in expected.items():
+        if name not in found:
+            was = f": it was one parameter with {show_path(origin[name])}" if name in origin else ""
+            problems.append(f"{show_path(name)} is missing{was or nearest(name, unexpected)}")
+            continue
+        array = found[name]
+        if array.shape != tuple(shape) or array.dtype != np.dtype(dtype):
+            problems.append(
+                f"{show_path(name)}: expected {show_shape(shape)} {dtype_name(dtype)}, "
+                f"found {show_shape(array.shape)} {dtype_name(array.dtype)}"
+            )
+    problems += [f"{show_path(name)} is not expected{nearest(name, expected)}" for name in unexpected]
+    if problems:
+        shown = [f"\n  {problem}" for problem in problems[:_SHOWN]]
+        rest = f"\n  … and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+        raise UsageError(f"{what} do not fit:{''.join(shown)}{rest}")
+
 
 # The position of a training loop --------------------------------------------------------------------------------------
 

@@ -29,8 +29,8 @@ from ..transforms.interpreter import BaseInterpreter
 from .commit import Commit
 from .param import Param, is_trained, mirrors
 from .parameters import as_param, require_apart, requires_grad_flags, same_bits
-from .saved import Array, OptimizerValues, TrainerValues, Unfetched, require_fit
 from .sharding import DATA, fetched, is_in_parts, is_shared, part_shape, placed, unfetched
+from .snapshot import Array, OptimizerValues, TrainerValues, Unfetched, require_fit
 
 Values: TypeAlias = "tuple[tuple[Any, ...], ...]"
 """The slots of each trained parameter."""

@@ -30,7 +30,6 @@ from ..transforms.derivatives import row_gradients, run_row_on_tape
 from ..transforms.fused_call import NotTraceable, RepeatedPrograms
 from ..transforms.interpreter import BaseInterpreter, Interpreter, on_refs
 from ..transforms.tape import Node
-from .saved import require_same_types
 from .sharding import REPLICATED, Sharding
 
 T = TypeVar("T")
@@ -341,8 +340,29 @@ class TrainingStep:
         if difference is not None:
             raise ProgramError(f"the new state is not built like the old one: {difference}")
         first, held, _, _, _ = self.counts
-        require_same_types(ops, structure_paths(self.state), row[first : first + held], flatten(aux.state)[0])
+        _require_same_types(ops, structure_paths(self.state), row[first : first + held], flatten(aux.state)[0])
         return value, dict(aux.metrics), aux.state
+
+
+def _require_same_types(ops: Any, paths: Sequence[str], before: Sequence[Any], after: Sequence[Any]) -> None:
+    """Raise ShapeError if a new state changes shape or dtype, since the next step would then be another program."""
+    for path, old, new in zip(paths, before, after):
+        if not hasattr(new, "shape"):
+            continue
+
+        def message(path: str = path, old: Any = old, new: Any = new) -> str:
+            types = [f"{show_shape(ref.shape)} {dtype_name(ref.dtype)}" for ref in (new, old)]
+            return (
+                f"the new state{path and f' {path}'} is {types[0]}, but the state that it replaces is {types[1]}: it "
+                "must keep its shape and dtype from step to step"
+            )
+
+        # symbolic sizes are checked by the step itself: a condition on them would count as a use of the state
+        known = all(a == b for a, b in zip(new.shape, old.shape) if isinstance(a, int) and isinstance(b, int))
+        if len(new.shape) != len(old.shape) or new.dtype != old.dtype or not known:
+            error = ShapeError(message(), op="state")
+            error.about = ops.adopt(new)
+            raise error
 
 
 def update_parameters(

@@ -1,8 +1,11 @@
-"""Losses whose terms join in ways of their own: what each part of a batch adds to the loss of the batch.
+"""The terms of a loss that combine in ways of their own: what each part of a batch adds to the loss of the batch.
 
 Numbers that depend on that of the rows are those of the whole batch, and so are sums over rows that are no terms but
 divide one, say. What is fixed, such as a penalty, each part adds in its share. Then what the parts give adds up to the
 loss of the batch, and so do its gradients. `analysis.rows.parts_of` proves which sums these are, on the traced loss.
+
+An op may take each row to one of its own while the derivative rule that its user declared does not: the rule
+normalizes, centres or clips over the batch, or reads its size. Such an op counts as one that mixes rows.
 """
 
 from __future__ import annotations
@@ -11,16 +14,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
-from ..analysis.domain import Domain
+from typing_extensions import override
+
+from ..analysis.dependence.fact import Fact, plain
+from ..analysis.domain import Domain, OpCall
 from ..analysis.interpretation import Interpretation
-from ..analysis.rows import RANKS, RowKind, RowReads, parts_of, source_of
+from ..analysis.rows import MIXED, RANKS, Join, Joins, RowKind, RowReads, parts_of, row_index, source_of
 from ..analysis.rows import ROWS as ROWS_DIM
 from ..distributed.ranks import ROWS as DATA
 from ..interpreters.graph.passes import dead_code, expand
-from ..interpreters.graph.recorder import record
+from ..interpreters.graph.recorder import Recorder, record
 from ..ops.body import Body, Equation
 from ..ops.catalogue import own
-from ..ops.dims import Dim, DimFloat, DimScope, substitute
+from ..ops.dims import Dim, DimExpr, DimFloat, DimScope, substitute
 from ..ops.elementwise import SCALE
 from ..ops.errors import ProgramError
 from ..ops.logic import FULL
@@ -29,10 +35,111 @@ from ..ops.normalization import BATCH_NORM
 from ..ops.primitive import Primitive
 from ..ops.structure import VARY_LIKE, Region
 from ..ops.trees import Structure, unflatten
-from ..ops.types import INT64, TensorType
+from ..ops.types import INT64, TensorType, is_float
 from ..transforms.control import CONTROL, bodies_of
+from ..transforms.derivatives import vjp
 from ..transforms.tracer import constants, evaluate
-from .declared_rules import RuledJoins
+from ..transforms.transposition import is_linear
+
+# Derivative rules that users declare ----------------------------------------------------------------------------------
+
+
+_MIXES = "is not proved to take the cotangent of each row to that of the same row"
+_BENDS = "is not linear in the cotangents, which are others for a part than for the batch"
+
+
+class RuledJoins(Joins):
+    """`Joins` of the results and their gradients along `rows`.
+
+    faults   what makes the gradients of parts others than that of the batch even if they are weighed and added
+    """
+
+    def __init__(self, rows: DimExpr, *, whole: bool = False, ranks: bool = False, of_rank: bool = False):
+        super().__init__(whole=whole, ranks=ranks, of_rank=of_rank)
+        self._rows = rows
+        self.faults: list[str] = []
+
+    @override
+    def finished(self, call: OpCall, facts: Sequence[Join], results: Sequence[Join]) -> Sequence[Join]:
+        followed = not any(fact.kind is RowKind.MIXED for fact in results)
+        if not (followed and has_rule(call)) or all(fact.kind is RowKind.FIXED and fact.data for fact in facts):
+            return results
+        try:
+            proved = self._is_by_row(call, facts, results)
+        except Exception:  # also the rule's own, which may expect a number of rows
+            proved = False
+        if proved:
+            return results
+        self.faults.append(f"the derivative rule of {call.primitive.name} {_MIXES}")
+        return [MIXED._replace(note=f", whose derivative rule {_MIXES}")] * len(results)
+
+    def _is_by_row(self, call: OpCall, facts: Sequence[Join], results: Sequence[Join]) -> bool:
+        """Whether the rule gives for parts of the batch what it gives for the batch."""
+        body = _pullback(call)
+        linear = is_linear(Recorder(_dtype(call), 0), body, [i >= len(facts) for i in range(len(body.inputs))])
+        if not linear:
+            self.faults.append(f"the derivative rule of {call.primitive.name} {_BENDS}")
+        if all(fact.kind is RowKind.FIXED for fact in facts):  # a part adds its share of the result
+            return linear
+        if any(fact.is_sum for fact in facts):  # whose cotangents depend on how ranks weigh them
+            return linear and not any(fact.kind is RowKind.ROWS for fact in facts)
+        if any(fact.kind is RowKind.RATIO or fact.degree for fact in results):
+            return False
+        run = Interpretation([RowReads(self._rows), Joins()], self._rows.scope)
+        operands = list(zip(call.known["rows"], facts))
+        outputs = run.results_of(call.primitive, call.static, call.inputs, operands)
+        cotangents = [
+            (known._replace(outside=(), value=None) if own.kind is RowKind.ROWS else plain(type_.shape),
+             Join(RowKind.ROWS if own.kind is RowKind.ROWS else RowKind.FIXED))
+            for (known, own), type_ in zip(outputs, call.outputs)
+            if is_float(type_.dtype)
+        ]  # fmt: skip
+        found = run.run(body, [*operands, *cotangents])
+        zeros = {e.outputs[0] for e in body.equations if e.primitive is FULL and e.static["value"] == 0}
+        wanted = [each for each, type_ in zip(operands, call.inputs) if is_float(type_.dtype)]
+        return all(slot in zeros or _fits(found[slot], each) for slot, each in zip(body.outputs, wanted))
+
+
+def has_rule(call: OpCall) -> bool:
+    """Whether the derivative of an op is one that a user declared."""
+    return call.primitive.declared and call.primitive.differentiable and call.primitive.vjp is not None
+
+
+def _fits(cotangent: tuple[Fact, Join], operand: tuple[Fact, Join]) -> bool:
+    (known, found), (reads, own) = cotangent, operand
+    if own.kind is RowKind.ROWS:
+        return found.kind is RowKind.ROWS and _row_axis(known) == _row_axis(reads) is not None
+    return found.kind is RowKind.SUM and not found.degree and not found.affine
+
+
+def _row_axis(fact: Fact) -> int | None:
+    index = row_index(fact)
+    return next((axis for axis in range(len(fact.axes)) if index in fact.indices(axis)), None)
+
+
+def _dtype(call: OpCall) -> Any:
+    return next(type_.dtype for type_ in call.inputs if is_float(type_.dtype))
+
+
+def _pullback(call: OpCall) -> Body:
+    """Record the derivative: (operands, cotangents of float outputs) -> cotangents of float operands."""
+    outputs = call.outputs[: len(call.primitive.outputs)]
+
+    def pulled(ops: Any, *refs: Any) -> tuple[Any, ...]:
+        def forward(tape: Any, *nodes: Any) -> tuple[Any, ...]:
+            return tuple(tape.bind(call.primitive, nodes, call.static)[: len(outputs)])
+
+        operands, given = refs[: len(call.inputs)], iter(refs[len(call.inputs) :])
+        _, pullback = vjp(ops, forward, *operands)
+        found = pullback(tuple([next(given) if is_float(type_.dtype) else None for type_ in outputs]))
+        return tuple([ref for ref, type_ in zip(found, call.inputs) if is_float(type_.dtype)])
+
+    types = [*call.inputs, *[type_ for type_ in outputs if is_float(type_.dtype)]]
+    return record(pulled, types, _dtype(call), 0).body
+
+
+# Traces with a symbolic number of rows, and the terms in them ---------------------------------------------------------
+
 
 SAYING = Mesh((("of one rank", 1),))
 """A mesh on which a program is traced as without one, but for draws, which say whether they have `like=`."""

@@ -30,7 +30,7 @@ from .commit import exclusive
 from .executor import Executor, PreparedProgram, StepResult
 from .parallel import shared_out
 from .parameters import get_values, set_values, together
-from .saved import Array, OptimizerValues, TrainerValues
+from .snapshot import Array, OptimizerValues, TrainerValues
 from .state import OptimizerState, RunningAverage, TrainerState, require_state
 from .step import Clip
 from .validate import BatchContract

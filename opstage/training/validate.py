@@ -16,7 +16,7 @@ from typing_extensions import override
 from .. import optim
 from ..arguments import BatchArguments, argument_paths, batch_arguments, with_train
 from ..data.dataset import Dataset
-from ..data.prefetch import order
+from ..data.loader import order
 from ..interpreters.shape_check import Contract, Finding, Report, StepRoles, check_base_program, unusable, with_captured
 from ..ops.arrays import as_numpy
 from ..ops.dims import prod

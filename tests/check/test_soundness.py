@@ -17,8 +17,7 @@ from opstage.arguments import with_train
 from opstage.init import build
 from opstage.interpreters.shape_check import Finding
 from opstage.models import model as shipped_model
-from opstage.models.model import Model
-from opstage.models.zoo import MODELS
+from opstage.models.model import MODELS, Model
 from opstage.ops.errors import OpstageError, UsageError
 from tests.check.buggy import BUGS, Bug
 from tests.check.buggy.bug import step_report

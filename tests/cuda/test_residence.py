@@ -27,7 +27,7 @@ from opstage.compiler.gpu.simulator import Simulator
 from opstage.ops.errors import RangeError
 from opstage.ops.trees import flatten
 from opstage.training.checkpoint import load, restore, save, take_snapshot
-from opstage.training.saved import require_finite_values
+from opstage.training.finite import require_finite_values
 from opstage.training.trainer import scalar_trainer
 from tests.cuda.traffic import Stopped, Traffic, stand_in, stopping_launches, watch
 

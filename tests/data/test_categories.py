@@ -11,8 +11,8 @@ import pytest
 
 import opstage
 from opstage import Spec, UsageError
-from opstage.data.columns import read_columns
 from opstage.data.preparation import Preparation
+from opstage.data.table import read_columns
 from opstage.documents import Document
 from opstage.models import mlp
 from opstage.runs import DataSettings

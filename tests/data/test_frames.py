@@ -157,8 +157,7 @@ def test_wide_tables_take_time_in_proportion(tmp_path: Path, monkeypatch: pytest
             compared += 1
             return str.__eq__(self, other)
 
-    from opstage.data.columns import assign
-    from opstage.data.table import require_columns
+    from opstage.data.table import assign, require_columns
 
     names = [Name(f"c{i}") for i in range(2000)] + [Name("y")]
     require_columns("a table", names, names)

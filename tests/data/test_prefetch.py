@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage.data import Loader, Prefetch, from_arrays, prefetch
+from opstage.data import Loader, Prefetch, from_arrays, loader
 from opstage.data.loader import Batches
 from opstage.ops.errors import UsageError
 
@@ -100,7 +100,7 @@ def test_an_error_that_nobody_reached_is_nobodys() -> None:
 
 
 def test_a_stuck_source_does_not_keep_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefetch, "_PATIENCE", 0.01)
+    monkeypatch.setattr(loader, "_PATIENCE", 0.01)
     freed = threading.Event()
 
     class Stuck(Failing):

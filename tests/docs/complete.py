@@ -26,7 +26,7 @@ def main(folder: str) -> int:
     pages = shown(Path(folder))
     names = [name for file in sorted(EXAMPLES.glob("*.txt")) for name, _ in read(file)]
     pages.setdefault(
-        "opstage.models.model", pages.get("opstage.models.zoo.model", "")
+        "opstage.models.model", pages.get("opstage.models.model.model", "")
     )  # beside a submodule of its name
     lacking = [name for name in names if "language-pycon" not in pages.get(name, "")]
     for name in lacking:

@@ -14,7 +14,7 @@ from opstage import Spec, derived
 from opstage.analysis.dependence import Dependence
 from opstage.facts import Causal, ClaimVerdict, Independent, Interpretation, Uses, Window
 from opstage.loading import load_file
-from opstage.models import resnet, zoo
+from opstage.models import MODELS, resnet
 from opstage.runs.settings import configure
 from opstage.training.predictor import input_specs
 from opstage.training.validate import check_step
@@ -29,7 +29,7 @@ def _of(model: Any, *claims: Any) -> tuple[ClaimVerdict, ...]:
     return opstage.check(model.outputs, *held, *specs, train=False, claims=claims).claims
 
 
-@pytest.mark.parametrize("name", list(zoo.MODELS))
+@pytest.mark.parametrize("name", list(MODELS))
 def test_a_shipped_model_keeps_samples_apart_in_evaluation(name: str) -> None:
     settings = configure(name).settings
     verdicts = _of(settings.defined.make(settings.model), Independent("B"), Uses("x"))

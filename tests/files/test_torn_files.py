@@ -17,7 +17,7 @@ from tests.training.raising import RaiseAt, Torn, bytecodes, moments
 from tests.training.same import same_snapshot
 from tests.training.test_checkpoint import snapshot
 
-SAVING = ("training/checkpoint", "training/snapshot", "training/saved", "atomic", "tensors", "runs/directory")
+SAVING = ("training/checkpoint", "training/snapshot", "atomic", "tensors", "runs/directory")
 
 
 class Unsynced(Disk):

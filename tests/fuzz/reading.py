@@ -19,10 +19,9 @@ from opstage import Spec, check
 from opstage.cli.commands import read_sizes
 from opstage.config import Layer, read_toml
 from opstage.data import from_csv, from_file, from_idx, from_npy, from_npz
-from opstage.data.columns import read_columns
 from opstage.data.image_folder import read_images
 from opstage.data.preparation import ArgumentData, Preparation
-from opstage.data.table import read_table
+from opstage.data.table import read_columns, read_table
 from opstage.data.text import read_text
 from opstage.documents import Document
 from opstage.interpreters.graph import Graph

@@ -20,7 +20,7 @@ from opstage import Aux, Options, Spec
 from opstage.interpreters.graph.recorder import replay
 from opstage.interpreters.registry import make_interpreter
 from opstage.models import cnn, gpt, lstm, mlp, pinn, resnet, unet, vae, vit
-from opstage.models.zoo import MODELS
+from opstage.models.model import MODELS
 from opstage.ops.splitmix import site_of, stream_key, uniform_bits
 from opstage.ops.trees import flatten, map_leaves
 from opstage.optim import schedule

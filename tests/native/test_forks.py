@@ -16,7 +16,7 @@ import pytest
 import opstage
 from opstage import forks
 from opstage.data import Loader, from_arrays
-from opstage.data.prefetch import Prefetch
+from opstage.data.loader import Prefetch
 from opstage.runs.directory import RunDirectory
 from tests.training.raising import RaiseAt, Torn, bytecodes
 

@@ -17,8 +17,9 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
 
+from opstage import models as zoo
 from opstage.interpreters.registry import make_interpreter
-from opstage.models import cnn, gpt, lstm, mlp, pinn, resnet, unet, vae, vit, zoo
+from opstage.models import cnn, gpt, lstm, mlp, pinn, resnet, unet, vae, vit
 from opstage.models.transformer import Block
 from opstage.options import Options
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import opstage
+from opstage import models as zoo
 from opstage import optim
 from opstage.init import build
-from opstage.models import zoo
 from opstage.options import Options
 from tests.parity.models import MODELS, ModelTwin
 

@@ -22,8 +22,8 @@ from opstage.runs.directory import CHECKPOINT, METRICS, REPORT
 from opstage.runs.metrics import read_metrics
 from opstage.runs.settings import configure, configure_resumed
 from opstage.training import checkpoint
+from opstage.training.finite import first_not_finite
 from opstage.training.fit import EpochResult, Position, fit
-from opstage.training.saved import first_not_finite
 
 BACKENDS = ["eager", "compiled"]
 X = np.random.default_rng(0).normal(size=(24, 3)).astype(np.float32)

@@ -16,8 +16,7 @@ from opstage.data import Loader, Prefetch, from_arrays
 from opstage.training import checkpoint
 from opstage.training.callback import Callback, Loop
 from opstage.training.fit import EpochResult, Position, fit
-from opstage.training.saved import CallbackValues
-from opstage.training.snapshot import Snapshot
+from opstage.training.snapshot import CallbackValues, Snapshot
 from opstage.training.state import OptimizerState
 from tests.training import resume_program as program
 from tests.training.same import bits, run_bits

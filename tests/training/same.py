@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from opstage.training.saved import OptimizerValues
-from opstage.training.snapshot import Snapshot
+from opstage.training.snapshot import OptimizerValues, Snapshot
 
 
 def bits(arrays: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:

@@ -16,7 +16,7 @@ from opstage.optim import schedule
 from opstage.training import checkpoint
 from opstage.training.callback import Callback, Loop
 from opstage.training.fit import EpochResult, fit
-from opstage.training.saved import CallbackValues
+from opstage.training.snapshot import CallbackValues
 from tests.training import callback_program as program
 from tests.training.test_resume import stop_at
 

@@ -16,8 +16,9 @@ from opstage import Options, optim, scalar_trainer
 from opstage.ops.errors import UsageError
 from opstage.training import checkpoint
 from opstage.training.checkpoint import MANIFEST, Snapshot, exists, load, restore, save, take_snapshot
+from opstage.training.finite import NotFiniteError
 from opstage.training.fit import EpochResult, Position
-from opstage.training.saved import NotFiniteError, OptimizerValues, TrainerValues
+from opstage.training.snapshot import OptimizerValues, TrainerValues
 from opstage.training.state import OptimizerState
 from opstage.training.trainer import ScalarTrainer
 from tests.training import resume_program as program

@@ -18,7 +18,7 @@ from typing_extensions import override
 from opstage.atomic import Disk, WriteError, write_file
 from opstage.ops.errors import UsageError
 from opstage.training.checkpoint import MANIFEST, Snapshot, load, save
-from opstage.training.saved import TrainerValues
+from opstage.training.snapshot import TrainerValues
 from tests.training.same import run_bits
 
 

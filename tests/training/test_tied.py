@@ -29,8 +29,7 @@ from opstage.training.parameters import (
     shared_arrays,
 )
 from opstage.training.program_check import check_program
-from opstage.training.saved import TrainerValues
-from opstage.training.snapshot import take_snapshot
+from opstage.training.snapshot import TrainerValues, take_snapshot
 
 WIDTH = 4
 

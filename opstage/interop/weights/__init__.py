@@ -26,7 +26,7 @@ from ...ops.arrays import as_numpy
 from ...ops.errors import UsageError, brief, shown
 from ...readable import require_file
 from ...tensors import HEADER_LIMIT, decode, decode_metadata, encode, read_bytes
-from ...training.saved import TrainerValues
+from ...training.snapshot import TrainerValues
 from ...training.trainer import ScalarTrainer
 from .mapping import (
     Array,

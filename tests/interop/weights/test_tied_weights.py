@@ -17,8 +17,7 @@ from opstage.models import gpt
 from opstage.ops.places import Places
 from opstage.ops.trees import flatten
 from opstage.tensors import encode, read_header
-from opstage.training.saved import TrainerValues
-from opstage.training.snapshot import from_document, take_snapshot, to_document
+from opstage.training.snapshot import TrainerValues, from_document, take_snapshot, to_document
 from opstage.training.weights import export_weights, import_weights, propose_for, read_state_dict, write_state_dict
 
 Tensors = dict[str, Any]

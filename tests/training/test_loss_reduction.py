@@ -9,7 +9,7 @@ import pytest
 from opstage.ops.derived import dropout
 from opstage.ops.trees import flatten
 from opstage.ops.types import FLOAT64, INT64, TensorType
-from opstage.training.row_terms import joining
+from opstage.training.loss_reduction import loss_reduction
 
 
 class Interpreter:
@@ -148,7 +148,7 @@ def test_what_is_proved(name: str) -> None:
         return flatten((loss(ops, *refs), {}))
 
     types = [TensorType((WIDTH, WIDTH), FLOAT64), TensorType((ROWS, WIDTH), FLOAT64), TensorType((ROWS,), INT64)]
-    found = joining(program, types, slice(1, 3), Interpreter())
+    found = loss_reduction(program, types, slice(1, 3), Interpreter())
     assert (found.loss, found.divisor is not None) == (expected, expected == "divisor"), found.reason
     in_terms = [found.in_terms(before=before) is not None for before in (True, False)]
     assert in_terms == [name in IN_TERMS, name in IN_TERMS + IN_TERMS_OF_ALL]
