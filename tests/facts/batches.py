@@ -28,217 +28,162 @@ def unit(ops: Any, x: Any) -> Any:
     return x / wide(ops, ops.sqrt(ops.reduce_sum(x * x, axis=1, keepdims=True) + 1e-6), x)
 
 
-def contrast(across: bool) -> Program:
+def contrast(across: bool, ops: Any, x: Any, y: Any) -> Any:
     """The loss of each pair; or of each against all others of the batch."""
-
-    def program(ops: Any, x: Any, y: Any) -> Any:
-        a, b = unit(ops, x), unit(ops, y)
-        own = ops.reduce_sum(a * b, axis=1)
-        if not across:
-            return ops.softplus(-own)
-        return own - derived.logsumexp(ops, a @ ops.permute(b, axes=(1, 0)), axis=1)
-
-    return program
+    a, b = unit(ops, x), unit(ops, y)
+    own = ops.reduce_sum(a * b, axis=1)
+    if not across:
+        return ops.softplus(-own)
+    return own - derived.logsumexp(ops, a @ ops.permute(b, axes=(1, 0)), axis=1)
 
 
-def centred(axis: int) -> Program:
-    return lambda ops, x: x - wide(ops, ops.reduce_mean(x, axis=axis, keepdims=True), x)
+def centred(axis: int, ops: Any, x: Any) -> Any:
+    return x - wide(ops, ops.reduce_mean(x, axis=axis, keepdims=True), x)
 
 
-def normed(batch: bool) -> Program:
-    def program(ops: Any, x: Any) -> Any:
-        h = ops.conv(ops.const(FILTER), None, x, padding=1)
-        return ops.batch_norm(h, None, None)[0] if batch else ops.group_norm(h, None, None, groups=2)
-
-    return program
+def normed(batch: bool, ops: Any, x: Any) -> Any:
+    h = ops.conv(ops.const(FILTER), None, x, padding=1)
+    return ops.batch_norm(h, None, None)[0] if batch else ops.group_norm(h, None, None, groups=2)
 
 
-def clipped(whole: bool) -> Program:
+def clipped(whole: bool, ops: Any, x: Any) -> Any:
     """Rows no longer than 1; or all of them by the length of the longest."""
-
-    def program(ops: Any, x: Any) -> Any:
-        norm = ops.sqrt(ops.reduce_sum(x * x, axis=1, keepdims=True) + 1e-6)
-        if whole:
-            norm = wide(ops, ops.reduce_max(norm, axis=0, keepdims=True), norm)
-        return x / wide(ops, ops.maximum(norm, 1.0), x)
-
-    return program
+    norm = ops.sqrt(ops.reduce_sum(x * x, axis=1, keepdims=True) + 1e-6)
+    if whole:
+        norm = wide(ops, ops.reduce_max(norm, axis=0, keepdims=True), norm)
+    return x / wide(ops, ops.maximum(norm, 1.0), x)
 
 
-def mixed(by: int) -> Program:
-    return lambda ops, x: 0.7 * x + 0.3 * (derived.roll(ops, x, shift=by, axis=0) if by else ops.tanh(x))
+def mixed(by: int, ops: Any, x: Any) -> Any:
+    return 0.7 * x + 0.3 * (derived.roll(ops, x, shift=by, axis=0) if by else ops.tanh(x))
 
 
-def turned(wrong: bool) -> Program:
+def turned(wrong: bool, ops: Any, x: Any) -> Any:
     """(B, T, D) to (T, B, D) and back; by reshapes in place of turns."""
-
-    def program(ops: Any, x: Any) -> Any:
-        if wrong:
-            h = ops.reshape(x, shape=(x.shape[1], x.shape[0], D))
-            return ops.permute(ops.tanh(h), axes=(1, 0, 2))
-        return ops.permute(ops.tanh(ops.permute(x, axes=(1, 0, 2))), axes=(1, 0, 2))
-
-    return program
+    if wrong:
+        h = ops.reshape(x, shape=(x.shape[1], x.shape[0], D))
+        return ops.permute(ops.tanh(h), axes=(1, 0, 2))
+    return ops.permute(ops.tanh(ops.permute(x, axes=(1, 0, 2))), axes=(1, 0, 2))
 
 
-def recurrent(over_samples: bool) -> Program:
+def recurrent(over_samples: bool, ops: Any, x: Any) -> Any:
     if not over_samples:
-        return along(lstm_step, lambda ops, x: (nothing(ops, x), nothing(ops, x)))
-
-    def program(ops: Any, x: Any) -> Any:
-        zero = ops.full(shape=(x.shape[1], D), value=0.0)
-        return ops.scan(lstm_step, (zero, zero), x)[1]
-
-    return program
+        return along(lstm_step, lambda ops, x: (nothing(ops, x), nothing(ops, x)))(ops, x)
+    zero = ops.full(shape=(x.shape[1], D), value=0.0)
+    return ops.scan(lstm_step, (zero, zero), x)[1]
 
 
-def attending(over_samples: bool) -> Program:
-    def program(ops: Any, x: Any) -> Any:
-        h = ops.permute(x, axes=(1, 0, 2)) if over_samples else x
-        h = ops.scaled_dot_product_attention(h, h, h)
-        return ops.permute(h, axes=(1, 0, 2)) if over_samples else h
-
-    return program
+def attending(over_samples: bool, ops: Any, x: Any) -> Any:
+    h = ops.permute(x, axes=(1, 0, 2)) if over_samples else x
+    h = ops.scaled_dot_product_attention(h, h, h)
+    return ops.permute(h, axes=(1, 0, 2)) if over_samples else h
 
 
-def diagonal(own: bool) -> Program:
+def diagonal(own: bool, ops: Any, x: Any) -> Any:
     """Row i of a Gram matrix at column i, by an identity; or the sum of the row."""
-
-    def program(ops: Any, x: Any) -> Any:
-        gram = x @ ops.permute(x, axes=(1, 0))
-        n = x.shape[0]
-        same = ops.equal(ops.iota(shape=(n, n), axis=0), ops.iota(shape=(n, n), axis=1))
-        kept = ops.select(same, gram, full(ops, gram, 0.0)) if own else gram
-        return ops.reduce_sum(kept, axis=1)
-
-    return program
+    gram = x @ ops.permute(x, axes=(1, 0))
+    n = x.shape[0]
+    same = ops.equal(ops.iota(shape=(n, n), axis=0), ops.iota(shape=(n, n), axis=1))
+    kept = ops.select(same, gram, full(ops, gram, 0.0)) if own else gram
+    return ops.reduce_sum(kept, axis=1)
 
 
-def picked(sorts: bool) -> Program:
+def picked(sorts: bool, ops: Any, x: Any, y: Any) -> Any:
     """The logit of one's own label; or of that of the rank of the sample."""
-
-    def program(ops: Any, x: Any, y: Any) -> Any:
-        hot = derived.one_hot(ops, y, classes=D)
-        chosen = ops.reduce_sum(x * ops.cast(hot, dtype="float32"), axis=1)
-        return derived.sort(ops, chosen, axis=0)[0] if sorts else chosen
-
-    return program
+    hot = derived.one_hot(ops, y, classes=D)
+    chosen = ops.reduce_sum(x * ops.cast(hot, dtype="float32"), axis=1)
+    return derived.sort(ops, chosen, axis=0)[0] if sorts else chosen
 
 
-def gradients(shared: bool) -> Program:
+def gradients(shared: bool, ops: Any, x: Any) -> Any:
     """Gradients of a sum of losses in the inputs; of a loss of the mean of the logits."""
 
-    def program(ops: Any, x: Any) -> Any:
-        def loss(ops: Any, x: Any) -> Any:
-            h = ops.tanh(x @ ops.const(WEIGHT))
-            return ops.sum(ops.reduce_mean(h, axis=0) ** 2) if shared else ops.sum(h * h)
+    def loss(ops: Any, x: Any) -> Any:
+        h = ops.tanh(x @ ops.const(WEIGHT))
+        return ops.sum(ops.reduce_mean(h, axis=0) ** 2) if shared else ops.sum(h * h)
 
-        return transform.grad(ops, loss, x)
-
-    return program
+    return transform.grad(ops, loss, x)
 
 
-def softmaxed(axis: int) -> Program:
-    return lambda ops, x: ops.softmax(x, axis=axis)
+def softmaxed(axis: int, ops: Any, x: Any) -> Any:
+    return ops.softmax(x, axis=axis)
 
 
-def routed(capacity: bool) -> Program:
+def routed(capacity: bool, ops: Any, x: Any) -> Any:
     """The best expert's number; or that, for the first two of the batch that it has."""
-
-    def program(ops: Any, x: Any) -> Any:
-        best = wide(ops, ops.reduce_max(x, axis=1, keepdims=True), x)
-        chosen = ops.cast(ops.equal(x, best), dtype="float32")
-        if capacity:
-            before = ops.cumsum(chosen, axis=0, exclusive=True)
-            chosen = ops.select(ops.less(before, full(ops, before, 2.0)), chosen, full(ops, chosen, 0.0))
-        return chosen * x
-
-    return program
+    best = wide(ops, ops.reduce_max(x, axis=1, keepdims=True), x)
+    chosen = ops.cast(ops.equal(x, best), dtype="float32")
+    if capacity:
+        before = ops.cumsum(chosen, axis=0, exclusive=True)
+        chosen = ops.select(ops.less(before, full(ops, before, 2.0)), chosen, full(ops, chosen, 0.0))
+    return chosen * x
 
 
-def pooled(pools_samples: bool) -> Program:
-    def program(ops: Any, x: Any) -> Any:
-        h = ops.reshape(x, shape=(1, x.shape[0], D)) if pools_samples else ops.reshape(x, shape=(x.shape[0], 1, D))
-        return (
-            ops.reshape(ops.conv(ops.const(np.ones((1, 1, 3), "f4")), None, h, padding=1), shape=x.shape)
-            if not (pools_samples)
-            else x - wide(ops, ops.reduce_max(h, axis=1), x)
-        )
-
-    return program
+def pooled(pools_samples: bool, ops: Any, x: Any) -> Any:
+    h = ops.reshape(x, shape=(1, x.shape[0], D)) if pools_samples else ops.reshape(x, shape=(x.shape[0], 1, D))
+    return (
+        ops.reshape(ops.conv(ops.const(np.ones((1, 1, 3), "f4")), None, h, padding=1), shape=x.shape)
+        if not (pools_samples)
+        else x - wide(ops, ops.reduce_max(h, axis=1), x)
+    )
 
 
-def whitened(batch: bool) -> Program:
+def whitened(batch: bool, ops: Any, x: Any) -> Any:
     """Features turned by a matrix; by the root of the batch's own covariance."""
-
-    def program(ops: Any, x: Any) -> Any:
-        if not batch:
-            return x @ ops.const(WEIGHT)
-        eye = ops.const(np.eye(D, dtype="f4"))
-        cov = ops.permute(x, axes=(1, 0)) @ x + eye
-        return x @ ops.cholesky(cov)
-
-    return program
+    if not batch:
+        return x @ ops.const(WEIGHT)
+    eye = ops.const(np.eye(D, dtype="f4"))
+    cov = ops.permute(x, axes=(1, 0)) @ x + eye
+    return x @ ops.cholesky(cov)
 
 
-def calibrated(batch: bool) -> Program:
+def calibrated(batch: bool, ops: Any, x: Any) -> Any:
     """Inputs in 8 bits, by a scale for each row; or for the batch."""
-
-    def program(ops: Any, x: Any) -> Any:
-        most = ops.reduce_max(ops.abs(x), axis=(0, 1) if batch else 1, keepdims=True)
-        scale = wide(ops, ops.maximum(most, 1e-6), x) / 127.0
-        return ops.round(x / scale) * scale
-
-    return program
+    most = ops.reduce_max(ops.abs(x), axis=(0, 1) if batch else 1, keepdims=True)
+    scale = wide(ops, ops.maximum(most, 1e-6), x) / 127.0
+    return ops.round(x / scale) * scale
 
 
-def logits_of_images(mean: bool) -> Program:
-    def program(ops: Any, x: Any) -> Any:
-        h = ops.relu(ops.conv(ops.const(FILTER), None, x, padding=1))
-        h = ops.max_pool(h, kernel=(2, 2), stride=(2, 2))
-        h = ops.flatten(h, start=1)
-        return h - wide(ops, ops.reduce_mean(h, axis=0, keepdims=True), h) if mean else h
-
-    return program
+def logits_of_images(mean: bool, ops: Any, x: Any) -> Any:
+    h = ops.relu(ops.conv(ops.const(FILTER), None, x, padding=1))
+    h = ops.max_pool(h, kernel=(2, 2), stride=(2, 2))
+    h = ops.flatten(h, start=1)
+    return h - wide(ops, ops.reduce_mean(h, axis=0, keepdims=True), h) if mean else h
 
 
-def energy(across: bool) -> Program:
+def energy(across: bool, ops: Any, x: Any) -> Any:
     """-log of a normal density of a row; of a kernel density from the batch."""
-
-    def program(ops: Any, x: Any) -> Any:
-        square = ops.reduce_sum(x * x, axis=1)
-        if not across:
-            return 0.5 * square + 0.5 * D * math.log(2 * math.pi)
-        n = x.shape[0]
-        gram = x @ ops.permute(x, axes=(1, 0))
-        rows = ops.broadcast_to(ops.unsqueeze(square, axis=1), shape=(n, n))
-        columns = ops.broadcast_to(ops.unsqueeze(square, axis=0), shape=(n, n))
-        return -derived.logsumexp(ops, 2.0 * gram - rows - columns, axis=1)
-
-    return program
+    square = ops.reduce_sum(x * x, axis=1)
+    if not across:
+        return 0.5 * square + 0.5 * D * math.log(2 * math.pi)
+    n = x.shape[0]
+    gram = x @ ops.permute(x, axes=(1, 0))
+    rows = ops.broadcast_to(ops.unsqueeze(square, axis=1), shape=(n, n))
+    columns = ops.broadcast_to(ops.unsqueeze(square, axis=0), shape=(n, n))
+    return -derived.logsumexp(ops, 2.0 * gram - rows - columns, axis=1)
 
 
-def _b(right: Program, leaky: Program, *specs: Spec) -> Twins:
-    return Twins(right, leaky, "independent:B", specs or (ROWS,))
+def _b(program: Program, right: Any, leaky: Any, *specs: Spec) -> Twins:
+    return Twins.of(program, right, leaky, "independent:B", specs or (ROWS,))
 
 
 BATCHES: dict[str, Twins] = {
-    "pairs": _b(contrast(False), contrast(True), ROWS, ROWS),
-    "a mean taken off": _b(centred(1), centred(0)),
-    "norms": _b(normed(False), normed(True), IMAGES),
-    "lengths": _b(clipped(False), clipped(True)),
-    "mixup": _b(mixed(0), mixed(1)),
-    "turned axes": _b(turned(False), turned(True), SERIES),
-    "an lstm": _b(recurrent(False), recurrent(True), SERIES),
-    "attention": _b(attending(False), attending(True), SERIES),
-    "a diagonal": _b(diagonal(True), diagonal(False)),
-    "labels": _b(picked(False), picked(True), ROWS, LABELS),
-    "gradients": _b(gradients(False), gradients(True)),
-    "a softmax": _b(softmaxed(1), softmaxed(0)),
-    "experts": _b(routed(False), routed(True)),
-    "a filter": _b(pooled(False), pooled(True)),
-    "whitening": _b(whitened(False), whitened(True)),
-    "8 bits": _b(calibrated(False), calibrated(True)),
-    "images": _b(logits_of_images(False), logits_of_images(True), IMAGES),
-    "densities": _b(energy(False), energy(True)),
+    "pairs": _b(contrast, False, True, ROWS, ROWS),
+    "a mean taken off": _b(centred, 1, 0),
+    "norms": _b(normed, False, True, IMAGES),
+    "lengths": _b(clipped, False, True),
+    "mixup": _b(mixed, 0, 1),
+    "turned axes": _b(turned, False, True, SERIES),
+    "an lstm": _b(recurrent, False, True, SERIES),
+    "attention": _b(attending, False, True, SERIES),
+    "a diagonal": _b(diagonal, True, False),
+    "labels": _b(picked, False, True, ROWS, LABELS),
+    "gradients": _b(gradients, False, True),
+    "a softmax": _b(softmaxed, 1, 0),
+    "experts": _b(routed, False, True),
+    "a filter": _b(pooled, False, True),
+    "whitening": _b(whitened, False, True),
+    "8 bits": _b(calibrated, False, True),
+    "images": _b(logits_of_images, False, True, IMAGES),
+    "densities": _b(energy, False, True),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -63,38 +64,30 @@ def mamba_backward(ops: Any, x: Any) -> Any:
     return mamba(ops, x) + ops.linear_recurrence(decay, (1.0 - decay) * x, axis=1, reverse=True)
 
 
-def retention(decays: bool) -> Program:
+def retention(decays: bool, ops: Any, x: Any) -> Any:
     """Parallel retention: (Q Kᵀ ⊙ D) V with D = γ^(i - j) below the diagonal (Sun et al., 2023)."""
-
-    def program(ops: Any, x: Any) -> Any:
-        n = x.shape[1]
-        i, j = positions(ops, n)
-        gap = ops.cast(i - j, dtype="float32")
-        decay = ops.exp(ops.scale(gap if decays else ops.abs(gap), c=math.log(0.9)))
-        if decays:
-            decay = ops.select(ops.less_equal(j, i), decay, ops.full(shape=(n, n), value=0.0))
-        scores = scores_of(ops, x)
-        return ops.bmm(scores * spread(ops, decay, scores), x)
-
-    return program
+    n = x.shape[1]
+    i, j = positions(ops, n)
+    gap = ops.cast(i - j, dtype="float32")
+    decay = ops.exp(ops.scale(gap if decays else ops.abs(gap), c=math.log(0.9)))
+    if decays:
+        decay = ops.select(ops.less_equal(j, i), decay, ops.full(shape=(n, n), value=0.0))
+    scores = scores_of(ops, x)
+    return ops.bmm(scores * spread(ops, decay, scores), x)
 
 
-def linear_attention(whole: bool) -> Program:
+def linear_attention(whole: bool, ops: Any, x: Any) -> Any:
     """Running sums of k⊗v and of k, or the sums of all."""
-
-    def program(ops: Any, x: Any) -> Any:
-        k = ops.elu(x) + 1.0
-        pairs = _outer(ops, k, x)
-        if whole:
-            state = ops.broadcast_to(ops.reduce_sum(pairs, axis=1, keepdims=True), shape=pairs.shape)
-            norm = ops.broadcast_to(ops.reduce_sum(k, axis=1, keepdims=True), shape=k.shape)
-        else:
-            state, norm = ops.cumsum(pairs, axis=1), ops.cumsum(k, axis=1)
-        read = ops.reduce_sum(state * _columns(ops, k, pairs), axis=2)
-        total = ops.reduce_sum(norm * k, axis=2, keepdims=True)
-        return read / ops.broadcast_to(total, shape=read.shape)
-
-    return program
+    k = ops.elu(x) + 1.0
+    pairs = _outer(ops, k, x)
+    if whole:
+        state = ops.broadcast_to(ops.reduce_sum(pairs, axis=1, keepdims=True), shape=pairs.shape)
+        norm = ops.broadcast_to(ops.reduce_sum(k, axis=1, keepdims=True), shape=k.shape)
+    else:
+        state, norm = ops.cumsum(pairs, axis=1), ops.cumsum(k, axis=1)
+    read = ops.reduce_sum(state * _columns(ops, k, pairs), axis=2)
+    total = ops.reduce_sum(norm * k, axis=2, keepdims=True)
+    return read / ops.broadcast_to(total, shape=read.shape)
 
 
 def _outer(ops: Any, k: Any, v: Any) -> Any:
@@ -113,138 +106,98 @@ def _columns(ops: Any, k: Any, like: Any) -> Any:
 KERNEL = np.random.default_rng(0).standard_normal((D, D, 3)).astype("f4")
 
 
-def wavenet(left: Callable[[int], int]) -> Program:
+def wavenet(left: Callable[[int], int], ops: Any, x: Any) -> Any:
     """Dilated convolutions, padded on the left by what `left` says of the dilation."""
-
-    def program(ops: Any, x: Any) -> Any:
-        h = ops.permute(x, axes=(0, 2, 1))
-        for dilation in (1, 2, 4):
-            behind = left(dilation)
-            padded = ops.pad(h, padding=((0, 0), (0, 0), (behind, 2 * dilation - behind)))
-            h = h + ops.tanh(ops.conv(ops.const(KERNEL), None, padded, dilation=dilation))
-        return ops.permute(h, axes=(0, 2, 1))
-
-    return program
+    h = ops.permute(x, axes=(0, 2, 1))
+    for dilation in (1, 2, 4):
+        behind = left(dilation)
+        padded = ops.pad(h, padding=((0, 0), (0, 0), (behind, 2 * dilation - behind)))
+        h = h + ops.tanh(ops.conv(ops.const(KERNEL), None, padded, dilation=dilation))
+    return ops.permute(h, axes=(0, 2, 1))
 
 
-def shifted(by: int) -> Program:
+def shifted(by: int, ops: Any, x: Any) -> Any:
     """Token mixing: each place beside the one before it, or after it."""
-
-    def program(ops: Any, x: Any) -> Any:
-        n = x.shape[1]
-        zero = ops.full(shape=(x.shape[0], 1, D), value=0.0)
-        if by > 0:
-            other = ops.concat([zero, ops.slice(x, axis=1, start=0, length=n - 1)], axis=1)
-        else:
-            other = ops.concat([ops.slice(x, axis=1, start=1, length=n - 1), zero], axis=1)
-        return 0.5 * x + 0.5 * other
-
-    return program
+    n = x.shape[1]
+    zero = ops.full(shape=(x.shape[0], 1, D), value=0.0)
+    if by > 0:
+        other = ops.concat([zero, ops.slice(x, axis=1, start=0, length=n - 1)], axis=1)
+    else:
+        other = ops.concat([ops.slice(x, axis=1, start=1, length=n - 1), zero], axis=1)
+    return 0.5 * x + 0.5 * other
 
 
-def rolled(keeps_first: bool) -> Program:
+def rolled(keeps_first: bool, ops: Any, x: Any) -> Any:
     """The places before by a roll, whose first place is the last one where it is not masked."""
-
-    def program(ops: Any, x: Any) -> Any:
-        before = derived.roll(ops, x, shift=1, axis=1)
-        if keeps_first:
-            first = ops.equal(ops.iota(shape=x.shape, axis=1), ops.full(shape=x.shape, value=0, dtype="int64"))
-            before = ops.select(first, full(ops, x, 0.0), before)
-        return x + before
-
-    return program
+    before = derived.roll(ops, x, shift=1, axis=1)
+    if keeps_first:
+        first = ops.equal(ops.iota(shape=x.shape, axis=1), ops.full(shape=x.shape, value=0, dtype="int64"))
+        before = ops.select(first, full(ops, x, 0.0), before)
+    return x + before
 
 
-def pooled(padding: tuple[int, int]) -> Program:
-    def program(ops: Any, x: Any) -> Any:
-        h = ops.pad(ops.permute(x, axes=(0, 2, 1)), padding=((0, 0), (0, 0), padding), value=-math.inf)
-        return ops.permute(ops.max_pool(h, kernel=3, stride=1), axes=(0, 2, 1))
-
-    return program
+def pooled(padding: tuple[int, int], ops: Any, x: Any) -> Any:
+    h = ops.pad(ops.permute(x, axes=(0, 2, 1)), padding=((0, 0), (0, 0), padding), value=-math.inf)
+    return ops.permute(ops.max_pool(h, kernel=3, stride=1), axes=(0, 2, 1))
 
 
-def running(op: str, reverse: bool) -> Program:
-    def program(ops: Any, x: Any) -> Any:
-        if op == "mean":
-            total = ops.cumsum(x, axis=1, reverse=reverse)
-            count = ops.cast(ops.iota(shape=x.shape, axis=1), dtype="float32") + 1.0
-            return total / count
-        return ops.cumsum(x, axis=1, exclusive=True, reverse=reverse)
-
-    return program
+def running(op: str, reverse: bool, ops: Any, x: Any) -> Any:
+    if op == "mean":
+        total = ops.cumsum(x, axis=1, reverse=reverse)
+        count = ops.cast(ops.iota(shape=x.shape, axis=1), dtype="float32") + 1.0
+        return total / count
+    return ops.cumsum(x, axis=1, exclusive=True, reverse=reverse)
 
 
-def running_max(whole: bool) -> Program:
-    def program(ops: Any, x: Any) -> Any:
-        if whole:
-            return x - ops.broadcast_to(ops.reduce_max(x, axis=1, keepdims=True), shape=x.shape)
-        return x - derived.cummax(ops, x, axis=1)[0]
-
-    return program
+def running_max(whole: bool, ops: Any, x: Any) -> Any:
+    if whole:
+        return x - ops.broadcast_to(ops.reduce_max(x, axis=1, keepdims=True), shape=x.shape)
+    return x - derived.cummax(ops, x, axis=1)[0]
 
 
-def normed(axes: tuple[int, ...]) -> Program:
-    def program(ops: Any, x: Any) -> Any:
-        mean = ops.broadcast_to(ops.reduce_mean(x, axis=axes, keepdims=True), shape=x.shape)
-        var = ops.reduce_mean((x - mean) * (x - mean), axis=axes, keepdims=True)
-        return (x - mean) / ops.broadcast_to(ops.sqrt(var + 1e-5), shape=x.shape)
-
-    return program
+def normed(axes: tuple[int, ...], ops: Any, x: Any) -> Any:
+    mean = ops.broadcast_to(ops.reduce_mean(x, axis=axes, keepdims=True), shape=x.shape)
+    var = ops.reduce_mean((x - mean) * (x - mean), axis=axes, keepdims=True)
+    return (x - mean) / ops.broadcast_to(ops.sqrt(var + 1e-5), shape=x.shape)
 
 
-def in_reverse(twice: bool) -> Program:
+def in_reverse(twice: bool, ops: Any, x: Any) -> Any:
     """A scan backward over reversed time is one forward."""
-
-    def program(ops: Any, x: Any) -> Any:
-        turned = derived.flip(ops, x, axis=1) if twice else x
-        out = ops.cumsum(turned, axis=1, reverse=True)
-        return derived.flip(ops, out, axis=1) if twice else out
-
-    return program
+    turned = derived.flip(ops, x, axis=1) if twice else x
+    out = ops.cumsum(turned, axis=1, reverse=True)
+    return derived.flip(ops, out, axis=1) if twice else out
 
 
-def teacher(shift: bool) -> Program:
+def teacher(shift: bool, ops: Any, y: Any) -> Any:
     """A decoder fed its own targets: those before, or by mistake those of the same step, which it predicts."""
-
-    def program(ops: Any, y: Any) -> Any:
-        n = y.shape[1]
-        given = y
-        if shift:
-            start = ops.full(shape=(y.shape[0], 1, D), value=0.0)
-            given = ops.concat([start, ops.slice(y, axis=1, start=0, length=n - 1)], axis=1)
-        else:
-            given = derived.roll(ops, y, shift=-1, axis=1)
-        return along(lstm_step, lambda ops, x: (nothing(ops, x), nothing(ops, x)))(ops, given)
-
-    return program
+    n = y.shape[1]
+    given = y
+    if shift:
+        start = ops.full(shape=(y.shape[0], 1, D), value=0.0)
+        given = ops.concat([start, ops.slice(y, axis=1, start=0, length=n - 1)], axis=1)
+    else:
+        given = derived.roll(ops, y, shift=-1, axis=1)
+    return along(lstm_step, lambda ops, x: (nothing(ops, x), nothing(ops, x)))(ops, given)
 
 
-def lookback(ahead: int) -> Program:
+def lookback(ahead: int, ops: Any, x: Any) -> Any:
     """Rows read at computed places: the one before, cut off at the first."""
-
-    def program(ops: Any, x: Any) -> Any:
-        n = x.shape[1]
-        place = ops.iota(shape=(n,), axis=0) - 1 + ahead
-        zero, last = (ops.full(shape=(n,), value=v, dtype="int64") for v in (0, n - 1))
-        place = ops.minimum(ops.maximum(place, zero), last)
-        rows = ops.gather_rows(ops.permute(x, axes=(1, 0, 2)), place)
-        return ops.permute(rows, axes=(1, 0, 2))
-
-    return program
+    n = x.shape[1]
+    place = ops.iota(shape=(n,), axis=0) - 1 + ahead
+    zero, last = (ops.full(shape=(n,), value=v, dtype="int64") for v in (0, n - 1))
+    place = ops.minimum(ops.maximum(place, zero), last)
+    rows = ops.gather_rows(ops.permute(x, axes=(1, 0, 2)), place)
+    return ops.permute(rows, axes=(1, 0, 2))
 
 
-def mirrored_rows(twice: bool) -> Program:
+def mirrored_rows(twice: bool, ops: Any, x: Any) -> Any:
     """Rows read at T - 1 - t, twice or once."""
-
-    def program(ops: Any, x: Any) -> Any:
-        n = x.shape[1]
-        place = ops.full(shape=(n,), value=n - 1, dtype="int64") - ops.iota(shape=(n,), axis=0)
-        rows = ops.gather_rows(ops.permute(x, axes=(1, 0, 2)), place)
-        if twice:
-            rows = ops.gather_rows(rows, place)
-        return ops.permute(rows, axes=(1, 0, 2))
-
-    return program
+    n = x.shape[1]
+    place = ops.full(shape=(n,), value=n - 1, dtype="int64") - ops.iota(shape=(n,), axis=0)
+    rows = ops.gather_rows(ops.permute(x, axes=(1, 0, 2)), place)
+    if twice:
+        rows = ops.gather_rows(rows, place)
+    return ops.permute(rows, axes=(1, 0, 2))
 
 
 RECURRENCES: dict[str, Twins] = {
@@ -261,18 +214,18 @@ RECURRENCES: dict[str, Twins] = {
         along(rwkv_step, lambda ops, x: (nothing(ops, x), nothing(ops, x), ops.reduce_mean(x, axis=1))),
     ),
     "a state space": Twins(mamba, mamba_backward),
-    "retention": Twins(retention(True), retention(False)),
-    "linear attention": Twins(linear_attention(False), linear_attention(True)),
-    "dilated convolutions": Twins(wavenet(lambda d: 2 * d), wavenet(lambda d: d)),
-    "a shift": Twins(shifted(1), shifted(-1), specs=(X.changed(where=("B >= 1", "T >= 1")),)),
-    "a roll": Twins(rolled(True), rolled(False)),
-    "a pool": Twins(pooled((2, 0)), pooled((1, 1))),
-    "a running mean": Twins(running("mean", False), running("mean", True)),
-    "a running sum of those before": Twins(running("sum", False), running("sum", True)),
-    "a running maximum": Twins(running_max(False), running_max(True)),
-    "a norm of features": Twins(normed((2,)), normed((1, 2))),
-    "a running sum of reversed time": Twins(in_reverse(True), in_reverse(False)),
-    "teacher forcing": Twins(teacher(True), teacher(False)),
-    "rows at places before": Twins(lookback(0), lookback(2)),
-    "rows in reverse": Twins(mirrored_rows(True), mirrored_rows(False)),
+    "retention": Twins.of(retention, True, False),
+    "linear attention": Twins.of(linear_attention, False, True),
+    "dilated convolutions": Twins.of(wavenet, lambda d: 2 * d, lambda d: d),
+    "a shift": Twins.of(shifted, 1, -1, specs=(X.changed(where=("B >= 1", "T >= 1")),)),
+    "a roll": Twins.of(rolled, True, False),
+    "a pool": Twins(partial(pooled, (2, 0)), partial(pooled, (1, 1))),
+    "a running mean": Twins(partial(running, "mean", False), partial(running, "mean", True)),
+    "a running sum of those before": Twins(partial(running, "sum", False), partial(running, "sum", True)),
+    "a running maximum": Twins.of(running_max, False, True),
+    "a norm of features": Twins(partial(normed, (2,)), partial(normed, (1, 2))),
+    "a running sum of reversed time": Twins.of(in_reverse, True, False),
+    "teacher forcing": Twins.of(teacher, True, False),
+    "rows at places before": Twins.of(lookback, 0, 2),
+    "rows in reverse": Twins.of(mirrored_rows, True, False),
 }
