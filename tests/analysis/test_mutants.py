@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,17 +21,11 @@ POINT = RNG.uniform(0.5, 2, (4, 3)).astype("f4")
 WEIGHT = RNG.standard_normal((5, 3)).astype("f4")
 
 
-def ends_of(name: str) -> Callable[..., Any]:
+def ends_of(name: str, bounds: Any, refs: Any, static: Any) -> Any:
     """The op at both lower ends and at both upper ends: right only for what rises in every operand, unrounded."""
-
-    def rule(bounds: Any, refs: Any, static: Any) -> Any:
-        primitive = primitives()[name]
-        ends = [
-            bounds.inner.bind(primitive, tuple(getattr(r, end) for r in refs), static) for end in ("lower", "upper")
-        ]
-        return tuple(bounds.between(low, high) for low, high in zip(*ends))
-
-    return rule
+    primitive = primitives()[name]
+    ends = [bounds.inner.bind(primitive, tuple(getattr(r, end) for r in refs), static) for end in ("lower", "upper")]
+    return tuple(bounds.between(low, high) for low, high in zip(*ends))
 
 
 def unrounded(x: Any) -> Box:
@@ -77,7 +72,7 @@ def test_a_wrong_interval_rule_is_caught(name: str, monkeypatch: pytest.MonkeyPa
     op, program, box = MUTANTS[name]
     found = bounds(program, box)
     check_inside(program, found, [box.lower], [box.upper], np.random.default_rng(0), Options(), 30)
-    monkeypatch.setitem(interval_rules.RULES, primitives()[op], ends_of(op))
+    monkeypatch.setitem(interval_rules.RULES, primitives()[op], partial(ends_of, op))
     monkeypatch.setattr(interval_rules, "EXACT", interval_rules.EXACT - {primitives()[op]})
     wrong = bounds(program, box)
     with pytest.raises(AssertionError):

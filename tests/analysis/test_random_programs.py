@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,27 +34,24 @@ BINARY: list[Callable[..., Any]] = [
 ]
 
 
-def random_program(seed: int) -> Callable[..., Any]:
-    def program(ops: Any, x: Any) -> Any:
-        rng = np.random.default_rng(seed)  # the same ops in every run
-        pool = [x]
-        for _ in range(12):
-            first, second = (pool[int(rng.integers(len(pool)))] for _ in range(2))
-            if rng.random() < 0.6:
-                made = UNARY[int(rng.integers(len(UNARY)))](ops, first)
-            else:
-                made = BINARY[int(rng.integers(len(BINARY)))](ops, first, second)
-            pool.append(made)
-        return pool[-3:]
-
-    return program
+def random_program(seed: int, ops: Any, x: Any) -> Any:
+    rng = np.random.default_rng(seed)  # the same ops in every run
+    pool = [x]
+    for _ in range(12):
+        first, second = (pool[int(rng.integers(len(pool)))] for _ in range(2))
+        if rng.random() < 0.6:
+            made = UNARY[int(rng.integers(len(UNARY)))](ops, first)
+        else:
+            made = BINARY[int(rng.integers(len(BINARY)))](ops, first, second)
+        pool.append(made)
+    return pool[-3:]
 
 
 def check(seed: int, dtype: Any) -> None:
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((3, 4)).astype(dtype)
     box = Box.around(x, (rng.random((3, 4)) * 10.0 ** rng.uniform(-6, 0.3)).astype(dtype))
-    program, options = random_program(seed), Options(dtype=dtype)
+    program, options = partial(random_program, seed), Options(dtype=dtype)
     for method in ("interval", "crown"):
         found = bounds(program, box, method=method, options=options)  # type: ignore[arg-type]
         check_inside(program, found, [box.lower], [box.upper], rng, options, 6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -100,14 +101,12 @@ def test_others_are_those_of_one_rank(loss: Callable[..., Any], backend: str) ->
             np.testing.assert_allclose(own, one, rtol=1e-12, atol=1e-14)
 
 
-def noise(shape: Callable[[Any], Any], laid: Callable[[Any, Any, Any], Any]) -> Callable[..., Any]:
+def noise(
+    shape: Callable[[Any], Any], laid: Callable[[Any, Any, Any], Any], ops: Any, params: Any, x: Any, y: Any
+) -> Any:
     """A loss of noise of this shape, laid out as x is."""
-
-    def loss(ops: Any, params: Any, x: Any, y: Any) -> Any:
-        drawn = ops.rand_normal(shape=shape(x), like=x)
-        return ops.mse_loss(net(ops, params, x + laid(ops, drawn, x)), y)
-
-    return loss
+    drawn = ops.rand_normal(shape=shape(x), like=x)
+    return ops.mse_loss(net(ops, params, x + laid(ops, drawn, x)), y)
 
 
 def spread(ops: Any, drawn: Any, x: Any) -> Any:
@@ -115,28 +114,32 @@ def spread(ops: Any, drawn: Any, x: Any) -> Any:
 
 
 ROWS_FIRST = {
-    "flat": noise(lambda x: (6 * x.shape[0],), lambda ops, n, x: ops.reshape(n, shape=x.shape)),
-    "merged": noise(lambda x: (2 * x.shape[0], 3), lambda ops, n, x: ops.reshape(n, shape=x.shape)),
-    "split": noise(lambda x: (x.shape[0], 2, 3), lambda ops, n, x: ops.reshape(n, shape=x.shape)),
-    "behind one": noise(lambda x: (1, x.shape[0]), lambda ops, n, x: spread(ops, ops.transpose2d(n), x)),
-    "of a column": noise(lambda x: (x.shape[0], 1), spread),
+    "flat": partial(noise, lambda x: (6 * x.shape[0],), lambda ops, n, x: ops.reshape(n, shape=x.shape)),
+    "merged": partial(noise, lambda x: (2 * x.shape[0], 3), lambda ops, n, x: ops.reshape(n, shape=x.shape)),
+    "split": partial(noise, lambda x: (x.shape[0], 2, 3), lambda ops, n, x: ops.reshape(n, shape=x.shape)),
+    "behind one": partial(noise, lambda x: (1, x.shape[0]), lambda ops, n, x: spread(ops, ops.transpose2d(n), x)),
+    "of a column": partial(noise, lambda x: (x.shape[0], 1), spread),
 }
 ROWS_ELSEWHERE = {
-    "transposed": noise(lambda x: (6, x.shape[0]), lambda ops, n, x: ops.transpose2d(n)),
-    "in the middle": noise(
-        lambda x: (2, x.shape[0], 3), lambda ops, n, x: ops.reshape(ops.permute(n, axes=(1, 0, 2)), shape=x.shape)
+    "transposed": partial(noise, lambda x: (6, x.shape[0]), lambda ops, n, x: ops.transpose2d(n)),
+    "in the middle": partial(
+        noise,
+        lambda x: (2, x.shape[0], 3),
+        lambda ops, n, x: ops.reshape(ops.permute(n, axes=(1, 0, 2)), shape=x.shape),
     ),
-    "merged, transposed": noise(
-        lambda x: (6 * x.shape[0],), lambda ops, n, x: ops.transpose2d(ops.reshape(n, shape=(6, x.shape[0])))
+    "merged, transposed": partial(
+        noise, lambda x: (6 * x.shape[0],), lambda ops, n, x: ops.transpose2d(ops.reshape(n, shape=(6, x.shape[0])))
     ),
-    "one more": noise(
-        lambda x: (x.shape[0] + 1, 6), lambda ops, n, x: ops.slice(n, axis=0, start=1, length=x.shape[0])
+    "one more": partial(
+        noise, lambda x: (x.shape[0] + 1, 6), lambda ops, n, x: ops.slice(n, axis=0, start=1, length=x.shape[0])
     ),
-    "twice": noise(
-        lambda x: (x.shape[0], x.shape[0]), lambda ops, n, x: spread(ops, ops.reduce_mean(n, axis=1, keepdims=True), x)
+    "twice": partial(
+        noise,
+        lambda x: (x.shape[0], x.shape[0]),
+        lambda ops, n, x: spread(ops, ops.reduce_mean(n, axis=1, keepdims=True), x),
     ),
-    "none": noise(lambda x: (6,), spread),
-    "one number": noise(lambda x: (1, 1), spread),
+    "none": partial(noise, lambda x: (6,), spread),
+    "one number": partial(noise, lambda x: (1, 1), spread),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,10 @@ from opstage import Accumulate, Aux, Options, UsageError, ValidationError
 X, Y = np.random.default_rng(0).normal(size=(8, 6)), np.random.default_rng(1).normal(size=(8, 6))
 
 
-def loss_of(scaled: Callable[..., Any]) -> Callable[..., Any]:
+def loss_of(scaled: Callable[..., Any], ops: Any, p: Any, x: Any, y: Any) -> Any:
     """A loss of the squares d of each entry, of how many rows there are, and of the sum w of the squared weights."""
-
-    def loss(ops: Any, p: Any, x: Any, y: Any) -> Any:
-        d = x @ p["w"] - y
-        return scaled(ops, d * d, x.shape[0], ops.sum(p["w"] * p["w"]))
-
-    return loss
+    d = x @ p["w"] - y
+    return scaled(ops, d * d, x.shape[0], ops.sum(p["w"] * p["w"]))
 
 
 FOLLOWED: dict[str, Callable[..., Any]] = {
@@ -56,7 +53,7 @@ def steps(loss: Callable[..., Any], options: Options, parts: Any = None, rate: f
 
 @pytest.mark.parametrize("name", FOLLOWED)
 def test_numbers_of_rows_are_followed(name: str) -> None:
-    loss = loss_of(FOLLOWED[name])
+    loss = partial(loss_of, FOLLOWED[name])
     alone = steps(loss, Options(dtype="float64"))
     by = "sum" if name in ("mean of a sum", "sum of means") else "rows"
     for how in ({"mesh": "data=2"}, {"mesh": "data=4"}, {"accumulate": Accumulate(3, by=by)}):
@@ -72,8 +69,10 @@ CONSTANTS = (257.0, 0.257, 1 / 257, 509.0, 0.509, 2.0, 0.5, 4.0, 8.0, 1 / 8, 3.0
 def test_a_constant_is_no_number_of_rows(constant: float) -> None:
     """However often it is in it: means stay means, sums sums."""
     for powers in (1, -1, 2):
-        mean = loss_of(lambda ops, d, rows, w: ops.scale(ops.reduce_mean(d), c=constant**powers))
-        total = loss_of(lambda ops, d, rows, w: ops.div(ops.sum(d), ops.full(shape=(), value=constant**powers)))
+        mean = partial(loss_of, lambda ops, d, rows, w: ops.scale(ops.reduce_mean(d), c=constant**powers))
+        total = partial(
+            loss_of, lambda ops, d, rows, w: ops.div(ops.sum(d), ops.full(shape=(), value=constant**powers))
+        )
         for loss, by in ((mean, "rows"), (total, "sum")):
             first = [steps(loss, Options(dtype="float64"), rate=1e-6)]
             first += [steps(loss, Options(dtype="float64"), Accumulate(2, by=by), rate=1e-6)]
@@ -85,7 +84,7 @@ def test_a_constant_is_no_number_of_rows(constant: float) -> None:
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_others_are_refused(name: str) -> None:
-    loss = loss_of(REFUSED[name])
+    loss = partial(loss_of, REFUSED[name])
     steps(loss, Options(dtype="float64"))
     with pytest.raises(ValidationError, match="the loss cannot be shared out over the ranks of mesh axis 'data'"):
         steps(loss, Options(dtype="float64", mesh="data=2"))

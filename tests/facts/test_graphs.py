@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,20 +69,17 @@ def test_ranges_are_those_of_the_program(name: str, way: str, tmp_path: Path) ->
             assert lines[0] == lines[1]
 
 
-def attending(mask: Callable[[Any, Any, Any], Any]) -> Any:
-    def program(ops: Any, x: Any) -> Any:
-        scores = x @ ops.permute(x, axes=(0, 2, 1))
-        t, s = (ops.iota(shape=scores.shape, axis=axis) for axis in (1, 2))
-        hidden = ops.full(shape=scores.shape, value=-math.inf, dtype=scores.dtype)
-        return ops.softmax(ops.select(mask(ops, t, s), scores, hidden), axis=-1) @ x
-
-    return program
+def attending(mask: Callable[[Any, Any, Any], Any], ops: Any, x: Any) -> Any:
+    scores = x @ ops.permute(x, axes=(0, 2, 1))
+    t, s = (ops.iota(shape=scores.shape, axis=axis) for axis in (1, 2))
+    hidden = ops.full(shape=scores.shape, value=-math.inf, dtype=scores.dtype)
+    return ops.softmax(ops.select(mask(ops, t, s), scores, hidden), axis=-1) @ x
 
 
 CLAIMED = {
-    "causal": attending(lambda ops, t, s: s <= t),
-    "sees one more": attending(lambda ops, t, s: s <= t + 1),
-    "a window": attending(lambda ops, t, s: ops.logical_and(s <= t, t <= s + 2)),
+    "causal": partial(attending, lambda ops, t, s: s <= t),
+    "sees one more": partial(attending, lambda ops, t, s: s <= t + 1),
+    "a window": partial(attending, lambda ops, t, s: ops.logical_and(s <= t, t <= s + 2)),
     "samples mixed": lambda ops, x: x - ops.reduce_mean(x, axis=0, keepdims=True),
     "apart": lambda ops, x: ops.layer_norm(x, None, None),
 }

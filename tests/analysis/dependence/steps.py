@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from opstage import derived
@@ -28,103 +29,77 @@ def _shifted_by(ops: Any, value: Any, c: int) -> Any:
     return ops.add(value, ops.full(shape=value.shape, value=c, dtype=value.dtype))
 
 
+MASKS: dict[str, Callable[[Any, Any, Any, int], Any]] = {
+    # which columns j a row i sees
+    "less": lambda ops, i, j, c: j < i + c,
+    "less_equal": lambda ops, i, j, c: j + -c <= i,
+    "not greater": lambda ops, i, j, c: ops.logical_not(ops.less(i + c, j)),
+    "band": lambda ops, i, j, c: ops.abs(i - j) <= abs(c),
+    "far": lambda ops, i, j, c: ops.logical_not(ops.abs(i - j) <= abs(c)),
+    "window": lambda ops, i, j, c: ops.logical_and(i - j < 2, j <= i),
+    "either": lambda ops, i, j, c: ops.logical_or(ops.equal(i, j), j < i + c),
+    "exclusive or": lambda ops, i, j, c: ops.logical_xor(j < i, ops.equal(i, j)),
+    "first": lambda ops, i, j, c: ops.logical_or(j <= 0, ops.equal(i, j)),
+    "blank": lambda ops, i, j, c: j < i,
+    "floats": lambda ops, i, j, c: ops.less(
+        ops.full(shape=i.shape, value=0.5, dtype="float64"), ops.cast(j <= i + c, dtype="float64")
+    ),
+}
+
+
 def _mask(ops: Any, n: Any, kind: str, c: int) -> Any:
-    """Which columns a row sees."""
-    rows, columns = _positions(ops, n)
-    if kind == "less":
-        return ops.less(columns, _shifted_by(ops, rows, c))
-    if kind == "less_equal":
-        return ops.less_equal(_shifted_by(ops, columns, -c), rows)
-    if kind == "not greater":
-        return ops.logical_not(ops.less(_shifted_by(ops, rows, c), columns))
-    if kind == "band":
-        distance = ops.abs(ops.sub(rows, columns))
-        return ops.less_equal(distance, ops.full(shape=distance.shape, value=abs(c), dtype=distance.dtype))
-    if kind == "blank":
-        return ops.less(columns, rows)
-    if kind == "far":
-        return ops.logical_not(_mask(ops, n, "band", c))
-    if kind == "window":
-        near = ops.less(ops.sub(rows, columns), ops.full(shape=rows.shape, value=2, dtype=rows.dtype))
-        return ops.logical_and(near, ops.less_equal(columns, rows))
-    if kind == "either":
-        return ops.logical_or(ops.equal(rows, columns), ops.less(columns, _shifted_by(ops, rows, c)))
-    if kind == "exclusive or":
-        return ops.logical_xor(ops.less(columns, rows), ops.equal(rows, columns))
-    if kind == "first":
-        return ops.logical_or(
-            ops.less_equal(columns, ops.full(shape=rows.shape, value=0, dtype=rows.dtype)), ops.equal(rows, columns)
-        )
-    assert kind == "floats"
-    as_float = ops.cast(ops.less_equal(columns, _shifted_by(ops, rows, c)), dtype="float64")
-    return ops.less(ops.full(shape=as_float.shape, value=0.5, dtype="float64"), as_float)
-
-
-KINDS = ("less", "less_equal", "not greater", "band", "far", "window", "either", "exclusive or", "first", "floats")
+    return MASKS[kind](ops, *_positions(ops, n), c)
 
 
 def _scores(ops: Any, x: Any) -> Any:
     return ops.bmm(x, ops.permute(ops.tanh(x), axes=(0, 2, 1)))
 
 
-def _selected(kind: str, c: int, value: float = -math.inf) -> Step:
-    def step(ops: Any, x: Any) -> Any:
-        scores = _scores(ops, x)
-        allowed = ops.broadcast_to(_mask(ops, x.shape[1], kind, c), shape=scores.shape)
-        masked = ops.select(allowed, scores, ops.full(shape=scores.shape, value=value, dtype="float64"))
-        return ops.bmm(ops.softmax(masked, axis=-1), x)
-
-    return step
+def _hidden(ops: Any, scores: Any, seen: Any, value: float = -math.inf) -> Any:
+    """The scores of what is seen, and a number elsewhere."""
+    other = ops.full(shape=scores.shape, value=value, dtype="float64")
+    return ops.select(ops.broadcast_to(seen, shape=scores.shape), scores, other)
 
 
-def _added(kind: str, c: int) -> Step:
-    def step(ops: Any, x: Any) -> Any:
-        scores = _scores(ops, x)
-        allowed = _mask(ops, x.shape[1], kind, c)
-        zero = ops.full(shape=allowed.shape, value=0.0, dtype="float64")
-        bias = ops.select(allowed, zero, ops.full(shape=allowed.shape, value=-math.inf, dtype="float64"))
-        return ops.bmm(ops.softmax(ops.add(scores, ops.broadcast_to(bias, shape=scores.shape)), axis=-1), x)
-
-    return step
+def _attended(ops: Any, x: Any, seen: Any, value: float = -math.inf) -> Any:
+    return ops.bmm(ops.softmax(_hidden(ops, _scores(ops, x), seen, value), axis=-1), x)
 
 
-def _logged(kind: str, c: int) -> Step:
-    def step(ops: Any, x: Any) -> Any:
-        scores = _scores(ops, x)
-        bias = ops.log(ops.cast(_mask(ops, x.shape[1], kind, c), dtype="float64"))
-        return ops.bmm(ops.softmax(ops.add(scores, ops.broadcast_to(bias, shape=scores.shape)), axis=-1), x)
-
-    return step
+def _selected(kind: str, c: int, value: float, ops: Any, x: Any) -> Any:
+    return _attended(ops, x, _mask(ops, x.shape[1], kind, c), value)
 
 
-def _multiplied(kind: str, c: int) -> Step:
+def _biased(ops: Any, x: Any, bias: Any) -> Any:
+    scores = _scores(ops, x)
+    return ops.bmm(ops.softmax(ops.add(scores, ops.broadcast_to(bias, shape=scores.shape)), axis=-1), x)
+
+
+def _added(kind: str, c: int, ops: Any, x: Any) -> Any:
+    numbers = [ops.full(shape=(x.shape[1],) * 2, value=v, dtype="float64") for v in (0.0, -math.inf)]
+    return _biased(ops, x, ops.select(_mask(ops, x.shape[1], kind, c), *numbers))
+
+
+def _logged(kind: str, c: int, ops: Any, x: Any) -> Any:
+    return _biased(ops, x, ops.log(ops.cast(_mask(ops, x.shape[1], kind, c), dtype="float64")))
+
+
+def _multiplied(kind: str, c: int, ops: Any, x: Any) -> Any:
     """Linear attention: products, masked by multiplication, not normalised."""
-
-    def step(ops: Any, x: Any) -> Any:
-        scores = _scores(ops, x)
-        allowed = ops.cast(_mask(ops, x.shape[1], kind, c), dtype="float64")
-        return ops.bmm(ops.mul(scores, ops.broadcast_to(allowed, shape=scores.shape)), x)
-
-    return step
+    scores = _scores(ops, x)
+    allowed = ops.cast(_mask(ops, x.shape[1], kind, c), dtype="float64")
+    return ops.bmm(ops.mul(scores, ops.broadcast_to(allowed, shape=scores.shape)), x)
 
 
-def _triangle(upper: bool, k: int) -> Step:
-    def step(ops: Any, x: Any) -> Any:
-        f = derived.triu if upper else derived.tril
-        return ops.bmm(f(ops, _scores(ops, x), k=k), x)
-
-    return step
+def _triangle(upper: bool, k: int, ops: Any, x: Any) -> Any:
+    f = derived.triu if upper else derived.tril
+    return ops.bmm(f(ops, _scores(ops, x), k=k), x)
 
 
-def _moved(distance: int) -> Step:
+def _moved(distance: int, ops: Any, x: Any) -> Any:
     """Elements moved along time, zeros where none come in."""
-
-    def step(ops: Any, x: Any) -> Any:
-        sides = (distance, 0) if distance > 0 else (0, -distance)
-        padded = ops.pad(x, padding=((0, 0), sides, (0, 0)))
-        return ops.slice(padded, axis=1, start=max(0, -distance), length=x.shape[1])
-
-    return step
+    sides = (distance, 0) if distance > 0 else (0, -distance)
+    padded = ops.pad(x, padding=((0, 0), sides, (0, 0)))
+    return ops.slice(padded, axis=1, start=max(0, -distance), length=x.shape[1])
 
 
 def _joined(ops: Any, x: Any) -> Any:
@@ -146,21 +121,18 @@ def _mean_so_far(ops: Any, x: Any) -> Any:
     return ops.div(ops.cumsum(x, axis=1), count)
 
 
-def _scanned(reverse: bool, out: str) -> Step:
-    def step(ops: Any, x: Any) -> Any:
-        rows = ops.permute(x, axes=(1, 0, 2))
-        start = ops.full(shape=rows.shape[1:], value=0.0, dtype="float64")
+def _scanned(reverse: bool, out: str, ops: Any, x: Any) -> Any:
+    rows = ops.permute(x, axes=(1, 0, 2))
+    start = ops.full(shape=rows.shape[1:], value=0.0, dtype="float64")
 
-        def body(inner: Any, carry: Any, row: Any) -> Any:
-            new = inner.tanh(inner.add(inner.scale(carry, c=0.5), row))
-            return new, {"new": new, "old": carry, "row": row}[out]
+    def body(inner: Any, carry: Any, row: Any) -> Any:
+        new = inner.tanh(inner.add(inner.scale(carry, c=0.5), row))
+        return new, {"new": new, "old": carry, "row": row}[out]
 
-        last, ys = ops.scan(body, start, rows, reverse=reverse)
-        if out == "row":
-            ys = ops.add(ys, ops.broadcast_to(last, shape=ys.shape))
-        return ops.permute(ys, axes=(1, 0, 2))
-
-    return step
+    last, ys = ops.scan(body, start, rows, reverse=reverse)
+    if out == "row":
+        ys = ops.add(ys, ops.broadcast_to(last, shape=ys.shape))
+    return ops.permute(ys, axes=(1, 0, 2))
 
 
 def _two_deep(ops: Any, x: Any) -> Any:
@@ -199,14 +171,8 @@ def _total_of_samples(ops: Any, x: Any) -> Any:
 
 
 def _chosen(ops: Any, x: Any) -> Any:
-    zero = ops.full(shape=(), value=0.0, dtype="float64")
-    one = ops.reshape(
-        ops.slice(
-            ops.slice(ops.slice(x, axis=0, start=0, length=1), axis=1, start=0, length=1), axis=2, start=0, length=1
-        ),
-        shape=(),
-    )
-    return ops.cond(ops.less(zero, one), lambda o, y: o.cumsum(y, axis=1), lambda o, y: o.tanh(y), x)
+    first = ops.reshape(ops.slice(ops.reshape(x, shape=(-1,)), axis=0, start=0, length=1), shape=())
+    return ops.cond(first > 0.0, lambda o, y: o.cumsum(y, axis=1), lambda o, y: o.tanh(y), x)
 
 
 def _chosen_by_number(ops: Any, x: Any) -> Any:
@@ -230,43 +196,31 @@ def _repeated(ops: Any, x: Any) -> Any:
 def _counted(ops: Any, x: Any) -> Any:
     """Shifted three times over, in a loop that nothing decides."""
 
-    def goes_on(o: Any, state: Any) -> Any:
-        return o.less(state[1], o.full(shape=(), value=3))
-
     def body(o: Any, state: Any) -> Any:
-        return o.add(state[0], _moved(1)(o, state[0])), _shifted_by(o, state[1], 1)
+        return o.add(state[0], _moved(1, o, state[0])), _shifted_by(o, state[1], 1)
 
-    return ops.while_loop(goes_on, body, (x, ops.full(shape=(), value=0)))[0]
-
-
-def _convolved(before: int, after: int) -> Step:
-    def step(ops: Any, x: Any) -> Any:
-        y = ops.pad(ops.permute(x, axes=(0, 2, 1)), padding=((0, 0), (0, 0), (before, after)))
-        kernel = ops.full(shape=(D, D, before + after + 1), value=0.3, dtype="float64")
-        return ops.permute(ops.conv(kernel, None, y, stride=1, padding=0), axes=(0, 2, 1))
-
-    return step
+    start = (x, ops.full(shape=(), value=0))
+    return ops.while_loop(lambda o, state: o.less(state[1], o.full(shape=(), value=3)), body, start)[0]
 
 
-def _pooled(before: int, after: int) -> Step:
-    def step(ops: Any, x: Any) -> Any:
-        y = ops.pad(ops.permute(x, axes=(0, 2, 1)), padding=((0, 0), (0, 0), (before, after)))
-        pool = ops.max_pool(y, kernel=(before + after + 1,), stride=(1,), padding=(0,))
-        return ops.permute(pool, axes=(0, 2, 1))
-
-    return step
+def _convolved(before: int, after: int, ops: Any, x: Any) -> Any:
+    y = ops.pad(ops.permute(x, axes=(0, 2, 1)), padding=((0, 0), (0, 0), (before, after)))
+    kernel = ops.full(shape=(D, D, before + after + 1), value=0.3, dtype="float64")
+    return ops.permute(ops.conv(kernel, None, y, stride=1, padding=0), axes=(0, 2, 1))
 
 
-def _picked(sign: int, offset: int) -> Step:
+def _pooled(before: int, after: int, ops: Any, x: Any) -> Any:
+    y = ops.pad(ops.permute(x, axes=(0, 2, 1)), padding=((0, 0), (0, 0), (before, after)))
+    pool = ops.max_pool(y, kernel=(before + after + 1,), stride=(1,), padding=(0,))
+    return ops.permute(pool, axes=(0, 2, 1))
+
+
+def _picked(sign: int, offset: int, ops: Any, x: Any) -> Any:
     """Rows read at positions that are computed, those that are not there as zeros."""
-
-    def step(ops: Any, x: Any) -> Any:
-        at = ops.iota(shape=(x.shape[1],), axis=0)
-        at = _shifted_by(ops, ops.neg(at) if sign < 0 else at, offset)
-        rows = ops.gather_rows(ops.permute(x, axes=(1, 0, 2)), at, mode="zero")
-        return ops.permute(rows, axes=(1, 0, 2))
-
-    return step
+    at = ops.iota(shape=(x.shape[1],), axis=0)
+    at = _shifted_by(ops, ops.neg(at) if sign < 0 else at, offset)
+    rows = ops.gather_rows(ops.permute(x, axes=(1, 0, 2)), at, mode="zero")
+    return ops.permute(rows, axes=(1, 0, 2))
 
 
 def _folded(ops: Any, x: Any) -> Any:
@@ -288,7 +242,7 @@ def _headed(ops: Any, x: Any) -> Any:
     """Causal attention of two heads of width 1, batch and heads merged."""
     b, t, d = x.shape
     heads = ops.reshape(ops.permute(ops.reshape(x, shape=(b, t, d, 1)), axes=(0, 2, 1, 3)), shape=(b * d, t, 1))
-    out = _selected("less_equal", 0)(ops, heads)
+    out = _attended(ops, heads, _mask(ops, t, "less_equal", 0))
     return ops.reshape(ops.permute(ops.reshape(out, shape=(b, d, t, 1)), axes=(0, 2, 1, 3)), shape=(b, t, d))
 
 
@@ -296,36 +250,25 @@ def _einsum(text: str) -> Step:
     return lambda ops, x: derived.einsum(ops, text, x, ops.tanh(x))
 
 
-def _masked_rows(ops: Any, x: Any) -> Any:
-    """Zeros from the third position on."""
-    at = ops.iota(shape=x.shape, axis=1)
-    early = ops.less(at, ops.full(shape=x.shape, value=2, dtype=at.dtype))
-    return ops.reduce_sum(
-        ops.select(early, x, ops.full(shape=x.shape, value=0.0, dtype="float64")), axis=1, keepdims=True
-    )
-
-
 def _early(ops: Any, x: Any) -> Any:
-    return ops.broadcast_to(_masked_rows(ops, x), shape=x.shape)
+    """The sum of all but zeros from the third position on."""
+    at = ops.iota(shape=x.shape, axis=1)
+    kept = ops.select(at < 2, x, ops.full(shape=x.shape, value=0.0, dtype="float64"))
+    return ops.broadcast_to(ops.reduce_sum(kept, axis=1, keepdims=True), shape=x.shape)
 
 
 def _two_masks(ops: Any, x: Any) -> Any:
     """Attention whose weights are masked both before and after."""
     scores = _scores(ops, x)
-    below = ops.broadcast_to(_mask(ops, x.shape[1], "less", 1), shape=scores.shape)
     near = ops.cast(ops.broadcast_to(_mask(ops, x.shape[1], "band", 1), shape=scores.shape), dtype="float64")
-    masked = ops.select(below, scores, ops.full(shape=scores.shape, value=-math.inf, dtype="float64"))
-    return ops.bmm(ops.mul(ops.softmax(masked, axis=-1), near), x)
+    return ops.bmm(ops.softmax(_hidden(ops, scores, _mask(ops, x.shape[1], "less", 1)), axis=-1) * near, x)
 
 
 def _late_positions(ops: Any, x: Any) -> Any:
     """Attention by positions that are cut out of longer ones: every query stands two further on."""
     n = x.shape[1]
     rows = ops.slice(ops.iota(shape=(n + 2, n), axis=0), axis=0, start=2, length=n)
-    columns = ops.iota(shape=(n, n), axis=1)
-    scores = _scores(ops, x)
-    seen = ops.broadcast_to(ops.less_equal(columns, rows), shape=scores.shape)
-    return ops.bmm(ops.softmax(ops.select(seen, scores, ops.full(shape=scores.shape, value=-math.inf)), axis=-1), x)
+    return _attended(ops, x, ops.less_equal(ops.iota(shape=(n, n), axis=1), rows))
 
 
 def _every_other(ops: Any, x: Any) -> Any:
@@ -345,10 +288,7 @@ def _blank_rows(ops: Any, x: Any) -> Any:
 
 
 def _weights(ops: Any, x: Any, kind: str = "less_equal") -> Any:
-    scores = _scores(ops, x)
-    seen = ops.broadcast_to(_mask(ops, x.shape[1], kind, 0), shape=scores.shape)
-    masked = ops.select(seen, scores, ops.full(shape=scores.shape, value=-math.inf, dtype="float64"))
-    return ops.softmax(masked, axis=-1)
+    return ops.softmax(_hidden(ops, _scores(ops, x), _mask(ops, x.shape[1], kind, 0)), axis=-1)
 
 
 def _padded_weights(ops: Any, x: Any) -> Any:
@@ -366,10 +306,8 @@ def _cut_weights(ops: Any, x: Any) -> Any:
 
 def _numbers_added(ops: Any, x: Any) -> Any:
     """Zeros added to the first two positions, and fives to others."""
-    at = ops.iota(shape=x.shape, axis=1)
-    early = ops.less(at, ops.full(shape=x.shape, value=2, dtype=at.dtype))
     zero, five = (ops.full(shape=x.shape, value=v, dtype="float64") for v in (0.0, 5.0))
-    return ops.add(x, ops.select(early, zero, five))
+    return x + ops.select(ops.iota(shape=x.shape, axis=1) < 2, zero, five)
 
 
 def _size(ops: Any, shape: Any, size: Any) -> Any:
@@ -383,13 +321,8 @@ def _flat_positions(ops: Any, x: Any) -> Any:
     table = ops.reshape(ops.iota(shape=(b, n), axis=1), shape=(b * n,))
     samples = ops.mul(ops.iota(shape=(b, n), axis=0), _size(ops, (b, n), n))
     rows = ops.gather_rows(table, ops.add(samples, ops.iota(shape=(b, n), axis=1)))
-    scores = _scores(ops, x)
-    rows = ops.broadcast_to(ops.unsqueeze(rows, axis=2), shape=scores.shape)
-    columns = ops.iota(shape=scores.shape, axis=2)
-    masked = ops.select(
-        ops.less_equal(columns, rows), scores, ops.full(shape=scores.shape, value=-math.inf, dtype="float64")
-    )
-    return ops.bmm(ops.softmax(masked, axis=-1), x)
+    rows = ops.broadcast_to(ops.unsqueeze(rows, axis=2), shape=(b, n, n))
+    return _attended(ops, x, ops.less_equal(ops.iota(shape=(b, n, n), axis=2), rows))
 
 
 def _wrapped(ops: Any, x: Any) -> Any:
@@ -398,14 +331,6 @@ def _wrapped(ops: Any, x: Any) -> Any:
     below = ops.less(at, ops.full(shape=at.shape, value=0, dtype=at.dtype))
     wrapped = ops.select(below, ops.add(at, _size(ops, at.shape, x.shape[1])), at)
     return ops.permute(ops.gather_rows(ops.permute(x, axes=(1, 0, 2)), wrapped), axes=(1, 0, 2))
-
-
-def _sorted(ops: Any, x: Any) -> Any:
-    return ops.cast(ops.argsort(x, axis=1), dtype="float64")
-
-
-def _dropped(ops: Any, x: Any) -> Any:
-    return derived.dropout(ops, x, 0.4, train=True)
 
 
 STEPS: dict[str, Step] = {
@@ -424,9 +349,9 @@ STEPS: dict[str, Step] = {
     "linear recurrence": lambda ops, x: ops.linear_recurrence(ops.tanh(x), x, axis=1),
     "mean over time": lambda ops, x: ops.broadcast_to(ops.reduce_mean(x, axis=1, keepdims=True), shape=x.shape),
     "mean so far": _mean_so_far,
-    "moved on": _moved(1),
-    "moved on by two": _moved(2),
-    "moved back": _moved(-1),
+    "moved on": partial(_moved, 1),
+    "moved on by two": partial(_moved, 2),
+    "moved back": partial(_moved, -1),
     "joined": _joined,
     "first everywhere": _first_everywhere,
     "last everywhere": _last_everywhere,
@@ -434,10 +359,10 @@ STEPS: dict[str, Step] = {
     "flip": lambda ops, x: derived.flip(ops, x, axis=1),
     "flip and back": lambda ops, x: derived.flip(ops, ops.cumsum(derived.flip(ops, x, axis=1), axis=1), axis=1),
     "roll": lambda ops, x: derived.roll(ops, x, shift=1, axis=1),
-    "scan": _scanned(False, "new"),
-    "scan before": _scanned(False, "old"),
-    "scan reverse": _scanned(True, "new"),
-    "scan last": _scanned(False, "row"),
+    "scan": partial(_scanned, False, "new"),
+    "scan before": partial(_scanned, False, "old"),
+    "scan reverse": partial(_scanned, True, "new"),
+    "scan last": partial(_scanned, False, "row"),
     "two deep": _two_deep,
     "nested": _nested,
     "total of samples": _total_of_samples,
@@ -445,13 +370,13 @@ STEPS: dict[str, Step] = {
     "chosen by number": _chosen_by_number,
     "repeated": _repeated,
     "counted": _counted,
-    "conv": _convolved(1, 1),
-    "causal conv": _convolved(2, 0),
-    "pool": _pooled(0, 1),
-    "causal pool": _pooled(1, 0),
-    "picked": _picked(1, -1),
-    "picked ahead": _picked(1, 1),
-    "picked backwards": _picked(-1, 2),
+    "conv": partial(_convolved, 1, 1),
+    "causal conv": partial(_convolved, 2, 0),
+    "pool": partial(_pooled, 0, 1),
+    "causal pool": partial(_pooled, 1, 0),
+    "picked": partial(_picked, 1, -1),
+    "picked ahead": partial(_picked, 1, 1),
+    "picked backwards": partial(_picked, -1, 2),
     "folded": _folded,
     "folded badly": _folded_badly,
     "unfolded badly": _unfolded_badly,
@@ -459,7 +384,7 @@ STEPS: dict[str, Step] = {
     "einsum": _einsum("btd,bsd->bsd"),
     "einsum pairs": _einsum("btd,bte->bte"),
     "two masks": _two_masks,
-    "sorted": _sorted,
+    "sorted": lambda ops, x: ops.cast(ops.argsort(x, axis=1), dtype="float64"),
     "flat positions": _flat_positions,
     "wrapped": _wrapped,
     "late positions": _late_positions,
@@ -474,29 +399,30 @@ STEPS: dict[str, Step] = {
         x, ops.full(shape=x.shape, value=1.0, dtype="float64"), axis=1
     ),
     "maximum over time": lambda ops, x: ops.broadcast_to(ops.reduce_max(x, axis=1, keepdims=True), shape=x.shape),
-    "dropout": _dropped,
-    **{f"selected, {kind} {c}": _selected(kind, c) for kind in KINDS for c in (-1, 0, 1)},
-    **{f"added, {kind} {c}": _added(kind, c) for kind in ("less", "band") for c in (0, 1)},
-    **{f"logged, {kind} {c}": _logged(kind, c) for kind in ("less_equal", "floats") for c in (0, 1)},
-    **{f"multiplied, {kind} {c}": _multiplied(kind, c) for kind in ("less_equal", "window") for c in (0, -1)},
-    "selected, finite": _selected("less_equal", 0, -1e9),
-    "lower triangle": _triangle(False, 0),
-    "lower triangle, more": _triangle(False, 1),
-    "upper triangle": _triangle(True, 1),
+    "dropout": lambda ops, x: derived.dropout(ops, x, 0.4, train=True),
+    **{
+        f"selected, {kind} {c}": partial(_selected, kind, c, -math.inf)
+        for kind in MASKS
+        if kind != "blank"
+        for c in (-1, 0, 1)
+    },
+    **{f"added, {kind} {c}": partial(_added, kind, c) for kind in ("less", "band") for c in (0, 1)},
+    **{f"logged, {kind} {c}": partial(_logged, kind, c) for kind in ("less_equal", "floats") for c in (0, 1)},
+    **{f"multiplied, {kind} {c}": partial(_multiplied, kind, c) for kind in ("less_equal", "window") for c in (0, -1)},
+    "selected, finite": partial(_selected, "less_equal", 0, -1e9),
+    "lower triangle": partial(_triangle, False, 0),
+    "lower triangle, more": partial(_triangle, False, 1),
+    "upper triangle": partial(_triangle, True, 1),
 }
 
 
-def program_of(names: Sequence[str]) -> Callable[[Any, Any], Any]:
+def program_of(names: Sequence[str], ops: Any, x: Any) -> Any:
     """One step, or several one after the other, each added to what came in."""
-
-    def program(ops: Any, x: Any) -> Any:
-        if len(names) == 1:
-            return STEPS[names[0]](ops, x)
-        for name in names:
-            x = ops.add(x, STEPS[name](ops, x))
-        return x
-
-    return program
+    if len(names) == 1:
+        return STEPS[names[0]](ops, x)
+    for name in names:
+        x = ops.add(x, STEPS[name](ops, x))
+    return x
 
 
 def drawn(rng: random.Random, length: int) -> list[str]:

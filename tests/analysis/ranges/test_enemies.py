@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -54,23 +55,15 @@ def _(ops: Any, inputs: Any, outputs: Any, cotangents: Any) -> Any:
     return cotangents[0] * 1e38 * 10.0
 
 
-def by_maximum(turn: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+def by_maximum(turn: Callable[[Any, Any], Any], ops: Any, x: Any) -> Any:
     """exp(x - m), for a maximum of rows that stands beside other elements than those it is the maximum of."""
-
-    def program(ops: Any, x: Any) -> Any:
-        return ops.exp(x - ops.broadcast_to(turn(ops, x), shape=x.shape))
-
-    return program
+    return ops.exp(x - ops.broadcast_to(turn(ops, x), shape=x.shape))
 
 
-def by_norm(turn: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+def by_norm(turn: Callable[[Any, Any], Any], ops: Any, x: Any) -> Any:
     """x over a root that is of other rows than its own."""
-
-    def program(ops: Any, x: Any) -> Any:
-        squares = ops.reduce_mean(x * x, axis=1, keepdims=True) + 1e-6
-        return x / ops.broadcast_to(ops.sqrt(turn(ops, squares)), shape=x.shape)
-
-    return program
+    squares = ops.reduce_mean(x * x, axis=1, keepdims=True) + 1e-6
+    return x / ops.broadcast_to(ops.sqrt(turn(ops, squares)), shape=x.shape)
 
 
 def recurring(step: Callable[[Any, Any, Any], Any], **more: Any) -> Callable[..., Any]:
@@ -132,19 +125,19 @@ ENEMIES: dict[str, tuple[Callable[..., Any], list[Any]]] = {
     "what is left of -1e-20": (lambda ops, x, y: ops.mod(x, y), [f32(-1e-20), f32(3)]),
     # Maxima and norms of other rows, in squares where no shape tells them apart
     "a maximum turned by permute": (
-        by_maximum(lambda ops, x: ops.permute(ops.reduce_max(x, axis=1, keepdims=True), axes=(1, 0))),
+        partial(by_maximum, lambda ops, x: ops.permute(ops.reduce_max(x, axis=1, keepdims=True), axes=(1, 0))),
         [SQUARE],
     ),
     "a maximum turned by reshape": (
-        by_maximum(lambda ops, x: ops.reshape(ops.reduce_max(x, axis=1), shape=(1, 2))),
+        partial(by_maximum, lambda ops, x: ops.reshape(ops.reduce_max(x, axis=1), shape=(1, 2))),
         [SQUARE],
     ),
     "a maximum of columns over rows": (
-        by_maximum(lambda ops, x: ops.reshape(ops.reduce_max(x, axis=0), shape=(2, 1))),
+        partial(by_maximum, lambda ops, x: ops.reshape(ops.reduce_max(x, axis=0), shape=(2, 1))),
         [SQUARE],
     ),
-    "a norm turned by permute": (by_norm(lambda ops, s: ops.permute(s, axes=(1, 0))), [SQUARE]),
-    "a norm turned by reshape": (by_norm(lambda ops, s: ops.reshape(s, shape=(1, 2))), [SQUARE]),
+    "a norm turned by permute": (partial(by_norm, lambda ops, s: ops.permute(s, axes=(1, 0))), [SQUARE]),
+    "a norm turned by reshape": (partial(by_norm, lambda ops, s: ops.reshape(s, shape=(1, 2))), [SQUARE]),
     "a norm of another tensor": (
         lambda ops, x, y: y / ops.sqrt(ops.reduce_mean(x * x, axis=1, keepdims=True) + 1e-6),
         [f32([1e-3, 1e-3]), f32([100, 100])],
