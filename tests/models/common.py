@@ -8,10 +8,9 @@ import numpy as np
 
 import opstage
 from opstage.init import build
-from opstage.models import MODELS, Model, model
+from opstage.models import MODELS, Model
 from opstage.ops.trees import flatten, map_leaves, paths
 from opstage.training.trainer import scalar_trainer
-from opstage.training.validate import check_step
 
 FLOAT64 = opstage.Options(dtype="float64")
 
@@ -23,13 +22,6 @@ def batch_of(name: str, rows: int) -> tuple[np.ndarray, ...]:
 
 def built(declarations: Any, seed: int = 0) -> Any:
     return None if declarations is None else build(declarations, dtype="float64", seed=seed)
-
-
-def require_right_for_every_batch_size(name: str) -> None:
-    made = model(name)
-    report = check_step(made.loss, made.init, *made.batch, state=made.state)
-    assert report.ok, str(report)
-    assert "B" in str(report.cost), "the batch size should be symbolic"
 
 
 def require_gradients(made: Model, *batch: np.ndarray, none: tuple[str, ...] = ()) -> None:

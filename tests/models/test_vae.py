@@ -14,7 +14,7 @@ import opstage
 from opstage.models import vae
 
 from .by_recipe import trained
-from .common import FLOAT64, batch_of, built, require_gradients, require_right_for_every_batch_size
+from .common import FLOAT64, batch_of, built
 
 CONFIG = vae.Config(inputs=(1, 8, 8), hidden=(12, 10), latent=3)
 
@@ -53,14 +53,6 @@ def linear_error(training: np.ndarray, held_out: np.ndarray, latent: int) -> flo
     mean, _, directions = principal_components(training, latent)
     centred = held_out - mean
     return float(np.mean((centred - centred @ directions @ directions.T) ** 2))
-
-
-def test_the_training_step_is_right_for_every_batch_size() -> None:
-    require_right_for_every_batch_size("vae")
-
-
-def test_every_parameter_has_its_gradient() -> None:
-    require_gradients(vae.make(CONFIG), *batch_of("vae", 4))
 
 
 def test_distortion_is_the_density_of_a_gaussian() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -42,26 +43,19 @@ def same(actual: list[Any], expected: list[Any]) -> None:
         np.testing.assert_allclose(a, e, rtol=1e-12, strict=True)
 
 
-@pytest.mark.parametrize("case", GRADIENTS)
-def test_by_value(case: str) -> None:
-    gradients = GRADIENTS[case]
-    expected = [np.where(g > 2.0, 2.0, np.where(g < -2.0, -2.0, g)) for g in gradients]
-    same(clipped(clip.by_value(2.0), gradients), expected)
+FORMULAS: dict[str, tuple[clip.Clip, Callable[[list[Any]], list[Any]]]] = {
+    "by value": (clip.by_value(2.0), lambda gs: [np.where(g > 2.0, 2.0, np.where(g < -2.0, -2.0, g)) for g in gs]),
+    "by norm": (clip.by_norm(2.0), lambda gs: [g * factor(norm([g]), 2.0) for g in gs]),
+    "by global norm": (clip.by_global_norm(2.0), lambda gs: [g * factor(norm(gs), 2.0) for g in gs]),
+}
 
 
 @pytest.mark.parametrize("case", GRADIENTS)
+@pytest.mark.parametrize("how", FORMULAS)
 @pytest.mark.filterwarnings("ignore:invalid value")
-def test_by_norm(case: str) -> None:
-    gradients = GRADIENTS[case]
-    same(clipped(clip.by_norm(2.0), gradients), [g * factor(norm([g]), 2.0) for g in gradients])
-
-
-@pytest.mark.parametrize("case", GRADIENTS)
-@pytest.mark.filterwarnings("ignore:invalid value")
-def test_by_global_norm(case: str) -> None:
-    gradients = GRADIENTS[case]
-    total = norm(gradients)
-    same(clipped(clip.by_global_norm(2.0), gradients), [g * factor(total, 2.0) for g in gradients])
+def test_clipping_follows_its_formula(how: str, case: str) -> None:
+    by, formula = FORMULAS[how]
+    same(clipped(by, GRADIENTS[case]), formula(GRADIENTS[case]))
 
 
 def test_a_clipped_gradient_has_the_norm_that_was_asked_for() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,98 +20,64 @@ from opstage.runs.settings import OptimizerSettings
 SHAPES = [(3, 4), (5, 2), (2, 2)]
 STEPS = 6
 
-# The formulas: a generator that is sent gradients and yields parameters; one for each parameter -----------------------
+# The formulas: (parameter, gradient, what is kept from step to step, number of the step from 1) -> new parameter ------
 
-Oracle = Callable[[Any], Generator[Any, Any, None]]
+Oracle = Callable[[Any, Any, dict[str, Any], int], Any]
 
 
 def sgd(lr: float, weight_decay: float = 0.0) -> Oracle:
-    def run(p: Any) -> Generator[Any, Any, None]:
-        g = yield p
-        while True:
-            p = p - lr * (g + weight_decay * p)
-            g = yield p
-
-    return run
+    return lambda p, g, kept, t: p - lr * (g + weight_decay * p)
 
 
 def momentum(lr: float, mu: float, nesterov: bool, weight_decay: float = 0.0) -> Oracle:
-    def run(p: Any) -> Generator[Any, Any, None]:
-        b = None
-        g = yield p
-        while True:
-            g = g + weight_decay * p
-            b = g if b is None else mu * b + g
-            p = p - lr * (g + mu * b if nesterov else b)
-            g = yield p
+    def step(p: Any, g: Any, kept: dict[str, Any], t: int) -> Any:
+        g = g + weight_decay * p
+        b = kept["b"] = g if t == 1 else mu * kept["b"] + g
+        return p - lr * (g + mu * b if nesterov else b)
 
-    return run
+    return step
 
 
 def adagrad(lr: float, lr_decay: float, weight_decay: float, start: float, eps: float) -> Oracle:
-    def run(p: Any) -> Generator[Any, Any, None]:
-        total, t = np.full_like(p, start), 0
-        g = yield p
-        while True:
-            g = g + weight_decay * p
-            total = total + g * g
-            p = p - lr / (1 + t * lr_decay) * g / (np.sqrt(total) + eps)
-            t += 1
-            g = yield p
+    def step(p: Any, g: Any, kept: dict[str, Any], t: int) -> Any:
+        g = g + weight_decay * p
+        total = kept["total"] = kept.get("total", start) + g * g
+        return p - lr / (1 + (t - 1) * lr_decay) * g / (np.sqrt(total) + eps)
 
-    return run
+    return step
 
 
 def rmsprop(lr: float, alpha: float, eps: float, weight_decay: float) -> Oracle:
-    def run(p: Any) -> Generator[Any, Any, None]:
-        square = np.zeros_like(p)
-        g = yield p
-        while True:
-            g = g + weight_decay * p
-            square = alpha * square + (1 - alpha) * g * g
-            p = p - lr * g / (np.sqrt(square) + eps)
-            g = yield p
+    def step(p: Any, g: Any, kept: dict[str, Any], t: int) -> Any:
+        g = g + weight_decay * p
+        square = kept["square"] = alpha * kept.get("square", 0) + (1 - alpha) * g * g
+        return p - lr * g / (np.sqrt(square) + eps)
 
-    return run
+    return step
 
 
 def adam(lr: Any, betas: tuple[float, float], eps: float, weight_decay: float, decoupled: bool) -> Oracle:
-    rate = lr if callable(lr) else lambda step: lr
     beta1, beta2 = betas
 
-    def run(p: Any) -> Generator[Any, Any, None]:
-        m, v = np.zeros_like(p), np.zeros_like(p)
-        t = 0
-        g = yield p
-        while True:
-            now = rate(t)
-            t += 1
-            if decoupled:
-                p = p - now * weight_decay * p
-            else:
-                g = g + weight_decay * p
-            m = beta1 * m + (1 - beta1) * g
-            v = beta2 * v + (1 - beta2) * g * g
-            p = p - now * (m / (1 - beta1**t)) / (np.sqrt(v / (1 - beta2**t)) + eps)
-            g = yield p
+    def step(p: Any, g: Any, kept: dict[str, Any], t: int) -> Any:
+        now = lr(t - 1) if callable(lr) else lr
+        p, g = (p - now * weight_decay * p, g) if decoupled else (p, g + weight_decay * p)
+        m = kept["m"] = beta1 * kept.get("m", 0) + (1 - beta1) * g
+        v = kept["v"] = beta2 * kept.get("v", 0) + (1 - beta2) * g * g
+        return p - now * (m / (1 - beta1**t)) / (np.sqrt(v / (1 - beta2**t)) + eps)
 
-    return run
+    return step
 
 
 def adadelta(lr: float, rho: float, eps: float, weight_decay: float) -> Oracle:
-    def run(p: Any) -> Generator[Any, Any, None]:
-        square = np.zeros_like(p)
-        delta = np.zeros_like(p)
-        g = yield p
-        while True:
-            g = g + weight_decay * p
-            square = rho * square + (1 - rho) * g * g
-            step = np.sqrt(delta + eps) / np.sqrt(square + eps) * g
-            delta = rho * delta + (1 - rho) * step * step
-            p = p - lr * step
-            g = yield p
+    def step(p: Any, g: Any, kept: dict[str, Any], t: int) -> Any:
+        g = g + weight_decay * p
+        square = kept["square"] = rho * kept.get("square", 0) + (1 - rho) * g * g
+        move = np.sqrt(kept.get("delta", 0) + eps) / np.sqrt(square + eps) * g
+        kept["delta"] = rho * kept.get("delta", 0) + (1 - rho) * move * move
+        return p - lr * move
 
-    return run
+    return step
 
 
 def muon(lr: float, weight_decay: float, mu: float, nesterov: bool, steps: int) -> Oracle:
@@ -122,16 +88,12 @@ def muon(lr: float, weight_decay: float, mu: float, nesterov: bool, steps: int) 
             s = 3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5
         return (u * s) @ vt
 
-    def run(p: Any) -> Generator[Any, Any, None]:
-        b = np.zeros_like(p)
-        g = yield p
-        while True:
-            b = mu * b + (1 - mu) * g
-            update = mu * b + (1 - mu) * g if nesterov else b
-            p = p - lr * weight_decay * p - lr * math.sqrt(max(1, p.shape[0] / p.shape[1])) * orthogonal(update)
-            g = yield p
+    def step(p: Any, g: Any, kept: dict[str, Any], t: int) -> Any:
+        b = kept["b"] = mu * kept.get("b", 0) + (1 - mu) * g
+        update = mu * b + (1 - mu) * g if nesterov else b
+        return p - lr * weight_decay * p - lr * math.sqrt(max(1, p.shape[0] / p.shape[1])) * orthogonal(update)
 
-    return run
+    return step
 
 
 def train(optimizer: optim.Optimizer, params: list[Any], gradients: list[list[Any]]) -> Iterator[list[Any]]:
@@ -181,31 +143,26 @@ CASES: dict[str, tuple[optim.Optimizer, Oracle]] = {
 }
 
 
+def require_followed(optimizer: optim.Optimizer, oracles: Sequence[Oracle], shapes: Sequence[Any]) -> None:
+    rng = np.random.default_rng(7)
+    params = [rng.standard_normal(shape) for shape in shapes]
+    gradients = [[rng.standard_normal(shape) for shape in shapes] for _ in range(STEPS)]
+    expected, kept = list(params), [dict[str, Any]() for _ in shapes]
+    for t, (step, actual) in enumerate(zip(gradients, train(optimizer, params, gradients)), start=1):
+        expected = [oracle(*each, t) for oracle, *each in zip(oracles, expected, step, kept)]
+        for p, wanted in zip(actual, expected):
+            np.testing.assert_allclose(p, wanted, rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_an_optimizer_follows_its_formula(case: str) -> None:
     optimizer, oracle = CASES[case]
-    rng = np.random.default_rng(7)
-    params = [rng.standard_normal(shape) for shape in SHAPES]
-    gradients = [[rng.standard_normal(shape) for shape in SHAPES] for _ in range(STEPS)]
-    expected = [oracle(p) for p in params]
-    for follow in expected:
-        next(follow)
-    for step, actual in zip(gradients, train(optimizer, params, gradients)):
-        for g, p, follow in zip(step, actual, expected):
-            np.testing.assert_allclose(p, follow.send(g), rtol=1e-9, atol=1e-12)
+    require_followed(optimizer, [oracle] * len(SHAPES), SHAPES)
 
 
 def test_muon_gives_the_parameters_that_are_not_matrices_to_another_optimizer() -> None:
-    optimizer = optim.muon(0.1, others=optim.adamw(0.2))
-    rng = np.random.default_rng(7)
-    params = [rng.standard_normal((3, 2)), rng.standard_normal(4)]
-    gradients = [[rng.standard_normal((3, 2)), rng.standard_normal(4)] for _ in range(STEPS)]
-    expected = [muon(0.1, 0.1, 0.95, True, 5)(params[0]), adam(0.2, (0.9, 0.999), 1e-8, 1e-2, True)(params[1])]
-    for follow in expected:
-        next(follow)
-    for step, actual in zip(gradients, train(optimizer, params, gradients)):
-        for g, p, follow in zip(step, actual, expected):
-            np.testing.assert_allclose(p, follow.send(g), rtol=1e-9, atol=1e-12)
+    oracles = muon(0.1, 0.1, 0.95, True, 5), adam(0.2, (0.9, 0.999), 1e-8, 1e-2, True)
+    require_followed(optim.muon(0.1, others=optim.adamw(0.2)), oracles, [(3, 2), (4,)])
 
 
 def test_muon_alone_names_the_parameter_that_is_not_a_matrix() -> None:
