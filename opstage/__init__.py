@@ -6,12 +6,14 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
     from . import data, debug, init, models, optim
-    from .api import check, hvp, jvp, run, trim, value_and_grad, vjp
+    from .api import check, hessian, hvp, jacobian, jvp, per_sample_gradients, run, trim, value_and_grad, vjp
     from .compilation import CompiledOut, CompiledScalar, compile, record
     from .init import Declaration
     from .interpreters.registry import register_interpreter
-    from .jacobians import hessian, jacobian, per_sample_gradients
     from .models import Model, Recipe
     from .ops import derived, transform
     from .ops.errors import (
@@ -117,7 +119,7 @@ __all__ = [
 
 # A name is imported when it is first used: so `opstage` heeds Ctrl-C before NumPy is there, and --help needs no model.
 _HOMES = {
-    ".api": "check hvp jvp run trim value_and_grad vjp",
+    ".api": "check hessian hvp jacobian jvp per_sample_gradients run trim value_and_grad vjp",
     ".verification": "bounds",
     ".compilation": "CompiledOut CompiledScalar compile record",
     ".runs.fit": "fit",
@@ -127,7 +129,6 @@ _HOMES = {
     ".transforms.custom_ops": "custom_op custom_vjp",
     ".interpreters.registry": "register_interpreter",
     ".ops.host_arrays": "register_wire_format",
-    ".jacobians": "hessian jacobian per_sample_gradients",
     ".models": "Model Recipe",
     ".ops.transform": "Box",
     ".ops.errors": "DeviceError DtypeError MeshError OpstageError OutOfMemoryError ProgramError ProgramWarning "
@@ -145,29 +146,50 @@ _HOMES = {
     ".training.validate": "check_step",
 }
 
+
+def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """The `__getattr__` of a package that imports each name from its module when it is first used.
+
+    homes   the names of each module, separated by spaces: {".run": "RunOutcome train"}
+
+    So one module of a package can be imported without the others.
+    """
+    home_of = {name: module for module, names in homes.items() for name in names.split()}
+
+    def named(name: str) -> Any:
+        import sys
+        from importlib import import_module
+
+        import_module(".threads", __name__)  # first: from then on a fork waits for imports in other threads
+        if name not in home_of:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        found = getattr(import_module(home_of[name], package), name)
+        vars(sys.modules[package])[name] = found
+        return found
+
+    return named
+
+
 if not TYPE_CHECKING:
+    _named = lazily(__name__, _HOMES)
 
     def __getattr__(name):
         """A name of `__all__`, or a module of the package, as it is first used."""
         from importlib import import_module
 
-        import_module(".forks", __name__)  # first: from then on a fork waits for imports in other threads
-        home = next((module for module, names in _HOMES.items() if name in names.split()), None)
-        if home is not None:
-            found = getattr(import_module(home, __name__), name)
-        else:
-            module = f".{name}"
-            try:
-                found = import_module(module, __name__)
-            except ModuleNotFoundError as error:
-                if error.name != f"{__name__}{module}":
-                    raise
-                from .ops.hints import of_a_module
+        if any(name in names.split() for names in _HOMES.values()):
+            return _named(name)
+        import_module(".threads", __name__)
+        module = f".{name}"
+        try:
+            return import_module(module, __name__)
+        except ModuleNotFoundError as error:
+            if error.name != f"{__name__}{module}":
+                raise
+            from .ops.hints import of_a_module
 
-                hint = of_a_module(__name__, name, __all__)
-                raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}", name=name) from None
-        globals()[name] = found
-        return found
+            hint = of_a_module(__name__, name, __all__)
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}", name=name) from None
 
     def __dir__():
         return sorted({*globals(), *__all__})

@@ -9,5 +9,5 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .training.callbacks import *  # noqa: F403
 
-import_module("opstage.forks")  # first, so that a fork waits for imports in other threads
+import_module("opstage.threads")  # first, so that a fork waits for imports in other threads
 sys.modules[__name__] = import_module("opstage.training.callbacks")

@@ -20,8 +20,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Union, final, get_args, get_origin, get_type_hints
 
+from .files import require_file
 from .ops.errors import OpstageError, UsageError, brief, nearest
-from .readable import require_file
 
 # Layers of values, merged field by field ------------------------------------------------------------------------------
 

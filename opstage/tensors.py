@@ -1,4 +1,5 @@
-"""Files in the safetensors format: tensor data after a JSON header. Reading one never executes code.
+"""Files in the safetensors format: tensor data after a JSON header. Reading one never executes code. A file that is
+mapped comes into memory tensor by tensor as they are used, without a copy.
 
 Source: the format's description, github.com/huggingface/safetensors: 8 bytes with the length of the header,
 little-endian; the header, a JSON object of name -> dtype, shape and offsets; the tensors' bytes without gaps.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import mmap
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -18,8 +20,8 @@ import numpy.typing as npt
 from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save
 
+from .files import require_file
 from .ops.errors import UsageError, brief
-from .readable import require_file
 
 Array = npt.NDArray[Any]
 
@@ -256,3 +258,36 @@ def array_of(data: Any, name: str, header: TensorHeader, path: str | os.PathLike
     if header.dtype not in _DTYPES:
         raise UsageError(f"{path}: {name} holds {header.dtype} values; expected one of {', '.join(_DTYPES)}, BF16")
     return np.frombuffer(data, _DTYPES[header.dtype]).reshape(shape)
+
+
+def map_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, str]]:
+    """The tensors of a safetensors file by name, as read-only arrays, and its metadata.
+
+    Only bfloat16 tensors (to float32) and tensors at unaligned addresses are copied. While one of the arrays is in use,
+    the file may be replaced or removed, but must not be truncated. Raises UsageError, naming the file, as
+    `read_tensors` does.
+    """
+    places, metadata = read_places(path)
+    whole = memoryview(b"")
+    if any(place.start < place.stop for _, place in places.values()):
+        try:
+            with open(path, "rb") as file:
+                whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{path}: cannot be mapped: {error}") from error
+    found = {}
+    for name, (header, place) in places.items():
+        try:
+            array = array_of(whole[place], name, header, path)
+        except UsageError:
+            raise
+        except ValueError as error:
+            raise UsageError(
+                f"{path}: {brief(name)} of shape {brief(header.shape)} holds {header.dtype} values, which "
+                f"{place.stop - place.start:,} bytes cannot be"
+            ) from error
+        if not array.flags.aligned:
+            array = array.copy()
+        array.flags.writeable = False
+        found[name] = array
+    return found, metadata

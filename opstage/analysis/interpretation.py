@@ -8,13 +8,13 @@ from typing import Any, NamedTuple, TypeAlias, cast, final
 import numpy as np
 
 from ..compiler.codegen.decomposition import Expander
-from ..interpreters.resting import resting
 from ..ops import elementwise
 from ..ops.body import Body, Equation, ScanParameters, WhileParameters
 from ..ops.dims import Dim, DimExpr, DimScope
 from ..ops.errors import OpstageError
 from ..ops.primitive import Effect, Kind, Primitive, Static, distinct
 from ..ops.types import TensorType
+from ..threads import paused_gc
 from ..transforms.cond import SWITCH, branches_of
 from ..transforms.scan import SCAN
 from ..transforms.while_loop import WHILE
@@ -46,7 +46,7 @@ class Interpretation:
         """The facts of every slot of a body, for those of its inputs; `after` is called with each of its equations."""
         if self.scope is None:
             self.scope = next((d.scope for t in body.types for d in t.shape if isinstance(d, DimExpr)), DimScope())
-        with self.scope.aside(), resting():
+        with self.scope.aside(), paused_gc():
             return self.facts_of(body, inputs, after)
 
     def facts_of(

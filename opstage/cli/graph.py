@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ..atomic import write_file
+from ..files import write_file
 from ..interpreters.graph import Graph
 from ..interpreters.graph.page import Remark, to_html
 from ..ops.errors import UsageError

@@ -11,13 +11,13 @@ from pathlib import Path
 import click
 
 from .. import __version__
-from ..atomic import write_file
-from ..forks import usable_cores
+from ..files import write_file
 from ..interpreters.registry import backends
 from ..ops.errors import printable
 from ..pages import aligned
 from ..runs.directory import THREADS
 from ..runs.report import Cells, side_by_side, side_by_side_html
+from ..threads import usable_cores
 
 PACKAGES = ("numpy", "numba", "llvmlite", "optree", "rich", "click")
 CUDA_PACKAGES = ("numba-cuda", "cuda-core", "cuda-bindings", "cuda-toolkit", "nvidia-nvjitlink")

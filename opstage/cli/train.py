@@ -13,7 +13,7 @@ from typing import Any, Self, final
 
 import click
 
-from ..atomic import write_file
+from ..files import write_file
 from ..ops.errors import RankError, UsageError, brief, printable
 from ..optim.groups import group_lines, group_text
 from ..runs.directory import CHECKPOINT, SOURCE

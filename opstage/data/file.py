@@ -17,10 +17,10 @@ from typing import TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
+from ..files import require_file, suffix_of
 from ..ops.arrays import columns_of, index_columns
 from ..ops.errors import UsageError, brief, nearest, require_extra, shown
 from ..ops.tracebacks import called_by_users
-from ..readable import require_file, suffix_of
 from .arrays import from_npz, idx_images, idx_x, labels_beside, map_files, open_npz, read_idx
 from .dataset import Dataset
 from .table import PLURAL, Choice, DataTable, Named, require_columns, table_of, with_label

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from ..forks import tell_in_child
 from ..ops.errors import UsageError, a_type
 from ..ops.splitmix import permutation, require_seed, site_of, stream_key
 from ..ops.tracebacks import made_by_users
+from ..threads import tell_in_child
 from .dataset import Array, Dataset
 from .memory_map import read_rows
 

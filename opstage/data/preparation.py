@@ -12,12 +12,11 @@ from typing import Any, Literal, TypeAlias, final, get_args
 
 import numpy as np
 
-from ..documents import Document
+from ..files import Document, suffix_of
 from ..ops.arrays import column_names, columns_of, is_table
 from ..ops.errors import UsageError, nearest, shown
 from ..ops.spec import Spec
 from ..ops.trees import lists_as_arrays
-from ..readable import suffix_of
 from .dataset import Dataset
 from .file import read_arrays
 from .image_folder import SUFFIXES, from_images, image_names, image_paths, read_images

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from ..files import require_file
 from ..ops.errors import UsageError
-from ..readable import require_file
 from .dataset import Dataset
 
 Bytes = npt.NDArray[np.uint8]

@@ -12,12 +12,12 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from ..forks import make_lock
 from ..ops.catalogue import register
 from ..ops.errors import UsageError
 from ..ops.host_arrays import Array, packed
 from ..ops.primitive import Effect, Primitive, no_flops
 from ..ops.types import TensorType
+from ..threads import make_lock
 
 
 class Flight(Protocol):

@@ -20,9 +20,9 @@ from typing import Any, final
 from weakref import WeakSet
 from zlib import crc32
 
-from ..forks import tell_in_child, usable_cores
 from ..ops.errors import OpstageError, RankError
 from ..ops.host_arrays import Array, address_of
+from ..threads import tell_in_child, usable_cores
 from .control_messages import Words
 from .processes import (
     ENDED,

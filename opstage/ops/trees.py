@@ -18,7 +18,7 @@ from typing import Any, NoReturn, TypeAlias, TypeVar, final
 import numpy as np
 import optree
 
-from ..forks import make_lock
+from ..threads import make_lock
 from .errors import ProgramError, UsageError, a_type, nearest
 from .infix import Infix
 

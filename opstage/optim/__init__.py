@@ -3,7 +3,7 @@ torch.optim. See `Optimizer`."""
 
 from __future__ import annotations
 
-from .. import forks  # noqa: F401  first, so that a fork waits for imports in other threads
+from .. import threads  # noqa: F401  first, so that a fork waits for imports in other threads
 from . import clip, schedule
 from .adaptive import Adadelta, Adagrad, Adam, AdamW, Rmsprop
 from .descent import Momentum, Muon, Nesterov, Sgd

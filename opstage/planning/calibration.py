@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..atomic import WriteError, write_file
 from ..compiler.native.cache import cache_folder
 from ..compiler.native.environment import processor
 from ..compiler.native.pool import workers
+from ..files import WriteError, write_file
 from ..interpreters.graph.cpu.cost import works
 from ..interpreters.graph.executor import CpuExecutor
 from ..interpreters.graph.recorder import record

@@ -22,13 +22,12 @@ from typing import Any, Self, final
 import numpy as np
 
 from .. import __version__
-from ..atomic import NO_LINK, TEMPORARY, WriteError, make_folder, write_file
 from ..data import Dataset
 from ..data.preparation import Preparation
-from ..documents import Document
-from ..forks import tell_in_child
+from ..files import NO_LINK, TEMPORARY, Document, WriteError, make_folder, write_file
 from ..ops.errors import DtypeError, MeshError, ProgramError, RangeError, ShapeError, UnsupportedError, UsageError
 from ..tensors import read_bytes
+from ..threads import tell_in_child
 
 CONFIG = "config.toml"
 ORIGINS = "origins.json"

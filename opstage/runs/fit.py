@@ -14,7 +14,6 @@ import click
 from ..config import GROUPS, Layer
 from ..data import Dataset, from_arrays, from_frame
 from ..data.memory_map import as_rows
-from ..loading import Refusal
 from ..models import Model
 from ..models.model import name_of
 from ..ops.arguments import plain
@@ -24,6 +23,7 @@ from ..ops.spec import Spec
 from ..ops.tracebacks import called_by_users
 from ..optim import Optimizer
 from ..options import Options
+from ..source_files import Refusal
 from ..training.callback import Callback
 from ..training.trainer import ScalarTrainer
 from .model_files import Definition, NoSettings, changes, defined_by, defined_in, definition

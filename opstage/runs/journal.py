@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, final
 
-from ..atomic import WriteError
+from ..files import WriteError
 from ..ops.errors import OpstageError, is_installed, require_extra
 from ..optim.groups import group_rows
 from ..training.callback import Loop

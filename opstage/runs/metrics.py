@@ -26,8 +26,7 @@ from typing import Any, NamedTuple, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from ..atomic import NO_LINK, WriteError, write_file
-from ..documents import Document
+from ..files import NO_LINK, Document, WriteError, write_file
 from ..pages import render
 from ..tensors import read_bytes
 

@@ -16,18 +16,27 @@ from typing import Any, final, get_type_hints
 
 import numpy as np
 
-from ..as_written import is_as_written
 from ..config import fields_of
+from ..files import require_file
 from ..init import Declaration
-from ..loading import Refusal, declaring, find, load_file, loaded_copy, refusal
 from ..models import MODELS, Model, Recipe
 from ..models.model import MAKE, models_in, name_of
 from ..ops.errors import OpstageError, UsageError, a_type, brief, nearest
 from ..ops.spec import Shapes, declared
 from ..ops.trees import flatten, paths
-from ..readable import require_file
+from ..source_files import (
+    Refusal,
+    declaring,
+    files_of,
+    find,
+    is_as_written,
+    late_import,
+    load_file,
+    loaded_copy,
+    refusal,
+    source_root,
+)
 from ..tensors import read_bytes
-from ..written_files import files_of, late_import, source_root
 from .directory import RUN, SOURCE, RunDirectory, run_document
 from .evaluation import require_batch
 

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..atomic import write_file
 from ..data.file import array_names, read_arrays
 from ..data.memory_map import is_mapped
 from ..data.preparation import Preparation
@@ -28,13 +27,12 @@ from ..data.table import (
     require_columns,
     side_by_side,
 )
-from ..documents import Document
+from ..files import Document, suffix_of, write_file
 from ..models import Model
 from ..ops.errors import UsageError
 from ..ops.trees import flatten, structure_paths
 from ..ops.types import Shape
 from ..options import Options
-from ..readable import suffix_of
 from ..training.parameters import first_trees
 from ..training.predictor import Predictor
 from ..training.trainer import scalar_trainer

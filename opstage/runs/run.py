@@ -15,7 +15,7 @@ from typing import Any, Protocol, final
 from typing_extensions import override
 
 from ..distributed.processes import world
-from ..documents import Document
+from ..files import Document
 from ..ops.errors import UsageError, require_extra
 from ..ops.mesh import mesh_of
 from ..training import checkpoint as checkpoint

@@ -33,11 +33,11 @@ from ..data.table import (
     read_table,
     require_columns,
 )
+from ..files import suffix_of
 from ..models import Model, Recipe
 from ..ops.errors import OpstageError, UsageError, brief, shown
 from ..ops.loss import IGNORED
 from ..ops.spec import Spec
-from ..readable import suffix_of
 from ..training.predictor import input_specs
 from .directory import data_digest
 from .settings import DataSettings, Settings

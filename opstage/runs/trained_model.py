@@ -13,13 +13,12 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from ..atomic import write_file
 from ..config import spelled
 from ..data import Dataset, from_arrays, from_file, from_frame
 from ..data.file import read_arrays
 from ..data.preparation import FewRows, Preparation, arrays_named
 from ..data.table import Scaling
-from ..documents import Document
+from ..files import Document, write_file
 from ..interop.onnx.export import model_of
 from ..interop.weights import export_weights, write_state_dict
 from ..interpreters.graph import Graph

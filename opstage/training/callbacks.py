@@ -9,7 +9,7 @@ from typing import Any, final
 
 from typing_extensions import override
 
-from ..documents import Document
+from ..files import Document
 from ..ops.errors import UsageError, nearest
 from ..ops.tracebacks import made_by_users
 from ..optim.hyperparameters import (

@@ -13,9 +13,8 @@ from operator import attrgetter
 from types import FrameType
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, final
 
-from ..forks import make_lock
-from ..locks import ACQUIRE, held, holding
 from ..ops.tracebacks import fold, note_widened
+from ..threads import ACQUIRE, held, holding, make_lock
 from ..transforms.base_program import Action, at_once, setting
 
 P = ParamSpec("P")

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..data import from_csv, from_file
 from ..data.arrays import ArrayHeader, open_npz
+from ..files import suffix_of
 from ..interpreters.shape_check import Contract, Finding
 from ..ops.errors import LocatedError, OpstageError, UsageError, nearest
 from ..ops.places import Places
@@ -17,7 +18,6 @@ from ..ops.spec import Spec, as_specs, shapes_as_specs
 from ..ops.trees import flatten
 from ..ops.types import as_dtype
 from ..options import Options, options_of
-from ..readable import suffix_of
 from ..tensors import TensorHeader, read_header
 from .checkpoint import MANIFEST, tensors_file
 

@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ..init import Placement
-from ..locks import holding
 from ..ops.arrays import as_numpy
 from ..ops.errors import DtypeError, OpstageError, ShapeError, UsageError
 from ..ops.hints import Renamed
 from ..ops.host_arrays import as_array
 from ..ops.places import identified
 from ..ops.types import FLOAT32, FLOAT64, DType, as_dtype, dtype_name, is_float, show_shape
+from ..threads import holding
 from ..transforms.interpreter import BaseInterpreter
 from .commit import Commit, SharedLock
 from .sharding import DATA, fetched, part_shape, placed, unfetched

@@ -13,7 +13,6 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from ..api import owned
-from ..forks import make_lock
 from ..ops.arguments import plain
 from ..ops.dims import require_equal
 from ..ops.errors import DtypeError, OpstageError, ProgramError, ShapeError, UsageError, a_type
@@ -25,6 +24,7 @@ from ..ops.structure import Quietly
 from ..ops.tracebacks import called_by_users
 from ..ops.trees import no_ref
 from ..ops.types import INT64, DType, TensorType, dtype_name, is_float, show_shape
+from ..threads import make_lock
 from ..transforms.tape import Node, Record, Tape
 from ..transforms.transparent import Imperative, own_array
 from .param import Param

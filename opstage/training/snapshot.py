@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 import numpy as np
 import numpy.typing as npt
 
-from ..documents import Document, plain_number
+from ..files import Document, plain_number
 from ..ops.errors import UsageError, nearest
 from ..ops.trees import show_path
 from ..ops.types import DType, Shape, TensorType, dtype_name, show_shape

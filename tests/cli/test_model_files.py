@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from opstage import fit, load, written_files
+from opstage import fit, load
+from opstage import source_files as written_files
 from tests.cli.conftest import Command
 
 BARE = """

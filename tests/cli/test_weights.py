@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from opstage.init import build
-from opstage.loading import load_file
+from opstage.source_files import load_file
 from opstage.training import checkpoint
 from opstage.training.weights import read_state_dict, write_named, write_state_dict, write_weights
 from tests.cli.conftest import Command

@@ -10,7 +10,7 @@ import pytest
 import opstage
 from opstage import Options
 from opstage.init import build
-from opstage.loading import load_file
+from opstage.source_files import load_file
 from tests.docs.blocks import ROOT
 
 llama = load_file(ROOT / "examples" / "llama.py")

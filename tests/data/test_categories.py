@@ -13,7 +13,7 @@ import opstage
 from opstage import Spec, UsageError
 from opstage.data.preparation import Preparation
 from opstage.data.table import read_columns
-from opstage.documents import Document
+from opstage.files import Document
 from opstage.models import mlp
 from opstage.runs import DataSettings
 

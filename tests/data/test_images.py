@@ -17,7 +17,7 @@ from opstage import Recipe, UsageError
 from opstage.data import from_images
 from opstage.data.image_folder import read_images
 from opstage.data.preparation import Preparation
-from opstage.documents import Document
+from opstage.files import Document
 from opstage.models import cnn
 from opstage.runs import DataSettings, RunSettings, Settings
 from opstage.runs.sources import Loaded, load_data

@@ -15,7 +15,7 @@ from opstage import Model, Recipe, Spec, UsageError
 from opstage.data import from_csv, from_parquet
 from opstage.data.preparation import FewRows, Preparation
 from opstage.data.table import Scaling, cast
-from opstage.documents import Document
+from opstage.files import Document
 from opstage.models import mlp
 from opstage.runs import DataSettings, RunSettings, Settings
 from opstage.runs.sources import Loaded, load_data

@@ -16,8 +16,8 @@ from safetensors.numpy import load_file
 
 import opstage
 from opstage import Options, UsageError, optim
-from opstage.atomic import Disk, WriteError
 from opstage.distributed.processes import world
+from opstage.files import Disk, WriteError
 from opstage.runs.processes import DisagreementError, written_together
 from opstage.tensors import stream
 from opstage.training import checkpoint

@@ -13,9 +13,9 @@ import opstage
 from opstage import Spec, derived
 from opstage.analysis.dependence import Dependence
 from opstage.facts import Causal, ClaimVerdict, Independent, Interpretation, Uses, Window
-from opstage.loading import load_file
 from opstage.models import MODELS, resnet
 from opstage.runs.settings import configure
+from opstage.source_files import load_file
 from opstage.training.predictor import input_specs
 from opstage.training.validate import check_step
 

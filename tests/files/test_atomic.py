@@ -11,7 +11,7 @@ import pytest
 
 import opstage
 from opstage import UsageError
-from opstage.atomic import TEMPORARY, write_file
+from opstage.files import TEMPORARY, write_file
 from opstage.runs.directory import LOCK, RunDirectory
 from opstage.runs.metrics import MetricLog
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from opstage.atomic import Disk
+from opstage.files import Disk
 from opstage.runs.directory import CONFIG, RunDirectory
 from opstage.training.checkpoint import load, save
 from opstage.training.fit import Position
@@ -17,7 +17,7 @@ from tests.training.raising import RaiseAt, Torn, bytecodes, moments
 from tests.training.same import same_snapshot
 from tests.training.test_checkpoint import snapshot
 
-SAVING = ("training/checkpoint", "training/snapshot", "atomic", "tensors", "runs/directory")
+SAVING = ("training/checkpoint", "training/snapshot", "files", "tensors", "runs/directory")
 
 
 class Unsynced(Disk):

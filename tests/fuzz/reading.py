@@ -23,10 +23,9 @@ from opstage.data.image_folder import read_images
 from opstage.data.preparation import ArgumentData, Preparation
 from opstage.data.table import read_columns, read_table
 from opstage.data.text import read_text
-from opstage.documents import Document
+from opstage.files import Document
 from opstage.interpreters.graph import Graph
 from opstage.interpreters.graph.text import large_constants, parse
-from opstage.mapped_tensors import map_tensors
 from opstage.onnx import InternalError
 from opstage.ops.amounts import parse_bytes
 from opstage.ops.dims import DimScope
@@ -39,7 +38,7 @@ from opstage.runs.run import train
 from opstage.runs.samples import load_gpt
 from opstage.runs.settings import configure, configure_resumed
 from opstage.runs.task import prepare
-from opstage.tensors import read_header, read_tensors
+from opstage.tensors import map_tensors, read_header, read_tensors
 from opstage.training import checkpoint
 from opstage.training.headers import array_headers
 from opstage.training.weights import import_weights, read_state_dict, read_weights

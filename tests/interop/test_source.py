@@ -17,7 +17,7 @@ from onnx import helper
 import opstage
 import opstage.onnx
 from opstage import Options
-from opstage.atomic import Disk
+from opstage.files import Disk
 from opstage.onnx.source import write_source
 from opstage.ops.errors import OpstageError, UnsupportedError, UsageError
 from tests.interop.onnx.models import classifier, model

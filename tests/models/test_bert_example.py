@@ -13,8 +13,8 @@ import pytest
 import opstage
 from opstage import Options, UsageError, optim
 from opstage.init import build
-from opstage.loading import load_file
 from opstage.ops.trees import map_leaves, paths
+from opstage.source_files import load_file
 from opstage.tensors import encode
 from opstage.training.trainer import scalar_trainer
 from opstage.training.validate import check_step

@@ -55,7 +55,7 @@ def main(kind: str, folder: str, *words: str) -> None:
 
 def fill(room: int) -> None:
     """Let the disk take so many bytes."""
-    from opstage.atomic import Disk
+    from opstage.files import Disk
 
     written, write = 0, Disk.write
 

@@ -12,7 +12,7 @@ from opstage.compiler.native.blas import OneThread
 from tests.training.raising import RaiseAt, Torn, bytecodes
 
 pytestmark = pytest.mark.filterwarnings("error")
-WITHIN = ("compiler/native/blas", "locks")
+WITHIN = ("compiler/native/blas", "threads")
 
 
 class Threads:

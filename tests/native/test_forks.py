@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import opstage
-from opstage import forks
+from opstage import threads as forks
 from opstage.data import Loader, from_arrays
 from opstage.data.loader import Prefetch
 from opstage.runs.directory import RunDirectory
@@ -281,8 +281,8 @@ def test_locks_are_free_whatever_is_raised_at_whichever_bytecode_of_the_hooks() 
             hooks.callback(forks._in_parent)
             forks._before()
 
-    for n in range(1, bytecodes(fork, ("forks",)) + 1):
-        with suppress(Torn), RaiseAt(n, ("forks",)):
+    for n in range(1, bytecodes(fork, ("threads",)) + 1):
+        with suppress(Torn), RaiseAt(n, ("threads",)):
             fork()
         assert all_free_for_another_thread(), n
 

@@ -21,8 +21,8 @@ import transformers
 
 import opstage
 from opstage import Options
-from opstage.loading import load_file
 from opstage.ops.errors import UsageError
+from opstage.source_files import load_file
 from opstage.training.weights import write_named
 from tests.docs.blocks import ROOT
 

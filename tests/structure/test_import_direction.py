@@ -28,7 +28,6 @@ HOUSE = (
     "training",
     "optim",
     "compilation",
-    "jacobians",
     "api",
     "arguments",
     "facts",
@@ -39,19 +38,12 @@ HOUSE = (
     "init",
     "options",
     "config",
-    "mapped_tensors",
     "tensors",
-    "documents",
     "pages",
-    "atomic",
-    "readable",
-    "loading",
-    "written_files",
-    "as_written",
+    "files",
+    "source_files",
     "ops",
-    "lazy",
-    "locks",
-    "forks",
+    "threads",
 )
 # Within ops, likewise: the vocabulary stands below the rules and methods.
 OPS = ("derived", "composites", "catalogue", "protocol", "families", "tools", "rules", "primitive")
@@ -82,7 +74,6 @@ FLOORS = (
     ("captures",),
     ("registry",),
     ("base_program",),
-    ("resting",),
     ("transparent",),
     # a derivative is a run of an interpreter, and interpreters give derivatives
     (

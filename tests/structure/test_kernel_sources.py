@@ -27,7 +27,7 @@ FILES = sorted(
 # What these give is data of a graph or a plan: it decides the text of a kernel, which is in its key, or its arguments.
 GIVE_NO_CODE = {
     "distributed/meetings.py",
-    "forks.py",
+    "threads.py",
     "transforms/base_program.py",
     "transforms/cond.py",
     "transforms/control.py",
@@ -40,7 +40,6 @@ GIVE_NO_CODE = {
     "transforms/interpreter.py",
     "transforms/scan.py",
     "transforms/tracer.py",
-    "locks.py",
     "ops/amounts.py",
     "ops/arrays.py",
     "ops/body.py",

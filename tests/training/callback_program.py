@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from opstage import callbacks
-from opstage.atomic import DISK, Disk
 from opstage.data import Loader, Prefetch, from_arrays
+from opstage.files import DISK, Disk
 from opstage.training import checkpoint
 from opstage.training.callback import Callback, Loop
 from opstage.training.fit import EpochResult, Position, fit

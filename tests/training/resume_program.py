@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from opstage import Aux, Spec, optim, scalar_trainer
-from opstage.atomic import DISK, Disk
 from opstage.data import Loader, Prefetch, from_arrays
+from opstage.files import DISK, Disk
 from opstage.ops.derived import dropout
 from opstage.optim import schedule
 from opstage.training import checkpoint

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from typing_extensions import override
 
-from opstage.atomic import Disk, WriteError, write_file
+from opstage.files import Disk, WriteError, write_file
 from opstage.ops.errors import UsageError
 from opstage.training.checkpoint import MANIFEST, Snapshot, load, save
 from opstage.training.snapshot import TrainerValues

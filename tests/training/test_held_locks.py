@@ -14,12 +14,11 @@ import pytest
 
 import opstage
 from opstage import Options, Param, Session
-from opstage.forks import Lock, make_lock
-from opstage.locks import holding, holding_if_free
+from opstage.threads import Lock, holding, holding_if_free, make_lock
 from opstage.training.parameters import get_values, set_values
 from tests.training.raising import RaiseAt, Torn, bytecodes
 
-TAKING = ("locks", "training/commit", "training/param", "training/session", "training/trainer", "training/state")
+TAKING = ("threads", "training/commit", "training/param", "training/session", "training/trainer", "training/state")
 X = np.arange(3.0)
 
 
@@ -101,9 +100,9 @@ def test_the_work_is_done_while_they_are_held(run: Any, fails: bool) -> None:
             raise Torn
         return 3
 
-    for n in range(bytecodes(lambda: suppressed(lambda: run(locks, work)), ("locks",)) + 1):
+    for n in range(bytecodes(lambda: suppressed(lambda: run(locks, work)), ("threads",)) + 1):
         seen.clear()
-        with suppress(Torn), RaiseAt(n, ("locks",)):
+        with suppress(Torn), RaiseAt(n, ("threads",)):
             assert run(locks, work) == 3
         assert seen in ([], [False]) and free(locks)
     assert run(locks, lambda: run(locks, lambda: 4)) == 4  # by one thread, again

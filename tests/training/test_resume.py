@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from opstage.atomic import WriteError
+from opstage.files import WriteError
 from opstage.training.checkpoint import Snapshot, load
 from tests.training import resume_program as program
 from tests.training.same import run_bits

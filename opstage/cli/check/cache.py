@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any, final
 
 from ... import __version__
-from ...atomic import write_file
-from ...forks import usable_cores
+from ...files import write_file
 from ...interpreters.shape_check.formats import CheckOutcome, from_document, to_document
-from ...loading import is_own_file
 from ...ops.errors import UsageError
+from ...source_files import is_own_file
+from ...threads import usable_cores
 from .request import Request
 
 # Fingerprints ---------------------------------------------------------------------------------------------------------

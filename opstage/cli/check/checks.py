@@ -15,7 +15,6 @@ from ...data.arrays import ArrayHeader
 from ...interpreters.registry import make_interpreter
 from ...interpreters.shape_check import Finding
 from ...interpreters.shape_check.formats import CheckOutcome, Section, Unusable
-from ...loading import Refusal, declaring, find, find_program, load_file, load_module, refusal
 from ...models import Model
 from ...models.model import MAKE, models_in
 from ...ops.errors import OpstageError, UsageError
@@ -26,6 +25,7 @@ from ...options import Options
 from ...runs.evaluation import check_parts
 from ...runs.settings import Settings, configure
 from ...runs.sources import load_data
+from ...source_files import Refusal, declaring, find, find_program, load_file, load_module, refusal
 from ...training.headers import check_arrays
 from ...training.predictor import input_specs
 from ...training.program_check import FORWARD, STEP, Checked, check_program, nested

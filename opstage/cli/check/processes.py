@@ -27,10 +27,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, NoReturn, final
 
-from ...forks import usable_cores
 from ...interpreters.shape_check.formats import CheckOutcome, Unusable, from_document, to_document
-from ...loading import is_own_file
 from ...ops.errors import SourceLine
+from ...source_files import is_own_file
+from ...threads import usable_cores
 from .cache import CHUNK, Cache, Printed
 from .request import GRACE, Request
 
@@ -53,7 +53,7 @@ def run(folder: Path, request: Request) -> NoReturn:
     """Check a file and end the process; the folder then has the outcomes, or on a crash the stack trace."""
     _limit_memory(request.memory_limit)
     with open(folder / TRACE, "w") as trace:
-        from ...loading import import_from_text
+        from ...source_files import import_from_text
         from .cache import Witness
         from .checks import check_user
 

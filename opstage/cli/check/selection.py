@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ...config import toml_document
+from ...files import require_file
 from ...interpreters.shape_check import RULES, Finding
 from ...interpreters.shape_check.finding import RANGE_RULES
 from ...interpreters.shape_check.formats import CheckOutcome
@@ -25,7 +26,6 @@ from ...models import MODELS
 from ...models.model import MAKE
 from ...ops.errors import SourceLine, UsageError, nearest
 from ...options import Options
-from ...readable import require_file
 from ...runs.directory import CONFIG, SOURCE
 from .request import seconds
 

@@ -15,8 +15,8 @@ from contextlib import AbstractContextManager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar, cast, final
 
-from ...forks import tell_in_child
 from ...ops.errors import DeviceError
+from ...threads import tell_in_child
 from .machine import inherited
 
 if TYPE_CHECKING:

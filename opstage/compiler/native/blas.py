@@ -16,8 +16,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from ...forks import tell_in_child
-from ...locks import holding_soon
+from ...threads import holding_soon, tell_in_child
 
 
 class Blas(NamedTuple):

@@ -16,10 +16,10 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from ...forks import make_lock
 from ...ops.amounts import parse_bytes
 from ...ops.errors import UsageError
 from ...options import KERNEL_CACHE
+from ...threads import make_lock
 from .environment import environment
 
 # The size limit: the least recently used files are removed first ------------------------------------------------------

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple, final
 import numpy as np
 import numpy.typing as npt
 
-from ...forks import make_lock, usable_cores
 from ...ops.host_arrays import address_of
+from ...threads import make_lock, usable_cores
 from ...transforms.base_program import Action
 from . import team
 from .blas import find_blas

@@ -11,7 +11,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from ...atomic import write_file
+from ...files import write_file
 from ...interpreters.graph.graph import Graph
 from ...ops.dims import DimExpr
 from ...ops.errors import UnsupportedError, UsageError, nearest

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from ...files import require_file
 from ...ops.errors import UnsupportedError, UsageError, brief
 from ...ops.types import DType
-from ...readable import require_file
 from ..values import BFLOAT16
 from .graph import Declared, Foreign, GraphNode, OnnxGraph, in_order
 

@@ -14,8 +14,8 @@ from typing import Any, final
 import numpy.typing as npt
 
 from ...api import check
-from ...atomic import write_file
 from ...compilation import record
+from ...files import write_file
 from ...interpreters.graph.graph import Graph
 from ...interpreters.graph.notation import digest
 from ...ops.body import Body

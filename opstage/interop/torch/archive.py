@@ -20,9 +20,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from ...files import require_file
 from ...ops.errors import UnsupportedError, UsageError, brief
 from ...ops.types import DType
-from ...readable import require_file
 from ..values import BFLOAT16, is_bfloat16
 
 # The library ----------------------------------------------------------------------------------------------------------

@@ -18,14 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from ...atomic import DISK, Disk, WriteError, write_file
-from ...documents import Document
-from ...mapped_tensors import map_tensors
+from ...files import DISK, Disk, Document, WriteError, require_file, write_file
 from ...ops.amounts import parse_bytes
 from ...ops.arrays import as_numpy
 from ...ops.errors import UsageError, brief, shown
-from ...readable import require_file
-from ...tensors import HEADER_LIMIT, decode, decode_metadata, encode, read_bytes
+from ...tensors import HEADER_LIMIT, decode, decode_metadata, encode, map_tensors, read_bytes
 from ...training.snapshot import TrainerValues
 from ...training.trainer import ScalarTrainer
 from .mapping import (

@@ -27,7 +27,7 @@ from ...ops.host_arrays import owner_of
 from ...ops.infix import Infix
 from ...ops.protocol import Ops
 from ...ops.trees import Scalars
-from ..resting import resting
+from ...threads import paused_gc
 from .reads import reads_of
 from .slots import is_plain
 
@@ -261,7 +261,7 @@ def observed() -> Iterator[Observation]:
         before(frame, event, arg)
 
     note = found.profiler()
-    with resting():  # the collector's finalizers and callbacks are no part of a program
+    with paused_gc():  # the collector's finalizers and callbacks are no part of a program
         _here.current = found
         sys.setprofile(note_both if callable(before) else note)
         try:

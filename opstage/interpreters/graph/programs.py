@@ -13,7 +13,6 @@ from weakref import proxy
 import numpy as np
 import numpy.typing as npt
 
-from ...forks import make_lock
 from ...ops.amounts import parse_bytes, show_bytes
 from ...ops.body import Body
 from ...ops.errors import LocatedError, ProgramError, ProgramWarning, SourceLine
@@ -22,9 +21,9 @@ from ...ops.primitive import Primitive, Static
 from ...ops.structure import Cursor
 from ...ops.trees import Structure
 from ...ops.types import DType, TensorType, dtype_name, show_shape
+from ...threads import make_lock, paused_gc
 from ...transforms.base_program import Action, BaseProgram, Finish
 from ..captures import Capture, Guard, at_line, observed, state_of
-from ..resting import resting
 from .graph import Graph
 from .passes.cse import array_key, body_key, static_key
 from .recorder import record
@@ -200,7 +199,7 @@ class Programs(Generic[E]):
         types = tuple(map(TensorType, *signature[1:]))
         _log.debug("compiling%s for %s", what, ", ".join(f"{show_shape(t.shape)} {dtype_name(t.dtype)}" for t in types))
         how: Any = (types, self._ops.dtype, self._ops.seed, None, self._ops.mesh)
-        with resting():
+        with paused_gc():
             graph, guard = record_pure(program, *how) if key is not None else (record(program, *how), Guard([]))
             executor = _with_body(known, graph)
             if executor is None:

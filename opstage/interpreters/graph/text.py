@@ -28,7 +28,7 @@ from typing import Any, final
 
 import numpy as np
 
-from ...atomic import write_file
+from ...files import write_file
 from ...ops.body import Body, BodyConstant, Equation
 from ...ops.catalogue import registered
 from ...ops.dims import DimScope

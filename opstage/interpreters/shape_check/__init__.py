@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ...lazy import lazily
+from ... import lazily
 
 if TYPE_CHECKING:
     from .check import check_base_program, unusable, with_captured

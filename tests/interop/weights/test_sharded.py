@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage.atomic import Disk, WriteError
+from opstage.files import Disk, WriteError
 from opstage.interop.weights import INDEX, SINGLE
-from opstage.mapped_tensors import map_tensors
 from opstage.ops.errors import UsageError
-from opstage.tensors import encode, read_tensors
+from opstage.tensors import encode, map_tensors, read_tensors
 from opstage.training.weights import read_state_dict, read_weights, write_weights
 
 Tensors = dict[str, Any]

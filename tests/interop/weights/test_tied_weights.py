@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from opstage import Param, ScalarTrainer, UsageError, scalar_trainer
-from opstage.documents import Document
+from opstage.files import Document
 from opstage.init import build
 from opstage.models import gpt
 from opstage.ops.places import Places

@@ -15,10 +15,10 @@ from importlib.util import find_spec
 from types import TracebackType
 from typing import NamedTuple, final
 
-from ....forks import usable_cores
 from ....ops.body import Equation
 from ....ops.primitive import distinct
 from ....ops.types import dtype_name
+from ....threads import usable_cores
 from ...native.cache import cache_folder
 from ...native.compiler import Kernel, is_known
 from ..clusters import Cluster, FusionGroup, Level, left_in_memory, staged

@@ -24,12 +24,12 @@ from ....compiler.gpu.exclusive import require_own_process
 from ....compiler.gpu.launches import Call, Script
 from ....distributed.fabric import Fabric
 from ....distributed.processes import Hosting
-from ....locks import holding_if_free
 from ....ops.body import Body
 from ....ops.errors import UsageError
 from ....ops.host_arrays import to_wire
 from ....ops.primitive import Primitive, Static
 from ....options import Options
+from ....threads import holding_if_free
 from ....transforms.base_program import Action, Finish, at_once
 from ....transforms.cond import SWITCH
 from ....transforms.control import bodies_of

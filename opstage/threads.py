@@ -1,4 +1,4 @@
-"""Fork safety: locks that stay usable in a child process, and objects that are notified in the child; usable cores.
+"""Locks that survive a fork and any exception, usable cores, and pauses of the garbage collector.
 
 A child has the memory of its parent but only the thread that forked. A lock held by another thread would stay locked
 for ever, and the data that it guards may be half changed. So a fork first acquires all locks made here, which waits for
@@ -8,17 +8,21 @@ thread it waits without a limit: a child cannot use a half-imported numba or hal
 
 from __future__ import annotations
 
+import gc
 import logging  # noqa: F401  its own lock is then taken after those here: handlers run last registered first
 import os
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
+from itertools import compress
 from operator import methodcaller
 from time import monotonic, sleep
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, ParamSpec, Protocol, TypeVar, final
 from weakref import WeakKeyDictionary, WeakSet
 
 _PATIENCE = 2.0  # seconds; the holder may be waiting for the thread that forks
@@ -161,3 +165,112 @@ def _in_child() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
     os.register_at_fork(after_in_parent=_in_parent)  # again: an interrupt may have ended the first call
+
+
+# Work under locks ----------------------------------------------------------------------------------------------------
+#
+# A context manager written in Python cannot guarantee that locks are released: an exception from a signal handler, a
+# debugger or another thread may come between acquiring a lock and recording that it was acquired, or before `__exit__`
+# begins. Here acquiring and recording all locks is one bytecode, a call of functions written in C, and so is releasing
+# the recorded ones. The release occurs twice, so that an exception just before the first still reaches the second.
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+ACQUIRE = methodcaller("acquire")
+_RELEASE = methodcaller("release")
+
+
+def holding(locks: Sequence[Lock], work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """`work(*args, **kwargs)` while holding `locks`, acquired in order; waits for them."""
+    return held(ACQUIRE, locks, [], work, *args, **kwargs)
+
+
+def holding_if_free(lock: Lock, work: Callable[[], T]) -> T | None:
+    """`work()` while holding `lock`; None, at once, if another thread holds it."""
+    taken: list[Lock] = []
+    return held(methodcaller("acquire", False), (lock,), taken, lambda: work() if taken else None)
+
+
+def holding_soon(lock: Lock, seconds: float, work: Callable[[bool], T]) -> T:
+    """`work(True)` while holding `lock`, or `work(False)` without it if another thread holds it for so long."""
+    taken: list[Lock] = []
+    return held(methodcaller("acquire", timeout=seconds), (lock,), taken, lambda: work(bool(taken)))
+
+
+def held(
+    take: methodcaller,
+    locks: Sequence[Lock],
+    taken: list[Lock],
+    work: Callable[P, T],
+    /,
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> T:
+    """`work(*args, **kwargs)` with those of `locks` that could be acquired, which are added to `taken`."""
+    acquire = partial(taken.extend, compress(locks, map(take, locks)))
+    release: partial[deque[None]] = partial(deque, map(_RELEASE, taken), 0)  # a second call finds nothing left
+    try:
+        try:
+            acquire()
+            return work(*args, **kwargs)
+        finally:
+            release()
+    finally:
+        release()
+
+
+# The garbage collector -----------------------------------------------------------------------------------------------
+#
+# Its finalizers and callbacks are not part of a recorded program. And planning creates many objects that stay: the
+# collector would traverse all of them again and again without finding garbage.
+
+
+@final
+class _Collector:
+    """The collector, shared by all threads: it resumes when the last thread that paused it has finished."""
+
+    def __init__(self) -> None:
+        self._lock = make_lock(waits_for_others=False)
+        self._pauses = 0
+        self._enabled = False
+        self._own = threading.local()  # the pauses of this thread, in `count`
+        tell_in_child(self, _Collector._forked)
+
+    def pause(self) -> None:
+        with self._lock:
+            if not self._pauses:
+                self._enabled = gc.isenabled()
+            self._pauses += 1
+            self._own.count = self._of_this_thread() + 1
+            gc.disable()
+
+    def resume(self) -> None:
+        with self._lock:
+            self._pauses -= 1
+            self._own.count -= 1
+            if not self._pauses and self._enabled:
+                gc.enable()
+
+    def _of_this_thread(self) -> int:
+        return getattr(self._own, "count", 0)
+
+    def _forked(self) -> None:
+        """In a forked child the other threads no longer exist."""
+        if self._pauses:
+            self._pauses = self._of_this_thread()
+            if not self._pauses and self._enabled:
+                gc.enable()
+
+
+_collector = _Collector()
+
+
+@contextmanager
+def paused_gc() -> Iterator[None]:
+    """No garbage collection in any thread until this ends; objects without reference cycles are freed as usual."""
+    _collector.pause()
+    try:
+        yield
+    finally:
+        _collector.resume()

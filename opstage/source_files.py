@@ -1,22 +1,26 @@
-"""Import a user's file and find functions in it. Any failure is a `Refusal` with the line in the user's file."""
+"""The user's Python files: which files one depends on, import with the functions in it, and changes since an import.
+
+Any failure of an import is a `Refusal` with the line in the user's file.
+"""
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
+import marshal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import CodeType, ModuleType, TracebackType
+from types import CodeType, FunctionType, ModuleType, TracebackType
 from typing import Any, final
 
 from typing_extensions import override
 
 from .ops.errors import OpstageError, Place, SourceLine, a_type, is_library, is_user_file, nearest
 from .ops.spec import declared
-from .written_files import source_root
 
 
 class Refusal(Exception):
@@ -26,6 +30,91 @@ class Refusal(Exception):
         super().__init__(reason)
         self.reason = reason
         self.source = source
+
+
+# Files that a file depends on, found in its text ---------------------------------------------------------------------
+
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+_FRAMEWORK = Path(__file__).resolve().parent
+"""The framework's folder. A user's file may be in its checkout; the framework's files are never the user's."""
+
+
+def source_root(file: Path) -> Path:
+    """The folder from which a file's own imports are found."""
+    root = file.absolute().parent
+    while (root / "__init__.py").is_file():
+        root = root.parent
+    return root
+
+
+def files_of(file: Path) -> tuple[Path, ...]:
+    """The file, and the local files that it imports, directly or indirectly, anywhere in their code."""
+    file = file.absolute()
+    root, found = source_root(file), {file: None}
+    waiting = [file]
+    while waiting:
+        each = waiting.pop()
+        packages = [folder / "__init__.py" for folder in each.parents if folder.is_relative_to(root) and folder != root]
+        for path in (*packages, *(path for _, paths in _imports(each, _tree(each), root) for path in paths)):
+            if path.is_file() and path not in found:
+                found[path] = None
+                waiting.append(path)
+    return tuple(found)
+
+
+def late_import(file: Path) -> tuple[Path, int] | None:
+    """The file and line of the first local import that is inside a function."""
+    root = source_root(file)
+    for each in files_of(file):
+        tree = _tree(each)
+        inside = {
+            id(node)
+            for function in ast.walk(tree)
+            if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+            for node in ast.walk(function)
+        }
+        for node, paths in _imports(each, tree, root):
+            if id(node) in inside and paths:
+                return each, node.lineno
+    return None
+
+
+def _tree(file: Path) -> ast.Module:
+    try:
+        return ast.parse(file.read_bytes())
+    except (OSError, ValueError, SyntaxError, RecursionError):
+        return ast.Module([], [])
+
+
+def _imports(file: Path, tree: ast.Module, root: Path) -> Iterator[tuple[ast.Import | ast.ImportFrom, list[Path]]]:
+    """The imports of a file, each with the files under `root` that it reads."""
+    for node in ast.walk(tree):
+        names: list[str] = []
+        base = root
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                base = file.parents[min(node.level, len(file.parents)) - 1]
+            start = f"{node.module}." if node.module else ""
+            names = [*([node.module] if node.module else []), *(f"{start}{alias.name}" for alias in node.names)]
+        else:
+            continue
+        found = [path for name in names for path in _files(base, name)]
+        yield node, [path for path in found if not path.resolve().is_relative_to(_FRAMEWORK)]
+
+
+def _files(base: Path, dotted: str) -> list[Path]:
+    """The files that importing a dotted name from a folder reads there."""
+    found, place = [], base
+    for part in dotted.split("."):
+        place = place / part
+        found += [path for path in (place / "__init__.py", place.with_name(f"{place.name}.py")) if path.is_file()]
+    return found
+
+
+# Imports -------------------------------------------------------------------------------------------------------------
 
 
 def load_file(path: Path) -> ModuleType:
@@ -138,8 +227,8 @@ class _FromText(SourceFileLoader):
 
     @override
     def get_code(self, fullname: str) -> CodeType:
-        code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
-        return code
+        self.compiled: CodeType = self.source_to_code(self.get_data(self.path), self.path)
+        return self.compiled
 
 
 def import_from_text() -> None:
@@ -148,7 +237,10 @@ def import_from_text() -> None:
 
     def get_code(loader: SourceFileLoader, fullname: str) -> CodeType | None:
         path = loader.get_filename(fullname)
-        return _FromText(fullname, path).get_code(fullname) if is_own_file(path) else kept(loader, fullname)
+        if not is_own_file(path):
+            return kept(loader, fullname)
+        code = vars(loader)["compiled"] = _FromText(fullname, path).get_code(fullname)
+        return code
 
     _HOOK.get_code = get_code
 
@@ -266,3 +358,111 @@ def _functions(owner: Any) -> list[str]:
         for key, value in vars(owner).items()
         if callable(value) and not key.startswith("_") and getattr(value, "__module__", name) == name
     ]
+
+
+# Whether an imported module still matches its source text -------------------------------------------------------------
+
+
+def is_as_written(module: ModuleType, text: bytes) -> bool:
+    """Whether an imported module is that of `text`: the code that it was made from, where that is known, its functions,
+    and the literals in it and in its classes.
+
+    Values that the code may change later, such as a counter or a container that it fills, are ignored.
+    """
+    tree, code = ast.parse(text), compile(text, str(module.__file__), "exec", dont_inherit=True)
+    imported = _imported_code(module)
+    if imported is not None and imported != code:
+        return False
+    return _has(vars(module), tree.body, module, frozenset(_codes(code)), _changing(tree))
+
+
+def _imported_code(module: ModuleType) -> CodeType | None:
+    """The code that a module was made from, as its loader or else Python's cache has it."""
+    spec = module.__spec__
+    code: CodeType | None = getattr(getattr(spec, "loader", None), "compiled", None)
+    if code is None and spec is not None and spec.cached is not None and not sys.dont_write_bytecode:
+        with suppress(OSError, ValueError, EOFError, TypeError):
+            data = Path(spec.cached).read_bytes()
+            code = marshal.loads(data[16:]) if data.startswith(importlib.util.MAGIC_NUMBER) else None
+    return code
+
+
+def _has(
+    names: Mapping[str, Any],
+    body: list[ast.stmt],
+    module: ModuleType,
+    codes: frozenset[CodeType],
+    changing: frozenset[str],
+) -> bool:
+    """Whether the names of a module or a class have the functions and literals that its body gives them."""
+    for value in names.values():
+        wraps = isinstance(value, (property, staticmethod, classmethod))
+        parts: list[Any] = [getattr(value, p, None) for p in ("__func__", "fget", "fset", "fdel")] if wraps else [value]
+        for each in parts:
+            own = isinstance(each, FunctionType) and each.__module__ == module.__name__
+            if own and each.__code__.co_filename == module.__file__ and each.__code__ not in codes:
+                return False
+    written: dict[str, list[ast.expr | None]] = {}
+    for node in body:
+        kind = names.get(node.name) if isinstance(node, ast.ClassDef) else None
+        if isinstance(node, ast.ClassDef) and isinstance(kind, type) and kind.__module__ == module.__name__:
+            plain = type(kind) is type  # a metaclass may make anything of a value
+            inner = [each for each in node.body if plain or isinstance(each, _DEFINITIONS)]
+            if not _has(vars(kind), inner, module, codes, changing):
+                return False
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                if isinstance(target, ast.Name):
+                    written.setdefault(target.id, []).append(node.value)
+    return not any(
+        name in names and name not in changing and len(nodes) == 1 and _differs(nodes[0], names[name])
+        for name, nodes in written.items()
+    )
+
+
+def _differs(node: ast.expr | None, value: Any) -> bool:
+    """Whether a literal is another value; False for other expressions, and for descriptors, which a class makes."""
+    if node is None or hasattr(type(value), "__get__"):
+        return False
+    try:
+        literal = ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return False
+    return type(literal) is not type(value) or bool(literal != value)
+
+
+def _changing(tree: ast.Module) -> frozenset[str]:
+    """Names and attributes whose values the code of a module may change after assigning them."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        changed: list[ast.expr] = []
+        if isinstance(node, (ast.Global, ast.Nonlocal)):
+            found |= {*node.names}
+        elif isinstance(node, (ast.Subscript, ast.Attribute)) and not isinstance(node.ctx, ast.Load):
+            changed = [node.value]
+            # attributes of self are compared with their class
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) != "self":
+                found.add(node.attr)
+        elif isinstance(node, ast.AugAssign):
+            changed = [node.target]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            changed = [node.func.value]  # a method may change its object
+        found |= {each.id for each in changed if isinstance(each, ast.Name)}
+    for node in tree.body:  # code that runs at import, except the assignments that are compared
+        if isinstance(node, (ast.Assign, ast.AnnAssign, *_DEFINITIONS)):
+            continue
+        for each in ast.walk(node):
+            given = each.args if isinstance(each, ast.Call) else []
+            found |= {x.id for x in (*given, each) if isinstance(x, ast.Name) and (x in given or not _is_read(x))}
+    return frozenset(found)
+
+
+def _is_read(name: ast.Name) -> bool:
+    return isinstance(name.ctx, ast.Load)
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from _codes(constant)
