@@ -16,13 +16,7 @@ from ..runs.directory import other_version
 from ..training.program_check import check_model, record_model
 from .commands import OPTION_PATHS, DottedCommand, read_sizes, run_or_model, with_option_flags
 
-FORMATS = {
-    "text": (".txt",),
-    "dot": (".dot", ".gv"),
-    "svg": (".svg",),
-    "html": (".html", ".htm"),
-    "onnx": (".onnx",),
-}
+FORMATS = {"text": (".txt",), "dot": (".dot", ".gv"), "svg": (".svg",), "html": (".html", ".htm"), "onnx": (".onnx",)}
 """Maps each format to its file suffixes."""
 
 

@@ -162,12 +162,7 @@ def export_command(run: Path, form: str | None, out: Path, **flags: Any) -> None
 @click.option("--top-k", type=int, metavar="K", help="Draw from the K likeliest bytes alone (default: from all).")
 @with_option_flags
 def generate(
-    source: Path,
-    prompt: str,
-    length: int,
-    temperature: float,
-    top_k: int | None,
-    **flags: str | int | None,
+    source: Path, prompt: str, length: int, temperature: float, top_k: int | None, **flags: str | int | None
 ) -> None:
     """Print PROMPT and what the gpt in SOURCE makes of it.
 

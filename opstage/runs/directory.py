@@ -346,10 +346,7 @@ def read_preparation(directory: Path) -> Preparation | None:
 def read_digests(document: Document) -> dict[str, dict[str, Any]]:
     """Return the digests of the data by part, as `data_digest` returns them. Raises `UsageError`."""
     return {
-        part: {
-            "rows": digest["rows"].count(),
-            "arrays": {name: text.text() for name, text in digest["arrays"].items()},
-        }
+        part: {"rows": digest["rows"].count(), "arrays": {name: text.text() for name, text in digest["arrays"].items()}}
         for part, digest in document.items()
     }
 

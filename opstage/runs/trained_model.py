@@ -199,11 +199,7 @@ WHICH = ("last", "best", "ema")
 
 @called_by_users
 def load(
-    run: str | os.PathLike[str],
-    *,
-    which: str = "last",
-    options: Options | None = None,
-    model: Model | None = None,
+    run: str | os.PathLike[str], *, which: str = "last", options: Options | None = None, model: Model | None = None
 ) -> Trained:
     """The model that the run in a directory has trained.
 

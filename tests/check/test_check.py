@@ -214,11 +214,7 @@ def test_dims_are_told_with_the_place_where_they_were_bound() -> None:
 
 def test_arguments_are_named_as_the_program_names_them() -> None:
     report = check(lambda ops, images, labels: ops.sum(images), Spec("B 3"), [Spec("B", dtype="int64"), (2, 3)])
-    assert report.inputs == (
-        ("images", "(B, 3) float32"),
-        ("labels.0", "(B,) int64"),
-        ("labels.1", "(2, 3) float32"),
-    )
+    assert report.inputs == (("images", "(B, 3) float32"), ("labels.0", "(B,) int64"), ("labels.1", "(2, 3) float32"))
 
 
 # Named dims speak of every size -------------------------------------------------------------------------------------
@@ -287,12 +283,7 @@ def test_what_is_neither_proved_nor_refuted_is_a_condition() -> None:
 @pytest.mark.parametrize(
     ("program", "specs", "op", "reason"),
     [
-        (
-            lambda ops, x, y: x + y,
-            [Spec("B"), Spec("B", dtype="int64")],
-            "+",
-            "x is float32 but y is int64; cast one",
-        ),
+        (lambda ops, x, y: x + y, [Spec("B"), Spec("B", dtype="int64")], "+", "x is float32 but y is int64; cast one"),
         (
             lambda ops, x, y: ops.exp(y),
             [Spec("B"), Spec("B", dtype="int64")],

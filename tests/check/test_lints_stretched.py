@@ -54,8 +54,7 @@ def test_a_regression_whose_targets_lack_an_axis() -> None:
 
 
 @pytest.mark.parametrize(
-    ("x", "y"),
-    [("B T", "T"), ("B T", "1"), ("B T", "B 1"), ("B 1", "B T"), ("1 T", "B T"), ("", "B T"), ("1", "1 1")],
+    ("x", "y"), [("B T", "T"), ("B T", "1"), ("B T", "B 1"), ("B 1", "B T"), ("1 T", "B T"), ("", "B T"), ("1", "1 1")]
 )
 def test_one_stretched_operand_is_what_broadcasting_is_for(x: str, y: str) -> None:
     assert checked(RULE, lambda ops, x, y: x + y, Spec(x), Spec(y)) == []

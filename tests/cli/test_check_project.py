@@ -109,10 +109,7 @@ def test_an_excluded_folder_is_said_to_be(opstage: Command) -> None:
         ["old/*.py", "--exclude", "old"],
         [".", "--exclude", "x,y", "--exclude", "old"],
     ):
-        assert opstage("check", *words)[:2] == (
-            0,
-            "nothing to check: old/good.py is excluded by 'old' (--exclude)\n",
-        )
+        assert opstage("check", *words)[:2] == (0, "nothing to check: old/good.py is excluded by 'old' (--exclude)\n")
     project_file("opstage.toml", ["[check]", 'include = ["old"]', 'exclude = ["g*.py"]'])
     assert opstage("check")[:2] == (
         0,

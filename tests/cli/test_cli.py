@@ -284,11 +284,7 @@ def test_an_interrupt_ends_with_130(tmp_path: Path) -> None:
     """Ctrl-C once the first epoch's line is out."""
     words = ["train", "mlp", "--epochs", "4000", "--model.hidden", "8"]
     process = subprocess.Popen(
-        [*PROCESS, *words],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        [*PROCESS, *words], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     while not process.stdout.readline().startswith("epoch 1/"):

@@ -121,14 +121,8 @@ def test_a_page_shows_what_a_check_finds(opstage: Command, tmp_path: Path) -> No
         (["mlp", "--at", "B=1,B=2"], "B is given twice"),
         (["mlp", "--at", "C=1"], "mlp has no size 'C'; it has B"),
         (["gpt", "--at", "T=4096"], "gpt at T=4096: T <= 128 does not hold"),
-        (
-            ["mlp", "-o", "mlp.png"],
-            "mlp.png: no format has the suffix .png; expected one of .txt, .dot, .gv, .svg,",
-        ),
-        (
-            ["mlp", "-o", "mlp.svg", "--format", "html"],
-            "mlp.svg: --format html does not go with .svg",
-        ),
+        (["mlp", "-o", "mlp.png"], "mlp.png: no format has the suffix .png; expected one of .txt, .dot, .gv, .svg,"),
+        (["mlp", "-o", "mlp.svg", "--format", "html"], "mlp.svg: --format html does not go with .svg"),
         (["mlp", "--format", "onnx"], "name a file for it with -o FILE"),
         (["mlp", "-o", "none/mlp.txt"], "none/mlp.txt: cannot be written: No such file or directory"),
         (["mlp", "-o", "."], "is a directory"),

@@ -151,12 +151,7 @@ def test_an_interrupt_saves_and_ends_with_128_and_its_number(
     process.send_signal(number)
     _, err = process.communicate()
     assert process.returncode == code
-    assert err.split("\n") == [
-        f"saved; opstage train --resume {tmp_path / 'run'} goes on from here",
-        "",
-        word,
-        "",
-    ]
+    assert err.split("\n") == [f"saved; opstage train --resume {tmp_path / 'run'} goes on from here", "", word, ""]
     assert "Interrupted after" in (tmp_path / "run" / "report.html").read_text()
     assert (tmp_path / "run" / "checkpoint" / "checkpoint.json").exists()
     assert not (tmp_path / "run" / "lock").exists()

@@ -81,11 +81,7 @@ def test_any_registered_name_may_be_a_backend() -> None:
         ("timeout", True, "option timeout: True is not a number of seconds"),
         ("program_memory", "much", "option program_memory: an amount of memory is a number and a unit, not 'much'"),
         ("program_memory", "0MiB", "option program_memory: an amount of memory must be at least 1 byte"),
-        (
-            "program_memory",
-            1 << 27,
-            "option program_memory: 134217728 is not an amount of memory; expected text",
-        ),
+        ("program_memory", 1 << 27, "option program_memory: 134217728 is not an amount of memory; expected text"),
         *[(name, 1, f"option {name}: 1 is not a boolean; expected true or false") for name in BOOLEANS],
     ],
 )

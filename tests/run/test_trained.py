@@ -121,11 +121,7 @@ def test_a_run_is_judged_by_what_it_held_out(run: Path, copy: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("config.toml", "holds no run to use"),
-        ("checkpoint/checkpoint.json", "without parameters"),
-    ],
+    ("name", "message"), [("config.toml", "holds no run to use"), ("checkpoint/checkpoint.json", "without parameters")]
 )
 def test_a_run_that_is_not_whole_is_refused(copy: Path, name: str, message: str) -> None:
     (copy / name).unlink()
@@ -244,11 +240,7 @@ EXPORTED: dict[str, tuple[dict[str, Spec], dict[str, Any], Any]] = {
         {"x": np.eye(8, 2), "k": np.arange(8) % 2},
         lambda ops, w, x, k: {"a/b": w * x, "whole": k + k, "is": ops.equal(k, k), "x": ops.gather_vec(w[0], k)},
     ),
-    "an infinity": (
-        {"x": Spec("B 2")},
-        {"x": np.eye(8, 2)},
-        lambda ops, w, x: ops.log(ops.relu(w * x)),
-    ),
+    "an infinity": ({"x": Spec("B 2")}, {"x": np.eye(8, 2)}, lambda ops, w, x: ops.log(ops.relu(w * x))),
     "a size twice another": (
         {"x": Spec("B 2"), "z": Spec("B 2*T")},
         {"x": np.eye(8, 2), "z": np.ones((8, 6))},

@@ -126,11 +126,7 @@ def _bytes(context: click.Context, parameter: click.Parameter, text: str | None)
 @click.option("--ignore", multiple=True, callback=_rules, metavar="RULE,…", help="Rules whose warnings do not count.")
 @click.option("--exclude", multiple=True, metavar="PATTERN", help="Files and folders that are passed over in folders.")
 @click.option("--rules", is_flag=True, help="List all rules, and check nothing.")
-@click.option(
-    "--strict/--no-strict",
-    default=None,
-    help="What is not proved, conditions and --ranges, is an error.",
-)
+@click.option("--strict/--no-strict", default=None, help="What is not proved, conditions and --ranges, is an error.")
 @click.option("--warnings-as-errors/--no-warnings-as-errors", default=None, help="Warnings too end with exit code 1.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing of what is right.")
 @click.option("-v", "--verbose", is_flag=True, help="Show the inputs and constraints of every program.")
