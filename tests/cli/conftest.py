@@ -50,6 +50,15 @@ def opstage(
     return run
 
 
+def refusal(result: tuple[int, str, str]) -> str:
+    """The one line of a refusal: exit code 2, no traceback, nothing else."""
+    code, out, err = result
+    assert code == 2, (code, out, err)
+    assert "Traceback" not in err
+    assert err.startswith("opstage: ") and err.endswith("\n") and err.count("\n") == 1, err
+    return err.removeprefix("opstage: ").rstrip("\n")
+
+
 def start_forked(start: Callable[..., Any], entry: str, folder: str, output: int, errors: int) -> Any:
     """What `start` does, by the server of processes where that can."""
     words = ("-P", "-c", processes._PROCESS.format(main=entry), folder, processes._ROOT)

@@ -10,7 +10,6 @@ import pytest
 
 from opstage.interpreters.graph.cpu.cost import Limits
 from tests.cli.conftest import Command
-from tests.cli.test_cli import refusal
 
 MLP = ["mlp", "--model.hidden", "8", "--batch-size", "16", "--seconds", "0"]
 
@@ -55,21 +54,3 @@ def test_the_same_as_json(opstage: Command) -> None:
     assert figures["profile"]["limits"] == {"flops": 4e11, "bytes": 4e10, "threads": 2}
     code, out, _ = opstage("bench", *MLP, "--json")
     assert code == 0 and "profile" not in json.loads(out)
-
-
-@pytest.mark.parametrize(
-    ("words", "why"),
-    (
-        (["mpl"], "unknown model 'mpl' (did you mean 'mlp'?)"),
-        (["mlp", "--seconds", "-1"], "--seconds -1.0: expected a number of seconds, 0 or more"),
-        (["mlp", "--seconds", "nan"], "--seconds nan: expected a number of seconds"),
-        (["mlp", "--seconds", "soon"], "'soon' is not a valid float"),
-        (["mlp", "--batch-size", "0"], "batch_size must be at least 1 but is 0"),
-        (["mlp", "--backend", "shape_check"], "backend 'shape_check' computes no values, so there are no steps"),
-        (["mlp", "--profile", "--backend", "eager"], "--profile shows the kernels of backend 'compiled' on cpu"),
-        (["mlp", "--profile", "--options.detect_anomaly", "true"], "leave detect_anomaly out"),
-        (["mlp", "--profil"], "No such option"),
-    ),
-)
-def test_what_cannot_be_used_is_said_in_one_line(opstage: Command, words: list[str], why: str) -> None:
-    assert why in refusal(opstage("bench", *words))

@@ -288,20 +288,6 @@ def test_a_file_is_read_as_it_is_now(tmp_path: Path) -> None:
         assert done.returncode == code, done.stdout + done.stderr
 
 
-def test_words_that_cannot_be_used(opstage: Command, folder: Path) -> None:
-    for words, message in [
-        (["my_model"], "unknown model 'my_model' (did you mean 'my_model.py'?)"),
-        (["my_model.py", "--select", "shap"], "--select: unknown rule 'shap' (did you mean 'shape'?)"),
-        (["my_model.py:"], "no function is named"),
-        (["mlp", "--input", "x: B"], "--input is for a program of your own"),
-        (["my_model.py:loss", "--model.hidden", "8"], "--model.hidden is a setting of models"),
-        (["my_model.py:loss", "--time-limit", "soon"], "'soon' is not a duration"),
-        (["my_model.py:loss", "--memory-limit", "much"], "'much' is not an amount of memory"),
-    ]:
-        code, out, err = opstage("check", *words)
-        assert (code, out) == (2, "") and message in err and err.count("\n") == 1, err
-
-
 def test_the_hook_passes_over_files_without_declarations(opstage: Command, folder: Path) -> None:
     (folder / "setup.py").write_text("raise SystemExit('never run')\n")
     hook = (Path(__file__).resolve().parents[2] / ".pre-commit-hooks.yaml").read_text()

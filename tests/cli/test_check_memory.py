@@ -72,14 +72,8 @@ def test_a_step_that_takes_too_much_is_an_error(opstage: Command) -> None:
 
 
 def test_one_size_is_looked_for(opstage: Command) -> None:
-    code, _, err = opstage("check", "gpt", "--max-memory", "2GiB")
-    assert code == 2 and "B, T are open" in err
     code, out, _ = opstage("check", "gpt", "--max-memory", "2GiB", "--at", "T=64")
     assert code == 0 and "is the largest that fits 2GiB at T=64" in out
-    code, _, err = opstage("check", "mlp", "--forward", "--memory")
-    assert code == 2 and "whole training step" in err and "say --step" in err
-    code, _, err = opstage("check", "mlp", "--max-memory", "plenty")
-    assert code == 2 and "plenty" in err
 
 
 def test_memory_of_a_device_that_is_not_there(opstage: Command) -> None:

@@ -39,27 +39,6 @@ def test_sizes_make_numbers_of_it(opstage: Command) -> None:
     assert target["flops"].isdecimal()
 
 
-@pytest.mark.parametrize(
-    ("sizes", "said"),
-    [
-        ("C=8", "--at C=8: unknown dim 'C'; the dims are: B"),
-        ("B=0", "a size is at least 1"),
-        ("B", "expected NAME=NUMBER"),
-        ("B=1,B=2", "B is given twice"),
-    ],
-)
-def test_unusable_sizes_are_told(opstage: Command, sizes: str, said: str) -> None:
-    code, _, err = opstage("check", "mlp", "--at", sizes)
-    assert code == 2
-    assert said in err
-
-
-def test_sizes_outside_what_is_declared_are_unusable(opstage: Command) -> None:
-    code, _, err = opstage("check", "gpt", "--at", "B=2,T=4096")
-    assert code == 2
-    assert "T <= 128, which was declared, does not hold at B=2, T=4096" in err
-
-
 def test_a_program_of_ones_own_has_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text(MODEL)

@@ -15,7 +15,7 @@ import pytest
 import opstage
 from opstage.cli.info import CUDA_LIBRARIES, CUDA_PACKAGES, cuda_lines
 from opstage.compiler.gpu import machine as gpus
-from tests.cli.conftest import Command
+from tests.cli.conftest import Command, refusal
 from tests.processes import COMMAND, python
 
 TINY = ["--epochs", "1", "--model.hidden", "8"]
@@ -26,15 +26,6 @@ def digits(**changes: Any) -> dict[str, Any]:
     """Forty samples in the shape of the digits, four of each class."""
     rng = np.random.default_rng(0)
     return {"x": rng.random((40, 1, 8, 8), np.float32), "y": np.arange(40) % 10, **changes}
-
-
-def refusal(result: tuple[int, str, str]) -> str:
-    """The one line of a refusal: exit code 2, no traceback, nothing else."""
-    code, out, err = result
-    assert code == 2, (code, out, err)
-    assert "Traceback" not in err
-    assert err.startswith("opstage: ") and err.endswith("\n") and err.count("\n") == 1, err
-    return err.removeprefix("opstage: ").rstrip("\n")
 
 
 # What works ---------------------------------------------------------------------------------------------------------
@@ -135,46 +126,6 @@ def test_version(opstage: Command) -> None:
 
 
 # What does not ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["mpl"], r"unknown model 'mpl' \(did you mean 'mlp'\?\)"),
-        (["mlp", "--backend", "eagre"], r"unknown backend 'eagre' \(did you mean 'eager'\?\)"),
-        (["mlp", "--device", "cuba"], r"'cuba' is not one of 'cpu', 'cuda' \(did you mean 'cuda'\?\)"),
-        (["mlp", "--dtype", "float46"], r"'float46' is not one of .* \(did you mean 'float64'\?\)"),
-        (["mlp", "--epochs", "0"], r"--epochs: .*at least 1 but is 0"),
-        (["mlp", "--epochs", "-3"], r"--epochs: .*at least 1 but is -3"),
-        (["mlp", "--epochs", "two"], r"'two' is not a valid integer"),
-        (["mlp", "--lr", "-1"], r"--lr: .*at least 0 but is -1"),
-        (["mlp", "--lr", "nan"], r"--lr: .*nan is not finite"),
-        (["mlp", "--lr", "inf"], r"--lr: .*inf is not finite"),
-        (["mlp", "--lr", "fast"], r"'fast' is not a valid float.*see opstage train --help"),
-        (["mlp", "--batch-size", "0"], r"--batch-size: .*at least 1 but is 0"),
-        (["mlp", "--batch-size", "-1"], r"--batch-size: .*at least 1 but is -1"),
-        (["mlp", "--batch-size", "9999"], r"batch_size=9999 is larger than the dataset, which has 1438 rows"),
-        (["mlp", "--seed", "-1"], r"-1 is not a seed; expected an integer with 0 <= seed < 2\^64"),
-        (["mlp", "--seed", str(2**64)], r"is not a seed"),
-        (["mlp", "--backend", "shape_check"], r"backend 'shape_check' computes no values.*opstage check mlp"),
-        (["mlp", "--epoch", "3", "--nope"], r"No such option.*see opstage train --help"),
-        (["mlp", "cnn"], r"unexpected extra argument"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
-)
-def test_bad_words_are_one_line(opstage: Command, tmp_path: Path, words: list[str], message: str) -> None:
-    assert re.search(message, refusal(opstage("train", *words)))
-    assert not any(tmp_path.iterdir())
-
-
-def test_cuda_is_never_replaced_in_silence(opstage: Command) -> None:
-    line = refusal(opstage("train", "mlp", "--device", "cuda"))
-    assert "device 'cuda' needs" in line
-    assert "device 'cuda'" in refusal(opstage("check", "mlp", "--device", "cuda"))
-
-
-def test_an_unknown_command(opstage: Command) -> None:
-    assert "No such command 'trian'" in refusal(opstage("trian"))
 
 
 def test_no_command_shows_the_help(opstage: Command) -> None:

@@ -12,7 +12,6 @@ from opstage.interpreters.graph import Graph
 from opstage.models import MODELS, model
 from opstage.training.program_check import record_model
 from tests.cli.conftest import Command
-from tests.cli.test_cli import refusal
 
 WITH_WARNING = """import opstage
 from opstage import Spec
@@ -108,26 +107,3 @@ def test_a_page_shows_what_a_check_finds(opstage: Command, tmp_path: Path) -> No
             str(tmp_path) + "/", ""
         )
         assert page.count('<span class="remark warning">') == 1
-
-
-@pytest.mark.parametrize(
-    ("words", "why"),
-    (
-        (["mpl"], "unknown model 'mpl' (did you mean 'mlp'?)"),
-        (["mlp", "--format", "pdf"], "'pdf' is not one of"),
-        (["mlp", "--at", "B"], "--at B: expected NAME=NUMBER, as in --at B=32,T=16"),
-        (["mlp", "--at", "B=-1"], "--at B=-1: expected NAME=NUMBER"),
-        (["mlp", "--at", "B=0"], "a size is at least 1"),
-        (["mlp", "--at", "B=1,B=2"], "B is given twice"),
-        (["mlp", "--at", "C=1"], "mlp has no size 'C'; it has B"),
-        (["gpt", "--at", "T=4096"], "gpt at T=4096: T <= 128 does not hold"),
-        (["mlp", "-o", "mlp.png"], "mlp.png: no format has the suffix .png; expected one of .txt, .dot, .gv, .svg,"),
-        (["mlp", "-o", "mlp.svg", "--format", "html"], "mlp.svg: --format html does not go with .svg"),
-        (["mlp", "--format", "onnx"], "name a file for it with -o FILE"),
-        (["mlp", "-o", "none/mlp.txt"], "none/mlp.txt: cannot be written: No such file or directory"),
-        (["mlp", "-o", "."], "is a directory"),
-        (["mlp", "--model.hiden", "8"], "did you mean 'hidden'"),
-    ),
-)
-def test_what_cannot_be_used_is_said_in_one_line(opstage: Command, words: list[str], why: str) -> None:
-    assert why in refusal(opstage("graph", *words))

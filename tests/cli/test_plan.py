@@ -12,8 +12,7 @@ from opstage import Model, Recipe
 from opstage.runs import plan as planned
 from opstage.runs.settings import Settings
 from opstage.runs.sources import Loaded, load_data
-from tests.cli.conftest import Command
-from tests.cli.test_cli import refusal
+from tests.cli.conftest import Command, refusal
 from tests.planning.flat import FLAT
 
 MLP = ["mlp", "--model.hidden", "8"]
@@ -70,25 +69,6 @@ def test_a_device_of_a_file(opstage: Command, tmp_path: Path) -> None:
     code, out, err = opstage("plan", *MLP, "--at", "B=16", "--on", str(tmp_path / "half.toml"))
     assert (code, err) == (0, "")
     assert "by rates that are given: half (made up)" in out
-
-
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        (("mlp", "--at", "B=64", "--on", "h10"), "unknown device 'h10' (did you mean 'h100'?)"),
-        (("mlp", "--at", "B=64", "--on", "none.toml"), "none.toml"),
-        (("mlp", "--at", "B=64,C=3"), "C"),
-        (("mlp", "--at", "B=64", "--dtype", "exact"), "fractions"),
-        (("mlp", "--at", "B=64", "--backend", "shape_check"), "no calibration for backend"),
-        (("mlp", "--at", "B=64", "--steps", "1", "--epochs", "1"), "give one of them"),
-        (("mlp", "--at", "B=100000000", "--epochs", "1"), "no batch of 100000000"),
-        (("gpt", "--at", "B=2,T=1000"), "T"),
-        (("mlp", "--at", "B=4", "--options.detect_anomaly", "true"), "without a watch"),
-        (("cnnn", "--at", "B=2"), "unknown model 'cnnn'"),
-    ],
-)
-def test_what_cannot_be_used(opstage: Command, words: tuple[str, ...], why: str) -> None:
-    assert why in refusal(opstage("plan", *words))
 
 
 def test_sizes_left_out_are_those_of_the_recipe(opstage: Command) -> None:

@@ -67,44 +67,6 @@ def test_a_printed_configuration_is_one_to_run_again(opstage: Command, tmp_path:
     assert tomllib.loads(second) == tomllib.loads(first)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--model.dept", "6"], "opstage: --model.dept: [model] has no key 'dept'"),
-        (["--model.hiden", "6"], "(did you mean 'hidden'?)"),
-        (["--modl.hidden", "6"], "--modl.hidden: no table [modl] (did you mean 'model'?)"),
-        (["--options.seed", "x"], "--options.seed: 'x' is not an integer"),
-        (["--model.dropout"], "--model.dropout: it has no value; expected a number"),
-        (["--optimizer.name", "adan"], "(did you mean 'adam'?)"),
-        (["--optimizer.name", "sgd", "--optimizer.betas", "0.9,0.99"], "sgd has no betas"),
-        (["--optimizer.warmup", "2"], "--optimizer.warmup: warmup must be a share of the steps"),
-        (["--lr", "-1"], "--lr: lr must be finite and at least 0 but is -1.0"),
-        (["--lr", "nan"], "--lr: optimizer.lr: nan is not finite"),
-        (["--config", "none.toml"], "none.toml: cannot read the configuration: No such file"),
-        (["--config", "bad.toml"], "bad.toml: not a TOML file"),
-        (["--config", "wrong.toml"], "wrong.toml:3: options.seed: '7' is not an integer"),
-        (["--config", "unknown.toml"], "unknown.toml:1: no key 'epoch' outside the tables"),
-        (["--out", "file/run"], "cannot be written"),
-        (["--resume", "nowhere"], "nowhere holds no run to resume"),
-        (["--resume", "nowhere", "--config", "bad.toml"], "leave --config out"),
-        (["--compare", "eager"], "a comparison needs two sides"),
-    ],
-)
-def test_bad_settings_are_one_line_and_exit_code_2(
-    opstage: Command, tmp_path: Path, words: list[str], message: str
-) -> None:
-    (tmp_path / "bad.toml").write_text("run = [")
-    (tmp_path / "wrong.toml").write_text('[options]\n# a seed\nseed = "7"\n')
-    (tmp_path / "unknown.toml").write_text("epoch = 3\n")
-    (tmp_path / "file").write_text("")
-    before = sorted(tmp_path.iterdir())
-    code, _, err = opstage("train", "mlp", *words)
-    assert code == 2
-    assert message in err
-    assert err.count("\n") == 1
-    assert sorted(tmp_path.iterdir()) == before
-
-
 def test_check_takes_the_configuration_too(opstage: Command) -> None:
     code, out, _ = opstage("check", "mlp", "-v", "--model.hidden", "7", "--dtype", "float64")
     assert code == 0
