@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,17 +62,14 @@ def test_another_process_is_named_and_what_it_leaves_when_killed_is_taken_over(t
         assert (tmp_path / LOCK).read_text() == f"{os.getpid()}\n"
 
 
-def test_a_directory_with_a_run_is_not_started_again(tmp_path: Path) -> None:
+def test_a_directory_with_a_run_is_reopened_and_not_started_again(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="holds no run to resume"):
+        RunDirectory.reopen(tmp_path)
     (tmp_path / CONFIG).write_text("")
     with pytest.raises(UsageError, match="holds a run already; continue it with --resume"):
         RunDirectory.create(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == [CONFIG]
     RunDirectory.reopen(tmp_path).close()
-
-
-def test_a_directory_without_a_run_cannot_be_reopened(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="holds no run to resume"):
-        RunDirectory.reopen(tmp_path)
 
 
 def test_an_abandoned_run_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -89,19 +87,17 @@ def test_an_abandoned_run_leaves_nothing_behind(tmp_path: Path) -> None:
 
 def test_a_path_that_cannot_be_a_directory_is_one_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="cannot be written"):
-        RunDirectory.create(tmp_path / "file" / "run")
-    with pytest.raises(UsageError, match="cannot be written"):
-        RunDirectory.create(tmp_path / "file")
-    with pytest.raises(UsageError, match="cannot be written"):
-        RunDirectory.create(Path("/proc/opstage-run"))
+    for path in (tmp_path / "file" / "run", tmp_path / "file", Path("/proc/opstage-run")):
+        with pytest.raises(UsageError, match="cannot be written"):
+            RunDirectory.create(path)
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_full_disk_takes_a_new_directory_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def full(*_: object) -> int:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+
+def test_a_full_disk_takes_a_new_directory_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(UsageError, match="No space left on device"):
         RunDirectory.create(tmp_path / "new")
@@ -112,20 +108,18 @@ STEP = {"kind": "step", "step": 10, "epoch": 0, "loss": 1.5}
 EPOCH = {"kind": "epoch", "step": 12, "epoch": 0, "train_loss": 1.25, "held_out": {"loss": 1.0}}
 
 
-def test_lines_are_read_back(tmp_path: Path) -> None:
-    log = MetricLog(tmp_path / "m.jsonl")
-    log.append(STEP)
-    log.append(EPOCH)
+def logged(path: Path, *lines: dict[str, object]) -> list[dict[str, Any]]:
+    log = MetricLog(path)
+    for each in lines:
+        log.append(each)
     log.close()
-    assert read_metrics(tmp_path / "m.jsonl") == [STEP, EPOCH]
+    return read_metrics(path)
 
 
-def test_what_is_not_finite_is_null(tmp_path: Path) -> None:
-    log = MetricLog(tmp_path / "m.jsonl")
-    log.append({**STEP, "loss": float("nan")})
-    log.append({**EPOCH, "held_out": {"loss": float("inf")}})
-    log.close()
-    step, epoch = read_metrics(tmp_path / "m.jsonl")
+def test_lines_are_read_back_and_what_is_not_finite_is_null(tmp_path: Path) -> None:
+    assert logged(tmp_path / "a.jsonl", STEP, EPOCH) == [STEP, EPOCH]
+    infinite = {**STEP, "loss": float("nan")}, {**EPOCH, "held_out": {"loss": float("inf")}}
+    step, epoch = logged(tmp_path / "b.jsonl", *infinite)
     assert (step["loss"], epoch["held_out"]) == (None, {"loss": None})
     (panel,) = Curves([step, epoch]).panels()
     assert [curve.points for curve in panel.curves] == [((12, 1.25),)]
@@ -153,7 +147,7 @@ def test_a_line_that_does_not_fit_on_the_disk_is_taken_back(tmp_path: Path, monk
 
     def nearly_full(file: int, data: memoryview) -> int:
         if not left[0]:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            full()
         count = write(file, data[: left[0]])
         left[0] -= count
         return count

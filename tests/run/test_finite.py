@@ -65,19 +65,11 @@ class Told:
         raise AssertionError("nobody interrupts")
 
 
-def fitted(
-    backend: str = "eager",
-    x: Any = X,
-    held_out: Any = Y,
-    lr: float = 0.01,
-    params: Any = None,
-    saver: Any = None,
-    **how: Any,
-) -> list[EpochResult]:
+def fitted(backend: str = "eager", x: Any = X, held_out: Any = Y, params: Any = None, **how: Any) -> list[EpochResult]:
     params = {"w": np.zeros((1, 3))} if params is None else params
     trainer = opstage.scalar_trainer(loss, params, options=Options(backend=backend, validate=False))
     batches, test = Rows(4, x, Y), Rows(12, X, held_out)
-    return fit(trainer, optim.adam(lr=lr), batches, test, metrics, epochs=2, saver=saver, **how)
+    return fit(trainer, optim.adam(lr=0.01), batches, test, metrics, epochs=2, **how)
 
 
 def with_one(array: Any, index: tuple[int, ...], value: float) -> Any:
@@ -118,28 +110,17 @@ def test_who_wants_to_goes_on_regardless() -> None:
 
 
 def test_frozen_parameters_may_hold_infinities_and_those_of_a_start_are_looked_at() -> None:
-    def masked(ops: Any, params: Any, x: Any, y: Any) -> Any:
-        return ops.mse_loss(ops.linear(params["w"], None, x), y)
-
     params = {"w": np.zeros((1, 3)), "mask": np.array([0.0, -np.inf])}
     flags = {"w": True, "mask": False}
-    trainer = opstage.scalar_trainer(masked, params, requires_grad=flags, options=Options(validate=False))
+    trainer = opstage.scalar_trainer(loss, params, requires_grad=flags, options=Options(validate=False))
     batches, adam = Loader(from_arrays(x=X, y=Y), 4), optim.adam(lr=0.1)
     assert len(fit(trainer, adam, batches, batches, metrics, epochs=1)) == 1
     state = trainer.init_optim(adam)
     saved = trainer.export_optim(adam, state)
     broken = replace(saved, slots={"w": (saved.slots["w"][0], np.full((1, 3), np.inf, np.float32))})
     with pytest.raises(NotFiniteError, match=r"moment 1 of adam for .*w.* is inf"):
-        fit(
-            trainer,
-            adam,
-            batches,
-            batches,
-            metrics,
-            epochs=2,
-            state=trainer.import_optim(adam, broken),
-            start=Position(),
-        )
+        again = {"state": trainer.import_optim(adam, broken), "start": Position()}
+        fit(trainer, adam, batches, batches, metrics, epochs=2, **again)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -218,14 +199,17 @@ def test_a_run_that_diverges_exits_with_1_and_keeps_the_last_finite_checkpoint(t
     assert invoked("--resume", str(out)).return_value == 1, "a checkpoint of such numbers is not gone on from"
 
 
-def test_without_a_directory_too() -> None:
-    run = invoked(*SMALL, "--lr", "1e20")
-    assert run.return_value == 1 and "with the same settings" in run.stderr
-
-
-def test_a_comparison_of_sides_that_both_diverge_is_no_agreement() -> None:
-    run = invoked(*SMALL, "--lr", "1e20", "--compare", "eager,eager:fast_kernels=false", "--compare-steps", "5")
-    assert run.return_value == 1 and "the loss is not finite on either side" in run.output
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "with the same settings"),
+        (["--compare", "eager,eager:fast_kernels=false", "--compare-steps", "5"], "is not finite on either side"),
+    ],
+    ids=["a run that is not kept", "a comparison of sides that both diverge"],
+)
+def test_without_a_directory_too(words: list[str], said: str) -> None:
+    run = invoked(*SMALL, "--lr", "1e20", *words)
+    assert run.return_value == 1 and said in run.output + run.stderr
 
 
 def test_python_s_own_runs_raise(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,11 +33,10 @@ from opstage.runs import (
 from opstage.runs import journal as journal
 from opstage.runs.directory import CHECKPOINT
 from opstage.runs.metrics import read_metrics
-from opstage.runs.run import run_task
+from opstage.runs.run import Unwatched, run_task
 from opstage.runs.settings import configure_resumed
 from opstage.runs.task import prepare
 from opstage.training import checkpoint
-from opstage.training.fit import EpochResult
 
 SMALL = {
     "run": {"model": "mlp", "epochs": 2, "log_every": 3, "checkpoint_every": 4, "plot": False},
@@ -46,26 +45,33 @@ SMALL = {
 }
 
 
-class Quiet:
-    """A watcher that interrupts after a number of steps, if given one."""
+class Killed(BaseException):
+    """The end of a run that nobody handles."""
 
-    def __init__(self, stop_after: int | None = None):
-        self.stop_after = stop_after
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def kill() -> None:
+    raise Killed
+
+
+def full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class Quiet(Unwatched):
+    """A watcher that interrupts the run after a number of steps, if given one, or does something else to it."""
+
+    def __init__(self, stop_after: int | None = None, stop: Callable[[], None] = interrupt):
+        self.stop_after, self.stop = stop_after, stop
         self.seen = 0
-
-    def __enter__(self) -> Quiet:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        return None
 
     def step(self, epoch: int, step: int, loss: float, samples: int) -> None:
         self.seen += 1
         if self.seen == self.stop_after:
-            raise KeyboardInterrupt
-
-    def epoch(self, result: EpochResult) -> None:
-        pass
+            self.stop()
 
 
 def configured(out: Path, **more: Any) -> Configuration:
@@ -76,6 +82,27 @@ def configured(out: Path, **more: Any) -> Configuration:
 def started(configuration: Configuration, watcher: Quiet | None = None, *, resume: bool = False) -> RunOutcome:
     watcher = watcher if watcher is not None else Quiet()
     return run_task(prepare(configuration.settings), configuration, lambda done, steps: watcher, resume=resume)
+
+
+def interrupted(configuration: Configuration, stop_after: int) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        started(configuration, Quiet(stop_after))
+
+
+def flags(**settings: str) -> list[Layer]:
+    """Flags such as --run.epochs, given as run_epochs."""
+    named = {name.replace("_", ".", 1): value for name, value in settings.items()}
+    return [Layer(named, {path: f"--{path}" for path in named}, text=True)]
+
+
+def resumed(out: Path, watcher: Quiet | None = None) -> RunOutcome:
+    return started(configure_resumed(out, environ={}), watcher, resume=True)
+
+
+def longer(out: Path, epochs: int, said: list[str]) -> RunOutcome:
+    """The run gone on with for another number of epochs, and what it says."""
+    again = configure_resumed(out, flags=flags(run_epochs=str(epochs)), environ={})
+    return run_task(prepare(again.settings), again, lambda done, steps: Quiet(), resume=True, say=said.append)
 
 
 def metrics(out: Path) -> list[dict[str, Any]]:
@@ -157,12 +184,11 @@ def test_an_interrupted_run_goes_on_to_the_same_end(tmp_path: Path, stop: int) -
     """Steps 1-11 are the first epoch; lines are written every 3 steps, checkpoints every 4."""
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     started(configured(whole))
-    with pytest.raises(KeyboardInterrupt):
-        started(configured(cut), Quiet(stop_after=stop))
+    interrupted(configured(cut), stop)
     assert checkpoint.load(cut / CHECKPOINT).trainer.steps_taken == stop
     assert "Interrupted after" in (cut / "report.html").read_text()
     again = Quiet()
-    started(configure_resumed(cut, environ={}), again, resume=True)
+    resumed(cut, again)
     assert again.seen == 22 - stop
     assert metrics(cut) == metrics(whole)
     assert_same_checkpoint(whole, cut)
@@ -177,12 +203,10 @@ def test_batches_cut_ahead_are_the_same_run(tmp_path: Path, stop: int) -> None:
         cut = tmp_path / f"cut-{resumed_with}"
         configuration = configured(cut, data={"batch_size": 128, "prefetch": 2})
         assert isinstance(prepare(configuration.settings).batches, Prefetch)
-        with pytest.raises(KeyboardInterrupt):
-            started(configuration, Quiet(stop_after=stop))
+        interrupted(configuration, stop)
         assert not cutting()
         again = Quiet()
-        flags = [Layer({"data.prefetch": resumed_with}, {"data.prefetch": "--data.prefetch"}, text=True)]
-        started(configure_resumed(cut, flags=flags, environ={}), again, resume=True)
+        started(configure_resumed(cut, flags=flags(data_prefetch=resumed_with), environ={}), again, resume=True)
         assert again.seen == 22 - stop
         assert metrics(cut) == metrics(whole)
         assert_same_checkpoint(whole, cut)
@@ -221,23 +245,14 @@ def test_a_number_of_batches_ahead_is_not_negative(tmp_path: Path) -> None:
 def test_a_run_that_was_killed_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
     """As SIGKILL leaves it: lines beyond the checkpoint, the last one torn, and no final save."""
 
-    class Killed(BaseException):
-        pass
-
-    class Killer(Quiet):
-        def step(self, epoch: int, step: int, loss: float, samples: int) -> None:
-            self.seen += 1
-            if self.seen == 10:
-                raise Killed
-
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     started(configured(whole))
     with pytest.raises(Killed):
-        started(configured(cut), Killer())
+        started(configured(cut), Quiet(10, kill))
     with (cut / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "step", "st')
     again = Quiet()
-    started(configure_resumed(cut, environ={}), again, resume=True)
+    resumed(cut, again)
     assert again.seen == 22 - 8
     assert metrics(cut) == metrics(whole)
     assert_same_checkpoint(whole, cut)
@@ -247,50 +262,46 @@ def test_a_finished_run_resumes_to_nothing(tmp_path: Path) -> None:
     started(configured(tmp_path / "a"))
     watcher = Quiet()
     before = metrics(tmp_path / "a")
-    assert len(started(configure_resumed(tmp_path / "a", environ={}), watcher, resume=True).results) == 2
+    assert len(resumed(tmp_path / "a", watcher).results) == 2
     assert watcher.seen == 0
     assert metrics(tmp_path / "a") == before
 
 
 def test_a_run_that_never_saved_starts_over(tmp_path: Path) -> None:
-    class Killed(BaseException):
-        pass
-
-    class Killer(Quiet):
-        def step(self, epoch: int, step: int, loss: float, samples: int) -> None:
-            raise Killed
-
     with pytest.raises(Killed):
-        started(configured(tmp_path / "a"), Killer())
+        started(configured(tmp_path / "a"), Quiet(1, kill))
     watcher = Quiet()
-    started(configure_resumed(tmp_path / "a", environ={}), watcher, resume=True)
+    resumed(tmp_path / "a", watcher)
     assert watcher.seen == 22
 
 
 @pytest.fixture
 def finished(tmp_path: Path) -> Path:
     out = tmp_path / "run"
-    with pytest.raises(KeyboardInterrupt):
-        started(configured(out), Quiet(stop_after=2))
+    interrupted(configured(out), 2)
     return out
 
 
-def test_another_model_is_refused(finished: Path) -> None:
-    with pytest.raises(UsageError, match="holds a run of mlp, but the argument MODEL says cnn; leave that out"):
-        configure_resumed(finished, "cnn", environ={})
+@pytest.mark.parametrize(
+    ("model", "environ", "message"),
+    [
+        ("cnn", {}, "holds a run of mlp, but the argument MODEL says cnn; leave that out"),
+        (None, {"OPSTAGE_DTYPE": "float64"}, r'options.dtype = "float32", but environment variable OPSTAGE_'),
+    ],
+)
+def test_another_model_or_configuration_is_refused(
+    finished: Path, model: str | None, environ: dict[str, str], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        configure_resumed(finished, model, environ=environ)
     assert configure_resumed(finished, "mlp", environ={}).settings.run.model == "mlp"
-
-
-def test_another_configuration_is_refused(finished: Path) -> None:
-    with pytest.raises(UsageError, match=r'started with options.dtype = "float32", but environment variable OPSTAGE_'):
-        configure_resumed(finished, environ={"OPSTAGE_DTYPE": "float64"})
 
 
 def test_a_configuration_edited_by_hand_is_refused(finished: Path) -> None:
     file = finished / "config.toml"
     file.write_text(file.read_text().replace("hidden = [8]", "hidden = [9]"))
     with pytest.raises(UsageError, match=r"its model.hidden is \[8\], but the run's configuration says \[9\]"):
-        started(configure_resumed(finished, environ={}), resume=True)
+        resumed(finished)
 
 
 @pytest.mark.parametrize("text", [None, "{", "[]", "{}"])
@@ -299,7 +310,7 @@ def test_a_damaged_description_of_the_run_is_one_error(finished: Path, text: str
     if text is not None:
         (finished / "run.json").write_text(text)
     with pytest.raises(UsageError, match=r"run\.json: cannot be read"):
-        started(configure_resumed(finished, environ={}), resume=True)
+        resumed(finished)
 
 
 @pytest.fixture
@@ -307,17 +318,16 @@ def from_everywhere(tmp_path: Path) -> Path:
     """An interrupted run whose settings came from a file, the environment, a flag, the recipe and the defaults."""
     file, out = tmp_path / "mine.toml", tmp_path / "run"
     file.write_text("[model]\nhidden = [8]\n[run]\nplot = false\n")
-    flags = [Layer({"run.epochs": "2", "run.out": str(out)}, {"run.epochs": "--epochs", "run.out": "--out"}, text=True)]
-    configuration = configure("mlp", file=file, flags=flags, environ={"OPSTAGE_SEED": "4"})
-    with pytest.raises(KeyboardInterrupt):
-        started(configuration, Quiet(stop_after=2))
+    given = flags(run_epochs="2", run_out=str(out))
+    configuration = configure("mlp", file=file, flags=given, environ={"OPSTAGE_SEED": "4"})
+    interrupted(configuration, 2)
     return out
 
 
 FIRST = {
     "run.model": "the argument MODEL",
-    "run.epochs": "--epochs",
-    "run.out": "--out",
+    "run.epochs": "--run.epochs",
+    "run.out": "--run.out",
     "run.log_every": "default",
     "options.seed": "environment variable OPSTAGE_SEED",
     "optimizer.lr": "recipe of mlp",
@@ -338,9 +348,8 @@ def test_a_resumed_run_names_the_first_origins(from_everywhere: Path) -> None:
 
 
 def test_what_a_resumed_run_is_told_anew_has_its_own_origin(from_everywhere: Path) -> None:
-    values = {"run.log_every": "5", "run.epochs": "2"}
-    given = Layer(values, {path: f"--{path}" for path in values}, text=True)
-    resumed = configure_resumed(from_everywhere, flags=[given], environ={"OPSTAGE_SEED": "4"})
+    given = flags(run_log_every="5", run_epochs="2")
+    resumed = configure_resumed(from_everywhere, flags=given, environ={"OPSTAGE_SEED": "4"})
     expected = {**FIRST, "run.log_every": "--run.log_every"}
     assert {path: resumed.origins[path] for path in expected} == expected
     config = from_everywhere / "config.toml"
@@ -364,33 +373,31 @@ def test_damaged_origins_are_one_error(from_everywhere: Path, text: str) -> None
         configure_resumed(from_everywhere, environ={})
 
 
+X, Y = np.random.default_rng(0).random((300, 1, 8, 8), np.float32), np.arange(300) % 10
+
+
 def test_other_data_are_refused(tmp_path: Path) -> None:
-    generator = np.random.default_rng(0)
-    x, y = generator.random((300, 1, 8, 8), np.float32), np.arange(300) % 10
     file, out = tmp_path / "d.npz", tmp_path / "run"
-    np.savez(file, x=x, y=y)
-    with pytest.raises(KeyboardInterrupt):
-        started(configured(out, data={"file": str(file), "batch_size": 64}), Quiet(stop_after=1))
+    np.savez(file, x=X, y=Y)
+    interrupted(configured(out, data={"file": str(file), "batch_size": 64}), 1)
     before = sorted(out.rglob("*"))
-    np.savez(file, x=x * 2, y=y)
+    np.savez(file, x=X * 2, y=Y)
     with pytest.raises(
         UsageError, match=r"cannot be resumed: its training data have changed since: 240 rows \(x <f4 \[240"
     ):
-        started(configure_resumed(out, environ={}), resume=True)
+        resumed(out)
     assert sorted(out.rglob("*")) == before
-    np.savez(file, x=x, y=y)
-    started(configure_resumed(out, environ={}), resume=True)
+    np.savez(file, x=X, y=Y)
+    resumed(out)
 
 
 def test_a_run_is_resumed_from_another_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    generator = np.random.default_rng(0)
-    np.savez(tmp_path / "d.npz", x=generator.random((300, 1, 8, 8), np.float32), y=np.arange(300) % 10)
+    np.savez(tmp_path / "d.npz", x=X, y=Y)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(KeyboardInterrupt):
-        started(configured(Path("run"), data={"file": "d.npz", "batch_size": 64}), Quiet(stop_after=1))
+    interrupted(configured(Path("run"), data={"file": "d.npz", "batch_size": 64}), 1)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir("elsewhere")
-    started(configure_resumed(Path("../run"), environ={}), resume=True)
+    resumed(Path("../run"))
     assert (tmp_path / "run" / "report.html").read_text().count("Finished") == 1
 
 
@@ -398,28 +405,15 @@ def test_a_full_disk_in_the_middle_is_one_error_and_leaves_the_last_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "run"
-
-    class Filling(Quiet):
-        def step(self, epoch: int, step: int, loss: float, samples: int) -> None:
-            self.seen += 1
-            if self.seen == 6:
-                monkeypatch.setattr(os, "fsync", full)
-
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     with pytest.raises(UsageError, match="cannot be written: No space left on device"):
-        started(configured(out), Filling())
+        started(configured(out), Quiet(6, lambda: monkeypatch.setattr(os, "fsync", full)))
     monkeypatch.undo()
     assert checkpoint.load(out / CHECKPOINT).trainer.steps_taken == 4
     assert not list(out.rglob("*.tmp"))
-    started(configure_resumed(out, environ={}), resume=True)
+    resumed(out)
 
 
 def test_a_full_disk_at_the_start_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     task = prepare(configured(tmp_path / "run").settings)
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(UsageError, match="No space left on device"):
@@ -463,10 +457,9 @@ def test_events_after_a_resume_replace_those_beyond_the_checkpoint(tmp_path: Pat
     from tensorboard.compat.proto.event_pb2 import SessionLog
 
     out = tmp_path / "run"
-    with pytest.raises(KeyboardInterrupt):
-        started(configured(out, run={"tensorboard": True}), Quiet(stop_after=7))
+    interrupted(configured(out, run={"tensorboard": True}), 7)
     (before,) = out.glob("events.out.tfevents.*")
-    started(configure_resumed(out, environ={}), resume=True)
+    resumed(out)
     (after,) = set(out.glob("events.out.tfevents.*")) - {before}
     events = list(EventFileLoader(str(after)).Load())
     assert [event.step for event in events if event.session_log.status == SessionLog.START] == [8]
@@ -478,10 +471,8 @@ def test_a_run_is_extended(tmp_path: Path, schedule: str) -> None:
     """With a constant rate it ends as one that was to be so long from the first; a schedule has the new length."""
     values: dict[str, Any] = {"optimizer": {"schedule": schedule}}
     started(configured(tmp_path / "short", **values))
-    flags = [Layer({"run.epochs": "4"}, {"run.epochs": "--epochs"}, text=True)]
-    again = configure_resumed(tmp_path / "short", flags=flags, environ={})
     said: list[str] = []
-    run_task(prepare(again.settings), again, lambda done, steps: Quiet(), resume=True, say=said.append)
+    longer(tmp_path / "short", 4, said)
     whole = configured(tmp_path / "whole", **values, run={"epochs": 4})
     started(whole)
     lines = [line for line in metrics(tmp_path / "short") if line["kind"] == "step"]
@@ -498,7 +489,7 @@ def test_a_run_is_extended(tmp_path: Path, schedule: str) -> None:
         rate = f"{task.optimizer.scalars(half + 1)['lr']:.3g}"
         assert f"the schedule warmup_cosine is one of {task.steps} steps now, its rate {rate} from here" in said[0]
     kept = configure_resumed(tmp_path / "short", environ={})
-    assert (kept.settings.run.epochs, kept.origins["run.epochs"]) == (4, "--epochs")
+    assert (kept.settings.run.epochs, kept.origins["run.epochs"]) == (4, "--run.epochs")
 
 
 def test_a_run_that_was_stopped_early_goes_on_for_longer(tmp_path: Path) -> None:
@@ -506,31 +497,26 @@ def test_a_run_that_was_stopped_early_goes_on_for_longer(tmp_path: Path) -> None
     stopping = {"callbacks": {"patience": 1, "min_delta": 1e9}}
     outcome = started(configured(tmp_path / "run", **stopping, run={"epochs": 3}))
     assert len(outcome.results) == 2 and "has not become better" in outcome.stopped
-    for epochs, done in (("3", 2), ("8", 3), ("9", 4)):
-        flags = [Layer({"run.epochs": epochs}, {"run.epochs": "--epochs"}, text=True)]
-        again, said = configure_resumed(tmp_path / "run", flags=flags, environ={}), list[str]()
-        outcome = run_task(prepare(again.settings), again, lambda done, steps: Quiet(), resume=True, say=said.append)
+    for epochs, done in ((3, 2), (8, 3), (9, 4)):
+        said: list[str] = []
+        outcome = longer(tmp_path / "run", epochs, said)
         assert len(outcome.results) == done and outcome.stopped
-        assert [("waits anew from here" in line) for line in said] == ([] if epochs == "3" else [True])
+        assert [("waits anew from here" in line) for line in said] == ([] if epochs == 3 else [True])
     assert [line["epoch"] for line in metrics(tmp_path / "run") if line["kind"] == "epoch"] == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize(("stop", "epochs"), [(None, 1), (13, 1)])
-def test_a_run_is_not_cut_short(tmp_path: Path, stop: int | None, epochs: int) -> None:
-    configuration = configured(tmp_path / "run")
+@pytest.mark.parametrize("stop", [None, 13])
+def test_a_run_is_not_cut_short(tmp_path: Path, stop: int | None) -> None:
+    out = tmp_path / "run"
     if stop is None:
-        started(configuration)
+        started(configured(out))
     else:
-        with pytest.raises(KeyboardInterrupt):
-            started(configuration, Quiet(stop))
-    flags = [Layer({"run.epochs": str(epochs)}, {"run.epochs": "--epochs"}, text=True)]
-    again = configure_resumed(tmp_path / "run", flags=flags, environ={})
-    before = (tmp_path / "run" / "config.toml").read_bytes()
-    with pytest.raises(
-        UsageError, match=r"cannot be resumed for 1 epochs: it has (2 epochs done|begun its epoch 2); ask"
-    ):
-        started(again, resume=True)
-    assert (tmp_path / "run" / "config.toml").read_bytes() == before
+        interrupted(configured(out), stop)
+    before = (out / "config.toml").read_bytes()
+    message = r"cannot be resumed for 1 epochs: it has (2 epochs done|begun its epoch 2); ask"
+    with pytest.raises(UsageError, match=message):
+        longer(out, 1, [])
+    assert (out / "config.toml").read_bytes() == before
 
 
 @pytest.mark.parametrize("existing", [False, True])
