@@ -20,7 +20,7 @@ from opstage.runs.run import run_task
 from opstage.runs.settings import configure, configure_resumed
 from opstage.runs.task import prepare
 from opstage.training import checkpoint
-from tests.run.test_run import Quiet, configured
+from tests.runs.test_run import Quiet, configured
 from tests.training.callback_program import all_bits
 
 GROUPS = {"*.bias": {"weight_decay": 0.0}, "layers.0.*": {"lr": 1e-4, "lr_scale": 0.5}}
