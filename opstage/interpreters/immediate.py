@@ -100,7 +100,7 @@ def make_imperative(options: Options) -> Imperative[Any]:
     own: Any = make_interpreter(options)
     base = watched(own, options)
     if options.backend == "compiled":
-        from .graph.deferred import Deferred
+        from .graph.compiled import Deferred
 
         return Deferred(base, own.compile, options)
     return Immediate(base, lines=options.detect_anomaly and base.executes)

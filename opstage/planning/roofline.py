@@ -9,9 +9,9 @@ from typing import Any, final
 
 from ..compiler.codegen.lowered import Lowered
 from ..interpreters.graph.cpu.cost import Work, works
-from ..interpreters.graph.cpu.plan import ControlStep, CpuPlan, HostStep, LoopStep
+from ..interpreters.graph.cpu.plan import ControlStep, CpuPlan, HostStep
 from ..interpreters.graph.outline import phase_of
-from ..interpreters.shape_check.memory import KernelRun
+from ..interpreters.shape_check.allocations import KernelRun
 from ..ops.body import Equation
 from ..ops.primitive import Kind, Primitive
 from ..ops.structure import Region
@@ -194,15 +194,12 @@ def _plan_kernels(
         step = plan.steps[work.first]
         kernel = _compiled_kernel(plan.lowered, work, times, bool(inside), before)
         kernel = replace(kernel, unit=unit) if loop is None else _in_loop(kernel, loop)
-        if isinstance(step, LoopStep):
-            length = int(step.equation.static["length"])
-            found += _plan_kernels(step.plan, lost, times * length, (*inside, work.first), loop or kernel)
-            continue
         if isinstance(step, ControlStep):
-            (e,) = work.ops
-            lost[_UNKNOWN[e.primitive]] = None
+            e = step.equation
+            lost.update({_UNKNOWN[e.primitive]: None} if e.primitive in _UNKNOWN else {})
+            many = times * int(e.static.get("length", 1))
             for number, inner in enumerate(step.plans):
-                found += _plan_kernels(inner, lost, times, (*inside, work.first, number), loop or kernel)
+                found += _plan_kernels(inner, lost, many, (*inside, work.first, number), loop or kernel)
             continue
         if isinstance(step, HostStep):
             lost.setdefault(f"the call of Python that computes {step.equation.primitive} in a compiled step", None)

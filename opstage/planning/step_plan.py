@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, final
 
 from ..interpreters.graph.outline import PHASES, UPDATE
-from ..interpreters.shape_check.memory import PeakMemory
+from ..interpreters.shape_check.peak_memory import PeakMemory
 from ..ops.amounts import show_bytes
 from ..options import Options
 from ..training.memory import StepMemory

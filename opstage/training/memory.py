@@ -9,11 +9,11 @@ from typing import Any, final
 from ..compiler.gpu.device import GRID
 from ..compiler.gpu.tally import Tally
 from ..interpreters.eager_cuda import CudaOps, DeviceBuffer
-from ..interpreters.graph.cpu.optimise import optimise
-from ..interpreters.graph.cpu.plan import CpuPlan
+from ..interpreters.graph.cpu.plan import CpuPlan, optimise
 from ..interpreters.graph.cuda.executor import CompiledCudaOps, CudaExecutor
 from ..interpreters.graph.recorder import record
-from ..interpreters.shape_check.memory import AllocationTrace, Formula, KernelRun, MemoryKind, MemoryOps, PeakMemory
+from ..interpreters.shape_check.allocations import KernelRun, MemoryOps
+from ..interpreters.shape_check.peak_memory import AllocationTrace, Formula, MemoryKind, PeakMemory
 from ..models import Model
 from ..ops.amounts import parse_bytes, show_bytes
 from ..ops.dims import DimScope

@@ -22,7 +22,7 @@ from ..analysis.interpretation import Interpretation
 from ..analysis.rows import MIXED, RANKS, Join, Joins, RowKind, RowReads, parts_of, row_index, source_of
 from ..analysis.rows import ROWS as ROWS_DIM
 from ..distributed.ranks import ROWS as DATA
-from ..interpreters.graph.passes import dead_code, expand
+from ..interpreters.graph.passes.pipeline import dead_code, expand
 from ..interpreters.graph.recorder import Recorder, record
 from ..ops.body import Body, Equation
 from ..ops.catalogue import own

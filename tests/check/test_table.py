@@ -20,8 +20,15 @@ import opstage
 from opstage import Spec, optim
 from opstage.interpreters.graph.outline import Group
 from opstage.interpreters.shape_check import Report
-from opstage.interpreters.shape_check.table import Amounts, Row, Table, show_flops, show_formula, show_size
-from opstage.interpreters.shape_check.table.formats import for_terminal
+from opstage.interpreters.shape_check.cost_table import (
+    Amounts,
+    Row,
+    Table,
+    for_terminal,
+    show_flops,
+    show_formula,
+    show_size,
+)
 from opstage.models import MODELS, Model, gpt, model
 from opstage.ops.dims import DimScope, evaluate
 from opstage.ops.errors import ShapeError, UsageError

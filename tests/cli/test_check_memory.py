@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from opstage import optim
-from opstage.interpreters.shape_check.memory import PeakMemory
+from opstage.interpreters.shape_check.peak_memory import PeakMemory
 from opstage.models import model
 from opstage.options import Options
 from opstage.training.memory import model_memory

@@ -27,7 +27,7 @@ from opstage.compiler.codegen.loop import (
 from opstage.compiler.codegen.lowered import Lowered, Target
 from opstage.compiler.codegen.schedule import Scheduling, schedule
 from opstage.interpreters.graph import record
-from opstage.interpreters.graph.cpu.optimise import optimise
+from opstage.interpreters.graph.cpu.plan import optimise
 from opstage.ops.types import FLOAT32, TensorType
 from tests.graph.random_programs import random_graph
 

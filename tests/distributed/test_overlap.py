@@ -17,7 +17,7 @@ from opstage.distributed.meetings import Prepared
 from opstage.interpreters.graph import rank_programs
 from opstage.interpreters.graph.cpu.plan import CpuPlan
 from opstage.interpreters.graph.executor import CpuExecutor
-from opstage.interpreters.graph.overlap import Begin, End
+from opstage.interpreters.graph.rank_schedule import Begin, End
 from opstage.ops.collective import ALL_REDUCE, REDUCE_SCATTER
 from opstage.ops.primitive import Kind
 from tests.distributed.test_processes import trained

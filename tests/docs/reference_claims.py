@@ -17,7 +17,7 @@ import pytest
 import opstage
 from opstage import Options, ScalarModule, ScalarModuleDef, Session, ShapeError, Spec, UsageError, optim
 from opstage.interpreters.eager_cpu import NumpyOps
-from opstage.interpreters.graph.deferred import Deferred
+from opstage.interpreters.graph.compiled import Deferred
 from opstage.ops.trees import flatten
 from opstage.ops.types import TensorType
 from opstage.training.parameters import get_values, make_params, sgd_step, sgd_step_fast

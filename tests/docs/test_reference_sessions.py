@@ -8,7 +8,7 @@ import pytest
 import opstage
 from opstage import Options, Param, Session, ShapeError, UsageError, optim
 from opstage.interpreters.eager_cpu import NumpyOps
-from opstage.interpreters.graph.deferred import Deferred
+from opstage.interpreters.graph.compiled import Deferred
 from opstage.interpreters.registry import make_interpreter
 from opstage.optim import Adam
 from opstage.training.session_tape import Gradients

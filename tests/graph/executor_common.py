@@ -12,8 +12,7 @@ import numpy as np
 from opstage import Options, optim
 from opstage.interpreters.eager_cpu.interpreter import NumpyOps
 from opstage.interpreters.graph import Graph
-from opstage.interpreters.graph.cpu.optimise import optimise
-from opstage.interpreters.graph.cpu.plan import CpuPlan
+from opstage.interpreters.graph.cpu.plan import CpuPlan, optimise
 from opstage.interpreters.graph.executor import CpuExecutor
 from opstage.interpreters.graph.recorder import replay
 from opstage.models import model

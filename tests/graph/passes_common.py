@@ -11,7 +11,7 @@ from opstage import Options
 from opstage.interpreters.eager_cpu.interpreter import NumpyOps
 from opstage.interpreters.graph import Graph, record
 from opstage.interpreters.graph.checker import check_graph
-from opstage.interpreters.graph.passes import expand
+from opstage.interpreters.graph.passes.pipeline import expand
 from opstage.interpreters.graph.recorder import replay
 from opstage.ops.body import Body
 from opstage.ops.primitive import Primitive

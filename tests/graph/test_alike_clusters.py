@@ -14,8 +14,7 @@ from opstage.compiler.codegen.clusters import Cluster
 from opstage.compiler.codegen.cpu.arguments import LoweredLoop
 from opstage.compiler.codegen.cpu.kernels import AlikeClusters
 from opstage.compiler.codegen.cpu.source import cluster_loop
-from opstage.interpreters.graph.cpu.optimise import optimise
-from opstage.interpreters.graph.cpu.plan import CpuPlan
+from opstage.interpreters.graph.cpu.plan import CpuPlan, optimise
 from opstage.ops.body import Equation
 from opstage.transforms.derivatives import value_and_grad
 from tests.graph.random_programs import random_graph

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from opstage.compiler.codegen import arena as occupancy
 from opstage.compiler.codegen.arena import ALIGNMENT, Item, Occupancy, arrange
 from opstage.interpreters.graph.cpu import plan as planning
-from opstage.interpreters.graph.cpu.optimise import optimise
-from opstage.interpreters.graph.cpu.plan import CpuPlan
+from opstage.interpreters.graph.cpu.plan import CpuPlan, optimise
 from tests.graph.random_programs import random_graph
 
 

@@ -12,8 +12,7 @@ import opstage
 from opstage import Options
 from opstage.compiler.native import workers
 from opstage.interpreters.graph.cpu.cost import Limits, Work, measure_limits, works
-from opstage.interpreters.graph.cpu.optimise import optimise
-from opstage.interpreters.graph.cpu.plan import CpuPlan, HostStep
+from opstage.interpreters.graph.cpu.plan import CpuPlan, HostStep, optimise
 from opstage.interpreters.graph.executor import CpuExecutor
 from opstage.interpreters.graph.profile import profile
 from opstage.models import model

@@ -16,8 +16,7 @@ from opstage.compiler.codegen.fusion import fuse
 from opstage.compiler.codegen.lowered import Lowered
 from opstage.interpreters.graph import Graph
 from opstage.interpreters.graph.cpu.library import CPU
-from opstage.interpreters.graph.cpu.optimise import optimise
-from opstage.interpreters.graph.cpu.plan import CpuPlan, HostStep, LoopStep, NativeStep
+from opstage.interpreters.graph.cpu.plan import ControlStep, CpuPlan, HostStep, NativeStep, optimise
 from opstage.ops.types import FLOAT32, INT64, TensorType
 from tests.graph.executor_common import assert_agree, left_to_eager_cpu, planned, step_of
 from tests.graph.lowered_meaning import Arena, Memory, run_groups
@@ -363,8 +362,8 @@ def test_what_a_later_pass_of_the_loop_reads_is_not_written_over() -> None:
 def kernels(plan: CpuPlan) -> list[Any]:
     found: list[Any] = []
     for step in plan.steps:
-        if isinstance(step, LoopStep):
-            found += kernels(step.plan)
+        if isinstance(step, ControlStep):
+            found += kernels(step.plans[0])
         elif isinstance(step, NativeStep):
             found.append(step.loop.kernel)
     return found

@@ -15,9 +15,9 @@ from opstage import Options
 from opstage.compiler.codegen.formulas import FORMULAS
 from opstage.interpreters.eager_cpu.interpreter import NumpyOps
 from opstage.interpreters.graph import Graph, record
-from opstage.interpreters.graph.cpu.optimise import optimise as optimise_for_cpu
 from opstage.interpreters.graph.cpu.plan import CpuPlan, HostStep
-from opstage.interpreters.graph.passes import optimise, standard
+from opstage.interpreters.graph.cpu.plan import optimise as optimise_for_cpu
+from opstage.interpreters.graph.passes.pipeline import run_passes, standard
 from opstage.ops.catalogue import primitives
 from opstage.ops.primitive import Effect, Kind, Primitive
 from opstage.ops.trees import flatten, unflatten
@@ -181,7 +181,7 @@ def names(graph: Graph) -> list[str]:
 
 def everywhere(graph: Graph) -> Iterator[Graph]:
     yield graph
-    yield optimise(graph, standard(no_kernels), checked=True)[0]
+    yield run_passes(graph, standard(no_kernels), checked=True)[0]
     yield optimise_for_cpu(graph)[0]
 
 
@@ -284,5 +284,5 @@ def test_a_loop_has_the_effects_of_its_body() -> None:
 def test_what_has_an_effect_is_not_done_beforehand(effect: Effect) -> None:
     op = another(effects={effect}, kind=Kind.POINTWISE, decomposition=lambda ops, x: (ops.scale(x, c=2.0),))
     graph = graph_of(lambda ops, x: ops.add(x, ops.bind(op, (ops.const(np.ones(64)),), {})[0]))
-    after, _ = optimise(graph, standard(no_kernels)[1:])
+    after, _ = run_passes(graph, standard(no_kernels)[1:])
     assert "another" in names(after)

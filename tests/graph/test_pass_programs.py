@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 
 from opstage.interpreters.graph import Graph
-from opstage.interpreters.graph.passes import (
+from opstage.interpreters.graph.passes.pipeline import (
     common_subexpressions,
     dead_code,
     expand,
     fold_constants,
-    optimise,
+    run_passes,
     simplify,
     standard,
     through_loops,
@@ -50,7 +50,7 @@ def holds(graph: Graph, inputs: list[Any]) -> None:
     for run in (*EXACT, to_core, lambda body: expand(body, some_kernels)):
         assert_same(graph, graph.with_body(through_loops(graph.body, run)), inputs, tolerance)
     for passes in (standard(no_kernels), standard(some_kernels)):
-        after, _ = optimise(graph, passes, checked=True)
+        after, _ = run_passes(graph, passes, checked=True)
         assert_same(graph, after, inputs, tolerance)
 
 

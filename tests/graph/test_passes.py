@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from opstage.interpreters.graph.checker import GraphError
-from opstage.interpreters.graph.passes import (
+from opstage.interpreters.graph.passes.pipeline import (
     Uniforms,
     common_subexpressions,
     dead_code,
     expand,
     fold_constants,
-    optimise,
+    run_passes,
     simplify,
     standard,
     through_loops,
@@ -275,7 +275,7 @@ def test_a_pipeline_tells_what_each_pass_did() -> None:
         return ops.sub(ops.sin(y), ops.sin(x))
 
     graph = graph_of(program, (2, 3))
-    after, notes = optimise(graph, standard(no_kernels), checked=True)
+    after, notes = run_passes(graph, standard(no_kernels), checked=True)
     assert names(after) == ["sin", "sub"] and (notes.before, notes.after) == (8, 2)
     assert_same(graph, after, [X])
     lines = str(notes).splitlines()
@@ -293,7 +293,7 @@ def test_a_pipeline_tells_what_each_pass_did() -> None:
 
 def test_a_graph_that_is_as_it_should_be_is_returned_itself() -> None:
     graph = graph_of(lambda ops, x: ops.sin(x), (2, 3))
-    assert optimise(graph, standard(no_kernels))[0] is graph
+    assert run_passes(graph, standard(no_kernels))[0] is graph
 
 
 def test_a_pass_that_breaks_a_graph_is_found_out() -> None:
@@ -302,7 +302,7 @@ def test_a_pass_that_breaks_a_graph_is_found_out() -> None:
 
     graph = graph_of(lambda ops, x: ops.sin(ops.exp(x)), (2, 3))
     with pytest.raises(GraphError):
-        optimise(graph, [("breaking", breaking)], checked=True)
+        run_passes(graph, [("breaking", breaking)], checked=True)
 
 
 def test_passes_go_through_the_bodies_of_loops() -> None:
@@ -314,7 +314,7 @@ def test_passes_go_through_the_bodies_of_loops() -> None:
         return ops.scan(body, ops.full(shape=(3,), value=0.0), x)[0]
 
     graph = graph_of(program, (2, 3))
-    after, notes = optimise(graph, standard(no_kernels), checked=True)
+    after, notes = run_passes(graph, standard(no_kernels), checked=True)
     (loop,) = [e for e in after.body.equations if e.primitive.name == "scan"]
     assert names(loop.static["body"]) == ["sin", "add", "add"]
     assert notes.before - notes.after == 3
@@ -325,7 +325,7 @@ def test_passes_go_through_the_bodies_of_loops() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_steps_of_the_shipped_models_stay_well_formed(name: str) -> None:
     step = training_step(name)
-    after, _ = optimise(step, standard(no_kernels), checked=True)
-    kept, notes = optimise(step, standard(lambda primitive, types, static: True), checked=True)
+    after, _ = run_passes(step, standard(no_kernels), checked=True)
+    kept, notes = run_passes(step, standard(lambda primitive, types, static: True), checked=True)
     assert notes.after <= len(after.body.equations)
     assert kept.input_types == after.input_types == step.input_types

@@ -12,7 +12,7 @@ import pytest
 import opstage
 from opstage import Options
 from opstage.derived import dropout
-from opstage.interpreters.graph import passes
+from opstage.interpreters.graph.passes.pipeline import run_passes, standard
 from opstage.interpreters.graph.recorder import record
 from opstage.ops.errors import RangeError
 from opstage.ops.types import FLOAT64, TensorType
@@ -61,7 +61,7 @@ def test_values_and_gradients_are_those_of_the_eager_loop(program: Callable[...,
 def test_the_loop_is_gone(length: int, loops: int) -> None:
     types = [TensorType(np.shape(x), FLOAT64) for x in arguments(length)]
     graph = record(lambda ops, *x: (rnn(ops, *x),), types, FLOAT64, 0)
-    body = passes.optimise(graph, passes.standard(lambda *_: True), checked=True)[0].body
+    body = run_passes(graph, standard(lambda *_: True), checked=True)[0].body
     assert [e.primitive for e in body.equations].count(SCAN) == loops
 
 

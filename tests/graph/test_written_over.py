@@ -11,8 +11,7 @@ import pytest
 import opstage
 from opstage import Options, optim
 from opstage.compiler.codegen.cpu.arguments import ErrorFlag
-from opstage.interpreters.graph.cpu.optimise import optimise
-from opstage.interpreters.graph.cpu.plan import CpuPlan, NativeStep
+from opstage.interpreters.graph.cpu.plan import CpuPlan, NativeStep, optimise
 from opstage.interpreters.graph.executor import CpuExecutor
 from opstage.interpreters.graph.profile import explain
 from opstage.ops.errors import UsageError

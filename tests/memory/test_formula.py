@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from opstage import Options, Spec, optim
-from opstage.interpreters.shape_check.memory.formula import Formula, _upper
+from opstage.interpreters.shape_check.peak_memory import Formula, _upper
 from opstage.models import MODELS, gpt, model
 from opstage.ops.errors import UsageError
 from opstage.training.memory import StepMemory, model_memory, step_memory

@@ -11,7 +11,7 @@ import pytest
 import opstage
 from opstage import Options, Spec, optim
 from opstage.interpreters.graph.cpu.cost import works
-from opstage.interpreters.graph.cpu.plan import CpuPlan, LoopStep
+from opstage.interpreters.graph.cpu.plan import ControlStep, CpuPlan
 from opstage.models import Model, model
 from opstage.ops.errors import UsageError
 from opstage.planning import PUBLISHED_DEVICES
@@ -65,8 +65,8 @@ def _costs(plan: CpuPlan, times: int = 1) -> tuple[int, int, int]:
     kernels = flops = nbytes = 0
     for work in works(plan):
         step = plan.steps[work.first]
-        if isinstance(step, LoopStep):
-            inner = _costs(step.plan, times * step.equation.static["length"])
+        if isinstance(step, ControlStep):
+            inner = _costs(step.plans[0], times * step.equation.static["length"])
             kernels, flops, nbytes = kernels + inner[0], flops + inner[1], nbytes + inner[2]
         else:
             kernels, flops, nbytes = (

@@ -18,12 +18,11 @@ from ...options import Options
 from ...transforms.base_program import Action, Finish, at_once
 from ..eager_cpu.interpreter import NumpyOps
 from .cpu.link import Linked, prepare
-from .cpu.optimise import optimise
-from .cpu.plan import CpuPlan
+from .cpu.plan import CpuPlan, optimise
 from .cpu.scratch import CpuScratch, Kind
 from .graph import Graph
-from .hosted import Hosted
 from .programs import kept_bytes
+from .rank_lowering import Hosted
 from .recorder import replay
 
 Prepared: TypeAlias = "Callable[[Sequence[Array]], list[Array] | None]"
@@ -45,21 +44,6 @@ class CpuExecutor:
     Results may overwrite inputs at the positions `donated`; see `start`. `scratch` is the memory shared by all programs
     of an interpreter. `nbytes` estimates what the program itself keeps: graph, plan and constants.
     """
-
-    __slots__ = (
-        "graph",
-        "plan",
-        "nbytes",
-        "seconds",
-        "_eager",
-        "_idle",
-        "_scratch",
-        "_results",
-        "_outputs",
-        "_filled",
-        "_begun",
-        "_failed",
-    )
 
     def __init__(
         self,
@@ -85,7 +69,9 @@ class CpuExecutor:
             plan.compile(compilation)
         self.nbytes = kept_bytes(graph.body, plan.equations, plan.constants) + plan.table_bytes
         self._scratch = CpuScratch() if scratch is None else scratch
-        self._scratch.expect(sum(_nbytes(plan, slot) for slot in plan.results if slot not in plan.aliased))
+        self._scratch.expect(
+            sum(int(plan.lowered.types[slot].nbytes) for slot in plan.results if slot not in plan.aliased)
+        )
         self._idle: list[Linked] = [linked := self._linked()]  # at most one; concurrent runs link their own
         self._results = [
             (_kind(plan, slot), -1 if (over := plan.aliased.get(slot)) is None else linked.moving[over])
@@ -232,8 +218,3 @@ def _kind(plan: CpuPlan, slot: int) -> Kind:
     type_ = plan.lowered.types[slot]
     shape: Any = type_.shape
     return tuple(shape), type_.dtype
-
-
-def _nbytes(plan: CpuPlan, slot: int) -> int:
-    nbytes: Any = plan.lowered.types[slot].nbytes
-    return int(nbytes)

@@ -80,7 +80,7 @@ class Graph:
 
     def to_dot(self) -> str:
         """Return the graph in Graphviz's language: a node per op, a cluster per region, a colour per part of a step."""
-        from .dot import to_dot
+        from .drawing import to_dot
 
         return to_dot(self)
 

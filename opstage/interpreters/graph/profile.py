@@ -11,19 +11,16 @@ from ...compiler.codegen.arena import Item, arrange
 from ...compiler.codegen.cpu.arguments import LoopSource, Scratch
 from ...compiler.codegen.formulas import PRODUCTS
 from ...compiler.codegen.lowered import Lowered
-from ...ops.body import ScanParameters
 from ...ops.errors import UsageError
 from ...ops.primitive import Cost
-from ...ops.types import EXACT, TensorType
+from ...ops.types import EXACT
 from ...options import Options
-from ...transforms.while_loop import WHILE
 from .cpu.cost import Limits, works
-from .cpu.optimise import optimise
-from .cpu.plan import ControlStep, CpuPlan, HostStep, LoopStep, NativeStep
+from .cpu.plan import ControlStep, CpuPlan, HostStep, NativeStep, carried, optimise
 from .executor import CpuExecutor
 from .graph import Graph
 from .outline import show_bytes
-from .passes import Notes
+from .passes.pipeline import Notes
 
 
 class KernelProfile(NamedTuple):
@@ -189,20 +186,6 @@ class Explanation:
     unfused     planned memory if every op ran by itself
     """
 
-    __slots__ = (
-        "passes",
-        "groups",
-        "fused",
-        "sums",
-        "products",
-        "by_hand",
-        "host",
-        "kernels",
-        "distinct",
-        "memory",
-        "unfused",
-    )
-
     def __init__(self, plan: CpuPlan, passes: Notes):
         kinds: Counter[tuple[str, str]] = Counter()
         texts: set[LoopSource] = set()
@@ -266,10 +249,9 @@ def _count(plan: CpuPlan, kinds: Counter[tuple[str, str]], texts: set[LoopSource
     groups, before = len(plan.groups), -1
     for step in plan.steps:
         first, before = step.group != before, step.group
-        if isinstance(step, LoopStep):
-            groups += _count(step.plan, kinds, texts, times * int(step.equation.static["length"]))
-        elif isinstance(step, ControlStep):  # each body once, since the number of iterations is unknown
-            groups += sum(_count(plan, kinds, texts, times) for plan in step.plans)
+        if isinstance(step, ControlStep):  # each body once where the number of iterations is unknown
+            iterations = int(step.equation.static.get("length", 1))
+            groups += sum(_count(plan, kinds, texts, times * iterations) for plan in step.plans)
         elif isinstance(step, HostStep):
             kinds["host", step.equation.primitive.name] += times
         else:
@@ -302,12 +284,7 @@ def _plural(n: int, what: str) -> str:
 
 
 def _results(plan: CpuPlan) -> int:
-    return sum(_nbytes(plan.lowered.types[slot]) for slot in plan.results if slot not in plan.aliased)
-
-
-def _nbytes(type_: TensorType) -> int:
-    nbytes: Any = type_.nbytes
-    return int(nbytes)
+    return sum(int(plan.lowered.types[slot].nbytes) for slot in plan.results if slot not in plan.aliased)
 
 
 def _unfused(plan: CpuPlan) -> int:
@@ -325,7 +302,7 @@ def _unfused(plan: CpuPlan) -> int:
     for slot, part in lowered.parts.items():
         first[part.whole] = min(first[part.whole], made[slot])
     stored = [slot for slot in made if slot not in plan.results and slot not in lowered.parts]
-    items = [Item(slot, max(1, _nbytes(lowered.types[slot])), first[slot], last[slot]) for slot in stored]
+    items = [Item(slot, max(1, int(lowered.types[slot].nbytes)), first[slot], last[slot]) for slot in stored]
     return arrange([*items, *workspaces])[1]
 
 
@@ -351,19 +328,8 @@ def _workspaces(plan: CpuPlan, position: Mapping[tuple[int, ...], int]) -> list[
             for word in step.loop.words:
                 if isinstance(word, Scratch):
                     items[at, word.key] = Item((at, word.key), word.room, at, at)
-        elif isinstance(step, LoopStep):
-            loop = ScanParameters(**step.equation.static)
-            moved = set(range(loop.carries)).difference(loop.incoming())
-            carries = 2 * sum(_nbytes(loop.body.input_types[carry]) for carry in moved)
-            items[at, ""] = Item((at, ""), _unfused(step.plan) + carries, at, at)
         elif isinstance(step, ControlStep):
             largest = max(_unfused(inner) for inner in step.plans)
-            items[at, ""] = Item((at, ""), largest + 2 * _carried(step), at, at)
+            carries = 2 * sum(int(type_.nbytes) for type_ in carried(step).values())
+            items[at, ""] = Item((at, ""), largest + carries, at, at)
     return list(items.values())
-
-
-def _carried(step: ControlStep) -> int:
-    """The bytes of the carries of a while_loop."""
-    if step.equation.primitive is not WHILE:
-        return 0
-    return sum(_nbytes(type_) for type_ in step.equation.static["body"].output_types)

@@ -23,6 +23,7 @@ from ...ops.trees import Structure
 from ...ops.types import DType, TensorType, dtype_name, show_shape
 from ...threads import make_lock, paused_gc
 from ...transforms.base_program import Action, BaseProgram, Finish
+from ...transforms.control import inner_bodies
 from ..captures import Capture, Guard, at_line, observed, state_of
 from .graph import Graph
 from .passes.cse import array_key, body_key, static_key
@@ -399,10 +400,8 @@ class Bound:
 def bodies_in(body: Body) -> Iterator[Body]:
     """Yield a body and the bodies of its loops."""
     yield body
-    for e in body.equations:
-        for value in e.static.values():
-            if isinstance(value, Body):
-                yield from bodies_in(value)
+    for inner in inner_bodies(body):
+        yield from bodies_in(inner.body)
 
 
 def kept_bytes(graph: Body, planned: int, constants: Iterable[Array] = ()) -> int:

@@ -27,13 +27,13 @@ from ...transforms.interpreter import BaseInterpreter
 from ..eager_cpu.interpreter import HostArrays, NumpyOps
 from ..eager_cpu.kernels import kernel_table
 from .cpu.library import CPU
-from .cpu.optimise import optimise
+from .cpu.plan import optimise
 from .cpu.scratch import CpuScratch
 from .executor import CpuExecutor, Failed
 from .graph import Graph
-from .hosted import Hosted, RankInput, firsts, host
-from .overlap import Ordered, ahead, overlapped
 from .programs import Executable, Programs, kept_bytes
+from .rank_lowering import Hosted, RankInput, firsts, host
+from .rank_schedule import Ordered, ahead, overlapped
 from .recorder import replay
 
 # Arrays of meetings ---------------------------------------------------------------------------------------------------

@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     from .contract import Contract
     from .finding import Finding
     from .interpreter import ShapeOps
-    from .lints import LINTS, StepRoles
+    from .lint_subject import StepRoles
     from .program import CheckedProgram
     from .report import Assumption, DeclaredConstraint, Report
-    from .rules import RULES
+    from .rules import LINTS, RULES
 
 __all__ = [
     "LINTS",
@@ -37,9 +37,9 @@ __getattr__ = lazily(
         ".contract": "Contract",
         ".finding": "Finding",
         ".interpreter": "ShapeOps",
-        ".lints": "LINTS StepRoles",
+        ".lint_subject": "StepRoles",
         ".program": "CheckedProgram",
         ".report": "Assumption DeclaredConstraint Report",
-        ".rules": "RULES",
+        ".rules": "LINTS RULES",
     },
 )

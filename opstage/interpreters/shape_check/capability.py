@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, get_args
 
-from ...ops.body import Body
 from ...ops.errors import OpstageError, SourceLine, UnsupportedError, UsageError
 from ...ops.primitive import Primitive, Static
 from ...ops.types import TensorType
 from ...options import DEVICES, FloatName, Options
+from ...transforms.control import bodies_of
 from ...transforms.interpreter import BaseInterpreter
 from ..registry import GraphFormat, backends, graph_format, graph_formats, make_interpreter
-from .interpreter import ShapeOps
+from .interpreter import ShapeOps, require_kernel
 from .report import Report
 
 _UPDATE = "update"
@@ -117,17 +117,12 @@ def _first(uses: list[_OpUse], fault: Callable[[_OpUse], str]) -> Obstacle | Non
 
 def _lacks_kernel(interpreter: BaseInterpreter[Any], options: Options, use: _OpUse) -> str:
     """Return why an interpreter cannot compute an op, directly or by its decomposition; "" if it can."""
-    if interpreter.has_kernel(use.primitive) or any(isinstance(value, Body) for value in use.static.values()):
-        return ""  # the ops of a body are uses of their own
-    if use.primitive.decomposition is None:
-        return interpreter.unsupported(use.primitive).reason
-    parts = ShapeOps(options, runs_on=interpreter)
     try:
-        parts.decompose(use.primitive, tuple([parts.input(type_) for type_ in use.types]), use.static)
+        require_kernel(interpreter, options, use.primitive, use.types, use.static)
     except UnsupportedError as error:
         return error.reason
     except OpstageError:
-        return ""  # reported by the check itself
+        pass  # reported by the check itself
     return ""
 
 
@@ -163,9 +158,7 @@ def _uses(report: Report) -> Iterator[_OpUse]:
 
 def _inside(use: _OpUse) -> Iterator[_OpUse]:
     """Yield the ops in the body of a loop."""
-    for body in use.static.values():
-        if not isinstance(body, Body):
-            continue
+    for _, body in bodies_of(use.static):
         for equation in body.equations:
             types = tuple(body.types[slot] for slot in equation.inputs)
             source = body.lines.get(equation.ordinal) or use.source

@@ -27,13 +27,13 @@ from ...ops.trees import Structure, flatten, output_names, unflatten
 from ...options import Options
 from ..captures import Capture
 from ..registry import make_interpreter
+from . import dataflow_lints as dataflow
 from .finding import Finding
 from .interpreter import ShapeOps, rule_of
-from .lints import StepRoles, lint
-from .lints import dataflow as dataflow
+from .lint_subject import StepRoles
 from .program import CheckedProgram
 from .report import DeclaredConstraint, Report
-from .rules import CAPTURED, MESH
+from .rules import CAPTURED, MESH, lint
 
 _FRESH = "its_size_"
 _UNKNOWN_SIZE = re.compile(rf"(?<![\w'\"]){re.escape(str(UNKNOWN))}")

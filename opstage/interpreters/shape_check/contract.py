@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from ...ops.errors import DtypeError, LocatedError, RangeError, ShapeError
 from ...ops.spec import Spec, as_specs, lists_by_specs
 from ...ops.trees import align, flatten
 from ...ops.types import FLOAT32, DType, TensorType, dtype_name, show_shape
-from .report import Assumption
+from .report import Assumption, require_allowed
 
 _SIGNATURES = 1 << 12
 
@@ -103,25 +103,7 @@ class Contract:
             pass
         for axis in unread:
             axis.compare(sizes)
-        self._check_dims(sizes)
-
-    def _check_dims(self, sizes: Mapping[str, int]) -> None:
-        at = ", ".join(f"{dim}={size}" for dim, size in sizes.items())
-        for name, size in sizes.items():
-            if size == 0 and at_most(1, self._scope.dim(name)) is Verdict.proved:
-                raise ShapeError(f'{name} is 0, but a dim is at least 1; declare where=["{name} >= 0"]')
-        for fact in self._scope.facts:
-            if _holds(fact.holds, sizes) is False:
-                raise ShapeError(f"{fact}, which was declared, does not hold at {at}")
-        for assumption in self._conditions:
-            if assumption.holds is None:
-                continue
-            held = _holds(assumption.holds, sizes)
-            if held is None:
-                reason = f"is not determined by the sizes of the {self._given}"
-                raise ShapeError(f"{assumption} {reason}: let each dim stand alone on an axis of some Spec")
-            if not held:
-                raise ShapeError(f"{assumption} does not hold at {at}")
+        require_allowed(self._scope, self._conditions, sizes, self._given)
 
 
 _FAR = 2**40  # min(N, 4) is linear at first too, but not this far
@@ -208,11 +190,3 @@ def _mismatch(name: str, shape: tuple[int, ...], why: str) -> ShapeError:
 
 def _kind(dtype: DType) -> str:
     return {"f": "floats", "O": "floats", "b": "a mask"}.get(dtype.kind, "integers")
-
-
-def _holds(holds: Callable[[dict[str, int]], bool], sizes: Mapping[str, int]) -> bool | None:
-    """Return None if a name has no size."""
-    try:
-        return holds(dict(sizes))
-    except MissingSizeError:
-        return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
@@ -35,6 +36,7 @@ from ...ops.primitive import Cost, Kind, Primitive, Static
 from ...ops.spec import Spec, as_specs
 from ...ops.types import FLOAT32, DType, TensorType, as_dtype, show_shape
 from ...options import Options
+from ...transforms.control import bodies_of
 from ...transforms.interpreter import BaseInterpreter, Holding, Variable
 from ...transforms.tracer import Writing
 from .finding import Finding
@@ -43,15 +45,13 @@ from .program import CheckedProgram
 from .report import Assumption
 
 
+@dataclass
 class _Inferred:
     """The results and cost of a call, and the number of equal calls: formulas are summed only once, at the end."""
 
-    __slots__ = ("outputs", "cost", "calls")
-
-    def __init__(self, outputs: tuple[TensorType, ...], cost: Cost):
-        self.outputs = outputs
-        self.cost = cost
-        self.calls = 0
+    outputs: tuple[TensorType, ...]
+    cost: Cost
+    calls: int = 0
 
 
 _RULES: dict[type[LocatedError], str] = {
@@ -66,25 +66,6 @@ _RULES: dict[type[LocatedError], str] = {
 @final
 class ShapeOps(Writing):
     """Collects errors as findings and continues if `collect`; else raises the first one."""
-
-    __slots__ = (
-        "options",
-        "runs_on",
-        "scope",
-        "collect",
-        "findings",
-        "assumptions",
-        "bound_at",
-        "bound_ops",
-        "origins",
-        "tied",
-        "places",
-        "rules",
-        "doubtful",
-        "_memo",
-        "_mesh",
-        "_noted",
-    )
 
     def __init__(
         self,
@@ -285,16 +266,11 @@ class ShapeOps(Writing):
 
     def _require_kernel(self, primitive: Primitive, refs: tuple[Variable, ...], static: Static) -> None:
         """Require that the target interpreter has a kernel, or one for each part of a composite."""
-        if self.runs_on is None or primitive.kind is Kind.COLLECTIVE or self.runs_on.has_kernel(primitive):
+        if self.runs_on is None or primitive.kind is Kind.COLLECTIVE:
             return
-        if any(isinstance(value, Body) for value in static.values()):
-            return  # kernels for the body were required when it was traced
         try:
-            if primitive.decomposition is None:
-                raise self.runs_on.unsupported(primitive)
-            parts = ShapeOps(self.options, runs_on=self.runs_on)
-            with self.scope.aside(), suppress(ShapeError):  # sizes are checked by the op's own rule
-                parts.decompose(primitive, tuple([parts.input(ref.type) for ref in refs]), static)
+            with self.scope.aside():
+                require_kernel(self.runs_on, self.options, primitive, tuple([ref.type for ref in refs]), static)
         except UnsupportedError as error:
             if not self.collect:
                 raise
@@ -400,6 +376,22 @@ class ShapeOps(Writing):
             constraint=getattr(error, "constraint", None),
             calls=() if quiet else user_calls(ShapeOps.follow.__code__),
         )
+
+
+def require_kernel(
+    target: BaseInterpreter[Any], options: Options, primitive: Primitive, types: tuple[TensorType, ...], static: Static
+) -> None:
+    """Raise UnsupportedError for an op that `target` cannot compute, directly or by its decomposition.
+
+    The ops in the body of a loop are ops of their own.
+    """
+    if target.has_kernel(primitive) or any(bodies_of(static)):
+        return
+    if primitive.decomposition is None:
+        raise target.unsupported(primitive)
+    parts = ShapeOps(options, runs_on=target)
+    with suppress(ShapeError):  # sizes are checked by the op's own rule
+        parts.decompose(primitive, tuple([parts.input(type_) for type_ in types]), static)
 
 
 def rule_of(error: LocatedError) -> str:

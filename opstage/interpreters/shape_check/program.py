@@ -75,7 +75,7 @@ class CheckedProgram:
     def graph(self) -> Graph:
         """Return the ops on which the outputs depend, like `record`."""
         from ..graph.graph import Graph
-        from ..graph.passes import dead_code
+        from ..graph.passes.pipeline import dead_code
 
         lines = {at: place and SourceLine(place.code.co_filename, place.number) for at, place in self.places.items()}
         names = [name or "step" for name in self.names]

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ...ops.body import Body, Equation
-from ...ops.dims import UNKNOWN, Dim, DimScope, Verdict, at_most, evaluate
+from ...ops.dims import UNKNOWN, Dim, DimScope, MissingSizeError, Verdict, at_most, evaluate
 from ...ops.errors import ShapeError, SourceLine, UsageError, nearest
 from ...ops.mesh import ALONE, Mesh
 from ...ops.places import show_tied
@@ -24,7 +24,7 @@ from .program import CheckedProgram
 if TYPE_CHECKING:
     from ..graph.graph import Graph
     from ..graph.page import Remark
-    from .table import Table
+    from .cost_table import Table
     from .traffic import Traffic
 
 
@@ -121,7 +121,7 @@ class Report:
     @cached_property
     def table(self) -> Table:
         """The cost of each block and op: parameters, FLOPs, bytes moved, bytes saved for the backward pass."""
-        from .table import Table
+        from .cost_table import Table
 
         return Table(self.program)
 
@@ -173,9 +173,9 @@ class Report:
 
     def to_json(self, *, indent: int | None = None) -> str:
         """Findings, conditions, inputs and the table as JSON: the document of one target that `opstage check --format
-        json` writes, described in `shape_check.formats.document`; its section `table` in `shape_check.table`."""
+        json` writes, described in `shape_check.formats.document`; its section `table` in `shape_check.cost_table`."""
+        from .cost_table import table_as_dict
         from .formats import CheckOutcome, Section, to_document
-        from .table import table_as_dict
 
         table = Section("table", table_as_dict(self), str(self.table))
         return json.dumps(
@@ -200,7 +200,7 @@ class Report:
         return found + [Remark("note", f"right only if {each}", each.op, each.source) for each in self.conditions]
 
     def _repr_html_(self) -> str:
-        from .table.formats import table_html
+        from .cost_table import table_html
 
         return table_html(self.table, self)
 
@@ -233,15 +233,15 @@ class Report:
             lines += [f"  {show_tied(paths)}" for paths in self.tied]
         if self.ok:
             flops, moved = _large(self.cost.flops), _large(self.cost.bytes)
-            count = f", {_count(len(self.warnings), 'warning')}" if self.warnings else ""
+            count = f", {count_of(len(self.warnings), 'warning')}" if self.warnings else ""
             lines.append(f"ok: {self.ops} ops, {flops} flops, {moved} bytes moved{count}")
         else:
-            count = f" and {_count(len(self.warnings), 'warning')}" if self.warnings else ""
-            lines.append(_count(len(self.errors), "error") + count)
+            count = f" and {count_of(len(self.warnings), 'warning')}" if self.warnings else ""
+            lines.append(count_of(len(self.errors), "error") + count)
         return "\n".join(lines)
 
 
-def _count(number: int, what: str) -> str:
+def count_of(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
@@ -267,19 +267,37 @@ def allowed_sizes(
         wanted = ", ".join(f"{name}=…" for name in missing)
         raise UsageError(f"no size was given for {' and '.join(missing)}: add {wanted}{given and f' to {given}'}")
     found = {name: _as_size(name, sizes[name]) for name in names}
-    at = ", ".join(f"{name}={size}" for name, size in found.items())
     for name, size in found.items():
         if size < 0:
             raise ShapeError(f"{name} is {size}, but a dim is never negative")
+    require_allowed(scope, conditions, found, "given")
+    return found
+
+
+def require_allowed(scope: DimScope, conditions: Sequence[Assumption], sizes: Mapping[str, int], source: str) -> None:
+    """Raise ShapeError for sizes, those of `source`, that violate a declared fact or an undecided condition."""
+    at = ", ".join(f"{name}={size}" for name, size in sizes.items())
+    for name, size in sizes.items():
         if size == 0 and at_most(1, scope.dim(name)) is Verdict.proved:
             raise ShapeError(f'{name} is 0, but a dim is at least 1; declare where=["{name} >= 0"]')
     for fact in scope.facts:
-        if not fact.holds(found):
+        if _holds(fact.holds, sizes) is False:
             raise ShapeError(f"{fact}, which was declared, does not hold at {at}")
     for condition in conditions:
-        if condition.holds is not None and not condition.holds(found):
+        holds = condition.holds is None or _holds(condition.holds, sizes)
+        if holds is None:
+            reason = f"is not determined by the sizes of the {source}"
+            raise ShapeError(f"{condition} {reason}: let each dim stand alone on an axis of some Spec")
+        if not holds:
             raise ShapeError(f"{condition} does not hold at {at}")
-    return found
+
+
+def _holds(holds: Callable[[dict[str, int]], bool], sizes: Mapping[str, int]) -> bool | None:
+    """Return None if a name has no size."""
+    try:
+        return holds(dict(sizes))
+    except MissingSizeError:
+        return None
 
 
 def _as_size(name: str, size: Any) -> int:

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple, final
 from ...config import toml_document
 from ...distributed.collectives import SMALL
 from ...ops.amounts import show_size
-from ...ops.body import Body, Equation
+from ...ops.body import Body
 from ...ops.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, SHIFT, sent_bytes
 from ...ops.dims import Dim
 from ...ops.errors import UsageError, brief, nearest
 from ...ops.mesh import Mesh
-from ...ops.primitive import Kind
+from ...ops.primitive import Kind, Primitive
 from ...ops.types import TensorType
 from ...transforms.control import bodies_of
 from .program import CheckedProgram
@@ -63,17 +63,15 @@ class Traffic:
         found: dict[tuple[str, str], Sending] = {}
         total: Dim = 0
         digest = hashlib.sha256()
-        for equation, times, types in collectives(body, 1):
-            inputs = tuple([types[slot] for slot in equation.inputs])
-            axis: str = equation.static["axis"]
-            digest.update(f"{equation.primitive.name} {axis} {[*map(str, inputs)]}\n".encode())
-            if not inputs or equation.primitive.view:
+        for call in collectives(body, 1):
+            name, axis = call.primitive.name, call.axis
+            digest.update(f"{name} {axis} {[*map(str, call.operands)]}\n".encode())
+            if not call.moves:
                 continue
-            key = (equation.primitive.name, axis)
-            before = found.get(key, Sending(*key, 0, 0, 0))
-            nbytes = before.nbytes + inputs[0].nbytes * times
-            sent = sent_bytes(equation.primitive, nbytes, equation.static["size"])  # calls are made in buckets
-            found[key] = before._replace(calls=before.calls + times, nbytes=nbytes, sent=sent)
+            before = found.get((name, axis), Sending(name, axis, 0, 0, 0))
+            nbytes = before.nbytes + call.nbytes * call.times
+            sent = sent_bytes(call.primitive, nbytes, call.size)  # calls are made in buckets
+            found[name, axis] = before._replace(calls=before.calls + call.times, nbytes=nbytes, sent=sent)
         for sending in found.values():
             total = total + sending.sent
         return cls(tuple(found.values()), total, digest.hexdigest()[:12])
@@ -82,12 +80,33 @@ class Traffic:
         return "\n".join([*map(str, self.sendings), f"in all a rank sends {show_size(self.sent)}"])
 
 
-def collectives(body: Body, times: Dim) -> Iterator[tuple[Equation, Dim, tuple[TensorType, ...]]]:
-    """Yield the collectives of a body and nested bodies, how often each is called, and the types of the body's
-    slots."""
+class Collective(NamedTuple):
+    """A collective over `axis`, with `size` ranks, that is called `times` times."""
+
+    primitive: Primitive
+    axis: str
+    size: Dim
+    operands: tuple[TensorType, ...]
+    times: Dim
+
+    @property
+    def moves(self) -> bool:
+        """Whether it moves bytes."""
+        return bool(self.operands) and not self.primitive.view
+
+    @property
+    def nbytes(self) -> Dim:
+        """The bytes of its operand."""
+        return self.operands[0].nbytes
+
+
+def collectives(body: Body, times: Dim) -> Iterator[Collective]:
+    """Yield the collectives of a body that runs `times` times, and those of nested bodies."""
     for equation in body.equations:
         if equation.primitive.kind is Kind.COLLECTIVE:
-            yield equation, times, body.types
+            operands = tuple([body.types[slot] for slot in equation.inputs])
+            static = equation.static
+            yield Collective(equation.primitive, static["axis"], static["size"], operands, times)
         length = equation.static.get("length", 1)
         for _, inner in bodies_of(equation.static):
             yield from collectives(inner, times * length)
@@ -174,13 +193,15 @@ class Prediction(NamedTuple):
 def predicted(report: Report, cluster: Machines, mesh: Mesh, sizes: Mapping[str, int]) -> Prediction:
     """Predict the step of a report on a mesh of numbers, with `sizes` for the names in its formulas."""
     latency = transfer = 0.0
-    for call in _calls(report):
+    for call in collectives(report.program.body, 1):
+        if not call.moves:
+            continue
         nbytes, times = int(value_at(call.nbytes, sizes)), int(value_at(call.times, sizes))
         ranks = int(value_at(call.size, sizes))
         if ranks == 1:
             continue
         near = sum(rank < cluster.ranks_per_host for rank in mesh.group(0, call.axis)[1:])
-        messages, sent = cost_of_call(call.name, nbytes, ranks)
+        messages, sent = cost_of_call(call.primitive, nbytes, ranks)
         far = (ranks - 1 - near) / (ranks - 1)
         shared = min(cluster.ranks_per_host, mesh.ranks)  # all ranks of a host send at once, through its one link
         alpha_near = cluster.alpha if cluster.alpha_within is None else cluster.alpha_within
@@ -190,41 +211,25 @@ def predicted(report: Report, cluster: Machines, mesh: Mesh, sizes: Mapping[str,
     return Prediction(mesh.ranks, int(value_at(report.cost.flops, sizes)) / cluster.flops, latency, transfer)
 
 
-def cost_of_call(name: str, nbytes: int, ranks: int) -> tuple[int, float]:
+def cost_of_call(primitive: Primitive, nbytes: int, ranks: int) -> tuple[int, float]:
     """Return the number and bytes of the messages that a rank sends for one collective of an operand of `nbytes`."""
     others = ranks - 1
-    if name == SHIFT.name:
+    if primitive is SHIFT:
         return 1, nbytes
-    if name == ALL_REDUCE.name and ranks > 2 and nbytes > SMALL:
+    if primitive is ALL_REDUCE and ranks > 2 and nbytes > SMALL:
         return 2 * others, 2 * nbytes * others / ranks
-    if name in (ALL_REDUCE.name, ALL_MAX.name, ALL_GATHER.name):
+    if primitive in (ALL_REDUCE, ALL_MAX, ALL_GATHER):
         return others, nbytes * others
-    assert name in (REDUCE_SCATTER.name, ALL_TO_ALL.name), name
+    assert primitive in (REDUCE_SCATTER, ALL_TO_ALL), primitive
     return others, nbytes * others / ranks
-
-
-class _Sending(NamedTuple):
-    name: str
-    axis: str
-    size: Dim
-    nbytes: Dim
-    times: Dim
-
-
-def _calls(report: Report) -> Iterator[_Sending]:
-    """Yield the collectives of a step that move bytes."""
-    for equation, times, types in collectives(report.program.body, 1):
-        if equation.inputs and not equation.primitive.view:
-            static = equation.static
-            nbytes = types[equation.inputs[0]].nbytes
-            yield _Sending(equation.primitive.name, static["axis"], static["size"], nbytes, times)
 
 
 def messages_of(report: Report) -> Dim:
     """Return the number of messages of a rank in a step, a formula for a symbolic axis, assuming every sum to be
     large."""
     total: Dim = 0
-    for call in _calls(report):
-        each: Dim = 1 if call.name == SHIFT.name else call.size - 1
-        total = total + call.times * each * (2 if call.name == ALL_REDUCE.name else 1)
+    for call in collectives(report.program.body, 1):
+        if call.moves:
+            each: Dim = 1 if call.primitive is SHIFT else call.size - 1
+            total = total + call.times * each * (2 if call.primitive is ALL_REDUCE else 1)
     return total

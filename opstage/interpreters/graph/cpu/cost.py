@@ -22,12 +22,13 @@ from ....compiler.codegen.lowered import Lowered
 from ....compiler.codegen.views import View
 from ....compiler.native.blas import one_thread
 from ....compiler.native.pool import workers
-from ....ops.body import Equation, ScanParameters
+from ....ops.body import Equation
 from ....ops.indexing import GATHER_ROWS, GATHER_VEC
 from ....ops.pooling import MAX_POOL_GATHER
 from ....ops.primitive import Cost
 from ....ops.types import dtype_name
-from .plan import ControlStep, CpuPlan, HostStep, LoopStep, NativeStep
+from ....transforms.scan import SCAN
+from .plan import ControlStep, CpuPlan, HostStep, NativeStep
 
 _GATHERS = frozenset({GATHER_ROWS, GATHER_VEC, MAX_POOL_GATHER})
 """Ops that read at most as much of their first operand as they return."""
@@ -73,9 +74,9 @@ def _single(plan: CpuPlan, group: FusionGroup, first: int, count: int) -> Work:
     (e,) = group.equations
     detail = " · ".join(_sizes(plan.lowered, slot) for slot in e.inputs)
     step = plan.steps[first]
-    if isinstance(step, LoopStep):
-        iterations = int(ScanParameters(**e.static).length)
-        inner = [work.cost for work in works(step.plan)]
+    if isinstance(step, ControlStep) and e.primitive is SCAN:
+        iterations = int(e.static["length"])
+        inner = [work.cost for work in works(step.plans[0])]
         cost = Cost(iterations * sum(int(c.flops) for c in inner), iterations * sum(int(c.bytes) for c in inner))
         return Work(f"scan, {iterations} iterations", "", first, count, cost, (e,))
     if isinstance(step, ControlStep):
@@ -123,10 +124,11 @@ def _traffic(plan: CpuPlan, group: FusionGroup) -> tuple[tuple[int, int], ...]:
                 continue
             size = _shown(view) * lowered.types[slot].dtype.itemsize
             if e.primitive in _GATHERS and slot == e.inputs[0]:
-                size = min(size, _nbytes(lowered, e.outputs[0]))
+                size = min(size, int(lowered.types[e.outputs[0]].nbytes))
             read.setdefault(view.root, {})[view] = size
-    moved = [(root, min(sum(views.values()), _nbytes(lowered, root))) for root, views in read.items()]
-    return (*moved, *[(slot, _nbytes(lowered, slot)) for slot in sorted(made) if _is_stored(plan, group, slot)])
+    moved = [(root, min(sum(views.values()), int(lowered.types[root].nbytes))) for root, views in read.items()]
+    stored = [slot for slot in sorted(made) if _is_stored(plan, group, slot)]
+    return (*moved, *[(slot, int(lowered.types[slot].nbytes)) for slot in stored])
 
 
 def _flops(lowered: Lowered, e: Equation) -> int:
@@ -145,11 +147,6 @@ def _is_stored(plan: CpuPlan, group: FusionGroup, slot: int) -> bool:
 def _shown(view: View) -> int:
     """Return the number of distinct elements in a view; broadcast elements count once."""
     return math.prod(n for n, stride in zip(view.shape, view.strides) if stride)
-
-
-def _nbytes(lowered: Lowered, slot: int) -> int:
-    nbytes: Any = lowered.types[slot].nbytes
-    return int(nbytes)
 
 
 def _sizes(lowered: Lowered, slot: int) -> str:

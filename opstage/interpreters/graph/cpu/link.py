@@ -21,9 +21,10 @@ from ....ops.host_arrays import Array, address_of, addresses_of, packed
 from ....ops.types import DType
 from ....transforms.base_program import Action, at_once
 from ....transforms.cond import SWITCH, chosen
+from ....transforms.scan import SCAN
 from ....transforms.while_loop import passed
 from ...eager_cpu.interpreter import NumpyOps
-from .plan import ControlStep, CpuPlan, HostStep, LoopStep, NativeStep, inner_plans
+from .plan import ControlStep, CpuPlan, HostStep, NativeStep, inner_plans
 
 Addresses = npt.NDArray[np.int64]
 
@@ -44,7 +45,7 @@ class _Place(NamedTuple):
     strides: tuple[int, ...]
 
 
-Segment: TypeAlias = "KernelSequence | HostStep | LoopStep | ControlStep"
+Segment: TypeAlias = "KernelSequence | HostStep | ControlStep"
 
 
 @final
@@ -56,29 +57,6 @@ class Linked:
     moving      slots that each call passes: inputs in order, then the plan's results
     error       a word that loops set to nonzero at an index out of range
     """
-
-    __slots__ = (
-        "plan",
-        "moving",
-        "error",
-        "_arena",
-        "_at",
-        "_inside",
-        "_eager",
-        "_lines",
-        "_constants",
-        "_words",
-        "_patches",
-        "_sources",
-        "_offsets",
-        "_starts",
-        "_segments",
-        "_split",
-        "_ending",
-        "_inner",
-        "_places",
-        "_ends",
-    )
 
     def __init__(self, plan: CpuPlan, error: Array, eager: NumpyOps, lines: Mapping[int, SourceLine | None]):
         self.plan = plan
@@ -229,8 +207,6 @@ class Linked:
             segment.run()
         elif isinstance(segment, HostStep):
             self._host(segment, moving)
-        elif isinstance(segment, LoopStep):
-            self._iterate(segment, moving)
         else:
             self._control(segment, moving)
 
@@ -341,10 +317,13 @@ class Linked:
     # ---------------------------------------------------------------------------------------------------------
 
     def _control(self, step: ControlStep, moving: Sequence[Array]) -> None:
-        """Run a switch or while_loop."""
+        """Run a scan, while_loop or switch."""
         e = step.equation
         operands = [self.value(slot, moving) for slot in e.inputs]
         results = [self.value(slot, moving) for slot in e.outputs]
+        if e.primitive is SCAN:
+            self._iterate(step, operands, results)
+            return
         try:
             if e.primitive is SWITCH:
                 index, *rest = operands
@@ -381,13 +360,10 @@ class Linked:
         for result, value in zip(results, turns[turn][0]):
             np.copyto(result, value)
 
-    def _iterate(self, step: LoopStep, moving: Sequence[Array]) -> None:
+    def _iterate(self, step: ControlStep, operands: Sequence[Array], results: Sequence[Array]) -> None:
         """Run the iterations in order. Their inputs and outputs are rows of the stacked tensors."""
-        e, (inner,) = step.equation, self._inner[step.group]
-        loop = ScanParameters(**e.static)
+        (inner,), loop = self._inner[step.group], ScanParameters(**step.equation.static)
         length, carries = int(loop.length), loop.carries
-        operands = [self.value(slot, moving) for slot in e.inputs]
-        results = [self.value(slot, moving) for slot in e.outputs]
         incoming = loop.incoming()
         finals, stacked = (
             results[:carries],
@@ -422,7 +398,7 @@ class Linked:
             for segment in inner._segments:
                 segment.run()  # type: ignore[union-attr]
 
-    def _carry_buffers(self, step: LoopStep | ControlStep, carry: int, like: Array) -> tuple[Array, Array]:
+    def _carry_buffers(self, step: ControlStep, carry: int, like: Array) -> tuple[Array, Array]:
         """Return the two buffers between which a carry alternates."""
         first, second = (self._part((step.group, f"carry {carry} {i}"), like.nbytes).view(like.dtype) for i in range(2))
         return first.reshape(like.shape), second.reshape(like.shape)

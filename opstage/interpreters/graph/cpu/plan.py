@@ -1,10 +1,10 @@
-"""The plan of a graph on the CPU: its loops, their order, and their memory."""
+"""The plan of a graph on the CPU: the passes before it, its loops, their order, and their memory."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, final
 
 import numpy as np
 
@@ -12,24 +12,62 @@ from ....compiler.codegen.arena import Item, arrange
 from ....compiler.codegen.clusters import FusionGroup, Level, read_by
 from ....compiler.codegen.cpu.arguments import Address, ErrorFlag, LoopSource, LoweredLoop, Scratch, Word, address_in
 from ....compiler.codegen.cpu.kernels import AlikeClusters, Compilation, NativeStep, Overwritable, cluster_steps
-from ....compiler.codegen.formulas import ASSEMBLE, PRODUCTS
+from ....compiler.codegen.formulas import ASSEMBLE, FORMULAS, PRODUCTS
 from ....compiler.codegen.fusion import fuse
 from ....compiler.codegen.lowered import Lowered
 from ....compiler.codegen.views import batch_axes, leading_dimension
+from ....compiler.native import find_blas
 from ....compiler.native.blocked_matmul import blocked_kernel, blocked_words, cut_blocked, serves
 from ....compiler.native.matmul import cut_product, gemm_kernel, gemm_words
 from ....distributed.meetings import MEET_END
 from ....ops.body import Body, Equation, ScanParameters
+from ....ops.catalogue import has_kernel
+from ....ops.convolution import CONV_KERNEL_GRAD
 from ....ops.host_arrays import Array
-from ....ops.types import dtype_name
+from ....ops.matmul import GROUPED_MATMUL, GROUPED_OUTER
+from ....ops.pooling import AVG_POOL, AVG_POOL_GRAD, MAX_POOL, MAX_POOL_GATHER, MAX_POOL_SCATTER
+from ....ops.primitive import Primitive, Static
+from ....ops.types import TensorType, dtype_name
 from ....transforms.cond import SWITCH, branches_of
 from ....transforms.control import CONTROL, bodies_of
 from ....transforms.scan import SCAN
 from ....transforms.while_loop import WHILE
+from ..graph import Graph
+from ..passes.pipeline import Notes, run_passes, standard
 from .library import CPU, library_loops
 
 if TYPE_CHECKING:
-    from ..hosted import Hosted
+    from ..rank_lowering import Hosted
+
+
+# Passes before the plan -----------------------------------------------------------------------------------------------
+
+
+_KERNEL_IS_FASTER = frozenset({MAX_POOL, MAX_POOL_SCATTER, MAX_POOL_GATHER, AVG_POOL, AVG_POOL_GRAD, CONV_KERNEL_GRAD})
+"""Composites whose eager_cpu kernel is faster than their decomposition."""
+
+_GROUPED = frozenset({GROUPED_MATMUL, GROUPED_OUTER})
+"""Those too, where there is a BLAS to call."""
+
+
+def _has_kernel(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> bool:
+    floats = all(t.dtype.kind in "fib" for t in types)
+    whole = primitive in _KERNEL_IS_FASTER or (primitive in _GROUPED and find_blas() is not None)
+    return floats and (whole or primitive in FORMULAS or has_kernel("cpu", primitive))
+
+
+PASSES = standard(_has_kernel)
+
+
+def optimise(graph: Graph, *, checked: bool = False) -> tuple[Graph, Notes]:
+    """Optimise the program and the bodies of its loops; return notes about each pass.
+
+    With `checked`, the graph's invariants are checked after every pass.
+    """
+    return run_passes(graph, PASSES, checked=checked)
+
+
+# Plan -----------------------------------------------------------------------------------------------------------------
 
 
 class HostStep(NamedTuple):
@@ -39,30 +77,31 @@ class HostStep(NamedTuple):
     group: int
 
 
-class LoopStep(NamedTuple):
-    """A scan: a plan of its body, run once per iteration."""
-
-    equation: Equation
-    plan: CpuPlan
-    group: int
-
-
 class ControlStep(NamedTuple):
-    """A switch, with a plan of each branch, one of which runs; or a while_loop, with plans of its test and body."""
+    """A scan, with the plan of its body; a while_loop, with plans of its test and body; or a switch, with a plan of
+    each branch, one of which runs."""
 
     equation: Equation
     plans: tuple[CpuPlan, ...]
     group: int
 
 
-Step: TypeAlias = "NativeStep | HostStep | LoopStep | ControlStep"
+Step: TypeAlias = "NativeStep | HostStep | ControlStep"
 
 
 def inner_plans(step: Step) -> tuple[CpuPlan, ...]:
     """Return the plans of a step's bodies."""
-    if isinstance(step, LoopStep):
-        return (step.plan,)
     return step.plans if isinstance(step, ControlStep) else ()
+
+
+def carried(step: ControlStep) -> dict[int, TensorType]:
+    """Return the types of the carries that alternate between two buffers, by position; the others of a scan are written
+    into a stacked result."""
+    primitive, static = step.equation.primitive, step.equation.static
+    if primitive is SCAN:
+        loop = ScanParameters(**static)
+        return {i: loop.body.input_types[i] for i in set(range(loop.carries)).difference(loop.incoming())}
+    return dict(enumerate(static["body"].output_types)) if primitive is WHILE else {}
 
 
 @final
@@ -128,9 +167,7 @@ class CpuPlan:
         read = {root: {moved[reader] for reader in readers} for root, readers in read.items()}
         items: list[Item] = []
         for step in self.steps:
-            if isinstance(step, LoopStep):
-                items += _memory_of_a_loop(step)
-            elif isinstance(step, ControlStep):
+            if isinstance(step, ControlStep):
                 items += _memory_of_control(step)
             elif isinstance(step, NativeStep):
                 number = step.group
@@ -145,7 +182,7 @@ class CpuPlan:
             readers = read.get(slot, set())
             if self._kept_in_registers(slot, self.groups[first], readers, first):
                 continue
-            nbytes: Any = lowered.types[slot].nbytes
+            nbytes = int(lowered.types[slot].nbytes)
             start = min([first, *begun.get(slot, ())])
             (e, *_) = self.groups[first].equations
             if e.primitive is MEET_END:  # what comes is received there
@@ -231,11 +268,8 @@ class CpuPlan:
         if by_hand is None and _is_product(lowered, e):
             product = product_loop(lowered, e)
             by_hand = None if product is None else [(product, product.tasks > 1)]
-        if by_hand is None and e.primitive is SCAN and _can_be_planned(lowered, e):
-            return [LoopStep(e, CpuPlan(_computed(ScanParameters(**e.static)), own_outputs=True), number)]
         if by_hand is None and e.primitive in CONTROL and _can_be_planned(lowered, e):
-            bodies = branches_of(e.static) if e.primitive is SWITCH else (e.static["test"], e.static["body"])
-            return [ControlStep(e, tuple([CpuPlan(body, own_outputs=True) for body in bodies]), number)]
+            return [ControlStep(e, tuple([CpuPlan(body, own_outputs=True) for body in _run_bodies(e)]), number)]
         if by_hand is None:
             return [HostStep(e, number)]
         return [NativeStep(loop, parallel, number) for loop, parallel in by_hand]
@@ -259,33 +293,24 @@ def _can_be_planned(lowered: Lowered, e: Equation) -> bool:
     return whole and int(e.static.get("length", 1)) > 0 and all(t.dtype.kind != "O" for t in types)
 
 
-def _computed(loop: ScanParameters) -> Body:
-    """Return the body without outputs that equal outgoing carries, which are written directly into the stacked
-    result."""
+def _run_bodies(e: Equation) -> Sequence[Body]:
+    """Return the bodies of a control op; that of a scan without outputs that equal outgoing carries, which are written
+    directly into the stacked result."""
+    if e.primitive is SWITCH:
+        return branches_of(e.static)
+    if e.primitive is WHILE:
+        return e.static["test"], e.static["body"]
+    loop = ScanParameters(**e.static)
     incoming = loop.incoming().values()
-    return loop.body.replace(outputs=[slot for i, slot in enumerate(loop.body.outputs) if i not in incoming])
-
-
-def _memory_of_a_loop(step: LoopStep) -> list[Item]:
-    """Return the memory of the body's plan, and two buffers for each carry that is not written into a stacked
-    result."""
-    loop = ScanParameters(**step.equation.static)
-    number = step.group
-    items = [Item((number, "loop"), max(1, step.plan.arena_bytes), number, number)]
-    for carry in set(range(loop.carries)).difference(loop.incoming()):
-        nbytes: Any = loop.body.input_types[carry].nbytes
-        items += [Item((number, f"carry {carry} {i}"), nbytes, number, number) for i in range(2)]
-    return items
+    return (loop.body.replace(outputs=[slot for i, slot in enumerate(loop.body.outputs) if i not in incoming]),)
 
 
 def _memory_of_control(step: ControlStep) -> list[Item]:
-    """Return the memory of the largest plan, since one runs at a time, and two buffers for each carry of a loop."""
+    """Return the memory of the largest plan, since one runs at a time, and two buffers for each carry."""
     number = step.group
-    items = [Item((number, "loop"), max(1, *[plan.arena_bytes for plan in step.plans]), number, number)]
-    if step.equation.primitive is WHILE:
-        for carry, type_ in enumerate(step.equation.static["body"].output_types):
-            nbytes: Any = type_.nbytes
-            items += [Item((number, f"carry {carry} {i}"), nbytes, number, number) for i in range(2)]
+    items = [Item((number, "loop"), max([1, *[plan.arena_bytes for plan in step.plans]]), number, number)]
+    for carry, type_ in carried(step).items():
+        items += [Item((number, f"carry {carry} {i}"), int(type_.nbytes), number, number) for i in range(2)]
     return items
 
 
@@ -297,7 +322,7 @@ def _is_product(lowered: Lowered, e: Equation) -> bool:
     )
 
 
-__all__ = ["ControlStep", "CpuPlan", "HostStep", "LoopStep", "NativeStep", "inner_plans"]
+__all__ = ["ControlStep", "CpuPlan", "HostStep", "NativeStep", "carried", "inner_plans"]
 
 
 # Aliasing -------------------------------------------------------------------------------------------------------------

@@ -40,8 +40,8 @@ from ...eager_cuda.interpreter import CudaOps, OnDevice, elsewhere
 from ...eager_cuda.kernels.layout import copy, row_major
 from ..executor import Failed
 from ..graph import Graph
-from ..hosted import Hosted
 from ..programs import Executable, Programs, kept_bytes
+from ..rank_lowering import Hosted
 from ..rank_programs import RankPrograms
 from ..recorder import replay
 from .lowering import HostCall, Spot, optimise, placed

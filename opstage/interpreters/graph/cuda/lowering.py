@@ -32,9 +32,9 @@ from ...eager_cuda.kernels import matmul as padded
 from ...eager_cuda.kernels.elementwise import update_kernel
 from ...eager_cuda.kernels.layout import copy, row_major
 from ...eager_cuda.kernels.reduction import total
-from .. import passes
 from ..graph import Graph
-from ..hosted import Hosted
+from ..passes.pipeline import run_passes, standard
+from ..rank_lowering import Hosted
 
 # Passes ---------------------------------------------------------------------------------------------------------------
 
@@ -47,12 +47,12 @@ def _stays(primitive: Primitive, types: tuple[TensorType, ...], static: Static) 
     return primitive in FORMULAS or (has_kernel and primitive not in _EXPANDED)
 
 
-PASSES = passes.standard(_stays, loops=True)
+PASSES = standard(_stays, loops=True)
 
 
 def optimise(graph: Graph) -> Graph:
     """Optimise the program; loops are unrolled."""
-    return passes.optimise(graph, PASSES)[0]
+    return run_passes(graph, PASSES)[0]
 
 
 # The recorder ---------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from ....compiler.gpu.launches import Call
 from ....ops.body import Body
 from ....options import MatmulPrecision
 from ...eager_cuda.kernels.layout import fill_kernel
-from ..hosted import Hosted
+from ..rank_lowering import Hosted
 from .lowering import LaunchRecorder, Lowering, Spot, spots
 
 ALIGNMENT = 256

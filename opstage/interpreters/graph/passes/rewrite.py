@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, final
 
 from ....ops.body import Body, BodyConstant, Equation, with_opened
-from ....ops.primitive import NO_STATIC, Primitive, Static
+from ....ops.primitive import Primitive, Static
 from ....ops.types import TensorType
 
 
@@ -44,14 +44,6 @@ class Rewrite:
         """Replace old slots by slots of the new body."""
         self.changed = True
         self.same.update(zip(old, new))
-
-    def bind(
-        self, primitive: Primitive, inputs: tuple[int, ...], static: Static = NO_STATIC, *, place: Equation
-    ) -> tuple[int, ...]:
-        """Add an equation at the place of `place`, and return its results."""
-        types = self.types
-        inferred = primitive.infer(tuple([types[slot] for slot in inputs]), static, place.region.name)
-        return self.write(primitive, inputs, static, inferred, place)
 
     def write(
         self,
@@ -104,8 +96,3 @@ class Rewrite:
             outputs=outputs,
             types=self.types,
         )
-
-
-def definitions(body: Body) -> dict[int, Equation]:
-    """Return the equation that defines each slot; inputs and constants have none."""
-    return {slot: equation for equation in body.equations for slot in equation.outputs}

@@ -10,6 +10,7 @@ from typing import Any
 from ....ops.errors import SourceLine, printable
 from ....ops.places import show_tied
 from ..finding import Finding
+from ..report import count_of
 from .document import CheckOutcome, from_document, shown_path, to_document
 
 Paint = Callable[[str, str], str]
@@ -110,7 +111,7 @@ def _printable(value: Any) -> Any:
 
 
 def _summary(outcome: CheckOutcome, paint: Paint, strictly: bool, title: str = "") -> str:
-    counts = [_count(len(outcome.errors), "error"), _count(len(outcome.warnings), "warning")]
+    counts = [count_of(len(outcome.errors), "error"), count_of(len(outcome.warnings), "warning")]
     if outcome.errors:
         return paint(" and ".join(count for count in counts if not count.startswith("0")), "error")
     if strictly and outcome.warnings:
@@ -119,7 +120,7 @@ def _summary(outcome: CheckOutcome, paint: Paint, strictly: bool, title: str = "
     rest += f", {len(outcome.suppressed)} suppressed" if outcome.suppressed else ""
     work = f"{outcome.ops} ops, {_large(outcome.flops)} flops, {_large(outcome.bytes)} bytes moved{rest}"
     if (hidden := outcome.suppressed.count("error")) > 0:  # after an error the program's behaviour is unknown
-        work = f"{_count(hidden, 'error')} suppressed"
+        work = f"{count_of(hidden, 'error')} suppressed"
     return f"{paint('ok', 'good')}: {title}{work}"
 
 
@@ -127,7 +128,7 @@ def _total(outcomes: Sequence[CheckOutcome], paint: Paint, strictly: bool) -> st
     codes = [outcome.exit_code(strictly) for outcome in outcomes]
     wrong = sum(bool(outcome.errors) for outcome in outcomes)
     counts = {"with errors": wrong, "with warnings": codes.count(1) - wrong, "not checked": codes.count(2)}
-    parts = [f"{codes.count(0)} of {_count(len(outcomes), 'program')} right"]
+    parts = [f"{codes.count(0)} of {count_of(len(outcomes), 'program')} right"]
     parts += [f"{count} {what}" for what, count in counts.items() if count]
     return paint(", ".join(parts), "error" if any(codes) else "good")
 
@@ -183,10 +184,6 @@ def _printed(text: str, paint: Paint) -> list[str]:
 
 def _quoted(constraint: str) -> str:
     return '"' + constraint.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _large(number: str) -> str:

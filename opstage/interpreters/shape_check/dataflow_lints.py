@@ -19,13 +19,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ....ops.body import Equation
-from ....ops.errors import SourceLine
-from ....ops.logic import DETACH
-from ....ops.types import dtype_name, is_float
-from ....transforms.scan import SCAN
-from ..finding import Finding
-from .subject import Leaf, Subject
+from ...ops.body import Equation
+from ...ops.errors import SourceLine
+from ...ops.logic import DETACH
+from ...ops.types import dtype_name, is_float
+from ...transforms.scan import SCAN
+from .finding import Finding
+from .lint_subject import Leaf, Subject
 
 PARAMETER = "unused-parameter"
 INPUT = "unused-input"

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple, final
 
 import numpy.typing as npt
 
-from ....ops.body import Equation
-from ....ops.errors import SourceLine
-from ....ops.primitive import Primitive
-from ....ops.types import TensorType, is_float, show_shape
-from ....transforms.scan import SCAN
-from ..finding import Finding, Severity
-from ..program import CheckedProgram
+from ...ops.body import Equation
+from ...ops.errors import SourceLine
+from ...ops.primitive import Primitive
+from ...ops.types import TensorType, is_float, show_shape
+from ...transforms.scan import SCAN
+from .finding import Finding, Severity
+from .program import CheckedProgram
 
 
 @dataclass(frozen=True)

@@ -13,28 +13,27 @@ from typing import Any, NamedTuple, TypeAlias, final
 import numpy as np
 from typing_extensions import override
 
-from ....ops.body import Body, ScanParameters, WhileParameters
-from ....ops.collective import SHARD
-from ....ops.dims import Dim, DimScope, evaluate
-from ....ops.mesh import ALONE, Mesh
-from ....ops.primitive import NO_STATIC, Kind, Primitive, Static
-from ....ops.spec import as_specs
-from ....ops.structure import Region
-from ....ops.trees import no_ref
-from ....ops.types import DType, TensorType, as_dtype
-from ....options import Options
-from ....transforms.cond import SWITCH, branches_of
-from ....transforms.interpreter import BaseInterpreter, Typed
-from ....transforms.scan import SCAN
-from ....transforms.tracer import Composite, constants
-from ....transforms.tracer import evaluate as evaluate_body
-from ....transforms.while_loop import WHILE
-from ...eager_cpu.interpreter import kernel_of, pays_fused
-from ...eager_cpu.kernels import kernel_table
-from ...eager_cpu.loop_body import loop_parts, written_out
-from ...eager_cpu.tally import Sizes, Taken, taken
-from .formula import fitted
-from .timeline import AllocationTrace, Buffer, MemoryKind, Timeline
+from ...ops.body import Body, ScanParameters, WhileParameters
+from ...ops.collective import SHARD
+from ...ops.dims import Dim, DimScope, evaluate
+from ...ops.mesh import ALONE, Mesh
+from ...ops.primitive import NO_STATIC, Kind, Primitive, Static
+from ...ops.spec import as_specs
+from ...ops.structure import Region
+from ...ops.trees import no_ref
+from ...ops.types import DType, TensorType, as_dtype
+from ...options import Options
+from ...transforms.cond import SWITCH, branches_of
+from ...transforms.interpreter import BaseInterpreter, Typed
+from ...transforms.scan import SCAN
+from ...transforms.tracer import Composite, constants
+from ...transforms.tracer import evaluate as evaluate_body
+from ...transforms.while_loop import WHILE
+from ..eager_cpu.interpreter import kernel_of, pays_fused
+from ..eager_cpu.kernels import kernel_table
+from ..eager_cpu.loop_body import loop_parts, written_out
+from ..eager_cpu.tally import Sizes, Taken, taken
+from .peak_memory import AllocationTrace, Buffer, MemoryKind, Timeline, fitted
 
 _TURNS = 3
 """Iterations of a loop that are run; all later ones use the memory of the third."""
@@ -130,22 +129,6 @@ class MemoryOps(BaseInterpreter[Tensor]):
     watch       called with every kernel that would run; it must not keep its argument, which would keep the memory
                 alive
     """
-
-    __slots__ = (
-        "_mesh",
-        "scope",
-        "timeline",
-        "kind",
-        "samples",
-        "regions",
-        "watch",
-        "_options",
-        "_known",
-        "_keeping",
-        "_times",
-        "_loops",
-        "_whole",
-    )
 
     def __init__(
         self,

@@ -9,70 +9,43 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ....ops.body import Equation
-from ....ops.dims import Dim, DimExpr, Verdict, at_most, is_one, maximum, minimum, prod, require_at_most
-from ....ops.elementwise import ADD, DIV, LOG, MAXIMUM, MINIMUM, MUL, SIGMOID, SUB
-from ....ops.errors import Place, ShapeError
-from ....ops.indexing import GATHER_ROWS, GATHER_VEC, SCATTER_ADD_ROWS, SCATTER_ADD_VEC
-from ....ops.layout import (
-    BROADCAST_TO,
-    FLATTEN,
-    PERMUTE,
-    RESHAPE,
-    SQUEEZE,
-    SWAP_ADJACENT_AT_DEPTH,
-    TRANSPOSE2D,
-    TRANSPOSE3D_FIRST_TO_LAST,
-    TRANSPOSE3D_LAST_TO_FIRST,
-    TRANSPOSE3D_LAST_TWO,
-    UNSQUEEZE,
-)
-from ....ops.logic import CAST, DETACH, EQUAL, FULL, IOTA, LESS, LESS_EQUAL, SELECT
-from ....ops.loss import CROSS_ENTROPY, class_axis
-from ....ops.normalization import GROUP_NORM, LAYER_NORM, RMS_NORM
-from ....ops.primitive import Kind, Primitive
-from ....ops.random import BERNOULLI_MASK
-from ....ops.reduction import LOG_SOFTMAX, SOFTMAX
-from ....ops.slicing import SLICE
-from ....ops.types import Shape, show_shape
-from ..finding import Finding
-from .subject import Subject
+from ...ops.body import Equation
+from ...ops.dims import Dim, DimExpr, Verdict, at_most, is_one, maximum, minimum, prod, require_at_most
+from ...ops.elementwise import ADD, DIV, LOG, MAXIMUM, MINIMUM, MUL, SIGMOID, SUB
+from ...ops.errors import Place, ShapeError
+from ...ops.indexing import GATHER_ROWS, GATHER_VEC, SCATTER_ADD_ROWS, SCATTER_ADD_VEC
+from ...ops.layout import BROADCAST_TO, UNSQUEEZE
+from ...ops.logic import CAST, EQUAL, FULL, IOTA, LESS, LESS_EQUAL, SELECT
+from ...ops.loss import CROSS_ENTROPY, class_axis
+from ...ops.normalization import GROUP_NORM, LAYER_NORM, RMS_NORM
+from ...ops.primitive import Kind, Primitive
+from ...ops.random import BERNOULLI_MASK
+from ...ops.reduction import LOG_SOFTMAX, SOFTMAX
+from ...ops.slicing import SLICE
+from ...ops.types import Shape, show_shape
+from .finding import Finding
+from .lint_subject import Subject
 
 # Values behind ops that only change the layout or shape of their operand ----------------------------------------------
-
-_MOVES = {
-    BROADCAST_TO,
-    DETACH,
-    FLATTEN,
-    PERMUTE,
-    RESHAPE,
-    SQUEEZE,
-    SWAP_ADJACENT_AT_DEPTH,
-    TRANSPOSE2D,
-    TRANSPOSE3D_FIRST_TO_LAST,
-    TRANSPOSE3D_LAST_TO_FIRST,
-    TRANSPOSE3D_LAST_TWO,
-    UNSQUEEZE,
-}
 
 
 def unmoved(subject: Subject, number: int) -> int:
     """Return the tensor with these values before ops that change the layout, repeat it or cast between integers."""
     maker = subject.maker(number)
-    while maker is not None and (maker.primitive in _MOVES or _keeps(subject, maker)):
+    while maker is not None and _keeps(subject, maker):
         number = maker.inputs[0]
         maker = subject.maker(number)
     return number
 
 
 def _keeps(subject: Subject, call: Equation) -> bool:
-    """Whether a cast is one between integers or between floats, or a slice takes all of its axis."""
-    if call.primitive not in (CAST, SLICE):
-        return False
-    x, result = subject.type(call.inputs[0]), subject.type(call.outputs[0])
+    """Whether an op is a view of its whole operand, or a cast between integers or between floats."""
+    if call.primitive is CAST:
+        return subject.type(call.inputs[0]).dtype.kind + subject.type(call.outputs[0]).dtype.kind in ("ii", "ff")
     if call.primitive is SLICE:
-        return at_most(x.shape[call.static["axis"]], call.static["length"]) is Verdict.proved
-    return x.dtype.kind + result.dtype.kind in ("ii", "ff")
+        size = subject.type(call.inputs[0]).shape[call.static["axis"]]
+        return at_most(size, call.static["length"]) is Verdict.proved
+    return call.primitive.view and call.primitive.kind is Kind.LAYOUT
 
 
 # Literal indices and labels -------------------------------------------------------------------------------------------

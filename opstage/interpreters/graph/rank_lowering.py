@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 
-from ...compiler.codegen import views
+from ...compiler.codegen import views as views
 from ...compiler.codegen.clusters import Cluster, FusionGroup, roots_read
 from ...compiler.codegen.formulas import ASSEMBLE, CONTIGUOUS, PRODUCTS
 from ...compiler.codegen.lowered import Lowered, Part
@@ -26,7 +26,7 @@ from ...ops.body import Equation
 from ...ops.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, AXIS_INDEX, SHARD
 from ...ops.primitive import Kind
 from ...ops.types import INT64, TensorType
-from .overlap import Begin, Calls, Ordered
+from .rank_schedule import Begin, Calls, Ordered
 
 Alike: TypeAlias = tuple[int, ...]
 """For each hosted rank, the first rank with the same value."""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, final
 
-from ....ops.body import Equation
-from ....ops.dims import Dim
-from ....ops.errors import Place
-from ....ops.primitive import Cost
-from ....ops.structure import Region
-from ....ops.types import TensorType, is_float
-from ...graph.outline import UPDATE, phase_of
-from ..program import CheckedProgram
+from ...ops.body import Equation
+from ...ops.dims import Dim
+from ...ops.errors import Place
+from ...ops.primitive import Cost
+from ...ops.structure import Region
+from ...ops.types import TensorType, is_float
+from ..graph.outline import UPDATE, phase_of
+from .program import CheckedProgram
 
 # Amounts --------------------------------------------------------------------------------------------------------------
 
@@ -86,6 +87,7 @@ class Operand(NamedTuple):
 
 
 @final
+@dataclass(eq=False)
 class Row:
     """One op that the program calls.
 
@@ -95,25 +97,13 @@ class Row:
     form        a number that is equal for ops that do the same on tensors of the same types
     """
 
-    __slots__ = ("op", "region", "operands", "results", "amounts", "form", "place")
-
-    def __init__(
-        self,
-        op: str,
-        region: Region,
-        operands: tuple[Operand, ...],
-        results: tuple[Operand, ...],
-        amounts: Amounts,
-        form: int,
-        place: Place | None,
-    ):
-        self.op = op
-        self.region = region
-        self.operands = operands
-        self.results = results
-        self.amounts = amounts
-        self.form = form
-        self.place = place
+    op: str
+    region: Region
+    operands: tuple[Operand, ...]
+    results: tuple[Operand, ...]
+    amounts: Amounts
+    form: int
+    place: Place | None
 
     @property
     def region_name(self) -> str:
@@ -121,17 +111,15 @@ class Row:
         return self.region.name
 
 
+@dataclass
 class _Draft:
     """A row under construction: its equations by phase, and the parameters and saved tensors counted with it."""
 
-    __slots__ = ("forward", "backward", "update", "parameters", "saved")
-
-    def __init__(self) -> None:
-        self.forward: list[Equation] = []
-        self.backward: list[Equation] = []
-        self.update: list[Equation] = []
-        self.parameters: list[Dim] = []
-        self.saved: list[Dim] = []
+    forward: list[Equation] = field(default_factory=list)
+    backward: list[Equation] = field(default_factory=list)
+    update: list[Equation] = field(default_factory=list)
+    parameters: list[Dim] = field(default_factory=list)
+    saved: list[Dim] = field(default_factory=list)
 
 
 def rows_of(program: CheckedProgram) -> tuple[list[Row], list[Row], Dim]:
