@@ -209,9 +209,7 @@ def _hardswish_derivative(ops: Ops[R], x: R, g: R) -> R:
 
 
 HARDSWISH = pointwise(
-    reads="x",
-    derivative=_hardswish_derivative,
-    decomposition=lambda ops, x, /: (ops.mul(x, ops.hardsigmoid(x)),),
+    reads="x", derivative=_hardswish_derivative, decomposition=lambda ops, x, /: (ops.mul(x, ops.hardsigmoid(x)),)
 )
 
 

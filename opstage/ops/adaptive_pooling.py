@@ -192,8 +192,5 @@ def local_response_norm(
     total = ops.slice(squares, axis=1, start=0, length=channels)
     for i in range(1, size):
         total = ops.add(total, ops.slice(squares, axis=1, start=i, length=channels))
-    base = ops.add(
-        ops.full(shape=x.shape, value=k, dtype=x.dtype),
-        ops.scale(total, c=rate / size),
-    )
+    base = ops.add(ops.full(shape=x.shape, value=k, dtype=x.dtype), ops.scale(total, c=rate / size))
     return ops.div(x, ops.pow(base, exponent=beta))

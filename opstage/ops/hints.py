@@ -224,12 +224,7 @@ _POSITIONS = re.compile(r"(\w+)\(\) takes \d+ positional arguments? but \d+ (?:w
 _OTHER_KEYWORDS = {"dim": "axis", "dims": "axes", "keepdim": "keepdims", "min": "lo", "max": "hi", "size": "shape"}
 
 _ALONG = "ops.sum is of all elements; along axes it is ops.reduce_sum(x, axis=…, keepdims=…)"
-_ELSEWHERE = {
-    ("sum", "dim"): _ALONG,
-    ("sum", "axis"): _ALONG,
-    ("sum", "keepdim"): _ALONG,
-    ("sum", "keepdims"): _ALONG,
-}
+_ELSEWHERE = {("sum", "dim"): _ALONG, ("sum", "axis"): _ALONG, ("sum", "keepdim"): _ALONG, ("sum", "keepdims"): _ALONG}
 
 
 def add_hint(error: Exception) -> None:

@@ -401,11 +401,7 @@ class Shapes:
 
 
 def shapes(
-    *inputs: str,
-    params: Any = None,
-    state: Any = None,
-    where: Sequence[str] = (),
-    claims: Sequence[Claim | str] = (),
+    *inputs: str, params: Any = None, state: Any = None, where: Sequence[str] = (), claims: Sequence[Claim | str] = ()
 ) -> Callable[[Program], Program]:
     """Return a decorator that declares the shapes of a program's arguments and leaves the program unchanged.
 

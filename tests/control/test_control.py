@@ -11,15 +11,7 @@ import pytest
 import opstage
 from opstage import Options
 from opstage.ops.errors import RangeError, UnsupportedError
-from tests.conformance.harness import (
-    SEED,
-    assert_close,
-    central_difference,
-    dot,
-    is_float,
-    leaves,
-    random_like,
-)
+from tests.conformance.harness import SEED, assert_close, central_difference, dot, is_float, leaves, random_like
 from tests.control.control_programs import CASES, Case, Plain, Structural
 
 FLOAT64 = Options(dtype="float64")

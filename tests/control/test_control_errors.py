@@ -88,11 +88,7 @@ def test_sizes_with_names_must_be_provably_equal() -> None:
             ShapeError,
             r"cond of a while_loop must give one boolean scalar, not \(\) float32",
         ),
-        (
-            lambda ops, x: ops.while_loop(lambda ops, c: c > 0.0, lambda ops, c: c, x),
-            ShapeError,
-            "one boolean scalar",
-        ),
+        (lambda ops, x: ops.while_loop(lambda ops, c: c > 0.0, lambda ops, c: c, x), ShapeError, "one boolean scalar"),
         (
             lambda ops, x: ops.while_loop(lambda ops, c: ops.sum(c) > 0.0, lambda ops, c: ops.sum(c), x),
             ShapeError,

@@ -25,9 +25,7 @@ from tests.samples.sample import Sample
 FLOAT32 = Options(dtype="float32")
 SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40)
 
-LEFT_OUT = {
-    "cast-up": "its cotangents are float64",
-}
+LEFT_OUT = {"cast-up": "its cotangents are float64"}
 """Samples that are not gone through, and why."""
 
 SWEPT = [s for s in SAMPLES if s.id not in LEFT_OUT]

@@ -107,11 +107,7 @@ def test_parameters_are_read(source: Any) -> None:
 def test_modules_of_another_library_are_read() -> None:
     for source in (Module(), Module):
         specs = parameter_specs(source)
-        assert specs == {
-            "fc.weight": Spec((10, 64)),
-            "fc.steps": Spec((), "int64"),
-            "fc.mask": Spec((10,), "bool"),
-        }
+        assert specs == {"fc.weight": Spec((10, 64)), "fc.steps": Spec((), "int64"), "fc.mask": Spec((10,), "bool")}
 
 
 @pytest.mark.parametrize(

@@ -74,10 +74,7 @@ def test_the_dtype_is_the_tensors(options: Options) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (
-            lambda ops, i, m: ops.add(i, 0.5),
-            r"^add at .*: y is the number 0\.5 but x is int32; cast x with",
-        ),
+        (lambda ops, i, m: ops.add(i, 0.5), r"^add at .*: y is the number 0\.5 but x is int32; cast x with"),
         (lambda ops, i, m: ops.mul(2.0, i), r"^mul at .*: x is the number 2\.0 but y is int32; cast y"),
         (lambda ops, i, m: ops.minimum(i, np.inf), r"y is the number inf but x is int32"),
         (lambda ops, i, m: ops.maximum(i, 2**40), r"y is the number 1099511627776 but x is int32"),

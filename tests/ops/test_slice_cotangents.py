@@ -11,11 +11,7 @@ import opstage
 from opstage import Options, Spec
 
 SHAPE = (3, 12)
-BACKENDS = {
-    "eager": Options(),
-    "plain": Options(fast_kernels=False),
-    "compiled": Options(backend="compiled"),
-}
+BACKENDS = {"eager": Options(), "plain": Options(fast_kernels=False), "compiled": Options(backend="compiled")}
 
 
 class Cut(NamedTuple):

@@ -54,11 +54,7 @@ Pair = namedtuple("Pair", "first second")
 
 
 def test_paths_are_dotted() -> None:
-    tree = {
-        "head": Pair(1, {"w": 2}),
-        "blocks": [{"mlp": {"w2": 3, "w1": 4}}, (5, None, 6)],
-        "none": None,
-    }
+    tree = {"head": Pair(1, {"w": 2}), "blocks": [{"mlp": {"w2": 3, "w1": 4}}, (5, None, 6)], "none": None}
     leaves, structure = trees.flatten(tree)
     assert leaves == [4, 3, 5, 6, 1, 2]
     expected = ["blocks.0.mlp.w1", "blocks.0.mlp.w2", "blocks.1.0", "blocks.1.2", "head.first", "head.second.w"]

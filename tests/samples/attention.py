@@ -235,11 +235,7 @@ BAD_CALLS = [
     ),
     BadCall(_HEADS, "vector", zeros(*_projections(2, 2, (2,))), r"x must be \(n, d\)", {"num_heads": 1}),
     BadCall(
-        _HEADS,
-        "heads do not divide",
-        zeros(*_projections(2, 4, (3, 2))),
-        r"num_heads=3 must divide",
-        {"num_heads": 3},
+        _HEADS, "heads do not divide", zeros(*_projections(2, 4, (3, 2))), r"num_heads=3 must divide", {"num_heads": 3}
     ),
     BadCall(_HEADS, "no heads", zeros(*_projections(2, 4, (3, 2))), r"num_heads must be an int", {"num_heads": 0}),
     BadCall(

@@ -73,11 +73,7 @@ SAMPLES = [
     Sample("exp", "matrix", normal((2, 3)), lambda x: np.array([math.exp(v) for v in x.flat]).reshape(x.shape)),
     Sample("log", "positive", positive((2, 3)), lambda x: np.array([math.log(v) for v in x.flat]).reshape(x.shape)),
     Sample(
-        "log",
-        "edges",
-        lambda rng: (np.array([0.0, -1.0, 1.0]),),
-        lambda x: np.array([-np.inf, np.nan, 0.0]),
-        order=0,
+        "log", "edges", lambda rng: (np.array([0.0, -1.0, 1.0]),), lambda x: np.array([-np.inf, np.nan, 0.0]), order=0
     ),
     Sample("inv", "positive", positive((2, 3)), lambda x: 1 / x),
     Sample("inv", "exact", _nonzero_halves((4,)), lambda x: 1 / x, exact=True),

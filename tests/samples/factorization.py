@@ -116,11 +116,7 @@ SAMPLES = [
         lambda x: (
             np.array([[1.0, 3.0], [-5.0, 5.0], [np.nan] * 2]),
             np.array(
-                [
-                    [[_HALF, _HALF], [-_HALF, _HALF]],
-                    [[-(0.2**0.5), 0.8**0.5], [0.8**0.5, 0.2**0.5]],
-                    [[np.nan] * 2] * 2,
-                ]
+                [[[_HALF, _HALF], [-_HALF, _HALF]], [[-(0.2**0.5), 0.8**0.5], [0.8**0.5, 0.2**0.5]], [[np.nan] * 2] * 2]
             ),
         ),
         order=0,
@@ -190,11 +186,7 @@ SAMPLES = [
             lambda rng, scale=scale: (np.array([[7.2 * scale, 0.4 * scale], [4.6 * scale, 7.2 * scale]]),),
             lambda x: (np.array([[0.6, 0.8], [0.8, -0.6]]), np.array([10.0, 5.0]), np.array([[0.8, 0.6], [0.6, -0.8]])),
             order=0,
-            call=lambda ops, x, scale=scale: (
-                ops.svd(x)[0],
-                ops.scale(ops.svd(x)[1], c=1 / scale),
-                ops.svd(x)[2],
-            ),
+            call=lambda ops, x, scale=scale: (ops.svd(x)[0], ops.scale(ops.svd(x)[1], c=1 / scale), ops.svd(x)[2]),
         )
         for case, scale in (("whose squares overflow", 1e30), ("whose squares vanish", 1e-23))
     ),

@@ -10,10 +10,7 @@ from tests.samples.sample import BadCall, Sample, normal
 
 
 def _system(*leading: int, n: int = 3, k: int = 2) -> Any:
-    return lambda rng: (
-        rng.uniform(-1, 1, (*leading, n, n)) + 3 * np.eye(n),
-        rng.standard_normal((*leading, n, k)),
-    )
+    return lambda rng: (rng.uniform(-1, 1, (*leading, n, n)) + 3 * np.eye(n), rng.standard_normal((*leading, n, k)))
 
 
 def _by_rule(a: Any, b: Any) -> Any:

@@ -45,14 +45,7 @@ def _cross_entropy(
 
 
 def _cross_entropy_grad(
-    logits: Any,
-    labels: Any,
-    peak: Any,
-    total: Any,
-    g: Any,
-    reduction: str,
-    ignore_index: int,
-    label_smoothing: float,
+    logits: Any, labels: Any, peak: Any, total: Any, g: Any, reduction: str, ignore_index: int, label_smoothing: float
 ) -> Any:
     rows, wanted = _rows(logits, labels)
     counted = max(np.sum(wanted != ignore_index), 1) if reduction == "mean" else 1

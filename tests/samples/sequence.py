@@ -65,11 +65,7 @@ def _of(*values: Any) -> Callable[..., Any]:
 
 
 _ZEROS = np.array([[2.0, 0.0, 3.0, 0.5], [0.0, 1.5, 0.0, 2.0], [1.0, 2.0, -3.0, 0.0]])
-_EDGES = [
-    [2.0, np.nan, 1.0, 2.0, np.inf],
-    [0.0, -0.0, np.nan, np.nan, -np.inf],
-    [1.0, 1.0, 1.0, 0.5, 0.5],
-]
+_EDGES = [[2.0, np.nan, 1.0, 2.0, np.inf], [0.0, -0.0, np.nan, np.nan, -np.inf], [1.0, 1.0, 1.0, 0.5, 0.5]]
 
 SAMPLES = [
     Sample("cumsum", "last", halves((2, 5)), _line_by_line(_sums), exact=True),

@@ -33,15 +33,7 @@ def _unary(op: str, f: _Function, wide: Any, arrays: Any = None, edges: Any = _E
     """In float32 nothing is lost either: what is near 0 is held to a relative bound."""
     return [
         Sample(op, "matrix", normal((2, 3)) if arrays is None else arrays, _each(f)),
-        Sample(
-            op,
-            "edges",
-            lambda rng: (edges,),
-            _wide(wide),
-            order=0,
-            float64=(1e-14, 0.0),
-            float32=(1.3e-6, 1e-37),
-        ),
+        Sample(op, "edges", lambda rng: (edges,), _wide(wide), order=0, float64=(1e-14, 0.0), float32=(1.3e-6, 1e-37)),
     ]
 
 

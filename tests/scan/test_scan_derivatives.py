@@ -11,15 +11,7 @@ import pytest
 
 import opstage
 from opstage.options import Options
-from tests.conformance.harness import (
-    SEED,
-    assert_close,
-    central_difference,
-    dot,
-    is_float,
-    leaves,
-    random_like,
-)
+from tests.conformance.harness import SEED, assert_close, central_difference, dot, is_float, leaves, random_like
 from tests.scan.scan_programs import CASES, Case, scanned, unrolled
 
 FLOAT64 = Options(dtype="float64")

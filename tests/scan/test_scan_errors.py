@@ -135,11 +135,7 @@ def roots(ops: Any, x: Any, xs: Any) -> Any:
             [0.5, 2.0],
             r"sqrt at .*test_scan_errors.py:\d+ \(cell\): sqrt gave nan at index \(\) .*, in the op numbered 2",
         ),
-        (
-            1.0,
-            [0.0, 1.0],
-            r"test_scan_errors.py:\d+ \(cell\): \w+ gave inf .*, in the backward pass of the op .* 2",
-        ),
+        (1.0, [0.0, 1.0], r"test_scan_errors.py:\d+ \(cell\): \w+ gave inf .*, in the backward pass of the op .* 2"),
     ],
 )
 def test_an_anomaly_in_the_body_names_its_line(x: float, xs: list[float], said: str) -> None:

@@ -162,11 +162,7 @@ class Prover:
         return self._case((name, value), [claim], count)
 
     def _case(
-        self,
-        key: Hashable,
-        claims: list[Claim],
-        of: int,
-        least: tuple[poly.Minimum, poly.Polynomial] | None = None,
+        self, key: Hashable, claims: list[Claim], of: int, least: tuple[poly.Minimum, poly.Polynomial] | None = None
     ) -> Prover | None:
         if key not in self._cases:
             try:
