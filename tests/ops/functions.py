@@ -11,6 +11,7 @@ import numpy as np
 import optree
 
 import opstage
+from opstage import derived
 from opstage.options import Options
 
 FLOAT64 = Options(dtype="float64")
@@ -29,6 +30,14 @@ class Row:
     call: Callable[..., Any]
     reference: Callable[..., Any]
     gradient: bool = True
+
+
+def of(
+    name: str, operands: tuple[Any, ...], reference: Callable[..., Any], gradient: bool = True, **static: Any
+) -> Row:
+    """A row whose name begins with that of a derived function, called with the operands in order."""
+    function = getattr(derived, name.split()[0].rstrip(","))
+    return Row(name, operands, lambda ops, *refs: function(ops, *refs, **static), reference, gradient)
 
 
 def drawn(row: Row) -> list[Any]:

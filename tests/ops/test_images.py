@@ -12,7 +12,7 @@ import pytest
 import opstage
 from opstage import derived
 from opstage.ops.errors import ShapeError
-from tests.ops.functions import FLOAT64, Row, assert_row
+from tests.ops.functions import FLOAT64, Row, assert_row, of
 
 
 def _padded(mode: str, padding: Any) -> Row:
@@ -99,29 +99,24 @@ ROWS = [
     _padded("reflect", ((2, 1), (-1, 2))),
     _padded("symmetric", ((3, 0), (1, 4))),
     _padded("wrap", ((3, 1), (0, 2))),
-    Row("pixel_shuffle", ((2, 8, 2, 3),), lambda ops, x: derived.pixel_shuffle(ops, x, factor=2),
-        _shuffled(2, lambda c, i, j, n: c * 4 + i * 2 + j)),
-    Row("depth_to_space", ((18, 1, 2),), lambda ops, x: derived.depth_to_space(ops, x, block=3),
-        _shuffled(3, lambda c, i, j, n: (i * 3 + j) * n + c)),
+    of("pixel_shuffle", ((2, 8, 2, 3),), _shuffled(2, lambda c, i, j, n: c * 4 + i * 2 + j), factor=2),
+    of("depth_to_space", ((18, 1, 2),), _shuffled(3, lambda c, i, j, n: (i * 3 + j) * n + c), block=3),
     Row("pixel_unshuffle", ((2, 8, 2, 3),),
         lambda ops, x: derived.pixel_unshuffle(ops, derived.pixel_shuffle(ops, x, factor=2), factor=2), lambda x: x),
     Row("space_to_depth", ((2, 8, 2, 3),),
         lambda ops, x: derived.space_to_depth(ops, derived.depth_to_space(ops, x, block=2), block=2), lambda x: x),
     Row("unfold", ((2, 2, 3, 7),), lambda ops, x: derived.unfold(ops, x, **_WINDOW), lambda x: _columns(x, **_WINDOW)),
-    Row("unfold without a batch", ((2, 5),), lambda ops, x: derived.unfold(ops, x, kernel=(2,)),
-        lambda x: _columns(x[None], (2,), (1,), (0,), (1,))[0]),
+    of("unfold without a batch", ((2, 5),), lambda x: _columns(x[None], (2,), (1,), (0,), (1,))[0], kernel=(2,)),
     Row("fold", ((2, 12, 6),), lambda ops, x: derived.fold(ops, x, size=(3, 7), **_WINDOW), _adjoint),
     *(
         Row(f"adaptive_avg_pool {size}", ((2, 4, 7),),
             lambda ops, x, size=size: derived.adaptive_avg_pool(ops, x, size=size), _adaptive(size, np.mean))
         for size in ((2, 3), (1, None), (6, 7))
     ),
-    Row("adaptive_max_pool", ((2, 4, 7),), lambda ops, x: derived.adaptive_max_pool(ops, x, size=(1, 3)),
-        _adaptive((1, 3), np.max)),
-    Row("global_max_pool", ((2, 3, 2, 2),), lambda ops, x: derived.global_max_pool(ops, x),
-        lambda x: x.max((2, 3))),
-    Row("lp_pool", ((2, 4),), lambda ops, x: derived.lp_pool(ops, x, p=3, kernel=(2,), stride=1), _lp),
-    Row("instance_norm", ((2, 3, 2, 2), (3,), (3,)), lambda ops, *xs: derived.instance_norm(ops, *xs), _instance),
+    of("adaptive_max_pool", ((2, 4, 7),), _adaptive((1, 3), np.max), size=(1, 3)),
+    of("global_max_pool", ((2, 3, 2, 2),), lambda x: x.max((2, 3))),
+    of("lp_pool", ((2, 4),), _lp, p=3, kernel=(2,), stride=1),
+    of("instance_norm", ((2, 3, 2, 2), (3,), (3,)), _instance),
     *(
         Row(f"local_response_norm {before}", ((2, 5, 3),),
             lambda ops, x, b=before: derived.local_response_norm(ops, x, size=4, alpha=0.5, k=2.0, before=b),

@@ -11,16 +11,16 @@ import pytest
 import opstage
 from opstage import derived
 from opstage.ops.errors import ShapeError
-from tests.ops.functions import FLOAT64, Row, assert_row
+from tests.ops.functions import FLOAT64, Row, assert_row, of
 
 REGULAR = np.array(
     [[[0.0, 2.0, 1.0], [1.0, -1.0, 0.5], [3.0, 0.5, 1.0]], [[2.0, 1.0, 0.0], [0.0, 1.0, 1.0], [1.0, 0.0, 4.0]]]
 )
 
 ROWS = [
-    Row("inverse", (REGULAR,), lambda ops, x: derived.inverse(ops, x), np.linalg.inv),
-    Row("inverse of one", (REGULAR[0],), lambda ops, x: derived.inverse(ops, x), np.linalg.inv),
-    Row("inverse of none", ((0, 2, 2),), lambda ops, x: derived.inverse(ops, x), lambda x: x, gradient=False),
+    of("inverse", (REGULAR,), np.linalg.inv),
+    of("inverse of one", (REGULAR[0],), np.linalg.inv),
+    of("inverse of none", ((0, 2, 2),), lambda x: x, gradient=False),
 ]
 
 

@@ -11,7 +11,7 @@ import pytest
 import opstage
 from opstage import derived
 from opstage.ops.errors import DtypeError, RangeError, ShapeError
-from tests.ops.functions import COMPILED, FLOAT64, Row, assert_row
+from tests.ops.functions import COMPILED, FLOAT64, Row, assert_row, of
 
 IDX = np.array([[2, 0, 2], [1, 1, 1]])
 ND = np.array([[[0, 2], [1, 0]], [[0, 2], [0, 2]]])
@@ -42,60 +42,50 @@ def _scatter(x: Any, idx: Any, v: Any, reduce: str) -> Any:
 
 
 ROWS = [
-    Row("along", ((2, 3), IDX), lambda ops, x, i: derived.take_along_axis(ops, x, i, axis=1),
-        lambda x, i: np.take_along_axis(x, i, 1)),
-    Row("along the first", ((2, 3, 2), np.array([[[1, 0], [0, 0], [1, 1]]])),
-        lambda ops, x, i: derived.take_along_axis(ops, x, i, axis=-3), lambda x, i: np.take_along_axis(x, i, 0)),
-    Row("along, zeros", ((2, 3), np.array([[-1, 3, 1], [2, 9, -7]])),
-        lambda ops, x, i: derived.take_along_axis(ops, x, i, axis=1, mode="zero"),
-        lambda x, i: np.where((i >= 0) & (i < 3), np.take_along_axis(x, i.clip(0, 2), 1), 0)),
-    Row("along of nothing", ((2, 0), np.zeros((2, 0), int)),
-        lambda ops, x, i: derived.take_along_axis(ops, x, i, axis=1), lambda x, i: x, gradient=False),
+    of("take_along_axis along", ((2, 3), IDX), lambda x, i: np.take_along_axis(x, i, 1), axis=1),
+    of("take_along_axis along the first", ((2, 3, 2), np.array([[[1, 0], [0, 0], [1, 1]]])), lambda x,
+        i: np.take_along_axis(x, i, 0), axis=-3),
+    of("take_along_axis along, zeros", ((2, 3), np.array([[-1, 3, 1], [2, 9, -7]])), lambda x,
+        i: np.where((i >= 0) & (i < 3), np.take_along_axis(x, i.clip(0, 2), 1), 0), axis=1, mode="zero"),
+    of("take_along_axis along of nothing", ((2, 0), np.zeros((2, 0), int)), lambda x, i: x, gradient=False, axis=1),
     *(
         Row(f"put {reduce}", ((2, 3), IDX, (2, 3)),
             lambda ops, x, i, v, r=reduce: derived.put_along_axis(ops, x, i, v, axis=1, reduce=r),
             lambda x, i, v, r=reduce: _put(x, i, v, 1, r))
         for reduce in _COMBINE
     ),
-    Row("put, beyond", ((2, 3), np.array([[-1, 5, 1]]), (1, 3)),
-        lambda ops, x, i, v: derived.put_along_axis(ops, x, i, v, axis=0, mode="zero"),
-        lambda x, i, v: _put(x, i, v, 0, "set")),
+    of("put_along_axis put, beyond", ((2, 3), np.array([[-1, 5, 1]]), (1, 3)), lambda x, i, v: _put(x, i, v, 0, "set"),
+        axis=0, mode="zero"),
     Row("put no updates", ((2, 3), np.zeros((2, 0), int), (2, 0)),
         lambda ops, x, i, v: tuple(derived.put_along_axis(ops, x, i, v, axis=1, reduce=r) for r in _COMBINE),
         lambda x, i, v: (x,) * 5, gradient=False),
-    Row("put integers", (np.arange(6).reshape(2, 3), IDX, np.array([[7, -8, 9], [4, -5, -6]])),
-        lambda ops, x, i, v: derived.put_along_axis(ops, x, i, v, axis=1, reduce="min"),
-        lambda x, i, v: _put(x, i, v, 1, "min"), gradient=False),
-    Row("put a mask", (MASK, IDX, ~MASK), lambda ops, x, i, v: derived.put_along_axis(ops, x, i, v, axis=1),
-        lambda x, i, v: _put(x, i, v, 1, "set"), gradient=False),
+    of("put_along_axis put integers", (np.arange(6).reshape(2, 3), IDX, np.array([[7, -8, 9], [4, -5, -6]])), lambda x,
+        i, v: _put(x, i, v, 1, "min"), gradient=False, axis=1, reduce="min"),
+    of("put_along_axis put a mask", (MASK, IDX, ~MASK), lambda x, i, v: _put(x, i, v, 1, "set"), gradient=False,
+        axis=1),
     Row("put edges",
         (np.array([1.0, np.nan, 2.0, -0.0]), np.array([0, 2, 3, 0]), np.array([np.nan, np.inf, -0.0, -0.0])),
         lambda ops, x, i, v: tuple(derived.put_along_axis(ops, x, i, v, axis=0, reduce=r) for r in ("set", "max")),
         lambda x, i, v: (np.array([-0.0, np.nan, np.inf, -0.0]), np.array([np.nan, np.nan, np.inf, -0.0])),
         gradient=False),
-    Row("gather_nd", ((2, 3, 2), ND), lambda ops, x, i: derived.gather_nd(ops, x, i),
-        lambda x, i: x[i[..., 0], i[..., 1]]),
-    Row("gather_nd in a batch", ((2, 3, 2), np.array([[[2]], [[0]]])),
-        lambda ops, x, i: derived.gather_nd(ops, x, i, batch=1),
-        lambda x, i: np.stack([x[b][i[b, :, 0]] for b in range(2)])),
+    of("gather_nd", ((2, 3, 2), ND), lambda x, i: x[i[..., 0], i[..., 1]]),
+    of("gather_nd in a batch", ((2, 3, 2), np.array([[[2]], [[0]]])), lambda x,
+        i: np.stack([x[b][i[b, :, 0]] for b in range(2)]), batch=1),
     *(
         Row(f"scatter_nd {reduce}", ((2, 3, 2), ND, (2, 2, 2)),
             lambda ops, x, i, v, r=reduce: derived.scatter_nd(ops, x, i, v, reduce=r),
             lambda x, i, v, r=reduce: _scatter(x, i, v, r))
         for reduce in _COMBINE
     ),
-    Row("index_add", ((2, 3), np.array([2, 0, 2]), (2, 3)),
-        lambda ops, x, i, v: derived.index_add(ops, x, i, v, axis=1),
-        lambda x, i, v: _put(x, np.stack([i, i]), v, 1, "add")),
-    Row("nonzero", (MASK,), lambda ops, m: derived.nonzero(ops, m, size=4),
-        lambda m: (np.concatenate([np.argwhere(m), [[-1, -1]]]), np.array(3)), gradient=False),
-    Row("nonzero of none", (MASK & False,), lambda ops, m: derived.nonzero(ops, m, size=0),
-        lambda m: (np.zeros((0, 2), int), np.array(0)), gradient=False),
+    of("index_add", ((2, 3), np.array([2, 0, 2]), (2, 3)), lambda x, i, v: _put(x, np.stack([i, i]), v, 1, "add"),
+        axis=1),
+    of("nonzero", (MASK,), lambda m: (np.concatenate([np.argwhere(m), [[-1, -1]]]), np.array(3)), gradient=False,
+        size=4),
+    of("nonzero of none", (MASK & False,), lambda m: (np.zeros((0, 2), int), np.array(0)), gradient=False, size=0),
     Row("masked_select", ((2, 3), MASK), lambda ops, x, m: derived.masked_select(ops, x, m, size=3)[0],
         lambda x, m: x[m]),
-    Row("masked_select, filled", (np.arange(3), np.array([True, False, True])),
-        lambda ops, x, m: derived.masked_select(ops, x, m, size=4, fill=7),
-        lambda x, m: (np.array([0, 2, 7, 7]), np.array(2)), gradient=False),
+    of("masked_select, filled", (np.arange(3), np.array([True, False, True])), lambda x,
+        m: (np.array([0, 2, 7, 7]), np.array(2)), gradient=False, size=4, fill=7),
 ]  # fmt: skip
 
 
