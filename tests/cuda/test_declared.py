@@ -12,7 +12,7 @@ import opstage
 from opstage import Options, debug
 from opstage.compiler.gpu.language import cuda, steps
 from opstage.ops import catalogue as registered
-from tests.ops import test_user_refs
+from tests.ops import test_ops
 
 X = np.array([1.0, 2.0, 6.0])
 
@@ -35,8 +35,8 @@ def test_on_a_device(backend: str) -> None:
 
 
 def test_rules_get_refs_with_operators() -> None:
-    value, gradient = test_user_refs.expected(test_user_refs.X.astype(np.float64))
-    found, grad = opstage.value_and_grad(test_user_refs.program, test_user_refs.X, options=Options(device="cuda"))
+    value, gradient = test_ops.expected(test_ops.X.astype(np.float64))
+    found, grad = opstage.value_and_grad(test_ops.program, test_ops.X, options=Options(device="cuda"))
     np.testing.assert_allclose(found, value, rtol=1e-6)
     np.testing.assert_allclose(grad, gradient, rtol=1e-6)
 

@@ -1,8 +1,4 @@
-"""A composite that declares a derivative rule keeps it, however deep and by whatever road it is differentiated.
-
-Straight-through estimators, gradient reversal, clipping and stopping are ops whose rule is *not* the derivative of
-their decomposition. Expected values are those of the chain rule with the declared slope, by hand.
-"""
+"""A composite keeps its declared derivative rule, and refuses what its shape rule refuses, by whatever road."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ import opstage
 from opstage import Options, Session, transform
 from opstage.interpreters.graph.recorder import replay
 from opstage.interpreters.registry import make_interpreter
-from opstage.ops.errors import ProgramError
+from opstage.ops.errors import ProgramError, ShapeError
 from opstage.ops.primitive import NO_STATIC, Linearity, Primitive
 from opstage.ops.types import TensorType
 from opstage.transforms.interpreter import BaseInterpreter
@@ -368,3 +364,33 @@ def test_a_jvp_alone_serves_forward_mode() -> None:
 def test_what_contradicts_itself_is_refused(what: dict[str, Any], message: str) -> None:
     with pytest.raises(ProgramError, match=message):
         _op("odd", **what)
+
+
+# What a composite's own rule refuses is refused also where its parts, which would let it pass, are differentiated -----
+
+EMPTY = np.zeros((0, 3))
+
+
+def squeezed(ops: Any, x: Any) -> Any:
+    """A reshape of no elements into no elements."""
+    return ops.squeeze(x, axis=1)
+
+
+def total(ops: Any, x: Any) -> Any:
+    return ops.sum(squeezed(ops, x))
+
+
+QUESTIONS: dict[str, Callable[[Options], Any]] = {
+    "run": lambda options: opstage.run(squeezed, EMPTY, options=options),
+    "vjp": lambda options: opstage.vjp(squeezed, EMPTY, options=options),
+    "value_and_grad": lambda options: opstage.value_and_grad(total, EMPTY, options=options),
+    "jvp": lambda options: opstage.jvp(squeezed, (EMPTY,), (EMPTY,), options=options),
+    "hvp": lambda options: opstage.hvp(total, (EMPTY,), (EMPTY,), options=options),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "compiled"])
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_squeeze_of_a_long_axis_without_elements(question: str, backend: Any) -> None:
+    with pytest.raises(ShapeError, match=r"squeeze at .*axis 1 has 3; only an axis of size 1 can be dropped"):
+        QUESTIONS[question](Options(backend=backend))

@@ -1,11 +1,15 @@
-"""Errors end at the user's line: tracebacks have the user's frames alone, unless all are asked for."""
+"""Errors end at the user's line, name the nearest argument, and the dtype that was given."""
 
 from __future__ import annotations
 
+import copy
+import inspect
+import pickle
 import subprocess
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,9 +18,12 @@ import numpy as np
 import pytest
 
 import opstage
-from opstage import Options, Spec
+from opstage import Options, Spec, callbacks, data, optim
+from opstage.data import from_arrays
 from opstage.interpreters.eager_cpu.interpreter import NumpyOps
-from opstage.ops.tracebacks import VARIABLE, fold
+from opstage.ops.errors import UsageError
+from opstage.ops.tracebacks import VARIABLE, ArgumentsError, fold
+from opstage.optim import schedule
 
 X = np.ones((2, 3))
 
@@ -161,3 +168,110 @@ def test_a_script_and_a_test_show_the_users_lines_alone(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_mine.py"]
     tested = subprocess.run(words, **here)
     assert "ops.matmul(x, x)" in tested.stdout and "opstage/api.py" not in tested.stdout, tested.stdout
+
+
+# Errors of constructors end at the user's line, and an argument that is not taken is named with the nearest one -------
+
+rows = data.from_arrays(x=np.ones((3, 2)))
+adamw: Any = optim.adamw
+sgd: Any = optim.sgd
+Dataset: Any = data.Dataset
+EarlyStopping: Any = callbacks.EarlyStopping
+
+MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
+    "adamw": (lambda: optim.adamw(lr=-1), "lr must be a finite number"),
+    "keyword": (lambda: adamw(weight_deca=0.1), "AdamW has no keyword weight_deca= .*'weight_decay'.*it takes lr=, "),
+    "unlike any": (lambda: sgd(0.1, foo=1), "Sgd has no keyword foo=; it takes lr=, weight_decay=$"),
+    "too many": (lambda: sgd(0.1, 0.0, 3, 4), "Sgd: too many positional arguments; it takes lr=, weight_decay="),
+    "missing": (lambda: EarlyStopping(), "EarlyStopping: missing a required argument: 'patience'"),
+    "loader": (lambda: data.Loader(rows, 9), "batch_size=9"),
+    "prefetch": (lambda: data.Prefetch(data.Loader(rows, 1), 0), "depth=0"),
+    "dataset": (lambda: data.Dataset(("x",), (np.array([np.nan]),)), "row 0 holds nan"),
+    "dataset's keyword": (lambda: Dataset(x=rows), "Dataset has no keyword x="),
+    "early stopping": (lambda: callbacks.EarlyStopping(patience=0), "patience must be"),
+    "moving average": (lambda: callbacks.Ema(2.0), "2.0"),
+    "schedule": (lambda: schedule.Cosine(-1, 3), "lr must be"),
+    "group": (lambda: optim.grouped(optim.adamw(), {"a": {"lr": -1}}), "lr must be"),
+    "no Spec": (
+        lambda: opstage.compile(lambda ops, x, y: x, opstage.Spec("3")),
+        "takes x, y, but there is no Spec for y",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_an_error_ends_at_the_call(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    make, message = MISTAKES[name]
+    with pytest.raises(UsageError, match=message) as raised:
+        make()
+    frames = traceback.extract_tb(raised.value.__traceback__)
+    # behind the frame of the decorator, which Python adds as the error leaves it
+    assert {frame.filename for frame in frames if frame.name != "called"} == {__file__}
+    monkeypatch.setenv(VARIABLE, "full")
+    with pytest.raises(UsageError) as raised:
+        make()
+    assert any("opstage" in frame.filename for frame in traceback.extract_tb(raised.value.__traceback__)[2:])
+
+
+def test_arguments_that_do_not_fit_are_a_type_error_too() -> None:
+    with pytest.raises(TypeError) as raised:
+        sgd(0.1, foo=1)
+    assert isinstance(raised.value, ArgumentsError)
+
+
+def test_a_type_error_within_a_constructor_stays_one() -> None:
+    with pytest.raises(TypeError) as raised:
+        data.Loader(3, 2)  # type: ignore[arg-type]
+    assert not isinstance(raised.value, ArgumentsError)
+
+
+def test_classes_keep_their_signatures_and_their_objects_copies() -> None:
+    assert list(inspect.signature(optim.adamw).parameters) == ["lr", "weight_decay", "betas", "eps"]
+    made = optim.adamw(1e-3)
+    for like in (pickle.loads(pickle.dumps(made)), copy.deepcopy(made), replace(made)):
+        assert like == made and type(like) is optim.adamw
+
+
+# An error of dtypes says so where an array came in a dtype that a program does not have -------------------------------
+
+PIXELS, Y = np.ones((4, 3), np.uint8), np.ones((4, 2))
+
+
+def of_pixels(ops: Any, params: Any, x: Any, y: Any) -> Any:
+    return ops.mse_loss(ops.linear(params["w"], None, x), y)
+
+
+def trainer() -> Any:
+    return opstage.scalar_trainer(of_pixels, {"w": np.ones((2, 3))})
+
+
+WIDENED: dict[str, Callable[[], Any]] = {
+    "an argument": lambda: opstage.run(lambda ops, x: ops.exp(x), PIXELS),
+    "a leaf": lambda: opstage.run(lambda ops, tree: ops.exp(tree["x"][0]), {"x": [PIXELS]}),
+    "parameters": lambda: opstage.run(of_pixels, {"w": PIXELS[:2]}, np.ones((4, 3)), Y),
+    "gradient": lambda: opstage.value_and_grad(of_pixels, {"w": np.ones((2, 3))}, PIXELS, Y),
+    "step": lambda: trainer().step(0.1, PIXELS, Y),
+    "step by name": lambda: trainer().step(0.1, {"y": Y, "x": PIXELS}),
+    "step of a dataset": lambda: trainer().step(0.1, from_arrays(x=PIXELS, y=Y)),
+    "fit": lambda: opstage.fit(trainer(), {"x": PIXELS, "y": Y}, epochs=1, batch_size=2, progress=False),
+}
+
+
+@pytest.mark.parametrize("call", WIDENED.values(), ids=WIDENED)
+def test_the_dtype_that_was_given_is_named(call: Callable[[], Any]) -> None:
+    with pytest.raises(opstage.OpstageError, match="int64") as caught:
+        call()
+    (note,) = caught.value.__notes__
+    assert "of uint8 was given, and is int64 in a program" in note and "3) of" in note
+
+
+def test_other_errors_and_other_dtypes_have_no_note() -> None:
+    calls: tuple[tuple[Any, Callable[[Any, Any], Any]], ...] = (
+        (np.ones((4, 3), np.int64), lambda ops, x: ops.exp(x)),
+        (PIXELS, lambda ops, x: ops.reshape(x, shape=(5, 5))),
+    )
+    for x, program in calls:
+        with pytest.raises(opstage.OpstageError) as caught:
+            opstage.run(program, x)
+        assert not hasattr(caught.value, "__notes__")

@@ -1,4 +1,4 @@
-"""Derivatives inside programs: nesting to any order, no confusion of perturbations, no refs that leak."""
+"""Derivatives inside programs, Jacobians, Hessians and gradients of each sample, against formulas."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 import opstage
 from opstage import Options, Spec, transform
-from opstage.ops.errors import ProgramError, ShapeError, ValidationError
+from opstage.ops.errors import ProgramError, ShapeError, UsageError, ValidationError
 
 FLOAT64 = Options(dtype="float64")
 
@@ -377,3 +377,59 @@ def test_a_jacobian_of_random_numbers_is_that_of_one_draw() -> None:
     assert np.count_nonzero(rows) == 3 and (np.diag(rows) > 0).all()
     report = opstage.check(lambda ops, x: transform.jacobian(ops, f, x), Spec("3"), options=FLOAT64)
     assert report.ok
+
+
+# Jacobians, Hessians and gradients of each sample, against formulas ---------------------------------------------------
+
+BOTH = pytest.mark.parametrize("backend", ["eager", "compiled"])
+RNG = np.random.default_rng(0)
+A, POINT, Y = RNG.normal(size=(2, 3)), RNG.normal(size=3), RNG.normal(size=(4, 3))
+
+
+@BOTH
+def test_jacobian_of_trees(backend: str) -> None:
+    def program(ops: Any, p: Any, y: Any) -> Any:
+        return {"sin": ops.sin(p["x"]), "product": p["a"] @ p["x"]}
+
+    found = opstage.jacobian(program, {"a": A, "x": POINT}, Y, options=Options(dtype="float64", backend=backend))
+    np.testing.assert_allclose(found["sin"]["x"], np.diag(np.cos(POINT)))
+    np.testing.assert_array_equal(found["sin"]["a"], np.zeros((3, 2, 3)))
+    np.testing.assert_allclose(found["product"]["x"], A)
+    np.testing.assert_allclose(found["product"]["a"], np.einsum("ij,k->ijk", np.eye(2), POINT))
+
+
+@BOTH
+def test_hessian_of_trees(backend: str) -> None:
+    def program(ops: Any, y: Any, p: Any) -> Any:
+        return ops.sum(ops.exp(p["x"])) * p["s"]
+
+    args = (Y, {"x": POINT, "s": np.array(2.0)})
+    found = opstage.hessian(program, *args, wrt=1, options=Options(dtype="float64", backend=backend))
+    np.testing.assert_allclose(found["x"]["x"], np.diag(2 * np.exp(POINT)))
+    np.testing.assert_allclose(found["x"]["s"], np.exp(POINT))
+    np.testing.assert_allclose(found["s"]["x"], np.exp(POINT))
+    assert found["s"]["s"] == 0.0
+
+
+@BOTH
+def test_gradient_of_each_sample(backend: str) -> None:
+    def program(ops: Any, w: Any, y: Any) -> Any:
+        return ops.reduce_mean(ops.pow(y @ w, exponent=2))
+
+    options = Options(dtype="float64", backend=backend)
+    found = opstage.per_sample_gradients(program, POINT, Y, options=options)
+    np.testing.assert_allclose(found, 2 * (Y @ POINT)[:, None] * Y)
+    np.testing.assert_allclose(found.mean(0), opstage.value_and_grad(program, POINT, Y, options=options)[1])
+    assert opstage.per_sample_gradients(program, POINT, Y[:0], options=options).shape == (0, 3)
+
+
+def test_what_is_refused() -> None:
+    def program(ops: Any, x: Any, *rest: Any) -> Any:
+        return ops.sum(x)
+
+    with pytest.raises(UsageError, match="wrt is the position"):
+        opstage.jacobian(program, POINT, wrt=1)
+    with pytest.raises(UsageError, match="a leaf of int64"):
+        opstage.hessian(program, np.arange(3))
+    with pytest.raises(ShapeError, match="share their leading size"):
+        opstage.per_sample_gradients(program, POINT, Y, POINT)
