@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ import opstage
 from opstage import Options, Spec, optim
 from opstage.models import model
 from opstage.training.program_check import record_model
-from tests.browser.test_report import CONTRAST, Page, looked_at, told, within
+from tests.browser.test_report import Page, assert_readable, looked_at, told
 from tests.graph.recorded import training_step
 
 DO = """<script>{
@@ -53,9 +51,7 @@ link.dispatchEvent(new MouseEvent("click", {bubbles: true}));
 seen.shown = visible(".flash");
 seen.colours = all(".part:not(.io) > summary > i").map(e => getComputedStyle(e).backgroundColor);
 seen.lines = all(".n .line").filter(e => e.textContent && !e.closest(".head")).length;
-const told = document.createElement("pre");
-told.id = "told"; told.textContent = JSON.stringify(seen);
-document.body.append(told);
+TELL(seen);
 }</script></body>"""
 
 
@@ -106,11 +102,7 @@ def page(html: str, tmp_path_factory: pytest.TempPathFactory) -> Page:
 
 @pytest.fixture(scope="module")
 def used(html: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    seen = looked_at(html.replace("</body>", DO), tmp_path_factory.mktemp("used"), width=1400)
-    assert seen.console == []
-    found = re.search(r'<pre id="told">(.*?)</pre>', seen.dom, re.DOTALL)
-    assert found is not None
-    return json.loads(unescape(found[1]))  # type: ignore[no-any-return]
+    return told(html, DO, tmp_path_factory.mktemp("used"), width=1400)
 
 
 def test_nothing_complains_and_nothing_comes_from_elsewhere(page: Page) -> None:
@@ -194,10 +186,8 @@ def test_a_search_marks_boxes(html: str, tmp_path: Path) -> None:
     assert used["cleared"] == 0
 
 
-@pytest.mark.parametrize("scheme", [0, 1], ids=["dark", "light"])
-def test_texts_stand_out(html: str, tmp_path: Path, scheme: int) -> None:
-    used = told(html, CONTRAST, tmp_path, flags=[f"--blink-settings=preferredColorScheme={scheme}"])
-    assert used["texts"] > 50 and used["poor"] == []
+def test_a_phone_and_either_scheme_show_it(html: str, tmp_path: Path) -> None:
+    assert_readable(html, tmp_path, texts=50, widths=(360, 700))
 
 
 def test_an_update_of_several_ops_a_parameter_is_one_block(tmp_path: Path) -> None:
@@ -206,13 +196,6 @@ def test_an_update_of_several_ops_a_parameter_is_one_block(tmp_path: Path) -> No
     text = re.sub(r"\s+", " ", seen.measured["text"])
     assert re.search(r"params \d+ ops, 85,002 parameters", text)
     assert seen.dom.count('data-path="params"') == 1
-
-
-@pytest.mark.parametrize("width", [360, 700])
-def test_a_phone_does_not_scroll_sideways(html: str, tmp_path: Path, width: int) -> None:
-    seen = looked_at(within(html, width), tmp_path, width=900, height=900)
-    assert seen.console == []
-    assert seen.measured["frames"] == [[width, width]]
 
 
 ODD = """<script>{

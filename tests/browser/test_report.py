@@ -146,6 +146,19 @@ def within(html: str, width: int) -> str:
     return f'<!doctype html><html><body><iframe style="{style}" srcdoc="{escape(html)}"></iframe></body></html>'
 
 
+def assert_readable(
+    html: str, folder: Path, *, texts: int, widths: Sequence[int], schemes: Sequence[int] = (0, 1)
+) -> None:
+    """No frame as narrow as a phone scrolls sideways, and texts stand out 4.5 to 1, as WCAG asks; `schemes` are
+    Chromium's numbers, 0 for dark."""
+    for width in widths:
+        seen = looked_at(within(html, width), folder, width=max(900, width + 80), height=900)
+        assert seen.console == [] and seen.measured["frames"] == [[width, width]]
+    for scheme in schemes:
+        used = told(html, CONTRAST, folder, flags=[f"--blink-settings=preferredColorScheme={scheme}"])
+        assert used["dark"] is (scheme == 0) and used["texts"] > texts and used["poor"] == []
+
+
 def looked_at(html: str, folder: Path, *, width: int = 1280, height: int = 2400, flags: Sequence[str] = ()) -> Page:
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     assert chromium, "this test needs Chromium: apt-get install chromium"
@@ -256,11 +269,8 @@ def test_the_screenshot_shows_it(page: Page) -> None:
         assert (abs(panel - colour).sum(axis=-1) < 12).sum() > 50
 
 
-@pytest.mark.parametrize("width", [360, 800])
-def test_a_phone_does_not_scroll_sideways(report: str, tmp_path: Path, width: int) -> None:
-    seen = looked_at(within(report, width), tmp_path, width=900, height=900)
-    assert seen.console == []
-    assert seen.measured["frames"] == [[width, width]]
+def test_a_phone_and_either_scheme_show_it(report: str, tmp_path: Path) -> None:
+    assert_readable(report, tmp_path, texts=200, widths=(360, 800))
 
 
 def test_a_panel_is_read_and_has_logarithmic_axes(report: str, tmp_path: Path) -> None:
@@ -274,16 +284,10 @@ def test_a_panel_is_read_and_has_logarithmic_axes(report: str, tmp_path: Path) -
     assert used["left"] == [True, 0]
 
 
-@pytest.mark.parametrize("width", [360, 1200])
-def test_runs_side_by_side_are_read_too(run: Path, tmp_path: Path, width: int) -> None:
+def test_runs_side_by_side_are_read_too(run: Path, tmp_path: Path) -> None:
     shutil.copytree(run, tmp_path / "other")
     html = side_by_side_html(side_by_side([run, tmp_path / "other"]))
-    seen = looked_at(within(html, width), tmp_path, width=1280, height=900)
-    assert seen.console == []
-    assert seen.measured["frames"] == [[width, width]]
-    for scheme in (0, 1) if width > 1000 else ():
-        used = told(html, CONTRAST, tmp_path, flags=[f"--blink-settings=preferredColorScheme={scheme}"])
-        assert used["dark"] is (scheme == 0) and used["poor"] == []
+    assert_readable(html, tmp_path, texts=0, widths=(360, 1200))
 
 
 def test_a_curve_that_is_not_positive_has_no_logarithm(tmp_path: Path) -> None:
@@ -319,14 +323,6 @@ def test_the_page_of_a_run_that_goes_on_is_loaded_again(tmp_path: Path, goes_on:
     assert seen.console == []
     (loads,) = re.findall(r"<title>(\d+) true</title>", seen.dom)
     assert int(loads) >= 3 if goes_on else loads == "1"
-
-
-@pytest.mark.parametrize("scheme", [0, 1], ids=["dark", "light"])
-def test_texts_stand_out(report: str, tmp_path: Path, scheme: int) -> None:
-    """4.5 to 1, as WCAG asks, in both schemes."""
-    used = told(report, CONTRAST, tmp_path, flags=[f"--blink-settings=preferredColorScheme={scheme}"])
-    assert used["dark"] is (scheme == 0)
-    assert used["texts"] > 200 and used["poor"] == []
 
 
 def test_samples_are_drawn(tmp_path: Path) -> None:

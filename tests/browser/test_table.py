@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ import pytest
 import opstage
 from opstage import Spec
 from opstage.models import model
-from tests.browser.test_report import CONTRAST, Page, looked_at, told, within
+from tests.browser.test_report import CONTRAST, Page, assert_readable, looked_at, told
 
 DO = """<script>{
 const all = s => [...document.querySelectorAll(s)];
@@ -28,9 +26,7 @@ seen.overlaps = visible(".r").filter(row => { let at = -1; return [...row.childr
   const box = cell.getBoundingClientRect(), before = at; at = box.right; return box.left < before; }); }).length;
 all("details[open] > summary").reverse().forEach(e => e.click());
 seen.closed = visible(".r.op").length;
-const told = document.createElement("pre");
-told.id = "told"; told.textContent = JSON.stringify(seen);
-document.body.append(told);
+TELL(seen);
 }</script></body>"""
 
 
@@ -52,11 +48,7 @@ def page(html: str, tmp_path_factory: pytest.TempPathFactory) -> Page:
 
 @pytest.fixture(scope="module")
 def used(html: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    seen = looked_at(html.replace("</body>", DO), tmp_path_factory.mktemp("used"), width=1500, height=900)
-    assert seen.console == []
-    found = re.search(r'<pre id="told">(.*?)</pre>', seen.dom, re.DOTALL)
-    assert found is not None
-    return json.loads(unescape(found[1]))  # type: ignore[no-any-return]
+    return told(html, DO, tmp_path_factory.mktemp("used"), width=1500)
 
 
 def test_nothing_complains_and_nothing_comes_from_elsewhere(page: Page) -> None:
@@ -93,13 +85,9 @@ def test_findings_come_first_in_their_colours(tmp_path: Path) -> None:
     assert (abs(pixels - (192, 112, 95)).sum(axis=-1) < 12).sum() > 100
 
 
-@pytest.mark.parametrize("width", [360, 500])
-def test_a_phone_does_not_scroll_the_page_sideways(html: str, tmp_path: Path, width: int) -> None:
-    seen = looked_at(within(html, width), tmp_path, width=900, height=900)
-    assert seen.measured["frames"] == [[width, width]]
-
-
 @pytest.mark.parametrize("colours", ["background: #fff; color: #16191d", "background: #16191d; color: #e8eaed"])
 def test_texts_stand_out_in_a_notebook_of_either_scheme(html: str, tmp_path: Path, colours: str) -> None:
-    used = told(html.replace("<body>", f'<body style="{colours}">'), CONTRAST, tmp_path)
+    coloured = html.replace("<body>", f'<body style="{colours}">')
+    assert_readable(coloured, tmp_path, texts=100, widths=(360, 500), schemes=())
+    used = told(coloured, CONTRAST, tmp_path)
     assert used["texts"] > 100 and used["poor"] == []
