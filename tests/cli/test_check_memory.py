@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,12 +27,25 @@ def on_device(backend: str, **sizes: int) -> PeakMemory:
     return model_memory(model("mlp"), optim.adamw(), options).at(**sizes)
 
 
-def test_memory_is_told_per_interpreter(opstage: Command) -> None:
-    code, out, err = opstage("check", "mlp", "--memory", "--at", "B=64", "--format", "json")
+def entries(result: tuple[int, str, str]) -> dict[str, dict[str, Any]]:
+    """What is told of each interpreter."""
+    code, out, err = result
     assert (code, err) == (0, "")
     (target,) = json.loads(out)["targets"]
-    entries = {entry["interpreter"]: entry for entry in target["sections"]["memory"]["data"]}
-    assert {name: entry["peak_bytes"] for name, entry in entries.items()} == {
+    return {entry["interpreter"]: entry for entry in target["sections"]["memory"]["data"]}
+
+
+def assert_largest(out: str, where: str, bytes_at: Callable[[int], int]) -> None:
+    """That the size that is told fits 64 MiB, and one more does not."""
+    found = re.search(rf"{where} +B=(\d+) is the largest that fits 64MiB", out)
+    assert found is not None, out
+    size = int(found[1])
+    assert bytes_at(size) <= 64 * 2**20 < bytes_at(size + 1)
+
+
+def test_memory_is_told_per_interpreter(opstage: Command) -> None:
+    told = entries(opstage("check", "mlp", "--memory", "--at", "B=64", "--format", "json"))
+    assert {name: entry["peak_bytes"] for name, entry in told.items()} == {
         "eager on cpu": predicted("eager", B=64),
         "compiled on cpu": predicted("compiled", B=64),
     }
@@ -49,18 +64,15 @@ def test_memory_with_accumulation_says_that_it_is_of_whole_batches(opstage: Comm
     code, out, err = opstage(*flags, "--run.accumulate", "4")
     assert (code, err) == (0, "") and "whole batches" not in plain
     assert out.startswith(plain.rstrip()) and "steps of whole batches. In 4 parts (accumulate)" in out
-    (target,) = json.loads(opstage(*flags, "--run.accumulate", "4", "--format", "json")[1])["targets"]
-    assert all(entry["of"] == "whole batches" for entry in target["sections"]["memory"]["data"])
+    told = entries(opstage(*flags, "--run.accumulate", "4", "--format", "json"))
+    assert all(entry["of"] == "whole batches" for entry in told.values())
 
 
 @pytest.mark.parametrize("backend", ["eager", "compiled"])
 def test_the_largest_size_fits_and_one_more_does_not(opstage: Command, backend: str) -> None:
     code, out, _ = opstage("check", "mlp", "--max-memory", "64MiB")
     assert code == 0
-    found = re.search(rf"{backend} on cpu +B=(\d+) is the largest that fits 64MiB", out)
-    assert found is not None, out
-    size = int(found[1])
-    assert predicted(backend, B=size) <= 64 * 2**20 < predicted(backend, B=size + 1)
+    assert_largest(out, f"{backend} on cpu", lambda size: predicted(backend, B=size))
 
 
 def test_a_step_that_takes_too_much_is_an_error(opstage: Command) -> None:
@@ -78,20 +90,13 @@ def test_one_size_is_looked_for(opstage: Command) -> None:
 
 def test_memory_of_a_device_that_is_not_there(opstage: Command) -> None:
     flags = ("check", "mlp", "--device", "cuda")
-    code, out, err = opstage(*flags, "--memory", "--at", "B=64", "--format", "json")
-    assert (code, err) == (0, "")
-    (target,) = json.loads(out)["targets"]
-    entries = {entry["interpreter"]: entry for entry in target["sections"]["memory"]["data"]}
-    for backend in ("eager", "compiled"):
-        entry, expected = entries[f"{backend} on cuda"], on_device(backend, B=64)
-        assert (entry["peak_bytes"], entry["device_bytes"]) == (expected.peak, expected.blocks)
+    told = entries(opstage(*flags, "--memory", "--at", "B=64", "--format", "json"))
     code, out, _ = opstage(*flags, "--max-memory", "64MiB")
     assert code == 0
     for backend in ("eager", "compiled"):
-        found = re.search(rf"{backend} on cuda +B=(\d+) is the largest that fits 64MiB", out)
-        assert found is not None, out
-        size = int(found[1])
-        assert on_device(backend, B=size).needed <= 64 * 2**20 < on_device(backend, B=size + 1).needed
+        entry, expected = told[f"{backend} on cuda"], on_device(backend, B=64)
+        assert (entry["peak_bytes"], entry["device_bytes"]) == (expected.peak, expected.blocks)
+        assert_largest(out, f"{backend} on cuda", lambda size, backend=backend: on_device(backend, B=size).needed)
     code, out, _ = opstage(*flags, "--max-memory", "1MiB", "--at", "B=64")
     assert code == 1 and "of the device at B=64, more than 1.0 MiB" in " ".join(out.split())
     code, out, _ = opstage(*flags, "--memory", "--at", "B=100000000")

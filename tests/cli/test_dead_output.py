@@ -18,6 +18,7 @@ from opstage.cli.exit_codes import UNHEARD
 from opstage.runs.directory import CHECKPOINT, METRICS, REPORT
 from opstage.runs.metrics import read_metrics
 from opstage.training import checkpoint
+from tests.processes import COMMAND
 
 SMALL = ["train", "mlp", "--model.hidden", "8", "--epochs", "2", "--batch-size", "128", "--run.plot", "false"]
 
@@ -59,7 +60,7 @@ def test_a_run_that_nobody_keeps_ends(monkeypatch: pytest.MonkeyPatch, after: in
 def piped(*words: str) -> tuple[int, str, str]:
     """Exit code, first line and standard error of a command whose output is read to the end of that line."""
     process = subprocess.Popen(
-        [sys.executable, "-c", "from opstage.cli import main; main()", *words],
+        [sys.executable, *COMMAND, *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

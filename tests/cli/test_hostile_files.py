@@ -17,6 +17,7 @@ from opstage.cli.check.checks import check_user
 from opstage.cli.check.processes import check_each
 from opstage.cli.check.request import Asked, Request
 from opstage.interpreters.shape_check.formats import CheckOutcome
+from tests.processes import COMMAND
 
 ASKED = Asked(inputs=("x: B 3",))
 
@@ -171,15 +172,14 @@ def test_a_file_that_does_not_import(folder: Path, text: str, reason: str, place
 def test_files_that_are_none(folder: Path) -> None:
     (folder / "folder.py").mkdir()
     (folder / "image.py").write_bytes(bytes(range(128, 256)))
-    reasons = []
-    for word in ("missing.py:f", "folder.py:f", "image.py:f", "programs.py"):
+    for word, reason in (
+        ("missing.py:f", "no such file"),
+        ("folder.py:f", "is a folder, not a Python file"),
+        ("image.py:f", "cannot be imported: SyntaxError"),
+        ("programs.py", "no function declares its shapes"),
+    ):
         (outcome,) = check_user(request(word))
-        assert outcome.unusable is not None
-        reasons.append(outcome.unusable.reason)
-    assert reasons[0].startswith("no such file")
-    assert reasons[1] == "is a folder, not a Python file"
-    assert reasons[2].startswith("cannot be imported: SyntaxError")
-    assert reasons[3].startswith("no function declares its shapes")
+        assert outcome.unusable is not None and outcome.unusable.reason.startswith(reason)
 
 
 def test_a_file_in_a_package_finds_its_neighbours(folder: Path) -> None:
@@ -279,7 +279,7 @@ def test_a_file_that_prints_reads_and_leaves_processes_behind(folder: Path) -> N
         "    return ops.relu(x)\n"
     )
     words = ["check", "loud.py:loss", "--input", "x: B 3", "--format", "json"]
-    command = [sys.executable, "-c", "from opstage.cli import main; main()", *words]
+    command = [sys.executable, *COMMAND, *words]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (ended.returncode, ended.stderr) == (0, "")
     (target,) = json.loads(ended.stdout)["targets"]
@@ -296,15 +296,7 @@ def test_an_interrupt_ends_what_is_being_checked(folder: Path) -> None:
         "os.rename('started.new', 'started')\n"
         "time.sleep(1000)\n"
     )
-    command = [
-        sys.executable,
-        "-c",
-        "from opstage.cli import main; main()",
-        "check",
-        "waits.py:loss",
-        "--input",
-        "x: B",
-    ]
+    command = [sys.executable, *COMMAND, "check", "waits.py:loss", "--input", "x: B"]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     while not (folder / "started").exists():
         assert running.poll() is None

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from opstage.training import checkpoint
+from tests.processes import COMMAND
 from tests.training.same import run_bits
 
 EPOCHS = 30
@@ -22,7 +23,7 @@ TIMES = {"seconds", "samples_per_second", "time"}
 
 def start(*words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", "from opstage.cli import main; main()", "train", *words],
+        [sys.executable, *COMMAND, "train", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -31,19 +32,8 @@ def start(*words: str) -> subprocess.Popen[str]:
 
 
 def new_run(folder: Path) -> list[str]:
-    size = ["--model.hidden", "64,64", "--epochs", str(EPOCHS), "--batch-size", "96"]
-    return [
-        "mlp",
-        *size,
-        "--out",
-        str(folder),
-        "--run.checkpoint_every",
-        "4",
-        "--run.log_every",
-        "3",
-        "--run.plot",
-        "false",
-    ]
+    words = f"mlp --model.hidden 64,64 --epochs {EPOCHS} --batch-size 96 --run.checkpoint_every 4 --run.log_every 3"
+    return [*words.split(), "--run.plot", "false", "--out", str(folder)]
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ import pytest
 
 from opstage import fit, load
 from opstage import source_files as written_files
+from opstage.data import digits
 from tests.cli.conftest import Command
 
 BARE = """
@@ -49,6 +50,7 @@ def make(config):
     line = {"w": opstage.Declaration((1, 2), opstage.init.zeros)}
     return opstage.Model("line", config, line, loss, None, (opstage.Spec("B 2"), opstage.Spec("B")), outputs=outputs)
 """
+ALONE = HELPED.replace("import helper", "")
 HELPER = 'def predict(ops, params, x):\n    return ops.squeeze(ops.linear(params["w"], None, x), axis=1)\n'
 
 
@@ -67,9 +69,7 @@ def test_a_new_file_is_checked_trained_drawn_and_measured(opstage: Command, fold
     code, out, err = opstage("train", "mine.py", "--epochs", "1", "--model.hidden", "8", "--out", "run")
     assert code == 0 and out.startswith("mine: 610 parameters") and "accuracy" in out, out + err
     code, out, err = opstage("graph", "mine.py", "--forward", "--model.hidden", "7")
-    assert (
-        code == 0 and "params.hidden.weight: float32 (7, 64)" in out.replace("[", "(").replace("]", ")") or "7" in out
-    )
+    assert code == 0 and "(7, 64)" in out, out + err
     code, out, err = opstage("bench", "mine.py", "--seconds", "0", "--json")
     assert code == 0 and json.loads(out)["model"] == "mine", out + err
     code, out, err = opstage("new", "mine")
@@ -117,10 +117,6 @@ def test_the_commands_of_a_run(opstage: Command, folder: Path) -> None:
 
 def test_a_bare_loss_with_declared_shapes_trains(opstage: Command, folder: Path) -> None:
     (folder / "bare.py").write_text(BARE)
-    import numpy as np
-
-    from opstage.data import digits
-
     images = digits()
     np.savez(folder / "rows.npz", x=images["x"].reshape(-1, 64), y=images["y"])
     for word in ("bare.py", "bare.py:loss"):
@@ -150,17 +146,9 @@ def test_a_run_keeps_its_models_files_and_goes_on_with_them(opstage: Command, fo
         ("import nowhere\n", "m.py", "ModuleNotFoundError: No module named 'nowhere' (m.py:1)"),
         ("def make(config): pass\n", "m.py", "there is no dataclass Config"),
         (f"{BARE}\n{BARE.replace('def loss', 'def other')}", "m.py", "has 2 models: loss, other; name one"),
-        (
-            HELPED.replace("import helper", ""),
-            "m.py --model.factr 2",
-            "[model] has no key 'factr' (did you mean 'factor'?)",
-        ),
-        (
-            HELPED.replace("import helper", "").replace("return opstage.Model", "return 3, opstage.Model"),
-            "m.py",
-            "returned a tuple",
-        ),
-        (HELPED.replace("import helper", "").replace("line =", "1 / 0; line ="), "m.py", "ZeroDivisionError"),
+        (ALONE, "m.py --model.factr 2", "[model] has no key 'factr' (did you mean 'factor'?)"),
+        (ALONE.replace("return opstage.Model", "return 3, opstage.Model"), "m.py", "returned a tuple"),
+        (ALONE.replace("line =", "1 / 0; line ="), "m.py", "ZeroDivisionError"),
         ("", "gone.py", "no such file"),
         (BARE, "m.py:los", "has no 'los' (did you mean 'loss'?)"),
         (BARE, "m.py", "has no data of its own; name a file with --data FILE"),
@@ -184,16 +172,8 @@ BATCH = '(Spec(("B", config.inputs)), Spec("B", dtype="int64"))'
     [
         ("ops.argmax(out, axis=-1)", "ops.argmax(out, dim=-1)", "in the outputs: TypeError"),
         ("correct_count(", "correct_counts(", "in the metrics: AttributeError"),
-        (
-            "def outputs(ops, params, x,",
-            "def outputs(ops, params, z,",
-            "its outputs take z, which is none of the loss's",
-        ),
-        (
-            'Spec("B", dtype="int64")),',
-            'Spec("B", dtype="int64"), Spec("B")),',
-            "arguments x, y, and batch= has 3 Specs",
-        ),
+        ("def outputs(ops, params, x,", "def outputs(ops, params, z,", "its outputs take z, which is none of the loss"),
+        ('Spec("B", dtype="int64")),', 'Spec("B", dtype="int64"), Spec("B")),', "x, y, and batch= has 3 Specs"),
         (BATCH, 'Spec("B 64")', "batch= is a Spec; give a tuple"),
         (BATCH, '("B 64", "B int64")', "batch= holds a text"),
         ("loss=partial(loss, config=config)", "loss=3", "loss= must be a program"),
@@ -259,9 +239,3 @@ def test_predictions_do_not_take_the_place_of_the_rows_that_they_are_of(opstage:
         assert (code, "is the file of --data, which would be lost" in err) == (2, True), err
     assert Path("rows.csv").read_text() == f"a,b,kind\n{rows}"
     assert opstage("predict", "run", "--data", "rows.csv", "--out", "out.csv")[0] == 0
-
-
-def test_a_new_model_is_not_called_by_a_word_of_python(opstage: Command) -> None:
-    code, _, err = opstage("new", "class")
-    assert code == 2 and "'class' is not a name for a Python module" in err
-    assert not Path("class.py").exists()

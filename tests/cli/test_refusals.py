@@ -85,6 +85,7 @@ REFUSED = [
     ("bench mlp --profile --backend eager", "--profile shows the kernels of backend 'compiled' on cpu"),
     ("bench mlp --profile --options.detect_anomaly true", "leave detect_anomaly out"),
     ("bench mlp --profil", "No such option"),
+    ("new class", "'class' is not a name for a Python module"),
     ("trian", "No such command 'trian'"),
     ("train mlp --device cuda", "device 'cuda' needs"),
     ("check mlp --device cuda", "device 'cuda'"),

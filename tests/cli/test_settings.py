@@ -17,6 +17,7 @@ from opstage.distributed.processes import TERMINAL
 from opstage.runs.progress import Bar, make_watcher
 from opstage.training.fit import EpochResult
 from tests.cli.conftest import Command
+from tests.processes import COMMAND
 
 TINY = ["--epochs", "1", "--model.hidden", "8", "--batch-size", "256"]
 
@@ -103,7 +104,7 @@ def test_an_interrupt_saves_and_ends_with_128_and_its_number(
     tmp_path: Path, number: signal.Signals, code: int, word: str, prefetch: str
 ) -> None:
     """A signal once the first epoch's line is out; the run goes on from there."""
-    command = [sys.executable, "-c", "from opstage.cli import main; main()", "train", "mlp"]
+    command = [sys.executable, *COMMAND, "train", "mlp"]
     words = ["--epochs", "4000", "--model.hidden", "8", "--run.plot", "false", "--out", str(tmp_path / "run")]
     words += ["--data.prefetch", prefetch]
     process = subprocess.Popen([*command, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
