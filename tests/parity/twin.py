@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from opstage.ops import derived
+
 Arrays = Callable[[np.random.Generator], tuple[Any, ...]]
 
 
@@ -95,3 +97,18 @@ EDGES = (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1e-30, -1e-30, 1e30, -1e30, INF, -INF,
 """Where functions of one element have their kinks and poles."""
 SHAPES = ((), (5,), (3, 4), (2, 1, 3), (0, 3), (2, 3, 2, 2), (67, 129))
 """Scalars, vectors, matrices, a size of 1, nothing at all, four axes, and more than a vector instruction takes."""
+
+
+CUBE = normal((2, 3, 4))
+
+
+def derived_twin(
+    name: str, torch_call: Callable[..., Any], *cases: Mapping[str, Any], arrays: Arrays = CUBE, terms: int = 4
+) -> Twin:
+    """A function of derived beside PyTorch's, both called with the statics of each case."""
+    return Twin(
+        f"derived.{name}",
+        torch_call,
+        tuple(Case(f"{static}", arrays, static, terms) for static in cases or ({},)),
+        call=lambda ops, *xs, **static: getattr(derived, name)(ops, *xs, **static),
+    )

@@ -2,64 +2,24 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from tests.parity.twin import Twin
 from tests.parity.twins import (
-    activation,
-    arrange,
     attention,
     convolution,
-    derived,
-    determinants,
     elementwise,
-    factorizations,
-    fourier,
     images,
     indexing,
     layout,
     linalg,
-    logic,
     loss,
-    losses,
     normalization,
-    ordering,
-    places,
-    pooling,
-    recurrent,
     reduction,
-    resample,
-    sequence,
-    solving,
-    transcendental,
 )
 
-TWINS: list[Twin] = [
-    *elementwise.TWINS,
-    *transcendental.TWINS,
-    *activation.TWINS,
-    *logic.TWINS,
-    *reduction.TWINS,
-    *sequence.TWINS,
-    *layout.TWINS,
-    *indexing.TWINS,
-    *linalg.TWINS,
-    *solving.TWINS,
-    *determinants.TWINS,
-    *factorizations.TWINS,
-    *fourier.TWINS,
-    *convolution.TWINS,
-    *pooling.TWINS,
-    *normalization.TWINS,
-    *attention.TWINS,
-    *loss.TWINS,
-    *derived.TWINS,
-    *losses.TWINS,
-    *arrange.TWINS,
-    *ordering.TWINS,
-    *images.TWINS,
-    *places.TWINS,
-    *recurrent.TWINS,
-    *resample.TWINS,
-]
+FAMILIES = (elementwise, reduction, layout, indexing, linalg, images, convolution, normalization, attention, loss)
+TWINS: list[Twin] = list(chain.from_iterable(family.TWINS for family in FAMILIES))
 
 _BITS = "random bits are a function of seed, step and site, not those of PyTorch's generators"
 

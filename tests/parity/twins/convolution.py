@@ -1,17 +1,17 @@
-"""Twins: convolutions of one, two and three spatial axes, over strides, paddings, dilations and groups."""
+"""Twins: convolutions and pools of one, two and three spatial axes."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.nn import functional, grad
 
-from tests.parity.twin import Arrays, Case, Twin, fixed, normal
+from tests.parity.twin import INF, NAN, Arrays, Case, Twin, fixed, normal, tied, uniform
 
 _FORWARD = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 _TRANSPOSED = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d}
@@ -142,4 +142,166 @@ TWINS: list[Twin] = [
     Twin("conv_kernel_grad", _conv_kernel_grad, tuple(_kernel_grads())),
     Twin("conv2d", _conv, _IMAGES),
     Twin("conv_transpose2d", _conv_transpose, _IMAGES_BACK),
+]
+
+
+# Pools ----------------------------------------------------------------------------------------------------------------
+
+aten = torch.ops.aten
+
+_MAX = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
+_MEAN = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}
+_SPATIAL = {1: (9,), 2: (7, 8), 3: (5, 4, 6)}
+_KERNELS = {1: ((2,), (3,), (1,)), 2: ((2, 2), (3, 2), (1, 4)), 3: ((2, 2, 2), (2, 3, 1))}
+
+
+def _windows() -> Iterator[tuple[int, dict[str, Any], bool]]:
+    """(rank, statics, batched): overlapping windows, gaps between them, and windows that reach into the padding."""
+    for rank, kernels in _KERNELS.items():
+        for kernel, stride, batched in itertools.product(kernels, (None, 1, 2, 3), (True, False)):
+            for padding in {(0,) * rank, tuple(k // 2 for k in kernel)}:
+                yield rank, {"kernel": kernel, "stride": stride, "padding": padding}, batched
+
+
+def _pools(arrays: Callable[..., Arrays], **static: Any) -> tuple[Case, ...]:
+    return tuple(
+        Case(
+            f"{rank}d {window} {'' if batched else 'unbatched'} {static or ''}",
+            arrays((*((2,) if batched else ()), 3, *_SPATIAL[rank])),
+            {**window, **static},
+            terms=2 * math.prod(window["kernel"]),
+        )
+        for rank, window, batched in _windows()
+    )
+
+
+def _max_pool(x: torch.Tensor, kernel: Any, stride: Any, padding: Any) -> torch.Tensor:
+    return _MAX[len(kernel)](x, kernel, stride, padding)
+
+
+def _avg_pool(x: torch.Tensor, kernel: Any, stride: Any, padding: Any, count_include_pad: bool) -> torch.Tensor:
+    return _MEAN[len(kernel)](x, kernel, stride, padding, count_include_pad=count_include_pad)
+
+
+def _smooth_max_pool(x: torch.Tensor, kernel: Any, stride: Any, padding: Any, beta: float) -> torch.Tensor:
+    """PyTorch has no such pool: the log-sum-exp of unfolded windows."""
+    rank = len(kernel)
+    stride = kernel if stride is None else (stride,) * rank if isinstance(stride, int) else stride
+    padding = (padding,) * rank if isinstance(padding, int) else padding
+    out = functional.pad(x, [p for p in reversed(padding) for _ in (0, 1)], value=-INF)
+    first = x.ndim - rank
+    for axis, (k, s) in enumerate(zip(kernel, stride)):
+        out = out.unfold(first + axis, k, s)
+    return torch.logsumexp(beta * out, dim=tuple(range(-rank, 0))) / beta
+
+
+def _positions(x: torch.Tensor, **window: Any) -> torch.Tensor:
+    (kernel, stride, padding) = (window[name] for name in ("kernel", "stride", "padding"))
+    return _MAX[len(kernel)](x.detach(), kernel, stride, padding, return_indices=True)[1]
+
+
+def _scattered(g: torch.Tensor, index: torch.Tensor, shape: Any, **window: Any) -> torch.Tensor:
+    """PyTorch's max_unpool keeps one of the values that meet in a cell; the adjoint of the pool adds them."""
+    planes = g.shape[: -len(shape)]
+    out = g.new_zeros((*planes, math.prod(shape)))
+    out = out.scatter_add(-1, index.flatten(len(planes)), g.flatten(len(planes)))
+    return out.reshape(*planes, *shape)
+
+
+def _gathered(x: torch.Tensor, index: torch.Tensor, kernel: Any, **window: Any) -> torch.Tensor:
+    planes = index.ndim - len(kernel)
+    return x.flatten(planes).gather(-1, index.flatten(planes)).reshape(index.shape)
+
+
+def _with_positions(shape: tuple[int, ...], scattered: bool, **window: Any) -> Arrays:
+    """Window values (or cells) and the places of the maxima of a random image."""
+
+    def make(rng: Any) -> tuple[Any, ...]:
+        image = torch.from_numpy(rng.standard_normal(shape))
+        index = _positions(image, **window).numpy()
+        return rng.standard_normal(index.shape if scattered else shape), index
+
+    return make
+
+
+def _placed(scattered: bool) -> tuple[Case, ...]:
+    found = []
+    for rank, window, _ in _windows():
+        stride = window["kernel"] if window["stride"] is None else (window["stride"],) * rank
+        whole = {**window, "stride": stride}
+        static = {"shape": _SPATIAL[rank], **whole} if scattered else whole
+        arrays = _with_positions((2, 3, *_SPATIAL[rank]), scattered, **whole)
+        found.append(Case(f"{rank}d {window}", arrays, static, terms=math.prod(window["kernel"])))
+    return tuple({case.name: case for case in found}.values())
+
+
+def _avg_pool_grad(g: torch.Tensor, shape: Any, kernel: Any, **static: Any) -> Any:
+    """The gradient of the pool at zeros: it is linear, so any place does."""
+    cells = g.new_zeros((*g.shape[: -len(shape)], *shape)).requires_grad_()
+    return torch.autograd.grad(_avg_pool(cells, kernel, **static), cells, g, create_graph=True)
+
+
+def _pulled_back(include: bool) -> tuple[Case, ...]:
+    found = []
+    for rank, window, _ in _windows():
+        kernel, padding = window["kernel"], window["padding"]
+        stride = kernel if window["stride"] is None else (window["stride"],) * rank
+        counts = [(n + 2 * p - k) // s + 1 for n, p, k, s in zip(_SPATIAL[rank], padding, kernel, stride)]
+        static = {"shape": _SPATIAL[rank], **window, "stride": stride, "count_include_pad": include}
+        found.append(Case(f"{rank}d {window} {include}", normal((2, 3, *counts)), static, terms=math.prod(kernel)))
+    return tuple({case.name: case for case in found}.values())
+
+
+_NANS = fixed([[[1.0, NAN, 2.0, 3.0, NAN, NAN, INF, -INF, -INF, -INF]]])
+_EDGE_WINDOWS = tuple(
+    Case(f"edges {k} {s} {p}", _NANS, {"kernel": (k,), "stride": s, "padding": p}, edge=True)
+    for k, s, p in ((2, 2, 0), (3, 1, 1), (2, 1, 0))
+)
+_IMAGE = normal((2, 3, 7, 8))
+
+TWINS += [
+    Twin("max_pool", _max_pool, (*_pools(normal), *_EDGE_WINDOWS)),
+    Twin("max_pool", _max_pool, tuple(Case(f"ties {c.name}", c.arrays, c.static, c.terms, True) for c in _pools(tied))),
+    Twin("avg_pool", _avg_pool, (*_pools(normal, count_include_pad=True), *_pools(normal, count_include_pad=False))),
+    Twin("smooth_max_pool", _smooth_max_pool, (*_pools(normal, beta=1.0), *_pools(normal, beta=7.5))),
+    Twin(
+        "smooth_max_pool",
+        _smooth_max_pool,
+        (
+            Case(
+                "far apart",
+                uniform(-500.0, 500.0, (1, 2, 6, 6)),
+                {"kernel": (2, 2), "stride": None, "padding": 1, "beta": 10.0},
+                terms=16,
+            ),
+        ),
+    ),
+    Twin("max_pool_scatter", _scattered, _placed(True)),
+    Twin("max_pool_gather", _gathered, _placed(False)),
+    Twin("avg_pool_grad", _avg_pool_grad, (*_pulled_back(True), *_pulled_back(False))),
+    Twin(
+        "max_pool2d",
+        lambda x, kernel, stride: functional.max_pool2d(x, kernel, stride),
+        tuple(Case(f"{k} {s}", _IMAGE, {"kernel": k, "stride": s}, terms=8) for k, s in ((2, None), ((3, 2), 1))),
+    ),
+    Twin(
+        "max_pool2d_pad",
+        lambda x, kernel, stride, padding: functional.max_pool2d(x, kernel, stride, padding),
+        (Case("padded", _IMAGE, {"kernel": 3, "stride": 2, "padding": 1}, terms=8),),
+    ),
+    Twin(
+        "avg_pool2d",
+        lambda x, kernel, stride: functional.avg_pool2d(x, kernel, stride),
+        tuple(Case(f"{k} {s}", _IMAGE, {"kernel": k, "stride": s}, terms=8) for k, s in ((2, None), ((3, 2), 1))),
+    ),
+    Twin(
+        "avg_pool2d_pad",
+        lambda x, kernel, stride, padding: functional.avg_pool2d(x, kernel, stride, padding),
+        (Case("padded", _IMAGE, {"kernel": 3, "stride": 2, "padding": 1}, terms=8),),
+    ),
+    Twin(
+        "smooth_max_pool2d",
+        lambda x, kernel, stride, beta: _smooth_max_pool(x, (kernel, kernel), stride, 0, beta),
+        (Case("plain", _IMAGE, {"kernel": 2, "stride": 2, "beta": 3.0}, terms=8),),
+    ),
 ]

@@ -1,4 +1,4 @@
-"""Twins: the functions of opstage.ops.derived for images and channels."""
+"""Twins: images and channels: padding, windows, resizing and sampling."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from tests.parity.twin import Case, Twin, both, normal, uniform
-from tests.parity.twins.arrange import twin
+from tests.parity.twin import Twin, both, normal, uniform
+from tests.parity.twin import derived_twin as twin
 
 _IMAGES = normal((2, 3, 6, 7))
 _WINDOW: Any = {"kernel": (2, 3), "stride": (2, 1), "padding": (1, 0), "dilation": (1, 2)}
@@ -25,12 +25,6 @@ def _unfold(x: torch.Tensor, kernel: Any, stride: Any, padding: Any, dilation: A
 
 def _fold(x: torch.Tensor, size: Any, kernel: Any, stride: Any, padding: Any, dilation: Any) -> torch.Tensor:
     return functional.fold(x, size, kernel, dilation, padding, stride)
-
-
-def _more(found: Twin, terms: int) -> Twin:
-    """The same with longer sums."""
-    cases = tuple(Case(case.name, case.arrays, case.static, terms) for case in found.cases)
-    return Twin(found.op, found.torch, cases, found.call)
 
 
 TWINS: list[Twin] = [
@@ -57,14 +51,12 @@ TWINS: list[Twin] = [
     ),
     twin("unfold", _unfold, _WINDOW, arrays=_IMAGES),
     twin("fold", _fold, {"size": (3, 7), **_WINDOW}, arrays=normal((2, 12, 6))),
-    _more(
-        twin(
-            "adaptive_avg_pool",
-            lambda x, size: functional.adaptive_avg_pool2d(x, size),
-            *({"size": size} for size in ((1, 1), (2, 4), (3, None), (7, 6))),
-            arrays=_IMAGES,
-        ),
-        42,
+    twin(
+        "adaptive_avg_pool",
+        lambda x, size: functional.adaptive_avg_pool2d(x, size),
+        *({"size": size} for size in ((1, 1), (2, 4), (3, None), (7, 6))),
+        arrays=_IMAGES,
+        terms=42,
     ),
     twin(
         "adaptive_max_pool",
@@ -74,33 +66,94 @@ TWINS: list[Twin] = [
         arrays=_IMAGES,
     ),
     twin("global_max_pool", lambda x: torch.amax(x, (2, 3)), arrays=_IMAGES),
-    _more(
-        twin(
-            "lp_pool",
-            lambda x, p, kernel, stride: functional.lp_pool2d(x, p, kernel, stride),
-            {"p": 2, "kernel": (2, 3), "stride": (1, 2)},
-            {"p": 3, "kernel": (2, 2), "stride": (2, 2)},
-            arrays=uniform(0.1, 2.0, (2, 3, 6, 7)),
-        ),
-        12,
+    twin(
+        "lp_pool",
+        lambda x, p, kernel, stride: functional.lp_pool2d(x, p, kernel, stride),
+        {"p": 2, "kernel": (2, 3), "stride": (1, 2)},
+        {"p": 3, "kernel": (2, 2), "stride": (2, 2)},
+        arrays=uniform(0.1, 2.0, (2, 3, 6, 7)),
+        terms=12,
     ),
-    _more(
-        twin(
-            "instance_norm",
-            lambda x, gamma, beta, eps: functional.instance_norm(x, None, None, gamma, beta, eps=eps),
-            {"eps": 1e-3},
-            arrays=both(_IMAGES, normal((3,), (3,))),
-        ),
-        84,
+    twin(
+        "instance_norm",
+        lambda x, gamma, beta, eps: functional.instance_norm(x, None, None, gamma, beta, eps=eps),
+        {"eps": 1e-3},
+        arrays=both(_IMAGES, normal((3,), (3,))),
+        terms=84,
     ),
-    _more(
-        twin(
-            "local_response_norm",
-            lambda x, **static: functional.local_response_norm(x, **static),
-            {"size": 4, "alpha": 0.5, "beta": 0.6, "k": 2.0},
-            {"size": 3},
-            arrays=normal((2, 5, 3, 2)),
+    twin(
+        "local_response_norm",
+        lambda x, **static: functional.local_response_norm(x, **static),
+        {"size": 4, "alpha": 0.5, "beta": 0.6, "k": 2.0},
+        {"size": 3},
+        arrays=normal((2, 5, 3, 2)),
+        terms=5,
+    ),
+]
+
+
+# resize, grid_sample, affine_grid -------------------------------------------------------------------------------------
+
+_PICTURES = normal((2, 3, 5, 7))
+_NAMES = {"linear": "bilinear", "cubic": "bicubic"}
+
+
+def _resize(x: torch.Tensor, **static: Any) -> torch.Tensor:
+    mode, corners = static["mode"], static.get("coordinates") == "align_corners"
+    if mode == "nearest":
+        name = "nearest" if static.get("rounding") == "floor" else "nearest-exact"
+        return functional.interpolate(x, static.get("size"), static.get("scale"), name)
+    return functional.interpolate(
+        x,
+        static.get("size"),
+        static.get("scale"),
+        _NAMES[mode],
+        align_corners=corners,
+        antialias=static.get("antialias", False),
+    )
+
+
+def _grid(x: torch.Tensor, grid: torch.Tensor, mode: str, padding: str, align_corners: bool) -> torch.Tensor:
+    return functional.grid_sample(x, grid, _NAMES.get(mode, mode), padding, align_corners)
+
+
+_PLACES = both(_PICTURES, uniform(-1.3, 1.3, (2, 4, 6, 2)))
+
+TWINS += [
+    twin(
+        "resize",
+        _resize,
+        *(
+            {"size": size, "mode": mode, "coordinates": coordinates}
+            for size in ((10, 14), (3, 4))
+            for mode in ("linear", "cubic")
+            for coordinates in ("half_pixel", "align_corners")
         ),
-        5,
+        {"scale": 0.6, "mode": "linear"},
+        {"size": (3, 2), "mode": "linear", "antialias": True},
+        {"size": (3, 2), "mode": "cubic", "antialias": True},
+        {"size": (8, 3), "mode": "nearest", "coordinates": "asymmetric", "rounding": "floor"},
+        {"size": (8, 3), "mode": "nearest", "rounding": "round_prefer_ceil"},
+        arrays=_PICTURES,
+        terms=100,
+    ),
+    twin(
+        "grid_sample",
+        _grid,
+        *(
+            {"mode": mode, "padding": padding, "align_corners": corners}
+            for mode, corners in (("linear", False), ("linear", True), ("cubic", False), ("nearest", False))
+            for padding in ("zeros", "border", "reflection")
+        ),
+        arrays=_PLACES,
+        terms=200,
+    ),
+    twin(
+        "affine_grid",
+        lambda theta, size, align_corners: functional.affine_grid(theta, size, align_corners),
+        {"size": (2, 1, 3, 4), "align_corners": False},
+        {"size": (2, 1, 3, 4), "align_corners": True},
+        arrays=normal((2, 2, 3)),
+        terms=12,
     ),
 ]

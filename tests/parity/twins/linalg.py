@@ -1,4 +1,4 @@
-"""Twins: products of matrices."""
+"""Twins: products of matrices, linear systems, factors and Fourier transforms."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from opstage import derived
 from tests.parity.twin import INF, NAN, Arrays, Case, Twin, fixed, normal
 
 _MATRICES = ((2, 3, 4), (1, 7, 1), (5, 1, 5), (0, 2, 3), (2, 0, 3), (64, 300, 48), (33, 1000, 17))
@@ -102,4 +103,135 @@ TWINS: list[Twin] = [
         _grouped_outer,
         tuple(Case(f"{n} {k} {m}", _in_groups((n, k), (n, m), ends=ends), terms=n) for n, k, m, ends in _GROUPS),
     ),
+]
+
+
+# Linear systems, and the Cholesky factor ------------------------------------------------------------------------------
+
+
+def _system(*leading: int) -> Callable[[np.random.Generator], tuple[Any, ...]]:
+    return lambda rng: (rng.uniform(-1, 1, (*leading, 4, 4)) + 4 * np.eye(4), rng.standard_normal((*leading, 4, 3)))
+
+
+def _triangular(a: torch.Tensor, b: torch.Tensor, lower: bool, transpose: bool) -> torch.Tensor:
+    if transpose:
+        a, lower = a.mT, not lower
+    return torch.linalg.solve_triangular(a.tril() if lower else a.triu(), b, upper=not lower)
+
+
+def _square(ops: Any, x: Any) -> Any:
+    return ops.cholesky(ops.add(ops.bmm(x, ops.permute(x, axes=(0, 2, 1))), ops.const(np.stack([2 * np.eye(4)] * 2))))
+
+
+TWINS += [
+    Twin("solve", torch.linalg.solve, tuple(Case(f"{n}", _system(*n), terms=50) for n in ((), (3,), (2, 2)))),
+    Twin(
+        "triangular_solve",
+        _triangular,
+        tuple(
+            Case(f"{lower} {transpose}", _system(2), {"lower": lower, "transpose": transpose}, terms=50)
+            for lower in (True, False)
+            for transpose in (True, False)
+        ),
+    ),
+    Twin(
+        "cholesky",
+        lambda x: torch.linalg.cholesky(x @ x.mT + 2 * torch.eye(4, dtype=x.dtype)),
+        (Case("stack", lambda rng: (rng.standard_normal((2, 4, 4)),), terms=50),),
+        call=_square,
+    ),
+]
+
+
+# Determinants, cofactors, inverses ------------------------------------------------------------------------------------
+
+
+def _regular(*leading: int) -> Callable[[np.random.Generator], tuple[Any, ...]]:
+    return lambda rng: (rng.uniform(-1, 1, (*leading, 4, 4)) + 3 * np.eye(4)[::-1],)
+
+
+_CASES = tuple(Case(f"{n}", _regular(*n), terms=50) for n in ((), (3,), (2, 2)))
+
+TWINS += [
+    Twin("det", torch.linalg.det, _CASES),
+    Twin("cofactor", lambda x: torch.linalg.det(x)[..., None, None] * torch.linalg.inv(x).mT, _CASES),
+    Twin("slogdet", torch.linalg.slogdet, _CASES),
+    Twin("derived.inverse", torch.linalg.inv, _CASES, call=derived.inverse),
+]
+
+
+# Orthogonal factors, with signs as Opstage fixes them -----------------------------------------------------------------
+
+
+def _sign(vectors: torch.Tensor) -> torch.Tensor:
+    """Of the first great entry of each column, (..., 1, k)."""
+    sizes = vectors.detach().abs()
+    first = (sizes >= 0.618 * sizes.amax(-2, keepdim=True)).byte().argmax(-2, keepdim=True)
+    return vectors.detach().gather(-2, first).sign()
+
+
+def _symmetric(*leading: int) -> Callable[[np.random.Generator], tuple[Any, ...]]:
+    return lambda rng: (rng.uniform(-0.4, 0.4, (*leading, 4, 4)) + np.diag([2.0, -1, 0.5, 3.5]),)
+
+
+def _eigh(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    values, vectors = torch.linalg.eigh((x + x.mT) / 2)
+    return values, vectors * _sign(vectors)
+
+
+def _qr(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    q, r = torch.linalg.qr(x)
+    signs = torch.diagonal(r.detach(), dim1=-2, dim2=-1).sign()
+    return q * signs.unsqueeze(-2), r * signs.unsqueeze(-1)
+
+
+def _svd(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    u, s, vh = torch.linalg.svd(x, full_matrices=False)
+    signs = _sign(u)
+    return u * signs, s, vh * signs.mT
+
+
+def _full(*shape: int) -> Callable[[np.random.Generator], tuple[Any, ...]]:
+    return lambda rng: (rng.uniform(-0.5, 0.5, shape) + np.diag([2.0, -3.5, 5, -6.5])[: shape[-2], : shape[-1]],)
+
+
+def _of_symmetric(ops: Any, x: Any) -> Any:
+    rank = len(x.shape)
+    other = ops.permute(x, axes=(*range(rank - 2), rank - 1, rank - 2))
+    return ops.eigh(ops.scale(ops.add(x, other), c=0.5))
+
+
+TWINS += [
+    Twin("eigh", _eigh, tuple(Case(f"{n}", _symmetric(*n), terms=50) for n in ((), (3,), (2, 2))), call=_of_symmetric),
+    Twin("svd", _svd, tuple(Case(f"{n}", _full(*n), terms=50) for n in ((4, 4), (3, 4, 2), (2, 2, 4)))),
+    Twin("qr", _qr, tuple(Case(f"{n}", _full(*n), terms=50) for n in ((4, 4), (3, 4, 2)))),
+]
+
+
+# Fourier transforms, whose complex tensors are PyTorch's view_as_real -------------------------------------------------
+
+
+def _made(transform: Callable[..., Any], takes: bool, gives: bool) -> Callable[..., Any]:
+    """The transform on real tensors, of complex ones where it takes or gives them."""
+
+    def call(x: torch.Tensor, axis: int = -1, norm: str = "backward", n: int | None = None) -> torch.Tensor:
+        options: dict[str, Any] = {"dim": axis, "norm": norm} if n is None else {"dim": axis, "norm": norm, "n": n}
+        y = transform(torch.view_as_complex(x.contiguous()) if takes else x, **options)
+        return torch.view_as_real(y) if gives else y
+
+    return call
+
+
+def _cases(*shape: int, **static: Any) -> tuple[Case, ...]:
+    return (
+        Case("last", lambda rng: (rng.standard_normal(shape),), static, terms=20),
+        Case("inner", lambda rng: (rng.standard_normal((2, *shape)),), {"axis": 0, "norm": "ortho"}, terms=20),
+    )
+
+
+TWINS += [
+    Twin("fft", _made(torch.fft.fft, True, True), _cases(3, 6, 2)),
+    Twin("ifft", _made(torch.fft.ifft, True, True), _cases(3, 5, 2)),
+    Twin("rfft", _made(torch.fft.rfft, False, True), _cases(3, 6)),
+    Twin("irfft", _made(torch.fft.irfft, True, False), _cases(3, 4, 2, n=7)),
 ]
