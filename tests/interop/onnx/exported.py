@@ -35,7 +35,7 @@ class Exported:
         return model_of(graph, dict(zip(("params", "state"), self.trees)))
 
 
-_PROGRAMS: dict[str, tuple[Any, int, Any]] = {
+PROGRAMS: dict[str, tuple[Any, int, Any]] = {
     "cnn": (cnn.logits, 1, cnn.Config(channels=(4, 8), dense=16)),
     "gpt": (gpt.logits, 1, gpt.Config(length=128, width=16, depth=3, heads=2, hidden=32)),
     "lstm": (lstm.logits, 1, lstm.Config(hidden=8)),
@@ -46,17 +46,28 @@ _PROGRAMS: dict[str, tuple[Any, int, Any]] = {
     "vae": (vae.encode, 1, vae.Config(hidden=(16, 16))),
     "vit": (vit.logits, 1, vit.Config(embedding=16, depth=3, heads=2, hidden=32)),
 }
-SHIPPED = tuple(sorted(_PROGRAMS))
+"""What each shipped model predicts, of how many inputs, and a config that makes it small."""
+SHIPPED = tuple(sorted(PROGRAMS))
+
+
+def prediction(name: str, config: Any) -> Any:
+    """The program that predicts, of a config."""
+    program = PROGRAMS[name][0]
+    return program if name in ("pinn", "vae") else partial(program, config=config)
+
+
+def moved(made: Any, dtype: str) -> tuple[Any, ...]:
+    """Parameters, and the state of a model that has one: off their first values, where a bias is 0."""
+    rng = np.random.default_rng(0)
+    declared = [made.init] if made.state is None else [made.init, made.state]
+    trees = [build(declarations, dtype=dtype, seed=0) for declarations in declared]
+    return tuple(map_leaves(lambda p: (p + 0.05 * rng.random(p.shape)).astype(dtype), tree) for tree in trees)
 
 
 @cache
 def shipped(name: str) -> Exported:
     """A shipped model, small, off its first values."""
-    program, count, config = _PROGRAMS[name]
+    _, count, config = PROGRAMS[name]
     made = MODELS[name].make(config)
-    rng = np.random.default_rng(0)
-    declared = [made.init] if made.state is None else [made.init, made.state]
-    trees = [build(declarations, dtype="float32", seed=0) for declarations in declared]
-    moved = tuple(map_leaves(lambda p: (p + 0.05 * rng.random(p.shape)).astype(np.float32), tree) for tree in trees)
-    whole = program if name in ("pinn", "vae") else partial(program, config=config)
-    return Exported(whole, moved, made.batch[:count], batch_of(name, 3)[:count])
+    program, trees = prediction(name, config), moved(made, "float32")
+    return Exported(program, trees, made.batch[:count], batch_of(name, 3)[:count])

@@ -7,6 +7,10 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
+import opstage.onnx
+
+node = helper.make_node
+
 
 def model(
     nodes: list[Any],
@@ -30,6 +34,11 @@ def model(
     return helper.make_model(graph, opset_imports=imports, functions=list(functions), ir_version=10)
 
 
+def load(proto: Any, **settings: Any) -> opstage.onnx.OnnxModel:
+    """The program of a ModelProto."""
+    return opstage.onnx.load(proto.SerializeToString(), **settings)
+
+
 def classifier(seed: int = 0) -> Any:
     """(B, 4) -> relu layer of 8, batch norm, dropout -> (B, 3) logits."""
     rng = np.random.default_rng(seed)
@@ -44,15 +53,15 @@ def classifier(seed: int = 0) -> Any:
         "rate": np.array(0.25, np.float32),
     }
     nodes = [
-        helper.make_node("Gemm", ["x", "layer.weight", "layer.bias"], ["a"], name="/layer/Gemm", transB=1),
-        helper.make_node(
+        node("Gemm", ["x", "layer.weight", "layer.bias"], ["a"], name="/layer/Gemm", transB=1),
+        node(
             "BatchNormalization",
             ["a", "norm.weight", "norm.bias", "norm.running_mean", "norm.running_var"],
             ["b"],
             name="/norm/BatchNormalization",
         ),
-        helper.make_node("Relu", ["b"], ["c"], name="/Relu"),
-        helper.make_node("Dropout", ["c", "rate"], ["d"], name="/Dropout"),
-        helper.make_node("Gemm", ["d", "head.weight"], ["logits"], name="/head/Gemm", transB=1),
+        node("Relu", ["b"], ["c"], name="/Relu"),
+        node("Dropout", ["c", "rate"], ["d"], name="/Dropout"),
+        node("Gemm", ["d", "head.weight"], ["logits"], name="/head/Gemm", transB=1),
     ]
     return model(nodes, {"x": ["batch", 4]}, ["logits"], weights)

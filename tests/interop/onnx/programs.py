@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from opstage import Spec, derived
 from tests.interop.onnx.exported import SHIPPED, Exported, shipped
-from tests.interop.onnx.models import classifier, model
+from tests.interop.onnx.models import classifier, model, node
 from tests.interop.onnx.test_control import branching, halving
 
 RNG = np.random.default_rng(5)
@@ -133,14 +133,14 @@ ALL: dict[str, Callable[[], Exported]] = {**{name: partial(shipped, name) for na
 
 def _chain() -> tuple[Any, tuple[Any, ...]]:
     nodes = [
-        helper.make_node("Shape", ["x"], ["s"]),
-        helper.make_node("Gather", ["s", "zero"], ["b"]),
-        helper.make_node("Unsqueeze", ["b", "zeros"], ["b1"]),
-        helper.make_node("Concat", ["b1", "rest"], ["target"], axis=0),
-        helper.make_node("Reshape", ["x", "target"], ["flat"]),
-        helper.make_node("MatMul", ["flat", "w"], ["y"]),
-        helper.make_node("LeakyRelu", ["y"], ["z"], alpha=0.2),
-        helper.make_node("Softmax", ["z"], ["p"], axis=-1),
+        node("Shape", ["x"], ["s"]),
+        node("Gather", ["s", "zero"], ["b"]),
+        node("Unsqueeze", ["b", "zeros"], ["b1"]),
+        node("Concat", ["b1", "rest"], ["target"], axis=0),
+        node("Reshape", ["x", "target"], ["flat"]),
+        node("MatMul", ["flat", "w"], ["y"]),
+        node("LeakyRelu", ["y"], ["z"], alpha=0.2),
+        node("Softmax", ["z"], ["p"], axis=-1),
     ]
     weights = {"zero": np.array(0), "zeros": np.array([0]), "rest": np.array([-1]), "w": f32(12, 5)}
     return model(nodes, {"x": ["B", 3, 4]}, ["p", "z"], weights), (f32(2, 3, 4),)
@@ -148,12 +148,12 @@ def _chain() -> tuple[Any, tuple[Any, ...]]:
 
 def _images() -> tuple[Any, tuple[Any, ...]]:
     nodes = [
-        helper.make_node("Conv", ["x", "k", "b"], ["c"], pads=[1, 1, 0, 0], strides=[2, 1]),
-        helper.make_node("InstanceNormalization", ["c", "g", "b"], ["n"]),
-        helper.make_node("Clip", ["n", "low", "high"], ["r"]),
-        helper.make_node("MaxPool", ["r"], ["m"], kernel_shape=[2, 2], strides=[1, 1], pads=[0, 0, 1, 1]),
-        helper.make_node("Resize", ["m", "", "scales"], ["u"], mode="nearest"),
-        helper.make_node("GlobalAveragePool", ["u"], ["y"]),
+        node("Conv", ["x", "k", "b"], ["c"], pads=[1, 1, 0, 0], strides=[2, 1]),
+        node("InstanceNormalization", ["c", "g", "b"], ["n"]),
+        node("Clip", ["n", "low", "high"], ["r"]),
+        node("MaxPool", ["r"], ["m"], kernel_shape=[2, 2], strides=[1, 1], pads=[0, 0, 1, 1]),
+        node("Resize", ["m", "", "scales"], ["u"], mode="nearest"),
+        node("GlobalAveragePool", ["u"], ["y"]),
     ]
     weights = {
         "k": f32(4, 3, 3, 3),
@@ -168,8 +168,8 @@ def _images() -> tuple[Any, tuple[Any, ...]]:
 
 def _recurrences() -> tuple[Any, tuple[Any, ...]]:
     nodes = [
-        helper.make_node("LSTM", ["x", "w", "r", "b"], ["h", "last"], hidden_size=4, direction="bidirectional"),
-        helper.make_node("GRU", ["x", "gw", "gr"], ["g"], hidden_size=4),
+        node("LSTM", ["x", "w", "r", "b"], ["h", "last"], hidden_size=4, direction="bidirectional"),
+        node("GRU", ["x", "gw", "gr"], ["g"], hidden_size=4),
     ]
     weights = {"w": f32(2, 16, 3), "r": f32(2, 16, 4), "b": f32(2, 32), "gw": f32(1, 12, 3), "gr": f32(1, 12, 4)}
     return model(nodes, {"x": ["T", "B", 3]}, ["h", "last", "g"], weights), (f32(5, 2, 3),)
@@ -177,11 +177,11 @@ def _recurrences() -> tuple[Any, tuple[Any, ...]]:
 
 def _integers() -> tuple[Any, tuple[Any, ...]]:
     nodes = [
-        helper.make_node("Gather", ["table", "i"], ["e"]),
-        helper.make_node("ReduceMean", ["e", "one"], ["m"], keepdims=0),
-        helper.make_node("Mod", ["i", "three"], ["r"]),
-        helper.make_node("OneHot", ["r", "depth", "values"], ["h"]),
-        helper.make_node("Cast", ["r"], ["f"], to=TensorProto.FLOAT),
+        node("Gather", ["table", "i"], ["e"]),
+        node("ReduceMean", ["e", "one"], ["m"], keepdims=0),
+        node("Mod", ["i", "three"], ["r"]),
+        node("OneHot", ["r", "depth", "values"], ["h"]),
+        node("Cast", ["r"], ["f"], to=TensorProto.FLOAT),
     ]
     weights = {
         "table": f32(9, 4),
@@ -196,11 +196,11 @@ def _integers() -> tuple[Any, tuple[Any, ...]]:
 
 def _choices() -> tuple[Any, tuple[Any, ...]]:
     nodes = [
-        helper.make_node("Greater", ["x", "zero"], ["m"]),
-        helper.make_node("Where", ["m", "x", "half"], ["w"]),
-        helper.make_node("TopK", ["w", "two"], ["v", "i"], axis=-1),
-        helper.make_node("CumSum", ["w", "axis"], ["c"]),
-        helper.make_node("Einsum", ["w", "c"], ["e"], equation="bi,bj->bij"),
+        node("Greater", ["x", "zero"], ["m"]),
+        node("Where", ["m", "x", "half"], ["w"]),
+        node("TopK", ["w", "two"], ["v", "i"], axis=-1),
+        node("CumSum", ["w", "axis"], ["c"]),
+        node("Einsum", ["w", "c"], ["e"], equation="bi,bj->bij"),
     ]
     weights = {
         "zero": np.array(0, np.float32),
@@ -214,10 +214,10 @@ def _choices() -> tuple[Any, tuple[Any, ...]]:
 def _places() -> tuple[Any, tuple[Any, ...]]:
     """Elements at places, and a normalisation whose statistics the file computes, so that they do not move."""
     nodes = [
-        helper.make_node("ScatterElements", ["x", "i", "u"], ["s"], axis=1),
-        helper.make_node("GatherElements", ["s", "i"], ["g"], axis=1),
-        helper.make_node("Mul", ["mean", "two"], ["moved"]),
-        helper.make_node("BatchNormalization", ["s", "mean", "mean", "moved", "variance"], ["n"]),
+        node("ScatterElements", ["x", "i", "u"], ["s"], axis=1),
+        node("GatherElements", ["s", "i"], ["g"], axis=1),
+        node("Mul", ["mean", "two"], ["moved"]),
+        node("BatchNormalization", ["s", "mean", "mean", "moved", "variance"], ["n"]),
     ]
     weights = {
         "i": np.array([[2, 0], [1, 4]]),

@@ -14,37 +14,27 @@ import opstage
 import opstage.onnx
 from opstage.onnx import InternalError
 from opstage.ops.errors import OpstageError, UnsupportedError, UsageError
-from tests.interop.onnx.models import classifier, model
+from tests.interop.onnx.models import classifier, load, model, node
 
 
-def _relu(**changes: Any) -> Any:
-    proto = model([helper.make_node("Relu", ["x"], ["y"])], {"x": [3]}, ["y"], {"w": np.ones(3, np.float32)})
+def _of(*nodes: Any, output: str = "y", **settings: Any) -> Any:
+    return model(list(nodes), {"x": [3]}, [output], {"w": np.ones(3, np.float32)}, **settings)
+
+
+RELU = node("Relu", ["x"], ["y"])
+
+
+def _sized(size: int) -> Any:
+    proto = _of(RELU)
+    proto.graph.initializer[0].dims[0] = size
     return proto
 
 
-def _twice() -> Any:
-    nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Exp", ["x"], ["y"])]
-    return model(nodes, {"x": [3]}, ["y"])
-
-
-def _cycle() -> Any:
-    nodes = [helper.make_node("Add", ["x", "b"], ["a"]), helper.make_node("Neg", ["a"], ["b"])]
-    return model(nodes, {"x": [3]}, ["b"])
-
-
-def _missing() -> Any:
-    return model([helper.make_node("Add", ["x", "gone"], ["y"])], {"x": [3]}, ["y"])
-
-
-def _no_output() -> Any:
-    return model([helper.make_node("Relu", ["x"], ["y"])], {"x": [3]}, ["z"])
-
-
 def _itself() -> Any:
-    body = [helper.make_node("Loopy", ["a"], ["b"], domain="mine")]
+    body = [node("Loopy", ["a"], ["b"], domain="mine")]
     imports = [helper.make_opsetid("", 20), helper.make_opsetid("mine", 1)]
     function = helper.make_function("mine", "Loopy", ["a"], ["b"], body, imports)
-    nodes = [helper.make_node("Loopy", ["x"], ["y"], domain="mine")]
+    nodes = [node("Loopy", ["x"], ["y"], domain="mine")]
     return model(nodes, {"x": [3]}, ["y"], functions=[function], domains=("mine",))
 
 
@@ -55,95 +45,65 @@ def _doubling() -> Any:
     for i in range(31):
         name = f"F{i + 1}" if i < 30 else "Neg"
         domain = "mine" if i < 30 else ""
-        body = [
-            helper.make_node(name, ["a"], ["t"], domain=domain),
-            helper.make_node(name, ["t"], ["b"], domain=domain),
-        ]
+        body = [node(name, ["a"], ["t"], domain=domain), node(name, ["t"], ["b"], domain=domain)]
         functions.append(helper.make_function("mine", f"F{i}", ["a"], ["b"], body, imports))
-    nodes = [helper.make_node("F0", ["x"], ["y"], domain="mine")]
+    nodes = [node("F0", ["x"], ["y"], domain="mine")]
     return model(nodes, {"x": [3]}, ["y"], functions=functions, domains=("mine",))
 
 
-def _of_version(version: int) -> Any:
-    return lambda: model([helper.make_node("Relu", ["x"], ["y"])], {"x": [3]}, ["y"], opset=version)
+GRAPHS: dict[str, tuple[Any, str]] = {
+    "twice": (lambda: _of(RELU, node("Exp", ["x"], ["y"])), "gives 'y', which is given already"),
+    "cycle": (
+        lambda: _of(node("Add", ["x", "b"], ["a"]), node("Neg", ["a"], ["b"]), output="b"),
+        "reads what is computed from its own result",
+    ),
+    "missing": (lambda: _of(node("Add", ["x", "gone"], ["y"])), "reads 'gone', which nothing gives"),
+    "no output": (lambda: _of(RELU, output="z"), "nothing gives the output 'z'"),
+    "itself": (_itself, "functions call each other more than"),
+    "doubling": (_doubling, "more than 100,000 nodes"),
+    "short": (lambda: _sized(1 << 40), "initializer 'w' of shape .* has 12 bytes"),
+    "negative": (lambda: _sized(-3), "initializer 'w' has the shape .*-3"),
+    "old": (lambda: _of(RELU, opset=6), "its operators are of version 6; those from 7 to"),
+    "new": (lambda: _of(RELU, opset=99), "its operators are of version 99"),
+    "odd attribute": (lambda: _of(node("Gelu", ["x"], ["y"], steepness=2.0)), "its attribute steepness is not known"),
+}
 
 
-def _odd_attribute() -> Any:
-    return model([helper.make_node("Gelu", ["x"], ["y"], steepness=2.0)], {"x": [3]}, ["y"])
-
-
-def _short() -> Any:
-    proto = _relu()
-    proto.graph.initializer[0].dims[0] = 1 << 40
-    return proto
-
-
-def _negative() -> Any:
-    proto = _relu()
-    proto.graph.initializer[0].dims[0] = -3
-    return proto
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (_twice, "gives 'y', which is given already"),
-        (_cycle, "reads what is computed from its own result"),
-        (_missing, "reads 'gone', which nothing gives"),
-        (_no_output, "nothing gives the output 'z'"),
-        (_itself, "functions call each other more than"),
-        (_doubling, "more than 100,000 nodes"),
-        (_short, "initializer 'w' of shape .* has 12 bytes"),
-        (_of_version(6), "its operators are of version 6; those from 7 to"),
-        (_of_version(99), "its operators are of version 99"),
-        (_negative, "initializer 'w' has the shape .*-3"),
-    ],
-)
-def test_graphs_that_are_none(make: Any, message: str) -> None:
+@pytest.mark.parametrize("name", GRAPHS)
+def test_graphs_that_are_none(name: str) -> None:
+    make, message = GRAPHS[name]
     with pytest.raises((UsageError, UnsupportedError), match=message):
-        opstage.onnx.load(make().SerializeToString())
+        load(make())
 
 
 @pytest.mark.parametrize(
     "node",
     [
-        helper.make_node("Softmax", ["x"], ["y"], axis="one"),
-        helper.make_node("Transpose", ["x"], ["y"], perm=["a"]),
-        helper.make_node("Conv", ["x"], ["y"]),
-        helper.make_node("Conv", ["x", "x"], ["y"], strides="2"),
-        helper.make_node("Resize", ["x"], ["y"], mode="wide"),
-        helper.make_node("LSTM", ["x", "x", "x"], ["y"], direction="up"),
-        helper.make_node("Cast", ["x"], ["y"]),
-        helper.make_node("If", ["x"], ["y"]),
+        node("Softmax", ["x"], ["y"], axis="one"),
+        node("Transpose", ["x"], ["y"], perm=["a"]),
+        node("Conv", ["x"], ["y"]),
+        node("Conv", ["x", "x"], ["y"], strides="2"),
+        node("Resize", ["x"], ["y"], mode="wide"),
+        node("LSTM", ["x", "x", "x"], ["y"], direction="up"),
+        node("Cast", ["x"], ["y"]),
+        node("If", ["x"], ["y"]),
     ],
     ids=lambda node: node.op_type,
 )
 def test_nodes_of_odd_attributes_and_inputs(node: Any) -> None:
     with pytest.raises(OpstageError):
-        loaded = opstage.onnx.load(model([node], {"x": [3]}, ["y"]).SerializeToString())
+        loaded = load(model([node], {"x": [3]}, ["y"]))
         opstage.run(loaded, {}, np.ones(3))
 
 
-def test_an_attribute_that_nothing_reads() -> None:
-    with pytest.raises(UnsupportedError, match="its attribute steepness is not known"):
-        opstage.onnx.load(_odd_attribute().SerializeToString())
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"", "is not an ONNX model"),
-        (b"not a model at all", "is not an ONNX model"),
-        (b"\xff" * 100, "is not an ONNX model"),
-    ],
-)
-def test_bytes_that_are_no_model(data: bytes, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
+@pytest.mark.parametrize("data", [b"", b"not a model at all", b"\xff" * 100])
+def test_bytes_that_are_no_model(data: bytes) -> None:
+    with pytest.raises(UsageError, match="is not an ONNX model"):
         opstage.onnx.load(data)
 
 
 def _external(location: str, offset: str = "0", length: str = "12") -> Any:
-    proto = model([helper.make_node("Add", ["x", "w"], ["y"])], {"x": [3]}, ["y"], {"w": np.ones(3, np.float32)})
+    proto = model([node("Add", ["x", "w"], ["y"])], {"x": [3]}, ["y"], {"w": np.ones(3, np.float32)})
     tensor = proto.graph.initializer[0]
     tensor.ClearField("raw_data")
     tensor.data_location = TensorProto.EXTERNAL
@@ -182,7 +142,7 @@ def test_external_data_of_elsewhere_are_not_read(
 
 def test_bytes_have_no_folder() -> None:
     with pytest.raises(UsageError, match="load the model by its path"):
-        opstage.onnx.load(_external("data.bin").SerializeToString())
+        load(_external("data.bin"))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -206,30 +166,30 @@ def test_loops_in_loops_are_not_written_out_without_end() -> None:
     value = helper.make_empty_tensor_value_info
     graph = None
     for level in range(12):
-        nodes = [helper.make_node("Identity", ["go"], ["goes"]), helper.make_node("Identity", ["i"], [f"at{level}"])]
+        nodes = [node("Identity", ["go"], ["goes"]), node("Identity", ["i"], [f"at{level}"])]
         if graph is not None:
-            nodes.append(helper.make_node("Loop", ["n", "go"], [f"loop{level}"], body=graph))
+            nodes.append(node("Loop", ["n", "go"], [f"loop{level}"], body=graph))
         given = [helper.make_tensor_value_info("i", TensorProto.INT64, [])]
         given.append(helper.make_tensor_value_info("go", TensorProto.BOOL, []))
         graph = helper.make_graph(nodes, "body", given, [value("goes"), value(f"at{level}")])
     weights = {"n": np.array(16), "go": np.array(True)}
-    proto = model([helper.make_node("Loop", ["n", "go"], ["y"], body=graph)], {"x": [1]}, ["y"], weights)
+    proto = model([node("Loop", ["n", "go"], ["y"], body=graph)], {"x": [1]}, ["y"], weights)
     with pytest.raises(UnsupportedError, match="with loops written out its graphs have more than"):
-        opstage.onnx.load(proto.SerializeToString())
+        load(proto)
 
 
 @pytest.mark.parametrize(
     ("node", "message"),
     [
-        (helper.make_node("Softmax", ["x"], ["y"], axis="one"), "'axis' is of kind STRING; the operator takes INT"),
-        (helper.make_node("Conv", ["x"], ["y"]), "it has 1 inputs; the operator takes 2 to 3"),
-        (helper.make_node("Relu", ["x", "x"], ["y"]), "it has 2 inputs; the operator takes 1"),
+        (node("Softmax", ["x"], ["y"], axis="one"), "'axis' is of kind STRING; the operator takes INT"),
+        (node("Conv", ["x"], ["y"]), "it has 1 inputs; the operator takes 2 to 3"),
+        (node("Relu", ["x", "x"], ["y"]), "it has 2 inputs; the operator takes 1"),
     ],
     ids=lambda each: getattr(each, "op_type", None),
 )
 def test_nodes_that_are_not_their_operators(node: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        opstage.onnx.load(model([node], {"x": [3]}, ["y"]).SerializeToString())
+        load(model([node], {"x": [3]}, ["y"]))
 
 
 @pytest.mark.parametrize("error", [KeyError, ZeroDivisionError, AssertionError])
@@ -244,7 +204,7 @@ def test_faults_of_opstage_are_not_the_file_s(monkeypatch: pytest.MonkeyPatch, e
     from opstage.interop.onnx.graph import RULES
 
     monkeypatch.setitem(RULES, "Relu", lambda call: globals_of_opstage["odd"](call.ops, call.x()))
-    text = model([helper.make_node("Relu", ["x"], ["y"])], {"x": [3]}, ["y"]).SerializeToString()
+    text = model([node("Relu", ["x"], ["y"])], {"x": [3]}, ["y"]).SerializeToString()
     with pytest.raises(
         InternalError, match=r"the Relu that gives 'y': Opstage failed here with .*a fault of Opstage's"
     ) as found:
@@ -253,7 +213,7 @@ def test_faults_of_opstage_are_not_the_file_s(monkeypatch: pytest.MonkeyPatch, e
 
 
 def test_names_that_are_no_text() -> None:
-    text = model([helper.make_node("Relu", ["x"], ["y"], name="name")], {"x": [3]}, ["y"]).SerializeToString()
+    text = model([node("Relu", ["x"], ["y"], name="name")], {"x": [3]}, ["y"]).SerializeToString()
     with pytest.raises(UsageError, match=r"b'na\\xffe' is a name in it, which is not text in UTF-8"):
         opstage.onnx.load(text.replace(b"name", b"na\xffe"))
 

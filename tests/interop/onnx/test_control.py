@@ -13,7 +13,7 @@ import opstage.onnx
 from opstage import Options
 from opstage.interop.onnx.export import model_of
 from opstage.ops.errors import RangeError, UnsupportedError
-from tests.interop.onnx.models import model
+from tests.interop.onnx.models import load, model
 from tests.interop.onnx.test_load import runtime, values
 
 X = np.random.default_rng(0).standard_normal((3, 2)).astype(np.float32)
@@ -77,7 +77,7 @@ def halving(trips: str = "", *, stacked: bool = False) -> Any:
 @pytest.mark.parametrize("backend", ["eager", "compiled"])
 def test_a_branch_is_chosen_by_value(backend: str) -> None:
     proto = branching()
-    loaded = opstage.onnx.load(proto.SerializeToString())
+    loaded = load(proto)
     assert loaded.check().ok
     for x in (np.abs(X), -np.abs(X), np.abs(X[:1])):
         np.testing.assert_allclose(values(loaded, x, backend=backend)[0], runtime(proto, x=x)[0], rtol=1e-6)
@@ -85,7 +85,7 @@ def test_a_branch_is_chosen_by_value(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", ["eager", "compiled"])
 def test_the_gradient_is_that_of_the_branch(backend: Any) -> None:
-    loaded = opstage.onnx.load(branching().SerializeToString(), weights=["w"])
+    loaded = load(branching(), weights=["w"])
 
     def loss(ops: Any, params: Any, x: Any) -> Any:
         return ops.sum(loaded(ops, params, x)["y"])
@@ -99,7 +99,7 @@ def test_the_gradient_is_that_of_the_branch(backend: Any) -> None:
 @pytest.mark.parametrize("trips", ["", "three", "times"])
 def test_a_loop_ends_by_a_value(trips: str, backend: str) -> None:
     proto = halving(trips)
-    loaded = opstage.onnx.load(proto.SerializeToString(), max_iterations=50)
+    loaded = load(proto, max_iterations=50)
     assert loaded.check().ok
     for scale in (0.0, 1.0, 20.0):
         x = scale * np.abs(X)
@@ -139,7 +139,7 @@ def test_a_loop_has_gradients_with_a_bound_and_says_so_without() -> None:
 
 def test_what_has_no_meaning_is_said_once() -> None:
     with pytest.raises(UnsupportedError, match="as many rows as it has iterations"):
-        opstage.onnx.load(halving(stacked=True).SerializeToString())
+        load(halving(stacked=True))
 
     body = subgraph(
         [node("Identity", ["go"], ["again"]), node("Neg", ["c"], ["d"])],
@@ -148,7 +148,7 @@ def test_what_has_no_meaning_is_said_once() -> None:
     )
     endless = model([node("Loop", ["", "", "x"], ["y"], body=body)], {"x": ["n", 2]}, ["y"])
     with pytest.raises(UnsupportedError, match="nothing ends it"):
-        opstage.onnx.load(endless.SerializeToString())
+        load(endless)
 
     then = subgraph([node("Unheard", ["x"], ["t"], domain="")], {}, {"t": FLOATS})
     otherwise = subgraph([node("ReduceSum", ["x"], ["e"], keepdims=0)], {}, {"e": SCALAR})
@@ -162,7 +162,7 @@ def test_what_has_no_meaning_is_said_once() -> None:
             zero,
         )
         with pytest.raises(UnsupportedError) as caught:
-            opstage.onnx.load(proto.SerializeToString())
+            load(proto)
         assert str(caught.value).count("Unheard") == 1 and "sequence" not in str(caught.value)
 
     same = subgraph([node("Identity", ["x"], ["t"])], {}, {"t": FLOATS})
@@ -172,19 +172,19 @@ def test_what_has_no_meaning_is_said_once() -> None:
     with pytest.raises(
         UnsupportedError, match=r"(?s)which branch is taken is not known .* float32 from true_fn but \(\)"
     ):
-        opstage.onnx.load(proto.SerializeToString())
+        load(proto)
 
 
 @pytest.mark.parametrize("proto", [branching(), halving("times")], ids=["If", "Loop"])
 def test_round_trips_keep_values(proto: Any) -> None:
     """In, out as If and Loop, and in again."""
-    loaded = opstage.onnx.load(proto.SerializeToString(), max_iterations=9)
+    loaded = load(proto, max_iterations=9)
 
     def program(ops: Any, *given: Any) -> Any:
         return loaded(ops, {name: ops.const(value) for name, value in loaded.params.items()}, *given)
 
     written = model_of(opstage.record(program, *loaded.batch))
-    again = opstage.onnx.load(written.SerializeToString(), max_iterations=9)
+    again = load(written, max_iterations=9)
     for x in (20 * np.abs(X), -np.abs(X)):
         inputs = [x, np.array(4)][: len(loaded.inputs)]
         found = opstage.run(again, again.params, *inputs)

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
 
 import opstage
 import opstage.onnx
@@ -14,7 +13,7 @@ from opstage.interop.model import require_declared
 from opstage.ops.errors import DtypeError, ShapeError
 from opstage.ops.spec import Spec
 from opstage.options import Options
-from tests.interop.onnx.models import model
+from tests.interop.onnx.models import load, model, node
 
 F, INT = np.float32, np.int64
 
@@ -91,9 +90,9 @@ def test_a_check_holds_its_own_specs_to_the_declared_ones() -> None:
 
 def test_a_fixed_size_of_a_file_is_no_other() -> None:
     """A mean is a sum divided by 8 in many a file: of 9 it would be another; onnxruntime refuses 9."""
-    nodes = [helper.make_node("ReduceSum", ["x", "axes"], ["s"]), helper.make_node("Div", ["s", "eight"], ["y"])]
+    nodes = [node("ReduceSum", ["x", "axes"], ["s"]), node("Div", ["s", "eight"], ["y"])]
     constants = {"axes": np.array([1]), "eight": F(8)}
-    loaded = opstage.onnx.load(model(nodes, {"x": ["B", 8]}, ["y"], constants).SerializeToString())
+    loaded = load(model(nodes, {"x": ["B", 8]}, ["y"], constants))
     trees = (loaded.params,) if loaded.state is None else (loaded.params, loaded.state)
     assert float(opstage.run(loaded, *trees, np.ones((1, 8), F))["y"][0, 0]) == 1
     with pytest.raises(ShapeError, match="axis 1 must have 8; a size that is to be open"):
@@ -102,7 +101,7 @@ def test_a_fixed_size_of_a_file_is_no_other() -> None:
 
 def test_a_name_of_a_file_may_stand_for_several_sizes() -> None:
     """PaddlePaddle's exporter calls height and width alike; sizes are those of the tensors."""
-    nodes = [helper.make_node("Shape", ["x"], ["s"]), helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0])]
-    loaded = opstage.onnx.load(model(nodes, {"x": ["n", "n"]}, ["s", "t"]).SerializeToString())
+    nodes = [node("Shape", ["x"], ["s"]), node("Transpose", ["x"], ["t"], perm=[1, 0])]
+    loaded = load(model(nodes, {"x": ["n", "n"]}, ["s", "t"]))
     found = opstage.run(loaded, loaded.params, np.ones((2, 3), F))
     assert found["s"].tolist() == [2, 3] and found["t"].shape == (3, 2)

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import numpy as np
+import optree
 import pytest
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
 
 import opstage
 from opstage import Options, UnsupportedError
 from opstage.interop.onnx.export import model_of
+from opstage.interpreters.graph.recorder import replay
+from opstage.interpreters.registry import make_interpreter
+from opstage.ops.types import dtype_name
 from tests.conformance.harness import assert_close, inputs, leaves, program_of
+from tests.graph.random_programs import random_graph
 from tests.interop.onnx.runs import checked, run_session, session_of
-from tests.interop.onnx.table import NOT_IN_ONNX
+from tests.interop.onnx.table import NOT_IN_ONNX, PAGE, page
+from tests.ops import test_arrange, test_images, test_places, test_resample
+from tests.ops.functions import FLOAT64, Row, drawn
 from tests.samples import SAMPLES
 from tests.samples.parts import all_samples
 from tests.samples.sample import Sample
+from tests.searches import share
 
 # ONNX has these in float64; the runtime has no kernel for that dtype, or has not in every version.
 NO_FLOAT64_KERNEL = {
@@ -81,3 +89,66 @@ def test_repeated_indices_add_up() -> None:
     graph = opstage.record(program, *args, options=options)
     (actual,) = run_session(session_of(checked(graph)), graph, *args)
     np.testing.assert_allclose(actual, opstage.run(program, *args, options=options), rtol=1e-12)
+
+
+# Functions over ops ---------------------------------------------------------------------------------------------------
+
+
+# AveragePool of onnxruntime has no float64.
+ROWS = [
+    row for module in (test_arrange, test_images, test_resample, test_places) for row in module.ROWS
+    if row.name != "lp_pool"
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_onnxruntime_computes_the_same(row: Row) -> None:
+    arrays = drawn(row)
+    graph = opstage.record(row.call, *arrays, options=FLOAT64)
+    results = run_session(session_of(checked(graph)), graph, *arrays)
+    expected = optree.tree_leaves(row.reference(*arrays))
+    assert len(results) == len(expected)
+    for ours, reference in zip(results, expected):
+        assert ours.shape == np.shape(reference)
+        np.testing.assert_allclose(ours, reference, rtol=1e-8, atol=1e-9)
+
+
+# Random programs, their gradients and updates -------------------------------------------------------------------------
+
+
+TOLERANCE = {"float64": 1e-9, "float32": 2e-3}
+
+
+def agrees(seed: int) -> bool:
+    """Whether the model could be run: not if the program convolves in float64. Fails where it differs."""
+    graph, values = random_graph(seed)
+    model = checked(graph)
+    try:
+        session = session_of(model)
+    except NoKernel:
+        return False
+    dtype = dtype_name(graph.dtype)
+    ops = make_interpreter(Options(dtype=dtype, fast_kernels=False))
+    expected = [ops.get(ref) for ref in replay(ops, graph, [ops.put(value) for value in values])]
+    for name, a, e in zip(graph.output_names, run_session(session, graph, values), expected):
+        assert a.dtype == e.dtype
+        scale = 1e-3 + np.abs(e).max(initial=0)
+        np.testing.assert_allclose(a, e, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype] * scale, err_msg=f"{seed} {name}")
+    return True
+
+
+def test_random_programs() -> None:
+    assert sum(agrees(seed) for seed in range(60)) > 20
+
+
+@pytest.mark.slow
+@pytest.mark.soak
+def test_many_random_programs() -> None:
+    assert sum(agrees(seed) for seed in range(60, 60 + share(2000))) > share(1000)
+
+
+# The table of the guide -----------------------------------------------------------------------------------------------
+
+
+def test_the_table_is_as_the_models_are() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "run `python -m tests.interop.onnx.table`"

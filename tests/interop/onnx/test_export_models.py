@@ -14,13 +14,13 @@ import pytest
 import opstage
 from opstage import Options, Spec, optim
 from opstage.arguments import with_train
-from opstage.init import build
 from opstage.interpreters.graph.recorder import replay
 from opstage.interpreters.registry import make_interpreter
-from opstage.models import MODELS, Model, cnn, gpt, lstm, mlp, model, pinn, resnet, unet, vae, vit
-from opstage.ops.trees import flatten, map_leaves
+from opstage.models import MODELS, Model, gpt, mlp, model, vae
+from opstage.ops.trees import flatten
 from opstage.training.program_check import record_model
 from tests.conformance.harness import leaves
+from tests.interop.onnx.exported import PROGRAMS, moved, prediction
 from tests.interop.onnx.runs import checked, operators, run_session, session_of
 from tests.models.common import batch_of
 
@@ -28,30 +28,13 @@ FLOAT32 = Options(dtype="float32", fast_kernels=False)
 FLOAT64 = Options(dtype="float64", fast_kernels=False)
 ROWS = (2, 3)
 
-# What each model predicts, of its parameters, its state if it has one, and its first inputs.
-PREDICTIONS: dict[str, tuple[Callable[..., Any], int]] = {
-    "cnn": (cnn.logits, 1),
-    "gpt": (gpt.logits, 1),
-    "lstm": (lstm.logits, 1),
-    "mlp": (mlp.logits, 1),
-    "pinn": (pinn.residual, 2),
-    "resnet": (resnet.logits, 1),
-    "unet": (unet.denoise, 1),
-    "vae": (vae.encode, 1),
-    "vit": (vit.logits, 1),
-}
-WITHOUT_CONFIG = {"pinn", "vae"}
 SMALL = {"gpt": gpt.Config(width=32, depth=2, heads=2, hidden=48)}
 """Of a model of many blocks alike two."""
 CONVOLVE = {"cnn", "resnet", "unet", "vit"}
 
 
 def held(made: Model) -> tuple[Any, ...]:
-    """Parameters, and the state of a model that has one: off their first values, where a bias is 0."""
-    rng = np.random.default_rng(0)
-    declared = [made.init] if made.state is None else [made.init, made.state]
-    trees = [build(declarations, dtype="float64", seed=0) for declarations in declared]
-    return tuple(map_leaves(lambda p: p + 0.05 * rng.random(p.shape), tree) for tree in trees)
+    return moved(made, "float64")
 
 
 def agree(
@@ -73,21 +56,20 @@ def close(names: Sequence[str], actual: Sequence[Any], expected: Sequence[Any], 
         np.testing.assert_allclose(a, e, rtol=tolerance, atol=tolerance * np.abs(e).max(), err_msg=path)
 
 
+def predictions_agree(name: str, options: Options) -> None:
+    made = model(name, SMALL.get(name))
+    agree(prediction(name, made.config), held(made), made.batch[: PROGRAMS[name][1]], name, options)
+
+
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_predictions(name: str) -> None:
-    made, (program, inputs) = model(name, SMALL.get(name)), PREDICTIONS[name]
-    if name not in WITHOUT_CONFIG:
-        program = partial(program, config=made.config)
-    agree(program, held(made), made.batch[:inputs], name, FLOAT32)
+    predictions_agree(name, FLOAT32)
 
 
 @pytest.mark.parametrize("name", sorted(set(MODELS) - CONVOLVE))
 def test_predictions_in_float64(name: str) -> None:
     """To the last digits, where the runtime has kernels in float64: it convolves in float32 alone."""
-    made, (program, inputs) = model(name, SMALL.get(name)), PREDICTIONS[name]
-    if name not in WITHOUT_CONFIG:
-        program = partial(program, config=made.config)
-    agree(program, held(made), made.batch[:inputs], name, FLOAT64)
+    predictions_agree(name, FLOAT64)
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))

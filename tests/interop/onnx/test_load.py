@@ -15,7 +15,7 @@ import opstage.onnx
 from opstage import Options, Spec
 from opstage.interop.onnx.model import Config, trainable
 from opstage.ops.errors import UnsupportedError, UsageError
-from tests.interop.onnx.models import classifier, model
+from tests.interop.onnx.models import classifier, load, model, node
 
 X = np.random.default_rng(1).standard_normal((5, 4)).astype(np.float32)
 
@@ -32,7 +32,7 @@ def values(loaded: Any, *inputs: Any, **options: Any) -> list[Any]:
 
 
 def test_weights_buffers_and_settings_are_told_apart() -> None:
-    loaded = opstage.onnx.load(classifier().SerializeToString())
+    loaded = load(classifier())
     assert sorted(loaded.params) == ["head.weight", "layer.bias", "layer.weight", "norm.bias", "norm.weight"]
     assert loaded.state is not None and sorted(loaded.state) == ["norm.running_mean", "norm.running_var"]
     assert {name: str(spec) for name, spec in loaded.inputs.items()} == {"x": 'Spec("batch 4")'}
@@ -42,7 +42,7 @@ def test_weights_buffers_and_settings_are_told_apart() -> None:
 @pytest.mark.parametrize("backend", ["eager", "compiled"])
 def test_the_values_are_the_runtime_s_at_every_size(backend: str) -> None:
     proto = classifier()
-    loaded = opstage.onnx.load(proto.SerializeToString())
+    loaded = load(proto)
     assert loaded.check().ok
     for rows in (1, 5):
         (found,) = values(loaded, X[:rows], backend=backend)
@@ -50,7 +50,7 @@ def test_the_values_are_the_runtime_s_at_every_size(backend: str) -> None:
 
 
 def test_training_moves_statistics_and_drops() -> None:
-    loaded = opstage.onnx.load(classifier().SerializeToString())
+    loaded = load(classifier())
     outputs, state = opstage.run(loaded, loaded.params, loaded.state, X, train=True)
     plain, same = opstage.run(loaded, loaded.params, loaded.state, X)
     assert not np.allclose(outputs["logits"], plain["logits"])
@@ -62,7 +62,7 @@ def test_training_moves_statistics_and_drops() -> None:
 
 
 def test_a_loaded_model_is_trained_from_python() -> None:
-    loaded = opstage.onnx.load(classifier().SerializeToString())
+    loaded = load(classifier())
     made = trainable(loaded, Config(loss="cross_entropy"))
     rng = np.random.default_rng(3)
     x = rng.standard_normal((64, 4)).astype(np.float32)
@@ -77,9 +77,9 @@ def test_a_loaded_model_is_trained_from_python() -> None:
 def test_its_metrics_leave_out_labels_that_are_ignored_and_count_each_place() -> None:
     rng = np.random.default_rng(4)
     weights = {"w": rng.standard_normal((4, 3)).astype(np.float32)}
-    matmul = helper.make_node("MatMul", ["x", "w"], ["z"])
-    swap = helper.make_node("Transpose", ["z"], ["logits"], perm=[0, 2, 1])
-    loaded = opstage.onnx.load(model([matmul, swap], {"x": ["batch", 5, 4]}, ["logits"], weights).SerializeToString())
+    matmul = node("MatMul", ["x", "w"], ["z"])
+    swap = node("Transpose", ["z"], ["logits"], perm=[0, 2, 1])
+    loaded = load(model([matmul, swap], {"x": ["batch", 5, 4]}, ["logits"], weights))
     made = trainable(loaded, Config(loss="cross_entropy"))
     x = rng.standard_normal((6, 5, 4)).astype(np.float32)
     y = rng.integers(0, 3, (6, 5))
@@ -102,7 +102,7 @@ def test_its_metrics_leave_out_labels_that_are_ignored_and_count_each_place() ->
     ],
 )
 def test_settings_that_are_none(settings: Any, message: str) -> None:
-    loaded = opstage.onnx.load(classifier().SerializeToString())
+    loaded = load(classifier())
     with pytest.raises(UsageError, match=message):
         trainable(loaded, Config(**settings))
 
@@ -110,34 +110,32 @@ def test_settings_that_are_none(settings: Any, message: str) -> None:
 def test_shapes_fold_in_the_arithmetic_of_dims() -> None:
     """What exporters write to flatten: shapes taken apart, computed with and put together again."""
     nodes = [
-        helper.make_node("Shape", ["x"], ["shape"]),
-        helper.make_node("Gather", ["shape", "zero"], ["b"], axis=0),
-        helper.make_node("Gather", ["shape", "one"], ["t"], axis=0),
-        helper.make_node("Mul", ["b", "t"], ["bt"]),
-        helper.make_node("Unsqueeze", ["bt", "zeros"], ["bt1"]),
-        helper.make_node("Concat", ["bt1", "rest"], ["target"], axis=0),
-        helper.make_node("Reshape", ["x", "target"], ["y"]),
+        node("Shape", ["x"], ["shape"]),
+        node("Gather", ["shape", "zero"], ["b"], axis=0),
+        node("Gather", ["shape", "one"], ["t"], axis=0),
+        node("Mul", ["b", "t"], ["bt"]),
+        node("Unsqueeze", ["bt", "zeros"], ["bt1"]),
+        node("Concat", ["bt1", "rest"], ["target"], axis=0),
+        node("Reshape", ["x", "target"], ["y"]),
     ]
     weights = {"zero": np.array(0), "one": np.array(1), "zeros": np.array([0]), "rest": np.array([-1])}
-    loaded = opstage.onnx.load(model(nodes, {"x": ["B", "T", 6]}, ["y"], weights).SerializeToString())
+    loaded = load(model(nodes, {"x": ["B", "T", 6]}, ["y"], weights))
     graph = opstage.record(loaded, loaded.params, *loaded.batch)
     assert str(graph.body.types[graph.body.outputs[0]]) == "(B*T, 6) float32"
     assert loaded.params == {}
 
 
 def test_unnamed_and_odd_names_of_sizes_and_inputs() -> None:
-    nodes = [helper.make_node("Relu", ["input.1"], ["y"])]
-    loaded = opstage.onnx.load(model(nodes, {"input.1": ["batch size", None, 3]}, ["y"]).SerializeToString())
+    nodes = [node("Relu", ["input.1"], ["y"])]
+    loaded = load(model(nodes, {"input.1": ["batch size", None, 3]}, ["y"]))
     assert {name: str(spec) for name, spec in loaded.inputs.items()} == {"input_1": 'Spec("batch_size input_1_1 3")'}
 
 
 def test_sizes_that_a_file_leaves_open_are_each_their_own() -> None:
     """Writers of files put marks in place of names; a name means one size, and no other size takes it."""
-    nodes = [helper.make_node("Relu", ["x"], ["u"]), helper.make_node("Relu", ["z"], ["v"])]
+    nodes = [node("Relu", ["x"], ["u"]), node("Relu", ["z"], ["v"])]
     for unknown in ("?", "", " ", "-1", "None", "unknown", "*", None):
-        loaded = opstage.onnx.load(
-            model(nodes, {"x": [unknown, unknown, "x_0", "T"], "z": ["T", unknown]}, ["u", "v"]).SerializeToString()
-        )
+        loaded = load(model(nodes, {"x": [unknown, unknown, "x_0", "T"], "z": ["T", unknown]}, ["u", "v"]))
         sizes = [str(size) for spec in loaded.inputs.values() for size in spec.entries]
         assert len(set(sizes)) == 5 and sizes[3] == sizes[4] == "T", (unknown, sizes)
         given = np.ones((2, 3, 4, 5), np.float32), np.ones((5, 6), np.float32)
@@ -146,36 +144,36 @@ def test_sizes_that_a_file_leaves_open_are_each_their_own() -> None:
 
 def test_all_nodes_without_a_meaning_are_in_one_error() -> None:
     nodes = [
-        helper.make_node("Relu", ["x"], ["a"]),
-        helper.make_node("Wobble", ["a"], ["b"], name="first", domain="mine"),
-        helper.make_node("Tanh", ["b"], ["c"]),
-        helper.make_node("NonMaxSuppression", ["a", "a"], ["d"], name="second"),
+        node("Relu", ["x"], ["a"]),
+        node("Wobble", ["a"], ["b"], name="first", domain="mine"),
+        node("Tanh", ["b"], ["c"]),
+        node("NonMaxSuppression", ["a", "a"], ["d"], name="second"),
     ]
     proto = model(nodes, {"x": [2]}, ["c", "d"], domains=("mine",))
     with pytest.raises(UnsupportedError) as found:
-        opstage.onnx.load(proto.SerializeToString())
+        load(proto)
     assert "node 'first' (mine.Wobble): the operator is not known" in str(found.value)
     assert "node 'second' (NonMaxSuppression): the operator is not known" in str(found.value)
     assert "Tanh" not in str(found.value)
 
 
 def test_an_input_that_says_a_shape_is_fixed() -> None:
-    nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"])]
+    nodes = [node("Reshape", ["x", "shape"], ["y"])]
     proto = model(nodes, {"x": [6], "shape": (TensorProto.INT64, [2])}, ["y"])
     with pytest.raises(UnsupportedError, match="shape, its input 1, is computed from values"):
-        opstage.onnx.load(proto.SerializeToString())
-    loaded = opstage.onnx.load(proto.SerializeToString(), fixed={"shape": np.array([2, 3])})
+        load(proto)
+    loaded = load(proto, fixed={"shape": np.array([2, 3])})
     assert [y.shape for y in values(loaded, np.arange(6.0))] == [(2, 3)]
     with pytest.raises(UsageError, match=r"no input is called 'shap'.*shape"):
-        opstage.onnx.load(proto.SerializeToString(), fixed={"shap": np.array([2, 3])})
+        load(proto, fixed={"shap": np.array([2, 3])})
 
 
 def test_outputs_that_are_kept_and_what_they_need() -> None:
     nodes = [
-        helper.make_node("Mul", ["x", "scale"], ["scaled"]),
-        helper.make_node("Tanh", ["scaled"], ["near"]),
-        helper.make_node("Unheard", ["scaled"], ["far"]),
-        helper.make_node("Add", ["near", "shift"], ["moved"]),
+        node("Mul", ["x", "scale"], ["scaled"]),
+        node("Tanh", ["scaled"], ["near"]),
+        node("Unheard", ["scaled"], ["far"]),
+        node("Add", ["near", "shift"], ["moved"]),
     ]
     weights = {"scale": np.array([2.0], np.float32), "shift": np.array([1.0, 2.0], np.float32)}
     data = model(nodes, {"x": ["n", 2]}, ["near", "far", "moved"], weights).SerializeToString()
@@ -190,7 +188,7 @@ def test_outputs_that_are_kept_and_what_they_need() -> None:
 
 
 def test_a_constraint_that_a_check_asks_for() -> None:
-    nodes = [helper.make_node("Pad", ["x", "pads"], ["y"], mode="reflect")]
+    nodes = [node("Pad", ["x", "pads"], ["y"], mode="reflect")]
     text = model(nodes, {"x": ["T"]}, ["y"], {"pads": np.array([64, 64])}).SerializeToString()
     report = opstage.onnx.load(text).check()
     assert not report.ok and 'where=["T >= 65"]' in str(report)
@@ -198,31 +196,28 @@ def test_a_constraint_that_a_check_asks_for() -> None:
 
 
 def test_short_integers_wrap_around() -> None:
-    nodes = [helper.make_node("Add", ["x", "x"], ["y"])]
+    nodes = [node("Add", ["x", "x"], ["y"])]
     proto = model(nodes, {"x": (TensorProto.UINT8, [3])}, ["y"])
     x = np.array([1, 128, 255], np.uint8)
-    (found,) = values(opstage.onnx.load(proto.SerializeToString()), x)
+    (found,) = values(load(proto), x)
     np.testing.assert_array_equal(found, x + x)
 
 
 def test_a_function_of_the_file_is_taken_apart() -> None:
-    body = [helper.make_node("Mul", ["a", "a"], ["square"]), helper.make_node("LeakyRelu", ["square"], ["b"])]
+    body = [node("Mul", ["a", "a"], ["square"]), node("LeakyRelu", ["square"], ["b"])]
     reference = body[1].attribute.add()
     reference.name, reference.ref_attr_name, reference.type = "alpha", "slope", AttributeProto.FLOAT
     function = helper.make_function("mine", "Odd", ["a"], ["b"], body, [helper.make_opsetid("", 20)], ["slope"])
-    nodes = [
-        helper.make_node("Odd", ["x"], ["y"], domain="mine", slope=0.1),
-        helper.make_node("Odd", ["y"], ["z"], domain="mine", slope=0.2),
-    ]
+    nodes = [node("Odd", ["x"], ["y"], domain="mine", slope=0.1), node("Odd", ["y"], ["z"], domain="mine", slope=0.2)]
     proto = model(nodes, {"x": [3]}, ["z"], functions=[function], domains=("mine",))
     x = np.array([-1.0, 0.5, 2.0], np.float32)
-    (found,) = values(opstage.onnx.load(proto.SerializeToString()), x)
+    (found,) = values(load(proto), x)
     np.testing.assert_allclose(found, x**4, rtol=1e-6)
 
 
 def test_nodes_in_any_order() -> None:
-    nodes = [helper.make_node("Neg", ["a"], ["y"]), helper.make_node("Exp", ["x"], ["a"])]
-    (found,) = values(opstage.onnx.load(model(nodes, {"x": [2]}, ["y"]).SerializeToString()), np.zeros(2))
+    nodes = [node("Neg", ["a"], ["y"]), node("Exp", ["x"], ["a"])]
+    (found,) = values(load(model(nodes, {"x": [2]}, ["y"])), np.zeros(2))
     np.testing.assert_array_equal(found, [-1, -1])
 
 
@@ -232,7 +227,7 @@ def test_external_data_are_mapped(tmp_path: Path) -> None:
     proto, path = classifier(), tmp_path / "net.onnx"
     onnx.save(proto, path, save_as_external_data=True, location="net.bin", size_threshold=0)
     loaded = opstage.onnx.load(path)
-    plain = opstage.onnx.load(classifier().SerializeToString())
+    plain = load(classifier())
     assert isinstance(loaded.params["layer.weight"], np.memmap)
     np.testing.assert_array_equal(values(loaded, X)[0], values(plain, X)[0])
 
@@ -246,7 +241,7 @@ def test_what_was_exported_comes_back() -> None:
     graph = opstage.record(program, params, Spec("B 4"), options=Options(dtype="float64"))
     from opstage.interop.onnx.export import model_of
 
-    loaded = opstage.onnx.load(model_of(graph, {"params": params}).SerializeToString())
+    loaded = load(model_of(graph, {"params": params}))
     expected = opstage.run(program, params, X, options=Options(dtype="float64"))
     (found,) = values(loaded, X.astype(np.float64), dtype="float64")
     np.testing.assert_allclose(found, expected, rtol=1e-12)
@@ -264,18 +259,18 @@ def test_what_was_exported_comes_back() -> None:
 def test_the_least_integer_is_one_too(op: str, inputs: list[Any], expected: list[int]) -> None:
     elements = [helper.np_dtype_to_tensor_dtype(x.dtype) for x in inputs]
     given = {f"x{i}": (element, x.shape) for i, (x, element) in enumerate(zip(inputs, elements))}
-    proto = model([helper.make_node(op, list(given), ["y"])], given, ["y"])
+    proto = model([node(op, list(given), ["y"])], given, ["y"])
     for backend in ("eager", "compiled"):
-        (found,) = values(opstage.onnx.load(proto.SerializeToString()), *inputs, backend=backend)
+        (found,) = values(load(proto), *inputs, backend=backend)
         np.testing.assert_array_equal(found, expected)
 
 
 def test_a_bound_that_sizes_decide_the_sign_of() -> None:
     """Below 0 it counts from the end, as it does at N = 3 here; nothing is taken for granted."""
     nodes = [
-        helper.make_node("Shape", ["x"], ["n"]),
-        helper.make_node("Sub", ["n", "five"], ["end"]),
-        helper.make_node("Slice", ["x", "start", "end", "start"], ["y"]),
+        node("Shape", ["x"], ["n"]),
+        node("Sub", ["n", "five"], ["end"]),
+        node("Slice", ["x", "start", "end", "start"], ["y"]),
     ]
     text = model(nodes, {"x": ["N"]}, ["y"], {"five": np.array([5]), "start": np.array([0])}).SerializeToString()
     with pytest.raises(UnsupportedError, match="below 0, and so counted from the end, depends on the sizes"):
@@ -286,15 +281,11 @@ def test_a_bound_that_sizes_decide_the_sign_of() -> None:
 @pytest.mark.parametrize(
     ("node", "element", "message"),
     [
-        (helper.make_node("Cast", ["x"], ["y"], to=TensorProto.BFLOAT16), TensorProto.FLOAT, "cast to bfloat16"),
-        (
-            helper.make_node("Resize", ["x", "", "s"], ["y"], mode="linear"),
-            TensorProto.UINT8,
-            "integers are not resized",
-        ),
+        (node("Cast", ["x"], ["y"], to=TensorProto.BFLOAT16), TensorProto.FLOAT, "cast to bfloat16"),
+        (node("Resize", ["x", "", "s"], ["y"], mode="linear"), TensorProto.UINT8, "integers are not resized"),
     ],
 )
 def test_what_would_not_round_as_the_file_says(node: Any, element: int, message: str) -> None:
     proto = model([node], {"x": (element, [4])}, ["y"], {"s": np.array([2], np.float32)})
     with pytest.raises(UnsupportedError, match=message):
-        opstage.onnx.load(proto.SerializeToString())
+        load(proto)

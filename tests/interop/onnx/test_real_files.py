@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 import opstage
 import opstage.onnx
 from opstage import Options
 from opstage.ops.errors import UnsupportedError
-from tests.interop.onnx.models import model
+from tests.interop.onnx.models import load, model, node
 from tests.interop.onnx.test_load import runtime, values
 
 UINT8, INT8 = TensorProto.UINT8, TensorProto.INT8
@@ -27,12 +27,10 @@ def test_integers_are_convolved_exactly(channels: int, group: int, dtype: str) -
     kernel[0], kernel[1] = 127, -128
     x = rng.integers(0, 256, (2, channels, 4, 4)).astype(np.uint8)
     x[0] = 255
-    node = helper.make_node(
-        "ConvInteger", ["x", "w", "zero"], ["y"], group=group, pads=[1, 1, 1, 1], kernel_shape=[3, 3]
-    )
+    made = node("ConvInteger", ["x", "w", "zero"], ["y"], group=group, pads=[1, 1, 1, 1], kernel_shape=[3, 3])
     weights = {"w": kernel, "zero": np.uint8(3)}
-    proto = model([node], {"x": (UINT8, ["n", channels, 4, 4])}, ["y"], weights, opset=10)
-    loaded = opstage.onnx.load(proto.SerializeToString())
+    proto = model([made], {"x": (UINT8, ["n", channels, 4, 4])}, ["y"], weights, opset=10)
+    loaded = load(proto)
     assert loaded.check().ok
     for backend in ("eager", "compiled"):
         (found,) = values(loaded, x, backend=backend, dtype=dtype)
@@ -48,9 +46,9 @@ def test_a_quantised_convolution_adds_its_bias_as_an_integer() -> None:
         "wz": np.zeros(3, np.int8), "ys": np.float32(0.75), "yz": np.uint8(90),
     }  # fmt: skip
     inputs = ["x", "xs", "xz", "w", "ws", "wz", "ys", "yz", "bias"]
-    proto = model([helper.make_node("QLinearConv", inputs, ["y"])], {"x": (UINT8, ["n", 100, 6, 6])}, ["y"], weights)
+    proto = model([node("QLinearConv", inputs, ["y"])], {"x": (UINT8, ["n", 100, 6, 6])}, ["y"], weights)
     x = rng.integers(0, 256, (2, 100, 6, 6)).astype(np.uint8)
-    loaded = opstage.onnx.load(proto.SerializeToString())
+    loaded = load(proto)
     (found,) = values(loaded, x)
     np.testing.assert_array_equal(found, runtime(proto, x=x)[0])
 
@@ -59,14 +57,14 @@ def test_a_quantised_convolution_adds_its_bias_as_an_integer() -> None:
 def test_a_range_of_floats_up_to_a_size(start: float, step: float) -> None:
     """The grids of detectors: a size, cast to floats, is still that size."""
     nodes = [
-        helper.make_node("Shape", ["x"], ["s"]),
-        helper.make_node("Gather", ["s", "one"], ["n"]),
-        helper.make_node("Cast", ["n"], ["limit"], to=TensorProto.FLOAT),
-        helper.make_node("Range", ["start", "limit", "step"], ["y"]),
+        node("Shape", ["x"], ["s"]),
+        node("Gather", ["s", "one"], ["n"]),
+        node("Cast", ["n"], ["limit"], to=TensorProto.FLOAT),
+        node("Range", ["start", "limit", "step"], ["y"]),
     ]
     weights = {"one": np.array(1), "start": np.float32(start), "step": np.float32(step)}
     proto = model(nodes, {"x": ["batch", "width"]}, ["y"], weights)
-    loaded = opstage.onnx.load(proto.SerializeToString())
+    loaded = load(proto)
     report = loaded.check()
     assert report.ok, report
     for width in (1, 2, 7):
@@ -79,11 +77,11 @@ def test_a_range_of_floats_up_to_a_size(start: float, step: float) -> None:
 def test_a_range_behind_a_fault_of_sizes_is_left_to_the_check() -> None:
     """The check says which constraint the sizes need; with it the range has a length."""
     nodes = [
-        helper.make_node("Add", ["x", "y"], ["z"]),
-        helper.make_node("Shape", ["z"], ["s"], start=0, end=1),
-        helper.make_node("Squeeze", ["s"], ["n"]),
-        helper.make_node("Cast", ["n"], ["limit"], to=TensorProto.FLOAT),
-        helper.make_node("Range", ["start", "limit", "step"], ["r"]),
+        node("Add", ["x", "y"], ["z"]),
+        node("Shape", ["z"], ["s"], start=0, end=1),
+        node("Squeeze", ["s"], ["n"]),
+        node("Cast", ["n"], ["limit"], to=TensorProto.FLOAT),
+        node("Range", ["start", "limit", "step"], ["r"]),
     ]
     weights = {"start": np.float32(0), "step": np.float32(1)}
     data = model(nodes, {"x": ["a"], "y": ["b"]}, ["r"], weights).SerializeToString()
@@ -102,11 +100,11 @@ def test_statistics_in_float32_are_asked_for_by_their_number(op: str) -> None:
     x = np.random.default_rng(0).standard_normal((3, 5)).astype(np.float32)
 
     def proto(stash: int) -> Any:
-        node = helper.make_node(op, ["x", "scale"], ["y"], stash_type=stash)
-        return model([node], inputs, ["y"], weights, opset=23)
+        made = node(op, ["x", "scale"], ["y"], stash_type=stash)
+        return model([made], inputs, ["y"], weights, opset=23)
 
-    (found,) = values(opstage.onnx.load(proto(1).SerializeToString()), x)
+    (found,) = values(load(proto(1)), x)
     np.testing.assert_allclose(found, runtime(proto(1), x=x)[0], rtol=1e-6, atol=1e-6)
     for short in (TensorProto.FLOAT16, TensorProto.BFLOAT16):
         with pytest.raises(UnsupportedError, match="statistics of short floats"):
-            opstage.onnx.load(proto(short).SerializeToString())
+            load(proto(short))

@@ -15,6 +15,7 @@ import opstage.onnx
 from opstage import Options
 from opstage.interop.onnx.export import model_of
 from opstage.ops.trees import flatten, paths
+from tests.interop.onnx.models import load
 from tests.interop.onnx.programs import ALL, FILES, RNG, WHERE
 
 
@@ -55,7 +56,7 @@ def test_out_and_in(name: str) -> None:
     """The loaded program has the values of the one that was exported, and the gradients of its parameters."""
     exported = ALL[name]()
     options = Options(dtype="float64")
-    loaded = opstage.onnx.load(exported.proto("float64").SerializeToString(), where=WHERE.get(name, ()))
+    loaded = load(exported.proto("float64"), where=WHERE.get(name, ()))
     assert loaded.check().ok
     again = outputs_of(loaded)
     expected = flatten(opstage.run(exported.program, *exported.trees, *exported.inputs, options=options))[0]
@@ -88,7 +89,7 @@ def test_in_and_out(name: str) -> None:
     """A model that comes in and goes out again has its values in onnxruntime, and is one that onnx has nothing to say
     against."""
     proto, inputs = FILES[name]()
-    loaded = opstage.onnx.load(proto.SerializeToString(), where=WHERE.get(name, ()))
+    loaded = load(proto, where=WHERE.get(name, ()))
     again = outputs_of(loaded)
     graph = opstage.record(lambda ops, trees, *xs: again(ops, trees, *xs), trees_of(loaded), *loaded.batch)
     written = model_of(graph, {"trees": trees_of(loaded)})
