@@ -10,15 +10,8 @@ import click
 from rich.console import Console
 
 from ..interop.network import LOSSES
-from ..interop.weights import (
-    WeightMap,
-    export_weights,
-    import_weights,
-    names_by_path,
-    propose_for,
-    read_state_dict,
-    write_state_dict,
-)
+from ..interop.weights import export_weights, import_weights, propose_for, read_state_dict, write_state_dict
+from ..interop.weights.mapping import WeightMap, names_by_path
 from ..interop.weights.proposal import stored_once
 from ..models import Model
 from ..ops.errors import UsageError, printable

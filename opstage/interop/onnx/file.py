@@ -23,18 +23,8 @@ from .graph import Declared, Foreign, GraphNode, OnnxGraph, in_order
 # Element types --------------------------------------------------------------------------------------------------------
 
 NUMPY: dict[int, str] = {
-    1: "float32",
-    2: "uint8",
-    3: "int8",
-    4: "uint16",
-    5: "int16",
-    6: "int32",
-    7: "int64",
-    9: "bool",
-    10: "float16",
-    11: "float64",
-    12: "uint32",
-    13: "uint64",
+    **dict(enumerate(("float32", "uint8", "int8", "uint16", "int16", "int32", "int64"), start=1)),
+    **dict(enumerate(("bool", "float16", "float64", "uint32", "uint64"), start=9)),
 }
 """Element types by their number in the enumeration TensorProto.DataType."""
 

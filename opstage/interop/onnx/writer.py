@@ -6,7 +6,8 @@ Errors name the op and the user's line.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias, TypeVar, final
 
@@ -142,22 +143,6 @@ class OnnxWriter(BaseInterpreter[OnnxValue]):
     results        the types of outputs and residuals of the op whose rule runs
     """
 
-    __slots__ = (
-        "rules",
-        "nodes",
-        "initializers",
-        "types",
-        "results",
-        "sizes",
-        "_inputs",
-        "_root",
-        "_names",
-        "_known",
-        "_narrow",
-        "_lines",
-        "_op",
-    )
-
     def __init__(self, rules: Mapping[Primitive, OnnxRule], dtype: DType, seed: int):
         super().__init__(dtype, seed)
         self.rules = rules
@@ -217,11 +202,8 @@ class OnnxWriter(BaseInterpreter[OnnxValue]):
         if x.name not in self._inputs:
             return make()
         if key not in self._known:
-            inside, self.nodes = self.nodes, self._root
-            try:
+            with self.into(self._root):
                 self._known[key] = make()
-            finally:
-                self.nodes = inside
         return self._known[key]
 
     def _origin(self) -> str:
@@ -313,14 +295,26 @@ class OnnxWriter(BaseInterpreter[OnnxValue]):
         finally:
             self._lines, self._op = outside
 
-    def subgraph(self, body: Body, inputs: Sequence[OnnxValue]) -> Subgraph:
-        """Write a body into a subgraph; the caller sets its inputs."""
-        outside, self.nodes = self.nodes, []
+    @contextmanager
+    def into(self, nodes: list[OnnxNode]) -> Iterator[list[OnnxNode]]:
+        """Add nodes to another list within."""
+        outside, self.nodes = self.nodes, nodes
         try:
-            outputs = self.write(body, inputs)
-            return Subgraph(self.nodes, (), outputs)
+            yield nodes
         finally:
             self.nodes = outside
+
+    def subgraph(self, body: Body, inputs: Sequence[OnnxValue]) -> Subgraph:
+        """Write a body into a subgraph, which `closed` completes."""
+        with self.into([]) as nodes:
+            return Subgraph(nodes, (), self.write(body, inputs))
+
+    def closed(self, subgraph: Subgraph, inputs: Sequence[OnnxValue] = ()) -> Subgraph:
+        """Return a subgraph with these inputs, whose outputs are distinct results of its own nodes, and without nodes
+        that nothing reads."""
+        with self.into(subgraph.nodes):
+            outputs = [OnnxValue(self.node("Identity", ref), ref.type, self) for ref in subgraph.outputs]
+        return Subgraph(prune(subgraph.nodes, {output.name for output in outputs}), inputs, outputs)
 
     @override
     def bind(self, primitive: Primitive, refs: tuple[OnnxValue, ...], static: Static, /) -> tuple[OnnxValue, ...]:

@@ -27,18 +27,8 @@ from ..values import BFLOAT16, is_bfloat16
 
 # The library ----------------------------------------------------------------------------------------------------------
 
-_NUMPY: dict[str, DType] = {
-    "float64": np.dtype(np.float64),
-    "float32": np.dtype(np.float32),
-    "float16": np.dtype(np.float16),
-    "bfloat16": BFLOAT16,
-    "int64": np.dtype(np.int64),
-    "int32": np.dtype(np.int32),
-    "int16": np.dtype(np.int16),
-    "int8": np.dtype(np.int8),
-    "uint8": np.dtype(np.uint8),
-    "bool": np.dtype(np.bool_),
-}
+_WIDTHS = ("float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
+_NUMPY: dict[str, DType] = {"bfloat16": BFLOAT16, **{name: np.dtype(name) for name in _WIDTHS}}
 
 
 @cache

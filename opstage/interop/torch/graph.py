@@ -242,11 +242,10 @@ def filled(template: Any, value: Callable[[int], Any]) -> Any:
         return value(template.at)
     if isinstance(template, dict):
         return {key: filled(child, value) for key, child in template.items()}
-    if isinstance(template, list):
-        return [filled(child, value) for child in template]
+    children = [filled(child, value) for child in template]
     if hasattr(template, "_fields"):
-        return type(template)(*(filled(child, value) for child in template))
-    return tuple(filled(child, value) for child in template)
+        return type(template)(*children)
+    return children if isinstance(template, list) else tuple(children)
 
 
 def leaves(template: Any, tree: Any, name: str) -> Iterator[tuple[int, Any]]:

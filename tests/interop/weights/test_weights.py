@@ -12,8 +12,8 @@ from rich.console import Console
 
 from opstage import Options, scalar_trainer
 from opstage.init import build
-from opstage.interop.weights import propose
 from opstage.interop.weights.mapping import likeness, read_name
+from opstage.interop.weights.proposal import propose
 from opstage.models import MODELS, model
 from opstage.ops.errors import UsageError
 from opstage.training.trainer import ScalarTrainer

@@ -41,20 +41,15 @@ def _prelu(call: NodeCall[Any]) -> Value:
 @rule("HardSigmoid")
 def _hard_sigmoid(call: NodeCall[Any]) -> Value:
     ops, x, alpha = call.ops, call.x(), call.attribute("alpha", 0.2)
-    shift = ops.full(shape=x.shape, value=call.attribute("beta", 0.5))
-    return call.give(ops.clamp(ops.add(ops.scale(x, c=alpha), shift), lo=0.0, hi=1.0))
+    return call.give(ops.clamp(ops.add(ops.scale(x, c=alpha), call.attribute("beta", 0.5)), lo=0.0, hi=1.0))
 
 
 @rule("Shrink")
 def _shrink(call: NodeCall[Any]) -> Value:
     ops, x = call.ops, call.ops.cast(call.x(), dtype=call.ops.dtype)
     bias, limit = call.attribute("bias", 0.0), call.attribute("lambd", 0.5)
-
-    def full(value: float) -> Any:
-        return ops.full(shape=x.shape, value=value)
-
-    above = ops.select(ops.less(full(limit), x), ops.sub(x, full(bias)), full(0.0))
-    y = ops.select(ops.less(x, full(-limit)), ops.add(x, full(bias)), above)
+    above = ops.select(ops.less(limit, x), ops.sub(x, bias), 0.0)
+    y = ops.select(ops.less(x, -limit), ops.add(x, bias), above)
     return call.wrap(y if call.dtype().kind == "f" else ops.cast(y, dtype="int64"))
 
 
@@ -171,7 +166,7 @@ def _layer_norm(call: NodeCall[Any]) -> tuple[Value, ...]:
     mean = ops.reduce_mean(x, axis=axes, keepdims=True)
     centred = ops.sub(x, stretched(ops, mean, x.shape))
     variance = ops.reduce_mean(ops.mul(centred, centred), axis=axes, keepdims=True)
-    scale = ops.pow(ops.add(variance, ops.full(shape=variance.shape, value=eps)), exponent=-0.5)
+    scale = ops.pow(ops.add(variance, eps), exponent=-0.5)
     y = ops.mul(ops.mul(centred, stretched(ops, scale, x.shape)), stretched(ops, call.x(1), x.shape))
     y = ops.add(y, stretched(ops, call.x(2), x.shape)) if beta else y
     return call.give(y), call.give(mean), call.give(scale)
@@ -185,7 +180,7 @@ def _rms_norm(call: NodeCall[Any]) -> Value:
         return call.give(ops.rms_norm(x, call.x(1), eps=eps))
     axes = tuple(range(axis, len(x.shape)))
     square = ops.reduce_mean(ops.mul(x, x), axis=axes, keepdims=True)
-    scale = ops.pow(ops.add(square, ops.full(shape=square.shape, value=eps)), exponent=-0.5)
+    scale = ops.pow(ops.add(square, eps), exponent=-0.5)
     return call.give(ops.mul(ops.mul(x, stretched(ops, scale, x.shape)), stretched(ops, call.x(1), x.shape)))
 
 
@@ -208,8 +203,7 @@ def _lp_norm(call: NodeCall[Any]) -> Value:
     ops, x, axis, p = call.ops, call.x(), call.axis(-1), int(call.attribute("p", 2))
     size = ops.reduce_sum(ops.abs(x) if p == 1 else ops.mul(x, x), axis=axis, keepdims=True)
     size = size if p == 1 else ops.sqrt(size)
-    nothing = ops.full(shape=size.shape, value=0.0)  # rows of length 0 stay zeros
-    size = ops.select(ops.equal(size, nothing), ops.full(shape=size.shape, value=1.0), size)
+    size = ops.select(ops.equal(size, 0.0), 1.0, size)  # rows of length 0 stay zeros
     return call.give(ops.div(x, stretched(ops, size, x.shape)))
 
 
@@ -218,8 +212,7 @@ def _mean_variance(call: NodeCall[Any]) -> Value:
     ops, x, axes = call.ops, call.x(), tuple(call.attribute("axes", [0, 2, 3]))
     centred = ops.sub(x, stretched(ops, ops.reduce_mean(x, axis=axes, keepdims=True), x.shape))
     variance = ops.reduce_mean(ops.mul(centred, centred), axis=axes, keepdims=True)
-    deviation = ops.add(ops.sqrt(variance), ops.full(shape=variance.shape, value=1e-9))
-    return call.give(ops.div(centred, stretched(ops, deviation, x.shape)))
+    return call.give(ops.div(centred, stretched(ops, ops.add(ops.sqrt(variance), 1e-9), x.shape)))
 
 
 @rule("LRN")

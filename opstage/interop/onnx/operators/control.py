@@ -18,7 +18,7 @@ from ....transforms.while_loop import WHILE
 from ...model import LOST
 from ...values import KnownValue, TensorValue, Value, known, ref_of
 from ..graph import GraphNode, NodeCall, OnnxGraph, rule
-from ..writer import OnnxValue, OnnxWriter, Subgraph, exports, prune
+from ..writer import OnnxValue, OnnxWriter, Subgraph, exports
 
 # Trip counts ----------------------------------------------------------------------------------------------------------
 #
@@ -417,13 +417,9 @@ def _write_among(
         return _write_either(writer, here, bodies[0], bodies[0], outside)
     if number == len(bodies) - 2:
         return _write_either(writer, here, bodies[number], bodies[number + 1], outside)
-    nodes, writer.nodes = writer.nodes, []
-    try:
+    with writer.into([]) as nodes:
         names = _write_among(writer, index, number + 1, bodies, outside)
-        types = bodies[0].output_types
-        rest = Subgraph(writer.nodes, (), [OnnxValue(name, t, writer) for name, t in zip(names, types)])
-    finally:
-        writer.nodes = nodes
+    rest = Subgraph(nodes, (), [OnnxValue(name, t, writer) for name, t in zip(names, bodies[0].output_types)])
     return _write_if(writer, here, _write_branch(writer, bodies[number], outside), rest)
 
 
@@ -436,19 +432,7 @@ def _write_if(writer: OnnxWriter, mask: str, yes: Subgraph, no: Subgraph) -> tup
 
 
 def _write_branch(writer: OnnxWriter, body: Body, outside: list[OnnxValue]) -> Subgraph:
-    subgraph = writer.subgraph(body, outside)
-    subgraph.outputs = [own(writer, subgraph, ref) for ref in subgraph.outputs]
-    subgraph.nodes = prune(subgraph.nodes, {output.name for output in subgraph.outputs})
-    return subgraph
-
-
-def own(writer: OnnxWriter, subgraph: Subgraph, ref: OnnxValue) -> OnnxValue:
-    """Copy an output of a body by a node in it, since outputs must be distinct results of the body's own nodes."""
-    outside, writer.nodes = writer.nodes, subgraph.nodes
-    try:
-        return OnnxValue(writer.node("Identity", ref), ref.type, writer)
-    finally:
-        writer.nodes = outside
+    return writer.closed(writer.subgraph(body, outside))
 
 
 # Loops: export as Scan and Loop ---------------------------------------------------------------------------------------
@@ -470,18 +454,16 @@ def _write_scan(writer: OnnxWriter, *operands: OnnxValue, **static: Any) -> tupl
     subgraph = writer.subgraph(loop.body, (*inside, *operands[split:]))
     xs = [ref.name for ref in operands[loop.carries : split]]
     if not xs:
-        count = writer.number(loop.length, INT64)
-        xs = [writer.node("Range", writer.number(0, INT64), count, writer.number(1, INT64))]
+        xs = [writer.node("Range", *(writer.number(n, INT64) for n in (0, loop.length, 1)))]
         inside.append(OnnxValue(writer.unique("entry"), TensorType((), INT64), writer))
-    outputs = [own(writer, subgraph, ref) for ref in subgraph.outputs]
-    subgraph.inputs, subgraph.outputs = inside, outputs
-    subgraph.nodes = prune(subgraph.nodes, {output.name for output in outputs})
-    stacked = len(outputs) - loop.carries
+    body = writer.closed(subgraph, inside)
+    count = len(body.outputs)
+    stacked = count - loop.carries
     directions: dict[str, Any] = {"scan_input_directions": (int(loop.reverse),) * len(xs)}
     if stacked:
         directions["scan_output_directions"] = (int(loop.reverse),) * stacked
     return writer.outputs_of(
-        "Scan", *operands[: loop.carries], *xs, count=len(outputs), body=subgraph, num_scan_inputs=len(xs), **directions
+        "Scan", *operands[: loop.carries], *xs, count=count, body=body, num_scan_inputs=len(xs), **directions
     )
 
 
@@ -500,17 +482,12 @@ def _write_while(writer: OnnxWriter, *operands: OnnxValue, **static: Any) -> tup
     before = OnnxValue(writer.unique("goes_on"), TensorType((), BOOL), writer)
     inside = [OnnxValue(writer.unique("carry"), type_, writer) for type_ in results]
     subgraph = writer.subgraph(loop.body, (*inside, *captured))
-    outer, writer.nodes = writer.nodes, subgraph.nodes
-    try:
+    with writer.into(subgraph.nodes):
         after = list(subgraph.outputs)
         if loop.limit is not None:
             over = writer.node("GreaterOrEqual", number, writer.number(loop.limit, INT64))
             zero = writer.node("Gather", writer.ints(0), writer.converted(over, INT64), axis=0)
             after[-1] = OnnxValue(writer.node("Add", after[-1], zero), after[-1].type, writer)
         (again,) = writer.write(loop.test, (*after, *captured))
-    finally:
-        writer.nodes = outer
-    outputs = [own(writer, subgraph, ref) for ref in (again, *after)]
-    subgraph.inputs, subgraph.outputs = [number, before, *inside], outputs
-    subgraph.nodes = prune(subgraph.nodes, {output.name for output in outputs})
-    return writer.outputs_of("Loop", "", first, *state, count=carries, body=subgraph)
+    body = writer.closed(Subgraph(subgraph.nodes, (), (again, *after)), [number, before, *inside])
+    return writer.outputs_of("Loop", "", first, *state, count=carries, body=body)

@@ -121,18 +121,13 @@ def _max_pool(call: NodeCall[Any]) -> tuple[Value, ...] | Value:
 
 def _in_whole(ops: Any, shape: Shape, places: Any, *, by_columns: bool) -> Any:
     """Convert indices in a plane to indices in the whole tensor; in column-major order the plane is transposed."""
-
-    def full(value: Dim) -> Any:
-        return ops.full(shape=places.shape, value=value, dtype=INT64)
-
     if by_columns:
         if len(shape) != 4:
             raise UnsupportedError("storage_order=1 is known of planes, which x of rank 4 holds")
         rows, columns = shape[2:]
-        across = full(columns)
-        places = ops.add(ops.mul(ops.mod(places, across), full(rows)), ops.floor_divide(places, across))
+        places = ops.add(ops.mul(ops.mod(places, columns), rows), ops.floor_divide(places, columns))
     planes = ops.reshape(ops.iota(shape=(shape[0] * shape[1],)), shape=(*shape[:2], *[1] * (len(shape) - 2)))
-    return ops.add(ops.mul(ops.broadcast_to(planes, shape=places.shape), full(prod(shape[2:]))), places)
+    return ops.add(ops.mul(ops.broadcast_to(planes, shape=places.shape), prod(shape[2:])), places)
 
 
 @rule("MaxUnpool")
@@ -231,15 +226,7 @@ def _write_conv_transpose(
 
 @exports(convolution.CONV_KERNEL_GRAD)
 def _write_conv_kernel_grad(
-    writer: OnnxWriter,
-    x: OnnxValue,
-    g: OnnxValue,
-    *,
-    kernel: Shape,
-    stride: Ints,
-    padding: Ints,
-    dilation: Ints,
-    groups: int,
+    writer: OnnxWriter, x: OnnxValue, g: OnnxValue, *, kernel: Shape, groups: int, **window: Any
 ) -> str:
     """Write a convolution with batch and channels exchanged, and stride and dilation exchanged.
 
@@ -262,7 +249,9 @@ def _write_conv_kernel_grad(
     else:
         x_name = writer.node("Transpose", x_name, perm=swap)
     g_name = writer.node("Transpose", g_name, perm=swap)
-    out = writer.node("Conv", x_name, g_name, **_write_window(dilation, padding, stride, groups))
+    out = writer.node(
+        "Conv", x_name, g_name, **_write_window(window["dilation"], window["padding"], window["stride"], groups)
+    )
     out = writer.node("Transpose", out, perm=swap)
     ends, axes = writer.dims(kernel), writer.ints(*range(2, rank + 2))
     return writer.node("Slice", out, writer.ints(*(0,) * rank), ends, axes)
@@ -326,21 +315,14 @@ def _write_avg_pool(
 
 @exports(pooling.AVG_POOL_GRAD)
 def _write_avg_pool_grad(
-    writer: OnnxWriter,
-    g: OnnxValue,
-    *,
-    shape: Shape,
-    kernel: Ints,
-    stride: Ints,
-    padding: Ints,
-    count_include_pad: bool,
+    writer: OnnxWriter, g: OnnxValue, *, shape: Shape, kernel: Ints, count_include_pad: bool, **sides: Ints
 ) -> str:
     """Write a transposed depthwise convolution with a kernel of ones divided by the number of cells.
 
     If padding is not counted, that number varies by window: the kernel size times the average, with padding counted, of
     a plane of ones.
     """
-    rank = len(kernel)
+    rank, stride, padding = len(kernel), sides["stride"], sides["padding"]
     counts, leading = g.shape[-rank:], g.shape[:-rank]
     extra = tuple(n + 2 * p - k - (count - 1) * s for n, count, k, s, p in zip(shape, counts, kernel, stride, padding))
     if not all(isinstance(e, int) for e in extra):

@@ -184,23 +184,17 @@ def _trilu(call: NodeCall[Any]) -> Value:
 
 @rule("OneHot", known=(1, 2))
 def _one_hot(call: NodeCall[Any]) -> Value:
-    ops, index = call.ops, call.x()
+    ops = call.ops
     depth = call.number(1, "depth")
     depth = int(depth) if isinstance(depth, float) else depth
-    dtype = call.dtype(2)
-    rank = len(index.shape) + 1
-    axis = int(call.attribute("axis", -1)) % rank
-    if index.dtype.kind == "f":
-        index = ops.cast(index, dtype="int64")
+    index = call.positive(call.value(0), depth)
+    axis = int(call.attribute("axis", -1)) % (call.rank() + 1)
     shape = (*index.shape[:axis], depth, *index.shape[axis:])
     spread = stretched(ops, ops.unsqueeze(index, axis=axis), shape)
-    zero = ops.full(shape=shape, value=0, dtype=index.dtype)
-    behind = ops.add(spread, ops.full(shape=shape, value=depth, dtype=index.dtype))
-    spread = ops.select(ops.less(spread, zero), behind, spread)
-    own = ops.equal(spread, ops.iota(shape=shape, axis=axis, dtype=index.dtype))
-    values = call.x(2)
-    off, on = (stretched(ops, ops.reshape(part, shape=()), shape) for part in ops.split(values, sizes=(1, 1), axis=0))
-    return call.give(ops.select(own, on, off), dtype)
+    own = ops.equal(spread, ops.iota(shape=shape, axis=axis))
+    halves = ops.split(call.x(2), sizes=(1, 1), axis=0)
+    off, on = (stretched(ops, ops.reshape(part, shape=()), shape) for part in halves)
+    return call.give(ops.select(own, on, off), call.dtype(2))
 
 
 @rule("DepthToSpace")
@@ -373,7 +367,7 @@ def _counted(call: NodeCall[Any], i: int, sizes: Any) -> Any:
     ops, index = call.ops, call.ops.cast(call.x(i), dtype="int64")
     behind = ops.concat([ops.full(shape=(1,), value=size, dtype="int64") for size in sizes], axis=0)
     moved = ops.add(index, ops.broadcast_to(behind, shape=index.shape))
-    return ops.select(ops.less(index, ops.full(shape=index.shape, value=0, dtype="int64")), moved, index)
+    return ops.select(ops.less(index, 0), moved, index)
 
 
 # Indices: export ------------------------------------------------------------------------------------------------------

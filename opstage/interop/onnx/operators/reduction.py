@@ -193,10 +193,9 @@ def _write_linear_recurrence(writer: OnnxWriter, a: OnnxValue, b: OnnxValue, *, 
     entry = TensorType((*out.shape[:axis], *out.shape[axis + 1 :]), out.dtype)
     before = writer.filled(entry.shape, 0, entry.dtype)
     inside = [OnnxValue(writer.unique("entry"), entry, writer) for _ in range(3)]
-    outside, writer.nodes = writer.nodes, []
-    value = writer.node("Add", writer.node("Mul", inside[1], inside[0]), inside[2])
-    names = [writer.node("Identity", value) for _ in range(2)]
-    body, writer.nodes = Subgraph(writer.nodes, inside, [OnnxValue(name, entry, writer) for name in names]), outside
+    with writer.into([]) as nodes:
+        value = OnnxValue(writer.node("Add", writer.node("Mul", inside[1], inside[0]), inside[2]), entry, writer)
+    body = writer.closed(Subgraph(nodes, (), (value, value)), inside)
     return writer.outputs_of(
         "Scan",
         before,

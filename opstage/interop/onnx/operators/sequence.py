@@ -79,28 +79,24 @@ def _bias(call: NodeCall[Any], q: Any, k: Any, past: Dim) -> tuple[Any, Any]:
     if mask is not None:
         mask = stretched(ops, mask, (*mask.shape[:-2], n, m)) if len(mask.shape) >= 2 else mask
 
-    def full(shape: Any, value: Any) -> Any:
-        return ops.full(shape=shape, value=value, dtype="int64")
-
     shape: tuple[Dim, ...] = (n, m)
     places = ops.iota(shape=shape, axis=0)
     ends = None
     if call.has(6):
         ends = ops.reshape(ops.cast(call.x(6), dtype="int64"), shape=(b, 1, 1, 1))
         shape = (b, 1, n, m)
-        offset = ops.sub(ops.broadcast_to(ends, shape=shape), full(shape, n))
-        places = ops.add(ops.iota(shape=shape, axis=2), offset)
+        places = ops.add(ops.iota(shape=shape, axis=2), ops.sub(ops.broadcast_to(ends, shape=shape), n))
     else:
-        places = ops.add(places, full(shape, past))
+        places = ops.add(places, past)
     keys = ops.iota(shape=shape, axis=len(shape) - 1)
     rules = []
     if call.attribute("is_causal", 0):
         rules.append(ops.less_equal(keys, places))
     left, right = call.attribute("left_window_size", -1), call.attribute("right_window_size", -1)
     if left >= 0:
-        rules.append(ops.less_equal(ops.sub(places, keys), full(shape, left)))
+        rules.append(ops.less_equal(ops.sub(places, keys), left))
     if right >= 0:
-        rules.append(ops.less_equal(ops.sub(keys, places), full(shape, right)))
+        rules.append(ops.less_equal(ops.sub(keys, places), right))
     if ends is not None:
         rules.append(ops.less(keys, ops.broadcast_to(ends, shape=shape)))
     for each in rules:
@@ -192,7 +188,7 @@ def _tensor_scatter(call: NodeCall[Any]) -> Value:
         first = ops.reshape(ops.cast(call.x(2), dtype="int64"), shape=(shape[0], *[1] * (rank - 1)))
         places = ops.add(places, ops.broadcast_to(first, shape=shape))
     if call.attribute("mode", "linear") == "circular":
-        places = ops.mod(places, ops.full(shape=shape, value=size, dtype="int64"))
+        places = ops.mod(places, size)
     return call.give(put_along_axis(ops, past, places, new, axis=axis))
 
 
@@ -205,8 +201,8 @@ def _reverse_sequence(call: NodeCall[Any]) -> Value:
     lengths = ops.reshape(lengths, shape=tuple(lengths.shape[0] if a == batch else 1 for a in range(len(x.shape))))
     lengths = ops.broadcast_to(lengths, shape=x.shape)
     at = ops.iota(shape=x.shape, axis=time)
-    mirrored = ops.sub(ops.sub(lengths, at), ops.full(shape=x.shape, value=1, dtype="int64"))
-    return call.give(take_along_axis(ops, x, ops.select(ops.less(at, lengths), mirrored, at), axis=time))
+    mirrored = ops.select(ops.less(at, lengths), ops.sub(ops.sub(lengths, at), 1), at)
+    return call.give(take_along_axis(ops, x, mirrored, axis=time))
 
 
 @rule("CenterCropPad", known=(1,))

@@ -97,9 +97,7 @@ def _stft(call: NodeCall[Any]) -> Value:
     length = int(size)
     _, samples, parts = x.shape
     frames = floor_div(samples - length, step) + 1
-    starts = ops.mul(
-        ops.iota(shape=(frames, length), axis=0), ops.full(shape=(frames, length), value=step, dtype="int64")
-    )
+    starts = ops.mul(ops.iota(shape=(frames, length), axis=0), step)
     places = ops.add(starts, ops.iota(shape=(frames, length), axis=1))
     rows = ops.gather_rows(ops.permute(x, axes=(1, 0, 2)), places)  # (frames, length, B, parts)
     rows = ops.permute(rows, axes=(2, 0, 1, 3))

@@ -23,64 +23,41 @@ def _each(given: Any, rank: int, default: Any = None) -> Numbers:
     return tuple(int(each) for each in (listed * rank if len(listed) == 1 else listed))
 
 
+def _window(rank: int, stride: Any, padding: Any, dilation: Any, groups: int) -> dict[str, Any]:
+    each = {"stride": stride, "padding": padding, "dilation": dilation}
+    return {**{name: _each(given, rank) for name, given in each.items()}, "groups": groups}
+
+
 @rule("convolution.default")
-def _convolution(
-    call: AtenCall[Any],
-    x: Any,
-    kernel: Any,
-    bias: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    transposed: bool,
-    output_padding: Any,
-    groups: int,
-) -> Any:
-    rank = len(kernel.shape) - 2
-    static: dict[str, Any] = {
-        "stride": _each(stride, rank),
-        "padding": _each(padding, rank),
-        "dilation": _each(dilation, rank),
-        "groups": groups,
-    }
-    refs = (kernel.ref, None if bias is None else bias.ref, x.ref)
+def _convolution(call: AtenCall[Any], x: Any, kernel: Any, bias: Any, *given: Any) -> Any:
+    *sides, transposed, output_padding, groups = given
     if transposed:
-        return call.give(call.ops.conv_transpose(*refs, **static, output_padding=_each(output_padding, rank)))
-    return call.give(call.ops.conv(*refs, **static))
+        return _conv_transpose(call, x, kernel, bias, *sides[:2], output_padding, groups, sides[2])
+    return _conv(call, x, kernel, bias, *sides, groups)
 
 
 @rule("conv1d.default", "conv2d.default", "conv3d.default", "conv1d.padding", "conv2d.padding", "conv3d.padding")
 def _conv(
     call: AtenCall[Any], x: Any, kernel: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> Any:
-    rank = len(kernel.shape) - 2
-    gaps = _each(dilation, rank)
-    ref = x.ref
+    rank, ref = len(kernel.shape) - 2, x.ref
     if isinstance(padding, str):
+        gaps = _each(dilation, rank)
         totals = [gap * (k - 1) if padding == "same" else 0 for gap, k in zip(gaps, kernel.shape[2:])]
         pairs = [(total // 2, total - total // 2) for total in totals]
+        padding = [a for a, _ in pairs]
         if any(a != b for a, b in pairs):
-            ref = pad(call.ops, ref, padding=[*[(0, 0)] * (len(x.shape) - rank), *pairs])
-            padding = 0
-        else:
-            padding = [a for a, _ in pairs]
-    static: dict[str, Any] = {"stride": _each(stride, rank), "padding": _each(padding, rank), "dilation": gaps}
-    return call.give(call.ops.conv(kernel.ref, None if bias is None else bias.ref, ref, **static, groups=groups))
+            ref, padding = pad(call.ops, ref, padding=[*[(0, 0)] * (len(x.shape) - rank), *pairs]), 0
+    window = _window(rank, stride, padding, dilation, groups)
+    return call.give(call.ops.conv(kernel.ref, None if bias is None else bias.ref, ref, **window))
 
 
 @rule("conv_transpose1d.default", "conv_transpose2d.input", "conv_transpose3d.input")
-def _conv_transpose(
-    call: AtenCall[Any],
-    x: Any,
-    kernel: Any,
-    bias: Any,
-    stride: Any,
-    padding: Any,
-    output_padding: Any,
-    groups: int,
-    dilation: Any,
-) -> Any:
-    return _convolution(call, x, kernel, bias, stride, padding, dilation, True, output_padding, groups)
+def _conv_transpose(call: AtenCall[Any], x: Any, kernel: Any, bias: Any, *given: Any) -> Any:
+    stride, padding, output_padding, groups, dilation = given
+    rank = len(kernel.shape) - 2
+    window = {**_window(rank, stride, padding, dilation, groups), "output_padding": _each(output_padding, rank)}
+    return call.give(call.ops.conv_transpose(kernel.ref, None if bias is None else bias.ref, x.ref, **window))
 
 
 # Pools ----------------------------------------------------------------------------------------------------------------
@@ -107,16 +84,8 @@ def _max_pool(
 
 
 @rule(*[f"avg_pool{n}d.default" for n in (1, 2, 3)])
-def _avg_pool(
-    call: AtenCall[Any],
-    x: Any,
-    kernel: Any,
-    stride: Any,
-    padding: Any,
-    ceil_mode: bool,
-    counted: bool,
-    divisor: Any = None,
-) -> Any:
+def _avg_pool(call: AtenCall[Any], x: Any, kernel: Any, stride: Any, padding: Any, *given: Any) -> Any:
+    ceil_mode, counted, divisor = (*given, None)[:3]
     rank = int(call.name.split("avg_pool")[1][0])
     cells = _each(kernel, rank)
     steps, sides = _each(stride, rank, cells), _each(padding, rank)
@@ -153,53 +122,32 @@ def _col2im(call: AtenCall[Any], x: Any, size: Any, kernel: Any, dilation: Any, 
 # Images ---------------------------------------------------------------------------------------------------------------
 
 
-def _size_or_scale(size: Any, scales: Any) -> dict[str, Any]:
-    if scales is not None and size is None:
-        return {"scale": tuple(scales)}
-    return {"size": tuple(size)}
-
-
-def _given(scales: tuple[Any, ...], size: Any) -> dict[str, Any]:
+def _target(call: AtenCall[Any], size: Any, scales: tuple[Any, ...]) -> dict[str, Any]:
     """Return the scales if given, since they determine the coordinates, else the sizes."""
-    known = [scale for scale in scales if scale is not None]
-    return {"scale": tuple(known)} if known and len(known) == len(size) else {"size": tuple(size)}
+    if call.node.op.endswith(".vec"):
+        return {"scale": tuple(scales[0])} if scales[0] is not None and size is None else {"size": tuple(size)}
+    known = tuple(scale for scale in scales if scale is not None)
+    return {"scale": known} if known and len(known) == len(size) else {"size": tuple(size)}
 
 
-@rule(*[f"upsample_nearest{n}d.vec" for n in (1, 2, 3)], *[f"_upsample_nearest_exact{n}d.vec" for n in (1, 2, 3)])
-def _nearest_of(call: AtenCall[Any], x: Any, size: Any, scales: Any) -> Any:
-    return _nearest_result(call, x, _size_or_scale(size, scales))
+def _forms(*names: str) -> list[str]:
+    return [f"{name}.{form}" for name in names for form in ("vec", "default")]
 
 
-@rule(
-    *[f"upsample_nearest{n}d.default" for n in (1, 2, 3)], *[f"_upsample_nearest_exact{n}d.default" for n in (1, 2, 3)]
-)
+@rule(*_forms(*[f"{name}{n}d" for n in (1, 2, 3) for name in ("upsample_nearest", "_upsample_nearest_exact")]))
 def _nearest(call: AtenCall[Any], x: Any, size: Any, *scales: Any) -> Any:
-    return _nearest_result(call, x, _given(scales, size))
-
-
-def _nearest_result(call: AtenCall[Any], x: Any, target: dict[str, Any]) -> Any:
-    exact = "exact" in call.name
+    exact, target = "exact" in call.name, _target(call, size, scales)
     coordinates, rounding = ("half_pixel", "round_prefer_ceil") if exact else ("asymmetric", "floor")
-    y = resize(call.ops, x.ref, **target, mode="nearest", coordinates=coordinates, rounding=rounding)
-    return call.give(y)
+    return call.give(resize(call.ops, x.ref, **target, mode="nearest", coordinates=coordinates, rounding=rounding))
 
 
 _INTERPOLATED = {"linear1d": "linear", "bilinear2d": "linear", "trilinear3d": "linear", "bicubic2d": "cubic"}
 _FILTERED = {"_upsample_bilinear2d_aa": "linear", "_upsample_bicubic2d_aa": "cubic"}
 
 
-@rule(*[f"upsample_{kind}.vec" for kind in _INTERPOLATED], *[f"{kind}.vec" for kind in _FILTERED])
-def _interpolated_of(call: AtenCall[Any], x: Any, size: Any, align_corners: bool, scales: Any) -> Any:
-    return _interpolated_result(call, x, align_corners, _size_or_scale(size, scales))
-
-
-@rule(*[f"upsample_{kind}.default" for kind in _INTERPOLATED], *[f"{kind}.default" for kind in _FILTERED])
+@rule(*_forms(*[f"upsample_{kind}" for kind in _INTERPOLATED], *_FILTERED))
 def _interpolated(call: AtenCall[Any], x: Any, size: Any, align_corners: bool, *scales: Any) -> Any:
-    return _interpolated_result(call, x, align_corners, _given(scales, size))
-
-
-def _interpolated_result(call: AtenCall[Any], x: Any, align_corners: bool, target: dict[str, Any]) -> Any:
-    name = call.name.removeprefix("aten.")
+    name, target = call.name.removeprefix("aten."), _target(call, size, scales)
     filtered = name in _FILTERED
     mode = _FILTERED[name] if filtered else _INTERPOLATED[name.removeprefix("upsample_")]
     coordinates = "align_corners" if align_corners else "half_pixel"

@@ -218,19 +218,9 @@ _BAGS = ("sum", "mean", "max")
 
 
 @rule("_embedding_bag.default", "_embedding_bag_forward_only.default")
-def _embedding_bag(
-    call: AtenCall[Any],
-    table: Any,
-    index: Any,
-    offsets: Any,
-    by_frequency: bool,
-    mode: int,
-    sparse: bool,
-    weights: Any,
-    last: bool,
-    padding: int,
-) -> Any:
+def _embedding_bag(call: AtenCall[Any], table: Any, index: Any, offsets: Any, *given: Any) -> Any:
     """Compute the sum, mean or maximum of each bag's rows; bag i begins at offset i. Padding rows are excluded."""
+    by_frequency, mode, _, weights, last, padding = given
     ops, idx, starts = call.ops, *(call.ops.cast(each.ref, dtype="int64") for each in (index, offsets))
     if by_frequency or call.node.used - {0}:
         raise UnsupportedError("gradients by frequency and the bags themselves are not known")

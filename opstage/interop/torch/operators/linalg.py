@@ -207,19 +207,9 @@ _LAYERS: dict[str, Callable[..., tuple[Any, Any]]] = {
 
 
 @rule(*[f"{name}.input" for name in _LAYERS])
-def _recurrent(
-    call: AtenCall[Any],
-    x: Any,
-    states: Any,
-    params: Any,
-    has_biases: bool,
-    layers: int,
-    p: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> Any:
+def _recurrent(call: AtenCall[Any], x: Any, states: Any, params: Any, *given: Any) -> Any:
     """Return all outputs of the last layer, and the last states of every layer and direction."""
+    has_biases, layers, p, _, bidirectional, batch_first = given
     ops, layer = call.ops, _LAYERS[call.name.removeprefix("aten.")]
     first = [each.ref for each in (states if isinstance(states, list) else [states])]
     directions = 2 if bidirectional else 1
@@ -232,10 +222,10 @@ def _recurrent(
         outputs = []
         for direction in range(directions):
             at = depth * directions + direction
-            given = dict(zip(names, [each.ref for each in params[at * len(names) : (at + 1) * len(names)]]))
+            weights = dict(zip(names, [each.ref for each in params[at * len(names) : (at + 1) * len(names)]]))
             state = [ops.squeeze(ops.slice(each, axis=0, start=at, length=1), axis=0) for each in first]
             steps, last = layer(
-                ops, y, given, state=tuple(state) if layer is lstm else state[0], reverse=direction == 1
+                ops, y, weights, state=tuple(state) if layer is lstm else state[0], reverse=direction == 1
             )
             outputs.append(steps)
             lasts.append(last if isinstance(last, tuple) else (last,))
