@@ -106,7 +106,7 @@ def _kernel(x: Any, step: Any, *iterations: Any, name: str, values: bool) -> Any
 
 
 def _device_kernel(device: Any, types: Any, x: Any, *numbers: Any, name: str, values: bool) -> tuple[Any, ...]:
-    from .compiler.gpu.tally import Tally
+    from .compiler.gpu.memory import Tally
 
     if isinstance(device, Tally):
         return (device.empty(types[0]),)

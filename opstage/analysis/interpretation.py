@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias, cast, final
 
 import numpy as np
 
-from ..compiler.codegen.decomposition import Expander
+from ..compiler.codegen.composites import Expander
 from ..ops import elementwise
 from ..ops.body import Body, Equation, ScanParameters, WhileParameters
 from ..ops.dims import Dim, DimExpr, DimScope

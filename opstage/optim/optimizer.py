@@ -15,7 +15,7 @@ from functools import cached_property
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, TypeAlias, final
 
-from ..compiler.codegen.decomposition import Expander
+from ..compiler.codegen.composites import Expander
 from ..ops.errors import UsageError, nearest
 from ..ops.primitive import NO_STATIC, R
 from ..ops.protocol import Ops, is_ours

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..compiler.native.cache import cache_folder
-from ..compiler.native.environment import processor
+from ..compiler.native.cache import cache_folder, processor
 from ..compiler.native.pool import workers
 from ..files import WriteError, write_file
 from ..interpreters.graph.cpu.cost import works

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any, final
 
 from ..compiler.gpu.device import GRID
-from ..compiler.gpu.tally import Tally
+from ..compiler.gpu.memory import Tally
 from ..interpreters.eager_cuda import CudaOps, DeviceBuffer
 from ..interpreters.graph.cpu.plan import CpuPlan, optimise
 from ..interpreters.graph.cuda.executor import CompiledCudaOps, CudaExecutor

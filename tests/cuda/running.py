@@ -21,8 +21,8 @@ from opstage.compiler.gpu.driver import Gpu
 from opstage.compiler.gpu.scheduler import launch
 from opstage.compiler.gpu.simulator import SMALL
 from opstage.interpreters.eager_cuda.kernels import attention
-from tests.device.test_driver import Api, Buffer, Part
-from tests.device.test_gemm import Library
+from tests.compiler.gpu.test_driver import Api, Buffer, Part
+from tests.compiler.gpu.test_gemm import Library
 
 
 class RunningApi(Api):

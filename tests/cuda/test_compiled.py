@@ -13,8 +13,7 @@ import opstage
 from opstage import OutOfMemoryError, ScalarTrainer, Session, optim
 from opstage.compiler.gpu.simulator import Simulator
 from opstage.interpreters.graph.cuda.executor import CompiledCudaOps
-from opstage.interpreters.graph.cuda.lowering import optimise
-from opstage.interpreters.graph.cuda.plan import CudaPlan
+from opstage.interpreters.graph.cuda.lowering import CudaPlan, optimise
 from opstage.ops.errors import RangeError
 from opstage.ops.trees import flatten
 from opstage.options import Options

@@ -14,7 +14,7 @@ from opstage.compiler.gpu.driver import Gpu
 from opstage.interpreters.registry import make_interpreter
 from opstage.ops.errors import DeviceError
 from opstage.options import Options
-from tests.device.test_driver import CUDAError
+from tests.compiler.gpu.test_driver import CUDAError
 from tests.samples.sample import Sample
 
 from . import test_conformance as conformance

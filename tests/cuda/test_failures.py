@@ -17,7 +17,7 @@ from opstage.compiler.gpu import driver as driver_module
 from opstage.compiler.gpu import probe
 from opstage.compiler.gpu.driver import Gpu
 from opstage.compiler.gpu.simulator import SMALL
-from tests.device.test_driver import Builder, CUDAError, Status
+from tests.compiler.gpu.test_driver import Builder, CUDAError, Status
 
 from .running import RunningApi, RunningLibrary, kept
 

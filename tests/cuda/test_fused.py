@@ -10,10 +10,11 @@ import pytest
 
 import opstage
 from opstage.compiler.codegen.formulas import FORMULAS
-from opstage.compiler.gpu.tally import Tally
+from opstage.compiler.gpu.memory import Tally
 from opstage.interpreters import registry
 from opstage.interpreters.eager_cuda import CudaOps
-from opstage.interpreters.eager_cuda.kernels import KERNELS, attention, attention_by_products, indexing, reduction
+from opstage.interpreters.eager_cuda.kernels import KERNELS, attention, reduction
+from opstage.interpreters.eager_cuda.kernels import layout as indexing
 from opstage.ops.catalogue import primitives
 from opstage.ops.errors import RangeError
 from opstage.options import Options
@@ -220,7 +221,7 @@ def test_attention_by_products_in_runs(
 ) -> None:
     """Rows of 7 weights are padded to 8; the last of three runs of two heads has one."""
     monkeypatch.setattr(attention, "MANY", 0)
-    monkeypatch.setattr(attention_by_products, "RUN", heads_at_once * 6 * 8 * 4)
+    monkeypatch.setattr(attention, "RUN", heads_at_once * 6 * 8 * 4)
     rng = np.random.default_rng(heads_at_once)
     mask = rng.random((5, 6, 7)) < 0.5
     mask[2, 3] = False

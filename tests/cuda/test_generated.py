@@ -9,11 +9,11 @@ import pytest
 
 import opstage
 from opstage import optim
-from opstage.compiler.codegen.cuda.fused import fused
+from opstage.compiler.codegen.cuda.kernels import fused
 from opstage.compiler.gpu.buffer import DeviceBuffer
 from opstage.compiler.gpu.device import Device
+from opstage.compiler.gpu.memory import Tally
 from opstage.compiler.gpu.simulator import Simulator
-from opstage.compiler.gpu.tally import Tally
 from opstage.interpreters import registry
 from opstage.interpreters.eager_cuda import CudaOps
 from opstage.interpreters.eager_cuda.kernels import KERNELS

@@ -9,10 +9,9 @@ import pytest
 
 from opstage import Aux, Options, Spec, optim
 from opstage.compiler.gpu.cublas import WORKSPACE
-from opstage.compiler.gpu.memory import rounded
+from opstage.compiler.gpu.memory import Tally, rounded
 from opstage.compiler.gpu.simulator import SMALL, Simulator
-from opstage.compiler.gpu.tally import Tally
-from opstage.interpreters.eager_cuda.kernels import matmul
+from opstage.interpreters.eager_cuda.kernels import linalg as matmul
 from opstage.optim import Optimizer
 from opstage.training.memory import model_memory, step_memory
 from opstage.training.trainer import ScalarTrainer, scalar_trainer

@@ -12,7 +12,7 @@ import opstage
 from opstage import Options
 from opstage.compiler.gpu.buffer import MatrixLayout
 from opstage.compiler.gpu.probe import find_device
-from opstage.interpreters.eager_cuda.kernels import matmul
+from opstage.interpreters.eager_cuda.kernels import linalg as matmul
 from opstage.ops.types import FLOAT32, TensorType
 
 SIZES = [(3, 5, 7), (4, 8, 12), (1, 1, 1), (2, 4, 5), (5, 6, 4), (6, 3, 4)]

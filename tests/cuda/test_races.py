@@ -171,7 +171,7 @@ KERNELS: dict[str, tuple[str, ...]] = {
     "simulator.py": ("product",),
     "convolution.py": ("convolution",),
     "attention_tiles.py": ("attention", "causal attention"),
-    "attention_by_products.py": ("attention of wide heads",),
+    "attention.py": ("attention of wide heads",),
     "<kernel": ("sums, compiled", "softmax", "layer_norm"),
 }
 """By the file that has the kernels, or what their names begin with that are generated: the probes that meet their

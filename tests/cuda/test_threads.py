@@ -16,7 +16,7 @@ from opstage.compiler.gpu.probe import find_device
 from opstage.interpreters.eager_cuda import CudaOps
 from opstage.ops.errors import ProgramError, RangeError, UsageError
 from opstage.options import Options
-from tests.device.test_threads import impatient, in_threads  # noqa: F401
+from tests.compiler.gpu.test_threads import impatient, in_threads  # noqa: F401
 from tests.optim.updates import sgd_update
 
 CUDA = Options(device="cuda")

@@ -9,7 +9,7 @@ from importlib import import_module
 import pytest
 
 from opstage.compiler.gpu import driver as device
-from opstage.compiler.gpu.failures import OF_KERNELS, OF_THE_MACHINE
+from opstage.compiler.gpu.machine import OF_KERNELS, OF_THE_MACHINE
 
 MEMBERS = {
     "Device": ("set_current", "create_stream", "device_id", "compute_capability", "name", "properties", "uuid"),

@@ -40,7 +40,7 @@ def operand() -> Any:
 
 
 def on_the_cpu() -> dict[str, Any]:
-    from opstage.compiler.codegen.cpu.fused import fused
+    from opstage.compiler.codegen.cpu.kernels import fused
     from opstage.interpreters.graph.profile import explain
     from opstage.ops.catalogue import primitives
     from opstage.ops.types import TensorType

@@ -16,12 +16,8 @@ import pytest
 
 from opstage.compiler.native import KernelCall, one_thread
 from opstage.interpreters.eager_cpu.kernels import convolution
-from opstage.interpreters.eager_cpu.loops import (
-    channel_steps,
-    convolution_steps,
-    depthwise_steps,
-    direct_steps,
-)
+from opstage.interpreters.eager_cpu.loops import channel_steps, convolution_steps, direct_steps
+from opstage.interpreters.eager_cpu.loops import depthwise_convolution as depthwise_steps
 from opstage.interpreters.eager_cpu.loops.geometry import ConvGeometry
 from opstage.interpreters.eager_cpu.memory import give_back_workspace
 from opstage.ops.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE

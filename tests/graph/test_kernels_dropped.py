@@ -15,7 +15,7 @@ import pytest
 import opstage
 from opstage import Options
 from opstage.compiler.native import compiler
-from opstage.compiler.native import linker as objects
+from opstage.compiler.native import compiler as objects
 from opstage.interpreters.graph.executor import CpuExecutor
 
 X = np.linspace(-1, 1, 60).reshape(3, 20)
@@ -98,7 +98,7 @@ def test_code_that_cannot_be_linked_leaves_no_memory_behind(monkeypatch: pytest.
         raise objects.CannotLoad("made up")
 
     codes: list[bytes] = []
-    load = objects.load
+    load = objects.load_object
 
     def loading(code: bytes, entry: str) -> int:
         codes.append(code)
@@ -107,7 +107,7 @@ def test_code_that_cannot_be_linked_leaves_no_memory_behind(monkeypatch: pytest.
 
     monkeypatch.setattr(objects, "_mapped", making)
     monkeypatch.setattr(objects, "_unmap", releasing)
-    monkeypatch.setattr(objects, "load", loading)
+    monkeypatch.setattr(objects, "load_object", loading)
     np.testing.assert_allclose(executor_of(0.77).run([X])[0], np.sin(X * 0.77) + 0.77)  # LLVM has loaded it
     assert codes and mapped and mapped == released
 

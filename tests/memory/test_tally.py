@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from opstage import Options, optim
-from opstage.compiler.codegen.cpu.fused import fused
+from opstage.compiler.codegen.cpu.kernels import fused
 from opstage.interpreters.eager_cpu.kernels import kernel_table
 from opstage.interpreters.eager_cpu.tally import Taken, taken
 from opstage.interpreters.registry import make_interpreter

@@ -12,7 +12,7 @@ import pytest
 
 import opstage
 from opstage import Options, optim, scalar_trainer
-from opstage.compiler.codegen.cpu.fused import fused
+from opstage.compiler.codegen.cpu.kernels import fused
 from opstage.compiler.native.blas import one_thread
 from opstage.interpreters.eager_cpu import interpreter as eager_cpu
 from opstage.interpreters.eager_cpu.interpreter import NumpyOps

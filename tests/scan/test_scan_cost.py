@@ -12,7 +12,7 @@ from typing_extensions import override
 
 import opstage
 from opstage import Options, Spec
-from opstage.compiler.codegen.runs import hoisted
+from opstage.compiler.codegen.composites import hoisted
 from opstage.interpreters.eager_cpu import NumpyOps
 from opstage.interpreters.eager_cpu import interpreter as eager_cpu
 from opstage.interpreters.shape_check import ShapeOps

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import opstage
-from opstage.compiler.native import environment
-from opstage.compiler.native.environment import PACKAGE, SOURCES, compiled_sources
+from opstage.compiler.native import cache as environment
+from opstage.compiler.native.cache import PACKAGE, SOURCES, compiled_sources
 from opstage.ops.catalogue import FAMILIES
 
 FILES = sorted(
@@ -134,7 +134,7 @@ def test_without_sources_there_is_no_key(copied: Path, gone: str) -> None:
 
 
 def key_with(**changes: str) -> str:
-    code = "from opstage.compiler.native.environment import environment; print(environment())"
+    code = "from opstage.compiler.native.cache import environment; print(environment())"
     env = {**os.environ, "PYTHONPATH": str(PACKAGE.parent), **changes}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     return done.stdout.strip()

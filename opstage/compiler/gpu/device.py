@@ -1,4 +1,11 @@
-"""The interface of a device: memory, copies, and kernel launches."""
+"""The interface of a device: memory, copies, kernel launches, and exclusive use.
+
+A device is used by one thread at a time, and only in the process that opened it. It has one stream, one pinned buffer,
+one set of matmul plans, and one current op. So every method that uses them holds the device's lock from its first to
+its last driver call. An interpreter holds it for a whole op, and a compiled program for a whole run, so that state set
+before a launch belongs to that launch and a capture contains no other work. The lock is reentrant.
+
+Garbage may be collected in any thread at any time, so a finalizer never waits for the lock."""
 
 from __future__ import annotations
 
@@ -8,20 +15,79 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import Any, NamedTuple, Protocol, TypeVar
+from contextlib import AbstractContextManager, suppress
+from functools import wraps
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias, TypeVar, cast, final
 from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
 
-from ...ops.errors import LocatedError, OutOfMemoryError, ProgramError, user_frame
+from ...ops.errors import DeviceError, LocatedError, OutOfMemoryError, ProgramError, user_frame
 from ...ops.index_checks import require_in_range
 from ...ops.types import DType, TensorType
 from ...options import CudaGraphs
+from ...threads import tell_in_child
 from .buffer import Aside, DeviceBuffer, MatrixLayout, Memory, Patience
-from .exclusive import Lock, alone
 from .launches import Call, DeferredLaunch, DeferredLaunches, OpContext, Require, Script, Watch, Watched, range_error
+from .machine import inherited
+
+# Exclusive use --------------------------------------------------------------------------------------------------------
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_inherited = False  # whether a device was in use when this process was forked
+
+
+def alone(method: F) -> F:
+    """Decorate a method of a device to hold its lock."""
+
+    @wraps(method)
+    def locked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with self.lock:
+            return method(self, *args, **kwargs)
+
+    return cast(F, locked)
+
+
+@final
+class Inherited:
+    """The lock of a device in a process forked from the one that opened it: acquiring it raises."""
+
+    def __enter__(self) -> NoReturn:
+        raise _forked()
+
+    def __exit__(self, *_: object) -> None:
+        """Do nothing: the lock is never acquired."""
+
+
+Lock: TypeAlias = AbstractContextManager[object]
+
+
+def opened(device: Device) -> None:
+    """Mark a device as owned by this process; using it in a forked child raises."""
+    tell_in_child(device, _inherit)
+
+
+def _inherit(device: Device) -> None:
+    global _inherited
+    _inherited, device.lock = True, Inherited()
+
+
+def require_own_process() -> None:
+    """Raise DeviceError in a process forked from one that used CUDA."""
+    if _inherited or inherited():
+        raise _forked()
+
+
+def _forked() -> DeviceError:
+    return DeviceError(
+        "this process was forked from one that uses CUDA, and a GPU does not go along with a fork: nothing of it can "
+        "be read, written or computed here. Start processes that use a GPU anew, with "
+        "multiprocessing.get_context('spawn'), or fork before the first use of device 'cuda'",
+        lost=True,
+    )
+
 
 # Launch sizes ---------------------------------------------------------------------------------------------------------
 
@@ -383,6 +449,3 @@ def pointer_type(dtype: DType) -> DType:
 def bytes_of(buffer: DeviceBuffer) -> int:
     """How many bytes the elements of a buffer take."""
     return buffer.size * pointer_type(buffer.dtype).itemsize
-
-
-# A GPU behind one interface: `interface.py` declares it, `simulator.py` runs kernels in Python ------------------------

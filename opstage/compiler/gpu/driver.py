@@ -29,13 +29,11 @@ from .buffer import (
     layout_of,
     signature_of,
 )
-from .capture import Captured
 from .compiler import compile_kernel
 from .cublas import Gemm, ProductFailed, Shape, alignment
-from .device import Device, Grid, bytes_of
-from .exclusive import alone, opened
-from .failures import GO_ON, Failures
-from .launches import Call, Script
+from .device import Device, Grid, alone, bytes_of, opened
+from .launches import Call, Captured, Script
+from .machine import GO_ON, Failures
 from .memory import Buckets, Staging, rounded
 
 BLOCKS_OF_A_PROCESSOR = 32

@@ -8,8 +8,7 @@ from functools import cache
 from importlib.util import find_spec
 
 from ...ops.errors import UsageError
-from .device import Device
-from .exclusive import require_own_process
+from .device import Device, require_own_process
 from .machine import Machine, look
 
 OLDEST_DRIVER = (13, 0)

@@ -15,8 +15,7 @@ from typing_extensions import override
 from ...ops.errors import OutOfMemoryError
 from ...ops.types import TensorType
 from .buffer import Aside, DeviceBuffer, MatrixLayout, Memory, layout_of
-from .device import WARP, Device, Grid, bytes_of, pointer_type
-from .exclusive import alone, opened
+from .device import WARP, Device, Grid, alone, bytes_of, opened, pointer_type
 from .language import cuda, quotient, remainder
 from .scheduler import launch
 

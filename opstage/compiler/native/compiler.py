@@ -3,96 +3,34 @@
 A cache entry is named by the digest of everything it depends on: the function's source and the `environment`, which
 covers the sources of functions that it may call, versions, the processor and settings.
 
-A process that finds every kernel on disk does not import LLVM, which takes 40 MB.
-"""
+A process that finds every kernel on disk does not import LLVM, which takes 40 MB: a small linker loads object files of
+the format ELF for x86-64 (System V ABI, AMD64 supplement, chapter 4), in which every reference is an address of 64
+bits (R_X86_64_64), to itself or to a function of the C library. It copies the sections, writes the addresses, and makes
+the memory executable. LLVM loads other formats."""
 
 from __future__ import annotations
 
 import ctypes
 import hashlib
 import logging
+import mmap
+import struct
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from itertools import product
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 from weakref import WeakValueDictionary, finalize
 
 import numpy as np
 
 from . import access
-from . import linker as objects
-from .cache import cache_folder, compiling, read_kept, write_kept
-from .environment import environment
-
-# Object code ----------------------------------------------------------------------------------------------------------
-
-# Each kernel is optimised in its own context, which is freed with it: in a shared context, LLVM's passes would leave
-# 0.8 MB per kernel.
-
-
-def object_code(function: Any, entry: str) -> bytes:
-    """Return the object code, with symbol `entry`, of a kernel `(lo, hi, worker, arguments)`, a function or its
-    `FunctionSource`."""
-    frontend = import_module(f"{__package__}.frontend")
-    source = function if isinstance(function, frontend.FunctionSource) else frontend.source_of(function)
-    llvm, machine = llvm_binding(), target_machine()
-    module = llvm.parse_assembly(frontend.lowered(source, entry), context=llvm.create_context())
-    module.triple = llvm.get_process_triple()
-    module.data_layout = str(machine.target_data)
-    tuning = llvm.create_pipeline_tuning_options(speed_level=3)
-    tuning.loop_vectorization = True
-    builder = llvm.create_pass_builder(machine, tuning)
-    _run(builder.getModulePassManager(), builder, module)
-    code: bytes = machine.emit_object(module)
-    return code
-
-
-def _run(passes: Any, builder: Any, module: Any) -> None:
-    """Run the passes of a builder, and dispose of them.
-
-    llvmlite does not dispose of them: they inherit an empty `_dispose` from the first of two base classes.
-    """
-    passes.run(module, builder)
-    managers = import_module("llvmlite.binding.newpassmanagers")
-    managers.NewPassManager._dispose(passes)
-    passes.detach()
-
-
-@cache
-def llvm_binding() -> Any:
-    """Return llvmlite, initialised to generate code for this machine."""
-    llvm = import_module("llvmlite.binding")
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    return llvm
-
-
-@cache
-def target_machine() -> Any:
-    """Return the target machine: this processor with all its features."""
-    llvm = llvm_binding()
-    return llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
-        cpu=llvm.get_host_cpu_name(),
-        features=llvm.get_host_cpu_features().flatten(),
-        opt=3,
-        reloc=relocation(),
-        codemodel="jitdefault",
-        jit=True,
-    )
-
-
-def relocation() -> str:
-    """Return the relocation model. On x86 addresses are absolute: code, constants and the C library may be over 2 GB
-    apart."""
-    triple: str = llvm_binding().get_process_triple()
-    return "static" if triple.startswith(("x86", "i386", "i686", "amd64")) else "default"
-
+from .cache import cache_folder, compiling, environment, read_kept, write_kept
 
 # Kernels --------------------------------------------------------------------------------------------------------------
 
@@ -188,8 +126,8 @@ def _key(content: str) -> str:
 
 def _load(code: bytes, entry: str) -> int:
     try:
-        return objects.load(code, entry)
-    except objects.CannotLoad as error:  # on another system or processor
+        return load_object(code, entry)
+    except CannotLoad as error:  # on another system or processor
         _log.debug("LLVM loads %s: %s", entry, error)
         return _load_by_llvm(code, entry)
 
@@ -211,7 +149,7 @@ def _load_by_llvm(code: bytes, entry: str) -> int:
 def _unload(address: int) -> None:
     """Free the memory of code that no thread runs any more."""
     if _engines.pop(address, None) is None:
-        objects.unload(address)
+        unload_object(address)
 
 
 # On disk -------------------------------------------------------------------------------------------------------------
@@ -231,6 +169,256 @@ def _write(key: str, code: bytes) -> None:
     path = _path(key)
     if path is not None:
         write_kept(path, key, code)
+
+
+# Object code ----------------------------------------------------------------------------------------------------------
+
+# Each kernel is optimised in its own context, which is freed with it: in a shared context, LLVM's passes would leave
+# 0.8 MB per kernel.
+
+
+def object_code(function: Any, entry: str) -> bytes:
+    """Return the object code, with symbol `entry`, of a kernel `(lo, hi, worker, arguments)`, a function or its
+    `FunctionSource`."""
+    frontend = import_module(f"{__package__}.frontend")
+    source = function if isinstance(function, frontend.FunctionSource) else frontend.source_of(function)
+    llvm, machine = llvm_binding(), target_machine()
+    module = llvm.parse_assembly(frontend.lowered(source, entry), context=llvm.create_context())
+    module.triple = llvm.get_process_triple()
+    module.data_layout = str(machine.target_data)
+    tuning = llvm.create_pipeline_tuning_options(speed_level=3)
+    tuning.loop_vectorization = True
+    builder = llvm.create_pass_builder(machine, tuning)
+    _run(builder.getModulePassManager(), builder, module)
+    code: bytes = machine.emit_object(module)
+    return code
+
+
+def _run(passes: Any, builder: Any, module: Any) -> None:
+    """Run the passes of a builder, and dispose of them.
+
+    llvmlite does not dispose of them: they inherit an empty `_dispose` from the first of two base classes.
+    """
+    passes.run(module, builder)
+    managers = import_module("llvmlite.binding.newpassmanagers")
+    managers.NewPassManager._dispose(passes)
+    passes.detach()
+
+
+@cache
+def llvm_binding() -> Any:
+    """Return llvmlite, initialised to generate code for this machine."""
+    llvm = import_module("llvmlite.binding")
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm
+
+
+@cache
+def target_machine() -> Any:
+    """Return the target machine: this processor with all its features."""
+    llvm = llvm_binding()
+    return llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
+        cpu=llvm.get_host_cpu_name(),
+        features=llvm.get_host_cpu_features().flatten(),
+        opt=3,
+        reloc=relocation(),
+        codemodel="jitdefault",
+        jit=True,
+    )
+
+
+def relocation() -> str:
+    """Return the relocation model. On x86 addresses are absolute: code, constants and the C library may be over 2 GB
+    apart."""
+    triple: str = llvm_binding().get_process_triple()
+    return "static" if triple.startswith(("x86", "i386", "i686", "amd64")) else "default"
+
+
+# The linker -----------------------------------------------------------------------------------------------------------
+
+ADDRESS, RELATIVE = 1, 24  # R_X86_64_64, R_X86_64_PC64
+_UNDEFINED, _ABSOLUTE, _COMMON = 0, 0xFFF1, 0xFFF2
+_COMMON_LARGE = 0xFF02
+_TABLE, _ADDENDS, _EMPTY, _UNWIND = 2, 4, 8, 0x70000001  # section types: SHT_SYMTAB, SHT_RELA, SHT_NOBITS, …
+_ALLOCATED = 2
+_X86_64, _RELOCATABLE = 62, 1
+
+
+class CannotLoad(Exception):
+    """The object code uses a feature that is not supported here; LLVM may support it."""
+
+
+class _Section(NamedTuple):
+    kind: int
+    flags: int
+    offset: int
+    size: int
+    link: int
+    info: int
+    alignment: int
+
+
+class _Symbol(NamedTuple):
+    name: str
+    section: int
+    value: int
+    size: int
+
+
+_mappings: dict[int, tuple[int, int]] = {}  # maps a function's address to the address and size of its memory
+
+
+def load_object(code: bytes, entry: str) -> int:
+    """Load an object file until `unload_object`; return the address of its function `entry`. Raises CannotLoad."""
+    try:
+        sections = list(_sections(code))
+        return _placed(code, sections, _symbols(code, sections), entry)
+    except (struct.error, IndexError, ValueError, OSError) as error:  # truncated, or executable memory is not allowed
+        raise CannotLoad(str(error)) from error
+
+
+def _placed(code: bytes, sections: list[_Section], symbols: list[_Symbol], entry: str) -> int:
+    places: dict[int, int] = {}  # of copied sections
+    commons: dict[int, int] = {}  # of symbols with an address of their own
+    end = 0
+    for i, section in enumerate(sections):
+        if section.flags & _ALLOCATED and section.kind != _UNWIND:  # kernels raise nothing, so no unwinding
+            places[i] = end = _aligned(end, section.alignment)
+            end += section.size
+    for i, symbol in enumerate(symbols):
+        if symbol.section in (_COMMON, _COMMON_LARGE):  # there, `value` is an alignment
+            commons[i] = end = _aligned(end, symbol.value)
+            end += symbol.size
+    base = _mapped(max(end, 1))
+    try:
+        address = _linked(code, sections, symbols, entry, places, commons, base, end)
+        _make_executable(base, max(end, 1))
+    except BaseException:
+        _unmap(base, max(end, 1))
+        raise
+    _mappings[address] = base, max(end, 1)
+    return address
+
+
+def unload_object(address: int) -> None:
+    """Free the memory of a loaded function that no thread runs any more."""
+    _unmap(*_mappings.pop(address))
+
+
+def _linked(
+    code: bytes,
+    sections: list[_Section],
+    symbols: list[_Symbol],
+    entry: str,
+    places: dict[int, int],
+    commons: dict[int, int],
+    base: int,
+    end: int,
+) -> int:
+    """Copy the sections to `base` … `end` and relocate them; return the address of the function."""
+    memory = memoryview((ctypes.c_ubyte * end).from_address(base)).cast("B")
+    for i, place in places.items():
+        section = sections[i]
+        if section.kind != _EMPTY:
+            memory[place : place + section.size] = code[section.offset : section.offset + section.size]
+
+    def address(number: int) -> int:
+        symbol = symbols[number]
+        if number in commons:
+            return base + commons[number]
+        if symbol.section == _UNDEFINED:
+            return _outside(symbol.name)
+        if symbol.section == _ABSOLUTE:
+            return symbol.value
+        if symbol.section not in places:
+            raise CannotLoad(f"{symbol.name or 'a symbol'} is in a section that is not loaded")
+        return base + places[symbol.section] + symbol.value
+
+    for section in sections:
+        if section.kind == _ADDENDS and section.info in places:
+            for at in range(section.offset, section.offset + section.size, 24):
+                offset, what, addend = struct.unpack_from("<QQq", code, at)
+                kind, to = what & 0xFFFFFFFF, places[section.info] + offset
+                if kind not in (ADDRESS, RELATIVE):
+                    raise CannotLoad(f"a reference of kind {kind}")
+                value = address(what >> 32) + addend - (base + to if kind == RELATIVE else 0)
+                struct.pack_into("<Q", memory, to, value % (1 << 64))
+    found = [address(i) for i, symbol in enumerate(symbols) if symbol.name == entry and symbol.section != _UNDEFINED]
+    if not found:
+        raise CannotLoad(f"there is no {entry}")
+    return found[0]
+
+
+def _aligned(offset: int, alignment: int) -> int:
+    return -(-offset // max(1, alignment)) * max(1, alignment)
+
+
+def _sections(code: bytes) -> Iterator[_Section]:
+    if code[:6] != b"\x7fELF\x02\x01" or struct.unpack_from("<HH", code, 16) != (_RELOCATABLE, _X86_64):
+        raise CannotLoad("it is not in the format ELF for x86-64")
+    (at,) = struct.unpack_from("<Q", code, 40)
+    size, count = struct.unpack_from("<HH", code, 58)
+    for i in range(count):
+        yield _Section(*struct.unpack_from("<4xIQ8xQQIIQ8x", code, at + i * size))
+
+
+def _symbols(code: bytes, sections: list[_Section]) -> list[_Symbol]:
+    (table,) = (section for section in sections if section.kind == _TABLE)
+    names = sections[table.link].offset
+    symbols = []
+    for at in range(table.offset, table.offset + table.size, 24):
+        name, section, value, size = struct.unpack_from("<I2xHQQ", code, at)
+        start = names + name
+        symbols.append(_Symbol(code[start : code.index(b"\0", start)].decode(), section, value, size))
+    return symbols
+
+
+@cache
+def _outside(name: str) -> int:
+    """Return the address of a function of the C library or its math library."""
+    for library in _libraries():
+        try:
+            return ctypes.cast(library[name], ctypes.c_void_p).value or 0
+        except AttributeError:
+            continue
+    raise CannotLoad(f"no library has {name}")
+
+
+@cache
+def _libraries() -> tuple[ctypes.CDLL, ...]:
+    found = [ctypes.CDLL(None)]
+    try:
+        found.append(ctypes.CDLL("libm.so.6"))
+    except OSError:  # another C library, with both in one
+        pass
+    return tuple(found)
+
+
+def _mapped(nbytes: int) -> int:
+    """Map memory of `nbytes` and return its address."""
+    allocate = ctypes.CDLL(None, use_errno=True).mmap
+    allocate.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
+    allocate.restype = ctypes.c_void_p
+    readable = mmap.PROT_READ | mmap.PROT_WRITE
+    address: int = allocate(None, nbytes, readable, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+    if address == ctypes.c_void_p(-1).value:
+        raise CannotLoad(f"the system gives no memory: error {ctypes.get_errno()}")
+    return address
+
+
+def _unmap(base: int, nbytes: int) -> None:
+    release = ctypes.CDLL(None).munmap
+    release.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    release(base, nbytes)
+
+
+def _make_executable(base: int, nbytes: int) -> None:
+    """Make the memory executable and read-only."""
+    protect = ctypes.CDLL(None, use_errno=True).mprotect
+    protect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    if protect(base, nbytes, mmap.PROT_READ | mmap.PROT_EXEC) != 0:
+        raise CannotLoad(f"the system does not make memory executable: error {ctypes.get_errno()}")
 
 
 # Ufuncs ---------------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from . import team
+from . import pool
 from .frontend import allocated, intrinsic
 from .frontend.types import BOOL, INT32, INT64, UINT64, VOID, WORDS, ScalarKind
 
@@ -114,13 +114,13 @@ def gemm_by_address(real: ScalarKind, wide: bool) -> Any:
 
 # Offsets on the board; unsigned, like addresses.
 _OWNED, _MARK, _DONE, _WAITING, _ASLEEP, _JOB = (
-    np.uint64(at) for at in (team.OWNED, team.MARK, team.DONE, team.WAITING, team.ASLEEP, team.JOB)
+    np.uint64(at) for at in (pool.OWNED, pool.MARK, pool.DONE, pool.WAITING, pool.ASLEEP, pool.JOB)
 )
 _COUNT, _CLOCK, _NANOSLEEP, _SYSCALL, _FUTEX = (
-    np.uint64(at) for at in (team.COUNT, team.CLOCK, team.NANOSLEEP, team.SYSCALL, team.FUTEX)
+    np.uint64(at) for at in (pool.COUNT, pool.CLOCK, pool.NANOSLEEP, pool.SYSCALL, pool.FUTEX)
 )
-_CLAIMS, _LINE = np.uint64(team.CLAIMS), np.uint64(team.LINE)
-_SPIN, _JOIN, _LOST, _FACTOR, _LONGEST = team.SPIN, team.JOIN, team.LOST, team.REST_FACTOR, team.LONGEST_REST
+_CLAIMS, _LINE = np.uint64(pool.CLAIMS), np.uint64(pool.LINE)
+_SPIN, _JOIN, _LOST, _FACTOR, _LONGEST = pool.SPIN, pool.JOIN, pool.LOST, pool.REST_FACTOR, pool.LONGEST_REST
 
 _PAIR = ir.LiteralStructType([_WORD, _WORD])
 _ORDER = "seq_cst"

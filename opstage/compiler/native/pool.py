@@ -1,14 +1,22 @@
-"""The thread pool, and schedules of kernels that it runs.
+"""The pool: threads that run kernels, and schedules of steps that one call runs.
 
-The pool is a `team`, or numba's OpenMP on systems without one. The loop over a schedule is a kernel too, so a process
-with cached kernels needs no compiler.
-"""
+On Linux the threads are a *team*: they wait for jobs at a shared board in memory. A job is a kernel with its tasks in
+as many parts as there are workers. Any thread may claim a part, its own first: so the owner of the job never waits for
+threads that have not started, and if they get no core it runs all parts itself. The parts do not depend on which
+thread runs them, so neither do the result bits. Elsewhere numba's threads run the parts.
+
+Threads of a team wait by spinning briefly and then sleeping. A member that was preempted, in a part or while waiting,
+rests for a while, longer each time, and the others run its parts: a preemption costs the waiting threads a time slice
+of milliseconds, while a job may take microseconds. The code that the threads run is in `intrinsics`."""
 
 from __future__ import annotations
 
 import ctypes
 import inspect
+import mmap
 import os
+import platform
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -23,69 +31,10 @@ import numpy.typing as npt
 from ...ops.host_arrays import address_of
 from ...threads import make_lock, usable_cores
 from ...transforms.base_program import Action
-from . import team
 from .blas import find_blas
 from .compiler import Kernel, compile_kernel, import_numba
 
-# Numba's threads ------------------------------------------------------------------------------------------------------
-
-# The OpenMP module of numba has no dependencies, so it is loaded without importing numba, which would take 70 MB to
-# load a parallel function.
-
-_openmp_lock = make_lock()
-
-
-@cache
-def parallel_for(workers: int) -> int:
-    """Start the threads and return the address of `parallel_for`."""
-    with _openmp_lock:
-        chosen = os.environ.get("NUMBA_THREADING_LAYER") not in (None, "default", "omp")
-        layer = None if chosen or "numba" in sys.modules else _openmp()
-        if layer is not None:
-            ctypes.CFUNCTYPE(None, ctypes.c_int)(layer.launch_threads)(workers)
-        else:
-            numba = import_numba()
-            _choose_layer(numba)
-            numba.get_num_threads()  # starts them
-            modules = {"omp": "omppool", "tbb": "tbbpool", "workqueue": "workqueue"}
-            layer = import_module(f"numba.np.ufunc.{modules[numba.threading_layer()]}")
-    return int(layer.parallel_for)
-
-
-def has_started() -> bool:
-    """Whether threads were started, here or by another user of numba."""
-    parallel: Any = sys.modules.get("numba.np.ufunc.parallel")
-    return bool(parallel_for.cache_info().currsize) or (
-        parallel is not None and getattr(parallel, "_is_initialized", True)
-    )
-
-
-def _openmp() -> Any:
-    """Load numba's OpenMP module without numba; None if it is missing."""
-    found = find_spec("numba")
-    for folder in (found.submodule_search_locations if found is not None else None) or ():
-        for suffix in machinery.EXTENSION_SUFFIXES:
-            path = Path(folder, "np", "ufunc", f"omppool{suffix}")
-            spec = spec_from_file_location("omppool", path) if path.exists() else None
-            if spec is not None and spec.loader is not None:
-                try:
-                    module = module_from_spec(spec)
-                    spec.loader.exec_module(module)
-                except ImportError:
-                    continue
-                return module
-    return None
-
-
-def _choose_layer(numba: Any) -> None:
-    """Choose OpenMP if available: it starts a step in 1 µs, numba's own work queue in 80."""
-    if numba.config.THREADING_LAYER != "default":
-        return  # the user's choice
-    try:
-        import_module("numba.np.ufunc.omppool")
-    except ImportError:
-        return
-    numba.config.THREADING_LAYER = "omp"
+# mypy: disable-error-code="no-untyped-def"
 
 
 # The pool -------------------------------------------------------------------------------------------------------------
@@ -156,7 +105,7 @@ def _drive_factory() -> Any:
     take, give, do_job, address = intrinsics.take, intrinsics.give, intrinsics.do_job, np.uint64
     words, numbers, counts, stride, given = _WORDS, _NUMBERS, _COUNT, _STRIDE, _GIVEN
 
-    def kernel(lo, hi, worker, arguments):  # type: ignore[no-untyped-def]
+    def kernel(lo, hi, worker, arguments):
         w = int64s(arguments, words)
         table = int64s(w[0], 3 * hi)
         board, count = address(w[3]), w[8]
@@ -192,7 +141,7 @@ def _part_factory() -> Any:
     intrinsics = import_module("opstage.compiler.native.intrinsics")
     int64s, call_kernel = intrinsics.int64s, intrinsics.call_kernel
 
-    def kernel(arrays, counts, strides, given):  # type: ignore[no-untyped-def]
+    def kernel(arrays, counts, strides, given):
         """Run a part, called by `parallel_for` with pointers to an array, its length and its stride, for one or more
         workers."""
         w = int64s(given, 4)
@@ -240,7 +189,7 @@ def _fixed_words() -> npt.NDArray[np.int64]:
 
 @cache
 def _board() -> int:
-    return team.board(workers()) if team.has_team() else 0
+    return board(workers()) if has_team() else 0
 
 
 @cache
@@ -258,7 +207,7 @@ _alone = np.zeros(1, np.int64)
 
 
 def _in_child() -> None:
-    if _board.cache_info().currsize or (has_started() and not team.has_team()):
+    if _board.cache_info().currsize or (has_started() and not has_team()):
         _alone[0] = 1
 
 
@@ -276,3 +225,147 @@ def workers() -> int:
         return max(1, int(os.environ["NUMBA_NUM_THREADS"]))
     except (KeyError, ValueError):
         return usable_cores()
+
+
+# The team -------------------------------------------------------------------------------------------------------------
+
+
+# Offsets on the board, in bytes; data written by different threads are on separate cache lines.
+LINE = 64
+OWNED, MARK, DONE, WAITING, ASLEEP, JOB, FIXED = range(0, 7 * LINE, LINE)
+"""Whether a thread owns the team; the number of the last job; how many of its parts members have finished; whether the
+owner sleeps until they are finished; how many members sleep; the job; constants."""
+COUNT, CLOCK, NANOSLEEP, SYSCALL, FUTEX = range(FIXED, FIXED + 40, 8)
+CLAIMS = FIXED + LINE
+"""A cache line for each part: the number of the last job for which it was claimed."""
+
+SPIN, JOIN = 1_000_000, 150_000  # nanoseconds of spinning: of a member for a job, and of the owner for members
+LOST = 80_000  # nanoseconds without a core that mean that another has it; less than JOIN, for that may be who waits
+REST_FACTOR, LONGEST_REST = 10, 320_000_000  # for how many times as long a member then rests; nanoseconds at most
+_FUTEX_CALLS = {"x86_64": 202, "aarch64": 98}  # the number of futex(2), by processor
+
+
+def _member_factory() -> Any:
+    intrinsics = import_module("opstage.compiler.native.intrinsics")
+    address, int64s, be_member = import_module("numpy").uint64, intrinsics.int64s, intrinsics.be_member
+
+    def kernel(lo, hi, worker, arguments):
+        """Start a thread, with the addresses of its number and of the board."""
+        given = int64s(address(lo), 2)
+        be_member(address(given[1]), given[0])
+
+    return kernel
+
+
+def has_team() -> bool:
+    """Whether this system supports a team."""
+    return sys.platform == "linux" and platform.machine() in _FUTEX_CALLS and ctypes.sizeof(ctypes.c_void_p) == 8
+
+
+@cache
+def board(workers: int) -> int:
+    """Start `workers` - 1 threads and return the address of their board, which is never freed."""
+    kernel = compile_kernel("member", inspect.getsource(_member_factory), _member_factory)
+    library = ctypes.CDLL(None)
+    size = CLAIMS + LINE * workers
+    at = _immortal(size + 16 * workers)
+    words = (ctypes.c_int64 * (size // 8)).from_address(at)
+    for place, value in (
+        (COUNT, workers),
+        (CLOCK, library_address("clock_gettime")),
+        (NANOSLEEP, library_address("nanosleep")),
+        (SYSCALL, library_address("syscall")),
+        (FUTEX, _FUTEX_CALLS[platform.machine()]),
+    ):
+        words[place // 8] = value
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are for Python's threads
+    try:
+        for member in range(1, workers):
+            given = (ctypes.c_int64 * 2).from_address(at + size + 16 * member)
+            given[0], given[1] = member, at
+            thread = ctypes.c_ulong()
+            create = library.pthread_create
+            create.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+            if create(ctypes.byref(thread), None, kernel.address, ctypes.addressof(given)) != 0:
+                break  # no more threads are available: the others run the parts
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return at
+
+
+@cache
+def library_address(name: str) -> int:
+    """Return the address of a function of the C library."""
+    return ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p).value or 0
+
+
+def _immortal(size: int) -> int:
+    """Return the address of zeroed memory that is never freed, since members may read it until the process ends."""
+    allocate = ctypes.CDLL(None).mmap
+    allocate.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
+    allocate.restype = ctypes.c_void_p
+    at: int = allocate(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+    if at == ctypes.c_void_p(-1).value:
+        raise MemoryError("the system gives no memory for the board of the threads")
+    return at
+
+
+# Numba's threads ------------------------------------------------------------------------------------------------------
+
+# The OpenMP module of numba has no dependencies, so it is loaded without importing numba, which would take 70 MB to
+# load a parallel function.
+
+_openmp_lock = make_lock()
+
+
+@cache
+def parallel_for(workers: int) -> int:
+    """Start the threads and return the address of `parallel_for`."""
+    with _openmp_lock:
+        chosen = os.environ.get("NUMBA_THREADING_LAYER") not in (None, "default", "omp")
+        layer = None if chosen or "numba" in sys.modules else _openmp()
+        if layer is not None:
+            ctypes.CFUNCTYPE(None, ctypes.c_int)(layer.launch_threads)(workers)
+        else:
+            numba = import_numba()
+            _choose_layer(numba)
+            numba.get_num_threads()  # starts them
+            modules = {"omp": "omppool", "tbb": "tbbpool", "workqueue": "workqueue"}
+            layer = import_module(f"numba.np.ufunc.{modules[numba.threading_layer()]}")
+    return int(layer.parallel_for)
+
+
+def has_started() -> bool:
+    """Whether threads were started, here or by another user of numba."""
+    parallel: Any = sys.modules.get("numba.np.ufunc.parallel")
+    return bool(parallel_for.cache_info().currsize) or (
+        parallel is not None and getattr(parallel, "_is_initialized", True)
+    )
+
+
+def _openmp() -> Any:
+    """Load numba's OpenMP module without numba; None if it is missing."""
+    found = find_spec("numba")
+    for folder in (found.submodule_search_locations if found is not None else None) or ():
+        for suffix in machinery.EXTENSION_SUFFIXES:
+            path = Path(folder, "np", "ufunc", f"omppool{suffix}")
+            spec = spec_from_file_location("omppool", path) if path.exists() else None
+            if spec is not None and spec.loader is not None:
+                try:
+                    module = module_from_spec(spec)
+                    spec.loader.exec_module(module)
+                except ImportError:
+                    continue
+                return module
+    return None
+
+
+def _choose_layer(numba: Any) -> None:
+    """Choose OpenMP if available: it starts a step in 1 µs, numba's own work queue in 80."""
+    if numba.config.THREADING_LAYER != "default":
+        return  # the user's choice
+    try:
+        import_module("numba.np.ufunc.omppool")
+    except ImportError:
+        return
+    numba.config.THREADING_LAYER = "omp"

@@ -8,8 +8,8 @@ from typing import Any, final
 import numpy as np
 from typing_extensions import override
 
-from ...compiler.codegen.cuda.fused import fused
-from ...compiler.codegen.decomposition import is_fixed
+from ...compiler.codegen.composites import is_fixed
+from ...compiler.codegen.cuda.kernels import fused
 from ...compiler.gpu.buffer import DeviceBuffer
 from ...compiler.gpu.device import Device
 from ...compiler.gpu.launches import OpContext, Watch

@@ -29,9 +29,8 @@ from ...transforms.scan import SCAN
 from ...transforms.tracer import Composite, constants
 from ...transforms.tracer import evaluate as evaluate_body
 from ...transforms.while_loop import WHILE
-from ..eager_cpu.interpreter import kernel_of, pays_fused
+from ..eager_cpu.interpreter import kernel_of, loop_parts, pays_fused, written_out
 from ..eager_cpu.kernels import kernel_table
-from ..eager_cpu.loop_body import loop_parts, written_out
 from ..eager_cpu.tally import Sizes, Taken, taken
 from .peak_memory import AllocationTrace, Buffer, MemoryKind, Timeline, fitted
 

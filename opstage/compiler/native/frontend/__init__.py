@@ -8,9 +8,18 @@ What differs from Python: integers have 64 bits and wrap around; a variable has 
 values; a division of integers by 0 gives 0.
 """
 
-from .arithmetic import Packed
 from .functions import lowered
-from .types import CannotCompile, FunctionSource, Intrinsic, allocated, declared, intrinsic, source_of, source_of_text
+from .types import (
+    CannotCompile,
+    FunctionSource,
+    Intrinsic,
+    Packed,
+    allocated,
+    declared,
+    intrinsic,
+    source_of,
+    source_of_text,
+)
 
 __all__ = [
     "CannotCompile",

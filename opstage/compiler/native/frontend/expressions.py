@@ -9,9 +9,28 @@ from typing import Any
 
 import numpy as np
 
-from . import arithmetic as arrays
-from .arithmetic import binary, common, compared, converted, magnitude, math_call, negative, truth
-from .types import BOOL, FLOAT64, INT64, OF_NUMPY, VOID, WORDS, FunctionSource, Intrinsic, ScalarKind, Value, constant
+from . import types as arrays
+from .types import (
+    BOOL,
+    FLOAT64,
+    INT64,
+    OF_NUMPY,
+    VOID,
+    WORDS,
+    FunctionSource,
+    Intrinsic,
+    ScalarKind,
+    Value,
+    binary,
+    common,
+    compared,
+    constant,
+    converted,
+    magnitude,
+    math_call,
+    negative,
+    truth,
+)
 
 MATHS = {
     math.sqrt: "llvm.sqrt",

@@ -8,7 +8,7 @@ from typing import Any, final
 from llvmlite import ir
 
 from ..access import write_scopes
-from . import arithmetic as arrays
+from . import types as arrays
 from .expressions import Expressions
 from .types import INT64, UINT64, VOID, CannotCompile, FunctionSource, Kinds, Known, ScalarKind, Value, source_of
 

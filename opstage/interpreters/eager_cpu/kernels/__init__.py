@@ -16,10 +16,7 @@ from typing import Any
 from ....ops.catalogue import table_with_registered
 from ....ops.primitive import Primitive
 
-_FILES = (
-    *("attention", "convolution", "elementwise", "indexing", "layout", "linalg"),
-    *("logic", "pooling", "reduction", "sequence"),
-)
+_FILES = ("attention", "convolution", "elementwise", "layout", "linalg", "pooling", "reduction", "sequence")
 
 
 @cache

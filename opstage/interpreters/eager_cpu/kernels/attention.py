@@ -25,7 +25,7 @@ from ....ops.dims import rsqrt
 from ....ops.host_arrays import number
 from ....ops.primitive import Primitive
 from ..loops import arrays as loops
-from ..loops.jit import flat, rows
+from ..loops.arrays import flat, rows
 from .reduction import only_numbers
 
 # Attention ------------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from .channel_steps import (
     is_grad_by_channels,
 )
 from .convolution import WORDS, convolution_kernel
-from .depthwise_steps import (
+from .depthwise_convolution import (
     depthwise_grad_plan,
     depthwise_grad_steps,
     depthwise_notes,

@@ -7,8 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ....compiler.native import KernelCall
-from .direct_convolution import WORDS, direct_kernel, has_registers
-from .direct_kernel_grad import COLUMNS, SCRATCH, direct_grad_kernel
+from .direct_convolution import COLUMNS, SCRATCH, WORDS, direct_grad_kernel, direct_kernel, has_registers
 from .geometry import IMAGES, ConvGeometry, ConvTiling, Sizes, Words, in_plane, kernel_words, rounded_up
 
 _VECTOR_BYTES = 64

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from ....compiler import native
-from ....compiler.codegen.cpu.fused import FusedLoops, fused
+from ....compiler.codegen.cpu.kernels import FusedLoops, fused
 from ....compiler.native import matmul as product
 from ....ops import host_arrays as host
 from ....ops import index_checks as indices
@@ -27,7 +27,8 @@ from ....ops.primitive import Primitive, Static
 from ....ops.types import TensorType
 from .. import memory as workspace
 from ..kernels import attention, convolution
-from ..loops import convolution_steps, jit, pooling
+from ..loops import arrays as jit
+from ..loops import convolution_steps, pooling
 from .functions import MAKERS, strided
 from .phantom import Count, CountedMemory, Phantom, Sizes, current
 

@@ -37,11 +37,24 @@ from ....compiler.gpu.language import (
     times,
     unrolled_steps,
 )
-from .attention_by_products import place_in_mask
 from .elementwise import Kernel
 
 CHUNK = 16
 """Components that are multiplied, or keys whose values are added, between two barriers."""
+
+
+@device_function
+def place_in_mask(row: Any, axes: Any, rank: Any) -> Any:
+    """Return the offset in the mask of a row of weights.
+
+    axes   (size, stride of the mask) along each leading axis and that of queries, last axis first; then the mask's
+    stride along the keys
+    """
+    at, rest = 0, row
+    for k in range(rank):
+        at += remainder(rest, axes[2 * k]) * axes[2 * k + 1]
+        rest = quotient(rest, axes[2 * k])
+    return at
 
 
 def flags_kernel(

@@ -10,7 +10,7 @@ from typing import Any, final
 import numpy as np
 
 from ....compiler import scalar as formulas
-from ....compiler.codegen.cuda.pointwise import Pointwise, is_pointwise, of_many, of_one
+from ....compiler.codegen.cuda.kernels import Pointwise, is_pointwise, of_many, of_one
 from ....compiler.codegen.formulas import FORMULAS
 from ....compiler.gpu.buffer import DeviceBuffer
 from ....compiler.gpu.device import Device

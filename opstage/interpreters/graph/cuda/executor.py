@@ -19,8 +19,7 @@ from typing_extensions import override
 from ....compiler.codegen.cuda.source import CUDA
 from ....compiler.codegen.lowered import Lowered
 from ....compiler.gpu.buffer import DeviceBuffer, Memory
-from ....compiler.gpu.device import Device
-from ....compiler.gpu.exclusive import require_own_process
+from ....compiler.gpu.device import Device, require_own_process
 from ....compiler.gpu.launches import Call, Script
 from ....distributed.fabric import Fabric
 from ....distributed.processes import Hosting
@@ -44,8 +43,7 @@ from ..programs import Executable, Programs, kept_bytes
 from ..rank_lowering import Hosted
 from ..rank_programs import RankPrograms
 from ..recorder import replay
-from .lowering import HostCall, Spot, optimise, placed
-from .plan import CudaPlan
+from .lowering import CudaPlan, HostCall, Spot, optimise, placed
 
 # Scratch memory -------------------------------------------------------------------------------------------------------
 

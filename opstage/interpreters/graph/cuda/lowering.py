@@ -1,4 +1,5 @@
-"""Lowers a body to recorded launches: generated kernels for clusters, eager_cuda's kernels for everything else."""
+"""Lowers a body to recorded launches: generated kernels for clusters, eager_cuda's kernels for everything else. A plan
+has the launches of a graph, and the layout of its memory in one block."""
 
 from __future__ import annotations
 
@@ -10,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
+from ....compiler.codegen.arena import Item, arrange
 from ....compiler.codegen.clusters import FusionGroup, left_in_memory, read_by
-from ....compiler.codegen.cuda.fused import launch
+from ....compiler.codegen.cuda.kernels import launch
 from ....compiler.codegen.cuda.source import CUDA, Generated, cluster_kernel
 from ....compiler.codegen.formulas import ASSEMBLE, CONTIGUOUS, FORMULAS, PRODUCTS
 from ....compiler.codegen.fusion import fuse
@@ -28,9 +30,9 @@ from ....ops.reduction import REDUCE_MEAN, SUM
 from ....ops.types import TensorType
 from ....options import MatmulPrecision
 from ...eager_cuda.kernels import KERNELS
-from ...eager_cuda.kernels import matmul as padded
+from ...eager_cuda.kernels import linalg as padded
 from ...eager_cuda.kernels.elementwise import update_kernel
-from ...eager_cuda.kernels.layout import copy, row_major
+from ...eager_cuda.kernels.layout import copy, fill_kernel, row_major
 from ...eager_cuda.kernels.reduction import total
 from ..graph import Graph
 from ..passes.pipeline import run_passes, standard
@@ -404,3 +406,64 @@ class Lowering:
 def _layout(view: View, lies: Leading, step: int) -> MatrixLayout:
     rows, columns = view.shape[-2:][::-1] if lies.transposed else view.shape[-2:]
     return MatrixLayout(rows, columns, lies.dimension, step)
+
+
+# The plan -------------------------------------------------------------------------------------------------------------
+
+ALIGNMENT = 256
+"""Bytes, as required by cuBLASLt and by vectorized loads."""
+
+
+@final
+class CudaPlan:
+    """The launches of a graph, on numbered blocks of memory.
+
+    calls, split    all calls, and the number of calls before the first that overwrites an input
+    host_calls      ops that the host runs between those two parts, in order
+    inputs          the block of each input
+    outputs         each output on its block
+    aliased         outputs that overwrite a donated input, and that input, by position
+    constants       blocks with constant content
+    offsets         of blocks in the arena, which has `arena_bytes`
+    sent            bytes that a run sends to other processes
+    flag            a word on the device, nonzero after an index was out of range; None if no call checks indices
+    """
+
+    def __init__(
+        self, program: Body | Hosted, device: Device, precision: MatmulPrecision, donated: Collection[int] = ()
+    ):
+        recorder = LaunchRecorder(device)
+        lowering = Lowering(program, recorder, precision, donated)
+        taken = lowering.inputs()
+        self.inputs = [_block(buffer) for buffer in taken]
+        self.split, self.outputs = lowering.record()
+        self.calls: list[Call] = recorder.calls
+        self.sent = sum(call.arguments[1].sent for call in self.calls if call.method == "aside")
+        self.constants = {_block(buffer): value for buffer, value in lowering.constants}
+        self.blocks = recorder.blocks
+        self.aliased = lowering.aliased
+        self.flag = recorder.flag if recorder.watches else None
+        if self.flag is not None:  # an interrupted run may have set it
+            recorder.each(fill_kernel, 1, self.flag, np.int32(0))
+            self.calls.insert(0, self.calls.pop())
+            self.split += 1
+        results = {_block(buffer) for buffer in self.outputs}
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for i, call in enumerate(self.calls):
+            for spot in spots((call.arguments, call.more)):
+                first.setdefault(spot.block, i)
+                last[spot.block] = i
+        self.host_calls = lowering.host_calls
+        for spot in spots([call.operands for call in self.host_calls]):  # read after the first part
+            first.setdefault(spot.block, 0)
+            last[spot.block] = max(last.get(spot.block, 0), self.split)
+        fixed = {*self.inputs, *self.constants, *results}
+        items = [Item(b, self.blocks[b], at, last[b]) for b, at in first.items() if b not in fixed]
+        offsets, self.arena_bytes = arrange(items, ALIGNMENT)
+        self.offsets: dict[Any, int] = dict(offsets)
+
+
+def _block(buffer: DeviceBuffer) -> int:
+    spot: Spot = buffer.handle
+    return spot.block

@@ -10,8 +10,7 @@ from collections.abc import Callable, Hashable, Sequence
 from time import perf_counter
 from typing import NamedTuple, TypeAlias
 
-from ....compiler.codegen.decomposition import Expander, Keep, stays
-from ....compiler.codegen.runs import hoisted
+from ....compiler.codegen.composites import Expander, Keep, hoisted, stays
 from ....ops.body import Body, ScanParameters, with_opened
 from ....ops.primitive import Effect
 from ....transforms.control import inner_bodies

@@ -9,8 +9,8 @@ import pytest
 
 import opstage
 from opstage import Options
-from opstage.compiler.codegen import runs
-from opstage.interpreters.eager_cpu import loop_body
+from opstage.compiler.codegen import composites as runs
+from opstage.interpreters.eager_cpu import interpreter
 from opstage.ops.body import Body
 
 LENGTH = 40
@@ -64,20 +64,20 @@ def test_a_loop_in_runs_computes_what_its_ops_do(body: Any, monkeypatch: pytest.
         return opstage.value_and_grad(_program(body), h, xs, wrt=(0, 1), options=Options())
 
     value, gradients = found()
-    monkeypatch.setattr(loop_body, "_LONG", LENGTH + 1)
+    monkeypatch.setattr(interpreter, "_LONG", LENGTH + 1)
     apart, apart_gradients = found()
     np.testing.assert_allclose(value, apart, rtol=1e-6)
     for a, b in zip(gradients, apart_gradients):
         np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("length", [0, 1, loop_body._LONG - 1, loop_body._LONG])
+@pytest.mark.parametrize("length", [0, 1, interpreter._LONG - 1, interpreter._LONG])
 def test_whether_a_loop_is_in_runs_depends_on_its_length(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Body] = []
-    monkeypatch.setattr(loop_body, "in_runs", lambda body, has_kernel: asked.append(body) or body)
+    monkeypatch.setattr(interpreter, "in_runs", lambda body, has_kernel: asked.append(body) or body)
     h, xs = _data()
     opstage.run(_program(_gates), h, xs[:length])
-    assert bool(asked) == (length >= loop_body._LONG)
+    assert bool(asked) == (length >= interpreter._LONG)
 
 
 def test_a_kernel_serves_every_trace_of_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:

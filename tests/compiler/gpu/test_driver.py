@@ -17,7 +17,7 @@ from opstage.compiler.gpu.driver import Gpu
 from opstage.compiler.gpu.launches import Call
 from opstage.ops.errors import DeviceError, OutOfMemoryError, UnsupportedError
 from opstage.ops.types import FLOAT32, TensorType
-from tests.device.test_gemm import Library
+from tests.compiler.gpu.test_gemm import Library
 
 TOTAL = 1 << 20
 

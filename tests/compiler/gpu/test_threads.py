@@ -19,16 +19,16 @@ from opstage.compiler.gpu import driver as driver_module
 from opstage.compiler.gpu import machine as gpus
 from opstage.compiler.gpu import probe
 from opstage.compiler.gpu.compiler import CompiledKernel, Resources
+from opstage.compiler.gpu.device import require_own_process
 from opstage.compiler.gpu.driver import Gpu
-from opstage.compiler.gpu.exclusive import require_own_process
 from opstage.compiler.gpu.launches import Call
 from opstage.interpreters.eager_cuda import CudaOps
 from opstage.ops import matmul as linalg
 from opstage.ops.errors import DeviceError, ProgramError, UsageError
 from opstage.ops.types import FLOAT32, TensorType
 from opstage.options import Options
-from tests.device.test_driver import Api
-from tests.device.test_gemm import Library
+from tests.compiler.gpu.test_driver import Api
+from tests.compiler.gpu.test_gemm import Library
 
 
 def kernel(*_: Any) -> None:

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage.compiler.gpu.capture import Captured
-from opstage.compiler.gpu.launches import Call
+from opstage.compiler.gpu.launches import Call, Captured
 from opstage.ops.errors import ProgramError, RankError
 from opstage.ops.types import FLOAT32, TensorType
+from tests.compiler.gpu.test_driver import Api
 from tests.cuda_compile.recorder import Recorder
-from tests.device.test_driver import Api
 
 
 class Streams(Api):

@@ -16,9 +16,9 @@ import pytest
 import opstage
 from opstage import Options, UsageError
 from opstage.compiler.native import cache as bound
+from opstage.compiler.native import cache as environment
 from opstage.compiler.native import cache as folder
 from opstage.compiler.native import cache as kept
-from opstage.compiler.native import environment
 
 if not hasattr(os, "geteuid"):
     pytest.skip("a system without users of files", allow_module_level=True)

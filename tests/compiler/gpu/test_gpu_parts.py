@@ -17,7 +17,7 @@ from tests.gpu import __main__ as runner
 from tests.gpu import here, sanitize
 from tests.gpu.__main__ import PARTS, REHEARSED, Part
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 GPU = ROOT / "tests" / "gpu"
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from opstage import optim
-from opstage.compiler.codegen.cpu.fused import fused
+from opstage.compiler.codegen.cpu.kernels import fused
 from opstage.interpreters.eager_cpu import NumpyOps
 from opstage.interpreters.eager_cpu.interpreter import _told_apart
 from opstage.interpreters.eager_cpu.kernels import kernel_table

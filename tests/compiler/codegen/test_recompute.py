@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from opstage.compiler.codegen import fusion
-from opstage.compiler.codegen.cpu.fused import fused
+from opstage.compiler.codegen.composites import Expander
+from opstage.compiler.codegen.cpu.kernels import fused
 from opstage.compiler.codegen.cuda.source import CUDA
-from opstage.compiler.codegen.decomposition import Expander
 from opstage.compiler.codegen.formulas import has_formula
 from opstage.compiler.codegen.lowered import Lowered
 from opstage.interpreters.eager_cpu import NumpyOps

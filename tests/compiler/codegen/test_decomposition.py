@@ -8,7 +8,7 @@ import numpy as np
 
 import opstage
 from opstage import Options, Spec
-from opstage.compiler.codegen.decomposition import Expander
+from opstage.compiler.codegen.composites import Expander
 from opstage.interpreters.eager_cpu import NumpyOps
 from opstage.interpreters.graph.passes.cse import body_key
 from opstage.ops.body import Body

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage.compiler.native import Kernel, compile_kernel, pool, team
+from opstage.compiler.native import Kernel, compile_kernel, pool
+from opstage.compiler.native import pool as team
 
 if not team.has_team():
     pytest.skip("a system without a team", allow_module_level=True)

@@ -15,14 +15,14 @@ import pytest
 
 from opstage.compiler import scalar
 from opstage.compiler.codegen.cpu.functions import add, erf, exp, log, log1p, peak
-from opstage.compiler.codegen.cpu.fused import fused
+from opstage.compiler.codegen.cpu.kernels import fused
 from opstage.compiler.native import cache as folder
 from opstage.compiler.native import compiler
 from opstage.compiler.native.access import inlined
 from opstage.compiler.native.frontend import source_of
 from opstage.compiler.native.frontend.functions import Module
 from opstage.compiler.native.frontend.types import FLOAT32, FLOAT64
-from opstage.interpreters.eager_cpu.loops.jit import Elementwise, JitLoop, loop
+from opstage.interpreters.eager_cpu.loops.arrays import Elementwise, JitLoop, loop
 from opstage.ops.host_arrays import Array
 from opstage.ops.primitive import Primitive
 from opstage.ops.reduction import LOG_SOFTMAX, SOFTMAX

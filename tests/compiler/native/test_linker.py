@@ -15,8 +15,8 @@ import pytest
 
 import opstage
 from opstage.compiler.native import Kernel, KernelCall, KernelSequence, access, compile_kernel, compiler
-from opstage.compiler.native import environment as processor
-from opstage.compiler.native import linker as objects
+from opstage.compiler.native import cache as processor
+from opstage.compiler.native import compiler as objects
 from opstage.compiler.native.compiler import object_code
 
 pytestmark = pytest.mark.skipif(
@@ -51,7 +51,7 @@ def run(address: int) -> Any:
 
 
 def test_it_does_what_llvm_makes_of_it(code: bytes) -> None:
-    found = run(objects.load(code, "powers"))
+    found = run(objects.load_object(code, "powers"))
     np.testing.assert_array_equal(found, run(compiler._load_by_llvm(code, "powers")))
     x = np.linspace(0, 2, 9)
     np.testing.assert_allclose(found, np.where(x > 0.25, np.sin(x) * 0.1 + np.log1p(x) ** 2.5, 7.0), rtol=1e-14)
@@ -59,7 +59,7 @@ def test_it_does_what_llvm_makes_of_it(code: bytes) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="the system does not tell what may be run")
 def test_code_cannot_be_written_to(code: bytes) -> None:
-    address = objects.load(code, "powers")
+    address = objects.load_object(code, "powers")
     for line in Path("/proc/self/maps").read_text().splitlines():
         start, stop = (int(end, 16) for end in line.split()[0].split("-"))
         if start <= address < stop:
@@ -87,20 +87,20 @@ def changed(code: bytes, old: bytes, new: bytes) -> bytes:
 )
 def test_what_it_does_not_know_it_leaves_alone(code: bytes, damage: Any, message: str) -> None:
     with pytest.raises(objects.CannotLoad, match=message):
-        objects.load(damage(code), "powers")
+        objects.load_object(damage(code), "powers")
 
 
 def test_an_unknown_kind_of_reference_is_left_alone(code: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objects, "ADDRESS", 99)
     with pytest.raises(objects.CannotLoad, match="a reference of kind 1"):
-        objects.load(code, "powers")
+        objects.load_object(code, "powers")
 
 
 def test_llvm_loads_what_it_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(code: bytes, entry: str) -> int:
         raise objects.CannotLoad("made up")
 
-    monkeypatch.setattr(objects, "load", fail)
+    monkeypatch.setattr(objects, "load_object", fail)
     monkeypatch.setattr(compiler, "_kernels", {})
     assert run(compile_kernel("powers", "loaded by LLVM", powers).address)[0] == 7.0
 
