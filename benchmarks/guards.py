@@ -27,7 +27,7 @@ from benchmarks.programs import shipped_step
 from benchmarks.recording import growth
 from benchmarks.report import RESULTS
 from opstage import Options
-from opstage.interpreters.captures import Guard
+from opstage.compiler.captures import Guard
 from opstage.models import model
 
 MODELS: dict[str, dict[str, int]] = {

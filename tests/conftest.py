@@ -87,7 +87,7 @@ slow_collections = SlowCollections()
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol() -> Generator[None, object, object]:
     """Tests leave tables behind, and recordings unfreeze all, to find a function of which they know the code alone
-    (opstage/interpreters/captures); they would see a function that stood for `gc.unfreeze`."""
+    (opstage/compiler/captures); they would see a function that stood for `gc.unfreeze`."""
     try:
         return (yield)
     finally:

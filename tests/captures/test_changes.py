@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import array
 import collections
+import contextlib
 import contextvars
 import ctypes
 import dataclasses
@@ -587,3 +588,72 @@ def test_what_a_function_reads_that_the_collector_was_told_to_leave_alone() -> N
     for k in (1.0, 2.0):
         HIDDEN[0] = k
         _same(X * np.float32(k), opstage.run(of_an_iterator, X, options=COMPILED))
+
+
+class Settings:
+    """An object with state that would cost too much to compare."""
+
+    def __init__(self) -> None:
+        self.tau, self.count = 1.0, 0
+        self.log = [0.0] * 200_000
+
+    def of(self, other: Settings) -> float:
+        return other.tau
+
+
+def read(settings: Settings) -> float:
+    return settings.tau
+
+
+def aliased(settings: Settings) -> float:
+    alias = settings
+    return alias.tau
+
+
+def returned(settings: Settings) -> Settings:
+    return settings
+
+
+def yielded(settings: Settings) -> Any:
+    yield settings.tau
+
+
+def named(*, settings: Settings, more: float = 0.0) -> float:
+    return (lambda: settings.tau)() + more
+
+
+def packed(*settings: Settings) -> float:
+    return settings[0].tau
+
+
+SETTINGS, OTHERS = Settings(), Settings()
+READERS: dict[str, tuple[Callable[..., Any], bool]] = {
+    "by a helper": (lambda ops, x: x * read(SETTINGS), True),
+    "by a helper's helper": (lambda ops, x: x * (lambda s: read(s) + s.tau)(SETTINGS) * OTHERS.of(SETTINGS), False),
+    "by a method": (lambda ops, x: x * OTHERS.of(SETTINGS), True),
+    "by name, in an inner function": (lambda ops, x: x * named(settings=SETTINGS), True),
+    "by a generator": (lambda ops, x: x * next(yielded(SETTINGS)), True),
+    "by a helper among others": (lambda ops, x: x * (read(OTHERS) + float(len("a")) * read(SETTINGS)), True),
+    "under another name": (lambda ops, x: x * aliased(SETTINGS), False),
+    "after it is returned": (lambda ops, x: x * returned(SETTINGS).tau, False),
+    "from a tuple": (lambda ops, x: x * packed(SETTINGS), False),
+    "by an unpacked argument": (lambda ops, x: x * read(*[SETTINGS]), False),
+    "by a function of a library": (lambda ops, x: x * sum(map(read, [SETTINGS])), False),
+    "where it is bound": (lambda ops, x: x * read(alias := SETTINGS) * alias.tau, False),
+    "by a choice": (lambda ops, x: x * read(SETTINGS if FLAG else OTHERS), False),
+}
+
+
+@pytest.mark.parametrize("case", READERS)
+def test_what_a_helper_reads_of_an_object_is_seen_and_the_rest_is_not_refused(case: str) -> None:
+    """Where the code does not show that helpers alone read it, an object is compared as a whole."""
+    program, by_parts = READERS[case]
+    for settings in (SETTINGS, OTHERS):
+        settings.__init__()  # type: ignore[misc]
+    if not by_parts:
+        with contextlib.suppress(opstage.ProgramError):
+            opstage.run(program, X, options=COMPILED)
+        SETTINGS.log = OTHERS.log = []
+    for tau in (1.0, 2.0):
+        SETTINGS.tau, SETTINGS.count = tau, SETTINGS.count + 1
+        _same(opstage.run(program, X), opstage.run(program, X, options=COMPILED))

@@ -17,7 +17,7 @@ FILES = sorted(
 NAMES = {*primitives(), *[primitive.name for primitive in CONTROL]}
 
 OF_OTHER_THINGS = {
-    "interpreters/captures/reads.py": {"add"},  # a method of a set
+    "compiler/captures/reads.py": {"add"},  # a method of a set
     "compiler/codegen/formulas.py": {
         "tanh",
         *(

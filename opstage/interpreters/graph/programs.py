@@ -13,6 +13,7 @@ from weakref import proxy
 import numpy as np
 import numpy.typing as npt
 
+from ...compiler.captures import Capture, Guard, at_line, observed, state_of
 from ...ops.amounts import parse_bytes, show_bytes
 from ...ops.body import Body
 from ...ops.errors import LocatedError, ProgramError, ProgramWarning, SourceLine
@@ -24,7 +25,6 @@ from ...ops.types import DType, TensorType, dtype_name, show_shape
 from ...threads import make_lock, paused_gc
 from ...transforms.base_program import Action, BaseProgram, Finish
 from ...transforms.control import inner_bodies
-from ..captures import Capture, Guard, at_line, observed, state_of
 from .graph import Graph
 from .passes.cse import array_key, body_key, static_key
 from .recorder import record

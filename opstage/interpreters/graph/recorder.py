@@ -11,6 +11,7 @@ from typing import Any, final
 
 from typing_extensions import override
 
+from ...compiler.captures import observation as observation
 from ...distributed.meetings import apart
 from ...ops.body import Body
 from ...ops.collective import VARY
@@ -22,7 +23,6 @@ from ...transforms.control import communicates
 from ...transforms.interpreter import BaseInterpreter, Variable
 from ...transforms.scan import SCAN, run_loop
 from ...transforms.tracer import Writing, constants, evaluate
-from ..captures import observation as observation
 from .graph import Graph
 
 

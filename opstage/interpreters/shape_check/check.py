@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ...compiler.captures import Capture
 from ...distributed.agreement import Fault, agreement, require_alike
 from ...ops.dims import UNKNOWN, DimScope, UnknownDimError
 from ...ops.errors import (
@@ -25,7 +26,6 @@ from ...ops.primitive import Cost
 from ...ops.spec import Spec
 from ...ops.trees import Structure, flatten, output_names, unflatten
 from ...options import Options
-from ..captures import Capture
 from ..registry import make_interpreter
 from . import dataflow_lints as dataflow
 from .finding import Finding

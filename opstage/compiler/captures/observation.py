@@ -187,15 +187,15 @@ _TREES = (dict, list, Scalars)
 """The trees that a program receives or builds, of refs or interpreters; a subclass of dict may hold more."""
 
 _WORLD = {
-    name: frozenset(owners)
-    for names, owners in (
-        (("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"), ("time",)),
-        (("process_time", "process_time_ns", "localtime", "gmtime", "ctime", "strftime"), ("time",)),
-        (("now", "today", "utcnow"), ("datetime", "date")),
-        (("urandom", "getrandom"), ("posix", "nt")),
-        (("open", "input"), ("_io", "io", "builtins", "posix", "nt")),
-    )
-    for name in names
+    name: frozenset(owners.split())
+    for owners, names in {
+        "time": "time time_ns monotonic monotonic_ns perf_counter perf_counter_ns process_time localtime gmtime ctime "
+        "strftime",
+        "datetime date": "now today utcnow",
+        "posix nt": "urandom getrandom",
+        "_io io builtins posix nt": "open input",
+    }.items()
+    for name in names.split()
 }
 
 _ASKS = frozenset({"globals", *_WORLD})
@@ -206,18 +206,14 @@ _BY_NAME = {type(os.environ).__getitem__.__code__: "key", import_module.__code__
 @cache
 def _folders() -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """Return the folders of Python, the site folders in them, and in these the dependencies of Opstage."""
-    libraries, installed, ours = {"<frozen", "<__array_function__"}, set[str](), set[str]()
-    for key, kept in (("stdlib", libraries), ("platstdlib", libraries), ("purelib", installed), ("platlib", installed)):
-        path = sysconfig.get_path(key)
-        if path:
-            kept.add(f"{path}/")
-    for name in ("numpy", "numba", "llvmlite", "optree"):
-        spec = find_spec(name)
-        if spec is not None and spec.origin is not None:
-            ours.add(f"{Path(spec.origin).parent}/")
-    return tuple(libraries), tuple(installed), tuple(ours)
+    python = [f"{sysconfig.get_path(key)}/" for key in ("stdlib", "platstdlib")]
+    installed = [f"{sysconfig.get_path(key)}/" for key in ("purelib", "platlib")]
+    ours = [spec for name in ("numpy", "numba", "llvmlite", "optree") if (spec := find_spec(name)) is not None]
+    folders = [f"{Path(spec.origin).parent}/" for spec in ours if spec.origin is not None]
+    return ("<frozen", "<__array_function__", *python), tuple(installed), tuple(folders)
 
 
+@cache
 def _is_library(file: str) -> bool:
     """Whether a file belongs to Python or a dependency of Opstage; other installed packages may be programs."""
     python, installed, ours = _folders()

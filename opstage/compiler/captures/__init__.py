@@ -6,8 +6,7 @@ unchanged.
 """
 
 from .capture import Capture
-from .guard import Guard, state_of
 from .observation import Observation, observation, observed
-from .slots import at_line
+from .slots import Guard, at_line, state_of
 
 __all__ = ["Capture", "Guard", "Observation", "at_line", "observation", "observed", "state_of"]

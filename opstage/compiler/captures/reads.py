@@ -1,7 +1,8 @@
 """The Python names that a function reads, from its bytecode: globals, enclosing variables, attributes.
 
 A read is a *chain*: a name and the attributes accessed from it directly, `self.config.tau`. The use of the value at the
-end of a chain (a call, a loop, an index) is not followed, so that value must be compared as a whole.
+end of a chain (a loop, an index) is not followed, so that value must be compared as a whole; except that a value which
+is passed to a function of the program is read by that function.
 """
 
 from __future__ import annotations
@@ -9,30 +10,35 @@ from __future__ import annotations
 import dis
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.util import resolve_name
 from types import CodeType
-from typing import Literal, NamedTuple
+from typing import Literal, final
 
 Root = Literal["global", "free", "local", "module"]
 
 
-class Read(NamedTuple):
+@final
+@dataclass(eq=False, slots=True)
+class Read:
     """One chain in the code of a function.
 
     root        the kind of name: a global (or builtin), an enclosing variable, an argument, or an imported module
     name        the name; of a module, its full name
     attributes  the attributes accessed, in order
-    writes      whether the last one is a method that mutates a container, called with its result unused
-    called      whether what stands at its end is called
     line        the line number
+    called      whether the value at its end is called
+    writes      whether the last attribute is a method that mutates a container, called with its result unused
+    given_to    the chain of the function that is called with the value at its end
     """
 
     root: Root
     name: str
     attributes: tuple[str, ...]
-    writes: bool
-    called: bool
     line: int
+    called: bool = False
+    writes: bool = False
+    given_to: Read | None = None
 
 
 _known: dict[int, tuple[CodeType, tuple[Read, ...]]] = {}  # by id, since hashing a code object hashes all of its code
@@ -42,18 +48,27 @@ _ATTRIBUTES_HAVE_FLAGS = sys.version_info >= (3, 12)
 _WRITERS = {"add", "append", "appendleft", "clear", "discard", "extend", "insert", "setdefault", "update"}
 
 
+_LOADS = ("LOAD_FAST", "LOAD_GLOBAL", "PUSH_NULL")
+_MAKE_ONE = (
+    *("BINARY_", "BUILD_", "CALL_FUNCTION_EX", "COMPARE_OP", "CONTAINS_OP", "CONVERT_", "FORMAT_", "GET_ITER", "IS_OP"),
+    *("LOAD_CLOSURE", "LOAD_CONST", "LOAD_DEREF", "MAKE_FUNCTION", "UNARY_"),
+)
+_MAKE_NONE = ("DICT_", "KW_NAMES", "LIST_", "POP_TOP", "SET_", "STORE_FAST")
+
+
 def reads_of(code: CodeType) -> tuple[Read, ...]:
     """Return all chains in a function's own code; nested functions have code of their own."""
     known = _known.get(id(code))
     if known is None:
-        known = _known[id(code)] = code, tuple(dict.fromkeys(_chains(code)))
+        known = _known[id(code)] = code, tuple(_chains(code))
     return known[1]
 
 
 def _chains(code: CodeType) -> Iterator[Read]:
-    found, effects = _instructions(code)
-    arguments = _arguments(code)
+    found = [instruction for instruction in dis.get_instructions(code) if instruction.opname not in _SILENT]
+    arguments = code.co_varnames[: _arguments(code)]
     aliases: dict[str, tuple[str, tuple[str, ...]]] = {}
+    ends: dict[int, Read] = {}  # by the offset of the instruction that loads the value at the end
     module, parts, line = "", False, code.co_firstlineno
     for at, instruction in enumerate(found):
         if instruction.positions is not None and instruction.positions.lineno is not None:
@@ -67,7 +82,7 @@ def _chains(code: CodeType) -> Iterator[Read]:
                 whole = found[at + 1].opname == "IMPORT_FROM" or "." not in module
                 aliases[stored.argval] = module if whole else module.partition(".")[0], ()
         elif name == "IMPORT_FROM" and parts:
-            yield Read("module", module, (instruction.argval,), False, False, line)
+            yield Read("module", module, (instruction.argval,), line)
             if found[at + 1].opname == "STORE_FAST":
                 aliases[found[at + 1].argval] = module, (instruction.argval,)
         for root, variable, last in _roots(instruction, code):
@@ -82,15 +97,15 @@ def _chains(code: CodeType) -> Iterator[Read]:
                 continue  # written, not read
             if last and root == "local" and follows == "LOAD_SUPER_ATTR":
                 continue  # a method of a base class, which is seen when it runs
-            writes = bool(attributes) and attributes[-1] in _WRITERS and _result_unused(found, effects, end)
-            called = last and _is_called(found[end - 1])
-            yield Read(root, variable, (*before, *attributes), writes, called, line)
+            read = Read(root, variable, (*before, *attributes), line, last and _is_called(found[end - 1]))
+            if last:
+                ends[found[end - 1].offset] = read
+            yield read
+    _find_uses(code, ends)
 
 
-def _arguments(code: CodeType) -> set[str]:
-    count = code.co_argcount + code.co_kwonlyargcount
-    count += bool(code.co_flags & 0x04) + bool(code.co_flags & 0x08)
-    return set(code.co_varnames[:count])
+def _arguments(code: CodeType) -> int:
+    return code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 0x04) + bool(code.co_flags & 0x08)
 
 
 def _roots(instruction: dis.Instruction, code: CodeType) -> list[tuple[Root, str, bool]]:
@@ -125,36 +140,51 @@ def _is_called(instruction: dis.Instruction) -> bool:
     return name == "LOAD_METHOD" or (flag and (name == "LOAD_GLOBAL" or name == "LOAD_ATTR" and _ATTRIBUTES_HAVE_FLAGS))
 
 
-def _instructions(code: CodeType) -> tuple[list[dis.Instruction], list[int]]:
-    """Return the effective instructions, and the stack effect of each, including no-ops before it."""
-    found, effects, before = [], [], 0
+def _find_uses(code: CodeType, ends: dict[int, Read]) -> None:
+    """Find the calls that use chains: to which callee each is given, and whether the result of each is dropped.
+
+    The stack holds the chain that loaded each value, or None. An instruction with unknown operands empties it.
+    """
+    stack: list[Read | None] = []
+    dropped: Read | None = None  # what was called last, if it mutates a container
     for instruction in dis.get_instructions(code):
-        effect = before + (
-            dis.stack_effect(instruction.opcode, instruction.arg, jump=False) if _acts(instruction) else 0
-        )
-        if instruction.opname in _SILENT:
-            before = effect
+        name = instruction.opname
+        if name in _SILENT and name != "PUSH_NULL":
+            continue
+        pops = _pops(instruction)
+        if pops is None:
+            stack.clear()
+            continue
+        stack[:0] = [None] * (pops - len(stack))
+        used = stack[len(stack) - pops :]
+        del stack[len(stack) - pops :]
+        if dropped is not None:
+            dropped.writes, dropped = name == "POP_TOP", None
+        if name in ("CALL", "CALL_KW"):
+            callee = used[0] or used[1]
+            if callee is not None and callee.attributes and callee.attributes[-1] in _WRITERS:
+                dropped = callee
+            for read in used[2:]:
+                if read is not None:
+                    read.given_to = callee
+            stack.append(None)
         else:
-            found.append(instruction)
-            effects.append(effect)
-            before = 0
-    return found, effects
+            read = ends.get(instruction.offset)
+            pushes = pops + dis.stack_effect(instruction.opcode, instruction.arg, jump=False)
+            stack += [None if name.startswith("LOAD_FAST_") else read] * (pushes - 1) + [read] * (pushes > 0)
 
 
-def _acts(instruction: dis.Instruction) -> bool:
-    return instruction.opname not in ("CACHE", "EXTENDED_ARG", "NOP")
-
-
-def _result_unused(found: list[dis.Instruction], effects: list[int], at: int) -> bool:
-    """Whether the result of the method call with arguments from there on is dropped; False if there are branches."""
-    height = 0  # above the method and its object
-    for i in range(at, len(found) - 1):
-        height += effects[i]
-        if height < 0:
-            return found[i].opname.startswith("CALL") and found[i + 1].opname == "POP_TOP"
-        if "JUMP" in found[i].opname or found[i].opname in ("FOR_ITER", "SEND"):
-            return False
-    return False
+def _pops(instruction: dis.Instruction) -> int | None:
+    """Return the number of values that an instruction takes from the stack; None if that is not known here."""
+    name, count = instruction.opname, instruction.arg or 0
+    effect = dis.stack_effect(instruction.opcode, instruction.arg, jump=False)
+    if name in ("CALL", "CALL_KW"):
+        return count + 2 + (name == "CALL_KW")
+    if name.startswith(_LOADS):
+        return 0
+    if name.startswith(_MAKE_ONE):
+        return 1 - effect
+    return -effect if name.startswith(_MAKE_NONE) else int(name in ("LOAD_ATTR", "LOAD_METHOD")) or None
 
 
 def imported(name: str, globals: dict[str, object]) -> str:
