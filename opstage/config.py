@@ -108,7 +108,7 @@ def _read(value: Any, annotation: Any, text: bool) -> Any:
     return value
 
 
-_hints = cache(get_type_hints)
+hints_of = cache(get_type_hints)
 
 
 def fields_of(cls: type) -> list[str]:
@@ -119,7 +119,7 @@ def fields_of(cls: type) -> list[str]:
 @cache
 def _leaves(cls: type) -> dict[str, tuple[Any, Any]]:
     """Return annotation and default of every field; those of nested dataclasses by dotted path."""
-    hints = _hints(cls)
+    hints = hints_of(cls)
     found: dict[str, tuple[Any, Any]] = {}
     for field in dataclasses.fields(cls):
         if not field.init:
@@ -137,7 +137,7 @@ def _leaves(cls: type) -> dict[str, tuple[Any, Any]]:
 
 
 def _build(cls: type, prefix: str, values: Mapping[str, Any], origins: Mapping[str, str], weak: Collection[str]) -> Any:
-    hints = _hints(cls)
+    hints = hints_of(cls)
     arguments = {}
     for field in dataclasses.fields(cls):
         path = f"{prefix}.{field.name}"

@@ -20,7 +20,7 @@ from ..ops.errors import UsageError, escaped
 from ..runs.directory import other_version
 from ..runs.evaluation import measures_of
 from ..runs.model_files import file_of
-from ..runs.predictions import prepared_inputs, require_suffix, untrained_predictor, write_predictions
+from ..runs.predictions import predictor_of, prepared_inputs, require_suffix, write_predictions
 from ..runs.progress import format_held_out
 from ..runs.samples import Sampling, load_gpt
 from ..runs.samples import generate as generated
@@ -86,7 +86,7 @@ def predict(run: Path, data: Path, out: Path, rows: int, **flags: Any) -> None:
     _require_another(out, data)
     if not run.is_dir() and file_of(str(run)) is not None:
         settings = configure(str(run), flags=[flag_layer(OPTION_PATHS, flags)]).settings
-        predictor = untrained_predictor(settings)
+        predictor = predictor_of(settings.defined.make(settings.model), settings.options)
         inputs, preparation = prepared_inputs(predictor, data, settings.data)
         outputs, classes = predictor(*inputs, rows=rows), None if preparation is None else preparation.classes
         count = write_predictions(out, outputs, classes, None if preparation is None else preparation.files(data))

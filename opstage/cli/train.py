@@ -18,8 +18,8 @@ from ..ops.errors import RankError, UsageError, brief, printable
 from ..optim.groups import group_lines, group_text
 from ..runs.directory import CHECKPOINT, SOURCE
 from ..runs.model_files import changes
-from ..runs.progress import format_held_out, make_watcher, stopped_line
-from ..runs.run import RunOutcome, Watcher, run_task
+from ..runs.progress import Watcher, format_held_out, make_watcher, stopped_line
+from ..runs.run import RunOutcome, run_task
 from ..runs.settings import Configuration, Settings, configure, configure_resumed
 from ..runs.task import Task, prepare
 from ..training.finite import NotFiniteError

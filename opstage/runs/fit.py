@@ -27,8 +27,8 @@ from ..source_files import Refusal
 from ..training.callback import Callback
 from ..training.trainer import ScalarTrainer
 from .model_files import Definition, NoSettings, changes, defined_by, defined_in, definition
-from .progress import make_watcher, stopped_line
-from .run import Unwatched, Watcher, run_task
+from .progress import Unwatched, Watcher, make_watcher, stopped_line
+from .run import run_task
 from .settings import Configuration, Settings, configure, configure_resumed
 from .sources import arguments, require_file_for, split
 from .task import Provided, prepare

@@ -11,14 +11,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, final
 
-from ..files import WriteError
 from ..ops.errors import OpstageError, is_installed, require_extra
 from ..optim.groups import group_rows
 from ..training.callback import Loop
 from ..training.finite import NotFiniteError
 from ..training.fit import EpochResult, Position
 from .directory import METRICS, PLOT, REPORT, RUN, RunDirectory, read_run
-from .metrics import Curves, MetricLog, read_metrics
+from .metrics import Curves, MetricLog, read_metrics, write_errors
 from .processes import Processes
 from .report import ReportContent, report_html
 from .samples import Shown
@@ -83,33 +82,25 @@ class Events:
         self._event: Any = Event
         self._summary: Any = Summary
         self._folder = folder
-        try:
+        with write_errors(folder):
             self._writer: Any = EventFileWriter(str(folder))
-        except OSError as error:
-            raise WriteError(folder, error) from error
         if steps:
             self._add(Event(step=steps + 1, session_log=SessionLog(status=SessionLog.START)))
 
     def scalar(self, tag: str, value: float, step: int) -> None:
         """Add a point to the curve `tag`."""
-        import time
-
         summary = self._summary(value=[self._summary.Value(tag=tag, simple_value=value)])
         self._add(self._event(wall_time=time.time(), step=step, summary=summary))
 
     def close(self) -> None:
         """Write pending events. Raises WriteError."""
-        try:
+        with write_errors(self._folder):
             self._writer.close()
-        except OSError as error:
-            raise WriteError(self._folder, error) from error
 
     def _add(self, event: Any) -> None:
         """Queue an event. Raises WriteError, possibly for an earlier one."""
-        try:
+        with write_errors(self._folder):
             self._writer.add_event(event)
-        except OSError as error:
-            raise WriteError(self._folder, error) from error
 
 
 def plot_png(curves: Curves, title: str) -> bytes:

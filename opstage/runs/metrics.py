@@ -16,8 +16,8 @@ import math
 import os
 import struct
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -31,6 +31,15 @@ from ..pages import render
 from ..tensors import read_bytes
 
 Line: TypeAlias = dict[str, Any]
+
+
+@contextmanager
+def write_errors(path: Path) -> Iterator[None]:
+    """A block whose OSErrors become WriteErrors about `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise WriteError(path, error) from error
 
 
 @final
@@ -49,10 +58,8 @@ class MetricLog:
         kept = [line for line in read_metrics(path, torn_end=True, most=most) if _is_before(line, steps, epochs)]
         self.count = len(kept)
         write_file(path, [b"".join(map(_encode, kept))])
-        try:
+        with write_errors(path):
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND | NO_LINK)
-        except OSError as error:
-            raise WriteError(path, error) from error
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Append one line. Raises WriteError."""
@@ -69,10 +76,8 @@ class MetricLog:
 
     def sync(self) -> None:
         """Wait until all lines are on disk. Raises WriteError."""
-        try:
+        with write_errors(self._path):
             os.fsync(self._file)
-        except OSError as error:
-            raise WriteError(self._path, error) from error
 
     def close(self) -> None:
         """Close the file."""

@@ -127,29 +127,25 @@ def definition(word: str, origin: str = "", *, kept: Path | None = None) -> Defi
 def _imported(word: str, file: Path, path: Path) -> Definition:
     """Return the model of an ONNX file, with its weight files, or of a file of torch.export.save."""
     path = path.absolute()
-    texts, config, make = _of_onnx(path) if path.suffix == ONNX else _of_torch(path)
+    config: type
+    make: Callable[[Any], Model]
+    if path.suffix == ONNX:
+        from ..interop.onnx.file import read
+        from ..interop.onnx.model import Config, configured
+
+        found = read(path)
+        texts = {path: found.data, **{each: each.read_bytes() for each in found.beside}}
+        config, make = Config, partial(configured, found)
+    else:
+        from ..interop.torch import model as exported
+
+        require_file(path)
+        texts = {path: path.read_bytes()}
+        config, make = exported.Config, partial(exported.configured, path)
     key = (word, *[f"{each} {hashlib.sha256(text).hexdigest()}" for each, text in texts.items()])
     if key not in _LOADED:
         _LOADED[key] = Definition(word, config, Recipe(), file, texts, make)
     return _LOADED[key]
-
-
-def _of_onnx(path: Path) -> tuple[dict[Path, bytes], type, Callable[[Any], Model]]:
-    """Return the files of a model, the class of its settings, and the function that builds it from them."""
-    from ..interop.onnx.file import read
-    from ..interop.onnx.model import Config, configured
-
-    found = read(path)
-    texts = {path: found.data, **{each: each.read_bytes() for each in found.beside}}
-    return texts, Config, partial(configured, found)
-
-
-def _of_torch(path: Path) -> tuple[dict[Path, bytes], type, Callable[[Any], Model]]:
-    """Do the same for a file of torch.export.save."""
-    from ..interop.torch.model import Config, configured
-
-    require_file(path)
-    return {path: path.read_bytes()}, Config, partial(configured, path)
 
 
 ONNX = ".onnx"

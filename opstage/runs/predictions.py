@@ -36,7 +36,7 @@ from ..options import Options
 from ..training.parameters import first_trees
 from ..training.predictor import Predictor
 from ..training.trainer import scalar_trainer
-from .settings import DataSettings, Settings
+from .settings import DataSettings
 
 # Files of predictions: .csv for numbers and classes, .npz for arrays of any shape -------------------------------------
 
@@ -109,10 +109,10 @@ def _csv(path: Path, arrays: dict[str, npt.NDArray[Any]], classes: Sequence[str]
             )
         if array.ndim == 1:
             known = classes if name == CLASS else None
-            columns.append((name, [known[int(value)] if known is not None else _shown(value) for value in array]))
+            columns.append((name, [known[int(value)] if known is not None else str(value) for value in array]))
             continue
         named = classes if classes is not None and len(classes) == array.shape[1] else range(array.shape[1])
-        columns += [(f"{name}.{label}", list(map(_shown, array[:, i]))) for i, label in enumerate(named)]
+        columns += [(f"{name}.{label}", list(map(str, array[:, i]))) for i, label in enumerate(named)]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([name for name, _ in columns])
@@ -120,22 +120,11 @@ def _csv(path: Path, arrays: dict[str, npt.NDArray[Any]], classes: Sequence[str]
     return text.getvalue()
 
 
-def _shown(value: Any) -> str:
-    """Return the shortest text that reads back as the same number."""
-    return str(value)
-
-
-def untrained_predictor(settings: Settings) -> Predictor:
-    """Return the prediction function of a configured model with its initial parameters.
+def predictor_of(model: Model, options: Options) -> Predictor:
+    """Return the prediction function of a model with its initial parameters.
 
     Raises UsageError for a model that predicts nothing, and for a backend that computes no values.
     """
-    model = settings.defined.make(settings.model)
-    return predictor_of(model, settings.options)
-
-
-def predictor_of(model: Model, options: Options) -> Predictor:
-    """See `untrained_predictor`."""
     params, state = first_trees(model, options)
     # The loss is never run: a prediction-only model has none, but a trainer needs one.
     trainer = scalar_trainer(_no_loss, params, options=options.replace(validate=False), state=state)

@@ -169,11 +169,6 @@ def gathered(fabric: Fabric, document: Any) -> list[Any]:
     return [json.loads(room[process].tobytes()) for process in range(fabric.processes)]
 
 
-def hostname() -> str:
-    """Return the host name of this machine."""
-    return socket.gethostname()
-
-
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
 
@@ -228,7 +223,7 @@ class Processes:
         """Gather the statistics; called by all processes for the same epoch."""
         self._seconds += result.seconds
         waited, sent = self._fabric.waited - self._before[0], self._fabric.sent - self._before[1]
-        mine = [hostname(), *self._ranks, self._seconds, waited, sent]
+        mine = [socket.gethostname(), *self._ranks, self._seconds, waited, sent]
         self.table = tuple(
             [
                 ProcessShare(number, host, (first, last), seconds, waited, sent)

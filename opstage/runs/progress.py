@@ -10,13 +10,14 @@ from contextlib import AbstractContextManager
 from datetime import timedelta
 from html import escape
 from types import TracebackType
-from typing import Any, Self, final
+from typing import Any, Protocol, Self, final
 
 import click
+from typing_extensions import override
 
 from ..distributed.processes import is_terminal
 from ..ops.errors import printable
-from ..training.fit import EpochResult
+from ..training.fit import EpochResult, Observer
 
 _WINDOW = 50
 """The number of steps over which the rate is measured."""
@@ -25,12 +26,12 @@ _WIDE = 80
 """From this many columns on, the bar shows units."""
 
 
-@final
-class PlainLines(AbstractContextManager["PlainLines"]):
-    """One line per epoch, for logs and pipes."""
+class Watcher(Observer, AbstractContextManager[Any], Protocol):
+    """Displays the progress of a run."""
 
-    def __init__(self, epochs: int):
-        self._epochs = epochs
+
+class Unwatched(AbstractContextManager["Unwatched"]):
+    """A watcher that displays nothing."""
 
     def __exit__(self, *exception: object) -> None:
         return None
@@ -38,6 +39,18 @@ class PlainLines(AbstractContextManager["PlainLines"]):
     def step(self, epoch: int, step: int, loss: float, samples: int) -> None:
         pass
 
+    def epoch(self, result: EpochResult) -> None:
+        pass
+
+
+@final
+class PlainLines(Unwatched):
+    """One line per epoch, for logs and pipes."""
+
+    def __init__(self, epochs: int):
+        self._epochs = epochs
+
+    @override
     def epoch(self, result: EpochResult) -> None:
         click.echo(epoch_line(result, self._epochs))
 

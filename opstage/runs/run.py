@@ -7,10 +7,10 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Any, final
 
 from typing_extensions import override
 
@@ -46,6 +46,7 @@ from .journal import Journal
 from .metrics import read_metrics
 from .model_files import keep_source
 from .processes import Processes, Voting, agree, connect, fingerprint, require_processes, told, written_together
+from .progress import Unwatched, Watcher
 from .samples import shown
 from .settings import MAY_CHANGE, Configuration, Settings
 from .task import Task, prepare
@@ -136,10 +137,6 @@ def require_same_data(place: Path, before: Mapping[str, Any], now: Mapping[str, 
                 f"{place}: cannot be resumed: its {part.replace('_', '-')} data have changed since: "
                 f"{show_digest(before[part]) if part in before else 'none'} then, {show_digest(now[part])} now"
             )
-
-
-class Watcher(Observer, AbstractContextManager[Any], Protocol):
-    """Displays the progress of a run."""
 
 
 @final
@@ -291,20 +288,6 @@ def begin(task: Task, configuration: Configuration) -> Path:
             directory.abandon()
             raise
         return directory.path
-
-
-@final
-class Unwatched(AbstractContextManager["Unwatched"]):
-    """A watcher that displays nothing."""
-
-    def __exit__(self, *exception: object) -> None:
-        return None
-
-    def step(self, epoch: int, step: int, loss: float, samples: int) -> None:
-        pass
-
-    def epoch(self, result: EpochResult) -> None:
-        pass
 
 
 @final

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
 from .. import optim as optim
-from ..config import GROUPS, Layer, merge, read_groups, read_toml, toml_literal, with_group_text
+from ..config import GROUPS, Layer, hints_of, merge, read_groups, read_toml, toml_literal, with_group_text
 from ..data.table import CategoriesName, ScaleName, read_columns
 from ..models import MODELS
 from ..ops.errors import UsageError, brief
@@ -344,7 +344,8 @@ def configure(
     name, origin = _chosen_model(layers)
     if defined is None:
         defined = definition(name, origin)
-    schema = {f.name: {"model": defined.config}.get(f.name) or _CLASSES[f.name] for f in fields(Settings)}
+    hints = {**hints_of(Settings), "model": defined.config}
+    schema = {f.name: hints[f.name] for f in fields(Settings)}
     merged = merge(schema, [_recipe_layer(defined), *layers], weak={_recipe_origin(defined)})
     return Configuration(Settings(**merged.sections, given=defined), merged.values, merged.origins)
 
@@ -422,15 +423,6 @@ def _chosen_model(layers: Sequence[Layer]) -> tuple[str, str]:
         if isinstance(layer.values.get("run.model"), str):
             name, origin = layer.values["run.model"], layer.origins["run.model"]
     return name, origin
-
-
-_CLASSES: dict[str, type] = {
-    "run": RunSettings,
-    "options": Options,
-    "data": DataSettings,
-    "optimizer": OptimizerSettings,
-    "callbacks": CallbackSettings,
-}
 
 
 def _from_anywhere(name: str) -> str:

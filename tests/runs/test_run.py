@@ -33,7 +33,8 @@ from opstage.runs import (
 from opstage.runs import journal as journal
 from opstage.runs.directory import CHECKPOINT
 from opstage.runs.metrics import read_metrics
-from opstage.runs.run import Unwatched, run_task
+from opstage.runs.progress import Unwatched
+from opstage.runs.run import run_task
 from opstage.runs.settings import configure_resumed
 from opstage.runs.task import prepare
 from opstage.training import checkpoint
