@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 
-from ..init import Declaration, Plan, place
+from ..init import Declaration, Plan
+from ..init.plan import place
 from ..interpreters.registry import make_interpreter
 from ..interpreters.shape_check import Finding
 from ..ops.arrays import as_numpy
