@@ -1,4 +1,4 @@
-"""An mkdocs hook: the page of source files, one line a file, from the docstrings of the modules."""
+"""An mkdocs hook: the page of source files, one line a file, from the docstrings of the modules; and ARCHITECTURE.md."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = "internals/source-files.md"
+ARCHITECTURE = "internals/architecture.md"
 
 
 def summary(path: Path) -> str:
@@ -31,5 +32,13 @@ def source_files(root: Path = ROOT) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
+def architecture(root: Path = ROOT) -> str:
+    """ARCHITECTURE.md, whose links go from the root of the repository, as a page of docs/internals."""
+    text = (root / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    return text.replace("](docs/internals/", "](").replace("](docs/", "](../")
+
+
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
+    if page.file.src_uri == ARCHITECTURE:
+        return architecture()
     return f"{markdown}\n\n{source_files()}\n" if page.file.src_uri == PAGE else markdown

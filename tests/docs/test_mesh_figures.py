@@ -1,4 +1,4 @@
-"""The ratios in the guide's page on meshes are those of the recorded measurement."""
+"""The ratios in the guide's page on multiple processes are those of the recorded measurement."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.docs.blocks import ROOT
 
 def test_the_cpu_time_of_a_rank_is_the_recorded_one() -> None:
     record = json.loads((ROOT / "benchmarks" / "results" / "scaling.json").read_text())
-    text = (ROOT / "docs" / "guide" / "meshes.md").read_text()
+    text = (ROOT / "docs" / "guide" / "multiple-processes.md").read_text()
     said = {name: float(ratio) for ratio, name in re.findall(r"(\d\.\d\d) \(([a-z-]+)\)", text)}
     measured = {}
     for each in record["workloads"]:
