@@ -89,8 +89,8 @@ def _run(backend: str, given: argparse.Namespace) -> list[dict[str, Any]]:
 def measure(backend: str, names: list[str], rounds: int) -> list[dict[str, Any]]:
     """Calibrate and run the steps in turn; predict with the best of the calibrations."""
     from opstage import Options
-    from opstage.planning import fastest_rates
     from opstage.planning.calibration import measure_rates
+    from opstage.planning.rates import fastest_rates
     from opstage.planning.step_plan import compare
     from opstage.runs.plan import plan_settings, settings_of, timed_step
 

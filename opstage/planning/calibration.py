@@ -27,8 +27,8 @@ from ..optim import adamw
 from ..options import Options
 from ..training.memory import StepMemory, step_memory
 from ..training.trainer import scalar_trainer
-from . import ANY, MEASURED, KernelPoint, Rates
 from .probes import LOOPS, Probe, TimedStep, fastest, loop, probes, small_probes
+from .rates import ANY, MEASURED, KernelPoint, Rates
 from .roofline import CountedOp, kernels_of, lowered_op, op_of
 
 _WORKING_SETS = (1 << 15, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26)

@@ -19,7 +19,7 @@ from ..ops.types import TensorType
 from ..training.memory import StepMemory
 from ..transforms.cond import SWITCH
 from ..transforms.while_loop import WHILE
-from . import Rates, hot_seconds
+from .rates import Rates, hot_seconds
 
 _PAGE = 1 << 16
 

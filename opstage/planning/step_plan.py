@@ -14,8 +14,8 @@ from ..ops.amounts import show_bytes
 from ..options import Options
 from ..training.memory import StepMemory
 from ..transforms.scan import SCAN
-from . import MEASURED, PUBLISHED, Rates
 from .probes import TimedStep
+from .rates import MEASURED, PUBLISHED, Rates
 from .roofline import (
     COMPUTE,
     MEMORY,

@@ -25,9 +25,9 @@ from ..ops.types import as_dtype
 from ..optim.clip import Clip
 from ..optim.optimizer import Optimizer
 from ..options import Options
-from ..planning import MEASURED, Rates, device_called
 from ..planning.calibration import machine_rates, require_measurable
 from ..planning.probes import TimedStep
+from ..planning.rates import MEASURED, Rates, device_called
 from ..planning.step_plan import StepComparison, StepPlan, Wire, compare, plan_step
 from ..training.memory import model_memory
 from ..training.parameters import first_trees

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from opstage.planning import GIVEN, Rates
+from opstage.planning.rates import GIVEN, Rates
 
 FLAT = Rates(
     name="flat",

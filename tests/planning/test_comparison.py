@@ -8,7 +8,7 @@ import pytest
 
 from opstage import Options
 from opstage.ops.errors import UsageError
-from opstage.planning import MEASURED, KernelPoint, fastest_rates
+from opstage.planning.rates import MEASURED, KernelPoint, fastest_rates
 from opstage.planning.step_plan import Compared, StepComparison, compare, plan_step
 from opstage.runs.plan import measure_settings, plan_settings, settings_of, timed_step
 from tests.planning.flat import FLAT

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from opstage.ops.errors import UsageError
-from opstage.planning import KernelPoint, Rates, hot_seconds
+from opstage.planning.rates import KernelPoint, Rates, hot_seconds
 from opstage.planning.roofline import COMPUTE, MEMORY, OVERHEAD, CountedOp, Move, PlannedKernel, time_of
 from tests.planning.flat import FLAT
 

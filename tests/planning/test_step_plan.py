@@ -14,7 +14,7 @@ from opstage.interpreters.graph.cpu.cost import works
 from opstage.interpreters.graph.cpu.plan import ControlStep, CpuPlan
 from opstage.models import Model, model
 from opstage.ops.errors import UsageError
-from opstage.planning import PUBLISHED_DEVICES
+from opstage.planning.rates import PUBLISHED_DEVICES
 from opstage.planning.roofline import kernels_of
 from opstage.planning.step_plan import StepPlan, plan_step
 from opstage.training.memory import StepMemory, model_memory
@@ -34,11 +34,9 @@ def planned(name: str, backend: str, **sizes: int) -> StepPlan:
 
 
 def one_layer() -> Model:
-    def loss(ops: Any, params: Any, x: Any) -> Any:
-        return ops.sum(ops.matmul(x, params["w"]))
 
     init = {"w": opstage.Declaration((32, 16), opstage.init.zeros)}
-    return Model("one", None, init, loss, None, (Spec("B 32"),))
+    return Model("one", None, init, lambda ops, params, x: ops.sum(ops.matmul(x, params["w"])), None, (Spec("B 32"),))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -1,0 +1,289 @@
+"""`Rates`: how fast a device computes, moves bytes and launches kernels, measured or published."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, final
+
+from ..config import toml_document
+from ..ops.errors import UsageError, nearest
+from ..options import Options
+
+MEASURED, PUBLISHED, GIVEN = "measured", "published", "given"
+ANY = "any"
+"""The name of the rate for ops in generated loops without their own rate."""
+
+
+@dataclass(frozen=True)
+class KernelPoint:
+    """A kernel measured with its operands in the caches: the elements of its operands and results, its FLOPs, the bytes
+    that it moves, and its seconds."""
+
+    sizes: tuple[int, ...]
+    flops: int
+    nbytes: int
+    seconds: float
+
+
+@final
+@dataclass(frozen=True)
+class Rates:
+    """The numbers on which predictions for a device are based.
+
+    name             of the device
+    origin           `measured`, `published` or `given` (in a file)
+    source           where the numbers are from, a sentence
+    peak             FLOPs per second of all threads, the maximum of any kernel
+    bandwidths       (working set in bytes, bytes per second) of all threads, in increasing order of working set
+    one_thread       the same for one thread
+    loops            FLOPs per second of one thread, by op, within a generated loop
+    kernels          the measured kernels, by op
+    threads          how many threads share a parallel loop
+    call             overhead of each kernel of a step, in seconds
+    looped_call      the same in the body of a loop
+    parallel_call    additional overhead where threads share a kernel
+    step             overhead of a step besides its kernels, in seconds
+    per_parameter    additional overhead for each parameter that is updated
+    watts            electrical power while it computes; None if unknown
+    memory           bytes; None if unknown
+    """
+
+    name: str
+    origin: str
+    source: str
+    peak: float
+    bandwidths: tuple[tuple[int, float], ...]
+    call: float
+    one_thread: tuple[tuple[int, float], ...] = ()
+    loops: Mapping[str, float] = field(default_factory=dict)
+    kernels: Mapping[str, tuple[KernelPoint, ...]] = field(default_factory=dict)
+    threads: int = 1
+    looped_call: float = 0.0
+    parallel_call: float = 0.0
+    per_parameter: float = 0.0
+    step: float = 0.0
+    watts: float | None = None
+    memory: int | None = None
+
+    def bandwidth(self, working_set: int, *, parallel: bool = True) -> float:
+        """Bytes per second where memory is touched again after `working_set` bytes, interpolated in logarithms between
+        measurements."""
+        points = self.bandwidths if parallel or not self.one_thread else self.one_thread
+        return _between(points, working_set)
+
+    def loop_rate(self, op: str) -> float:
+        """FLOPs per second of one thread for an op within a generated loop."""
+        return self.loops.get(op) or self.loops.get(ANY) or self.peak / self.threads
+
+    def as_data(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Rates:
+        """The rates from the result of `as_data`. Raises UsageError for anything else."""
+        try:
+            known = dict(data)
+            for name in ("bandwidths", "one_thread"):
+                known[name] = tuple((int(n), float(rate)) for n, rate in known[name])
+            known["kernels"] = {
+                op: tuple(KernelPoint(tuple(p["sizes"]), p["flops"], p["nbytes"], p["seconds"]) for p in points)
+                for op, points in known["kernels"].items()
+            }
+            return cls(**known)
+        except (KeyError, TypeError, ValueError) as error:
+            raise UsageError(f"these are no rates of a device: {error}") from error
+
+
+def fastest_rates(found: Sequence[Rates]) -> Rates:
+    """The best figures of several calibrations of one device: another process may have slowed down some of them."""
+    first = found[0]
+    points: dict[str, dict[tuple[Any, ...], KernelPoint]] = {}
+    for rates in found:
+        for op, each in rates.kernels.items():
+            for point in each:
+                known = points.setdefault(op, {})
+                key = point.sizes, point.flops, point.nbytes
+                known[key] = min(point, known.get(key, point), key=lambda p: p.seconds)
+    least = min(found, key=lambda rates: rates.step + _USUAL_CALLS * rates.call + _USUAL_UPDATES * rates.per_parameter)
+    return replace(
+        first,
+        peak=max(rates.peak for rates in found),
+        bandwidths=_best_curve([rates.bandwidths for rates in found]),
+        one_thread=_best_curve([rates.one_thread for rates in found]),
+        loops={op: max(rates.loops[op] for rates in found) for op in first.loops},
+        kernels={op: tuple(each.values()) for op, each in points.items()},
+        call=least.call,
+        per_parameter=least.per_parameter,
+        step=least.step,
+        looped_call=min(rates.looped_call for rates in found),
+        parallel_call=min(rates.parallel_call for rates in found),
+    )
+
+
+_USUAL_CALLS, _USUAL_UPDATES = 50, 8  # in a small step, for comparing calibrations
+
+
+def _best_curve(curves: Sequence[tuple[tuple[int, float], ...]]) -> tuple[tuple[int, float], ...]:
+    return tuple((points[0][0], max(rate for _, rate in points)) for points in zip(*curves))
+
+
+def hot_seconds(
+    points: Sequence[KernelPoint], sizes: Sequence[int], flops: int, nbytes: int, contraction: bool
+) -> float:
+    """The seconds of a kernel whose operands are in the caches, from measured kernels of its op.
+
+    The rate of a contraction is that of contractions with similar shapes. Any other kernel is interpolated by its
+    bytes, in logarithms, between the next smaller and the next larger one. A kernel smaller than all takes as long as
+    the smallest.
+    """
+    if contraction and flops:
+        return flops / _rate_of_shape(points, sizes, flops)
+    curve = sorted((max(1, p.nbytes), p.seconds) for p in points)
+    if nbytes <= curve[0][0]:
+        return curve[0][1]
+    if nbytes >= curve[-1][0]:
+        return curve[-1][1] * nbytes / curve[-1][0]
+    return _between(curve, nbytes)
+
+
+def _rate_of_shape(points: Sequence[KernelPoint], sizes: Sequence[int], flops: int) -> float:
+    """FLOPs per second: the mean in logarithms of the measured rates, with more weight on similar shapes."""
+    here = _shape(sizes, flops)
+    total = weighted = 0.0
+    for point in points:
+        there = _shape(point.sizes, point.flops)
+        apart = sum((a - b) ** 2 for a, b in zip(here, there))
+        rate = math.log(point.flops / point.seconds)
+        if apart < 1e-9:
+            return math.exp(rate)
+        total += apart**-2
+        weighted += rate * apart**-2
+    return math.exp(weighted / total)
+
+
+def _shape(sizes: Sequence[int], flops: int) -> tuple[float, ...]:
+    """The largest operands, the result, and the FLOPs, as powers of two; biases are left out."""
+    *operands, result = sizes
+    most = sorted(sorted(operands)[-2:])
+    return tuple([math.log2(max(1, n)) for n in (*most, result, flops)])
+
+
+def _between(points: Sequence[tuple[int, float]], at: float) -> float:
+    """Interpolate in logarithms between neighbouring points; beyond them, the first or last value."""
+    if at <= points[0][0]:
+        return points[0][1]
+    for (x0, y0), (x1, y1) in itertools.pairwise(points):
+        if at <= x1:
+            if x0 == x1:
+                return y1
+            share = math.log(at / x0) / math.log(x1 / x0)
+            return float(y0 * (y1 / y0) ** share)
+    return points[-1][1]
+
+
+# Devices with published peak rates, to predict times on a device that was not measured --------------------------------
+
+_LAUNCHES = "https://developer.nvidia.com/blog/cuda-graphs/"
+
+
+@dataclass(frozen=True)
+class DeviceSheet:
+    """A device with its published figures.
+
+    flops        dense FLOPs per second, by dtype or precision of products: float64, float32, tf32, bf16
+    bandwidth    bytes per second of its memory
+    memory       bytes
+    watts        its maximum electrical power
+    call         seconds between one kernel of a step and the next, eager; graph: in a captured graph
+    source       where these numbers are published
+    """
+
+    name: str
+    flops: Mapping[str, float]
+    bandwidth: float
+    memory: int
+    watts: float
+    call: float
+    graph: float
+    source: str
+
+    def rates(self, options: Options, origin: str = PUBLISHED) -> Rates:
+        """The device's rates for the interpreter and dtype of `options`. Raises UsageError for a dtype without a
+        peak."""
+        kind = options.dtype if options.matmul_precision == "fp32" else options.matmul_precision
+        if kind not in self.flops:
+            raise UsageError(f"device {self.name}: no peak is known for {kind}, only for {', '.join(self.flops)}")
+        call = self.graph if options.backend == "compiled" else self.call
+        bandwidths = ((1, self.bandwidth),)
+        peak = self.flops[kind]
+        return Rates(self.name, origin, self.source, peak, bandwidths, call, watts=self.watts, memory=self.memory)
+
+
+# Dense rates: half of the rates with sparsity that NVIDIA lists for tensor cores. A launch: 3.8 µs for a kernel of 2.9
+# µs where launches overlap, 3.4 µs for one in a graph (_LAUNCHES, on a V100).
+_HOPPER = {"float64": 34e12, "float32": 67e12, "tf32": 494.7e12, "bf16": 989.4e12}
+PUBLISHED_DEVICES: Mapping[str, DeviceSheet] = {
+    "a100": DeviceSheet(
+        "NVIDIA A100 80GB SXM",
+        {"float64": 9.7e12, "float32": 19.5e12, "tf32": 156e12, "bf16": 312e12},
+        *(2039e9, 80 * 10**9, 400.0, 0.9e-6, 0.5e-6),
+        source="https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a100/pdf/"
+        f"nvidia-a100-datasheet-us-nvidia-1758950-r4-web.pdf; launches: {_LAUNCHES}",
+    ),
+    "h100": DeviceSheet(
+        "NVIDIA H100 SXM",
+        _HOPPER,
+        *(3.35e12, 80 * 10**9, 700.0, 0.9e-6, 0.5e-6),
+        source=f"https://www.nvidia.com/en-us/data-center/h100/; launches: {_LAUNCHES}",
+    ),
+    "h200": DeviceSheet(
+        "NVIDIA H200 SXM",
+        _HOPPER,
+        *(4.8e12, 141 * 10**9, 700.0, 0.9e-6, 0.5e-6),
+        source=f"https://www.nvidia.com/en-us/data-center/h200/; launches: {_LAUNCHES}",
+    ),
+}
+
+_NUMBERS = ("bandwidth", "memory", "watts", "call", "graph")
+
+
+def device_called(word: str) -> tuple[DeviceSheet, str]:
+    """The device of a name or of a TOML file, and the origin of its numbers. Raises UsageError."""
+    if word in PUBLISHED_DEVICES:
+        return PUBLISHED_DEVICES[word], PUBLISHED
+    if word.endswith(".toml"):
+        return _read(word), GIVEN
+    known = ["cpu", *PUBLISHED_DEVICES]
+    raise UsageError(
+        f"unknown device {word!r}{nearest(word, known)}; known are {', '.join(known)}, and a device of your own is "
+        "described by a TOML file: --on FILE.toml"
+    )
+
+
+def _read(path: str) -> DeviceSheet:
+    document, _ = toml_document(path, "the device")
+    names = [f.name for f in fields(DeviceSheet)]
+    for name in document:
+        if name not in names:
+            raise UsageError(f"{path}: unknown key {name!r}{nearest(name, names)}; expected {', '.join(names)}")
+    missing = [name for name in names if name not in document]
+    if missing:
+        raise UsageError(f"{path}: {', '.join(missing)} missing; a device has {', '.join(names)}")
+    peaks = document["flops"]
+    if not isinstance(peaks, dict) or not peaks or not all(map(_is_positive, peaks.values())):
+        raise UsageError(f"{path}: flops is not a table of FLOPs a second, such as float32 = 67e12")
+    for name in _NUMBERS:
+        if not _is_positive(document[name]):
+            raise UsageError(f"{path}: {name} = {document[name]!r} is not a number above 0")
+    for name in ("name", "source"):
+        if not isinstance(document[name], str):
+            raise UsageError(f"{path}: {name} = {document[name]!r} is not a text")
+    return DeviceSheet(**{**document, "memory": int(document["memory"])})
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < float("inf")
