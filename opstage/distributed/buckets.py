@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, final
 
-from opstage.ops.dims import prod
-from opstage.ops.primitive import Primitive, Static
-from opstage.ops.types import TensorType
-
 from ..ops.collective import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
+from ..ops.dims import prod
+from ..ops.primitive import Primitive, Static
+from ..ops.types import TensorType
 
 JOINED = (ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER)
 """The collectives that buckets take."""

@@ -23,9 +23,9 @@ from zlib import crc32
 from ..ops.errors import OpstageError, RankError
 from ..ops.host_arrays import Array, address_of
 from ..threads import tell_in_child, usable_cores
-from .control_messages import Words
 from .processes import (
     ENDED,
+    ControlMessages,
     at_most,
     end_at_last,
     end_with_launcher,
@@ -180,11 +180,11 @@ class MpiFabric:
         self._mpi: Any = mpi
         with at_most(timeout):
             self._world = mpi.COMM_WORLD.Dup()
-            words = mpi.COMM_WORLD.Dup()
+            control = mpi.COMM_WORLD.Dup()
             self.hosts: Sequence[str] = mpi.COMM_WORLD.allgather(socket.gethostname())
-        for comm in (self._world, words):
+        for comm in (self._world, control):
             comm.Set_errhandler(mpi.ERRORS_RETURN)
-        self._words = Words(mpi, words)
+        self._control = ControlMessages(mpi, control)
         self.process, self.processes = int(self._world.rank), int(self._world.size)
         self.timeout = timeout
         self.agreed, self.waited, self.sent = False, 0.0, 0
@@ -196,7 +196,7 @@ class MpiFabric:
         here = list(self.hosts).count(self.hosts[self.process])
         self._spin, self._brief = _LONGER if here <= usable_cores() else _BRIEF
         self._refused: RankError | None = None
-        self._progress = Progress(mpi, words) if len({*self.hosts}) > 1 else None
+        self._progress = Progress(mpi, control) if len({*self.hosts}) > 1 else None
         self._said = False
         self._hook = sys.excepthook
         sys.excepthook = self._unhandled
@@ -204,7 +204,7 @@ class MpiFabric:
 
     def _leave_to_parent(self) -> None:
         """Take part in nothing in the child of a fork."""
-        self._words.heard = self.process, "it was forked, and a fork takes no part in collectives"
+        self._control.heard = self.process, "it was forked, and a fork takes no part in collectives"
         sys.excepthook = self._hook
 
     def exchange(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> None:
@@ -231,12 +231,12 @@ class MpiFabric:
 
     def begin(self, flight: MpiFlight) -> int:
         """Begin the next exchange, and return the tag of its messages."""
-        if self._refused is not None or self._words.heard is not None:
+        if self._refused is not None or self._control.heard is not None:
             self._require_no_failure()
         if self.abandoned:
             self.abandoned = [each for each in self.abandoned if not each.over]
         self._number = flight.number = self._number + 1
-        self._words.now = flight.number, flight.called
+        self._control.now = flight.number, flight.called
         if self._progress is not None:  # within a host, MPI needs no progress thread
             self._progress.begin()
         return _LEFT * _checksum(flight.called) + self.left % _LEFT
@@ -262,7 +262,7 @@ class MpiFabric:
 
     def land(self, flight: MpiFlight, receives: Sequence[tuple[int, int, Any]], sends: Sequence[Any]) -> None:
         """Wait until everything has come and is sent, and check that it belongs to this exchange."""
-        self._number, self._words.now = flight.number, (flight.number, flight.called)
+        self._number, self._control.now = flight.number, (flight.number, flight.called)
         status = self._status
         try:
             for process, nbytes, request in receives:
@@ -292,7 +292,7 @@ class MpiFabric:
 
     def watch(self, done: Callable[[], bool], called: str) -> None:
         """See `Fabric.watch`."""
-        self._words.now = self._number, called
+        self._control.now = self._number, called
         self._until(done, list)
 
     def _until(self, done: Callable[[], bool], missing: Callable[[], list[int]]) -> None:
@@ -318,7 +318,7 @@ class MpiFabric:
         """Receive messages about other processes. Raises RankError if one has failed, or if MPI knows that one has
         died."""
         try:
-            self._words.listen()
+            self._control.listen()
         except self._mpi.Exception as error:
             self._require_no_failure()
             raise self._lost(error) from None
@@ -333,22 +333,22 @@ class MpiFabric:
     def _require_no_failure(self) -> None:
         if self._refused is not None:
             raise RankError(self._refused.reason)
-        if self._words.heard is not None:
-            source, text = self._words.heard
+        if self._control.heard is not None:
+            source, text = self._control.heard
             raise RankError(f"{self.describe(source)} has failed: {text}")
 
     # When another fails -----------------------------------------------------------------------------------------------
 
     def fail(self, error: BaseException) -> bool:
         """See `Fabric.fail`."""
-        if self._words.heard is not None or self._said:
+        if self._control.heard is not None or self._said:
             _note(1, "x")
             return self._said
         self._said = True
         _note(1, "x")
         reason = error.reason if isinstance(error, RankError) else str(error)
         text = reason if isinstance(error, RankError) else f"{type(error).__name__}: {reason}"
-        return self._words.fail(text, {*self._dead()}, reports=not isinstance(error, RankError))
+        return self._control.fail(text, {*self._dead()}, reports=not isinstance(error, RankError))
 
     def abort(self, code: int) -> None:
         """Terminate all processes of the run."""
@@ -380,17 +380,17 @@ class MpiFabric:
             gone, stays = (who, here) if left < _LEFT // 2 else (here, who)
             why = f"{gone} goes on after an error by which a run has ended there, and not on {stays}"
         with suppress(self._mpi.Exception):
-            answers = self._words.answers()
+            answers = self._control.answers()
         self._require_no_failure()
         what = answers.get(process, "another one")
         return RankError(
             f"{who} is in another collective: it is in {what}, and {here} in number {self._number} "
-            f"{self._words.now[1]}; {why}"
+            f"{self._control.now[1]}; {why}"
         )
 
     def _standstill(self, seconds: float, missing: list[int]) -> RankError:
         try:
-            answers = self._words.answers()
+            answers = self._control.answers()
         except self._mpi.Exception as error:
             self._require_no_failure()
             return self._lost(error)
@@ -407,7 +407,7 @@ class MpiFabric:
             why = f"all processes wait for each other: {said}"
         return RankError(
             f"nothing came from {' and '.join(map(self.describe, missing)) or 'the network'} for {seconds:.0f} s in "
-            f"collective {self._number}, {self._words.now[1]}: {why}"
+            f"collective {self._number}, {self._control.now[1]}: {why}"
         )
 
     def _dead(self) -> list[int]:
@@ -419,7 +419,7 @@ class MpiFabric:
             return []
 
     def _place(self) -> str:
-        return f"in collective {self._number}, {self._words.now[1]}"
+        return f"in collective {self._number}, {self._control.now[1]}"
 
     def _died(self, processes: Sequence[int]) -> RankError:
         who = " and ".join(map(self.describe, processes))
