@@ -39,7 +39,6 @@ from ..transforms.control import bodies_of
 from .dependence import Dependence, Fact
 from .dependence.fact import Span, plain
 from .dependence.regions import equal_proved
-from .dependence.rules import KINDS, RULES
 from .domain import Domain, OpCall, Rule
 from .interpretation import Interpretation
 
@@ -68,13 +67,13 @@ class RowReads(Dependence):
 
     name = "rows"
     rules: ClassVar[Mapping[Primitive, Rule]] = {
-        **RULES,
+        **Dependence.rules,
         BATCH_NORM: _each_row,
         **{each: lambda domain, call, facts: [plain(call.outputs[0].shape, domain.outer)] for each in BY_NAME.values()},
         VARY: lambda domain, call, facts: facts[:1],
         VARY_LIKE: lambda domain, call, facts: facts[:1],
     }
-    kinds = KINDS
+    kinds = Dependence.kinds
 
     @override
     def finished(self, call: OpCall, facts: Sequence[Fact], results: Sequence[Fact]) -> Sequence[Fact]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,13 +11,27 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from ...ops.body import BodyConstant
+from ...ops.convolution import CONV, CONV_TRANSPOSE
 from ...ops.dims import Dim, DimExpr
 from ...ops.dims.polynomial import names_of
-from ...ops.reduction import REDUCE_MAX
+from ...ops.factorization import EIGH, QR, SVD
+from ...ops.fourier import FFT, IRFFT, RFFT
+from ...ops.indexing import GATHER_ROWS, SCATTER_ADD_ROWS
+from ...ops.layout import BROADCAST_TO, PERMUTE, RESHAPE
+from ...ops.linalg import CHOLESKY, COFACTOR, DET, SLOGDET, SOLVE, TRIANGULAR_SOLVE
+from ...ops.logic import DETACH, FULL, IOTA
+from ...ops.matmul import BMM, MATMUL
+from ...ops.pooling import AVG_POOL, AVG_POOL_GRAD, MAX_POOL, MAX_POOL_GATHER, MAX_POOL_SCATTER
+from ...ops.primitive import Kind, Primitive
+from ...ops.random import RAND_NORMAL, RAND_UNIFORM
+from ...ops.reduction import ARGMAX, REDUCE_MAX, REDUCE_SUM
+from ...ops.sequence import ARGSORT, CUMSUM, LINEAR_RECURRENCE
+from ...ops.slicing import CONCAT, PAD, SLICE
 from ...ops.types import DType, Shape, TensorType, dtype_name
-from ..domain import Domain, OpCall
+from ..domain import Domain, OpCall, Rule
 from ..ranges.fact import FloatLimits, ValueRange, limits_of
 from .cuts import aligned, recut
+from .elementwise import pointwise
 from .fact import (
     NAN,
     Affine,
@@ -34,7 +48,22 @@ from .fact import (
     same_fact,
     settled,
 )
+from .layout import (
+    broadcast_to,
+    concat,
+    draw,
+    full,
+    gather_rows,
+    iota,
+    pad,
+    permute,
+    reshape,
+    scatter_add_rows,
+    slice_,
+    unchanged,
+)
 from .masks import Level, misses_a_row
+from .reduction import convolve, mixes, multiplied, order, pool, reduce, running
 from .regions import (
     ANYWHERE,
     NONE,
@@ -47,7 +76,6 @@ from .regions import (
     region,
     same,
 )
-from .rules import KINDS, RULES
 
 __all__ = ["FINITE_MASK", "MASKED_ROW", "Dependence", "Fact"]
 
@@ -99,8 +127,8 @@ class Dependence(Nested):
 
     name = "dependence"
     asks = ("levels", "ranges")
-    rules = RULES
-    kinds: ClassVar = KINDS
+    rules: ClassVar[Mapping[Primitive, Rule]]
+    kinds: ClassVar = {Kind.POINTWISE: pointwise}
 
     def __init__(
         self,
@@ -349,3 +377,39 @@ def _around(mask: npt.NDArray[np.bool_], first: int) -> Region | None:
             if low > 1 - mask.shape[b]:
                 differences.append(Difference(first + b, first + a, -low))
     return region(*differences) if differences else None
+
+
+# Rules by which ops read, by primitive; pointwise ops have one rule by their kind -------------------------------------
+
+
+def _plane(call: OpCall) -> tuple[int, ...]:
+    return tuple(range(-len(call.static["kernel"]), 0))
+
+
+_FACTORED = (SOLVE, TRIANGULAR_SOLVE, CHOLESKY, DET, COFACTOR, SLOGDET, EIGH, QR, SVD)
+Dependence.rules = {
+    DETACH: unchanged,
+    FULL: full,
+    IOTA: iota,
+    **dict.fromkeys((RAND_UNIFORM, RAND_NORMAL), draw),
+    PERMUTE: permute,
+    RESHAPE: reshape,
+    BROADCAST_TO: broadcast_to,
+    CONCAT: concat,
+    SLICE: slice_,
+    PAD: pad,
+    **dict.fromkeys((REDUCE_SUM, REDUCE_MAX, ARGMAX), reduce),
+    **dict.fromkeys((MATMUL, BMM), multiplied),
+    **dict.fromkeys((CUMSUM, LINEAR_RECURRENCE), running),
+    ARGSORT: order,
+    GATHER_ROWS: gather_rows,
+    SCATTER_ADD_ROWS: scatter_add_rows,
+    CONV: convolve(transposed=False),
+    CONV_TRANSPOSE: convolve(transposed=True),
+    **dict.fromkeys((MAX_POOL, AVG_POOL), pool),
+    **dict.fromkeys((AVG_POOL_GRAD, MAX_POOL_SCATTER, MAX_POOL_GATHER), mixes(_plane)),
+    # the axis, and the one of real and imaginary parts
+    **dict.fromkeys((FFT, IRFFT), mixes(lambda call: (call.static["axis"], -1))),
+    RFFT: mixes(lambda call: (call.static["axis"],)),
+    **dict.fromkeys(_FACTORED, mixes(lambda call: (-2, -1))),
+}

@@ -74,7 +74,7 @@ def order(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[F
     return found and [fact._replace(value=number_below(call.inputs[0].shape[axis])) for fact in found]
 
 
-def matmul(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
+def multiplied(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
     """(..., m, k) and (..., k, n): of products over m, k and n, the sum over k."""
     rank = len(call.inputs[0].shape)
     batch = list(range(rank - 2))

@@ -17,7 +17,7 @@ from ...ops.transform import Box, map_boxes
 from ...ops.trees import Structure, unflatten
 from ...ops.types import TensorType, is_float
 from ...transforms.interpreter import Interpreter, Wrapper, run_closed
-from . import control, elementwise, products, reduction
+from . import control, elementwise, reduction
 from .interpreter import Interval, Intervals, rounded_ends
 
 _LEAKED = "a ref of bounds was used after they were taken; return it from the bounded function instead"
@@ -70,7 +70,7 @@ def shown(ops: Interpreter[Any], x: Interval[Any]) -> Box:
 
 Rule: TypeAlias = Callable[..., Sequence[Any]]
 
-_FAMILIES = (elementwise, control, products, reduction)
+_FAMILIES = (elementwise, control, reduction)
 
 RULES: dict[Primitive, Rule] = {}
 for _family in _FAMILIES:

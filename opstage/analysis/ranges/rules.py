@@ -17,6 +17,7 @@ from ...ops import (
     layout,
     logic,
     loss,
+    matmul,
     pooling,
     random,
     reduction,
@@ -25,8 +26,6 @@ from ...ops import (
     slicing,
     transcendental,
 )
-from ...ops import attention as biased_attention
-from ...ops import matmul as linalg
 from ...ops.monotone import MONOTONE, corners, power_operands
 from ...ops.primitive import Primitive
 from ...ops.types import is_float
@@ -292,6 +291,10 @@ def _softplus(x: float) -> float:
     return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
 
 
+_LINEAR = (
+    *(convolution.CONV_TRANSPOSE, convolution.CONV_KERNEL_GRAD, fourier.FFT, fourier.RFFT, fourier.IRFFT),
+    *(pooling.AVG_POOL_GRAD, pooling.MAX_POOL_SCATTER, indexing.SCATTER_ADD_ROWS),
+)
 RULES: Final[Mapping[Primitive, Rule]] = {
     elementwise.ADD: element_rules.add,
     elementwise.SUB: element_rules.sub,
@@ -323,13 +326,10 @@ RULES: Final[Mapping[Primitive, Rule]] = {
     transcendental.LOG1P: logarithm(math.log1p, "log1p", pole=-1.0),
     transcendental.LOG2: logarithm(math.log2, "log2"),
     transcendental.LOG10: logarithm(math.log10, "log10"),
-    rounding.FLOOR: whole,
-    rounding.ROUND: whole,
+    **dict.fromkeys((rounding.FLOOR, rounding.ROUND), whole),
     rounding.MOD: remainder,
     rounding.FLOOR_DIVIDE: quotient,
-    logic.LESS: conditions.compared,
-    logic.LESS_EQUAL: conditions.compared,
-    logic.EQUAL: conditions.compared,
+    **dict.fromkeys((logic.LESS, logic.LESS_EQUAL, logic.EQUAL), conditions.compared),
     logic.LOGICAL_AND: conditions.both,
     logic.LOGICAL_NOT: conditions.inverted,
     logic.SELECT: conditions.select,
@@ -339,41 +339,28 @@ RULES: Final[Mapping[Primitive, Rule]] = {
     logic.IOTA: reduction_rules.iota,
     random.RAND_UNIFORM: reduction_rules.uniform,
     random.RAND_NORMAL: reduction_rules.normal,
-    layout.PERMUTE: reduction_rules.moved,
+    **dict.fromkeys((layout.PERMUTE, slicing.SLICE, pooling.MAX_POOL_GATHER), reduction_rules.moved),
     layout.RESHAPE: reduction_rules.reshape,
     layout.BROADCAST_TO: reduction_rules.broadcast_to,
-    slicing.SLICE: reduction_rules.moved,
     slicing.CONCAT: reduction_rules.concat,
     slicing.PAD: reduction_rules.pad,
     reduction.REDUCE_SUM: reduction_rules.reduce_sum,
     reduction.REDUCE_MEAN: reduction_rules.reduce_mean,
     reduction.REDUCE_MAX: reduction_rules.reduce_max,
-    reduction.ARGMAX: reduction_rules.place,
-    sequence.ARGSORT: reduction_rules.place,
+    **dict.fromkeys((reduction.ARGMAX, sequence.ARGSORT), reduction_rules.place),
     sequence.LINEAR_RECURRENCE: reduction_rules.recurrence,
     sequence.CUMSUM: reduction_rules.cumsum,
-    sequence.CUMPROD: reduction_rules.product_of_all,
-    sequence.REDUCE_PROD: reduction_rules.product_of_all,
-    linalg.MATMUL: reduction_rules.matmul,
-    linalg.BMM: reduction_rules.matmul,
+    **dict.fromkeys((sequence.CUMPROD, sequence.REDUCE_PROD), reduction_rules.product_of_all),
+    **dict.fromkeys((matmul.MATMUL, matmul.BMM), reduction_rules.matmul),
     activation.RELU: element_rules.relu,
-    attention.SCALED_DOT_PRODUCT_ATTENTION: reduction_rules.attention,
-    attention.SCALED_DOT_PRODUCT_ATTENTION_GRAD: reduction_rules.attention_grad,
-    biased_attention.BIASED_ATTENTION: reduction_rules.attention,
-    biased_attention.BIASED_ATTENTION_GRAD: reduction_rules.attention_grad,
-    loss.CROSS_ENTROPY: reduction_rules.cross_entropy,
-    loss.CROSS_ENTROPY_GRAD: reduction_rules.cross_entropy,
+    **dict.fromkeys((attention.SCALED_DOT_PRODUCT_ATTENTION, attention.BIASED_ATTENTION), reduction_rules.attention),
+    **dict.fromkeys(
+        (attention.SCALED_DOT_PRODUCT_ATTENTION_GRAD, attention.BIASED_ATTENTION_GRAD), reduction_rules.attention_grad
+    ),
+    **dict.fromkeys((loss.CROSS_ENTROPY, loss.CROSS_ENTROPY_GRAD), reduction_rules.cross_entropy),
     convolution.CONV: reduction_rules.conv,
-    convolution.CONV_TRANSPOSE: reduction_rules.linear_finite,
-    convolution.CONV_KERNEL_GRAD: reduction_rules.linear_finite,
-    fourier.FFT: reduction_rules.linear_finite,
-    fourier.RFFT: reduction_rules.linear_finite,
-    fourier.IRFFT: reduction_rules.linear_finite,
     pooling.MAX_POOL: reduction_rules.max_pool,
     pooling.AVG_POOL: reduction_rules.avg_pool,
-    pooling.AVG_POOL_GRAD: reduction_rules.linear_finite,
-    pooling.MAX_POOL_SCATTER: reduction_rules.linear_finite,
-    pooling.MAX_POOL_GATHER: reduction_rules.moved,
     indexing.GATHER_ROWS: reduction_rules.gather_rows,
-    indexing.SCATTER_ADD_ROWS: reduction_rules.linear_finite,
+    **dict.fromkeys(_LINEAR, reduction_rules.linear_finite),
 }

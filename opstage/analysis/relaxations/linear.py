@@ -22,7 +22,7 @@ from ...ops.reduction import REDUCE_SUM, SOFTMAX
 from ...ops.slicing import CONCAT, PAD, SLICE
 from ...ops.types import FLOAT32, TensorType, is_float
 from ..intervals.interpreter import TINY, Interval, eps_of, gamma, up
-from ..intervals.products import PRODUCT_TERMS, SUM_TERMS
+from ..intervals.reduction import PRODUCT_TERMS, SUM_TERMS
 from . import unary
 from .interpreter import Related, Relaxed, double, magnitude, rounded
 
