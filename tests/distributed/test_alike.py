@@ -11,6 +11,7 @@ import pytest
 import opstage
 from opstage import Options, Spec, derived
 from opstage.training.validate import check_step
+from tests.distributed.compared import assert_close
 
 ROWS = 8
 
@@ -26,10 +27,7 @@ def _data(ops: Any, params: Any, x: Any, y: Any) -> Any:
 def _plus(penalty: Callable[..., Any]) -> Callable[..., Any]:
     """The loss of a batch and what this makes of the parameters."""
 
-    def loss(ops: Any, params: Any, x: Any, y: Any) -> Any:
-        return ops.add(_data(ops, params, x, y), penalty(ops, params))
-
-    return loss
+    return lambda ops, params, x, y: ops.add(_data(ops, params, x, y), penalty(ops, params))
 
 
 def _summed(ops: Any, params: Any) -> Any:
@@ -114,8 +112,7 @@ def test_what_counts_it_once_has_the_numbers_of_one_rank(loss: Callable[..., Any
     for on in ("", mesh):
         trainer = _trainer(loss, on)
         found.append([trainer.step(0.5, *_batch()), *trainer.get_params().values()])
-    for of_ranks, alone in zip(*reversed(found), strict=True):
-        np.testing.assert_allclose(of_ranks, alone, rtol=1e-12)
+    assert_close(*reversed(found), rtol=1e-12)
     specs = Spec("B 5"), Spec("B", "int64")
     assert check_step(loss, {"w": (3, 5), "b": (3,)}, *specs, options=Options(mesh="data=N")).ok
 

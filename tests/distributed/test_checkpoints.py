@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import gc
-import hashlib
 import json
 import tracemalloc
 from pathlib import Path
@@ -23,6 +22,7 @@ from opstage.tensors import stream
 from opstage.training import checkpoint
 from opstage.training.state import OptimizerState
 from opstage.training.trainer import ScalarTrainer
+from tests.distributed.compared import digest
 from tests.distributed.threads import on_processes
 
 LAYERS, WIDTH = 12, 256
@@ -148,7 +148,7 @@ def test_a_run_goes_on_to_the_same_bits_whatever_it_keeps(tmp_path: Path) -> Non
         assert state_now is not None
         trainer.advance(RULE, state_now, batch())
         leaves = [*trainer.get_params(), *[slot for slots in state_now.slots for slot in slots]]
-        digests.add(hashlib.sha256(b"".join(leaf.tobytes() for leaf in leaves)).hexdigest())
+        digests.add(digest(leaves))
     assert len(digests) == 1
 
 

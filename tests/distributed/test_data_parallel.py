@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from fractions import Fraction
 from functools import partial
@@ -18,20 +17,12 @@ from opstage.models import mlp, model
 from opstage.ops.collective import ALL_REDUCE
 from opstage.ops.protocol import Aux
 from opstage.ops.trees import flatten
+from tests.distributed.compared import assert_close, digest, noting, rows_of
 
 MODELS = ("mlp", "cnn", "gpt", "lstm", "vit", "resnet", "unet", "vae", "pinn")
 ROWS = 8
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is never used")
-
-
-def rows_of(specs: Any, rng: np.random.Generator) -> list[Any]:
-    rows = []
-    for spec in specs:
-        shape = [int(e) if str(e).isdecimal() else ROWS for e in spec.entries]
-        draw = rng.integers(0, 8, shape) if spec.dtype == "int64" else 0.3 * rng.standard_normal(shape)
-        rows.append(draw)
-    return rows
 
 
 def trained(name: str, mesh: str, steps: int = 2, **options: Any) -> tuple[list[float], Any]:
@@ -42,7 +33,9 @@ def trained(name: str, mesh: str, steps: int = 2, **options: Any) -> tuple[list[
     params = init.build(made.init, seed=0, dtype="float64")
     trainer = opstage.scalar_trainer(made.loss, params, *made.batch, options=how, state=state)
     rng = np.random.default_rng(0)
-    losses = [float(trainer.adamw_step(1e-3, 0.9, 0.999, 1e-8, 0.01, *rows_of(made.batch, rng))) for _ in range(steps)]
+    losses = [
+        float(trainer.adamw_step(1e-3, 0.9, 0.999, 1e-8, 0.01, *rows_of(made.batch, rng, ROWS))) for _ in range(steps)
+    ]
     return losses, [np.array(leaf) for leaf in flatten((trainer.get_params(), trainer.state))[0]]
 
 
@@ -52,12 +45,7 @@ def test_a_mesh_gives_the_numbers_of_one_rank(name: str) -> None:
     alone, leaves = trained(name, "")
     losses, of_ranks = trained(name, "data=4")
     np.testing.assert_allclose(losses, alone, rtol=1e-9)
-    for found, expected in zip(of_ranks, leaves, strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
-
-
-def digest(leaves: list[Any]) -> str:
-    return hashlib.sha256(b"".join(np.ascontiguousarray(leaf).tobytes() for leaf in leaves)).hexdigest()
+    assert_close(of_ranks, leaves, rtol=1e-6, atol=1e-7)
 
 
 def test_two_runs_have_the_same_bits() -> None:
@@ -69,8 +57,7 @@ def test_a_compiled_step_of_all_ranks_is_one_program(name: str) -> None:
     eager, leaves = trained(name, "data=2")
     compiled, others = trained(name, "data=2", steps=2, backend="compiled")
     np.testing.assert_allclose(compiled, eager, rtol=1e-12)
-    for found, expected in zip(others, leaves, strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+    assert_close(others, leaves, rtol=1e-9, atol=1e-12)
 
 
 X = np.random.default_rng(1).standard_normal((8, 3))
@@ -191,18 +178,13 @@ def test_accumulated_parts_are_exactly_the_large_batch(backend: str, zero: int) 
 
 @pytest.mark.parametrize("backend", ["eager", "compiled"])
 def test_gradients_of_all_parts_are_summed_once(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    within, summed = Ranks.collective, Counter[tuple[int, ...]]()
-
-    def counted(self: Any, primitive: Any, refs: Any, static: Any) -> Any:
-        if primitive is ALL_REDUCE:
-            summed[refs[0].shape] += 1
-        return within(self, primitive, refs, static)
-
-    monkeypatch.setattr(Ranks, "collective", counted)
+    made = Counter[Any]()
+    count = lambda found, this, primitive, refs, static: made.update([(primitive, refs[0].shape)])  # noqa: E731
+    noting(monkeypatch, Ranks, "collective", count)
     options = Options(mesh="data=2", backend=backend)  # type: ignore[arg-type]
     trainer = opstage.scalar_trainer(_counted, {"w": np.eye(3)}, options=options, accumulate=2)
     trainer.step(0.1, X, LABELS)
-    assert summed[3, 3] == 1
+    assert made[ALL_REDUCE, (3, 3)] == 1
 
 
 def test_fit_and_its_checkpoints_know_nothing_of_the_mesh(tmp_path: Any) -> None:
@@ -212,8 +194,7 @@ def test_fit_and_its_checkpoints_know_nothing_of_the_mesh(tmp_path: Any) -> None
     how = {"config": mlp.Config(inputs=(4,), classes=2), "batch_size": 8, "progress": False}
     meshes = [Options(dtype="float64", mesh=text) for text in ("data=2", "")]
     runs = [opstage.fit("mlp", rows, epochs=2, options=each, **how) for each in meshes]
-    for first, second in zip(*(flatten(run.trainer.get_params())[0] for run in runs), strict=True):
-        np.testing.assert_allclose(first, second, rtol=1e-8, atol=1e-10)
+    assert_close(*(flatten(run.trainer.get_params())[0] for run in runs), rtol=1e-8, atol=1e-10)
     kept = opstage.fit("mlp", rows, epochs=1, options=meshes[0], out=tmp_path / "run", **how)
     alone = opstage.load(tmp_path / "run", options=meshes[1])
     np.testing.assert_allclose(alone.predict(rows["x"])["class"], kept.predict(rows["x"])["class"])
@@ -338,5 +319,4 @@ def test_what_a_loss_reads_of_python_may_change(
         before = trainer.backward(X, LABELS)["w"]
         monkeypatch.setitem(FLAGS, name, value)
         gradients.append((before, trainer.backward(X, LABELS)["w"]))
-    for alone, of_ranks in zip(*gradients, strict=True):
-        np.testing.assert_allclose(of_ranks, alone, rtol=1e-12)
+    assert_close(*reversed(gradients), rtol=1e-12)

@@ -12,6 +12,7 @@ import opstage
 from opstage import Options, Spec, ValidationError, check_step, transform
 from opstage.models import parallel
 from opstage.ops.derived import all_mean
+from tests.distributed.compared import assert_close
 
 X, Y = np.random.default_rng(0).normal(size=(8, 6)), np.random.default_rng(1).normal(size=(8, 6))
 PARAMS = {
@@ -134,8 +135,7 @@ def steps(loss: Callable[..., Any], options: Options, params: Any = PARAMS) -> l
 @pytest.mark.parametrize(("loss", "mesh"), MESHES, ids=lambda each: getattr(each, "__name__", each))
 def test_it_has_the_numbers_of_one_rank(loss: Callable[..., Any], mesh: str, backend: str) -> None:
     alone = steps(loss, Options(dtype="float64"))
-    for own, one in zip(steps(loss, Options(mesh=mesh, backend=backend, dtype="float64")), alone, strict=True):
-        np.testing.assert_allclose(own, one, rtol=1e-11, atol=1e-13)
+    assert_close(steps(loss, Options(mesh=mesh, backend=backend, dtype="float64")), alone, rtol=1e-11, atol=1e-13)
 
 
 SHARDED = {
@@ -150,16 +150,14 @@ SHARDED = {
 def test_sharded_it_has_the_numbers_of_one_rank(loss: Callable[..., Any], zero: int, backend: str) -> None:
     alone = steps(loss, Options(dtype="float64"), SHARDED)
     own = steps(loss, Options(mesh="data=2", zero=zero, backend=backend, dtype="float64"), SHARDED)
-    for one, other in zip(alone, own, strict=True):
-        np.testing.assert_allclose(other, one, rtol=1e-11, atol=1e-13)
+    assert_close(own, alone, rtol=1e-11, atol=1e-13)
 
 
 @pytest.mark.parametrize("loss", [gradient_penalty, directional], ids=lambda loss: loss.__name__)
 def test_in_parts(loss: Callable[..., Any]) -> None:
     """With parameters that vary already, whose gradients are summed once for all parts of a batch."""
     alone = steps(loss, Options(dtype="float64", accumulate=2))
-    for own, one in zip(steps(loss, Options(mesh="data=2", dtype="float64", accumulate=2)), alone, strict=True):
-        np.testing.assert_allclose(own, one, rtol=1e-11, atol=1e-13)
+    assert_close(steps(loss, Options(mesh="data=2", dtype="float64", accumulate=2)), alone, rtol=1e-11, atol=1e-13)
 
 
 def of_own_rows(ops: Any, p: Any, x: Any, y: Any) -> Any:

@@ -16,35 +16,26 @@ from opstage.distributed.exchanges import Coming, Sum
 from opstage.distributed.meetings import Prepared
 from opstage.interpreters.graph import rank_programs
 from opstage.interpreters.graph.cpu.plan import CpuPlan
-from opstage.interpreters.graph.executor import CpuExecutor
 from opstage.interpreters.graph.rank_schedule import Begin, End
 from opstage.ops.collective import ALL_REDUCE, REDUCE_SCATTER
 from opstage.ops.primitive import Kind
+from tests.distributed.compared import noting
 from tests.distributed.test_processes import trained
 from tests.distributed.threads import Threads, on_processes
 
 
 class Seen:
-    """The steps of one process: their orders, and the memory that they compute in."""
+    """The orders of the steps of one process."""
 
     def __init__(self, patch: pytest.MonkeyPatch, zero: int, bucket: str):
         self.orders: list[Sequence[Any]] = []
-        self.arena = 0
-        within, made = rank_programs.overlapped, CpuExecutor.__init__
 
-        def order(lowered: Any, groups: Any, hosting: Any, bucket: int) -> Any:
-            found = within(lowered, groups, hosting, bucket)
+        def order(found: Any, lowered: Any, groups: Any, hosting: Any, bucket: int) -> None:
             if hosting.fabric.process == 0:
                 self.orders.append(found)
-            return found
-
-        def executor(this: Any, *arguments: Any) -> None:
-            made(this, *arguments)
-            self.arena = max(self.arena, this.plan.arena_bytes)
 
         with patch.context() as here:
-            here.setattr(rank_programs, "overlapped", order)
-            here.setattr(CpuExecutor, "__init__", executor)
+            noting(here, rank_programs, "overlapped", order)
             on_processes(2, lambda _: trained("mlp", "data=2", "compiled", zero=zero, bucket=bucket, steps=1))
         self.step = max(self.orders, key=len)
 
@@ -130,13 +121,7 @@ def test_a_small_step_is_two_exchanges_of_what_its_targets_count_and_of_all_the_
 
 def test_sums_of_ranks_are_written_where_they_stand_in_one_vector(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
-    begin = Sum.begin
-
-    def begun(this: Sum, values: Sequence[Any], into: Sequence[Any]) -> Any:
-        seen.extend(values)
-        return begin(this, values, into)
-
-    monkeypatch.setattr(Sum, "begin", begun)
+    noting(monkeypatch, Sum, "begin", lambda made, this, values, *into: seen.extend(values))
     on_processes(2, lambda _: trained("mlp", "data=4", "compiled", bucket="1MiB", steps=1))
     vectors = [value for value in seen if value.ndim == 1 and value.size > 1000]
     assert len(vectors) == 4  # a rank's on each of two that each process hosts
@@ -145,17 +130,11 @@ def test_sums_of_ranks_are_written_where_they_stand_in_one_vector(monkeypatch: p
 
 @pytest.mark.parametrize("zero", [0, 2, 3])
 def test_what_fills_a_bucket_by_itself_is_sent_as_it_is(monkeypatch: pytest.MonkeyPatch, zero: int) -> None:
-    sent: list[tuple[Any, list[Any]]] = []
-    joined = Bucket._joined
-
-    def noted(this: Bucket, xs: Sequence[Any]) -> Any:
-        vector = joined(this, xs)
-        sent.append((vector, [x for x in xs if x.nbytes >= 4096]))
-        return vector
-
-    monkeypatch.setattr(Bucket, "_joined", noted)
+    sent: list[tuple[Any, Any]] = []
+    noting(monkeypatch, Bucket, "_joined", lambda vector, this, xs: sent.append((vector, xs)))
     on_processes(2, lambda _: trained("mlp", "data=2", zero=zero, bucket="4KiB", steps=1))
-    large = [(vector, xs) for vector, xs in sent if xs]
+    large = [(vector, [x for x in xs if x.nbytes >= 4096]) for vector, xs in sent]
+    large = [(vector, xs) for vector, xs in large if xs]
     assert len(large) >= 4  # of two layers, on two processes
     for vector, (x, *others) in large:
         assert not others and np.shares_memory(vector, x)
@@ -171,14 +150,7 @@ def test_parts_go_by_prepared_exchanges(monkeypatch: pytest.MonkeyPatch, zero: i
 
     monkeypatch.setattr(meeting, "_begin", general)
     sent: list[tuple[Any, Sequence[Any]]] = []
-    joined = Coming.joined
-
-    def noted(this: Coming, process: int, members: Sequence[Any]) -> Any:
-        made = joined(this, process, members)
-        sent.append((made, members))
-        return made
-
-    monkeypatch.setattr(Coming, "joined", noted)
+    noting(monkeypatch, Coming, "joined", lambda made, this, process, members: sent.append((made, members)))
     on_processes(2, lambda _: trained("mlp", "data=2", "compiled", zero=zero, bucket=bucket, steps=1))
     assert sent
     assert all(np.shares_memory(made, members[0]) for made, members in sent if len(members) == 1)
@@ -186,13 +158,7 @@ def test_parts_go_by_prepared_exchanges(monkeypatch: pytest.MonkeyPatch, zero: i
 
 def test_an_exchange_is_prepared_once_for_all_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
-    create = Prepared._exchange
-
-    def noted(this: Prepared, call: str, *arguments: Any) -> Any:
-        made.append(call)
-        return create(this, call, *arguments)
-
-    monkeypatch.setattr(Prepared, "_exchange", noted)
+    noting(monkeypatch, Prepared, "_exchange", lambda found, this, call, *arguments: made.append(call))
     counts = []
     for steps in (1, 4):
         made.clear()
@@ -205,13 +171,7 @@ def test_an_exchange_is_prepared_once_for_all_steps(monkeypatch: pytest.MonkeyPa
 def test_what_others_may_read_is_not_overwritten_in_the_same_run(zero: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """MPI reads the operands of a begun sum where they stand, until it ends."""
     plans: list[CpuPlan] = []
-    made = CpuPlan.__init__
-
-    def noted(this: CpuPlan, *arguments: Any, **more: Any) -> None:
-        made(this, *arguments, **more)
-        plans.append(this)
-
-    monkeypatch.setattr(CpuPlan, "__init__", noted)
+    noting(monkeypatch, CpuPlan, "__init__", lambda made, this, *arguments: plans.append(this))
     on_processes(2, lambda _: trained("gpt", "data=2", "compiled", zero=zero, bucket="64KiB", steps=1))
     begun = 0
     for plan in plans:

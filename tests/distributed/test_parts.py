@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import hashlib
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from opstage.distributed import sharded_parameters as regather
 from opstage.models import model
 from opstage.ops.trees import flatten
 from opstage.training.state import RunningAverage
+from tests.distributed.compared import digest, noting, rows_of
 
 RULE = optim.adamw(1e-2)
 rng = np.random.default_rng(7)
@@ -61,10 +61,6 @@ def leaves(trainer: Any) -> list[Any]:
     return [np.asarray(leaf) for leaf in flatten(trainer.get_params())[0]]
 
 
-def bits(arrays: list[Any]) -> str:
-    return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("mesh", ["data=2", "data=6"])
 @pytest.mark.filterwarnings("ignore:.*never")
@@ -75,7 +71,7 @@ def test_the_bits_of_whole_parameters(mesh: str, dtype: str) -> None:
         state = trainer.init_optim(RULE)
         losses = [trainer.advance(RULE, state, X, Y).loss.tobytes() for _ in range(3)]
         kept = [trainer.forward(X, Y).tobytes(), *[g.tobytes() for g in flatten(trainer.backward(X, Y))[0]]]
-        found.add((bits(leaves(trainer)), *losses, *kept))
+        found.add((digest(leaves(trainer)), *losses, *kept))
     assert len(found) == 1
 
 
@@ -98,7 +94,7 @@ def test_what_is_read_written_and_averaged_between_steps() -> None:
         averaged = trainer.evaluate_at(average, lambda ops, params, x, y: params["in"], X, Y)
         exported = trainer.export_average(average)
         assert (exported["in"] == averaged).all()
-        found.add(bits([scores, *exported.values(), *leaves(trainer), *trainer.export().params.values()]))
+        found.add(digest([scores, *exported.values(), *leaves(trainer), *trainer.export().params.values()]))
     assert len(found) == 1
 
 
@@ -116,20 +112,17 @@ def test_shipped_models_have_the_same_bits(name: str) -> None:
             options=Options(mesh="data=2", zero=zero),
             state=state,
         )
-        rows, draws = [], np.random.default_rng(0)
-        for spec in made.batch:
-            shape = [int(e) if str(e).isdecimal() else 4 for e in spec.entries]
-            rows.append(draws.integers(0, 8, shape) if spec.dtype == "int64" else 0.3 * draws.standard_normal(shape))
+        rows = rows_of(made.batch, np.random.default_rng(0), 4)
         for _ in range(2):
             trainer.adamw_step(1e-3, 0.9, 0.999, 1e-8, 0.01, *rows)
         arrays = [np.asarray(leaf) for leaf in flatten((trainer.get_params(), trainer.state))[0] if leaf is not None]
-        found.append(bits(arrays))
+        found.append(digest(arrays))
     assert found[0] == found[1]
 
 
 @pytest.mark.filterwarnings("ignore:.*never")
 def test_in_parts_of_a_batch() -> None:
-    assert len({bits(_accumulated(zero)) for zero in (0, 2, 3)}) == 1
+    assert len({digest(_accumulated(zero)) for zero in (0, 2, 3)}) == 1
 
 
 def _accumulated(zero: int) -> list[Any]:
@@ -148,17 +141,11 @@ def _accumulated(zero: int) -> list[Any]:
 @pytest.mark.filterwarnings("ignore:.*never")
 def test_no_two_are_whole_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step gathers a parameter again where the backward pass reads it, and leaves parts."""
-    made: list[int] = []
-    whole = regather.Regathering.made
-
-    def counted(self: Any, make: Any) -> Any:
-        made.append(1)
-        return whole(self, make)
-
+    made: list[Any] = []
     trainer = begun("data=2", 3)
     state = trainer.init_optim(RULE)
     trainer.advance(RULE, state, X, Y)
-    monkeypatch.setattr(regather.Regathering, "made", counted)
+    noting(monkeypatch, regather.Regathering, "made", lambda *call: made.append(call))
     trainer.advance(RULE, state, X, Y)
     assert len(made) > 5
     gc.collect()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from functools import cache
 from typing import Any
 
@@ -18,6 +17,7 @@ from opstage.models import gpt, model
 from opstage.ops.mesh import Mesh
 from opstage.ops.trees import flatten
 from tests.distributed.cases import CASES, Case
+from tests.distributed.compared import digest, rows_of
 from tests.distributed.threads import Threads, on_processes
 
 SMALL = gpt.Config(width=32, depth=2, heads=4, hidden=32, length=16)
@@ -36,10 +36,7 @@ def found(case: Case, mesh: str, dtype: str, backend: str) -> list[bytes]:
     values = [rng.standard_normal(shape) for _ in range(ranks)] if case.varies else [rng.standard_normal(shape)] * ranks
     x = ops.each([ops.inner.put(values[rank]) for rank in ops.hosted])
 
-    def run(outer: Any, x: Any) -> Any:
-        return (case.call(outer, x),)
-
-    (out,) = ops.execute(run, (x,))
+    (out,) = ops.execute(lambda outer, x: (case.call(outer, x),), (x,))
     return [np.asarray(ops.inner.get(value)).tobytes() for value in ops.adopt(out).values]
 
 
@@ -61,17 +58,12 @@ def trained(
     how = Options(mesh=mesh, backend=backend, zero=zero, bucket=bucket)
     trainer = opstage.scalar_trainer(made.loss, init.build(made.init, seed=0), *made.batch, options=how, state=state)
     rng = np.random.default_rng(0)
-    losses = []
-    for _ in range(steps):
-        rows = []
-        for spec in made.batch:
-            shape = [int(e) if str(e).isdecimal() else 12 for e in spec.entries]
-            rows.append(rng.integers(0, 8, shape) if spec.dtype == "int64" else 0.3 * rng.standard_normal(shape))
-        losses.append(float(trainer.adamw_step(1e-3, 0.9, 0.999, 1e-8, 0.01, *rows)))
+    rule = (1e-3, 0.9, 0.999, 1e-8, 0.01)
+    losses = [float(trainer.adamw_step(*rule, *rows_of(made.batch, rng, 12))) for _ in range(steps)]
     leaves = [np.asarray(leaf) for leaf in flatten((trainer.get_params(), trainer.state))[0]]
     moments = trainer.export().moments["adamw"].slots.values()
     leaves += [slot for slots in moments for slot in slots]
-    return losses, hashlib.sha256(b"".join(leaf.tobytes() for leaf in leaves)).hexdigest()
+    return losses, digest(leaves)
 
 
 @cache
@@ -134,10 +126,7 @@ def test_a_bucket_of_any_size_has_the_same_bits(name: str, mesh: str, backend: s
     alone = on_one(name, mesh, backend)
     count = Mesh.parse(mesh).ranks
 
-    def run(_: Threads) -> tuple[list[float], str]:
-        return trained(name, mesh, backend, zero=zero, bucket=bucket)
-
-    assert on_processes(count, run) == [alone] * count
+    assert on_processes(count, lambda _: trained(name, mesh, backend, zero=zero, bucket=bucket)) == [alone] * count
 
 
 def test_the_bytes_of_a_sum_are_those_of_a_ring() -> None:

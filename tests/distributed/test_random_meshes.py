@@ -8,6 +8,7 @@ import pytest
 import opstage
 from opstage import Options, optim
 from opstage.ops.trees import flatten
+from tests.distributed.compared import assert_close
 from tests.distributed.random_programs import Drawn, drawn
 from tests.distributed.threads import Threads, on_processes
 from tests.searches import MARKS, share
@@ -71,5 +72,4 @@ def test_a_random_mesh_has_the_numbers_of_one_rank(seed: int) -> None:
         trainer = opstage.scalar_trainer(case.loss, case.params(), options=how)
         losses = [trainer.step(0.1, *case.batch(step)) for step in range(STEPS)]
         found.append([np.asarray(leaf) for leaf in flatten((losses, trainer.get_params()))[0]])
-    for of_one, of_mesh in zip(*found, strict=True):
-        np.testing.assert_allclose(of_mesh, of_one, rtol=1e-9, atol=1e-12)
+    assert_close(*reversed(found), rtol=1e-9, atol=1e-12)

@@ -12,6 +12,7 @@ import pytest
 
 import opstage
 from opstage import Accumulate, Aux, Options, UsageError, ValidationError
+from tests.distributed.compared import assert_close
 
 X, Y = np.random.default_rng(0).normal(size=(8, 6)), np.random.default_rng(1).normal(size=(8, 6))
 
@@ -58,8 +59,7 @@ def test_numbers_of_rows_are_followed(name: str) -> None:
     by = "sum" if name in ("mean of a sum", "sum of means") else "rows"
     for how in ({"mesh": "data=2"}, {"mesh": "data=4"}, {"accumulate": Accumulate(3, by=by)}):
         parts = how.pop("accumulate", None)
-        for own, one in zip(steps(loss, Options(dtype="float64", **how), parts), alone, strict=True):
-            np.testing.assert_allclose(own, one, rtol=1e-12)
+        assert_close(steps(loss, Options(dtype="float64", **how), parts), alone, rtol=1e-12)
 
 
 CONSTANTS = (257.0, 0.257, 1 / 257, 509.0, 0.509, 2.0, 0.5, 4.0, 8.0, 1 / 8, 3.0, 6.0, 1e-3, 127.0, 8191.0)
@@ -78,8 +78,7 @@ def test_a_constant_is_no_number_of_rows(constant: float) -> None:
             first += [steps(loss, Options(dtype="float64"), Accumulate(2, by=by), rate=1e-6)]
             first += [steps(loss, Options(dtype="float64", mesh="data=2"), rate=1e-6)]
             for each in first[1:]:
-                for own, one in zip(each, first[0], strict=True):
-                    np.testing.assert_allclose(own, one, rtol=1e-12)
+                assert_close(each, first[0], rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -19,19 +19,11 @@ from opstage.runs.processes import Processes
 from opstage.runs.settings import configure
 from opstage.runs.task import prepare
 from opstage.training.fit import EpochResult
+from tests.distributed.compared import rows_of
 from tests.distributed.threads import Threads, on_processes
 
 SMALL = gpt.Config(width=32, depth=1, heads=2, hidden=64, length=16, dropout=0.1)
 RULE = optim.adamw(lr=1e-3)
-
-
-def batch_of(made: Any) -> list[Any]:
-    rng = np.random.default_rng(0)
-    rows: list[Any] = []
-    for spec in made.batch:
-        shape = [int(e) if str(e).isdecimal() else 12 for e in spec.entries]
-        rows.append(rng.integers(0, 8, shape) if spec.dtype == "int64" else 0.3 * rng.standard_normal(shape))
-    return rows
 
 
 @pytest.mark.parametrize(
@@ -50,7 +42,7 @@ def batch_of(made: Any) -> list[Any]:
 )
 def test_a_step_sends_what_is_predicted(name: str, mesh: str, counts: tuple[int, ...], options: Any) -> None:
     made = model(name, SMALL) if name == "gpt" else model(name)
-    batch = batch_of(made)
+    batch = rows_of(made.batch, np.random.default_rng(0), 12)
     how = Options(mesh=mesh, **options)
 
     def trainer_of() -> Any:

@@ -21,6 +21,7 @@ from opstage.ops.dims import evaluate as at
 from opstage.training.validate import check_step, report_on
 from opstage.transforms.tracer import constants, evaluate
 from tests.distributed import test_bodies
+from tests.distributed.compared import noting
 from tests.distributed.mutants import mutants
 
 MODELS = ("mlp", "cnn", "gpt", "lstm", "vit", "resnet", "unet", "vae", "pinn")
@@ -54,13 +55,7 @@ def test_the_step_is_right_for_every_number_of_ranks(name: str) -> None:
 
 def test_the_calls_are_those_that_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Counter[str]()
-    within = Ranks.collective
-
-    def counted(self: Any, primitive: Any, refs: Any, static: Any) -> Any:
-        made[primitive.name] += 1
-        return within(self, primitive, refs, static)
-
-    monkeypatch.setattr(Ranks, "collective", counted)
+    noting(monkeypatch, Ranks, "collective", lambda found, this, primitive, *more: made.update([primitive.name]))
     trainer = opstage.scalar_trainer(
         _loss, {"w": np.ones((3, 5))}, Spec("B 5"), Spec("B", "int64"), options=Options(mesh="data=4")
     )

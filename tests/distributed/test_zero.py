@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from opstage.ops.dims import evaluate
 from opstage.ops.trees import flatten
 from opstage.optim import clip
 from opstage.training.validate import check_step
+from tests.distributed.compared import assert_close, digest
 
 CONFIG = gpt.Config(width=32, depth=1, heads=2, hidden=34, length=8)
 RULES = {
@@ -43,10 +43,9 @@ def begun(mesh: str, zero: int, **more: Any) -> Any:
     )
 
 
-def digest(trainer: Any, state: Any) -> str:
+def digest_of(trainer: Any, state: Any) -> str:
     """Of the parameters and of the optimizer's state, whole."""
-    leaves = [*flatten(trainer.get_params())[0], *(slot for each in state.slots for slot in each)]
-    return hashlib.sha256(b"".join(np.ascontiguousarray(leaf).tobytes() for leaf in leaves)).hexdigest()
+    return digest([*flatten(trainer.get_params())[0], *(slot for each in state.slots for slot in each)])
 
 
 def trained(rule: Any, mesh: str, zero: int, **more: Any) -> str:
@@ -54,7 +53,7 @@ def trained(rule: Any, mesh: str, zero: int, **more: Any) -> str:
     state = trainer.init_optim(rule)
     for batch in texts():
         state = trainer.step_with(rule, state, *batch)
-    return digest(trainer, state)
+    return digest_of(trainer, state)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +99,7 @@ def test_beside_tensor_parallel_weights_that_are_used_twice() -> None:
         state = trainer.init_optim(rule)
         for step in range(2):
             trainer.advance(rule, state, np.random.default_rng(step).standard_normal((8, 32)))
-        digests.add(digest(trainer, state))
+        digests.add(digest_of(trainer, state))
     assert len(digests) == 1
     report = check_step(_looped, params, Spec("B 32"), options=Options(mesh="data=4,model=2"))
     assert [s.calls for s in report.traffic.sendings if (s.name, s.axis) == ("all_reduce", "data")] == [4]
@@ -127,7 +126,7 @@ def test_in_a_loop(backend: str) -> None:
         trainer = opstage.scalar_trainer(_by_scan, params, options=Options(mesh="data=2", zero=zero, backend=backend))
         state = trainer.init_optim(RULES["adamw"])
         trainer.advance(RULES["adamw"], state, np.random.default_rng(1).standard_normal((8, 32)))
-        found.add(digest(trainer, state))
+        found.add(digest_of(trainer, state))
     assert len(found) == 1
 
 
@@ -166,11 +165,10 @@ def test_its_state_goes_on_on_any_mesh() -> None:
         again = trainer.import_optim(rule, moments)
         for batch in batches[1:]:
             trainer.advance(rule, again, *batch)
-        found.append((digest(trainer, again), flatten(trainer.get_params())[0]))
+        found.append((digest_of(trainer, again), flatten(trainer.get_params())[0]))
     assert found[0][0] == found[1][0] == found[2][0]
     for _, leaves in found[3:]:
-        for one, other in zip(leaves, found[0][1], strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-7, atol=1e-9)
+        assert_close(leaves, found[0][1], rtol=1e-7, atol=1e-9)
 
 
 def test_the_step_is_proved_and_its_memory_is_a_formula() -> None:

@@ -37,10 +37,6 @@ def contrast(across: bool, ops: Any, x: Any, y: Any) -> Any:
     return own - derived.logsumexp(ops, a @ ops.permute(b, axes=(1, 0)), axis=1)
 
 
-def centred(axis: int, ops: Any, x: Any) -> Any:
-    return x - wide(ops, ops.reduce_mean(x, axis=axis, keepdims=True), x)
-
-
 def normed(batch: bool, ops: Any, x: Any) -> Any:
     h = ops.conv(ops.const(FILTER), None, x, padding=1)
     return ops.batch_norm(h, None, None)[0] if batch else ops.group_norm(h, None, None, groups=2)
@@ -105,10 +101,6 @@ def gradients(shared: bool, ops: Any, x: Any) -> Any:
     return transform.grad(ops, loss, x)
 
 
-def softmaxed(axis: int, ops: Any, x: Any) -> Any:
-    return ops.softmax(x, axis=axis)
-
-
 def routed(capacity: bool, ops: Any, x: Any) -> Any:
     """The best expert's number; or that, for the first two of the batch that it has."""
     best = wide(ops, ops.reduce_max(x, axis=1, keepdims=True), x)
@@ -169,7 +161,7 @@ def _b(program: Program, right: Any, leaky: Any, *specs: Spec) -> Twins:
 
 BATCHES: dict[str, Twins] = {
     "pairs": _b(contrast, False, True, ROWS, ROWS),
-    "a mean taken off": _b(centred, 1, 0),
+    "a mean taken off": _b(lambda axis, ops, x: x - wide(ops, ops.reduce_mean(x, axis=axis, keepdims=True), x), 1, 0),
     "norms": _b(normed, False, True, IMAGES),
     "lengths": _b(clipped, False, True),
     "mixup": _b(mixed, 0, 1),
@@ -179,7 +171,7 @@ BATCHES: dict[str, Twins] = {
     "a diagonal": _b(diagonal, True, False),
     "labels": _b(picked, False, True, ROWS, LABELS),
     "gradients": _b(gradients, False, True),
-    "a softmax": _b(softmaxed, 1, 0),
+    "a softmax": _b(lambda axis, ops, x: ops.softmax(x, axis=axis), 1, 0),
     "experts": _b(routed, False, True),
     "a filter": _b(pooled, False, True),
     "whitening": _b(whitened, False, True),

@@ -22,10 +22,6 @@ from tests.facts.numerical_bugs import BUGS
 pytest.importorskip("onnx")
 
 
-def by_graph(program: Any, specs: Sequence[Spec], folder: Path) -> Report:
-    return report_of(opstage.record(program, *specs))
-
-
 def by_saved_graph(program: Any, specs: Sequence[Spec], folder: Path) -> Report:
     opstage.record(program, *specs).save(folder / "graph")
     return report_of(Graph.load(folder / "graph"))
@@ -38,7 +34,7 @@ def by_onnx(program: Any, specs: Sequence[Spec], folder: Path) -> Report:
 
 
 WAYS: dict[str, Callable[[Any, Sequence[Spec], Path], Report]] = {
-    "graph": by_graph,
+    "graph": lambda program, specs, folder: report_of(opstage.record(program, *specs)),
     "saved graph": by_saved_graph,
     "onnx": by_onnx,
 }

@@ -93,10 +93,6 @@ def attention(scale: float, ops: Any, q: Any, k: Any, v: Any) -> Any:
     return scores @ v
 
 
-def focal(eps: float, ops: Any, p: Any) -> Any:
-    return -((1 - p) ** 2) * ops.log(p + eps)
-
-
 def masked_mean(guarded: bool, ops: Any, x: Any, keep: Any) -> Any:
     m = ops.cast(keep, dtype="float32")
     count = ops.reduce_sum(m, axis=1)
@@ -135,7 +131,7 @@ TWINS: dict[str, Twins] = {
     "binary cross-entropy": _of(
         lambda eps, ops, p, y: -(y * ops.log(p + eps) + (1 - y) * ops.log(1 - p + eps)), 1e-7, 0.0, UNIT, UNIT
     ),
-    "focal loss": _of(focal, 1e-7, 0.0, UNIT),
+    "focal loss": _of(lambda eps, ops, p: -((1 - p) ** 2) * ops.log(p + eps), 1e-7, 0.0, UNIT),
     "dice": _of(dice, 1.0, 0.0, UNIT, UNIT),
     "hinge": _inverse(lambda ops, x, y: ops.relu(1 - x * y), SIGNED, SIGNED),
     "huber": Twins(

@@ -108,14 +108,6 @@ def _joined(ops: Any, x: Any) -> Any:
     return ops.slice(ops.concat([first, x], axis=1), axis=1, start=0, length=x.shape[1])
 
 
-def _first_everywhere(ops: Any, x: Any) -> Any:
-    return ops.broadcast_to(ops.slice(x, axis=1, start=0, length=1), shape=x.shape)
-
-
-def _last_everywhere(ops: Any, x: Any) -> Any:
-    return ops.broadcast_to(ops.slice(x, axis=1, start=x.shape[1] - 1, length=1), shape=x.shape)
-
-
 def _mean_so_far(ops: Any, x: Any) -> Any:
     count = ops.cast(_shifted_by(ops, ops.iota(shape=x.shape, axis=1), 1), dtype="float64")
     return ops.div(ops.cumsum(x, axis=1), count)
@@ -173,15 +165,6 @@ def _total_of_samples(ops: Any, x: Any) -> Any:
 def _chosen(ops: Any, x: Any) -> Any:
     first = ops.reshape(ops.slice(ops.reshape(x, shape=(-1,)), axis=0, start=0, length=1), shape=())
     return ops.cond(first > 0.0, lambda o, y: o.cumsum(y, axis=1), lambda o, y: o.tanh(y), x)
-
-
-def _chosen_by_number(ops: Any, x: Any) -> Any:
-    return ops.cond(
-        ops.less(ops.full(shape=(), value=0), ops.full(shape=(), value=1)),
-        lambda o, y: o.cumsum(y, axis=1, reverse=True),
-        lambda o, y: o.tanh(y),
-        x,
-    )
 
 
 def _repeated(ops: Any, x: Any) -> Any:
@@ -353,8 +336,10 @@ STEPS: dict[str, Step] = {
     "moved on by two": partial(_moved, 2),
     "moved back": partial(_moved, -1),
     "joined": _joined,
-    "first everywhere": _first_everywhere,
-    "last everywhere": _last_everywhere,
+    "first everywhere": lambda ops, x: ops.broadcast_to(ops.slice(x, axis=1, start=0, length=1), shape=x.shape),
+    "last everywhere": lambda ops, x: ops.broadcast_to(
+        ops.slice(x, axis=1, start=x.shape[1] - 1, length=1), shape=x.shape
+    ),
     "early": _early,
     "flip": lambda ops, x: derived.flip(ops, x, axis=1),
     "flip and back": lambda ops, x: derived.flip(ops, ops.cumsum(derived.flip(ops, x, axis=1), axis=1), axis=1),
@@ -367,7 +352,12 @@ STEPS: dict[str, Step] = {
     "nested": _nested,
     "total of samples": _total_of_samples,
     "chosen": _chosen,
-    "chosen by number": _chosen_by_number,
+    "chosen by number": lambda ops, x: ops.cond(
+        ops.less(ops.full(shape=(), value=0), ops.full(shape=(), value=1)),
+        lambda o, y: o.cumsum(y, axis=1, reverse=True),
+        lambda o, y: o.tanh(y),
+        x,
+    ),
     "repeated": _repeated,
     "counted": _counted,
     "conv": partial(_convolved, 1, 1),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from opstage.analysis.dependence.fact import Between
 from tests.analysis.dependence.test_reading_enemies import found_wrong, ints, normal
 
 Program = Callable[..., Any]
+Places = Callable[[Any, Any], Any]
+"""(ops, the places 0 … 7) -> other places, or a mask."""
 N = 8
 
 
@@ -27,9 +30,14 @@ def places(ops: Any, count: int = N) -> Any:
     return ops.iota(shape=(count,), axis=0)
 
 
-def read(place: Callable[[Any, Any], Any]) -> Program:
-    """Rows of x at places made of 0 … 7."""
-    return lambda ops, x: ops.gather_rows(x, place(ops, places(ops)))
+def read(place: Places, ops: Any, x: Any, mode: str = "raise") -> Any:
+    """Rows of x at places."""
+    return ops.gather_rows(x, place(ops, places(ops)), mode=mode)
+
+
+def kept(mask: Places, ops: Any, x: Any) -> Any:
+    """x where a mask of places holds, else 0."""
+    return ops.select(mask(ops, places(ops)), x, 0 * x)
 
 
 def cut(ops: Any, at: Any, low: int = 0, high: int = N - 1) -> Any:
@@ -37,130 +45,84 @@ def cut(ops: Any, at: Any, low: int = 0, high: int = N - 1) -> Any:
 
 
 def clamped(ops: Any, at: Any, low: int, high: int) -> Any:
-    return ops.cast(ops.clamp(ops.cast(at, dtype="float64"), lo=low, hi=high), dtype="int64")
+    return ops.cast(ops.clamp(real(ops, at), lo=low, hi=high), dtype="int64")
 
 
-def real(ops: Any, factor: int = 1) -> Any:
-    return ops.cast(places(ops) * factor, dtype="float64")
+def real(ops: Any, at: Any) -> Any:
+    return ops.cast(at, dtype="float64")
 
 
 def cut_real(ops: Any, at: Any) -> Any:
-    return ops.minimum(ops.maximum(at, ops.full(shape=(N,), value=0.0)), ops.full(shape=(N,), value=N - 1.0))
+    ends = (ops.full(shape=(N,), value=end) for end in (0.0, N - 1.0))
+    return ops.cast(ops.minimum(ops.maximum(at, next(ends)), next(ends)), dtype="int64")
 
 
-def wrapped(ops: Any) -> Any:
+def wrapped(ops: Any, i: Any) -> Any:
     """0, -2**31, 0, … in int32, cut off at 5."""
-    at = ops.cast(places(ops), dtype="int32")
-    most = ops.full(shape=(N,), value=2**31 - 1, dtype="int32")
-    one = ops.full(shape=(N,), value=1, dtype="int32")
-    five = ops.full(shape=(N,), value=5, dtype="int32")
+    at = ops.cast(i, dtype="int32")
+    most, one, five = (ops.full(shape=(N,), value=v, dtype="int32") for v in (2**31 - 1, 1, 5))
     return ops.cast(ops.maximum(ops.minimum(at * 0 + most, most) + one + at, five), dtype="int64")
 
 
+READ: dict[str, Places] = {
+    "the place before": lambda ops, i: cut(ops, i - 1),
+    "the place behind": lambda ops, i: cut(ops, i + 1),
+    "places turned and cut": lambda ops, i: cut(ops, 5 - i),
+    "places cut far off": lambda ops, i: cut(ops, i * 3 - 9),
+    "every second place": lambda ops, i: cut(ops, 2 * i),
+    "cut in the other order": lambda ops, i: ops.maximum(ops.minimum(i - 2, number(ops, 3)), number(ops, 1)),
+    "clamped": lambda ops, i: clamped(ops, i - 3, 0, 5),
+    "clamped to one number": lambda ops, i: clamped(ops, i, 5, 5),
+    "the greater of two places": lambda ops, i: ops.maximum(i, number(ops, N - 1) - i),
+    "modulo a number": lambda ops, i: ops.mod(i * 5, number(ops, N)),
+    "what is left of a place": lambda ops, i: i - ops.mod(i, number(ops, 3)),
+    "of a place below 0": lambda ops, i: ops.mod(i - 20, number(ops, 5)),
+    "counted places": lambda ops, i: ops.cumsum(number(ops, 1), axis=0) - 1,
+    "counted from the end": lambda ops, i: ops.cumsum(number(ops, 1), axis=0, reverse=True, exclusive=True),
+    "a place and a half, as a whole number": lambda ops, i: cut_real(ops, real(ops, i) - 1.5),
+    "the floor of a place and a half": lambda ops, i: cut_real(ops, ops.floor(real(ops, i) + 1.5)),
+}
+KEPT: dict[str, Places] = {
+    "counted by threes": lambda ops, i: ops.cumsum(number(ops, 3), axis=0, exclusive=True) < number(ops, 10),
+    "a cut window": lambda ops, i: cut(ops, i - 2, 0, 3) < number(ops, 3),
+    "less than half a place more": lambda ops, i: real(ops, i) < real(ops, i * 0) + 3.5,
+    "more than half a place less": lambda ops, i: real(ops, i * 0) + 2.5 <= real(ops, i) - 0.5,
+    "a remainder that is small": lambda ops, i: ops.mod(i, number(ops, 3)) < number(ops, 3),
+    "a remainder that is 1": lambda ops, i: ops.equal(ops.mod(i, number(ops, 3)), number(ops, 1)),
+    "a remainder that is below 2": lambda ops, i: ops.logical_not(ops.mod(i, number(ops, 3)) < number(ops, 2)),
+}
+
+
+def flat(remainder: Callable[[Any, Any], Any], ops: Any, x: Any) -> Any:
+    """Entries of a matrix of 4 rows of 3 that is laid out flat."""
+    return ops.gather_vec(ops.reshape(x, shape=(12,)), places(ops, 4) * 3 + remainder(ops, places(ops, 4)))
+
+
+def best(ops: Any, x: Any, y: Any) -> Any:
+    return derived.take_along_axis(ops, y, ops.unsqueeze(ops.argmax(x, axis=1), axis=1), axis=1)
+
+
 PROGRAMS: dict[str, tuple[Program, list[Any]]] = {
-    "the place before": (read(lambda ops, i: cut(ops, i - 1)), [normal(N, 2)]),
-    "the place behind": (read(lambda ops, i: cut(ops, i + 1)), [normal(N, 2)]),
-    "places turned and cut": (read(lambda ops, i: cut(ops, 5 - i)), [normal(N, 2)]),
-    "places cut far off": (read(lambda ops, i: cut(ops, i * 3 - 9)), [normal(N, 2)]),
-    "every second place": (read(lambda ops, i: cut(ops, 2 * i)), [normal(N, 2)]),
-    "cut in the other order": (
-        read(lambda ops, i: ops.maximum(ops.minimum(i - 2, number(ops, 3)), number(ops, 1))),
-        [normal(N, 2)],
-    ),
-    "clamped": (read(lambda ops, i: clamped(ops, i - 3, 0, 5)), [normal(N, 2)]),
-    "clamped to one number": (read(lambda ops, i: clamped(ops, i, 5, 5)), [normal(N, 2)]),
+    **{name: (partial(read, place), [normal(N, 2)]) for name, place in READ.items()},
+    **{name: (partial(kept, mask), [normal(N)]) for name, mask in KEPT.items()},
     "clamped between whole numbers": (
-        lambda ops, x: ops.select(
-            ops.less(ops.clamp(ops.cast(places(ops), dtype="float64"), lo=0.5, hi=2.5), 0 * x + 1), x, 0 * x
-        ),
-        [normal(N)],
+        lambda ops, x: ops.select(ops.clamp(real(ops, places(ops)), lo=0.5, hi=2.5) < 0 * x + 1, x, 0 * x), [normal(N)]
     ),
-    "the greater of two places": (
-        read(lambda ops, i: ops.maximum(i, number(ops, N - 1) - i)),
-        [normal(N, 2)],
-    ),
-    "modulo a number": (read(lambda ops, i: ops.mod(i * 5, number(ops, N))), [normal(N, 2)]),
-    "what is left of a place": (read(lambda ops, i: i - ops.mod(i, number(ops, 3))), [normal(N, 2)]),
-    "of a place below 0": (read(lambda ops, i: ops.mod(i - 20, number(ops, 5))), [normal(N, 2)]),
     "data modulo a number": (
-        lambda ops, x, at: ops.gather_rows(x, ops.mod(at, number(ops, 4, 5))),
-        [normal(N, 2), ints(-7, 3, 12, 5, 0)],
+        lambda ops, x, at: ops.gather_rows(x, ops.mod(at, number(ops, 4, 5))), [normal(N, 2), ints(-7, 3, 12, 5, 0)]
     ),
     "rows that are not there": (
-        lambda ops, x: ops.gather_rows(x, ops.minimum(places(ops) - 3, number(ops, 2)), mode="zero"),
-        [normal(N, 2)],
+        partial(read, lambda ops, i: ops.minimum(i - 3, number(ops, 2)), mode="zero"), [normal(N, 2)]
     ),
     "sorted rows": (lambda ops, x: derived.sort(ops, x, axis=1)[0], [normal(4, 3)]),
     "sorted columns": (lambda ops, x: derived.sort(ops, x, axis=0)[0], [normal(4, 3)]),
     "sorted in the middle": (lambda ops, x: derived.sort(ops, x, axis=1)[0], [normal(2, 4, 3)]),
-    "the best of each row": (
-        lambda ops, x: derived.take_along_axis(ops, x, ops.unsqueeze(ops.argmax(x, axis=1), axis=1), axis=1),
-        [normal(4, 3)],
-    ),
-    "others' best": (
-        lambda ops, x, y: derived.take_along_axis(ops, y, ops.unsqueeze(ops.argmax(x, axis=1), axis=1), axis=1),
-        [normal(4, 3), normal(4, 3)],
-    ),
+    "the best of each row": (lambda ops, x: best(ops, x, x), [normal(4, 3)]),
+    "others' best": (best, [normal(4, 3), normal(4, 3)]),
     "the middle of three": (lambda ops, x: derived.median(ops, x, axis=1), [normal(4, 3)]),
-    "counted places": (read(lambda ops, i: ops.cumsum(number(ops, 1), axis=0) - 1), [normal(N, 2)]),
-    "counted from the end": (
-        read(lambda ops, i: ops.cumsum(number(ops, 1), axis=0, reverse=True, exclusive=True)),
-        [normal(N, 2)],
-    ),
-    "counted by threes": (
-        lambda ops, x: ops.select(
-            ops.less(ops.cumsum(number(ops, 3), axis=0, exclusive=True), number(ops, 10)), x, 0 * x
-        ),
-        [normal(N)],
-    ),
-    "a cut window": (
-        lambda ops, x: ops.select(ops.less(cut(ops, places(ops) - 2, 0, 3), number(ops, 3)), x, 0 * x),
-        [normal(N)],
-    ),
-    "less than half a place more": (
-        lambda ops, x: ops.select(ops.less(real(ops), real(ops, 0) + 3.5), x, 0 * x),
-        [normal(N)],
-    ),
-    "more than half a place less": (
-        lambda ops, x: ops.select(ops.less_equal(real(ops, 0) + 2.5, real(ops) - 0.5), x, 0 * x),
-        [normal(N)],
-    ),
-    "a place and a half, as a whole number": (
-        lambda ops, x: ops.gather_rows(x, ops.cast(cut_real(ops, real(ops) - 1.5), dtype="int64")),
-        [normal(N, 2)],
-    ),
-    "the floor of a place and a half": (
-        lambda ops, x: ops.gather_rows(x, ops.cast(cut_real(ops, ops.floor(real(ops) + 1.5)), dtype="int64")),
-        [normal(N, 2)],
-    ),
-    "a remainder that is small": (
-        lambda ops, x: ops.select(ops.less(ops.mod(places(ops), number(ops, 3)), number(ops, 3)), x, 0 * x),
-        [normal(N)],
-    ),
-    "a remainder that is 1": (
-        lambda ops, x: ops.select(ops.equal(ops.mod(places(ops), number(ops, 3)), number(ops, 1)), x, 0 * x),
-        [normal(N)],
-    ),
-    "a remainder that is below 2": (
-        lambda ops, x: ops.select(ops.less(ops.mod(places(ops), number(ops, 3)), number(ops, 2)), 0 * x, x),
-        [normal(N)],
-    ),
-    "a sum that wraps around": (
-        lambda ops, x: ops.gather_rows(x, wrapped(ops), mode="zero"),
-        [normal(N, 2)],
-    ),
-    "flat places beyond a row": (
-        lambda ops, x: ops.gather_vec(
-            ops.reshape(x, shape=(12,)), places(ops, 4) * 3 + (3 - ops.mod(places(ops, 4), number(ops, 4, 4)))
-        ),
-        [normal(4, 3)],
-    ),
-    "flat places in a row": (
-        lambda ops, x: ops.gather_vec(
-            ops.reshape(x, shape=(12,)), places(ops, 4) * 3 + (2 - ops.mod(places(ops, 4), number(ops, 3, 4)))
-        ),
-        [normal(4, 3)],
-    ),
+    "a sum that wraps around": (partial(read, wrapped, mode="zero"), [normal(N, 2)]),
+    "flat places beyond a row": (partial(flat, lambda ops, i: 3 - ops.mod(i, number(ops, 4, 4))), [normal(4, 3)]),
+    "flat places in a row": (partial(flat, lambda ops, i: 2 - ops.mod(i, number(ops, 3, 4))), [normal(4, 3)]),
 }  # fmt: skip
 
 
@@ -215,10 +177,7 @@ AT: dict[str, tuple[Callable[[Any, Any, Any], Any], str]] = {
     "the place behind": (lambda ops, i, n: ops.minimum(i + 1, 0 * i + (n - 1)), "refuted"),
     "both": (lambda ops, i, n: ops.minimum(ops.maximum(i - 2, 0 * i), 0 * i + (n - 1)), "proved"),
     "less what is left of it": (lambda ops, i, n: i - ops.mod(i, 0 * i + 4), "proved"),
-    "up to the next of four": (
-        lambda ops, i, n: ops.minimum(i - ops.mod(i, 0 * i + 4) + 3, 0 * i + (n - 1)),
-        "refuted",
-    ),
+    "up to the next four": (lambda ops, i, n: ops.minimum(i - ops.mod(i, 0 * i + 4) + 3, 0 * i + (n - 1)), "refuted"),
 }  # fmt: skip
 
 
@@ -243,12 +202,7 @@ MUTANTS: dict[str, tuple[Any, str, Any, str]] = {
         lambda count: Between(enclosed.Affine(0, ()), enclosed.Affine(count - 2, ())),
         "a remainder that is below 2",
     ),
-    "all places are in the own row": (
-        indexing,
-        "at_most_proved",
-        lambda a, b: True,
-        "flat places beyond a row",
-    ),
+    "all places are in the own row": (indexing, "at_most_proved", lambda a, b: True, "flat places beyond a row"),
     "ends are the same": (indexing, "_near", lambda x, row, place, number: [], "the place before"),
 }
 

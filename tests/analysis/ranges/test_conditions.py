@@ -66,10 +66,6 @@ def test_a_select_lies_in_its_range(name: str) -> None:
     assert contradicted(name) == []
 
 
-def _always_holds(right: Any) -> Any:
-    return lambda domain, mask, holds: right(domain, mask, True)
-
-
 def _strict(right: Any) -> Any:
     return lambda domain, call, x, y, strict: right(domain, call, x, y, True)
 
@@ -87,7 +83,7 @@ MUTANTS: dict[str, tuple[Any, str, Callable[[Any], Any], list[str]]] = {
     "both branches where it holds": (
         conditions,
         "where",
-        _always_holds,
+        lambda right: lambda domain, mask, holds: right(domain, mask, True),
         ["log of the other side", "two tensors", "not and"],
     ),
     "at most is less": (conditions, "_ordered", _strict, ["log where it is not below"]),

@@ -34,11 +34,8 @@ SCHEMES: dict[str, Any] = {
 def test_first_values_lie_in_their_range(name: str, dtype: str) -> None:
     declared = {"w": init.Declaration((3, 4), SCHEMES[name])}
 
-    def program(ops: Any, params: Any) -> Any:
-        return params["w"] * 1.0
-
     options = Options(dtype=dtype)  # type: ignore[arg-type]
-    found = ranges_of(opstage.check(program, declared, options=options), initial=True)
+    found = ranges_of(opstage.check(lambda ops, params: params["w"] * 1.0, declared, options=options), initial=True)
     ((_, range_),) = found.outputs
     assert found.given == (INITIAL,) and range_.bounded
     for seed in range(20):
