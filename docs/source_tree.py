@@ -1,4 +1,4 @@
-"""An mkdocs hook: the page of source files, one line a file, from the docstrings of the modules; and ARCHITECTURE.md."""
+"""An mkdocs hook: a page that lists source files with the first lines of their docstrings, and one of ARCHITECTURE.md."""
 
 from __future__ import annotations
 

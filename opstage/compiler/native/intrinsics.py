@@ -19,7 +19,6 @@ from .frontend.types import BOOL, INT32, INT64, UINT64, VOID, WORDS, ScalarKind
 
 
 _WORD, _NUMBER = ir.IntType(64), ir.IntType(32)
-_AT_ONCE = 0x40 | 0x4000  # MSG_DONTWAIT, MSG_NOSIGNAL of Linux
 
 
 @intrinsic(WORDS, UINT64, INT64)
@@ -53,16 +52,6 @@ def call_number(builder, address, number):
 def ask_number(builder, address):
     """Call `int f(void)` by address."""
     return _call(builder, ir.FunctionType(_NUMBER, []), address, [])
-
-
-@intrinsic(VOID, UINT64, INT64)
-def send_byte(builder, address, socket):
-    """Send a byte to a socket by the C library's `send` at an address: at once, or not at all."""
-    byte = ir.IntType(8)
-    place = allocated(builder, byte)
-    builder.store(byte(0), place)
-    function = ir.FunctionType(_WORD, [_NUMBER, byte.as_pointer(), _WORD, _NUMBER])
-    _call(builder, function, address, [builder.trunc(socket, _NUMBER), place, _WORD(1), _NUMBER(_AT_ONCE)])
 
 
 @intrinsic(VOID, UINT64, INT64, INT64, INT64)
