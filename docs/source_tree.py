@@ -1,4 +1,4 @@
-"""An mkdocs hook: a page that lists source files with the first lines of their docstrings, and one of ARCHITECTURE.md."""
+"""An mkdocs hook: the page that lists source files by their docstrings, and the page of ARCHITECTURE.md."""
 
 from __future__ import annotations
 
