@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import opstage
 from opstage.ops import derived
@@ -16,13 +16,39 @@ from tests.property.programs import Builder, Maker, Type
 
 MAKERS: dict[str, Maker] = {}
 APART = 0.0173
+Fits: TypeAlias = Callable[[Type], bool]
+Make: TypeAlias = Callable[[Builder, str, int], None]
 
 
-def op(apply: Callable[..., Any], *, kinked: bool = False) -> Callable[[Callable[[Builder, str], None]], None]:
-    """Register a maker under its function's name."""
+def ranked(t: Type) -> bool:
+    return t.rank > 0
 
-    def register(make: Callable[[Builder, str], None]) -> None:
-        MAKERS[make.__name__] = Maker(make, apply, kinked)
+
+def of_rank(*ranks: int) -> Fits:
+    return lambda t: t.rank in ranks
+
+
+def taking(fits: Fits = lambda t: True, any_kind: bool = False) -> Callable[[Make], Callable[[Builder, str], None]]:
+    """A maker that takes an operand that fits, a float or of any kind; without one it adds nothing."""
+
+    def register(make: Make) -> Callable[[Builder, str], None]:
+        def made(b: Builder, name: str) -> None:
+            x = b.any(fits) if any_kind else b.float(fits)
+            if x is not None:
+                make(b, name, x)
+
+        return made
+
+    return register
+
+
+def op(
+    apply: Callable[..., Any], *, kinked: bool = False, fits: Fits = lambda t: True, any_kind: bool = False
+) -> Callable[[Make], None]:
+    """Register a maker, as of `taking`, under its function's name."""
+
+    def register(make: Make) -> None:
+        MAKERS[make.__name__] = Maker(taking(fits, any_kind)(make), apply, kinked)
 
     return register
 
@@ -79,9 +105,8 @@ KINKED: dict[str, Callable[..., Any]] = {
 }
 
 
-def same_type(b: Builder, name: str) -> None:
-    x = b.float()
-    assert x is not None
+@taking()
+def same_type(b: Builder, name: str, x: int) -> None:
     b.op(name, (x,), b[x])
 
 
@@ -100,9 +125,8 @@ KINKED_BINARY: dict[str, Callable[..., Any]] = {
 }
 
 
-def two_of_one_type(b: Builder, name: str) -> None:
-    x = b.float()
-    assert x is not None
+@taking()
+def two_of_one_type(b: Builder, name: str, x: int) -> None:
     b.op(name, (x, b.like("float", b[x].shape)), b[x])
 
 
@@ -111,9 +135,7 @@ MAKERS |= {name: Maker(two_of_one_type, apply, kinked=True) for name, apply in K
 
 
 @op(lambda ops, x, y: x * ops.sigmoid(y) - y / 2)
-def infix_broadcast(b: Builder, name: str) -> None:
-    x = b.float()
-    assert x is not None
+def infix_broadcast(b: Builder, name: str, x: int) -> None:
     shape = b[x].shape
     stretched = tuple(1 if b.boolean() else d for d in shape)[b.integer(0, len(shape)) :]
     y = b.like("float", stretched)
@@ -124,47 +146,34 @@ def infix_broadcast(b: Builder, name: str) -> None:
 
 
 @op(lambda ops, x, y, relation: getattr(ops, relation)(x, shifted(ops, y)), kinked=True)
-def compare(b: Builder, name: str) -> None:
-    x = b.float()
-    assert x is not None
+def compare(b: Builder, name: str, x: int) -> None:
     y = b.like("float", b[x].shape)
     b.op(name, (x, y), Type("mask", b[x].shape), relation=b.choice("less", "less_equal", "equal"))
 
 
-@op(lambda ops, x, y: ops.equal(x, y))
-def equal_integers(b: Builder, name: str) -> None:
-    x = b.any(lambda t: t.kind == "int")
-    if x is not None:
-        b.op(name, (x, b.like("int", b[x].shape, b[x].bound)), Type("mask", b[x].shape))
+@op(lambda ops, x, y: ops.equal(x, y), fits=lambda t: t.kind == "int", any_kind=True)
+def equal_integers(b: Builder, name: str, x: int) -> None:
+    b.op(name, (x, b.like("int", b[x].shape, b[x].bound)), Type("mask", b[x].shape))
 
 
-@op(lambda ops, m, n: ops.logical_not(ops.logical_and(m, n)))
-def nand(b: Builder, name: str) -> None:
-    m = b.any(lambda t: t.kind == "mask")
-    if m is not None:
-        b.op(name, (m, b.like("mask", b[m].shape)), b[m])
+@op(lambda ops, m, n: ops.logical_not(ops.logical_and(m, n)), fits=lambda t: t.kind == "mask", any_kind=True)
+def nand(b: Builder, name: str, m: int) -> None:
+    b.op(name, (m, b.like("mask", b[m].shape)), b[m])
 
 
 @op(lambda ops, m, x, y: ops.select(m, x, y))
-def select(b: Builder, name: str) -> None:
-    x = b.float()
-    assert x is not None
+def select(b: Builder, name: str, x: int) -> None:
     shape = b[x].shape
     b.op(name, (b.like("mask", shape), x, b.like("float", shape)), b[x])
 
 
-@op(lambda ops, x: ops.cast(x, dtype=ops.dtype))
-def to_float(b: Builder, name: str) -> None:
-    x = b.any(lambda t: t.kind != "float")
-    if x is not None:
-        b.op(name, (x,), Type("float", b[x].shape))
+@op(lambda ops, x: ops.cast(x, dtype=ops.dtype), fits=lambda t: t.kind != "float", any_kind=True)
+def to_float(b: Builder, name: str, x: int) -> None:
+    b.op(name, (x,), Type("float", b[x].shape))
 
 
-@op(lambda ops, x, axis, keepdims: ops.argmax(untied(ops, x), axis=axis, keepdims=keepdims), kinked=True)
-def argmax(b: Builder, name: str) -> None:
-    x = b.float(lambda t: t.rank > 0)
-    if x is None:
-        return
+@op(lambda ops, x, axis, keepdims: ops.argmax(untied(ops, x), axis=axis, keepdims=keepdims), kinked=True, fits=ranked)
+def argmax(b: Builder, name: str, x: int) -> None:
     axis, keepdims = b.integer(0, b[x].rank - 1), b.boolean()
     shape = reduced(b[x].shape, (axis,), keepdims)
     b.op(name, (x,), Type("int", shape, b[x].shape[axis]), axis=b.sign(axis, b[x].rank), keepdims=keepdims)
@@ -180,16 +189,12 @@ def reduced(shape: tuple[int, ...], axes: tuple[int, ...], keepdims: bool) -> tu
 
 
 @op(lambda ops, x: ops.sum(x))
-def sum_all(b: Builder, name: str) -> None:
-    x = b.float()
-    assert x is not None
+def sum_all(b: Builder, name: str, x: int) -> None:
     b.op(name, (x,), Type("float", ()))
 
 
-def reduction(b: Builder, name: str) -> None:
-    x = b.float(lambda t: t.rank > 0)
-    if x is None:
-        return
+@taking(fits=ranked)
+def reduction(b: Builder, name: str, x: int) -> None:
     axes, keepdims = b.axes(b[x].rank), b.boolean()
     shape = reduced(b[x].shape, axes, keepdims)
     b.op(name, (x,), Type("float", shape), axis=tuple(b.sign(a, b[x].rank) for a in axes), keepdims=keepdims)
@@ -207,10 +212,9 @@ MAKERS |= {
 }
 
 
-def along_axis(b: Builder, name: str) -> None:
-    x = b.float(lambda t: t.rank > 0)
-    if x is not None:
-        b.op(name, (x,), b[x], axis=b.sign(b.integer(0, b[x].rank - 1), b[x].rank))
+@taking(fits=ranked)
+def along_axis(b: Builder, name: str, x: int) -> None:
+    b.op(name, (x,), b[x], axis=b.sign(b.integer(0, b[x].rank - 1), b[x].rank))
 
 
 MAKERS |= {
@@ -222,9 +226,7 @@ MAKERS |= {
 
 
 @op(lambda ops, x, shape: ops.reshape(x, shape=shape))
-def reshape(b: Builder, name: str) -> None:
-    x = b.float()
-    assert x is not None
+def reshape(b: Builder, name: str, x: int) -> None:
     size = math.prod(b[x].shape)
     first = b.choice(*(d for d in range(1, size + 1) if size % d == 0))
     shape = b.choice((size,), (first, size // first), (size // first, 1, first))
@@ -232,23 +234,18 @@ def reshape(b: Builder, name: str) -> None:
     b.op(name, (x,), Type("float", shape), shape=static)
 
 
-@op(lambda ops, x, shape: ops.broadcast_to(x, shape=shape))
-def broadcast_to(b: Builder, name: str) -> None:
-    x = b.float(lambda t: t.rank < 3)
-    if x is None:
-        return
+@op(lambda ops, x, shape: ops.broadcast_to(x, shape=shape), fits=lambda t: t.rank < 3)
+def broadcast_to(b: Builder, name: str, x: int) -> None:
     shape = tuple(b.integer(1, 3) if d == 1 else d for d in b[x].shape)
     shape = (b.integer(1, 3), *shape) if b.boolean() else shape
     b.op(name, (x,), Type("float", shape), shape=shape)
 
 
-@op(lambda ops, x, axes: ops.permute(x, axes=axes))
-def permute(b: Builder, name: str) -> None:
-    x = b.any(lambda t: t.rank > 1)
-    if x is not None:
-        axes = b.permutation(b[x].rank)
-        shape = tuple(b[x].shape[a] for a in axes)
-        b.op(name, (x,), Type(b[x].kind, shape, b[x].bound), axes=tuple(b.sign(a, b[x].rank) for a in axes))
+@op(lambda ops, x, axes: ops.permute(x, axes=axes), fits=lambda t: t.rank > 1, any_kind=True)
+def permute(b: Builder, name: str, x: int) -> None:
+    axes = b.permutation(b[x].rank)
+    shape = tuple(b[x].shape[a] for a in axes)
+    b.op(name, (x,), Type(b[x].kind, shape, b[x].bound), axes=tuple(b.sign(a, b[x].rank) for a in axes))
 
 
 TRANSPOSES = {
@@ -259,29 +256,22 @@ TRANSPOSES = {
 }
 
 
-@op(lambda ops, x, which: getattr(ops, which)(x))
-def transpose(b: Builder, name: str) -> None:
-    x = b.float(lambda t: t.rank in (2, 3))
-    if x is not None:
-        which = b.choice(*(w for w, axes in TRANSPOSES.items() if len(axes) == b[x].rank))
-        b.op(name, (x,), Type("float", tuple(b[x].shape[a] for a in TRANSPOSES[which])), which=which)
+@op(lambda ops, x, which: getattr(ops, which)(x), fits=of_rank(2, 3))
+def transpose(b: Builder, name: str, x: int) -> None:
+    which = b.choice(*(w for w, axes in TRANSPOSES.items() if len(axes) == b[x].rank))
+    b.op(name, (x,), Type("float", tuple(b[x].shape[a] for a in TRANSPOSES[which])), which=which)
 
 
-@op(lambda ops, x, depth: ops.swap_adjacent_at_depth(x, depth=depth))
-def swap_adjacent(b: Builder, name: str) -> None:
-    x = b.float(lambda t: t.rank > 1)
-    if x is not None:
-        depth = b.integer(0, b[x].rank - 2)
-        shape = list(b[x].shape)
-        shape[depth], shape[depth + 1] = shape[depth + 1], shape[depth]
-        b.op(name, (x,), Type("float", tuple(shape)), depth=depth)
+@op(lambda ops, x, depth: ops.swap_adjacent_at_depth(x, depth=depth), fits=lambda t: t.rank > 1)
+def swap_adjacent(b: Builder, name: str, x: int) -> None:
+    depth = b.integer(0, b[x].rank - 2)
+    shape = list(b[x].shape)
+    shape[depth], shape[depth + 1] = shape[depth + 1], shape[depth]
+    b.op(name, (x,), Type("float", tuple(shape)), depth=depth)
 
 
-@op(lambda ops, *xs, axis: ops.concat(xs, axis=axis))
-def concat(b: Builder, name: str) -> None:
-    x = b.float(lambda t: t.rank > 0)
-    if x is None:
-        return
+@op(lambda ops, *xs, axis: ops.concat(xs, axis=axis), fits=ranked)
+def concat(b: Builder, name: str, x: int) -> None:
     axis, shape = b.integer(0, b[x].rank - 1), b[x].shape
     other = b.like("float", tuple(b.integer(1, 2) if i == axis else d for i, d in enumerate(shape)))
     operands = (x, other, x) if b.boolean() else (other, x)
@@ -290,19 +280,14 @@ def concat(b: Builder, name: str) -> None:
     b.op(name, operands, Type("float", grown), axis=b.sign(axis, len(shape)))
 
 
-@op(lambda ops, *xs, axis: ops.stack(xs, axis=axis))
-def stack(b: Builder, name: str) -> None:
-    x = b.float(lambda t: t.rank < 3)
-    if x is not None:
-        axis, shape = b.integer(0, b[x].rank), b[x].shape
-        b.op(name, (x, b.like("float", shape)), Type("float", (*shape[:axis], 2, *shape[axis:])), axis=axis)
+@op(lambda ops, *xs, axis: ops.stack(xs, axis=axis), fits=lambda t: t.rank < 3)
+def stack(b: Builder, name: str, x: int) -> None:
+    axis, shape = b.integer(0, b[x].rank), b[x].shape
+    b.op(name, (x, b.like("float", shape)), Type("float", (*shape[:axis], 2, *shape[axis:])), axis=axis)
 
 
-@op(lambda ops, x, **static: ops.slice(x, **static))
-def slice_(b: Builder, name: str) -> None:
-    x = b.any(lambda t: t.rank > 0)
-    if x is None:
-        return
+@op(lambda ops, x, **static: ops.slice(x, **static), fits=ranked, any_kind=True)
+def slice_(b: Builder, name: str, x: int) -> None:
     axis = b.integer(0, b[x].rank - 1)
     size = b[x].shape[axis]
     start, step = b.integer(0, size - 1), b.integer(1, 2)
@@ -311,11 +296,11 @@ def slice_(b: Builder, name: str) -> None:
     b.op(name, (x,), Type(b[x].kind, shape, b[x].bound), axis=axis, start=start, length=length, step=step)
 
 
-@op(lambda ops, x, sizes, axis, part: ops.split(x, sizes=sizes, axis=axis)[part])
-def split(b: Builder, name: str) -> None:
-    x = b.float(lambda t: t.rank > 0 and max(t.shape) > 1)
-    if x is None:
-        return
+@op(
+    lambda ops, x, sizes, axis, part: ops.split(x, sizes=sizes, axis=axis)[part],
+    fits=lambda t: max(t.shape, default=0) > 1,
+)
+def split(b: Builder, name: str, x: int) -> None:
     shape = b[x].shape
     axis = b.choice(*(i for i, d in enumerate(shape) if d > 1))
     first = b.integer(1, shape[axis] - 1)
@@ -330,84 +315,76 @@ def split(b: Builder, name: str) -> None:
     )
 
 
-@op(lambda ops, x, padding, interior: ops.pad(x, padding=padding, value=0.7, interior=interior))
-def pad(b: Builder, name: str) -> None:
-    x = b.float(lambda t: t.rank > 0 and math.prod(t.shape) <= 36)
-    if x is None:
-        return
+@op(
+    lambda ops, x, padding, interior: ops.pad(x, padding=padding, value=0.7, interior=interior),
+    fits=lambda t: t.rank > 0 and math.prod(t.shape) <= 36,
+)
+def pad(b: Builder, name: str, x: int) -> None:
     padding = tuple((b.integer(0, 1), b.integer(0, 2)) for _ in b[x].shape)
     interior = tuple(b.integer(0, 1) for _ in b[x].shape)
     shape = tuple(d + low + high + gap * (d - 1) for d, (low, high), gap in zip(b[x].shape, padding, interior))
     b.op(name, (x,), Type("float", shape), padding=padding, interior=interior)
 
 
-@op(lambda ops, x, axis: ops.unsqueeze(x, axis=axis))
-def unsqueeze(b: Builder, name: str) -> None:
-    x = b.any(lambda t: t.rank < 3)
-    if x is not None:
-        axis, shape = b.integer(0, b[x].rank), b[x].shape
-        b.op(name, (x,), Type(b[x].kind, (*shape[:axis], 1, *shape[axis:]), b[x].bound), axis=axis)
+@op(lambda ops, x, axis: ops.unsqueeze(x, axis=axis), fits=lambda t: t.rank < 3, any_kind=True)
+def unsqueeze(b: Builder, name: str, x: int) -> None:
+    axis, shape = b.integer(0, b[x].rank), b[x].shape
+    b.op(name, (x,), Type(b[x].kind, (*shape[:axis], 1, *shape[axis:]), b[x].bound), axis=axis)
 
 
-@op(lambda ops, x, axis: ops.squeeze(x, axis=axis))
-def squeeze(b: Builder, name: str) -> None:
-    x = b.float(lambda t: 1 in t.shape)
-    if x is not None:
-        axis = b.choice(*(i for i, d in enumerate(b[x].shape) if d == 1))
-        b.op(name, (x,), Type("float", reduced(b[x].shape, (axis,), False)), axis=axis)
+@op(lambda ops, x, axis: ops.squeeze(x, axis=axis), fits=lambda t: 1 in t.shape)
+def squeeze(b: Builder, name: str, x: int) -> None:
+    axis = b.choice(*(i for i, d in enumerate(b[x].shape) if d == 1))
+    b.op(name, (x,), Type("float", reduced(b[x].shape, (axis,), False)), axis=axis)
 
 
-@op(lambda ops, x, start, end: ops.flatten(x, start=start, end=end))
-def flatten(b: Builder, name: str) -> None:
-    x = b.float(lambda t: t.rank > 0)
-    if x is not None:
-        start = b.integer(0, b[x].rank - 1)
-        end = b.integer(start, b[x].rank - 1)
-        shape = b[x].shape
-        merged = (*shape[:start], math.prod(shape[start : end + 1]), *shape[end + 1 :])
-        b.op(name, (x,), Type("float", merged), start=start, end=end)
+@op(lambda ops, x, start, end: ops.flatten(x, start=start, end=end), fits=ranked)
+def flatten(b: Builder, name: str, x: int) -> None:
+    start = b.integer(0, b[x].rank - 1)
+    end = b.integer(start, b[x].rank - 1)
+    shape = b[x].shape
+    merged = (*shape[:start], math.prod(shape[start : end + 1]), *shape[end + 1 :])
+    b.op(name, (x,), Type("float", merged), start=start, end=end)
 
 
 # Indexing -----------------------------------------------------------------------------------------------------------
 
 
-@op(lambda ops, x, **static: (ops.gather_scalar if len(x.shape) == 1 else ops.gather_row)(x, **static))
-def gather_static(b: Builder, name: str) -> None:
-    x = b.float(lambda t: t.rank in (1, 2))
-    if x is not None:
-        index, mode = b.integer(0, b[x].shape[0] - 1), "raise"
-        if b.integer(0, 3) == 0:
-            index, mode = b[x].shape[0] + 1, "zero"
-        b.op(name, (x,), Type("float", b[x].shape[1:]), index=index, mode=mode)
+@op(
+    lambda ops, x, **static: (ops.gather_scalar if len(x.shape) == 1 else ops.gather_row)(x, **static),
+    fits=of_rank(1, 2),
+)
+def gather_static(b: Builder, name: str, x: int) -> None:
+    index, mode = b.integer(0, b[x].shape[0] - 1), "raise"
+    if b.integer(0, 3) == 0:
+        index, mode = b[x].shape[0] + 1, "zero"
+    b.op(name, (x,), Type("float", b[x].shape[1:]), index=index, mode=mode)
 
 
-@op(lambda ops, x, idx, mode: (ops.gather_vec if len(x.shape) == 1 else ops.gather_rows)(x, idx, mode=mode))
-def gather(b: Builder, name: str) -> None:
-    x = b.float(lambda t: t.rank in (1, 2))
-    if x is not None:
-        mode = b.choice("raise", "zero")
-        bound = b[x].shape[0] + (2 if mode == "zero" else 0)
-        idx = b.like("int", b.choice((), (3,), (2, 2)), bound)
-        b.op(name, (x, idx), Type("float", (*b[idx].shape, *b[x].shape[1:])), mode=mode)
+@op(
+    lambda ops, x, idx, mode: (ops.gather_vec if len(x.shape) == 1 else ops.gather_rows)(x, idx, mode=mode),
+    fits=of_rank(1, 2),
+)
+def gather(b: Builder, name: str, x: int) -> None:
+    mode = b.choice("raise", "zero")
+    bound = b[x].shape[0] + (2 if mode == "zero" else 0)
+    idx = b.like("int", b.choice((), (3,), (2, 2)), bound)
+    b.op(name, (x, idx), Type("float", (*b[idx].shape, *b[x].shape[1:])), mode=mode)
 
 
 def _scatter(ops: Any, x: Any, v: Any, idx: Any) -> Any:
     return (ops.scatter_add_vec if len(x.shape) == 1 else ops.scatter_add_row)(x, v, idx)
 
 
-@op(_scatter)
-def scatter_add(b: Builder, name: str) -> None:
-    x = b.float(lambda t: t.rank in (1, 2))
-    if x is not None:
-        v = b.like("float", (3, *b[x].shape[1:]))
-        b.op(name, (x, v, b.like("int", (3,), b[x].shape[0])), b[x])
+@op(_scatter, fits=of_rank(1, 2))
+def scatter_add(b: Builder, name: str, x: int) -> None:
+    v = b.like("float", (3, *b[x].shape[1:]))
+    b.op(name, (x, v, b.like("int", (3,), b[x].shape[0])), b[x])
 
 
-@op(lambda ops, x, v, index: _scatter(ops, x, v, index))
-def scatter_add_static(b: Builder, name: str) -> None:
-    x = b.float(lambda t: t.rank in (1, 2))
-    if x is not None:
-        b.op(name, (x, b.like("float", b[x].shape[1:])), b[x], index=b.integer(0, b[x].shape[0] - 1))
+@op(lambda ops, x, v, index: _scatter(ops, x, v, index), fits=of_rank(1, 2))
+def scatter_add_static(b: Builder, name: str, x: int) -> None:
+    b.op(name, (x, b.like("float", b[x].shape[1:])), b[x], index=b.integer(0, b[x].shape[0] - 1))
 
 
 # Products, convolutions, pools --------------------------------------------------------------------------------------
@@ -417,49 +394,36 @@ def _damped(ops: Any, x: Any) -> Any:
     return ops.scale(x, c=0.4)
 
 
-@op(lambda ops, x, y: _damped(ops, ops.matmul(x, y)))
-def matmul(b: Builder, name: str) -> None:
-    x = b.float(lambda t: t.rank == 2)
-    if x is not None:
-        y = b.like("float", (b[x].shape[1], b.integer(1, 3)))
-        b.op(name, (x, y), Type("float", (b[x].shape[0], b[y].shape[1])))
+@op(lambda ops, x, y: _damped(ops, ops.matmul(x, y)), fits=of_rank(2))
+def matmul(b: Builder, name: str, x: int) -> None:
+    y = b.like("float", (b[x].shape[1], b.integer(1, 3)))
+    b.op(name, (x, y), Type("float", (b[x].shape[0], b[y].shape[1])))
 
 
-@op(lambda ops, x, y: _damped(ops, x @ y))
-def infix_matmul(b: Builder, name: str) -> None:
-    x = b.float(lambda t: t.rank > 0)
-    if x is None:
-        return
+@op(lambda ops, x, y: _damped(ops, x @ y), fits=ranked)
+def infix_matmul(b: Builder, name: str, x: int) -> None:
     shape = b[x].shape
     columns = b.choice((), (2,))
     y = b.like("float", (shape[-1], *columns))
     b.op(name, (x, y), Type("float", (*shape[:-1], *columns)))
 
 
-@op(lambda ops, x, y: _damped(ops, ops.bmm(x, y)))
-def bmm(b: Builder, name: str) -> None:
-    x = b.float(lambda t: t.rank == 3)
-    if x is not None:
-        n, m, k = b[x].shape
-        b.op(name, (x, b.like("float", (n, k, 2))), Type("float", (n, m, 2)))
+@op(lambda ops, x, y: _damped(ops, ops.bmm(x, y)), fits=of_rank(3))
+def bmm(b: Builder, name: str, x: int) -> None:
+    n, m, k = b[x].shape
+    b.op(name, (x, b.like("float", (n, k, 2))), Type("float", (n, m, 2)))
 
 
-@op(lambda ops, w, *rest: _damped(ops, ops.linear(w, rest[0] if len(rest) == 2 else None, rest[-1])))
-def linear(b: Builder, name: str) -> None:
-    x = b.float(lambda t: t.rank > 0)
-    if x is None:
-        return
+@op(lambda ops, w, *rest: _damped(ops, ops.linear(w, rest[0] if len(rest) == 2 else None, rest[-1])), fits=ranked)
+def linear(b: Builder, name: str, x: int) -> None:
     out = b.integer(1, 3)
     weight = b.like("float", (out, b[x].shape[-1]))
     bias = (b.like("float", (out,)),) if b.boolean() else ()
     b.op(name, (weight, *bias, x), Type("float", (*b[x].shape[:-1], out)))
 
 
-@op(lambda ops, k, x, **static: _damped(ops, ops.conv(k, None, x, **static)))
-def conv(b: Builder, name: str) -> None:
-    x = b.float(lambda t: t.rank in (2, 3))
-    if x is None:
-        return
+@op(lambda ops, k, x, **static: _damped(ops, ops.conv(k, None, x, **static)), fits=of_rank(2, 3))
+def conv(b: Builder, name: str, x: int) -> None:
     inputs, *sizes = b[x].shape
     kernel = tuple(b.integer(1, min(2, d)) for d in sizes)
     stride, padding = b.integer(1, 2), b.integer(0, 1)
@@ -468,21 +432,16 @@ def conv(b: Builder, name: str) -> None:
     b.op(name, (weight, x), Type("float", (2, *spatial)), stride=stride, padding=padding)
 
 
-@op(lambda ops, k, x, **static: _damped(ops, ops.conv_transpose(k, None, x, **static)))
-def conv_transpose(b: Builder, name: str) -> None:
-    x = b.float(lambda t: t.rank in (2, 3))
-    if x is None:
-        return
+@op(lambda ops, k, x, **static: _damped(ops, ops.conv_transpose(k, None, x, **static)), fits=of_rank(2, 3))
+def conv_transpose(b: Builder, name: str, x: int) -> None:
     inputs, *sizes = b[x].shape
     stride = b.integer(1, 2)
     weight = b.like("float", (inputs, 1, *(2 for _ in sizes)))
     b.op(name, (weight, x), Type("float", (1, *((d - 1) * stride + 2 for d in sizes))), stride=stride)
 
 
-def pool(b: Builder, name: str) -> None:
-    x = b.float(lambda t: t.rank in (2, 3) and min(t.shape[1:]) > 1)
-    if x is None:
-        return
+@taking(fits=lambda t: t.rank in (2, 3) and min(t.shape[1:]) > 1)
+def pool(b: Builder, name: str, x: int) -> None:
     channels, *sizes = b[x].shape
     padding = b.integer(0, 1)
     spatial = tuple(d + 2 * padding - 2 + 1 for d in sizes)
@@ -505,43 +464,35 @@ def _norm(ops: Any, x: Any, *parameters: Any, which: str) -> Any:
     return ops.layer_norm(x, gamma, beta, eps=0.1)
 
 
-@op(_norm)
-def norm(b: Builder, name: str) -> None:
-    x = b.float(lambda t: t.rank > 0)
-    if x is None:
-        return
+@op(_norm, fits=ranked)
+def norm(b: Builder, name: str, x: int) -> None:
     which = b.choice("layer_norm", "rms_norm")
     count = b.integer(0, 1 if which == "rms_norm" else 2)
     parameters = tuple(b.like("float", b[x].shape[-1:]) for _ in range(count))
     b.op(name, (x, *parameters), b[x], which=which)
 
 
-@op(lambda ops, x, gamma, output: ops.batch_norm(x, gamma, None, channel_axis=0, eps=0.1)[output])
-def batch_norm(b: Builder, name: str) -> None:
-    x = b.float(lambda t: t.rank > 1 and math.prod(t.shape[1:]) > 1)
-    if x is None:
-        return
+@op(
+    lambda ops, x, gamma, output: ops.batch_norm(x, gamma, None, channel_axis=0, eps=0.1)[output],
+    fits=lambda t: t.rank > 1 and math.prod(t.shape[1:]) > 1,
+)
+def batch_norm(b: Builder, name: str, x: int) -> None:
     channels, output = b[x].shape[:1], b.integer(0, 2)
     gamma = b.like("float", channels)
     b.op(name, (x, gamma), Type("float", b[x].shape if output == 0 else channels), output=output)
 
 
-@op(lambda ops, x, groups: ops.group_norm(x, None, None, groups=groups, eps=0.1))
-def group_norm(b: Builder, name: str) -> None:
-    x = b.float(lambda t: t.rank == 3)
-    if x is not None:
-        b.op(name, (x,), b[x], groups=b.choice(*(g for g in range(1, b[x].shape[1] + 1) if b[x].shape[1] % g == 0)))
+@op(lambda ops, x, groups: ops.group_norm(x, None, None, groups=groups, eps=0.1), fits=of_rank(3))
+def group_norm(b: Builder, name: str, x: int) -> None:
+    b.op(name, (x,), b[x], groups=b.choice(*(g for g in range(1, b[x].shape[1] + 1) if b[x].shape[1] % g == 0)))
 
 
 def _attention(ops: Any, q: Any, k: Any, v: Any, *mask: Any, causal: bool) -> Any:
     return ops.scaled_dot_product_attention(q, k, v, *mask, causal=causal)
 
 
-@op(_attention)
-def attention(b: Builder, name: str) -> None:
-    q = b.float(lambda t: t.rank == 2)
-    if q is None:
-        return
+@op(_attention, fits=of_rank(2))
+def attention(b: Builder, name: str, q: int) -> None:
     (n, d), m = b[q].shape, b.integer(1, 3)
     k, v = b.like("float", (m, d)), b.like("float", (m, 2))
     mask = (b.like("mask", (n, m)),) if b.boolean() else ()
@@ -549,17 +500,12 @@ def attention(b: Builder, name: str) -> None:
 
 
 @op(lambda ops, x, y: ops.mse_loss(x, y))
-def mse_loss(b: Builder, name: str) -> None:
-    x = b.float()
-    assert x is not None
+def mse_loss(b: Builder, name: str, x: int) -> None:
     b.op(name, (x, b.like("float", b[x].shape)), Type("float", ()))
 
 
-@op(lambda ops, x, labels, **static: ops.cross_entropy(x, labels, **static))
-def cross_entropy(b: Builder, name: str) -> None:
-    x = b.float(lambda t: t.rank in (1, 2))
-    if x is None:
-        return
+@op(lambda ops, x, labels, **static: ops.cross_entropy(x, labels, **static), fits=of_rank(1, 2))
+def cross_entropy(b: Builder, name: str, x: int) -> None:
     *rows, classes = b[x].shape
     labels = b.like("int", tuple(rows), classes)
     reduction_ = b.choice("mean", "sum", "none")
@@ -575,8 +521,6 @@ def _cumulate(ops: Any, xs: Any, w: Any, reverse: bool) -> Any:
     return ops.scan(body, w, xs, reverse=reverse)[1]
 
 
-@op(_cumulate)
-def scan(b: Builder, name: str) -> None:
-    xs = b.float(lambda t: t.rank > 0)
-    if xs is not None:
-        b.op(name, (xs, b.like("float", b[xs].shape[1:])), b[xs], reverse=b.boolean())
+@op(_cumulate, fits=ranked)
+def scan(b: Builder, name: str, xs: int) -> None:
+    b.op(name, (xs, b.like("float", b[xs].shape[1:])), b[xs], reverse=b.boolean())
