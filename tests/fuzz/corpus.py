@@ -214,15 +214,9 @@ SPECS = (
     "batch seq_len heads*head_dim", "(N + 3)//2 - 1 N % 4",
 )  # fmt: skip
 CONSTRAINTS = (
-    "T <= 1024",
-    "D % H == 0",
-    "1 <= B < 64",
-    "D == H*K",
-    "min(B, T) >= 2",
-    "B*T <= 4096",
-    "N//3 == T",
+    "T <= 1024", "D % H == 0", "1 <= B < 64", "D == H*K", "min(B, T) >= 2", "B*T <= 4096", "N//3 == T",
     "(B + 1)*(T + 2) <= D*D",
-)
+)  # fmt: skip
 INPUTS = ("x: B 3 32 32", "y: B int64", "batch.x: B T", "w: (10, 3072)", "x: 2*N (N+1)//2 float64")
 FLAGS = (
     "run.epochs=3", "optimizer.betas=0.9,0.99", "model.hidden=64,32", "optimizer.clip_norm=none", "options.seed=4",

@@ -173,22 +173,9 @@ def _other_op(rng: random.Random, model: Any) -> None:
 
 
 _OPS = (
-    *("Tile", "Expand", "Reshape", "Range", "ConstantOfShape", "Pad", "Resize", "OneHot", "Loop", "If", "Scan", "Conv"),
-    *(
-        "Gather",
-        "Slice",
-        "Split",
-        "Concat",
-        "TopK",
-        "Cast",
-        "LSTM",
-        "MatMul",
-        "Gemm",
-        "Einsum",
-        "Transpose",
-        "Constant",
-    ),
-)
+    "Tile", "Expand", "Reshape", "Range", "ConstantOfShape", "Pad", "Resize", "OneHot", "Loop", "If", "Scan", "Conv",
+    "Gather", "Slice", "Split", "Concat", "TopK", "Cast", "LSTM", "MatMul", "Gemm", "Einsum", "Transpose", "Constant",
+)  # fmt: skip
 
 
 def _attribute(rng: random.Random, model: Any) -> None:

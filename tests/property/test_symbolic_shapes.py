@@ -28,17 +28,8 @@ FLOAT64 = Options(dtype="float64")
 NAMES = ("B", "T", "D")
 AXES = [*NAMES, "1", "2", "3", "2*B", "T+1", "B*T", "D//2"]
 CONSTRAINTS = [
-    "B <= 4",
-    "T >= 2",
-    "T >= 4",
-    "T % 2 == 0",
-    "D == 3",
-    "B <= T",
-    "D == 2*B",
-    "B == T",
-    "D % 2 == 0",
-    "D >= 3",
-]
+    "B <= 4", "T >= 2", "T >= 4", "T % 2 == 0", "D == 3", "B <= T", "D == 2*B", "B == T", "D % 2 == 0", "D >= 3",
+]  # fmt: skip
 
 # Ops by how they change the rank: (rank of x) -> rank of the result, None where x does not fit. `k` is a small number.
 Template = tuple[Callable[[int], int | None], Callable[..., Any]]
