@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -86,3 +87,28 @@ def assert_agree(graph: Graph, inputs: Sequence[Any], found: Sequence[Any], step
             np.testing.assert_allclose(got, wanted, rtol=tolerance, atol=tolerance * scale, err_msg=f"output {i}")
         else:
             np.testing.assert_array_equal(got, wanted, err_msg=f"output {i}")
+
+
+def same_arrays(found: Iterable[Any], wanted: Iterable[Any]) -> None:
+    """Arrays one by one, bit for bit."""
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def close_arrays(found: Iterable[Any], wanted: Iterable[Any], **tolerance: float) -> None:
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(a, b, **tolerance)  # type: ignore[arg-type]
+
+
+def in_threads(count: int, work: Callable[[int], None]) -> None:
+    """Do `work(i)` in so many threads at once."""
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def floats_of(graph: Graph) -> list[int]:
+    """The positions of inputs of floats."""
+    return [i for i, type_ in enumerate(graph.input_types) if type_.dtype.kind == "f"]

@@ -47,38 +47,44 @@ def loop(body: Body, change: Callable[[Body], Body]) -> Body:
     return changed(body, "scan", lambda e: e._replace(static={**e.static, "body": change(e.static["body"])}))
 
 
-BREAKS: dict[str, tuple[str, Callable[[Body], Body]]] = {
-    "an op that is no primitive": ("primitive", lambda b: changed(b, "relu", lambda e: e._replace(primitive="relu"))),
+Break = Callable[[Body], Body]
+
+
+def with_field(name: str, **fields: Callable[[Body, Equation], Any]) -> Break:
+    """The first equation of an op with other fields."""
+    return lambda b: changed(b, name, lambda e: e._replace(**{field: f(b, e) for field, f in fields.items()}))
+
+
+def with_axis(axis: Any) -> Break:
+    return with_field("softmax", static=lambda b, e: {**e.static, "axis": axis})
+
+
+def with_constants(array: Any) -> Break:
+    return lambda b: b.replace(constants=[BodyConstant(c.slot, array, c.type) for c in b.constants])
+
+
+def frozen(array: Any) -> Any:
+    array.flags.writeable = False
+    return array
+
+
+BREAKS: dict[str, tuple[str, Break]] = {
+    "an op that is no primitive": ("primitive", with_field("relu", primitive=lambda b, e: "relu")),
     "a slot beyond the types": ("typed", lambda b: b.replace(outputs=(*b.outputs, len(b.types)))),
-    "a negative slot": ("typed", lambda b: changed(b, "relu", lambda e: e._replace(inputs=(-1,)))),
+    "a negative slot": ("typed", with_field("relu", inputs=lambda b, e: (-1,))),
     "a type that is a shape": ("typed", lambda b: retyped(b, b.inputs[0], (4, 2))),
     "an input twice": ("once", lambda b: b.replace(inputs=(*b.inputs, b.inputs[0]))),
-    "a result that is an input": (
-        "once",
-        lambda b: changed(b, "relu", lambda e: e._replace(outputs=(b.inputs[0],))),
-    ),
+    "a result that is an input": ("once", with_field("relu", outputs=lambda b, e: (b.inputs[0],))),
     "equations in another order": ("before use", lambda b: b.replace(equations=b.equations[::-1])),
-    "an equation that reads itself": (
-        "before use",
-        lambda b: changed(b, "relu", lambda e: e._replace(inputs=e.outputs)),
-    ),
+    "an equation that reads itself": ("before use", with_field("relu", inputs=lambda b, e: e.outputs)),
     "an equation left out": ("before use", lambda b: b.replace(equations=b.equations[1:])),
     "an output that nothing defines": (
         "outputs",
         lambda b: b.replace(types=(*b.types, TensorType((), FLOAT32)), outputs=(len(b.types),)),
     ),
-    "a list among the static parameters": (
-        "canonical",
-        lambda b: changed(b, "softmax", lambda e: e._replace(static={**e.static, "axis": [1]})),
-    ),
-    "a number of NumPy's": (
-        "canonical",
-        lambda b: changed(b, "softmax", lambda e: e._replace(static={**e.static, "axis": np.int64(1)})),
-    ),
-    "a static parameter that cannot be hashed": (
-        "hashable",
-        lambda b: changed(b, "softmax", lambda e: e._replace(static={**e.static, "axis": ({},)})),
-    ),
+    "a list among the static parameters": ("canonical", with_axis([1])),
+    "a number of NumPy's": ("canonical", with_axis(np.int64(1))),
+    "a static parameter that cannot be hashed": ("hashable", with_axis(({},))),
     "a shape that the rule does not find": (
         "types",
         lambda b: retyped(b, b.equations[-1].outputs[0], TensorType((3, 4), FLOAT32)),
@@ -87,43 +93,24 @@ BREAKS: dict[str, tuple[str, Callable[[Body], Body]]] = {
         "types",
         lambda b: retyped(b, b.equations[-1].outputs[0], TensorType((4, 3), INT64)),
     ),
-    "operands that do not fit": (
-        "types",
-        lambda b: changed(b, "matmul", lambda e: e._replace(inputs=e.inputs[::-1])),
-    ),
-    "an operand too few": ("types", lambda b: changed(b, "matmul", lambda e: e._replace(inputs=e.inputs[:1]))),
-    "a result too few": ("types", lambda b: changed(b, "softmax", lambda e: e._replace(outputs=e.outputs[:0]))),
-    "a constant of another shape": (
-        "constants",
-        lambda b: b.replace(constants=[BodyConstant(c.slot, frozen(np.zeros(4)), c.type) for c in b.constants]),
-    ),
-    "a constant of a wider kind": (
-        "constants",
-        lambda b: b.replace(
-            constants=[BodyConstant(c.slot, frozen(np.zeros(3, complex)), c.type) for c in b.constants]
-        ),
-    ),
-    "a constant that can be written to": (
-        "constants",
-        lambda b: b.replace(constants=[BodyConstant(c.slot, np.zeros(3, np.float32), c.type) for c in b.constants]),
-    ),
+    "operands that do not fit": ("types", with_field("matmul", inputs=lambda b, e: e.inputs[::-1])),
+    "an operand too few": ("types", with_field("matmul", inputs=lambda b, e: e.inputs[:1])),
+    "a result too few": ("types", with_field("softmax", outputs=lambda b, e: e.outputs[:0])),
+    "a constant of another shape": ("constants", with_constants(frozen(np.zeros(4)))),
+    "a constant of a wider kind": ("constants", with_constants(frozen(np.zeros(3, complex)))),
+    "a constant that can be written to": ("constants", with_constants(np.zeros(3, np.float32))),
     "a constant of two types": (
         "constants",
         lambda b: b.replace(constants=[c._replace(type=TensorType((4,), FLOAT32)) for c in b.constants]),
     ),
-    "a region by its name alone": ("place", lambda b: changed(b, "relu", lambda e: e._replace(region="block"))),
-    "an ordinal of no op": ("place", lambda b: changed(b, "relu", lambda e: e._replace(ordinal=999))),
-    "a negative ordinal": ("place", lambda b: changed(b, "relu", lambda e: e._replace(ordinal=-1))),
+    "a region by its name alone": ("place", with_field("relu", region=lambda b, e: "block")),
+    "an ordinal of no op": ("place", with_field("relu", ordinal=lambda b, e: 999)),
+    "a negative ordinal": ("place", with_field("relu", ordinal=lambda b, e: -1)),
     "a body that reads from outside": (
         "before use",
         lambda b: loop(b, lambda inner: inner.replace(inputs=inner.inputs[:1])),
     ),
 }
-
-
-def frozen(array: Any) -> Any:
-    array.flags.writeable = False
-    return array
 
 
 @pytest.mark.parametrize("what", BREAKS)

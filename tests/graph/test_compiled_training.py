@@ -24,6 +24,7 @@ from opstage.models.model import MODELS
 from opstage.ops.splitmix import site_of, stream_key, uniform_bits
 from opstage.ops.trees import flatten, map_leaves
 from opstage.optim import schedule
+from tests.graph.executor_common import close_arrays, same_arrays
 from tests.graph.regression import regression, sample, start
 from tests.models.common import batch_of, built
 from tests.processes import alone
@@ -97,8 +98,7 @@ def test_loss_and_gradients_are_the_eager_ones_along_twenty_steps(name: str, dty
         (expected, expected_gradients), (loss, gradients) = (t.loss_and_backward(*batch) for t in (eager, compiled))
         np.testing.assert_allclose(loss, expected, rtol=tolerance)
         scale = max(np.abs(g).max() for g in flatten(expected_gradients)[0])
-        for found, wanted in zip(flatten(gradients)[0], flatten(expected_gradients)[0], strict=True):
-            np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance * scale)
+        close_arrays(flatten(gradients)[0], flatten(expected_gradients)[0], rtol=tolerance, atol=tolerance * scale)
         results = [t.train_step(optimizer, s, *batch) for t, s in zip((eager, compiled), states)]
         np.testing.assert_allclose(results[1].loss, results[0].loss, rtol=tolerance)
         states = results[0].state, results[1].state
@@ -112,8 +112,7 @@ def test_two_runs_of_training_stay_together(name: str, dtype: Any, tolerance: fl
     for batch in batches(name):
         eager, compiled = (trainer.step(1e-2, *batch) for trainer in trainers)
         np.testing.assert_allclose(compiled, eager, rtol=tolerance)
-    for eager, compiled in zip(*(flatten((t.get_params(), t.state))[0] for t in trainers), strict=True):
-        np.testing.assert_allclose(compiled, eager, rtol=100 * tolerance, atol=tolerance)
+    close_arrays(*(flatten((t.get_params(), t.state))[0] for t in trainers), rtol=100 * tolerance, atol=tolerance)
     eager, compiled = (trainer.forward(*batches(name)[0]) for trainer in trainers)
     np.testing.assert_allclose(compiled, eager, rtol=tolerance)
 
@@ -125,8 +124,7 @@ def test_two_runs_on_the_compiled_backend_have_equal_bits() -> None:
         for batch in batches("mlp"):
             trainer.adam_step(1e-2, 0.9, 0.999, 1e-8, *batch)
         found.append(flatten(trainer.get_params())[0])
-    for first, second in zip(*found, strict=True):
-        np.testing.assert_array_equal(first, second)
+    same_arrays(*found)
 
 
 def parts(name: str) -> tuple[Any, tuple[Any, ...]]:
@@ -146,8 +144,7 @@ def test_models_are_recorded_for_every_batch_size_and_their_graphs_mean_what_the
     eager = make_interpreter(Options())
     found = replay(eager, graph, [eager.put(leaf) for leaf in flatten(args)[0]])
     expected = flatten(opstage.run(made.loss, *args, train=True))[0]
-    for a, e in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(a, e)
+    same_arrays(found, expected)
 
 
 @pytest.mark.parametrize(("name", "dtype", "tolerance"), models(("float64", 1e-12)))
@@ -158,8 +155,7 @@ def test_models_compile_for_any_batch_size(name: str, dtype: Any, tolerance: flo
     for rows in (ROWS, 2):
         args = (*first, *(array[:rows] for array in batches(name)[0]))
         expected = flatten(opstage.run(made.loss, *args, options=options, train=True))[0]
-        for a, e in zip(flatten(compiled.forward(*args))[0], expected, strict=True):
-            np.testing.assert_allclose(a, e, rtol=tolerance, atol=tolerance)
+        close_arrays(flatten(compiled.forward(*args))[0], expected, rtol=tolerance, atol=tolerance)
 
 
 def test_draws_are_the_same_bits_in_every_step(compilations: Callable[[], int]) -> None:
@@ -245,8 +241,7 @@ def test_every_question_has_the_eager_answer() -> None:
         )[0]
 
     options = Options(dtype="float64")
-    for eager, compiled in zip(answers(options), answers(options.replace(backend="compiled")), strict=True):
-        np.testing.assert_allclose(compiled, eager, rtol=1e-12, atol=1e-14)
+    close_arrays(answers(options), answers(options.replace(backend="compiled")), rtol=1e-12, atol=1e-14)
 
 
 def test_a_module_trains_as_the_eager_one_does() -> None:
@@ -262,8 +257,7 @@ def test_a_module_trains_as_the_eager_one_does() -> None:
         optimizer = opstage.optim.adam(lr=schedule.cosine(0.1, 9))
         made.train_with(optimizer, made.init_optim(optimizer), 9, samples)
         found.append([*flatten(made.params())[0], made.mean_loss(samples)])
-    for eager, compiled in zip(*found, strict=True):
-        np.testing.assert_allclose(compiled, eager, rtol=1e-12)
+    close_arrays(*found, rtol=1e-12)
 
 
 # How often ------------------------------------------------------------------------------------------------------------

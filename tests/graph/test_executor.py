@@ -7,7 +7,6 @@ import hashlib
 import os
 import subprocess
 import sys
-import threading
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -21,11 +20,11 @@ from opstage.interpreters.graph import Graph
 from opstage.interpreters.graph.executor import CpuExecutor
 from opstage.ops.errors import OpstageError
 from opstage.ops.types import FLOAT32, INT64, TensorType
-from tests.graph.executor_common import assert_agree, executor_of, meant, step_of, values_for
+from tests.graph.executor_common import assert_agree, executor_of, in_threads, meant, same_arrays, step_of, values_for
 from tests.graph.passes_common import graph_of
 from tests.graph.random_programs import random_graph
 from tests.graph.test_interrupts import InterruptAt
-from tests.graph.test_pass_programs import adds_nothing_up
+from tests.graph.test_passes import adds_nothing_up
 from tests.searches import share
 
 # Random programs ------------------------------------------------------------------------------------------------------
@@ -201,8 +200,7 @@ def test_inputs_may_lie_as_they_like(mixer: tuple[Graph, CpuExecutor], lay: Call
     inputs = [lay(x) for x in values_for(graph)]
     before = [x.copy() for x in inputs]
     assert_agree(graph, inputs, executor.run(inputs))
-    for x, kept in zip(inputs, before):
-        np.testing.assert_array_equal(x, kept)
+    same_arrays(inputs, before)
 
 
 def test_one_array_may_be_several_inputs() -> None:
@@ -327,7 +325,8 @@ def test_threads_may_call_at_once() -> None:
 
     wrong: list[Any] = []
 
-    def work(number: int, dtype: Any, tolerance: float) -> None:
+    def work(number: int) -> None:
+        dtype, tolerance = kinds[number]
         rng = np.random.default_rng(number)
         options = Options(backend="compiled", dtype=dtype)
         for _ in range(25):
@@ -336,12 +335,8 @@ def test_threads_may_call_at_once() -> None:
             if not np.allclose(found, (x @ x * x).sum(1), rtol=tolerance, atol=tolerance * 10):
                 wrong.append((number, x, found))
 
-    kinds: list[tuple[int, str, float]] = [(0, "float64", 1e-11), (1, "float64", 1e-11), (2, "float32", 1e-4)]
-    threads = [threading.Thread(target=work, args=kind) for kind in kinds]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    kinds: list[tuple[Any, float]] = [("float64", 1e-11), ("float64", 1e-11), ("float32", 1e-4)]
+    in_threads(3, work)
     assert not wrong
 
 

@@ -30,8 +30,7 @@ from opstage.ops.dims import DimFloat, DimScope, maximum, minimum, ratio, rsqrt
 from opstage.ops.errors import UsageError
 from opstage.ops.structure import Region
 from opstage.ops.types import EXACT, FLOAT32, FLOAT64, INT64, TensorType
-from tests.graph.recorded import NAMES, training_step, with_gradients
-from tests.graph.same import same_graphs
+from tests.graph.recorded import NAMES, same_graphs, training_step, with_gradients
 from tests.property.ops import MAKERS
 from tests.property.programs import RandomProgram, programs
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import numpy as np
 import pytest
 
 import opstage
 from opstage import Options
 from opstage.ops.trees import flatten
+from tests.graph.executor_common import same_arrays
 from tests.graph.regression import regression, sample, start
 
 
@@ -46,8 +46,7 @@ def whole(trainer: opstage.ScalarTrainer, before: list[Any], after: list[Any]) -
     """Whether the trainer stands before or after a step, all of it; True for after."""
     now = flatten(trainer.get_params())[0]
     stepped = trainer.steps_taken == 1
-    for found, expected in zip(now, after if stepped else before, strict=True):
-        np.testing.assert_array_equal(found, expected)
+    same_arrays(now, after if stepped else before)
     return stepped
 
 

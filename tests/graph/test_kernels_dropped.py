@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from opstage import Options
 from opstage.compiler.native import compiler
 from opstage.compiler.native import compiler as objects
 from opstage.interpreters.graph.executor import CpuExecutor
+from tests.graph.executor_common import in_threads
 
 X = np.linspace(-1, 1, 60).reshape(3, 20)
 
@@ -124,9 +124,5 @@ def test_programs_dropped_while_others_run() -> None:
                 if not np.allclose(executor.run([X])[0], np.sin(X * number) + number):
                     wrong.append(number)
 
-    threads = [threading.Thread(target=work, args=(own,)) for own in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(3, work)
     assert not wrong

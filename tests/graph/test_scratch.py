@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -20,7 +19,16 @@ from opstage.interpreters.graph.executor import CpuExecutor
 from opstage.models import model
 from opstage.ops.errors import OutOfMemoryError
 from tests.graph.counting_allocator import Counted
-from tests.graph.executor_common import executor_of, left_to_eager_cpu, meant, step_of, values_for
+from tests.graph.executor_common import (
+    close_arrays,
+    executor_of,
+    in_threads,
+    left_to_eager_cpu,
+    meant,
+    same_arrays,
+    step_of,
+    values_for,
+)
 from tests.memory.measured import batch_of, forget_workspace
 
 Array = np.ndarray[Any, Any]
@@ -178,8 +186,7 @@ def test_what_stands_in_a_room_has_no_influence(name: str, byte: int, monkeypatc
     clean = [np.array(out) for out in executor.run(inputs, 1)]
     monkeypatch.setattr(CpuScratch, "take", soiled)
     for _ in range(2):
-        for found, wanted in zip(executor.run(inputs, 1), clean, strict=True):
-            np.testing.assert_array_equal(found, wanted)
+        same_arrays(executor.run(inputs, 1), clean)
 
 
 def test_results_that_are_held_stay_as_they_are() -> None:
@@ -317,11 +324,7 @@ def test_threads_on_one_interpreter_do_not_see_each_other() -> None:
             if not np.allclose(found, wanted[i][seed], rtol=1e-4, atol=1e-4):
                 wrong.append(f"{rows[i]} rows in turn {turn} of thread {own}")
 
-    threads = [threading.Thread(target=work, args=(own,)) for own in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(4, work)
     assert not wrong
 
 
@@ -337,5 +340,4 @@ def test_a_step_begun_on_one_shape_is_completed_after_a_run_on_another() -> None
     outputs, finish = executor.start(inputs, 0, floats)
     other.run(values_for(between, 1))
     finish(())
-    for found, value in zip(outputs, wanted, strict=True):
-        np.testing.assert_allclose(found, value, rtol=1e-3, atol=1e-4)
+    close_arrays(outputs, wanted, rtol=1e-3, atol=1e-4)

@@ -7,6 +7,7 @@ import hashlib
 import os
 import pickle
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,9 @@ from opstage.ops.errors import UsageError
 from opstage.ops.types import FLOAT64, TensorType
 from opstage.options import Options
 from opstage.tensors import decode, decode_metadata, encode
-from tests.graph.same import same_graphs
+from tests.graph.recorded import same_graphs
+
+CUTS = (0.0, 0.001, 0.1, 0.5, 0.9, 0.999)
 
 
 def program(ops: Any, x: Any) -> tuple[Any, ...]:
@@ -97,61 +100,44 @@ def test_a_failed_save_leaves_the_old_file(graph: Graph, file: Path, monkeypatch
 # Files that are no graphs ---------------------------------------------------------------------------------------------
 
 
-def rewritten(file: Path, old: str, new: str) -> None:
-    """The file with another text, and the digest of that one: as somebody would write who means harm."""
-    data = file.read_bytes()
-    metadata = decode_metadata(data, file)
-    assert old in metadata["graph"]
-    text = metadata["graph"].replace(old, new, 1)
-    metadata |= {"graph": text, "digest": hashlib.sha256(text.encode()).hexdigest()}
-    file.write_bytes(encode(decode(data, file), metadata))
-
-
 def refused(file: Path, why: str) -> None:
     with pytest.raises(UsageError, match=why) as error:
         Graph.load(file)
     assert str(error.value).startswith(str(file))
 
 
+def with_metadata(data: bytes, **changed: str) -> bytes:
+    return encode(decode(data, "the file"), decode_metadata(data, "the file") | changed)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        *[
+            (lambda data, share=share: data[: int(share * len(data))], "truncated|not a safetensors file")
+            for share in CUTS
+        ],
+        (lambda data: encode({"w": np.zeros(3)}), "holds tensors but no graph"),
+        (lambda data: pickle.dumps({"w": [1.0] * 10}, protocol=4), "not a safetensors file but a pickle"),
+        (
+            lambda data: with_metadata(data, version="2"),
+            "version 2 of the format, and this Opstage reads version 1; upgrade Opstage",
+        ),
+        (lambda data: data.replace(b"scan", b"span", 1), "altered or damaged: the graph's digest does not match"),
+        (
+            lambda data: data[:-3] + bytes([data[-3] ^ 1]) + data[-2:],
+            "altered or damaged: .*the constant .* has other values",
+        ),
+    ],
+    ids=[*[f"cut at {share}" for share in CUTS], "tensors", "a pickle", "a newer version", "its text", "a constant"],
+)
+def test_a_file_that_is_no_graph_is_refused(change: Callable[[bytes], bytes], why: str, file: Path) -> None:
+    file.write_bytes(change(file.read_bytes()))
+    refused(file, why)
+
+
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     refused(tmp_path / "none.graph", "cannot be read: No such file")
-
-
-@pytest.mark.parametrize("share", (0.0, 0.001, 0.1, 0.5, 0.9, 0.999))
-def test_a_truncated_file(file: Path, share: float) -> None:
-    data = file.read_bytes()
-    file.write_bytes(data[: int(share * len(data))])
-    refused(file, "truncated|not a safetensors file")
-
-
-def test_a_file_of_tensors_alone(file: Path) -> None:
-    file.write_bytes(encode({"w": np.zeros(3)}))
-    refused(file, "holds tensors but no graph")
-
-
-def test_a_pickle(file: Path) -> None:
-    file.write_bytes(pickle.dumps({"w": [1.0] * 10}, protocol=4))
-    refused(file, "not a safetensors file but a pickle")
-
-
-def test_a_newer_version(file: Path) -> None:
-    data = file.read_bytes()
-    file.write_bytes(encode(decode(data, file), decode_metadata(data, file) | {"version": "2"}))
-    refused(file, "version 2 of the format, and this Opstage reads version 1; upgrade Opstage")
-
-
-def test_an_altered_text(file: Path) -> None:
-    data = file.read_bytes()
-    assert data.count(b"scan") == 1
-    file.write_bytes(data.replace(b"scan", b"span"))
-    refused(file, "altered or damaged: the graph's digest does not match")
-
-
-def test_an_altered_constant(file: Path) -> None:
-    data = bytearray(file.read_bytes())
-    data[-3] ^= 1
-    file.write_bytes(data)
-    refused(file, "altered or damaged: .*the constant .* has other values")
 
 
 def test_any_flipped_byte_is_found(file: Path) -> None:
@@ -175,5 +161,9 @@ def test_any_flipped_byte_is_found(file: Path) -> None:
     ),
 )
 def test_a_text_that_was_written_by_hand(file: Path, old: str, new: str, why: str) -> None:
-    rewritten(file, old, new)
+    """With the digest of the new text: as somebody would write who means harm."""
+    data = file.read_bytes()
+    text = decode_metadata(data, file)["graph"].replace(old, new, 1)
+    assert new in text
+    file.write_bytes(with_metadata(data, graph=text, digest=hashlib.sha256(text.encode()).hexdigest()))
     refused(file, why)

@@ -17,7 +17,7 @@ from opstage.interpreters.graph.profile import explain
 from opstage.ops.errors import UsageError
 from opstage.ops.trees import flatten
 from tests.graph.counting_allocator import Counted
-from tests.graph.executor_common import meant, options_of, step_of, values_for
+from tests.graph.executor_common import close_arrays, floats_of, meant, options_of, same_arrays, step_of, values_for
 from tests.graph.regression import regression, sample, start
 from tests.graph.test_interrupts import InterruptAt
 
@@ -37,7 +37,7 @@ def test_what_comes_after_the_first_of_them_reads_none_and_cannot_fail(
     name: str, rows: int, sizes: dict[str, int]
 ) -> None:
     graph = step_of(name, rows, **sizes)
-    floats = [i for i, t in enumerate(graph.input_types) if t.dtype.kind == "f"]
+    floats = floats_of(graph)
     plan = CpuPlan(optimise(graph)[0].body, donated=floats)
     every, over = (sum(int(plan.lowered.types[s].nbytes) for s in slots) for slots in (plan.results, plan.aliased))
     assert over > 0.98 * every > 0
@@ -70,26 +70,22 @@ def test_results_are_the_same_and_inputs_whole_until_it_is_finished(
     name: str, rows: int, sizes: dict[str, int]
 ) -> None:
     graph, values = step_of(name, rows, **sizes), values_for(step_of(name, rows, **sizes))
-    floats = [i for i, t in enumerate(graph.input_types) if t.dtype.kind == "f"]
+    floats = floats_of(graph)
     expected = CpuExecutor(graph, options_of(graph)).run(values, 3)
-    for found, meaning in zip(expected, meant(graph, values, 3), strict=True):
-        np.testing.assert_allclose(found, meaning, rtol=1e-4, atol=1e-5)
+    close_arrays(expected, meant(graph, values, 3), rtol=1e-4, atol=1e-5)
     executor = CpuExecutor(graph, options_of(graph), floats)
 
     before = [np.array(x) for x in values]
     for found, wanted in zip(executor.run(values, 3), expected, strict=True):  # with copies
         np.testing.assert_array_equal(found, wanted)
     executor.start(values, 3, floats)  # and never finished
-    for x, y in zip(values, before, strict=True):
-        np.testing.assert_array_equal(x, y)
+    same_arrays(values, before)
 
     given = [np.array(x) for x in values]
     outputs, finish = executor.start(given, 3, floats)
-    for x, y in zip(given, before, strict=True):
-        np.testing.assert_array_equal(x, y)
+    same_arrays(given, before)
     finish(())
-    for found, wanted in zip(outputs, expected, strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    same_arrays(outputs, expected)
     assert executor.plan is not None
     shared = sum(any(np.shares_memory(out, x) for x in given) for out in outputs)
     assert shared == len(executor.plan.aliased) > 0
@@ -97,7 +93,7 @@ def test_results_are_the_same_and_inputs_whole_until_it_is_finished(
 
 def test_it_takes_no_memory_for_what_is_written_over() -> None:
     graph = step_of("mlp", 64)
-    floats = [i for i, t in enumerate(graph.input_types) if t.dtype.kind == "f"]
+    floats = floats_of(graph)
     values = values_for(graph)
     CpuExecutor(graph, options_of(graph)).run(values)  # makes what is made once in a process
     with Counted() as count:
@@ -113,15 +109,14 @@ def test_it_takes_no_memory_for_what_is_written_over() -> None:
 
 def test_a_run_that_another_one_has_overtaken_is_not_finished() -> None:
     graph, values = step_of("mlp"), values_for(step_of("mlp"))
-    floats = [i for i, t in enumerate(graph.input_types) if t.dtype.kind == "f"]
+    floats = floats_of(graph)
     executor = CpuExecutor(graph, options_of(graph), floats)
     before = [np.array(x) for x in values]
     _, finish = executor.start(values, 0, floats)
     executor.run(values)
     with pytest.raises(UsageError, match="another run"):
         finish(())
-    for x, y in zip(values, before, strict=True):
-        np.testing.assert_array_equal(x, y)
+    same_arrays(values, before)
 
 
 # Steps of a trainer --------------------------------------------------------------------------------------------------
@@ -135,8 +130,7 @@ def pair() -> tuple[opstage.ScalarTrainer, opstage.ScalarTrainer]:
 
 
 def close(x: Any, y: Any) -> None:
-    for a, b in zip(flatten(x)[0], flatten(y)[0], strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
+    close_arrays(flatten(x)[0], flatten(y)[0], rtol=1e-12, atol=1e-14)
 
 
 def test_advance_and_train_step_in_any_order_are_those_of_the_eager_interpreter() -> None:
@@ -165,8 +159,7 @@ def test_train_step_leaves_its_state_as_it_was() -> None:
     kept = [np.array(x) for slot in first.slots for x in slot]
     second = trainer.step_with(ADAMW, first, *sample(5))
     trainer.advance(ADAMW, second, *sample(5))
-    for x, y in zip(kept, [x for slot in first.slots for x in slot], strict=True):
-        np.testing.assert_array_equal(x, y)
+    same_arrays(kept, [x for slot in first.slots for x in slot])
 
 
 def test_whoever_has_seen_a_parameter_keeps_what_was_seen() -> None:
@@ -193,8 +186,7 @@ def test_saved_moments_are_the_savers_own() -> None:
     again = trainer.import_optim(ADAMW, saved)
     trainer.advance(ADAMW, again, *sample(5))
     for name, slot in saved.slots.items():
-        for x, y in zip(slot, kept[name], strict=True):
-            np.testing.assert_array_equal(x, y)
+        same_arrays(slot, kept[name])
 
 
 def tied(ops: Any, params: Any, state: Any, x: Any) -> Any:
@@ -238,8 +230,7 @@ def test_an_index_out_of_range_leaves_everything_as_it_was(rows: list[int], labe
     with pytest.raises(IndexError):
         trainer.advance(ADAMW, state, np.array(rows), np.array(labels))
     assert (state.t, trainer.steps_taken) == (1, 1)
-    for x, y in zip((*flatten(trainer.get_params())[0], *flatten(state.slots)[0]), before, strict=True):
-        np.testing.assert_array_equal(x, y)
+    same_arrays((*flatten(trainer.get_params())[0], *flatten(state.slots)[0]), before)
     trainer.advance(ADAMW, state, np.array([0, 1]), np.array([0, 1]))
     assert (state.t, trainer.steps_taken) == (2, 2)
 
@@ -277,8 +268,7 @@ def test_an_interrupt_leaves_parameters_and_moments_both_before_or_both_after_a_
         except KeyboardInterrupt:
             pass
         stepped = trainer.steps_taken == 3
-        for found, wanted in zip(everything(), after if stepped else before, strict=True):
-            np.testing.assert_array_equal(found, wanted)
+        same_arrays(everything(), after if stepped else before)
         ends.add(stepped)
         step()
     assert ends == {False, True}
