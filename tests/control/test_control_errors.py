@@ -20,7 +20,7 @@ from opstage.transforms.anomaly import AnomalyError
 from tests.conformance.harness import is_float
 from tests.control.control_programs import CASES, Case, Structural
 from tests.graph.counting_allocator import Counted
-from tests.graph.same import same_graphs
+from tests.graph.recorded import same_graphs
 from tests.interop.onnx.runs import checked, operators, run_session, session_of
 
 X = np.ones((2, 3), np.float32)

@@ -134,7 +134,7 @@ def test_an_index_out_of_range_is_said_at_its_line() -> None:
         with pytest.raises(RangeError) as caught:
             opstage.run(program, np.arange(3.0), np.array([[0, 7]]), options=options)
         said.append(str(caught.value))
-    assert said[0] == said[1] and re.search(r"test_single_iterations\.py:\d+", said[0])
+    assert said[0] == said[1] and re.search(r"test_compiled_programs\.py:\d+", said[0])
 
 
 # Convolutions, whose addresses are known only when they run -----------------------------------------------------------

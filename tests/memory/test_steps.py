@@ -1,4 +1,4 @@
-"""The predicted memory of an eager training step against what an allocator counts."""
+"""The predicted memory of a training step against what an allocator counts."""
 
 from __future__ import annotations
 
@@ -47,24 +47,30 @@ def test_a_large_step_takes_what_is_predicted(name: str, optimizer: Optimizer, o
     assert predicted == pytest.approx(measured_peak(made, sizes, optimizer, options), rel=0.02)
 
 
-def test_clipping_and_frozen_parameters_count() -> None:
-    """Against what the allocator counts in a loop of one's own."""
+def predicted_and_counted(loss: Any, **given: Any) -> tuple[Any, int]:
+    """The memory that is predicted, and the peak in a loop of one's own."""
     rng = np.random.default_rng(0)
     params = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()}
     x = rng.standard_normal((64, 300)).astype(np.float32)
-    flags = {"a": True, "b": False, "c": True}
-    given: Any = {"options": Options(validate=False), "requires_grad": flags, "clip": optim.clip.by_global_norm(1.0)}
-    said = step_memory(deep, params, Spec("B 300"), optimizer=ADAMW, **given)
-    trainer = scalar_trainer(deep, params, **given)
+    trainer = scalar_trainer(loss, params, **given)
     trainer.step_with(ADAMW, trainer.init_optim(ADAMW), x)  # machine code is made
     del trainer
+    forget_workspace()
     with Counted() as count:
-        trainer, batch = scalar_trainer(deep, params, **given), np.array(x)
+        trainer, batch = scalar_trainer(loss, params, **given), np.array(x)
         state = trainer.init_optim(ADAMW)
         for _ in range(3):
             state = trainer.step_with(ADAMW, state, batch)
-        assert said.at(B=64).peak == pytest.approx(count.peak, rel=0.01)
-    assert said.at(B=64).optimizer == pytest.approx(2 * 4 * (400 * 300 + 10 * 500), abs=64)
+        peak = count.peak
+    return step_memory(loss, params, Spec("B 300"), optimizer=ADAMW, **given).at(B=64), peak
+
+
+def test_clipping_and_frozen_parameters_count() -> None:
+    flags = {"a": True, "b": False, "c": True}
+    given: Any = {"options": Options(validate=False), "requires_grad": flags, "clip": optim.clip.by_global_norm(1.0)}
+    said, peak = predicted_and_counted(deep, **given)
+    assert said.peak == pytest.approx(peak, rel=0.01)
+    assert said.optimizer == pytest.approx(2 * 4 * (400 * 300 + 10 * 500), abs=64)
 
 
 def _activated(ops: Any, params: Any, x: Any) -> Any:
@@ -90,21 +96,8 @@ def _looped(ops: Any, params: Any, x: Any) -> Any:
 
 @pytest.mark.parametrize("loss", [_activated, _looped])
 def test_ops_that_are_computed_as_one_count_as_one(loss: Any) -> None:
-    rng = np.random.default_rng(0)
-    params = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()}
-    x = rng.standard_normal((64, 300)).astype(np.float32)
-    options = Options(validate=False)
-    said = step_memory(loss, params, Spec("B 300"), optimizer=ADAMW, options=options).at(B=64).peak
-    trainer = scalar_trainer(loss, params, options=options)
-    trainer.step_with(ADAMW, trainer.init_optim(ADAMW), x)  # machine code is made
-    del trainer
-    forget_workspace()
-    with Counted() as count:
-        trainer, batch = scalar_trainer(loss, params, options=options), np.array(x)
-        state = trainer.init_optim(ADAMW)
-        for _ in range(3):
-            state = trainer.step_with(ADAMW, state, batch)
-        assert said == pytest.approx(count.peak, rel=0.01)
+    said, peak = predicted_and_counted(loss, options=Options(validate=False))
+    assert said.peak == pytest.approx(peak, rel=0.01)
 
 
 SHAPES = {"a": (400, 300), "b": (500, 400), "c": (10, 500)}
@@ -114,3 +107,28 @@ def deep(ops: Any, params: Any, x: Any) -> Any:
     for name in SHAPES:
         x = ops.tanh(ops.linear(params[name], None, x))
     return ops.reduce_mean(ops.mul(x, x))
+
+
+# Compiled steps -------------------------------------------------------------------------------------------------------
+
+
+COMPILED = Options(backend="compiled")
+
+
+@pytest.mark.parametrize(("name", "optimizer"), [("mlp", ADAMW), ("pinn", SGD), ("lstm", ADAMW)], ids=label)
+def test_a_compiled_step_takes_what_is_planned(name: str, optimizer: Optimizer) -> None:
+    made, sizes = model(name), {"B": 20}
+    predicted = model_memory(made, optimizer, COMPILED).at(**sizes).peak
+    assert predicted == pytest.approx(measured_peak(made, sizes, optimizer, COMPILED), rel=0.03)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "optimizer"), ALL, ids=label)
+def test_a_large_compiled_step_takes_what_is_planned(name: str, optimizer: Optimizer) -> None:
+    made, sizes = model(name), {"B": 48, "T": 128} if name == "gpt" else {"B": 256}
+    predicted = model_memory(made, optimizer, COMPILED).at(**sizes).peak
+    assert predicted == pytest.approx(measured_peak(made, sizes, optimizer, COMPILED), rel=0.01)
+
+
+def test_every_model_is_measured() -> None:
+    assert {name for name, _ in ALL} == set(MODELS)

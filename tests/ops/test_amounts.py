@@ -49,11 +49,5 @@ def test_what_is_no_amount(text: Any, message: str) -> None:
 
 
 def test_shown() -> None:
-    assert [show_bytes(n) for n in (0, 1023, 1536, 5 << 20, 3 << 30, 2 << 40)] == [
-        "0 bytes",
-        "1023 bytes",
-        "1.5 KiB",
-        "5.0 MiB",
-        "3.0 GiB",
-        "2.0 TiB",
-    ]
+    shown = ", ".join(show_bytes(n) for n in (0, 1023, 1536, 5 << 20, 3 << 30, 2 << 40))
+    assert shown == "0 bytes, 1023 bytes, 1.5 KiB, 5.0 MiB, 3.0 GiB, 2.0 TiB"
