@@ -13,7 +13,6 @@ import numpy as np
 from ...compiler.codegen.cpu.kernels import Compilation
 from ...ops.errors import LocatedError, OutOfMemoryError, RankError, UsageError
 from ...ops.host_arrays import Array, all_packed, packed
-from ...ops.types import EXACT
 from ...options import Options
 from ...transforms.base_program import Action, Finish, at_once
 from ..eager_cpu.interpreter import NumpyOps
@@ -61,7 +60,7 @@ class CpuExecutor:
         self.plan: CpuPlan | None = None
         self.nbytes = kept_bytes(graph.body, 0)
         self.seconds: list[float] | None = None
-        if graph.dtype == EXACT or any(t.dtype.kind == "O" for t in graph.body.types):
+        if graph.is_exact:
             return
         body = hosted or optimise(graph)[0].body
         with Compilation() as compilation:
@@ -69,9 +68,7 @@ class CpuExecutor:
             plan.compile(compilation)
         self.nbytes = kept_bytes(graph.body, plan.equations, plan.constants) + plan.table_bytes
         self._scratch = CpuScratch() if scratch is None else scratch
-        self._scratch.expect(
-            sum(int(plan.lowered.types[slot].nbytes) for slot in plan.results if slot not in plan.aliased)
-        )
+        self._scratch.expect(plan.result_bytes)
         self._idle: list[Linked] = [linked := self._linked()]  # at most one; concurrent runs link their own
         self._results = [
             (_kind(plan, slot), -1 if (over := plan.aliased.get(slot)) is None else linked.moving[over])

@@ -7,7 +7,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, final
 
 from ...ops.body import Body
-from ...ops.types import DType, TensorType
+from ...ops.types import EXACT, DType, TensorType
 from ..registry import graph_format
 
 if TYPE_CHECKING:
@@ -47,6 +47,11 @@ class Graph:
     @property
     def output_types(self) -> tuple[TensorType, ...]:
         return self.body.output_types
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it computes with fractions, which have no machine representation."""
+        return self.dtype == EXACT or any(type_.dtype.kind == "O" for type_ in self.body.types)
 
     def __str__(self) -> str:
         """The graph as text, a line per equation, which `parse` reads back; see `opstage.interpreters.graph.text`."""

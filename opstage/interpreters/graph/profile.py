@@ -13,7 +13,6 @@ from ...compiler.codegen.formulas import PRODUCTS
 from ...compiler.codegen.lowered import Lowered
 from ...ops.errors import UsageError
 from ...ops.primitive import Cost
-from ...ops.types import EXACT
 from ...options import Options
 from .cpu.cost import Limits, works
 from .cpu.plan import ControlStep, CpuPlan, HostStep, NativeStep, carried, optimise
@@ -198,9 +197,8 @@ class Explanation:
         self.host = _named("host", kinds)
         self.kernels = kinds["kernel", ""]
         self.distinct = len(texts)
-        results = _results(plan)
-        self.memory = MemoryUse(plan.arena_bytes, results)
-        self.unfused = MemoryUse(_unfused(plan), results)
+        self.memory = MemoryUse(plan.arena_bytes, plan.result_bytes)
+        self.unfused = MemoryUse(_unfused(plan), plan.result_bytes)
 
     def __str__(self) -> str:
         rows: list[tuple[str, int | str]] = [("fused loops", self.fused), ("sums over parts", self.sums)]
@@ -226,7 +224,7 @@ def explain(graph: Graph, options: Options | None = None, donated: Collection[in
     """
     if options is not None and options.device != "cpu":
         raise UsageError(f"programs are planned for the cpu alone, not for {options.device!r}; leave the device out")
-    if graph.dtype == EXACT or any(t.dtype.kind == "O" for t in graph.body.types):
+    if graph.is_exact:
         raise UsageError(
             "a graph of fractions is replayed op by op, so there is no plan to explain; record it in floats"
         )
@@ -281,10 +279,6 @@ def _plural(n: int, what: str) -> str:
 
 
 # Memory ---------------------------------------------------------------------------------------------------------------
-
-
-def _results(plan: CpuPlan) -> int:
-    return sum(int(plan.lowered.types[slot].nbytes) for slot in plan.results if slot not in plan.aliased)
 
 
 def _unfused(plan: CpuPlan) -> int:

@@ -6,6 +6,7 @@ import logging
 import warnings
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar, final
 from weakref import proxy
@@ -91,6 +92,7 @@ class _Entry(NamedTuple, Generic[E]):
 
 
 @final
+@dataclass
 class _Forms(Generic[E]):
     """The compiled versions of one program for some input types, each with what the program read; the latest comes
     last.
@@ -98,11 +100,8 @@ class _Forms(Generic[E]):
     changes     how often something that it reads had changed
     """
 
-    __slots__ = ("entries", "changes")
-
-    def __init__(self, entries: list[_Entry[E]]):
-        self.entries = entries
-        self.changes = 0
+    entries: list[_Entry[E]]
+    changes: int = 0
 
 
 @final

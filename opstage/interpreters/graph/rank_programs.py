@@ -20,7 +20,7 @@ from ...ops.host_arrays import Array
 from ...ops.mesh import Mesh
 from ...ops.primitive import Kind, Primitive, Static
 from ...ops.structure import Cursor
-from ...ops.types import EXACT, as_dtype
+from ...ops.types import as_dtype
 from ...options import Options
 from ...transforms.base_program import Finish, at_once
 from ...transforms.interpreter import BaseInterpreter
@@ -97,7 +97,7 @@ class CpuRanks:
 
     def eager(self, graph: Graph) -> BaseInterpreter[Any]:
         """See `RankTarget.eager`."""
-        return NumpyOps(self._options) if _is_exact(graph) else MeetingArrays(self._options)
+        return NumpyOps(self._options) if graph.is_exact else MeetingArrays(self._options)
 
     def prompt(self) -> BaseInterpreter[Any]:
         """See `RankTarget.prompt`."""
@@ -105,7 +105,7 @@ class CpuRanks:
 
     def lowered(self, graph: Graph) -> Lowered | None:
         """See `RankTarget.lowered`."""
-        return None if _is_exact(graph) else Lowered(optimise(graph)[0].body, CPU)
+        return None if graph.is_exact else Lowered(optimise(graph)[0].body, CPU)
 
     def executor(self, graph: Graph, donated: Collection[int], hosted: Hosted, failed: Failed) -> Executable[Any]:
         """See `RankTarget.executor`."""
@@ -248,11 +248,6 @@ class RankExecutor:
             cut = None if each.axis is None else Parts(each.axis, held)
             refs.append(ranks.each(held) if cut is None else RankValues.of_parts(ranks, type_, cut))
         replay(ranks, self.graph, refs, step)
-
-
-def _is_exact(graph: Graph) -> bool:
-    """Return whether it computes with fractions, which have no machine representation."""
-    return graph.dtype == EXACT or any(t.dtype.kind == "O" for t in graph.body.types)
 
 
 def _called(lowered: Lowered) -> str:

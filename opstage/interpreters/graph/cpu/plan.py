@@ -214,6 +214,12 @@ class CpuPlan:
         return placed
 
     @property
+    def result_bytes(self) -> int:
+        """Bytes of the results that do not overwrite an input."""
+        own = [self.lowered.types[slot] for slot in self.results if slot not in self.aliased]
+        return sum(int(type_.nbytes) for type_ in own)
+
+    @property
     def table_bytes(self) -> int:
         """Bytes of the tables of kernel arguments: a word each, plus three words for arguments that vary between calls,
         two for those in the arena."""
