@@ -18,10 +18,7 @@ REASONS: tuple[tuple[str, str], ...] = (
     (r"only tensors are outputs", _NO_TENSOR),
     (r"cast to b?float16 would not round", _NO_ROUNDING),
     (r"is computed from values|is not known before a run|whether it|how often it|must be known", _NO_SIZE),
-    (
-        r"antialias|align_corners by scales|tf_crop_and_resize|policy on proportions|integers are not resized",
-        "runtimes differ in how they resize so",
-    ),
+    (r"antialias|align_corners by scales|tf_crop_and_resize|policy on proportions|integers are not resized", _RESIZING),
     (r"its operators are of version", "its operators are of a version below 7"),
     (r"is not known|output.* used, of which", _UNKNOWN),
 )

@@ -100,7 +100,3 @@ COMPLEX: Table = {
 def _without_gradient(x: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
         return _z(x) * 2
-
-
-def _spectrum(x: torch.Tensor) -> torch.Tensor:
-    return torch.stft(x, 4, 2, window=torch.hann_window(4, dtype=x.dtype), return_complex=True)

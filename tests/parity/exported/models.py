@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
@@ -142,8 +140,3 @@ class Tied(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         return self.head(self.table(tokens))
-
-
-def arrays_of(module: nn.Module) -> dict[str, Any]:
-    """The parameters and buffers of a module by their names."""
-    return {name: value.detach().numpy().copy() for name, value in module.state_dict().items()}

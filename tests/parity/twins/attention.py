@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -110,7 +111,9 @@ def _biased_operands(
     return make
 
 
-def _biased_grad_operands(*size: Any, causal: bool) -> Arrays:
+def _biased_grad_operands(*given: Any) -> Arrays:
+    *size, causal = given
+
     def make(rng: Any) -> tuple[Any, ...]:
         q, k, v, mask, bias = _biased_operands(*size)(rng)
         scores = q @ np.swapaxes(k, -1, -2) / q.shape[-1] ** 0.5 + bias
@@ -126,6 +129,17 @@ def _biased_grad_operands(*size: Any, causal: bool) -> Arrays:
 def _biased_grad(q: Any, k: Any, v: Any, bias: Any, mask: Any, peak: Any, total: Any, g: Any, causal: bool) -> Any:
     leaves = tuple(x.detach().requires_grad_() for x in (q, k, v, bias))
     return torch.autograd.grad(_attention(*leaves[:3], mask, leaves[3], causal), leaves, g)
+
+
+_SECOND = "its derivatives are second derivatives of the attention, compared as such"
+
+
+def _pulled_back(sizes: tuple[Any, ...], operands: Callable[..., Arrays]) -> tuple[Case, ...]:
+    return tuple(
+        Case(f"{size} {causal}", operands(*size, causal), {"causal": causal}, terms=4 * max(size[1:5]))
+        for size in sizes
+        for causal in (False, True)
+    )
 
 
 def _multi_head_operands(batch: tuple[int, ...], n: int, d: int, mask: tuple[int, ...] | None) -> Arrays:
@@ -180,31 +194,8 @@ TWINS: list[Twin] = [
             Case("scale", _operands((2,), 5, 7, 4, 3, None), {"causal": True, "scale": 0.7}, terms=14),
         ),
     ),
-    Twin(
-        "biased_attention_grad",
-        _biased_grad,
-        tuple(
-            Case(
-                f"{size} {causal}",
-                _biased_grad_operands(*size, causal=causal),
-                {"causal": causal},
-                terms=4 * max(size[1:5]),
-            )
-            for size in _BIASES
-            for causal in (False, True)
-        ),
-        gradient="its derivatives are second derivatives of the attention, compared as such",
-    ),
-    Twin(
-        "scaled_dot_product_attention_grad",
-        _attention_grad,
-        tuple(
-            Case(f"{size} {causal}", _grad_operands(*size, causal), {"causal": causal}, terms=4 * max(size[1:]))
-            for size in _SIZES
-            for causal in (False, True)
-        ),
-        gradient="its derivatives are second derivatives of the attention, compared as such",
-    ),
+    Twin("biased_attention_grad", _biased_grad, _pulled_back(_BIASES, _biased_grad_operands), gradient=_SECOND),
+    Twin("scaled_dot_product_attention_grad", _attention_grad, _pulled_back(_SIZES, _grad_operands), gradient=_SECOND),
     Twin(
         "multi_head_attention",
         _multi_head,

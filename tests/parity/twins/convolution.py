@@ -17,7 +17,6 @@ _FORWARD = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 _TRANSPOSED = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d}
 _KERNEL_GRAD = {1: grad.conv1d_weight, 2: grad.conv2d_weight, 3: grad.conv3d_weight}
 _SIZES = {1: ((9,), (3,)), 2: ((7, 8), (3, 2)), 3: ((5, 4, 6), (2, 3, 2))}
-_DEPTHWISE = 4
 _SAMPLED = 60  # of all combinations of a rank
 
 
@@ -258,6 +257,8 @@ _EDGE_WINDOWS = tuple(
     for k, s, p in ((2, 2, 0), (3, 1, 1), (2, 1, 0))
 )
 _IMAGE = normal((2, 3, 7, 8))
+_IMAGE_POOLS = (("max_pool", functional.max_pool2d), ("avg_pool", functional.avg_pool2d))
+_FAR_APART = {"kernel": (2, 2), "stride": None, "padding": 1, "beta": 10.0}
 
 TWINS += [
     Twin("max_pool", _max_pool, (*_pools(normal), *_EDGE_WINDOWS)),
@@ -267,37 +268,26 @@ TWINS += [
     Twin(
         "smooth_max_pool",
         _smooth_max_pool,
-        (
-            Case(
-                "far apart",
-                uniform(-500.0, 500.0, (1, 2, 6, 6)),
-                {"kernel": (2, 2), "stride": None, "padding": 1, "beta": 10.0},
-                terms=16,
-            ),
-        ),
+        (Case("far apart", uniform(-500.0, 500.0, (1, 2, 6, 6)), _FAR_APART, terms=16),),
     ),
     Twin("max_pool_scatter", _scattered, _placed(True)),
     Twin("max_pool_gather", _gathered, _placed(False)),
     Twin("avg_pool_grad", _avg_pool_grad, (*_pulled_back(True), *_pulled_back(False))),
-    Twin(
-        "max_pool2d",
-        lambda x, kernel, stride: functional.max_pool2d(x, kernel, stride),
-        tuple(Case(f"{k} {s}", _IMAGE, {"kernel": k, "stride": s}, terms=8) for k, s in ((2, None), ((3, 2), 1))),
+    *(
+        Twin(
+            f"{name}2d",
+            lambda x, kernel, stride, call=call: call(x, kernel, stride),
+            tuple(Case(f"{k} {s}", _IMAGE, {"kernel": k, "stride": s}, terms=8) for k, s in ((2, None), ((3, 2), 1))),
+        )
+        for name, call in _IMAGE_POOLS
     ),
-    Twin(
-        "max_pool2d_pad",
-        lambda x, kernel, stride, padding: functional.max_pool2d(x, kernel, stride, padding),
-        (Case("padded", _IMAGE, {"kernel": 3, "stride": 2, "padding": 1}, terms=8),),
-    ),
-    Twin(
-        "avg_pool2d",
-        lambda x, kernel, stride: functional.avg_pool2d(x, kernel, stride),
-        tuple(Case(f"{k} {s}", _IMAGE, {"kernel": k, "stride": s}, terms=8) for k, s in ((2, None), ((3, 2), 1))),
-    ),
-    Twin(
-        "avg_pool2d_pad",
-        lambda x, kernel, stride, padding: functional.avg_pool2d(x, kernel, stride, padding),
-        (Case("padded", _IMAGE, {"kernel": 3, "stride": 2, "padding": 1}, terms=8),),
+    *(
+        Twin(
+            f"{name}2d_pad",
+            lambda x, kernel, stride, padding, call=call: call(x, kernel, stride, padding),
+            (Case("padded", _IMAGE, {"kernel": 3, "stride": 2, "padding": 1}, terms=8),),
+        )
+        for name, call in _IMAGE_POOLS
     ),
     Twin(
         "smooth_max_pool2d",

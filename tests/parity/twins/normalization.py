@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -156,76 +157,65 @@ def _batch_norm_grad(
     return torch.autograd.grad(_batch_norm(*leaves, channel_axis), leaves, (g, g_mean, g_variance))
 
 
+_GAMMA = ((True,), (False,))
+
+
+def _layers(arrays: Callable[..., Arrays], affine: Any, factor: int = 1, count: int | None = None) -> tuple[Case, ...]:
+    """Of rows, whose operands depend on which parameters there are."""
+    return tuple(
+        Case(_label(x, *a, *(False,) * (2 - len(a))), arrays(x, *a), **_terms(factor * x[-1], max(x)))
+        for x in _LAYERS[:count]
+        for a in affine
+    )
+
+
+def _groups(arrays: Callable[..., Arrays], affine: Any) -> tuple[Case, ...]:
+    return tuple(
+        Case(
+            f"{_label(x, *a, *(False,) * (2 - len(a)))} {groups}",
+            arrays(x, *a, groups),
+            {"groups": groups},
+            **_terms(math.prod(x[1:]) // groups, math.prod(x)),
+        )
+        for x, groups in _GROUPED
+        for a in affine
+    )
+
+
+def _batches(arrays: Callable[..., Arrays], affine: Any, *, whole: bool = False) -> tuple[Case, ...]:
+    return tuple(
+        Case(
+            f"{_label(x, *a, *(False,) * (2 - len(a)))} axis {axis}",
+            arrays(x, *a, axis),
+            {"channel_axis": axis},
+            terms=4 * math.prod(x) if whole else 2 * math.prod(x) // x[axis],
+        )
+        for x, axis in _BATCHES
+        for a in affine
+    )
+
+
 TWINS: list[Twin] = [
     Twin(
         "layer_norm",
         _layer_norm,
         (
-            *(
-                Case(_label(x, *a), _with_affine(x, x[-1], *a), **_terms(x[-1], max(x)))
-                for x in _LAYERS
-                for a in _AFFINE
-            ),
+            *_layers(lambda x, *a: _with_affine(x, x[-1], *a), _AFFINE),
             Case("eps", _with_affine((3, 4), 4, True, True), {"eps": 0.1}, terms=8),
             Case("far from 0", _with_affine((3, 40), 40, True, True, shift=50.0), terms=5000),
         ),
     ),
-    Twin(
-        "rms_norm",
-        _rms_norm,
-        (
-            *(
-                Case(_label(x, gamma, False), _without_beta(x, gamma), **_terms(2 * x[-1], max(x)))
-                for x in _LAYERS
-                for gamma in (True, False)
-            ),
-        ),
-    ),
-    Twin(
-        "group_norm",
-        _group_norm,
-        tuple(
-            Case(
-                f"{_label(x, *a)} {groups}",
-                _with_affine(x, x[1], *a),
-                {"groups": groups},
-                **_terms(math.prod(x[1:]) // groups, math.prod(x)),
-            )
-            for x, groups in _GROUPED
-            for a in _AFFINE
-        ),
-    ),
+    Twin("rms_norm", _rms_norm, _layers(_without_beta, _GAMMA, 2)),
+    Twin("group_norm", _group_norm, _groups(lambda x, g, b, _: _with_affine(x, x[1], g, b), _AFFINE)),
     Twin(
         "batch_norm",
         _batch_norm,
         (
-            *(
-                Case(
-                    f"{_label(x, *a)} axis {axis}",
-                    _with_affine(x, x[axis], *a),
-                    {"channel_axis": axis},
-                    terms=2 * math.prod(x) // x[axis],
-                )
-                for x, axis in _BATCHES
-                for a in _AFFINE
-            ),
+            *_batches(lambda x, g, b, axis: _with_affine(x, x[axis], g, b), _AFFINE),
             Case("eps", _with_affine((6, 3), 3, True, True), {"eps": 0.1}, terms=12),
         ),
     ),
-    Twin(
-        "batch_norm_eval",
-        _batch_norm_eval,
-        tuple(
-            Case(
-                f"{_label(x, *a)} axis {axis}",
-                _running(x, x[axis], *a),
-                {"channel_axis": axis},
-                terms=2 * math.prod(x) // x[axis],
-            )
-            for x, axis in _BATCHES
-            for a in _AFFINE
-        ),
-    ),
+    Twin("batch_norm_eval", _batch_norm_eval, _batches(lambda x, g, b, axis: _running(x, x[axis], g, b), _AFFINE)),
     Twin(
         "batch_norm_eval",
         lambda x, gamma, beta, mean, variance: functional.batch_norm(x, mean, variance, gamma, beta, eps=1e-5),
@@ -236,54 +226,13 @@ TWINS: list[Twin] = [
         ),
         gradient="PyTorch takes none to the running statistics; the twin above does",
     ),
-    Twin(
-        "layer_norm_grad",
-        _layer_norm_grad,
-        tuple(
-            Case(_label(x, gamma, False), _layer_norm_operands(x, gamma), **_terms(x[-1], max(x)))
-            for x in _LAYERS[:5]
-            for gamma in (True, False)
-        ),
-        gradient=_SECOND,
-    ),
-    Twin(
-        "rms_norm_grad",
-        _rms_norm_grad,
-        tuple(
-            Case(_label(x, gamma, False), _rms_norm_operands(x, gamma), **_terms(2 * x[-1], max(x)))
-            for x in _LAYERS[:5]
-            for gamma in (True, False)
-        ),
-        gradient=_SECOND,
-    ),
-    Twin(
-        "group_norm_grad",
-        _group_norm_grad,
-        tuple(
-            Case(
-                f"{_label(x, gamma, False)} {groups}",
-                _group_norm_operands(x, gamma, groups),
-                {"groups": groups},
-                **_terms(math.prod(x[1:]) // groups, math.prod(x)),
-            )
-            for x, groups in _GROUPED
-            for gamma in (True, False)
-        ),
-        gradient=_SECOND,
-    ),
-    Twin(
-        "batch_norm_grad",
-        _batch_norm_grad,
-        tuple(
-            Case(
-                f"{_label(x, gamma, False)} axis {axis}",
-                _batch_norm_operands(x, gamma, axis),
-                {"channel_axis": axis},
-                terms=4 * math.prod(x),
-            )
-            for x, axis in _BATCHES
-            for gamma in (True, False)
-        ),
-        gradient=_SECOND,
+    *(
+        Twin(f"{name}_grad", call, cases, gradient=_SECOND)
+        for name, call, cases in (
+            ("layer_norm", _layer_norm_grad, _layers(_layer_norm_operands, _GAMMA, count=5)),
+            ("rms_norm", _rms_norm_grad, _layers(_rms_norm_operands, _GAMMA, 2, count=5)),
+            ("group_norm", _group_norm_grad, _groups(_group_norm_operands, _GAMMA)),
+            ("batch_norm", _batch_norm_grad, _batches(_batch_norm_operands, _GAMMA, whole=True)),
+        )
     ),
 ]
