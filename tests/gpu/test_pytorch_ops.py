@@ -13,9 +13,7 @@ from .pytorch import DEVICE, WITHOUT_FORM, name_of
 
 from tests.conformance.harness import EXECUTING  # isort: skip  # PyTorch is known to be there from here on
 from tests.parity.compare import assert_equal_outcomes, on_opstage, on_torch, operands  # isort: skip
-from tests.parity.test_ops import CASES  # isort: skip
-from tests.parity.test_second_order import CASES as SMOOTH, hessian_vector_products  # isort: skip
-from tests.parity.test_strided import VIEWS  # isort: skip
+from tests.parity.test_ops import CASES, SMOOTH_CASES as SMOOTH, VIEWS, hessian_vector_products  # isort: skip
 from tests.parity.twin import Case, Twin  # isort: skip
 
 CUDA = Options(device="cuda")

@@ -35,6 +35,11 @@ def module_of(path: Path) -> Any:
     return module
 
 
+def trees_of(module: Any) -> tuple[Any, ...]:
+    """The parameters of a written module, and its state if it has one."""
+    return (module.PARAMS, module.STATE) if hasattr(module, "STATE") else (module.PARAMS,)
+
+
 WRITTEN: list[str] = []
 """The texts of modules that were written here."""
 
@@ -72,8 +77,7 @@ def written(proto: Any, folder: Path, **settings: Any) -> tuple[Any, Any]:
 def same(proto: Any, folder: Path, *inputs: Any, train: bool = False, where: tuple[str, ...] = ()) -> Any:
     """Assert that both compute the same bits; the module."""
     loaded, module = written(proto, folder, where=where)
-    theirs = (module.PARAMS,) if loaded.state is None else (module.PARAMS, module.STATE)
-    ours = (loaded.params,) if loaded.state is None else (loaded.params, loaded.state)
+    theirs, ours = trees_of(module), loaded.trees
     for options in ({}, {"dtype": "float64"}, {"backend": "compiled"}):
         expected, found = run(loaded, ours, inputs, **options), run(module.program, theirs, inputs, **options)
         if train:

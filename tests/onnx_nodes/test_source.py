@@ -12,7 +12,7 @@ import opstage
 from opstage import Options
 from opstage.onnx.source import write_source
 from opstage.ops.errors import UnsupportedError
-from tests.interop.test_source import module_of
+from tests.interop.test_source import module_of, trees_of
 from tests.onnx_nodes.cases import cases, loaded
 from tests.onnx_nodes.reasons import reason
 
@@ -40,8 +40,8 @@ def test_sources_give_the_same_bits(group: int, tmp_path: Path) -> None:
                 assert reason(str(error)) is not None, str(error)
                 continue
             module = module_of(path)
-            theirs = (module.PARAMS,) if model.state is None else (module.PARAMS, module.STATE)
-            ours = (model.params,) if model.state is None else (model.params, model.state)
+            theirs = trees_of(module)
+            ours = model.trees
             for a, b in zip(outputs(model, ours, each), outputs(module.program, theirs, each), strict=True):
                 assert a.dtype == b.dtype and a.tobytes() == b.tobytes(), name
             tried += 1

@@ -21,24 +21,13 @@ BATCH, LENGTH = torch.export.Dim("B", min=1, max=64), torch.export.Dim("T", min=
 
 
 class Logits(torch.nn.Module):
-    """The logits of a decoder for numbers of tokens (B, T)."""
+    """The logits of a decoder for numbers of tokens (B, T), and a mask of them, if one is given."""
 
     def __init__(self, net: Any):
         super().__init__()
         self.net = net
 
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        return self.net(input_ids=ids, use_cache=False).logits
-
-
-class MaskedLogits(torch.nn.Module):
-    """The logits of a decoder for tokens and a mask of them, both (B, T)."""
-
-    def __init__(self, net: Any):
-        super().__init__()
-        self.net = net
-
-    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         return self.net(input_ids=ids, attention_mask=mask, use_cache=False).logits
 
 
@@ -49,8 +38,8 @@ def _gpt2(attention: str = "sdpa") -> Any:
     )
 
 
-def _llama() -> Any:
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+def _llama(**changes: Any) -> Any:
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, **changes}
     return transformers.LlamaForCausalLM(
         transformers.LlamaConfig(vocab_size=50, num_key_value_heads=1, max_position_embeddings=32, **sizes)
     )
@@ -63,17 +52,7 @@ def _bert() -> Any:
 
 def _unmasked_llama() -> Any:
     """The decoder, every position of which sees all others."""
-    config = transformers.LlamaConfig(
-        vocab_size=50,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=32,
-        is_causal=False,
-    )
-    return transformers.LlamaForCausalLM(config)
+    return _llama(num_hidden_layers=1, is_causal=False)
 
 
 def _verdicts(net: Any) -> list[str]:
@@ -81,7 +60,7 @@ def _verdicts(net: Any) -> list[str]:
     example = (torch.zeros(2, 5, dtype=torch.long),)
     program = torch.export.export(Logits(net.eval()), example, dynamic_shapes=({0: BATCH, 1: LENGTH},))
     model = opstage.torch.load(program)
-    held = [tree for tree in (model.params, model.state) if tree is not None]
+    held = model.trees
     claims = [Causal("T"), Independent("B")]
     report = opstage.check(model, *held, *model.inputs.values(), train=False, claims=claims)
     return [verdict.state for verdict in report.claims]
@@ -106,13 +85,13 @@ def _by_onnx(net: Any, path: Any, legacy: bool) -> list[str]:
     if legacy:
         names, example = ["ids", "mask"], (tokens, torch.ones_like(tokens))
         axes = {name: {0: "B", 1: "T"} for name in names}
-        wrapped = MaskedLogits(net.eval())
+        wrapped = Logits(net.eval())
         torch.onnx.export(wrapped, example, path, dynamo=False, input_names=names, dynamic_axes=axes, opset_version=17)
     else:
         sizes = ({0: BATCH, 1: LENGTH},)
         torch.onnx.export(Logits(net.eval()), (tokens,), path, dynamo=True, dynamic_shapes=sizes, verbose=False)
     model = opstage.onnx.load(path, where=["T <= 32"])  # that of their positions
-    held = [tree for tree in (model.params, model.state) if tree is not None]
+    held = model.trees
     claims, bounds = [Causal("T"), Independent("B")], {"params.*": (-2.0, 2.0)}
     report = opstage.check(model, *held, *model.inputs.values(), train=False, claims=claims, bounds=bounds)
     assert all(verdict.witness is not None for verdict in report.claims if verdict.state == "refuted")

@@ -16,7 +16,7 @@ from torch import nn
 import opstage.onnx
 import opstage.torch
 from opstage.onnx.source import write_source
-from tests.interop.test_source import linted, module_of, run, same  # noqa: F401  # what is written is linted at the end
+from tests.interop.test_source import linted, module_of, run, same, trees_of  # noqa: F401  # what is written is linted at the end
 
 
 class Block(nn.Module):
@@ -149,9 +149,7 @@ def test_exports_are_written_and_read_again(name: str, tmp_path: Path) -> None:
     module = same(proto, tmp_path, x.numpy())
     text = Path(module.__file__).read_text()
     assert wanted in text and "onnx::" not in text
-    loaded = opstage.onnx.load(proto.SerializeToString())
-    trees = (module.PARAMS,) if loaded.state is None else (module.PARAMS, module.STATE)
-    found = run(module.program, trees, (x.numpy(),))[0]
+    found = run(module.program, trees_of(module), (x.numpy(),))[0]
     np.testing.assert_allclose(found, net(x).detach().numpy(), rtol=1e-4, atol=1e-5)
 
 
@@ -166,7 +164,7 @@ def test_programs_of_torch_export_are_written(name: str, tmp_path: Path) -> None
     module = module_of(tmp_path / "net.py")
     text = (tmp_path / "net.py").read_text()
     assert wanted in text and "imported from a PyTorch program" in text
-    trees = (module.PARAMS,) if loaded.state is None else (module.PARAMS, module.STATE)
+    trees = trees_of(module)
     found, ours = run(module.program, trees, (x.numpy(),)), run(loaded.by_name, loaded.trees, (x.numpy(),))
     assert [each.tobytes() for each in found] == [each.tobytes() for each in ours]
     np.testing.assert_allclose(found[0], net(x).detach().numpy(), rtol=1e-4, atol=1e-5)

@@ -29,6 +29,14 @@ from tests.docs.blocks import ROOT
 llama = load_file(ROOT / "examples" / "llama.py")
 bert = load_file(ROOT / "examples" / "bert.py")
 
+SIZES: dict[str, Any] = {
+    "vocab_size": 37,
+    "hidden_size": 24,
+    "intermediate_size": 40,
+    "max_position_embeddings": 16,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+}
 TOLERANCE = {"float64": (1e-9, 1e-11), "float32": (1e-4, 1e-5)}
 """Relative and absolute, to the largest of a tensor."""
 
@@ -121,18 +129,8 @@ def exact(net: Any) -> Any:
 
 
 def llama_net(dtype: str, **changes: Any) -> Any:
-    sizes = {
-        "vocab_size": 37,
-        "hidden_size": 24,
-        "intermediate_size": 40,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 6,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 16,
-        "rms_norm_eps": 1e-6,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
-        "pad_token_id": None,
-    }
+    rope = {"rope_type": "default", "rope_theta": 500.0}
+    sizes = {**SIZES, "num_key_value_heads": 2, "rms_norm_eps": 1e-6, "rope_parameters": rope, "pad_token_id": None}
     return randomised(transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**sizes, **changes})), dtype)
 
 
@@ -149,9 +147,9 @@ LLAMAS: dict[str, dict[str, Any]] = {
             "rope_type": "llama3",
             "rope_theta": 500.0,
             "factor": 8.0,
+            "original_max_position_embeddings": 32,
             "low_freq_factor": 1.0,
             "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 32,
         },
     },
 }
@@ -244,17 +242,9 @@ def test_what_the_decoder_does_not_compute_is_refused(tmp_path: Path, changes: d
 
 
 def bert_net(kind: Any, dtype: str, **changes: Any) -> Any:
-    sizes = {
-        "vocab_size": 37,
-        "hidden_size": 24,
-        "intermediate_size": 40,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 6,
-        "max_position_embeddings": 16,
-        "type_vocab_size": 2,
-        "pad_token_id": 0,
-    }
-    return randomised(kind(transformers.BertConfig(**{**sizes, **changes})), dtype)
+    return randomised(
+        kind(transformers.BertConfig(**{**SIZES, "type_vocab_size": 2, "pad_token_id": 0, **changes})), dtype
+    )
 
 
 def texts() -> tuple[Any, Any]:

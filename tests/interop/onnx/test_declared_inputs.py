@@ -93,7 +93,7 @@ def test_a_fixed_size_of_a_file_is_no_other() -> None:
     nodes = [node("ReduceSum", ["x", "axes"], ["s"]), node("Div", ["s", "eight"], ["y"])]
     constants = {"axes": np.array([1]), "eight": F(8)}
     loaded = load(model(nodes, {"x": ["B", 8]}, ["y"], constants))
-    trees = (loaded.params,) if loaded.state is None else (loaded.params, loaded.state)
+    trees = loaded.trees
     assert float(opstage.run(loaded, *trees, np.ones((1, 8), F))["y"][0, 0]) == 1
     with pytest.raises(ShapeError, match="axis 1 must have 8; a size that is to be open"):
         opstage.run(loaded, *trees, np.ones((1, 9), F))

@@ -24,8 +24,6 @@ from tests.interop.onnx.table import NOT_IN_ONNX
 
 HERE = "tests/interop/onnx/test_export_files.py"
 
-HERE = "tests/interop/onnx/test_export_files.py"
-
 
 def affine(ops: Any, params: Any, x: Any) -> Any:
     return {"y": ops.region("layer", lambda ops: ops.linear(params["w"], params["b"], x)), "x": x}

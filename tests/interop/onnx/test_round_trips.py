@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 import opstage
@@ -17,6 +16,7 @@ from opstage.interop.onnx.export import model_of
 from opstage.ops.trees import flatten, paths
 from tests.interop.onnx.models import load
 from tests.interop.onnx.programs import ALL, FILES, RNG, WHERE
+from tests.interop.onnx.runs import session_of
 
 
 def close(found: Any, expected: Any, tolerance: float) -> None:
@@ -30,9 +30,7 @@ def close(found: Any, expected: Any, tolerance: float) -> None:
 
 def session_values(proto: Any, inputs: tuple[Any, ...]) -> list[Any]:
     """The outputs in onnxruntime."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = session_of(proto, optimized=True)
     return list(session.run(None, {given.name: x for given, x in zip(session.get_inputs(), inputs)}))
 
 
@@ -47,10 +45,6 @@ def outputs_of(loaded: Any) -> Callable[..., Any]:
     return program
 
 
-def trees_of(loaded: Any) -> tuple[Any, ...]:
-    return (loaded.params,) if loaded.state is None else (loaded.params, loaded.state)
-
-
 @pytest.mark.parametrize("name", ALL)
 def test_out_and_in(name: str) -> None:
     """The loaded program has the values of the one that was exported, and the gradients of its parameters."""
@@ -60,7 +54,7 @@ def test_out_and_in(name: str) -> None:
     assert loaded.check().ok
     again = outputs_of(loaded)
     expected = flatten(opstage.run(exported.program, *exported.trees, *exported.inputs, options=options))[0]
-    found = opstage.run(again, trees_of(loaded), *exported.inputs, options=options)
+    found = opstage.run(again, loaded.trees, *exported.inputs, options=options)
     close(found, expected, 1e-9)
     weights = [RNG.standard_normal(np.shape(x)) for x in expected]
 
@@ -76,7 +70,7 @@ def test_out_and_in(name: str) -> None:
 
     _, one = opstage.value_and_grad(original, *exported.trees, *exported.inputs, options=options)
     _, other = opstage.value_and_grad(
-        lambda ops, *args: weighed(ops, again(ops, *args)), trees_of(loaded), *exported.inputs, options=options
+        lambda ops, *args: weighed(ops, again(ops, *args)), loaded.trees, *exported.inputs, options=options
     )
     theirs = dict(zip(paths(exported.trees[0]), flatten(one)[0]))
     ours = {path.removeprefix("params."): gradient for path, gradient in other[0].items()}
@@ -91,8 +85,8 @@ def test_in_and_out(name: str) -> None:
     proto, inputs = FILES[name]()
     loaded = load(proto, where=WHERE.get(name, ()))
     again = outputs_of(loaded)
-    graph = opstage.record(lambda ops, trees, *xs: again(ops, trees, *xs), trees_of(loaded), *loaded.batch)
-    written = model_of(graph, {"trees": trees_of(loaded)})
+    graph = opstage.record(lambda ops, trees, *xs: again(ops, trees, *xs), loaded.trees, *loaded.batch)
+    written = model_of(graph, {"trees": loaded.trees})
     onnx.checker.check_model(written, full_check=True)
     cast = tuple(x.astype(np.float32 if x.dtype.kind == "f" else np.int64) for x in inputs)
     close(session_values(written, cast), session_values(proto, cast), 2e-5)

@@ -204,27 +204,29 @@ def test_all_unknown_ops_are_listed() -> None:
     )
 
 
-def test_sizes_that_depend_on_values_are_refused() -> None:
-    class Masked(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x[x > 0]
+class Function(torch.nn.Module):
+    """A module that is a function."""
 
-    with pytest.raises(UnsupportedError, match="cannot be imported"):
-        opstage.torch.load(torch.export.export(Masked(), (torch.ones(4),)))
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
 
 
-def test_inputs_changed_in_place_and_short_floats_are_refused() -> None:
-    class Changing(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x.add_(1)
-
-    class Short(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x.to(torch.bfloat16) * 2
-
-    for module, message in ((Changing(), "changes its input 'x' in place"), (Short(), "a cast to bfloat16")):
-        with pytest.raises(UnsupportedError, match=message):
-            opstage.torch.load(torch.export.export(module, (torch.ones(4),)))
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda x: x[x > 0], "cannot be imported"),
+        (lambda x: x.add_(1), "changes its input 'x' in place"),
+        (lambda x: x.to(torch.bfloat16) * 2, "a cast to bfloat16"),
+    ],
+    ids=["sizes that depend on values", "inputs changed in place", "short floats"],
+)
+def test_what_is_refused(function: Any, message: str) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        opstage.torch.load(torch.export.export(Function(function), (torch.ones(4),)))
 
 
 def test_names_that_no_size_has() -> None:
@@ -261,13 +263,8 @@ def test_torch_is_imported_when_it_is_needed_and_is_the_real_one() -> None:
 
 def test_inputs_of_other_sizes_than_it_was_exported_with_are_refused() -> None:
     """The 8 of a mean by hand stands in the program as a number; PyTorch's own guard refuses 9 and 17 too."""
-
-    class Mean(torch.nn.Module):
-        def forward(self, x: Any) -> Any:
-            return x.sum(1) / x.shape[1]
-
-    batch = torch.export.Dim("batch", min=2, max=16)
-    model = opstage.torch.load(torch.export.export(Mean(), (torch.ones(4, 8),), dynamic_shapes=({0: batch},)))
+    batch, mean = torch.export.Dim("batch", min=2, max=16), Function(lambda x: x.sum(1) / x.shape[1])
+    model = opstage.torch.load(torch.export.export(mean, (torch.ones(4, 8),), dynamic_shapes=({0: batch},)))
     for rows in (1, 4):
         assert opstage.run(model, model.params, np.ones((rows, 8), np.float32)).tolist() == [1] * rows
     with pytest.raises(ShapeError, match="axis 1 must have 8"):
