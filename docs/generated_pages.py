@@ -73,7 +73,7 @@ def first_line(function: Callable[..., Any]) -> str:
     """The first sentence of a docstring, for a cell of a table."""
     text = " ".join((inspect.getdoc(function) or "").split("\n\n")[0].split())
     parts = re.split(r"(`[^`]*`)", re.split(r"(?<=\.) (?=[A-Z])", text)[0])
-    return "".join(part if part.startswith("`") else re.sub(r"([*_\[\]|<])", r"\\\1", part) for part in parts)
+    return "".join(part if part.startswith("`") else re.sub(r"([*_\[\]|])", r"\\\1", part) for part in parts)
 
 
 def command_line() -> str:
