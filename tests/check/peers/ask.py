@@ -6,7 +6,6 @@ Needs both libraries. Each is asked twice: at one size of everything (`jax.eval_
 
 from __future__ import annotations
 
-import csv
 import traceback
 import warnings
 from collections.abc import Callable
@@ -19,7 +18,7 @@ import torch
 from jax import export
 
 from . import jax_programs, torch_programs
-from .answers import ANSWERS, FIELDS
+from .answers import note
 from .shapes import SHAPES, SIZES
 
 
@@ -109,16 +108,8 @@ def asked_torch(name: str) -> dict[str, Any]:
 def main() -> None:
     jax.config.update("jax_platforms", "cpu")
     torch.set_num_threads(1)
-    with ANSWERS.open("w", newline="") as file:
-        writer = csv.DictWriter(
-            file, FIELDS, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_NONE, quotechar=None
-        )
-        writer.writeheader()
-        for peer, library in (("jax", jax), ("torch", torch)):
-            writer.writerow({"mistake": "version", "peer": peer, "says": library.__version__.split("+")[0]})
-        for name in SHAPES:
-            for peer, said in {**asked_jax(name), **asked_torch(name)}.items():
-                writer.writerow({"mistake": name, "peer": peer, **said})
+    versions = {library.__name__: library.__version__.split("+")[0] for library in (jax, torch)}
+    note(versions, {name: {**asked_jax(name), **asked_torch(name)} for name in SHAPES})
 
 
 if __name__ == "__main__":
