@@ -79,6 +79,7 @@ IMAGES = (
         'Spec(("B", config.height, config.width, config.inputs))',
         op="conv",
         says="(B, 8, 24, 1)",
+        file="model",
         at=CONV,
         fix="ops.permute(x, axes=(0, 3, 1, 2))",
     ),
