@@ -24,7 +24,7 @@ from .task import Task, prepare
 Array = npt.NDArray[Any]
 Phase: TypeAlias = Literal["forward", "gradient", "update"]
 
-_TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
+DIVERGENCE_TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
 """Relative to the largest magnitude in a result; cancellation within an op is allowed for separately."""
 
 
@@ -222,7 +222,7 @@ class _Judge:
     def __init__(self, left: _Side, right: _Side):
         self._left, self._right = left, right
         self._dtype = np.dtype(np.float32 if "float32" in (left.dtype, right.dtype) else np.float64)
-        self._tolerance = _TOLERANCE[self._dtype.name]
+        self._tolerance = DIVERGENCE_TOLERANCE[self._dtype.name]
         self._epsilon = float(np.finfo(self._dtype.name).eps)
 
     def compare(self, a: BoundOp, b: BoundOp) -> tuple[_Difference | None, bool] | None:

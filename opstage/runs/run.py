@@ -48,7 +48,7 @@ from .model_files import keep_source
 from .processes import Processes, Voting, agree, connect, fingerprint, require_processes, told, written_together
 from .progress import Unwatched, Watcher
 from .samples import shown
-from .settings import MAY_CHANGE, Configuration, Settings
+from .settings import MAY_CHANGE_ON_RESUME, Configuration, Settings
 from .task import Task, prepare
 
 # Resuming a run -------------------------------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ def restore(
     settings = held["settings"].object()
     for path, value in identity["settings"].items():
         before = settings.get(path)
-        if path not in MAY_CHANGE and before != value:
+        if path not in MAY_CHANGE_ON_RESUME and before != value:
             raise UsageError(
                 f"{folder}: cannot be resumed: its {path} is {before}, but the run's configuration says {value}"
             )

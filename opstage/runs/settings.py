@@ -378,7 +378,7 @@ def configure_resumed(
     ]
     now = configure(file=file, flags=given, environ=environ, defined=defined)
     for path, value in now.values.items():
-        if path not in MAY_CHANGE and value != began.values[path]:
+        if path not in MAY_CHANGE_ON_RESUME and value != began.values[path]:
             raise UsageError(
                 f"{directory} was started with {path} = {toml_literal(began.values[path])}, but {now.origins[path]} "
                 f"says {toml_literal(value)}; leave that out, or start a new run with another --out, in "
@@ -410,7 +410,7 @@ def configure_kept(directory: Path, purpose: str = "use", *, defined: Definition
 
 _OF_RUN = "out epochs plot tensorboard log_every checkpoint_every require_finite"
 _OTHERS = ("options.detect_anomaly", "options.mesh", "options.timeout", "data.file", "data.prefetch")
-MAY_CHANGE = frozenset({*[f"run.{name}" for name in _OF_RUN.split()], *_OTHERS})
+MAY_CHANGE_ON_RESUME = frozenset({*[f"run.{name}" for name in _OF_RUN.split()], *_OTHERS})
 """Settings that a resumed run may change; the data file is identified by its content."""
 
 _NOWHERE = "default"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -57,6 +57,16 @@ def refusal(result: tuple[int, str, str]) -> str:
     assert "Traceback" not in err
     assert err.startswith("opstage: ") and err.endswith("\n") and err.count("\n") == 1, err
     return err.removeprefix("opstage: ").rstrip("\n")
+
+
+def assert_alone(opstage: Command, files: Iterable[Path]) -> None:
+    """That the run of a model's files goes on without them, on the rows of `net`."""
+    for each in files:
+        each.unlink()
+    code, out, err = opstage("evaluate", "run")
+    assert code == 0 and "accuracy" in out, err
+    code, _, err = opstage("predict", "run", "--data", "rows.csv", "--out", "p.csv")
+    assert code == 0 and len(Path("p.csv").read_text().splitlines()) == 121, err
 
 
 def start_forked(start: Callable[..., Any], entry: str, folder: str, output: int, errors: int) -> Any:

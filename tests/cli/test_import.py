@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Command
+from tests.cli.conftest import Command, assert_alone
 
 
 def test_the_source_is_checked_drawn_and_trained(opstage: Command, net: str, tmp_path: Path) -> None:
@@ -19,13 +19,7 @@ def test_the_source_is_checked_drawn_and_trained(opstage: Command, net: str, tmp
     words = ("--data.file", "rows.csv", "--data.label", "kind", "--epochs", "2", "--batch-size", "16")
     code, out, err = opstage("train", "mine.py", *words, "--run.out", "run")
     assert code == 0, err
-    for each in tmp_path.glob("mine.*"):
-        each.unlink()
-    code, out, err = opstage("evaluate", "run")
-    assert code == 0 and "accuracy" in out, err
-    code, _, err = opstage("predict", "run", "--data", "rows.csv", "--out", "p.csv")
-    assert code == 0, err
-    assert len((tmp_path / "p.csv").read_text().splitlines()) == 121
+    assert_alone(opstage, tmp_path.glob("mine.*"))
 
 
 def test_files_that_are_there_stay(opstage: Command, net: str, tmp_path: Path) -> None:
