@@ -33,7 +33,7 @@ def test_it_is_trained_and_predicts(opstage: Command, net: str, tmp_path: Path, 
         (tmp_path / net).unlink()
         onnx.save(classifier(), tmp_path / net, save_as_external_data=True, location="net.bin", size_threshold=0)
     words = ("--model.loss", "cross_entropy", "--data.file", "rows.csv", "--data.label", "kind")
-    code, out, err = opstage("train", net, *words, "--epochs", "3", "--batch-size", "16", "--run.out", "run")
+    code, _, err = opstage("train", net, *words, "--epochs", "3", "--batch-size", "16", "--run.out", "run")
     assert code == 0, err
     assert_alone(opstage, tmp_path.glob("net.*"))
 
