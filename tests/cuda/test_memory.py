@@ -9,7 +9,7 @@ import pytest
 
 from opstage import Aux, Options, Spec, optim
 from opstage.compiler.gpu.cublas import WORKSPACE
-from opstage.compiler.gpu.memory import Tally, rounded
+from opstage.compiler.gpu.memory import Tally, size_class
 from opstage.compiler.gpu.simulator import SMALL, Simulator
 from opstage.interpreters.eager_cuda.kernels import linalg as matmul
 from opstage.optim import Optimizer
@@ -98,13 +98,13 @@ def test_blocks_are_what_a_pool_gives_out(options: Options, device: Simulator, m
 
     def counted_allocate(each: Simulator, nbytes: int) -> Any:
         nonlocal now, most
-        now += rounded(nbytes) if each is device else 0
+        now += size_class(nbytes) if each is device else 0
         most = max(most, now)
         return allocate(each, nbytes)
 
     def counted_deallocate(each: Simulator, handle: Any, nbytes: int) -> None:
         nonlocal now
-        now -= rounded(nbytes) if each is device else 0
+        now -= size_class(nbytes) if each is device else 0
         deallocate(each, handle, nbytes)
 
     monkeypatch.setattr(Simulator, "allocate", counted_allocate)

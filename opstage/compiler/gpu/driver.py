@@ -34,7 +34,7 @@ from .cublas import Gemm, ProductFailed, Shape, alignment
 from .device import Device, Grid, alone, bytes_of, opened
 from .launches import Call, Captured, Script
 from .machine import GO_ON, Failures
-from .memory import Buckets, Staging, rounded
+from .memory import SizeClasses, Staging, size_class
 
 BLOCKS_OF_A_PROCESSOR = 32
 """Further blocks of a kernel that strides over its elements would only queue for a multiprocessor."""
@@ -64,7 +64,7 @@ class Gpu(Device):
         except Exception as error:
             self._explain(error, "it was opened")
             raise
-        self._buckets: Buckets[Any] = Buckets(self._make, self._end)
+        self._size_classes: SizeClasses[Any] = SizeClasses(self._make, self._end)
         self._staging = Staging(self)
         self._gemm: Gemm | None = None
         self._workspace: Any = None
@@ -106,14 +106,14 @@ class Gpu(Device):
     @override
     def allocate(self, nbytes: int) -> Any:
         try:
-            return self._buckets.take(nbytes)
+            return self._size_classes.take(nbytes)
         except Exception as error:
             if not _is_out_of_memory(error):
                 self._explain(error, "memory was asked for")
                 raise
         self.trim()  # freeing blocks of other sizes may make room
         try:
-            return self._buckets.take(nbytes)
+            return self._size_classes.take(nbytes)
         except Exception as error:
             if _is_out_of_memory(error):
                 raise self._out_of_memory(nbytes) from error
@@ -122,7 +122,7 @@ class Gpu(Device):
 
     @override
     def deallocate(self, handle: Any, nbytes: int) -> None:
-        self._buckets.give(handle, nbytes)
+        self._size_classes.give(handle, nbytes)
 
     def _make(self, nbytes: int) -> Any:
         self._enter()
@@ -134,7 +134,7 @@ class Gpu(Device):
     def _out_of_memory(self, nbytes: int) -> OutOfMemoryError:
         free, total = self._done(self._driver.cuMemGetInfo())
         return OutOfMemoryError(
-            f"{rounded(nbytes):,} bytes were asked for on the {self.name}, which has {free:,} free of {total:,}; "
+            f"{size_class(nbytes):,} bytes were asked for on the {self.name}, which has {free:,} free of {total:,}; "
             f"tensors hold {self.used:,} bytes, {self.peak:,} at most so far. Parameters are as they were; make the "
             "batch smaller, or end what else holds memory of this GPU"
         )
@@ -150,7 +150,7 @@ class Gpu(Device):
         try:
             self._enter()
             self._take_back()
-            kept = self._buckets.trim()
+            kept = self._size_classes.trim()
             self._watched()
             self._stream.sync()
             self._done(self._driver.cuMemPoolTrimTo(self._resource.handle, 0))

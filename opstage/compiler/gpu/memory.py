@@ -33,8 +33,8 @@ SMALLEST = 512
 
 
 @lru_cache(maxsize=4096)
-def rounded(nbytes: int) -> int:
-    """Return the size of the bucket for `nbytes`."""
+def size_class(nbytes: int) -> int:
+    """Return the size class of `nbytes`."""
     if nbytes <= SMALLEST:
         return SMALLEST
     below = 1 << ((nbytes - 1).bit_length() - 1)
@@ -43,7 +43,7 @@ def rounded(nbytes: int) -> int:
 
 
 @final
-class Buckets(Generic[Block]):
+class SizeClasses(Generic[Block]):
     """Unused blocks by their rounded size.
 
     allocate, free   allocate a block of a size, and free a block
@@ -58,7 +58,7 @@ class Buckets(Generic[Block]):
 
     def take(self, nbytes: int) -> Block:
         """Return a block of at least `nbytes`."""
-        size = rounded(nbytes)
+        size = size_class(nbytes)
         blocks = self._blocks.get(size)
         if blocks:
             self.kept -= size
@@ -67,7 +67,7 @@ class Buckets(Generic[Block]):
 
     def give(self, block: Block, nbytes: int) -> None:
         """Keep a block that was taken for `nbytes`."""
-        size = rounded(nbytes)
+        size = size_class(nbytes)
         self.kept += size
         self._blocks.setdefault(size, []).append(block)
 
@@ -225,7 +225,7 @@ class Tally(Device):
 
     @override
     def allocate(self, nbytes: int) -> Any:
-        self._occupy(rounded(nbytes))
+        self._occupy(size_class(nbytes))
         kind = self.kind()
         self._now[kind] += nbytes
         if self.used + nbytes > self.peak:
@@ -235,7 +235,7 @@ class Tally(Device):
     @override
     def deallocate(self, handle: Any, nbytes: int) -> None:
         self._now[handle.kind] -= nbytes
-        self._blocks_now -= rounded(nbytes)
+        self._blocks_now -= size_class(nbytes)
 
     def _occupy(self, nbytes: int) -> None:
         self._blocks_now += nbytes

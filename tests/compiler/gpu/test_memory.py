@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage.compiler.gpu.memory import Buckets, Staging, rounded
+from opstage.compiler.gpu.memory import SizeClasses, Staging, size_class
 
-# Buckets ------------------------------------------------------------------------------------------------------------
+# Size classes ---------------------------------------------------------------------------------------------------------
 
 
 def test_sizes_are_rounded_up_by_an_eighth_at_most() -> None:
-    assert [rounded(n) for n in (0, 1, 512, 513, 4096, 4097, 8192, 8193)] == [
+    assert [size_class(n) for n in (0, 1, 512, 513, 4096, 4097, 8192, 8193)] == [
         512,
         512,
         512,
@@ -26,9 +26,9 @@ def test_sizes_are_rounded_up_by_an_eighth_at_most() -> None:
     ]
     sizes = np.random.default_rng(0).integers(5000, 2**34, 500)
     for n in map(int, sizes):
-        assert n <= rounded(n) <= n * 1.125 + 1
-        assert rounded(rounded(n)) == rounded(n)
-        assert rounded(n) % 512 == 0
+        assert n <= size_class(n) <= n * 1.125 + 1
+        assert size_class(size_class(n)) == size_class(n)
+        assert size_class(n) % 512 == 0
 
 
 def test_what_was_given_back_is_taken_again_until_it_is_trimmed() -> None:
@@ -39,28 +39,28 @@ def test_what_was_given_back_is_taken_again_until_it_is_trimmed() -> None:
         made.append(nbytes)
         return len(made)
 
-    buckets = Buckets(make, ended.append)
-    first, second = buckets.take(1000), buckets.take(900)
-    assert (first, second, made, buckets.kept) == (1, 2, [1024, 1024], 0)
-    buckets.give(first, 1000)
-    assert buckets.kept == 1024
-    assert buckets.take(600) == first
-    assert buckets.take(100) == 3
-    buckets.give(first, 600)
-    buckets.give(3, 100)
-    assert buckets.trim() == 1536
-    assert (sorted(ended), buckets.kept) == ([1, 3], 0)
-    assert buckets.take(1000) == 4
+    classes = SizeClasses(make, ended.append)
+    first, second = classes.take(1000), classes.take(900)
+    assert (first, second, made, classes.kept) == (1, 2, [1024, 1024], 0)
+    classes.give(first, 1000)
+    assert classes.kept == 1024
+    assert classes.take(600) == first
+    assert classes.take(100) == 3
+    classes.give(first, 600)
+    classes.give(3, 100)
+    assert classes.trim() == 1536
+    assert (sorted(ended), classes.kept) == ([1, 3], 0)
+    assert classes.take(1000) == 4
 
 
 def test_a_block_that_cannot_be_made_leaves_the_count() -> None:
     def fail(nbytes: int) -> int:
         raise MemoryError
 
-    buckets = Buckets(fail, lambda block: None)
+    classes = SizeClasses(fail, lambda block: None)
     with pytest.raises(MemoryError):
-        buckets.take(10)
-    assert buckets.kept == 0
+        classes.take(10)
+    assert classes.kept == 0
 
 
 # Staging --------------------------------------------------------------------------------------------------------------
