@@ -117,6 +117,8 @@ def test_what_overflows_in_float32_alone_is_not_bounded() -> None:
         ("gelu", 1e-3, 1.02),
         ("softplus", 1e-3, 1.04),
         ("sigmoid", 1e-3, 1.05),
+        *[(name, 0.01, 1.05) for name in ("relu", "tanh", "sigmoid")],
+        ("sigmoid", 0.05, 1.05),
     ],
 )
 def test_small_boxes_in_float32_are_hardly_looser_than_in_float64(name: str, radius: float, looser: float) -> None:

@@ -69,30 +69,37 @@ def triu_of_inf(k: int, value: float, ops: Any, x: Any) -> Any:
     return weigh(ops, scores + spread(ops, mask, scores), x)
 
 
-def held_table(k: int) -> Program:
+def held_table(k: int, ops: Any, x: Any) -> Any:
     """A buffer of the longest length, cut to the length of the batch."""
-    table = np.tril(np.ones((32, 32), bool), k)
-
-    def program(ops: Any, x: Any) -> Any:
-        n = x.shape[1]
-        seen = ops.slice(
-            ops.slice(ops.const(table, dtype="bool"), axis=0, start=0, length=n), axis=1, start=0, length=n
-        )
-        scores = scores_of(ops, x)
-        return weigh(ops, ops.select(spread(ops, seen, scores), scores, full(ops, scores, -math.inf)), x)
-
-    return program
+    seen = ops.const(np.tril(np.ones((32, 32), bool), k), dtype="bool")
+    for axis in (0, 1):
+        seen = ops.slice(seen, axis=axis, start=0, length=x.shape[1])
+    return masked(ops, scores_of(ops, x), seen, x)
 
 
 def positions(ops: Any, n: Any) -> tuple[Any, Any]:
     return ops.iota(shape=(n, n), axis=0), ops.iota(shape=(n, n), axis=1)
 
 
+def up_to(ops: Any, n: Any, k: Any = 0) -> Any:
+    """The mask of columns up to k after the row."""
+    i, j = positions(ops, n)
+    return ops.less_equal(j, i + k)
+
+
+def hidden(ops: Any, scores: Any, seen: Any) -> Any:
+    """What is not seen is -inf."""
+    return ops.select(spread(ops, seen, scores), scores, full(ops, scores, -math.inf))
+
+
+def masked(ops: Any, scores: Any, seen: Any, x: Any) -> Any:
+    return weigh(ops, hidden(ops, scores, seen), x)
+
+
 def seen_where(test: Callable[[Any, Any, Any, Any], Any], ops: Any, x: Any) -> Any:
     """Attention to the columns that a test (ops, rows, columns, size) lets through."""
-    n, scores = x.shape[1], scores_of(ops, x)
-    seen = test(ops, *positions(ops, n), n)
-    return weigh(ops, ops.select(spread(ops, seen, scores), scores, full(ops, scores, -math.inf)), x)
+    n = x.shape[1]
+    return masked(ops, scores_of(ops, x), test(ops, *positions(ops, n), n), x)
 
 
 def reversed_columns(last: int, ops: Any, i: Any, j: Any, n: Any) -> Any:
@@ -137,39 +144,29 @@ def prefix(length: int, ops: Any, i: Any, j: Any, n: Any) -> Any:
 def alibi(hides: bool, ops: Any, x: Any) -> Any:
     n, scores = x.shape[1], scores_of(ops, x)
     i, j = positions(ops, n)
-    bias = ops.scale(ops.cast(j - i, dtype="float32"), c=0.5)
-    scores = scores + spread(ops, bias, scores)
-    if hides:
-        seen = ops.less_equal(j, i)
-        scores = ops.select(spread(ops, seen, scores), scores, full(ops, scores, -math.inf))
-    return weigh(ops, scores, x)
+    scores = scores + spread(ops, ops.scale(ops.cast(j - i, dtype="float32"), c=0.5), scores)
+    return masked(ops, scores, up_to(ops, n), x) if hides else weigh(ops, scores, x)
 
 
 def added(value: float, k: int, ops: Any, x: Any) -> Any:
     """(1 - mask) · value, as many write it."""
-    n, scores = x.shape[1], scores_of(ops, x)
-    i, j = positions(ops, n)
-    mask = ops.cast(ops.less_equal(j, i + k), dtype="float32")
+    scores, mask = scores_of(ops, x), ops.cast(up_to(ops, x.shape[1], k), dtype="float32")
     return weigh(ops, scores + spread(ops, (1.0 - mask) * value, scores), x)
 
 
 def masked_after(renormalised: bool, ops: Any, x: Any) -> Any:
     """The mask behind the softmax: the later scores are in each row's sum; divided by what is left, they cancel."""
-    n, scores = x.shape[1], scores_of(ops, x)
-    i, j = positions(ops, n)
-    mask = spread(ops, ops.cast(ops.less_equal(j, i), dtype="float32"), scores)
-    if renormalised:
-        powers = ops.exp(scores) * mask
-        return ops.bmm(powers / ops.broadcast_to(ops.reduce_sum(powers, axis=-1, keepdims=True), shape=scores.shape), x)
-    return ops.bmm(ops.softmax(scores, axis=-1) * mask, x)
+    scores = scores_of(ops, x)
+    mask = spread(ops, ops.cast(up_to(ops, x.shape[1]), dtype="float32"), scores)
+    if not renormalised:
+        return ops.bmm(ops.softmax(scores, axis=-1) * mask, x)
+    powers = ops.exp(scores) * mask
+    return ops.bmm(powers / spread(ops, ops.reduce_sum(powers, axis=-1, keepdims=True), scores), x)
 
 
 def key_of_row_softmax(axis: int, ops: Any, x: Any) -> Any:
     """The mask and the softmax along the keys, or both along the queries."""
-    n, scores = x.shape[1], scores_of(ops, x)
-    i, j = positions(ops, n)
-    masked = ops.select(spread(ops, ops.less_equal(j, i), scores), scores, full(ops, scores, -math.inf))
-    return ops.bmm(ops.softmax(masked, axis=axis), x)
+    return ops.bmm(ops.softmax(hidden(ops, scores_of(ops, x), up_to(ops, x.shape[1])), axis=axis), x)
 
 
 def heads(causal: bool, ops: Any, x: Any) -> Any:
@@ -200,11 +197,8 @@ def rotated(ops: Any, x: Any) -> Any:
 
 
 def rope(k: int, ops: Any, x: Any) -> Any:
-    q, n = rotated(ops, x), x.shape[1]
-    scores = ops.bmm(q, ops.permute(q, axes=(0, 2, 1)))
-    i, j = positions(ops, n)
-    seen = spread(ops, ops.less_equal(j, i + k), scores)
-    return weigh(ops, ops.select(seen, scores, full(ops, scores, -math.inf)), x)
+    q = rotated(ops, x)
+    return masked(ops, ops.bmm(q, ops.permute(q, axes=(0, 2, 1))), up_to(ops, x.shape[1], k), x)
 
 
 def chunked(ahead: int, ops: Any, x: Any) -> Any:
@@ -227,9 +221,7 @@ DECODERS: dict[str, Twins] = {
     "tril of ones, filled with -inf": Twins.of(tril_of_ones, 0, 1),
     "triu of -inf, added": Twins(partial(triu_of_inf, 1, -math.inf), partial(triu_of_inf, 2, -math.inf)),
     "triu of -1e9, added": Twins(partial(triu_of_inf, 1, -1e9), partial(triu_of_inf, 2, -1e9), specs=(BOUNDED,)),
-    "a table that is cut": Twins(
-        held_table(0), held_table(1), specs=(X.changed(where=("B >= 1", "T >= 1", "T <= 32")),)
-    ),
+    "a table that is cut": Twins.of(held_table, 0, 1, specs=(X.changed(where=("B >= 1", "T >= 1", "T <= 32")),)),
     "places that are compared": Twins.of(
         seen_where, lambda ops, i, j, n: ops.less_equal(j, i), lambda ops, i, j, n: ops.less_equal(j, i + 1)
     ),

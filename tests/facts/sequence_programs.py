@@ -12,10 +12,12 @@ from tests.facts.decoders import (
     D,
     Twins,
     X,
-    full,
+    hidden,
+    masked,
     positions,
     scores_of,
     spread,
+    up_to,
     weigh,
 )
 
@@ -23,11 +25,6 @@ LONG = X.changed(where=("B >= 1", "T >= 1", "T <= 32"))
 IDS = Spec(("B", "T"), dtype="int64", where=("B >= 1", "T >= 1"))
 RNG = np.random.default_rng(1)
 TABLE = RNG.standard_normal((32, D)).astype("f4")
-
-
-def masked(ops: Any, scores: Any, seen: Any, x: Any) -> Any:
-    """What is not seen is -inf."""
-    return weigh(ops, ops.select(spread(ops, seen, scores), scores, full(ops, scores, -math.inf)), x)
 
 
 def number(ops: Any, shape: Any, value: Any) -> Any:
@@ -73,12 +70,11 @@ def memory(causal: bool, ops: Any, x: Any, other: Any) -> Any:
 
 def packed(causal: bool, ops: Any, x: Any, document: Any) -> Any:
     """Tokens of several documents in a row, told apart by numbers."""
-    n, scores = x.shape[1], scores_of(ops, x)
+    scores = scores_of(ops, x)
     rows, columns = (ops.broadcast_to(ops.unsqueeze(document, axis=axis), shape=scores.shape) for axis in (2, 1))
     seen = ops.equal(rows, columns)
     if causal:
-        i, j = positions(ops, n)
-        seen = ops.logical_and(seen, spread(ops, ops.less_equal(j, i), scores))
+        seen = ops.logical_and(seen, spread(ops, up_to(ops, x.shape[1]), scores))
     return masked(ops, scores, seen, x)
 
 
@@ -89,7 +85,7 @@ def padded(causal: bool, ops: Any, x: Any, keep: Any) -> Any:
     kept = ops.broadcast_to(ops.unsqueeze(keep, axis=1), shape=scores.shape)
     seen = ops.logical_or(kept, spread(ops, ops.equal(i, j), scores))
     if causal:
-        seen = ops.logical_and(seen, spread(ops, ops.less_equal(j, i), scores))
+        seen = ops.logical_and(seen, spread(ops, up_to(ops, n), scores))
     return masked(ops, scores, seen, x)
 
 
@@ -134,8 +130,7 @@ def log_of_mask(k: int, ops: Any, x: Any) -> Any:
 
 
 def as_mask_of_attention(k: int, ops: Any, x: Any) -> Any:
-    i, j = positions(ops, x.shape[1])
-    return ops.scaled_dot_product_attention(x, x, x, ops.less_equal(j, i + k))
+    return ops.scaled_dot_product_attention(x, x, x, up_to(ops, x.shape[1], k))
 
 
 def as_bias_of_attention(k: int, ops: Any, x: Any) -> Any:
@@ -145,12 +140,8 @@ def as_bias_of_attention(k: int, ops: Any, x: Any) -> Any:
 
 
 def by_einsum(k: int, ops: Any, x: Any) -> Any:
-    n = x.shape[1]
-    scores = derived.einsum(ops, "bid,bjd->bij", x, x)
-    i, j = positions(ops, n)
-    seen = spread(ops, ops.less_equal(j, i + k), scores)
-    weights = ops.softmax(ops.select(seen, scores, full(ops, scores, -math.inf)), axis=-1)
-    return derived.einsum(ops, "bij,bjd->bid", weights, x)
+    scores = hidden(ops, derived.einsum(ops, "bid,bjd->bij", x, x), up_to(ops, x.shape[1], k))
+    return derived.einsum(ops, "bij,bjd->bid", ops.softmax(scores, axis=-1), x)
 
 
 def relative_bias(k: int, ops: Any, x: Any, biases: Any) -> Any:
@@ -159,14 +150,13 @@ def relative_bias(k: int, ops: Any, x: Any, biases: Any) -> Any:
     i, j = positions(ops, n)
     far = ops.minimum(ops.maximum(i - j, number(ops, (n, n), 0)), number(ops, (n, n), 7))
     bias = ops.reshape(ops.gather_vec(biases, ops.reshape(far, shape=(n * n,))), shape=(n, n))
-    return masked(ops, scores + spread(ops, bias, scores), ops.less_equal(j, i + k), x)
+    return masked(ops, scores + spread(ops, bias, scores), up_to(ops, n, k), x)
 
 
 def learnt_places(k: int, ops: Any, x: Any) -> Any:
     places = ops.gather_rows(ops.const(TABLE), derived.arange(ops, x.shape[1]))
     h = x + ops.broadcast_to(places, shape=x.shape)
-    i, j = positions(ops, x.shape[1])
-    return masked(ops, scores_of(ops, h), ops.less_equal(j, i + k), h)
+    return masked(ops, scores_of(ops, h), up_to(ops, x.shape[1], k), h)
 
 
 def local_blocks(own: bool, ops: Any, x: Any) -> Any:

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from opstage import Spec, derived
-from tests.facts.decoders import D, Twins, X, full, positions, scores_of
+from tests.facts.decoders import D, Twins, X, full, masked, positions, scores_of, up_to
 from tests.facts.recurrences import KERNEL, along, nothing
-from tests.facts.sequence_programs import IDS, TABLE, masked
+from tests.facts.sequence_programs import IDS, TABLE
 
 
 def decoding_loop(ahead: int, ops: Any, x: Any) -> Any:
@@ -149,8 +149,7 @@ def brightest(over: int, ops: Any, x: Any) -> Any:
 def layers(k: int, ops: Any, x: Any) -> Any:
     for _ in range(3):
         h = ops.layer_norm(x, None, None)
-        i, j = positions(ops, x.shape[1])
-        x = x + masked(ops, scores_of(ops, h), ops.less_equal(j, i + k), h)
+        x = x + masked(ops, scores_of(ops, h), up_to(ops, x.shape[1], k), h)
         x = x + ops.gelu(ops.layer_norm(x, None, None))
     return x
 
@@ -160,8 +159,7 @@ def checkpointed(k: int, ops: Any, x: Any, weights: Any) -> Any:
 
     def layer(ops: Any, x: Any, w: Any) -> Any:
         h = x @ w
-        i, j = positions(ops, x.shape[1])
-        return ops.tanh(x + masked(ops, scores_of(ops, h), ops.less_equal(j, i + k), h)), ops.sum(w)
+        return ops.tanh(x + masked(ops, scores_of(ops, h), up_to(ops, x.shape[1], k), h)), ops.sum(w)
 
     return ops.scan(layer, x, weights)[0]
 
