@@ -22,6 +22,10 @@ from tests.distributed.compared import assert_close
 
 SEED = 3
 OVER = frozenset({AXIS})
+RANK_VALUES, APART = (
+    [np.full((3,), float(rank)) for rank in range(RANKS)],
+    [np.array(rank > 1) for rank in range(RANKS)],
+)
 
 
 def mesh_of(text: str = f"{AXIS}={RANKS}", **options: Any) -> Ranks:
@@ -44,12 +48,24 @@ def numbers(ops: Ranks, ref: Any) -> list[Any]:
     return [np.asarray(ops.inner.get(value)) for value in ref.values]
 
 
+def found_by(f: Any, *values: list[Any], mesh: str = f"{AXIS}={RANKS}") -> list[list[Any]]:
+    """The results of a program of a rank, for the values of each: of each result those of all ranks."""
+    ops = mesh_of(mesh)
+    return [numbers(ops, out) for out in ops.execute_each(f, tuple([held(ops, each) for each in values]))]
+
+
+def under_the_rule(call: Any, varies: bool, ops: Any, x: Any) -> VaryingRef[Any]:
+    """A call under the rule of what varies over the ranks."""
+    varying = Varying(ops, OVER)
+    out: VaryingRef[Any] = call(varying, VaryingRef(x, varying, OVER if varies else frozenset()))
+    return out
+
+
 def program(case: Case, found: list[frozenset[str]]) -> Any:
     """The case under the rule, which says whether its result varies."""
 
     def run(ops: Any, x: Any) -> Any:
-        varying = Varying(ops, OVER)
-        out = case.call(varying, VaryingRef(x, varying, OVER if case.varies else frozenset()))
+        out = under_the_rule(case.call, case.varies, ops, x)
         found.append(out.axes)
         return out.value
 
@@ -107,45 +123,38 @@ def test_where_no_mesh_is_it_is_its_operand(case: Case) -> None:
 
 
 def test_a_batch_mean_is_of_what_counts_on_all_ranks() -> None:
-    ops = mesh_of()
     totals, counts = [np.array(float(rank)) for rank in range(RANKS)], [np.array(2.0 * rank) for rank in range(RANKS)]
-
-    def mean(outer: Any, total: Any, count: Any) -> Any:
-        return (opstage.derived.batch_mean(outer, total, count, axis=AXIS),)
-
-    (out,) = ops.execute_each(mean, (held(ops, totals), held(ops, counts)))
-    assert [float(value) for value in numbers(ops, out)] == [0.5] * RANKS
+    (out,) = found_by(lambda o, *each: (opstage.derived.batch_mean(o, *each, axis=AXIS),), totals, counts)
+    assert [float(value) for value in out] == [0.5] * RANKS
 
 
 def test_axes_of_one_mesh_are_apart() -> None:
-    ops = mesh_of("data=2,model=3")
     values = [np.full((2,), 10.0**rank) for rank in range(6)]
 
     def sums(outer: Any, x: Any) -> Any:
         return outer.all_reduce(x, axis="data"), outer.all_reduce(x, axis="model"), outer.axis_index(axis="model")
 
-    over_data, over_model, index = ops.execute_each(sums, (held(ops, values),))
-    assert [v[0] for v in numbers(ops, over_data)] == [1001, 10010, 100100] * 2
-    assert [v[0] for v in numbers(ops, over_model)] == [111] * 3 + [111000] * 3
-    assert [int(v) for v in numbers(ops, index)] == [0, 1, 2, 0, 1, 2]
+    over_data, over_model, index = found_by(sums, values, mesh="data=2,model=3")
+    assert [v[0] for v in over_data] == [1001, 10010, 100100] * 2
+    assert [v[0] for v in over_model] == [111] * 3 + [111000] * 3
+    assert [int(v) for v in index] == [0, 1, 2, 0, 1, 2]
+
+
+def summed(ops: Any, x: Any) -> Any:
+    return (ops.all_reduce(x, axis=AXIS),)
 
 
 def test_a_sum_of_integers_is_exact_and_of_masks_an_error() -> None:
-    ops = mesh_of()
-    counts = [np.array(2**53 + rank, np.int64) for rank in range(RANKS)]
-    (out,) = ops.execute_each(lambda o, x: (o.all_reduce(x, axis=AXIS),), (held(ops, counts),))
-    assert int(numbers(ops, out)[0]) == 4 * 2**53 + 6
-    masks = held(ops, [np.array([True, False])] * RANKS)
+    (out,) = found_by(summed, [np.array(2**53 + rank, np.int64) for rank in range(RANKS)])
+    assert int(out[0]) == 4 * 2**53 + 6
     with pytest.raises(opstage.DtypeError, match=r"all_reduce at .*: a sum over ranks is of numbers, but x is a mask"):
-        ops.execute_each(lambda o, x: (o.all_reduce(x, axis=AXIS),), (masks,))
+        found_by(summed, [np.array([True, False])] * RANKS)
 
 
 def test_one_nan_reaches_every_rank() -> None:
-    ops = mesh_of()
     values = [np.array([np.nan if rank == 2 else 1.0, float(rank)]) for rank in range(RANKS)]
     for name in ("all_reduce", "all_max"):
-        (out,) = ops.execute_each(lambda o, x, name=name: (getattr(o, name)(x, axis=AXIS),), (held(ops, values),))
-        for value in numbers(ops, out):
+        for value in found_by(lambda o, x, name=name: (getattr(o, name)(x, axis=AXIS),), values)[0]:
             assert np.isnan(value[0]) and np.isfinite(value[1])
 
 
@@ -158,9 +167,8 @@ def test_one_nan_reaches_every_rank() -> None:
     ],
 )
 def test_what_the_ranks_cannot_share(call: Any, message: str) -> None:
-    ops = mesh_of()
     with pytest.raises(opstage.ShapeError, match=message):
-        ops.execute_each(lambda o, x: (call(o, x),), (held(ops, [np.ones((6, 3))] * RANKS),))
+        found_by(lambda o, x: (call(o, x),), [np.ones((6, 3))] * RANKS)
 
 
 @pytest.mark.parametrize(
@@ -178,14 +186,8 @@ def test_what_the_ranks_cannot_share(call: Any, message: str) -> None:
     ],
 )
 def test_collectives_of_what_is_alike_and_of_what_is_not(call: Any, varies: bool, message: str) -> None:
-    ops = mesh_of()
-
-    def run(outer: Any, x: Any) -> Any:
-        varying = Varying(outer, OVER)
-        return (call(varying, VaryingRef(x, varying, OVER if varies else frozenset())).value,)
-
     with pytest.raises(opstage.MeshError, match=message) as caught:
-        ops.execute_each(run, (held(ops, [np.ones((8, 4))] * RANKS),))
+        found_by(lambda outer, x: (under_the_rule(call, varies, outer, x).value,), [np.ones((8, 4))] * RANKS)
     assert "test_collectives.py" in str(caught.value)
 
 
@@ -203,56 +205,38 @@ def test_docstrings_state_the_errors_of_collectives(name: str) -> None:
     for value in (np.ones((8, 3)), np.ones((8, 3), bool)):
         for varies in (True, False):
             for static in OF_COLLECTIVES.get(name, ({},)):
-
-                def run(outer: Any, x: Any, varies: bool = varies, static: dict[str, Any] = static) -> Any:
-                    varying = Varying(outer, OVER)
-                    ref = VaryingRef(x, varying, OVER if varies else frozenset())
-                    return (getattr(varying, name)(ref, axis=AXIS, **static).value,)
-
-                ops = mesh_of()
+                call = lambda o, x, how=static: getattr(o, name)(x, axis=AXIS, **how)  # noqa: E731
                 try:
-                    ops.execute_each(run, (held(ops, [value] * RANKS),))
+                    found_by(lambda o, x, v=varies, call=call: (under_the_rule(call, v, o, x).value,), [value] * RANKS)
                 except opstage.OpstageError as error:
                     found.add(type(error).__name__)
     assert found == set(stated(inspect.getdoc(getattr(opstage.Ops, name)) or ""))
 
 
 def test_a_loop_with_a_collective_is_taken_by_all_ranks_together() -> None:
-    ops = mesh_of()
-    values = [np.full((3,), float(rank)) for rank in range(RANKS)]
-
     def loop(outer: Any, x: Any) -> Any:
         body = lambda o, carry, _: (o.add(o.all_reduce(carry, axis=AXIS), x), None)  # noqa: E731
         return (outer.scan(body, x, None, length=2)[0],)
 
-    (out,) = ops.execute_each(loop, (held(ops, values),))
-    for rank, value in enumerate(numbers(ops, out)):
+    for rank, value in enumerate(found_by(loop, RANK_VALUES)[0]):
         assert value[0] == 6 * RANKS + 6 + rank  # 0+1+2+3 = 6 on each; then 4·6 + 6, and one's own
 
 
 def test_a_choice_with_collectives_is_by_what_all_ranks_have() -> None:
-    ops = mesh_of()
-    values = [np.full((3,), float(rank)) for rank in range(RANKS)]
-
     def choose(outer: Any, x: Any, p: Any) -> Any:
         return (outer.cond(p, lambda o, v: o.all_reduce(v, axis=AXIS), lambda o, v: v, x),)
 
     for chosen, expected in ((True, [6.0] * RANKS), (False, [0.0, 1.0, 2.0, 3.0])):
-        alike = held(ops, [np.array(chosen)] * RANKS)
-        (out,) = ops.execute_each(choose, (held(ops, values), alike))
-        assert [value[0] for value in numbers(ops, out)] == expected
-    apart = held(ops, [np.array(rank > 1) for rank in range(RANKS)])
+        (out,) = found_by(choose, RANK_VALUES, [np.array(chosen)] * RANKS)
+        assert [value[0] for value in out] == expected
     with pytest.raises(opstage.MeshError, match="which all ranks must reach alike"):
-        ops.execute_each(choose, (held(ops, values), apart))
+        found_by(choose, RANK_VALUES, APART)
 
 
 def test_each_rank_chooses_for_itself_where_nothing_is_sent() -> None:
-    ops = mesh_of()
-    values = [np.full((3,), float(rank)) for rank in range(RANKS)]
-    apart = held(ops, [np.array(rank > 1) for rank in range(RANKS)])
     choose = lambda o, x, p: (o.cond(p, lambda o, v: o.neg(v), lambda o, v: v, x),)  # noqa: E731
-    (out,) = ops.execute_each(choose, (held(ops, values), apart))
-    assert [value[0] for value in numbers(ops, out)] == [0.0, 1.0, -2.0, -3.0]
+    (out,) = found_by(choose, RANK_VALUES, APART)
+    assert [value[0] for value in out] == [0.0, 1.0, -2.0, -3.0]
 
 
 def test_rows_of_a_draw_are_those_of_one_rank() -> None:
