@@ -21,3 +21,9 @@ def new_session(request: pytest.FixtureRequest) -> NewSession:
         return Session(Options(backend=backend).replace(**options))
 
     return make
+
+
+@pytest.fixture
+def session(new_session: NewSession) -> Session:
+    """One of them, in float64."""
+    return new_session(dtype="float64")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from opstage.files import DISK, Disk
 from opstage.ops.derived import dropout
 from opstage.optim import schedule
 from opstage.training import checkpoint
+from opstage.training.callback import Callback
 from opstage.training.fit import EpochResult, Position, fit
 from opstage.training.state import OptimizerState
 from opstage.training.trainer import ScalarTrainer
@@ -65,72 +66,45 @@ def make_trainer(width: int = 5, dtype: str = "float32") -> ScalarTrainer:
 class EveryStep:
     """Saves at every boundary; `before` is called at each first."""
 
-    def __init__(self, folder: Path, trainer: ScalarTrainer, disk: Disk = DISK, before: Nothing = lambda: None):
-        self.folder, self.trainer, self.disk, self.before = folder, trainer, disk, before
+    def __init__(self, folder: Path, trainer: ScalarTrainer, disk: Disk, before: Nothing, callbacks: Any = ()):
+        self.folder, self.trainer, self.disk, self.before, self.callbacks = folder, trainer, disk, before, callbacks
 
     def boundary(self, state: OptimizerState, position: Position) -> None:
         self.before()
         self.interrupted(state, position)
 
     def interrupted(self, state: OptimizerState, position: Position) -> None:
-        snapshot = checkpoint.take_snapshot(self.trainer, OPTIMIZER, state, position, {"width": 5})
+        snapshot = checkpoint.take_snapshot(self.trainer, OPTIMIZER, state, position, {"width": 5}, self.callbacks)
         checkpoint.save(self.folder, snapshot, disk=self.disk)
 
 
-def run(folder: Path, disk: Disk = DISK, before: Nothing = lambda: None) -> list[EpochResult]:
+def run(
+    folder: Path,
+    disk: Disk = DISK,
+    before: Nothing = lambda: None,
+    *,
+    epochs: int = EPOCHS,
+    callbacks: Sequence[Callback] = (),
+) -> list[EpochResult]:
     """The whole run, or what is left of the one in `folder`."""
     rng = np.random.default_rng(2)
     data = from_arrays(x=rng.standard_normal((ROWS, 3)), y=rng.standard_normal((ROWS, 2)))
     trainer, state, start = make_trainer(), None, None
     if checkpoint.exists(folder):
         snapshot = checkpoint.load(folder)
-        state, start = checkpoint.restore(trainer, snapshot, OPTIMIZER), snapshot.position
+        state, start = checkpoint.restore(trainer, snapshot, OPTIMIZER, callbacks), snapshot.position
     return fit(
         trainer,
         OPTIMIZER,
         Prefetch(Loader(data, BATCH, seed=7)),
         Loader(data, 10, shuffle=False),
         metrics,
-        epochs=EPOCHS,
+        epochs=epochs,
         state=state,
         start=start,
-        saver=EveryStep(folder, trainer, disk, before),
+        saver=EveryStep(folder, trainer, disk, before, callbacks),
+        callbacks=callbacks,
     )
-
-
-class KillingDisk(Disk):
-    """Ends the process without notice before the N-th call."""
-
-    def __init__(self, at: int):
-        self._countdown = Countdown(at)
-
-    def create(self, path: Path) -> int:
-        self._countdown()
-        return super().create(path)
-
-    def write(self, file: int, data: memoryview) -> int:
-        self._countdown()
-        return super().write(file, data[:700])
-
-    def sync(self, file: int) -> None:
-        self._countdown()
-        super().sync(file)
-
-    def close(self, file: int) -> None:
-        self._countdown()
-        super().close(file)
-
-    def rename(self, source: Path, target: Path) -> None:
-        self._countdown()
-        super().rename(source, target)
-
-    def sync_folder(self, folder: Path) -> None:
-        self._countdown()
-        super().sync_folder(folder)
-
-    def remove(self, path: Path) -> None:
-        self._countdown()
-        super().remove(path)
 
 
 class Countdown:
@@ -143,6 +117,29 @@ class Countdown:
         self._left -= 1
         if self._left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+class KillingDisk(Disk):
+    """Ends the process without notice before the N-th call."""
+
+    def __init__(self, at: int):
+        self._countdown = Countdown(at)
+
+    def write(self, file: int, data: memoryview) -> int:
+        self._countdown()
+        return super().write(file, data[:700])
+
+
+def _counted(name: str) -> Callable[..., Any]:
+    def call(self: KillingDisk, *arguments: Any) -> Any:
+        self._countdown()
+        return getattr(Disk, name)(self, *arguments)
+
+    return call
+
+
+for _name in ("create", "sync", "close", "rename", "sync_folder", "remove"):
+    setattr(KillingDisk, _name, _counted(_name))
 
 
 def main(folder: str, moment: str) -> None:

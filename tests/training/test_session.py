@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import opstage
-from opstage import Options
+from opstage import Options, Session
 from opstage.ops.protocol import OPS
 from tests.training.conftest import NewSession
 
@@ -52,14 +52,12 @@ def numpy_network(w: Any, b: Any, x: Any) -> float:
 # Values and gradients -------------------------------------------------------------------------------------------------
 
 
-def test_every_op_is_a_method(new_session: NewSession) -> None:
-    session = new_session()
+def test_every_op_is_a_method(session: Session) -> None:
     for name in OPS:
         assert callable(getattr(session, name)), name
 
 
-def test_values_and_gradients_agree_with_numpy(new_session: NewSession) -> None:
-    session = new_session(dtype="float64")
+def test_values_and_gradients_agree_with_numpy(session: Session) -> None:
     w, b = session.param(W, name="w"), session.param(B, name="b")
     x = session.leaf(X)
     loss = network(session, session.use(w), session.use(b), x)
@@ -71,8 +69,7 @@ def test_values_and_gradients_agree_with_numpy(new_session: NewSession) -> None:
         np.testing.assert_array_equal(session.grad(of), gradients[of])
 
 
-def test_a_parameter_used_twice_is_one_leaf_whose_gradient_is_the_sum(new_session: NewSession) -> None:
-    session = new_session(dtype="float64")
+def test_a_parameter_used_twice_is_one_leaf_whose_gradient_is_the_sum(session: Session) -> None:
     w = session.param([2.0, 3.0])
     assert session.use(w) is session.use(w)
     session.backward(session.sum(session.use(w) * session.use(w) + session.use(w)))
@@ -80,8 +77,7 @@ def test_a_parameter_used_twice_is_one_leaf_whose_gradient_is_the_sum(new_sessio
     np.testing.assert_array_equal(session.grad(session.use(w)), [5.0, 7.0])
 
 
-def test_dense_keeps_the_gradient_of_every_ref(new_session: NewSession) -> None:
-    session = new_session(dtype="float64")
+def test_dense_keeps_the_gradient_of_every_ref(session: Session) -> None:
     x, aside = session.leaf([1.0, 2.0]), session.leaf([5.0])
     constant, frozen = (
         session.input([3.0, 4.0], requires_grad=False),
@@ -101,8 +97,7 @@ def test_dense_keeps_the_gradient_of_every_ref(new_session: NewSession) -> None:
     np.testing.assert_array_equal(session.grad(loss), 0.0)
 
 
-def test_sparse_keeps_leaves_and_parameters_alone(new_session: NewSession) -> None:
-    session = new_session(dtype="float64")
+def test_sparse_keeps_leaves_and_parameters_alone(session: Session) -> None:
     w, x = session.param([2.0, 3.0]), session.leaf([1.0, 2.0])
     product = x * session.use(w)
     loss = session.sum(product)
@@ -118,8 +113,7 @@ def test_sparse_keeps_leaves_and_parameters_alone(new_session: NewSession) -> No
     np.testing.assert_array_equal(session.grad(w), [1.0, 2.0])  # the failed pass changed nothing
 
 
-def test_infix_computes_on_the_tape_without_numpy_s_warnings(new_session: NewSession) -> None:
-    session = new_session(dtype="float64")
+def test_infix_computes_on_the_tape_without_numpy_s_warnings(session: Session) -> None:
     x = session.leaf([0.0, -1.0])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -130,15 +124,13 @@ def test_infix_computes_on_the_tape_without_numpy_s_warnings(new_session: NewSes
         session.adam_step_all(0.1)
 
 
-def test_detach_stops_gradients(new_session: NewSession) -> None:
-    session = new_session(dtype="float64")
+def test_detach_stops_gradients(session: Session) -> None:
     x = session.leaf([3.0])
     session.backward(session.sum(session.detach(x) * x))
     np.testing.assert_array_equal(session.grad(x), [3.0])
 
 
-def test_what_goes_in_is_copied_and_what_comes_out_is_the_caller_s_own(new_session: NewSession) -> None:
-    session = new_session(dtype="float64")
+def test_what_goes_in_is_copied_and_what_comes_out_is_the_caller_s_own(session: Session) -> None:
     factor, start = np.array([2.0, 3.0]), np.array([1.0, 1.0])
     given = [factor, start]
     x, given_too, c = session.leaf(start), session.input(factor), session.const(factor)
@@ -154,8 +146,7 @@ def test_what_goes_in_is_copied_and_what_comes_out_is_the_caller_s_own(new_sessi
     np.testing.assert_array_equal(gradients[x], [8.0, 27.0])
 
 
-def test_regions_and_derivatives_inside_nest_on_the_session(new_session: NewSession) -> None:
-    session = new_session(dtype="float64")
+def test_regions_and_derivatives_inside_nest_on_the_session(session: Session) -> None:
     x, at = session.leaf([1.0, 2.0, 3.0]), session.nat(1)
 
     def cube(ops: Any, y: Any) -> Any:
@@ -200,8 +191,7 @@ def test_chains_deeper_than_python_s_stack(new_session: NewSession) -> None:
 # Forward derivatives --------------------------------------------------------------------------------------------------
 
 
-def test_jvp_agrees_with_forward_mode_and_with_differences(new_session: NewSession) -> None:
-    session = new_session(dtype="float64")
+def test_jvp_agrees_with_forward_mode_and_with_differences(session: Session) -> None:
     w, b, x = session.leaf(W), session.leaf(B), session.leaf(X)
     moves = [RNG.standard_normal(a.shape) for a in (W, B, X)]
     ref = network(session, w, b, x)
@@ -218,8 +208,7 @@ def test_jvp_agrees_with_forward_mode_and_with_differences(new_session: NewSessi
     session.backward(ref)  # the tape is as it was
 
 
-def test_jvp_of_tensors_of_parameters_and_without_a_path(new_session: NewSession) -> None:
-    session = new_session(dtype="float64")
+def test_jvp_of_tensors_of_parameters_and_without_a_path(session: Session) -> None:
     w, x, aside, constant = session.param(W), session.leaf(X), session.leaf([1.0]), session.input(X)
 
     def program(ops: Any, w: Any, x: Any) -> Any:
@@ -236,8 +225,7 @@ def test_jvp_of_tensors_of_parameters_and_without_a_path(new_session: NewSession
     np.testing.assert_array_equal(session.jvp_leaf(constant, x, X), np.zeros_like(X))
 
 
-def test_jvp_needs_a_leaf_and_a_whole_tape(new_session: NewSession) -> None:
-    session = new_session(dtype="float64")
+def test_jvp_needs_a_leaf_and_a_whole_tape(session: Session) -> None:
     x, constant = session.leaf([1.0, 2.0]), session.input([1.0], requires_grad=False)
     square = x * x
     with pytest.raises(opstage.ProgramError, match="is the result of an op"):
@@ -251,8 +239,7 @@ def test_jvp_needs_a_leaf_and_a_whole_tape(new_session: NewSession) -> None:
         session.jvp_leaf(square, x, [1.0, 1.0])
 
 
-def test_gradients_are_a_mapping_of_parameters_and_leaves(new_session: NewSession) -> None:
-    session = new_session(dtype="float64")
+def test_gradients_are_a_mapping_of_parameters_and_leaves(session: Session) -> None:
     w, frozen = session.param([2.0, 3.0], name="w"), session.param([1.0, 1.0], requires_grad=False)
     used, held, unused = session.use(w), session.use(frozen), session.param([5.0])
     x, y = session.input([1.0, 4.0]), session.leaf([1.0, 1.0])
@@ -294,8 +281,7 @@ def test_an_input_takes_a_gradient_by_its_own_flag_or_the_options(
         session.input([0, 1], requires_grad=True)
 
 
-def test_a_reset_drops_the_values_of_refs_that_are_still_held(new_session: NewSession) -> None:
-    session = new_session(dtype="float64")
+def test_a_reset_drops_the_values_of_refs_that_are_still_held(session: Session) -> None:
     w = session.param(np.ones(4), name="w")
     x, numbers = session.input(np.ones(4)), session.nat_vec([0, 1])
     used = session.use(w)

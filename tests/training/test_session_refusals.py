@@ -34,8 +34,7 @@ def test_refs_of_two_sessions_do_not_mix(new_session: NewSession) -> None:
 @pytest.mark.parametrize(
     "raw, shown", [(np.ones(1), "an ndarray"), (1.0, "a float"), (1, "an int"), ([1.0], "a list"), (None, "None")]
 )
-def test_raw_values_are_no_refs(new_session: NewSession, raw: Any, shown: str) -> None:
-    session = new_session()
+def test_raw_values_are_no_refs(session: Session, raw: Any, shown: str) -> None:
     x = session.leaf([1.0])
     with pytest.raises(opstage.ProgramError, match=f"an op got {shown} where it needs a ref"):
         session.matmul(x, raw)
@@ -43,8 +42,7 @@ def test_raw_values_are_no_refs(new_session: NewSession, raw: Any, shown: str) -
         session.backward(raw)
 
 
-def test_a_parameter_must_be_used_first(new_session: NewSession) -> None:
-    session = new_session()
+def test_a_parameter_must_be_used_first(session: Session) -> None:
     w = session.param([1.0], name="w")
     with pytest.raises(opstage.ProgramError, match=r"an op got parameter w itself; session.use\(param\)"):
         session.relu(w)  # type: ignore[arg-type]
@@ -55,8 +53,7 @@ def test_a_parameter_must_be_used_first(new_session: NewSession) -> None:
         session.grad(w)
 
 
-def test_reset_ends_the_tape_and_clears_the_side_tables(new_session: NewSession) -> None:
-    session = new_session()
+def test_reset_ends_the_tape_and_clears_the_side_tables(session: Session) -> None:
     w = session.param([1.0], name="w")
     x, nat, vector = session.leaf([1.0]), session.nat(0), session.nat_vec([0])
     gradients = session.backward(session.sum(x * session.use(w)))
@@ -87,8 +84,7 @@ def test_reset_ends_the_tape_and_clears_the_side_tables(new_session: NewSession)
     np.testing.assert_array_equal(w.value, [1.0])
 
 
-def test_get_value_checks_the_shape(new_session: NewSession) -> None:
-    session = new_session()
+def test_get_value_checks_the_shape(session: Session) -> None:
     x = session.leaf(np.zeros((5, 3)))
     assert session.get_value(x, shape=(5, 3)).shape == (5, 3)
     with pytest.raises(opstage.ShapeError, match=r"the ref is \(5, 3\) where \(3, 5\) is expected"):
@@ -97,8 +93,7 @@ def test_get_value_checks_the_shape(new_session: NewSession) -> None:
         session.get_value(x, shape=(15,))
 
 
-def test_backward_checks_its_seed(new_session: NewSession) -> None:
-    session = new_session()
+def test_backward_checks_its_seed(session: Session) -> None:
     x = session.leaf([1.0, 2.0])
     with pytest.raises(opstage.ShapeError, match="give a cotangent as seed="):
         session.backward(x)
@@ -112,8 +107,7 @@ def test_backward_checks_its_seed(new_session: NewSession) -> None:
         session.grad(x)
 
 
-def test_inputs_say_what_is_wrong_and_who_they_are(new_session: NewSession) -> None:
-    session = new_session()
+def test_inputs_say_what_is_wrong_and_who_they_are(session: Session) -> None:
     with pytest.raises(opstage.UsageError, match="input labels: a tensor must hold numbers"):
         session.input(["a"], name="labels")
     with pytest.raises(opstage.UsageError, match=r"input: .* is not an array"):
@@ -132,8 +126,7 @@ def test_inputs_say_what_is_wrong_and_who_they_are(new_session: NewSession) -> N
         session.grad(integers)
 
 
-def test_an_error_names_the_user_s_line(new_session: NewSession) -> None:
-    session = new_session()
+def test_an_error_names_the_user_s_line(session: Session) -> None:
     with pytest.raises(opstage.ShapeError, match=r"add at .*test_session_refusals\.py:\d+: x is \(1,\) but"):
         session.add(session.leaf([1.0]), session.leaf([1.0, 2.0]))
 

@@ -19,8 +19,7 @@ FLOAT64 = Options(dtype="float64")
 TABLE = np.random.default_rng(20240607).standard_normal((4, 3))
 
 
-def test_natural_numbers_are_indices_that_may_be_set(new_session: NewSession) -> None:
-    session = new_session(dtype="float64")
+def test_natural_numbers_are_indices_that_may_be_set(session: Session) -> None:
     table = session.leaf(TABLE)
     row, rows = session.nat(2), session.nat_vec([0, 0, 3])
     np.testing.assert_array_equal(session.get_value(session.gather_rows(table, row)), TABLE[2])
@@ -40,8 +39,7 @@ def test_natural_numbers_are_indices_that_may_be_set(new_session: NewSession) ->
 
 
 @pytest.mark.parametrize("value", [-1, 1.0, True, 2**63, "1", None, [1]])
-def test_a_natural_number_is_an_integer_that_is_not_negative(new_session: NewSession, value: Any) -> None:
-    session = new_session()
+def test_a_natural_number_is_an_integer_that_is_not_negative(session: Session, value: Any) -> None:
     nat, vector = session.nat(1), session.nat_vec([1, 2])
     with pytest.raises(opstage.UsageError, match="natural number"):
         session.nat(value)
@@ -53,8 +51,7 @@ def test_a_natural_number_is_an_integer_that_is_not_negative(new_session: NewSes
     assert session.get_nat_vec(vector).tolist() == [1, 2]
 
 
-def test_a_vector_keeps_its_length_and_handles_their_kind(new_session: NewSession) -> None:
-    session = new_session()
+def test_a_vector_keeps_its_length_and_handles_their_kind(session: Session) -> None:
     nat, vector = session.nat(1), session.nat_vec([1, 2])
     with pytest.raises(opstage.ShapeError, match="holds 2 numbers but 3 were given"):
         session.set_nat_vec(vector, [1, 2, 3])

@@ -28,8 +28,7 @@ def quartic(session: Session, *params: Param) -> Any:
     return total
 
 
-def test_sgd_moves_against_the_gradient(new_session: NewSession) -> None:
-    session = new_session(dtype="float64")
+def test_sgd_moves_against_the_gradient(session: Session) -> None:
     p, q = session.param(START), session.param(OTHER)
     session.backward(quartic(session, p, q))
     session.sgd_step_all(0.1)
@@ -38,8 +37,7 @@ def test_sgd_moves_against_the_gradient(new_session: NewSession) -> None:
 
 
 @pytest.mark.parametrize("decay", [None, 0.1])
-def test_adam_counts_t_per_parameter_across_resets(new_session: NewSession, decay: float | None) -> None:
-    session = new_session(dtype="float64")
+def test_adam_counts_t_per_parameter_across_resets(session: Session, decay: float | None) -> None:
     lr, beta1, beta2, eps = 0.05, 0.8, 0.95, 1e-7
     early, late = session.param(START, name="early"), session.param(OTHER, name="late")
     expected = {early: [START, 0 * START, 0 * START, 0], late: [OTHER, 0 * OTHER, 0 * OTHER, 0]}
@@ -62,8 +60,7 @@ def test_adam_counts_t_per_parameter_across_resets(new_session: NewSession, deca
         np.testing.assert_allclose(param.value, theta, rtol=1e-12)
 
 
-def test_defaults_are_those_of_pytorch(new_session: NewSession) -> None:
-    session = new_session(dtype="float64")
+def test_defaults_are_those_of_pytorch(session: Session) -> None:
     p, q = session.param([2.0]), session.param([2.0])
     session.backward(quartic(session, p))
     session.adam_step_all(0.1)
@@ -74,8 +71,7 @@ def test_defaults_are_those_of_pytorch(new_session: NewSession) -> None:
     np.testing.assert_allclose(q.value, 2 * (1 - 0.1 * 0.01) - 0.1, rtol=1e-8)
 
 
-def test_the_gradient_is_that_of_the_last_pass_and_zero_without_a_path(new_session: NewSession) -> None:
-    session = new_session(dtype="float64")
+def test_the_gradient_is_that_of_the_last_pass_and_zero_without_a_path(session: Session) -> None:
     p, aside = session.param(START), session.param(OTHER)
     session.use(aside)
     loss = quartic(session, p)
@@ -105,8 +101,7 @@ def test_frozen_integer_and_unused_parameters_are_never_touched(new_session: New
     np.testing.assert_array_equal(session.grad(frozen), 0 * OTHER)
 
 
-def test_a_new_value_needs_a_new_tape(new_session: NewSession) -> None:
-    session = new_session()
+def test_a_new_value_needs_a_new_tape(session: Session) -> None:
     p = session.param(START, name="p")
     session.backward(quartic(session, p))
     session.sgd_step_all(0.1)
@@ -120,8 +115,7 @@ def test_a_new_value_needs_a_new_tape(new_session: NewSession) -> None:
 
 
 @pytest.mark.parametrize("lr", [-0.1, float("nan"), float("inf"), "0.1", None, True])
-def test_a_bad_learning_rate_changes_nothing(new_session: NewSession, lr: Any) -> None:
-    session = new_session()
+def test_a_bad_learning_rate_changes_nothing(session: Session, lr: Any) -> None:
     p = session.param(START)
     session.backward(quartic(session, p))
     for step in (session.sgd_step_all, session.adam_step_all, session.adamw_step_all):
@@ -130,8 +124,7 @@ def test_a_bad_learning_rate_changes_nothing(new_session: NewSession, lr: Any) -
     assert p.version == 0
 
 
-def test_other_bad_numbers_change_nothing_either(new_session: NewSession) -> None:
-    session = new_session()
+def test_other_bad_numbers_change_nothing_either(session: Session) -> None:
     p = session.param(START)
     session.backward(quartic(session, p))
     for wrong in ({"beta1": 1.0}, {"beta2": -0.1}, {"eps": -1e-8}, {"eps": float("nan")}):
@@ -142,8 +135,7 @@ def test_other_bad_numbers_change_nothing_either(new_session: NewSession) -> Non
     assert p.version == 0
 
 
-def test_a_step_before_backward_is_refused(new_session: NewSession) -> None:
-    session = new_session()
+def test_a_step_before_backward_is_refused(session: Session) -> None:
     session.use(session.param(START))
     for name in ("sgd_step_all", "adam_step_all", "adamw_step_all"):
         with pytest.raises(opstage.ProgramError, match=f"{name} needs gradients, but there was no backward pass"):
@@ -151,9 +143,8 @@ def test_a_step_before_backward_is_refused(new_session: NewSession) -> None:
 
 
 def test_an_update_that_fails_leaves_every_parameter_and_moment_as_it_was(
-    new_session: NewSession, monkeypatch: pytest.MonkeyPatch
+    session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = new_session(dtype="float64")
     params = [session.param(START), session.param(OTHER)]
     session.backward(quartic(session, *params))
     update, calls = UpdateOp.__call__, []
@@ -186,8 +177,7 @@ def test_an_anomaly_in_the_backward_pass_or_update_changes_no_parameter(new_sess
     np.testing.assert_array_equal(p.value, [0.0])
 
 
-def test_moments_end_with_their_parameter(new_session: NewSession) -> None:
-    session = new_session()
+def test_moments_end_with_their_parameter(session: Session) -> None:
     p = session.param(START)
     session.backward(quartic(session, p))
     session.adam_step_all(0.1)
@@ -199,8 +189,7 @@ def test_moments_end_with_their_parameter(new_session: NewSession) -> None:
     assert len(states) == 0
 
 
-def test_a_session_trains(new_session: NewSession) -> None:
-    session = new_session(dtype="float64")
+def test_a_session_trains(session: Session) -> None:
     rng = np.random.default_rng(7)
     x = rng.standard_normal((64, 3))
     y = x @ [[1.0], [-2.0], [0.5]] + 3.0
