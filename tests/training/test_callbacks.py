@@ -31,10 +31,12 @@ def metrics(ops: Any, params: Any, x: Any, y: Any) -> Any:
     return {"loss": ops.mul(loss(ops, params, x, y), ops.const(float(x.shape[0])))}
 
 
-def fitted(*given: Callback, epochs: int = 3, lr: Any = 1e-3, scripted: Any = None) -> tuple[Any, list[EpochResult]]:
-    trainer = scalar_trainer(loss, {"w": np.full((1, 2), 0.25)})
+def fitted(
+    *given: Callback, epochs: int = 3, lr: Any = 1e-3, options: Options | None = None, **more: Any
+) -> tuple[Any, list[EpochResult]]:
+    trainer = scalar_trainer(loss, {"w": np.full((1, 2), 0.25)}, options=options)
     loaders = Loader(DATA, 2, seed=1), Loader(DATA, 4, shuffle=False)
-    return trainer, fit(trainer, optim.sgd(lr), *loaders, metrics, epochs=epochs, callbacks=given)
+    return trainer, fit(trainer, optim.sgd(lr), *loaders, metrics, epochs=epochs, callbacks=given, **more)
 
 
 def ema_by_hand(decay: float, epochs: int) -> tuple[Any, list[float]]:
@@ -51,9 +53,8 @@ def ema_by_hand(decay: float, epochs: int) -> tuple[Any, list[float]]:
 
 @pytest.mark.parametrize("backend", ["eager", "compiled"])
 def test_an_average_of_the_parameters_and_its_metrics(backend: Any) -> None:
-    trainer = scalar_trainer(loss, {"w": np.full((1, 2), 0.25)}, options=Options(dtype="float64", backend=backend))
-    loaders, ema = (Loader(DATA, 2, seed=1), Loader(DATA, 4, shuffle=False)), callbacks.Ema(0.75)
-    found = fit(trainer, optim.sgd(1e-3), *loaders, metrics, epochs=3, callbacks=[ema])
+    ema = callbacks.Ema(0.75)
+    _, found = fitted(ema, options=Options(dtype="float64", backend=backend))
     average, losses = ema_by_hand(0.75, 3)
     np.testing.assert_allclose(ema.values["w"], average, rtol=1e-13)
     np.testing.assert_allclose([each.held_out["ema_loss"] for each in found], losses, rtol=1e-13)
@@ -76,12 +77,9 @@ def test_an_average_changes_nothing_of_the_run_it_follows() -> None:
 
 
 def test_the_best_epoch_is_kept(tmp_path: Path) -> None:
-    given = [Scripted(2, 4, 3, 4), callbacks.BestCheckpoint("script", tmp_path / "best", mode="max", config={"a": 1})]
-    second, _ = fitted(*given, epochs=2)
-    expected = second.get_params()["w"].tobytes()
-    given = [Scripted(2, 4, 3, 4), callbacks.BestCheckpoint("script", tmp_path / "again", mode="max", config={"a": 1})]
-    fitted(*given, epochs=4)
-    best = checkpoint.load(tmp_path / "again")
+    expected = fitted(Scripted(2, 4, 3, 4), epochs=2)[0].get_params()["w"].tobytes()
+    fitted(Scripted(2, 4, 3, 4), callbacks.BestCheckpoint("script", tmp_path, mode="max", config={"a": 1}), epochs=4)
+    best = checkpoint.load(tmp_path)
     assert (best.trainer.params["w"].tobytes(), best.position.epoch, best.config) == (expected, 2, {"a": 1})
 
 
@@ -95,15 +93,11 @@ def test_the_best_epoch_is_kept(tmp_path: Path) -> None:
     ],
 )
 def test_the_rate_is_reduced_on_a_plateau(values: Any, how: Any, scale: float) -> None:
-    heard = Heard()
     reduce = callbacks.ReduceOnPlateau("script", factor=0.5, mode="min", **how)
     rate = schedule.step(0.125, step_size=2, gamma=0.5)
-    trainer = scalar_trainer(loss, {"w": np.zeros((1, 2))})
     loop: list[Loop] = []
     last = callbacks.EachEpoch(lambda seen, _: loop.append(seen))
-    loaders = Loader(DATA, 2, seed=1), Loader(DATA, 4, shuffle=False)
-    given = [Scripted(*values), reduce, heard, last]
-    fit(trainer, optim.sgd(rate), *loaders, metrics, epochs=len(values), callbacks=given)
+    fitted(Scripted(*values), reduce, last, epochs=len(values), lr=rate)
     assert loop[-1].position.lr_scale == pytest.approx(scale)
     assert loop[-1].optimizer.scalars(9)["lr"] == pytest.approx(scale * rate(8))
 
@@ -160,12 +154,8 @@ def test_a_callback_is_told_of_every_step_and_epoch_with_the_rate_of_it() -> Non
     ],
 )
 def test_a_run_ends_when_its_metric_has_not_become_better(values: Any, how: Any, epochs: int) -> None:
-    trainer = scalar_trainer(loss, {"w": np.full((1, 2), 0.25)})
     stop = callbacks.EarlyStopping("script", **how)
-    loaders = Loader(DATA, 2, seed=1), Loader(DATA, 4, shuffle=False)
-    given = [Scripted(*values), stop]
-    found = fit(trainer, optim.sgd(1e-3), *loaders, metrics, epochs=len(values), callbacks=given, require_finite=False)
-    assert len(found) == epochs
+    assert len(fitted(Scripted(*values), stop, epochs=len(values), require_finite=False)[1]) == epochs
 
 
 def test_the_rate_is_scaled_from_the_next_step_on_whatever_its_schedule() -> None:
@@ -267,20 +257,12 @@ def test_a_process_that_dies_before_its_save_leaves_a_state_that_belongs_togethe
     class Died(Exception):
         pass
 
-    def dies(at: int) -> Any:
-        left = at
-
-        def before() -> None:
-            nonlocal left
-            left -= 1
-            if not left:
-                raise Died
-
-        return before
+    def dies() -> None:
+        raise Died
 
     for at in (3, 5, 2, 9):
         try:
-            program.run(case, tmp_path, before=dies(at))
+            program.run(case, tmp_path, before=stop_at(at, dies))
         except Died:
             continue
         break
@@ -299,7 +281,9 @@ def test_the_cases_do_what_they_are_for(whole: dict[str, Any]) -> None:
     assert len({repr(each["params"]) for each in whole.values()}) == len(whole) - 1, "best and own are one run"
 
 
-def test_an_interrupt_that_a_callback_raises_saves_nothing_half_told(tmp_path: Path) -> None:
+def test_an_interrupt_that_a_callback_raises_saves_nothing_half_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Raises(Callback):
         def __init__(self) -> None:
             self.seen = 0
@@ -312,24 +296,18 @@ def test_an_interrupt_that_a_callback_raises_saves_nothing_half_told(tmp_path: P
         def export(self) -> CallbackValues:
             return CallbackValues({"seen": self.seen})
 
-    program.CASES["raises"] = lambda folder: [Raises()]
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            program.run("raises", tmp_path)
-    finally:
-        del program.CASES["raises"]
+    monkeypatch.setitem(program.CASES, "raises", lambda folder: [Raises()])
+    with pytest.raises(KeyboardInterrupt):
+        program.run("raises", tmp_path)
     snapshot = checkpoint.load(tmp_path)
     assert (snapshot.trainer.steps_taken, snapshot.callbacks["raises"].data["seen"]) == (3, 3)
 
 
-def test_a_signal_in_a_callback_waits_until_all_are_told(tmp_path: Path) -> None:
+def test_a_signal_in_a_callback_waits_until_all_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = callbacks.EachStep(lambda loop, _: signal.raise_signal(signal.SIGINT) if loop.state.t == 2 else None)
-    program.CASES["signals"] = lambda folder: [first, program.Total()]
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            program.run("signals", tmp_path)
-    finally:
-        del program.CASES["signals"]
+    monkeypatch.setitem(program.CASES, "signals", lambda folder: [first, program.Total()])
+    with pytest.raises(KeyboardInterrupt):
+        program.run("signals", tmp_path)
     assert checkpoint.load(tmp_path).trainer.steps_taken == 2
 
 

@@ -203,20 +203,6 @@ def test_step_with_goes_from_state_to_state() -> None:
     assert [state.t for state in (first, second, third)] == [0, 1, 2]
 
 
-def test_params_and_set_params_copy() -> None:
-    made = module()
-    taken = made.params()
-    taken["w"][...] = 5.0
-    close(made.params(), values())
-    new = {"b": np.zeros(2), "w": np.ones((2, 3))}
-    made.set_params(new)
-    new["w"][...] = 7.0
-    close(made.params(), {"b": np.zeros(2), "w": np.ones((2, 3))})
-    with pytest.raises(ShapeError, match=r"w is \(2, 3\) but its new value is \(3,\)"):
-        made.set_params({"b": np.ones(2), "w": np.ones(3)})
-    close(made.params(), {"b": np.zeros(2), "w": np.ones((2, 3))})
-
-
 def test_train_sgd_goes_through_the_samples_in_turn() -> None:
     made, data = module(), samples(3)
     p = values()

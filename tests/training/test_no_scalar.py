@@ -30,7 +30,7 @@ def _sum(ops: Any, params: Any, x: Any) -> Any:
 
 SCALAR = "must be a scalar but is"
 NO_SCALARS: dict[str, tuple[Program, str]] = {
-    "vector": (_scaled, rf"{SCALAR} \((B|2), 4\)"),
+    "vector": (_scaled, rf"{SCALAR} \((B|2), 4\); reduce it"),
     "kept axis": (lambda ops, p, x: ops.reshape(_sum(ops, p, x), shape=(1,)), rf"{SCALAR} \(1,\)"),
     "tuple": (lambda ops, p, x: (_sum(ops, p, x), _sum(ops, p, x)), r"\(loss, Aux\(state=, metrics=\)\); got "),
     "three": (lambda ops, p, x: (_sum(ops, p, x), Aux(), x), "loss is one scalar; got"),

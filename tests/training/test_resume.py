@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -30,17 +31,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
     return load(folder)
 
 
-def stop_at(step: int) -> Callable[[], None]:
-    """At the `step`-th boundary a Ctrl-C comes."""
-    left = step
-
-    def before() -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            signal.raise_signal(signal.SIGINT)
-
-    return before
+def stop_at(step: int, stop: Callable[[], None] = lambda: signal.raise_signal(signal.SIGINT)) -> Callable[[], None]:
+    """At the `step`-th boundary a Ctrl-C comes, or whatever `stop` does."""
+    passed = itertools.count(1)
+    return lambda: stop() if next(passed) == step else None
 
 
 def test_the_run_is_what_it_should_be(whole: Snapshot) -> None:

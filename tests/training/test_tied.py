@@ -7,7 +7,7 @@ import pickle
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -132,18 +132,10 @@ def test_every_optimizer_updates_it_once(make: Callable[[], optim.Optimizer], ba
     ours, theirs = tied.init_optim(optimizer), single.init_optim(optimizer)
     assert [len(slots) for slots in ours.slots] == [len(slots) for slots in theirs.slots]
     for seed in range(4):  # a step that keeps its state, and one that moves it on in place
-        if seed % 2:
-            losses = (
-                tied.advance(optimizer, ours, batch(seed)).loss,
-                single.advance(optimizer, theirs, batch(seed)).loss,
-            )
-        else:
-            one, other = (
-                tied.train_step(optimizer, ours, batch(seed)),
-                single.train_step(optimizer, theirs, batch(seed)),
-            )
-            ours, theirs, losses = one.state, other.state, (one.loss, other.loss)
-        assert losses[0] == losses[1]
+        steps = (tied.advance, single.advance) if seed % 2 else (tied.train_step, single.train_step)
+        one, other = (step(optimizer, state, batch(seed)) for step, state in zip(steps, (ours, theirs)))
+        ours, theirs = one.state, other.state
+        assert one.loss == other.loss
     same(tied, single)
 
 
@@ -259,11 +251,8 @@ def test_checkpoints_hold_one_entry_and_resume(tmp_path: Path) -> None:
     resumed = checkpoint.restore(going_on, loaded, optimizer)
     assert resumed is not None
     for seed in range(3):
-        first, second = (
-            trainer.advance(optimizer, state, batch(seed)),
-            going_on.advance(optimizer, resumed, batch(seed)),
-        )
-        assert first.loss == second.loss
+        first = trainer.advance(optimizer, state, batch(seed))
+        assert first.loss == going_on.advance(optimizer, resumed, batch(seed)).loss
     same(trainer, going_on)
     apart = opstage.scalar_trainer(loss, get_values(tied_tree()) | {"encoder": start()[0]})
     with pytest.raises(UsageError, match="encoder is missing: it was one parameter with decoder"):
@@ -436,33 +425,21 @@ def test_frozen_params_stay_frozen_by_a_plan() -> None:
     assert not module.trainer.params["encoder"].requires_grad and module.trainer.params["offset"].requires_grad
 
 
-class Refused(NamedTuple):
-    what: str
-    plan: Any
-    match: str
+CONTRADICTIONS: dict[str, tuple[Any, str]] = {
+    "scheme": ({"encoder": normal(), "decoder": zeros, "offset": zeros}, "decoder and encoder .*two initialisers"),
+    "std": ({"encoder": normal(), "decoder": normal(std=2), "offset": zeros}, "two initialisers"),
+    "seed": ({"encoder": normal(seed=1), "decoder": normal(seed=2), "offset": zeros}, "two initialisers"),
+    "list": ([zeros, normal(), zeros], "two initialisers"),
+    "too few": ([zeros], "the plan has 1 initialisers for 2 parameters: parameter offset"),
+    "values": ({"encoder": flat(np.arange(12.0)), "decoder": flat(np.zeros(12)), "offset": zeros}, "two initialisers"),
+}
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        Refused(
-            "scheme", {"encoder": normal(), "decoder": zeros, "offset": zeros}, "decoder and encoder .*initialisers"
-        ),
-        Refused("std", {"encoder": normal(), "decoder": normal(std=2), "offset": zeros}, "two initialisers"),
-        Refused("seed", {"encoder": normal(seed=1), "decoder": normal(seed=2), "offset": zeros}, "two initialisers"),
-        Refused("list", [zeros, normal(), zeros], "two initialisers"),
-        Refused("too few", [zeros], "the plan has 1 initialisers for 2 parameters: parameter offset"),
-        Refused(
-            "values",
-            {"encoder": flat(np.arange(12.0)), "decoder": flat(np.zeros(12)), "offset": zeros},
-            "two initialisers",
-        ),
-    ],
-    ids=lambda case: case.what,
-)
-def test_initialisers_that_contradict_each_other(case: Refused) -> None:
-    with pytest.raises(UsageError, match=case.match):
-        ScalarModuleDef(tied_tree(), loss).instantiate_with_plan(Options(), Plan(case.plan))
+@pytest.mark.parametrize("case", CONTRADICTIONS)
+def test_initialisers_that_contradict_each_other(case: str) -> None:
+    plan, message = CONTRADICTIONS[case]
+    with pytest.raises(UsageError, match=message):
+        ScalarModuleDef(tied_tree(), loss).instantiate_with_plan(Options(), Plan(plan))
 
 
 def test_initialisers_that_agree() -> None:
@@ -540,11 +517,7 @@ def apart_trees() -> dict[str, dict[str, Any]]:
         "a copy": {"encoder": w, "decoder": w.copy(), "offset": c},
         "halves": {"encoder": wide[:, :WIDTH], "decoder": wide[:, WIDTH:], "offset": c},
         "every other column": {"encoder": wide[:, ::2], "decoder": wide[:, 1::2], "offset": c},
-        "neighbours": {
-            "encoder": flat_memory[:12].reshape(3, 4),
-            "decoder": flat_memory[12:].reshape(3, 4),
-            "offset": c,
-        },
+        "neighbours": dict(zip(("encoder", "decoder"), flat_memory.reshape(2, 3, 4))) | {"offset": c},
     }
 
 
@@ -596,8 +569,16 @@ def test_value_and_grad_gives_the_gradients_of_the_places() -> None:
 # Sessions -----------------------------------------------------------------------------------------------------------
 
 
+NAMED: dict[str, tuple[str, tuple[float, ...]]] = {
+    "sgd_step_all": ("step", ()),
+    "adam_step_all": ("adam_step", (0.9, 0.999, 1e-8)),
+    "adamw_step_all": ("adamw_step", (0.9, 0.999, 1e-8, 0.01)),
+}
+"""The step of a trainer that is a session's, and its numbers after the rate."""
+
+
 @pytest.mark.parametrize("backend", ["eager", pytest.param("compiled", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("step", ["sgd_step_all", "adam_step_all", "adamw_step_all"])
+@pytest.mark.parametrize("step", NAMED)
 def test_a_session_updates_a_tied_parameter_once(step: str, backend: str) -> None:
     session = Session(Options(backend=backend))
     w, c = (session.param(value) for value in start())
@@ -607,12 +588,8 @@ def test_a_session_updates_a_tied_parameter_once(step: str, backend: str) -> Non
         session.backward(loss(session, refs, session.input(batch(seed))))
         getattr(session, step)(0.1)
         session.reset_tape()
-        if step == "sgd_step_all":
-            trainer.step(0.1, batch(seed))
-        elif step == "adam_step_all":
-            trainer.adam_step(0.1, 0.9, 0.999, 1e-8, batch(seed))
-        else:
-            trainer.adamw_step(0.1, 0.9, 0.999, 1e-8, 0.01, batch(seed))
+        named, numbers = NAMED[step]
+        getattr(trainer, named)(0.1, *numbers, batch(seed))
     np.testing.assert_allclose(w.value, trainer.get_params()["encoder"], rtol=1e-6, atol=1e-7)
 
 

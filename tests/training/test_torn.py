@@ -146,25 +146,18 @@ def handlers() -> Iterator[None]:
     assert after == before
 
 
+MANY = pytest.param(share(1500), share(500), marks=[pytest.mark.slow, pytest.mark.soak], id="many bytecodes")
+"""At a quarter of those that soak goes through, the ones before and after the change first of all."""
+
+
+@pytest.mark.parametrize(("around", "spread"), [pytest.param(30, 10, id="some bytecodes"), MANY])
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_change_happens_whole_or_not_at_all(name: str, backend: str) -> None:
+def test_a_change_happens_whole_or_not_at_all(name: str, backend: str, around: int, spread: int) -> None:
     change, optimizer = CHANGES[name]
     subject = Subject(backend, OPTIMIZERS[optimizer])
     subject.advance()
-    check_every(subject, lambda: change(subject), around=30, spread=10)
-
-
-@pytest.mark.slow
-@pytest.mark.soak
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", CHANGES)
-def test_a_change_happens_whole_or_not_at_all_at_every_bytecode(name: str, backend: str) -> None:
-    """At a quarter of those that soak goes through, the ones before and after the change first of all."""
-    change, optimizer = CHANGES[name]
-    subject = Subject(backend, OPTIMIZERS[optimizer])
-    subject.advance()
-    check_every(subject, lambda: change(subject), around=share(1500), spread=share(500))
+    check_every(subject, lambda: change(subject), around=around, spread=spread)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

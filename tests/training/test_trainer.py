@@ -12,7 +12,7 @@ import pytest
 import opstage
 from opstage import Options, Spec, optim
 from opstage.ops import trees
-from opstage.ops.errors import OpstageError, ProgramError, ShapeError, UsageError, ValidationError
+from opstage.ops.errors import ProgramError, ShapeError, UsageError, ValidationError
 from opstage.ops.protocol import Aux
 from opstage.training.state import OptimizerState
 from opstage.training.trainer import ScalarTrainer, scalar_trainer
@@ -164,16 +164,6 @@ def test_without_specs_each_new_shape_is_validated_when_it_comes() -> None:
     assert same(t.get_params(), before)
 
 
-def test_a_non_scalar_loss_is_refused() -> None:
-    def vector(ops: Any, params: Any, x: Any, y: Any) -> Any:
-        return ops.linear(params["w"], params["b"], x)
-
-    with pytest.raises(OpstageError, match=r"loss must be a scalar but is \(B, 2\); reduce it"):
-        scalar_trainer(vector, values(), Spec("B 3"), Spec("B 2"))
-    with pytest.raises(OpstageError, match=r"loss must be a scalar but is \(5, 2\)"):
-        scalar_trainer(vector, values(), options=Options(validate=False)).forward(*batch())
-
-
 def test_an_anomaly_names_op_and_line_and_changes_nothing() -> None:
     def program(ops: Any, params: Any, x: Any) -> Any:
         return ops.sum(ops.region("middle", lambda inner, v: inner.sqrt(v), ops.mul(params, x)))
@@ -248,9 +238,8 @@ def test_a_state_that_changes_its_type_is_refused(new: Any, spec: str, told: str
     if spec == "3":
         with pytest.raises(ValidationError, match=told):
             scalar_trainer(program, np.ones(3), Spec(spec), state=state, options=FLOAT64)
-    backends: tuple[Any, ...] = ("eager", "compiled")
-    for backend in backends:
-        options = Options(dtype="float64", validate=False, backend=backend)
+    for backend in ("eager", "compiled"):
+        options = Options(dtype="float64", validate=False, backend=backend)  # type: ignore[arg-type]
         t = scalar_trainer(program, np.ones(3), state=state, options=options)
         with pytest.raises(ShapeError, match="the new state m is"):
             t.step(0.1, np.ones(4 if spec == "B" else 3))
@@ -312,7 +301,9 @@ def test_set_params_is_whole_or_nothing() -> None:
     assert same(t.get_params(), values())
     with pytest.raises(UsageError, match="b is missing"):
         t.set_params({"w": np.ones((2, 3))})
-    t.set_params({"w": np.zeros((2, 3)), "b": np.ones(2)})
+    new = {"w": np.zeros((2, 3)), "b": np.ones(2)}
+    t.set_params(new)
+    new["w"][...] = 7.0
     assert float(t.forward(np.ones((1, 3)), np.zeros((1, 2)))) == 1.0
 
 
