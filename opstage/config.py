@@ -328,7 +328,10 @@ def read_toml(path: str | os.PathLike[str], whole: Collection[str] = ()) -> Laye
             line = lines.get(full) or min((at for key, at in lines.items() if key.startswith(f"{full}.")), default=None)
             origins[full] = f"{path}:{line}" if line is not None else str(path)
 
-    walk(document, "")
+    try:
+        walk(document, "")
+    except RecursionError:
+        raise UsageError(f"{path}: not a TOML file for a configuration: a key has too many parts") from None
     return Layer(values, origins)
 
 

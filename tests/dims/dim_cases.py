@@ -33,6 +33,16 @@ RELATIONS: dict[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
 }
 
+
+def dims(names: str, *facts: str) -> tuple[Any, ...]:
+    """A new scope, and its dims of these names, of which the facts hold."""
+    scope = DimScope()
+    found = [scope.dim(name) for name in names.split()]
+    for fact in facts:
+        scope.declare(fact)
+    return scope, *found
+
+
 # An expression is a name, an int, or (operation, left, right); divisors are nonzero ints or positive expressions.
 leaves = st.sampled_from(NAMES) | st.integers(-4, 9)
 divisors = st.sampled_from(

@@ -24,6 +24,7 @@ from opstage.ops.dims import (
 )
 from opstage.ops.errors import ShapeError, UsageError
 from opstage.ops.types import show_shape
+from tests.dims.dim_cases import dims
 
 
 @pytest.mark.parametrize(
@@ -71,8 +72,7 @@ def test_min_and_max_may_be_names_too() -> None:
 
 
 def test_minima_of_facts_and_of_texts() -> None:
-    scope = DimScope()
-    t, s = scope.dim("T"), scope.dim("S")
+    scope, t, s = dims("T S")
     assert str(minimum(t, 1024)) == "min(T, 1024)" and str(maximum(t, s)) == "max(S, T)"
     assert minimum(t, t // 2) is t // 2 and maximum(1, t) is t
     scope.declare("T <= 1024")
@@ -137,8 +137,7 @@ def test_claims_that_follow(where: list[str], claim: str) -> None:
 
 
 def test_witnesses_know_the_numbers_within() -> None:
-    scope = DimScope()
-    t = scope.dim("T")
+    scope, t = dims("T")
     assert witness(scope.parse("min(T, 1000)"), "==", t) == {"T": 1001}
     assert witness(scope.parse("T//min(T, 777)"), "==", 1) == {"T": 1554}
 
@@ -169,10 +168,7 @@ def test_errors_carry_the_constraint_that_is_missing(left: str, right: str, cons
 
 
 def test_no_constraint_is_suggested_that_no_size_satisfies() -> None:
-    scope = DimScope()
-    n, m = scope.dim("N"), scope.dim("M")
-    scope.declare("N % 4 == 1")
-    scope.declare("M*M <= 10")
+    _, n, m = dims("N M", "N % 4 == 1", "M*M <= 10")
     with pytest.raises(ShapeError) as caught:
         require_equal(n % 2, m, "odd")  # N % 2 is 1, which one value of M satisfies
     assert caught.value.constraint is not None
@@ -185,8 +181,7 @@ def test_no_constraint_is_suggested_that_no_size_satisfies() -> None:
 
 
 def test_conditions_that_earlier_ones_imply_are_not_listed() -> None:
-    scope = DimScope()
-    x, y, z = scope.dim("X"), scope.dim("Y"), scope.dim("Z")
+    scope, x, y, z = dims("X Y Z")
     for constraint in ("X*X*X + Y*Y*Y == 1729", "X < Y", "X >= 2", "Z*Z*Z + 1 == X*X*X"):
         scope.declare(constraint)
     require_at_most(8, x, "long enough")
@@ -224,8 +219,7 @@ def test_specs_and_programs_take_minima() -> None:
 
 
 def test_reals_of_minima_are_exact() -> None:
-    scope = DimScope()
-    t = scope.dim("T")
+    _, t = dims("T")
     mean = ratio(1, minimum(t, 8))
     assert str(mean) == "1/min(T, 8)" and evaluate(mean, {"T": 4}) == 0.25
     assert mean * minimum(t, 8) == 1

@@ -28,7 +28,7 @@ from opstage.ops.dims import (
     rsqrt,
 )
 from opstage.ops.errors import ShapeError, UsageError
-from tests.dims.dim_cases import each, sized
+from tests.dims.dim_cases import dims, each, sized
 
 NAMES = ("A", "B", "C")
 OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
@@ -103,8 +103,7 @@ def _rounds_once(expression: Any, env: dict[str, int]) -> None:
 
 
 def test_canonical_forms_are_one_object() -> None:
-    scope = DimScope()
-    n, m, h = scope.dim("N"), scope.dim("M"), scope.dim("H")
+    _, n, m, h = dims("N M H")
     assert (n - 1) / n is 1 - 1 / n
     assert (n * m + m) / (n + 1) is ratio(m, 1)
     assert 1 / (1 + 1 / n) is n / (n + 1)
@@ -117,8 +116,7 @@ def test_canonical_forms_are_one_object() -> None:
 
 
 def test_constants_are_fractions() -> None:
-    scope = DimScope()
-    n = scope.dim("N")
+    _, n = dims("N")
     for constant, expected in [
         (n / n, Fraction(1)),
         ((n - 1) / n + 1 / n, Fraction(1)),
@@ -184,9 +182,7 @@ def test_mean_scale_of_a_shape() -> None:
 
 
 def test_values_that_do_not_exist() -> None:
-    scope = DimScope()
-    n = scope.dim("N")
-    scope.declare("N >= 0")
+    _, n = dims("N", "N >= 0")
     with pytest.raises(ShapeError, match="1/N is undefined where N is 0"):
         evaluate(1 / n, {"N": 0})
     with pytest.raises(ShapeError, match=r"sqrt\(3 - N\) is undefined where \(3 - N\) is -4"):
@@ -201,8 +197,7 @@ def test_values_that_do_not_exist() -> None:
 
 
 def test_a_symbolic_real_is_no_number() -> None:
-    scope = DimScope()
-    x = 1 / scope.dim("N")
+    x = 1 / DimScope().dim("N")
     assert isinstance(x, DimFloat)
     for use in (float, int, math.sqrt, math.floor, math.exp):
         with pytest.raises(SymbolicDimError, match="1/N is symbolic"):
@@ -219,8 +214,7 @@ def test_a_symbolic_real_is_no_number() -> None:
 
 
 def test_only_exact_operands_are_taken() -> None:
-    scope = DimScope()
-    n = scope.dim("N")
+    _, n = dims("N")
     with pytest.raises(UsageError, match="cannot be combined exactly with inf"):
         n * math.inf
     with pytest.raises(UsageError, match="cannot be combined exactly with nan"):

@@ -16,7 +16,7 @@ from opstage.ops.dims import (
     witness,
 )
 from opstage.ops.errors import ShapeError, UsageError
-from tests.dims.dim_cases import NAMES, verdict_on
+from tests.dims.dim_cases import NAMES, dims, verdict_on
 
 
 @pytest.mark.parametrize(
@@ -95,8 +95,7 @@ def test_inequalities_that_follow(where: list[str], small: str, large: str) -> N
 
 
 def test_names_differ() -> None:
-    scope = DimScope()
-    m, n = scope.dim("M"), scope.dim("N")
+    _, m, n = dims("M N")
     assert equal(m, n) is Verdict.refuted and equal(m * n, n * m) is Verdict.proved
     assert witness(m, "==", n) == {"M": 2, "N": 3}
     assert witness(m, "<=", 1024) == {"M": 1025}
@@ -106,11 +105,7 @@ def test_names_differ() -> None:
 
 
 def test_witnesses_obey_the_facts() -> None:
-    scope = DimScope()
-    d, h = scope.dim("D"), scope.dim("H")
-    scope.declare("D % H == 0")
-    scope.declare("D % 1009 == 7")
-    scope.declare("D >= 100000")
+    _, d, h = dims("D H", "D % H == 0", "D % 1009 == 7", "D >= 100000")
     found = witness(d, "<=", 200000)
     assert found is not None and found["D"] > 200000 and found["D"] % 1009 == 7 and found["D"] % found["H"] == 0
     assert witness(h * (d // h), "==", d) is None
@@ -143,8 +138,7 @@ def test_refuted_equalities_show_values_and_the_missing_constraint(left: str, ri
 
 
 def test_refuted_bounds_and_divisions() -> None:
-    scope = DimScope()
-    t = scope.dim("T")
+    _, t = dims("T")
     with pytest.raises(ShapeError, match=r'too long; fails at T=1025; add where=\["T <= 1024"\]'):
         require_at_most(t, 1024, "too long")
     with pytest.raises(ShapeError, match=r'too short; fails at T=2; add where=\["T >= 3"\]'):
@@ -173,8 +167,7 @@ def test_messages_are_made_only_for_failures() -> None:
     def fail() -> str:
         raise AssertionError("a message was made for a relation that holds")
 
-    scope = DimScope()
-    t = scope.dim("T")
+    _, t = dims("T")
     require_equal(3, 3, fail)
     require_equal(t, 2 * t - t, fail)
     require_at_most(1, t, fail)
@@ -215,8 +208,7 @@ def test_a_condition_fails_where_it_is_undefined() -> None:
 
 
 def test_verdicts_follow_later_declarations() -> None:
-    scope = DimScope()
-    n = scope.dim("N")
+    scope, n = dims("N")
     assert equal(3 * (n // 3), n) is Verdict.refuted
     scope.declare("N % 3 == 0")
     assert equal(3 * (n // 3), n) is Verdict.proved
@@ -255,8 +247,7 @@ def test_what_divides_a_number_divides_its_multiples_and_no_others(of: int, goal
 
 
 def test_the_default_low_end_gives_way_to_a_declared_one() -> None:
-    scope = DimScope()
-    n, m, z = scope.dim("N"), scope.dim("M"), scope.dim("Z")
+    scope, n, m, z = dims("N M Z")
     assert at_most(1, n) is Verdict.proved and bool(n) is True
     scope.declare("N >= 0")
     assert at_most(1, n) is Verdict.refuted and witness(1, "<=", n) == {"N": 0}
@@ -299,9 +290,7 @@ def test_bad_constraints_say_what_is_wrong_and_change_nothing(constraint: str, r
 
 
 def test_contradictions_name_what_was_declared() -> None:
-    scope = DimScope()
-    t = scope.dim("T")
-    scope.declare("T >= 8")
+    scope, t = dims("T", "T >= 8")
     with pytest.raises(UsageError, match=r"no sizes satisfy the constraint 'T < 8' \(declared before: T >= 8;"):
         scope.declare("T < 8")
     assert at_most(8, t) is Verdict.proved and len(scope.facts) == 1
@@ -311,17 +300,14 @@ def test_contradictions_name_what_was_declared() -> None:
 
 
 def test_comparisons_answer_when_all_values_agree() -> None:
-    scope = DimScope()
-    b, t = scope.dim("B"), scope.dim("T")
-    scope.declare("T <= 1024")
+    _, b, t = dims("B T", "T <= 1024")
     assert t + 1 > t and t < 1025 and t <= 1024.0 and not t > 1024 and t >= 1 and b * t >= b
     assert t != t + 1 and t != 0 and t != 2048 and 2 * t != 5 and (b, t, 3) == (b, t, 3)
     assert t + b != b
 
 
 def test_undecided_comparisons_say_how_to_decide_them() -> None:
-    scope = DimScope()
-    t, b = scope.dim("T"), scope.dim("B")
+    _, t, b = dims("T B")
     with pytest.raises(UndecidedDimError) as caught:
         bool(t > 128)
     assert caught.value.reason == (

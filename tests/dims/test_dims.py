@@ -39,13 +39,13 @@ from opstage.ops.dims import (
 )
 from opstage.ops.errors import ShapeError, UsageError
 from opstage.ops.types import FLOAT32, TensorType
+from tests.dims.dim_cases import dims
 
 # ---------------------------------------------------------------------- canonical form
 
 
 def test_divisible_parts_are_pulled_out() -> None:
-    scope = DimScope()
-    n, h, k, t = (scope.dim(name) for name in ("N", "H", "K", "T"))
+    _, n, h, k, t = dims("N H K T")
     assert (2 * n + 3) // 2 is n + 1
     assert (n * h) // h is n
     assert (t + 1 - 1) // 1 is t
@@ -60,8 +60,7 @@ def test_divisible_parts_are_pulled_out() -> None:
 
 
 def test_nested_quotients_merge() -> None:
-    scope = DimScope()
-    n, h = scope.dim("N"), scope.dim("H")
+    _, n, h = dims("N H")
     assert (n // 2) // 3 is n // 6
     assert (n // 2 + h) // 3 is (n + 2 * h) // 6
     assert (n // h) // 2 is n // (2 * h)
@@ -71,8 +70,7 @@ def test_nested_quotients_merge() -> None:
 
 
 def test_convolution_sizes_read_well() -> None:
-    scope = DimScope()
-    h = scope.dim("H")
+    _, h = dims("H")
     assert str((h + 2 * 1 - 3) // 1 + 1) == "H"
     assert str((h + 2 * 1 - 3) // 2 + 1) == "(H + 1)//2"
     assert str(((h - 2) // 2 + 1 - 2) // 2 + 1) == "H//4"
@@ -99,8 +97,7 @@ def test_text(text: str, canonical: str) -> None:
 
 
 def test_expressions_are_interned_per_scope() -> None:
-    scope = DimScope()
-    n = scope.dim("N")
+    scope, n = dims("N")
     assert n is scope.parse("2*N - N") and n - 1 is not n - 2 and -1 * n is not -2 * n
     assert n is not DimScope().dim("N")
 
@@ -176,9 +173,7 @@ def test_comparing_an_open_size_is_an_error(comparison: Callable[[Any], object])
 
 
 def test_what_is_decided_of_a_declared_size() -> None:
-    scope = DimScope()
-    t = scope.dim("T")
-    scope.declare("T == 224")
+    _, t = dims("T", "T == 224")
     assert t in (224, 256) and t not in (1, 2) and t == Fraction(224) and t == np.float32(224) and t != 224.5
     assert t not in (None, "224") and f"{t}" == "T" and divmod(t, 1) == (t, 0)
     with pytest.raises(UndecidedDimError):
@@ -232,8 +227,7 @@ def test_other_operands_are_python_s_own_errors() -> None:
 
 
 def test_numpy_integers_are_ints() -> None:
-    scope = DimScope()
-    t = scope.dim("T")
+    _, t = dims("T")
     assert np.int64(3) * t is 3 * t
     assert t + np.int64(3) is t + 3
     assert equal(np.int64(3), 3) is Verdict.proved
@@ -252,8 +246,7 @@ def test_division_by_zero() -> None:
 
 
 def test_a_symbolic_divisor_must_be_positive() -> None:
-    scope = DimScope()
-    t = scope.dim("T")
+    scope, t = dims("T")
     with pytest.raises(ShapeError, match=r'8 is divided by T - 5, which must be at least 1; .*where=\["T >= 6"\]'):
         8 // (t - 5)
     scope.declare("T >= 6")
@@ -267,8 +260,7 @@ def test_a_symbolic_divisor_must_be_positive() -> None:
 
 
 def test_products_and_divisions() -> None:
-    scope = DimScope()
-    b, t, h = scope.dim("B"), scope.dim("T"), scope.dim("H")
+    _, b, t, h = dims("B T H")
     assert prod(()) == 1 and prod((3, 4)) == 12 and prod((b, t, 2)) is 2 * b * t
     assert floor_div(7, 2) == 3 and floor_div(b, 1) is b
     assert exact_div(12, 4, "unused") == 3 and exact_div(6 * h, 3, "unused") is 2 * h
@@ -280,8 +272,7 @@ def test_products_and_divisions() -> None:
 
 
 def test_extrema_of_what_is_decided() -> None:
-    scope = DimScope()
-    t, b = scope.dim("T"), scope.dim("B")
+    scope, t, b = dims("T B")
     assert maximum(2, 5) == 5 and minimum(2, 5) == 2
     assert maximum(t, t + 1) is t + 1 and minimum(t + 1, t) is t
     assert maximum(t, 0) is t and minimum(1, t) == 1
@@ -293,16 +284,13 @@ def test_extrema_of_what_is_decided() -> None:
 
 
 def test_one_and_zero_are_literal() -> None:
-    scope = DimScope()
-    t = scope.dim("T")
-    scope.declare("T == 1")
+    _, t = dims("T", "T == 1")
     assert is_one(1) and not is_one(t) and not is_one(2)
     assert is_zero(0) and not is_zero(t - 1) and is_zero(t - t)
 
 
 def test_evaluate_goes_into_tuples_and_leaves_the_rest() -> None:
-    scope = DimScope()
-    b, t = scope.dim("B"), scope.dim("T")
+    _, b, t = dims("B T")
     assert evaluate((b, (t + 1, 3)), {"B": 2, "T": 4}) == (2, (5, 3))
     assert evaluate("sum", {}) == "sum" and evaluate(None, {}) is None and evaluate(7, {}) == 7
     with pytest.raises(MissingSizeError, match="no value was given for the dim T; values were given for: B"):
@@ -314,8 +302,7 @@ def test_evaluate_goes_into_tuples_and_leaves_the_rest() -> None:
 
 
 def test_unknown_absorbs_and_satisfies() -> None:
-    scope = DimScope()
-    t = scope.dim("T")
+    scope, t = dims("T")
     for combined in (
         UNKNOWN + 1,
         1 - UNKNOWN,
