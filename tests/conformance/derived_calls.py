@@ -70,4 +70,4 @@ def _sample(name: str, function: Any, bound: inspect.BoundArguments) -> Sample:
         again = inspect.BoundArguments(bound.signature, {"ops": ops, **arguments})  # type: ignore[arg-type]
         return function(*again.args, **again.kwargs)
 
-    return Sample(name, "example", lambda _: arrays, None, static, call)
+    return Sample(name, "example", lambda _: arrays, None, static, call=call)

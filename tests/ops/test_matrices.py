@@ -21,7 +21,7 @@ from opstage.ops.primitive import Primitive
 from opstage.options import Options
 from opstage.transforms.scan import SCAN
 from tests.ops.functions import FLOAT64, Row, assert_row, of
-from tests.samples.grouped import products_by_rows, sums_by_rows
+from tests.samples.matmul import products_by_rows, sums_by_rows
 
 REGULAR = np.array(
     [[[0.0, 2.0, 1.0], [1.0, -1.0, 0.5], [3.0, 0.5, 1.0]], [[2.0, 1.0, 0.0], [0.0, 1.0, 1.0], [1.0, 0.0, 4.0]]]

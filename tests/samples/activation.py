@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.samples.sample import BadCall, Sample, distinct, normal
+from tests.samples.sample import BadCall, Sample, distinct, given, gives, normal
 
 
 def _each(f: Any) -> Any:
@@ -41,23 +41,17 @@ _LOOSE = (1e-8, 1e-9)  # the accuracy of the difference
 
 SAMPLES = [
     Sample("relu", "away from 0", distinct((2, 5)), _each(lambda v: v if v > 0 else 0.0), exact=True),
-    Sample(
-        "relu",
-        "edges",
-        lambda rng: (np.array([-1.0, 0.0, -0.0, np.nan, np.inf]),),
-        lambda x: np.array([0, 0, 0, np.nan, np.inf]),
-        order=0,
-    ),
+    Sample("relu", "edges", given([-1.0, 0.0, -0.0, np.nan, np.inf]), gives([0, 0, 0, np.nan, np.inf]), order=0),
     Sample("relu", "scalar", distinct(()), _each(lambda v: max(v, 0.0))),
     Sample("silu", "matrix", normal((2, 3)), _each(lambda v: v * _sigmoid(v))),
     Sample("gelu", "tanh", normal((2, 3)), _each(_gelu_tanh)),
-    Sample("gelu", "erf", normal((2, 3)), _each(_gelu_exact), {"approximate": "none"}),
+    Sample("gelu", "erf", normal((2, 3)), _each(_gelu_exact), approximate="none"),
     Sample("relu_grad", "matrix", distinct((2, 3), (2, 3)), lambda y, g: np.where(y > 0, g, 0), exact=True),
     Sample("tanh_grad", "matrix", normal((2, 3), (2, 3)), lambda y, g: g - g * y * y),
     Sample("sigmoid_grad", "matrix", normal((2, 3), (2, 3)), lambda y, g: g * y - g * y * y),
     Sample("silu_grad", "matrix", normal((2, 3), (2, 3)), _slope(lambda v: v * _sigmoid(v)), float64=_LOOSE),
-    Sample("gelu_grad", "tanh", normal((2, 3), (2, 3)), _slope(_gelu_tanh), {"approximate": "tanh"}, float64=_LOOSE),
-    Sample("gelu_grad", "erf", normal((2, 3), (2, 3)), _slope(_gelu_exact), {"approximate": "none"}, float64=_LOOSE),
+    Sample("gelu_grad", "tanh", normal((2, 3), (2, 3)), _slope(_gelu_tanh), approximate="tanh", float64=_LOOSE),
+    Sample("gelu_grad", "erf", normal((2, 3), (2, 3)), _slope(_gelu_exact), approximate="none", float64=_LOOSE),
 ]
 
 _KINKS = (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 3.0, -3.0, 6.0, 7.0, -7.0, 1e-9, 200.0, -200.0, math.inf, math.nan)
@@ -71,7 +65,7 @@ def _pieces(
     spread = distinct((2, 5)) if arrays is None else arrays
     return [
         Sample(op, f"away from kinks{static or ''}", spread, reference, static),
-        Sample(op, f"edges{static or ''}", lambda rng: (np.array(at),), reference, static, order=0),
+        Sample(op, f"edges{static or ''}", given(at), reference, static, order=0),
     ]
 
 
@@ -97,18 +91,18 @@ SAMPLES += [
 ]
 
 BAD_CALLS = [
-    BadCall("relu", "integers", lambda: (np.arange(3),), r"x must be a float tensor but is \(3,\) int64"),
+    BadCall("relu", "integers", given(np.arange(3)), r"x must be a float tensor but is \(3,\) int64"),
     BadCall(
         "gelu",
         "form",
-        lambda: (np.ones(3),),
+        given(np.ones(3)),
         r"approximate must be one of .* but is 'tan' \(did you mean 'tanh'\?\)",
-        {"approximate": "tan"},
+        approximate="tan",
     ),
-    BadCall("elu", "integers", lambda: (np.arange(3),), r"x must be a float tensor but is \(3,\) int64"),
-    BadCall("celu", "alpha", lambda: (np.ones(3),), r"alpha must not be 0", {"alpha": 0}),
-    BadCall("hardtanh", "bounds", lambda: (np.ones(3),), r"lo must be less than hi but lo is 1", {"lo": 1, "hi": 1}),
-    BadCall("hardshrink", "width", lambda: (np.ones(3),), r"width must be at least 0 but is -1", {"width": -1}),
-    BadCall("softshrink", "width", lambda: (np.ones(3),), r"width must be at least 0 but is -1", {"width": -1}),
-    BadCall("tanh_grad", "shapes", lambda: (np.ones(3), np.ones(4)), r"y is \(3,\) but g is \(4,\)"),
+    BadCall("elu", "integers", given(np.arange(3)), r"x must be a float tensor but is \(3,\) int64"),
+    BadCall("celu", "alpha", given(np.ones(3)), r"alpha must not be 0", alpha=0),
+    BadCall("hardtanh", "bounds", given(np.ones(3)), r"lo must be less than hi but lo is 1", lo=1, hi=1),
+    BadCall("hardshrink", "width", given(np.ones(3)), r"width must be at least 0 but is -1", width=-1),
+    BadCall("softshrink", "width", given(np.ones(3)), r"width must be at least 0 but is -1", width=-1),
+    BadCall("tanh_grad", "shapes", given(np.ones(3), np.ones(4)), r"y is \(3,\) but g is \(4,\)"),
 ]

@@ -1,4 +1,4 @@
-"""Samples: attention. The references are the definitions, one query and one head at a time."""
+"""Samples: attention, with a bias and without. The references are the definitions, one query and one head at a time."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from tests.samples.sample import BadCall, Sample, normal
+from tests.samples.sample import BadCall, Sample, normal, zeros
 
 Arrays = Callable[[np.random.Generator], tuple[Any, ...]]
+Place = tuple[int, ...]
 
 
 def _weights(q: Any, k: Any, mask: Any, causal: bool, bias: Any = None, scale: float | None = None) -> Any:
@@ -87,14 +88,13 @@ def _masked(mask: Any, *shapes: tuple[int, ...]) -> Arrays:
     return lambda rng: (*normal(*shapes)(rng), np.array(mask, bool))
 
 
-def _after(
-    q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], mask: Any = None, causal: bool = False
-) -> Arrays:
-    """q, k, v, mask, and what is kept of each query: the weights of each row add up to 1."""
+def _after(q: Place, k: Place, v: Place, mask: Any = None, causal: bool = False, bias: Place | None = None) -> Arrays:
+    """q, k, v, the bias if any, mask, and what is kept of each query: the weights of each row add up to 1."""
 
     def make(rng: np.random.Generator) -> tuple[Any, ...]:
         x, y, z, g = normal(q, k, v, (*q[:-1], v[-1]))(rng)
-        scores = np.einsum("...nd,...md->...nm", x, y) / math.sqrt(q[-1])
+        added = () if bias is None else normal(bias)(rng)
+        scores = sum(added, np.einsum("...nd,...md->...nm", x, y) / math.sqrt(q[-1]))
         if causal:
             scores[..., np.arange(k[-2]) > np.arange(q[-2])[:, np.newaxis]] = -np.inf
         if mask is not None:
@@ -103,7 +103,7 @@ def _after(
         peak[peak == -np.inf] = 0
         total = np.exp(scores - peak).sum(axis=-1, keepdims=True)
         total[total == 0] = 1
-        return x, y, z, None if mask is None else np.array(mask, bool), peak, total, g
+        return x, y, z, *added, None if mask is None else np.array(mask, bool), peak, total, g
 
     return make
 
@@ -122,20 +122,20 @@ SAMPLES = [
     Sample(_SDPA, "batch", normal((2, 2, 3), (2, 3, 3), (2, 3, 2)), attention),
     Sample(_SDPA, "batch of heads", normal((2, 2, 2, 1), (2, 2, 3, 1), (2, 2, 3, 2)), attention),
     Sample(_SDPA, "one key", normal((2, 3), (1, 3), (1, 2)), attention),
-    Sample(_SDPA, "causal", normal((3, 2), (3, 2), (3, 2)), attention, {"causal": True}),
-    Sample(_SDPA, "causal, more keys", normal((2, 2), (4, 2), (4, 1)), attention, {"causal": True}),
-    Sample(_SDPA, "causal, more queries", normal((2, 4, 2), (2, 2, 2), (2, 2, 1)), attention, {"causal": True}),
+    Sample(_SDPA, "causal", normal((3, 2), (3, 2), (3, 2)), attention, causal=True),
+    Sample(_SDPA, "causal, more keys", normal((2, 2), (4, 2), (4, 1)), attention, causal=True),
+    Sample(_SDPA, "causal, more queries", normal((2, 4, 2), (2, 2, 2), (2, 2, 1)), attention, causal=True),
     Sample(_SDPA, "mask", _masked(_SPARSE, (3, 2), (3, 2), (3, 2)), attention),
     Sample(_SDPA, "mask for a batch", _masked(_SPARSE, (2, 3, 2), (2, 3, 2), (2, 3, 1)), attention),
     Sample(_SDPA, "mask of keys", _masked([[[1, 1, 0]], [[0, 1, 1]]], (2, 2, 2), (2, 3, 2), (2, 3, 1)), attention),
-    Sample(_SDPA, "mask and causal", _masked(_SPARSE, (3, 2), (3, 2), (3, 2)), attention, {"causal": True}),
+    Sample(_SDPA, "mask and causal", _masked(_SPARSE, (3, 2), (3, 2), (3, 2)), attention, causal=True),
     Sample(_SDPA, "nothing to attend to", _masked(_BLIND, (2, 2), (3, 2), (3, 2)), attention),
     Sample(
         _SDPA,
         "nothing to attend to, causal",
         _masked([[0, 1, 1], [0, 1, 1]], (2, 2), (3, 2), (3, 2)),
         attention,
-        {"causal": True},
+        causal=True,
     ),
     Sample(_SDPA, "mask of nothing", _masked([[0]], (2, 2), (3, 2), (3, 2)), attention),
     Sample(
@@ -160,29 +160,25 @@ SAMPLES = [
     Sample(_SDPA, "no queries", normal((0, 2), (3, 2), (3, 2)), attention),
     Sample(_SDPA, "no values", normal((2, 2), (3, 2), (3, 0)), attention),
     Sample(_SDPA, "no batch", _masked([[1, 0]], (0, 1, 2), (0, 2, 2), (0, 2, 1)), attention),
-    Sample(_SDPA, "scale", normal((3, 2), (4, 2), (4, 3)), attention, {"scale": 0.4}),
-    Sample(_SDPA, "scale 0", normal((3, 2), (4, 2), (4, 3)), attention, {"scale": 0}),
+    Sample(_SDPA, "scale", normal((3, 2), (4, 2), (4, 3)), attention, scale=0.4),
+    Sample(_SDPA, "scale 0", normal((3, 2), (4, 2), (4, 3)), attention, scale=0),
     Sample(_GRAD, "one head", _after((3, 2), (4, 2), (4, 3)), _attention_grad),
     Sample(_GRAD, "batch", _after((2, 2, 3), (2, 3, 3), (2, 3, 1)), _attention_grad),
-    Sample(_GRAD, "causal", _after((3, 2), (4, 2), (4, 1), None, True), _attention_grad, {"causal": True}),
+    Sample(_GRAD, "causal", _after((3, 2), (4, 2), (4, 1), None, True), _attention_grad, causal=True),
     Sample(_GRAD, "mask", _after((3, 2), (3, 2), (3, 2), _SPARSE), _attention_grad),
-    Sample(_GRAD, "mask and causal", _after((3, 2), (3, 2), (3, 2), _SPARSE, True), _attention_grad, {"causal": True}),
+    Sample(_GRAD, "mask and causal", _after((3, 2), (3, 2), (3, 2), _SPARSE, True), _attention_grad, causal=True),
     Sample(_GRAD, "nothing to attend to", _after((2, 2), (3, 2), (3, 2), _BLIND), _attention_grad),
     Sample(_GRAD, "no queries", _after((0, 2), (3, 2), (3, 2)), _attention_grad),
-    Sample(_HEADS, "one head", normal(*_projections(3, 2, (3, 3))), _multi_head, {"num_heads": 1}),
-    Sample(_HEADS, "two heads", normal(*_projections(2, 4, (3, 2))), _multi_head, {"num_heads": 2}),
-    Sample(_HEADS, "batch", normal(*_projections(2, 2, (2, 3, 2))), _multi_head, {"num_heads": 2}),
-    Sample(_HEADS, "two leading axes", normal(*_projections(2, 2, (2, 1, 2, 2))), _multi_head, {"num_heads": 1}),
-    Sample(_HEADS, "causal", normal(*_projections(2, 4, (3, 2))), _multi_head, {"num_heads": 2, "causal": True}),
-    Sample(_HEADS, "mask", _masked(_SPARSE, *_projections(2, 2, (3, 2))), _multi_head, {"num_heads": 2}),
-    Sample(_HEADS, "mask for a batch", _masked(_SPARSE, *_projections(2, 2, (2, 3, 2))), _multi_head, {"num_heads": 1}),
-    Sample(_HEADS, "mask a batch", _masked(_FEW, *_projections(2, 2, (2, 2, 2))), _multi_head, {"num_heads": 2}),
-    Sample(_HEADS, "no batch", normal(*_projections(2, 2, (0, 2, 2))), _multi_head, {"num_heads": 1}),
+    Sample(_HEADS, "one head", normal(*_projections(3, 2, (3, 3))), _multi_head, num_heads=1),
+    Sample(_HEADS, "two heads", normal(*_projections(2, 4, (3, 2))), _multi_head, num_heads=2),
+    Sample(_HEADS, "batch", normal(*_projections(2, 2, (2, 3, 2))), _multi_head, num_heads=2),
+    Sample(_HEADS, "two leading axes", normal(*_projections(2, 2, (2, 1, 2, 2))), _multi_head, num_heads=1),
+    Sample(_HEADS, "causal", normal(*_projections(2, 4, (3, 2))), _multi_head, num_heads=2, causal=True),
+    Sample(_HEADS, "mask", _masked(_SPARSE, *_projections(2, 2, (3, 2))), _multi_head, num_heads=2),
+    Sample(_HEADS, "mask for a batch", _masked(_SPARSE, *_projections(2, 2, (2, 3, 2))), _multi_head, num_heads=1),
+    Sample(_HEADS, "mask a batch", _masked(_FEW, *_projections(2, 2, (2, 2, 2))), _multi_head, num_heads=2),
+    Sample(_HEADS, "no batch", normal(*_projections(2, 2, (0, 2, 2))), _multi_head, num_heads=1),
 ]
-
-
-def zeros(*shapes: tuple[int, ...]) -> Callable[[], tuple[Any, ...]]:
-    return lambda: tuple(np.zeros(shape) for shape in shapes)
 
 
 def _zeros_masked(mask: Any, *shapes: tuple[int, ...]) -> Callable[[], tuple[Any, ...]]:
@@ -217,11 +213,7 @@ BAD_CALLS = [
         r"mask is \(1, 1, 1\) but the attention weights are \(3, 3\)",
     ),
     BadCall(
-        _SDPA,
-        "scale of no number",
-        zeros((3, 2), (3, 2), (3, 2)),
-        r"scale must be a number but is 'big'",
-        {"scale": "big"},
+        _SDPA, "scale of no number", zeros((3, 2), (3, 2), (3, 2)), r"scale must be a number but is 'big'", scale="big"
     ),
     BadCall(_SDPA, "integers", lambda: (np.zeros((2, 2), int),) * 3, r"q must be a float tensor"),
     BadCall(
@@ -233,25 +225,84 @@ BAD_CALLS = [
     BadCall(
         _GRAD, "cotangent", _zeros_kept((3, 2), (4, 2), (4, 5), (3, 1), (3, 1), (3, 2)), r"g is \(3, 2\) but must be"
     ),
-    BadCall(_HEADS, "vector", zeros(*_projections(2, 2, (2,))), r"x must be \(n, d\)", {"num_heads": 1}),
-    BadCall(
-        _HEADS, "heads do not divide", zeros(*_projections(2, 4, (3, 2))), r"num_heads=3 must divide", {"num_heads": 3}
-    ),
-    BadCall(_HEADS, "no heads", zeros(*_projections(2, 4, (3, 2))), r"num_heads must be an int", {"num_heads": 0}),
+    BadCall(_HEADS, "vector", zeros(*_projections(2, 2, (2,))), r"x must be \(n, d\)", num_heads=1),
+    BadCall(_HEADS, "heads do not divide", zeros(*_projections(2, 4, (3, 2))), r"num_heads=3 must divide", num_heads=3),
+    BadCall(_HEADS, "no heads", zeros(*_projections(2, 4, (3, 2))), r"num_heads must be an int", num_heads=0),
     BadCall(
         _HEADS,
         "wo transposed",
         zeros((2, 4), (2, 4), (2, 4), (2, 4), (3, 2)),
         r"wo is \(2, 4\) but must be \(4, 2\)",
-        {"num_heads": 2},
+        num_heads=2,
     ),
-    BadCall(_HEADS, "wide x", zeros(*_projections(2, 4, (3, 5))), r"wq is \(2, 4\) but must be", {"num_heads": 2}),
+    BadCall(_HEADS, "wide x", zeros(*_projections(2, 4, (3, 5))), r"wq is \(2, 4\) but must be", num_heads=2),
     BadCall(
         _HEADS,
         "mask of heads",
         _zeros_masked([[[[True]]]], *_projections(2, 4, (2, 3, 2))),
         r"mask is \(1, 1, 1, 1\) but must be \(queries, keys\)",
-        {"num_heads": 2},
+        num_heads=2,
     ),
-    BadCall(_HEADS, "no positions", zeros(*_projections(2, 4, (0, 2))), r"no position to attend to", {"num_heads": 2}),
+    BadCall(_HEADS, "no positions", zeros(*_projections(2, 4, (0, 2))), r"no position to attend to", num_heads=2),
+]
+
+
+# Attention with a bias. The references are those of attention without one, with it ------------------------------------
+
+
+def _biased(bias: Any, *shapes: tuple[int, ...], mask: Any = None) -> Arrays:
+    """q, k, v, the mask, and the bias: one that is given, or of a shape."""
+
+    def make(rng: np.random.Generator) -> tuple[Any, ...]:
+        made = np.array(bias) if isinstance(bias, list) else rng.standard_normal(bias)
+        return *normal(*shapes)(rng), None if mask is None else np.array(mask, bool), made
+
+    return make
+
+
+_BIASED_GRAD = "biased_attention_grad"
+_FORBIDDING = [[0.5, -math.inf, 1.0], [-math.inf] * 3]  # the second query may attend to nothing
+
+SAMPLES += [
+    Sample(_SDPA, "bias", _biased((3, 4), (3, 2), (4, 2), (4, 3)), attention),
+    Sample(_SDPA, "bias of a number, scale", _biased((), (2, 3), (3, 3), (3, 1)), attention, scale=-1.5),
+    Sample(_SDPA, "bias of keys", _biased((2, 1, 3), (2, 2, 2), (2, 3, 2), (2, 3, 1)), attention),
+    Sample(_SDPA, "bias of heads", _biased((2, 2, 3), *[(2, 2, n, 1) for n in (2, 3, 3)]), attention),
+    Sample(_SDPA, "bias, causal", _biased((3, 1), (3, 2), (3, 2), (3, 2)), attention, causal=True),
+    Sample(_SDPA, "bias and mask", _biased((3, 3), (3, 2), (3, 2), (3, 2), mask=_SPARSE), attention),
+    Sample(
+        _SDPA,
+        "bias, mask and causal",
+        _biased((1, 3), (2, 3, 2), (2, 3, 2), (2, 3, 1), mask=_SPARSE),
+        attention,
+        causal=True,
+    ),
+    Sample(_SDPA, "bias that forbids", _biased(_FORBIDDING, (2, 2), (3, 2), (3, 2)), attention, order=0),
+    Sample(_SDPA, "bias, no queries", _biased((0, 3), (0, 2), (3, 2), (3, 2)), attention),
+    Sample(_BIASED_GRAD, "one head", _after((3, 2), (4, 2), (4, 3), bias=(3, 4)), biased_grad),
+    Sample(_BIASED_GRAD, "of keys", _after((2, 2, 3), (2, 3, 3), (2, 3, 1), bias=(3,)), biased_grad),
+    Sample(_BIASED_GRAD, "of queries", _after((2, 2, 3), (2, 3, 3), (2, 3, 1), bias=(2, 2, 1)), biased_grad),
+    Sample(
+        _BIASED_GRAD,
+        "mask and causal",
+        _after((3, 2), (3, 2), (3, 2), mask=_SPARSE, causal=True, bias=()),
+        biased_grad,
+        causal=True,
+    ),
+    Sample(_BIASED_GRAD, "no queries", _after((0, 2), (3, 2), (3, 2), bias=(0, 3)), biased_grad),
+]
+
+BAD_CALLS += [
+    BadCall(
+        _SDPA,
+        "boolean bias",
+        lambda: (*zeros((3, 2), (3, 2), (3, 2))(), None, np.ones((3, 3), bool)),
+        r"bias is added to the scores but is \(3, 3\) bool",
+    ),
+    BadCall(
+        _SDPA,
+        "bias of other keys",
+        lambda: (*zeros((3, 2), (3, 2), (3, 2))(), None, np.zeros((3, 2))),
+        r"bias is \(3, 2\) but the attention weights are \(3, 3\)",
+    ),
 ]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.samples.sample import BadCall, Sample, halves, normal
+from tests.samples.sample import BadCall, Sample, given, halves, normal, zeros
 
 Place = tuple[int, ...]
 
@@ -133,8 +133,8 @@ SAMPLES: list[Sample] = [
     _conv_case("4d", (1, 1, 2, 1, 1, 2), (1, 1, 2, 2, 1, 2)),
     _conv_case("empty-batch", (2, 1, 2, 2), (0, 1, 3, 3)),
     _conv_case("padding-alone", (1, 1, 2), (1, 1, 0), padding=1),
-    Sample("conv", "exact", halves((2, 1, 2, 2), (2,), (1, 1, 3, 3)), _conv, {"padding": 1}, exact=True),
-    Sample("conv2d", "padding", normal((2, 1, 3, 3), (2,), (1, 1, 4, 3)), _conv, {"padding": (1, 0), "stride": 2}),
+    Sample("conv", "exact", halves((2, 1, 2, 2), (2,), (1, 1, 3, 3)), _conv, padding=1, exact=True),
+    Sample("conv2d", "padding", normal((2, 1, 3, 3), (2,), (1, 1, 4, 3)), _conv, padding=(1, 0), stride=2),
     _transpose_case("1d", (2, 2, 3), (2, 2, 3)),
     _transpose_case("1d-one-signal", (2, 2, 3), (2, 3)),
     _transpose_case("1d-without-bias", (1, 2, 2), (2, 1, 3), bias=False),
@@ -166,11 +166,12 @@ SAMPLES: list[Sample] = [
         "exact",
         halves((1, 2, 2, 2), (2,), (1, 1, 2, 2)),
         _conv_transpose,
-        {"stride": 2, "output_padding": 1},
+        stride=2,
+        output_padding=1,
         exact=True,
     ),
     Sample("conv_transpose", "exact-by-correlation", halves((1, 2, 2), (2,), (1, 1, 3)), _conv_transpose, exact=True),
-    Sample("conv_transpose2d", "stride", normal((1, 2, 2, 2), (2,), (2, 1, 2, 2)), _conv_transpose, {"stride": 2}),
+    Sample("conv_transpose2d", "stride", normal((1, 2, 2, 2), (2,), (2, 1, 2, 2)), _conv_transpose, stride=2),
     _kernel_grad_case("1d", (2, 2, 4), (2, 3, 3), kernel=(2,)),
     _kernel_grad_case("1d-one-signal", (2, 4), (3, 3), kernel=(2,)),
     _kernel_grad_case("2d", (2, 1, 3, 4), (2, 2, 2, 2), kernel=(2, 3)),
@@ -186,16 +187,12 @@ SAMPLES: list[Sample] = [
     ),
     _kernel_grad_case("3d", (1, 1, 2, 2, 3), (1, 2, 1, 2, 2), kernel=(2, 1, 2)),
     _kernel_grad_case("empty-batch", (0, 2, 3, 3), (0, 1, 2, 2), kernel=(2, 2)),
-    Sample("conv_kernel_grad", "exact", halves((2, 1, 3), (2, 2, 2)), _conv_kernel_grad, {"kernel": (2,)}, exact=True),
+    Sample("conv_kernel_grad", "exact", halves((2, 1, 3), (2, 2, 2)), _conv_kernel_grad, kernel=(2,), exact=True),
 ]
 
 
-def _zeros(*shapes: Place) -> Callable[[], tuple[Any, ...]]:
-    return lambda: tuple(np.zeros(shape) for shape in shapes)
-
-
 def _bad(op: str, case: str, shapes: tuple[Place, ...], message: str, **static: Any) -> BadCall:
-    return BadCall(op, case, _zeros(*shapes), message, static)
+    return BadCall(op, case, zeros(*shapes), message, static)
 
 
 _IMAGES = ((2, 1, 3, 3), (2,), (1, 1, 5, 5))
@@ -235,7 +232,7 @@ BAD_CALLS: list[BadCall] = [
     BadCall(
         "conv",
         "dtypes",
-        lambda: (np.zeros((1, 1, 2)), np.zeros(1), np.zeros((1, 1, 3), int)),
+        given(np.zeros((1, 1, 2)), np.zeros(1), np.zeros((1, 1, 3), int)),
         r"kernel is float32 but x is int64",
     ),
     _bad("conv2d", "kernel-rank", ((2, 1, 3), (2,), (1, 1, 5)), r"conv2d.*kernel must have rank 4.*conv takes any"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.samples.sample import BadCall, Sample, normal
+from tests.samples.sample import BadCall, Sample, given, gives, normal
 
 
 def _signed(vectors: Any) -> Any:
@@ -112,12 +112,10 @@ SAMPLES = [
     Sample(
         "eigh",
         "lower triangle, and not finite",
-        lambda rng: (_LOWER,),
-        lambda x: (
-            np.array([[1.0, 3.0], [-5.0, 5.0], [np.nan] * 2]),
-            np.array(
-                [[[_HALF, _HALF], [-_HALF, _HALF]], [[-(0.2**0.5), 0.8**0.5], [0.8**0.5, 0.2**0.5]], [[np.nan] * 2] * 2]
-            ),
+        given(_LOWER),
+        gives(
+            [[1.0, 3.0], [-5.0, 5.0], [np.nan] * 2],
+            [[[_HALF, _HALF], [-_HALF, _HALF]], [[-(0.2**0.5), 0.8**0.5], [0.8**0.5, 0.2**0.5]], [[np.nan] * 2] * 2],
         ),
         order=0,
     ),
@@ -136,14 +134,14 @@ SAMPLES = [
         Sample("qr", case, _tall(*shape), _qr, **_CLOSE)
         for case, shape in (("tall", (2, 4, 2)), ("square", (3, 3)), ("wide", (2, 2, 4)))
     ),
-    Sample("qr", "one row", lambda rng: (np.array([[-2.0, 4.0]]),), _qr),
+    Sample("qr", "one row", given([[-2.0, 4.0]]), _qr),
     Sample("qr", "no rows", normal((2, 0, 3)), lambda x: (np.zeros((2, 0, 0)), x)),
     Sample("qr", "no columns", normal((2, 3, 0)), lambda x: (x, np.zeros((2, 0, 0)))),
     Sample("qr", "no matrices", normal((0, 3, 2)), lambda x: (x, np.zeros((0, 2, 2)))),
     Sample(
         "qr",
         "zeros, and not finite",
-        lambda rng: (np.array([[[0.0, 1.0], [0.0, 2.0]], [[np.inf, 1.0], [2.0, 3.0]]]),),
+        given([[[0.0, 1.0], [0.0, 2.0]], [[np.inf, 1.0], [2.0, 3.0]]]),
         lambda x: (np.stack([np.eye(2), np.full((2, 2), np.nan)]), np.stack([x[0], np.full((2, 2), np.nan)])),
         order=0,
     ),
@@ -152,7 +150,7 @@ SAMPLES = [
             "qr",
             case,
             lambda rng, scale=scale: (np.array([[3 * scale, 7 * scale], [4 * scale, 1 * scale]]),),
-            lambda x: (np.array([[0.6, 0.8], [0.8, -0.6]]), np.array([[5.0, 5.0], [0.0, 5.0]])),
+            gives([[0.6, 0.8], [0.8, -0.6]], [[5.0, 5.0], [0.0, 5.0]]),
             order=0,
             call=lambda ops, x, scale=scale: (ops.qr(x)[0], ops.scale(ops.qr(x)[1], c=1 / scale)),
         )
@@ -162,7 +160,7 @@ SAMPLES = [
         Sample("svd", case, _spread(*shape), _svd, float64=(1e-9, 1e-9), **_CLOSE)
         for case, shape in (("tall", (2, 3, 2)), ("square", (3, 3)), ("wide", (2, 2, 3)))
     ),
-    Sample("svd", "one row", lambda rng: (np.array([[-2.0, 1.0]]),), _svd),
+    Sample("svd", "one row", given([[-2.0, 1.0]]), _svd),
     Sample("svd", "no rows", normal((2, 0, 3)), lambda x: (np.zeros((2, 0, 0)), np.zeros((2, 0)), x)),
     Sample("svd", "no matrices", normal((0, 3, 2)), lambda x: (x, np.zeros((0, 2)), np.zeros((0, 2, 2)))),
     *(
@@ -172,7 +170,7 @@ SAMPLES = [
     Sample(
         "svd",
         "not finite",
-        lambda rng: (np.array([[[2.0, 0.0], [0.0, -3.0]], [[np.inf, 1.0], [2.0, 3.0]]]),),
+        given([[[2.0, 0.0], [0.0, -3.0]], [[np.inf, 1.0], [2.0, 3.0]]]),
         lambda x: tuple(
             np.stack([np.array(each), np.full(np.shape(each), np.nan)])
             for each in ([[0.0, 1.0], [1.0, 0.0]], [3.0, 2.0], [[0.0, -1.0], [1.0, 0.0]])
@@ -184,7 +182,7 @@ SAMPLES = [
             "svd",
             case,
             lambda rng, scale=scale: (np.array([[7.2 * scale, 0.4 * scale], [4.6 * scale, 7.2 * scale]]),),
-            lambda x: (np.array([[0.6, 0.8], [0.8, -0.6]]), np.array([10.0, 5.0]), np.array([[0.8, 0.6], [0.6, -0.8]])),
+            gives([[0.6, 0.8], [0.8, -0.6]], [10.0, 5.0], [[0.8, 0.6], [0.6, -0.8]]),
             order=0,
             call=lambda ops, x, scale=scale: (ops.svd(x)[0], ops.scale(ops.svd(x)[1], c=1 / scale), ops.svd(x)[2]),
         )
@@ -193,9 +191,9 @@ SAMPLES = [
 ]
 
 BAD_CALLS = [
-    BadCall("eigh", "not square", lambda: (np.ones((2, 3)),), "2 rows and 3 columns"),
-    BadCall("eigh", "vector", lambda: (np.ones(2),), r"must be \(..., n, n\) but is \(2,\)"),
-    BadCall("qr", "vector", lambda: (np.ones(2),), r"must be \(..., m, n\) but is \(2,\)"),
-    BadCall("qr", "integers", lambda: (np.ones((2, 2), int),), "x must be a float tensor"),
-    BadCall("svd", "vector", lambda: (np.ones(2),), r"must be \(..., m, n\) but is \(2,\)"),
+    BadCall("eigh", "not square", given(np.ones((2, 3))), "2 rows and 3 columns"),
+    BadCall("eigh", "vector", given(np.ones(2)), r"must be \(..., n, n\) but is \(2,\)"),
+    BadCall("qr", "vector", given(np.ones(2)), r"must be \(..., m, n\) but is \(2,\)"),
+    BadCall("qr", "integers", given(np.ones((2, 2), int)), "x must be a float tensor"),
+    BadCall("svd", "vector", given(np.ones(2)), r"must be \(..., m, n\) but is \(2,\)"),
 ]

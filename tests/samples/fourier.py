@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.samples.sample import BadCall, Sample, normal
+from tests.samples.sample import BadCall, Sample, given, normal
 
 
 def _sums(z: Any, axis: int, sign: int, norm: str) -> Any:
@@ -82,16 +82,16 @@ SAMPLES = [
     Sample(
         "rfft",
         "lines that are not finite",
-        lambda rng: (_BAD,),
+        given(_BAD),
         lambda x: np.where(np.isfinite(x).all(1)[:, None, None], _rfft(x), np.nan),
         order=0,
     ),
 ]
 
 BAD_CALLS = [
-    BadCall("fft", "real", lambda: (np.ones((2, 3)),), r"x must be complex, .* but is \(2, 3\); .* ops.rfft"),
-    BadCall("fft", "parts", lambda: (np.ones((3, 2)),), "axis 1 of x, .* transform another", {"axis": 1}),
-    BadCall("ifft", "norm", lambda: (np.ones((3, 2)),), "norm must be .* but is 'half'", {"norm": "half"}),
-    BadCall("rfft", "empty", lambda: (np.ones((3, 0)),), "axis 1 is empty"),
-    BadCall("irfft", "length", lambda: (np.ones((3, 2)),), "n is 7: axis 0 must have", {"n": 7}),
+    BadCall("fft", "real", given(np.ones((2, 3))), r"x must be complex, .* but is \(2, 3\); .* ops.rfft"),
+    BadCall("fft", "parts", given(np.ones((3, 2))), "axis 1 of x, .* transform another", axis=1),
+    BadCall("ifft", "norm", given(np.ones((3, 2))), "norm must be .* but is 'half'", norm="half"),
+    BadCall("rfft", "empty", given(np.ones((3, 0))), "axis 1 is empty"),
+    BadCall("irfft", "length", given(np.ones((3, 2))), "n is 7: axis 0 must have", n=7),
 ]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.samples.sample import BadCall, Sample, halves, normal
+from tests.samples.sample import BadCall, Sample, given, gives, halves, normal
 
 
 def _mse(x: Any, y: Any) -> Any:
@@ -97,13 +97,13 @@ SAMPLES = [
     Sample("cross_entropy", "matrix", _labelled((4, 3), [2, 0, 1, 1]), _cross_entropy),
     Sample("cross_entropy", "int32 labels", _labelled((2, 3), [2, 0], np.int32), _cross_entropy),
     Sample("cross_entropy", "vector", _labelled((5,), 3), _cross_entropy),
-    Sample("cross_entropy", "vector, not reduced", _labelled((3,), 1), _cross_entropy, {"reduction": "none"}),
-    Sample("cross_entropy", "sum", _labelled((4, 3), [2, 0, -100, 1]), _cross_entropy, {"reduction": "sum"}),
-    Sample("cross_entropy", "not reduced", _labelled((4, 3), [2, 0, -100, 1]), _cross_entropy, {"reduction": "none"}),
+    Sample("cross_entropy", "vector, not reduced", _labelled((3,), 1), _cross_entropy, reduction="none"),
+    Sample("cross_entropy", "sum", _labelled((4, 3), [2, 0, -100, 1]), _cross_entropy, reduction="sum"),
+    Sample("cross_entropy", "not reduced", _labelled((4, 3), [2, 0, -100, 1]), _cross_entropy, reduction="none"),
     Sample("cross_entropy", "ignored", _labelled((4, 3), [2, -100, 1, -100]), _cross_entropy),
-    Sample("cross_entropy", "ignored class", _labelled((4, 3), [2, 0, 1, 0]), _cross_entropy, {"ignore_index": 0}),
+    Sample("cross_entropy", "ignored class", _labelled((4, 3), [2, 0, 1, 0]), _cross_entropy, ignore_index=0),
     Sample("cross_entropy", "sequence", _labelled((2, 3, 4), [[0, 1, 2, 2], [-100, 1, 0, 2]]), _cross_entropy),
-    Sample("cross_entropy", "image", _labelled((2, 3, 2, 2), _IMAGE_LABELS), _cross_entropy, {"label_smoothing": 0.25}),
+    Sample("cross_entropy", "image", _labelled((2, 3, 2, 2), _IMAGE_LABELS), _cross_entropy, label_smoothing=0.25),
     Sample(
         "cross_entropy",
         "image, not reduced",
@@ -111,24 +111,20 @@ SAMPLES = [
         _cross_entropy,
         _static("none", -100, 0.1),
     ),
-    Sample("cross_entropy", "smoothed", _labelled((4, 3), [2, -100, 1, 0]), _cross_entropy, {"label_smoothing": 0.1}),
+    Sample("cross_entropy", "smoothed", _labelled((4, 3), [2, -100, 1, 0]), _cross_entropy, label_smoothing=0.1),
     Sample("cross_entropy", "all smoothed", _labelled((2, 3), [2, 1]), _cross_entropy, _static("sum", -100, 1.0)),
     Sample("cross_entropy", "one class", _labelled((3, 1), [0, 0, 0]), _cross_entropy),
     Sample("cross_entropy", "all ignored", _labelled((2, 3), [-100, -100]), _cross_entropy, order=0),
-    Sample("cross_entropy", "no positions", _labelled((0, 3), np.zeros((0,))), _cross_entropy, {"reduction": "sum"}),
+    Sample("cross_entropy", "no positions", _labelled((0, 3), np.zeros((0,))), _cross_entropy, reduction="sum"),
     Sample(
-        "cross_entropy",
-        "large logits",
-        lambda rng: (np.array([[1e4, 0.0, -1e4], [-3e38, 0.0, 3.0]]), np.array([0, 2])),
-        _cross_entropy,
-        order=0,
+        "cross_entropy", "large logits", given([[1e4, 0.0, -1e4], [-3e38, 0.0, 3.0]], [0, 2]), _cross_entropy, order=0
     ),
     Sample(
         "cross_entropy",
         "impossible classes",
-        lambda rng: (np.array([[-np.inf, 0.0, 1.0], [2.0, -np.inf, 0.0]]), np.array([1, 1])),
-        lambda logits, labels, reduction: np.array([np.log(1 + np.e), np.inf]),
-        {"reduction": "none"},
+        given([[-np.inf, 0.0, 1.0], [2.0, -np.inf, 0.0]], [1, 1]),
+        gives([np.log(1 + np.e), np.inf]),
+        reduction="none",
         order=0,
     ),
     Sample("cross_entropy_grad", "mean", _with_cotangent((4, 3), [2, 0, -100, 1]), _cross_entropy_grad, _static()),
@@ -165,9 +161,9 @@ def _bad(logits: Any, labels: Any) -> Callable[[], tuple[Any, ...]]:
 _LOGITS, _LABELS = np.ones((4, 3)), np.zeros(4, np.int64)
 
 BAD_CALLS = [
-    BadCall("mse_loss", "shape", lambda: (np.ones((3, 1)), np.ones((3, 2))), r"x is \(3, 1\) but y is \(3, 2\)"),
-    BadCall("mse_loss", "integers", lambda: (_LABELS, _LABELS), "x must be a float tensor"),
-    BadCall("mse_loss", "empty", lambda: (np.ones((0, 2)), np.ones((0, 2))), "no elements to take a mean of"),
+    BadCall("mse_loss", "shape", given(np.ones((3, 1)), np.ones((3, 2))), r"x is \(3, 1\) but y is \(3, 2\)"),
+    BadCall("mse_loss", "integers", given(_LABELS, _LABELS), "x must be a float tensor"),
+    BadCall("mse_loss", "empty", given(np.ones((0, 2)), np.ones((0, 2))), "no elements to take a mean of"),
     BadCall("cross_entropy", "scalar", _bad(np.ones(()), _LABELS), "no axis of classes"),
     BadCall("cross_entropy", "float labels", _bad(_LOGITS, np.ones(4)), "labels must be an integer tensor"),
     BadCall("cross_entropy", "one-hot labels", _bad(_LOGITS, np.ones((4, 3), np.int64)), r"labels of shape \(4,\)"),
@@ -175,29 +171,27 @@ BAD_CALLS = [
     BadCall("cross_entropy", "classes last", _bad(np.ones((2, 5, 3)), np.zeros((2, 5), np.int64)), "classes on axis 1"),
     BadCall("cross_entropy", "no classes", _bad(np.ones((4, 0)), _LABELS), "there are no classes"),
     BadCall("cross_entropy", "no positions", _bad(np.ones((0, 3)), _LABELS[:0]), "no position to take a mean over"),
-    BadCall("cross_entropy", "reduction", _bad(_LOGITS, _LABELS), r"did you mean 'mean'\?", {"reduction": "means"}),
-    BadCall("cross_entropy", "smoothing", _bad(_LOGITS, _LABELS), "from 0 to 1 but is 1.5", {"label_smoothing": 1.5}),
-    BadCall(
-        "cross_entropy", "ignore_index", _bad(_LOGITS, _LABELS), "ignore_index must be an int", {"ignore_index": 0.5}
-    ),
+    BadCall("cross_entropy", "reduction", _bad(_LOGITS, _LABELS), r"did you mean 'mean'\?", reduction="means"),
+    BadCall("cross_entropy", "smoothing", _bad(_LOGITS, _LABELS), "from 0 to 1 but is 1.5", label_smoothing=1.5),
+    BadCall("cross_entropy", "ignore_index", _bad(_LOGITS, _LABELS), "ignore_index must be an int", ignore_index=0.5),
     BadCall(
         "cross_entropy_grad",
         "peak",
-        lambda: (_LOGITS, _LABELS, np.ones(4), np.ones((4, 1)), np.ones(())),
+        given(_LOGITS, _LABELS, np.ones(4), np.ones((4, 1)), np.ones(())),
         r"peak is \(4,\) but must be \(4, 1\)",
         _static(),
     ),
     BadCall(
         "cross_entropy_grad",
         "total",
-        lambda: (_LOGITS, _LABELS, np.ones((4, 1)), np.ones((4, 3)), np.ones(())),
+        given(_LOGITS, _LABELS, np.ones((4, 1)), np.ones((4, 3)), np.ones(())),
         r"total is \(4, 3\) but must be \(4, 1\)",
         _static(),
     ),
     BadCall(
         "cross_entropy_grad",
         "g",
-        lambda: (_LOGITS, _LABELS, np.ones((4, 1)), np.ones((4, 1)), np.ones(())),
+        given(_LOGITS, _LABELS, np.ones((4, 1)), np.ones((4, 1)), np.ones(())),
         r"g is \(\) but must be \(4,\)",
         _static("none"),
     ),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.samples.sample import BadCall, Sample
+from tests.samples.sample import BadCall, Sample, zeros
 
 Arrays = Callable[[np.random.Generator], tuple[Any, ...]]
 
@@ -153,28 +153,28 @@ _LOOSE = (1e-5, 1e-4)  # the deviations from a mean of 100 have two digits fewer
 SAMPLES = [
     Sample("layer_norm", "matrix", _operands((3, 4), (4,), (4,)), _layer_norm),
     Sample("layer_norm", "vector", _operands((5,), (5,), (5,)), _layer_norm),
-    Sample("layer_norm", "rank 3, gamma alone", _operands((2, 2, 3), (3,), None), _layer_norm, {"eps": 0.1}),
+    Sample("layer_norm", "rank 3, gamma alone", _operands((2, 2, 3), (3,), None), _layer_norm, eps=0.1),
     Sample("layer_norm", "beta alone", _operands((2, 3), None, (3,)), _layer_norm),
-    Sample("layer_norm", "plain", _operands((3, 3), None, None), _layer_norm, {"eps": 0.0}),
+    Sample("layer_norm", "plain", _operands((3, 3), None, None), _layer_norm, eps=0.0),
     Sample("layer_norm", "one element", _operands((2, 1), (1,), (1,)), _layer_norm),
     Sample("layer_norm", "no rows", _operands((0, 3), (3,), (3,)), _layer_norm),
     Sample("layer_norm", "offset", _offset(_operands((2, 4), (4,), (4,))), _layer_norm, order=1, float32=_LOOSE),
     Sample("rms_norm", "matrix", _operands((3, 4), (4,)), _rms_norm),
     Sample("rms_norm", "vector", _operands((5,), (5,)), _rms_norm),
-    Sample("rms_norm", "rank 3, plain", _operands((2, 2, 3), None), _rms_norm, {"eps": 0.1}),
+    Sample("rms_norm", "rank 3, plain", _operands((2, 2, 3), None), _rms_norm, eps=0.1),
     Sample("rms_norm", "no rows", _operands((0, 3), (3,)), _rms_norm),
-    Sample("group_norm", "image", _operands((2, 4, 2, 2), (4,), (4,)), _group_norm, {"groups": 2}),
-    Sample("group_norm", "sequence, gamma alone", _operands((2, 6, 2), (6,), None), _group_norm, {"groups": 3}),
-    Sample("group_norm", "no spatial axes", _operands((3, 4), None, (4,)), _group_norm, {"groups": 2, "eps": 0.1}),
-    Sample("group_norm", "one group", _operands((2, 3, 2), None, None), _group_norm, {"groups": 1}),
-    Sample("group_norm", "a group a channel", _operands((1, 3, 4), (3,), (3,)), _group_norm, {"groups": 3}),
-    Sample("group_norm", "no images", _operands((0, 4, 2), (4,), (4,)), _group_norm, {"groups": 2}),
+    Sample("group_norm", "image", _operands((2, 4, 2, 2), (4,), (4,)), _group_norm, groups=2),
+    Sample("group_norm", "sequence, gamma alone", _operands((2, 6, 2), (6,), None), _group_norm, groups=3),
+    Sample("group_norm", "no spatial axes", _operands((3, 4), None, (4,)), _group_norm, groups=2, eps=0.1),
+    Sample("group_norm", "one group", _operands((2, 3, 2), None, None), _group_norm, groups=1),
+    Sample("group_norm", "a group a channel", _operands((1, 3, 4), (3,), (3,)), _group_norm, groups=3),
+    Sample("group_norm", "no images", _operands((0, 4, 2), (4,), (4,)), _group_norm, groups=2),
     Sample("batch_norm", "matrix", _operands((5, 3), (3,), (3,)), _batch_norm),
     Sample("batch_norm", "image", _operands((2, 3, 2, 2), (3,), (3,)), _batch_norm),
-    Sample("batch_norm", "channel first", _operands((2, 3, 2), (2,), None), _batch_norm, {"channel_axis": 0}),
-    Sample("batch_norm", "channel last", _operands((2, 3, 2), None, (2,)), _batch_norm, {"channel_axis": -1}),
-    Sample("batch_norm", "plain", _operands((4, 2), None, None), _batch_norm, {"eps": 0.1}),
-    Sample("batch_norm", "two values", _operands((2, 2), (2,), (2,)), _batch_norm, {"eps": 0.5}),
+    Sample("batch_norm", "channel first", _operands((2, 3, 2), (2,), None), _batch_norm, channel_axis=0),
+    Sample("batch_norm", "channel last", _operands((2, 3, 2), None, (2,)), _batch_norm, channel_axis=-1),
+    Sample("batch_norm", "plain", _operands((4, 2), None, None), _batch_norm, eps=0.1),
+    Sample("batch_norm", "two values", _operands((2, 2), (2,), (2,)), _batch_norm, eps=0.5),
     Sample("batch_norm", "no channels", _operands((3, 0), (0,), (0,)), _batch_norm),
     Sample("batch_norm", "offset", _offset(_operands((6, 2), (2,), (2,))), _batch_norm, order=1, float32=_LOOSE),
     Sample("batch_norm_eval", "matrix", _with_rstd(4, _operands((3, 2), *[(2,)] * 4)), _batch_norm_eval),
@@ -189,14 +189,15 @@ SAMPLES = [
         "channel first, beta alone",
         _with_rstd(4, _operands((2, 3), None, (2,), (2,), (2,))),
         _batch_norm_eval,
-        {"channel_axis": 0, "eps": 0.1},
+        channel_axis=0,
+        eps=0.1,
     ),
     Sample(
         "batch_norm_eval",
         "channel last, plain",
         _with_rstd(4, _operands((2, 1, 3), None, None, (3,), (3,))),
         _batch_norm_eval,
-        {"channel_axis": -1},
+        channel_axis=-1,
     ),
     Sample("batch_norm_eval", "no images", _with_rstd(4, _operands((0, 2), *[(2,)] * 4)), _batch_norm_eval),
     Sample(
@@ -219,34 +220,30 @@ SAMPLES = [
         "image",
         _with_rstd(3, _operands((2, 4, 2, 1), (4,), (2, 2), (2, 2), (2, 4, 2, 1))),
         _group_norm_grad,
-        {"groups": 2},
+        groups=2,
     ),
     Sample(
         "group_norm_grad",
         "no spatial axes, plain",
         _with_rstd(3, _operands((2, 6), None, (2, 3), (2, 3), (2, 6))),
         _group_norm_grad,
-        {"groups": 3},
+        groups=3,
     ),
     Sample(
         "batch_norm_grad",
         "image",
         _with_rstd(3, _operands((2, 3, 2, 1), (3,), (3,), (3,), (2, 3, 2, 1), (3,), (3,))),
         _batch_norm_grad,
-        {"channel_axis": 1},
+        channel_axis=1,
     ),
     Sample(
         "batch_norm_grad",
         "channel last, plain",
         _with_rstd(3, _operands((2, 2, 3), None, (3,), (3,), (2, 2, 3), (3,), (3,))),
         _batch_norm_grad,
-        {"channel_axis": -1},
+        channel_axis=-1,
     ),
 ]
-
-
-def _zeros(*shapes: tuple[int, ...] | None) -> Callable[[], tuple[Any, ...]]:
-    return lambda: tuple(None if shape is None else np.zeros(shape) for shape in shapes)
 
 
 def _integers() -> tuple[Any, ...]:
@@ -254,42 +251,40 @@ def _integers() -> tuple[Any, ...]:
 
 
 BAD_CALLS = [
-    BadCall("layer_norm", "scalar", _zeros((), None, None), r"x must have rank 1 or more"),
+    BadCall("layer_norm", "scalar", zeros((), None, None), r"x must have rank 1 or more"),
     BadCall("layer_norm", "integers", _integers, r"x must be a float tensor"),
-    BadCall("layer_norm", "empty axis", _zeros((2, 0), None, None), r"the last axis is empty"),
-    BadCall("layer_norm", "short gamma", _zeros((2, 3), (2,), (3,)), r"gamma must be \(3,\).*but is \(2,\)"),
-    BadCall("layer_norm", "beta a matrix", _zeros((2, 3), None, (1, 3)), r"beta must be \(3,\).*but is \(1, 3\)"),
-    BadCall("layer_norm", "negative eps", _zeros((2, 3), None, None), r"eps must be .* -1.0", {"eps": -1.0}),
-    BadCall("rms_norm", "long gamma", _zeros((2, 3), (4,)), r"gamma must be \(3,\).*but is \(4,\)"),
-    BadCall("rms_norm", "eps text", _zeros((2, 3), None), r"eps must be .*'tiny'", {"eps": "tiny"}),
-    BadCall("rms_norm", "empty axis", _zeros((0,), None), r"the last axis is empty"),
-    BadCall("group_norm", "vector", _zeros((4,), None, None), r"\(N, C, \*spatial\)", {"groups": 2}),
-    BadCall(
-        "group_norm", "groups do not divide", _zeros((1, 4, 2), None, None), r"groups=3 must divide", {"groups": 3}
-    ),
-    BadCall("group_norm", "no groups", _zeros((1, 4), None, None), r"groups must be an int", {"groups": 0}),
-    BadCall("group_norm", "empty group", _zeros((1, 4, 0), None, None), r"a group is empty", {"groups": 2}),
-    BadCall("group_norm", "short beta", _zeros((1, 4), None, (2,)), r"beta must be \(4,\)", {"groups": 2}),
-    BadCall("batch_norm", "one value", _zeros((1, 3), None, None), r"at least 2 values per channel"),
-    BadCall("batch_norm", "no such axis", _zeros((4, 3), None, None), r"axis 2 is out of range", {"channel_axis": 2}),
-    BadCall("batch_norm", "gamma of the batch", _zeros((4, 3), (4,), None), r"gamma must be \(3,\)"),
-    BadCall("batch_norm_eval", "short mean", _zeros((4, 3), None, None, (2,), (3,)), r"mean must be \(3,\)"),
-    BadCall("batch_norm_eval", "variance kept", _zeros((4, 3), None, None, (3,), (1, 3)), r"variance must be \(3,\)"),
-    BadCall("layer_norm_grad", "flat mean", _zeros((2, 3), None, (2,), (2, 1), (2, 3)), r"mean must be \(2, 1\)"),
-    BadCall("layer_norm_grad", "short g", _zeros((2, 3), None, (2, 1), (2, 1), (1, 3)), r"g is \(1, 3\)"),
-    BadCall("rms_norm_grad", "flat rstd", _zeros((2, 3), None, (2,), (2, 3)), r"rstd must be \(2, 1\)"),
+    BadCall("layer_norm", "empty axis", zeros((2, 0), None, None), r"the last axis is empty"),
+    BadCall("layer_norm", "short gamma", zeros((2, 3), (2,), (3,)), r"gamma must be \(3,\).*but is \(2,\)"),
+    BadCall("layer_norm", "beta a matrix", zeros((2, 3), None, (1, 3)), r"beta must be \(3,\).*but is \(1, 3\)"),
+    BadCall("layer_norm", "negative eps", zeros((2, 3), None, None), r"eps must be .* -1.0", eps=-1.0),
+    BadCall("rms_norm", "long gamma", zeros((2, 3), (4,)), r"gamma must be \(3,\).*but is \(4,\)"),
+    BadCall("rms_norm", "eps text", zeros((2, 3), None), r"eps must be .*'tiny'", eps="tiny"),
+    BadCall("rms_norm", "empty axis", zeros((0,), None), r"the last axis is empty"),
+    BadCall("group_norm", "vector", zeros((4,), None, None), r"\(N, C, \*spatial\)", groups=2),
+    BadCall("group_norm", "groups do not divide", zeros((1, 4, 2), None, None), r"groups=3 must divide", groups=3),
+    BadCall("group_norm", "no groups", zeros((1, 4), None, None), r"groups must be an int", groups=0),
+    BadCall("group_norm", "empty group", zeros((1, 4, 0), None, None), r"a group is empty", groups=2),
+    BadCall("group_norm", "short beta", zeros((1, 4), None, (2,)), r"beta must be \(4,\)", groups=2),
+    BadCall("batch_norm", "one value", zeros((1, 3), None, None), r"at least 2 values per channel"),
+    BadCall("batch_norm", "no such axis", zeros((4, 3), None, None), r"axis 2 is out of range", channel_axis=2),
+    BadCall("batch_norm", "gamma of the batch", zeros((4, 3), (4,), None), r"gamma must be \(3,\)"),
+    BadCall("batch_norm_eval", "short mean", zeros((4, 3), None, None, (2,), (3,)), r"mean must be \(3,\)"),
+    BadCall("batch_norm_eval", "variance kept", zeros((4, 3), None, None, (3,), (1, 3)), r"variance must be \(3,\)"),
+    BadCall("layer_norm_grad", "flat mean", zeros((2, 3), None, (2,), (2, 1), (2, 3)), r"mean must be \(2, 1\)"),
+    BadCall("layer_norm_grad", "short g", zeros((2, 3), None, (2, 1), (2, 1), (1, 3)), r"g is \(1, 3\)"),
+    BadCall("rms_norm_grad", "flat rstd", zeros((2, 3), None, (2,), (2, 3)), r"rstd must be \(2, 1\)"),
     BadCall(
         "group_norm_grad",
         "rstd of channels",
-        _zeros((2, 4), None, (2, 2), (2, 4), (2, 4)),
+        zeros((2, 4), None, (2, 2), (2, 4), (2, 4)),
         r"rstd must be \(2, 2\)",
-        {"groups": 2},
+        groups=2,
     ),
     BadCall(
         "batch_norm_grad",
         "scalar cotangent",
-        _zeros((4, 3), None, (3,), (3,), (4, 3), (), (3,)),
+        zeros((4, 3), None, (3,), (3,), (4, 3), (), (3,)),
         r"g_mean must be \(3,\)",
-        {"channel_axis": 1},
+        channel_axis=1,
     ),
 ]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.samples.sample import BadCall, Sample, distinct, halves, normal
+from tests.samples.sample import BadCall, Sample, distinct, given, halves, normal, zeros
 
 Place = tuple[int, ...]
 
@@ -157,7 +157,7 @@ def _max_case(case: str, shape: Place, **static: Any) -> Sample:
 
 def _max_of(case: str, values: Any, *, order: int = 0, **static: Any) -> Sample:
     """Chosen values: ties, infinities and nan, where the maximum has no derivative or differences say nothing."""
-    return Sample("max_pool", case, lambda rng: (np.array(values, float),), _max_pool, static, order=order)
+    return Sample("max_pool", case, given(np.array(values, float)), _max_pool, static, order=order)
 
 
 def _avg_case(case: str, shape: Place, **static: Any) -> Sample:
@@ -173,9 +173,7 @@ def _smooth_case(case: str, shape: Place, **static: Any) -> Sample:
 
 
 def _smooth_of(case: str, values: Any, *, order: int = 0, **static: Any) -> Sample:
-    return Sample(
-        "smooth_max_pool", case, lambda rng: (np.array(values, float),), _smooth_max_pool, static, order=order
-    )
+    return Sample("smooth_max_pool", case, given(np.array(values, float)), _smooth_max_pool, static, order=order)
 
 
 _NAN, _INF = float("nan"), float("inf")
@@ -194,15 +192,7 @@ SAMPLES: list[Sample] = [
     _max_case("no-channels", (2, 0, 3, 3), kernel=(2, 2)),
     _max_of("nothing-above-padding", [[[-5.0, -7.0], [-_INF, -_INF]]], kernel=(2, 2), stride=1, padding=1),
     _max_of("nan-wins", [[1.0, _NAN, 3.0, 4.0, 6.0, 5.0, _INF, _NAN]], kernel=(2,)),
-    Sample(
-        "max_pool",
-        "exact",
-        halves((1, 3, 4)),
-        _max_pool,
-        {"kernel": (2, 2), "stride": 1, "padding": 1},
-        order=0,
-        exact=True,
-    ),
+    Sample("max_pool", "exact", halves((1, 3, 4)), _max_pool, kernel=(2, 2), stride=1, padding=1, order=0, exact=True),
     _image_case("max_pool2d", "2d", (1, 2, 4, 4), _max_pool, kernel=2),
     _image_case("max_pool2d", "one-image", (1, 4, 5), _max_pool, kernel=(2, 2), stride=1),
     _image_case("max_pool2d_pad", "2d", (1, 1, 4, 4), _max_pool, kernel=3, stride=2, padding=1),
@@ -221,15 +211,16 @@ SAMPLES: list[Sample] = [
     _avg_case("2d-windows-apart", (1, 1, 5, 7), kernel=(1, 2), stride=(2, 3)),
     _avg_case("3d", (1, 2, 2, 3), kernel=(1, 2, 2), stride=1, padding=(0, 1, 0)),
     _avg_case("empty-batch", (0, 1, 2, 2), kernel=(2, 2)),
-    Sample(
-        "avg_pool", "exact", halves((1, 3, 4)), _avg_pool, {"kernel": (3, 2), "stride": 1, "padding": 1}, exact=True
-    ),
+    Sample("avg_pool", "exact", halves((1, 3, 4)), _avg_pool, kernel=(3, 2), stride=1, padding=1, exact=True),
     Sample(
         "avg_pool",
         "exact-padding-not-counted",
         halves((1, 3, 4)),
         _avg_pool,
-        {"kernel": (3, 2), "stride": 1, "padding": 1, "count_include_pad": False},
+        kernel=(3, 2),
+        stride=1,
+        padding=1,
+        count_include_pad=False,
         exact=True,
     ),
     _image_case("avg_pool2d", "2d", (1, 2, 4, 4), _avg_pool, kernel=2),
@@ -251,7 +242,11 @@ SAMPLES: list[Sample] = [
         "exact",
         halves((1, 2, 2)),
         _avg_pool_grad,
-        {"shape": (3, 4), "kernel": (2, 3), "stride": (1, 1), "padding": (0, 0), "count_include_pad": True},
+        shape=(3, 4),
+        kernel=(2, 3),
+        stride=(1, 1),
+        padding=(0, 0),
+        count_include_pad=True,
         exact=True,
     ),
     _smooth_case("1d", (2, 6), kernel=(2,), beta=2.0),
@@ -267,12 +262,8 @@ SAMPLES: list[Sample] = [
 ]
 
 
-def _zeros(*shapes: Place) -> Callable[[], tuple[Any, ...]]:
-    return lambda: tuple(np.zeros(shape) for shape in shapes)
-
-
 def _bad(op: str, case: str, operand: Place, message: str, /, **static: Any) -> BadCall:
-    return BadCall(op, case, _zeros(operand), message, static)
+    return BadCall(op, case, zeros(operand), message, static)
 
 
 def _indexed(g: Place, index: Place, dtype: Any = np.int64) -> Callable[[], tuple[Any, ...]]:
@@ -312,7 +303,7 @@ BAD_CALLS: list[BadCall] = [
         kernel=(2,),
         stride=(1, 1),
     ),
-    BadCall("max_pool", "integers", lambda: (np.zeros((1, 4), int),), r"x must be a float tensor", {"kernel": (2,)}),
+    BadCall("max_pool", "integers", given(np.zeros((1, 4), int)), r"x must be a float tensor", kernel=(2,)),
     _bad("max_pool2d", "rank", (4, 4), r"max_pool2d.*x must be \(C, H, W\) or \(N, C, H, W\)", kernel=2),
     _bad("max_pool2d_pad", "rank", (1, 1, 1, 4, 4), r"max_pool2d_pad.*x must be \(C, H, W\)", kernel=2, padding=1),
     _bad("max_pool2d", "kernel", (1, 4, 4), r"max_pool2d.*kernel has 3 entries but there are 2", kernel=(2, 2, 2)),
@@ -321,28 +312,32 @@ BAD_CALLS: list[BadCall] = [
         "index-dtype",
         _indexed((1, 2), (1, 2), float),
         r"index must be an integer",
-        {"shape": (4,), **_WINDOW},
+        shape=(4,),
+        **_WINDOW,
     ),
     BadCall(
         "max_pool_scatter",
         "windows",
         _indexed((1, 3), (1, 3)),
         r"g is \(1, 3\) but the windows make it \(1, 2\)",
-        {"shape": (4,), **_WINDOW},
+        shape=(4,),
+        **_WINDOW,
     ),
     BadCall(
         "max_pool_scatter",
         "index-shape",
         _indexed((1, 2), (1, 3)),
         r"index is \(1, 3\) but the windows make it \(1, 2\)",
-        {"shape": (4,), **_WINDOW},
+        shape=(4,),
+        **_WINDOW,
     ),
     BadCall(
         "max_pool_scatter",
         "rank",
         _indexed((1, 2), (1, 2)),
         r"shape \(4, 4\) has 2 spatial axes but kernel",
-        {"shape": (4, 4), **_WINDOW},
+        shape=(4, 4),
+        **_WINDOW,
     ),
     BadCall("max_pool_gather", "index-dtype", _indexed((1, 4), (1, 2), float), r"index must be an integer", _WINDOW),
     BadCall(

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.samples.sample import BadCall, Sample
+from tests.samples.sample import BadCall, Sample, given
 
 _WORD = 2**64
 
@@ -47,35 +47,23 @@ _BITS: Any = {"order": 0, "float32": (0.0, 0.0), "float64": (0.0, 0.0)}
 _LARGE = 2**64 - 1
 
 SAMPLES = [
-    Sample("rand_uniform", "matrix", _nothing, uniform, {"shape": (3, 4), "seed": 0, "site": 0}, **_BITS, exact=True),
-    Sample("rand_uniform", "large words", _nothing, uniform, {"shape": (5,), "seed": _LARGE, "site": _LARGE}, **_BITS),
-    Sample("rand_uniform", "scalar", _nothing, uniform, {"shape": (), "seed": 7, "site": 11}, **_BITS),
-    Sample("rand_uniform", "empty", _nothing, uniform, {"shape": (0, 3), "seed": 7, "site": 11}, **_BITS),
-    Sample("rand_normal", "matrix", _nothing, normal, {"shape": (4, 5), "seed": 3, "site": 2**63}, order=0),
-    Sample("rand_normal", "scalar", _nothing, normal, {"shape": (), "seed": 0, "site": 1}, order=0),
-    Sample(
-        "bernoulli_mask",
-        "matrix",
-        lambda rng: (np.array(0.75),),
-        _mask,
-        {"shape": (4, 5), "seed": 1, "site": 2},
-        **_BITS,
-        exact=True,
-    ),
-    Sample(
-        "bernoulli_mask", "never", lambda rng: (np.array(0.0),), _mask, {"shape": (6,), "seed": 1, "site": 2}, **_BITS
-    ),
-    Sample(
-        "bernoulli_mask", "always", lambda rng: (np.array(1.0),), _mask, {"shape": (6,), "seed": 1, "site": 2}, **_BITS
-    ),
+    Sample("rand_uniform", "matrix", _nothing, uniform, shape=(3, 4), seed=0, site=0, **_BITS, exact=True),
+    Sample("rand_uniform", "large words", _nothing, uniform, shape=(5,), seed=_LARGE, site=_LARGE, **_BITS),
+    Sample("rand_uniform", "scalar", _nothing, uniform, shape=(), seed=7, site=11, **_BITS),
+    Sample("rand_uniform", "empty", _nothing, uniform, shape=(0, 3), seed=7, site=11, **_BITS),
+    Sample("rand_normal", "matrix", _nothing, normal, shape=(4, 5), seed=3, site=2**63, order=0),
+    Sample("rand_normal", "scalar", _nothing, normal, shape=(), seed=0, site=1, order=0),
+    Sample("bernoulli_mask", "matrix", given(0.75), _mask, shape=(4, 5), seed=1, site=2, **_BITS, exact=True),
+    Sample("bernoulli_mask", "never", given(0.0), _mask, shape=(6,), seed=1, site=2, **_BITS),
+    Sample("bernoulli_mask", "always", given(1.0), _mask, shape=(6,), seed=1, site=2, **_BITS),
 ]
 
 BAD_CALLS = [
-    BadCall("rand_uniform", "seed", tuple, r"seed must be an int with 0 <= seed < 2\^64", {"shape": (2,), "seed": -1}),
-    BadCall("rand_uniform", "site", tuple, "site must be an int .* but is 0.5", {"shape": (2,), "site": 0.5}),
-    BadCall("rand_uniform", "shape", tuple, "sizes that are at least 0", {"shape": (2, -1)}),
-    BadCall("rand_uniform", "dtype", tuple, "dtype must be float32", {"shape": (2,), "dtype": "int64"}),
-    BadCall("rand_normal", "dtype", tuple, "dtype must be float32", {"shape": (2,), "dtype": "bool"}),
-    BadCall("bernoulli_mask", "vector", lambda: (np.ones(3),), "keep_prob must have rank 0", {"shape": (3,)}),
-    BadCall("bernoulli_mask", "integer", lambda: (np.array(1),), "keep_prob must be a float tensor", {"shape": (3,)}),
+    BadCall("rand_uniform", "seed", tuple, r"seed must be an int with 0 <= seed < 2\^64", shape=(2,), seed=-1),
+    BadCall("rand_uniform", "site", tuple, "site must be an int .* but is 0.5", shape=(2,), site=0.5),
+    BadCall("rand_uniform", "shape", tuple, "sizes that are at least 0", shape=(2, -1)),
+    BadCall("rand_uniform", "dtype", tuple, "dtype must be float32", shape=(2,), dtype="int64"),
+    BadCall("rand_normal", "dtype", tuple, "dtype must be float32", shape=(2,), dtype="bool"),
+    BadCall("bernoulli_mask", "vector", given(np.ones(3)), "keep_prob must have rank 0", shape=(3,)),
+    BadCall("bernoulli_mask", "integer", given(1), "keep_prob must be a float tensor", shape=(3,)),
 ]

@@ -8,13 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from tests.samples.sample import BadCall, Sample, distinct, positive
+from tests.samples.sample import BadCall, Sample, distinct, given, gives, positive
 
 Arrays = Callable[[np.random.Generator], tuple[Any, ...]]
-
-
-def _at(*values: float) -> Arrays:
-    return lambda rng: (np.array(values),)
 
 
 def _whole(function: Callable[[float], int]) -> Callable[[Any], Any]:
@@ -37,7 +33,7 @@ def _down(x: float, y: float) -> float:
     return (math.nan if x == 0 else math.copysign(math.inf, x)) if y == 0 else x // y
 
 
-_HALVES = _at(-2.5, -1.5, -0.5, 0.0, 0.5, 1.5, 2.5, 3.2, -3.7, 1e10, math.inf, -math.inf)
+_HALVES = given([-2.5, -1.5, -0.5, 0.0, 0.5, 1.5, 2.5, 3.2, -3.7, 1e10, math.inf, -math.inf])
 _FLOATS = _pairs((7.5, 2.0), (-7.5, 2.0), (7.5, -2.0), (-7.5, -2.0), (1.0, 0.1), (6.0, 3.0), (-6.0, 3.0), (5.0, 0.0))
 _WHOLE = _pairs((7, 2), (-7, 2), (7, -2), (-7, -2), (6, 3), (5, -1), (-5, -1), (0, 4))
 _BITS = _pairs((0b1100, 0b1010), (-1, 6), (-8, -3), (0, 7))
@@ -49,9 +45,9 @@ SAMPLES = [
     Sample("ceil", "halves", _HALVES, _whole(math.ceil), order=0),
     Sample("trunc", "halves", _HALVES, _whole(math.trunc), order=0),
     Sample("round", "halves", _HALVES, _whole(round), order=0),
-    Sample("sign", "floats", _at(-2.0, -0.0, 0.0, 3.0, math.nan, -math.inf), np.sign, order=0),
+    Sample("sign", "floats", given([-2.0, -0.0, 0.0, 3.0, math.nan, -math.inf]), np.sign, order=0),
     Sample("sign", "slope", distinct((2, 3)), np.sign),
-    Sample("sign", "integers", lambda rng: (np.array([-3, 0, 5]),), np.sign, order=0),
+    Sample("sign", "integers", given([-3, 0, 5]), np.sign, order=0),
     Sample("floor_divide", "floats", _FLOATS, _of_pairs(_down), order=0, float32=(0.2, 0.0)),
     Sample("floor_divide", "integers", _WHOLE, _of_pairs(lambda x, y: x // y), order=0),
     Sample("mod", "floats", _FLOATS, _of_pairs(_rest), order=0, float32=(1e-5, 0.11)),
@@ -60,8 +56,8 @@ SAMPLES = [
     Sample(
         "mod",
         "by zero and the least",
-        lambda rng: (np.array([5, 0, -(2**63), -(2**63)]), np.array([0, 0, -1, 3])),
-        lambda x, y: np.array([0, 0, 0, (-(2**63)) % 3]),
+        given([5, 0, -(2**63), -(2**63)], [0, 0, -1, 3]),
+        gives([0, 0, 0, (-(2**63)) % 3]),
         order=0,
     ),
     Sample("fmod", "floats", _pairs((7.5, 2.0), (-7.5, 2.0), (7.5, -2.0), (-6.0, 3.0)), _of_pairs(math.fmod), order=0),
@@ -74,7 +70,7 @@ SAMPLES = [
 ]
 
 BAD_CALLS = [
-    BadCall("floor", "integers", lambda: (np.arange(3),), r"x must be a float tensor but is \(3,\) int64"),
-    BadCall("bitwise_and", "floats", lambda: (np.ones(3), np.ones(3)), "x must be an integer tensor"),
-    BadCall("mod", "dtypes", lambda: (np.ones(3), np.arange(3)), "x is float.* but y is int64"),
+    BadCall("floor", "integers", given(np.arange(3)), r"x must be a float tensor but is \(3,\) int64"),
+    BadCall("bitwise_and", "floats", given(np.ones(3), np.ones(3)), "x must be an integer tensor"),
+    BadCall("mod", "dtypes", given(np.ones(3), np.arange(3)), "x is float.* but y is int64"),
 ]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.samples.sample import BadCall, Sample, normal, positive
+from tests.samples.sample import BadCall, Sample, given, normal, positive
 
 _Function = Callable[[float], float]
 _NUMBERS = (0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 3.0, -3.0, 1e-10, -1e-10, 300.0, -300.0, 1e20, -1e20)
@@ -87,7 +87,7 @@ SAMPLES = [
 ]
 
 BAD_CALLS = [
-    BadCall("log1p", "integers", lambda: (np.arange(3),), r"x must be a float tensor but is \(3,\) int64; cast it"),
-    BadCall("atan2", "integers", lambda: (np.arange(3), np.arange(3)), r"y must be a float tensor but is \(3,\) int64"),
-    BadCall("atan2", "shapes", lambda: (np.ones(2), np.ones(3)), r"y is \(2,\) but x is \(3,\)"),
+    BadCall("log1p", "integers", given(np.arange(3)), r"x must be a float tensor but is \(3,\) int64; cast it"),
+    BadCall("atan2", "integers", given(np.arange(3), np.arange(3)), r"y must be a float tensor but is \(3,\) int64"),
+    BadCall("atan2", "shapes", given(np.ones(2), np.ones(3)), r"y is \(2,\) but x is \(3,\)"),
 ]
