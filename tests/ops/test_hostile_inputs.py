@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import string
 import struct
 import zipfile
 from collections.abc import Callable
@@ -32,34 +33,7 @@ from opstage.tensors import read_header, read_tensors
 from opstage.training.headers import array_headers
 
 DIGITS = "9" * 5000
-LETTERS = [
-    "a",
-    "b",
-    "c",
-    "d",
-    "e",
-    "f",
-    "g",
-    "h",
-    "i",
-    "j",
-    "k",
-    "l",
-    "m",
-    "n",
-    "o",
-    "p",
-    "q",
-    "r",
-    "s",
-    "t",
-    "u",
-    "v",
-    "w",
-    "x",
-    "y",
-    "z",
-]
+LETTERS = list(string.ascii_lowercase)
 
 
 def npy(shape: str = "(3,)", descr: str = "'<f4'", data: bytes = bytes(12), header: str | None = None) -> bytes:
