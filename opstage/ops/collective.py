@@ -77,26 +77,15 @@ def _transposed(name: str, change: Callable[[Static], Static] = lambda static: s
     return vjp
 
 
-VARY = Primitive(
-    "vary",
-    operands=("x",),
-    kind=Kind.COLLECTIVE,
-    shape=_same,
-    vjp=_transposed("all_reduce"),
-    jvp=Linearity.JOINT,
-    flops=no_flops,
-    view=True,
-)
+def _collective(name: str, shape: Any, vjp: Any, **properties: Any) -> Primitive:
+    """Make a collective, linear in its operand, which costs no arithmetic unless `flops` counts it."""
+    linear = {"jvp": Linearity.JOINT, "flops": no_flops, **properties}
+    return Primitive(name, operands=("x",), kind=Kind.COLLECTIVE, shape=shape, vjp=vjp, **linear)
 
-ALL_REDUCE = Primitive(
-    "all_reduce",
-    operands=("x",),
-    kind=Kind.COLLECTIVE,
-    shape=_summed,
-    vjp=_transposed("vary"),
-    jvp=Linearity.JOINT,
-    flops=_adds,
-)
+
+VARY = _collective("vary", _same, _transposed("all_reduce"), view=True)
+
+ALL_REDUCE = _collective("all_reduce", _summed, _transposed("vary"), flops=_adds)
 
 ALL_MAX = Primitive("all_max", operands=("x",), kind=Kind.COLLECTIVE, shape=_same, differentiable=False, flops=_adds)
 
@@ -111,15 +100,7 @@ def _gathered_vjp(ops: Ops[R], ctx: Context[R], cotangents: Row[R], /, *, replic
     return (ops.bind(SHARD if replicated else REDUCE_SCATTER, (cotangents[0],), static)[0],)
 
 
-ALL_GATHER = Primitive(
-    "all_gather",
-    operands=("x",),
-    kind=Kind.COLLECTIVE,
-    shape=_gathered_shape,
-    vjp=_gathered_vjp,
-    jvp=Linearity.JOINT,
-    flops=no_flops,
-)
+ALL_GATHER = _collective("all_gather", _gathered_shape, _gathered_vjp)
 
 
 def _part_shape(x: TensorType, *, axis: str, size: Dim, dim: int) -> Types:
@@ -131,25 +112,15 @@ def _part_of_sum_shape(x: TensorType, *, axis: str, size: Dim, dim: int) -> Type
     return (_divided(x, dim, axis, size),)
 
 
-REDUCE_SCATTER = Primitive(
+REDUCE_SCATTER = _collective(
     "reduce_scatter",
-    operands=("x",),
-    kind=Kind.COLLECTIVE,
-    shape=_part_of_sum_shape,
-    vjp=_transposed("all_gather", lambda static: {**static, "replicated": False}),
-    jvp=Linearity.JOINT,
+    _part_of_sum_shape,
+    _transposed("all_gather", lambda static: {**static, "replicated": False}),
     flops=_adds,
 )
 
-SHARD = Primitive(
-    "shard",
-    operands=("x",),
-    kind=Kind.COLLECTIVE,
-    shape=_part_shape,
-    vjp=_transposed("all_gather", lambda static: {**static, "replicated": True}),
-    jvp=Linearity.JOINT,
-    flops=no_flops,
-    view=True,
+SHARD = _collective(
+    "shard", _part_shape, _transposed("all_gather", lambda static: {**static, "replicated": True}), view=True
 )
 
 
@@ -157,25 +128,13 @@ def _exchanged_shape(x: TensorType, *, axis: str, size: Dim, split: int, join: i
     return (_joined(_divided(x, split, axis, size), join, size),)
 
 
-ALL_TO_ALL = Primitive(
+ALL_TO_ALL = _collective(
     "all_to_all",
-    operands=("x",),
-    kind=Kind.COLLECTIVE,
-    shape=_exchanged_shape,
-    vjp=_transposed("all_to_all", lambda static: {**static, "split": static["join"], "join": static["split"]}),
-    jvp=Linearity.JOINT,
-    flops=no_flops,
+    _exchanged_shape,
+    _transposed("all_to_all", lambda static: {**static, "split": static["join"], "join": static["split"]}),
 )
 
-SHIFT = Primitive(
-    "shift",
-    operands=("x",),
-    kind=Kind.COLLECTIVE,
-    shape=_same,
-    vjp=_transposed("shift", lambda static: {**static, "by": -static["by"]}),
-    jvp=Linearity.JOINT,
-    flops=no_flops,
-)
+SHIFT = _collective("shift", _same, _transposed("shift", lambda static: {**static, "by": -static["by"]}))
 
 
 def _axis_index_shape(*, axis: str, size: Dim) -> Types:

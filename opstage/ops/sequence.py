@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .arguments import Axes, Axis, as_flag, normalize_axis
+from .arguments import Axes, Axis
 from .dims import Dim, is_zero, prod, ratio
 from .method import Calls
 from .primitive import Context, Ints, Linearity, Primitive, R, Row, Some, Types
@@ -92,8 +92,6 @@ def _linear_recurrence_jvp(
 
 
 LINEAR_RECURRENCE = Primitive(
-    "linear_recurrence",
-    operands=("a", "b"),
     shape=_linear_recurrence_shape,
     vjp=_linear_recurrence_vjp,
     jvp=_linear_recurrence_jvp,
@@ -170,7 +168,8 @@ class SequenceOps(Calls[R]):
             ShapeError: no such axis; an invalid argument.
         """
 
-    def linear_recurrence(self, a: R, b: R, /, *, axis: int = -1, reverse: bool = False) -> R:
+    @LINEAR_RECURRENCE.method
+    def linear_recurrence(self, a: R, b: R, /, *, axis: Axis = -1, reverse: bool = False) -> R:
         """out[k] = a[k]·out[k - 1] + b[k] along an axis, starting from 0; with reverse=True from the end.
 
         a and b have one shape. With a = 1 it is a cumulative sum, with b = 0 after the first a cumulative product.
@@ -180,9 +179,6 @@ class SequenceOps(Calls[R]):
             DtypeError: a a mask; dtypes differ.
             ShapeError: shapes differ; no such axis; an invalid argument.
         """
-        static = {"axis": normalize_axis("linear_recurrence", axis, len(b.shape))}
-        static["reverse"] = as_flag("linear_recurrence", "reverse", reverse)
-        return self._call(LINEAR_RECURRENCE, (a, b), static)
 
     @CUMPROD.method
     def cumprod(self, x: R, /, *, axis: Axis = -1, exclusive: bool = False, reverse: bool = False) -> R:
