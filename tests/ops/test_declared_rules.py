@@ -114,10 +114,7 @@ def on_a_tape(options: Options) -> Callable[..., Any]:
 
     def outer(f: Any) -> Any:
         def program(ops: Any, x: Any, s: Any) -> Any:
-            def scaled(inner: Any, s: Any) -> Any:
-                return inner.mul(s, f(inner, x))
-
-            return transform.grad(ops, scaled, s)  # f(x), by another tape
+            return transform.grad(ops, lambda inner, s: inner.mul(s, f(inner, x)), s)  # f(x), by another tape
 
         return program
 
@@ -315,23 +312,14 @@ def test_a_session_moves_leaves_through_a_vjp_only_where_there_is_a_jvp() -> Non
 def test_a_rule_that_equals_the_derivative_may_be_expanded() -> None:
     """`expandable=True`: a missing rule, and derivatives of derivatives, come from the decomposition."""
 
-    def decomposition(ops: Any, x: Any, /) -> tuple[Any, ...]:
-        return (ops.mul(x, x), ops.scale(x, c=2.0))
-
-    def shape(x: TensorType) -> tuple[TensorType, ...]:
-        return (x, x)
-
-    def vjp(ops: Any, ctx: Any, cotangents: Any, /) -> Any:
-        return (ops.mul(cotangents[0], ctx.saved[0]),)
-
     def square(**what: Any) -> Any:
         op = Primitive(
             "square",
             operands=("x",),
             residuals=("slope",),
-            shape=shape,
-            decomposition=decomposition,
-            vjp=vjp,
+            shape=lambda x: (x, x),
+            decomposition=lambda ops, x: (ops.mul(x, x), ops.scale(x, c=2.0)),
+            vjp=lambda ops, ctx, cotangents: (ops.mul(cotangents[0], ctx.saved[0]),),
             saves=("slope",),
             **what,
         )

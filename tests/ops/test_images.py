@@ -16,16 +16,13 @@ from tests.ops.functions import FLOAT64, Row, assert_row, of
 
 
 def _padded(mode: str, padding: Any) -> Row:
-    def call(ops: Any, x: Any) -> Any:
-        return derived.pad(ops, x, padding=padding, mode=mode)
-
     def reference(x: Any) -> Any:
         for axis, (before, after) in enumerate(padding):
             ends = slice(max(-before, 0), x.shape[axis] - max(-after, 0))
             x = x[(slice(None),) * axis + (ends,)]
         return np.pad(x, [(max(b, 0), max(a, 0)) for b, a in padding], mode=mode)  # type: ignore[call-overload]
 
-    return Row(f"pad {mode}", ((3, 4),), call, reference)
+    return Row(f"pad {mode}", ((3, 4),), lambda ops, x: derived.pad(ops, x, padding=padding, mode=mode), reference)
 
 
 def _shuffled(r: int, place: Callable[..., int]) -> Callable[..., Any]:

@@ -243,10 +243,7 @@ def test_what_the_framework_writes_in_infix_keeps_its_ops_names() -> None:
     ],
 )
 def test_a_fix_is_in_the_words_of_the_program(x: str, y: str, fix: str) -> None:
-    def program(ops: Any, x: Any, ys: Any) -> Any:
-        return x @ ys[0]
-
-    (finding,) = opstage.check(program, opstage.Spec(x), (opstage.Spec(y),)).errors
+    (finding,) = opstage.check(lambda ops, x, ys: x @ ys[0], opstage.Spec(x), (opstage.Spec(y),)).errors
     assert (finding.op, finding.fix) == ("@", fix)
 
 

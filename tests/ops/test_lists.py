@@ -124,14 +124,8 @@ def test_recordings_and_checks_of_numbers() -> None:
 
 
 def test_jacobians_of_numbers() -> None:
-    def squares(ops: Any, x: Any) -> Any:
-        return x * x
-
-    def total(ops: Any, x: Any) -> Any:
-        return ops.sum(x * x)
-
-    assert same(opstage.jacobian(squares, NUMBERS), np.diag([2.0, 4.0]))
-    assert same(opstage.hessian(total, NUMBERS), 2 * np.eye(2))
+    assert same(opstage.jacobian(lambda ops, x: x * x, NUMBERS), np.diag([2.0, 4.0]))
+    assert same(opstage.hessian(lambda ops, x: ops.sum(x * x), NUMBERS), 2 * np.eye(2))
     rows = [[1.0, 2.0], [3.0, 4.0]]
     assert same(opstage.per_sample_gradients(lambda ops, p, x: ops.sum(p * x), NUMBERS, rows), np.array(rows))
 

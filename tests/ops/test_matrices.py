@@ -98,11 +98,8 @@ def test_gradient_of_equal_eigenvalues() -> None:
 
 @pytest.mark.parametrize("size", [-3.0, 2.0])
 def test_factors_of_one_number(size: float) -> None:
-    def program(ops: Any, x: Any) -> Any:
-        return ops.eigh(x), ops.qr(x), ops.svd(x)
-
     one, sign = np.ones((1, 1)), np.sign(size) * np.ones((1, 1))
-    found: Any = opstage.run(program, np.array([[size]]), options=FLOAT64)
+    found: Any = opstage.run(lambda ops, x: (ops.eigh(x), ops.qr(x), ops.svd(x)), np.array([[size]]), options=FLOAT64)
     expected = (size * one[0], one), (sign, abs(size) * one), (one, abs(size) * one[0], sign)
     assert optree.tree_all(optree.tree_map(np.array_equal, found, expected))
 

@@ -195,10 +195,7 @@ def test_occurrences_and_nesting_are_told_apart() -> None:
 
 def test_a_draw_keeps_its_bits_when_another_region_gains_ops() -> None:
     def program(ops: Any, x: Any, more: bool) -> Any:
-        def first(ops: Any) -> Any:
-            return [draw(ops), draw(ops), ops.exp(x)] if more else ops.exp(x)
-
-        ops.region("first", first)
+        ops.region("first", lambda ops: [draw(ops), draw(ops), ops.exp(x)] if more else ops.exp(x))
         if more:
             x = ops.relu(ops.mul(x, x))
         return [ops.region("second", draw), draw(ops)]
@@ -210,10 +207,7 @@ def test_a_draw_keeps_its_bits_when_another_region_gains_ops() -> None:
 
 
 def test_a_site_that_is_given_takes_no_number() -> None:
-    def program(ops: Any) -> Any:
-        return [ops.rand_uniform(shape=(4,), site=77), draw(ops)]
-
-    given, numbered = run(program)
+    given, numbered = run(lambda ops: [ops.rand_uniform(shape=(4,), site=77), draw(ops)])
     np.testing.assert_array_equal(given, uniform((4,), 0, 77))
     np.testing.assert_array_equal(numbered, bits((), 0))
 
@@ -230,10 +224,7 @@ def test_composites_draw_at_the_site_of_their_call() -> None:
 
 
 def test_the_seed_is_the_draws_own_or_the_options() -> None:
-    def program(ops: Any) -> Any:
-        return [draw(ops), ops.rand_uniform(shape=(4,), seed=5)]
-
-    default, own = run(program, options=FLOAT64.replace(seed=9))
+    default, own = run(lambda ops: [draw(ops), ops.rand_uniform(shape=(4,), seed=5)], options=FLOAT64.replace(seed=9))
     np.testing.assert_array_equal(default, bits((), 0, seed=9))
     np.testing.assert_array_equal(own, bits((), 1, seed=5))
 

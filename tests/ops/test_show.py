@@ -106,10 +106,7 @@ def test_check_shows_named_sizes() -> None:
 def test_session_shows(backend: str) -> None:
     session = opstage.Session(Options(backend=backend))
 
-    def use() -> Any:
-        return session.get_value(debug.show(session, session.leaf(X) * 2.0, "h"))
-
-    lines, value = lines_of(use)
+    lines, value = lines_of(lambda: session.get_value(debug.show(session, session.leaf(X) * 2.0, "h")))
     assert [line.split(" (step")[0] for line in lines] == ["h: (3,) float32 min 2, mean 6, max 12"]
     np.testing.assert_array_equal(value, 2 * X)
 

@@ -234,10 +234,7 @@ def test_masks_and_tensors_as_bounds_are_no_indices() -> None:
 
 def test_a_tensor_of_an_inner_derivative_indexes_one_from_outside() -> None:
     def program(ops: Any, x: Any) -> Any:
-        def inner(ops: Any, y: Any) -> Any:
-            return ops.sum(y * x[ops.cast(y, dtype="int64")])
-
-        return transform.grad(ops, inner, x[:2])
+        return transform.grad(ops, lambda ops, y: ops.sum(y * x[ops.cast(y, dtype="int64")]), x[:2])
 
     x = np.array([1.5, 2.5, 3.5, 0.0])
     same(opstage.run(program, x, options=FLOAT64), x[[1, 2]], "")

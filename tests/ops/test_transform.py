@@ -46,10 +46,7 @@ def test_inner_and_outer_perturbations_are_told_apart(outer: str, inner: str) ->
     d_outer, d_inner = derivative_by(outer), derivative_by(inner)
 
     def program(ops: Any, x: Any) -> Any:
-        def f(ops1: Any, x1: Any) -> Any:
-            return x1 * d_inner(ops1, lambda ops2, y: x1 + y, ops1.const(1.0))
-
-        return d_outer(ops, f, x)
+        return d_outer(ops, lambda ops1, x1: x1 * d_inner(ops1, lambda ops2, y: x1 + y, ops1.const(1.0)), x)
 
     assert float(run(program, 1.0)) == 1.0
 
@@ -72,13 +69,7 @@ def test_three_levels_see_their_own_variable(modes: tuple[str, str, str]) -> Non
     d1, d2, d3 = (derivative_by(mode) for mode in modes)
 
     def program(ops: Any, x: Any, y: Any, z: Any) -> Any:
-        def of_x(a: Any, x1: Any) -> Any:
-            def of_y(b: Any, y1: Any) -> Any:
-                return y1 * d3(b, lambda c, z1: x1 * y1 * z1 * z1, z)
-
-            return x1 * d2(a, of_y, y)
-
-        return d1(ops, of_x, x)
+        return d1(ops, lambda a, x1: x1 * d2(a, lambda b, y1: y1 * d3(b, lambda c, z1: x1 * y1 * z1 * z1, z), y), x)
 
     assert float(run(program, 2.0, 3.0, 5.0)) == 40 * 2.0 * 3.0
 
@@ -159,10 +150,7 @@ def test_jacobian_of_a_gradient_is_the_hessian() -> None:
 
 def test_vjp_of_trees_inside_a_program() -> None:
     def program(ops: Any, p: Any, i: Any) -> Any:
-        def f(inner: Any, q: Any, j: Any) -> Any:
-            return {"out": inner.gather_vec(q["a"] * q["b"], j)}
-
-        value, pullback = transform.vjp(ops, f, p, i)
+        value, pullback = transform.vjp(ops, lambda inner, q, j: {"out": inner.gather_vec(q["a"] * q["b"], j)}, p, i)
         first, indices = pullback({"out": ops.const(np.array([1.0, 10.0]))})
         assert indices is None
         again, _ = pullback({"out": None})

@@ -298,10 +298,7 @@ def test_derived_bodies_hold_only_what_their_outputs_need() -> None:
     """The gradient of a cumulative sum reads neither xs nor the carries, and computes no sum anew."""
 
     def base(ops: Any, xs: Any) -> tuple[Any, ...]:
-        def program(ops: Any, xs: Any) -> Any:
-            return ops.sum(ops.scan(add, zero(ops), xs)[1])
-
-        return (opstage.transform.grad(ops, program, xs),)
+        return (opstage.transform.grad(ops, lambda ops, xs: ops.sum(ops.scan(add, zero(ops), xs)[1]), xs),)
 
     forward, backward = bodies_of(base, np.arange(5.0))
     assert [str(e.primitive) for e in forward.equations] == ["add"]

@@ -181,11 +181,8 @@ def test_refs_of_the_body_stay_in_it() -> None:
     with pytest.raises(ProgramError, match="used after the body was traced; return it from the body"):
         _ = leaked[-1] + 1.0
 
-    def outer_ops(ops: Any, x: Any) -> Any:
-        return ops.scan(lambda _, c, x: (ops.add(c, x), None), zero(ops), x)[0]
-
     with pytest.raises(ProgramError, match="the body has ops of its own, its first argument"):
-        run(outer_ops, np.zeros(3))
+        run(lambda ops, x: ops.scan(lambda _, c, x: (ops.add(c, x), None), zero(ops), x)[0], np.zeros(3))
 
 
 # Constants inside of loops and branches: of the dtype that is asked for, whatever the array comes in, and copies ------
