@@ -14,7 +14,8 @@ import numpy as np
 
 from .arguments import Program, argument_paths, called_with, require_arguments, with_arrays
 from .interpreters.registry import shared_interpreter, trim_shared
-from .interpreters.shape_check import Report, check_base_program, unusable, with_captured
+from .interpreters.shape_check.check import check_base_program, unusable, with_captured
+from .interpreters.shape_check.report import Report
 from .ops.arguments import plain, plain_sequence
 from .ops.arrays import as_numpy
 from .ops.errors import DeviceError, OpstageError, ShapeError, UsageError

@@ -23,7 +23,7 @@ from .interpreters.graph.graph import Graph
 from .interpreters.graph.programs import record_pure
 from .interpreters.graph.recorder import record as record_base
 from .interpreters.registry import make_interpreter
-from .interpreters.shape_check import Contract
+from .interpreters.shape_check.contract import Contract
 from .ops.dims import DimScope
 from .ops.errors import UsageError
 from .ops.hints import Renamed

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .interpreters.shape_check import Report
 from .interpreters.shape_check.formats.terminal import render_finding
+from .interpreters.shape_check.report import Report
 from .ops.errors import UsageError
 from .ops.spec import Claim, Shapes, Spec, declared, read_claims, read_inputs
 from .ops.trees import flatten, map_leaves, structure_paths

@@ -27,7 +27,7 @@ IMPORTED = (
     "opstage.optim",
     "opstage.interpreters.eager_cpu",
     "opstage.interpreters.graph.executor",
-    "opstage.interpreters.shape_check",
+    "opstage.interpreters.shape_check.check",
     "matplotlib.figure",
     "matplotlib.backends.backend_agg",
 )

@@ -10,9 +10,9 @@ from ..analysis.domain import Domain, OpCall, Rule
 from ..analysis.interpretation import Interpretation
 from ..analysis.ranges import ValueRange
 from ..interpreters.graph.graph import Graph
-from ..interpreters.shape_check import Report
 from ..interpreters.shape_check.finding import ClaimVerdict
 from ..interpreters.shape_check.program import CheckedProgram
+from ..interpreters.shape_check.report import Report
 from ..ops.dims import DimExpr, DimScope
 from ..ops.errors import UsageError, a_type
 from ..ops.primitive import Effect

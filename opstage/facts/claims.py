@@ -19,10 +19,9 @@ from ..analysis.interpretation import Interpretation
 from ..analysis.levels import Levels
 from ..analysis.ranges import Ranges, ends_of
 from ..interpreters.registry import make_interpreter
-from ..interpreters.shape_check import Finding, Report
-from ..interpreters.shape_check.finding import MASKED_ROW, ClaimVerdict
+from ..interpreters.shape_check.finding import MASKED_ROW, ClaimVerdict, Finding
 from ..interpreters.shape_check.program import CheckedProgram
-from ..interpreters.shape_check.report import Assumption, allowed_sizes, program_at
+from ..interpreters.shape_check.report import Assumption, Report, allowed_sizes, program_at
 from ..ops.body import Body, Equation
 from ..ops.dims import Dim, DimExpr
 from ..ops.dims.relation import claim_of

@@ -9,8 +9,9 @@ from typing import Any, TypeAlias, final
 from ..analysis.interpretation import Interpretation
 from ..analysis.ranges import Ranges, ValueRange, limits_of, matches
 from ..analysis.ranges.fact import INFINITY
-from ..interpreters.shape_check import Finding, Report
+from ..interpreters.shape_check.finding import Finding
 from ..interpreters.shape_check.program import CheckedProgram
+from ..interpreters.shape_check.report import Report
 from ..ops.body import Equation
 from ..ops.errors import UsageError, a_type, nearest
 from ..ops.types import dtype_name

@@ -36,8 +36,8 @@ _OWN: dict[tuple[str, str], str] = {
     ("eager", "cuda"): "opstage.interpreters.eager_cuda:CudaOps",
     ("compiled", "cpu"): "opstage.interpreters.graph.compiled:CompiledOps",
     ("compiled", "cuda"): "opstage.interpreters.graph.cuda.executor:CompiledCudaOps",
-    ("shape_check", "cpu"): "opstage.interpreters.shape_check:ShapeOps",
-    ("shape_check", "cuda"): "opstage.interpreters.shape_check:ShapeOps",
+    ("shape_check", "cpu"): "opstage.interpreters.shape_check.interpreter:ShapeOps",
+    ("shape_check", "cuda"): "opstage.interpreters.shape_check.interpreter:ShapeOps",
 }
 
 

@@ -17,7 +17,7 @@ from ..api import check
 from ..arguments import batch_arguments
 from ..data import Batches
 from ..interpreters.graph.recorder import Recorder
-from ..interpreters.shape_check import Finding
+from ..interpreters.shape_check.finding import Finding
 from ..models import Model
 from ..ops.dims import DimScope
 from ..ops.errors import OpstageError, ProgramError, UsageError

@@ -11,7 +11,8 @@ from typing import Any
 from ..data import from_csv, from_file
 from ..data.arrays import ArrayHeader, open_npz
 from ..files import suffix_of
-from ..interpreters.shape_check import Contract, Finding
+from ..interpreters.shape_check.contract import Contract
+from ..interpreters.shape_check.finding import Finding
 from ..ops.errors import LocatedError, OpstageError, UsageError, nearest
 from ..ops.places import Places
 from ..ops.spec import Spec, as_specs, shapes_as_specs

@@ -15,7 +15,7 @@ import numpy as np
 from ..init import Declaration, Plan
 from ..init.plan import place
 from ..interpreters.registry import make_interpreter
-from ..interpreters.shape_check import Finding
+from ..interpreters.shape_check.finding import Finding
 from ..ops.arrays import as_numpy
 from ..ops.errors import ShapeError, UsageError
 from ..ops.host_arrays import owner_of

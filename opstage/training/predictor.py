@@ -13,7 +13,7 @@ import numpy as np
 from ..arguments import batch_arguments
 from ..compilation import record
 from ..interpreters.graph import Graph
-from ..interpreters.shape_check import Contract
+from ..interpreters.shape_check.contract import Contract
 from ..models import Model
 from ..ops.arguments import plain
 from ..ops.arrays import as_numpy

@@ -12,7 +12,9 @@ from ..api import check
 from ..arguments import with_train
 from ..interpreters.graph import Graph
 from ..interpreters.graph.recorder import record
-from ..interpreters.shape_check import Finding, Report, with_captured
+from ..interpreters.shape_check.check import with_captured
+from ..interpreters.shape_check.finding import Finding
+from ..interpreters.shape_check.report import Report
 from ..interpreters.shape_check.rules import NO_SCALAR_LOSS
 from ..models import Model
 from ..ops.dims import DimScope

@@ -15,7 +15,7 @@ import numpy as np
 from .. import optim
 from ..arguments import BatchArguments, batch_arguments
 from ..distributed.ranks import Ranks
-from ..interpreters.shape_check import Report
+from ..interpreters.shape_check.report import Report
 from ..ops.errors import UsageError
 from ..ops.hints import Renamed
 from ..ops.mesh import mesh_of

@@ -17,7 +17,11 @@ from .. import optim
 from ..arguments import BatchArguments, argument_paths, batch_arguments, with_train
 from ..data.dataset import Dataset
 from ..data.loader import order
-from ..interpreters.shape_check import Contract, Finding, Report, StepRoles, check_base_program, unusable, with_captured
+from ..interpreters.shape_check.check import check_base_program, unusable, with_captured
+from ..interpreters.shape_check.contract import Contract
+from ..interpreters.shape_check.finding import Finding
+from ..interpreters.shape_check.lint_subject import StepRoles
+from ..interpreters.shape_check.report import Report
 from ..ops.arrays import as_numpy
 from ..ops.dims import prod
 from ..ops.errors import OpstageError, ProgramWarning, UsageError, ValidationError, nearest

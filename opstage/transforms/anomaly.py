@@ -92,7 +92,7 @@ class _Found(Exception):
 
 def source_of(program: Callable[..., Any], specs: Sequence[Spec], options: Options, ordinal: int) -> SourceLine | None:
     """The line of the user's op numbered `ordinal`, found by running the program again on shapes only."""
-    from ..interpreters.shape_check import ShapeOps
+    from ..interpreters.shape_check.interpreter import ShapeOps
 
     ops = ShapeOps(options)
     line: list[SourceLine | None] = []

@@ -8,7 +8,8 @@ from typing import Any
 
 import opstage
 from opstage import Spec
-from opstage.interpreters.shape_check import Finding, Report
+from opstage.interpreters.shape_check.finding import Finding
+from opstage.interpreters.shape_check.report import Report
 from opstage.training.validate import check_step
 
 

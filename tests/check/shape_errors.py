@@ -13,7 +13,7 @@ from typing import Any
 
 import opstage
 from opstage import Spec
-from opstage.interpreters.shape_check import Report
+from opstage.interpreters.shape_check.report import Report
 from tests.check.buggy import BUGS, Bug
 from tests.check.peers.answers import noted
 

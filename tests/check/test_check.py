@@ -12,7 +12,8 @@ import pytest
 
 import opstage
 from opstage import Options, Spec, check_step, derived, transform
-from opstage.interpreters.shape_check import Finding, Report
+from opstage.interpreters.shape_check.finding import Finding
+from opstage.interpreters.shape_check.report import Report
 from opstage.ops.dims import evaluate
 from opstage.ops.errors import ValidationError
 from opstage.ops.types import TensorType

@@ -9,7 +9,7 @@ import pytest
 
 import opstage
 from opstage import Spec
-from opstage.interpreters.shape_check import Finding
+from opstage.interpreters.shape_check.finding import Finding
 from tests.check.buggy import BUGS, Bug
 from tests.check.buggy.bug import step_report
 

@@ -11,17 +11,18 @@ import pytest
 
 import opstage
 from opstage import Spec
-from opstage.interpreters.shape_check import RULES, Assumption, Finding
-from opstage.interpreters.shape_check.formats import (
-    FORMATS,
+from opstage.interpreters.shape_check.finding import Finding
+from opstage.interpreters.shape_check.formats import FORMATS, render
+from opstage.interpreters.shape_check.formats.document import (
     CheckOutcome,
     Section,
     Unusable,
     from_document,
-    render,
     to_document,
 )
 from opstage.interpreters.shape_check.formats.terminal import render_unusable, suggestion
+from opstage.interpreters.shape_check.report import Assumption
+from opstage.interpreters.shape_check.rules import RULES
 from opstage.ops.errors import SourceLine
 
 SOURCE = """import opstage

@@ -9,7 +9,7 @@ import pytest
 
 import opstage
 from opstage import Aux, Spec
-from opstage.interpreters.shape_check import Finding
+from opstage.interpreters.shape_check.finding import Finding
 from opstage.training.validate import check_step
 from tests.check.linted import checked, found, specs, stands_at, stepped
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 import opstage
-from opstage.interpreters.shape_check import LINTS, RULES
+from opstage.interpreters.shape_check.rules import LINTS, RULES
 from opstage.models import MODELS, model
 from opstage.training.validate import check_step
 from tests.docs.blocks import DOCS

@@ -15,7 +15,7 @@ import opstage
 from opstage import Options, Spec
 from opstage.arguments import with_train
 from opstage.init import build
-from opstage.interpreters.shape_check import Finding
+from opstage.interpreters.shape_check.finding import Finding
 from opstage.models import model as shipped_model
 from opstage.models.model import MODELS, Model
 from opstage.ops.errors import OpstageError, UsageError

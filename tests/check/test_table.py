@@ -19,7 +19,6 @@ from rich.console import Console
 import opstage
 from opstage import Spec, optim
 from opstage.interpreters.graph.outline import Group
-from opstage.interpreters.shape_check import Report
 from opstage.interpreters.shape_check.cost_table import (
     Amounts,
     Row,
@@ -29,6 +28,7 @@ from opstage.interpreters.shape_check.cost_table import (
     show_formula,
     show_size,
 )
+from opstage.interpreters.shape_check.report import Report
 from opstage.models import MODELS, Model, gpt, model
 from opstage.ops.dims import DimScope, evaluate
 from opstage.ops.errors import ShapeError, UsageError

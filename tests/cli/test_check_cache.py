@@ -13,7 +13,7 @@ from opstage.cli.check import processes
 from opstage.cli.check.cache import Cache
 from opstage.cli.check.processes import check_each
 from opstage.cli.check.request import Asked, Request
-from opstage.interpreters.shape_check.formats import CheckOutcome
+from opstage.interpreters.shape_check.formats.document import CheckOutcome
 
 OWN = "def f(ops, x):\n    return ops.reshape(x, shape=(x.shape[0], {size}))\n"
 RIGHT, WRONG = "3", "4"

@@ -15,7 +15,7 @@ import opstage as opstage_package
 from opstage.cli.check import command
 from opstage.cli.check.checks import check_user
 from opstage.cli.check.selection import files_in, find_project, matches, may_declare
-from opstage.interpreters.shape_check import RULES
+from opstage.interpreters.shape_check.rules import RULES
 from opstage.ops.errors import UsageError
 from tests.cli.conftest import Command
 

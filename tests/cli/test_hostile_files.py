@@ -16,7 +16,7 @@ from opstage.cli.check.cache import Cache
 from opstage.cli.check.checks import check_user
 from opstage.cli.check.processes import check_each
 from opstage.cli.check.request import Asked, Request
-from opstage.interpreters.shape_check.formats import CheckOutcome
+from opstage.interpreters.shape_check.formats.document import CheckOutcome
 from tests.processes import COMMAND
 
 ASKED = Asked(inputs=("x: B 3",))

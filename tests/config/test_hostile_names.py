@@ -11,7 +11,8 @@ import pytest
 import opstage
 from opstage.cli.train import Voice
 from opstage.interpreters.shape_check.cost_table import for_terminal, plain
-from opstage.interpreters.shape_check.formats import FORMATS, CheckOutcome, render
+from opstage.interpreters.shape_check.formats import FORMATS, render
+from opstage.interpreters.shape_check.formats.document import CheckOutcome
 from opstage.runs.progress import Bar
 from opstage.training.fit import EpochResult
 

@@ -14,7 +14,7 @@ from opstage import Options, Spec, optim
 from opstage.distributed.agreement import Fault, agreement, require_alike
 from opstage.distributed.ranks import Ranks, on_mesh
 from opstage.interpreters.registry import make_interpreter
-from opstage.interpreters.shape_check import Report
+from opstage.interpreters.shape_check.report import Report
 from opstage.models import gpt, model
 from opstage.ops.body import Body
 from opstage.ops.dims import evaluate as at

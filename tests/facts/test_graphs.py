@@ -16,7 +16,7 @@ import opstage.onnx
 from opstage import Options, Spec
 from opstage.facts import Causal, Independent, RangeReport, Window, ranges_of, report_of, with_claims
 from opstage.interpreters.graph.graph import Graph
-from opstage.interpreters.shape_check import Report
+from opstage.interpreters.shape_check.report import Report
 from tests.facts.numerical_bugs import BUGS
 
 pytest.importorskip("onnx")

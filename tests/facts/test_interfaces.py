@@ -15,7 +15,8 @@ from opstage import Spec, UsageError, shapes
 from opstage.cli.check.checks import check_user
 from opstage.cli.check.request import Asked, Request
 from opstage.cli.main import cli
-from opstage.interpreters.shape_check.formats import CheckOutcome, render
+from opstage.interpreters.shape_check.formats import render
+from opstage.interpreters.shape_check.formats.document import CheckOutcome
 from opstage.ops.spec import Causal, Ignores, Independent, Uses, Window, declared, read_claims
 from opstage.testing import assert_shapes
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import opstage
 from opstage import Options, Spec
-from opstage.interpreters.shape_check import Report
+from opstage.interpreters.shape_check.report import Report
 from opstage.ops.dims import evaluate
 from opstage.ops.errors import OpstageError
 from tests.searches import share

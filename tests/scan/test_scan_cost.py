@@ -15,7 +15,7 @@ from opstage import Options, Spec
 from opstage.compiler.codegen.composites import hoisted
 from opstage.interpreters.eager_cpu import NumpyOps
 from opstage.interpreters.eager_cpu import interpreter as eager_cpu
-from opstage.interpreters.shape_check import ShapeOps
+from opstage.interpreters.shape_check.interpreter import ShapeOps
 from opstage.ops.body import Body
 from opstage.ops.dims import evaluate as value_of
 from opstage.ops.primitive import Primitive, Static

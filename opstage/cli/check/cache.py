@@ -23,7 +23,7 @@ from typing import Any, final
 
 from ... import __version__
 from ...files import write_file
-from ...interpreters.shape_check.formats import CheckOutcome, from_document, to_document
+from ...interpreters.shape_check.formats.document import CheckOutcome, from_document, to_document
 from ...ops.errors import UsageError
 from ...source_files import is_own_file
 from ...threads import usable_cores

@@ -13,8 +13,8 @@ from ...arguments import argument_paths
 from ...config import Layer
 from ...data.arrays import ArrayHeader
 from ...interpreters.registry import make_interpreter
-from ...interpreters.shape_check import Finding
-from ...interpreters.shape_check.formats import CheckOutcome, Section, Unusable
+from ...interpreters.shape_check.finding import Finding
+from ...interpreters.shape_check.formats.document import CheckOutcome, Section, Unusable
 from ...models import Model
 from ...models.model import MAKE, models_in
 from ...ops.errors import OpstageError, UsageError

@@ -14,9 +14,10 @@ import click
 
 from ...config import Layer
 from ...distributed.processes import is_terminal
-from ...interpreters.shape_check import RULES
-from ...interpreters.shape_check.formats import FORMATS, CheckOutcome, render
+from ...interpreters.shape_check.formats import FORMATS, render
+from ...interpreters.shape_check.formats.document import CheckOutcome
 from ...interpreters.shape_check.formats.terminal import render_unusable, suggestion
+from ...interpreters.shape_check.rules import RULES
 from ...ops.amounts import parse_bytes
 from ...ops.errors import UsageError
 from ...ops.spec import read_claims

@@ -27,7 +27,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, NoReturn, final
 
-from ...interpreters.shape_check.formats import CheckOutcome, Unusable, from_document, to_document
+from ...interpreters.shape_check.formats.document import CheckOutcome, Unusable, from_document, to_document
 from ...ops.errors import SourceLine
 from ...source_files import is_own_file
 from ...threads import usable_cores
@@ -129,7 +129,7 @@ def serve() -> None:
 
 def _warm() -> None:
     """Import and run once what every check needs, so that children inherit it."""
-    from ...interpreters.shape_check.formats import CheckOutcome, to_document
+    from ...interpreters.shape_check.formats.document import CheckOutcome, to_document
     from ...ops import derived as derived
     from ...ops.spec import Shapes, read_inputs
     from ...runs import settings as settings  # what a model file needs

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from ... import optim as optim
-from ...interpreters.shape_check import Finding, Report
 from ...interpreters.shape_check.capability import Answer, capabilities
 from ...interpreters.shape_check.cost_table import for_terminal, table_as_dict
-from ...interpreters.shape_check.finding import verdicts_as_data, verdicts_as_text
-from ...interpreters.shape_check.formats import Section
+from ...interpreters.shape_check.finding import Finding, verdicts_as_data, verdicts_as_text
+from ...interpreters.shape_check.formats.document import Section
 from ...interpreters.shape_check.peak_memory import PeakMemory
+from ...interpreters.shape_check.report import Report
 from ...interpreters.shape_check.traffic import Machines, Prediction, messages_of, predicted
 from ...ops.amounts import parse_bytes, show_bytes, show_flops, show_formula, show_size
 from ...ops.dims import Dim

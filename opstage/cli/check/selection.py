@@ -18,10 +18,9 @@ from typing import Any
 
 from ...config import toml_document
 from ...files import require_file
-from ...interpreters.shape_check import RULES, Finding
-from ...interpreters.shape_check.finding import RANGE_RULES
-from ...interpreters.shape_check.formats import CheckOutcome
-from ...interpreters.shape_check.rules import UNDECIDED, UNUSED_SUPPRESSION
+from ...interpreters.shape_check.finding import RANGE_RULES, Finding
+from ...interpreters.shape_check.formats.document import CheckOutcome
+from ...interpreters.shape_check.rules import RULES, UNDECIDED, UNUSED_SUPPRESSION
 from ...models import MODELS
 from ...models.model import MAKE
 from ...ops.errors import SourceLine, UsageError, nearest

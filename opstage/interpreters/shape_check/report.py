@@ -175,7 +175,7 @@ class Report:
         """Findings, conditions, inputs and the table as JSON: the document of one target that `opstage check --format
         json` writes, described in `shape_check.formats.document`; its section `table` in `shape_check.cost_table`."""
         from .cost_table import table_as_dict
-        from .formats import CheckOutcome, Section, to_document
+        from .formats.document import CheckOutcome, Section, to_document
 
         table = Section("table", table_as_dict(self), str(self.table))
         return json.dumps(

@@ -14,7 +14,7 @@ from unittest import mock
 
 import opstage
 import opstage.models
-from opstage.interpreters.shape_check import Report
+from opstage.interpreters.shape_check.report import Report
 from opstage.models import model as shipped_model
 from opstage.models.model import Model
 

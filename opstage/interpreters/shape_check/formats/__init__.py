@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from importlib import import_module
 
-from .document import FORMAT, VERSION, CheckOutcome, Section, Unusable, from_document, render_json, to_document
+from .document import CheckOutcome, render_json
 from .hosts import render_github, render_sarif
 from .terminal import render_terminal
 
@@ -40,16 +40,3 @@ def render(
 def _escaped(text: str) -> str:
     """Escape control characters in JSON, which can only be inside strings."""
     return "".join([c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text])
-
-
-__all__ = [
-    "FORMAT",
-    "FORMATS",
-    "VERSION",
-    "CheckOutcome",
-    "Section",
-    "Unusable",
-    "from_document",
-    "render",
-    "to_document",
-]

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ....ops.errors import SourceLine
 from ..finding import Finding
@@ -112,6 +112,8 @@ class CheckOutcome:
         return 1 if self.errors or (warnings_as_errors and self.warnings) else 0
 
 
+D = TypeVar("D")
+
 FORMAT = "opstage check"
 VERSION = 1
 
@@ -132,97 +134,64 @@ def render_json(outcomes: Sequence[CheckOutcome], exit_code: int) -> str:
 def to_document(outcome: CheckOutcome) -> dict[str, Any]:
     """Return one target as plain data."""
     return {
-        "target": outcome.target,
-        "what": outcome.what,
+        **_encoded(outcome),
         "ok": outcome.ok,
-        "unusable": None
-        if outcome.unusable is None
-        else {"message": outcome.unusable.reason, "location": _location(outcome.unusable.source)},
-        "findings": [_finding(finding) for finding in outcome.findings],
-        "conditions": [
-            {"relation": a.relation, "op": a.op, "message": a.reason, "location": _location(a.source)}
-            for a in outcome.conditions
-        ],
-        "declarations": [{"constraint": d.constraint, "location": _location(d.source)} for d in outcome.declarations],
-        "suggestions": list(outcome.suggestions),
         "inputs": [{"name": name, "type": type_} for name, type_ in outcome.inputs],
-        "tied": [list(paths) for paths in outcome.tied],
-        "outputs": outcome.outputs,
-        "ops": outcome.ops,
-        "parameters": outcome.parameters,
-        "flops": outcome.flops,
-        "bytes": outcome.bytes,
         "sections": {section.name: {"data": section.data, "text": section.text} for section in outcome.sections},
-        "printed": outcome.printed,
-        "suppressed": list(outcome.suppressed),
     }
 
 
 def from_document(document: Mapping[str, Any]) -> CheckOutcome:
     """Return the outcome that `to_document` converted. Raises KeyError or TypeError for anything else."""
     unusable = document["unusable"]
+    plain = ("target", "what", "outputs", "ops", "parameters", "flops", "bytes", "printed")
     return CheckOutcome(
-        document["target"],
-        document["what"],
-        tuple(_as_finding(finding) for finding in document["findings"]),
-        tuple(
-            Assumption(a["relation"], a["op"], _as_source(a["location"]), reason=a["message"])
-            for a in document["conditions"]
-        ),
-        tuple(DeclaredConstraint(d["constraint"], _as_source(d["location"])) for d in document["declarations"]),
-        tuple((entry["name"], entry["type"]) for entry in document["inputs"]),
-        document["outputs"],
-        document["ops"],
-        document["parameters"],
-        document["flops"],
-        document["bytes"],
-        tuple(document["suggestions"]),
-        tuple(Section(name, part["data"], part["text"]) for name, part in document["sections"].items()),
-        document["printed"],
-        None if unusable is None else Unusable(unusable["message"], _as_source(unusable["location"])),
-        tuple(tuple(paths) for paths in document.get("tied", ())),
-        tuple(document.get("suppressed", ())),
+        findings=tuple([_decoded(Finding, each) for each in document["findings"]]),
+        conditions=tuple([_decoded(Assumption, each) for each in document["conditions"]]),
+        declarations=tuple([_decoded(DeclaredConstraint, each) for each in document["declarations"]]),
+        inputs=tuple([(entry["name"], entry["type"]) for entry in document["inputs"]]),
+        suggestions=tuple(document["suggestions"]),
+        sections=tuple([Section(name, part["data"], part["text"]) for name, part in document["sections"].items()]),
+        unusable=None if unusable is None else _decoded(Unusable, unusable),
+        tied=tuple(map(tuple, document.get("tied", ()))),
+        suppressed=tuple(document.get("suppressed", ())),
+        **{name: document[name] for name in plain},
     )
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
-    return {
-        "rule": finding.rule,
-        "severity": finding.severity,
-        "op": finding.op,
-        "message": finding.reason,
-        "region": finding.region,
-        "location": _location(finding.source),
-        "operands": list(finding.operands),
-        "bindings": list(finding.bindings),
-        "calls": [_location(call) for call in finding.calls],
-        "fix": finding.fix,
-        "constraint": finding.constraint,
-    }
+_KEYS = {"reason": "message", "source": "location"}
+"""The names of fields in a document, if they differ."""
 
 
-def _as_finding(document: Mapping[str, Any]) -> Finding:
-    calls = [_as_source(call) for call in document["calls"]]
-    return Finding(
-        document["op"],
-        document["message"],
-        document["region"],
-        _as_source(document["location"]),
-        tuple(document["operands"]),
-        tuple(document["bindings"]),
-        document["rule"],
-        document["severity"],
-        document["fix"],
-        document["constraint"],
-        tuple(call for call in calls if call is not None),
-    )
+def _stored(kind: Any) -> list[str]:
+    """The fields of a dataclass that a document has; a condition's function is not data."""
+    return [field.name for field in fields(kind) if field.name != "holds"]
 
 
-def _location(source: SourceLine | None) -> dict[str, Any] | None:
+def _encoded(value: Any) -> Any:
+    if isinstance(value, SourceLine):
+        return _location(value)
+    if isinstance(value, tuple):
+        return [_encoded(each) for each in value]
+    if is_dataclass(value):
+        return {_KEYS.get(name, name): _encoded(getattr(value, name)) for name in _stored(value)}
+    return value
+
+
+def _decoded(kind: type[D], document: Mapping[str, Any]) -> D:
+    """Return a dataclass that `_encoded` converted."""
+    values = {name: document[_KEYS.get(name, name)] for name in _stored(kind)}
+    for name, value in values.items():
+        if name == "source":
+            values[name] = _as_source(value)
+        elif isinstance(value, list):
+            values[name] = tuple([_as_source(each) if name == "calls" else each for each in value])
+    return kind(**values)
+
+
+def _location(source: SourceLine) -> dict[str, Any]:
     """Return the place as data. Lines and columns count from 1, the end column is exclusive; 0 for an unknown
     column."""
-    if source is None:
-        return None
     return {
         "file": source.file,
         "line": source.line,
