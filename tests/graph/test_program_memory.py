@@ -15,7 +15,7 @@ from opstage import Options
 from opstage.interpreters.graph.compiled import CompiledOps
 from opstage.interpreters.graph.executor import CpuExecutor
 from opstage.interpreters.graph.profile import explain
-from opstage.interpreters.graph.programs import Bound
+from opstage.interpreters.graph.programs import ProgramCache
 from opstage.interpreters.registry import shared_interpreter
 from opstage.ops.errors import ProgramWarning
 from tests.graph.counting_allocator import Counted, counts_what_numpy_takes
@@ -130,7 +130,7 @@ def test_a_dropped_program_that_comes_back_gives_what_it_gave_and_says_what_to_d
 
 
 def test_what_the_warning_proposes_is_an_amount() -> None:
-    bound = Bound("100MiB")
+    bound: ProgramCache[Any] = ProgramCache("100MiB", lambda _: 0, lambda *_: [])
     bound._dropped.append(7)
     with pytest.warns(ProgramWarning) as said:
         bound.compiling(7)
@@ -143,7 +143,7 @@ def test_a_session_keeps_what_it_compiled_within_the_limit() -> None:
     for n in range(1, 20):
         session.get_value(session.sum(session.exp(session.input(rows(n)))))
         session.reset_tape()
-    executors: Any = session._base._executors  # type: ignore[attr-defined]
+    executors: Any = session._base._executors.entries  # type: ignore[attr-defined]
     assert 1 < len(executors) < 19
     assert sum(kept.nbytes for kept in executors.values()) <= 60 * 1024
 

@@ -14,8 +14,7 @@ from opstage import Options, optim
 from opstage.init import build
 from opstage.interpreters.eager_cpu.interpreter import NumpyOps
 from opstage.interpreters.graph.compiled import CompiledOps
-from opstage.interpreters.graph.cpu.scratch import CpuScratch, ScratchBlock
-from opstage.interpreters.graph.executor import CpuExecutor
+from opstage.interpreters.graph.executor import CpuExecutor, CpuScratch, ScratchBlock
 from opstage.models import model
 from opstage.ops.errors import OutOfMemoryError
 from tests.graph.counting_allocator import Counted

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from operator import attrgetter
 from typing import Any, final
 
 import numpy as np
@@ -26,11 +26,10 @@ from ...transforms.interpreter import BaseInterpreter, Variable
 from ...transforms.transparent import Imperative, Moment, own_array
 from ..eager_cpu.interpreter import HostArrays, NumpyOps
 from ..eager_cpu.memory import located
-from .cpu.scratch import CpuScratch
-from .executor import CpuExecutor
+from .executor import CpuExecutor, CpuScratch
 from .graph import Graph
 from .passes.cse import body_key
-from .programs import Bound, Executable, Programs
+from .programs import Executable, ProgramCache, Programs
 from .rank_programs import CpuRanks, RankPrograms
 from .recorder import Recorder, replay
 
@@ -114,8 +113,9 @@ class Deferred(Imperative[Variable]):
         self.options = options
         self._store = store
         self._compile = compile
-        self._bound = Bound(options.program_memory)
-        self._executors: OrderedDict[Hashable, Executable[Any]] = OrderedDict()
+        self._executors: ProgramCache[Executable[Any]] = ProgramCache(
+            options.program_memory, attrgetter("nbytes"), lambda key, _: [hash(key)]
+        )
         self.begin(0)
 
     @property
@@ -233,11 +233,10 @@ class Deferred(Imperative[Variable]):
         key = body_key(body)
         executor = self._executors.get(key)
         if executor is None:
-            self._bound.compiling(hash(key))
+            self._executors.compiling(hash(key))
             _log.debug("compiling for %s", ", ".join(map(str, body.input_types)))
-            executor = self._executors[key] = self._compile(self._graph(body))
-            self._bound.keep(self._executors, lambda kept: kept.nbytes, lambda key, _: [hash(key)])
-        self._executors.move_to_end(key)
+            executor = self._compile(self._graph(body))
+            self._executors.add(key, executor)
         return executor
 
     def _graph(self, body: Body) -> Graph:

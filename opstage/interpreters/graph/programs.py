@@ -117,14 +117,13 @@ class Programs(Generic[E]):
         # A weak reference: otherwise an unused interpreter, with all its memory, would wait for the cyclic garbage
         # collector, which counts objects and not their bytes.
         self._ops: Compiling[E] = proxy(ops)
-        self._bound = Bound(limit)
-        self._entries: OrderedDict[Hashable, _Forms[E]] = OrderedDict()
+        self._cache: ProgramCache[_Forms[E]] = ProgramCache(limit, _nbytes, _marks)
         self.lock = make_lock()
 
     @property
     def executors(self) -> list[E]:
         """Return the executors of all cached programs, the most recently run last."""
-        return [entry.executor for known in self._entries.values() for entry in known.entries]
+        return [entry.executor for known in self._cache.entries.values() for entry in known.entries]
 
     def bind(self, primitive: Primitive, refs: tuple[Any, ...], static: Static) -> tuple[Any, ...]:
         """Run an op that is bound outside of a program, as a program of one op."""
@@ -185,12 +184,10 @@ class Programs(Generic[E]):
         known: _Forms[E] | None = None
         signature = key, tuple(map(_SHAPE, refs)), tuple(map(_DTYPE, refs))
         try:
-            known = self._entries.get(signature) if key is not None else None
+            known = self._cache.get(signature) if key is not None else None
         except TypeError:  # part of the key is not hashable
             key = None
         if known is not None:
-            if known is not next(reversed(self._entries.values())):  # hashing the key once more takes microseconds
-                self._entries.move_to_end(signature)
             entry: _Entry[E]
             for entry in reversed(known.entries):
                 if entry.guard.holds():
@@ -204,14 +201,14 @@ class Programs(Generic[E]):
             executor = _with_body(known, graph)
             if executor is None:
                 if key is not None:
-                    self._bound.compiling(_mark(signature, graph))
+                    self._cache.compiling(_mark(signature, graph))
                 executor = self._ops.compile(graph, donated)
         entry = _Entry(executor, program.result if isinstance(program, BaseProgram) else None, guard)
         if key is not None:
-            known = self._entries.setdefault(signature, _Forms([]))
+            known = known or _Forms([])
             others = [each for each in known.entries if each.executor is not executor]
             known.entries[:] = [*others[1 - _FORMS_KEPT :], entry]
-            self._bound.keep(self._entries, _nbytes, _marks)
+            self._cache.add(signature, known)
         return entry
 
     def _report_change(self, known: _Forms[E]) -> None:
@@ -355,33 +352,35 @@ V = TypeVar("V")
 
 
 @final
-class Bound:
-    """A limit on the bytes of cached programs. The most recently run program is kept whatever its size."""
+class ProgramCache(Generic[V]):
+    """Values by key, the most recently used last, within a limit of bytes; the most recent one stays whatever its size.
 
-    __slots__ = ("_text", "_limit", "_dropped", "_warned")
+    marks   returns numbers that identify the programs of an entry if they are compiled again
+    """
 
-    def __init__(self, limit: str):
+    def __init__(self, limit: str, nbytes: Callable[[V], int], marks: Callable[[Hashable, V], Iterable[int]]):
         """`limit` is an amount such as "128MiB"."""
-        self._text = limit
-        self._limit = parse_bytes(limit)
+        self.entries: OrderedDict[Hashable, V] = OrderedDict()
+        self._text, self._limit = limit, parse_bytes(limit)
+        self._nbytes, self._marks = nbytes, marks
         self._dropped: deque[int] = deque(maxlen=_REMEMBERED)
         self._warned = False
 
-    def keep(
-        self,
-        entries: OrderedDict[Hashable, V],
-        nbytes: Callable[[V], int],
-        marks: Callable[[Hashable, V], Iterable[int]],
-    ) -> None:
-        """Evict the least recently run programs, which come first, until the rest fits the limit.
+    def get(self, key: Hashable) -> V | None:
+        """Return the value of a key, which becomes the most recent one. Raises TypeError for one without a hash."""
+        found = self.entries.get(key)
+        if found is not None and found is not next(reversed(self.entries.values())):  # hashing takes microseconds
+            self.entries.move_to_end(key)
+        return found
 
-        `marks` returns numbers that identify evicted programs if they are compiled again.
-        """
-        taken = sum(map(nbytes, entries.values()))
-        while taken > self._limit and len(entries) > 1:
-            key, dropped = entries.popitem(last=False)
-            taken -= nbytes(dropped)
-            self._dropped.extend(marks(key, dropped))
+    def add(self, key: Hashable, value: V) -> None:
+        """Add a value, or note that it has grown; then evict the least recently used ones until the rest fits."""
+        self.entries[key] = value
+        taken = sum(map(self._nbytes, self.entries.values()))
+        while taken > self._limit and len(self.entries) > 1:
+            old, dropped = self.entries.popitem(last=False)
+            taken -= self._nbytes(dropped)
+            self._dropped.extend(self._marks(old, dropped))
 
     def compiling(self, mark: int) -> None:
         """Warn, once, if the program being compiled is one that was evicted before."""

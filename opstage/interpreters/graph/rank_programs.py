@@ -28,8 +28,7 @@ from ..eager_cpu.interpreter import HostArrays, NumpyOps
 from ..eager_cpu.kernels import kernel_table
 from .cpu.library import CPU
 from .cpu.plan import optimise
-from .cpu.scratch import CpuScratch
-from .executor import CpuExecutor, Failed
+from .executor import CpuExecutor, CpuScratch, Failed
 from .graph import Graph
 from .programs import Executable, Programs, kept_bytes
 from .rank_lowering import Hosted, RankInput, firsts, host
