@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
@@ -41,23 +41,14 @@ class Messages:
     def __init__(self, onnx: Any):
         self.onnx = onnx
 
-    def graph(
-        self,
-        name: str,
-        nodes: Sequence[OnnxNode],
-        inputs: Sequence[OnnxValue],
-        outputs: Sequence[OnnxValue],
-        initializers: Mapping[str, npt.NDArray[Any]],
-        types: Mapping[str, TensorType],
-    ) -> Any:
-        return self.onnx.helper.make_graph(
-            [self.node(node) for node in nodes],
-            name,
-            [self.tensor(value.name, value.type) for value in inputs],
-            [self.tensor(value.name, value.type) for value in outputs],
-            [self.onnx.numpy_helper.from_array(array, name) for name, array in initializers.items()],
-            value_info=[self.tensor(n, type_) for n, type_ in types.items()],
+    def graph(self, name: str, graph: Subgraph, arrays: Mapping[str, Any], types: Mapping[str, TensorType]) -> Any:
+        inputs, outputs = (
+            [self.tensor(each.name, each.type) for each in side] for side in (graph.inputs, graph.outputs)
         )
+        initializers = [self.onnx.numpy_helper.from_array(array, name) for name, array in arrays.items()]
+        values = [self.tensor(name, type_) for name, type_ in types.items()]
+        nodes = [self.node(node) for node in graph.nodes]
+        return self.onnx.helper.make_graph(nodes, name, inputs, outputs, initializers, value_info=values)
 
     def node(self, node: OnnxNode) -> Any:
         attributes = {name: self.attribute(node, value) for name, value in node.attributes.items()}
@@ -67,7 +58,7 @@ class Messages:
 
     def attribute(self, node: OnnxNode, value: Any) -> Any:
         if isinstance(value, Subgraph):
-            return self.graph(f"{node.name}/body", value.nodes, value.inputs, value.outputs, {}, {})
+            return self.graph(f"{node.name}/body", value, {}, {})
         if isinstance(value, np.dtype):
             return self.element(value)
         if isinstance(value, np.ndarray):
@@ -160,16 +151,10 @@ def model_of(graph: Graph, values: Mapping[str, Any] | None = None) -> Any:
             "and they are inputs of the model"
         )
     written = {output for node in nodes for output in node.outputs}
-    proto = Messages(onnx).graph(
-        "program",
-        nodes,
-        [value for value in inputs if value.name not in given_names],
-        outputs,
-        initializers,
-        {name: type_ for name, type_ in writer.types.items() if name in written},
-    )
+    whole = Subgraph(nodes, [value for value in inputs if value.name not in given_names], outputs)
+    types = {name: type_ for name, type_ in writer.types.items() if name in written}
     model = onnx.helper.make_model(
-        proto,
+        Messages(onnx).graph("program", whole, initializers, types),
         producer_name="opstage",
         producer_version=_version(),
         opset_imports=[onnx.helper.make_opsetid("", OPSET)],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os.path
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, final
@@ -54,9 +54,11 @@ def _scan(scope: Scope, step: CallStep, indent: int) -> list[str]:
     names = _taken(scope, "carry", loop.carries), _taken(scope, "entry", loop.entries)
     inner = dict(zip(loop.body.inputs, [*names[0], *names[1], *outer[own:]]))
     name = scope.names.take("step")
-    text, results = _function(scope, name, names, loop.body, loop.body.outputs, inner, indent)
-    given = tuple_of([_nested(results[: loop.carries]), _nested(results[loop.carries :])])
-    text += [*lines("return ", given, indent + 4), ""]
+
+    def returned(results: list[str]) -> Expression:
+        return tuple_of([_nested(results[: loop.carries]), _nested(results[loop.carries :])])
+
+    text = _function(scope, name, names, loop.body, loop.body.outputs, inner, indent, returned=returned)
     keywords: list[tuple[str, Expression]] = [("reverse", "True")] if loop.reverse else []
     if not loop.entries:
         keywords.append(("length", scope.around.expressions.static(loop.length)))
@@ -76,8 +78,7 @@ def _switch(scope: Scope, step: CallStep, indent: int) -> list[str]:
     for i, body in enumerate(bodies):
         names.append(scope.names.take(("otherwise", "then")[i] if chosen else f"branch_{i}"))
         inner = dict(zip(body.inputs, outer))
-        made, results = _function(scope, names[-1], (), body, body.outputs, inner, indent, after=bool(text))
-        text += [*made, *lines("return ", _nested(results), indent + 4), ""]
+        text += _function(scope, names[-1], (), body, body.outputs, inner, indent, after=bool(text))
     words: list[Expression] = [index, *reversed(names)] if chosen else [index, tuple_of(names)]
     targets = [scope.target(slot, step, len(step.outputs)) for slot in step.outputs]
     left = ", ".join(targets)
@@ -90,16 +91,13 @@ def _while(scope: Scope, step: CallStep, indent: int) -> list[str]:
     outer = [scope.tensor(slot) if i != carries else "" for i, slot in enumerate(step.inputs)]
     text: list[str] = []
     names = []
-    for word, body, outputs in (
-        ("unfinished", loop.test, loop.test.outputs),
-        ("step", loop.body, loop.body.outputs[:carries]),
-    ):
+    for word, body in (("unfinished", loop.test), ("step", loop.body)):
         names.append(scope.names.take(word))
         carried = _taken(scope, "carry", carries)
         inner = dict(zip(body.inputs, [*carried, "", *outer[carries + 1 :]]))
         del inner[body.inputs[carries]]
-        made, results = _function(scope, names[-1], (carried,), body, outputs, inner, indent, after=bool(text))
-        text += [*made, *lines("return ", _nested(results), indent + 4), ""]
+        outputs = body.outputs[: carries if body is loop.body else 1]
+        text += _function(scope, names[-1], (carried,), body, outputs, inner, indent, after=bool(text))
     keywords: list[tuple[str, Expression]] = []
     if loop.limit is not None:
         keywords.append(("max_iterations", scope.around.expressions.static(loop.limit)))
@@ -113,6 +111,12 @@ def _taken(scope: Scope, word: str, count: int) -> list[str]:
     return [scope.names.take(word) for _ in range(count)]
 
 
+def _nested(words: list[str]) -> Expression:
+    if not words:
+        return "None"
+    return words[0] if len(words) == 1 else tuple_of(words)
+
+
 def _function(
     scope: Scope,
     name: str,
@@ -123,11 +127,13 @@ def _function(
     indent: int,
     *,
     after: bool = False,
-) -> tuple[list[str], list[str]]:
-    """Return the lines of a function of trees of tensors up to its `return`, and the expressions of its results.
+    returned: Callable[[list[str]], Expression] = _nested,
+) -> list[str]:
+    """Return the lines of a function of trees of tensors.
 
-    inner   the names of the body's inputs
-    after   whether a function precedes it
+    inner      the names of the body's inputs
+    after      whether a function precedes it
+    returned   what it returns of the expressions of its results
     """
     calls: list[Any] = [CallStep(e.primitive, e.static, e.inputs, e.outputs, ()) for e in body.equations]
     constants = {constant.slot: constant.value for constant in body.constants}
@@ -151,13 +157,7 @@ def _function(
         if len(names) > 1:
             left = ", ".join(name if name in used else "_" for name in names)
             text.append(f"{' ' * (indent + 4)}{left} = {argument}")
-    return [*text, *made], results
-
-
-def _nested(words: list[str]) -> Expression:
-    if not words:
-        return "None"
-    return words[0] if len(words) == 1 else tuple_of(words)
+    return [*text, *made, *lines("return ", returned(results), indent + 4), ""]
 
 
 def _targets(names: list[str]) -> str:
