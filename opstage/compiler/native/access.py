@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -32,10 +31,12 @@ def written(i: int) -> str:
 @cache
 def load(dtype: str, scope: str = READ) -> Any:
     """Return the function `load(address, i)`: number i from an address."""
-    kinds = import_module(f"{__package__}.frontend.types")
+    from .frontend import intrinsic
+    from .frontend.types import INT64
+
     kind = _kind(dtype)
 
-    @_intrinsic(kind, kinds.INT64, kinds.INT64)
+    @intrinsic(kind, INT64, INT64)
     def load_number(builder, address, index):
         found = builder.load(builder.gep(builder.inttoptr(address, kind.type.as_pointer()), [index]))
         found.align = kind.bits // 8
@@ -48,10 +49,12 @@ def load(dtype: str, scope: str = READ) -> Any:
 @cache
 def store(dtype: str, scope: str) -> Any:
     """Return the function `store(address, i, x)`: write x as number i from an address."""
-    kinds = import_module(f"{__package__}.frontend.types")
+    from .frontend import intrinsic
+    from .frontend.types import INT64, VOID
+
     kind = _kind(dtype)
 
-    @_intrinsic(kinds.VOID, kinds.INT64, kinds.INT64, kind)
+    @intrinsic(VOID, INT64, INT64, kind)
     def store_number(builder, address, index, value):
         stored = builder.store(value, builder.gep(builder.inttoptr(address, kind.type.as_pointer()), [index]))
         stored.align = kind.bits // 8
@@ -60,14 +63,11 @@ def store(dtype: str, scope: str) -> Any:
     return store_number
 
 
-def _intrinsic(*kinds: Any) -> Any:
-    return import_module(f"{__package__}.frontend").intrinsic(*kinds)
-
-
 def _kind(dtype: str) -> Any:
     """Return a dtype's kind in memory."""
-    kinds = import_module(f"{__package__}.frontend.types")
-    return getattr(kinds, "UINT8" if dtype == "bool" else dtype.upper())
+    from .frontend import types
+
+    return getattr(types, "UINT8" if dtype == "bool" else dtype.upper())
 
 
 def _mark(module: Any, instruction: Any, scope: str) -> None:
@@ -89,6 +89,15 @@ def write_scopes(module: Any) -> None:
         for instruction in instructions:
             instruction.set_metadata("alias.scope", own)
             instruction.set_metadata("noalias", others)
+
+
+def vector_functions(dtype: str) -> tuple[Any, Any, Any]:
+    """Return the functions of kernels for vectors in registers, those for rows in memory, and `int64s`, which reads
+    words."""
+    from .intrinsics import int64s
+    from .vectors import registers, vectors
+
+    return registers(dtype), vectors(dtype), int64s
 
 
 # Inlined functions ----------------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import inspect
 from functools import cache
-from importlib import import_module
 from typing import Any, NamedTuple, TypeVar
 
 from .cache import has_avx512
@@ -124,10 +123,6 @@ def blocked_words(
     return (*at, *workspace, *sizes, *map(int, transposed), *leading, inner, *steps, *map(int, cut))
 
 
-def _native(name: str) -> Any:
-    return import_module(f"opstage.compiler.native.{name}")
-
-
 def _tile_of(dtype: str, rows: int, vectors: int, packs: bool) -> Any:
     """Return the function that computes a tile, and fetches lines of the next panel; it returns where that ended.
 
@@ -138,7 +133,9 @@ def _tile_of(dtype: str, rows: int, vectors: int, packs: bool) -> Any:
     next     a line to fetch, how many are left in its row, and how many a row has; every how many steps one is
              fetched; bytes from row to row
     """
-    t, p = _native("tiles").matrix_tiles(dtype, rows, vectors), _native("tiles").packing(dtype)
+    from .tiles import matrix_tiles, packing
+
+    t, p = matrix_tiles(dtype, rows, vectors), packing(dtype)
     zeros, offsets, step, step_packing, write, add = t.zeros, t.offsets, t.step, t.step_packing, t.write, t.add
     fetch, fetch_near, line, ahead, panel_step = p.fetch, p.fetch_near, _LINE, _AHEAD, vectors * _VECTOR
     last = rows * _size(dtype) - 1
@@ -185,8 +182,10 @@ def _tile_of(dtype: str, rows: int, vectors: int, packs: bool) -> Any:
 def _packer(dtype: str) -> Any:
     """Return `pack(to, step, source, apart, across, count, present)`: write `count` vectors, `step` apart, of a number
     from each of `present` rows, which are `apart` from each other if `across`; else the vectors are, in the source."""
-    m = _native("tiles").packing(dtype)
-    r, v = _native("vectors").registers(dtype), _native("vectors").vectors(dtype)
+    from .tiles import packing
+    from .vectors import registers, vectors
+
+    m, r, v = packing(dtype), registers(dtype), vectors(dtype)
     store, load, load_some, load_apart = r.store, r.load, r.load_some, r.load_apart
     size, lanes, between, turn, piece = v.size, v.lanes, v.between, m.turn, m.piece
 
@@ -209,8 +208,11 @@ def _packer(dtype: str) -> Any:
 
 
 def _function(dtype: str) -> Any:
-    v, p = _native("vectors").vectors(dtype), _native("tiles").packing(dtype)
-    int64s, pack, words = _native("intrinsics").int64s, _packer(dtype), WORDS
+    from .intrinsics import int64s
+    from .tiles import packing
+    from .vectors import vectors
+
+    v, p, pack, words = vectors(dtype), packing(dtype), _packer(dtype), WORDS
     size, lanes, move, accumulate, between, fetch_written = (
         v.size, v.lanes, v.move, v.accumulate, v.between, p.fetch_written
     )  # fmt: skip

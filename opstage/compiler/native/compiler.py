@@ -180,7 +180,8 @@ def _write(key: str, code: bytes) -> None:
 def object_code(function: Any, entry: str) -> bytes:
     """Return the object code, with symbol `entry`, of a kernel `(lo, hi, worker, arguments)`, a function or its
     `FunctionSource`."""
-    frontend = import_module(f"{__package__}.frontend")
+    from . import frontend
+
     source = function if isinstance(function, frontend.FunctionSource) else frontend.source_of(function)
     llvm, machine = llvm_binding(), target_machine()
     module = llvm.parse_assembly(frontend.lowered(source, entry), context=llvm.create_context())
@@ -459,8 +460,9 @@ def ufunc(name: str, content: str, formula: Any, dtypes: Sequence[str], result: 
     )
 
     def source() -> Any:
-        frontend = import_module(f"{__package__}.frontend")
-        int64s = import_module(f"{__package__}.intrinsics").int64s
+        from . import frontend
+        from .intrinsics import int64s
+
         loads = {f"load_{dtype}": access.load(dtype) for dtype in dtypes}
         store = access.store(result, access.written(0))
         return frontend.source_of_text(text, {"int64s": int64s, "formula": formula, "store": store, **loads})

@@ -9,7 +9,7 @@ from llvmlite import ir
 
 from . import pool
 from .frontend import allocated, intrinsic
-from .frontend.types import BOOL, INT32, INT64, UINT64, VOID, WORDS, ScalarKind
+from .frontend.types import BOOL, FLOAT32, FLOAT64, INT32, INT64, UINT64, VOID, WORDS
 
 # Memory and calls by address ------------------------------------------------------------------------------------------
 
@@ -66,12 +66,13 @@ def _call(builder: Any, function: Any, address: Any, arguments: list[Any]) -> An
     return builder.call(builder.inttoptr(address, function.as_pointer()), arguments)
 
 
-def gemm_by_address(real: ScalarKind, wide: bool) -> Any:
+def gemm_by_address(dtype: str, wide: bool) -> Any:
     """Return `gemm(f, transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc)`: C <- alpha·A·B +
     beta·C.
 
     Row-major, cblas_?gemm at address f; matrices by address, sizes and leading dimensions in elements.
     """
+    real = FLOAT32 if dtype == "float32" else FLOAT64
     size = ir.IntType(64 if wide else 32)
     flag, pointer = _NUMBER, real.type.as_pointer()
     kinds = [flag, flag, flag, size, size, size, real.type, pointer, size, pointer, size, real.type, pointer, size]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import inspect
 from functools import cache
-from importlib import import_module
 from struct import Struct
 from typing import Any, NamedTuple, TypeVar, final
 
@@ -119,10 +118,9 @@ def gemm_words(
 
 
 def _function(dtype: str, wide: bool) -> Any:
-    memory = import_module("opstage.compiler.native.intrinsics")
-    kinds = import_module("opstage.compiler.native.frontend.types")
-    int64s, count = memory.int64s, WORDS
-    gemm = memory.gemm_by_address(getattr(kinds, dtype.upper()), wide)
+    from .intrinsics import gemm_by_address, int64s
+
+    gemm, count = gemm_by_address(dtype, wide), WORDS
     size = 4 if dtype == "float32" else 8
     number = getattr(np, dtype)
 

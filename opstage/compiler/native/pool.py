@@ -34,7 +34,7 @@ from ...transforms.base_program import Action
 from .blas import find_blas
 from .compiler import Kernel, compile_kernel, import_numba
 
-# mypy: disable-error-code="no-untyped-def"
+# mypy: disable-error-code="no-untyped-call, no-untyped-def"
 
 
 # The pool -------------------------------------------------------------------------------------------------------------
@@ -99,10 +99,9 @@ _NUMBERS, _COUNT, _STRIDE, _GIVEN = (np.uint64(8 * word) for word in (7, 8, 9, 1
 
 
 def _drive_factory() -> Any:
-    intrinsics = import_module("opstage.compiler.native.intrinsics")
-    int64s, call_kernel, call_team = intrinsics.int64s, intrinsics.call_kernel, intrinsics.call_team
-    call_number, ask_number = intrinsics.call_number, intrinsics.ask_number
-    take, give, do_job, address = intrinsics.take, intrinsics.give, intrinsics.do_job, np.uint64
+    from .intrinsics import ask_number, call_kernel, call_number, call_team, do_job, give, int64s, take
+
+    address = np.uint64
     words, numbers, counts, stride, given = _WORDS, _NUMBERS, _COUNT, _STRIDE, _GIVEN
 
     def kernel(lo, hi, worker, arguments):
@@ -138,8 +137,7 @@ def _drive_factory() -> Any:
 
 
 def _part_factory() -> Any:
-    intrinsics = import_module("opstage.compiler.native.intrinsics")
-    int64s, call_kernel = intrinsics.int64s, intrinsics.call_kernel
+    from .intrinsics import call_kernel, int64s
 
     def kernel(arrays, counts, strides, given):
         """Run a part, called by `parallel_for` with pointers to an array, its length and its stride, for one or more
@@ -246,8 +244,9 @@ _FUTEX_CALLS = {"x86_64": 202, "aarch64": 98}  # the number of futex(2), by proc
 
 
 def _member_factory() -> Any:
-    intrinsics = import_module("opstage.compiler.native.intrinsics")
-    address, int64s, be_member = import_module("numpy").uint64, intrinsics.int64s, intrinsics.be_member
+    from .intrinsics import be_member, int64s
+
+    address = np.uint64
 
     def kernel(lo, hi, worker, arguments):
         """Start a thread, with the addresses of its number and of the board."""

@@ -1,22 +1,21 @@
-"""Vectors of 64 bytes: as values of kernels, kept in registers between iterations, and as rows of numbers in memory."""
+"""Vectors of 64 bytes: as values of kernels, kept in registers between iterations, and as rows of numbers in memory.
+
+A mask is an integer with bit i set for each active lane i; memory of inactive lanes is not accessed. LLVM selects the
+processor's instructions: one each with AVX-512, several elsewhere.
+
+Like `intrinsics` and `tiles`, this module is imported only to compile.
+"""
 
 from __future__ import annotations
 
 from functools import cache
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, final
 
 from llvmlite import ir
 
 from .frontend import declared, intrinsic
 from .frontend.types import FLOAT32, FLOAT64, INT64, VOID, ScalarKind
-
-# In registers ---------------------------------------------------------------------------------------------------------
-
-# A mask is an integer with bit i set for each active lane i; memory of inactive lanes is not accessed. LLVM selects
-# the processor's instructions: one each with AVX-512, several elsewhere.
-#
-# Like `memory`, this module is imported only to compile.
 
 # mypy: disable-error-code="attr-defined, no-untyped-call, no-untyped-def"
 
@@ -24,12 +23,95 @@ from .frontend.types import FLOAT32, FLOAT64, INT64, VOID, ScalarKind
 BYTES = 64
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
+# Instructions ---------------------------------------------------------------------------------------------------------
 
-@cache
-def vector_kind(dtype: str, lanes: int) -> ScalarKind:
-    """Return the type of a vector of numbers."""
-    scalar = {"float32": FLOAT32, "float64": FLOAT64, "int64": INT64}[dtype]
-    return ScalarKind(f"{dtype} x {lanes}", ir.VectorType(scalar.type, lanes))
+
+@final
+class Lanes:
+    """Vectors of one dtype: their types in LLVM, and the instructions on them.
+
+    lanes, size     numbers of a vector, and bytes of a number
+    kind, real      the types of a vector and of a number as values of kernels
+    """
+
+    def __init__(self, dtype: str):
+        self.size = 4 if dtype == "float32" else 8
+        self.lanes = BYTES // self.size
+        self.real = FLOAT32 if dtype == "float32" else FLOAT64
+        self.scalar = self.real.type
+        self.vector = ir.VectorType(self.scalar, self.lanes)
+        self.kind = ScalarKind(f"{dtype} x {self.lanes}", self.vector)
+        self.flags = ir.VectorType(ir.IntType(1), self.lanes)
+        self.name = f"v{self.lanes}f{self.size * 8}"
+        self.zeros = ir.Constant(self.vector, None)
+
+    def pointer(self, builder: Any, at: Any, to: Any = None) -> Any:
+        return builder.inttoptr(at, (self.vector if to is None else to).as_pointer())
+
+    def load(self, builder: Any, at: Any) -> Any:
+        return builder.load(self.pointer(builder, at), align=self.size)
+
+    def store(self, builder: Any, value: Any, at: Any) -> None:
+        builder.store(value, self.pointer(builder, at), align=self.size)
+
+    def load_masked(self, builder: Any, at: Any, chosen: Any) -> Any:
+        """Load the lanes of a vector of flags, 0 elsewhere."""
+        function = ir.FunctionType(self.vector, [self.vector.as_pointer(), _I32, self.flags, self.vector])
+        load = declared(builder, function, f"llvm.masked.load.{self.name}.p0")
+        return builder.call(load, [self.pointer(builder, at), _I32(self.size), chosen, self.zeros])
+
+    def store_masked(self, builder: Any, value: Any, at: Any, chosen: Any) -> None:
+        """Store the lanes of a vector of flags."""
+        function = ir.FunctionType(ir.VoidType(), [self.vector, self.vector.as_pointer(), _I32, self.flags])
+        store = declared(builder, function, f"llvm.masked.store.{self.name}.p0")
+        builder.call(store, [value, self.pointer(builder, at), _I32(self.size), chosen])
+
+    def fma(self, builder: Any, left: Any, right: Any, addend: Any) -> Any:
+        function = ir.FunctionType(self.vector, [self.vector] * 3)
+        return builder.call(declared(builder, function, f"llvm.fma.{self.name}"), [left, right, addend])
+
+    def splat(self, builder: Any, number: Any) -> Any:
+        return splatted(builder, number, self.vector)
+
+    def load_number(self, builder: Any, at: Any) -> Any:
+        """Load a number to every lane."""
+        return self.splat(builder, builder.load(self.pointer(builder, at, self.scalar)))
+
+    def chosen(self, builder: Any, mask: Any) -> Any:
+        """Return a mask as a vector of flags."""
+        return builder.bitcast(builder.trunc(mask, ir.IntType(self.lanes)), self.flags)
+
+    def shuffle(self, builder: Any, left: Any, right: Any, order: list[int]) -> Any:
+        return builder.shuffle_vector(left, right, ir.Constant(ir.VectorType(_I32, len(order)), order))
+
+    def halves(self) -> list[list[int]]:
+        """Return the orders that spread the lanes of a vector over two, each number before one of a second operand."""
+        last = self.lanes
+        return [[half * last // 2 + i // 2 if i % 2 == 0 else last for i in range(last)] for half in range(2)]
+
+    def zipped(self, builder: Any, parts: list[list[Any]]) -> list[Any]:
+        """Interleave the numbers of several rows of vectors."""
+        if len(parts) == 1:
+            return parts[0]
+        out = []
+        for left, right in zip(self.zipped(builder, parts[::2]), self.zipped(builder, parts[1::2])):
+            for half in range(2):
+                order = [half * self.lanes // 2 + i // 2 + i % 2 * self.lanes for i in range(self.lanes)]
+                out.append(self.shuffle(builder, left, right, order))
+        return out
+
+
+lanes_of = cache(Lanes)
+
+
+def splatted(builder: Any, number: Any, vector: Any) -> Any:
+    """Return a vector with the number in every lane."""
+    first = builder.insert_element(ir.Constant(vector, ir.Undefined), number, _I32(0))
+    zeros = ir.Constant(ir.VectorType(_I32, vector.count), None)
+    return builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), zeros)
+
+
+# In registers ---------------------------------------------------------------------------------------------------------
 
 
 @cache
@@ -49,96 +131,68 @@ def registers(dtype: str) -> SimpleNamespace:
     choose(m, v, w)               v at lanes of m, w elsewhere
     positions(p, step)            the int64s p, p + step, …, which have their own choose_ and store_some_
     """
-    size = 4 if dtype == "float32" else 8
-    lanes = BYTES // size
-    scalar = ir.FloatType() if dtype == "float32" else ir.DoubleType()
-    real, kind = FLOAT32 if dtype == "float32" else FLOAT64, vector_kind(dtype, lanes)
-    vector, whole = ir.VectorType(scalar, lanes), ir.VectorType(_I64, lanes)
-    flags, bits = ir.VectorType(ir.IntType(1), lanes), ir.IntType(lanes)
-    address = INT64
-    name = f"v{lanes}f{size * 8}"
-
-    def flags_of(builder: Any, mask: Any) -> Any:
-        return masked(builder, mask, lanes)
-
-    def mask_of(builder: Any, chosen: Any) -> Any:
-        return builder.zext(builder.bitcast(chosen, bits), _I64)
-
-    def pointer(builder: Any, at: Any, to: Any = vector) -> Any:
-        return builder.inttoptr(at, to.as_pointer())
-
-    def masked_load(builder: Any, at: Any, chosen: Any) -> Any:
-        function = ir.FunctionType(vector, [vector.as_pointer(), _I32, flags, vector])
-        load = declared(builder, function, f"llvm.masked.load.{name}.p0")
-        return builder.call(load, [pointer(builder, at), _I32(size), chosen, ir.Constant(vector, None)])
-
-    def masked_store(builder: Any, at: Any, value: Any, chosen: Any, of: Any, label: str, align: int) -> None:
-        function = ir.FunctionType(ir.VoidType(), [of, of.as_pointer(), _I32, flags])
-        store = declared(builder, function, f"llvm.masked.store.{label}.p0")
-        builder.call(store, [value, pointer(builder, at, of), _I32(align), chosen])
+    x = lanes_of(dtype)
+    lanes, size, kind = x.lanes, x.size, x.kind
+    whole = ir.VectorType(_I64, lanes)
+    whole_kind = ScalarKind(f"int64 x {lanes}", whole)
 
     def steps(builder: Any, first: Any, step: Any) -> Any:
         counted = ir.Constant(whole, list(range(lanes)))
         return builder.add(splatted(builder, first, whole), builder.mul(splatted(builder, step, whole), counted))
 
-    @intrinsic(kind, address)
+    @intrinsic(kind, INT64)
     def load(builder, at):
-        return builder.load(pointer(builder, at), align=size)
+        return x.load(builder, at)
 
-    @intrinsic(VOID, address, kind)
+    @intrinsic(VOID, INT64, kind)
     def store(builder, at, value):
-        builder.store(value, pointer(builder, at), align=size)
+        x.store(builder, value, at)
 
-    @intrinsic(VOID, address, kind)
+    @intrinsic(VOID, INT64, kind)
     def stream(builder, at, value):
-        stored = builder.store(value, pointer(builder, at), align=BYTES)
+        stored = builder.store(value, x.pointer(builder, at), align=BYTES)
         stored.set_metadata("nontemporal", builder.module.add_metadata([_I32(1)]))
 
-    @intrinsic(kind, address, INT64)
+    @intrinsic(kind, INT64, INT64)
     def load_some(builder, at, mask):
-        return masked_load(builder, at, flags_of(builder, mask))
+        return x.load_masked(builder, at, x.chosen(builder, mask))
 
-    @intrinsic(VOID, address, kind, INT64)
+    @intrinsic(VOID, INT64, kind, INT64)
     def store_some(builder, at, value, mask):
-        masked_store(builder, at, value, flags_of(builder, mask), vector, name, size)
+        x.store_masked(builder, value, at, x.chosen(builder, mask))
 
-    @intrinsic(kind, address, INT64)
+    @intrinsic(kind, INT64, INT64)
     def load_pairs(builder, at, mask):
-        chosen = flags_of(builder, mask)
-        none = ir.Constant(flags, None)
+        chosen, none = x.chosen(builder, mask), ir.Constant(x.flags, None)
         parts = []
-        for half in range(2):
-            order = [half * lanes // 2 + i // 2 if i % 2 == 0 else lanes for i in range(lanes)]
-            spread = builder.shuffle_vector(chosen, none, ir.Constant(ir.VectorType(_I32, lanes), order))
-            parts.append(masked_load(builder, builder.add(at, _I64(half * BYTES)), spread))
-        return builder.shuffle_vector(*parts, ir.Constant(ir.VectorType(_I32, lanes), list(range(0, 2 * lanes, 2))))
+        for half, order in enumerate(x.halves()):
+            spread = x.shuffle(builder, chosen, none, order)
+            parts.append(x.load_masked(builder, builder.add(at, _I64(half * BYTES)), spread))
+        return x.shuffle(builder, parts[0], parts[1], list(range(0, 2 * lanes, 2)))
 
-    @intrinsic(kind, address)
+    @intrinsic(kind, INT64)
     def load_all_pairs(builder, at):
         # The second half starts with the last number of the first, so that nothing after the last pair is read.
-        halves = [
-            builder.load(pointer(builder, builder.add(at, _I64(start * size))), align=size) for start in (0, lanes - 1)
-        ]
-        order = [*range(0, lanes, 2), *range(lanes + 1, 2 * lanes, 2)]
-        return builder.shuffle_vector(*halves, ir.Constant(ir.VectorType(_I32, lanes), order))
+        left, right = (x.load(builder, builder.add(at, _I64(start * size))) for start in (0, lanes - 1))
+        return x.shuffle(builder, left, right, [*range(0, lanes, 2), *range(lanes + 1, 2 * lanes, 2)])
 
-    @intrinsic(kind, address, INT64, INT64)
+    @intrinsic(kind, INT64, INT64, INT64)
     def load_apart(builder, at, step, mask):
-        pointers = ir.VectorType(scalar.as_pointer(), lanes)
-        function = ir.FunctionType(vector, [pointers, _I32, flags, vector])
-        gather = declared(builder, function, f"llvm.masked.gather.{name}.v{lanes}p0")
+        pointers = ir.VectorType(x.scalar.as_pointer(), lanes)
+        function = ir.FunctionType(x.vector, [pointers, _I32, x.flags, x.vector])
+        gather = declared(builder, function, f"llvm.masked.gather.{x.name}.v{lanes}p0")
         places = builder.inttoptr(steps(builder, at, step), pointers)
-        return builder.call(gather, [places, _I32(size), flags_of(builder, mask), ir.Constant(vector, None)])
+        return builder.call(gather, [places, _I32(size), x.chosen(builder, mask), x.zeros])
 
-    @intrinsic(kind, real)
+    @intrinsic(kind, x.real)
     def splat(builder, number):
-        return splatted(builder, number, vector)
+        return x.splat(builder, number)
 
-    @intrinsic(real, kind)
+    @intrinsic(x.real, kind)
     def total(builder, value):
-        function = ir.FunctionType(scalar, [scalar, vector])
-        reduced = declared(builder, function, f"llvm.vector.reduce.fadd.{name}")
-        return builder.call(reduced, [ir.Constant(scalar, 0.0), value], fastmath=("reassoc",))
+        function = ir.FunctionType(x.scalar, [x.scalar, x.vector])
+        reduced = declared(builder, function, f"llvm.vector.reduce.fadd.{x.name}")
+        return builder.call(reduced, [ir.Constant(x.scalar, 0.0), value], fastmath=("reassoc",))
 
     @intrinsic(kind, kind, kind)
     def add(builder, left, right):
@@ -150,19 +204,17 @@ def registers(dtype: str) -> SimpleNamespace:
 
     @intrinsic(kind, kind, kind, kind)
     def fma(builder, left, right, addend):
-        function = ir.FunctionType(vector, [vector] * 3)
-        return builder.call(declared(builder, function, f"llvm.fma.{name}"), [left, right, addend])
+        return x.fma(builder, left, right, addend)
 
     @intrinsic(INT64, kind, kind)
     def rises(builder, value, best):
         greater = builder.fcmp_ordered(">", value, best)
-        return mask_of(builder, builder.or_(greater, builder.fcmp_unordered("uno", value, value)))
+        above = builder.or_(greater, builder.fcmp_unordered("uno", value, value))
+        return builder.zext(builder.bitcast(above, ir.IntType(lanes)), _I64)
 
     @intrinsic(kind, INT64, kind, kind)
     def choose(builder, mask, left, right):
-        return builder.select(flags_of(builder, mask), left, right)
-
-    whole_kind = vector_kind("int64", lanes)
+        return builder.select(x.chosen(builder, mask), left, right)
 
     @intrinsic(whole_kind, INT64, INT64)
     def positions(builder, first, step):
@@ -170,11 +222,13 @@ def registers(dtype: str) -> SimpleNamespace:
 
     @intrinsic(whole_kind, INT64, whole_kind, whole_kind)
     def choose_positions(builder, mask, left, right):
-        return builder.select(flags_of(builder, mask), left, right)
+        return builder.select(x.chosen(builder, mask), left, right)
 
-    @intrinsic(VOID, address, whole_kind, INT64)
+    @intrinsic(VOID, INT64, whole_kind, INT64)
     def store_some_positions(builder, at, value, mask):
-        masked_store(builder, at, value, flags_of(builder, mask), whole, f"v{lanes}i64", 8)
+        function = ir.FunctionType(ir.VoidType(), [whole, whole.as_pointer(), _I32, x.flags])
+        masked_store = declared(builder, function, f"llvm.masked.store.v{lanes}i64.p0")
+        builder.call(masked_store, [value, x.pointer(builder, at, whole), _I32(8), x.chosen(builder, mask)])
 
     return SimpleNamespace(
         lanes=lanes, size=size, load=load, store=store, stream=stream, load_some=load_some, store_some=store_some,
@@ -182,30 +236,6 @@ def registers(dtype: str) -> SimpleNamespace:
         add=add, divide=divide, fma=fma, rises=rises, choose=choose, positions=positions,
         choose_positions=choose_positions, store_some_positions=store_some_positions,
     )  # fmt: skip
-
-
-def splatted(builder: Any, number: Any, vector: Any) -> Any:
-    """Return a vector with the number in every lane."""
-    first = builder.insert_element(ir.Constant(vector, ir.Undefined), number, _I32(0))
-    zeros = ir.Constant(ir.VectorType(_I32, vector.count), None)
-    return builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), zeros)
-
-
-def masked(builder: Any, mask: Any, lanes: int) -> Any:
-    """Return a mask as a vector of flags."""
-    return builder.bitcast(builder.trunc(mask, ir.IntType(lanes)), ir.VectorType(ir.IntType(1), lanes))
-
-
-def zipped(builder: Any, parts: list[list[Any]], lanes: int) -> list[Any]:
-    """Interleave the numbers of several rows of vectors."""
-    if len(parts) == 1:
-        return parts[0]
-    out = []
-    for left, right in zip(zipped(builder, parts[::2], lanes), zipped(builder, parts[1::2], lanes)):
-        for half in range(2):
-            order = [half * lanes // 2 + i // 2 + i % 2 * lanes for i in range(lanes)]
-            out.append(builder.shuffle_vector(left, right, ir.Constant(ir.VectorType(_I32, lanes), order)))
-    return out
 
 
 # Rows -----------------------------------------------------------------------------------------------------------------
@@ -222,50 +252,33 @@ def vectors(dtype: str) -> SimpleNamespace:
     load(source), store(to, x)        one number
     copy_row, add_row, shift_row, clear_row      n numbers, one after another
     """
-    lanes = BYTES // (4 if dtype == "float32" else 8)
-    size = BYTES // lanes
-    real = FLOAT32 if dtype == "float32" else FLOAT64
-    scalar = real.type
-    vector = ir.VectorType(scalar, lanes)
-    flags = ir.VectorType(ir.IntType(1), lanes)
-    suffix = f"v{lanes}f{size * 8}"
-
-    def load_masked(builder: Any, address: Any, mask: Any) -> Any:
-        kind = ir.FunctionType(vector, [vector.as_pointer(), ir.IntType(32), flags, vector])
-        function = declared(builder, kind, f"llvm.masked.load.{suffix}.p0")
-        pointer = builder.inttoptr(address, vector.as_pointer())
-        return builder.call(function, [pointer, ir.Constant(ir.IntType(32), size), mask, ir.Constant(vector, None)])
-
-    def store_masked(builder: Any, value: Any, address: Any, mask: Any) -> None:
-        kind = ir.FunctionType(ir.VoidType(), [vector, vector.as_pointer(), ir.IntType(32), flags])
-        function = declared(builder, kind, f"llvm.masked.store.{suffix}.p0")
-        pointer = builder.inttoptr(address, vector.as_pointer())
-        builder.call(function, [value, pointer, ir.Constant(ir.IntType(32), size), mask])
+    x = lanes_of(dtype)
+    lanes, size = x.lanes, x.size
 
     @intrinsic(VOID, INT64, INT64, INT64, INT64)
     def move(builder, to, source, read, write):
-        value = load_masked(builder, source, masked(builder, read, lanes))
-        store_masked(builder, value, to, masked(builder, write, lanes))
+        value = x.load_masked(builder, source, x.chosen(builder, read))
+        x.store_masked(builder, value, to, x.chosen(builder, write))
 
     @intrinsic(VOID, INT64, INT64, INT64)
     def accumulate(builder, to, source, mask):
-        chosen = masked(builder, mask, lanes)
-        total = builder.fadd(load_masked(builder, to, chosen), load_masked(builder, source, chosen))
-        store_masked(builder, total, to, chosen)
+        chosen = x.chosen(builder, mask)
+        total = builder.fadd(x.load_masked(builder, to, chosen), x.load_masked(builder, source, chosen))
+        x.store_masked(builder, total, to, chosen)
 
-    @intrinsic(VOID, INT64, real, INT64)
+    @intrinsic(VOID, INT64, x.real, INT64)
     def accumulate_number(builder, to, number, mask):
-        chosen = masked(builder, mask, lanes)
-        total = builder.fadd(load_masked(builder, to, chosen), splatted(builder, number, vector))
-        store_masked(builder, total, to, chosen)
+        chosen = x.chosen(builder, mask)
+        total = builder.fadd(x.load_masked(builder, to, chosen), x.splat(builder, number))
+        x.store_masked(builder, total, to, chosen)
 
-    @intrinsic(real, INT64)
+    @intrinsic(x.real, INT64)
     def load(builder, source):
-        return builder.load(builder.inttoptr(source, scalar.as_pointer()))
+        return builder.load(x.pointer(builder, source, x.scalar))
 
-    @intrinsic(VOID, INT64, real)
+    @intrinsic(VOID, INT64, x.real)
     def store(builder, to, value):
-        builder.store(value, builder.inttoptr(to, scalar.as_pointer()))
+        builder.store(value, x.pointer(builder, to, x.scalar))
 
     def between(lo, hi):
         lo, hi = min(max(lo, 0), lanes), min(max(hi, 0), lanes)

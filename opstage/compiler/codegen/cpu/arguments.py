@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from importlib import import_module
 from typing import Any, NamedTuple, final
 
 from ....ops.host_arrays import Array, address_of
@@ -40,12 +39,13 @@ class LoopSource(NamedTuple):
         return compile_kernel(self.name, self.content, self._function, passing=True)
 
     def _function(self) -> Any:
-        frontend = import_module("opstage.compiler.native.frontend")
+        from ...native.frontend import source_of_text
+
         space = dict(namespace())
         for name, kind, dtype, scope in self.accesses:
             space[name] = (access.load if kind == "load" else access.store)(dtype, scope)
         exec(self.preamble, space)
-        return frontend.source_of_text(self.body, space)
+        return source_of_text(self.body, space)
 
 
 # Words ----------------------------------------------------------------------------------------------------------------

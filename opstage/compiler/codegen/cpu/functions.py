@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -358,9 +357,10 @@ def peak(real: Any) -> Function:
 @cache
 def namespace() -> dict[str, Any]:
     """Return the names that the source of a kernel may refer to."""
-    memory = import_module("opstage.compiler.native.intrinsics")
+    from ...native.intrinsics import int64s
+
     names: dict[str, Any] = {
-        "int64s": memory.int64s,
+        "int64s": int64s,
         "float32": np.float32,
         "float64": np.float64,
         "int32": np.int32,

@@ -10,7 +10,6 @@ import math
 from array import array
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib import import_module
 from typing import Any, final
 
 import numpy as np
@@ -100,9 +99,11 @@ def _bits(number: Any) -> int:
 
 def _kernel(function: Function, parameters: Sequence[tuple[str, int, str]]) -> Any:
     """Return a kernel that calls the function with its argument words."""
-    frontend = import_module("opstage.compiler.native.frontend")
+    from ....compiler.native import frontend
+    from ....compiler.native.intrinsics import int64s
+
     space: dict[str, Any] = {
-        "int64s": import_module("opstage.compiler.native.intrinsics").int64s,
+        "int64s": int64s,
         "function": function,
         "uint64": np.uint64,
         "float64": np.float64,

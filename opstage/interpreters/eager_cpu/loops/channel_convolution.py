@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import inspect
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 
+from ....compiler.native.access import vector_functions
 from ....compiler.native.compiler import Kernel, compile_kernel
 from .direct_convolution import planes_copier
 
@@ -61,15 +61,10 @@ def channel_kernel(name: str, dtype: str, vectors: int, by_cells: bool) -> Kerne
 
 def _modules(dtype: str, vectors: int) -> tuple[Any, Any, Any, Any, Any]:
     """Return the functions for rows, for vectors, for tiles, that which transposes, and that which reads words."""
-    native = "opstage.compiler.native"
-    outer = import_module(f"{native}.tiles")
-    return (
-        import_module(f"{native}.vectors").vectors(dtype),
-        import_module(f"{native}.vectors").registers(dtype),
-        outer.outer(dtype, ROWS[vectors], vectors),
-        outer.transposition(dtype).turn,
-        import_module(f"{native}.intrinsics").int64s,
-    )
+    from ....compiler.native.tiles import outer, transposition
+
+    r, v, words = vector_functions(dtype)
+    return v, r, outer(dtype, ROWS[vectors], vectors), transposition(dtype).turn, words
 
 
 def _pack(dtype: str, vectors: int, by_cells: bool) -> Any:
@@ -121,7 +116,8 @@ def _reading(dtype: str, by_cells: bool) -> tuple[Any, Any, Any]:
     Lists are offsets in bytes, in whole tiles, with the last pair repeated; an element has `unit` bytes. The last two
     return the number of pairs without repetitions.
     """
-    words, size = import_module("opstage.compiler.native.intrinsics").int64s, np.dtype(dtype).itemsize
+    (_, v, words) = vector_functions(dtype)
+    size = v.size
     copy_planes = planes_copier(dtype)
 
     def source_of(copied, n0, n1, group, l0, l1, w):

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import inspect
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 
+from ....compiler.native.access import vector_functions
 from ....compiler.native.blas import find_blas
 from ....compiler.native.compiler import Kernel, compile_kernel
 from .pooling import cells_loader
@@ -55,11 +55,10 @@ def convolution_kernel(name: str, dtype: str) -> Kernel | None:
 
 
 def _modules(dtype: str, wide: bool) -> tuple[Any, Any, Any]:
-    """Return the functions for vectors, for memory, and the matrix product."""
-    memory = import_module("opstage.compiler.native.intrinsics")
-    kinds = import_module("opstage.compiler.native.frontend.types")
-    vectors = import_module("opstage.compiler.native.vectors").vectors(dtype)
-    return vectors, memory, memory.gemm_by_address(getattr(kinds, dtype.upper()), wide)
+    """Return the functions for vectors, that which reads words, and the matrix product."""
+    from ....compiler.native.intrinsics import gemm_by_address
+
+    return *vector_functions(dtype)[1:], gemm_by_address(dtype, wide)
 
 
 def _reach() -> Any:
@@ -75,8 +74,7 @@ def _reach() -> Any:
 def _im2col(dtype: str) -> Any:
     """Return `fill(columns, x, w, n0, n1, group, l0, l1)`: write a row of the block's windows for each cell of the
     kernel."""
-    v, reach = import_module("opstage.compiler.native.vectors").vectors(dtype), _reach()
-    r = import_module("opstage.compiler.native.vectors").registers(dtype)
+    (r, v, _), reach = vector_functions(dtype), _reach()
     lanes, size, between, move = v.lanes, v.size, v.between, v.move
     load_cells, store_some = cells_loader(r), r.store_some
 
@@ -124,9 +122,9 @@ def _im2col(dtype: str) -> Any:
 
 
 def _conv(dtype: str, wide: bool) -> Any:
-    v, memory, gemm = _modules(dtype, wide)
+    v, words, gemm = _modules(dtype, wide)
     size, copy_row, shift_row, load = v.size, v.copy_row, v.shift_row, v.load
-    words, word_count, fill = memory.int64s, WORDS, _im2col(dtype)
+    word_count, fill = WORDS, _im2col(dtype)
     zero, one = _numbers(dtype)
 
     def kernel(lo, hi, worker, arguments):
@@ -171,9 +169,9 @@ def _conv(dtype: str, wide: bool) -> Any:
 
 def _conv_kernel_grad(dtype: str, wide: bool) -> Any:
     """Argument 2 is the cotangent of conv's result, 3 the kernel's; parts after the first go to the partial sums."""
-    v, memory, gemm = _modules(dtype, wide)
+    v, words, gemm = _modules(dtype, wide)
     size, copy_row, clear_row = v.size, v.copy_row, v.clear_row
-    words, word_count, fill = memory.int64s, WORDS, _im2col(dtype)
+    word_count, fill = WORDS, _im2col(dtype)
     zero, one = _numbers(dtype)
 
     def kernel(lo, hi, worker, arguments):
@@ -222,9 +220,9 @@ def _conv_kernel_grad(dtype: str, wide: bool) -> Any:
 
 def _combine(dtype: str, wide: bool) -> Any:
     """Add the partial sums to the result, in order; a task is a row of the kernel."""
-    v, memory, _ = _modules(dtype, wide)
+    v, words, _ = _modules(dtype, wide)
     size, add_row = v.size, v.add_row
-    words, word_count = memory.int64s, WORDS
+    word_count = WORDS
 
     def kernel(lo, hi, worker, arguments):
         w = words(arguments, word_count)
@@ -241,9 +239,9 @@ def _turn(dtype: str, wide: bool) -> Any:
 
     After it comes a flag for each c: 1 if some weight is not finite, else 0.
     """
-    v, memory, _ = _modules(dtype, wide)
+    v, words, _ = _modules(dtype, wide)
     size, load, store = v.size, v.load, v.store
-    words, word_count = memory.int64s, WORDS
+    word_count = WORDS
     zero, one = _numbers(dtype)
 
     def kernel(lo, hi, worker, arguments):
@@ -272,10 +270,10 @@ def _col2im(dtype: str, wide: bool) -> Any:
     Argument 34 is the number of flags, stored in argument 6 from byte offset argument 8 on. If there are flags and all
     are 0, nothing is done: the result was already computed with the flipped kernel.
     """
-    v, memory, gemm = _modules(dtype, wide)
+    v, words, gemm = _modules(dtype, wide)
     lanes, size, between, accumulate = v.lanes, v.size, v.between, v.accumulate
     clear_row, shift_row, load, store = v.clear_row, v.shift_row, v.load, v.store
-    words, word_count, reach = memory.int64s, WORDS, _reach()
+    word_count, reach = WORDS, _reach()
     zero, one = _numbers(dtype)
 
     def add_up(columns, at, w, channels, l0, l1):

@@ -11,12 +11,12 @@ from __future__ import annotations
 import inspect
 import math
 from functools import cache, lru_cache
-from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ....compiler.native import KernelCall
+from ....compiler.native.access import vector_functions
 from ....compiler.native.compiler import Kernel, compile_kernel
 from .direct_steps import is_flat
 from .geometry import IMAGES, ConvGeometry, ConvTiling, Sizes, Words, in_plane, kernel_words, rounded_up
@@ -49,22 +49,18 @@ def depthwise_kernel(name: str, dtype: str) -> Kernel:
     )
 
 
-def _modules(dtype: str, rows: int) -> tuple[Any, Any, Any, Any]:
-    """Return the functions for vectors, for tiles, those which transpose, and that which reads words."""
-    native = "opstage.compiler.native"
-    outer = import_module(f"{native}.tiles")
-    return (
-        import_module(f"{native}.vectors").vectors(dtype),
-        outer.outer(dtype, rows, 1),
-        outer.transposition(dtype),
-        import_module(f"{native}.intrinsics").int64s,
-    )
+def _modules(dtype: str, rows: int) -> tuple[Any, Any, Any, Any, Any]:
+    """Return the functions for vectors, for rows, for tiles, those which transpose, and that which reads words."""
+    from ....compiler.native.tiles import outer, transposition
+
+    r, v, words = vector_functions(dtype)
+    return r, v, outer(dtype, rows, 1), transposition(dtype), words
 
 
 @cache
 def _shared(dtype: str) -> Any:
     """Return `place` and `bring`, which the kernels share."""
-    v, _, turns, words = _modules(dtype, TILE)
+    _, v, _, turns, words = _modules(dtype, TILE)
     turn_to, clear_row, lanes, size, row = turns.turn_to, v.clear_row, v.lanes, v.size, v.lanes * v.size
 
     def place(at, count, width, step_y, step_x):
@@ -100,12 +96,11 @@ def _shared(dtype: str) -> Any:
 def _convolve(dtype: str) -> Any:
     """A task is a block of lines of the target in a vector of channels of an image."""
     rows, word_count = TILE, WORDS
-    v, t, turns, words = _modules(dtype, rows)
+    r, v, t, turns, words = _modules(dtype, rows)
     at_places, start, store_tile, step, turn, load, store = (
         t.places, t.start, t.store, t.pair, turns.turn, v.load, v.store
     )  # fmt: skip
     lanes, size, row, between = v.lanes, v.size, v.lanes * v.size, v.between
-    r = import_module("opstage.compiler.native.vectors").registers(dtype)
     splat, fma, total, load_some = r.splat, r.fma, r.total, r.load_some
     zero, one = getattr(np, dtype)(0), getattr(np, dtype)(1)
     place, _, bring_lines = _shared(dtype)
@@ -213,7 +208,7 @@ def _convolve(dtype: str) -> Any:
 def _grad(dtype: str) -> Any:
     """A task is a part of the blocks of windows; its sums are [vector of channels, cell, channel]."""
     rows, word_count = GRAD_TILE, WORDS
-    v, t, _, words = _modules(dtype, rows)
+    _, v, t, _, words = _modules(dtype, rows)
     at_places, load_tile, store_tile, step, clear_row = t.places, t.load, t.store, t.pair, v.clear_row
     lanes, size, row = v.lanes, v.size, v.lanes * v.size
     place, bring, bring_lines = _shared(dtype)
@@ -266,7 +261,7 @@ def _grad(dtype: str) -> Any:
 def _collect(dtype: str) -> Any:
     """Add up the parts of the kernel's gradient, in order, and write it by channel; a task is a vector of channels."""
     rows, word_count = GRAD_TILE, WORDS
-    v, _, turns, words = _modules(dtype, rows)
+    _, v, _, turns, words = _modules(dtype, rows)
     lanes, size, row, add_row, turn = v.lanes, v.size, v.lanes * v.size, v.add_row, turns.turn
 
     def kernel(lo, hi, worker, arguments):

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import inspect
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 
+from ....compiler.native.access import vector_functions
 from ....compiler.native.cache import has_avx512
 from ....compiler.native.compiler import Kernel, compile_kernel
 from .pooling import cells_loader
@@ -59,10 +59,6 @@ def direct_kernel(name: str, dtype: str, rows: int) -> Kernel:
     )
 
 
-def _native(name: str) -> Any:
-    return import_module(f"opstage.compiler.native.{name}")
-
-
 @cache
 def _plane_shift() -> Any:
     """Return `shift(plane, before, apart, step, own, back)`: the start of a plane of the copy, relative to its first
@@ -80,7 +76,7 @@ def _plane_shift() -> Any:
 def planes_copier(dtype: str) -> Any:
     """Return `copy(to, plane, w, first, lines)`: copy what windows of `lines` lines from `first` on read, with
     padding."""
-    r, v = _native("vectors").registers(dtype), _native("vectors").vectors(dtype)
+    r, v, _ = vector_functions(dtype)
     lanes, size, between, load_cells = r.lanes, r.size, v.between, cells_loader(r)
     store, zeros, zero, shift = r.store, r.splat, getattr(np, dtype)(0), _plane_shift()
 
@@ -116,7 +112,7 @@ def windows_placer(dtype: str) -> Any:
     The read offset of each in bytes from the first window's first cell, the write offset from the block's first
     element, and the mask of its lanes: three arrays of w[30] words.
     """
-    v, int64s = _native("vectors").vectors(dtype), _native("intrinsics").int64s
+    _, v, int64s = vector_functions(dtype)
     lanes, size, between = v.lanes, v.size, v.between
 
     def place(at, w, images, lines, ry, rx):
@@ -157,7 +153,8 @@ def cells_placer(dtype: str) -> Any:
 
     The read offset of each in bytes from a window's position in the copy of a channel, and its number: pairs of words.
     """
-    size, int64s, shift = _native("vectors").vectors(dtype).size, _native("intrinsics").int64s, _plane_shift()
+    (_, v, int64s), shift = vector_functions(dtype), _plane_shift()
+    size = v.size
 
     def along(k, r, step, before, apart, planes, own, back):
         """Return the plane of the copy and the cell there, along one axis; -1 if no window has it."""
@@ -195,9 +192,10 @@ def _lay_out(dtype: str, rows: int) -> Any:
 
     After all of them comes a flag for each block: 1 if some weight is not finite, else 0.
     """
-    vectors, words, word_count, block = _native("vectors"), _native("intrinsics").int64s, WORDS, rows
-    r, v = vectors.registers(dtype), vectors.vectors(dtype)
-    lay = _native("tiles").tiles(dtype, rows, 1).lay
+    from ....compiler.native.tiles import tiles
+
+    (r, v, words), word_count, block = vector_functions(dtype), WORDS, rows
+    lay = tiles(dtype, rows, 1).lay
     lanes, size, load, store, splat, add, total = v.lanes, v.size, v.load, v.store, r.splat, r.add, r.total
     zero, one = getattr(np, dtype)(0), getattr(np, dtype)(1)
     load_some, fma, between = r.load_some, r.fma, v.between
@@ -259,11 +257,12 @@ def _lay_out(dtype: str, rows: int) -> Any:
 def _tile_of(dtype: str, rows: int, vectors: int) -> Any:
     """Return `compute(panel, lines, w, places, cells, count, into, apart, present)`: compute a tile, from biases to
     result."""
-    t = _native("tiles").tiles(dtype, rows, vectors)
+    from ....compiler.native.tiles import tiles
+
+    t, (_, v, int64s) = tiles(dtype, rows, vectors), vector_functions(dtype)
     at_places, start, step = t.places, t.start, t.step
     finish, finish_pairs, finish_apart = t.finish, t.finish_pairs, t.finish_apart
-    size, int64s = _native("vectors").vectors(dtype).size, _native("intrinsics").int64s
-    step_bytes = rows * size
+    size, step_bytes = v.size, rows * v.size
 
     def compute(panel, lines, w, places, cells, count, into, apart, present):
         reads = at_places(places)
@@ -287,10 +286,10 @@ def _tile_of(dtype: str, rows: int, vectors: int) -> Any:
 
 
 def _direct(dtype: str, rows: int) -> Any:
-    words, word_count, block = _native("intrinsics").int64s, WORDS, rows
+    (_, v, words), word_count, block = vector_functions(dtype), WORDS, rows
     many, some, _ = VECTORS[rows]
     many_at_once, some_at_once, one_at_once = (_tile_of(dtype, rows, count) for count in VECTORS[rows])
-    v, zero, copy_planes = _native("vectors").vectors(dtype), getattr(np, dtype)(0), planes_copier(dtype)
+    zero, copy_planes = getattr(np, dtype)(0), planes_copier(dtype)
     size, load = v.size, v.load
     place_windows, place_cells = windows_placer(dtype), cells_placer(dtype)
 
@@ -371,17 +370,11 @@ def direct_grad_kernel(dtype: str, rows: int) -> Kernel:
 
 
 def _factory(dtype: str, rows: int) -> Any:
-    def native(name: str) -> Any:
-        return import_module(f"opstage.compiler.native.{name}")
+    from ....compiler.native.tiles import correlations
 
-    v, r, words, word_count = (
-        native("vectors").vectors(dtype),
-        native("vectors").registers(dtype),
-        (native("intrinsics").int64s),
-        WORDS,
-    )
+    (r, v, words), word_count = vector_functions(dtype), WORDS
     tile_rows, tile_columns, scratch_bytes = rows, COLUMNS[rows], SCRATCH
-    t = native("tiles").correlations(dtype, rows, tile_columns)
+    t = correlations(dtype, rows, tile_columns)
     empty, correlate, totals, at_places, spread = t.empty, t.correlate, t.totals, t.places, t.spread
     lanes, size, clear_row, load, store, between = v.lanes, v.size, v.clear_row, v.load, v.store, v.between
     add_row = v.add_row

@@ -11,12 +11,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from ....compiler.native import KernelCall, find_blas
+from ....compiler.native.access import vector_functions
 from ....compiler.native.compiler import Kernel, compile_kernel
 from ....ops.matmul import GROUPED_MATMUL, GROUPED_OUTER
 from ....ops.primitive import Primitive
@@ -61,16 +61,15 @@ def _kernel(primitive: Primitive, dtype: str) -> Kernel:
 
 
 def _modules(dtype: str, wide: bool) -> tuple[Any, Any, Any]:
-    """Return the functions for vectors, for memory, and the matrix product."""
-    memory = import_module("opstage.compiler.native.intrinsics")
-    kinds = import_module("opstage.compiler.native.frontend.types")
-    vectors = import_module("opstage.compiler.native.vectors").vectors(dtype)
-    return vectors, memory, memory.gemm_by_address(getattr(kinds, dtype.upper()), wide)
+    """Return the functions for vectors, that which reads words, and the matrix product."""
+    from ....compiler.native.intrinsics import gemm_by_address
+
+    return *vector_functions(dtype)[1:], gemm_by_address(dtype, wide)
 
 
 def _grouped_matmul(dtype: str, wide: bool) -> Any:
-    v, memory, gemm = _modules(dtype, wide)
-    size, clear_row, words = v.size, v.clear_row, memory.int64s
+    v, words, gemm = _modules(dtype, wide)
+    size, clear_row = v.size, v.clear_row
     rows, word_count, zero, one = ROWS, _WORDS, np.dtype(dtype).type(0), np.dtype(dtype).type(1)
 
     def kernel(lo, hi, worker, arguments):
@@ -101,8 +100,8 @@ def _grouped_matmul(dtype: str, wide: bool) -> Any:
 
 
 def _grouped_outer(dtype: str, wide: bool) -> Any:
-    v, memory, gemm = _modules(dtype, wide)
-    size, clear_row, words = v.size, v.clear_row, memory.int64s
+    v, words, gemm = _modules(dtype, wide)
+    size, clear_row = v.size, v.clear_row
     rows, word_count, zero, one = ROWS // 2, _WORDS, np.dtype(dtype).type(0), np.dtype(dtype).type(1)
 
     def kernel(lo, hi, worker, arguments):

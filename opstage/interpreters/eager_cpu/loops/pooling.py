@@ -11,13 +11,13 @@ import inspect
 import math
 from collections.abc import Callable
 from functools import cache, lru_cache
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ....compiler.native import Kernel, KernelCall, compile_kernel
+from ....compiler.native.access import vector_functions
 from ....ops.pooling import AVG_POOL, AVG_POOL_GRAD, MAX_POOL, MAX_POOL_GATHER, MAX_POOL_SCATTER
 from ....ops.primitive import Primitive
 
@@ -78,15 +78,6 @@ def pool_kernel(primitive: Primitive, dtype: str) -> Kernel:
     return compile_kernel(f"{primitive.name}_{dtype}", inspect.getsource(factory) + dtype, lambda: factory(dtype))
 
 
-def _modules(dtype: str) -> tuple[Any, Any, Any]:
-    native = "opstage.compiler.native"
-    return (
-        import_module(f"{native}.vectors").registers(dtype),
-        import_module(f"{native}.vectors").vectors(dtype),
-        import_module(f"{native}.intrinsics").int64s,
-    )
-
-
 def cells_loader(r: Any) -> Any:
     """Return `load(address, stride, mask)`: load the cells of adjacent windows."""
     load, load_some, load_all_pairs, load_pairs = r.load, r.load_some, r.load_all_pairs, r.load_pairs
@@ -105,7 +96,7 @@ def cells_loader(r: Any) -> Any:
 def _max_pool(dtype: str) -> Any:
     """A later cell replaces the maximum only if it is greater, but nan exceeds every number, the last one of
     several."""
-    r, v, words = _modules(dtype)
+    r, v, words = vector_functions(dtype)
     word_count = WORDS
     lanes, size, between, load_cells = r.lanes, r.size, v.between, cells_loader(r)
     splat, rises, choose, store_some = r.splat, r.rises, r.choose, r.store_some
@@ -158,7 +149,7 @@ def _max_pool(dtype: str) -> Any:
 
 def _max_pool_scatter(dtype: str) -> Any:
     """Compute result[position] += cotangent, in order."""
-    _, v, words = _modules(dtype)
+    _, v, words = vector_functions(dtype)
     word_count, size, load, store, clear_row = WORDS, v.size, v.load, v.store, v.clear_row
 
     def kernel(lo, hi, worker, arguments):
@@ -184,7 +175,7 @@ def _max_pool_scatter(dtype: str) -> Any:
 
 def _max_pool_gather(dtype: str) -> Any:
     """Compute result = x[position]."""
-    _, v, words = _modules(dtype)
+    _, v, words = vector_functions(dtype)
     word_count, size, load, store = WORDS, v.size, v.load, v.store
 
     def kernel(lo, hi, worker, arguments):
@@ -215,7 +206,7 @@ def _inside() -> Any:
 
 
 def _avg_pool(dtype: str) -> Any:
-    r, v, words = _modules(dtype)
+    r, v, words = vector_functions(dtype)
     word_count, inside = WORDS, _inside()
     lanes, size, between, load_cells = r.lanes, r.size, v.between, cells_loader(r)
     splat, add, divide, store_some, load, store = r.splat, r.add, r.divide, r.store_some, v.load, v.store
@@ -264,7 +255,7 @@ def _avg_pool(dtype: str) -> Any:
 
 
 def _avg_pool_grad(dtype: str) -> Any:
-    _, v, words = _modules(dtype)
+    _, v, words = vector_functions(dtype)
     word_count, inside = WORDS, _inside()
     size, load, store, clear_row, copy_row = v.size, v.load, v.store, v.clear_row, v.copy_row
     number = getattr(np, dtype)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -170,8 +169,11 @@ def _rows_kernel(name: str, dtype: str, index_dtype: str) -> Kernel:
     text = _TEXTS[name]
 
     def function() -> Any:
+        from ....compiler.native.frontend import source_of_text
+        from ....compiler.native.intrinsics import int64s
+
         space = {
-            "int64s": import_module("opstage.compiler.native.intrinsics").int64s,
+            "int64s": int64s,
             "load": access.load(dtype),
             "load_index": access.load(index_dtype),
             "load_out": access.load(dtype, access.written(0)),
@@ -181,7 +183,7 @@ def _rows_kernel(name: str, dtype: str, index_dtype: str) -> Kernel:
             "zero": np.dtype(dtype).type(0),
             "size": 8 if dtype.endswith("64") else 4,
         }
-        return import_module("opstage.compiler.native.frontend").source_of_text(text, space)
+        return source_of_text(text, space)
 
     return compile_kernel(f"{name}_rows", f"{text}{dtype}{index_dtype}", function)
 
@@ -272,9 +274,12 @@ def _signed(word: int) -> int:
 @cache
 def _draw_kernel(text: str, dtype: str) -> Kernel:
     def function() -> Any:
-        loops = import_module("opstage.interpreters.eager_cpu.loops.arrays")
+        from ....compiler.native.frontend import source_of_text
+        from ....compiler.native.intrinsics import int64s
+        from ...eager_cpu.loops import arrays as loops
+
         space = {
-            "int64s": import_module("opstage.compiler.native.intrinsics").int64s,
+            "int64s": int64s,
             "counter": access.load("int64"),
             "store": access.store(dtype, access.written(0)),
             "mix": loops.splitmix64,
@@ -284,7 +289,7 @@ def _draw_kernel(text: str, dtype: str) -> Kernel:
             "real": np.dtype(dtype).type,
             "unit": np.dtype(dtype).type(2.0**-24),
         }
-        return import_module("opstage.compiler.native.frontend").source_of_text(text, space)
+        return source_of_text(text, space)
 
     return compile_kernel("rand_uniform", f"{text}{dtype}", function)
 
