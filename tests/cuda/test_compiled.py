@@ -10,17 +10,21 @@ import numpy as np
 import pytest
 
 import opstage
-from opstage import OutOfMemoryError, ScalarTrainer, Session, optim
+from opstage import ScalarTrainer, Session, optim
 from opstage.compiler.gpu.simulator import Simulator
+from opstage.interpreters.eager_cpu import NumpyOps
 from opstage.interpreters.graph.cuda.executor import CompiledCudaOps
 from opstage.interpreters.graph.cuda.lowering import CudaPlan, optimise
+from opstage.interpreters.graph.recorder import replay
 from opstage.ops.errors import RangeError
 from opstage.ops.trees import flatten
 from opstage.options import Options
 from opstage.training.commit import Commit
 from opstage.training.trainer import scalar_trainer
 from tests.cuda.small_models import batch, trainer
-from tests.cuda.traffic import Stopped, Traffic, stand_in, stopping_launches, watch
+from tests.cuda.traffic import Traffic, advance_stopped_anywhere, advance_without_room, close, same, watch
+from tests.graph.random_programs import random_graph
+from tests.searches import share
 
 EAGER = Options(device="cuda", seed=1)
 COMPILED = EAGER.replace(backend="compiled")
@@ -41,23 +45,6 @@ def values() -> dict[str, Any]:
 
 def made(options: Options = COMPILED, of: Callable[..., Any] = loss) -> ScalarTrainer:
     return scalar_trainer(of, values(), options=options)
-
-
-@pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> Simulator:
-    device = Simulator()
-    stand_in(monkeypatch, device)
-    return device
-
-
-def same(left: Any, right: Any) -> None:
-    for a, b in zip(flatten(left)[0], flatten(right)[0], strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
-def close(left: Any, right: Any) -> None:
-    for a, b in zip(flatten(left)[0], flatten(right)[0], strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
 # The same results ----------------------------------------------------------------------------------------------------
@@ -367,43 +354,40 @@ def test_a_bad_index_that_nobody_asked_about_is_told_by_the_next_run(device: Sim
 def test_a_step_that_is_cut_short_anywhere_leaves_all_as_it_was(
     device: Simulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainer, peer = made(), made()
-    state, its = trainer.init_optim(ADAMW), peer.init_optim(ADAMW)
-    for _ in range(4):
-        trainer.advance(ADAMW, state, X, Y)
-        peer.advance(ADAMW, its, X, Y)
-    params, moments = trainer.get_params(), trainer.export_optim(ADAMW, state)
-    stopped = 0
-    for _ in stopping_launches(monkeypatch):
-        try:
-            trainer.advance(ADAMW, state, X, Y)
-        except Stopped:
-            stopped += 1
-        else:
-            break
-        same(trainer.get_params(), params)
-        same(trainer.export_optim(ADAMW, state).slots["w"], moments.slots["w"])
-    assert stopped > 3
-    peer.advance(ADAMW, its, X, Y)
-    same(trainer.get_params(), peer.get_params())
+    advance_stopped_anywhere(None, [made(), made()], ADAMW, (X, Y), 4, monkeypatch)
 
 
 def test_a_device_without_room_says_so_and_parameters_stay(device: Simulator) -> None:
-    trainer = made()
-    state = trainer.init_optim(ADAMW)
-    trainer.advance(ADAMW, state, X, Y)
-    params = trainer.get_params()
-    trainer.trim()
-    used, refused = device.used, 0
-    for room in range(40, 20000, 400):
-        gc.collect()
-        device.limit = used + room
-        try:
-            trainer.advance(ADAMW, state, X, Y)
-            break
-        except OutOfMemoryError as error:
-            refused += 1
-            assert "bytes were asked for on the simulated device" in error.reason
-            same(trainer.get_params(), params)
-            assert trainer.steps_taken == state.t == 1
-    assert refused > 0 and trainer.steps_taken == 2
+    advance_without_room(device, made(), ADAMW, (X, Y), range(40, 20000, 400))
+
+
+STEP = 3
+
+
+def agrees(seed: int, size: int) -> None:
+    """Twice on new buffers: where inputs stand, and where they are copied to."""
+    graph, arrays = random_graph(seed, size, single=True)
+    ops = CompiledCudaOps(Options(device="cuda", backend="compiled"), Simulator())
+    executor = ops.compile(graph)
+    with np.errstate(all="ignore"):
+        expected = replay(NumpyOps(Options(seed=graph.seed)), graph, arrays, STEP)
+    for _ in range(2):
+        results = executor.run([ops.put(array) for array in arrays], STEP)
+        for result, wanted in zip(map(ops.get, results), map(np.asarray, expected), strict=True):
+            assert (result.shape, result.dtype) == (wanted.shape, wanted.dtype)
+            scale = 1 + np.max(np.abs(wanted), initial=0.0, where=np.isfinite(wanted))
+            np.testing.assert_allclose(result, wanted, rtol=2e-3, atol=2e-4 * scale, err_msg=f"seed {seed}")
+
+
+@pytest.mark.parametrize("start", range(0, 40, 10))
+def test_random_programs(start: int) -> None:
+    for seed in range(start, start + 10):
+        agrees(seed, 12)
+
+
+@pytest.mark.slow
+@pytest.mark.soak
+@pytest.mark.parametrize("start", range(1000, 1000 + share(1000), 50))
+def test_many_more_random_programs(start: int) -> None:
+    for seed in range(start, start + 50):
+        agrees(seed, 4 + seed % 20)

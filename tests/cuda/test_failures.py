@@ -1,4 +1,4 @@
-"""Whatever call of the driver fails: one kind of error, parameters as they were, a process that goes on if it can."""
+"""Failures of a GPU: errors of the driver, and runs that are killed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import gc
 import itertools
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,11 @@ from opstage.compiler.gpu import driver as driver_module
 from opstage.compiler.gpu import probe
 from opstage.compiler.gpu.driver import Gpu
 from opstage.compiler.gpu.simulator import SMALL
+from opstage.training import checkpoint
+from tests.cli.test_killed_run import kill_after, metrics, start
 from tests.compiler.gpu.test_driver import Builder, CUDAError, Status
-
-from .running import RunningApi, RunningLibrary, kept
+from tests.cuda.running import RunningApi, RunningLibrary, kept
+from tests.training.same import run_bits
 
 PASSING = "CUDA_ERROR_INVALID_VALUE"
 ENDING = "CUDA_ERROR_ILLEGAL_ADDRESS"
@@ -194,3 +197,27 @@ def test_a_kernel_that_cannot_be_loaded_names_its_op(api: FailingApi) -> None:
     ) as found:
         opstage.run(lambda ops, x: ops.relu(x), X, options=Options(device="cuda"))
     assert found.value.op == "relu"
+
+
+EPOCHS = 4
+SIZES = ("--model.inputs", "[1, 2, 3]", "--model.hidden", "[4]", "--model.classes", "2")
+SAVING = ("--run.checkpoint_every", "1", "--run.log_every", "1", "--run.plot", "false")
+
+
+def test_a_killed_run_ends_as_a_whole_one(tmp_path: Path) -> None:
+    """The moments of the optimizer and the draws of dropout, which are on the device, go on too."""
+    data = tmp_path / "few.npz"
+    np.savez(data, x=np.random.default_rng(0).standard_normal((20, 1, 2, 3)), y=np.arange(20) % 2)
+    words = ("mlp", *SIZES, *SAVING, "--device", "cuda", "--data", str(data), "--batch-size", "8")
+    whole, run = ([*words, "--epochs", str(EPOCHS), "--out", str(tmp_path / name)] for name in ("whole", "run"))
+    uninterrupted = start(*whole)
+    kill_after(start(*run), 2)
+    assert checkpoint.exists(tmp_path / "run" / "checkpoint")
+    resumed = start("--resume", str(tmp_path / "run"))
+    for process in (uninterrupted, resumed):
+        said, _ = process.communicate()
+        assert process.returncode == 0, said
+    found, expected = (checkpoint.load(tmp_path / name / "checkpoint") for name in ("run", "whole"))
+    assert run_bits(found) == run_bits(expected)
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
+    assert len(found.position.results) == EPOCHS

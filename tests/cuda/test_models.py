@@ -1,21 +1,31 @@
-"""Every shipped model on a simulated device: two training steps beside the CPU's, constant memory, and the commands."""
+"""Models on a simulated device: those that ship, one of examples/, tied parameters, what benchmarks measure."""
 
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from opstage import Options, optim
+import opstage
+from benchmarks import programs
+from benchmarks.sides import opstage_compiled, opstage_eager
+from benchmarks.workloads import Chain, Cnn, Gpt, Mlp
+from opstage import Options, Param, Session, optim
 from opstage.cli.main import main
 from opstage.compiler.gpu.simulator import Simulator
+from opstage.init import build
 from opstage.models import MODELS
 from opstage.ops.trees import flatten, paths
+from opstage.source_files import load_file
 from tests.cuda.small_models import CONFIGS, batch, trainer
 from tests.cuda.traffic import stand_in
+from tests.docs.blocks import ROOT
+from tests.training.test_tied import CLIPS, loss, same, single_tree, start, tied_tree, untied
+from tests.training.test_tied import batch as tied_batch
 
 CUDA = Options(device="cuda", seed=1)
 
@@ -92,3 +102,80 @@ def test_a_check_knows_what_a_device_has(monkeypatch: pytest.MonkeyPatch, capsys
 
 def test_each_model_has_a_small_config() -> None:
     assert set(CONFIGS) == set(MODELS)
+
+
+llama = load_file(ROOT / "examples" / "llama.py")
+TINY = llama.Config(vocabulary=11, length=5, width=6, depth=1, heads=2, kv_heads=1, head_size=4, hidden=7)
+
+
+@pytest.mark.parametrize("backend", ["eager", "compiled"])
+def test_logits_of_whole_texts_and_of_the_cache(backend: str) -> None:
+    options = Options(device="cuda", backend=backend)
+    params, x = build(llama.parameters(TINY), seed=1), np.random.default_rng(0).integers(0, 11, (1, 4))
+    expected = opstage.run(partial(llama.logits, config=TINY), params, x)
+    whole = opstage.run(partial(llama.logits, config=TINY), params, x, options=options)
+    np.testing.assert_allclose(whole, expected, rtol=1e-4, atol=1e-6)
+    cache = llama.empty_cache(TINY, 1)
+    for begin, stop in ((0, 3), (3, 4)):
+        program = partial(llama.step, config=TINY)
+        found, cache = opstage.run(program, params, x[:, begin:stop], np.array(begin), cache, options=options)
+        np.testing.assert_allclose(found, expected[:, begin:stop], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("side", [opstage_eager, opstage_compiled])
+@pytest.mark.parametrize(
+    "workload",
+    (Mlp((4, 8, 3), 6), Cnn((2, 2), 4, 3, 1), Gpt(1, 2, 4, 3, 2, 5), Chain(6)),
+    ids=lambda workload: type(workload).__name__,
+)
+def test_steps_are_those_of_the_cpu(workload: Any, side: Any) -> None:
+    here, there = opstage_eager.step(workload), side.step(workload, "cuda", "tf32")
+    for _ in range(2):
+        assert there() == pytest.approx(here(), rel=1e-4)
+    assert programs.peak_of_gpu() > 0
+
+
+@pytest.mark.parametrize("clip", ["none", "by global norm"])
+@pytest.mark.parametrize("backend", ["eager", "compiled"])
+def test_a_tied_parameter_is_updated_once(backend: str, clip: str) -> None:
+    options, optimizer = Options(backend=backend, device="cuda"), optim.adamw(0.1)
+    tied = opstage.scalar_trainer(loss, tied_tree(), options=options, clip=CLIPS[clip])
+    single = opstage.scalar_trainer(untied, single_tree(), options=options, clip=CLIPS[clip])
+    host = opstage.scalar_trainer(loss, tied_tree(), clip=CLIPS[clip])
+    states = [each.init_optim(optimizer) for each in (tied, single, host)]
+    for seed in range(3):
+        losses = [
+            each.advance(optimizer, state, tied_batch(seed)).loss for each, state in zip((tied, single, host), states)
+        ]
+        assert losses[0] == losses[1]
+        np.testing.assert_allclose(losses[0], losses[2], rtol=1e-5)
+    same(tied, single)
+    np.testing.assert_allclose(tied.get_params()["encoder"], host.get_params()["encoder"], rtol=1e-4, atol=1e-5)
+    gradients = tied.backward(tied_batch())
+    assert gradients["encoder"] is gradients["decoder"]
+    assert tied.export().tied == {"decoder": ("decoder", "encoder")} and len(tied.export().params) == 2
+
+
+@pytest.mark.parametrize("backend", ["eager", "compiled"])
+def test_a_session_on_a_device(backend: str) -> None:
+    session = Session(Options(backend=backend, device="cuda"))
+    w, c = (session.param(value) for value in start())
+    refs = {"encoder": session.use(w), "decoder": session.use(w), "offset": session.use(c)}
+    session.backward(loss(session, refs, session.input(tied_batch())))
+    session.sgd_step_all(0.1)
+    trainer = opstage.scalar_trainer(loss, tied_tree())
+    trainer.step(0.1, tied_batch())
+    np.testing.assert_allclose(w.value, trainer.get_params()["encoder"], rtol=1e-5, atol=1e-6)
+
+
+def test_a_planned_parameter_is_made_once() -> None:
+    from opstage.init import Placement, Uniform
+
+    def product(ops: opstage.Ops, params: dict[str, opstage.Ref], x: opstage.Ref) -> opstage.Ref:
+        return ops.sum(ops.mul(ops.mul(params["a"], params["b"]), x))
+
+    w = Param.planned(Placement("w", (3,), Uniform(1.0, 2.0, 7)))
+    first = Uniform(1.0, 2.0, 7).materialise((3,))
+    trainer = opstage.scalar_trainer(product, {"a": w, "b": w}, options=Options(device="cuda"))
+    trainer.step(0.1, np.ones(3, np.float32))
+    np.testing.assert_allclose(w.value, first - 0.2 * first, rtol=1e-5)

@@ -1,4 +1,4 @@
-"""A mesh of several processes, each with a GPU of its own: threads, simulated GPUs, and a stand-in for NCCL.
+"""Ranks on GPUs: several processes by a stand-in for NCCL, and a mesh in one process on one device.
 
 What is shown: that the bits are those of one process, what is asked of NCCL, in which order buffers may be written
 over, and every error. Nothing here ran on NCCL or on a GPU.
@@ -25,11 +25,10 @@ from opstage.interpreters.graph.cuda.lowering import LaunchRecorder
 from opstage.interpreters.registry import make_interpreter
 from opstage.ops.errors import OpstageError, RankError, UsageError
 from opstage.ops.mesh import mesh_of
+from tests.cuda.nccl import Nccl
+from tests.cuda.small_models import normalised, normalised_params
 from tests.distributed.test_compiled_ranks import PROGRAMS, Program, results
 from tests.distributed.threads import on_processes
-
-from .nccl import Nccl
-from .small_models import normalised, normalised_params
 
 
 @pytest.fixture
@@ -222,3 +221,23 @@ def test_what_nccl_says_of_an_exchange_under_way_ends_the_wait() -> None:
 def until(done: Any, called: str) -> None:
     while not done():
         pass
+
+
+def trained_in_one_process(**options: Any) -> list[np.ndarray[Any, Any]]:
+    """The parameters after two steps."""
+    rng = np.random.default_rng(0)
+    params = normalised_params(rng, 40, 30)
+    trainer = opstage.scalar_trainer(normalised, params, options=Options(**options))
+    rule = optim.adam(lr=0.01)
+    state = trainer.init_optim(rule)
+    for _ in range(2):
+        trainer.advance(rule, state, rng.standard_normal((8, 30)).astype("f"), rng.integers(0, 3, 8))
+    return [np.asarray(trainer.get_params()[name]) for name in params]
+
+
+@pytest.mark.parametrize("backend, zero", [("eager", 2), ("compiled", 2)])
+def test_one_device_hosts_all_ranks(backend: str, zero: int) -> None:
+    expected = trained_in_one_process(mesh="data=2")
+    found = trained_in_one_process(mesh="data=2", device="cuda", backend=backend, zero=zero)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)

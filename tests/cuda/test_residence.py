@@ -25,11 +25,10 @@ from opstage import (
 )
 from opstage.compiler.gpu.simulator import Simulator
 from opstage.ops.errors import RangeError
-from opstage.ops.trees import flatten
 from opstage.training.checkpoint import load, restore, save, take_snapshot
 from opstage.training.finite import require_finite_values
 from opstage.training.trainer import scalar_trainer
-from tests.cuda.traffic import Stopped, Traffic, stand_in, stopping_launches, watch
+from tests.cuda.traffic import Traffic, advance_stopped_anywhere, advance_without_room, same
 
 CUDA = Options(device="cuda")
 X = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
@@ -53,28 +52,10 @@ TRAINED, FROZEN = 4 * (5 * 4 + 5), 4 * 2 * 5
 """Bytes."""
 
 
-@pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> Simulator:
-    """A device of the test's own, whose bytes nobody else counts in."""
-    device = Simulator()
-    stand_in(monkeypatch, device)
-    return device
-
-
-@pytest.fixture
-def traffic(monkeypatch: pytest.MonkeyPatch) -> Traffic:
-    return watch(monkeypatch)
-
-
 def made() -> ScalarTrainer:
     return scalar_trainer(
         loss, values(), options=CUDA, requires_grad={"w": True, "b": True, "frozen": False}, state=None
     )
-
-
-def same(left: Any, right: Any) -> None:
-    for a, b in zip(flatten(left)[0], flatten(right)[0], strict=True):
-        np.testing.assert_array_equal(a, b)
 
 
 # Up and down --------------------------------------------------------------------------------------------------------
@@ -287,52 +268,12 @@ def test_a_trim_forgets_what_can_be_uploaded_again(device: Simulator) -> None:
 def test_a_step_that_is_cut_short_anywhere_leaves_all_as_it_was(
     device: Simulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainer, peer = made(), made()
-    state, its = trainer.init_optim(ADAMW), peer.init_optim(ADAMW)
-    trainer.advance(ADAMW, state, X, Y)
-    peer.advance(ADAMW, its, X, Y)
-    gc.collect()
-    used, params, moments = device.used, trainer.get_params(), trainer.export_optim(ADAMW, state)
-    stopped = 0
-    for _ in stopping_launches(monkeypatch):
-        try:
-            trainer.advance(ADAMW, state, X, Y)
-        except Stopped:
-            stopped += 1
-        else:
-            break
-        assert trainer.steps_taken == 1 and state.t == 1
-        same(trainer.get_params(), params)
-        same(trainer.export_optim(ADAMW, state).slots["w"], moments.slots["w"])
-        gc.collect()
-        assert device.used == used
-    assert stopped > 3
-    peer.advance(ADAMW, its, X, Y)
-    same(trainer.get_params(), peer.get_params())
+    advance_stopped_anywhere(device, [made(), made()], ADAMW, (X, Y), 1, monkeypatch)
 
 
 def test_a_device_without_room_says_what_was_asked_used_and_free(device: Simulator) -> None:
-    trainer = made()
-    state = trainer.init_optim(ADAMW)
-    trainer.advance(ADAMW, state, X, Y)
-    params = trainer.get_params()
-    trainer.trim()
-    used = device.used
-    refusing = set()
-    for room in range(40, 2000, 200):
-        gc.collect()
-        device.limit = used + room
-        try:
-            trainer.advance(ADAMW, state, X, Y)
-        except OutOfMemoryError as error:
-            assert "bytes were asked for on the simulated device" in error.reason
-            refusing.add(error.op)
-            same(trainer.get_params(), params)
-            assert trainer.steps_taken == state.t == 1
-        else:
-            break
+    refusing = advance_without_room(device, made(), ADAMW, (X, Y), range(40, 2000, 200))
     assert len(refusing - {None}) > 1, "several ops, each named"
-    assert trainer.steps_taken == 2
 
 
 def test_the_message_of_a_device_without_room() -> None:

@@ -54,14 +54,6 @@ def ask_number(builder, address):
     return _call(builder, ir.FunctionType(_NUMBER, []), address, [])
 
 
-@intrinsic(VOID, UINT64, INT64, INT64, INT64)
-def copy_bytes(builder, address, to, source, count):
-    """Copy bytes by the C library's `memcpy` at an address."""
-    byte = ir.IntType(8).as_pointer()
-    places = [builder.inttoptr(place, byte) for place in (to, source)]
-    _call(builder, ir.FunctionType(byte, [byte, byte, _WORD]), address, [*places, count])
-
-
 def _call(builder: Any, function: Any, address: Any, arguments: list[Any]) -> Any:
     return builder.call(builder.inttoptr(address, function.as_pointer()), arguments)
 

@@ -1,4 +1,4 @@
-"""Composites by generated loops: what a call may be given, and from where. Their values are in test_fast_kernels."""
+"""Generated kernels: composites as loops, and panels of products."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import opstage
 from opstage import optim
 from opstage.compiler.codegen.cpu.kernels import fused
 from opstage.interpreters.eager_cpu import NumpyOps
@@ -132,3 +133,41 @@ def test_what_can_be_generated_gives_what_its_reference_gives(ops: tuple[str, ..
         results = base.execute(program, tuple(base.put(v) for v in values))
         expected = sample.reference(*upcast(given), **sample.static)
         assert_close(unflatten(found[0], results), expected, getattr(sample, dtype), f"{sample.id} in {dtype}")
+
+
+# (shape, axis): lanes that fill panels, that do not, and too few for one; rows longer than a running sum
+CASES = [((70, 64), 0), ((3, 70, 65), 1), ((2, 5, 9), 1), ((200, 7), 0), ((2, 300, 130), 1), ((4, 3, 5, 17), 2)]
+SPECIAL = [np.nan, np.inf, -np.inf, -0.0]
+
+
+def softmax(x: Any, axis: int) -> Any:
+    with np.errstate(all="ignore"):
+        e = np.exp(x - x.max(axis=axis, keepdims=True))
+        return e / e.sum(axis=axis, keepdims=True)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("shape", "axis"), CASES, ids=str)
+def test_reductions_over_any_axis_are_numpys(shape: tuple[int, ...], axis: int, dtype: Any) -> None:
+    rng = np.random.default_rng(7)
+    x = rng.standard_normal(shape).astype(dtype)
+    x.flat[rng.integers(0, x.size, 4)] = SPECIAL
+
+    def program(ops: Any, x: Any) -> tuple[Any, ...]:
+        centred = ops.sub(
+            x, ops.scale(ops.broadcast_to(ops.reduce_max(x, axis=axis, keepdims=True), shape=shape), c=0.5)
+        )
+        return (
+            ops.reduce_max(x, axis=axis),
+            ops.reduce_sum(ops.mul(x, x), axis=axis),
+            ops.softmax(x, axis=axis),
+            centred,
+        )
+
+    found = opstage.run(program, x, options=Options(dtype=dtype, backend="compiled"))
+    wide = x.astype(np.float64)
+    with np.errstate(all="ignore"):
+        greatest = wide.max(axis=axis, keepdims=True)
+        expected = greatest.squeeze(axis), (wide * wide).sum(axis=axis), softmax(wide, axis), wide - greatest / 2
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-6 if dtype == "float32" else 1e-13, atol=1e-7)
