@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -104,9 +105,8 @@ def test_new_rows_that_do_not_fit(tmp_path: Path, form: str, change: dict[str, A
     run = kept(loaded(written(tmp_path, COLUMNS), config=config, categories="one_hot").preparation)
     columns = {"weight": [1.0, 2.0], "colour": ["red", "blue"], "size": ["s", "l"], **change}
     path = written(tmp_path, {name: values for name, values in columns.items() if values is not None}, form)
-    with pytest.raises(UsageError) as error:
+    with pytest.raises(UsageError, match=re.escape(message)) as error:
         run.inputs(path, ["x"])
-    assert message in str(error.value)
     assert str(path) in str(error.value)
     if "is '" in message:
         row = 0 if "heavy" in message else 1
@@ -147,9 +147,8 @@ def test_columns_go_where_settings_say(tmp_path: Path, form: str, columns: str) 
     ],
 )
 def test_columns_that_fit_nothing(tmp_path: Path, columns: str, message: str) -> None:
-    with pytest.raises(UsageError) as error:
+    with pytest.raises(UsageError, match=re.escape(message)):
         loaded(written(tmp_path, COLUMNS), TWO, columns=columns, label="" if "y=" in columns else "kind")
-    assert message in str(error.value)
 
 
 @pytest.mark.parametrize("text", ["x", "x=", "=a", "x=a,,b", "x=a;x=b", "x=a,a", "x=a; z=a", "x=*; z=*"])

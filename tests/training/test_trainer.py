@@ -17,6 +17,7 @@ from opstage.ops.protocol import Aux
 from opstage.training.state import OptimizerState
 from opstage.training.trainer import ScalarTrainer, scalar_trainer
 from opstage.transforms.anomaly import AnomalyError
+from tests.optim.test_optim import adam
 
 FLOAT64 = Options(dtype="float64")
 
@@ -66,22 +67,17 @@ def test_loss_gradients_and_sgd_step() -> None:
 @pytest.mark.parametrize("decoupled", [False, True])
 def test_adam_steps_count_from_one_and_keep_their_moments(decoupled: bool) -> None:
     t, (x, y) = trainer(), batch()
-    lr, beta1, beta2, eps, decay = 0.01, 0.9, 0.99, 1e-8, 0.1
+    numbers, decay = (0.01, 0.9, 0.99, 1e-8), 0.1
+    oracle = adam(0.01, (0.9, 0.99), 1e-8, decay if decoupled else 0.0, decoupled)
     p = values()
-    m = {k: np.zeros_like(v) for k, v in p.items()}
-    v = {k: np.zeros_like(w) for k, w in p.items()}
+    kept: dict[str, dict[str, Any]] = {name: {} for name in p}
     for step in (1, 2, 3):
         _, grads = numpy_gradients(p, x, y)
-        for k, g in grads.items():
-            m[k] = beta1 * m[k] + (1 - beta1) * g
-            v[k] = beta2 * v[k] + (1 - beta2) * g * g
-            if decoupled:
-                p[k] = p[k] * (1 - lr * decay)
-            p[k] = p[k] - lr * (m[k] / (1 - beta1**step)) / (np.sqrt(v[k] / (1 - beta2**step)) + eps)
+        p |= {name: oracle(p[name], g, kept[name], step) for name, g in grads.items()}
         if decoupled:
-            t.adamw_step(lr, beta1, beta2, eps, decay, x, y)
+            t.adamw_step(*numbers, decay, x, y)
         else:
-            t.adam_step(lr, beta1, beta2, eps, x, y)
+            t.adam_step(*numbers, x, y)
     for k, w in p.items():
         np.testing.assert_allclose(t.get_params()[k], w, rtol=1e-10)
 
