@@ -173,28 +173,32 @@ class Capture:
             elif read.root == "global" and hasattr(builtins, read.name):
                 self._add(absent(ran.globals, read.name), read.name, where)
                 continue
-            passed = self._is_read_by_callee(ran, read)
             for value in _values(ran, read):
-                self._chain(value, read, where, passed)
+                self._chain(value, read, where, ran)
                 if read.root in ("local", "free"):
                     for function in methods_of(value, ran.code):  # whose code ran with it as its `self`
                         self._function(function, value)
 
-    def _is_read_by_callee(self, ran: Ran, read: Read) -> bool:
-        """Whether an object at the end of a chain is passed to functions that ran, whose reads of it are captured."""
-        if self._ran is None or read.given_to is None:
+    def _is_read_by_callee(self, value: Any, ran: Ran, read: Read) -> bool:
+        """Whether the value at the end of a chain was passed to functions that read it, so that their reads count."""
+        if self._ran is None or read.given_to is None or not _is_instance(value):
             return False
         callees = []
-        for value in _values(ran, read.given_to):
+        for callee in _values(ran, read.given_to):
             for name in read.given_to.attributes:
-                value = inspect.getattr_static(value, name, None)
-            callees.append(getattr(value, "__func__", value))
-        return bool(callees) and all(
-            isinstance(each, types.FunctionType)
-            and not is_closed(each)
-            and not each.__code__.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
-            for each in callees
-        )
+                callee = inspect.getattr_static(callee, name, None)
+            callees.append(getattr(callee, "__func__", callee))
+        for callee in callees:
+            if not isinstance(callee, types.FunctionType) or is_closed(callee):
+                return False
+            code = callee.__code__
+            if id(code) not in self._ran or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
+                return False
+            ran_in_it = [each for inner in (code, *_nested(code)) if (each := self._ran.get(id(inner))) is not None]
+            seen = {key: get() for each in ran_in_it for (key, _), (_, get) in each.values.items()}
+            if seen.get(id(value)) is not value:
+                return False
+        return bool(callees)
 
     def _enclosed(self, function: types.FunctionType, code: types.CodeType) -> None:
         """Add the enclosing variables that a code reads, and the defaults and the code of its function."""
@@ -212,13 +216,13 @@ class Capture:
                 if not isinstance(value, OF_THE_RUN):
                     where = SourceLine(code.co_filename, read.line)
                     self._add(attribute(cell, "cell_contents"), read.name, where)
-                    self._chain(value, read, where, self._is_read_by_callee(ran, read))
+                    self._chain(value, read, where, ran)
 
     # Chains -----------------------------------------------------------------------------------------------------------
 
-    def _chain(self, value: Any, read: Read, where: SourceLine, passed: bool) -> None:
+    def _chain(self, value: Any, read: Read, where: SourceLine, ran: Ran) -> None:
         """Capture the attributes that a chain reads of `value`, and all of the value at its end, unless it is an object
-        that is `passed` to a function that reads it."""
+        of which only functions read that it is passed to."""
         what = read.name
         for at, name in enumerate(read.attributes, 1):
             if isinstance(value, OF_THE_RUN) or is_plain(value):
@@ -231,7 +235,7 @@ class Capture:
             if found is None:
                 return
             what, (value,) = f"{what}.{name}", found
-        if not (passed and _is_instance(value)):
+        if not self._is_read_by_callee(value, ran, read):
             self._ends_in(value, what, where, called=read.called)
 
     def _ends_in(self, value: Any, what: str, where: SourceLine | None, *, called: bool) -> None:

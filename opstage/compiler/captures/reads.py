@@ -29,7 +29,7 @@ class Read:
     line        the line number
     called      whether the value at its end is called
     writes      whether the last attribute is a method that mutates a container, called with its result unused
-    given_to    the chain of the function that is called with the value at its end
+    given_to    the chain of the function that is called with the value at its end, if its names are not assigned here
     """
 
     root: Root
@@ -65,7 +65,8 @@ def reads_of(code: CodeType) -> tuple[Read, ...]:
 
 
 def _chains(code: CodeType) -> Iterator[Read]:
-    found = [instruction for instruction in dis.get_instructions(code) if instruction.opname not in _SILENT]
+    every = list(dis.get_instructions(code))
+    found = [instruction for instruction in every if instruction.opname not in _SILENT]
     arguments = code.co_varnames[: _arguments(code)]
     aliases: dict[str, tuple[str, tuple[str, ...]]] = {}
     ends: dict[int, Read] = {}  # by the offset of the instruction that loads the value at the end
@@ -101,7 +102,7 @@ def _chains(code: CodeType) -> Iterator[Read]:
             if last:
                 ends[found[end - 1].offset] = read
             yield read
-    _find_uses(code, ends)
+    _find_uses(every, ends)
 
 
 def _arguments(code: CodeType) -> int:
@@ -140,14 +141,15 @@ def _is_called(instruction: dis.Instruction) -> bool:
     return name == "LOAD_METHOD" or (flag and (name == "LOAD_GLOBAL" or name == "LOAD_ATTR" and _ATTRIBUTES_HAVE_FLAGS))
 
 
-def _find_uses(code: CodeType, ends: dict[int, Read]) -> None:
+def _find_uses(every: list[dis.Instruction], ends: dict[int, Read]) -> None:
     """Find the calls that use chains: to which callee each is given, and whether the result of each is dropped.
 
     The stack holds the chain that loaded each value, or None. An instruction with unknown operands empties it.
     """
+    assigned = {name for each in every if each.opname.startswith("STORE_") for name in _names(each.argval)}
     stack: list[Read | None] = []
     dropped: Read | None = None  # what was called last, if it mutates a container
-    for instruction in dis.get_instructions(code):
+    for instruction in every:
         name = instruction.opname
         if name in _SILENT and name != "PUSH_NULL":
             continue
@@ -164,7 +166,12 @@ def _find_uses(code: CodeType, ends: dict[int, Read]) -> None:
             callee = used[0] or used[1]
             if callee is not None and callee.attributes and callee.attributes[-1] in _WRITERS:
                 dropped = callee
-            for read in used[2:]:
+            known = (
+                callee is not None
+                and callee.root != "module"
+                and assigned.isdisjoint((callee.name, *callee.attributes))
+            )
+            for read in used[2:] if known else ():
                 if read is not None:
                     read.given_to = callee
             stack.append(None)
@@ -172,6 +179,10 @@ def _find_uses(code: CodeType, ends: dict[int, Read]) -> None:
             read = ends.get(instruction.offset)
             pushes = pops + dis.stack_effect(instruction.opcode, instruction.arg, jump=False)
             stack += [None if name.startswith("LOAD_FAST_") else read] * (pushes - 1) + [read] * (pushes > 0)
+
+
+def _names(value: object) -> tuple[object, ...]:
+    return value if isinstance(value, tuple) else (value,)
 
 
 def _pops(instruction: dis.Instruction) -> int | None:

@@ -16,6 +16,7 @@ import functools
 import gc
 import importlib
 import itertools
+import operator
 import os
 import sys
 import types
@@ -627,6 +628,14 @@ def packed(*settings: Settings) -> float:
 
 
 SETTINGS, OTHERS = Settings(), Settings()
+
+
+def rebound(ops: Any, x: Any, helper: Any = read) -> Any:
+    x = x * helper(OTHERS) * read(SETTINGS)
+    helper = operator.attrgetter("tau")
+    return x * helper(SETTINGS)
+
+
 READERS: dict[str, tuple[Callable[..., Any], bool]] = {
     "by a helper": (lambda ops, x: x * read(SETTINGS), True),
     "by a helper's helper": (lambda ops, x: x * (lambda s: read(s) + s.tau)(SETTINGS) * OTHERS.of(SETTINGS), False),
@@ -640,6 +649,7 @@ READERS: dict[str, tuple[Callable[..., Any], bool]] = {
     "by an unpacked argument": (lambda ops, x: x * read(*[SETTINGS]), False),
     "by a function of a library": (lambda ops, x: x * sum(map(read, [SETTINGS])), False),
     "where it is bound": (lambda ops, x: x * read(alias := SETTINGS) * alias.tau, False),
+    "by an argument that is replaced": (rebound, False),
     "by a choice": (lambda ops, x: x * read(SETTINGS if FLAG else OTHERS), False),
 }
 
