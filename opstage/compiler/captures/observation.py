@@ -87,7 +87,8 @@ class Observation:
     def _called(self, frame: FrameType, kind: _Kind) -> None:
         """A function of a program was called, or one that reads Python's state by a name."""
         if kind.program:
-            self._ran(frame, kind)
+            if not _is_importing(frame):
+                self._ran(frame, kind)
             return
         where = _program_line(frame)
         if where is not None:
@@ -236,6 +237,16 @@ def _program_line(frame: FrameType | None) -> SourceLine | None:
             return SourceLine(file, frame.f_lineno)
         frame = frame.f_back
     return None
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    """Whether a call comes from an import: the import system's hooks and the code of a module run once, so they are no
+    part of what a program reads in each run."""
+    while frame is not None and is_user_file(frame.f_code.co_filename):
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
 
 
 _here = threading.local()

@@ -7,6 +7,7 @@ import logging
 import os
 import random
 import secrets
+import sys
 import time
 import uuid
 import warnings
@@ -265,3 +266,28 @@ def test_cprofile_goes_on() -> None:
         opstage.run(profiled_program, X, options=COMPILED)
         after()
     assert any(name == "after" for _, _, name in pstats.Stats(profile).stats)  # type: ignore[attr-defined]
+
+
+class CountingFinder:
+    """An import hook that changes with each import, as pytest's does."""
+
+    def __init__(self) -> None:
+        self.searches = 0
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        self.searches += 1
+
+
+def test_an_import_is_no_part_of_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "imported_while_recording.py").write_text("SEEN = []\nSEEN.append(len(SEEN))\nfactor = 2.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    finder = CountingFinder()
+    monkeypatch.setattr("sys.meta_path", [finder, *sys.meta_path])
+
+    def program(ops: Any, x: Any) -> Any:
+        from imported_while_recording import factor  # type: ignore[import-not-found]
+
+        return x * factor
+
+    np.testing.assert_array_equal(opstage.run(program, X, options=COMPILED), X * 2)
+    assert finder.searches
