@@ -108,7 +108,7 @@ def reached(path: Path, seen: set[Path]) -> Iterator[str]:
 
 @pytest.mark.parametrize("path", sorted(GPU.glob("*.py")), ids=lambda path: path.name)
 def test_no_test_for_a_gpu_needs_the_simulator(path: Path) -> None:
-    of_the_simulator = ("device.simulator", "gpu.scheduler", "greenlet", "tests.cuda.traffic", "tests.cuda.running")
+    of_the_simulator = ("gpu.simulator", "gpu.scheduler", "greenlet", "tests.cuda.traffic", "tests.cuda.running")
     found = [
         line
         for line in reached(path, set())

@@ -81,7 +81,7 @@ class JitLoop:
             else (np.asarray(each).dtype.name, -1, "")
             for i, each in enumerate(args)
         ]
-        content = f"{inspect.getsource(self.function)}{parameters}"
+        content = f"{self.function.__name__} {inspect.getsource(self.function)}{parameters}"
         kernel = compile_kernel(self.function.__name__, content, lambda: _kernel(self.function, parameters))
         integer = ctypes.c_int64
         function = ctypes.CFUNCTYPE(None, integer, integer, integer, integer)(kernel.address)
@@ -297,46 +297,34 @@ def linear_recurrence(reverse: int, together: int, a: Array, b: Array, out: Arra
                         out[i, k, j] = a[i, k, j] * out[i, before, j] + b[i, k, j]
 
 
-@loop()
-def cumsum(exclusive: int, reverse: int, together: int, x: Array, out: Array) -> None:
-    """Compute out[:, k] = out[:, k - 1] + x[:, k], or x[:, k - 1] if `exclusive`; from the last k down if `reverse`."""
-    length = x.shape[1]
-    for first in range(0, x.shape[0], together):
-        for step in range(length):
-            k = length - 1 - step if reverse else step
-            before = k + 1 if reverse else k - 1
-            term = before if exclusive else k
-            for i in range(first, min(first + together, x.shape[0])):
-                if step > 0:
-                    for j in range(x.shape[2]):
-                        out[i, k, j] = out[i, before, j] + x[i, term, j]
-                elif exclusive:
-                    for j in range(x.shape[2]):
-                        out[i, k, j] = 0
-                else:
-                    for j in range(x.shape[2]):
-                        out[i, k, j] = x[i, k, j]
+def _accumulation(name: str, start: int, combined: Function) -> JitLoop:
+    """Return the loop that computes out[:, k] = combined(out[:, k - 1], x[:, k]), from the last k down if `reverse`; if
+    `exclusive`, with x[:, k - 1], from `start` on."""
+
+    def accumulate(exclusive: int, reverse: int, together: int, x: Array, out: Array) -> None:
+        length = x.shape[1]
+        for first in range(0, x.shape[0], together):
+            for step in range(length):
+                k = length - 1 - step if reverse else step
+                before = k + 1 if reverse else k - 1
+                term = before if exclusive else k
+                for i in range(first, min(first + together, x.shape[0])):
+                    if step > 0:
+                        for j in range(x.shape[2]):
+                            out[i, k, j] = combined(out[i, before, j], x[i, term, j])
+                    elif exclusive:
+                        for j in range(x.shape[2]):
+                            out[i, k, j] = start
+                    else:
+                        for j in range(x.shape[2]):
+                            out[i, k, j] = x[i, k, j]
+
+    accumulate.__name__ = name
+    return JitLoop(accumulate, 1)
 
 
-@loop()
-def cumprod(exclusive: int, reverse: int, together: int, x: Array, out: Array) -> None:
-    """Compute out[:, k] = out[:, k - 1] · x[:, k], or x[:, k - 1] if `exclusive`; from the last k down if `reverse`."""
-    length = x.shape[1]
-    for first in range(0, x.shape[0], together):
-        for step in range(length):
-            k = length - 1 - step if reverse else step
-            before = k + 1 if reverse else k - 1
-            factor = before if exclusive else k
-            for i in range(first, min(first + together, x.shape[0])):
-                if step > 0:
-                    for j in range(x.shape[2]):
-                        out[i, k, j] = out[i, before, j] * x[i, factor, j]
-                elif exclusive:
-                    for j in range(x.shape[2]):
-                        out[i, k, j] = 1
-                else:
-                    for j in range(x.shape[2]):
-                        out[i, k, j] = x[i, k, j]
+cumsum = _accumulation("cumsum", 0, lambda total, x: total + x)
+cumprod = _accumulation("cumprod", 1, lambda total, x: total * x)
 
 
 # Attention ------------------------------------------------------------------------------------------------------------
