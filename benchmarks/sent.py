@@ -15,7 +15,7 @@ from typing_extensions import override
 from opstage.distributed.fabric import EXCHANGE, EXCHANGE_START, Flight
 from opstage.distributed.ranks import Ranks
 from opstage.interpreters.shape_check.program import CheckedProgram
-from opstage.interpreters.shape_check.traffic import collectives
+from opstage.interpreters.shape_check.traffic import Collective, collectives
 from opstage.ops.host_arrays import Array
 from opstage.ops.mesh import Mesh
 from opstage.ops.primitive import Primitive, Static
@@ -28,18 +28,15 @@ def sent_by_processes(program: CheckedProgram, mesh: Mesh, processes: int) -> tu
 
     Assumes that sums are sent one by one, not in buckets; for two processes the bytes are the same.
     """
-    calls = [
-        (equation.primitive, tuple([types[slot] for slot in equation.inputs]), equation.static, times)
-        for equation, times, types in collectives(program.body, 1)
-    ]
+    calls = list(collectives(program.body, 1))
     return tuple([_sent(calls, mesh, process, processes) for process in range(processes)])
 
 
-def _sent(calls: list[Any], mesh: Mesh, process: int, processes: int) -> int:
+def _sent(calls: list[Collective], mesh: Mesh, process: int, processes: int) -> int:
     counting = _Counting()
     ranks = Ranks(counting, mesh, _Process(process, processes))
     total = 0
-    for primitive, types, static, times in calls:
+    for primitive, static, types, times in calls:
         before = counting.sent
         ranks.begin(())
         values = [ranks.each([_Awaited(type_, counting) for _ in ranks.hosted]) for type_ in types]

@@ -13,6 +13,7 @@ from benchmarks.sent import sent_by_processes
 from opstage import Options, Spec, UsageError
 from opstage.cli.commands import cli
 from opstage.interpreters.shape_check.traffic import Machines, cost_of_call, messages_of, predicted
+from opstage.ops.collective import BY_NAME
 from opstage.ops.mesh import Mesh
 from opstage.training.validate import check_step
 
@@ -39,9 +40,9 @@ def test_bytes_are_those_that_a_process_sends(count: int, width: int, zero: int)
     for sending in report.traffic.sendings:
         scalar = 4 if sending.name == "all_reduce" else 0  # the loss, beside gradients
         calls = int(sending.calls) - (1 if scalar else 0)
-        sent += cost_of_call(sending.name, scalar, count)[1] if scalar else 0
+        sent += cost_of_call(BY_NAME[sending.name], scalar, count)[1] if scalar else 0
         if calls:
-            sent += calls * cost_of_call(sending.name, (int(sending.nbytes) - scalar) // calls, count)[1]
+            sent += calls * cost_of_call(BY_NAME[sending.name], (int(sending.nbytes) - scalar) // calls, count)[1]
     found = sent_by_processes(report.program, Mesh.parse(f"data={count}"), count)
     assert sum(found) == pytest.approx(sent * count, rel=1e-3)  # parts of a sum are whole numbers of elements
 

@@ -16,7 +16,7 @@ from ...ops.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, ALL_TO_ALL, REDUC
 from ...ops.dims import Dim
 from ...ops.errors import UsageError, brief, nearest
 from ...ops.mesh import Mesh
-from ...ops.primitive import Kind, Primitive
+from ...ops.primitive import Kind, Primitive, Static
 from ...ops.types import TensorType
 from ...transforms.control import bodies_of
 from .program import CheckedProgram
@@ -84,10 +84,19 @@ class Collective(NamedTuple):
     """A collective over `axis`, with `size` ranks, that is called `times` times."""
 
     primitive: Primitive
-    axis: str
-    size: Dim
+    static: Static
     operands: tuple[TensorType, ...]
     times: Dim
+
+    @property
+    def axis(self) -> str:
+        axis: str = self.static["axis"]
+        return axis
+
+    @property
+    def size(self) -> Dim:
+        size: Dim = self.static["size"]
+        return size
 
     @property
     def moves(self) -> bool:
@@ -105,8 +114,7 @@ def collectives(body: Body, times: Dim) -> Iterator[Collective]:
     for equation in body.equations:
         if equation.primitive.kind is Kind.COLLECTIVE:
             operands = tuple([body.types[slot] for slot in equation.inputs])
-            static = equation.static
-            yield Collective(equation.primitive, static["axis"], static["size"], operands, times)
+            yield Collective(equation.primitive, equation.static, operands, times)
         length = equation.static.get("length", 1)
         for _, inner in bodies_of(equation.static):
             yield from collectives(inner, times * length)
