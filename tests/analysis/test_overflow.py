@@ -23,11 +23,7 @@ ROWS, COLUMNS = 4, 6
 Program = Callable[[Any, Any], Any]
 
 LARGEST = {"float32": 38.5, "float64": 308.2}
-RUNS = (
-    {"backend": "eager"},
-    {"backend": "eager", "fast_kernels": False},
-    {"backend": "compiled"},
-)
+RUNS = ({"backend": "eager"}, {"backend": "eager", "fast_kernels": False}, {"backend": "compiled"})
 
 
 def _weights(seed: int, *shape: int) -> Any:

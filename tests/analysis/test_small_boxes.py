@@ -42,10 +42,7 @@ def product(make: Callable[..., Any], *shapes: tuple[int, ...]) -> Program:
 
 PROGRAMS: dict[str, tuple[Program, tuple[int, ...]]] = {
     **{name: (two_layers(name), (2, 8)) for name in FUNCTIONS if name not in ("leaky_relu that falls", "log")},
-    "linear of open weights": (
-        product(lambda ops, x, b, w: ops.linear(w, b, x), (3, 5), (7,)),
-        (7, 5),
-    ),
+    "linear of open weights": (product(lambda ops, x, b, w: ops.linear(w, b, x), (3, 5), (7,)), (7, 5)),
     "linear of an open bias": (product(lambda ops, w, x, b: ops.linear(w, b, x), (7, 5), (3, 5)), (7,)),
     "matmul from the left": (product(lambda ops, w, x: ops.matmul(w, x), (6, 5)), (5, 3)),
     "matmul from the right": (product(lambda ops, w, x: ops.matmul(x, w), (5, 6)), (3, 5)),

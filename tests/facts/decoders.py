@@ -240,11 +240,7 @@ DECODERS: dict[str, Twins] = {
     "a prefix": Twins.of(seen_where, partial(prefix, 1), partial(prefix, 2)),
     "alibi": Twins.of(alibi, True, False),
     "(1 - mask) · -1e4": Twins(partial(added, -1e4, 0), partial(added, -1e4, 1), specs=(BOUNDED,)),
-    "(1 - mask) · the least float": Twins(
-        partial(added, LEAST, 0),
-        partial(added, LEAST, 1),
-        specs=(BOUNDED,),
-    ),
+    "(1 - mask) · the least float": Twins(partial(added, LEAST, 0), partial(added, LEAST, 1), specs=(BOUNDED,)),
     "a mask behind the exponential": Twins.of(masked_after, True, False),
     "a softmax along keys": Twins.of(key_of_row_softmax, -1, 1),
     "heads": Twins.of(heads, True, False),

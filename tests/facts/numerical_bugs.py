@@ -209,13 +209,7 @@ BUGS: dict[str, Bug] = {
         0.0,
         1e-6,
     ),
-    "cross-entropy of sigmoids": _of(
-        "IPS-6, SO-7; GRIST-33, 37, 38, 53",
-        "log-of-zero",
-        _crossed,
-        _log,
-        _clipped_log,
-    ),
+    "cross-entropy of sigmoids": _of("IPS-6, SO-7; GRIST-33, 37, 38, 53", "log-of-zero", _crossed, _log, _clipped_log),
     "cross-entropy of sigmoids, by logits": Bug(
         "IPS-6; GRIST-37, 38",
         "log-of-zero",

@@ -8,18 +8,7 @@ from typing import Any
 import numpy as np
 
 from opstage import Spec, derived
-from tests.facts.decoders import (
-    D,
-    Twins,
-    X,
-    hidden,
-    masked,
-    positions,
-    scores_of,
-    spread,
-    up_to,
-    weigh,
-)
+from tests.facts.decoders import D, Twins, X, hidden, masked, positions, scores_of, spread, up_to, weigh
 
 LONG = X.changed(where=("B >= 1", "T >= 1", "T <= 32"))
 IDS = Spec(("B", "T"), dtype="int64", where=("B >= 1", "T >= 1"))

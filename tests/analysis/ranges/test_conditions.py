@@ -101,12 +101,7 @@ MUTANTS: dict[str, tuple[Any, str, Callable[[Any], Any], list[str]]] = {
         ),
         ["beside nan", "beside nan, not"],
     ),
-    "an element in another place": (
-        conditions,
-        "_inner",
-        lambda right: _following_everything,
-        ["moved", "summed"],
-    ),
+    "an element in another place": (conditions, "_inner", lambda right: _following_everything, ["moved", "summed"]),
     "what is unequal is positive": (
         conditions,
         "_without",
