@@ -12,15 +12,8 @@ from pathlib import Path
 from typing import Any
 
 KINDS = (
-    "plain",
-    "version",
-    "option",
-    "no-engine",
-    "no-engine-on-one",
-    "simulated",
-    "nccl",
-    "full-disk",
-    "full-disk-late",
+    *("plain", "version", "option", "no-engine", "no-engine-on-one", "simulated", "nccl"),
+    *("full-disk", "full-disk-late"),
 )
 
 
@@ -43,9 +36,9 @@ def main(kind: str, folder: str, *words: str) -> None:
     if kind == "option" and process == 1:
         sys.argv += ["--lr", "0.625"]
     if kind == "version" and process == 1:
-        from opstage.runs import processes as together
+        from opstage.runs import directory
 
-        together.__version__ = "0.0.0"
+        directory.__version__ = "0.0.0"
     if kind.startswith("full-disk"):
         fill(5_000_000 if kind == "full-disk-late" else 20_000)
     from opstage.cli import main

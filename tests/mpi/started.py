@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -31,6 +32,21 @@ class Ended(NamedTuple):
     code: int
     said: str
 
+    def well(self) -> Ended:
+        """The same, which has succeeded."""
+        assert self.code == 0, self.said
+        return self
+
+    def refused(self, said: str) -> None:
+        """It has ended with one error of bad input, which says so."""
+        assert (self.code, self.said.count("opstage: ")) == (2, 1) and said in self.said, self.said
+        assert "Traceback" not in self.said, self.said
+
+    @property
+    def digests(self) -> list[str]:
+        """What `tests.mpi.digests` has said of its runs."""
+        return [line for line in self.said.splitlines() if re.match(r"\w+:\w+:\d+:data=\d", line)]
+
 
 def start(*words: str) -> subprocess.Popen[str]:
     """A command that goes on while the test does."""
@@ -52,6 +68,13 @@ def ended(process: subprocess.Popen[str]) -> Ended:
 def opstage(*words: str) -> Ended:
     """An opstage command."""
     return ended(start(sys.executable, "-P", "-c", "from opstage.cli import main; main()", *words))
+
+
+def alone(*runs: str) -> list[str]:
+    """The digests of these runs on one process."""
+    found = ended(start(sys.executable, "-m", "tests.mpi.digests", *runs)).well().digests
+    assert len(found) == len(runs)
+    return found
 
 
 def by_mpich() -> dict[str, str]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.mpi.started import ended, mpiexec, on_processes, start
-from tests.mpi.started import sys as python
+from tests.mpi.started import alone, ended, mpiexec, on_processes
 
 RUNS = (
     "mlp:eager:50:data=4",
@@ -39,16 +38,9 @@ BY_MPICH = RUNS[:8]
 """What is run over MPICH too: each model for 50 steps, and parts of parameters."""
 
 
-def lines(said: str) -> list[str]:
-    return [line for line in said.splitlines() if line.startswith(RUNS + LENT)]
-
-
 @pytest.fixture(scope="module")
-def alone() -> list[str]:
-    done = ended(start(python.executable, "-m", "tests.mpi.digests", *RUNS))
-    assert done.code == 0, done.said
-    found = lines(done.said)
-    assert len(found) == len(RUNS)
+def of_one() -> list[str]:
+    found = alone(*RUNS)
     by_run = dict(line.split() for line in found)
     assert len({by_run[f"gpt:eager:20:data=4{zero}"] for zero in ("", ":2", ":3", ":0:9000")}) == 1
     assert len({by_run[f"gpt:compiled:50:data=4{zero}"] for zero in ("", ":3:9000", ":2:60000")}) == 1
@@ -56,33 +48,26 @@ def alone() -> list[str]:
 
 
 @pytest.mark.parametrize("processes", [2, 4])
-def test_parameters_have_the_bits_of_one_process(processes: int, alone: list[str]) -> None:
-    done = mpiexec(processes, "tests.mpi.digests", *RUNS)
-    assert done.code == 0, done.said
+def test_parameters_have_the_bits_of_one_process(processes: int, of_one: list[str]) -> None:
+    done = mpiexec(processes, "tests.mpi.digests", *RUNS).well()
     assert "engine: Open\n" in done.said
-    assert lines(done.said) == alone
+    assert done.digests == of_one
 
 
 @pytest.mark.parametrize("engine", ["openmpi", "mpich"])
 def test_vectors_that_are_read_where_they_stand_have_the_bits_of_one_process(engine: str) -> None:
-    alone = ended(start(python.executable, "-m", "tests.mpi.digests", *LENT))
-    done = mpiexec(2, "tests.mpi.digests", *LENT, engine=engine)
-    assert done.code == 0, done.said
-    assert len(lines(alone.said)) == len(LENT)
-    assert lines(done.said) == lines(alone.said)
+    done = mpiexec(2, "tests.mpi.digests", *LENT, engine=engine).well()
+    assert done.digests == alone(*LENT)
 
 
 def test_runs_at_once_on_one_host_do_not_meet() -> None:
-    alone = ended(start(python.executable, "-m", "tests.mpi.digests", *LENT[:3]))
+    expected = alone(*LENT[:3])
     for each in [on_processes(2, "tests.mpi.digests", *LENT[:3]) for _ in range(3)]:
-        done = ended(each)
-        assert done.code == 0, done.said
-        assert lines(done.said) == lines(alone.said) and len(lines(alone.said)) == 3
+        assert ended(each).well().digests == expected
 
 
 @pytest.mark.parametrize("processes", [2, 4])
-def test_mpich_has_the_bits_of_open_mpi(processes: int, alone: list[str]) -> None:
-    done = mpiexec(processes, "tests.mpi.digests", *BY_MPICH, engine="mpich")
-    assert done.code == 0, done.said
+def test_mpich_has_the_bits_of_open_mpi(processes: int, of_one: list[str]) -> None:
+    done = mpiexec(processes, "tests.mpi.digests", *BY_MPICH, engine="mpich").well()
     assert "engine: MPICH\n" in done.said
-    assert lines(done.said) == alone[: len(BY_MPICH)]
+    assert done.digests == of_one[: len(BY_MPICH)]

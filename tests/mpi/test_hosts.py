@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.mpi.hosts import Hosts, hosts, missing
-from tests.mpi.started import ended, opstage, start
+from tests.mpi.started import alone, ended, opstage
 from tests.mpi.test_failures import left_behind, nothing_stays
 from tests.mpi.test_launch import TRAIN, children, weights
 
@@ -30,23 +30,15 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
         yield made
 
 
-def lines(said: str) -> list[str]:
-    return [line for line in said.splitlines() if line.startswith(RUNS)]
-
-
 def test_parameters_have_the_bits_of_one_process(two: Hosts) -> None:
-    alone = ended(start(sys.executable, "-m", "tests.mpi.digests", *RUNS))
-    done = ended(two.mpiexec("tests.mpi.digests", *RUNS))
-    assert done.code == 0, done.said
-    assert len(lines(alone.said)) == len(RUNS)
-    assert lines(done.said) == lines(alone.said)
+    done = ended(two.mpiexec("tests.mpi.digests", *RUNS)).well()
+    assert done.digests == alone(*RUNS)
 
 
 def test_launch_starts_processes_on_both(two: Hosts, tmp_path: Path) -> None:
     runs = tmp_path / "alone", tmp_path / "run"
     assert opstage(*TRAIN, "--epochs", "1", "--out", str(runs[0])).code == 0
-    done = ended(two.start(*OPSTAGE, "launch", "-n", "4", *TRAIN, "--epochs", "1", "--out", str(runs[1])))
-    assert done.code == 0, done.said
+    done = ended(two.start(*OPSTAGE, "launch", "-n", "4", *TRAIN, "--epochs", "1", "--out", str(runs[1]))).well()
     assert weights(runs[1]) == weights(runs[0])
     for process in range(4):
         assert f"process {process} on node{process // 2}, rank {process}" in done.said

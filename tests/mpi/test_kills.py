@@ -74,8 +74,7 @@ def test_a_run_ends_with_the_weights_of_one_that_nobody_disturbs(
     tmp_path: Path, epochs: int, kills: int, seed: int
 ) -> None:
     alone, run = tmp_path / "alone", tmp_path / "run"
-    done = opstage(*RUN, "--epochs", str(epochs), "--out", str(alone))
-    assert done.code == 0, done.said
+    opstage(*RUN, "--epochs", str(epochs), "--out", str(alone)).well()
     killed, said = disturbed(run, epochs, kills, seed)
     assert killed == kills, f"the run has ended after {killed} kills: {said}"
     assert weights(run) == weights(alone)

@@ -10,15 +10,11 @@ from contextlib import suppress
 
 import pytest
 
-from tests.mpi.started import SCRIPTS, ended, mpiexec, start
+from tests.mpi.started import SCRIPTS, alone, ended, mpiexec, start
 from tests.mpi.started import sys as python
 from tests.mpi.test_launch import children
 
 RUNS = ("gpt:compiled:60:data=2:0:60000", "gpt:compiled:60:data=2:2:60000", "mlp:compiled:60:data=2:0:60000")
-
-
-def digests(said: str) -> list[str]:
-    return [line for line in said.splitlines() if line.startswith(RUNS)]
 
 
 def running(process: subprocess.Popen[str]) -> list[int]:
@@ -33,7 +29,6 @@ def running(process: subprocess.Popen[str]) -> list[int]:
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_process_may_stand_still_at_any_moment(seed: int) -> None:
-    alone = ended(start(python.executable, "-m", "tests.mpi.digests", *RUNS))
     launcher = (str(SCRIPTS / "mpiexec"), "--oversubscribe", "--bind-to", "none", "-n", "2")
     process = start(*launcher, python.executable, "-m", "tests.mpi.digests", *RUNS)
     draws, pauses = random.Random(seed), 0
@@ -49,14 +44,13 @@ def test_a_process_may_stand_still_at_any_moment(seed: int) -> None:
                 pauses += 1
         with suppress(subprocess.TimeoutExpired):
             process.wait(draws.choice((0.0005, 0.002, 0.02)))
-    done = ended(process)
-    assert done.code == 0, done.said
+    done = ended(process).well()
     assert pauses > 20
-    assert digests(done.said) == digests(alone.said) and len(digests(alone.said)) == len(RUNS)
+    assert done.digests == alone(*RUNS)
 
 
 def test_a_fork_that_computes_changes_nothing_of_its_parent() -> None:
-    alone, forking = (mpiexec(2, "tests.mpi.forking", *words) for words in ((), ("fork",)))
-    assert alone.code == forking.code == 0, forking.said
-    assert len(set(alone.said.split("\n")[:2])) == 1
-    assert sorted(alone.said.splitlines()) == sorted(forking.said.splitlines())
+    quiet, forking = (mpiexec(2, "tests.mpi.forking", *words) for words in ((), ("fork",)))
+    assert quiet.code == forking.code == 0, forking.said
+    assert len(set(quiet.said.split("\n")[:2])) == 1
+    assert sorted(quiet.said.splitlines()) == sorted(forking.said.splitlines())
