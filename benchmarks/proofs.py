@@ -16,10 +16,7 @@ from opstage.models import cnn, gpt, mlp
 from opstage.models.transformer import transformer_block
 from opstage.ops.trees import map_leaves
 
-SHAPES = {
-    "gpt": gpt.Config(),
-    "GPT-2 XL": gpt.Config(length=1024, width=1600, heads=25, hidden=6400, depth=48),
-}
+SHAPES = {"gpt": gpt.Config(), "GPT-2 XL": gpt.Config(length=1024, width=1600, heads=25, hidden=6400, depth=48)}
 BLOCKS = gpt.Config(length=64, width=128, heads=4, hidden=256, depth=2)
 RADIUS = np.float32(0.01)
 

@@ -29,22 +29,14 @@ from benchmarks.choices import names_of, positive
 from benchmarks.report import RESULTS
 
 PROGRAMS = ("mlp-s", "cnn", "gpt", "softmax")
-SIDES = {
-    "quiet, one thread": (1, False),
-    "quiet": (0, False),
-    "busy, one thread": (1, True),
-    "busy": (0, True),
-}
+SIDES = {"quiet, one thread": (1, False), "quiet": (0, False), "busy, one thread": (1, True), "busy": (0, True)}
 """How many threads, 0 for as many as there are cores, and whether the cores are busy."""
 LIMIT = 2.5  # times the quiet median on one thread
 
 _ROOT = Path(__file__).parents[1]
 _LEAST_STEPS = 20
 _SOFTMAX = (2048, 4096)
-_WORK = {
-    "Python": "sum(range(100_000))",
-    "NumPy": "np.sin(x, out=x)",
-}
+_WORK = {"Python": "sum(range(100_000))", "NumPy": "np.sin(x, out=x)"}
 _BUSY = """
 import os
 import numpy as np

@@ -68,12 +68,7 @@ def main(given: argparse.Namespace) -> None:
         tape.pull([out], [seed], [w, v], keep=False)
 
     times = alternate(
-        {
-            "NumPy forward": numpy_forward,
-            "tape forward": tape_forward,
-            "NumPy both": numpy_both,
-            "tape both": tape_both,
-        }
+        {"NumPy forward": numpy_forward, "tape forward": tape_forward, "NumPy both": numpy_both, "tape both": tape_both}
     )
     forward = times["tape forward"] - times["NumPy forward"]
     backward = (times["tape both"] - times["tape forward"]) - (times["NumPy both"] - times["NumPy forward"])

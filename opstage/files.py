@@ -89,11 +89,7 @@ DISK = Disk()
 
 
 def write_file(
-    path: Path,
-    chunks: Iterable[bytes | memoryview],
-    *,
-    disk: Disk = DISK,
-    called: Callable[[], Path] | None = None,
+    path: Path, chunks: Iterable[bytes | memoryview], *, disk: Disk = DISK, called: Callable[[], Path] | None = None
 ) -> None:
     """Write `chunks` to `path` so that at every moment, even after a power loss, either the old or the new file is
     there.

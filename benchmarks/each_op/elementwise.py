@@ -21,10 +21,7 @@ ELEMENTWISE: dict[str, Row] = {
     "mul by a column": row(lambda o, x, b: x * b, lambda t, f, x, b: x * b, X, normal(64, 1, 32)),
     "1 - x": row(lambda o, x: 1.0 - x, lambda t, f, x: 1 - x, X),
     "a blend squared": row(
-        lambda o, x, y: (x * 0.9 + y * 0.1) * (x * 0.9 + y * 0.1),
-        lambda t, f, x, y: (x * 0.9 + y * 0.1) ** 2,
-        X,
-        X,
+        lambda o, x, y: (x * 0.9 + y * 0.1) * (x * 0.9 + y * 0.1), lambda t, f, x, y: (x * 0.9 + y * 0.1) ** 2, X, X
     ),
     "permute, mul": row(
         lambda o, x, y: o.permute(x, axes=(2, 0, 1)) * y,
@@ -70,10 +67,7 @@ LOSSES: dict[str, Row] = {
         MATRIX,
     ),
     "cosine_similarity": row(
-        lambda o, x, y: derived.cosine_similarity(o, x, y),
-        lambda t, f, x, y: f.cosine_similarity(x, y),
-        MATRIX,
-        MATRIX,
+        lambda o, x, y: derived.cosine_similarity(o, x, y), lambda t, f, x, y: f.cosine_similarity(x, y), MATRIX, MATRIX
     ),
 }
 

@@ -38,9 +38,7 @@ CONVOLUTIONS: dict[str, Row] = {
         IMAGES,
     ),
     "unfold": row(
-        lambda o, x: derived.unfold(o, x, kernel=(3, 3), padding=1),
-        lambda t, f, x: f.unfold(x, 3, padding=1),
-        SMALL,
+        lambda o, x: derived.unfold(o, x, kernel=(3, 3), padding=1), lambda t, f, x: f.unfold(x, 3, padding=1), SMALL
     ),
     "max_pool": row(lambda o, x: o.max_pool2d(x, kernel=2), lambda t, f, x: f.max_pool2d(x, 2), IMAGES),
     "max_pool 3x3, stride 2": row(
@@ -50,9 +48,7 @@ CONVOLUTIONS: dict[str, Row] = {
     ),
     "avg_pool": row(lambda o, x: o.avg_pool2d(x, kernel=2), lambda t, f, x: f.avg_pool2d(x, 2), IMAGES),
     "adaptive_avg_pool": row(
-        lambda o, x: derived.adaptive_avg_pool(o, x, size=(7, 7)),
-        lambda t, f, x: f.adaptive_avg_pool2d(x, 7),
-        IMAGES,
+        lambda o, x: derived.adaptive_avg_pool(o, x, size=(7, 7)), lambda t, f, x: f.adaptive_avg_pool2d(x, 7), IMAGES
     ),
     "resize bilinear": row(
         lambda o, x: derived.resize(o, x, scale=2, axes=(2, 3)),

@@ -183,11 +183,7 @@ class _Column:
             require(lambda cell: not cell.isdecimal() or self._spelling(cell) == cell, self._same_number)
 
     def _require(
-        self,
-        lines: Sequence[int],
-        cells: Sequence[str],
-        is_good: Callable[[str], bool],
-        problem: Callable[[str], str],
+        self, lines: Sequence[int], cells: Sequence[str], is_good: Callable[[str], bool], problem: Callable[[str], str]
     ) -> None:
         for line, cell in zip(lines, cells):
             if not is_good(cell):

@@ -18,7 +18,4 @@ def classifier_outputs(ops: Ops[R], logits: R) -> dict[str, R]:
 
 def classifier_metrics(ops: Ops[R], logits: R, labels: R) -> dict[str, R]:
     """Sums over the batch, which add up over batches: `loss`, and `accuracy`, the number of correct predictions."""
-    return {
-        "loss": ops.cross_entropy(logits, labels, reduction="sum"),
-        "accuracy": correct_count(ops, logits, labels),
-    }
+    return {"loss": ops.cross_entropy(logits, labels, reduction="sum"), "accuracy": correct_count(ops, logits, labels)}

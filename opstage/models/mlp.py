@@ -74,11 +74,5 @@ def make(config: Config) -> Model:
 
 
 RECIPE = Recipe(
-    data=held_out_digits,
-    epochs=60,
-    batch_size=64,
-    lr=0.002,
-    weight_decay=0.05,
-    metric="accuracy",
-    goal=0.98,
+    data=held_out_digits, epochs=60, batch_size=64, lr=0.002, weight_decay=0.05, metric="accuracy", goal=0.98
 )

@@ -16,16 +16,7 @@ from ..training.memory import StepMemory
 from ..transforms.scan import SCAN
 from .probes import TimedStep
 from .rates import MEASURED, PUBLISHED, Rates
-from .roofline import (
-    COMPUTE,
-    MEMORY,
-    OVERHEAD,
-    KernelTime,
-    PlannedKernel,
-    kernels_of,
-    region_of,
-    time_of,
-)
+from .roofline import COMPUTE, MEMORY, OVERHEAD, KernelTime, PlannedKernel, kernels_of, region_of, time_of
 
 WIRE = "(wire)"
 """The group for the time of messages between ranks."""

@@ -90,12 +90,7 @@ def fit(
     if require_finite and start is not None:
         require_finite_values(trainer.unfetched(), trainer.unfetched_optim(optimizer, state))
     loop = Loop(
-        trainer,
-        optimizer,
-        state,
-        at,
-        callbacks,
-        lambda average: evaluate(trainer, metrics, held_out, average=average),
+        trainer, optimizer, state, at, callbacks, lambda average: evaluate(trainer, metrics, held_out, average=average)
     )
     steps = trainer.steps_taken  # the steps at the loop's position, with which the callbacks agree
     told = True

@@ -75,23 +75,10 @@ class Param(Renamed):
         UsageError: values that are no numbers; no such dtype.
     """
 
-    __slots__ = (
-        "name",
-        "shape",
-        "dtype",
-        "_requires_grad",
-        "_now",
-        "lock",
-        "__weakref__",
-    )
+    __slots__ = ("name", "shape", "dtype", "_requires_grad", "_now", "lock", "__weakref__")
 
     def __init__(
-        self,
-        value: Any,
-        *,
-        name: str | None = None,
-        requires_grad: bool = True,
-        dtype: str | DType | None = None,
+        self, value: Any, *, name: str | None = None, requires_grad: bool = True, dtype: str | DType | None = None
     ):
         """`value` is copied; floats are cast to `dtype` (None: as they come), integers and booleans keep theirs.
 

@@ -109,16 +109,7 @@ class Session(Interpreter[Ref]):
         UsageError: input: values that are no numbers.
     """
 
-    __slots__ = (
-        "options",
-        "_base",
-        "_tape",
-        "_used",
-        "_gradients",
-        "_slots",
-        "_resets",
-        "_given",
-    )
+    __slots__ = ("options", "_base", "_tape", "_used", "_gradients", "_slots", "_resets", "_given")
 
     def __init__(self, options: Options | None = None):
         """Raises UsageError for a backend and device that are not there."""

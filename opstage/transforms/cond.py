@@ -118,11 +118,7 @@ def _line(tracer: Tracer[Any], ref: Variable) -> str:
 
 
 def bind_switch(
-    ops: Interpreter[R],
-    index: R,
-    traced: Sequence[tuple[Tracer[R], Sequence[Variable]]],
-    *,
-    prune: bool = False,
+    ops: Interpreter[R], index: R, traced: Sequence[tuple[Tracer[R], Sequence[Variable]]], *, prune: bool = False
 ) -> tuple[R, ...]:
     """Make the traced branches closed over all the values that any of them uses, and bind the choice."""
     bodies, captured = closed_over([(tracer, (), outputs) for tracer, outputs in traced], prune=prune)

@@ -161,13 +161,7 @@ def bind_scan(
     refs = tuple([ref for _, ref in operands])
     tracer.captured.clear()
     loop = ScanParameters(
-        body.taking([i.slot for i, _ in operands]),
-        reverse,
-        length,
-        len(carry),
-        len(xs),
-        (),
-        tuple(range(len(xs))),
+        body.taking([i.slot for i, _ in operands]), reverse, length, len(carry), len(xs), (), tuple(range(len(xs)))
     )
     outs = tracer.inner.bind(SCAN, refs, loop._asdict())
     final, stacked = len(carry), len(carry) + len(ys)

@@ -204,11 +204,7 @@ def _while_jvp(
     duals = [forward.dual(ref, moves.get(i)) for i, ref in enumerate(refs)]
     outs = evaluate(forward, body, duals, constants(forward, body))
     new = [or_zeros(tracer, outs[i].tangent, types[i]) for i in carried]
-    init = [
-        *primals[:last],
-        *[or_zeros(ops, tangents[i], types[i]) for i in carried],
-        primals[last],
-    ]
+    init = [*primals[:last], *[or_zeros(ops, tangents[i], types[i]) for i in carried], primals[last]]
     values = [out.value for out in outs]
     found = _bind(inner, tester, flag, part, [*values[:last], *new, values[last]], init, loop.limit, prune=True)
     result = dict(zip(carried, found[last:-1]))

@@ -106,8 +106,7 @@ def test_ratios_under_their_goal_are_marked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ours", "step"),
-    (([2.01, 1.0], 1), ([float("nan"), 1.0], 1), ([2.0, 1.1], 2), ([2.0, float("nan")], 2)),
+    ("ours", "step"), (([2.01, 1.0], 1), ([float("nan"), 1.0], 1), ([2.0, 1.1], 2), ([2.0, float("nan")], 2))
 )
 def test_models_that_differ_are_not_measured(ours: list[float], step: int) -> None:
     with pytest.raises(SystemExit, match=f"graph: in step {step} PyTorch's loss is .*, that of compiled"):

@@ -60,10 +60,7 @@ def test_a_run_that_nobody_keeps_ends(monkeypatch: pytest.MonkeyPatch, after: in
 def piped(*words: str) -> tuple[int, str, str]:
     """Exit code, first line and standard error of a command whose output is read to the end of that line."""
     process = subprocess.Popen(
-        [sys.executable, *COMMAND, *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        [sys.executable, *COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None and process.stderr is not None
     first = process.stdout.readline()

@@ -236,11 +236,7 @@ VALUES: dict[str, tuple[Callable[..., Any], Any, Any]] = {
 
 ERRORS: dict[str, tuple[Callable[..., Any], Any, str]] = {
     "reduce_mean": (lambda ops, x: ops.reduce_mean(x, axis=0), NONE, "the mean over axis 0 is one of no elements"),
-    "reduce_mean of all": (
-        lambda ops, x: ops.reduce_mean(x),
-        LINES,
-        r"axes \(0, 1\) is one of no elements",
-    ),
+    "reduce_mean of all": (lambda ops, x: ops.reduce_mean(x), LINES, r"axes \(0, 1\) is one of no elements"),
     "reduce_max": (lambda ops, x: ops.reduce_max(x, axis=0), NONE, "the maximum over axis 0 is one of no elements"),
     "argmax": (lambda ops, x: ops.argmax(x, axis=1), LINES, "the argmax over axis 1 is one of no elements"),
     "mse_loss": (lambda ops, x: ops.mse_loss(x, x), NONE, "which has no elements to take a mean of"),

@@ -162,11 +162,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[int, ...
         lambda x, p, q: [moved(q, p), moved(q, p), x, q, -moved(q, p)],
         (3,),
     ),
-    "no update": (
-        lambda ops, lr, x, p, q: [ops.mul(x, p), ops.sub(q, x), q],
-        lambda x, p, q: [x * p, q - x, q],
-        (),
-    ),
+    "no update": (lambda ops, lr, x, p, q: [ops.mul(x, p), ops.sub(q, x), q], lambda x, p, q: [x * p, q - x, q], ()),
 }
 
 

@@ -33,10 +33,7 @@ CUDA = Options(device="cuda")
 BACKENDS = ("eager", "compiled")
 FLOAT64 = Options(dtype="float64")
 
-UNSUPPORTED = {
-    "cast-up": "float64 has no form on a device",
-    "iota-floats": "float64 has no form on a device",
-}
+UNSUPPORTED = {"cast-up": "float64 has no form on a device", "iota-floats": "float64 has no form on a device"}
 """Samples that must be refused, and why."""
 
 

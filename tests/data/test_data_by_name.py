@@ -133,11 +133,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Dataset], Any, str]] = {
     "other names, no order": (lambda f: from_npz(f / "ab.npz"), loss, r"arrays b, a, and the loss takes .* x, y; say"),
     "one of two": (lambda f: from_arrays(y=Y, z=X), loss, "y would not be the argument of its name"),
     "another place": (lambda f: from_arrays(a=Y, x=Y), loss, "x would not be the argument of its name"),
-    "too many": (
-        lambda f: from_arrays(x=X, y=Y, w=W),
-        loss,
-        r"takes the batch arguments x, y; say .*from_arrays\(x=",
-    ),
+    "too many": (lambda f: from_arrays(x=X, y=Y, w=W), loss, r"takes the batch arguments x, y; say .*from_arrays\(x="),
     "too few": (lambda f: from_arrays(x=X), loss, "the loss takes the batch arguments x, y"),
     "no names, no order": (
         lambda f: from_npz(f / "xy.npz"),

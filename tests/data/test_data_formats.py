@@ -122,10 +122,7 @@ def test_a_long_table_comes_whole(tmp_path: Path) -> None:
         (TABLE.encode() + b"1,\xff\xfe,2\n", "not UTF-8"),
         (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "not UTF-8"),
         ("a,b\n" + "1,2\n" * 5000 + "1,x\n", "row at line 5002: column b is 'x'"),
-        (
-            "a,b\n1,2\n1,x\n",
-            "b is 'x'; expected a finite number, as in the rows before: a column of classes",
-        ),
+        ("a,b\n1,2\n1,x\n", "b is 'x'; expected a finite number, as in the rows before: a column of classes"),
         ("a,b\n" + "1,1\n" * 5000 + "1,01\n", "row at line 5002: column b is '01'; another row has '1', the same"),
     ],
 )

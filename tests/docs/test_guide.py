@@ -20,8 +20,7 @@ LONG = ("planning", "checking-in-ci", "memory")
 
 
 @pytest.mark.parametrize(
-    "page",
-    [pytest.param(p, id=p.stem, marks=pytest.mark.slow if p.stem in LONG else ()) for p in GUIDE],
+    "page", [pytest.param(p, id=p.stem, marks=pytest.mark.slow if p.stem in LONG else ()) for p in GUIDE]
 )
 def test_page_prints_what_it_says(page: Path, tmp_path: Path) -> None:
     expected = steps(page)

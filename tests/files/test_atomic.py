@@ -68,10 +68,7 @@ def test_temporary_names_differ_and_are_short(mine: Path, monkeypatch: pytest.Mo
 def test_whoever_writes_uses_it(mine: Path) -> None:
     out = mine.parent / "out"
     graph = opstage.record(lambda ops, x: ops.exp(x), np.ones(3))
-    for name, write in {
-        "g.safetensors": graph.save,
-        "g.onnx": graph.to_onnx,
-    }.items():
+    for name, write in {"g.safetensors": graph.save, "g.onnx": graph.to_onnx}.items():
         for link in (out / f".{name}.tmp", out / name):
             link.symlink_to(mine)
         write(out / name)

@@ -17,10 +17,7 @@ from opstage.ops.dims import DimScope
 from opstage.ops.types import INT32, INT64, TensorType
 from tests.graph.passes_common import assert_same, graph_of, names, passed
 
-VALUES = np.array(
-    [[0.0, -0.0, 1.0, -1.0], [np.inf, -np.inf, np.nan, 0.5], [1e-38, -1e-45, 3e38, -2.75]],
-    np.float32,
-)
+VALUES = np.array([[0.0, -0.0, 1.0, -1.0], [np.inf, -np.inf, np.nan, 0.5], [1e-38, -1e-45, 3e38, -2.75]], np.float32)
 OTHERS = VALUES.reshape(-1)[::-1].reshape(VALUES.shape).copy()
 Program = Callable[..., Any]
 

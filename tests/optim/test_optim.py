@@ -124,10 +124,7 @@ CASES: dict[str, tuple[optim.Optimizer, Oracle]] = {
     "rmsprop": (optim.rmsprop(), rmsprop(1e-2, 0.99, 1e-8, 0.0)),
     "rmsprop, all": (optim.rmsprop(0.1, alpha=0.5, eps=0.1, weight_decay=0.1), rmsprop(0.1, 0.5, 0.1, 0.1)),
     "adam": (optim.adam(), adam(1e-3, (0.9, 0.999), 1e-8, 0.0, False)),
-    "adam, all": (
-        optim.adam(0.1, betas=(0.5, 0.7), eps=0.1, weight_decay=0.1),
-        adam(0.1, (0.5, 0.7), 0.1, 0.1, False),
-    ),
+    "adam, all": (optim.adam(0.1, betas=(0.5, 0.7), eps=0.1, weight_decay=0.1), adam(0.1, (0.5, 0.7), 0.1, 0.1, False)),
     "adamw": (optim.adamw(), adam(1e-3, (0.9, 0.999), 1e-8, 1e-2, True)),
     "adamw, scheduled": (
         optim.adamw(schedule.exponential(0.1, 0.5), weight_decay=0.3),

@@ -26,10 +26,7 @@ def values() -> dict[str, Any]:
 
 
 def declarations() -> dict[str, Any]:
-    return {
-        "b": init.Declaration((2,), init.zeros),
-        "w": init.Declaration((2, 3), init.uniform(-1.0, 1.0)),
-    }
+    return {"b": init.Declaration((2,), init.zeros), "w": init.Declaration((2, 3), init.uniform(-1.0, 1.0))}
 
 
 def samples(count: int = 4) -> list[tuple[Any, Any]]:
@@ -333,10 +330,7 @@ def test_bad_runs_are_refused_before_anything_happens() -> None:
         (lambda: made.train_sgd(0.1, 3, []), "there are no samples"),
         (lambda: made.mean_loss([]), "there are no samples"),
         (lambda: made.train_sgd(0.1, -1, data), "steps must be an integer that is at least 0 but is -1"),
-        (
-            lambda: made.train_sgd(0.1, 1, data, log_every=-2),
-            "log_every must be .* but is -2",
-        ),
+        (lambda: made.train_sgd(0.1, 1, data, log_every=-2), "log_every must be .* but is -2"),
         (lambda: made.train_sgd(-0.1, 1, data), "lr"),
         (lambda: made.train_sgd(float("nan"), 1, data), "lr"),
     ]:

@@ -64,18 +64,7 @@ from .layout import (
 )
 from .masks import Level, misses_a_row
 from .reduction import convolve, mixes, multiplied, order, pool, reduce, running
-from .regions import (
-    ANYWHERE,
-    NONE,
-    NOWHERE,
-    Difference,
-    Region,
-    alike,
-    as_size,
-    equal_proved,
-    region,
-    same,
-)
+from .regions import ANYWHERE, NONE, NOWHERE, Difference, Region, alike, as_size, equal_proved, region, same
 
 __all__ = ["FINITE_MASK", "MASKED_ROW", "Dependence", "Fact"]
 

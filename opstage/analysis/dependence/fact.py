@@ -213,12 +213,7 @@ def joined_values(facts: Sequence[Fact]) -> tuple[tuple[Value, Region], ...]:
     return tuple(found)
 
 
-def relayed(
-    fact: Fact,
-    outer: Shape,
-    axes: tuple[Shape, ...],
-    number: Mapping[int, int],
-) -> Fact:
+def relayed(fact: Fact, outer: Shape, axes: tuple[Shape, ...], number: Mapping[int, int]) -> Fact:
     """The same elements with their indices renumbered; those without a number are gone, and nothing reads by them."""
     reads = {number[i] if i != NONE else NONE: span for i, span in fact.reads}
     value = fact.value if all(i in number for i in indices_of(fact.value)) else None
@@ -233,9 +228,7 @@ def moved_span(span: Span, distance: Dim) -> Span:
     """The span of an index that is greater by `distance` than the one it was said of."""
     change = span.by * distance
     return Span(
-        span.by,
-        None if span.low is None else span.low - change,
-        None if span.high is None else span.high - change,
+        span.by, None if span.low is None else span.low - change, None if span.high is None else span.high - change
     )
 
 

@@ -16,18 +16,7 @@ from ..domain import OpCall
 from ..ranges.fact import FloatLimits, ValueRange
 from .cuts import recut
 from .fact import NAN, Fact, plain
-from .regions import (
-    ANYWHERE,
-    NONE,
-    NOWHERE,
-    Region,
-    alike,
-    at_most_proved,
-    both,
-    closed,
-    in_sizes,
-    region,
-)
+from .regions import ANYWHERE, NONE, NOWHERE, Region, alike, at_most_proved, both, closed, in_sizes, region
 
 if TYPE_CHECKING:
     from .fact import Value

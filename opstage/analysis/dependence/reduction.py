@@ -11,20 +11,7 @@ from ...ops.types import Shape
 from ..domain import OpCall, Rule
 from .cuts import common, held
 from .elementwise import FINITE, PRODUCTS, absorbed
-from .fact import (
-    NAN,
-    Affine,
-    Fact,
-    Position,
-    Span,
-    Value,
-    hull,
-    plain,
-    reading,
-    reduced,
-    relayed,
-    settled,
-)
+from .fact import NAN, Affine, Fact, Position, Span, Value, hull, plain, reading, reduced, relayed, settled
 from .layout import with_one_index
 from .masks import levels_at, levels_of, without_dominated
 from .positions import number_below, times

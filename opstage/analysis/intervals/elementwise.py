@@ -392,10 +392,7 @@ def _of_one_sign(ops: Any, first: Any, last: Any, lower: Any, upper: Any, c: Any
     zero = ops.full(shape=lower.shape, value=0.0, dtype=lower.dtype)
     above = ops.less_equal(zero, first) if c >= 0 else ops.less_equal(first, zero)
     below = ops.less_equal(last, zero) if c >= 0 else ops.less_equal(zero, last)
-    return (
-        ops.select(above, ops.maximum(lower, zero), lower),
-        ops.select(below, ops.minimum(upper, zero), upper),
-    )
+    return (ops.select(above, ops.maximum(lower, zero), lower), ops.select(below, ops.minimum(upper, zero), upper))
 
 
 RULES: dict[Primitive, Callable[..., Refs]] = {

@@ -51,19 +51,7 @@ from ...ops.sequence import ARGSORT, CUMSUM
 from ...ops.types import BOOL, INT64, TensorType, is_float
 from .control import known
 from .elementwise import filled
-from .interpreter import (
-    TINY,
-    Interval,
-    Intervals,
-    by_one_kernel,
-    down,
-    eps_of,
-    gamma,
-    overflow,
-    rising,
-    slack,
-    up,
-)
+from .interpreter import TINY, Interval, Intervals, by_one_kernel, down, eps_of, gamma, overflow, rising, slack, up
 
 Refs = tuple[Interval[Any], ...]
 

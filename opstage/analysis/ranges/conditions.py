@@ -73,10 +73,7 @@ def _not_ordered(
 ) -> tuple[ValueRange, ValueRange]:
     """y < x, if strict, or y <= x; or one of them is nan, and then the other may be anything."""
     after, before = _ordered(domain, call, y, x, strict)
-    return (
-        x if y.nan else before._replace(nan=x.nan),
-        y if x.nan else after._replace(nan=y.nan),
-    )
+    return (x if y.nan else before._replace(nan=x.nan), y if x.nan else after._replace(nan=y.nan))
 
 
 def _equal(domain: Ranges, call: OpCall, x: ValueRange, y: ValueRange) -> tuple[ValueRange, ValueRange]:

@@ -51,11 +51,7 @@ def _samples(trees: tuple[Any, ...]) -> int:
 
 
 def region_bounds(
-    ops: Interpreter[Any],
-    f: Callable[..., Any],
-    arrays: PhaseArrays | None,
-    samples: int,
-    *trees: Any,
+    ops: Interpreter[Any], f: Callable[..., Any], arrays: PhaseArrays | None, samples: int, *trees: Any
 ) -> tuple[Any, Box]:
     """Bounds by CROWN in a region of each of as many boxes as `samples`, and those of the operands of all relus there.
 

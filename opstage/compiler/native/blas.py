@@ -133,10 +133,7 @@ def _switches() -> tuple[Callable[[], int], Callable[[int], None]] | None:
     blas = find_blas()
     if blas is None:
         return None
-    return (
-        ctypes.CFUNCTYPE(ctypes.c_int)(blas.get_threads),
-        ctypes.CFUNCTYPE(None, ctypes.c_int)(blas.set_threads),
-    )
+    return (ctypes.CFUNCTYPE(ctypes.c_int)(blas.get_threads), ctypes.CFUNCTYPE(None, ctypes.c_int)(blas.set_threads))
 
 
 def _libraries() -> list[ctypes.CDLL]:

@@ -51,11 +51,7 @@ class RankInput(NamedTuple):
 
 
 def host(
-    lowered: Lowered,
-    groups: Sequence[FusionGroup],
-    order: Sequence[Ordered],
-    given: Sequence[RankInput],
-    ranks: Ranks,
+    lowered: Lowered, groups: Sequence[FusionGroup], order: Sequence[Ordered], given: Sequence[RankInput], ranks: Ranks
 ) -> Hosted:
     """Return the program for all hosted ranks, given their inputs, with groups in the order that `overlapped` returned.
 

@@ -348,8 +348,7 @@ class _Put:
         found = self._bodies.get(body)
         if found is None:
             found = self._bodies[body] = body.replace(
-                equations=[self.equation(e) for e in body.equations],
-                types=[self.type(type_) for type_ in body.types],
+                equations=[self.equation(e) for e in body.equations], types=[self.type(type_) for type_ in body.types]
             )
         return found
 

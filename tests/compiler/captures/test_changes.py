@@ -434,10 +434,7 @@ CASES: dict[str, Callable[[], tuple[Callable[..., Any], Callable[[], Any]]]] = {
         lambda ops, x: ops.scan(lambda o, c, _: (c * SCALES[0], None), x, None, length=2)[0],
         lambda: SCALES.__setitem__(0, SCALES[0] + 1),
     ),
-    "region": lambda: (
-        lambda ops, x: ops.region("block", lambda o, x: x * TAU, x),
-        set_global("TAU", TAU + 2),
-    ),
+    "region": lambda: (lambda ops, x: ops.region("block", lambda o, x: x * TAU, x), set_global("TAU", TAU + 2)),
     "default of a dataclass that the program makes": made_anew,
 }
 

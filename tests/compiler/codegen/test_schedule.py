@@ -70,21 +70,13 @@ CASES = {
         softmax,
         LOOPS,
         Scheduling(),
-        [
-            ["load", "accumulation"],
-            ["load", "sub", "exp", "accumulation", "store kept"],
-            ["load kept", "div", "store"],
-        ],
+        [["load", "accumulation"], ["load", "sub", "exp", "accumulation", "store kept"], ["load kept", "div", "store"]],
     ),
     "later passes make elements again": (
         softmax,
         CUDA,
         Scheduling(recomputes=True),
-        [
-            ["load", "accumulation"],
-            ["load", "sub", "exp", "accumulation"],
-            ["load", "sub", "exp", "div", "store"],
-        ],
+        [["load", "accumulation"], ["load", "sub", "exp", "accumulation"], ["load", "sub", "exp", "div", "store"]],
     ),
     "sums over rows take one pass": (columns, LOOPS, Scheduling(), [["load", "exp", "store", "mul", "accumulation"]]),
     "results are written at the end": (

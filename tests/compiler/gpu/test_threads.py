@@ -263,7 +263,7 @@ def test_memory_freed_by_two_threads_at_once_is_given_back_once() -> None:
         x = gpu.empty(TensorType((4,), FLOAT32))
         in_threads(x.free, x.free)
         assert gpu.used == 0
-    assert len(gpu._buckets._blocks[512]) == 1
+    assert len(gpu._size_classes._blocks[512]) == 1
 
 
 # Which device ---------------------------------------------------------------------------------------------------------

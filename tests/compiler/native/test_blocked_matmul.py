@@ -37,12 +37,7 @@ class Product(NamedTuple):
     transposed: tuple[bool, bool]
 
     def run(
-        self,
-        workers: int = 1,
-        *,
-        cut: BlockedCut | None = None,
-        workspace: int | None = None,
-        only: int | None = None,
+        self, workers: int = 1, *, cut: BlockedCut | None = None, workspace: int | None = None, only: int | None = None
     ) -> bytes:
         """Compute c, each of the workers its share of the tasks, or `only` one of them; return its bytes."""
         dtype, (batch, m, n) = str(self.c.dtype), self.c.shape

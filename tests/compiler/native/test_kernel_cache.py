@@ -356,11 +356,7 @@ def test_processes_that_write_and_remove_at_once(tmp_path: Path) -> None:
         "    found = cache.read_kept(place / f'{(7 * i) % 40}.o', str((7 * i) % 40))\n"
         "    assert found in (None, b'%d' % ((7 * i) % 40) * 2000)\n"
     )
-    env = {
-        **os.environ,
-        "OPSTAGE_KERNEL_CACHE": "40000",
-        "PYTHONPATH": str(Path(opstage.__file__).parents[1]),
-    }
+    env = {**os.environ, "OPSTAGE_KERNEL_CACHE": "40000", "PYTHONPATH": str(Path(opstage.__file__).parents[1])}
     running = [
         subprocess.Popen([sys.executable, "-c", program, str(place), str(i)], env=env, stderr=subprocess.PIPE)
         for i in range(3)

@@ -130,10 +130,7 @@ class ArgumentTable:
     """
 
     def __init__(
-        self,
-        loops: Iterable[tuple[int, Sequence[Word]]],
-        moving: Mapping[int, int],
-        constants: Mapping[int, Array],
+        self, loops: Iterable[tuple[int, Sequence[Word]]], moving: Mapping[int, int], constants: Mapping[int, Array]
     ):
         self.words: list[int] = []
         self.starts: list[int] = []

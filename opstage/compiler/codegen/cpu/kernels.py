@@ -429,11 +429,7 @@ class _Table:
     __slots__ = ("name", "action", "error", "_kept")
 
     def __init__(
-        self,
-        words: Sequence[int],
-        flags: Sequence[int],
-        patches: Sequence[Patch],
-        steps: Sequence[_LoopCall],
+        self, words: Sequence[int], flags: Sequence[int], patches: Sequence[Patch], steps: Sequence[_LoopCall]
     ):
         self.error = np.zeros(1, np.int64)
         arguments = np.array(words, np.int64)

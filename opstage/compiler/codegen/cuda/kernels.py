@@ -114,12 +114,7 @@ class Fused:
 
 
 def launch(
-    device: Device,
-    lowered: Lowered,
-    made: Generated,
-    own: Callable[[int], DeviceBuffer],
-    total: Total,
-    watched: int,
+    device: Device, lowered: Lowered, made: Generated, own: Callable[[int], DeviceBuffer], total: Total, watched: int
 ) -> dict[int, DeviceBuffer]:
     """Launch a generated kernel on each root's memory, `own`; return its sums over rows, by slot."""
     sums: dict[int, DeviceBuffer] = {}

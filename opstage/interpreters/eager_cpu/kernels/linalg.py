@@ -291,7 +291,4 @@ FAST_KERNELS: dict[Primitive, Callable[..., Any]] = {
     **({} if find_blas() is None else {GROUPED_MATMUL: grouped_matmul, GROUPED_OUTER: grouped_outer}),
 }
 
-EXACT_KERNELS: dict[Primitive, Callable[..., Any]] = {
-    MATMUL: exact_matmul,
-    BMM: exact_matmul,
-}
+EXACT_KERNELS: dict[Primitive, Callable[..., Any]] = {MATMUL: exact_matmul, BMM: exact_matmul}

@@ -102,12 +102,7 @@ def _kernel(function: Function, parameters: Sequence[tuple[str, int, str]]) -> A
     from ....compiler.native import frontend
     from ....compiler.native.intrinsics import int64s
 
-    space: dict[str, Any] = {
-        "int64s": int64s,
-        "function": function,
-        "uint64": np.uint64,
-        "float64": np.float64,
-    }
+    space: dict[str, Any] = {"int64s": int64s, "function": function, "uint64": np.uint64, "float64": np.float64}
     given, at = [], 0
     for i, (dtype, rank, scope) in enumerate(parameters):
         if rank >= 0:
@@ -407,14 +402,7 @@ def weights(tops: Array, totals: Array, first: int, queries: int, causal: bool, 
 
 @loop(results=2)
 def masked_weights(
-    mask: Array,
-    tops: Array,
-    totals: Array,
-    first: int,
-    queries: int,
-    causal: bool,
-    p: Array,
-    s: Array,
+    mask: Array, tops: Array, totals: Array, first: int, queries: int, causal: bool, p: Array, s: Array
 ) -> None:
     """Do the same for keys that the mask also allows."""
     real, keys = s.dtype.type, s.shape[1]

@@ -93,8 +93,7 @@ def planes_copier(dtype: str) -> Any:
                     if y >= 0 and y < height:
                         for j in range(0, pitch, lanes):
                             store(
-                                at + j * size,
-                                load_cells(source + j * step_x * size, step_x, between(lo - j, hi - j)),
+                                at + j * size, load_cells(source + j * step_x * size, step_x, between(lo - j, hi - j))
                             )
                     else:
                         for j in range(0, pitch, lanes):

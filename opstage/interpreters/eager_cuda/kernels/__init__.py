@@ -12,17 +12,7 @@ from typing import Any
 
 from ....ops.catalogue import table_with_registered
 from ....ops.primitive import Primitive
-from . import (
-    attention,
-    convolution,
-    elementwise,
-    factorizations,
-    layout,
-    linalg,
-    pooling,
-    reduction,
-    sequence,
-)
+from . import attention, convolution, elementwise, factorizations, layout, linalg, pooling, reduction, sequence
 
 KERNELS: Mapping[Primitive, Callable[..., Any]] = table_with_registered(
     "cuda",

@@ -91,8 +91,5 @@ class Rewrite:
         same = self.same
         outputs = tuple([same.get(slot, slot) for slot in self.body.outputs])
         return self.body.replace(
-            constants=self.constants,
-            equations=with_opened(self.equations, outputs),
-            outputs=outputs,
-            types=self.types,
+            constants=self.constants, equations=with_opened(self.equations, outputs), outputs=outputs, types=self.types
         )
