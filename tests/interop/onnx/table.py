@@ -1,4 +1,4 @@
-"""What each op is in ONNX, by models of the samples; `python -m tests.interop.onnx.table` writes it in the guide."""
+"""The ONNX operators of each op, by models of the samples; `python -m tests.interop.onnx.table` writes the page."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tests.conformance.harness import inputs, program_of
 from tests.interop.onnx.runs import operators
 from tests.samples import SAMPLES
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "guide" / "onnx.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "guide" / "onnx-operators.md"
 NOT_IN_ONNX = frozenset({"cholesky", "cofactor", "eigh", "qr", "slogdet", "solve", "svd", "triangular_solve"})
 """Ops that ONNX has no operator for, and that are none of others: a model with one is refused, by its name."""
-HEAD = "| op | in ONNX | note |\n|---|---|---|\n"
+HEAD = "| op | ONNX operators | note |\n|---|---|---|\n"
 
 
 @cache
@@ -31,9 +31,9 @@ def table() -> str:
 
 def _row(method: str) -> str:
     if method in NOT_IN_ONNX:
-        return f"| `{method}` | not in ONNX: refused by its name | |"
+        return f"| `{method}` | not supported | |"
     if method in vars(CollectiveOps):
-        return f"| `{method}` | what it is for one rank | |"
+        return f"| `{method}` | as on one rank | |"
     primitives: set[Primitive] = set()
     written: set[str] = set()
     for sample in SAMPLES:
@@ -45,15 +45,15 @@ def _row(method: str) -> str:
             if any(is_empty(type_) for type_ in graph.output_types):
                 continue  # a constant, whatever the op
             written |= operators(model_of(graph)) - {"Identity"}
-    names = ", ".join(f"`{name}`" for name in sorted(written)) or "nothing: its operand"
+    names = ", ".join(f"`{name}`" for name in sorted(written)) or "none: its operand"
     notes = sorted({EXPORTS[p].note for p in primitives if p in EXPORTS and EXPORTS[p].note})
     if not primitives <= EXPORTS.keys():
-        names = f"its parts: {names}"
+        names = f"decomposition: {names}"
     return f"| `{method}` | {names} |{' ' if notes else ''}{'; '.join(notes)} |"
 
 
 def page() -> str:
-    """The page with the table as it should be."""
+    """The page with its table up to date."""
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(HEAD)
     lines = rest.splitlines(keepends=True)
     after = "".join(lines[next((i for i, line in enumerate(lines) if not line.startswith("|")), len(lines)) :])
