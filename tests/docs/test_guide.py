@@ -10,7 +10,7 @@ import pytest
 from tests.docs.blocks import DOCS, ROOT, run_steps, steps
 from tests.docs.self_contained import faults
 
-GUIDE = sorted((DOCS / "guide").glob("*.md"))
+GUIDE = [*sorted((DOCS / "guide").glob("*.md")), DOCS / "api" / "options.md"]
 ANYTHING = "…"
 """In what a command prints it stands for anything: times differ."""
 
