@@ -129,21 +129,19 @@ def markdown(record: Record) -> str:
     """The tables of the guide: times and ratios, then first steps and memory; what was not measured is left out."""
     lines = [_about(record)]
     for title, names, rows in (
-        ("Milliseconds of a training step, medians:", ["median_ms"], _times),
+        ("Time of a training step in milliseconds (median):", ["median_ms"], _times),
         (
-            "The best peer's time over ours, and the geometric mean over the training steps (chains are none):",
+            "Time of the fastest peer divided by Opstage's; the geometric mean leaves out the chains:",
             ["median_ms"],
             _ratios,
         ),
         (
-            "Seconds to the first step of a new process, with empty caches / with filled ones:",
+            "Time to the first step of a new process in seconds, with empty caches / with filled caches:",
             ["cold_first_step_s", "warm_first_step_s"],
             _first_steps,
         ),
         (
-            "Megabytes of the GPU's memory at the peak:"
-            if "gpu" in record
-            else "Megabytes at the peak, beyond what the imports take:",
+            "Peak GPU memory in MB:" if "gpu" in record else "Peak memory in MB, without that of the imports:",
             ["working_bytes"],
             _memory,
         ),

@@ -94,7 +94,7 @@ def test_the_guide_has_the_tables_of_the_kept_record() -> None:
 
 def test_a_page_without_marks_is_not_written() -> None:
     with pytest.raises(ValueError, match="the tables go between them"):
-        page.filled("# Speed\n")
+        page.filled("# Benchmarks\n")
 
 
 def test_a_summary_is_of_the_rounds_that_ended() -> None:
@@ -128,7 +128,7 @@ def test_a_record_of_a_gpu_is_kept_under_its_name(tmp_path: Path) -> None:
     assert text.startswith(
         "# Training steps on NVIDIA H200, tf32\n\nMeasured on NVIDIA H200, products in tf32; beside it"
     )
-    assert "Megabytes of the GPU's memory at the peak:" in text and "| `mlp-s` | 2.00 |" in text
+    assert "Peak GPU memory in MB:" in text and "| `mlp-s` | 2.00 |" in text
 
 
 def test_a_gpu_has_a_workload_that_fills_it() -> None:

@@ -88,7 +88,7 @@ def main(*, machine: bool = False) -> int:
     """`machine`: of what must be there only the GPU, for who installs the rest afterwards."""
     packages = [] if machine else absent()
     if packages:
-        print(f"make gpu: nothing was run: not at hand are {', '.join(packages)}; see docs/guide/cuda.md")
+        print(f"make gpu: nothing was run: not at hand are {', '.join(packages)}; see docs/testing-on-a-gpu.md")
         return 2
     reason = missing()
     if reason:

@@ -149,7 +149,7 @@ def test_packages_that_are_not_at_hand_are_named(
 ) -> None:
     monkeypatch.setattr(here, "_there", lambda module: module not in ("numba_cuda", "cuda.core"))
     assert here.main() == 2
-    assert "not at hand are numba-cuda, cuda-core; see docs/guide/cuda.md" in capsys.readouterr().out
+    assert "not at hand are numba-cuda, cuda-core; see docs/testing-on-a-gpu.md" in capsys.readouterr().out
 
 
 # A rehearsal ----------------------------------------------------------------------------------------------------------
