@@ -69,7 +69,6 @@ BENEATH = {
     "opstage.onnx.source.write_source",
     "opstage.onnx.trainable.Config",
     "opstage.onnx.trainable.trainable",
-    "opstage.ops.primitive.Primitive",
     "opstage.ops.splitmix.splitmix64",
     "opstage.tensors.encode",
     "opstage.torch.trainable.Config",
