@@ -356,16 +356,28 @@ class Capture:
             read = value if isinstance(value, weakref.ref) else partial(value.get, None)
             yield self._add(computed(read, value), what, where), what
         elif isinstance(value, type | types.ModuleType):
-            owners = value.__mro__ if isinstance(value, type) else [value]
-            for owner in owners:
-                if not is_library_module(owner.__module__ if isinstance(owner, type) else owner.__name__):
-                    for name, part in _data(vars(owner)):
-                        at = method(value, name) if isinstance(value, type) else entry(vars(value), name)
-                        self._add(at, f"{what}.{name}", where)
-                        yield part, f"{what}.{name}"
+            yield from self._names(value, what, where)
         elif not (value is os.environ or type(value).__module__.partition(".")[0] in _TOOLS):
             yield from self._instance(value, what, where)
             yield type(value), what
+
+    def _names(self, value: Any, what: str, where: SourceLine | None) -> Iterator[tuple[Any, str]]:
+        """Add what a class with its bases, or a module, defines; values that are data have contents of their own."""
+        for owner in value.__mro__ if isinstance(value, type) else [value]:
+            if is_library_module(owner.__module__ if isinstance(owner, type) else owner.__name__):
+                continue
+            if isinstance(value, type):  # its methods, too, by which operators call
+                self._add(elements(vars(owner), "values"), f"the methods of {owner.__name__}", where)
+            for name, part in list(vars(owner).items()):
+                if name.startswith("__"):
+                    continue
+                is_data = not hasattr(part, "__get__") and not isinstance(part, type | types.ModuleType)
+                if is_data and isinstance(value, type):
+                    self._add(method(value, name), f"{what}.{name}", where)
+                elif not isinstance(value, type):
+                    self._add(entry(vars(value), name), f"{what}.{name}", where)
+                if is_data:
+                    yield part, f"{what}.{name}"
 
     def _mapping(self, value: Mapping[Any, Any], what: str, where: SourceLine | None) -> Iterator[tuple[Any, str]]:
         self._add(elements(value), what, where)
@@ -508,17 +520,6 @@ def is_generator(value: Any) -> bool:
     if "numpy.random" not in sys.modules or isinstance(value, random.Random):
         return isinstance(value, random.Random)
     return isinstance(value, np.random.Generator | np.random.RandomState | np.random.BitGenerator)
-
-
-def _data(names: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Return the names and values that a class or module defines, without functions, classes and modules."""
-    return [
-        (name, value)
-        for name, value in names.items()
-        if not name.startswith("__")
-        and not hasattr(value, "__get__")
-        and not isinstance(value, type | types.ModuleType)
-    ]
 
 
 def is_closed(function: types.FunctionType) -> bool:

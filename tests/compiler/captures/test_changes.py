@@ -664,3 +664,22 @@ def test_what_a_helper_reads_of_an_object_is_seen_and_the_rest_is_not_refused(ca
     for tau in (1.0, 2.0):
         SETTINGS.tau, SETTINGS.count = tau, SETTINGS.count + 1
         _same(opstage.run(program, X), opstage.run(program, X, options=COMPILED))
+
+
+class Doubling:
+    def factor(self) -> float:
+        return 2.0
+
+    def __mul__(self, x: Any) -> Any:
+        return x * 2.0
+
+
+DOUBLING = Doubling()
+
+
+@pytest.mark.parametrize("program", [lambda ops, x: x * [DOUBLING][0].factor(), lambda ops, x: [DOUBLING][0] * x])
+def test_methods_of_an_object_that_is_captured_as_a_whole(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.testing.assert_array_equal(opstage.run(program, X, options=COMPILED), X * 2)
+    monkeypatch.setattr(Doubling, "factor", lambda self: 5.0)
+    monkeypatch.setattr(Doubling, "__mul__", lambda self, x: x * 5.0)
+    np.testing.assert_array_equal(opstage.run(program, X, options=COMPILED), X * 5)
