@@ -409,7 +409,7 @@ def configure_kept(directory: Path, purpose: str = "use", *, defined: Definition
 
 
 _OF_RUN = "out epochs plot tensorboard log_every checkpoint_every require_finite"
-_OTHERS = ("options.detect_anomaly", "options.mesh", "options.timeout", "data.file", "data.prefetch")
+_OTHERS = ("options.detect_anomaly", "options.mesh", "options.timeout", "options.zero", "data.file", "data.prefetch")
 MAY_CHANGE_ON_RESUME = frozenset({*[f"run.{name}" for name in _OF_RUN.split()], *_OTHERS})
 """Settings that a resumed run may change; the data file is identified by its content."""
 
