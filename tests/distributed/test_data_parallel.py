@@ -200,6 +200,21 @@ def test_fit_and_its_checkpoints_know_nothing_of_the_mesh(tmp_path: Any) -> None
     np.testing.assert_allclose(alone.predict(rows["x"])["class"], kept.predict(rows["x"])["class"])
 
 
+def test_a_resumed_run_may_split_what_the_optimizer_keeps_otherwise(tmp_path: Any) -> None:
+    rng = np.random.default_rng(0)
+    rows = {"x": rng.standard_normal((48, 40)), "y": rng.integers(0, 2, 48)}
+    how = {"config": mlp.Config(inputs=(40,), classes=2), "batch_size": 8, "progress": False}
+    weights = []
+    for zero in (0, 2, 3):
+        folder = tmp_path / str(zero)
+        opstage.fit("mlp", rows, epochs=1, options=Options(mesh="data=2"), out=folder, **how)
+        run = opstage.fit(
+            "mlp", rows, epochs=2, options=Options(mesh="data=2", zero=zero), out=folder, resume=True, **how
+        )
+        weights.append([leaf.tobytes() for leaf in flatten(run.trainer.get_params())[0]])
+    assert weights[0] == weights[1] == weights[2]
+
+
 def test_an_optimizer_clips_by_the_norm_of_the_whole_gradient() -> None:
     norms = []
     for text in ("", "data=4"):
