@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,6 +38,8 @@ def nccl(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nccl]:
     made = Nccl()
     monkeypatch.setattr(engine, "load", lambda: made)
     monkeypatch.setattr(probe, "SIMULATED_GPUS", 4)
+    find = probe._found  # which keeps devices for the other tests, that have two
+    monkeypatch.setattr(probe, "_found", cache(lambda number: (find if number < 2 else find.__wrapped__)(number)))
     monkeypatch.setattr(engine, "_JOINED", [])
     yield made
 

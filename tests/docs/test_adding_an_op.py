@@ -17,12 +17,8 @@ from tests.docs.blocks import DOCS, ROOT, Block, blocks, run_python
 
 DOCUMENT = DOCS / "adding-an-op.md"
 COPIED = (
-    "opstage",
-    "docs",
-    *(
-        f"tests/{name}"
-        for name in ("samples", "conformance", "structure", "graph", "interop", "memory", "cuda", "docs")
-    ),
+    *("opstage", "docs", "tests/samples", "tests/conformance", "tests/structure", "tests/graph", "tests/interop"),
+    *("tests/memory", "tests/cuda", "tests/docs", "tests/numbers", "tests/ops"),
 )
 OPS = ("logit", "lisht")
 
