@@ -20,9 +20,9 @@ MINIMUMS_STAMP := $(MINIMUMS)/.made-$(KEY)
 # what meets other packages: the command line and its terminal, runs with plots and events, machine code, ONNX, arrays
 # (and not what reads our sources, or holds the algebra of dims to SymPy's: that is the same beside any of them, as are
 # the rules of derivatives, what refuses calls, and passes over graphs, which are Python alone)
-MINIMUM_TESTS := $(addprefix tests/,cli run structure/test_imports.py structure/test_kernel_sources.py \
+MINIMUM_TESTS := $(addprefix tests/,cli runs structure/test_imports.py structure/test_kernel_sources.py \
   structure/test_minimums.py conformance/test_values.py conformance/test_empty.py conformance/test_session.py compiler/native \
-  eager_cpu ops scan dims/test_dims.py dims/test_symbolic_windows.py training data files config compiler/gpu benchmarks interop/weights \
+  eager_cpu ops scan dims/test_dims.py training data files config compiler/gpu benchmarks interop/weights \
   graph/test_storage.py graph/test_kinds.py graph/test_written_over.py graph/test_interrupts.py) \
   $(wildcard tests/graph/test_compile*.py tests/graph/test_executor*.py tests/interop/onnx/test_export*.py)
 
