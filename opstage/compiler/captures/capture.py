@@ -363,21 +363,22 @@ class Capture:
 
     def _names(self, value: Any, what: str, where: SourceLine | None) -> Iterator[tuple[Any, str]]:
         """Add what a class with its bases, or a module, defines; values that are data have contents of their own."""
-        for owner in value.__mro__ if isinstance(value, type) else [value]:
+        is_class = isinstance(value, type)
+        for owner in value.__mro__ if is_class else [value]:
             if is_library_module(owner.__module__ if isinstance(owner, type) else owner.__name__):
                 continue
-            if isinstance(value, type):  # its methods, too, by which operators call
+            names = {name: part for name, part in vars(owner).items() if not name.startswith("__")}
+            data = {
+                name: part
+                for name, part in names.items()
+                if not hasattr(part, "__get__") and not isinstance(part, type | types.ModuleType)
+            }
+            for name in data if is_class else names:
+                at = method(value, name) if is_class else entry(vars(value), name)
+                self._add(at, f"{what}.{name}", where)
+            if is_class:  # behind its data, whose changes are reported by name; operators call by methods
                 self._add(elements(vars(owner), "values"), f"the methods of {owner.__name__}", where)
-            for name, part in list(vars(owner).items()):
-                if name.startswith("__"):
-                    continue
-                is_data = not hasattr(part, "__get__") and not isinstance(part, type | types.ModuleType)
-                if is_data and isinstance(value, type):
-                    self._add(method(value, name), f"{what}.{name}", where)
-                elif not isinstance(value, type):
-                    self._add(entry(vars(value), name), f"{what}.{name}", where)
-                if is_data:
-                    yield part, f"{what}.{name}"
+            yield from ((part, f"{what}.{name}") for name, part in data.items())
 
     def _mapping(self, value: Mapping[Any, Any], what: str, where: SourceLine | None) -> Iterator[tuple[Any, str]]:
         self._add(elements(value), what, where)

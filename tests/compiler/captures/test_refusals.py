@@ -291,3 +291,19 @@ def test_an_import_is_no_part_of_a_program(tmp_path: Path, monkeypatch: pytest.M
 
     np.testing.assert_array_equal(opstage.run(program, X, options=COMPILED), X * 2)
     assert finder.searches
+
+
+class Counted:
+    calls = 0
+
+    def factor(self) -> float:
+        type(self).calls += 1
+        return 2.0
+
+
+COUNTED = Counted()
+
+
+def test_a_change_of_a_class_is_reported_by_the_name_of_its_attribute() -> None:
+    with pytest.raises(ProgramError, match=r"the program changes .*\.calls"):
+        opstage.run(lambda ops, x: x * [COUNTED][0].factor(), X, options=COMPILED)
