@@ -12,18 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from .arguments import Program, argument_paths, called_with, require_arguments, with_arrays
 from .interpreters.registry import shared_interpreter, trim_shared
 from .interpreters.shape_check.check import check_base_program, unusable, with_captured
 from .interpreters.shape_check.report import Report
-from .ops.arguments import plain, plain_sequence
-from .ops.arrays import as_numpy
+from .ops.array_conversion import as_numpy
 from .ops.errors import DeviceError, OpstageError, ShapeError, UsageError
-from .ops.places import Places, is_identified
 from .ops.spec import Claim, Spec, as_specs, read_claims, shapes_as_specs
+from .ops.static_arguments import plain, plain_sequence
+from .ops.tied_parameters import Places, is_identified
 from .ops.tracebacks import called_by_users
 from .ops.trees import Structure, flatten, lists_as_arrays, map_leaves, unflatten, with_scalars
 from .options import Options, options_of
+from .program_arguments import Program, argument_paths, called_with, require_arguments, with_arrays
 from .transforms.anomaly import watched
 from .transforms.base_program import BaseProgram, Identity
 from .transforms.derivatives import jvp as jvp_over

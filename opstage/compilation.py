@@ -18,7 +18,6 @@ from .api import (
     value_base,
     vjp_base,
 )
-from .arguments import Program, argument_paths, batch_arguments, called_with, with_arrays, with_train
 from .interpreters.graph.graph import Graph
 from .interpreters.graph.programs import record_pure
 from .interpreters.graph.recorder import record as record_base
@@ -32,6 +31,7 @@ from .ops.tracebacks import called_by_users
 from .ops.trees import flatten, map_leaves, output_names, structure_paths, unflatten
 from .ops.types import as_dtype, is_float
 from .options import Options, options_of
+from .program_arguments import Program, argument_paths, batch_arguments, called_with, with_arrays, with_train
 from .threads import make_lock
 from .transforms.anomaly import watched
 from .transforms.base_program import BaseProgram

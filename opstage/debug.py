@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .ops.catalogue import register
+from .ops.dispatch import Quietly
 from .ops.errors import UsageError
 from .ops.primitive import Context, Effect, Primitive
 from .ops.protocol import Ops
-from .ops.structure import Quietly
 from .ops.types import BOOL, TensorType, dtype_name, show_shape
-from .transforms.control import every_primitive
+from .transforms.control_flow import every_primitive
 
 __all__ = ["show", "showing_to"]
 

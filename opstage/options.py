@@ -13,10 +13,10 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 
 from .config import toml_document
-from .ops.amounts import parse_bytes
 from .ops.errors import UsageError, brief, nearest
 from .ops.hints import Renamed
 from .ops.mesh import mesh_of
+from .ops.readable_amounts import parse_bytes
 from .ops.splitmix import is_seed
 from .ops.tracebacks import VARIABLE as TRACEBACK
 

@@ -23,7 +23,8 @@ from ..ops.catalogue import primitives
 from ..ops.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, BY_NAME, SHARD, VARY
 from ..ops.dims import Dim, DimExpr, DimFloat, ratio
 from ..ops.dims.polynomial import Minimum, NamedDim, Polynomial, Quotient, names_of, parts
-from ..ops.dims.terms import Base, Opaque
+from ..ops.dims.radicals import Base, Opaque
+from ..ops.dispatch import VARY_LIKE
 from ..ops.elementwise import ADD, DIV, MUL, NEG, SCALE, SUB
 from ..ops.layout import BROADCAST_TO, PERMUTE, RESHAPE
 from ..ops.logic import CAST, DETACH, FULL, IOTA, SELECT
@@ -33,9 +34,8 @@ from ..ops.primitive import Kind, Primitive
 from ..ops.random import DRAWS
 from ..ops.reduction import REDUCE_SUM
 from ..ops.slicing import CONCAT, SLICE
-from ..ops.structure import VARY_LIKE
 from ..ops.types import TensorType, is_float
-from ..transforms.control import bodies_of
+from ..transforms.control_flow import bodies_of
 from .dependence import Dependence, Fact
 from .dependence.fact import Span, plain
 from .dependence.regions import equal_proved

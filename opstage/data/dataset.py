@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ..ops.arguments import plain
-from ..ops.arrays import NotAnArrayError, column_names, is_table
+from ..ops.array_conversion import NotAnArrayError, column_names, is_table
 from ..ops.errors import UsageError, brief, nearest
 from ..ops.splitmix import permutation, require_seed, site_of, stream_key
+from ..ops.static_arguments import plain
 from ..ops.tracebacks import called_by_users, made_by_users
 from .memory_map import RowView, as_rows, is_mapped, pieces, row_view, watch
 

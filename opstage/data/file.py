@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..files import require_file, suffix_of
-from ..ops.arrays import columns_of, index_columns
+from ..ops.array_conversion import columns_of, index_columns
 from ..ops.errors import UsageError, brief, nearest, require_extra, shown
 from ..ops.tracebacks import called_by_users
 from .arrays import from_npz, idx_images, idx_x, labels_beside, map_files, open_npz, read_idx

@@ -11,7 +11,7 @@ from typing import Any, SupportsIndex, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from ..ops.arrays import as_numpy
+from ..ops.array_conversion import as_numpy
 from ..ops.errors import UsageError
 
 Array: TypeAlias = "npt.NDArray[Any]"

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias, final, get_args
 import numpy as np
 
 from ..files import Document, suffix_of
-from ..ops.arrays import column_names, columns_of, is_table
+from ..ops.array_conversion import column_names, columns_of, is_table
 from ..ops.errors import UsageError, nearest, shown
 from ..ops.spec import Spec
 from ..ops.trees import lists_as_arrays

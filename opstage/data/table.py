@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from ..config import spelled
 from ..files import Document, suffix_of
-from ..ops.arguments import plain
-from ..ops.arrays import as_numpy, columns_of, is_table
+from ..ops.array_conversion import as_numpy, columns_of, is_table
 from ..ops.errors import UsageError, a_type, brief, nearest, shown
 from ..ops.spec import Spec
+from ..ops.static_arguments import plain
 from ..ops.tracebacks import called_by_users
 from ..ops.types import as_dtype, is_float
 from .dataset import Dataset

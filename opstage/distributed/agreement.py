@@ -29,7 +29,7 @@ from ..ops.logic import FULL
 from ..ops.primitive import Kind, Linearity
 from ..ops.random import DRAWS
 from ..transforms.cond import SWITCH
-from ..transforms.control import bodies_of, communicates
+from ..transforms.control_flow import bodies_of, communicates
 from ..transforms.scan import SCAN
 from ..transforms.while_loop import WHILE
 

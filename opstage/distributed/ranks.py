@@ -20,17 +20,17 @@ from typing_extensions import override
 
 from ..data.loader import OwnRows
 from ..init.schemes import Elementary
-from ..ops.amounts import parse_bytes
 from ..ops.collective import AXIS_INDEX, SHARD, VARY
+from ..ops.dispatch import Quietly
 from ..ops.errors import LocatedError, MeshError
 from ..ops.mesh import Mesh, mesh_of
 from ..ops.primitive import Kind, Primitive, Static
-from ..ops.structure import Quietly
+from ..ops.readable_amounts import parse_bytes
 from ..ops.trees import flatten, no_ref, unflatten
 from ..ops.types import DType, TensorType
 from ..options import Options
 from ..transforms.cond import SWITCH, run_switch
-from ..transforms.control import communicates
+from ..transforms.control_flow import communicates
 from ..transforms.interpreter import BaseInterpreter, Typed
 from ..transforms.scan import SCAN, run_loop
 from .buckets import JOINED, Bucket

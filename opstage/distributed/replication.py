@@ -17,16 +17,16 @@ from typing_extensions import override
 from ..ops.body import Body
 from ..ops.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, AXIS_INDEX, SHARD, SHIFT, VARY, all_mean
 from ..ops.dims import prod, ratio
+from ..ops.dispatch import VARY_LIKE, Quietly
 from ..ops.elementwise import DIV, SCALE
 from ..ops.errors import MeshError
 from ..ops.layout import BROADCAST_TO
 from ..ops.normalization import BATCH_NORM, batch_norm_of_ranks
 from ..ops.primitive import Kind, Primitive, Static
 from ..ops.random import DRAWS
-from ..ops.structure import VARY_LIKE, Quietly
 from ..ops.types import TensorType
 from ..transforms.cond import SWITCH
-from ..transforms.control import bodies_of, equations_within
+from ..transforms.control_flow import bodies_of, equations_within
 from ..transforms.interpreter import Holding, Interpreter, Wrapper
 from ..transforms.scan import SCAN
 from ..transforms.tracer import Tracer, constants, evaluate

@@ -13,8 +13,8 @@ from typing import Any, final
 
 from typing_extensions import override
 
+from ..ops.dispatch import Quietly
 from ..ops.primitive import Primitive, Static
-from ..ops.structure import Quietly
 from ..ops.types import TensorType
 from ..transforms.interpreter import Holding, Interpreter, Typed, Wrapper
 

@@ -12,8 +12,8 @@ from typing import Any, final
 from ..ops import trees
 from ..ops.errors import UsageError
 from ..ops.hints import Renamed
-from ..ops.places import Places
 from ..ops.splitmix import require_seed, site_of, splitmix64
+from ..ops.tied_parameters import Places
 from ..ops.types import DType
 from .schemes import Array, Elementary, Flat, Initialiser, checked_shape
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..ops import trees
-from ..ops.arrays import as_numpy
+from ..ops.array_conversion import as_numpy
 from ..ops.errors import UsageError, brief
 from ..ops.splitmix import (
     LARGEST_NORMAL,

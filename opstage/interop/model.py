@@ -21,7 +21,7 @@ from ..ops.dims import Dim, require_at_most, require_equal
 from ..ops.dims.scope import parse_expression, parse_relations
 from ..ops.errors import DtypeError, LocatedError, OpstageError, ShapeError, UnsupportedError, UsageError, brief
 from ..ops.protocol import Ops, R
-from ..ops.rules import placed
+from ..ops.rule_helpers import placed
 from ..ops.spec import Spec
 from ..ops.trees import flatten, paths
 from ..ops.types import as_dtype, dtype_name, show_shape

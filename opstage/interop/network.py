@@ -18,7 +18,7 @@ from ..ops.errors import UsageError, nearest
 from ..ops.protocol import Aux
 from ..ops.spec import Spec
 from ..ops.types import TensorType, dtype_name, is_float
-from ..tensors import decode, read_bytes
+from ..safetensors_files import decode, read_bytes
 
 LOSSES = ("cross_entropy", "binary_cross_entropy", "mse")
 

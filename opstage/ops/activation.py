@@ -7,13 +7,13 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from .arguments import Number
 from .dims import exact_div
 from .elementwise import pointwise
 from .errors import ShapeError, nearest
 from .method import Calls
 from .primitive import Kind, Primitive, R, Row, Types
-from .rules import axis_of, equal_sizes, error, ones_like, placed, same_type, zeros, zeros_like
+from .rule_helpers import axis_of, equal_sizes, error, ones_like, placed, same_type, zeros, zeros_like
+from .static_arguments import Number
 from .types import TensorType, require_float, show_shape
 
 if TYPE_CHECKING:

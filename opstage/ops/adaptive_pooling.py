@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from .arguments import IntOrTuple
 from .dims import Dim
 from .primitive import R
-from .rules import dim_of, error, int_of, known, number_of, sequence_of, weighted, zeros
+from .rule_helpers import dim_of, error, int_of, known, number_of, sequence_of, weighted, zeros
+from .static_arguments import IntOrTuple
 from .types import show_shape
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from .arrangement import moveaxis
 from .dims import Dim, prod
 from .errors import nearest
 from .primitive import R
-from .rules import axis_of, dim_of, dtype_error, equal_sizes, error, int_of, known, whole, zeros
+from .rule_helpers import axis_of, dim_of, dtype_error, equal_sizes, error, int_of, known, whole, zeros
 from .types import INT64, show_shape
 
 if TYPE_CHECKING:

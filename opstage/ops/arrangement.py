@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .arguments import Axes
 from .dims import Dim, DimExpr, is_one, is_zero, maximum, minimum
 from .errors import nearest
 from .primitive import R
-from .rules import (
+from .rule_helpers import (
     at_most,
     axes_of,
     axis_of,
@@ -31,6 +30,7 @@ from .rules import (
     whole,
     zeros,
 )
+from .static_arguments import Axes
 from .types import EXACT, as_dtype, show_shape
 
 if TYPE_CHECKING:

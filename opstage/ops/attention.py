@@ -7,13 +7,13 @@ import math
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from .arguments import InvalidStatic, Number, as_flag, plain
 from .dims import Dim, DimFloat, exact_div, is_one, prod, require_at_most, require_equal, rsqrt
 from .elementwise import SCALE
 from .errors import DtypeError, ShapeError
 from .method import Calls
 from .primitive import Context, Primitive, R, Row, Some, Types
-from .rules import zeros_like
+from .rule_helpers import zeros_like
+from .static_arguments import InvalidStatic, Number, as_flag, plain
 from .types import Shape, TensorType, require_bool, require_float, require_same_dtype, show_shape
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .dims import Dim
+from .dispatch import Cursor, Region
 from .errors import SourceLine
 from .primitive import Cost, Effect, Primitive, Static
-from .structure import Cursor, Region
 from .types import TensorType, is_float
 
 

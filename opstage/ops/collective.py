@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, final
 
-from .arguments import as_flag
 from .dims import Dim, exact_div, ratio
 from .errors import DtypeError, ShapeError
 from .logic import FULL
 from .method import Calls
 from .primitive import Context, Kind, Linearity, Primitive, R, Row, Some, Static, Types, no_flops
-from .rules import whole, zeros
+from .rule_helpers import whole, zeros
+from .static_arguments import as_flag
 from .types import INT64, TensorType, show_shape
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .arguments import IntOrTuple, InvalidStatic, as_shape, per_axis
 from .dims import Dim, DimExpr, floor_div, is_one, is_zero, prod, require_at_most, require_divides, require_equal
 from .errors import ShapeError
 from .method import Calls
 from .primitive import Context, Ints, Kind, Linearity, Primitive, R, Row, Some, Types
-from .rules import add_all, require_rank
+from .rule_helpers import add_all, require_rank
+from .static_arguments import IntOrTuple, InvalidStatic, as_shape, per_axis
 from .types import Shape, TensorType, require_float, require_same_dtype, show_shape
 from .windows import convolved_images, extent, require_shape, window_counts
 

@@ -9,7 +9,7 @@ from .advanced_indexing import take_along_axis
 from .loss import REDUCTIONS, reduced, require_reduction
 from .primitive import R
 from .recurrent import within
-from .rules import equal_sizes, error, int_of, zeros
+from .rule_helpers import equal_sizes, error, int_of, zeros
 from .types import show_shape
 
 if TYPE_CHECKING:

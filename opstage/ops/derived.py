@@ -16,7 +16,6 @@ from .adaptive_pooling import (
     lp_pool,
 )
 from .advanced_indexing import gather_nd, index_add, masked_select, nonzero, put_along_axis, scatter_nd, take_along_axis
-from .arguments import Axes, plain
 from .arrangement import (
     arange,
     chunk,
@@ -50,8 +49,9 @@ from .loss import binary_cross_entropy_with_logits, class_axis, cosine_similarit
 from .matmul import grouped_matmul
 from .primitive import R
 from .recurrent import bidirectional, gru, lstm, rnn
-from .rules import int_of
+from .rule_helpers import int_of
 from .sequence import bincount, searchsorted, segment_sum, sort, top_k, unique
+from .static_arguments import Axes, plain
 from .statistics import cummax, cummin, median, norm, quantile, segment_max, segment_min, std, var
 from .types import DType, show_shape
 from .windows import depth_to_space, fold, pixel_shuffle, pixel_unshuffle, space_to_depth, unfold

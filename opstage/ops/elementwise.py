@@ -11,10 +11,10 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .arguments import Number
 from .method import Calls
 from .primitive import Context, Kind, Primitive, R, Row, Some, Types
-from .rules import same_type, zeros_like
+from .rule_helpers import same_type, zeros_like
+from .static_arguments import Number
 from .types import TensorType, require_float, require_number
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from .linalg import on_diagonal, require_square, symmetric, triangle
 from .matmul import transposed
 from .method import Calls
 from .primitive import Context, Primitive, R, Row, Some, Types
-from .rules import add_all, ones_like, zeros_like
+from .rule_helpers import add_all, ones_like, zeros_like
 from .types import TensorType, require_float, show_shape
 
 if TYPE_CHECKING:

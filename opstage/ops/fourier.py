@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .arguments import Axis, as_dim, normalize_axis
 from .dims import Dim, DimExpr, floor_div, ratio, require_at_most, require_equal
 from .errors import ShapeError
 from .method import Calls
 from .primitive import Context, Linearity, Primitive, R, Row, Some, Types
+from .static_arguments import Axis, as_dim, normalize_axis
 from .types import TensorType, require_float, show_shape
 
 if TYPE_CHECKING:

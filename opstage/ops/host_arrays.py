@@ -14,10 +14,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from .arguments import plain
-from .arrays import as_numpy
+from .array_conversion import as_numpy
 from .dims import DimExpr, DimFloat
 from .errors import UsageError
+from .static_arguments import plain
 from .types import EXACT, DType, as_dtype, dtype_name, require_value
 
 Array: TypeAlias = npt.NDArray[Any]

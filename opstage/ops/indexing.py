@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .arguments import plain_index
 from .dims import Dim, DimExpr, ratio, require_at_most, require_equal
 from .errors import ShapeError, nearest
 from .method import Calls
 from .primitive import Context, Effect, Linearity, Primitive, R, Row, Some, Types, no_flops
-from .rules import require_rank
+from .rule_helpers import require_rank
+from .static_arguments import plain_index
 from .types import Shape, TensorType, require_integer, require_number, require_same_dtype, show_shape
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from .arrangement import repeat_interleave
 from .dims import Dim, is_one, is_zero, prod, ratio
 from .errors import nearest
 from .primitive import R
-from .rules import axis_of, dim_of, equal_sizes, error, known, number_of, sequence_of, weighted, whole
+from .rule_helpers import axis_of, dim_of, equal_sizes, error, known, number_of, sequence_of, weighted, whole
 from .types import require_same_dtype, show_shape
 
 if TYPE_CHECKING:

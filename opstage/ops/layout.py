@@ -6,12 +6,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .arguments import Axes, InvalidStatic, ShapeLike, as_int, as_sequence, as_shape, normalize_axes, normalize_axis
 from .dims import exact_div, is_one, is_zero, prod, require_equal
 from .errors import ShapeError
 from .method import Calls
 from .primitive import Context, Ints, Kind, Linearity, Primitive, R, Row, Some, Types
-from .rules import require_rank
+from .rule_helpers import require_rank
+from .static_arguments import (
+    Axes,
+    InvalidStatic,
+    ShapeLike,
+    as_int,
+    as_sequence,
+    as_shape,
+    normalize_axes,
+    normalize_axis,
+)
 from .types import Shape, TensorType, show_shape
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from .errors import LocatedError, ShapeError, brief
 from .matmul import transposed
 from .method import Calls
 from .primitive import Context, Primitive, R, Row, Some, Types
-from .rules import add_all, placed, type_of, zeros_like
+from .rule_helpers import add_all, placed, type_of, zeros_like
 from .types import Shape, TensorType, require_float, require_same_dtype, show_shape
 
 if TYPE_CHECKING:

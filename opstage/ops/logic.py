@@ -7,10 +7,10 @@ import math
 import sys
 from typing import TYPE_CHECKING, Any, cast
 
-from .arguments import Number, ShapeLike, as_number, as_shape, only_axis
 from .method import NUMBERS, Calls, chosen_numbers
 from .primitive import Context, Kind, Primitive, R, Row, Some, Types, no_flops
-from .rules import same_shape, same_type, zeros_like
+from .rule_helpers import same_shape, same_type, zeros_like
+from .static_arguments import Number, ShapeLike, as_number, as_shape, only_axis
 from .types import (
     BOOL,
     EXACT,

@@ -6,12 +6,12 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from .arguments import as_number
 from .dims import Dim, prod, ratio, require_at_most, require_equal
 from .errors import ShapeError, nearest
 from .method import Calls
 from .primitive import Context, Effect, Primitive, R, Row, Some, Types
-from .rules import add_all, ones_like, same_type, zeros_like
+from .rule_helpers import add_all, ones_like, same_type, zeros_like
+from .static_arguments import as_number
 from .types import Shape, TensorType, require_float, require_integer, require_same_dtype, show_shape
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from .dims import Dim, Verdict, equal, prod, require_equal
 from .errors import ShapeError
 from .method import Calls
 from .primitive import Context, Kind, Linearity, Primitive, R, Row, Some, Types
-from .rules import add_all, require_rank
+from .rule_helpers import add_all, require_rank
 from .types import INT64, TensorType, require_float, require_integer, require_same_dtype, show_shape
 
 if TYPE_CHECKING:

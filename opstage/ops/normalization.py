@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .arguments import Axis
 from .dims import Dim, exact_div, prod, ratio
 from .errors import ShapeError
 from .method import Calls
 from .primitive import Context, Primitive, R, Row, Some, Types
-from .rules import same_type
+from .rule_helpers import same_type
 from .standardization import (
     affine_cotangents,
     affine_map,
@@ -36,6 +35,7 @@ from .standardization import (
     unpack,
     values_per_channel,
 )
+from .static_arguments import Axis
 from .types import Shape, TensorType, require_float, show_shape
 
 if TYPE_CHECKING:

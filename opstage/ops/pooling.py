@@ -15,12 +15,12 @@ import math
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from .arguments import IntOrTuple, InvalidStatic, Number, as_flag, as_number, as_shape, per_axis, plain_sequence
 from .dims import Dim, DimFloat, prod, require_at_most
 from .errors import ShapeError
 from .method import Calls
 from .primitive import Context, Effect, Ints, Linearity, Primitive, R, Row, Some, Types
-from .rules import zeros_like
+from .rule_helpers import zeros_like
+from .static_arguments import IntOrTuple, InvalidStatic, Number, as_flag, as_number, as_shape, per_axis, plain_sequence
 from .types import INT64, Shape, TensorType, require_float, require_integer, show_shape
 from .windows import pooled_images, require_shape, window_counts
 

@@ -11,10 +11,10 @@ from enum import Enum
 from itertools import permutations
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeAlias, TypeVar
 
-from .arguments import raise_invalid
 from .dims import Dim, DimScope
 from .errors import LocatedError, OpstageError, ProgramError
 from .infix import written
+from .static_arguments import raise_invalid
 from .types import TensorType, is_float, require_sizes, show_shape
 
 if TYPE_CHECKING:

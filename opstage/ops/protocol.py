@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .activation import ActivationOps
-from .arguments import Axes, IntOrTuple, Number, ShapeLike
 from .attention import AttentionOps
 from .collective import CollectiveOps
 from .convolution import ConvolutionOps
@@ -34,6 +33,7 @@ from .reduction import ReductionOps
 from .rounding import RoundingOps
 from .sequence import SequenceOps
 from .slicing import SlicingOps
+from .static_arguments import Axes, IntOrTuple, Number, ShapeLike
 from .transcendental import TranscendentalOps
 from .types import DType, Shape
 
@@ -72,7 +72,7 @@ class Ops(
 ):
     """An interpreter of programs over refs of type R.
 
-    A subclass supplies `bind` and the other methods of `Structure`. The ops are built on them and mean the same
+    A subclass supplies `bind` and the other methods of `DispatchInterface`. The ops are built on them and mean the same
     everywhere: a subclass that redefines an op's name raises ProgramError.
     """
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, final
 
-from .arguments import ShapeLike, as_shape
 from .errors import DtypeError, ShapeError
 from .method import Calls
 from .primitive import Effect, Primitive, R, Row, Types
-from .rules import require_rank
+from .rule_helpers import require_rank
+from .static_arguments import ShapeLike, as_shape
 from .types import DType, Shape, TensorType, as_dtype, dtype_name, require_float, require_integer
 
 if TYPE_CHECKING:

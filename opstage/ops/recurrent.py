@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .dims import require_divides
 from .primitive import R
-from .rules import dtype_error, equal_sizes, error, placed, zeros
+from .rule_helpers import dtype_error, equal_sizes, error, placed, zeros
 from .types import show_shape
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .arguments import Axes, Axis
 from .dims import Dim, prod, ratio, require_at_most
 from .method import Calls
 from .primitive import Context, Ints, Kind, Linearity, Primitive, R, Row, Some, Types
-from .rules import same_type
+from .rule_helpers import same_type
+from .static_arguments import Axes, Axis
 from .types import BOOL, INT64, DType, Shape, TensorType, is_float, require_float, require_number, show_shape
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .arguments import Number
 from .elementwise import binary_shape, pointwise
 from .method import Calls
 from .primitive import Context, Kind, Primitive, R, Row, Some, Types
-from .rules import same_type, zeros_like
+from .rule_helpers import same_type, zeros_like
+from .static_arguments import Number
 from .types import TensorType, require_float, require_integer, require_number
 
 if TYPE_CHECKING:

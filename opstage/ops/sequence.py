@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .arguments import Axes, Axis
 from .dims import Dim, is_zero, prod, ratio
 from .method import Calls
 from .primitive import Context, Ints, Linearity, Primitive, R, Row, Some, Types
 from .reduction import flops_per_element, reduced_shape
-from .rules import (
+from .rule_helpers import (
     add_all,
     at_most,
     axis_of,
@@ -26,6 +25,7 @@ from .rules import (
     whole,
     zeros,
 )
+from .static_arguments import Axes, Axis
 from .types import BOOL, INT64, TensorType, is_float, require_integer, require_number, require_same_dtype, show_shape
 
 if TYPE_CHECKING:

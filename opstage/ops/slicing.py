@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .arguments import InvalidStatic, Number, as_dim, as_int, as_number, as_sequence, normalize_axis
 from .dims import Dim, DimExpr, is_zero, require_at_most, require_equal
 from .errors import ShapeError
 from .method import Calls
 from .primitive import Context, Ints, Kind, Linearity, Primitive, R, Row, Some, Types, no_flops
-from .rules import same_type
+from .rule_helpers import same_type
+from .static_arguments import InvalidStatic, Number, as_dim, as_int, as_number, as_sequence, normalize_axis
 from .types import Shape, TensorType, require_same_dtype, require_value, show_shape
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar, final
 import numpy as np
 import optree
 
-from .arrays import as_numpy, is_table
+from .array_conversion import as_numpy, is_table
 from .dims import Dim, DimExpr, DimScope
 from .dims.scope import LARGEST_SIZE, parse_expression, parse_relations, split_outside
 from .errors import SourceLine, UsageError, brief, nearest, user_frame

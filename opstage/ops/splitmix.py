@@ -24,8 +24,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from .arguments import plain
 from .errors import UsageError
+from .static_arguments import plain
 
 Words: TypeAlias = "npt.NDArray[np.uint64]"
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .dims import Dim, prod, require_at_most, require_equal
 from .errors import ShapeError
 from .primitive import Context, R
-from .rules import corrected_mean
+from .rule_helpers import corrected_mean
 from .types import Shape, TensorType, require_float, require_same_dtype, show_shape
 
 if TYPE_CHECKING:

@@ -10,12 +10,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .advanced_indexing import take_along_axis
-from .arguments import Axes
 from .arrangement import moveaxis
 from .dims import Dim, is_zero, prod, ratio
 from .primitive import R
-from .rules import at_most, axes_of, axis_of, corrected_mean, dtype_error, error, int_of, placed, type_of, whole, zeros
+from .rule_helpers import (
+    at_most,
+    axes_of,
+    axis_of,
+    corrected_mean,
+    dtype_error,
+    error,
+    int_of,
+    placed,
+    type_of,
+    whole,
+    zeros,
+)
 from .sequence import bincount, segment_count, segment_sum, sort
+from .static_arguments import Axes
 from .types import BOOL, INT64, require_float, show_shape
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from .arguments import InvalidStatic
-from .arrays import as_numpy
+from .array_conversion import as_numpy
 from .dims import Dim, DimExpr, Verdict, at_most, maximum, minimum, require_at_most
 from .errors import ProgramError, ShapeError
+from .static_arguments import InvalidStatic
 from .types import show_shape
 
 

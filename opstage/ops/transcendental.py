@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .elementwise import pointwise
 from .method import Calls
 from .primitive import Context, Kind, Primitive, R, Row, Some, Types
-from .rules import add_all, ones_like, same_type, zeros_like
+from .rule_helpers import add_all, ones_like, same_type, zeros_like
 from .types import TensorType, require_float
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Any, final
 import numpy as np
 import optree
 
-from .arrays import as_numpy
+from .array_conversion import as_numpy
 from .errors import DtypeError, ProgramError, ShapeError, UsageError
 from .primitive import R
 from .protocol import Ops

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from .arguments import IntOrTuple, InvalidStatic, per_axis
 from .dims import Dim, exact_div, floor_div, prod, require_at_most, require_equal
 from .errors import ShapeError
 from .primitive import R
-from .rules import dim_of, equal_sizes, error, int_of, sequence_of, valid
+from .rule_helpers import dim_of, equal_sizes, error, int_of, sequence_of, valid
+from .static_arguments import IntOrTuple, InvalidStatic, per_axis
 from .types import Shape, TensorType, show_shape
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from functools import partial
 from numbers import Real
 from typing import Any
 
-from ..ops.arguments import plain, plain_sequence
 from ..ops.errors import UsageError, nearest
+from ..ops.static_arguments import plain, plain_sequence
 
 
 def as_real(value: Any) -> float | Fraction | None:

@@ -19,8 +19,8 @@ from ..interpreters.graph.cpu.cost import Work, works
 from ..interpreters.graph.executor import CpuExecutor
 from ..ops import derived, transform
 from ..ops.activation import GELU_GRAD, SILU_GRAD
+from ..ops.dispatch import Region
 from ..ops.primitive import Primitive, R, Static
-from ..ops.structure import Region
 from ..ops.types import TensorType
 from ..optim.optimizer import Optimizer
 from ..training.trainer import ScalarTrainer

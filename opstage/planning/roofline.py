@@ -13,8 +13,8 @@ from ..interpreters.graph.cpu.plan import ControlStep, CpuPlan, HostStep
 from ..interpreters.graph.outline import phase_of
 from ..interpreters.shape_check.allocations import KernelRun
 from ..ops.body import Equation
+from ..ops.dispatch import Region
 from ..ops.primitive import Kind, Primitive
-from ..ops.structure import Region
 from ..ops.types import TensorType
 from ..training.memory import StepMemory
 from ..transforms.cond import SWITCH

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, final
 
 from ..interpreters.graph.outline import PHASES, UPDATE
 from ..interpreters.shape_check.peak_memory import PeakMemory
-from ..ops.amounts import show_bytes
+from ..ops.readable_amounts import show_bytes
 from ..options import Options
 from ..training.memory import StepMemory
 from ..transforms.scan import SCAN

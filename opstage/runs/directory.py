@@ -26,7 +26,7 @@ from ..data import Dataset
 from ..data.preparation import Preparation
 from ..files import NO_LINK, TEMPORARY, Document, WriteError, make_folder, write_file
 from ..ops.errors import DtypeError, MeshError, ProgramError, RangeError, ShapeError, UnsupportedError, UsageError
-from ..tensors import read_bytes
+from ..safetensors_files import read_bytes
 from ..threads import tell_in_child
 
 CONFIG = "config.toml"

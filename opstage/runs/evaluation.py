@@ -14,7 +14,6 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from ..api import check
-from ..arguments import batch_arguments
 from ..data import Batches
 from ..interpreters.graph.recorder import Recorder
 from ..interpreters.shape_check.finding import Finding
@@ -27,6 +26,7 @@ from ..ops.spec import as_specs, sized
 from ..ops.trees import Structure, flatten, unflatten
 from ..ops.types import TensorType, as_dtype, dtype_name
 from ..options import Options
+from ..program_arguments import batch_arguments
 from ..training.loss_reduction import Divisor, loss_reduction, means
 from ..training.predictor import input_specs
 from ..training.sizes import sample_sizes

@@ -16,10 +16,10 @@ from ..data import Dataset, from_arrays, from_frame
 from ..data.memory_map import as_rows
 from ..models import Model
 from ..models.model import name_of
-from ..ops.arguments import plain
-from ..ops.arrays import is_table
+from ..ops.array_conversion import is_table
 from ..ops.errors import UsageError, a_type, nearest
 from ..ops.spec import Spec
+from ..ops.static_arguments import plain
 from ..ops.tracebacks import called_by_users
 from ..optim import Optimizer
 from ..options import Options

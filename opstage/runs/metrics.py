@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from ..files import NO_LINK, Document, WriteError, write_file
 from ..pages import render
-from ..tensors import read_bytes
+from ..safetensors_files import read_bytes
 
 Line: TypeAlias = dict[str, Any]
 

@@ -24,6 +24,7 @@ from ..models.model import MAKE, models_in, name_of
 from ..ops.errors import OpstageError, UsageError, a_type, brief, nearest
 from ..ops.spec import Shapes, declared
 from ..ops.trees import flatten, paths
+from ..safetensors_files import read_bytes
 from ..source_files import (
     Refusal,
     declaring,
@@ -36,7 +37,6 @@ from ..source_files import (
     refusal,
     source_root,
 )
-from ..tensors import read_bytes
 from .directory import RUN, SOURCE, RunDirectory, run_document
 from .evaluation import require_batch
 

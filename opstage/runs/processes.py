@@ -20,9 +20,9 @@ import numpy as np
 from ..compiler.native.pool import workers
 from ..distributed.fabric import Fabric
 from ..distributed.processes import require_hosted
-from ..ops.amounts import show_size
 from ..ops.errors import UsageError
 from ..ops.mesh import Mesh, mesh_of
+from ..ops.readable_amounts import show_size
 from ..training.fit import EpochResult, Position, Saver
 from ..training.state import OptimizerState
 from .directory import THREADS, versions_here

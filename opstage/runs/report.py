@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..config import read_toml, toml_literal
-from ..ops.amounts import show_size
 from ..ops.errors import UsageError, brief
+from ..ops.readable_amounts import show_size
 from ..pages import render
 from .directory import CONFIG, METRICS, RUN, UNSCALED, read_run, show_digest
 from .metrics import Curve, Curves, Panel, data_uri, panel_svg, read_metrics, show_value

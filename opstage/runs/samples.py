@@ -23,7 +23,7 @@ from ..ops.errors import UsageError
 from ..ops.splitmix import require_seed, site_of, stream_key, uniform_bits
 from ..ops.trees import flatten, paths, unflatten
 from ..options import Options, options_of
-from ..tensors import read_tensors
+from ..safetensors_files import read_tensors
 from ..training import checkpoint as checkpoint
 from ..training.finite import NotFiniteError, first_not_finite
 from ..training.snapshot import require_fit

@@ -9,7 +9,6 @@ from typing import Any, final
 
 import numpy as np
 
-from ..arguments import batch_arguments
 from ..config import spelled
 from ..data import Dataset, Loader, train_test_split
 from ..data.file import array_names, is_array_folder, read_arrays
@@ -38,6 +37,7 @@ from ..models import Model, Recipe
 from ..ops.errors import OpstageError, UsageError, brief, shown
 from ..ops.loss import IGNORED
 from ..ops.spec import Spec
+from ..program_arguments import batch_arguments
 from ..training.predictor import input_specs
 from .directory import data_digest
 from .settings import DataSettings, Settings

@@ -13,7 +13,7 @@ from ..data.preparation import Preparation
 from ..models import Model, Recipe
 from ..ops.errors import UsageError
 from ..ops.mesh import mesh_of
-from ..ops.places import Places
+from ..ops.tied_parameters import Places
 from ..optim import Optimizer
 from ..optim.groups import flags_by_rules
 from ..options import Options

@@ -23,7 +23,7 @@ from ..interop.onnx.export import model_of
 from ..interop.weights import export_weights, write_state_dict
 from ..interpreters.graph import Graph
 from ..models import Model
-from ..ops.arrays import is_table
+from ..ops.array_conversion import is_table
 from ..ops.dims import evaluate
 from ..ops.errors import OpstageError, UsageError, a_type, brief, is_installed, nearest, printable
 from ..ops.tracebacks import called_by_users

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, final
 
 import numpy as np
 
-from ..arguments import with_train
-from ..ops.arrays import as_numpy
+from ..ops.array_conversion import as_numpy
 from ..ops.errors import ProgramError, UsageError
 from ..ops.trees import Structure, flatten, lists_as_arrays, unflatten
 from ..ops.types import TensorType, dtype_name
 from ..optim.hyperparameters import keep, require_count
 from ..options import Options
+from ..program_arguments import with_train
 from ..transforms.base_program import BaseProgram
 from ..transforms.interpreter import BaseInterpreter
 from .loss_reduction import DIVISOR, Divisor, LossReduction, LossReductions, called, counts, is_state, with_state

@@ -22,7 +22,7 @@ import numpy as np
 from ..files import DISK, TEMPORARY, Disk, Document, make_folder, write_file
 from ..ops.errors import UsageError, a_type
 from ..optim import Optimizer
-from ..tensors import decode, in_order, map_tensors, read_bytes, size_of, stream
+from ..safetensors_files import decode, in_order, map_tensors, read_bytes, size_of, stream
 from .callback import Callback, require_restorable
 from .finite import require_finite_values
 from .snapshot import Array, Snapshot, from_document, take_snapshot, to_document

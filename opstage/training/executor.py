@@ -11,12 +11,12 @@ from typing import Any, final
 import numpy as np
 
 from ..api import put_all
-from ..arguments import argument_paths, with_train
 from ..ops.errors import DeviceError, LocatedError
 from ..ops.trees import Structure, flatten, lists_as_arrays, unflatten
 from ..optim import Optimizer
 from ..optim.hyperparameters import require_reals
 from ..options import Options
+from ..program_arguments import argument_paths, with_train
 from ..transforms.base_program import BaseProgram, Identity
 from .accumulate import Accumulate, GradientAccumulation, Microbatches
 from .commit import Commit, uninterrupted

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from itertools import count, islice
 from typing import Any, Protocol, final
 
-from ..arguments import batch_arguments
 from ..data import Batches, Loader, Prefetch, bind
 from ..ops.errors import UsageError, brief
 from ..ops.tracebacks import called_by_users
 from ..optim import Optimizer
 from ..optim.hyperparameters import require_count, require_positive
 from ..optim.schedule import Schedule
+from ..program_arguments import batch_arguments
 from .callback import Callback, Loop, require_metrics, require_names
 from .commit import uninterrupted
 from .finite import require_finite_loss, require_finite_numbers, require_finite_values

@@ -14,12 +14,12 @@ from ..files import suffix_of
 from ..interpreters.shape_check.contract import Contract
 from ..interpreters.shape_check.finding import Finding
 from ..ops.errors import LocatedError, OpstageError, UsageError, nearest
-from ..ops.places import Places
 from ..ops.spec import Spec, as_specs, shapes_as_specs
+from ..ops.tied_parameters import Places
 from ..ops.trees import flatten
 from ..ops.types import as_dtype
 from ..options import Options, options_of
-from ..tensors import TensorHeader, read_header
+from ..safetensors_files import TensorHeader, read_header
 from .checkpoint import MANIFEST, tensors_file
 
 # Data -----------------------------------------------------------------------------------------------------------------

@@ -15,10 +15,10 @@ from ..interpreters.graph.recorder import record
 from ..interpreters.shape_check.allocations import KernelRun, MemoryOps
 from ..interpreters.shape_check.peak_memory import AllocationTrace, Formula, MemoryKind, PeakMemory
 from ..models import Model
-from ..ops.amounts import parse_bytes, show_bytes
 from ..ops.dims import DimScope
 from ..ops.errors import ShapeError, UsageError, a_type
 from ..ops.host_arrays import DEVICE_DTYPES, no_wire_form
+from ..ops.readable_amounts import parse_bytes, show_bytes
 from ..ops.spec import Spec, sized
 from ..ops.trees import flatten
 from ..ops.types import EXACT, TensorType, as_dtype

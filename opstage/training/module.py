@@ -10,10 +10,10 @@ from typing import Any, final
 import numpy as np
 
 from ..init import Declaration, Initialiser, Plan, build
-from ..ops.arguments import plain
 from ..ops.errors import UsageError, a_type
 from ..ops.hints import Renamed
-from ..ops.places import Places
+from ..ops.static_arguments import plain
+from ..ops.tied_parameters import Places
 from ..ops.trees import flatten
 from ..ops.types import TensorType
 from ..optim import Optimizer

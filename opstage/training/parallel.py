@@ -18,11 +18,11 @@ from typing_extensions import override
 from ..distributed.replication import Varying, VaryingRef
 from ..ops.collective import all_mean
 from ..ops.dims import DimScope, Verdict, equal, ratio
+from ..ops.dispatch import Quietly
 from ..ops.errors import MeshError, OpstageError, UsageError
 from ..ops.mesh import ALONE, Mesh
 from ..ops.protocol import Aux, loss_and_aux
 from ..ops.spec import Spec
-from ..ops.structure import Quietly
 from ..ops.trees import Structure, flatten, unflatten
 from ..ops.types import FLOAT32, TensorType, dtype_name
 from ..transforms.interpreter import Refs

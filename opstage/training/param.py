@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ..init import Placement
-from ..ops.arrays import as_numpy
+from ..ops.array_conversion import as_numpy
 from ..ops.errors import DtypeError, OpstageError, ShapeError, UsageError
 from ..ops.hints import Renamed
 from ..ops.host_arrays import as_array
-from ..ops.places import identified
+from ..ops.tied_parameters import identified
 from ..ops.types import FLOAT32, FLOAT64, DType, as_dtype, dtype_name, is_float, show_shape
 from ..threads import holding
 from ..transforms.interpreter import BaseInterpreter
@@ -64,7 +64,7 @@ class _Value:
 class Param(Renamed):
     """A value that training changes, whether it takes a gradient, and a name for messages.
 
-    It is one parameter wherever it is: at two places of a tree it ties them, see `ops.places`.
+    It is one parameter wherever it is: at two places of a tree it ties them, see `ops.tied_parameters`.
 
     The value stands on the host, and as a *mirror* on the interpreter that used it last: a training loop works on the
     mirror alone, and the host copy is made when someone asks for `value`, and given up when the mirror is newer. A new

@@ -1,7 +1,7 @@
 """Trees of parameters: making, reading, writing and casting them, and one plain SGD step of a whole tree.
 
-A Param at several places of a tree is one parameter (`ops.places`): it has one flag, one value and one gradient, and
-results for it are one object at all of its places.
+A Param at several places of a tree is one parameter (`ops.tied_parameters`): it has one flag, one value and one
+gradient, and results for it are one object at all of its places.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from ..init import Declaration, Plan
 from ..init.plan import place
 from ..interpreters.registry import make_interpreter
 from ..interpreters.shape_check.finding import Finding
-from ..ops.arrays import as_numpy
+from ..ops.array_conversion import as_numpy
 from ..ops.errors import ShapeError, UsageError
 from ..ops.host_arrays import owner_of
-from ..ops.places import Places
+from ..ops.tied_parameters import Places
 from ..ops.trees import align, flatten, paths, show_path, structure_paths, unflatten
 from ..ops.types import as_dtype, dtype_name, is_float, show_shape
 from ..optim.descent import Sgd
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 # Arrays that share memory at two places of a tree ---------------------------------------------------------------------
 #
-# A `Param` is one parameter wherever it is (`ops.places`). An array is a value that a parameter copies, so one array at
-# two places may be meant as one tied parameter or as two with the same initial value. It is rejected or reported, never
-# guessed.
+# A `Param` is one parameter wherever it is (`ops.tied_parameters`). An array is a value that a parameter copies, so one
+# array at two places may be meant as one tied parameter or as two with the same initial value. It is rejected or
+# reported, never guessed.
 
 RULE = "shared-array"
 FIX = "make one Param of it and put that at both places for one parameter, or give one of them a copy for two"

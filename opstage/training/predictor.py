@@ -10,18 +10,18 @@ from typing import Any, final
 
 import numpy as np
 
-from ..arguments import batch_arguments
 from ..compilation import record
 from ..interpreters.graph import Graph
 from ..interpreters.shape_check.contract import Contract
 from ..models import Model
-from ..ops.arguments import plain
-from ..ops.arrays import as_numpy
+from ..ops.array_conversion import as_numpy
 from ..ops.dims import DimScope
 from ..ops.errors import UsageError, brief, nearest
 from ..ops.spec import Spec, as_specs, lists_by_specs
+from ..ops.static_arguments import plain
 from ..ops.trees import Structure, flatten, lists_as_arrays, structure_paths, unflatten
 from ..ops.types import as_dtype, is_float
+from ..program_arguments import batch_arguments
 from .executor import PreparedProgram
 from .trainer import ScalarTrainer
 

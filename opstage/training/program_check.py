@@ -9,7 +9,6 @@ from typing import Any, final
 
 from .. import compilation
 from ..api import check
-from ..arguments import with_train
 from ..interpreters.graph import Graph
 from ..interpreters.graph.recorder import record
 from ..interpreters.shape_check.check import with_captured
@@ -24,6 +23,7 @@ from ..ops.spec import Shapes, Spec, as_specs, sized
 from ..ops.types import FLOAT32, TensorType, as_dtype, is_float
 from ..optim import Optimizer
 from ..options import Options
+from ..program_arguments import with_train
 from .parameters import shared_findings
 from .step import Clip
 from .validate import PlannedStep, parameter_specs, report_on, training_step

@@ -26,6 +26,7 @@ from .. import optim
 from ..api import owned
 from ..init import Constant
 from ..interpreters.immediate import make_imperative
+from ..ops.dispatch import Quietly
 from ..ops.errors import (
     DeviceError,
     DtypeError,
@@ -39,7 +40,6 @@ from ..ops.errors import (
 from ..ops.primitive import Primitive, Static
 from ..ops.protocol import OPS
 from ..ops.spec import Spec
-from ..ops.structure import Quietly
 from ..ops.tracebacks import called_by_users
 from ..ops.types import DType, dtype_name, is_float, show_shape
 from ..optim import Optimizer

@@ -13,14 +13,14 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from ..api import owned
-from ..ops.arguments import plain
 from ..ops.dims import require_equal
+from ..ops.dispatch import Quietly
 from ..ops.errors import DtypeError, OpstageError, ProgramError, ShapeError, UsageError, a_type
 from ..ops.hints import Renamed
 from ..ops.infix import Infix
 from ..ops.primitive import Primitive, Static
 from ..ops.splitmix import site_of
-from ..ops.structure import Quietly
+from ..ops.static_arguments import plain
 from ..ops.tracebacks import called_by_users
 from ..ops.trees import no_ref
 from ..ops.types import INT64, DType, TensorType, dtype_name, is_float, show_shape

@@ -16,9 +16,9 @@ from ..api import owned, snapshot
 from ..distributed.ranks import on_mesh
 from ..init import Constant
 from ..interpreters.registry import make_interpreter
-from ..ops.arrays import as_numpy
+from ..ops.array_conversion import as_numpy
 from ..ops.errors import UsageError, a_type
-from ..ops.places import Places
+from ..ops.tied_parameters import Places
 from ..ops.trees import align, flatten, lists_as_arrays, show_path, structure_paths, unflatten
 from ..ops.types import DType, Shape, TensorType, is_float
 from ..optim import Optimizer, Slot

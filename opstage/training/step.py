@@ -18,9 +18,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias, TypeVar, final
 
 from ..ops.errors import ProgramError, ShapeError
-from ..ops.places import Places
 from ..ops.primitive import R
 from ..ops.protocol import is_ours, loss_and_aux
+from ..ops.tied_parameters import Places
 from ..ops.trees import Structure, first_difference, flatten, structure_paths, unflatten
 from ..ops.types import dtype_name, show_shape
 from ..optim import Optimizer

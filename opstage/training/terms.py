@@ -27,16 +27,16 @@ from ..interpreters.graph.recorder import Recorder, record
 from ..ops.body import Body, Equation
 from ..ops.catalogue import own
 from ..ops.dims import Dim, DimExpr, DimFloat, DimScope, substitute
+from ..ops.dispatch import VARY_LIKE, Region
 from ..ops.elementwise import SCALE
 from ..ops.errors import ProgramError
 from ..ops.logic import FULL
 from ..ops.mesh import Mesh
 from ..ops.normalization import BATCH_NORM
 from ..ops.primitive import Primitive
-from ..ops.structure import VARY_LIKE, Region
 from ..ops.trees import Structure, unflatten
 from ..ops.types import INT64, TensorType, is_float
-from ..transforms.control import CONTROL, bodies_of
+from ..transforms.control_flow import CONTROL, bodies_of
 from ..transforms.derivatives import vjp
 from ..transforms.tracer import constants, evaluate
 from ..transforms.transposition import is_linear

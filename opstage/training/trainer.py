@@ -13,7 +13,6 @@ from typing import Any, final
 import numpy as np
 
 from .. import optim
-from ..arguments import BatchArguments, batch_arguments
 from ..distributed.ranks import Ranks
 from ..interpreters.shape_check.report import Report
 from ..ops.errors import UsageError
@@ -24,6 +23,7 @@ from ..ops.trees import flatten
 from ..optim import Optimizer
 from ..optim.groups import MovedParameter, group_table
 from ..options import Options, options_of
+from ..program_arguments import BatchArguments, batch_arguments
 from ..transforms.interpreter import BaseInterpreter
 from .accumulate import Accumulate, as_accumulate
 from .commit import exclusive

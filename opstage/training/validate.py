@@ -14,7 +14,6 @@ import numpy as np
 from typing_extensions import override
 
 from .. import optim
-from ..arguments import BatchArguments, argument_paths, batch_arguments, with_train
 from ..data.dataset import Dataset
 from ..data.loader import order
 from ..interpreters.shape_check.check import check_base_program, unusable, with_captured
@@ -22,17 +21,18 @@ from ..interpreters.shape_check.contract import Contract
 from ..interpreters.shape_check.finding import Finding
 from ..interpreters.shape_check.lint_subject import StepRoles
 from ..interpreters.shape_check.report import Report
-from ..ops.arrays import as_numpy
+from ..ops.array_conversion import as_numpy
 from ..ops.dims import prod
 from ..ops.errors import OpstageError, ProgramWarning, UsageError, ValidationError, nearest
 from ..ops.mesh import ALONE, Mesh, mesh_of
-from ..ops.places import Places, identified, is_identified
 from ..ops.spec import Spec, as_specs, shapes_as_specs
+from ..ops.tied_parameters import Places, identified, is_identified
 from ..ops.trees import flatten, leaf, map_leaves, paths, unflatten
 from ..ops.types import DType, as_dtype, dtype_name, is_float
 from ..optim import Optimizer
 from ..optim.optimizer import Slot
 from ..options import Options, options_of
+from ..program_arguments import BatchArguments, argument_paths, batch_arguments, with_train
 from .parallel import DataParallel, shared_out
 from .parameters import requires_grad_flags, shared_arrays, shared_findings
 from .sharding import DATA, Sharding, is_in_parts, is_shared

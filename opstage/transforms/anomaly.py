@@ -13,7 +13,7 @@ from ..ops.errors import LocatedError, SourceLine, user_frame
 from ..ops.primitive import Primitive, R, Static
 from ..ops.spec import Spec, as_specs
 from ..options import Options
-from .control import CONTROL
+from .control_flow import CONTROL
 from .interpreter import BaseInterpreter
 from .transparent import Transparent
 

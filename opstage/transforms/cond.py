@@ -15,7 +15,7 @@ from ..ops.dims import Dim, maximum
 from ..ops.errors import DtypeError, ProgramError, RangeError, ShapeError, a_type
 from ..ops.primitive import Context, Cost, Primitive, R, Static
 from ..ops.protocol import Ops
-from ..ops.rules import require_same_type, type_of
+from ..ops.rule_helpers import require_same_type, type_of
 from ..ops.trees import first_difference, flatten, structure_paths, unflatten
 from ..ops.types import BOOL, TensorType, dtype_name
 from .forward_mode import ForwardMode

@@ -15,14 +15,14 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from ..ops.catalogue import register
+from ..ops.dispatch import Quietly
 from ..ops.errors import DtypeError, LocatedError, ProgramError, ShapeError, UsageError, a_type
 from ..ops.primitive import Context, Effect, Jvp, Primitive, Static, Vjp
 from ..ops.protocol import Ops, Ref
-from ..ops.rules import require_same_type, type_of
-from ..ops.structure import Quietly
+from ..ops.rule_helpers import require_same_type, type_of
 from ..ops.tracebacks import called_by_users
 from ..ops.types import TensorType, dtype_name, show_shape
-from .control import every_primitive
+from .control_flow import every_primitive
 from .interpreter import Interpreter, on_refs
 from .tracer import DEFINITION, Tracer, constants, evaluate
 from .transposition import Forward, jvp_from_vjp, vjp_from_jvp

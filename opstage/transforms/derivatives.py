@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from itertools import compress, islice
 from typing import Any
 
+from ..ops.dispatch import Quietly
 from ..ops.errors import ProgramError, ShapeError
-from ..ops.structure import Quietly
 from ..ops.trees import Structure, a_kind_of, flatten, if_list, unflatten
 from ..ops.types import dtype_name, show_shape
 from .forward_mode import ForwardMode

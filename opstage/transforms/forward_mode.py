@@ -8,9 +8,9 @@ from typing import Any, Generic, final
 
 from typing_extensions import override
 
+from ..ops.dispatch import Quietly
 from ..ops.errors import ProgramError
 from ..ops.primitive import Primitive, R, Static
-from ..ops.structure import Quietly
 from .interpreter import Holding, Interpreter, Wrapper
 from .tape import Node, Record, Tape
 

@@ -16,12 +16,12 @@ from typing_extensions import override
 
 from ..ops.body import Body, Equation
 from ..ops.catalogue import CHEAP, own
+from ..ops.dispatch import Region
 from ..ops.elementwise import DIV
 from ..ops.errors import OpstageError, ProgramError
 from ..ops.logic import FULL
 from ..ops.primitive import NO_STATIC, Context, Kind, Primitive, R, Static, distinct
 from ..ops.protocol import Ops
-from ..ops.structure import Region
 from ..ops.types import DType, TensorType
 from .interpreter import BaseInterpreter, Interpreter, Variable
 from .tape import Tape

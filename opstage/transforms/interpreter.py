@@ -19,13 +19,13 @@ from typing_extensions import override
 from ..init.schemes import Elementary
 from ..ops.body import Body
 from ..ops.dims import Dim
+from ..ops.dispatch import Cursor, Quietly
 from ..ops.errors import LocatedError, ProgramError, UnsupportedError, brief
 from ..ops.hints import add_hint
 from ..ops.infix import Infix
 from ..ops.mesh import Mesh
 from ..ops.primitive import Primitive, R, Static
 from ..ops.protocol import Ops, is_ours
-from ..ops.structure import Cursor, Quietly
 from ..ops.trees import Structure, flatten, no_ref, unflatten
 from ..ops.types import EXACT, DType, Shape, TensorType, dtype_name
 

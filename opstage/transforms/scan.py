@@ -10,18 +10,18 @@ from typing import Any, NamedTuple, TypeAlias, cast, final
 
 from typing_extensions import override
 
-from ..ops.arguments import InvalidStatic, as_dim
 from ..ops.body import Body, Equation, ScanParameters, with_opened
 from ..ops.dims import Dim, require_at_most, require_equal
+from ..ops.dispatch import Quietly
 from ..ops.elementwise import ADD
 from ..ops.errors import ProgramError, ShapeError, a_type
 from ..ops.layout import PERMUTE, TRANSPOSE2D
 from ..ops.matmul import MATMUL
 from ..ops.primitive import Context, Cost, Kind, Primitive, R, Static
 from ..ops.protocol import Ops
-from ..ops.rules import add_all, require_same_type, type_of
+from ..ops.rule_helpers import add_all, require_same_type, type_of
 from ..ops.slicing import SLICE
-from ..ops.structure import Quietly
+from ..ops.static_arguments import InvalidStatic, as_dim
 from ..ops.trees import first_difference, flatten, structure_paths, unflatten
 from ..ops.types import TensorType, dtype_name, show_shape
 from .forward_mode import ForwardMode

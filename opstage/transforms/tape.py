@@ -14,11 +14,11 @@ from typing import Any, Generic, TypeAlias, final
 from typing_extensions import override
 
 from ..ops.dims import Dim, Verdict, at_most, is_zero
+from ..ops.dispatch import RULE, Quietly, Region
 from ..ops.elementwise import ADD
 from ..ops.errors import ProgramError
 from ..ops.primitive import NO_STATIC, Context, Kind, Primitive, R, Static
 from ..ops.slicing import SLICE
-from ..ops.structure import RULE, Quietly, Region
 from ..ops.types import DType, Shape, TensorType
 from .interpreter import Holding, Interpreter, Wrapper
 

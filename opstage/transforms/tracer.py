@@ -14,7 +14,7 @@ from ..ops.errors import LocatedError, ProgramError, SourceLine, user_frame
 from ..ops.host_arrays import as_array
 from ..ops.infix import Infix
 from ..ops.primitive import Primitive, R, Static
-from ..ops.rules import type_of
+from ..ops.rule_helpers import type_of
 from ..ops.trees import no_ref
 from ..ops.types import INT64, DType, TensorType, as_dtype
 from .interpreter import BaseInterpreter, Interpreter, Variable, Wrapper

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from ..init.schemes import Elementary
-from ..ops.arrays import as_numpy
+from ..ops.array_conversion import as_numpy
 from ..ops.errors import SourceLine, UnsupportedError, user_frame
 from ..ops.host_arrays import require_numbers
 from ..ops.mesh import Mesh

@@ -12,12 +12,12 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from ..ops.body import Body, Equation
+from ..ops.dispatch import Quietly
 from ..ops.elementwise import ADD, DIV, MUL, NEG, SCALE, SUB
 from ..ops.errors import ProgramError
 from ..ops.logic import CAST, FULL, SELECT
 from ..ops.primitive import Context, Jvp, Linearity, Primitive, Vjp
-from ..ops.rules import type_of
-from ..ops.structure import Quietly
+from ..ops.rule_helpers import type_of
 from ..ops.types import TensorType, is_float
 from .tracer import Tracer, constants, evaluate
 

@@ -13,11 +13,11 @@ from typing_extensions import override
 
 from ..ops.body import WhileParameters
 from ..ops.dims import Dim
+from ..ops.dispatch import Quietly
 from ..ops.errors import ProgramError, RangeError, ShapeError, SourceLine, UnsupportedError, a_type
 from ..ops.primitive import Context, Cost, Primitive, R, Static
 from ..ops.protocol import Ops
-from ..ops.rules import require_same_type, type_of
-from ..ops.structure import Quietly
+from ..ops.rule_helpers import require_same_type, type_of
 from ..ops.trees import first_difference, flatten, structure_paths, unflatten
 from ..ops.types import BOOL, INT64, TensorType, is_float
 from .derivatives import run_row_on_tape

@@ -11,14 +11,14 @@ import numpy as np
 from ..analysis.intervals import bounds as interval_bounds
 from ..analysis.relaxations import bounds as linear_bounds
 from ..api import execute
-from ..arguments import called_with, with_arrays
-from ..ops.arrays import as_numpy
+from ..ops.array_conversion import as_numpy
 from ..ops.errors import UsageError
 from ..ops.spec import Spec
 from ..ops.tracebacks import called_by_users
 from ..ops.transform import Box, is_box, map_boxes
 from ..ops.types import DType, as_dtype
 from ..options import Options, options_of
+from ..program_arguments import called_with, with_arrays
 from ..transforms.base_program import Identity
 
 Method: TypeAlias = Literal["interval", "crown"]

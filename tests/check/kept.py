@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from opstage import Options
-from opstage.arguments import with_train
 from opstage.init import build
 from opstage.interpreters.registry import make_interpreter
 from opstage.models import Model
 from opstage.ops.trees import map_leaves
+from opstage.program_arguments import with_train
 from opstage.transforms.derivatives import run_on_tape
 from tests.memory.measured import batch_of
 

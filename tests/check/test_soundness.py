@@ -13,12 +13,12 @@ from hypothesis import given, settings
 
 import opstage
 from opstage import Options, Spec
-from opstage.arguments import with_train
 from opstage.init import build
 from opstage.interpreters.shape_check.finding import Finding
 from opstage.models import model as shipped_model
 from opstage.models.model import MODELS, Model
 from opstage.ops.errors import OpstageError, UsageError
+from opstage.program_arguments import with_train
 from tests.check.buggy import BUGS, Bug
 from tests.check.buggy.bug import step_report
 from tests.property.test_symbolic_shapes import Program, symbolic_programs, verdicts_come_true

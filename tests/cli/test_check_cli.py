@@ -17,7 +17,7 @@ import pytest
 from opstage.cli.check.checks import check_user
 from opstage.cli.check.request import Asked, Request
 from opstage.interpreters.shape_check.formats.document import CheckOutcome
-from opstage.tensors import encode
+from opstage.safetensors_files import encode
 from tests.cli.conftest import Command
 
 MODEL = """

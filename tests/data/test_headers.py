@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from opstage import Spec, UsageError
-from opstage.tensors import encode, read_header, read_tensors
+from opstage.safetensors_files import encode, read_header, read_tensors
 from opstage.training.headers import array_headers, check_checkpoint, check_data
 
 TENSORS = {"a.w": np.zeros((3, 4), np.float32), "b": np.ones(5, np.int64), "m": np.zeros((), bool)}

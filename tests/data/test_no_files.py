@@ -23,7 +23,7 @@ from opstage.interpreters.graph import Graph
 from opstage.ops.errors import UsageError
 from opstage.runs.samples import load_gpt
 from opstage.runs.settings import configure
-from opstage.tensors import read_header, read_tensors
+from opstage.safetensors_files import read_header, read_tensors
 from opstage.training import checkpoint
 from opstage.training.weights import read_state_dict, read_weights
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from opstage.ops.body import Body, Equation
 from opstage.ops.collective import ALL_MAX, ALL_REDUCE, REDUCE_SCATTER, SHARD, VARY
-from opstage.transforms.control import bodies_of
+from opstage.transforms.control_flow import bodies_of
 
 _KEEPS_THE_TYPE = (VARY, ALL_REDUCE, ALL_MAX)
 

@@ -18,7 +18,7 @@ from opstage import Options, UsageError, optim
 from opstage.distributed.processes import world
 from opstage.files import Disk, WriteError
 from opstage.runs.processes import DisagreementError, written_together
-from opstage.tensors import stream
+from opstage.safetensors_files import stream
 from opstage.training import checkpoint
 from opstage.training.state import OptimizerState
 from opstage.training.trainer import ScalarTrainer

@@ -70,7 +70,7 @@ BENEATH = {
     "opstage.onnx.trainable.Config",
     "opstage.onnx.trainable.trainable",
     "opstage.ops.splitmix.splitmix64",
-    "opstage.tensors.encode",
+    "opstage.safetensors_files.encode",
     "opstage.torch.trainable.Config",
     "opstage.torch.trainable.trainable",
     "opstage.training.fit.fit",

@@ -19,9 +19,9 @@ import opstage
 import opstage.onnx
 import opstage.torch
 from opstage import Options, Spec, callbacks, data, facts, init, optim, testing, transform
-from opstage.arguments import batch_arguments
 from opstage.interpreters import graph
 from opstage.ops import dims
+from opstage.program_arguments import batch_arguments
 from opstage.training import checkpoint, memory
 from tests.conformance.raises import stated
 from tests.docs.test_api_pages import public

@@ -10,7 +10,6 @@ import pytest
 
 import opstage
 from opstage import Options, Param, Session, ShapeError, Spec, UsageError, init
-from opstage.arguments import Program
 from opstage.interpreters.eager_cpu import NumpyOps
 from opstage.interpreters.graph import Graph, Recorder
 from opstage.interpreters.graph.compiled import CompiledOps
@@ -25,6 +24,7 @@ from opstage.ops.splitmix import splitmix64
 from opstage.ops.trees import flatten, unflatten
 from opstage.ops.types import TensorType
 from opstage.options import MatmulPrecision
+from opstage.program_arguments import Program
 from opstage.training.parameters import make_params
 from opstage.training.session_tape import NatRef, NatVecRef
 from opstage.transforms.tape import Node

@@ -17,8 +17,8 @@ import pytest
 
 from opstage import Options
 from opstage.interpreters.registry import make_interpreter
+from opstage.ops.dispatch import Quietly
 from opstage.ops.primitive import Primitive, Static
-from opstage.ops.structure import Quietly
 from opstage.training.session import Session
 from opstage.transforms.derivatives import value_and_grad
 from opstage.transforms.tape import Tape

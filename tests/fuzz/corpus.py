@@ -21,7 +21,7 @@ from opstage.ops.trees import flatten, paths
 from opstage.ops.types import FLOAT32, INT64, TensorType
 from opstage.runs.run import train
 from opstage.runs.settings import configure
-from opstage.tensors import encode
+from opstage.safetensors_files import encode
 from opstage.training.program_check import record_model
 
 ROWS = 12

@@ -27,9 +27,9 @@ from opstage.files import Document
 from opstage.interpreters.graph import Graph
 from opstage.interpreters.graph.text import large_constants, parse
 from opstage.onnx import InternalError
-from opstage.ops.amounts import parse_bytes
 from opstage.ops.dims import DimScope
 from opstage.ops.errors import OpstageError
+from opstage.ops.readable_amounts import parse_bytes
 from opstage.ops.spec import read_inputs, sized
 from opstage.ops.types import as_dtype
 from opstage.runs.directory import RunDirectory, read_run
@@ -38,7 +38,7 @@ from opstage.runs.run import train
 from opstage.runs.samples import load_gpt
 from opstage.runs.settings import configure, configure_resumed
 from opstage.runs.task import prepare
-from opstage.tensors import map_tensors, read_header, read_tensors
+from opstage.safetensors_files import map_tensors, read_header, read_tensors
 from opstage.training import checkpoint
 from opstage.training.headers import array_headers
 from opstage.training.weights import import_weights, read_state_dict, read_weights

@@ -27,8 +27,8 @@ from opstage.interpreters.graph.notation import (
 from opstage.interpreters.graph.text import large_constants, parse, show_graph
 from opstage.ops.body import Body
 from opstage.ops.dims import DimFloat, DimScope, maximum, minimum, ratio, rsqrt
+from opstage.ops.dispatch import Region
 from opstage.ops.errors import UsageError
-from opstage.ops.structure import Region
 from opstage.ops.types import EXACT, FLOAT32, FLOAT64, INT64, TensorType
 from tests.graph.recorded import NAMES, same_graphs, training_step, with_gradients
 from tests.property.ops import MAKERS

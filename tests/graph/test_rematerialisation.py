@@ -11,7 +11,7 @@ import pytest
 import opstage
 from opstage import Options, Spec, transform
 from opstage.interpreters.graph import Graph
-from opstage.ops.structure import RULE
+from opstage.ops.dispatch import RULE
 from opstage.training.memory import step_memory
 
 DEPTH, WIDTH, HIDDEN, ROWS = 6, 16, 256, 512

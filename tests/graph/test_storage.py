@@ -22,7 +22,7 @@ from opstage.ops.body import Body
 from opstage.ops.errors import UsageError
 from opstage.ops.types import FLOAT64, TensorType
 from opstage.options import Options
-from opstage.tensors import decode, decode_metadata, encode
+from opstage.safetensors_files import decode, decode_metadata, encode
 from tests.graph.recorded import same_graphs
 
 CUTS = (0.0, 0.001, 0.1, 0.5, 0.9, 0.999)

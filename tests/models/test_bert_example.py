@@ -14,8 +14,8 @@ import opstage
 from opstage import Options, UsageError, optim
 from opstage.init import build
 from opstage.ops.trees import map_leaves, paths
+from opstage.safetensors_files import encode
 from opstage.source_files import load_file
-from opstage.tensors import encode
 from opstage.training.trainer import scalar_trainer
 from opstage.training.validate import check_step
 from opstage.training.weights import write_named

@@ -20,7 +20,7 @@ from opstage.models import gpt, model
 from opstage.ops.errors import UsageError
 from opstage.ops.trees import flatten, paths
 from opstage.runs.samples import Sampling, generate, load_gpt
-from opstage.tensors import encode
+from opstage.safetensors_files import encode
 from opstage.training.parameters import make_params
 from opstage.training.trainer import scalar_trainer
 from opstage.training.validate import check_step

@@ -29,7 +29,7 @@ from opstage.ops.dims import DimScope
 from opstage.ops.errors import brief, nearest, printable
 from opstage.ops.types import FLOAT32, TensorType
 from opstage.runs.settings import configure
-from opstage.tensors import read_header, read_tensors
+from opstage.safetensors_files import read_header, read_tensors
 from opstage.training.headers import array_headers
 
 DIGITS = "9" * 5000

@@ -11,11 +11,11 @@ import pytest
 
 import opstage
 from opstage import Ops, Options, scalar_trainer, transform
+from opstage.ops.dispatch import Cursor
 from opstage.ops.errors import ProgramError
 from opstage.ops.infix import Infix
 from opstage.ops.primitive import Primitive, Static
 from opstage.ops.protocol import OPS
-from opstage.ops.structure import Cursor
 from opstage.optim import Optimizer
 from opstage.transforms.transparent import Transparent
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import opstage
 from opstage.ops.catalogue import FAMILIES, primitives
-from opstage.transforms.control import CONTROL
+from opstage.transforms.control_flow import CONTROL
 
 ROOT = Path(opstage.__file__).parent
 FILES = sorted(

@@ -13,7 +13,7 @@ import pytest
 import opstage
 from opstage import Aux, Options, Param, ScalarModuleDef, init
 from opstage.ops.errors import ShapeError, UsageError
-from opstage.ops.places import Places
+from opstage.ops.tied_parameters import Places
 from opstage.ops.trees import flatten, written_order
 from opstage.training.parameters import get_values, make_params, set_values, sgd_step
 

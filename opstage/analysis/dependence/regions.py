@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from ...ops.dims import UNKNOWN, Dim, DimExpr, DimFloat, Verdict, at_most, equal
 from ...ops.dims.polynomial import variable
-from ...ops.dims.terms import Opaque
+from ...ops.dims.radicals import Opaque
 
 # Relations of sizes, asked so that numbers cost nothing; an unproved relation is not used -----------------------------
 

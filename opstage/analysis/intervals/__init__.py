@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+from ...ops.dispatch import Quietly
 from ...ops.errors import ShapeError
 from ...ops.primitive import Primitive
-from ...ops.structure import Quietly
 from ...ops.transform import Box, map_boxes
 from ...ops.trees import Structure, unflatten
 from ...ops.types import TensorType, is_float

@@ -50,10 +50,10 @@ from ...ops.elementwise import (
     SUB,
     TANH,
 )
-from ...ops.monotone import MONOTONE, Monotone, corners, is_even, magnitudes, power_operands
 from ...ops.primitive import Primitive, Static
 from ...ops.rounding import CEIL, FLOOR, FLOOR_DIVIDE, MOD, ROUND, SIGN, TRUNC
 from ...ops.transcendental import ACOS, ACOSH, ASIN, ASINH, ATAN, ATANH, COSH, EXP2, EXPM1, LOG1P, LOG2, LOG10, SINH
+from ..monotone_functions import MONOTONE, Monotone, corners, is_even, magnitudes, power_operands
 from .interpreter import Interval, Intervals, down, eps_of, rising, rounded_ends, up
 
 Refs = tuple[Interval[Any], ...]

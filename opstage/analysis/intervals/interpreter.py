@@ -25,11 +25,11 @@ from typing import Any, Generic, TypeAlias, final
 from typing_extensions import override
 
 from ...ops.catalogue import own
+from ...ops.dispatch import Quietly
 from ...ops.errors import ProgramError, UnsupportedError
 from ...ops.infix import Infix
 from ...ops.logic import CAST
 from ...ops.primitive import Effect, Kind, Primitive, R, Static, distinct
-from ...ops.structure import Quietly
 from ...ops.types import FLOAT32, FLOAT64, DType, Shape, TensorType, dtype_name, is_float
 from ...transforms.fused_call import Program, fused_call
 from ...transforms.interpreter import Interpreter, Variable, Wrapper

@@ -15,7 +15,7 @@ from ...ops import elementwise, reduction
 from ...ops.dims import Dim, DimExpr, DimFloat
 from ...ops.dims.arithmetic import as_real
 from ...ops.dims.polynomial import Atom, NamedDim, variable
-from ...ops.dims.terms import Opaque
+from ...ops.dims.radicals import Opaque
 from ...ops.types import is_float
 from ..dependence.regions import at_most_proved, largest
 from ..domain import OpCall, Rule

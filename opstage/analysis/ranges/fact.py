@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from ...ops.errors import UsageError, nearest
-from ...ops.monotone import corners, magnitudes
 from ...ops.types import Shape
+from ..monotone_functions import corners, magnitudes
 
 INFINITY = math.inf
 LARGEST_SIZE = 2.0**63

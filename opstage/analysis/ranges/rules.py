@@ -26,10 +26,10 @@ from ...ops import (
     slicing,
     transcendental,
 )
-from ...ops.monotone import MONOTONE, corners, power_operands
 from ...ops.primitive import Primitive
 from ...ops.types import is_float
 from ..domain import OpCall, Rule
+from ..monotone_functions import MONOTONE, corners, power_operands
 from . import conditions
 from . import elementwise as element_rules
 from . import reduction as reduction_rules

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import optree
 
+from ...ops.dispatch import Quietly
 from ...ops.primitive import Primitive
-from ...ops.structure import Quietly
 from ...ops.transform import Box, is_box
 from ...ops.trees import unflatten
 from ...transforms.interpreter import Interpreter

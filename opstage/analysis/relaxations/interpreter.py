@@ -24,6 +24,7 @@ from typing_extensions import override
 
 from ...ops.convolution import CONV, CONV_TRANSPOSE
 from ...ops.dims import prod
+from ...ops.dispatch import Quietly
 from ...ops.errors import ProgramError
 from ...ops.infix import Infix
 from ...ops.layout import BROADCAST_TO, PERMUTE, RESHAPE
@@ -32,7 +33,6 @@ from ...ops.pooling import AVG_POOL, MAX_POOL, SMOOTH_MAX_POOL
 from ...ops.primitive import Kind, Primitive, R, Static
 from ...ops.reduction import LOG_SOFTMAX, REDUCE_MAX, REDUCE_MIN, REDUCE_SUM, SOFTMAX
 from ...ops.slicing import CONCAT, PAD, SLICE, STACK
-from ...ops.structure import Quietly
 from ...ops.types import BOOL, FLOAT64, DType, Shape, TensorType, is_float
 from ...transforms.interpreter import Interpreter, Wrapper
 from ..intervals.interpreter import TINY, Interval, Intervals, down, eps_of, gamma, overflow

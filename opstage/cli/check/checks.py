@@ -9,7 +9,6 @@ from types import ModuleType
 from typing import Any
 
 from ...api import check
-from ...arguments import argument_paths
 from ...config import Layer
 from ...data.arrays import ArrayHeader
 from ...interpreters.registry import make_interpreter
@@ -22,6 +21,7 @@ from ...ops.mesh import mesh_of
 from ...ops.spec import Shapes, Spec, as_specs, declared, read_claims, read_inputs
 from ...ops.trees import flatten, unflatten
 from ...options import Options
+from ...program_arguments import argument_paths
 from ...runs.evaluation import check_parts
 from ...runs.settings import Settings, configure
 from ...runs.sources import load_data

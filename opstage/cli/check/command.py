@@ -18,8 +18,8 @@ from ...interpreters.shape_check.formats import FORMATS, render
 from ...interpreters.shape_check.formats.document import CheckOutcome
 from ...interpreters.shape_check.formats.terminal import render_unusable, suggestion
 from ...interpreters.shape_check.rules import RULES
-from ...ops.amounts import parse_bytes
 from ...ops.errors import UsageError
+from ...ops.readable_amounts import parse_bytes
 from ...ops.spec import read_claims
 from ...optim import SHIPPED
 from ...options import Options

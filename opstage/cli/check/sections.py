@@ -15,10 +15,10 @@ from ...interpreters.shape_check.formats.document import Section
 from ...interpreters.shape_check.peak_memory import PeakMemory
 from ...interpreters.shape_check.report import Report
 from ...interpreters.shape_check.traffic import Machines, Prediction, messages_of, predicted
-from ...ops.amounts import parse_bytes, show_bytes, show_flops, show_formula, show_size
 from ...ops.dims import Dim
 from ...ops.errors import ShapeError, UsageError
 from ...ops.mesh import Mesh, mesh_of
+from ...ops.readable_amounts import parse_bytes, show_bytes, show_flops, show_formula, show_size
 from ...optim import Optimizer
 from ...options import Options
 from ...training.headers import check_checkpoint, check_data

@@ -16,7 +16,7 @@ from ...ops.logic import FULL
 from ...ops.primitive import Kind, Primitive, Static, distinct
 from ...ops.slicing import CONCAT, PAD
 from ...ops.types import FLOAT64, TensorType
-from ...transforms.control import CONTROL
+from ...transforms.control_flow import CONTROL
 from ...transforms.interpreter import Variable
 from ...transforms.scan import SCAN
 from ...transforms.tracer import Composite, Writing, constants, evaluate

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from ...ops.body import Body, Equation
+from ...ops.dispatch import Region
 from ...ops.host_arrays import Array
 from ...ops.indexing import GATHER_ROW, GATHER_ROWS, GATHER_SCALAR, GATHER_VEC
 from ...ops.layout import BROADCAST_TO, PERMUTE, RESHAPE
@@ -21,7 +22,6 @@ from ...ops.logic import CAST, DETACH, FULL, IOTA
 from ...ops.primitive import Primitive
 from ...ops.reduction import REDUCE_MAX, REDUCE_SUM
 from ...ops.slicing import CONCAT, PAD, SLICE
-from ...ops.structure import Region
 from ...ops.types import TensorType
 from . import views
 from .formulas import ASSEMBLE, COLUMN_SUM, CONTIGUOUS, INDEX_CHECK, PRODUCTS, ROW_MAX, ROW_SUM, elementwise

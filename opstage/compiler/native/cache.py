@@ -27,8 +27,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...ops.amounts import parse_bytes
 from ...ops.errors import UsageError
+from ...ops.readable_amounts import parse_bytes
 from ...options import KERNEL_CACHE
 from ...threads import make_lock
 

@@ -14,7 +14,7 @@ import numpy as np
 from typing_extensions import override
 
 from ...models.model import Model
-from ...ops.arrays import as_numpy
+from ...ops.array_conversion import as_numpy
 from ...ops.errors import UnsupportedError, UsageError, nearest
 from ...ops.protocol import Ops
 from ...ops.spec import Spec

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...ops.dims import Dim, DimExpr, DimFloat
 from ...ops.dims import polynomial as poly
-from ...ops.dims import terms as algebra
+from ...ops.dims import radicals as algebra
 from ...ops.errors import UnsupportedError
 from ...ops.types import FLOAT64, INT64, DType
 

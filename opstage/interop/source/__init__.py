@@ -21,7 +21,7 @@ from ...interpreters.graph.notation import digest
 from ...ops.body import Body
 from ...ops.errors import OpstageError, UnsupportedError, UsageError
 from ...ops.spec import Spec
-from ...tensors import encode
+from ...safetensors_files import encode
 from ..model import ImportedModel
 from ..network import Network, of_several, supervised
 from .expressions import (

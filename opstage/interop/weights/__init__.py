@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from ...files import DISK, Disk, Document, WriteError, require_file, write_file
-from ...ops.amounts import parse_bytes
-from ...ops.arrays import as_numpy
+from ...ops.array_conversion import as_numpy
 from ...ops.errors import UsageError, brief, shown
-from ...tensors import HEADER_LIMIT, decode, decode_metadata, encode, map_tensors, read_bytes
+from ...ops.readable_amounts import parse_bytes
+from ...safetensors_files import HEADER_LIMIT, decode, decode_metadata, encode, map_tensors, read_bytes
 from ...training.snapshot import TrainerValues
 from ...training.trainer import ScalarTrainer
 from .mapping import Array, WeightMap, pytorch_cells, pytorch_name

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from rich.table import Table
 from rich.text import Text
 
-from ...ops.arrays import as_numpy
+from ...ops.array_conversion import as_numpy
 from ...ops.errors import UsageError, nearest, printable
 from ...ops.trees import flatten, paths, show_path, unflatten
 from ...ops.types import show_shape

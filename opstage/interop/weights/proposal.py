@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ...ops.errors import UsageError
-from ...ops.places import show_tied
+from ...ops.tied_parameters import show_tied
 from ...training.parameters import same_bits
 from .mapping import (
     Array,

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...ops.amounts import show_bytes
 from ...ops.errors import OutOfMemoryError
 from ...ops.host_arrays import Array, address_of
 from ...ops.primitive import Primitive
+from ...ops.readable_amounts import show_bytes
 from ...ops.types import TensorType, dtype_name, show_shape
 
 # The C library --------------------------------------------------------------------------------------------------------

@@ -13,9 +13,9 @@ import numpy as np
 
 from ...ops.body import Body, Equation
 from ...ops.dims import DimExpr, DimFloat
+from ...ops.dispatch import Region
 from ...ops.errors import OpstageError, a_type, brief
 from ...ops.primitive import Primitive
-from ...ops.structure import Region
 from ...ops.types import EXACT, TensorType
 from ...transforms.tracer import statics_of
 from .graph import Graph

@@ -13,9 +13,9 @@ import numpy as np
 
 from ...compiler.codegen.arena import ALIGNMENT
 from ...compiler.codegen.cpu.kernels import Compilation
-from ...ops.amounts import show_bytes
 from ...ops.errors import LocatedError, OutOfMemoryError, RankError, UsageError
 from ...ops.host_arrays import Array, address_of, all_packed, packed
+from ...ops.readable_amounts import show_bytes
 from ...options import Options
 from ...transforms.base_program import Action, Finish, at_once
 from ..eager_cpu.interpreter import NumpyOps

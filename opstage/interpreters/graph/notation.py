@@ -24,11 +24,11 @@ import numpy.typing as npt
 from ...ops.body import Body
 from ...ops.dims import Dim, DimExpr, DimFloat, DimScope
 from ...ops.dims import polynomial as poly
-from ...ops.dims import terms as algebra
+from ...ops.dims import radicals as algebra
 from ...ops.dims.relation import claim_of
 from ...ops.dims.scope import parse_relations, split_outside
+from ...ops.dispatch import Region
 from ...ops.errors import OpstageError, UsageError, a_type, brief, depth_of
-from ...ops.structure import Region
 from ...ops.types import EXACT, DType, TensorType, as_dtype, dtype_name, require_shape, show_shape
 
 Array = npt.NDArray[Any]

@@ -9,12 +9,12 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, final
 
-from ...ops.amounts import show_formula, show_size
 from ...ops.body import Body, Equation
 from ...ops.dims import Dim, prod
+from ...ops.dispatch import Region
 from ...ops.errors import SourceLine
 from ...ops.primitive import Cost
-from ...ops.structure import Region
+from ...ops.readable_amounts import show_formula, show_size
 from ...ops.types import TensorType
 from .graph import Graph
 from .notation import show_static

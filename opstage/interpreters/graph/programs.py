@@ -15,17 +15,17 @@ import numpy as np
 import numpy.typing as npt
 
 from ...compiler.captures import Capture, Guard, at_line, observed, state_of
-from ...ops.amounts import parse_bytes, show_bytes
 from ...ops.body import Body
+from ...ops.dispatch import Cursor
 from ...ops.errors import LocatedError, ProgramError, ProgramWarning, SourceLine
 from ...ops.mesh import ALONE, Mesh
 from ...ops.primitive import Primitive, Static
-from ...ops.structure import Cursor
+from ...ops.readable_amounts import parse_bytes, show_bytes
 from ...ops.trees import Structure
 from ...ops.types import DType, TensorType, dtype_name, show_shape
 from ...threads import make_lock, paused_gc
 from ...transforms.base_program import Action, BaseProgram, Finish
-from ...transforms.control import inner_bodies
+from ...transforms.control_flow import inner_bodies
 from .graph import Graph
 from .passes.cse import array_key, body_key, static_key
 from .recorder import record

@@ -16,10 +16,10 @@ from ...distributed.fabric import EXCHANGE_START, Fabric, Silent, begin_exchange
 from ...distributed.meetings import abandon
 from ...distributed.processes import Hosting
 from ...distributed.ranks import Parts, Ranks, RankValues
+from ...ops.dispatch import Cursor
 from ...ops.host_arrays import Array
 from ...ops.mesh import Mesh
 from ...ops.primitive import Kind, Primitive, Static
-from ...ops.structure import Cursor
 from ...ops.types import as_dtype
 from ...options import Options
 from ...transforms.base_program import Finish, at_once

@@ -18,7 +18,7 @@ from ...distributed.processes import Hosting
 from ...ops.body import Equation
 from ...ops.collective import ALL_GATHER, ALL_REDUCE, AXIS_INDEX, REDUCE_SCATTER, SHARD
 from ...ops.primitive import Effect, Kind
-from ...transforms.control import bodies_of
+from ...transforms.control_flow import bodies_of
 
 Calls: TypeAlias = tuple[Equation, ...]
 

@@ -19,7 +19,7 @@ from ...ops.errors import SourceLine, user_frame
 from ...ops.mesh import ALONE, Mesh
 from ...ops.primitive import NO_STATIC, Primitive, Static
 from ...ops.types import INT64, DType, TensorType
-from ...transforms.control import communicates
+from ...transforms.control_flow import communicates
 from ...transforms.interpreter import BaseInterpreter, Variable
 from ...transforms.scan import SCAN, run_loop
 from ...transforms.tracer import Writing, constants, evaluate

@@ -32,12 +32,12 @@ from ...files import write_file
 from ...ops.body import Body, BodyConstant, Equation
 from ...ops.catalogue import registered
 from ...ops.dims import DimScope
+from ...ops.dispatch import RULE, Region
 from ...ops.errors import OpstageError, SourceLine, UsageError, brief, nearest, shown
 from ...ops.primitive import Primitive
-from ...ops.structure import RULE, Region
 from ...ops.types import BOOL, TensorType, as_dtype, dtype_name
-from ...tensors import decode, decode_metadata, encode, read_bytes
-from ...transforms.control import every_primitive
+from ...safetensors_files import decode, decode_metadata, encode, read_bytes
+from ...transforms.control_flow import every_primitive
 from ...transforms.tracer import DEFINITION, Composite, statics_of
 from .checker import GraphError, check_graph
 from .graph import Graph

@@ -16,10 +16,10 @@ from typing_extensions import override
 from ...ops.body import Body, ScanParameters, WhileParameters
 from ...ops.collective import SHARD
 from ...ops.dims import Dim, DimScope, evaluate
+from ...ops.dispatch import Region
 from ...ops.mesh import ALONE, Mesh
 from ...ops.primitive import NO_STATIC, Kind, Primitive, Static
 from ...ops.spec import as_specs
-from ...ops.structure import Region
 from ...ops.trees import no_ref
 from ...ops.types import DType, TensorType, as_dtype
 from ...options import Options

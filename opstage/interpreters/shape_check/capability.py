@@ -14,7 +14,7 @@ from ...ops.errors import OpstageError, SourceLine, UnsupportedError, UsageError
 from ...ops.primitive import Primitive, Static
 from ...ops.types import TensorType
 from ...options import DEVICES, FloatName, Options
-from ...transforms.control import bodies_of
+from ...transforms.control_flow import bodies_of
 from ...transforms.interpreter import BaseInterpreter
 from ..registry import GraphFormat, backends, graph_format, graph_formats, make_interpreter
 from .interpreter import ShapeOps, require_kernel

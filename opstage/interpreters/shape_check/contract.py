@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...data.loader import OwnRows
-from ...ops.arrays import as_numpy
+from ...ops.array_conversion import as_numpy
 from ...ops.dims import Dim, DimScope, MissingSizeError, Verdict, at_most, evaluate
 from ...ops.errors import DtypeError, LocatedError, RangeError, ShapeError
 from ...ops.spec import Spec, as_specs, lists_by_specs

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, final
 
 from ...ops.body import Equation
 from ...ops.dims import Dim
+from ...ops.dispatch import Region
 from ...ops.errors import Place
 from ...ops.primitive import Cost
-from ...ops.structure import Region
 from ...ops.types import TensorType, is_float
 from ..graph.outline import UPDATE, phase_of
 from .program import CheckedProgram

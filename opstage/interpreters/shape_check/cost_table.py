@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
 
-from ...ops.amounts import show_flops, show_formula, show_size
 from ...ops.dims import Dim
 from ...ops.errors import printable
-from ...ops.places import show_tied
+from ...ops.readable_amounts import show_flops, show_formula, show_size
+from ...ops.tied_parameters import show_tied
 from ...ops.types import dtype_name, show_shape
 from ...pages import aligned, render
 from ..graph.outline import UPDATE, Fold, Group, Tree, folded

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...ops.arguments import InvalidStatic
 from ...ops.convolution import CONV, CONV_TRANSPOSE
 from ...ops.dims import UNKNOWN, Dim, DimScope, Verdict, equal, exact_div, is_one, prod
 from ...ops.elementwise import ADD, DIV, MAXIMUM, MINIMUM, MUL, SUB
@@ -24,6 +23,7 @@ from ...ops.matmul import BMM, LINEAR, MATMUL
 from ...ops.normalization import BATCH_NORM, GROUP_NORM, LAYER_NORM
 from ...ops.primitive import Kind, Primitive, Static
 from ...ops.slicing import CONCAT
+from ...ops.static_arguments import InvalidStatic
 from ...ops.types import INT64, DType, Shape, TensorType, is_float, show_shape
 
 _PARAMETERS = frozenset({"weight", "bias", "kernel", "gamma", "beta"})

@@ -14,7 +14,6 @@ from typing import Any, final
 import numpy as np
 from typing_extensions import override
 
-from ...ops.arguments import InvalidStatic
 from ...ops.body import Body
 from ...ops.dims import UNKNOWN, DimExpr, DimScope
 from ...ops.errors import (
@@ -31,12 +30,13 @@ from ...ops.errors import (
 )
 from ...ops.infix import written
 from ...ops.mesh import ALONE, Mesh
-from ...ops.places import show_tied
 from ...ops.primitive import Cost, Kind, Primitive, Static
 from ...ops.spec import Spec, as_specs
+from ...ops.static_arguments import InvalidStatic
+from ...ops.tied_parameters import show_tied
 from ...ops.types import FLOAT32, DType, TensorType, as_dtype, show_shape
 from ...options import Options
-from ...transforms.control import bodies_of
+from ...transforms.control_flow import bodies_of
 from ...transforms.interpreter import BaseInterpreter, Holding, Variable
 from ...transforms.tracer import Writing
 from .finding import Finding

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from ...ops.amounts import show_bytes
 from ...ops.dims import Dim, DimExpr, DimScope, evaluate
 from ...ops.dims.polynomial import Monomial, names_of
+from ...ops.readable_amounts import show_bytes
 
 Rows = npt.NDArray[np.int64]
 

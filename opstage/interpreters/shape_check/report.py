@@ -13,8 +13,8 @@ from ...ops.body import Body, Equation
 from ...ops.dims import UNKNOWN, Dim, DimScope, MissingSizeError, Verdict, at_most, evaluate
 from ...ops.errors import ShapeError, SourceLine, UsageError, nearest
 from ...ops.mesh import ALONE, Mesh
-from ...ops.places import show_tied
 from ...ops.primitive import Cost, Static
+from ...ops.tied_parameters import show_tied
 from ...ops.trees import map_leaves
 from ...ops.types import TensorType, is_float
 from ...transforms.tracer import Composite

@@ -10,15 +10,15 @@ from typing import Any, NamedTuple, final
 
 from ...config import toml_document
 from ...distributed.collectives import SMALL
-from ...ops.amounts import show_size
 from ...ops.body import Body
 from ...ops.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, SHIFT, sent_bytes
 from ...ops.dims import Dim
 from ...ops.errors import UsageError, brief, nearest
 from ...ops.mesh import Mesh
 from ...ops.primitive import Kind, Primitive, Static
+from ...ops.readable_amounts import show_size
 from ...ops.types import TensorType
-from ...transforms.control import bodies_of
+from ...transforms.control_flow import bodies_of
 from .program import CheckedProgram
 from .report import Report, value_at
 

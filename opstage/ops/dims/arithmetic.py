@@ -18,12 +18,12 @@ from ..errors import (
     is_asked_by_user,
     unhashable,
 )
-from . import canonical as canonical
 from . import polynomial as poly
-from . import terms as algebra
+from . import radicals as algebra
+from . import simplification as simplification
 from .expression import UNKNOWN, Dim, DimExpr, as_dim, division_by_zero, polynomial_of
+from .radicals import Base, Opaque, Terms
 from .relation import Message, claim_of, require_divides
-from .terms import Base, Opaque, Terms
 
 if TYPE_CHECKING:
     from .scope import DimScope
@@ -298,7 +298,7 @@ def _extremum(dims: tuple[Dim, ...], greatest: bool, declared: bool) -> Dim:
                 continue
             kept = [other for other in kept if not scope.is_proved(claim_of(p, sign, other))]
         kept.append(p)
-    return scope.intern((canonical.maximum if greatest else canonical.minimum)(scope.atoms, kept))
+    return scope.intern((simplification.maximum if greatest else simplification.minimum)(scope.atoms, kept))
 
 
 @overload

@@ -21,7 +21,7 @@ from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
 from . import polynomial as poly
-from .canonical import floor_divide, least_of, minimum, substitute
+from .simplification import floor_divide, least_of, minimum, substitute
 
 # A sound lower bound of a polynomial over a box of ranges -------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 A polynomial is an immutable dict from monomial to nonzero coefficient. A monomial is a tuple of atoms
 sorted by their text, repeated for powers; `()` is the constant. An atom is a name, or a floor quotient or a minimum
-that does not simplify (created by `canonical`). Atoms are interned in a table, so equal atoms are one object and
+that does not simplify (created by `simplification`). Atoms are interned in a table, so equal atoms are one object and
 monomials compare by identity. A maximum is written through a minimum: max(a, b) is a + b - min(a, b).
 
 Monomials are ordered by degree, then alphabetically (graded lexicographic order). The order is preserved under
@@ -96,7 +96,7 @@ class AtomTable:
         return found
 
     def quotient(self, numerator: Polynomial, denominator: Polynomial) -> Quotient:
-        """Return the atom of a quotient in lowest form; `canonical.floor_divide` handles any other."""
+        """Return the atom of a quotient in lowest form; `simplification.floor_divide` handles any other."""
         key = (frozenset(numerator.items()), frozenset(denominator.items()))
         found = self._quotients.get(key)
         if found is None:
@@ -104,7 +104,7 @@ class AtomTable:
         return found
 
     def minimum(self, arguments: Iterable[Polynomial]) -> Minimum:
-        """Return the atom of a minimum in lowest form; `canonical.minimum` handles any other."""
+        """Return the atom of a minimum in lowest form; `simplification.minimum` handles any other."""
         arguments = tuple(arguments)
         key = frozenset([frozenset(p.items()) for p in arguments])
         found = self._minima.get(key)

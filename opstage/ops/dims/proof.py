@@ -17,8 +17,8 @@ from itertools import chain
 
 from ..errors import TooComplexError
 from . import polynomial as poly
-from .canonical import floor_divide
 from .facts import Claim, Contradiction, Facts, Range, lower_bound
+from .simplification import floor_divide
 
 _MOST_COMBINED = 3  # known inequalities in one proof
 _MOST_BOUNDS = 120  # bounds computed to prove one inequality

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ..errors import MissingSizeError, ShapeError, SourceLine, UsageError
 from . import polynomial as poly
-from .canonical import least_of
 from .expression import UNKNOWN, Dim, DimExpr, as_dim, division_by_zero, polynomial_of
 from .facts import Claim, as_congruence
+from .simplification import least_of
 
 if TYPE_CHECKING:
     from .scope import DimScope

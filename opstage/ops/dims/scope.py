@@ -13,13 +13,13 @@ from typing import NoReturn
 from ..errors import ShapeError, UndecidedDimError, UsageError, brief, depth_of, nearest, user_frame
 from . import polynomial as poly
 from .arithmetic import DimFloat, written_extremum
-from .canonical import floor_divide
 from .expression import Dim, DimExpr, division_by_zero
 from .facts import Claim, Contradiction, Facts, Key
 from .polynomial import MOST_BITS
 from .proof import Prover, find_witness
+from .radicals import Factors, Terms, cancelled
 from .relation import Condition, Message, Verdict, claim_of, constraint_text, values_text
-from .terms import Factors, Terms, cancelled
+from .simplification import floor_divide
 
 # Notation: `B*T + 1`, `N//3`, `min(T, 8)`, and constraints such as `1 <= B <= 64` -------------------------------------
 

@@ -18,7 +18,7 @@ from opstage.interop.onnx.operators import EXPORTS
 from opstage.ops import elementwise
 from opstage.ops.catalogue import primitives
 from opstage.ops.errors import ShapeError, UnsupportedError, UsageError
-from opstage.transforms.control import CONTROL
+from opstage.transforms.control_flow import CONTROL
 from tests.interop.onnx.runs import checked, run_session, session_of
 from tests.interop.onnx.table import NOT_IN_ONNX
 

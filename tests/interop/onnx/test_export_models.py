@@ -13,11 +13,11 @@ import pytest
 
 import opstage
 from opstage import Options, Spec, optim
-from opstage.arguments import with_train
 from opstage.interpreters.graph.recorder import replay
 from opstage.interpreters.registry import make_interpreter
 from opstage.models import MODELS, Model, gpt, mlp, model, vae
 from opstage.ops.trees import flatten
+from opstage.program_arguments import with_train
 from opstage.training.program_check import record_model
 from tests.conformance.harness import leaves
 from tests.interop.onnx.exported import PROGRAMS, moved, prediction

@@ -14,7 +14,7 @@ import pytest
 from opstage.files import Disk, WriteError
 from opstage.interop.weights import INDEX, SINGLE
 from opstage.ops.errors import UsageError
-from opstage.tensors import encode, map_tensors, read_tensors
+from opstage.safetensors_files import encode, map_tensors, read_tensors
 from opstage.training.weights import read_state_dict, read_weights, write_weights
 
 Tensors = dict[str, Any]

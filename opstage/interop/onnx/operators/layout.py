@@ -13,7 +13,7 @@ from ....ops.advanced_indexing import gather_nd, put_along_axis, scatter_nd, tak
 from ....ops.arrangement import eye, pad, take, tile, tril, triu
 from ....ops.dims import Dim, DimFloat, floor_div, is_zero, maximum, prod
 from ....ops.errors import UnsupportedError
-from ....ops.rules import whole
+from ....ops.rule_helpers import whole
 from ....ops.types import FLOAT32, INT64, Shape
 from ....ops.windows import depth_to_space, pixel_shuffle, pixel_unshuffle, space_to_depth
 from ...values import KnownValue, TensorValue, Value, common_shape, held, known, padded, ref_of, sliced, stretched

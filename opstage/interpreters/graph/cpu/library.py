@@ -27,7 +27,7 @@ from ....ops.random import RAND_UNIFORM
 from ....ops.reduction import ARGMAX
 from ....ops.splitmix import splitmix64
 from ....ops.types import dtype_name
-from ....transforms.control import CONTROL
+from ....transforms.control_flow import CONTROL
 from ...eager_cpu.loops import convolution_steps as convolution_steps
 from ...eager_cpu.loops import pooling as pooling
 from ...eager_cpu.loops.geometry import ConvGeometry, ConvTiling

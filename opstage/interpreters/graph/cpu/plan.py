@@ -29,7 +29,7 @@ from ....ops.pooling import AVG_POOL, AVG_POOL_GRAD, MAX_POOL, MAX_POOL_GATHER, 
 from ....ops.primitive import Primitive, Static
 from ....ops.types import TensorType, dtype_name
 from ....transforms.cond import SWITCH, branches_of
-from ....transforms.control import CONTROL, bodies_of
+from ....transforms.control_flow import CONTROL, bodies_of
 from ....transforms.scan import SCAN
 from ....transforms.while_loop import WHILE
 from ..graph import Graph

@@ -31,7 +31,7 @@ from ....options import Options
 from ....threads import holding_if_free
 from ....transforms.base_program import Action, Finish, at_once
 from ....transforms.cond import SWITCH
-from ....transforms.control import bodies_of
+from ....transforms.control_flow import bodies_of
 from ....transforms.interpreter import BaseInterpreter
 from ....transforms.transparent import Transparent
 from ....transforms.while_loop import WHILE

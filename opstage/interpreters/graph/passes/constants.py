@@ -20,7 +20,7 @@ from ....ops.reduction import REDUCE_MAX, REDUCE_SUM, SUM
 from ....ops.slicing import PAD
 from ....ops.types import EXACT, Shape, TensorType, as_dtype, dtype_name
 from ....options import Options
-from ....transforms.control import CONTROL
+from ....transforms.control_flow import CONTROL
 from ...eager_cpu.interpreter import NumpyOps
 from .rewrite import Rewrite
 

@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 from ....ops.body import Body
 from ....ops.collective import ALL_GATHER
+from ....ops.dispatch import RULE
 from ....ops.elementwise import ADD, MUL
 from ....ops.logic import EQUAL, LOGICAL_AND
 from ....ops.primitive import ONCE_PER_RUN, Static
-from ....ops.structure import RULE
 from .rewrite import Rewrite
 
 COMMUTATIVE = frozenset((ADD, MUL, EQUAL, LOGICAL_AND))

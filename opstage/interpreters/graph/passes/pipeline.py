@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 from ....compiler.codegen.composites import Expander, Keep, hoisted, stays
 from ....ops.body import Body, ScanParameters, with_opened
 from ....ops.primitive import Effect
-from ....transforms.control import inner_bodies
+from ....transforms.control_flow import inner_bodies
 from ....transforms.scan import SCAN
 from ..graph import Graph
 from .constants import Uniforms, fold_constants

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ....ops.errors import SourceLine, printable
-from ....ops.places import show_tied
+from ....ops.tied_parameters import show_tied
 from ..finding import Finding
 from ..report import count_of
 from .document import CheckOutcome, from_document, shown_path, to_document

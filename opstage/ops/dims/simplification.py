@@ -1,4 +1,4 @@
-"""Floor quotients and minima in canonical form: common parts are factored out, cancelled and merged.
+"""Simplification of floor quotients and minima: factor out, cancel and merge common parts.
 
 Nothing here depends on declared facts: a name is only assumed to be a natural number, so an expression keeps its form
 when facts are added later. `proof` derives consequences of declared facts.

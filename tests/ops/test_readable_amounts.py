@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from opstage.ops.amounts import parse_bytes, show_bytes
 from opstage.ops.errors import UsageError
+from opstage.ops.readable_amounts import parse_bytes, show_bytes
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The algebra beneath `DimFloat`: sums of rational multiples of products of bases with half-integer exponents.
+"""Radicals, the algebra of `DimFloat`: sums of rational multiples of products of bases with half-integer exponents.
 
 A base is an atom, a dim expression of several terms in lowest form, a natural number under a root, or a whole sum that
 cannot be split. A base is paired with twice its exponent, an int: (N, 2) is N and (N, -1) is 1/sqrt(N). Products of dim

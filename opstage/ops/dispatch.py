@@ -1,4 +1,4 @@
-"""`Structure`: the methods that an interpreter supplies, and `Cursor`: the position in the program that it runs."""
+"""The dispatch interface: what an interpreter supplies, and `Cursor`: the position in the program that it runs."""
 
 from __future__ import annotations
 
@@ -113,10 +113,10 @@ VARY_LIKE = Primitive(
         None if tangents[0] is None else ops.vary_like(tangents[0], primals[1]),
     ),
 )
-"""`Structure.vary_like` in a body that is being traced, where nobody knows yet what varies; a mesh's `Varying` does."""
+"""`DispatchInterface.vary_like` in a body that is being traced, before a mesh's `Varying` has found what varies."""
 
 
-class Structure(ABC, Generic[R]):
+class DispatchInterface(ABC, Generic[R]):
     """`bind`, and the methods that are not ops, over refs of type R."""
 
     __slots__ = ()

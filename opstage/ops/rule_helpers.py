@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .arguments import Axes, InvalidStatic, as_dim, as_int, as_sequence, normalize_axes, normalize_axis, plain
 from .dims import Dim, DimExpr, Verdict, equal, is_one, maximum, ratio, require_at_most, require_equal
 from .errors import DtypeError, LocatedError, ShapeError, brief
 from .primitive import R
+from .static_arguments import Axes, InvalidStatic, as_dim, as_int, as_sequence, normalize_axes, normalize_axis, plain
 from .types import EXACT, DType, Shape, TensorType, require_same_dtype, show_shape
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""`Places`: the parameters of a tree, and their positions. A parameter at several positions is tied.
+"""Which leaves of a tree are one shared parameter: `Places` lists the parameters of a tree and their positions.
 
 Code that counts, updates, saves or describes the parameters of a tree goes through `Places`, so that it visits none
 twice. Only leaves of classes decorated with `identified` are compared by identity: a `Param` is one parameter wherever

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Final, NamedTuple, TypeVar
 
-from .activation import (
+from ..ops.activation import (
     CELU,
     ELU,
     HARDSIGMOID,
@@ -23,10 +23,10 @@ from .activation import (
     SOFTSIGN,
     TANHSHRINK,
 )
-from .elementwise import CLAMP, ERF, EXP, LOG, NEG, SAFE_LOG, SCALE, SIGMOID, SOFTPLUS, SQRT, TANH
-from .primitive import Primitive, Static
-from .rounding import CEIL, FLOOR, ROUND, SIGN, TRUNC
-from .transcendental import ACOS, ACOSH, ASIN, ASINH, ATAN, ATANH, EXP2, EXPM1, LOG1P, LOG2, LOG10, SINH
+from ..ops.elementwise import CLAMP, ERF, EXP, LOG, NEG, SAFE_LOG, SCALE, SIGMOID, SOFTPLUS, SQRT, TANH
+from ..ops.primitive import Primitive, Static
+from ..ops.rounding import CEIL, FLOOR, ROUND, SIGN, TRUNC
+from ..ops.transcendental import ACOS, ACOSH, ASIN, ASINH, ATAN, ATANH, EXP2, EXPM1, LOG1P, LOG2, LOG10, SINH
 
 INFINITY = float("inf")
 _QUARTER_TURN = 1.5707963267948966

@@ -10,7 +10,7 @@ import pytest
 import opstage
 from opstage import Options
 from opstage.analysis.intervals.elementwise import KERNEL_ERRORS
-from opstage.ops.monotone import MONOTONE
+from opstage.analysis.monotone_functions import MONOTONE
 from opstage.ops.primitive import Primitive
 
 STATICS: dict[str, list[dict[str, Any]]] = {
