@@ -13,7 +13,7 @@ from benchmarks.cpu_time import best_ms
 from opstage import Box, Options, Spec
 from opstage.facts import Causal, Independent, ranges_of, with_claims
 from opstage.models import cnn, gpt, mlp
-from opstage.models.transformer import transformer_block
+from opstage.models.transformer_block import transformer_block
 from opstage.ops.trees import map_leaves
 
 SHAPES = {"gpt": gpt.Config(), "GPT-2 XL": gpt.Config(length=1024, width=1600, heads=25, hidden=6400, depth=48)}

@@ -17,8 +17,8 @@ from ..models import Model
 from ..ops.errors import UsageError, printable
 from ..runs.directory import CHECKPOINT
 from ..runs.run import begin
+from ..runs.run_setup import prepare
 from ..runs.settings import configure
-from ..runs.task import prepare
 from ..training import checkpoint as checkpoint
 from ..training.snapshot import TrainerValues
 from .commands import OPTION_PATHS, DottedCommand, flag_layer, with_option_flags

@@ -19,14 +19,15 @@ from ..models import gpt as gpt
 from ..ops.errors import UsageError, escaped
 from ..runs.directory import other_version
 from ..runs.evaluation import measures_of
+from ..runs.export import FORMATS, export
 from ..runs.model_files import file_of
 from ..runs.predictions import predictor_of, prepared_inputs, require_suffix, write_predictions
 from ..runs.progress import format_held_out
-from ..runs.samples import Sampling, load_gpt
-from ..runs.samples import generate as generated
+from ..runs.run_setup import least_batch, prepare
 from ..runs.settings import configure, configure_kept
-from ..runs.task import least_batch, prepare
-from ..runs.trained_model import FORMATS, WHICH, OtherVersionWarning, Trained, export, load
+from ..runs.text_generation import Sampling, load_gpt
+from ..runs.text_generation import generate as generated
+from ..runs.trained_model import WHICH, OtherVersionWarning, Trained, load
 from ..training.fit import evaluate as judge
 from ..training.predictor import ROWS
 from .commands import OPTION_PATHS, DottedCommand, dotted_flags, flag_layer, with_option_flags

@@ -21,8 +21,8 @@ from ..ops.errors import UsageError
 from ..planning.calibration import machine_rates
 from ..runs.plan import CPU, measure_settings, plan_settings
 from ..runs.predictions import made_inputs, predictor_of
+from ..runs.run_setup import Task, prepare
 from ..runs.settings import Settings, configure
-from ..runs.task import Task, prepare
 from .commands import OPTION_PATHS, DottedCommand, flag_layer, read_sizes, run_or_model, with_option_flags
 
 _WARM_UP = 3

@@ -20,8 +20,8 @@ from ..runs.directory import CHECKPOINT, SOURCE
 from ..runs.model_files import changes
 from ..runs.progress import Watcher, format_held_out, make_watcher, stopped_line
 from ..runs.run import RunOutcome, run_task
+from ..runs.run_setup import Task, prepare
 from ..runs.settings import Configuration, Settings, configure, configure_resumed
-from ..runs.task import Task, prepare
 from ..training.finite import NotFiniteError
 from ..training.fit import EpochResult, LrRange, lr_range_test
 from .commands import OPTION_PATHS, DottedCommand, flag_layer, report_at_once, speaks, with_option_flags
@@ -85,7 +85,7 @@ def train(
         click.echo(str(_range_test(configuration.settings, lr_range)))
         return 0
     if compare is not None:
-        from ..runs.divergence import compare as compare_sides
+        from ..runs.backend_comparison import compare as compare_sides
 
         comparison = compare_sides(configuration.settings, compare.split(","), steps=compare_steps)
         click.echo(str(comparison))

@@ -89,7 +89,8 @@ def verify(
 
 def _exported(run: Path) -> bytes:
     """Return the prediction function of a run as an ONNX model."""
-    from ..runs.trained_model import export, load
+    from ..runs.export import export
+    from ..runs.trained_model import load
 
     with TemporaryDirectory() as folder:
         file = Path(folder) / "model.onnx"

@@ -204,7 +204,7 @@ def pieces(array: Any) -> Iterator[tuple[int, Array]]:
 
 def map_npy(path: str | os.PathLike[str]) -> Array:
     """Return the array of a .npy file, read if small, else memory-mapped. Raises UsageError, naming the file."""
-    from .arrays import npy_layout, read_npy
+    from .array_files import npy_layout, read_npy
 
     if not os.path.isfile(path) or os.path.getsize(path) < MAPPED_FROM:
         return read_npy(path)

@@ -17,6 +17,7 @@ from ..ops.array_conversion import column_names, columns_of, is_table
 from ..ops.errors import UsageError, nearest, shown
 from ..ops.spec import Spec
 from ..ops.trees import lists_as_arrays
+from .csv_and_parquet import read_table
 from .dataset import Dataset
 from .file import read_arrays
 from .image_folder import SUFFIXES, from_images, image_names, image_paths, read_images
@@ -34,7 +35,6 @@ from .table import (
     fitted_shape,
     kind_of,
     numbered,
-    read_table,
     require_columns,
     table_of,
 )

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..config import spelled
-from ..files import Document, suffix_of
+from ..files import Document
 from ..ops.array_conversion import as_numpy, columns_of, is_table
 from ..ops.errors import UsageError, a_type, brief, nearest, shown
 from ..ops.spec import Spec
@@ -324,20 +324,6 @@ def label_position(path: str | os.PathLike[str], names: Sequence[str], label: st
             f"the name: label={names[at]!r} or label={str(at)!r}"
         )
     return at % columns
-
-
-def read_table(path: str | os.PathLike[str], choose: Choice, hint: str = "") -> DataTable:
-    """Read columns of a .csv, .tsv or .parquet file. `hint` ends the error about a name in a column of numbers.
-
-    Raises UsageError, naming file, row and column.
-    """
-    from .file import read_csv
-
-    if suffix_of(path) == ".parquet":
-        from .file import read_parquet
-
-        return read_parquet(path, choose, hint)
-    return read_csv(path, choose, hint=hint)
 
 
 def is_label(name: str) -> bool:

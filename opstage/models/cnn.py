@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from ..data.samples import held_out_digits
+from ..data.builtin_datasets import held_out_digits
 from ..ops.derived import dropout
 from ..ops.protocol import Ops, R
 from .classify import classifier_loss, classifier_metrics, classifier_outputs

@@ -19,7 +19,7 @@ from .layers import Tree, layer_norm, norm_init
 from .model import Model, of_programs
 from .parallel import column_linear, cross_entropy, embedding
 from .recipe import Recipe, Split
-from .transformer import Block, block_init, transformer_block
+from .transformer_block import Block, block_init, transformer_block
 
 BYTES = 256
 

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from ..data.samples import held_out_digits
+from ..data.builtin_datasets import held_out_digits
 from ..ops.protocol import Ops, R
 from ..ops.spec import Spec
 from .classify import classifier_loss, classifier_metrics, classifier_outputs

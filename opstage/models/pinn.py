@@ -11,7 +11,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from ..data import samples as burgers
+from ..data import builtin_datasets as burgers
 from ..init import xavier_uniform
 from ..ops import transform
 from ..ops.protocol import Ops, R

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..data.samples import held_out_digits
+from ..data.builtin_datasets import held_out_digits
 from ..ops.derived import global_avg_pool
 from ..ops.protocol import Aux, Ops, R
 from .classify import classifier_loss, classifier_metrics, classifier_outputs

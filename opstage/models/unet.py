@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from ..data import noisy
-from ..data.samples import held_out_digits
+from ..data.builtin_datasets import held_out_digits
 from ..init import Declaration, kaiming_uniform, zeros
 from ..ops.dims import ratio
 from ..ops.errors import UsageError

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ..data.samples import held_out_digits
+from ..data.builtin_datasets import held_out_digits
 from ..init import Constant, Declaration
 from ..ops.dims import ratio
 from ..ops.protocol import Ops, R

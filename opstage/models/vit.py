@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..data.samples import held_out_digits
+from ..data.builtin_datasets import held_out_digits
 from ..init import Declaration, normal
 from ..ops.errors import UsageError
 from ..ops.protocol import Ops, R
@@ -15,7 +15,7 @@ from .classify import classifier_loss, classifier_metrics, classifier_outputs
 from .layers import Tree, conv, conv_init, layer_norm, linear, linear_init, norm_init
 from .model import Model, image_batch, of_programs
 from .recipe import Recipe
-from .transformer import Block, block_init, transformer_block
+from .transformer_block import Block, block_init, transformer_block
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,9 @@ from ..training.trainer import ScalarTrainer
 from .model_files import Definition, NoSettings, changes, defined_by, defined_in, definition
 from .progress import Unwatched, Watcher, make_watcher, stopped_line
 from .run import run_task
+from .run_data import arguments, require_file_for, split
+from .run_setup import Provided, prepare
 from .settings import Configuration, Settings, configure, configure_resumed
-from .sources import arguments, require_file_for, split
-from .task import Provided, prepare
 from .trained_model import Trained
 
 Data: TypeAlias = "Dataset | Mapping[str, Any] | Sequence[Any] | str | os.PathLike[str] | None"

@@ -6,23 +6,22 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from io import BytesIO
-from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, final
+from typing import Self, final
 
-from ..ops.errors import OpstageError, is_installed, require_extra
+from ..ops.errors import OpstageError, is_installed
 from ..optim.groups import group_rows
 from ..training.callback import Loop
 from ..training.finite import NotFiniteError
 from ..training.fit import EpochResult, Position
+from .charts import Curves, plot_png
 from .directory import METRICS, PLOT, REPORT, RUN, RunDirectory, read_run
-from .metrics import Curves, MetricLog, read_metrics, write_errors
+from .metrics_log import Events, MetricLog, read_metrics
 from .processes import Processes
 from .report import ReportContent, report_html
-from .samples import Shown
+from .report_samples import Shown
+from .run_setup import Task
 from .settings import Configuration
-from .task import Task
 
 # Pace of reports ------------------------------------------------------------------------------------------------------
 
@@ -63,73 +62,6 @@ class Pace:
             self._last = self._clock()
             self._latest = self._last - since
             self._spent += self._latest
-
-
-# Optional outputs -----------------------------------------------------------------------------------------------------
-
-
-@final
-class Events:
-    """A TensorBoard event file in a run directory."""
-
-    def __init__(self, folder: Path, *, steps: int = 0):
-        """Record events after `steps` steps; TensorBoard drops later events of an earlier process."""
-        require_extra("tensorboard", "tensorboard", "run.tensorboard")
-        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-        from tensorboard.compat.proto.summary_pb2 import Summary
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
-        self._event: Any = Event
-        self._summary: Any = Summary
-        self._folder = folder
-        with write_errors(folder):
-            self._writer: Any = EventFileWriter(str(folder))
-        if steps:
-            self._add(Event(step=steps + 1, session_log=SessionLog(status=SessionLog.START)))
-
-    def scalar(self, tag: str, value: float, step: int) -> None:
-        """Add a point to the curve `tag`."""
-        summary = self._summary(value=[self._summary.Value(tag=tag, simple_value=value)])
-        self._add(self._event(wall_time=time.time(), step=step, summary=summary))
-
-    def close(self) -> None:
-        """Write pending events. Raises WriteError."""
-        with write_errors(self._folder):
-            self._writer.close()
-
-    def _add(self, event: Any) -> None:
-        """Queue an event. Raises WriteError, possibly for an earlier one."""
-        with write_errors(self._folder):
-            self._writer.add_event(event)
-
-
-def plot_png(curves: Curves, title: str) -> bytes:
-    """Return the loss and each held-out metric over steps, as a PNG."""
-    require_extra("matplotlib", "plot", "run.plot")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    panels = curves.panels()
-    figure: Any = Figure(figsize=(5.5 * len(panels), 4), layout="constrained")
-    FigureCanvasAgg(figure)
-    figure.suptitle(title)
-    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels):
-        for curve in panel.curves:
-            axes.plot(
-                *zip(*curve.points), label=_literal(curve.name), linewidth=1 if curve.faint else 2, marker=curve.marker
-            )
-        axes.set_xlabel("step")
-        axes.set_ylabel(_literal(panel.name))
-        axes.grid(alpha=0.3)
-        axes.legend()
-    data = BytesIO()
-    figure.savefig(data, format="png", dpi=120)
-    return data.getvalue()
-
-
-def _literal(name: str) -> str:
-    """Escape dollar signs, which delimit formulas in matplotlib."""
-    return name.replace("$", r"\$")
 
 
 @final

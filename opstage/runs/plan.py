@@ -34,8 +34,8 @@ from ..training.parameters import first_trees
 from ..training.sizes import dim_names
 from ..training.trainer import scalar_trainer
 from ..training.validate import check_step
+from .run_data import load_data
 from .settings import Settings, configure, configure_kept
-from .sources import load_data
 
 CPU = "cpu"
 

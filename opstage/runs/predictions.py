@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..data.csv_and_parquet import read_table
 from ..data.file import array_names, read_arrays
 from ..data.memory_map import is_mapped
 from ..data.preparation import Preparation
@@ -23,7 +24,6 @@ from ..data.table import (
     is_label,
     kind_of,
     read_columns,
-    read_table,
     require_columns,
     side_by_side,
 )

@@ -26,8 +26,8 @@ from ..ops.readable_amounts import show_size
 from ..training.fit import EpochResult, Position, Saver
 from ..training.state import OptimizerState
 from .directory import THREADS, versions_here
+from .run_setup import Task
 from .settings import Configuration
-from .task import Task
 
 _OWN = frozenset({"run.out", "data.file", "options.timeout"})
 """Settings that may differ between processes; data are compared by content."""

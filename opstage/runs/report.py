@@ -16,13 +16,14 @@ from ..config import read_toml, toml_literal
 from ..ops.errors import UsageError, brief
 from ..ops.readable_amounts import show_size
 from ..pages import render
+from .charts import Curve, Curves, Panel, data_uri, panel_svg
 from .directory import CONFIG, METRICS, RUN, UNSCALED, read_run, show_digest
-from .metrics import Curve, Curves, Panel, data_uri, panel_svg, read_metrics, show_value
+from .metrics_log import read_metrics, show_value
 
 if TYPE_CHECKING:
     from .evaluation import Classification
     from .processes import ProcessShare
-    from .samples import GeneratedText, ImageRows
+    from .report_samples import GeneratedText, ImageRows
     from .settings import Configuration
 
 

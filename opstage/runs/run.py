@@ -43,13 +43,13 @@ from .directory import (
 )
 from .evaluation import measures_of
 from .journal import Journal
-from .metrics import read_metrics
+from .metrics_log import read_metrics
 from .model_files import keep_source
 from .processes import Processes, Voting, agree, connect, fingerprint, require_processes, told, written_together
 from .progress import Unwatched, Watcher
-from .samples import shown
+from .report_samples import shown
+from .run_setup import Task, prepare
 from .settings import MAY_CHANGE_ON_RESUME, Configuration, Settings
-from .task import Task, prepare
 
 # Resuming a run -------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data import from_csv, from_file
-from ..data.arrays import ArrayHeader, open_npz
+from ..data.array_files import ArrayHeader, open_npz
 from ..files import suffix_of
 from ..interpreters.shape_check.contract import Contract
 from ..interpreters.shape_check.finding import Finding

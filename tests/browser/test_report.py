@@ -18,7 +18,7 @@ from matplotlib.image import imread
 
 from opstage.pages import render
 from opstage.runs import configure, train
-from opstage.runs.metrics import Curve, Panel, panel_svg
+from opstage.runs.charts import Curve, Panel, panel_svg
 from opstage.runs.report import side_by_side, side_by_side_html
 
 

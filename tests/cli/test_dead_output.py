@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from opstage.cli.commands import cli
 from opstage.cli.exit_codes import UNHEARD
 from opstage.runs.directory import CHECKPOINT, METRICS, REPORT
-from opstage.runs.metrics import read_metrics
+from opstage.runs.metrics_log import read_metrics
 from opstage.training import checkpoint
 from tests.processes import COMMAND
 

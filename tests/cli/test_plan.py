@@ -10,8 +10,8 @@ import pytest
 
 from opstage import Model, Recipe
 from opstage.runs import plan as planned
+from opstage.runs.run_data import Loaded, load_data
 from opstage.runs.settings import Settings
-from opstage.runs.sources import Loaded, load_data
 from tests.cli.conftest import Command, refusal
 from tests.planning.flat import FLAT
 

@@ -21,7 +21,7 @@ from opstage.data.preparation import Preparation
 from opstage.files import Document
 from opstage.models import cnn
 from opstage.runs import DataSettings, RunSettings, Settings
-from opstage.runs.sources import Loaded, load_data
+from opstage.runs.run_data import Loaded, load_data
 
 Image = pytest.importorskip("PIL.Image")
 RNG = np.random.default_rng(3)

@@ -19,7 +19,7 @@ from opstage.data.table import Scaling, cast
 from opstage.files import Document
 from opstage.models import mlp
 from opstage.runs import DataSettings, RunSettings, Settings
-from opstage.runs.sources import Loaded, load_data
+from opstage.runs.run_data import Loaded, load_data
 
 pytest.importorskip("pyarrow")
 RNG = np.random.default_rng(5)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from opstage.runs.processes import DisagreementError, agree, fingerprint
+from opstage.runs.run_setup import prepare
 from opstage.runs.settings import configure
-from opstage.runs.task import prepare
 from tests.distributed.threads import Threads, on_processes
 
 TEMPLATE = Path(__file__).parents[2] / "opstage" / "cli" / "new_model.txt"

@@ -16,8 +16,8 @@ from opstage.models import gpt, model
 from opstage.ops.mesh import Mesh
 from opstage.runs import run as running
 from opstage.runs.processes import Processes
+from opstage.runs.run_setup import prepare
 from opstage.runs.settings import configure
-from opstage.runs.task import prepare
 from opstage.training.fit import EpochResult
 from tests.distributed.compared import rows_of
 from tests.distributed.threads import Threads, on_processes

@@ -12,7 +12,7 @@ import opstage
 from opstage import Spec
 from opstage.facts import Causal, ClaimVerdict, Independent
 from opstage.models import gpt
-from opstage.models.transformer import transformer_block
+from opstage.models.transformer_block import transformer_block
 from opstage.ops.trees import map_leaves
 
 

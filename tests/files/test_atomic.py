@@ -13,7 +13,7 @@ import opstage
 from opstage import UsageError
 from opstage.files import TEMPORARY, write_file
 from opstage.runs.directory import LOCK, RunDirectory
-from opstage.runs.metrics import MetricLog
+from opstage.runs.metrics_log import MetricLog
 
 if not hasattr(os, "O_NOFOLLOW"):
     pytest.skip("a system without links that could be planted", allow_module_level=True)

@@ -14,7 +14,7 @@ import pytest
 from opstage.files import Document, plain_number
 from opstage.ops.errors import UsageError
 from opstage.runs.directory import ORIGINS, RUN, first_origins, read_run
-from opstage.runs.metrics import MetricLog, read_metrics
+from opstage.runs.metrics_log import MetricLog, read_metrics
 from opstage.training.checkpoint import MANIFEST, load, restore, save
 from tests.training import resume_program as program
 from tests.training.test_checkpoint import batch, rewrite, snapshot
@@ -94,7 +94,7 @@ def write_lines(path: Path, lines: list[Any]) -> None:
 
 
 def test_altered_lines_of_metrics(tmp_path: Path) -> None:
-    from opstage.runs.metrics import Curves
+    from opstage.runs.charts import Curves
 
     path = tmp_path / "m.jsonl"
     for lines in altered(LINES):

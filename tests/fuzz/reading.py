@@ -19,9 +19,10 @@ from opstage import Spec, check
 from opstage.cli.commands import read_sizes
 from opstage.config import Layer, read_toml
 from opstage.data import from_csv, from_file, from_idx, from_npy, from_npz
+from opstage.data.csv_and_parquet import read_table
 from opstage.data.image_folder import read_images
 from opstage.data.preparation import ArgumentData, Preparation
-from opstage.data.table import read_columns, read_table
+from opstage.data.table import read_columns
 from opstage.data.text import read_text
 from opstage.files import Document
 from opstage.interpreters.graph import Graph
@@ -33,11 +34,11 @@ from opstage.ops.readable_amounts import parse_bytes
 from opstage.ops.spec import read_inputs, sized
 from opstage.ops.types import as_dtype
 from opstage.runs.directory import RunDirectory, read_run
-from opstage.runs.metrics import MetricLog, read_metrics
+from opstage.runs.metrics_log import MetricLog, read_metrics
 from opstage.runs.run import train
-from opstage.runs.samples import load_gpt
+from opstage.runs.run_setup import prepare
 from opstage.runs.settings import configure, configure_resumed
-from opstage.runs.task import prepare
+from opstage.runs.text_generation import load_gpt
 from opstage.safetensors_files import map_tensors, read_header, read_tensors
 from opstage.training import checkpoint
 from opstage.training.headers import array_headers

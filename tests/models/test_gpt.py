@@ -19,7 +19,7 @@ from opstage.init import build
 from opstage.models import gpt, model
 from opstage.ops.errors import UsageError
 from opstage.ops.trees import flatten, paths
-from opstage.runs.samples import Sampling, generate, load_gpt
+from opstage.runs.text_generation import Sampling, generate, load_gpt
 from opstage.safetensors_files import encode
 from opstage.training.parameters import make_params
 from opstage.training.trainer import scalar_trainer

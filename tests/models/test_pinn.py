@@ -8,7 +8,7 @@ from scipy.integrate import solve_ivp
 from scipy.sparse import dia_array
 
 import opstage
-from opstage.data import samples as burgers
+from opstage.data import builtin_datasets as burgers
 from opstage.init import build
 from opstage.models import model, pinn
 from tests.searches import share

@@ -11,7 +11,7 @@ from scipy.special import softmax
 
 import opstage
 from opstage.init import build
-from opstage.models.transformer import Block, block_init, transformer_block
+from opstage.models.transformer_block import Block, block_init, transformer_block
 from opstage.ops.trees import map_leaves
 
 from .common import FLOAT64

@@ -20,7 +20,7 @@ from torch.nn import functional
 from opstage import models as zoo
 from opstage.interpreters.registry import make_interpreter
 from opstage.models import cnn, gpt, lstm, mlp, pinn, resnet, unet, vae, vit
-from opstage.models.transformer import Block
+from opstage.models.transformer_block import Block
 from opstage.options import Options
 
 STEPS = 20

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from opstage.ops.errors import UsageError
+from opstage.runs.charts import Curves
 from opstage.runs.directory import CONFIG, LOCK, RunDirectory
-from opstage.runs.metrics import Curves, MetricLog, read_metrics
+from opstage.runs.metrics_log import MetricLog, read_metrics
 
 HOLD = """
 import sys
 from pathlib import Path
-from opstage.runs.metrics import Curves
+from opstage.runs.charts import Curves
 from opstage.runs.directory import RunDirectory
 held = RunDirectory.create(Path(sys.argv[1]))
 print("held", flush=True)

@@ -19,7 +19,7 @@ from opstage.cli.main import cli
 from opstage.data import Loader, from_arrays
 from opstage.runs import train
 from opstage.runs.directory import CHECKPOINT, METRICS, REPORT
-from opstage.runs.metrics import read_metrics
+from opstage.runs.metrics_log import read_metrics
 from opstage.runs.settings import configure, configure_resumed
 from opstage.training import checkpoint
 from opstage.training.finite import first_not_finite

@@ -32,11 +32,11 @@ from opstage.runs import (
 )
 from opstage.runs import journal as journal
 from opstage.runs.directory import CHECKPOINT
-from opstage.runs.metrics import read_metrics
+from opstage.runs.metrics_log import read_metrics
 from opstage.runs.progress import Unwatched
 from opstage.runs.run import run_task
+from opstage.runs.run_setup import prepare
 from opstage.runs.settings import configure_resumed
-from opstage.runs.task import prepare
 from opstage.training import checkpoint
 
 SMALL = {

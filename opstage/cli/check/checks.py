@@ -10,7 +10,7 @@ from typing import Any
 
 from ...api import check
 from ...config import Layer
-from ...data.arrays import ArrayHeader
+from ...data.array_files import ArrayHeader
 from ...interpreters.registry import make_interpreter
 from ...interpreters.shape_check.finding import Finding
 from ...interpreters.shape_check.formats.document import CheckOutcome, Section, Unusable
@@ -23,8 +23,8 @@ from ...ops.trees import flatten, unflatten
 from ...options import Options
 from ...program_arguments import argument_paths
 from ...runs.evaluation import check_parts
+from ...runs.run_data import load_data
 from ...runs.settings import Settings, configure
-from ...runs.sources import load_data
 from ...source_files import Refusal, declaring, find, find_program, load_file, load_module, refusal
 from ...training.headers import check_arrays
 from ...training.predictor import input_specs

@@ -19,9 +19,10 @@ from opstage import OpstageError, Options, Spec, UsageError
 from opstage.data import digits, from_arrays
 from opstage.models import mlp, model, resnet
 from opstage.runs import RunSettings, Settings, configure, train
+from opstage.runs.export import export
 from opstage.runs.predictions import write_predictions
 from opstage.runs.settings import configure_resumed
-from opstage.runs.trained_model import Trained, export, load
+from opstage.runs.trained_model import Trained, load
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,9 @@ import opstage
 from opstage import UsageError
 from opstage.data import Dataset, from_csv
 from opstage.models import mlp
+from opstage.runs.export import _sample, metadata
 from opstage.runs.report import JUDGED_ON_OTHER_SCALES, JUDGED_OTHERWISE, side_by_side, side_by_side_html
-from opstage.runs.trained_model import Trained, _sample, metadata
+from opstage.runs.trained_model import Trained
 
 X = np.random.default_rng(4).normal(size=(40, 3)).round(3)
 KIND = ["cat" if row[0] > 0 else "dog" for row in X]
@@ -109,7 +110,7 @@ def test_arguments_of_another_kind(run: Trained, call: Callable[[Trained], Any],
 def test_an_exported_model_has_its_names(tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
-    from opstage.runs.trained_model import export
+    from opstage.runs.export import export
 
     path = written(tmp_path / "t.csv", a=X[:, 0], colour=["rot", "grün"] * 20, kind=KIND)
     made = opstage.fit(

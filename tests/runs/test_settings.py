@@ -15,10 +15,10 @@ from opstage.config import read_groups, write_groups
 from opstage.ops.errors import UsageError
 from opstage.optim.groups import Grouped
 from opstage.runs.directory import BEST, CHECKPOINT
-from opstage.runs.metrics import read_metrics
+from opstage.runs.metrics_log import read_metrics
 from opstage.runs.run import run_task
+from opstage.runs.run_setup import prepare
 from opstage.runs.settings import configure, configure_resumed
-from opstage.runs.task import prepare
 from opstage.training import checkpoint
 from tests.runs.test_run import Quiet, configured
 from tests.training.callback_program import all_bits
@@ -132,7 +132,7 @@ def test_the_norm_of_gradients_is_a_curve_and_changes_no_bit(tmp_path: Path) -> 
 
 
 def test_an_optimizer_of_python_has_its_own_groups() -> None:
-    from opstage.runs.task import Provided
+    from opstage.runs.run_setup import Provided
 
     settings = configure("mlp", values={"optimizer": {"groups": "*: lr=1"}}, environ={}).settings
     with pytest.raises(UsageError, match="leave optimizer"):

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ..ops.errors import UsageError
 from ..ops.splitmix import normal_bits, require_seed, site_of, stream_key, uniform_bits
-from .arrays import from_npz
+from .array_files import from_npz
 from .dataset import Dataset, from_arrays, train_test_split
 
 Floats = npt.NDArray[np.float64]

@@ -23,8 +23,8 @@ from ..training.sharding import DATA
 from ..training.trainer import ScalarTrainer, scalar_trainer
 from .directory import data_digest
 from .evaluation import check_parts
+from .run_data import in_order, load_data, load_given
 from .settings import Settings
-from .sources import in_order, load_data, load_given
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 

@@ -18,8 +18,8 @@ from ..ops.errors import SourceLine, UsageError, nearest
 from ..options import DEVICES, Options, is_device, read_option
 from ..training.step import UPDATE
 from ..transforms.transparent import BoundOp, Trail
+from .run_setup import Task, prepare
 from .settings import Settings
-from .task import Task, prepare
 
 Array = npt.NDArray[Any]
 Phase: TypeAlias = Literal["forward", "gradient", "update"]

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..config import spelled
 from ..data import Dataset, Loader, train_test_split
+from ..data.csv_and_parquet import read_table
 from ..data.file import array_names, is_array_folder, read_arrays
 from ..data.image_folder import from_images, image_paths, read_images
 from ..data.memory_map import is_mapped
@@ -29,7 +30,6 @@ from ..data.table import (
     learn_categories,
     numbered,
     read_columns,
-    read_table,
     require_columns,
 )
 from ..files import suffix_of

@@ -12,13 +12,13 @@ import pytest
 
 from opstage.ops.errors import UsageError
 from opstage.runs import configure, train
+from opstage.runs.charts import Curves
 from opstage.runs.directory import REPORT, RunDirectory
 from opstage.runs.evaluation import Classification, Mistake, classify
 from opstage.runs.journal import Journal, Pace
-from opstage.runs.metrics import Curves
 from opstage.runs.report import classification_html
 from opstage.runs.run import begin
-from opstage.runs.task import prepare
+from opstage.runs.run_setup import prepare
 from opstage.training.fit import EpochResult, Position
 
 

@@ -14,7 +14,8 @@ import pytest
 from opstage import __version__
 from opstage.ops.errors import UsageError
 from opstage.runs import configure, train
-from opstage.runs.metrics import Curve, read_metrics
+from opstage.runs.charts import Curve
+from opstage.runs.metrics_log import read_metrics
 from opstage.runs.report import JUDGED_OTHERWISE, RunRecord, side_by_side, side_by_side_html
 from tests.cli.conftest import Command, opstage  # noqa: F401
 

@@ -14,7 +14,7 @@ from opstage.interpreters import registry
 from opstage.ops.errors import UsageError
 from opstage.options import Options
 from opstage.runs import configure
-from opstage.runs.divergence import compare, side_options
+from opstage.runs.backend_comparison import compare, side_options
 
 PLUGIN = '''
 """Interpreters that are wrong on purpose, each in one place."""
