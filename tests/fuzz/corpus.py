@@ -174,58 +174,6 @@ def gpt_weights() -> dict[str, bytes]:
     return {"gpt.safetensors": encode(tensors)}
 
 
-TOML = """
-[run]
-model = "mlp"
-epochs = 3
-
-[model]
-hidden = [64, 32]
-
-[data]
-batch_size = 32
-held_out = 0.25
-
-[optimizer]
-name = "adamw"
-lr = 1e-3
-betas = [0.9, 0.99]
-clip_norm = "none"
-
-[options]
-seed = 3
-dtype = "float64"
-"""
-DOTTED = """# a comment
-run.model = "gpt"
-model = { depth = 2, heads = 2, width = 16 }
-[optimizer]
-schedule = 'cosine'
-lr = 0.1 # end
-"""
-
-
-def toml() -> list[bytes]:
-    return [TOML.encode(), DOTTED.encode(), _run()["config.toml"]]
-
-
-SPECS = (
-    "B T 3*H D//2 min(T, 8)", "B 3 32 32", "N (B + 1)*T max(N, 4)", "2**3 B**2 7 % 4", "(B+T+N+D)**3 B*T*N", "B",
-    "batch seq_len heads*head_dim", "(N + 3)//2 - 1 N % 4",
-)  # fmt: skip
-CONSTRAINTS = (
-    "T <= 1024", "D % H == 0", "1 <= B < 64", "D == H*K", "min(B, T) >= 2", "B*T <= 4096", "N//3 == T",
-    "(B + 1)*(T + 2) <= D*D",
-)  # fmt: skip
-INPUTS = ("x: B 3 32 32", "y: B int64", "batch.x: B T", "w: (10, 3072)", "x: 2*N (N+1)//2 float64")
-FLAGS = (
-    "run.epochs=3", "optimizer.betas=0.9,0.99", "model.hidden=64,32", "optimizer.clip_norm=none", "options.seed=4",
-    "data.file=a.csv", "optimizer.lr=1e-3", "run.out=x",
-)  # fmt: skip
-VARIABLES = ("SEED=3", "DTYPE=float32", "BACKEND=eager", "DETECT_ANOMALY=1", "FAST_KERNELS=false", "DEVICE=cpu")
-AMOUNTS = ("B=32,T=16", "8GiB", "500MB", "1000000")
-
-
 @cache
 def graphs() -> list[Any]:
     """Graphs with constants large and small, symbolic sizes, exact reals, statics of every kind, a loop."""

@@ -28,7 +28,7 @@ class Reader(NamedTuple):
     seeds     valid inputs: files by name; a folder of several is read, or the one; a text has the name ""
     mutate    a mutation for each file, by what its name ends with; files without one stay as they are
     read      what is to be tried, of a path or a text
-    share     of how many cases in a thousand it gets
+    share     how many cases it gets, beside the others
     named     whether errors begin with the path; else the caller puts it before them
     """
 
@@ -70,10 +70,6 @@ def _files(name: str, made: Callable[[], Sequence[bytes]]) -> Callable[[], list[
     return lambda: [{name: data} for data in made()]
 
 
-def _texts(*texts: str) -> Callable[[], list[Files]]:
-    return lambda: [{"": text.encode()} for text in texts]
-
-
 def _drawn(name: str, made: Callable[[], Sequence[bytes]]) -> Callable[[], list[Files]]:
     def seeds() -> list[Files]:
         reading.draw_all()
@@ -94,7 +90,6 @@ TENSORS = {"": mutate_safetensors}
 CHECKPOINT = {".json": mutate_signed, ".safetensors": mutate_safetensors}
 RUN = {"checkpoint.json": mutate_signed, ".json": mutate_json, ".toml": mutate_text, ".jsonl": mutate_text}
 WEIGHTS = _files("w.safetensors", corpus.safetensors)
-SPECS = (*corpus.SPECS, *(f"{spec} where {fact}" for spec, fact in zip(corpus.SPECS, corpus.CONSTRAINTS)))
 
 READERS: tuple[Reader, ...] = (
     Reader("npy", _files("x.npy", corpus.npy), {".npy": mutate_npy}, reading.npy_, 90),
@@ -103,7 +98,6 @@ READERS: tuple[Reader, ...] = (
     Reader("csv", _files("d.csv", corpus.csv), TEXT, reading.csv_, 50),
     Reader("csv of classes", _files("d.csv", corpus.named_csv), TEXT, reading.csv_, 20),
     Reader("csv of categories", _files("d.csv", corpus.category_csv), TEXT, reading.categories, 20),
-    Reader("columns", _texts("x=a,b; z=c", "x=weight,*;y=kind;"), TEXT, reading.columns, 10),
     Reader("csv, separated", _files("d.csv", corpus.separated_csv), TEXT, reading.csv_, 20),
     Reader("parquet", _files("d.parquet", corpus.parquet), {"": mutate_bytes}, reading.parquet, 30),
     Reader("image", _files("i.png", corpus.images), {"": mutate_bytes}, reading.image, 30),
@@ -123,15 +117,6 @@ READERS: tuple[Reader, ...] = (
     Reader("checkpoint used", _checkpoints, {".json": mutate_signed}, reading.checkpoint_used, 20, named=False),
     Reader("run directory", lambda: [corpus.run_directory()], RUN, reading.run_directory, 20),
     Reader("resumed run", lambda: [corpus.run_directory()], RUN, reading.resumed, 10, named=False),
-    Reader("toml", _files("c.toml", corpus.toml), TEXT, reading.toml_, 60),
-    Reader("settings", _files("c.toml", corpus.toml), TEXT, reading.settings, 40),
-    Reader("flags", _texts(*corpus.FLAGS), TEXT, reading.flags, 30),
-    Reader("environment", _texts(*corpus.VARIABLES), TEXT, reading.environment, 10),
-    Reader("spec", _texts(*SPECS), TEXT, reading.spec, 70),
-    Reader("spec checked", _texts(*SPECS), TEXT, reading.checked, 20),
-    Reader("constraint", _texts(*corpus.CONSTRAINTS), TEXT, reading.constraint, 50),
-    Reader("inputs", _texts(*corpus.INPUTS), TEXT, reading.inputs, 20),
-    Reader("amounts", _texts(*corpus.AMOUNTS), TEXT, reading.amounts, 10),
     Reader("graph text", _drawn("", corpus.graph_texts), TEXT, reading.graph_text, 90),
     Reader("graph explained", _drawn("", lambda: corpus.graph_texts()[1:3]), TEXT, reading.graph_explained, 5),
     Reader("graph file", _drawn("g.graph", corpus.graph_files), {"": mutate_graph_file}, reading.graph_file, 50),

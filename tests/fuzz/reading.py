@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import shutil
 import tempfile
-import tomllib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -15,24 +14,18 @@ import numpy as np
 import safetensors.numpy
 
 import opstage.onnx
-from opstage import Spec, check
-from opstage.cli.commands import read_sizes
-from opstage.config import Layer, read_toml
-from opstage.data import from_csv, from_file, from_idx, from_npy, from_npz
+from opstage import Spec
+from opstage.config import Layer
+from opstage.data import from_csv, from_idx, from_npy, from_npz
 from opstage.data.csv_and_parquet import read_table
 from opstage.data.image_folder import read_images
 from opstage.data.preparation import ArgumentData, Preparation
-from opstage.data.table import read_columns
 from opstage.data.text import read_text
 from opstage.files import Document
 from opstage.interpreters.graph import Graph
 from opstage.interpreters.graph.text import large_constants, parse
 from opstage.onnx import InternalError
-from opstage.ops.dims import DimScope
 from opstage.ops.errors import OpstageError
-from opstage.ops.readable_amounts import parse_bytes
-from opstage.ops.spec import read_inputs, sized
-from opstage.ops.types import as_dtype
 from opstage.runs.directory import RunDirectory, read_run
 from opstage.runs.metrics_log import MetricLog, read_metrics
 from opstage.runs.run import train
@@ -83,10 +76,6 @@ def npz_headers(path: Path) -> None:
     array_headers(path)
 
 
-def by_name(path: Path) -> None:
-    from_file(path)
-
-
 def csv_(path: Path) -> None:
     dataset = from_csv(path)
     found = {"x": dataset["x"], "y": dataset["y"].astype(float)}
@@ -107,13 +96,6 @@ def categories(path: Path) -> None:
     x = Preparation("table", (part,)).inputs(path, ["x"])["x"]
     if x.shape[1] != 3 or not np.isfinite(x).all() or not (np.sort(x[:, 1:]) == [0, 1]).all():
         raise Mismatch("a row is of no category, or of two")
-
-
-def columns(text: str) -> None:
-    found = read_columns(text)
-    again = "; ".join(f"{argument}={','.join(names)}" for argument, names in found.items())
-    if read_columns(again) != found:
-        raise Mismatch("it is another one when it is written again")
 
 
 def _read_csv(path: Path, delimiter: str, classes: Any) -> dict[str, Any]:
@@ -259,68 +241,7 @@ def run_directory(folder: Path) -> None:
 # Settings ------------------------------------------------------------------------------------------------------------
 
 
-def toml_(path: Path) -> None:
-    layer = read_toml(path)
-    document = tomllib.loads(path.read_bytes().decode())
-
-    def count(table: dict[str, Any]) -> int:
-        return sum(count(value) if isinstance(value, dict) else 1 for value in table.values())
-
-    if len(layer.values) > count(document):
-        raise Mismatch(f"{len(layer.values)} values of {count(document)}")
-
-
-def settings(path: Path) -> None:
-    configure(file=path, environ={}).toml()
-
-
-def flags(text: str) -> None:
-    path, _, value = text.partition("=")
-    configure("mlp", flags=[Layer({path: value}, {path: f"--{path}"}, text=True)], environ={}).toml()
-
-
-def environment(text: str) -> None:
-    name, _, value = text.partition("=")
-    configure("mlp", environ={f"OPSTAGE_{name}": value}).toml()
-
-
 # Sizes ---------------------------------------------------------------------------------------------------------------
-
-
-def spec(text: str) -> None:
-    shape, _, where = text.partition(" where ")
-    spec = Spec(shape, where=[where] if where else [])
-    scope = DimScope()
-    shown = str(spec.bind(scope, as_dtype("float32")))
-    spec.declare(scope)
-    sized(spec, dict.fromkeys(scope.names, 3))
-    str(spec), shown
-
-
-def checked(text: str) -> None:
-    shape, _, where = text.partition(" where ")
-    report = check(lambda ops, x: ops.sum(ops.square(x)), Spec(shape, where=[where] if where else []))
-    str(report), report.table
-
-
-def constraint(text: str) -> None:
-    scope = DimScope()
-    for name in ("B", "T", "D", "H", "K", "N"):
-        scope.dim(name)
-    scope.declare(text)
-    str(scope.facts[0])
-
-
-def inputs(text: str) -> None:
-    for spec in read_inputs([text]).values():
-        str(spec), spec.bind(DimScope(), as_dtype("float32"))
-
-
-def amounts(text: str) -> None:
-    try:
-        parse_bytes(text)
-    finally:
-        read_sizes(text)
 
 
 # Graphs --------------------------------------------------------------------------------------------------------------
